@@ -1,0 +1,86 @@
+"""The arithmetic a kernel declares: what is rounded where. A kernel is judged against the legal kernels of its contract."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from kdaverify.budgets.formats import FORMATS, Format
+
+_NAME = re.compile(r"(?P<form>recurrent|chunk(?P<size>\d+))-(?P<operands>fp64|fp32|tf32|bf16|fp16)(?:-(?P<carry>fp64|fp32|bf16|fp16)carry)?")
+_GRAMMAR = "recurrent-OPERANDS or chunkSIZE-OPERANDS, with OPERANDS fp64, fp32, tf32, bf16 or fp16, and an optional -FORMATcarry"
+
+
+class ContractError(ValueError):
+    """A contract that means nothing; the message shows the grammar."""
+
+
+@dataclass(frozen=True)
+class Contract:
+    """A numeric contract.
+
+    Args:
+        form: "recurrent" (one token at a time) or "chunk".
+        chunk_size: tokens per chunk; 1 for the recurrent form.
+        operands: format of the operands of dot products and of every stored intermediate.
+        carry: format the state is carried and returned in.
+    """
+
+    form: Literal["recurrent", "chunk"]
+    chunk_size: int
+    operands: Format
+    carry: Format
+
+    def __post_init__(self) -> None:
+        if self.chunk_size < 1:
+            raise ContractError(f"contract: chunk size {self.chunk_size} must be at least 1")
+        if self.form == "recurrent" and self.chunk_size != 1:
+            raise ContractError(f"contract: the recurrent form has no chunk size, got {self.chunk_size}")
+
+    @property
+    def name(self) -> str:
+        form = "recurrent" if self.form == "recurrent" else f"chunk{self.chunk_size}"
+        carry = "" if self.carry is self.accumulate else f"-{self.carry.name}carry"
+        return f"{form}-{self.operands.name}{carry}"
+
+    @property
+    def accumulate(self) -> Format:
+        """Format of sums, exponentials and the cumulative gate: fp64 for fp64 operands, fp32 otherwise."""
+        return FORMATS["fp64" if self.operands.name == "fp64" else "fp32"]
+
+    @property
+    def work(self) -> torch.dtype:
+        """The torch type in which the emulation runs."""
+        return self.accumulate.dtype
+
+    def storage(self, tensor: str, io: Format) -> Format:
+        """The format in which the named tensor of math.md 2 or 3 is stored, for a problem in `io`."""
+        if tensor in ("G", "decayed"):
+            return self.accumulate
+        if tensor == "S":
+            return self.carry
+        if tensor == "o":
+            return io
+        return FORMATS["fp32"] if self.operands.name == "tf32" else self.operands
+
+
+def contract_from_name(name: str) -> Contract:
+    """The contract a preset name declares, FORM-OPERANDS[-CARRY].
+
+    Args:
+        name: such as "recurrent-fp32", "chunk64-bf16", "chunk16-bf16-bf16carry". The state is carried in the accumulator's
+            format (fp32; fp64 with fp64 operands) unless the name says otherwise.
+    Raises:
+        ContractError: the name does not parse.
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise ContractError(f"contract {name!r} is not known; wanted {_GRAMMAR}, such as 'chunk64-bf16' or 'recurrent-fp32'")
+    operands = FORMATS[match["operands"]]
+    carry = FORMATS[match["carry"] or ("fp64" if operands.name == "fp64" else "fp32")]
+    if match["size"] is None:
+        return Contract("recurrent", 1, operands, carry)
+    return Contract("chunk", int(match["size"]), operands, carry)

@@ -1,0 +1,99 @@
+"""Legal kernels of a contract, emulated: one pipeline, many roundings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.formats import Format
+from oracles.arithmetic import Arithmetic
+from oracles.chunk import STAGES, Chunk, Stages, chunk
+from oracles.inputs import Inputs
+from oracles.recurrence import recurrence
+
+Dot = Callable[[Tensor, Tensor], Tensor]
+# 1 / ln 2: kernels with a base-2 exponential unit scale the gate first, and round that.
+LOG2_E = 1.4426950408889634
+
+
+@dataclass(frozen=True)
+class Emulator:
+    """One legal kernel: a contract's roundings with the freedoms it leaves open decided one way."""
+
+    name: str
+    contract: Contract
+    io: Format
+    dot: Dot = torch.matmul
+    exp: Callable[[Tensor], Tensor] = torch.exp
+    stages: Stages = STAGES
+
+    def run(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        """o [B, T, HV, V] and S_T [N, HV, K, V] as float64 tensors holding the formats this kernel stores."""
+        arithmetic = Arithmetic(self._store, self.dot, self.exp)
+        work = self.contract.work
+        if self.contract.form == "recurrent":
+            o, final = recurrence(inputs, dtype=work, arithmetic=arithmetic)
+        else:
+            o, final = chunk(inputs, chunk_size=self.contract.chunk_size, dtype=work, arithmetic=arithmetic, stages=self.stages)
+        return o.double(), final.double()
+
+    def _store(self, name: str, tensor: Tensor) -> Tensor:
+        return self.contract.storage(name, self.io).round(tensor)
+
+
+def rounded_operands(fmt: Format) -> Dot:
+    """Matrix units: both operands rounded to `fmt`, products summed in the working type."""
+
+    def dot(a: Tensor, b: Tensor) -> Tensor:
+        return torch.matmul(fmt.round(a), fmt.round(b))
+
+    return dot
+
+
+def sequential(a: Tensor, b: Tensor) -> Tensor:
+    """A dot product summed in order, in at most 32 partial sums, instead of by a library's tree."""
+    parts = min(a.shape[-1], 32)
+    pieces = zip(a.tensor_split(parts, dim=-1), b.tensor_split(parts, dim=-2), strict=True)
+    total = None
+    for left, right in pieces:
+        product = left @ right
+        total = product if total is None else total + product
+    return a @ b if total is None else total
+
+
+def exp_base_2(x: Tensor) -> Tensor:
+    """exp through a base-2 exponential unit: one more rounding, of x / ln 2."""
+    return torch.exp2(x * LOG2_E)
+
+
+def substitute_rows(c: Chunk) -> None:
+    """Math: 3.3 row by row, as vector units do it."""
+    size = c.Akk.shape[-1]
+    identity = torch.eye(size, dtype=c.Akk.dtype).expand_as(c.Akk)
+    rows = [identity[..., :1, :]]
+    for i in range(1, size):
+        rows.append(identity[..., i : i + 1, :] - c.dot(c.Akk[..., i : i + 1, :i], torch.cat(rows, dim=-2)))
+    c.R = c.store("R", torch.cat(rows, dim=-2))
+
+
+def residual_wy(c: Chunk) -> None:
+    """Math: 3.4 of the residual form: R is applied after the state is subtracted, so w and u stay unsolved."""
+    solved, c.R = c.R, torch.eye(c.R.shape[-1], dtype=c.R.dtype).expand_as(c.R)
+    STAGES.wy(c)
+    c.R = solved
+
+
+def residual_state(c: Chunk) -> None:
+    """Math: 3.5 with v_new = R (beta v - beta k exp(G) h)."""
+    c.h = c.store("h", c.S)
+    c.v_new = c.store("v_new", c.dot(c.R, c.store("residual", c.u - c.dot(c.w, c.h))))
+    carried = c.S * c.decay(slice(-1, None)).transpose(-1, -2)
+    c.S = c.store("S", carried + c.dot(c.kg.transpose(-1, -2), c.v_new))
+
+
+ROWWISE = replace(STAGES, solve=substitute_rows)
+RESIDUAL = replace(STAGES, wy=residual_wy, state=residual_state)

@@ -1,0 +1,36 @@
+"""The family of a contract: the legal kernels whose worst error is the budget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.emulate import RESIDUAL, ROWWISE, Emulator, exp_base_2, rounded_operands, sequential
+from kdaverify.budgets.formats import Format
+
+SMALLEST_CHUNK = 16
+
+
+def family(contract: Contract, io: Format) -> tuple[Emulator, ...]:
+    """Emulated legal kernels of `contract` for a problem whose inputs and output are stored in `io`.
+
+    They span what the contract leaves open: order of summation, base of the exponential, form (WY or residual), way of the
+    triangular solve, whether matrix units round the operands of the scores, and smaller chunks than declared.
+    """
+    plain = Emulator("library order", contract, io)
+    base_2 = replace(plain, name="ordered sums, base-2 exponential", dot=sequential, exp=exp_base_2)
+    if contract.form == "recurrent":
+        return (plain, replace(plain, name="ordered sums", dot=sequential), base_2)
+    matrix_units = rounded_operands(contract.operands)
+    half, quarter = (replace(contract, chunk_size=max(SMALLEST_CHUNK, contract.chunk_size // n)) for n in (2, 4))
+    members = (
+        plain,
+        replace(base_2, stages=ROWWISE),
+        replace(plain, name="matrix units", dot=matrix_units),
+        replace(plain, name="matrix units, residual form", dot=matrix_units, stages=RESIDUAL, exp=exp_base_2),
+        replace(plain, name=f"chunks of {half.chunk_size}", contract=half, dot=matrix_units),
+        replace(plain, name=f"chunks of {quarter.chunk_size}", contract=quarter, stages=ROWWISE),
+    )
+    if contract.operands.name in ("fp32", "fp64"):
+        return tuple(m for m in members if m.name != "matrix units")  # nothing narrower to round to: the same kernel twice
+    return members

@@ -1,0 +1,36 @@
+"""Causality: no output depends on a later token."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.checks.execute import execute
+from kdaverify.checks.outcome import Outcome, outcomes
+from kdaverify.checks.resume import tokens
+from kdaverify.problems import Problem
+
+
+def causality(adapter: Adapter, problem: Problem, *, cut: int) -> list[Outcome]:
+    """Math: law 1. Runs the problem with every token from `cut` on replaced by hostile ones; judges o before the cut.
+
+    The truth is that of the prefix alone: it has never seen the later tokens.
+
+    Args:
+        problem: a dense problem with T > cut.
+        cut: first replaced token.
+    """
+    if problem.packed or not 0 < cut < problem.T:
+        raise ValueError(f"causality: wanted a dense problem longer than the cut, got {problem.describe()} cut at {cut}")
+    own = problem.inputs()
+    other = problem.replace(seed=problem.seed + 1, gate="bound-100", beta="one", value="large").inputs()
+    names = ("q", "k", "v", "g", "beta")
+    joined = {name: torch.cat((getattr(own, name)[:, :cut], getattr(other, name)[:, cut:]), dim=1) for name in names}
+    spoilt = replace(own, **joined)
+    return outcomes(
+        adapter,
+        tokens(own, 0, cut, own.initial_state),
+        lambda: {"o": execute(adapter, spoilt, ("o",)).outputs["o"][:, :cut]},
+    )

@@ -1,0 +1,140 @@
+"""The one comparator: an output against the truth, within its budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from kdaverify.budgets.standard import Standard
+from kdaverify.budgets.statistics import statistics
+from kdaverify.checks.place import Place, first_true, place
+from kdaverify.checks.status import Status
+from oracles.inputs import Inputs
+
+Grade = Literal["A", "B", "C", "F"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The result for one output; it explains itself when printed.
+
+    Args:
+        output: "o" or "final_state".
+        status: PASS, FAIL or NONFINITE.
+        statistic: the worst statistic: rms, largest, row, median, tail, zero or finite.
+        value, budget: that statistic and what was allowed of it (absolute for rms, largest, row; relative for median, tail;
+            a count of elements for zero and finite).
+        ratio: value / budget; above 1 fails. inf where nothing was allowed.
+        ratios: of every statistic.
+        grade: A componentwise, B row-scaled, C norm only, F.
+        worst: the place, None where the output is empty.
+        found, exact: the kernel's value and the exact one there.
+    """
+
+    output: str
+    status: Status
+    statistic: str
+    value: float
+    budget: float
+    ratio: float
+    ratios: dict[str, float]
+    grade: Grade
+    worst: Place | None
+    found: float
+    exact: float
+
+    def __str__(self) -> str:
+        if self.statistic == "finite":
+            head = f"{self.output}: {self.value:.0f} elements are not finite where the exact value is"
+        elif self.statistic == "zero":
+            head = f"{self.output}: {self.value:.0f} elements differ from an exact 0"
+        else:
+            kind = "relative " if self.statistic in ("median", "tail") else ""
+            head = f"{self.output}: {kind}{self.statistic} error {self.value:.3g}, allowed {self.budget:.3g} ({self.ratio:.3g} of budget)"
+        where = f"\n  worst at {self.worst}\n  got {self.found:.9g}, exact {self.exact:.9g}" if self.worst else ""
+        table = "\n  of budget: " + ", ".join(f"{name} {ratio:.3g}" for name, ratio in self.ratios.items()) if self.ratios else ""
+        return f"{head}; grade {self.grade}{where}{table}"
+
+
+def compare(output: str, actual: Tensor, standard: Standard, inputs: Inputs) -> Comparison:
+    """Compares `actual` with the exact `output`: non-finite masks first, exact zeros next, then the budget.
+
+    Args:
+        output: "o" or "final_state".
+        actual: what the kernel returned, of the exact output's shape.
+        standard: truth and budgets of the problem.
+        inputs: the problem's inputs, to say what made the worst element.
+    """
+    truth = standard.exact(output)
+    if actual.shape != truth.high.shape:
+        raise ValueError(f"compare: {output} has shape {list(actual.shape)}, the exact one {list(truth.high.shape)}; check shapes first")
+    verdict = _Mask(output, actual.detach().double(), truth.high, inputs)
+    lost = ~torch.isfinite(verdict.actual)
+    if bool(lost.any()):
+        return verdict.broken(lost, Status.NONFINITE, "finite")
+    nonzero = truth.zero & (verdict.actual != 0)
+    if bool(nonzero.any()):
+        return verdict.broken(nonzero, Status.FAIL, "zero")
+    allowed = standard.budgets[output]
+    error = truth.error(verdict.actual)
+    found = statistics(error, truth, standard.formats[output])
+    ratios = allowed.ratios(found)
+    statistic = max(ratios, key=lambda name: ratios[name])
+    worst_row = int(allowed.row_ratios(found).argmax()) if found.rows.numel() else 0
+    values = {"rms": found.rms, "largest": found.largest, "median": found.median, "tail": found.tail}
+    limits = {"rms": allowed.allowed.rms, "largest": allowed.allowed.largest, "median": allowed.allowed.median, "tail": allowed.allowed.tail}
+    if found.rows.numel():
+        values["row"], limits["row"] = float(found.rows[worst_row]), float(allowed.allowed.rows[worst_row])
+    at = _worst_element(error, truth.high, statistic, worst_row)
+    return Comparison(
+        output=output,
+        status=Status.PASS if ratios[statistic] <= 1 else Status.FAIL,
+        statistic=statistic,
+        value=values.get(statistic, 0.0),
+        budget=limits.get(statistic, 0.0),
+        ratio=ratios[statistic],
+        ratios=ratios,
+        grade=_grade(ratios),
+        worst=None if at is None else place(output, at, actual.shape, inputs),
+        found=0.0 if at is None else float(verdict.actual.flatten()[at]),
+        exact=0.0 if at is None else float(truth.high.flatten()[at]),
+    )
+
+
+@dataclass(frozen=True)
+class _Mask:
+    """A comparison that ends at a mask: no statistic means anything once an element is non-finite or an exact zero is lost."""
+
+    output: str
+    actual: Tensor
+    exact: Tensor
+    inputs: Inputs
+
+    def broken(self, mask: Tensor, status: Status, statistic: str) -> Comparison:
+        at = first_true(mask)
+        found, exact = float(self.actual.flatten()[at]), float(self.exact.flatten()[at])
+        where = place(self.output, at, self.exact.shape, self.inputs)
+        return Comparison(self.output, status, statistic, float(mask.sum()), 0.0, float("inf"), {}, "F", where, found, exact)
+
+
+def _worst_element(error: Tensor, exact: Tensor, statistic: str, row: int) -> int | None:
+    if not error.numel():
+        return None
+    width = error.shape[-1]
+    if statistic == "row":
+        return row * width + int(error.flatten(0, -2)[row].abs().argmax())
+    if statistic in ("median", "tail"):
+        return int((error.abs() / exact.abs().clamp(min=torch.finfo(torch.float64).tiny)).argmax())
+    return int(error.abs().argmax())
+
+
+def _grade(ratios: dict[str, float]) -> Grade:
+    over = {name for name, ratio in ratios.items() if ratio > 1}
+    if not over:
+        return "A"
+    if over <= {"median", "tail"}:
+        return "B"
+    return "C" if "rms" not in over else "F"

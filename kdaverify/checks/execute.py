@@ -1,0 +1,113 @@
+"""Running a kernel under watch: whatever it does wrong becomes a status, never a traceback of ours."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter, Output
+from kdaverify.budgets.formats import format_of
+from kdaverify.checks.status import Status
+from oracles.inputs import Inputs
+
+Entry = Callable[[Inputs], Output]
+TENSORS = ("q", "k", "v", "g", "beta", "initial_state", "cu_seqlens")
+
+
+class Misbehaviour(Exception):
+    """A call that cannot be compared: which output, what status, and why."""
+
+    def __init__(self, status: Status, output: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.output, self.message = status, output, message
+
+
+@dataclass(frozen=True)
+class Run:
+    """The checked outputs of one call: tensors of the wanted shape and dtype, and how long it took."""
+
+    outputs: dict[str, Tensor]
+    seconds: float
+
+
+def execute(adapter: Adapter, inputs: Inputs, exposed: tuple[str, ...], *, entry: Entry | None = None) -> Run:
+    """Calls the kernel on copies of its own and checks everything about the call but the numbers.
+
+    Args:
+        adapter: the implementation.
+        inputs: the canonical call; handed over as copies.
+        exposed: the outputs wanted, of ("o", "final_state").
+        entry: adapter.forward by default, or adapter.step.
+    Raises:
+        Misbehaviour: it raised, edited an input, or returned None, no tensor, a wrong shape or dtype, or a view of an input.
+    """
+    given = copy_of(inputs)
+    started = time.perf_counter()
+    try:
+        output = (entry or adapter.forward)(given)
+    except Exception as error:
+        raise Misbehaviour(Status.ERROR, exposed[0], f"the kernel raised {_last_frames(error)}") from error
+    seconds = time.perf_counter() - started
+    returned = {name: getattr(output, name) for name in exposed}
+    for name, value in returned.items():
+        _check_kind(name, value, _wanted_shape(name, inputs), _wanted_dtype(name, inputs, adapter))
+    _check_inputs_kept(given, inputs)
+    for name, value in returned.items():
+        _check_own_memory(name, value, given)
+    return Run({name: value.detach() for name, value in returned.items()}, seconds)
+
+
+def copy_of(inputs: Inputs) -> Inputs:
+    """The same call in memory of its own."""
+    tensors = {name: getattr(inputs, name) for name in TENSORS}
+    return Inputs(**{name: None if t is None else t.clone() for name, t in tensors.items()}, scale=inputs.scale)
+
+
+def _wanted_shape(name: str, inputs: Inputs) -> tuple[int, ...]:
+    return tuple(inputs.v.shape) if name == "o" else (inputs.N, inputs.HV, inputs.K, inputs.V)
+
+
+def _wanted_dtype(name: str, inputs: Inputs, adapter: Adapter) -> torch.dtype:
+    return inputs.q.dtype if name == "o" else adapter.contract(dtype_name(inputs)).carry.dtype
+
+
+def dtype_name(inputs: Inputs) -> str:
+    """fp64, fp32, bf16 or fp16: the format of q."""
+    return format_of(inputs.q.dtype).name
+
+
+def _check_kind(name: str, value: object, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    if value is None:
+        raise Misbehaviour(Status.MISSING, name, f"{name}: wanted a tensor of shape {list(shape)}, got None; return it or declare final_state=False")
+    if not isinstance(value, Tensor):
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise Misbehaviour(Status.TYPE, name, f"{name}: wanted a torch tensor, got {kind}; convert it with torch.as_tensor(...)")
+    if tuple(value.shape) != shape:
+        raise Misbehaviour(Status.SHAPE, name, f"{name}: wanted shape {list(shape)}, got {list(value.shape)}; check the declared layout and state order")
+    if value.dtype != dtype:
+        raise Misbehaviour(Status.DTYPE, name, f"{name}: wanted {dtype} (the contract's format), got {value.dtype}; cast it or declare another contract")
+
+
+def _check_inputs_kept(given: Inputs, inputs: Inputs) -> None:
+    for name in TENSORS:
+        after, before = getattr(given, name), getattr(inputs, name)
+        if before is not None and not torch.equal(after, before):
+            count = int((after != before).sum())
+            raise Misbehaviour(Status.MUTATED_INPUT, "o", f"{name}: the kernel changed {count} of {before.numel()} elements of its input in place")
+
+
+def _check_own_memory(name: str, value: Tensor, given: Inputs) -> None:
+    for source in TENSORS:
+        tensor = getattr(given, source)
+        if tensor is not None and value.numel() and value.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
+            raise Misbehaviour(Status.ALIASED_OUTPUT, name, f"{name}: shares the memory of the input {source}; the next call would overwrite the result")
+
+
+def _last_frames(error: Exception) -> str:
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({where.filename.rsplit('/', 1)[-1]}:{where.lineno} in {where.name})"

@@ -1,0 +1,64 @@
+"""What one run of one problem came to, output by output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.budgets.formats import FORMATS
+from kdaverify.budgets.standard import ContractOverflow, standard
+from kdaverify.checks.compare import Comparison, compare
+from kdaverify.checks.execute import Misbehaviour, dtype_name
+from kdaverify.checks.status import Status
+from oracles.certified import UncertifiedError
+from oracles.inputs import Inputs
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One output's result.
+
+    Args:
+        output: "o", "final_state", or "call" for what concerns the whole call.
+        status: what is concluded.
+        message: the comparison in words, or what the call did wrong, or why it was skipped.
+        comparison: the figures, where there was something to compare.
+        oracle: how the exact value was obtained, "" where none was needed.
+    """
+
+    output: str
+    status: Status
+    message: str
+    comparison: Comparison | None = None
+    oracle: str = ""
+
+
+def skipped(reason: str) -> list[Outcome]:
+    return [Outcome("call", Status.SKIP, reason)]
+
+
+def outcomes(adapter: Adapter, inputs: Inputs, produce: Callable[[], dict[str, Tensor]]) -> list[Outcome]:
+    """Judges what `produce` returns as outputs of `inputs`.
+
+    Args:
+        adapter: the implementation; its contract sets the budget and `received` what the oracle sees.
+        inputs: the call that the produced outputs answer, however they were obtained (in one run, in parts, one by one).
+        produce: runs the kernel; returns the exposed outputs by name; may raise Misbehaviour.
+    """
+    try:
+        produced = produce()
+    except Misbehaviour as fault:
+        return [Outcome(fault.output, fault.status, fault.message)]
+    dtype = dtype_name(inputs)
+    received = adapter.received(inputs)
+    try:
+        held = standard(received, adapter.contract(dtype), FORMATS[dtype])
+    except ContractOverflow as reason:
+        return skipped(str(reason))
+    except UncertifiedError as reason:
+        return [Outcome("call", Status.ORACLE_UNCERTIFIED, str(reason))]
+    compared = [compare(name, tensor, held, received) for name, tensor in produced.items()]
+    return [Outcome(c.output, c.status, str(c), c, held.truth.method) for c in compared]

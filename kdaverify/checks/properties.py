@@ -1,0 +1,34 @@
+"""The properties a suite can ask for, by name, so that a verdict can be replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.checks.causality import causality
+from kdaverify.checks.forward import forward
+from kdaverify.checks.outcome import Outcome, skipped
+from kdaverify.checks.packing import packing
+from kdaverify.checks.resume import resume
+from kdaverify.problems import Problem
+
+PROPERTIES: Mapping[str, Callable[..., list[Outcome]]] = {
+    "forward": forward,
+    "resume": resume,
+    "packing": packing,
+    "causality": causality,
+}
+
+
+def check(name: str, adapter: Adapter, problem: Problem, detail: Mapping[str, Any]) -> list[Outcome]:
+    """The outcomes of property `name`, or the reason why `adapter` does not support the problem.
+
+    Args:
+        name: a key of PROPERTIES.
+        detail: the property's own arguments (cut, way, arrangement).
+    """
+    if problem.dtype not in adapter.dtypes:
+        return skipped(f"{adapter.name} does not take {problem.dtype} (it takes {', '.join(adapter.dtypes)})")
+    reason = adapter.supports(problem)
+    return skipped(reason) if reason else PROPERTIES[name](adapter, problem, **detail)

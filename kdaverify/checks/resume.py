@@ -1,0 +1,71 @@
+"""Resume: a run cut anywhere and continued from its saved state equals the uncut run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.checks.execute import execute
+from kdaverify.checks.outcome import Outcome, outcomes, skipped
+from kdaverify.problems import Problem
+from oracles.inputs import Inputs
+
+Entry = Literal["chunk", "step"]
+Way = Literal["chunk-chunk", "chunk-step", "step-chunk"]
+WAYS: tuple[Way, ...] = ("chunk-chunk", "chunk-step", "step-chunk")
+# Single-token calls per case: enough to see a wrong hand-over, few enough for an interpreted kernel.
+STEPS = 3
+# Where real kernels lose a partial chunk: around sub-blocks, chunks, and one token from either end.
+CUTS = (1, 2, 15, 16, 17, 31, 33, 48, 63, 64, 65, 100, 127, 128, 129)
+
+
+def resume(adapter: Adapter, problem: Problem, *, cut: int, way: Way = "chunk-chunk") -> list[Outcome]:
+    """Math: law 2. Runs [0, cut) and [cut, T) by `way`, joins the outputs and judges them as one run.
+
+    Args:
+        problem: a dense problem with T > cut.
+        cut: first token of the second part.
+        way: chunk-chunk; chunk-step (the tokens after the cut one at a time, at most 3, then the rest in one call);
+            step-chunk (at most 3 single tokens, ending at the cut, after one call for the tokens before them).
+    """
+    if problem.packed or not 0 < cut < problem.T:
+        raise ValueError(f"resume: wanted a dense problem longer than the cut, got {problem.describe()} cut at {cut}")
+    if "final_state" not in adapter.exposes(problem):
+        return skipped("it does not expose the final state, so a run cannot be resumed")
+    inputs = problem.inputs()
+    for part in _parts(problem.T, cut, way):
+        reason = adapter.supports(problem.replace(T=part[1] - part[0], state="random"))
+        if reason:
+            return skipped(reason)
+    return outcomes(adapter, inputs, lambda: _run(adapter, inputs, _parts(problem.T, cut, way)))
+
+
+def _parts(T: int, cut: int, way: Way) -> list[tuple[int, int, Entry]]:
+    if way == "chunk-chunk":
+        return [(0, cut, "chunk"), (cut, T, "chunk")]
+    single_from = max(0, cut - STEPS) if way == "step-chunk" else cut
+    single_to = cut if way == "step-chunk" else min(T, cut + STEPS)
+    singles: list[tuple[int, int, Entry]] = [(t, t + 1, "step") for t in range(single_from, single_to)]
+    ends: list[tuple[int, int, Entry]] = [(0, single_from, "chunk"), *singles, (single_to, T, "chunk")]
+    return [part for part in ends if part[0] < part[1]]
+
+
+def _run(adapter: Adapter, inputs: Inputs, parts: list[tuple[int, int, Entry]]) -> dict[str, Tensor]:
+    state, pieces = inputs.initial_state, list[Tensor]()
+    for first, end, entry in parts:
+        call = tokens(inputs, first, end, state)
+        run = execute(adapter, call, ("o", "final_state"), entry=adapter.step if entry == "step" else None)
+        pieces.append(run.outputs["o"])
+        state = run.outputs["final_state"]
+    assert state is not None  # there is at least one part
+    return {"o": torch.cat(pieces, dim=1), "final_state": state}
+
+
+def tokens(inputs: Inputs, first: int, end: int, state: Tensor | None) -> Inputs:
+    """The call on tokens [first, end) of a dense one, starting from `state`."""
+    cut = {name: getattr(inputs, name)[:, first:end].contiguous() for name in ("q", "k", "v", "g", "beta")}
+    return replace(inputs, **cut, initial_state=state, cu_seqlens=None)

@@ -1,0 +1,28 @@
+"""What can be said of one output of one run."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Status(StrEnum):
+    """PASS and SKIP are the only values that do not reject."""
+
+    PASS = "PASS"
+    FAIL = "FAIL"  # finite, but further from the truth than any legal kernel
+    NONFINITE = "NONFINITE"  # inf or NaN where the exact value is finite
+    SHAPE = "SHAPE"
+    DTYPE = "DTYPE"
+    TYPE = "TYPE"  # not a torch tensor
+    MISSING = "MISSING"  # None where an output was declared
+    MUTATED_INPUT = "MUTATED_INPUT"
+    ALIASED_OUTPUT = "ALIASED_OUTPUT"
+    ERROR = "ERROR"  # the kernel raised
+    CONVENTION = "CONVENTION"  # right under another convention than the declared one
+    WRONG_KERNEL = "WRONG_KERNEL"  # another kernel ran than the one named
+    ORACLE_UNCERTIFIED = "ORACLE_UNCERTIFIED"
+    SKIP = "SKIP"  # the implementation does not support the problem; never counts as a pass
+
+    @property
+    def rejects(self) -> bool:
+        return self not in (Status.PASS, Status.SKIP)

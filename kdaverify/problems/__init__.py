@@ -1,0 +1,28 @@
+"""What is asked of a kernel: problems, the regimes they are drawn from, the fixed panel, strategies and settings."""
+
+from __future__ import annotations
+
+from kdaverify.problems.axes import DTYPES, TORCH
+from kdaverify.problems.cost import DRAWN_LIMIT, cost
+from kdaverify.problems.panel import PANEL, NamedProblem, panel
+from kdaverify.problems.problem import Problem, ProblemError
+from kdaverify.problems.profiles import PROFILES, settings_for
+from kdaverify.problems.regimes import REGIMES, Regime
+from kdaverify.problems.strategies import problems
+
+__all__ = [
+    "DRAWN_LIMIT",
+    "DTYPES",
+    "PANEL",
+    "PROFILES",
+    "REGIMES",
+    "TORCH",
+    "NamedProblem",
+    "Problem",
+    "ProblemError",
+    "Regime",
+    "cost",
+    "panel",
+    "problems",
+    "settings_for",
+]

@@ -1,0 +1,18 @@
+"""The element types a problem can ask for."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, get_args
+
+import torch
+
+Dtype: TypeAlias = Literal["fp64", "fp32", "bf16", "fp16"]
+
+DTYPES: tuple[Dtype, ...] = get_args(Dtype)
+
+TORCH: dict[str, torch.dtype] = {"fp64": torch.float64, "fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def state_dtype(dtype: str) -> torch.dtype:
+    """The type of gates and states beside inputs of `dtype`: float64 beside float64, else float32."""
+    return torch.float64 if dtype == "fp64" else torch.float32

@@ -1,0 +1,138 @@
+"""The fixed panel: named problems that every run asks, each for the faults it is known to show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kdaverify.problems.axes import DTYPES
+from kdaverify.problems.packs import ALL_EMPTY, CONSECUTIVE_EMPTY, EMPTY_ENDS, MANY
+from kdaverify.problems.problem import Problem
+from kdaverify.problems.profiles import PROFILES, check_profile
+
+
+@dataclass(frozen=True)
+class NamedProblem:
+    """A problem with a name and a reason.
+
+    Args:
+        name: unique in the panel.
+        why: what it shows, with ids of the fault catalogue.
+        problem: in one of `dtypes`.
+        profile: the smallest profile that asks it; the larger ones ask it too.
+        dtypes: types it is asked in.
+    """
+
+    name: str
+    why: str
+    problem: Problem
+    profile: str = "smoke"
+    dtypes: tuple[str, ...] = DTYPES
+
+
+_PLAIN: dict[str, Any] = {
+    "B": 1, "T": 65, "H": 2, "HV": 2, "K": 32, "V": 32, "dtype": "bf16", "seed": 0,
+    "gate": "log-sigmoid", "key": "random", "beta": "uniform", "state": "random", "value": "normal",
+}  # fmt: skip
+
+
+def _named(
+    name: str, why: str, *, profile: str = "smoke", dtypes: tuple[str, ...] = DTYPES, padding: int = 0, **fields: Any
+) -> NamedProblem:
+    if "lengths" in fields:
+        fields["T"] = sum(fields["lengths"]) + padding
+    return NamedProblem(name, why, Problem(**{**_PLAIN, **fields}), profile, dtypes)
+
+
+_SMOKE = (
+    _named("asymmetric-state", "a state stored, read or masked transposed (O1, S8, H16, SO5, O4)",
+           T=40, K=32, V=48, gate="mild", state="asymmetric"),
+    _named("square-state", "the same where K = V lets a wrong shape pass (O1, S8)",
+           T=20, gate="mild", state="asymmetric", key="one-hot"),
+    _named("short-tail", "a last chunk of 7 tokens: gate of its last row, rows rounded to 16 (H6, H8, H10, A5)",
+           T=71, K=24, V=16, gate="mild"),
+    _named("one-token", "a sequence of one token, as decode gives (S5, P6, H10)",
+           T=1, K=48, V=32),
+    _named("chunk-plus-one", "one token past a full chunk: one row of carry (H10, O2, B17)",
+           B=2, T=65, H=1, HV=1, gate="slow", state="absent"),
+    _named("three-chunks", "three full chunks and a tail, no initial state: the carry shows in o (H1, H2, O1)",
+           T=209, H=1, HV=2, K=32, V=32, gate="slow", state="absent"),
+    _named("pack-with-empties", "empty sequences first, inside and last, tails of every kind (V1, V3, V4, V10, H4, WU2)",
+           lengths=EMPTY_ENDS, H=1, HV=2, K=16, V=24),
+    _named("grouped-heads", "three value heads for each key head, data different in each (B30, A4, H23, C1)",
+           T=50, H=2, HV=6, K=24, V=16),
+    _named("identical-keys", "the worst triangular system with beta 1 and slow gates (SO1, SO6)",
+           key="identical", beta="one", gate="slow"),
+    _named("coherent-keys", "coherent keys over a tail (SO1, SO4)",
+           T=80, H=1, HV=1, key="coherent-0.9", beta="near-one", gate="slow"),
+    _named("mixed-gates", "channels at 0, slow, -5, -100, -1e4 and -inf in one tensor (GA15, GA17, GA18, GA22, H2)",
+           T=70, V=16, gate="mixed"),
+    _named("strong-pack", "strong gates across a boundary inside a tile (GA20, GA18, V10)",
+           lengths=(40, 50), H=1, HV=2, K=32, V=16, gate="bound-20"),
+    _named("overwrite", "one-hot keys, beta 1, no decay, powers of two: exact, every write replaces a row (O5, O2, H16)",
+           T=40, K=16, V=24, key="one-hot", beta="one", gate="zero", value="powers-of-two"),
+    _named("pure-decay", "beta 0 with a large state: only decay acts (H2, S10, P8)",
+           T=67, V=16, beta="zero", state="large", gate="half-zero"),
+    _named("long-memory", "one write, then 208 tokens of slow decay: bias of decay or state rounding (H11, H12, S12, C2)",
+           T=209, H=1, HV=1, K=32, V=16, beta="sparse", gate="slow", state="absent"),
+    _named("padded-pack", "tokens past the last offset (V13, O10, B12, P8)",
+           lengths=(20, 0, 45), padding=17, H=1, HV=2, K=16, V=16),
+)  # fmt: skip
+
+
+def _model(heads: int, dtypes: tuple[str, ...]) -> NamedProblem:
+    why = "a real model's heads at K = V = 128, one chunk and a tail (H22, H23, L8, B22)"
+    return _named(f"model-{heads}-heads", why, profile="acceptance", dtypes=dtypes, T=80, H=heads, HV=heads, K=128, V=128)
+
+
+_ACCEPTANCE = (
+    _model(16, DTYPES),
+    *(_model(heads, ("bf16", "fp16")) for heads in (32, 64, 96)),
+    _named("model-pack", "a pack at K = V = 128 with every tail (V1, A4, SO4, H27)",
+           profile="acceptance", lengths=EMPTY_ENDS, H=1, HV=1, K=128, V=128, gate="mixed"),
+    _named("model-coherent", "coherent keys over full chunks at K = V = 128 (SO1, H21)",
+           profile="acceptance", T=209, H=2, HV=2, K=128, V=128, key="coherent-0.9", beta="one", gate="slow"),
+    _named("4096-tokens", "64 chunks: drift of the carry (H11, H12, GA10, C2)",
+           profile="acceptance", T=4096, H=1, HV=1, gate="slow"),
+    _named("4096-tokens-one-write", "one write remembered for 64 chunks (H11, H12, S12)",
+           profile="acceptance", T=4096, H=1, HV=1, K=32, V=16, beta="sparse", gate="slow", state="absent"),
+    _named("many-sequences", "129 sequences of 16, 32 and 64 tokens: more than cores, padded chunks past T (WU2, L4, H25)",
+           profile="acceptance", lengths=MANY, H=1, HV=1, K=16, V=16),
+    _named("consecutive-empties", "runs of empty sequences (V3, V4, V7)",
+           profile="acceptance", lengths=CONSECUTIVE_EMPTY, H=1, HV=2, K=16, V=16),
+    _named("all-empty", "no token at all: final states are the initial ones (V6, V4)",
+           profile="acceptance", lengths=ALL_EMPTY, H=1, HV=2, K=16, V=24, state="asymmetric"),
+    _named("odd-widths", "widths that are no power of two, V above one tile (A10, L8, SO5)",
+           profile="acceptance", T=79, H=1, HV=2, K=100, V=160, gate="spread"),
+    _named("one-wide-group", "eight value heads on one key head (B30, A4)",
+           profile="acceptance", T=65, H=1, HV=8),
+    _named("reset-in-tail", "a hard reset inside a short tail (GA22, H8)",
+           profile="acceptance", T=73, gate="one-token-hard-reset"),
+    _named("strong-then-weak", "anchors taken where decay is strong, used where it is weak (GA18, CS5, B8)",
+           profile="acceptance", T=130, H=1, HV=2, gate="strong-then-weak"),
+    _named("tiny-keys", "keys of norm 1e-4 beside a state of ordinary size (P1, P2, B34)",
+           profile="acceptance", T=66, key="tiny"),
+)  # fmt: skip
+
+_NIGHTLY = (
+    _named("16384-tokens", "256 chunks: drift of the carry (H12, GA10)",
+           profile="nightly", dtypes=("bf16", "fp16"), T=16384, H=1, HV=2, K=64, V=64, gate="slow"),
+    _named("wide-state", "widths above one tile in both directions (WU9, A4)",
+           profile="nightly", T=130, H=1, HV=1, K=256, V=256),
+)  # fmt: skip
+
+PANEL = (*_SMOKE, *_ACCEPTANCE, *_NIGHTLY)
+
+
+def panel(dtype: str, profile: str) -> tuple[NamedProblem, ...]:
+    """The named problems that a profile asks in one dtype.
+
+    Raises:
+        ValueError: no such dtype or profile.
+    """
+    check_profile(profile)
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype: no dtype named {dtype!r}; known ones are {', '.join(DTYPES)}")
+    rank = PROFILES.index
+    asked = [entry for entry in PANEL if rank(entry.profile) <= rank(profile) and dtype in entry.dtypes]  # pyright: ignore[reportArgumentType]
+    return tuple(NamedProblem(e.name, e.why, e.problem.replace(dtype=dtype), e.profile, e.dtypes) for e in asked)

@@ -1,0 +1,55 @@
+"""Our Hypothesis settings, stated in full so that a CI profile of Hypothesis changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+from hypothesis import HealthCheck, Phase, Verbosity, settings
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+from kdaverify.problems.provider import BACKEND
+
+Profile: TypeAlias = Literal["smoke", "acceptance", "nightly"]
+
+PROFILES: tuple[Profile, ...] = get_args(Profile)
+
+# The first example is always the simplest problem, so smoke draws three.
+_EXAMPLES = {"smoke": 4, "acceptance": 25, "nightly": 150}
+
+# Explaining a failure re-runs the kernel dozens of times; targeting needs Hypothesis' own backend.
+_PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
+
+_SUPPRESSED = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
+
+
+def check_profile(profile: str) -> None:
+    """Refuse a profile that does not exist.
+
+    Raises:
+        ValueError: naming the profiles there are.
+    """
+    if profile not in PROFILES:
+        raise ValueError(f"profile: no profile named {profile!r}; known ones are {', '.join(PROFILES)}")
+
+
+def settings_for(profile: str) -> settings:
+    """Hypothesis settings of a profile: 4, 25 or 150 examples a test; nightly alone remembers failures.
+
+    Raises:
+        ValueError: no such profile.
+    """
+    check_profile(profile)
+    return settings(
+        max_examples=_EXAMPLES[profile],
+        derandomize=False,
+        database=DirectoryBasedExampleDatabase(Path(".hypothesis") / "examples") if profile == "nightly" else None,
+        verbosity=Verbosity.normal,
+        phases=_PHASES,
+        stateful_step_count=50,
+        report_multiple_bugs=False,
+        suppress_health_check=_SUPPRESSED,
+        deadline=None,
+        print_blob=True,
+        backend=BACKEND,
+    )

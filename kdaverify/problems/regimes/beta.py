@@ -1,0 +1,59 @@
+"""Write strengths beta [B, T, HV] in [0, 2]."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from kdaverify.problems.axes import TORCH
+from kdaverify.problems.portable import Array
+from kdaverify.problems.regimes.regime import Draw, Regime, table
+
+_SMALL = 2.0**-10
+
+
+def _constant(value: float) -> Callable[[Draw], Array]:
+    def draw(d: Draw) -> Array:
+        return np.full((d.problem.B, d.problem.T, d.problem.HV), value)
+
+    return draw
+
+
+def _uniform(d: Draw) -> Array:
+    return d.uniform("beta", d.problem.HV)
+
+
+def _near_one(d: Draw) -> Array:
+    # The last number below 1 of the dtype, and two with half as many bits: each is representable.
+    last = torch.finfo(TORCH[d.problem.dtype]).eps / 2.0
+    bits = 1 - math.frexp(last)[1]
+    steps = np.array([last, 2.0 ** -(bits // 2), 2.0 ** (1 - bits // 2)])
+    return 1.0 - steps[d.integers("step", len(steps), d.problem.HV)]
+
+
+def _mixed(d: Draw) -> Array:
+    u = _uniform(d)
+    options = np.stack([np.zeros_like(u), _SMALL * u, u, np.ones_like(u)])
+    kind = d.integers("kind", len(options), d.problem.HV)
+    return np.take_along_axis(options, kind[None], axis=0)[0]
+
+
+def _sparse(d: Draw) -> Array:
+    beta = np.zeros((d.problem.B, d.problem.T, d.problem.HV))
+    for b, start, length in d.problem.spans:
+        beta[b, start : start + min(length, 1)] = 1.0
+    return beta
+
+
+BETAS = table(
+    Regime("one", "overwriting updates: the full triangular system (SO1, SO6, B2, B3)", _constant(1.0)),
+    Regime("zero", "pure decay: writes that should not happen, decay on the wrong axis (H2, P8, S10)", _constant(0.0)),
+    Regime("near-one", "beta rounded on its way to the update (GA10, GA12)", _near_one),
+    Regime("uniform", "beta misread: per head, per sequence, logit for value (GA13, H25, H15)", _uniform, weight=4),
+    Regime("mixed", "tokens that write beside tokens that do not; masked rows (H25, P8, B33)", _mixed, weight=2),
+    Regime("sparse", "one write, then only decay: bias of decay or state rounding grows with T (H11, H12, S12, C2)", _sparse),
+    Regime("two", "negative eigenvalues: reflections, no damping of rounding (SO1, H15)", _constant(2.0)),
+)

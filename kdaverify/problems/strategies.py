@@ -1,0 +1,134 @@
+"""Hypothesis strategies that draw problems (never tensors) and shrink sequences first, then T, widths, gates, the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+
+from kdaverify.problems.axes import DTYPES
+from kdaverify.problems.cost import DRAWN_LIMIT, seconds
+from kdaverify.problems.packs import DRAWN_LENGTHS
+from kdaverify.problems.problem import Problem
+from kdaverify.problems.regimes import REGIMES
+
+# Every list begins with the simplest choice; repeats make a choice more likely.
+_BATCHES = (1, 1, 2)
+_HEADS = (1, 2, 2, 3)
+_RATIOS = (1, 1, 2, 3)
+_WIDTHS = (1, 8, 16, 32, 48, 64, 100, 128)
+_PADDING = (0, 0, 0, 1, 16)
+_SCALES = (None, None, None, None, None, None, None, 0.5)
+_MAX_SEQUENCES = 6
+_SEEDS = 2**16
+
+# Sizes assumed for what is not drawn yet, so that long problems keep useful heads and widths.
+_TYPICAL = {"HV": 2, "K": 32, "V": 32}
+_NARROW = 16
+
+
+@dataclass(frozen=True)
+class _Choices:
+    names: dict[str, tuple[str, ...]]
+    packed: bool | None
+    max_cost: float | None
+
+
+def problems(
+    *,
+    dtype: str | Sequence[str] | None = None,
+    gate: str | Sequence[str] | None = None,
+    key: str | Sequence[str] | None = None,
+    beta: str | Sequence[str] | None = None,
+    state: str | Sequence[str] | None = None,
+    value: str | Sequence[str] | None = None,
+    packed: bool | None = None,
+    max_cost: float | None = None,
+) -> st.SearchStrategy[Problem]:
+    """Problems of every kind, or of the kinds named.
+
+    Args:
+        dtype, gate, key, beta, state, value: a name or several to choose from; None means all, each as often as its weight says.
+        packed: only packs, only unpacked problems, or (None) both.
+        max_cost: largest `cost` in seconds; None means `DRAWN_LIMIT` of the dtype.
+    Raises:
+        ValueError: an unknown name, or a cost that no problem can meet.
+    """
+    wanted = {"gate": gate, "key": key, "beta": beta, "state": state, "value": value}
+    names = {axis: _chosen(axis, wanted[axis], _weighted(axis)) for axis in REGIMES}
+    names["dtype"] = _chosen("dtype", dtype, DTYPES)
+    smallest = seconds(tokens=1, HV=1, K=1, V=1)
+    if max_cost is not None and max_cost < smallest:
+        raise ValueError(f"max_cost: wanted at least {smallest:.1e} s (one token of width 1), got {max_cost}; raise it")
+    return _problems(_Choices(names, packed, max_cost))
+
+
+def _weighted(axis: str) -> tuple[str, ...]:
+    return tuple(name for name, regime in REGIMES[axis].items() for _ in range(regime.weight))
+
+
+def _chosen(axis: str, wanted: str | Sequence[str] | None, known: tuple[str, ...]) -> tuple[str, ...]:
+    if wanted is None:
+        return known
+    names = (wanted,) if isinstance(wanted, str) else tuple(wanted)
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        listed = ", ".join(dict.fromkeys(known))
+        raise ValueError(f"{axis}: wanted names among {listed}, got {list(names)}; correct {unknown or 'the empty list'}")
+    return names
+
+
+@st.composite
+def _problems(draw: st.DrawFn, choices: _Choices) -> Problem:
+    dtype = draw(st.sampled_from(choices.names["dtype"]))
+    limit = DRAWN_LIMIT[dtype] if choices.max_cost is None else choices.max_cost
+    layout = draw(_layouts(choices.packed, limit))
+    widths = draw(_widths(layout["B"] * layout["T"], limit))
+    regimes = {axis: draw(st.sampled_from(choices.names[axis])) for axis in REGIMES}
+    scale = draw(st.sampled_from(_SCALES))
+    seed = draw(st.integers(0, _SEEDS - 1))
+    return Problem(dtype=dtype, **layout, **widths, **regimes, scale=scale, seed=seed)  # pyright: ignore[reportArgumentType]
+
+
+@st.composite
+def _layouts(draw: st.DrawFn, packed: bool | None, limit: float) -> dict[str, Any]:
+    """B, T and lengths. An unpacked problem is drawn as a pack whose first length is T, so that a pack can shrink to it."""
+    most = max(2, int(limit / seconds(tokens=1, **_TYPICAL)))
+    drawn = draw(st.lists(st.sampled_from(DRAWN_LENGTHS), min_size=1, max_size=1 if packed is False else _MAX_SEQUENCES))
+    if draw(st.booleans()) if packed is None else packed:
+        return _pack(drawn, padding=draw(st.sampled_from(_PADDING)), most=most)
+    B = draw(st.sampled_from(_BATCHES))
+    return {"B": B, "T": max(1, min(drawn[0], most // B)), "lengths": None}
+
+
+def _pack(drawn: list[int], *, padding: int, most: int) -> dict[str, Any]:
+    lengths = _truncated(drawn, most)
+    # The pack without any token is in the panel; a drawn one always has something to compute.
+    lengths = lengths if any(lengths) else (*lengths[:-1], 1)
+    return {"B": 1, "T": sum(lengths) + min(padding, most - sum(lengths)), "lengths": lengths}
+
+
+def _truncated(lengths: list[int], most: int) -> tuple[int, ...]:
+    kept: list[int] = []
+    for length in lengths:
+        kept.append(min(length, most - sum(kept)))
+    return tuple(kept)
+
+
+@st.composite
+def _widths(draw: st.DrawFn, tokens: int, limit: float) -> dict[str, int]:
+    def fits(HV: int, K: int = _NARROW, V: int = _NARROW) -> bool:
+        return seconds(tokens=tokens, HV=HV, K=K, V=V) <= limit
+
+    H = _largest(_HEADS, draw(st.sampled_from(_HEADS)), fits)
+    HV = H * _largest(_RATIOS, draw(st.sampled_from(_RATIOS)), lambda ratio: fits(H * ratio))
+    K = _largest(_WIDTHS, draw(st.sampled_from(_WIDTHS)), lambda K: fits(HV, K))
+    V = _largest(_WIDTHS, draw(st.sampled_from(_WIDTHS)), lambda V: fits(HV, K, V))
+    return {"H": H, "HV": HV, "K": K, "V": V}
+
+
+def _largest(options: tuple[int, ...], drawn: int, fits: Callable[[int], bool]) -> int:
+    """The largest option that fits and is not above the drawn one: what a draw means must not depend on earlier draws, or shrinking stalls."""
+    return max((option for option in options if option <= drawn and fits(option)), default=options[0])

@@ -1,0 +1,44 @@
+"""From a problem to the tensors a kernel receives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kdaverify.problems.axes import TORCH, state_dtype
+from kdaverify.problems.portable import Array
+from kdaverify.problems.regimes import BETAS, GATES, KEYS, STATES, VALUES, Draw
+from oracles.inputs import Inputs
+
+if TYPE_CHECKING:
+    from kdaverify.problems.problem import Problem
+
+
+def build(problem: Problem) -> Inputs:
+    """Draw every tensor in float64 and round it to the type the problem asks for.
+
+    Returns:
+        Inputs with q, k, v, beta in the problem's dtype, g and initial_state in fp32 (fp64 beside fp64), fresh memory each time.
+    """
+    dtype, wide = TORCH[problem.dtype], state_dtype(problem.dtype)
+    q, k = KEYS[problem.key].draw(Draw(problem, "key"))
+    state = STATES[problem.state].draw(Draw(problem, "state"))
+    return Inputs(
+        q=_round(q, dtype),
+        k=_round(k, dtype),
+        v=_round(VALUES[problem.value].draw(Draw(problem, "value")), dtype),
+        g=_round(GATES[problem.gate].draw(Draw(problem, "gate")), wide),
+        beta=_round(BETAS[problem.beta].draw(Draw(problem, "beta")), dtype),
+        scale=problem.scale,
+        initial_state=None if state is None else _round(state, wide),
+        cu_seqlens=None if problem.lengths is None else torch.tensor([0, *np.cumsum(problem.lengths).tolist()], dtype=torch.int32),
+    )
+
+
+def _round(values: Array, dtype: torch.dtype) -> Tensor:
+    wide = torch.tensor(np.ascontiguousarray(values), dtype=torch.float64)
+    # float64 to 16 bits is one rounding on some processors and two on others: always go through float32.
+    return wide if dtype == torch.float64 else wide.to(torch.float32).to(dtype)

@@ -1,0 +1,33 @@
+"""What a pipeline computes with: one hook for every named tensor, one for every dot product, one for every exponential."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def keep(name: str, tensor: Tensor) -> Tensor:
+    """The identity hook: `name` is stored as computed."""
+    del name
+    return tensor
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """One pipeline, many roundings: the algebra is written once and asks this for every inexact step.
+
+    Args:
+        store: (name, tensor) -> tensor; called once for each named tensor of math.md 2 and 3, in the order they are made.
+        dot: matrix product [..., m, n] x [..., n, p] -> [..., m, p]; rounds operands and chooses the order of summation.
+        exp: natural exponential of a tensor whose entries are <= 0.
+    """
+
+    store: Callable[[str, Tensor], Tensor] = keep
+    dot: Callable[[Tensor, Tensor], Tensor] = torch.matmul
+    exp: Callable[[Tensor], Tensor] = torch.exp
+
+
+NATIVE = Arithmetic()

@@ -1,0 +1,177 @@
+"""Certified answers kept on disk. An answer costs seconds, a look-up a millisecond; a damaged or foreign file is never trusted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import lru_cache
+from io import BytesIO
+from pathlib import Path
+
+import flint
+import numpy as np
+import torch
+from torch import Tensor
+
+from oracles.enclosure import Answer, Enclosure
+from oracles.inputs import Inputs
+
+SUFFIX = ".answer"
+LIMIT_BYTES = 2 * 2**30
+PARTS = ("high", "low", "radius", "zero")
+DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+class AnswerCache:
+    """A folder of answers, safe under several processes.
+
+    Files appear whole (written aside, then renamed) and carry a digest of their key and content. A folder that cannot be written
+    holds nothing and fails nothing. Past `limit` bytes the files unused for longest go.
+
+    Args:
+        folder: made on the first `put`.
+        limit: bytes kept, within a sixteenth.
+    """
+
+    def __init__(self, folder: Path | str, *, limit: int = LIMIT_BYTES) -> None:
+        self.folder = Path(folder)
+        self.limit = limit
+        self._unchecked = limit  # bytes written since the folder was last measured
+
+    def get(self, key: str) -> Answer | None:
+        """The answer put under `key`; None where there is none, or the file is damaged."""
+        path = self._path(key)
+        try:
+            content = path.read_bytes()
+        except OSError:
+            return None
+        digest, payload = content[:DIGEST_BYTES], content[DIGEST_BYTES:]
+        if digest != _digest(key, payload):
+            return None
+        with suppress(OSError):
+            os.utime(path)
+        return _unpack(payload)
+
+    def put(self, key: str, answer: Answer) -> None:
+        """Keep the answer; one already there is replaced."""
+        payload = _pack(answer)
+        with suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._write(self._path(key), _digest(key, payload) + payload)
+            self._unchecked += len(payload)
+            if self._unchecked > self.limit // 16:
+                self._evict()
+
+    def _path(self, key: str) -> Path:
+        return self.folder / (key + SUFFIX)
+
+    def _write(self, path: Path, content: bytes) -> None:
+        handle, aside = tempfile.mkstemp(prefix=".part-", suffix=SUFFIX, dir=self.folder)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            os.replace(aside, path)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(aside)
+            raise
+
+    def _evict(self) -> None:
+        self._unchecked = 0
+        files: list[tuple[float, int, str]] = []
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(SUFFIX):
+                    with suppress(OSError):
+                        status = entry.stat()
+                        files.append((status.st_mtime, status.st_size, entry.path))
+        excess = sum(size for _, size, _ in files) - self.limit
+        for _, size, path in sorted(files):
+            if excess <= 0:
+                return
+            with suppress(OSError):
+                os.unlink(path)
+            excess -= size
+
+
+def cached(
+    inputs: Inputs,
+    compute: Callable[[], Answer],
+    *,
+    options: Mapping[str, object],
+    accept: Callable[[Answer], bool] = lambda _: True,
+    cache: AnswerCache | None = None,
+) -> Answer:
+    """The kept answer where there is one and `accept` takes it, otherwise the computed one, which is then kept.
+
+    Args:
+        inputs: the call.
+        compute: gives the answer.
+        options: everything besides `inputs` and the source that decides the answer; JSON values.
+        accept: whether the radii of a kept answer are small enough now; it may have been kept for a looser purpose.
+        cache: the folder; by default $KDAVERIFY_CACHE, else the user's cache folder.
+    """
+    cache = cache if cache is not None else AnswerCache(default_folder())
+    key = answer_key(inputs, options)
+    kept = cache.get(key)
+    if kept is not None and accept(kept):
+        return kept
+    answer = compute()
+    cache.put(key, answer)
+    return answer
+
+
+def default_folder() -> Path:
+    """$KDAVERIFY_CACHE, else kdaverify in $XDG_CACHE_HOME or ~/.cache."""
+    if chosen := os.environ.get("KDAVERIFY_CACHE"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "kdaverify"
+
+
+def answer_key(inputs: Inputs, options: Mapping[str, object]) -> str:
+    """A digest of every tensor, the scale, the options and the source of the oracles."""
+    digest = hashlib.sha256(source_digest().encode())
+    digest.update(json.dumps([float(inputs.factor).hex(), dict(options)], sort_keys=True).encode())
+    tensors = (inputs.q, inputs.k, inputs.v, inputs.g, inputs.beta, inputs.initial_state, inputs.cu_seqlens)
+    for tensor in tensors:
+        digest.update(b"absent" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}".encode())
+        if tensor is not None:
+            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=1)
+def source_digest() -> str:
+    """A digest of the source files of this package and the release of flint: an answer of other code is no answer."""
+    digest = hashlib.sha256(flint.__version__.encode())
+    package = Path(__file__).parent
+    for path in sorted(package.rglob("*.py")):
+        source = path.read_bytes()
+        digest.update(f"{path.relative_to(package).as_posix()} {len(source)}".encode())
+        digest.update(source)
+    return digest.hexdigest()
+
+
+def _digest(key: str, payload: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + payload).digest()
+
+
+def _pack(answer: Answer) -> bytes:
+    arrays: dict[str, np.ndarray] = {"method": np.array(answer.method)}
+    for name, enclosure in (("o", answer.o), ("final_state", answer.final_state)):
+        for part in PARTS:
+            tensor: Tensor = getattr(enclosure, part)
+            arrays[f"{name}.{part}"] = tensor.numpy()
+    file = BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def _unpack(payload: bytes) -> Answer:
+    with np.load(BytesIO(payload), allow_pickle=False) as arrays:
+        o, final = (Enclosure(*(torch.from_numpy(arrays[f"{name}.{part}"]) for part in PARTS)) for name in ("o", "final_state"))
+        return Answer(o, final, str(arrays["method"]))

@@ -1,0 +1,88 @@
+"""Raise the precision until the caller is content, or say why it cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+import torch
+
+from oracles.cache import AnswerCache, cached
+from oracles.certified.chunk_form import chunk
+from oracles.certified.token_form import recurrence
+from oracles.enclosure import Answer
+from oracles.inputs import Inputs
+
+Form = Literal["chunk", "recurrence"]
+
+FORMS: dict[Form, Callable[[Inputs, int], Answer]] = {
+    "chunk": lambda inputs, bits: chunk(inputs, bits=bits),
+    "recurrence": lambda inputs, bits: recurrence(inputs, bits=bits),
+}
+# Radius lost to dependency at slow gates, in bits a token; 80 = 64 to keep and 16 to spare.
+BITS_PER_TOKEN: dict[Form, float] = {"chunk": 0.13, "recurrence": 0.35}
+FIRST_BITS = 80
+# Unnormalised keys (beta |k|^2 > 2) may need far more than the rule; past this the answer has grown out of any use.
+CEILING_BITS = 4096
+
+
+class UncertifiedError(RuntimeError):
+    """No precision up to the ceiling gave a radius that the caller accepts; the message says the radius reached."""
+
+
+def certify(inputs: Inputs, *, accept: Callable[[Answer], bool], form: Form = "chunk", cache: AnswerCache | None = None) -> Answer:
+    """The exact outputs, at a precision raised until `accept` takes the answer.
+
+    Math: section 3 (form "chunk") or 2 (form "recurrence"); first 80 + 0.13 T or 80 + 0.35 T bits, T the longest sequence, then doubled.
+
+    Args:
+        inputs: the call; every number enters exactly.
+        accept: True where the radii are small enough for the caller's purpose.
+        form: which of the two independent forms.
+        cache: where an earlier answer may lie; it is accepted anew, and replaced where too wide.
+    Returns:
+        The first answer accepted.
+    Raises:
+        UncertifiedError: the ceiling was reached, or more bits no longer help.
+    """
+    if form not in FORMS:
+        raise ValueError(f"form: wanted one of {', '.join(FORMS)}, got {form!r}")
+    if cache is None:
+        return _raise_precision(inputs, accept, form)
+    return cached(inputs, lambda: _raise_precision(inputs, accept, form), options={"form": form}, accept=accept, cache=cache)
+
+
+def _raise_precision(inputs: Inputs, accept: Callable[[Answer], bool], form: Form) -> Answer:
+    answer: Answer | None = None
+    reason = ""
+    for bits in _ladder(inputs, form):
+        previous, answer = answer, FORMS[form](inputs, bits)
+        if accept(answer):
+            return answer
+        if previous is not None and _settled(previous, answer):
+            reason = ", and more bits no longer narrow it: it is what two float64 leave out"
+            break
+    assert answer is not None
+    raise UncertifiedError(
+        f"{form} form, q {list(inputs.q.shape)}, v {list(inputs.v.shape)}: wanted radii that `accept` takes, got at best "
+        f"{_widest(answer)} ({answer.method}{reason}); accept a wider radius, shorten the sequences, keep beta |k|^2 below 2, "
+        "or use g = -inf in place of finite gates below -1e38"
+    )
+
+
+def _ladder(inputs: Inputs, form: Form) -> Iterator[int]:
+    bits = FIRST_BITS + round(BITS_PER_TOKEN[form] * max(inputs.lengths, default=0))
+    ceiling = max(CEILING_BITS, 2 * bits)
+    while bits <= ceiling:
+        yield bits
+        bits *= 2
+
+
+def _settled(before: Answer, after: Answer) -> bool:
+    pairs = ((before.o.radius, after.o.radius), (before.final_state.radius, after.final_state.radius))
+    return all(torch.equal(a, b) and bool(b.isfinite().all()) for a, b in pairs)
+
+
+def _widest(answer: Answer) -> str:
+    parts = (("o", answer.o.radius), ("final_state", answer.final_state.radius))
+    return " and ".join(f"radius {radius.max():.3g} on {name}" for name, radius in parts if radius.numel())

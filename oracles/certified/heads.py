@@ -1,0 +1,86 @@
+"""One sequence of one value head at a time, exact numbers in, enclosures out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from flint import arb, arb_mat, ctx
+
+from oracles.certified.balls import Row, Rows, enclose, exact, matrix
+from oracles.enclosure import Answer, Enclosure
+from oracles.inputs import Inputs
+
+
+@dataclass(frozen=True)
+class Head:
+    """The tokens of one sequence as one value head sees them.
+
+    Args:
+        q, k: [T][K].
+        v: [T][V].
+        g: [T][K] floats, since -inf is no number of ball arithmetic.
+        beta: [T].
+        scale: factor of the output.
+    """
+
+    q: Rows
+    k: Rows
+    v: Rows
+    g: list[list[float]]
+    beta: Row
+    scale: arb
+
+    def rows(self, tokens: slice) -> Head:
+        """Some tokens only."""
+        return Head(self.q[tokens], self.k[tokens], self.v[tokens], self.g[tokens], self.beta[tokens], self.scale)
+
+
+# From a head and S_0 [K, V] to o, in blocks of consecutive tokens [c, V], and S_T [K, V].
+Form = Callable[[Head, arb_mat], tuple[list[arb_mat], arb_mat]]
+
+
+def over_heads(inputs: Inputs, form: Form, *, bits: int, method: str) -> Answer:
+    """Run a form on every sequence and value head, at `bits` bits; flint's global precision is restored.
+
+    Raises:
+        ValueError: bits is not a precision.
+    """
+    if bits < 2:
+        raise ValueError(f"bits: wanted a precision of at least 2 bits, got {bits}; 128 is a good start")
+    o, final = _zeros(inputs.B * inputs.T, inputs.HV, inputs.V), _zeros(*inputs.state.shape)
+    with ctx.workprec(bits):
+        for n, (start, length) in enumerate(zip(inputs.starts, inputs.lengths, strict=True)):
+            for j in range(inputs.HV):
+                blocks, state = form(_head(inputs, slice(start, start + length), j), matrix(exact(inputs.state[n, j])))
+                first = start
+                for block in blocks:
+                    _write(o, (slice(first, first + block.nrows()), j), block)
+                    first += block.nrows()
+                _write(final, (n, j), state)
+    return Answer(_reshape(o, inputs.v.shape), final, f"balls, {method}, {bits} bits")
+
+
+def _head(inputs: Inputs, tokens: slice, j: int) -> Head:
+    key_head = j // (inputs.HV // inputs.H)
+    q, k = (exact(x.flatten(0, 1)[tokens, key_head]) for x in (inputs.q, inputs.k))
+    v = exact(inputs.v.flatten(0, 1)[tokens, j])
+    g = inputs.g.flatten(0, 1)[tokens, j].double().tolist()
+    beta = [arb(x) for x in inputs.beta.flatten(0, 1)[tokens, j].double().tolist()]
+    return Head(q, k, v, g, beta, arb(inputs.factor))
+
+
+def _zeros(*shape: int) -> Enclosure:
+    high, low, radius = torch.zeros(3, *shape, dtype=torch.float64)
+    return Enclosure(high, low, radius, torch.ones(shape, dtype=torch.bool))
+
+
+def _reshape(x: Enclosure, shape: torch.Size) -> Enclosure:
+    return Enclosure(x.high.reshape(shape), x.low.reshape(shape), x.radius.reshape(shape), x.zero.reshape(shape))
+
+
+def _write(into: Enclosure, where: tuple[slice | int, int], block: arb_mat) -> None:
+    part = enclose(block)
+    into.high[where], into.low[where] = part.high, part.low
+    into.radius[where], into.zero[where] = part.radius, part.zero

@@ -1,0 +1,65 @@
+"""KDA one token at a time, in ball arithmetic: shares no algebra with the chunk form."""
+
+from __future__ import annotations
+
+import math
+
+from flint import arb_mat, ctx
+
+from oracles.certified.balls import EXACT_SUM_BITS, ONE, ZERO, Row, matrix, scale_rows
+from oracles.certified.heads import Head, over_heads
+from oracles.enclosure import Answer
+from oracles.inputs import Inputs
+
+
+def recurrence(inputs: Inputs, *, bits: int) -> Answer:
+    """Token recurrence of KDA with proven radii, one sequence and value head after the other.
+
+    Math: section 2, with the state held as S = Diag(exp G) Z, G the gates summed since the last hard reset of the channel. A token
+    then costs one product with Z and a rank-one update:
+        p, r = Z^T (k exp G), Z^T (q exp G);  u = beta (v - p);  Z <- Z + (k exp -G) u^T;  o = scale (r + (q . k) u)
+
+    Args:
+        inputs: the call; every number enters exactly.
+        bits: precision of the midpoints; a slow gate loses 0.35 bit a token.
+    Returns:
+        Answer with the radius of every element.
+    Raises:
+        ValueError: bits is out of range.
+    """
+    return over_heads(inputs, _form, bits=bits, method="token form")
+
+
+def _form(head: Head, Z: arb_mat) -> tuple[list[arb_mat], arb_mat]:
+    total: Row = [ZERO] * Z.nrows()
+    outputs: list[arb_mat] = []
+    for t, gates in enumerate(head.g):
+        Z = _reset(Z, gates)
+        total = _accumulate(total, gates)
+        o, Z = step(head.rows(slice(t, t + 1)), [s.exp() for s in total], Z)
+        outputs.append(o)
+    return outputs, matrix(scale_rows([s.exp() for s in total], Z.tolist()))
+
+
+def step(token: Head, decay: Row, Z: arb_mat) -> tuple[arb_mat, arb_mat]:
+    """One token: o [1, V] and the next Z. Math: as in `recurrence`, decay = exp G."""
+    q, k = token.q[0], token.k[0]
+    K, V = Z.nrows(), Z.ncols()
+    reads = arb_mat(2, K, [x * e for row in (k, q) for x, e in zip(row, decay, strict=True)]) * Z
+    p, r = reads.tolist()
+    u = arb_mat(1, V, [token.beta[0] * (x - y) for x, y in zip(token.v[0], p, strict=True)])
+    write = arb_mat(K, 1, [x * (ONE / e) for x, e in zip(k, decay, strict=True)])
+    qk = (arb_mat(1, K, q) * arb_mat(K, 1, k))[0, 0]
+    return (arb_mat(1, V, r) + u * qk) * token.scale, Z + write * u
+
+
+def _reset(Z: arb_mat, gates: list[float]) -> arb_mat:
+    if -math.inf not in gates:
+        return Z
+    return matrix([[ZERO] * len(row) if g == -math.inf else row for g, row in zip(gates, Z.tolist(), strict=True)])
+
+
+def _accumulate(total: Row, gates: list[float]) -> Row:
+    # Exact, so that a gate of -1e38 costs the gates after it nothing.
+    with ctx.workprec(EXACT_SUM_BITS):
+        return [ZERO if g == -math.inf else s + g for s, g in zip(total, gates, strict=True)]

@@ -1,0 +1,187 @@
+"""KDA in chunks, stage by stage: the stage oracle in float64, the emulator under a rounding hook, a mutant under a patched stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from oracles.arithmetic import NATIVE, Arithmetic
+from oracles.inputs import Inputs
+from oracles.scan import Tensors, Tokens, scan
+
+SUB_BLOCK = 16
+
+
+@dataclass
+class Chunk:
+    """Everything one chunk of every live sequence knows; each stage reads what earlier stages wrote and adds its own.
+
+    Shapes are [n, HV, ...] with n live sequences and C tokens; names are those of math.md 3. `resets` counts the hard resets
+    (g = -inf) up to and including a row, per channel; it is None where the chunk has none.
+    """
+
+    tokens: Tokens
+    S: Tensor  # [K, V] the carried state
+    scale: float
+    arithmetic: Arithmetic
+    G: Tensor = field(init=False)  # [C, K] cumulative sum of the finite gates
+    resets: Tensor | None = field(init=False, default=None)  # [C, K]
+    Aqk: Tensor = field(init=False)  # [C, C]
+    Akk: Tensor = field(init=False)  # [C, C]
+    R: Tensor = field(init=False)  # [C, C]
+    w: Tensor = field(init=False)  # [C, K]
+    u: Tensor = field(init=False)  # [C, V]
+    qg: Tensor = field(init=False)  # [C, K]
+    kg: Tensor = field(init=False)  # [C, K]
+    h: Tensor = field(init=False)  # [K, V] the state as the dot products read it
+    v_new: Tensor = field(init=False)  # [C, V]
+    o: Tensor = field(init=False)  # [C, V]
+
+    def store(self, name: str, tensor: Tensor) -> Tensor:
+        return self.arithmetic.store(name, tensor)
+
+    def dot(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.arithmetic.dot(a, b)
+
+    def decay(self, later: slice, earlier: slice | None = None) -> Tensor:
+        """exp of the gates summed over (earlier, later], or over [0, later] without `earlier`; rows broadcast as given.
+
+        A difference of sums never meets inf - inf: hard resets are counted, not summed.
+        """
+        if earlier is None:
+            exponent, crossed = self.G[..., later, :], None if self.resets is None else self.resets[..., later, :] > 0
+        else:
+            exponent = self.G[..., later, :] - self.G[..., earlier, :]
+            crossed = None if self.resets is None else self.resets[..., later, :] > self.resets[..., earlier, :]
+        return self.arithmetic.exp(exponent if crossed is None else exponent.masked_fill(crossed, -torch.inf))
+
+    def pair_decay(self, rows: slice) -> Tensor:
+        """D of math.md 3.2 for a block of rows against itself [s, s, K]; 0 above the diagonal."""
+        G = self.G[..., rows, :]
+        size = G.shape[-2]
+        above = torch.ones(size, size, dtype=torch.bool).triu(1)[..., None]
+        crossed = above
+        if self.resets is not None:
+            resets = self.resets[..., rows, :]
+            crossed = above | (resets[..., :, None, :] > resets[..., None, :, :])
+        # Masked before exp, not after: a non-causal difference overflows, and its gradient would be 0 * inf.
+        return self.arithmetic.exp((G[..., :, None, :] - G[..., None, :, :]).masked_fill_(crossed, -torch.inf))
+
+
+Stage = Callable[[Chunk], None]
+
+
+def cumsum(c: Chunk) -> None:
+    """Math: 3.1. Writes G and resets."""
+    hard = c.tokens.g.isneginf()
+    c.resets = hard.long().cumsum(-2) if bool(hard.any()) else None
+    c.G = c.store("G", c.tokens.g.masked_fill(hard, 0.0).cumsum(-2))
+
+
+def scores(c: Chunk) -> None:
+    """Math: 3.2. Writes Aqk and Akk.
+
+    Pairs inside a 16-row sub-block take their own exponent; a pair of different sub-blocks is anchored at the first row of the
+    later one, so both factors are exp of something <= 0 and no factor above 1 is ever formed.
+    """
+    q, k = c.tokens.q, c.tokens.k
+    C = q.shape[-2]
+    both = torch.stack((q, k), dim=-1)  # [C, K, 2]: the two products share every decay
+    bands: list[Tensor] = []
+    for first in range(0, C, SUB_BLOCK):
+        rows = slice(first, min(first + SUB_BLOCK, C))
+        decayed = c.pair_decay(rows) * k[..., None, rows, :]
+        band = [c.dot(decayed, both[..., rows, :, :]), both.new_zeros(*q.shape[:-2], rows.stop - first, C - rows.stop, 2)]
+        if first:
+            anchor, before = slice(first, first + 1), slice(0, first)
+            left = (both[..., rows, :, :] * c.decay(rows, anchor)[..., None]).transpose(-3, -2)  # [K, s, 2]
+            right = k[..., before, :] * c.decay(anchor, before)
+            band.insert(0, c.dot(right, left.flatten(-2)).unflatten(-1, left.shape[-2:]).transpose(-3, -2))
+        bands.append(torch.cat(band, dim=-2))
+    qk, kk = torch.cat(bands, dim=-3).unbind(-1)
+    c.Aqk = c.store("Aqk", c.scale * qk)
+    c.Akk = c.store("Akk", (c.tokens.beta[..., None] * kk).tril(-1))
+
+
+def solve(c: Chunk) -> None:
+    """Math: 3.3, by substitution. Writes R."""
+    identity = torch.eye(c.Akk.shape[-1], dtype=c.Akk.dtype)
+    c.R = c.store("R", torch.linalg.solve_triangular(c.Akk, identity.expand_as(c.Akk), upper=False, unitriangular=True))
+
+
+def wy(c: Chunk) -> None:
+    """Math: 3.4. Writes w, u, qg, kg."""
+    every, last = slice(None), slice(-1, None)
+    beta = c.tokens.beta[..., None]
+    c.w = c.store("w", c.dot(c.R, c.store("kb", beta * c.tokens.k * c.decay(every))))
+    c.u = c.store("u", c.dot(c.R, c.store("vb", beta * c.tokens.v)))
+    c.qg = c.store("qg", c.tokens.q * c.decay(every))
+    c.kg = c.store("kg", c.tokens.k * c.decay(last, every))
+
+
+def state(c: Chunk) -> None:
+    """Math: 3.5. Writes h and v_new, advances S."""
+    c.h = c.store("h", c.S)
+    c.v_new = c.store("v_new", c.u - c.dot(c.w, c.h))
+    carried = c.S * c.decay(slice(-1, None)).transpose(-1, -2)
+    c.S = c.store("S", carried + c.dot(c.kg.transpose(-1, -2), c.v_new))
+
+
+def output(c: Chunk) -> None:
+    """Math: 3.6. Writes o."""
+    c.o = c.store("o", c.scale * c.dot(c.qg, c.h) + c.dot(c.Aqk, c.v_new))
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The pipeline as a table, so that a variant or a fault replaces one entry (dataclasses.replace)."""
+
+    cumsum: Stage = cumsum
+    scores: Stage = scores
+    solve: Stage = solve
+    wy: Stage = wy
+    state: Stage = state
+    output: Stage = output
+
+    def run(self, c: Chunk) -> None:
+        for stage in (self.cumsum, self.scores, self.solve, self.wy, self.state, self.output):
+            stage(c)
+
+
+STAGES = Stages()
+
+
+def chunk(
+    inputs: Inputs,
+    *,
+    chunk_size: int = 64,
+    dtype: torch.dtype = torch.float64,
+    arithmetic: Arithmetic = NATIVE,
+    stages: Stages = STAGES,
+) -> tuple[Tensor, Tensor]:
+    """Chunk form, batched over sequences and value heads; any chunk size, short tails, hard resets.
+
+    Math: section 3. Tensors are stored in the order G, Aqk, Akk, R, kb, w, vb, u, qg, kg, h, v_new, S, o.
+
+    Args:
+        inputs: the call; every tensor is cast to `dtype` first.
+        chunk_size: C, tokens per chunk.
+        dtype: the type computed in.
+        arithmetic: the roundings; native operations of `dtype` by default.
+        stages: the six stages, replaceable one by one.
+    Returns:
+        o [B, T, HV, V] and S_T [N, HV, K, V], both in `dtype`.
+    """
+
+    def body(carry: Tensors, tokens: Tokens) -> tuple[Tensors, Tensors]:
+        c = Chunk(tokens, carry[0], inputs.factor, arithmetic)
+        stages.run(c)
+        return (c.S,), (c.o,)
+
+    if not any(inputs.lengths):
+        return torch.zeros_like(inputs.v, dtype=dtype), inputs.state.to(dtype)
+    (final,), (o,) = scan(inputs, chunk_size, (inputs.state.to(dtype),), body, dtype=dtype)
+    return o, final

@@ -1,0 +1,166 @@
+"""The inputs of Kimi Delta Attention, checked once at the door.
+
+Axis letters (math.md 1): B batch, T tokens, N sequences, H key heads, HV value heads, K key width, V value width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+class InputError(ValueError):
+    """An input that no kernel could be judged on; the message names the tensor, what was wanted, what came, what to do."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """One call of KDA: every tensor a kernel receives, in the canonical conventions.
+
+    Math: section 2; S_t = (I - beta_t k_t k_t^T) Diag(exp g_t) S_{t-1} + beta_t k_t v_t^T, o_t = scale S_t^T q_t.
+
+    Args:
+        q, k: [B, T, H, K] queries and keys.
+        v: [B, T, HV, V] values; value head j reads key head j // (HV / H).
+        g: [B, T, HV, K] natural-log decay, <= 0; -inf is a hard reset of that channel.
+        beta: [B, T, HV] write strength in [0, 2].
+        scale: factor of the output; None means K^-1/2.
+        initial_state: [N, HV, K, V], or None for zeros.
+        cu_seqlens: [N + 1] integer offsets of packed sequences (B must be 1), or None. Tokens past the last offset are padding.
+    Raises:
+        InputError: a shape, dtype, offset or value is not what this says.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    g: Tensor
+    beta: Tensor
+    scale: float | None = None
+    initial_state: Tensor | None = None
+    cu_seqlens: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        _check_shapes(self)
+        _check_values(self)
+
+    @property
+    def factor(self) -> float:
+        """The scale of the output, K^-1/2 where none was given."""
+        return self.K**-0.5 if self.scale is None else self.scale
+
+    @property
+    def B(self) -> int:
+        return self.q.shape[0]
+
+    @property
+    def T(self) -> int:
+        return self.q.shape[1]
+
+    @property
+    def H(self) -> int:
+        return self.q.shape[2]
+
+    @property
+    def HV(self) -> int:
+        return self.v.shape[2]
+
+    @property
+    def K(self) -> int:
+        return self.q.shape[3]
+
+    @property
+    def V(self) -> int:
+        return self.v.shape[3]
+
+    @property
+    def N(self) -> int:
+        return self.B if self.cu_seqlens is None else len(self.cu_seqlens) - 1
+
+    @property
+    def starts(self) -> list[int]:
+        """First row of every sequence in the [B * T] token axis."""
+        return [b * self.T for b in range(self.B)] if self.cu_seqlens is None else self.cu_seqlens.tolist()[:-1]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens of every sequence; a packed sequence may have none."""
+        if self.cu_seqlens is None:
+            return [self.T] * self.B
+        return torch.diff(self.cu_seqlens).tolist()
+
+    @property
+    def state(self) -> Tensor:
+        """S_0 [N, HV, K, V], zeros where absent, in the dtype of the gates."""
+        if self.initial_state is not None:
+            return self.initial_state
+        return self.g.new_zeros(self.N, self.HV, self.K, self.V)
+
+    def to(self, dtype: torch.dtype) -> Inputs:
+        """The same call with every floating tensor cast to `dtype` (exact when widening)."""
+        cast = {name: getattr(self, name).to(dtype) for name in ("q", "k", "v", "g", "beta")}
+        state = None if self.initial_state is None else self.initial_state.to(dtype)
+        return replace(self, **cast, initial_state=state)
+
+
+def _wanted(x: Inputs) -> dict[str, tuple[int, ...]]:
+    B, T, H, K = x.q.shape
+    HV, V = x.v.shape[2:]
+    return {"k": (B, T, H, K), "v": (B, T, HV, V), "g": (B, T, HV, K), "beta": (B, T, HV)}
+
+
+def _check_shapes(x: Inputs) -> None:
+    for name in ("q", "k", "v", "g", "beta", "initial_state"):
+        tensor = getattr(x, name)
+        if tensor is None and name == "initial_state":
+            continue
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
+            kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
+            raise InputError(f"{name}: wanted a floating-point torch tensor, got {kind}; convert it with torch.as_tensor(...)")
+    if x.q.ndim != 4 or x.v.ndim != 4:
+        raise InputError(f"q, v: wanted [B, T, H, K] and [B, T, HV, V], got {list(x.q.shape)} and {list(x.v.shape)}; add the missing axes")
+    for name, shape in _wanted(x).items():
+        got = tuple(getattr(x, name).shape)
+        if got != shape:
+            raise InputError(f"{name}: wanted shape {list(shape)} (from q {list(x.q.shape)} and v {list(x.v.shape)}), got {list(got)}")
+    if x.H == 0 or x.HV % x.H:
+        raise InputError(f"v: {x.HV} value heads must be a multiple of the {x.H} key heads of q; repeat or regroup the heads")
+    _check_offsets(x)
+    wanted = (x.N, x.HV, x.K, x.V)
+    if x.initial_state is not None and tuple(x.initial_state.shape) != wanted:
+        raise InputError(f"initial_state: wanted shape {list(wanted)} ([N, HV, K, V]), got {list(x.initial_state.shape)}")
+
+
+def _check_offsets(x: Inputs) -> None:
+    offsets = x.cu_seqlens
+    if offsets is None:
+        return
+    if offsets.is_floating_point() or offsets.ndim != 1 or len(offsets) < 2:
+        raise InputError(f"cu_seqlens: wanted a 1-d integer tensor of N + 1 >= 2 offsets, got {offsets.dtype} {list(offsets.shape)}")
+    if x.B != 1:
+        raise InputError(f"q: packed sequences need B = 1, got B = {x.B}; concatenate the sequences along T")
+    values = offsets.tolist()
+    if values[0] != 0 or any(b < a for a, b in zip(values, values[1:], strict=False)):
+        raise InputError(f"cu_seqlens: wanted offsets that start at 0 and never fall, got {values}")
+    if values[-1] > x.T:
+        raise InputError(f"cu_seqlens: the last offset {values[-1]} lies past the {x.T} tokens of q; shorten it or pass more tokens")
+
+
+def _check_values(x: Inputs) -> None:
+    for name in ("q", "k", "v", "beta", "initial_state"):
+        tensor = getattr(x, name)
+        if tensor is not None and not bool(torch.isfinite(tensor).all()):
+            raise InputError(f"{name}: wanted finite values, got {_first(tensor, ~torch.isfinite(tensor))}")
+    bad = ~(x.g <= 0)
+    if bool(bad.any()):
+        raise InputError(f"g: wanted log decays <= 0 (-inf allowed), got {_first(x.g, bad)}; pass log(alpha), not alpha")
+    bad = (x.beta < 0) | (x.beta > 2)
+    if bool(bad.any()):
+        raise InputError(f"beta: wanted values in [0, 2], got {_first(x.beta, bad)}; pass sigmoid(logit), not the logit")
+
+
+def _first(tensor: Tensor, mask: Tensor) -> str:
+    where = tuple(int(i) for i in mask.nonzero()[0])
+    return f"{tensor[where].item()} at index {list(where)} ({int(mask.sum())} such)"

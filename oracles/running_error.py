@@ -1,0 +1,97 @@
+"""The float64 recurrence with a proven radius: cheap truth for kernels that round to 16 bits.
+
+Every transition of KDA has 2-norm L_t = max(1, |1 - beta |k|^2|) * max alpha, so an error of the state before token t grows by
+at most L_t, and what token t itself adds is bounded by the standard model of float64 arithmetic from norms of computed values.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from oracles.enclosure import Answer, Enclosure
+from oracles.inputs import Inputs
+from oracles.scan import Tensors, Tokens, scan
+
+UNIT = 2.0**-53
+# Absorbs second-order terms and the rounding of the bound's own float64 evaluation.
+SAFETY = 1.05
+# exp of float64: the vectorised and the scalar libraries both promise 1 ulp.
+EXP_UNITS = 4.0
+# Below this, products may be subnormal and lose their relative accuracy.
+TINY = 1e-300
+
+
+def enclosed(inputs: Inputs) -> Answer:
+    """Float64 token recurrence and a rigorous radius for every element.
+
+    Math: section 2. With r_t a bound of |S_t computed - S_t exact|_F and s = |S~_t|_F:
+        r_t = L_t r_{t-1} + u (10 s + (K + 12) beta |k|^2 s + 6 beta |k| |v| + 2 |S_t|_F)
+        |o_v| error <= scale (|q| r_t + (K + 4) u |q| |S_t[:, v]|)
+
+    Returns:
+        Answer whose radius of final_state is r_T on every element, and whose `zero` marks structurally zero elements.
+    """
+    if not any(inputs.lengths):
+        return Answer(_exact(torch.zeros_like(inputs.v)), _exact(inputs.state), "inputs, exact")
+    carry = (inputs.state.double(), torch.zeros(inputs.N, inputs.HV, dtype=torch.float64))
+
+    def step(carry: Tensors, x: Tokens) -> tuple[Tensors, Tensors]:
+        before, r = carry
+        alpha, beta, k_norm = x.g.exp().squeeze(2), x.beta, x.k.norm(dim=-1)
+        decayed = before * alpha[..., None]
+        u = beta[..., None] * (x.v - x.k @ decayed)
+        after = decayed + x.k.transpose(-1, -2) * u
+        r = _grow(r, alpha, beta, k_norm) + _local(inputs.K, decayed, after, x, k_norm)
+        o = inputs.factor * (x.q @ after)
+        q_norm = x.q.norm(dim=-1)[..., None]
+        columns = after.norm(dim=-2)[:, :, None]
+        spread = q_norm * r[..., None, None] + UNIT * (inputs.K + 4) * q_norm * columns
+        return (after, r), (o, SAFETY * abs(inputs.factor) * spread + TINY)
+
+    (final, r), (o, radius) = scan(inputs, 1, carry, step, dtype=torch.float64)
+    state_radius = (r + TINY)[..., None, None].expand_as(final)
+    o_zero, state_zero = _structural_zeros(inputs, o, final)
+    return Answer(_enclose(o, radius, o_zero), _enclose(final, state_radius, state_zero), "float64 recurrence, proven radius")
+
+
+def _grow(r: Tensor, alpha: Tensor, beta: Tensor, k_norm: Tensor) -> Tensor:
+    reflection = (1 - beta * k_norm.square()).abs().clamp(min=1.0).squeeze(-1)
+    return r * reflection * alpha.amax(-1) * (1 + 64 * UNIT)
+
+
+def _local(K: int, decayed: Tensor, after: Tensor, x: Tokens, k_norm: Tensor) -> Tensor:
+    s = decayed.norm(dim=(-2, -1))
+    write = x.beta.squeeze(-1) * k_norm.squeeze(-1)
+    v_norm = x.v.norm(dim=-1).squeeze(-1)
+    terms = (6 + EXP_UNITS) * s + write * ((K + 8 + EXP_UNITS) * k_norm.squeeze(-1) * s + 6 * v_norm)
+    return SAFETY * UNIT * (terms + 2 * after.norm(dim=(-2, -1))) + TINY
+
+
+def _enclose(value: Tensor, radius: Tensor, zero: Tensor) -> Enclosure:
+    return Enclosure(value, torch.zeros_like(value), radius.masked_fill(zero, 0.0), zero)
+
+
+def _exact(value: Tensor) -> Enclosure:
+    value = value.double()
+    return Enclosure(value, torch.zeros_like(value), torch.zeros_like(value), value == 0)
+
+
+def _structural_zeros(inputs: Inputs, o: Tensor, final: Tensor) -> tuple[Tensor, Tensor]:
+    """Elements that are 0 because every term of every sum is 0, not because terms cancel or underflow.
+
+    The same recurrence over the supports of its operands: with 0/1 entries and additions only, a 0 is a proof.
+    """
+    if bool((o != 0).all()) and bool((final != 0).all()):
+        return torch.zeros_like(o, dtype=torch.bool), torch.zeros_like(final, dtype=torch.bool)
+
+    def step(carry: Tensors, x: Tokens) -> tuple[Tensors, Tensors]:
+        (support,) = carry
+        q, k, v, beta = ((t != 0).float() for t in (x.q, x.k, x.v, x.beta))
+        kept = support * x.g.isfinite().transpose(-1, -2)
+        u = beta[..., None] * (v + k @ kept)
+        support = (kept + k.transpose(-1, -2) * u).clamp(max=1.0)
+        return (support,), (q @ support,)
+
+    (support,), (o_support,) = scan(inputs, 1, ((inputs.state != 0).float(),), step, dtype=torch.float64)
+    return (o_support == 0) & (o == 0), (support == 0) & (final == 0)

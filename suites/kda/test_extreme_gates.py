@@ -1,0 +1,18 @@
+"""Extreme gates: hard resets, deep decay and spread channels inside packs, on coherent keys, with a state to lose."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kdaverify.problems import problems
+from kdaverify.verdicts.judge import Judge
+
+EXTREME = ("bound-100", "huge", "hard-reset", "one-token-reset", "strong-then-weak", "spread", "mixed")
+
+
+@pytest.mark.parametrize("extreme", EXTREME)
+@given(data=st.data())
+def test_extreme_gates(judge: Judge, dtype: str, extreme: str, data: st.DataObject) -> None:
+    judge(data.draw(problems(dtype=dtype, gate=extreme, state=("random", "large"), key=("coherent-0.9", "identical"))))

@@ -1,0 +1,14 @@
+"""Forward: o and S_T within the budget of the declared contract, on drawn problems, gate regime by gate regime."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kdaverify.problems import problems
+from kdaverify.verdicts.judge import Judge
+
+
+@given(data=st.data())
+def test_forward(judge: Judge, dtype: str, gate: str, data: st.DataObject) -> None:
+    judge(data.draw(problems(dtype=dtype, gate=gate, packed=False)))

@@ -1,0 +1,19 @@
+"""Resume: a run cut anywhere and continued from its saved state gives what the uncut run gives (math.md 7, law 2)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kdaverify.checks.resume import CUTS, WAYS
+from kdaverify.problems import problems
+from kdaverify.verdicts.judge import Judge
+
+
+@pytest.mark.parametrize("way", WAYS)
+@given(data=st.data())
+def test_resume(judge: Judge, dtype: str, way: str, data: st.DataObject) -> None:
+    problem = data.draw(problems(dtype=dtype, packed=False).filter(lambda p: p.T > 1))
+    cut = data.draw(st.sampled_from([c for c in CUTS if c < problem.T]))
+    judge(problem, cut=cut, way=way)
