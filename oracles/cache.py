@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import flint
 import numpy as np
@@ -70,31 +71,29 @@ class AnswerCache:
         return self.folder / (key + SUFFIX)
 
     def _write(self, path: Path, content: bytes) -> None:
-        handle, aside = tempfile.mkstemp(prefix=".part-", suffix=SUFFIX, dir=self.folder)
+        handle, name = tempfile.mkstemp(prefix=".part-", suffix=SUFFIX, dir=self.folder)
+        aside = Path(name)
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
-            os.replace(aside, path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(aside)
-            raise
+            aside.replace(path)
+        finally:
+            aside.unlink(missing_ok=True)
 
     def _evict(self) -> None:
         self._unchecked = 0
-        files: list[tuple[float, int, str]] = []
-        with os.scandir(self.folder) as entries:
-            for entry in entries:
-                if entry.name.endswith(SUFFIX):
-                    with suppress(OSError):
-                        status = entry.stat()
-                        files.append((status.st_mtime, status.st_size, entry.path))
+        files: list[tuple[float, int, Path]] = []
+        # Parts left behind by a process that died end in the suffix too; nobody else's files do.
+        for path in self.folder.glob("*" + SUFFIX):
+            with suppress(OSError):
+                status = path.stat()
+                files.append((status.st_mtime, status.st_size, path))
         excess = sum(size for _, size, _ in files) - self.limit
         for _, size, path in sorted(files):
             if excess <= 0:
                 return
             with suppress(OSError):
-                os.unlink(path)
+                path.unlink()
             excess -= size
 
 
@@ -161,7 +160,7 @@ def _digest(key: str, payload: bytes) -> bytes:
 
 
 def _pack(answer: Answer) -> bytes:
-    arrays: dict[str, np.ndarray] = {"method": np.array(answer.method)}
+    arrays: dict[str, Any] = {"method": np.array(answer.method)}
     for name, enclosure in (("o", answer.o), ("final_state", answer.final_state)):
         for part in PARTS:
             tensor: Tensor = getattr(enclosure, part)
@@ -173,5 +172,5 @@ def _pack(answer: Answer) -> bytes:
 
 def _unpack(payload: bytes) -> Answer:
     with np.load(BytesIO(payload), allow_pickle=False) as arrays:
-        o, final = (Enclosure(*(torch.from_numpy(arrays[f"{name}.{part}"]) for part in PARTS)) for name in ("o", "final_state"))
+        o, final = (Enclosure(*(torch.as_tensor(arrays[f"{name}.{part}"]) for part in PARTS)) for name in ("o", "final_state"))
         return Answer(o, final, str(arrays["method"]))

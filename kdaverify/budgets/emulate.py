@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -95,5 +96,13 @@ def residual_state(c: Chunk) -> None:
     c.S = c.store("S", carried + c.dot(c.kg.transpose(-1, -2), c.v_new))
 
 
-ROWWISE = replace(STAGES, solve=substitute_rows)
+def running_cumsum(c: Chunk) -> None:
+    """Math: 3.1 with every partial sum rounded to the working type (torch sums in a wider one)."""
+    hard = c.tokens.g.isneginf()
+    c.resets = hard.long().cumsum(-2) if bool(hard.any()) else None
+    rows = list(c.tokens.g.masked_fill(hard, 0.0).unbind(-2))
+    c.G = c.store("G", torch.stack(list(accumulate(rows)), dim=-2))
+
+
+ROWWISE = replace(STAGES, cumsum=running_cumsum, solve=substitute_rows)
 RESIDUAL = replace(STAGES, wy=residual_wy, state=residual_state)

@@ -9,9 +9,12 @@ from torch import Tensor
 
 from kdaverify.budgets.budget import Budget, budget
 from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.emulate import Emulator
 from kdaverify.budgets.family import family
 from kdaverify.budgets.formats import Format
+from kdaverify.budgets.noise import Noise
 from kdaverify.budgets.statistics import statistics
+from oracles.cache import AnswerCache, default_folder
 from oracles.certified import certify
 from oracles.enclosure import Answer, Enclosure
 from oracles.inputs import Inputs
@@ -40,7 +43,7 @@ class Standard:
         return _output(self.truth, output)
 
 
-def standard(inputs: Inputs, contract: Contract, io: Format) -> Standard:
+def standard(inputs: Inputs, contract: Contract, io: Format, *, members: tuple[Emulator, ...] | None = None) -> Standard:
     """Runs the family and an oracle sharp enough to judge by it.
 
     The oracle is the float64 recurrence where its proven radius is at most 2^-20 of every allowance, certified balls otherwise.
@@ -49,11 +52,13 @@ def standard(inputs: Inputs, contract: Contract, io: Format) -> Standard:
         inputs: what the kernel receives.
         contract: what it declares.
         io: format of q, k, v and o.
+        members: the legal kernels; the family of the contract by default.
     Raises:
         ContractOverflow: every family member overflows on these inputs.
         UncertifiedError: no precision within the ceiling makes the oracle sharp enough.
     """
-    outputs = [run for run in (member.run(inputs) for member in family(contract, io)) if all(_finite(t) for t in run)]
+    drawn = Noise(contract, io).run(inputs)
+    outputs = [run for run in (member.run(inputs) for member in members or family(contract, io)) if all(_finite(t) for t in run)]
     if not outputs:
         raise ContractOverflow(f"every emulated kernel of {contract.name} overflows on this problem; choose milder values")
     formats = {"o": io, "final_state": contract.carry}
@@ -63,6 +68,7 @@ def standard(inputs: Inputs, contract: Contract, io: Format) -> Standard:
             name: budget(
                 _output(truth, name),
                 [run[i] for run in outputs],
+                [run[i] for run in drawn],
                 io=formats[name],
                 unit=max(contract.operands.unit, formats[name].unit),
                 moved=truth.final_state.high - inputs.state.double() if name == "final_state" else None,
@@ -75,7 +81,7 @@ def standard(inputs: Inputs, contract: Contract, io: Format) -> Standard:
 
     truth = enclosed(inputs) if contract.operands.precision <= FLOAT64_ORACLE_PRECISION else None
     if truth is None or not sharp(truth):
-        truth = certify(inputs, accept=sharp)
+        truth = certify(inputs, accept=sharp, cache=AnswerCache(default_folder()))
     return Standard(truth, budgets(truth), formats)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import Adapter, Output
+from kdaverify.adapters.base import Adapter, Output, WrongKernelError
 from kdaverify.budgets.formats import format_of
 from kdaverify.checks.status import Status
 from oracles.inputs import Inputs
@@ -50,6 +50,8 @@ def execute(adapter: Adapter, inputs: Inputs, exposed: tuple[str, ...], *, entry
     started = time.perf_counter()
     try:
         output = (entry or adapter.forward)(given)
+    except WrongKernelError as error:
+        raise Misbehaviour(Status.WRONG_KERNEL, exposed[0], str(error)) from error
     except Exception as error:
         raise Misbehaviour(Status.ERROR, exposed[0], f"the kernel raised {_last_frames(error)}") from error
     seconds = time.perf_counter() - started

@@ -17,8 +17,13 @@ PROFILES: tuple[Profile, ...] = get_args(Profile)
 # The first example is always the simplest problem, so smoke draws three.
 _EXAMPLES = {"smoke": 4, "acceptance": 25, "nightly": 150}
 
-# Explaining a failure re-runs the kernel dozens of times; targeting needs Hypothesis' own backend.
-_PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
+# Shrinking asks a failing kernel some 50 new shapes: minutes that smoke does not have where each shape compiles.
+# Explaining would add dozens more; targeting needs Hypothesis' own backend.
+_PHASES = {
+    "smoke": (Phase.explicit, Phase.generate),
+    "acceptance": (Phase.explicit, Phase.generate, Phase.shrink),
+    "nightly": (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
+}
 
 _SUPPRESSED = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
 
@@ -34,7 +39,7 @@ def check_profile(profile: str) -> None:
 
 
 def settings_for(profile: str) -> settings:
-    """Hypothesis settings of a profile: 4, 25 or 150 examples a test; nightly alone remembers failures.
+    """Hypothesis settings of a profile: 4, 25 or 150 examples a test; smoke does not shrink, nightly alone remembers failures.
 
     Raises:
         ValueError: no such profile.
@@ -45,7 +50,7 @@ def settings_for(profile: str) -> settings:
         derandomize=False,
         database=DirectoryBasedExampleDatabase(Path(".hypothesis") / "examples") if profile == "nightly" else None,
         verbosity=Verbosity.normal,
-        phases=_PHASES,
+        phases=_PHASES[profile],
         stateful_step_count=50,
         report_multiple_bugs=False,
         suppress_health_check=_SUPPRESSED,

@@ -16,21 +16,14 @@ BACKEND = "kdaverify"
 class Provider(HypothesisProvider):
     """Hypothesis' own provider, without constants and with uniform bounded integers."""
 
-    def _maybe_draw_constant(self, choice_type: Any, constraints: Any, *, p: float = 0.05) -> None:
+    def _maybe_draw_constant(self, *_choice: Any, **_options: Any) -> None:
         return None
 
-    def draw_integer(
-        self,
-        min_value: int | None = None,
-        max_value: int | None = None,
-        *,
-        weights: dict[int, float] | None = None,
-        shrink_towards: int = 0,
-    ) -> int:
-        if weights is None and min_value is not None and max_value is not None:
-            assert self._random is not None
-            return self._random.randint(min_value, max_value)
-        return super().draw_integer(min_value, max_value, weights=weights, shrink_towards=shrink_towards)
+    def _draw_integer_from_distribution(self, min_value: int | None, max_value: int | None) -> int:
+        if min_value is None or max_value is None:
+            return super()._draw_integer_from_distribution(min_value, max_value)
+        assert self._random is not None
+        return self._random.randint(min_value, max_value)
 
 
 AVAILABLE_PROVIDERS[BACKEND] = Provider

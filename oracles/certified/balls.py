@@ -6,6 +6,7 @@ A float becomes a ball of radius 0; operations round to `flint.ctx.prec` bits an
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,9 +25,14 @@ ONE = arb(1)
 EXACT_SUM_BITS = 3000
 
 
+def floats(tensor: Tensor) -> list[Any]:
+    """A tensor as nested lists of float, exactly."""
+    return tensor.detach().double().cpu().numpy().tolist()
+
+
 def exact(tensor: Tensor) -> Rows:
-    """The numbers of a matrix, as balls of radius 0."""
-    return [[arb(x) for x in row] for row in tensor.double().tolist()]
+    """A matrix as balls of radius 0."""
+    return [[arb(x) for x in row] for row in floats(tensor)]
 
 
 def matrix(rows: Rows) -> arb_mat:
@@ -49,9 +55,9 @@ def enclose(balls: arb_mat) -> Enclosure:
     A ball outside the range of float64 comes back as 0 with an infinite radius: nothing is proven.
     """
     values = balls.entries()
-    high = _floats(values)
+    high = _midpoints(values)
     rest = [x - y for x, y in zip(values, high.tolist(), strict=True)]
-    low = _floats(rest)
+    low = _midpoints(rest)
     left = [x - y for x, y in zip(rest, low.tolist(), strict=True)]
     # float() rounds to nearest, to 0 below the subnormals: one step up bounds it; only an exact 0 stays.
     upper = np.nextafter(np.array([float(x.abs_upper()) for x in left]), np.inf)
@@ -59,10 +65,10 @@ def enclose(balls: arb_mat) -> Enclosure:
     radius = np.where([x.is_zero() for x in left], 0.0, upper)
     zero = (radius == 0) & (high == 0) & (low == 0)
     shape = (balls.nrows(), balls.ncols())
-    return Enclosure(*(torch.from_numpy(part.reshape(shape)) for part in (high, low, radius, zero)))
+    return Enclosure(*(torch.as_tensor(part.reshape(shape)) for part in (high, low, radius, zero)))
 
 
-def _floats(balls: Row) -> NDArray[np.float64]:
+def _midpoints(balls: Row) -> NDArray[np.float64]:
     """The midpoints in float64; 0 where out of range."""
     values = np.array([float(x) for x in balls])
     values[~np.isfinite(values)] = 0.0

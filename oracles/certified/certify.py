@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -22,7 +22,7 @@ FORMS: dict[Form, Callable[[Inputs, int], Answer]] = {
 # Radius lost to dependency at slow gates, in bits a token; 80 = 64 to keep and 16 to spare.
 BITS_PER_TOKEN: dict[Form, float] = {"chunk": 0.13, "recurrence": 0.35}
 FIRST_BITS = 80
-# Unnormalised keys (beta |k|^2 > 2) may need far more than the rule; past this the answer has grown out of any use.
+# Unnormalised keys (beta |k|^2 > 2) may need far more than the rule; a precision past this is not doubled again.
 CEILING_BITS = 4096
 
 
@@ -53,29 +53,24 @@ def certify(inputs: Inputs, *, accept: Callable[[Answer], bool], form: Form = "c
 
 
 def _raise_precision(inputs: Inputs, accept: Callable[[Answer], bool], form: Form) -> Answer:
-    answer: Answer | None = None
-    reason = ""
-    for bits in _ladder(inputs, form):
-        previous, answer = answer, FORMS[form](inputs, bits)
-        if accept(answer):
-            return answer
-        if previous is not None and _settled(previous, answer):
-            reason = ", and more bits no longer narrow it: it is what two float64 leave out"
-            break
-    assert answer is not None
-    raise UncertifiedError(
-        f"{form} form, q {list(inputs.q.shape)}, v {list(inputs.v.shape)}: wanted radii that `accept` takes, got at best "
-        f"{_widest(answer)} ({answer.method}{reason}); accept a wider radius, shorten the sequences, keep beta |k|^2 below 2, "
-        "or use g = -inf in place of finite gates below -1e38"
-    )
-
-
-def _ladder(inputs: Inputs, form: Form) -> Iterator[int]:
     bits = FIRST_BITS + round(BITS_PER_TOKEN[form] * max(inputs.lengths, default=0))
-    ceiling = max(CEILING_BITS, 2 * bits)
-    while bits <= ceiling:
-        yield bits
+    ceiling = max(CEILING_BITS, bits)
+    answer, settled = FORMS[form](inputs, bits), False
+    while not accept(answer):
+        if settled or bits > ceiling:
+            raise UncertifiedError(_refusal(inputs, form, answer, settled=settled))
         bits *= 2
+        previous, answer = answer, FORMS[form](inputs, bits)
+        settled = _settled(previous, answer)
+    return answer
+
+
+def _refusal(inputs: Inputs, form: Form, answer: Answer, *, settled: bool) -> str:
+    reason = "more bits no longer narrow it, it is what two float64 leave out" if settled else "the most bits tried"
+    return (
+        f"{form} form, q {list(inputs.q.shape)}, v {list(inputs.v.shape)}: wanted radii that `accept` takes, got at best "
+        f"{_widest(answer)} ({answer.method}; {reason}); accept a wider radius, shorten the sequences, or keep beta |k|^2 below 2"
+    )
 
 
 def _settled(before: Answer, after: Answer) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from flint import arb, arb_mat, ctx
 
-from oracles.certified.balls import Row, Rows, enclose, exact, matrix
+from oracles.certified.balls import Row, Rows, enclose, exact, floats, matrix
 from oracles.enclosure import Answer, Enclosure
 from oracles.inputs import Inputs
 
@@ -66,8 +66,8 @@ def _head(inputs: Inputs, tokens: slice, j: int) -> Head:
     key_head = j // (inputs.HV // inputs.H)
     q, k = (exact(x.flatten(0, 1)[tokens, key_head]) for x in (inputs.q, inputs.k))
     v = exact(inputs.v.flatten(0, 1)[tokens, j])
-    g = inputs.g.flatten(0, 1)[tokens, j].double().tolist()
-    beta = [arb(x) for x in inputs.beta.flatten(0, 1)[tokens, j].double().tolist()]
+    g = floats(inputs.g.flatten(0, 1)[tokens, j])
+    beta = [arb(x) for x in floats(inputs.beta.flatten(0, 1)[tokens, j])]
     return Head(q, k, v, g, beta, arb(inputs.factor))
 
 

@@ -30,15 +30,14 @@ def recurrence(inputs: Inputs, *, bits: int) -> Answer:
     return over_heads(inputs, _form, bits=bits, method="token form")
 
 
-def _form(head: Head, Z: arb_mat) -> tuple[list[arb_mat], arb_mat]:
-    total: Row = [ZERO] * Z.nrows()
+def _form(head: Head, state: arb_mat) -> tuple[list[arb_mat], arb_mat]:
+    z, total = state, [ZERO] * state.nrows()
     outputs: list[arb_mat] = []
     for t, gates in enumerate(head.g):
-        Z = _reset(Z, gates)
         total = _accumulate(total, gates)
-        o, Z = step(head.rows(slice(t, t + 1)), [s.exp() for s in total], Z)
+        o, z = step(head.rows(slice(t, t + 1)), [s.exp() for s in total], _reset(z, gates))
         outputs.append(o)
-    return outputs, matrix(scale_rows([s.exp() for s in total], Z.tolist()))
+    return outputs, matrix(scale_rows([s.exp() for s in total], z.tolist()))
 
 
 def step(token: Head, decay: Row, Z: arb_mat) -> tuple[arb_mat, arb_mat]:

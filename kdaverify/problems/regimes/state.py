@@ -8,7 +8,7 @@ from kdaverify.problems.portable import Array
 from kdaverify.problems.regimes.regime import Draw, Regime, table
 
 
-def _absent(d: Draw) -> Array | None:
+def _absent(_: Draw) -> Array | None:
     return None
 
 

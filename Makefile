@@ -1,0 +1,56 @@
+# make verify [IMPL=eager|my_port.py] [PROFILE=smoke] : judge an implementation
+# make test                                           : everything a change must pass
+PYTHON ?= python3
+IMPL ?= eager
+PROFILE ?= smoke
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet -c constraints.txt
+FACTS := pyproject.toml constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help verify test lint types units vendors bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+verify: $(VENV)/.base ## judge IMPL (default eager) with PROFILE (default smoke); "Error 1" means rejected
+	@$(BIN)/kdaverify verify --impl '$(IMPL)' --profile '$(PROFILE)'
+
+test: lint types units vendors ## lint, types, our own tests, then the suites on every implementation that runs here
+
+lint: $(VENV)/.all
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.all
+	$(BIN)/pyright
+
+units: $(VENV)/.all
+	$(BIN)/python -m pytest tests -n auto --quiet
+
+vendors: $(VENV)/.all
+	$(BIN)/python .ci/verify_all.py
+
+bench: $(VENV)/.all ## the figures that the README quotes
+	$(BIN)/python -m benchmarks
+
+clean: ## remove everything that make and the tools wrote
+	rm -rf $(VENV) build dist records .hypothesis .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# Stamps: a second call installs nothing. The package is installed in place, so edited code needs no new install.
+$(VENV)/.base: $(FACTS) | $(BIN)/python
+	@echo "installing kdaverify into $(VENV) (once)"
+	$(PIP) --editable .
+	@touch $@
+
+# deltanet-tpu asks for Python 3.12 and a TPU build of JAX; its Pallas kernel runs without either.
+$(VENV)/.all: $(VENV)/.base
+	@echo "installing every vendor that runs on this machine and our tools into $(VENV) (once)"
+	$(PIP) --editable '.[transformers,onnxruntime,pallas,parquet,dev]'
+	$(PIP) --no-deps --ignore-requires-python deltanet-tpu==0.3.0
+	@touch $@

@@ -1,0 +1,127 @@
+"""How often a legal kernel is rejected: the other half of a harness's worth.
+
+    python benchmarks/false_alarms.py --problems 1000 --json reports/false_alarms.json
+
+Draws problems as the suites do and judges on each: `eager` and `eager-recurrent`; every member of the emulated family against
+the budget of the others (leave one out; the smaller chunks stay, they belong to what a contract spans); and legal kernels no budget
+has ever seen (sums taken backwards, under the declared contract and under those of 24, 40 and 48-token chunks). Prints comparisons, false alarms with their problems, the 95 % upper limit of the rate, and the worst ratio met.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter, defaultdict
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+from hypothesis import given, seed, settings
+from rich.progress import track
+from torch import Tensor
+
+from kdaverify.adapters import find
+from kdaverify.budgets.contract import Contract, contract_from_name
+from kdaverify.budgets.emulate import Emulator
+from kdaverify.budgets.family import family
+from kdaverify.budgets.formats import FORMATS
+from kdaverify.budgets.standard import OUTPUTS, Standard, standard
+from kdaverify.checks.compare import compare
+from kdaverify.problems import Problem, problems
+from kdaverify.problems.profiles import settings_for
+from oracles.inputs import Inputs
+
+DTYPES = ("fp64", "fp32", "bf16", "fp16")
+HELD_OUT_CHUNKS = (24, 40, 48)
+Row = tuple[str, str, float, str]  # kernel, dtype, worst ratio, problem
+
+
+def drawn(count: int, dtype: str, number: int) -> list[Problem]:
+    """`count` problems of a dtype, as the suites draw them."""
+    found: list[Problem] = []
+
+    @seed(number)
+    @settings(settings_for("smoke"), max_examples=count)
+    @given(problems(dtype=dtype))
+    def take(problem: Problem) -> None:
+        found.append(problem)
+
+    take()
+    return found
+
+
+def backwards(a: Tensor, b: Tensor) -> Tensor:
+    """A dot product summed in 16 partial sums, last first."""
+    parts = min(a.shape[-1], 16)
+    total = torch.zeros((), dtype=a.dtype)
+    for left, right in reversed(list(zip(a.tensor_split(parts, dim=-1), b.tensor_split(parts, dim=-2), strict=True))):
+        total = total + left @ right
+    return total
+
+
+def backward(contract: Contract, dtype: str) -> Emulator:
+    return Emulator("held out: backward sums", contract, FORMATS[dtype], dot=backwards)
+
+
+def judge(problem: Problem) -> list[Row]:
+    """Every legal kernel on one problem, each under its own contract."""
+    torch.set_num_threads(1)
+    accumulate = "fp64" if problem.dtype == "fp64" else "fp32"
+    size = HELD_OUT_CHUNKS[problem.seed % len(HELD_OUT_CHUNKS)]
+    return [
+        *contenders(problem, f"chunk64-{problem.dtype}", "eager"),
+        *contenders(problem, f"recurrent-{accumulate}", "eager-recurrent"),
+        *contenders(problem, f"chunk{size}-{problem.dtype}", None),
+    ]
+
+
+def contenders(problem: Problem, preset: str, shipped: str | None) -> list[Row]:
+    inputs, io, contract = problem.inputs(), FORMATS[problem.dtype], contract_from_name(preset)
+    members = family(contract, io)
+    held = standard(inputs, contract, io)
+    outsider = backward(contract, problem.dtype)
+    rows = [(f"{preset}, {outsider.name}", worst(outsider.run(inputs), held, inputs))]
+    if shipped is not None:
+        output = find(shipped).forward(inputs)
+        rows.append((shipped, worst((output.o, output.final_state), held, inputs)))
+        for left_out in (member for member in members if member.contract == contract):
+            others = tuple(member for member in members if member is not left_out)
+            held = standard(inputs, contract, io, members=others)
+            rows.append((f"{preset}, left out: {left_out.name}", worst(left_out.run(inputs), held, inputs)))
+    return [(name, problem.dtype, ratio, problem.to_json()) for name, ratio in rows]
+
+
+def worst(run: tuple[Tensor, Tensor], held: Standard, inputs: Inputs) -> float:
+    return max(compare(name, tensor, held, inputs).ratio for name, tensor in zip(OUTPUTS, run, strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--problems", type=int, default=1000, help="problems in all, a quarter per dtype (default 1000)")
+    parser.add_argument("--seed", type=int, default=2, help="of the draw (default 2)")
+    parser.add_argument("--workers", type=int, default=2, help="processes (default 2); the result does not depend on it")
+    parser.add_argument("--json", type=Path, help="write the summary here")
+    arguments = parser.parse_args()
+    asked = [p for dtype in DTYPES for p in drawn(arguments.problems // len(DTYPES), dtype, arguments.seed)]
+    alarms: list[Row] = []
+    counts, ratios = Counter[str](), defaultdict[str, float](float)
+    with get_context("spawn").Pool(arguments.workers) as pool:
+        for rows in track(pool.imap(judge, asked, chunksize=4), total=len(asked), description="judging legal kernels"):
+            for row in rows:
+                counts[row[0]] += 1
+                ratios[row[0]] = max(ratios[row[0]], row[2])
+                if not row[2] <= 1:
+                    alarms.append(row)
+    total = sum(counts.values())
+    for name in sorted(counts):
+        print(f"{counts[name]:6d} runs, worst {ratios[name]:.3f} of budget: {name}")
+    for name, dtype, ratio, problem in alarms:
+        print(f"FALSE ALARM {ratio:.3f} of budget, {dtype}, {name}: {problem}")
+    print(f"{len(asked)} problems, {total} legal runs, {len(alarms)} false alarms; rate below {(3 + 2 * len(alarms)) / total:.2e} (95 %, roughly)")
+    if arguments.json:
+        summary = {"problems": len(asked), "legal_runs": total, "false_alarms": len(alarms), "seed": arguments.seed, "worst_ratio": dict(sorted(ratios.items()))}
+        arguments.json.write_text(json.dumps(summary, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

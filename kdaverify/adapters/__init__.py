@@ -1,0 +1,24 @@
+"""Implementations under test: the base class, the decorator, the conventions, and how to find one."""
+
+from __future__ import annotations
+
+from kdaverify.adapters.base import OUTPUTS, Adapter, AdapterError, Output, WrongKernelError
+from kdaverify.adapters.conventions import CANONICAL, ConventionError, Conventions
+from kdaverify.adapters.kernel import KernelAdapter, kernel
+from kdaverify.adapters.registry import Listing, find, shipped
+
+__all__ = [
+    "CANONICAL",
+    "OUTPUTS",
+    "Adapter",
+    "AdapterError",
+    "ConventionError",
+    "Conventions",
+    "KernelAdapter",
+    "Listing",
+    "Output",
+    "WrongKernelError",
+    "find",
+    "kernel",
+    "shipped",
+]

@@ -1,0 +1,107 @@
+"""What every implementation under test looks like to the harness."""
+
+from __future__ import annotations
+
+import abc
+import platform
+from dataclasses import dataclass
+from importlib import metadata, util
+from typing import Any
+
+import torch
+
+from kdaverify.adapters.conventions import CANONICAL, Conventions
+from kdaverify.budgets.contract import Contract
+from kdaverify.problems import Problem
+from oracles.inputs import Inputs
+
+OUTPUTS = ("o", "final_state")
+
+
+class AdapterError(ValueError):
+    """An adapter that cannot be found or was declared wrongly; the message names the option, what came, and what to do."""
+
+
+class WrongKernelError(RuntimeError):
+    """Another kernel ran, or would have run, than the one the adapter names."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a kernel returned, in the canonical conventions of `Inputs`.
+
+    Args:
+        o: [B, T, HV, V] if the kernel did as declared; whatever else it returned, unchanged, if it did not.
+        final_state: [N, HV, K, V], or None where it is not exposed; the same holds.
+    """
+
+    o: Any
+    final_state: Any
+
+
+class Adapter(abc.ABC):
+    """An implementation under test. Subclasses are final: they state the fields and implement the abstract methods.
+
+    Args:
+        name: how people call it; part of every record.
+        dtypes: the formats of q, k, v, beta and o it takes, of fp64, fp32, bf16, fp16.
+        conventions: how it wants its tensors; `CANONICAL` unless it differs.
+    """
+
+    name: str
+    dtypes: tuple[str, ...]
+    conventions: Conventions = CANONICAL
+
+    @abc.abstractmethod
+    def contract(self, dtype: str) -> Contract:
+        """The arithmetic it declares for problems in `dtype`."""
+
+    @abc.abstractmethod
+    def forward(self, inputs: Inputs) -> Output:
+        """Runs the kernel on a canonical call."""
+
+    @abc.abstractmethod
+    def proof(self) -> str:
+        """Names the kernel that ran, as observed at the last calls."""
+
+    def step(self, inputs: Inputs) -> Output:
+        """Runs the decode entry point on a call with T = 1."""
+        return self.forward(inputs)
+
+    def missing(self) -> str | None:
+        """Why it cannot run on this machine, with the command that helps; None if it can."""
+        return None
+
+    def supports(self, problem: Problem) -> str | None:
+        """Why its interface cannot take `problem`; None if it can. A wrong result is no such reason."""
+        del problem
+        return None
+
+    def exposes(self, problem: Problem) -> tuple[str, ...]:
+        """The outputs it returns for `problem`, of ("o", "final_state")."""
+        del problem
+        return OUTPUTS
+
+    def received(self, inputs: Inputs) -> Inputs:
+        """The call the kernel effectively gets: what its conversions round is rounded here too."""
+        return self.conventions.received(inputs)
+
+    def redeclared(self, conventions: Conventions) -> Adapter | None:
+        """The same kernel under other conventions, to find out which one it really follows; None where they are not declared by hand."""
+        del conventions
+        return None
+
+    def environment(self) -> dict[str, str]:
+        """Versions of everything that decides the result, the device, and the mode ("native" or "interpreted")."""
+        return {**versions("torch"), "python": platform.python_version(), "device": "cpu", "mode": "native"}
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Installed versions by distribution name; torch answers for itself, its version names the build."""
+    return {package: torch.__version__ if package == "torch" else metadata.version(package) for package in packages}
+
+
+def absent(modules: tuple[str, ...], install: str) -> str | None:
+    """A sentence naming the modules that are not installed and the command that brings them, or None; imports nothing."""
+    lacking = [module for module in modules if util.find_spec(module) is None]
+    return f"{', '.join(lacking)} not installed: {install}" if lacking else None

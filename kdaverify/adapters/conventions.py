@@ -1,0 +1,176 @@
+"""How kernels want their tensors, and the way there and back from the canonical call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from oracles.inputs import Inputs
+
+Map = Callable[[Tensor], Tensor]
+LN_2: Final = math.log(2.0)
+
+ALLOWED: Final = {
+    "layout": ("bthd", "bhtd", "thd"),
+    "state": ("kv", "vk"),
+    "gate": ("log", "log2", "decay", "raw"),
+    "beta": ("value", "logit"),
+    "packing": ("cu_seqlens", "segment_ids", "none"),
+}
+TOKENS: Final = ("q", "k", "v", "g", "beta")
+OUTSIDE: Final = -1
+"""Segment id of the tokens past the last offset of a pack."""
+
+
+class ConventionError(ValueError):
+    """A convention that does not exist, contradicts another, or cannot express a value."""
+
+
+@dataclass(frozen=True)
+class _Codec:
+    """One tensor's conversion: values first (computed in float64, rounded once to the tensor's dtype), then the axes."""
+
+    to: Map
+    back: Map
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+_GATE = {
+    "log": _Codec(_same, _same),
+    "log2": _Codec(lambda g: g / LN_2, lambda g: g * LN_2),
+    "decay": _Codec(torch.exp, torch.log),
+}
+_BETA = {"value": _Codec(_same, _same), "logit": _Codec(torch.logit, torch.sigmoid)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conventions:
+    """The conventions of one kernel.
+
+    Args:
+        layout: bthd [B, T, H, D]; bhtd [B, H, T, D]; thd [B T, H, D] with cu_seqlens always given.
+        state: kv [N, HV, K, V]; vk [N, HV, V, K].
+        gate: log (natural); log2 (g / ln 2); decay (exp g); raw (before the activation).
+        beta: value; logit (beta = sigmoid of it; 0 and 1 are -inf and inf).
+        packing: cu_seqlens [N + 1]; segment_ids [1, T], the number of a token's sequence, -1 past the last offset; none.
+            A kernel that sees segment_ids cannot see empty sequences, so packs take and give no state through it.
+    Raises:
+        ConventionError: a value that does not exist, or thd without cu_seqlens.
+    """
+
+    layout: str = "bthd"
+    state: str = "kv"
+    gate: str = "log"
+    beta: str = "value"
+    packing: str = "none"
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value, allowed = getattr(self, field.name), ALLOWED[field.name]
+            if value not in allowed:
+                raise ConventionError(f"{field.name}: wanted one of {', '.join(allowed)}, got {value!r}")
+        if self.layout == "thd" and self.packing != "cu_seqlens":
+            raise ConventionError(f"packing: layout thd has no batch axis, so it needs packing='cu_seqlens', got {self.packing!r}")
+
+    def arguments(self, inputs: Inputs) -> dict[str, Any]:
+        """What the kernel gets: q, k, v, g, beta, scale, initial_state, cu_seqlens, segment_ids (the last three may be None).
+
+        A tensor that needs no conversion is handed over itself, any other as memory of its own.
+        Raises:
+            ConventionError: a raw gate, or a beta above 1 as a logit.
+        """
+        arguments: dict[str, Any] = {name: self.hand(name, getattr(inputs, name), inputs) for name in TOKENS}
+        arguments["scale"] = inputs.factor
+        arguments["initial_state"] = None if inputs.initial_state is None else self.hand("initial_state", inputs.initial_state, inputs)
+        arguments["cu_seqlens"] = self._offsets(inputs)
+        arguments["segment_ids"] = segment_ids(inputs) if self.packing == "segment_ids" else None
+        return arguments
+
+    def hand(self, name: str, tensor: Tensor, inputs: Inputs) -> Tensor:
+        """The tensor `name` of the call `inputs` as the kernel wants it."""
+        codec, axes = self._values(name), self._axes(name, inputs)
+        if codec.to is not _same:
+            tensor = _round(codec.to(_checked(name, tensor).double()), tensor.dtype)
+        return tensor if axes.to is _same else axes.to(tensor).contiguous()
+
+    def take(self, name: str, tensor: Tensor, inputs: Inputs) -> Tensor:
+        """The inverse of `hand`; also for the output "o" (laid out as v) and "final_state" (as initial_state)."""
+        codec, axes = self._values(name), self._axes(name, inputs)
+        tensor = axes.back(tensor)
+        return tensor if codec.back is _same else _round(codec.back(tensor.double()), tensor.dtype)
+
+    def received(self, inputs: Inputs) -> Inputs:
+        """The call as the kernel effectively gets it: gates and betas carry the rounding of their conversion, in float64."""
+        rounded = {name: self._rounded(name, getattr(inputs, name)) for name in ("g", "beta") if self._values(name).to is not _same}
+        return replace(inputs, **rounded) if rounded else inputs
+
+    def _rounded(self, name: str, tensor: Tensor) -> Tensor:
+        codec = self._values(name)
+        return codec.back(_round(codec.to(_checked(name, tensor).double()), tensor.dtype).double())
+
+    def _values(self, name: str) -> _Codec:
+        if name == "g":
+            if self.gate == "raw":
+                raise ConventionError("gate: 'raw' needs the activation stage, which is not driven yet; wrap the kernel to take gate='log'")
+            return _GATE[self.gate]
+        return _BETA[self.beta] if name == "beta" else _GATE["log"]
+
+    def _axes(self, name: str, inputs: Inputs) -> _Codec:
+        if name in ("initial_state", "final_state"):
+            return _Codec(_swap_widths, _swap_widths) if self.state == "vk" else _Codec(_same, _same)
+        if self.layout == "bhtd":
+            return _Codec(_swap_heads, _swap_heads)
+        if self.layout == "thd":
+            return _Codec(_flat, lambda x: x.reshape(inputs.B, inputs.T, *x.shape[1:]))
+        return _Codec(_same, _same)
+
+    def _offsets(self, inputs: Inputs) -> Tensor | None:
+        if self.packing != "cu_seqlens":
+            return None
+        if self.layout == "thd" and inputs.cu_seqlens is None:
+            return torch.arange(inputs.B + 1, dtype=torch.int32) * inputs.T
+        return inputs.cu_seqlens
+
+
+CANONICAL: Final = Conventions(packing="cu_seqlens")
+
+
+def segment_ids(inputs: Inputs) -> Tensor | None:
+    """[1, T] int32: the number of the sequence every token of a pack belongs to, `OUTSIDE` past the last offset; None unpacked."""
+    if inputs.cu_seqlens is None:
+        return None
+    ids = torch.full((1, inputs.T), OUTSIDE, dtype=torch.int32)
+    used = sum(inputs.lengths)
+    ids[0, :used] = torch.repeat_interleave(torch.arange(inputs.N, dtype=torch.int32), torch.as_tensor(inputs.lengths))
+    return ids
+
+
+def _flat(x: Tensor) -> Tensor:
+    return x.flatten(0, 1)
+
+
+def _swap_heads(x: Tensor) -> Tensor:
+    return x.transpose(1, 2)
+
+
+def _swap_widths(x: Tensor) -> Tensor:
+    return x.transpose(-1, -2)
+
+
+def _round(x: Tensor, dtype: torch.dtype) -> Tensor:
+    # float64 to 16 bits is one rounding on some processors and two on others: always go through float32.
+    return x if dtype == torch.float64 else x.to(torch.float32).to(dtype)
+
+
+def _checked(name: str, tensor: Tensor) -> Tensor:
+    if name == "beta" and bool((tensor > 1).any()):
+        raise ConventionError(f"beta: a logit expresses values in [0, 1], got {tensor.max().item()}; such problems are not supported")
+    return tensor

@@ -1,0 +1,54 @@
+"""The embedded default: KDA in plain torch, legal under its contract by construction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter, Output
+from kdaverify.budgets.contract import Contract, contract_from_name
+from kdaverify.problems import TORCH
+from oracles.arithmetic import Arithmetic
+from oracles.chunk import chunk
+from oracles.inputs import Inputs
+from oracles.recurrence import recurrence
+
+
+class Eager(Adapter):
+    """Torch executing math.md 3, or 2: stored tensors in the contract's formats, sums and exponentials in fp32 (fp64 for fp64)."""
+
+    def __init__(self, name: str, presets: Mapping[str, str]) -> None:
+        self.name = name
+        self.dtypes = tuple(presets)
+        self._contracts = {dtype: contract_from_name(preset) for dtype, preset in presets.items()}
+        self._calls = dict[str, int]()
+
+    def contract(self, dtype: str) -> Contract:
+        return self._contracts[dtype]
+
+    def forward(self, inputs: Inputs) -> Output:
+        contract = next(self._contracts[dtype] for dtype in self.dtypes if TORCH[dtype] == inputs.q.dtype)
+
+        def store(name: str, tensor: Tensor) -> Tensor:
+            # o is rounded once, to the inputs' dtype, on return.
+            return tensor if name == "o" else contract.storage(name, contract.operands).round(tensor)
+
+        arithmetic = Arithmetic(store=store)
+        if contract.form == "recurrent":
+            o, final_state = recurrence(inputs, dtype=contract.work, arithmetic=arithmetic)
+        else:
+            o, final_state = chunk(inputs, chunk_size=contract.chunk_size, dtype=contract.work, arithmetic=arithmetic)
+        self._calls[contract.name] = self._calls.get(contract.name, 0) + 1
+        # A pack without tokens passes the initial state through: a copy, never the caller's tensor.
+        return Output(o.to(inputs.q.dtype), final_state.to(contract.carry.dtype, copy=True))
+
+    def proof(self) -> str:
+        return "; ".join(f"oracles in torch as {name}, called {count} times" for name, count in self._calls.items()) or "not called yet"
+
+
+EAGER: Final = Eager("eager", {dtype: f"chunk64-{dtype}" for dtype in ("fp64", "fp32", "bf16", "fp16")})
+EAGER_RECURRENT: Final = Eager(
+    "eager-recurrent", {"fp64": "recurrent-fp64", "fp32": "recurrent-fp32", "bf16": "recurrent-fp32", "fp16": "recurrent-fp32"}
+)

@@ -1,0 +1,87 @@
+"""What passes between the harness and a kernel that wants its tensors converted: nothing the kernel does may get lost on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import Output
+from kdaverify.adapters.conventions import TOKENS, Conventions
+from oracles.inputs import Inputs
+
+CONVERTED: Final = (*TOKENS, "initial_state")
+
+
+def fold_scale(inputs: Inputs) -> Inputs:
+    """The same call for a kernel that knows no scale: q comes multiplied, in fp32 at least, and rounded to its dtype."""
+    q = (inputs.q.to(torch.promote_types(inputs.q.dtype, torch.float32)) * inputs.factor).to(inputs.q.dtype)
+    return replace(inputs, q=q, scale=1.0)
+
+
+def clear_padding(o: Tensor, inputs: Inputs) -> Tensor:
+    """o with zeros in the rows past the last offset of a pack, for interfaces that give them no meaning."""
+    if inputs.cu_seqlens is None:
+        return o
+    valid = torch.arange(o.shape[1]) < sum(inputs.lengths)
+    return o.masked_fill(~valid[None, :, None, None], 0.0)
+
+
+@dataclass(frozen=True)
+class Handover:
+    """One call, before and after conversion.
+
+    Args:
+        conventions: of the kernel.
+        inputs: the caller's call.
+        meant: the same after folding, from which the arguments were converted.
+        handed: the arguments the kernel got; those converted have memory of their own.
+        padding_undefined: what the kernel returns past the last offset of a pack means nothing.
+    """
+
+    conventions: Conventions
+    inputs: Inputs
+    meant: Inputs
+    handed: Mapping[str, Any]
+    padding_undefined: bool
+
+    def output(self, o: Any, final_state: Any) -> Output:
+        """What the kernel returned, in canonical conventions; junk passes through untouched.
+
+        An input that the kernel edited in its own memory is edited in `inputs` too, and an output that is one of the kernel's
+        inputs becomes that input of the caller: there the harness looks for both.
+        """
+        self._show_edits()
+        return Output(self._canonical("o", o), self._canonical("final_state", final_state))
+
+    @torch.no_grad()
+    def _show_edits(self) -> None:
+        for name in CONVERTED:
+            own, given = self.handed[name], getattr(self.inputs, name)
+            if own is None or _share(own, given):
+                continue
+            if not torch.equal(own, self.conventions.hand(name, getattr(self.meant, name), self.meant)):
+                given.copy_(self.conventions.take(name, own, self.inputs))
+
+    def _canonical(self, name: str, value: Any) -> Any:
+        if not isinstance(value, Tensor) or not self._fits(name, value):
+            return value
+        taken = self.conventions.take(name, value, self.inputs)
+        for source in CONVERTED:
+            own, given = self.handed[source], getattr(self.inputs, source)
+            if own is not None and _share(value, own) and taken.shape == given.shape and torch.equal(taken, given):
+                return given
+        return clear_padding(taken, self.inputs) if name == "o" and self.padding_undefined else taken
+
+    def _fits(self, name: str, value: Tensor) -> bool:
+        """Whether `value` can be brought to the canonical axes; a wrong shape is for the judge to name."""
+        if name == "o" and self.conventions.layout == "thd":
+            return value.ndim == 3 and value.shape[0] == self.inputs.B * self.inputs.T
+        return value.ndim == 4
+
+
+def _share(a: Tensor, b: Tensor) -> bool:
+    return a.numel() > 0 and a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()

@@ -1,0 +1,209 @@
+"""deltanet-tpu: Pallas TPU kernels, interpreted where there is no TPU."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from kdaverify.adapters.base import OUTPUTS, Adapter, Output, WrongKernelError, absent, versions
+from kdaverify.adapters.conventions import OUTSIDE, Conventions
+from kdaverify.adapters.handover import clear_padding, fold_scale
+from kdaverify.adapters.jax_arrays import from_jax, to_jax
+from kdaverify.budgets.contract import Contract, contract_from_name
+from kdaverify.problems import TORCH, Problem
+from oracles.inputs import Inputs
+
+WIDTH: Final = 128
+CHUNK: Final = 128
+BATCH, HEADS, COMPILED = 2, 4, 128
+PRECISION: Final = {"fp32": "fp32", "bf16": "bf16"}
+STEP: Final = "kda_decode_step (XLA)"
+# Its metadata asks for Python 3.12; it runs on 3.11.
+INSTALL: Final = "pip install 'kdaverify[pallas]', then pip install --no-deps --ignore-requires-python deltanet-tpu==0.3.0"
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What a compiled call is specialised for."""
+
+    B: int
+    T: int
+    H: int
+    HV: int
+    dtype: torch.dtype
+    scale: float
+    stateful: bool
+    packed: bool
+
+
+class Pallas(Adapter):
+    """chunk_kda with chunks of 128 and the precision of the problem; decoding is kda_decode_step, plain XLA.
+
+    Every new shape and scale costs over a second of tracing, so calls are brought to a few: tokens, heads and batch entries are
+    rounded up with inert ones (all zero), widths below 128 with zero channels, and there q comes multiplied by the scale, rounded
+    as the package itself rounds that product. A pack has one final state per row, so it exposes o alone, and what its padding
+    tokens return means nothing.
+    Source: deltanet_tpu.chunk_kda.
+    """
+
+    name = "pallas"
+    dtypes = ("fp32", "bf16")
+    conventions = Conventions(packing="segment_ids")
+
+    def __init__(self) -> None:
+        self._kernels = set[str]()
+
+    def missing(self) -> str | None:
+        return absent(("jax", "deltanet_tpu", "ml_dtypes"), INSTALL)
+
+    def contract(self, dtype: str) -> Contract:
+        return contract_from_name(f"chunk{CHUNK}-{dtype}")
+
+    def supports(self, problem: Problem) -> str | None:
+        if problem.K > WIDTH or problem.V > WIDTH:
+            return f"widths up to {WIDTH}, wanted K = {problem.K}, V = {problem.V}"
+        if problem.T == 0:
+            return "at least one token: the kernel refuses T = 0"
+        if problem.packed and problem.state != "absent":
+            return "no initial states of a pack: segments start from zero"
+        return None
+
+    def exposes(self, problem: Problem) -> tuple[str, ...]:
+        return OUTPUTS[:1] if problem.packed else OUTPUTS
+
+    def forward(self, inputs: Inputs) -> Output:
+        call = inputs if inputs.K == WIDTH else fold_scale(inputs)
+        shape = _bucket(call)
+        compiled, kernels = _compiled(shape)
+        x = self.conventions.arguments(call)
+        tokens = [to_jax(_padded(x[name], shape, name)) for name in ("q", "k", "v", "g", "beta")]
+        state = None if x["initial_state"] is None else to_jax(_padded_state(x["initial_state"], shape))
+        ids = None if x["segment_ids"] is None else to_jax(pad(x["segment_ids"], (0, shape.T - inputs.T, 0, shape.B - 1), value=OUTSIDE))
+        o, final_state = compiled(*tokens, initial_state=state, segment_ids=ids)
+        self._kernels.add(kernels)
+        return _cut(clear_padding(from_jax(o), inputs), None if shape.packed else from_jax(final_state), inputs)
+
+    def step(self, inputs: Inputs) -> Output:
+        x = self.conventions.arguments(inputs)
+        tokens = [to_jax(_wide(x[name])[:, 0]) for name in ("q", "k", "v", "g")]
+        o, final_state = _decode()(*tokens, to_jax(x["beta"][:, 0]), to_jax(_wide(_wide(inputs.state).mT).mT), scale=inputs.factor)
+        self._kernels.add(STEP)
+        return _cut(from_jax(o)[:, None], from_jax(final_state), inputs)
+
+    def proof(self) -> str:
+        return "; ".join(sorted(self._kernels)) or "not called yet"
+
+    def environment(self) -> dict[str, str]:
+        import jax
+
+        device = jax.default_backend()
+        mode = "native" if device == "tpu" else "interpreted"
+        return {**super().environment(), **versions("deltanet-tpu", "jax", "jaxlib"), "device": device, "mode": mode}
+
+
+def _bucket(inputs: Inputs) -> _Shape:
+    H = max(HEADS, _power_of_two(inputs.H))
+    return _Shape(
+        B=max(BATCH, _power_of_two(inputs.B)),
+        T=CHUNK * _power_of_two(-(-inputs.T // CHUNK)),
+        H=H,
+        HV=H * (inputs.HV // inputs.H),
+        dtype=inputs.q.dtype,
+        scale=inputs.factor,
+        stateful=inputs.initial_state is not None,
+        packed=inputs.cu_seqlens is not None,
+    )
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << (n - 1).bit_length()
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Zero channels up to the kernel's width."""
+    return pad(x, (0, WIDTH - x.shape[-1]))
+
+
+def _padded(x: Tensor, shape: _Shape, name: str) -> Tensor:
+    heads = shape.H if name in ("q", "k") else shape.HV
+    x = x if name == "beta" else _wide(x)
+    widths = [0, 0] * (x.ndim - 3)
+    return pad(x, (*widths, 0, heads - x.shape[2], 0, shape.T - x.shape[1], 0, shape.B - x.shape[0]))
+
+
+def _padded_state(state: Tensor, shape: _Shape) -> Tensor:
+    N, HV, K, V = state.shape
+    return pad(state, (0, WIDTH - V, 0, WIDTH - K, 0, shape.HV - HV, 0, shape.B - N))
+
+
+def _cut(o: Tensor, final_state: Tensor | None, inputs: Inputs) -> Output:
+    """The real rows, heads and channels of padded outputs, in memory of their own."""
+    B, T, HV, V = inputs.v.shape
+    state = None if final_state is None else final_state[:B, :HV, : inputs.K, :V].contiguous()
+    return Output(o[:B, :T, :HV, :V].contiguous(), state)
+
+
+@functools.lru_cache(maxsize=COMPILED)
+def _compiled(s: _Shape) -> tuple[Callable[..., Any], str]:
+    """The compiled call and the names of the Pallas kernels found in what was compiled."""
+    import deltanet_tpu
+    import jax
+    import jax.numpy as jnp
+
+    dtype = next(name for name in PRECISION if TORCH[name] == s.dtype)
+    element = jnp.float32 if dtype == "fp32" else jnp.bfloat16
+    array = jax.ShapeDtypeStruct
+    q = array((s.B, s.T, s.H, WIDTH), element)
+    v, beta = array((s.B, s.T, s.HV, WIDTH), element), array((s.B, s.T, s.HV), element)
+    g = array((s.B, s.T, s.HV, WIDTH), jnp.float32)
+    call = jax.jit(
+        functools.partial(deltanet_tpu.chunk_kda, output_final_state=True, chunk_size=CHUNK, precision=PRECISION[dtype], scale=s.scale)
+    )
+    state = array((s.B, s.HV, WIDTH, WIDTH), jnp.float32) if s.stateful else None
+    ids = array((s.B, s.T), jnp.int32) if s.packed else None
+    with _quiet():
+        traced = call.trace(q, q, v, g, beta, initial_state=state, segment_ids=ids)
+    names = [f"{name}, {mode}" for name, mode in _pallas_calls(traced.jaxpr)]
+    if not names:
+        raise WrongKernelError("deltanet_tpu.chunk_kda traced to no pallas_call: it fell back to plain JAX")
+    return traced.lower().compile(), "Pallas " + " and ".join(names)
+
+
+@functools.cache
+def _decode() -> Callable[..., Any]:
+    import deltanet_tpu
+    import jax
+
+    return jax.jit(deltanet_tpu.kda_decode_step, static_argnames=("scale",))
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    # The package warns at its first call that it is not on a TPU; environment() says so in every record.
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="deltanet-tpu: running on non-TPU backend", category=UserWarning)
+        yield
+
+
+def _pallas_calls(jaxpr: Any) -> Iterator[tuple[str, str]]:
+    """(kernel name, mode) of every pallas_call inside a jaxpr, at any depth."""
+    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "pallas_call":
+            yield str(equation.params["name"]), "interpreted" if equation.params["interpret"] else "native"
+            continue
+        for value in equation.params.values():
+            for inner in value if isinstance(value, list | tuple) else (value,):
+                if hasattr(getattr(inner, "jaxpr", inner), "eqns"):
+                    yield from _pallas_calls(inner)
+
+
+PALLAS: Final = Pallas()

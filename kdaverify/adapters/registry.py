@@ -1,0 +1,202 @@
+"""Finding an implementation: by shipped name, by file, by module, by entry point."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata, util
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from kdaverify.adapters.base import Adapter, AdapterError
+
+GROUP: Final = "kdaverify.adapters"
+SHIPPED: Final[Mapping[str, str]] = {
+    "eager": "kdaverify.adapters.eager:EAGER",
+    "eager-recurrent": "kdaverify.adapters.eager:EAGER_RECURRENT",
+    "transformers-recurrent": "kdaverify.adapters.transformers_kda:RECURRENT",
+    "transformers-chunk": "kdaverify.adapters.transformers_kda:CHUNK",
+    "onnxruntime": "kdaverify.adapters.onnxruntime_kda:ONNXRUNTIME",
+    "pallas": "kdaverify.adapters.pallas_kda:PALLAS",
+}
+_FILE = re.compile(r"(?P<path>.+\.py)(?::(?P<object>[\w.]+))?")
+_MODULE = re.compile(r"(?P<module>[A-Za-z_][\w.]*)(?::(?P<object>[\w.]+))?")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """One implementation that can be named.
+
+    Args:
+        name: what find takes.
+        origin: "shipped", or the entry point's module:object.
+        dtypes: formats it takes; empty if it could not be loaded.
+        missing: why it cannot run on this machine, or None.
+    """
+
+    name: str
+    origin: str
+    dtypes: tuple[str, ...]
+    missing: str | None
+
+
+def find(spec: str) -> Adapter:
+    """The implementation that `spec` names.
+
+    Args:
+        spec: NAME (shipped, or an entry point of the group kdaverify.adapters), path.py[:object] or package.module[:object].
+            Without an object the file or module must hold exactly one adapter.
+    Raises:
+        AdapterError: nothing by that name, it raised at import, or what it holds is no adapter.
+    """
+    if spec in SHIPPED:
+        return _from_module(SHIPPED[spec])
+    points = _entry_points()
+    if spec in points:
+        return _loaded(points[spec])
+    if match := _FILE.fullmatch(spec):
+        return _adapter(_import_file(Path(match["path"])), match["object"], match["path"])
+    if "." in spec or ":" in spec:
+        return _from_module(spec)
+    raise AdapterError(_unknown(spec, [*SHIPPED, *points]))
+
+
+def shipped() -> tuple[Listing, ...]:
+    """Every implementation known by name, those that cannot run here with the reason; no vendor framework is imported."""
+    listings = [_listing(name, "shipped", _from_module(place)) for name, place in SHIPPED.items()]
+    for name, point in sorted(_entry_points().items()):
+        try:
+            listings.append(_listing(name, point.value, _loaded(point)))
+        except AdapterError as error:
+            listings.append(Listing(name, point.value, (), str(error)))
+    return tuple(listings)
+
+
+def _listing(name: str, origin: str, adapter: Adapter) -> Listing:
+    return Listing(name, origin, adapter.dtypes, adapter.missing())
+
+
+def _entry_points() -> dict[str, metadata.EntryPoint]:
+    return {point.name: point for point in metadata.entry_points(group=GROUP)}
+
+
+def _loaded(point: metadata.EntryPoint) -> Adapter:
+    return _from_module(point.value.replace(" ", ""))
+
+
+def _unknown(spec: str, names: list[str]) -> str:
+    if Path(f"{spec}.py").is_file():
+        return f"no implementation named {spec!r}; for the file say {spec}.py"
+    close = difflib.get_close_matches(spec, names, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(close)}? " if close else ""
+    return f"no implementation named {spec!r}; {hint}known names: {', '.join(names)}; or path.py[:object], or package.module[:object]"
+
+
+def _from_module(spec: str) -> Adapter:
+    match = _MODULE.fullmatch(spec)
+    if match is None:
+        raise AdapterError(f"{spec!r}: wanted NAME, path.py[:object] or package.module[:object]")
+    name = match["module"]
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
+            raise AdapterError(_raised(name, None, error)) from error
+        raise AdapterError(f"{spec!r}: no module named {error.name}; install it, or say path.py[:object] for a file") from None
+    except Exception as error:
+        raise AdapterError(_raised(name, None, error)) from error
+    return _adapter(module, match["object"], name)
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise AdapterError(f"{path}: no such file (looked in {Path.cwd()}); give the path from here, or the name of an implementation")
+    full = path.resolve()
+    # By place and content: two files of one name are two modules, and an edited file is a new one.
+    digest = hashlib.sha256(str(full).encode() + full.read_bytes()).hexdigest()[:12]
+    name = f"kdaverify_adapter_{re.sub(r'[^0-9A-Za-z_]', '_', full.stem)}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = util.spec_from_file_location(name, full)
+    assert spec is not None
+    assert spec.loader is not None
+    module = util.module_from_spec(spec)
+    sys.modules[name] = module
+    # As for a script: a port may import its neighbours, now or at its first call.
+    if str(full.parent) not in sys.path:
+        sys.path.append(str(full.parent))
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise AdapterError(_raised(str(path), full, error)) from error
+    return module
+
+
+def _raised(name: str, path: Path | None, error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if path is not None and frame.filename == str(path)]
+    said = f"{type(error).__name__}: {error}"
+    if isinstance(error, SyntaxError):
+        return f"{name}: not valid Python: {said}"
+    frame = (own or frames)[-1]
+    return f"{name}: raised at import, {Path(frame.filename).name} line {frame.lineno}: {frame.line}: {said}"
+
+
+def _adapter(module: ModuleType, wanted: str | None, spec: str) -> Adapter:
+    found = _adapters(module)
+    if wanted is not None:
+        return _as_adapter(_attribute(module, wanted, spec, list(found)), f"{spec}:{wanted}")
+    if not found:
+        raise AdapterError(f"{spec}: holds no adapter; decorate your kernel with @kdaverify.kernel(...) or write an Adapter class")
+    if len(found) > 1:
+        raise AdapterError(f"{spec}: holds several adapters: {', '.join(found)}; say which, such as {spec}:{next(iter(found))}")
+    name, value = next(iter(found.items()))
+    return _as_adapter(value, f"{spec}:{name}")
+
+
+def _adapters(module: ModuleType) -> dict[str, Any]:
+    """Names of the adapters a module holds: instances, and the concrete classes it defines unless it made an instance of them."""
+    public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    instances = {id(value): name for name, value in reversed(public.items()) if isinstance(value, Adapter)}
+    made = {type(value) for value in public.values() if isinstance(value, Adapter)}
+    return {name: value for name, value in public.items() if instances.get(id(value)) == name or _is_own_class(value, module, made)}
+
+
+def _is_own_class(value: Any, module: ModuleType, made: set[type]) -> bool:
+    return _is_adapter_class(value) and value.__module__ == module.__name__ and value not in made
+
+
+def _is_adapter_class(value: Any) -> bool:
+    return isinstance(value, type) and issubclass(value, Adapter) and not inspect.isabstract(value)
+
+
+def _attribute(module: ModuleType, wanted: str, spec: str, known: list[str]) -> Any:
+    value: Any = module
+    for step in wanted.split("."):
+        if not hasattr(value, step):
+            close = difflib.get_close_matches(wanted, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"its adapters: {', '.join(known) or 'none'}"
+            raise AdapterError(f"{spec}: has no object {wanted!r}; {hint}")
+        value = getattr(value, step)
+    return value
+
+
+def _as_adapter(value: Any, spec: str) -> Adapter:
+    if isinstance(value, Adapter):
+        return value
+    if _is_adapter_class(value):
+        try:
+            return value()
+        except Exception as error:
+            raise AdapterError(f"{spec}: making the adapter failed: {type(error).__name__}: {error}; give __init__ no arguments") from error
+    advice = "decorate it with @kdaverify.kernel(...)" if callable(value) else "name an Adapter"
+    raise AdapterError(f"{spec}: wanted an adapter, got {type(value).__name__}; {advice}")

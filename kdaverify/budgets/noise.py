@@ -1,0 +1,113 @@
+"""Rounding seen as noise: what the same contract does to the same problem when every rounding falls otherwise.
+
+A handful of deterministic kernels says little where an output hangs on a few roundings (one wide key, one deep channel): they may
+all be lucky. Replacing each rounding to nearest by a uniform draw of the same size samples what any legal kernel may meet, and the
+spread of the draws says how far to trust a single one.
+
+Source: Monte Carlo arithmetic (D. S. Parker, 1997).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.formats import FORMATS, Format
+from oracles.arithmetic import Arithmetic
+from oracles.chunk import chunk
+from oracles.inputs import Inputs
+from oracles.recurrence import recurrence
+
+DRAWS = 8
+# Half a spacing over the value, averaged over the values of one binade, in units of roundoff: 1 at its foot, 1/2 at its top.
+MEAN_UNIT = 0.72
+# float64 rounds the draw away unless it exceeds half a spacing: this size moves one value in four by a whole one, the same rms.
+FLOAT64_UNIT = 1.0
+SEED = 20
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The emulator whose roundings are draws.
+
+    Args:
+        contract: what is stored in which format.
+        io: format of q, k, v and o.
+    """
+
+    contract: Contract
+    io: Format
+
+    def run(self, inputs: Inputs) -> list[tuple[Tensor, Tensor]]:
+        """DRAWS independent (o, S_T), float64, from one batched run; the same on every call."""
+        rng = torch.Generator().manual_seed(SEED)
+        accumulate = self.contract.accumulate
+
+        def disturb(tensor: Tensor, fmt: Format) -> Tensor:
+            return _disturb(tensor, fmt, rng)
+
+        arithmetic = Arithmetic(
+            store=lambda name, tensor: disturb(tensor, self.contract.storage(name, self.io)),
+            dot=lambda a, b: _dot(a, b, accumulate, rng),
+            exp=lambda x: _exp(x, accumulate, rng),
+        )
+        copies = _repeat(inputs, DRAWS)
+        if self.contract.form == "recurrent":
+            o, final = recurrence(copies, arithmetic=arithmetic)
+        else:
+            o, final = chunk(copies, chunk_size=self.contract.chunk_size, arithmetic=arithmetic)
+        return list(zip(_split_tokens(o, inputs), final.unflatten(0, (DRAWS, inputs.N)), strict=True))
+
+
+def _disturb(tensor: Tensor, fmt: Format, rng: torch.Generator) -> Tensor:
+    """Moves every element that `fmt` cannot hold by a relative draw of the size of rounding to nearest; the others stay."""
+    return torch.where(_holds(fmt, tensor), tensor, tensor + tensor * _draw(tensor, fmt, rng))
+
+
+def _dot(a: Tensor, b: Tensor, fmt: Format, rng: torch.Generator) -> Tensor:
+    """A dot product whose partial sums are rounded: the error is of the size of its terms, however well they cancel."""
+    total = a @ b
+    levels = 1 + math.log2(a.shape[-1])  # of a summation tree
+    terms = (levels * (a.square() @ b.square())).sqrt()
+    return torch.where(_holds(fmt, total), total, total + terms * _draw(total, fmt, rng))
+
+
+def _holds(fmt: Format, tensor: Tensor) -> Tensor:
+    # float64 cannot see what it cannot hold itself: there, what fits in fp32 is taken to be exact.
+    return (FORMATS["fp32"] if fmt.name == "fp64" else fmt).round(tensor) == tensor
+
+
+def _exp(x: Tensor, fmt: Format, rng: torch.Generator) -> Tensor:
+    """exp with its argument and its result rounded: a relative error of (|x| + 1) units; exp 0 is exact."""
+    units = torch.where((x == 0) | x.isinf(), 0.0, x.abs() + 1)
+    decay = x.exp()
+    return decay + decay * units * _draw(x, fmt, rng)
+
+
+def _draw(like: Tensor, fmt: Format, rng: torch.Generator) -> Tensor:
+    size = FLOAT64_UNIT if fmt.name == "fp64" else MEAN_UNIT
+    return (torch.rand(like.shape, generator=rng, dtype=like.dtype) - 0.5) * (2 * size * fmt.unit)
+
+
+def _repeat(inputs: Inputs, times: int) -> Inputs:
+    """The same sequences `times` over: further batch entries, or further sequences of the pack."""
+    state = None if inputs.initial_state is None else inputs.initial_state.repeat(times, 1, 1, 1)
+    names = ("q", "k", "v", "g", "beta")
+    if inputs.cu_seqlens is None:
+        return replace(inputs, **{name: torch.cat([getattr(inputs, name)] * times) for name in names}, initial_state=state)
+    used = sum(inputs.lengths)
+    offsets = torch.tensor([0, *inputs.lengths * times]).cumsum(0)
+    tokens = {name: torch.cat([getattr(inputs, name)[:, :used]] * times, dim=1) for name in names}
+    return replace(inputs, **tokens, cu_seqlens=offsets, initial_state=state)
+
+
+def _split_tokens(o: Tensor, inputs: Inputs) -> list[Tensor]:
+    if inputs.cu_seqlens is None:
+        return list(o.unflatten(0, (DRAWS, inputs.B)))
+    used = sum(inputs.lengths)
+    padding = o.new_zeros(1, inputs.T - used, *o.shape[2:])
+    return [torch.cat((piece, padding), dim=1) for piece in o.unflatten(1, (DRAWS, used)).unbind(1)]

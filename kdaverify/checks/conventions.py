@@ -1,0 +1,88 @@
+"""Conventions: are layout, state order, gate base and beta what the adapter declares? Asked before anything is scored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.conventions import ALLOWED, ConventionError, Conventions
+from kdaverify.budgets.statistics import rms
+from kdaverify.checks.execute import Misbehaviour, execute
+from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.status import Status
+from kdaverify.problems import Problem
+from oracles.recurrence import recurrence
+
+# A wrong convention is wrong by the size of the answer; the worst legal 16-bit kernel by a hundredth of it.
+ALIKE = 0.05
+# Sizes tried in turn until one is supported: K != V and B, T, H all different tell the most apart.
+SIZES = ((2, 5, 3, 8, 12), (1, 5, 3, 8, 12), (1, 5, 3, 16, 16), (1, 5, 2, 64, 64), (1, 5, 2, 128, 128))
+
+
+def conventions(adapter: Adapter) -> Outcome:
+    """Runs one tiny problem under the declared conventions and, if that is wrong, under every single other choice.
+
+    Returns:
+        PASS where the declared ones fit; CONVENTION, naming the choice that does fit, where another one is right; SKIP where
+        none is (the kernel is wrong otherwise: the suites will say how) or no probe is supported.
+    """
+    problem = _probe(adapter)
+    if problem is None:
+        return Outcome("call", Status.SKIP, f"conventions: {adapter.name} supports none of the probe sizes {SIZES}")
+    complaint = _complaint(adapter, problem)
+    if complaint is None:
+        return Outcome("call", Status.PASS, f"conventions: {_told(adapter.conventions)} fit {problem.describe()}")
+    for choice, other in _others(adapter):
+        if _complaint(other, problem) is None:
+            fits = f"declared {choice}={getattr(adapter.conventions, choice)!r}, but behaves as {choice}={getattr(other.conventions, choice)!r}"
+            return Outcome("call", Status.CONVENTION, f"conventions: {fits}; correct the declaration (under the declared one {complaint})")
+    return Outcome("call", Status.SKIP, f"conventions: no single other choice explains it; under the declared ones {complaint}")
+
+
+def _told(declared: Conventions) -> str:
+    return f"layout {declared.layout}, state {declared.state}, gate {declared.gate}, beta {declared.beta}"
+
+
+def _probe(adapter: Adapter) -> Problem | None:
+    for B, T, H, K, V in SIZES:
+        for dtype in adapter.dtypes:
+            problem = Problem(
+                B=B, T=T, H=H, HV=H, K=K, V=V, dtype=dtype, gate="log-sigmoid", key="random", beta="uniform", state="asymmetric", value="normal", seed=1
+            )  # fmt: skip
+            for variant in (problem, problem.replace(state="absent")):
+                if adapter.supports(variant) is None:
+                    return variant
+    return None
+
+
+def _complaint(adapter: Adapter, problem: Problem) -> str | None:
+    """What is grossly wrong with the outputs of `adapter`, or None."""
+    inputs = problem.inputs()
+    try:
+        run = execute(adapter, inputs, adapter.exposes(problem))
+    except (Misbehaviour, ConventionError) as fault:
+        return str(fault)
+    exact: dict[str, Tensor] = dict(zip(("o", "final_state"), recurrence(adapter.received(inputs)), strict=True))
+    for name, tensor in run.outputs.items():
+        error = rms(tensor.double() - exact[name]) / rms(exact[name])
+        if not error <= ALIKE:  # NaN is wrong too
+            return f"{name} is wrong by {error:.2g} of its size"
+    return None
+
+
+def _others(adapter: Adapter) -> Iterator[tuple[str, Adapter]]:
+    for choice in ("state", "gate", "beta", "layout"):
+        for value in ALLOWED[choice]:
+            if value in (getattr(adapter.conventions, choice), "raw"):
+                continue
+            try:
+                other = adapter.redeclared(replace(adapter.conventions, **{choice: value}))
+            except ConventionError:  # thd without offsets
+                continue
+            if other is not None:
+                yield choice, other
+
+

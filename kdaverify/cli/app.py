@@ -1,0 +1,39 @@
+"""Numerical verification of Kimi Delta Attention kernels.
+
+Exit codes: 0 accept, 1 reject, 2 harness or usage error, 3 not enough evidence.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+from typer.exceptions import TyperException
+
+from kdaverify.cli.complaint import HARNESS, Complaint
+from kdaverify.cli.listing import list_
+from kdaverify.cli.oracle import oracle
+from kdaverify.cli.replay import replay
+from kdaverify.cli.verify import verify
+
+app = typer.Typer(
+    name="kdaverify",
+    help=__doc__,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(verify)
+app.command(context_settings={"ignore_unknown_options": False})(replay)
+app.command("list")(list_)
+app.command()(oracle)
+
+
+def main() -> None:
+    """Runs the command line; every misuse is one line on the error stream."""
+    try:
+        sys.exit(app(standalone_mode=False))
+    except (Complaint, TyperException) as error:
+        message = error.format_message() if isinstance(error, TyperException) else str(error)
+        print(f"kdaverify: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 # the one place that complains
+        sys.exit(HARNESS)

@@ -1,0 +1,160 @@
+"""`kdaverify replay`: one case again, told in full."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import shlex
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kdaverify.checks.status import Status
+from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.question import is_inline, problem_from
+from kdaverify.verdicts.decision import Ruling
+from kdaverify.verdicts.record import RecordError, read
+from kdaverify.verdicts.verdict import Verdict
+
+CONVENTIONS = "conventions"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One question to one implementation.
+
+    Args:
+        spec: names the implementation.
+        problem: JSON or the path of it; "" for the conventions.
+    """
+
+    spec: str
+    property: str
+    problem: str
+    detail: dict[str, Any]
+
+
+def replay(
+    case: Annotated[str, typer.Argument(help="a case id of --record, a problem's JSON, or a file that holds it")] = "",
+    impl: Annotated[str | None, typer.Option(help="implementation; default: the record's, else eager")] = None,
+    property_name: Annotated[str | None, typer.Option("--property", help="what is asked; default: the record's, else forward")] = None,
+    detail: Annotated[str | None, typer.Option(help="the property's own choices, as a JSON object")] = None,
+    record: Annotated[Path | None, typer.Option(help="where the case id is looked up")] = None,
+) -> int:
+    """Repeat one case and show the comparison in full.
+
+    Examples:
+    kdaverify replay --impl my_port.py --property resume --detail '{"cut": 17}' problem.json
+    kdaverify replay --record records/night.jsonl kda-bf16-B1T65-H2HV2-K32V32-mixed-0123456789
+
+    Exit codes: 0 passes, 1 rejected, 2 harness or usage error, 3 not judged.
+    """
+    if record is None:
+        found = Case(impl or "eager", property_name or ("forward" if case else "conventions"), case, {})
+    else:
+        found = _recorded(record, case, impl, property_name)
+    asked = found if detail is None else Case(found.spec, found.property, found.problem, _object(detail))
+    verdicts = _judge(asked)
+    for verdict in verdicts:
+        _show(Console(), verdict)
+    return _ruling(verdicts).exit_code
+
+
+def _recorded(path: Path, case: str, impl: str | None, property_name: str | None) -> Case:
+    """The case as the record has it; one that failed before one that passed."""
+    if is_inline(case):
+        raise Complaint("replay: with --record give a case id, without it a problem's JSON; not both")
+    try:
+        recorded = read(path)
+    except (RecordError, OSError) as error:
+        raise Complaint(str(error)) from None
+    if recorded.truncated:
+        Console(stderr=True).print(Text(recorded.truncated))
+    rows = recorded.verdicts
+    fitting = [row for row in rows if row.case == case and row.replay]
+    fitting = [row for row in fitting if impl in (None, row.implementation) and property_name in (None, row.property)]
+    if not fitting:
+        raise Complaint(f"replay: {path} has no case {case!r} to replay{_narrowed(impl, property_name)}; its rows name theirs as `case`")
+    row = min(fitting, key=lambda row: not row.status.rejects)
+    return Case(_spec(row), row.property, row.problem, row.detail)
+
+
+def _narrowed(impl: str | None, property_name: str | None) -> str:
+    return "".join(f" with {option} {value}" for option, value in (("--impl", impl), ("--property", property_name)) if value)
+
+
+def _spec(row: Verdict) -> str:
+    words = shlex.split(row.replay)
+    return words[words.index("--impl") + 1]
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise Complaint(f"--detail: wanted a JSON object, got {text!r} ({error})") from None
+    if not isinstance(found, dict):
+        raise Complaint(f"--detail: wanted a JSON object, got {text!r}")
+    return found
+
+
+def _judge(case: Case) -> list[Verdict]:
+    from kdaverify.adapters.base import AdapterError
+    from kdaverify.adapters.registry import find
+    from kdaverify.verdicts.judge import Judge, Rejected
+
+    try:
+        adapter = find(case.spec)
+    except AdapterError as error:
+        raise Complaint(f"--impl: {error}") from None
+    missing = adapter.missing()
+    if missing:
+        raise Complaint(f"--impl: {adapter.name} cannot run here, {missing}")
+    verdicts: list[Verdict] = []
+    judge = Judge(adapter, verdicts.append, case.property, spec=case.spec)
+    # A rejection is raised for the sake of tests; its verdicts are reported before.
+    with suppress(Rejected):
+        if case.property == CONVENTIONS:
+            judge.conventions()
+        else:
+            _check_property(case)
+            judge(problem_from(case.problem), **case.detail)
+    return verdicts
+
+
+def _check_property(case: Case) -> None:
+    from kdaverify.checks.properties import PROPERTIES
+
+    if case.property not in PROPERTIES:
+        raise Complaint(f"--property: no property named {case.property!r}; known ones are {', '.join((CONVENTIONS, *PROPERTIES))}")
+    try:
+        inspect.signature(PROPERTIES[case.property]).bind(None, None, **case.detail)
+    except TypeError as error:
+        raise Complaint(f"--detail: {error} of property {case.property}") from None
+
+
+def _ruling(verdicts: list[Verdict]) -> Ruling:
+    statuses = {verdict.status for verdict in verdicts}
+    if statuses - {Status.PASS, Status.SKIP, Status.ORACLE_UNCERTIFIED}:
+        return Ruling.REJECT
+    return Ruling.ACCEPT if statuses == {Status.PASS} else Ruling.INSUFFICIENT
+
+
+def _show(console: Console, verdict: Verdict) -> None:
+    colour = {Status.PASS: "bold green", Status.SKIP: "bold yellow"}.get(verdict.status, "bold red")
+    console.print(Text(f"{verdict.property} {verdict.output}: {verdict.status}", style=colour))
+    console.print(Text(verdict.message))
+    table = Table.grid(padding=(0, 2))
+    for name in ("implementation", "contract", "case", "problem", "detail", "oracle", "device", "mode", "versions", "duration_s"):
+        value = getattr(verdict, name)
+        if value not in ("", {}):
+            told = ", ".join(f"{key} {what}" for key, what in value.items()) if isinstance(value, dict) else str(value)
+            table.add_row(Text(name, style="dim"), Text(told, overflow="fold"))
+    console.print(table)
+    console.print()

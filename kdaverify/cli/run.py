@@ -1,0 +1,86 @@
+"""One session of `kdaverify verify`, in a process of its own: pytest on the suites, the last page, the decision as exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+import kdaverify
+from kdaverify.cli.complaint import HARNESS
+from kdaverify.cli.request import Request
+from kdaverify.plugin.session import decisions_of, session_of
+from kdaverify.report.progress import ProgressBar
+from kdaverify.report.summary import summary
+from kdaverify.report.terminal import show
+from kdaverify.verdicts.decision import Decision, Ruling, heaviest
+
+MOST_TRACEBACKS = 3
+# Ends of pytest after which the verdicts are worth reading: all passed, some failed.
+COMPLETE = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+
+
+class _Listener:
+    """Keeps the session's config, which pytest.main does not return."""
+
+    config: pytest.Config | None = None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        self.config = session.config
+
+
+def run(request: Request, console: Console) -> int:
+    """Runs the session and returns the decision's exit code."""
+    from kdaverify.adapters.base import AdapterError
+    from kdaverify.adapters.registry import find
+    from kdaverify.problems.profiles import check_profile
+
+    try:
+        check_profile(request.profile)
+        names = [find(spec).name for spec in request.impls]
+    except AdapterError as error:
+        return _refuse(f"--impl: {error}")
+    except ValueError as error:
+        return _refuse(f"--{error}")
+    console.print(Text(f"judging {', '.join(names)} with profile {request.profile}"))
+    listener = _Listener()
+    arguments = request.pytest_arguments(kdaverify.suites_folder(), Path(__file__).with_name("suites.ini"))
+    ended = pytest.main(arguments, plugins=[listener, ProgressBar(console)])
+    if listener.config is None:
+        return HARNESS
+    return _conclude(listener.config, request, console, ended)
+
+
+def _refuse(complaint: str) -> int:
+    print(f"kdaverify: {complaint}", file=sys.stderr)  # noqa: T201 # misuse is one line on the error stream
+    return HARNESS
+
+
+def _conclude(config: pytest.Config, request: Request, console: Console, ended: int) -> int:
+    decisions = decisions_of(config)
+    for traceback in session_of(config).tracebacks[:MOST_TRACEBACKS]:
+        console.print(Text(traceback, style="magenta"))
+    show(console, decisions, record=request.record)
+    ruling = _ruling(decisions, ended, console)
+    console.print(Text(f"decision: {ruling.upper()} (exit code {ruling.exit_code})", style="bold"))
+    if request.json_file is not None:
+        request.json_file.parent.mkdir(parents=True, exist_ok=True)
+        request.json_file.write_text(json.dumps(summary(ruling, decisions), indent=2) + "\n")
+    return ruling.exit_code
+
+
+def _ruling(decisions: list[Decision], ended: int, console: Console) -> Ruling:
+    if ended in COMPLETE:
+        return heaviest(decisions)
+    said = "was interrupted" if ended == pytest.ExitCode.INTERRUPTED else f"ended with {ended!r}"
+    console.print(Text(f"the session {said} before every case was judged", style="magenta"))
+    return Ruling.ERROR
+
+
+if __name__ == "__main__":
+    sys.exit(run(Request.model_validate_json(sys.argv[1]), Console()))

@@ -1,0 +1,86 @@
+"""`kdaverify verify`: runs the shipped suites on implementations and ends in a decision."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kdaverify.cli.complaint import HARNESS, Complaint
+from kdaverify.cli.request import Request
+from kdaverify.verdicts.record import RecordError, is_parquet
+
+Impls = Annotated[list[str] | None, typer.Option("--impl", help="shipped name, file.py[:object] or package.module[:object]; repeatable")]
+
+
+def verify(
+    impl: Impls = None,
+    profile: Annotated[str, typer.Option(help="how much is asked: smoke, acceptance or nightly")] = "smoke",
+    kda_seed: Annotated[int | None, typer.Option("--kda-seed", min=0, help="seed of the drawn problems")] = None,
+    record: Annotated[Path | None, typer.Option(help="append verdicts to this .jsonl or .parquet file")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the decision to this file")] = None,
+    workers: Annotated[str, typer.Option(help="processes; 0 runs in one, auto takes every core")] = "auto",
+    require_impl: Annotated[bool, typer.Option("--require-impl", help="what cannot run here is an error, not a skip")] = False,
+) -> int:
+    """Judge implementations with the shipped suites; the exit code is the decision.
+
+    Examples:
+    kdaverify verify --impl my_port.py
+    kdaverify verify --impl pallas --impl onnxruntime --profile acceptance --json decision.json
+
+    Exit codes: 0 accept, 1 reject, 2 harness or usage error, 3 not enough evidence.
+    """
+    if not (workers.isdecimal() or workers == "auto"):
+        raise Complaint(f"--workers: wanted a number or auto, got {workers!r}")
+    request = Request(
+        impls=tuple(dict.fromkeys(impl or ["eager"])),
+        profile=profile,
+        seed=kda_seed,
+        record=record or _default_record(datetime.now(UTC)),
+        json_file=json_file,
+        workers=workers,
+        require_impl=require_impl,
+    )
+    try:
+        is_parquet(request.record)
+    except RecordError as error:
+        raise Complaint(f"--{error}") from None
+    return _judge_apart(request)
+
+
+def _default_record(now: datetime) -> Path:
+    # The process number keeps two sessions of one second apart.
+    return Path("records") / f"{now:%Y%m%d-%H%M%S}-{os.getpid()}.jsonl"
+
+
+def _ending(session: subprocess.Popen[bytes]) -> Callable[[int, object], None]:
+    return lambda _signal, _frame: session.terminate()
+
+
+def _judge_apart(request: Request) -> int:
+    """Runs the session in a process of its own: a kernel that kills its process still ends in a sentence."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")}
+    command = [sys.executable, "-m", "kdaverify.cli.run", request.model_dump_json()]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) as session:
+        signal.signal(signal.SIGTERM, _ending(session))
+        try:
+            code = session.wait()
+        except KeyboardInterrupt:
+            # The terminal has told the session too: it closes its record and concludes.
+            code = session.wait()
+    if code in range(4):
+        return code
+    died = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    names = ", ".join(request.impls)
+    print(  # noqa: T201 # the session that would have said it is gone
+        f"kdaverify: the session judging {names} {died}; what it had found lies in {request.record}; with --workers 1 the session survives",
+        file=sys.stderr,
+    )
+    return HARNESS

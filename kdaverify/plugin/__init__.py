@@ -1,0 +1,32 @@
+"""The pytest plugin: an implementation is a parameter of the suites, a verdict is a row of a record, a session ends in a decision.
+
+Inert where no test asks for the fixture `kernel`. Importing it imports no torch.
+"""
+
+from __future__ import annotations
+
+from kdaverify.plugin.collect import pytest_collection_modifyitems, pytest_generate_tests
+from kdaverify.plugin.judging import judge, kernel, pytest_runtest_makereport, pytest_runtest_setup
+from kdaverify.plugin.options import pytest_addoption, pytest_configure, pytest_report_header
+from kdaverify.plugin.session import (
+    pytest_sessionfinish,
+    pytest_sessionstart,
+    pytest_terminal_summary,
+    pytest_unconfigure,
+)
+
+__all__ = [
+    "judge",
+    "kernel",
+    "pytest_addoption",
+    "pytest_collection_modifyitems",
+    "pytest_configure",
+    "pytest_generate_tests",
+    "pytest_report_header",
+    "pytest_runtest_makereport",
+    "pytest_runtest_setup",
+    "pytest_sessionfinish",
+    "pytest_sessionstart",
+    "pytest_terminal_summary",
+    "pytest_unconfigure",
+]

@@ -1,0 +1,94 @@
+"""Which tests there are: every suite, for every implementation, format, gate regime and panel problem it asks for."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import hypothesis
+import pytest
+
+from kdaverify.plugin.options import Subject, subjects
+
+_AXES = ("dtype", "gate", "named")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "kernel" not in metafunc.fixturenames:
+        return
+    axes = [axis for axis in _AXES if axis in metafunc.fixturenames]
+    found = [case for subject in subjects(metafunc.config) for case in _cases(subject, axes, metafunc.config.option.profile)]
+    metafunc.parametrize(("kernel", *axes), found, indirect=("kernel",))
+    _settle(metafunc.function, metafunc.config.option.profile)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keeps one item of an implementation that cannot run here, to say so; fixes the draws of all others, whatever their order."""
+    kept, dropped, told = list[pytest.Item](), list[pytest.Item](), set[str]()
+    for item in items:
+        subject = subject_of(item)
+        if subject is None:
+            kept.append(item)
+        elif subject.missing is None:
+            # Warnings that a kernel raises are its own affair, even where ours are errors.
+            item.add_marker(pytest.mark.filterwarnings("default"))
+            kept.append(item)
+        else:
+            (dropped if subject.spec in told else kept).append(item)
+            told.add(subject.spec)
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = kept
+
+
+def subject_of(item: pytest.Item) -> Subject | None:
+    """The implementation an item judges; None for a test that judges none."""
+    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
+        return None
+    found = item.callspec.params.get("kernel")
+    return found if isinstance(found, Subject) else None
+
+
+def property_of(item: pytest.Item) -> str:
+    """tests/kda/test_resume.py asks for "resume"."""
+    return item.path.stem.removeprefix("test_")
+
+
+def fix_draws(item: pytest.Item, seed: int) -> None:
+    """Seeds Hypothesis for one item: the same problems for every implementation, in any order, on any worker."""
+    assert isinstance(item, pytest.Function)
+    if not hypothesis.is_hypothesis_test(item.obj):
+        return
+    chosen = sorted((name, str(value)) for name, value in item.callspec.params.items() if name != "kernel")
+    text = f"{seed}:{item.path.stem}:{item.originalname}:{chosen}"
+    # hypothesis.seed() sets the same attribute, but would also switch off the database in which a nightly run remembers failures.
+    item.obj._hypothesis_internal_use_seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])  # noqa: SLF001
+
+
+def _settle(function: Any, profile: str) -> None:
+    """Gives a Hypothesis test the settings of the profile, unless it states its own."""
+    from kdaverify.problems.profiles import settings_for
+
+    if hypothesis.is_hypothesis_test(function) and not hasattr(function, "_hypothesis_internal_settings_applied"):
+        settings_for(profile)(function)
+
+
+def _cases(subject: Subject, axes: list[str], profile: str) -> Iterator[Any]:
+    """Every combination of the axes a test asks for, ids first the implementation, then the format."""
+    choices = [_choices(subject, axis, profile) for axis in axes]
+    for combination in product(*choices):
+        ids, values = [name for name, _ in combination], [value for _, value in combination]
+        yield pytest.param(subject, *values, id="-".join((subject.adapter.name, *ids)))
+
+
+def _choices(subject: Subject, axis: str, profile: str) -> list[tuple[str, Any]]:
+    from kdaverify.problems import panel
+    from kdaverify.problems.regimes import GATES
+
+    if axis == "dtype":
+        return [(dtype, dtype) for dtype in subject.adapter.dtypes]
+    if axis == "gate":
+        return [(name, name) for name in GATES]
+    return [(f"{dtype}-{entry.name}", entry.problem) for dtype in subject.adapter.dtypes for entry in panel(dtype, profile)]

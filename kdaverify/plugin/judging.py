@@ -1,0 +1,128 @@
+"""One test: the implementation and the judge it is given, and the verdicts that leave with its report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kdaverify.checks.status import Status
+from kdaverify.plugin.collect import fix_draws, property_of, subject_of
+from kdaverify.plugin.options import Subject
+from kdaverify.plugin.trim import trim
+from kdaverify.verdicts.verdict import Verdict
+
+if TYPE_CHECKING:
+    from kdaverify.adapters.base import Adapter
+    from kdaverify.verdicts.judge import Judge
+
+CONVENTIONS = "conventions"
+_VERDICTS = pytest.StashKey[list[Verdict]]()
+_MISFITS = pytest.StashKey[dict[str, str | None]]()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    subject = subject_of(item)
+    if subject is None:
+        return
+    item.stash[_VERDICTS] = []
+    if subject.missing is not None:
+        _refuse(item, subject, subject.missing)
+    fix_draws(item, item.config.option.kda_seed)
+    misfit = None if property_of(item) == CONVENTIONS else _misfit(item.config, subject)
+    if misfit is not None:
+        _skip(item, subject, f"not scored: {misfit}")
+
+
+@pytest.fixture
+def kernel(request: pytest.FixtureRequest) -> Adapter:
+    """The implementation under test."""
+    import torch
+
+    # One thread: sums are then made in one order, on any machine.
+    torch.set_num_threads(1)
+    return request.param.adapter
+
+
+@pytest.fixture
+def judge(request: pytest.FixtureRequest, kernel: Adapter) -> Judge:
+    """Judges a problem on the property that the test's file is named for."""
+    from kdaverify.verdicts.judge import Judge
+
+    item = request.node
+    subject, seed = subject_of(item), item.config.option.kda_seed
+    assert subject is not None
+    return Judge(kernel, item.stash[_VERDICTS].append, property_of(item), spec=subject.spec, seed=seed)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
+    """Hangs the verdicts on the report that closes the judging, which pytest-xdist carries to the controller."""
+    report: pytest.TestReport = yield
+    subject = subject_of(item)
+    if subject is None:
+        return report
+    rejection = None if call.excinfo is None else _rejection(call.excinfo.value)
+    if rejection is not None:
+        report.longrepr = rejection
+    judged = report.when == "call" or (report.when == "setup" and not report.passed)
+    verdicts = trim(item.stash.get(_VERDICTS, [])) if judged else ()
+    report.kdaverify = {  # pyright: ignore[reportAttributeAccessIssue]
+        "implementation": subject.adapter.name,
+        "property": property_of(item),
+        "verdicts": [verdict.model_dump_json() for verdict in verdicts],
+        "broken": report.failed and rejection is None,
+    }
+    return report
+
+
+def _rejection(error: BaseException) -> str | None:
+    """The message of a rejected kernel; None where anything else went wrong.
+
+    Hypothesis wraps the rejection of a kernel that fails on the first call and not on the second.
+    """
+    from kdaverify.verdicts.judge import Rejected
+
+    if isinstance(error, Rejected):
+        return str(error)
+    if isinstance(error, BaseExceptionGroup):
+        messages = [_rejection(inner) for inner in error.exceptions]
+        known = [message for message in messages if message is not None]
+        return "not repeatable: the same call failed once and passed once\n" + "\n".join(known) if len(known) == len(messages) else None
+    return None
+
+
+def _misfit(config: pytest.Config, subject: Subject) -> str | None:
+    """Which declared convention is wrong, asked once a process; nothing else is scored then."""
+    from kdaverify.checks.conventions import conventions
+
+    known = config.stash.setdefault(_MISFITS, {})
+    if subject.spec not in known:
+        outcome = conventions(subject.adapter)
+        known[subject.spec] = outcome.message if outcome.status is Status.CONVENTION else None
+    return known[subject.spec]
+
+
+def _refuse(item: pytest.Item, subject: Subject, reason: str) -> None:
+    """Ends an item of an implementation that cannot run here: with a skip, or with an error where it was required."""
+    if item.config.option.require_impl:
+        pytest.fail(f"{subject.adapter.name} is required, but {reason}", pytrace=False)
+    _skip(item, subject, reason, property_name="available")
+
+
+def _skip(item: pytest.Item, subject: Subject, reason: str, property_name: str = "") -> None:
+    assert isinstance(item, pytest.Function)
+    verdict = Verdict(
+        implementation=subject.adapter.name,
+        property=property_name or property_of(item),
+        dtype=str(item.callspec.params.get("dtype", "")),
+        regime=str(item.callspec.params.get("gate", "")),
+        case=item.name,
+        status=Status.SKIP,
+        message=reason,
+        seed=item.config.option.kda_seed,
+    )
+    item.stash[_VERDICTS].append(verdict)
+    pytest.skip(reason)

@@ -1,0 +1,131 @@
+"""What a session is asked to do: the command-line options, checked once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from kdaverify.adapters.base import Adapter
+
+DEFAULT_IMPL = "eager"
+DEFAULT_PROFILE = "smoke"
+FIXED_SEED = 0
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An implementation of this session.
+
+    Args:
+        spec: how the user named it.
+        adapter: what that is.
+        missing: why it cannot run here, or None.
+    """
+
+    spec: str
+    adapter: Adapter
+    missing: str | None
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("kdaverify", "numerical verification of KDA kernels")
+    group.addoption(
+        "--impl",
+        action="append",
+        metavar="NAME|FILE.py[:OBJECT]|PACKAGE.MODULE[:OBJECT]",
+        help="implementation to judge, repeatable (default: eager); `kdaverify list impls` names the shipped ones",
+    )
+    group.addoption("--profile", metavar="smoke|acceptance|nightly", help="how much is asked (default: smoke)")
+    group.addoption("--device", metavar="DEVICE", help="refuse an implementation that would run on another device (cpu, cuda, npu, ...)")
+    group.addoption("--kda-seed", type=_seed, metavar="N", help=f"seed of the drawn problems (default: {FIXED_SEED}; nightly: the date)")
+    group.addoption("--record", type=Path, metavar="PATH", help="append every verdict to this .jsonl or .parquet file")
+    group.addoption("--require-impl", action="store_true", help="an implementation that cannot run here is an error, not a skip")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    named = config.option.impl or config.option.profile
+    config.option.profile = config.option.profile or DEFAULT_PROFILE
+    if config.option.kda_seed is None:
+        # Stored in the option itself, which is what the workers of pytest-xdist are given.
+        config.option.kda_seed = default_seed(config.option.profile, datetime.now(UTC))
+    if named:
+        subjects(config)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    named = " ".join(specs(config))
+    return f"kdaverify: {named}, profile {config.option.profile}, --kda-seed {config.option.kda_seed}"
+
+
+def default_seed(profile: str, now: datetime) -> int:
+    """The same problems in every run, but new ones every night."""
+    return int(now.strftime("%Y%m%d")) if profile == "nightly" else FIXED_SEED
+
+
+def specs(config: pytest.Config) -> tuple[str, ...]:
+    """The implementations as the user named them, once each."""
+    return tuple(dict.fromkeys(config.option.impl or (DEFAULT_IMPL,)))
+
+
+_SUBJECTS = pytest.StashKey[tuple[Subject, ...]]()
+
+
+def subjects(config: pytest.Config) -> tuple[Subject, ...]:
+    """The implementations of this session, found once.
+
+    Raises:
+        pytest.UsageError: one cannot be found, two share a name, one runs on another device than asked for, or no such profile.
+    """
+    if _SUBJECTS not in config.stash:
+        _check_profile(config.option.profile)
+        found = tuple(_subject(spec, config.option.device) for spec in specs(config))
+        _check_names(found)
+        config.stash[_SUBJECTS] = found
+    return config.stash[_SUBJECTS]
+
+
+def _subject(spec: str, device: str | None) -> Subject:
+    from kdaverify.adapters.base import AdapterError
+    from kdaverify.adapters.registry import find
+
+    try:
+        adapter = find(spec)
+    except AdapterError as error:
+        raise pytest.UsageError(f"--impl: {error}") from None
+    missing = adapter.missing()
+    runs_on = "" if device is None or missing else adapter.environment()["device"]
+    if device is not None and not missing and not runs_on.lower().startswith(device.lower()):
+        raise pytest.UsageError(
+            f"--device: {adapter.name} runs on {runs_on}, not on {device}; leave the option out or name another implementation"
+        )
+    return Subject(spec, adapter, missing)
+
+
+def _check_profile(profile: str) -> None:
+    from kdaverify.problems.profiles import check_profile
+
+    try:
+        check_profile(profile)
+    except ValueError as error:
+        raise pytest.UsageError(f"--{error}") from None
+
+
+def _check_names(found: tuple[Subject, ...]) -> None:
+    by_name: dict[str, str] = {}
+    for subject in found:
+        other = by_name.setdefault(subject.adapter.name, subject.spec)
+        if other != subject.spec:
+            raise pytest.UsageError(
+                f"--impl: {other} and {subject.spec} are both named {subject.adapter.name!r}; rename one, records tell them apart by name"
+            )
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise ValueError(f"--kda-seed: wanted a whole number of at least 0, got {text!r}")
+    return int(text)

@@ -1,0 +1,171 @@
+"""The whole session, seen from the process that reports it: verdicts arrive, are recorded, and become decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kdaverify.plugin.options import Subject, subjects
+from kdaverify.verdicts.decision import Decision, Expected, decide
+from kdaverify.verdicts.record import RecordError, RecordWriter
+from kdaverify.verdicts.verdict import Verdict
+
+if TYPE_CHECKING:
+    from kdaverify.adapters.base import Adapter
+
+_SESSION = pytest.StashKey["Session"]()
+
+
+@dataclass
+class Session:
+    """What has arrived so far.
+
+    Args:
+        writer: the record, if one is kept.
+        rows: verdicts with the test they came from and their place in it, which is how they are ordered in the end.
+        asked: properties asked of every implementation.
+        trouble: what went wrong in the harness, with the implementation it was judging ("" where that is not known).
+        tracebacks: of the same, in full.
+    """
+
+    writer: RecordWriter | None = None
+    rows: list[tuple[str, int, Verdict]] = field(default_factory=list[tuple[str, int, Verdict]])
+    asked: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
+    trouble: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    tracebacks: list[str] = field(default_factory=list[str])
+
+    def take(self, nodeid: str, part: dict[str, Any]) -> None:
+        self.asked.setdefault(part["implementation"], set()).add(part["property"])
+        for place, row in enumerate(part["verdicts"]):
+            verdict = Verdict.model_validate_json(row)
+            self.rows.append((nodeid, place, verdict))
+            if self.writer is not None:
+                self.writer.append(verdict)
+
+    def broke(self, nodeid: str, longrepr: str, implementation: str = "") -> None:
+        self.trouble.append((implementation, f"{nodeid}: {_last_line(longrepr)}"))
+        self.tracebacks.append(f"{nodeid}\n{longrepr}")
+
+    def ordered(self) -> list[Verdict]:
+        """By test and place in it: the same for any number of workers and any order of tests."""
+        return [verdict for _, _, verdict in sorted(self.rows, key=lambda row: row[:2])]
+
+    def decisions(self, judged: Iterable[Subject], profile: str) -> list[Decision]:
+        verdicts = self.ordered()
+        return [
+            decide(
+                [verdict for verdict in verdicts if verdict.implementation == subject.adapter.name],
+                _expected(subject, self.asked.get(subject.adapter.name, set()), profile),
+                trouble=[text for name, text in self.trouble if name in ("", subject.adapter.name)],
+            )
+            for subject in judged
+        ]
+
+
+def session_of(config: pytest.Config) -> Session:
+    return config.stash[_SESSION]
+
+
+def decisions_of(config: pytest.Config) -> list[Decision]:
+    return session_of(config).decisions(subjects(config), config.option.profile)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    config = session.config
+    path: Path | None = config.option.record
+    try:
+        writer = None if path is None or _is_worker(config) else RecordWriter(path)
+    except (RecordError, OSError) as error:
+        raise pytest.UsageError(f"--record: {error}") from None
+    config.stash[_SESSION] = Session(writer)
+    # Reports arrive through a hook that is given no config: one receiver per session knows its own.
+    config.pluginmanager.register(_Receiver(config.stash[_SESSION]), "kdaverify-receiver")
+
+
+@dataclass(frozen=True, eq=False)
+class _Receiver:
+    session: Session
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        part = getattr(report, "kdaverify", None)
+        if part is not None:
+            self.session.take(report.nodeid, part)
+        if report.failed and (part is None or part["broken"]):
+            self.session.broke(report.nodeid, report.longreprtext, part["implementation"] if part else "")
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.session.broke(report.nodeid, report.longreprtext)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    found = session.config.stash.get(_SESSION, None)
+    if found is not None and found.writer is not None:
+        found.writer.settle(found.ordered())
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    found = config.stash.get(_SESSION, None)
+    if found is not None and found.writer is not None:
+        found.writer.close()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> Iterator[None]:
+    """Ours is the last word, after pytest's own list of what failed."""
+    yield
+    if session_of(config).asked:
+        _last_page(terminalreporter, config)
+
+
+def _last_page(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    from rich.console import Console
+
+    from kdaverify.report.terminal import show
+
+    page = StringIO()
+    width, colour = terminalreporter._tw.fullwidth, terminalreporter._tw.hasmarkup  # pyright: ignore[reportPrivateUsage] # noqa: SLF001 # the width has no other name
+    show(Console(file=page, width=width, force_terminal=colour, no_color=not colour), decisions_of(config), record=config.option.record)
+    terminalreporter.write_line("")
+    terminalreporter.write_line(page.getvalue().rstrip())
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+def _last_line(longrepr: str) -> str:
+    lines = [line.strip() for line in longrepr.splitlines() if line.strip()]
+    marked = [line.removeprefix("E").strip() for line in lines if line.startswith("E ")]
+    return (marked or lines or ["no message"])[-1]
+
+
+def _expected(subject: Subject, asked: set[str], profile: str) -> Expected:
+    adapter = subject.adapter
+    outputs = () if subject.missing else _exposed(adapter, profile)
+    excused: dict[str, str] = {}
+    if not subject.missing and adapter.conventions.packing == "none":
+        excused["packing"] = "it declares packing='none'"
+    if not subject.missing and "final_state" not in outputs:
+        excused["resume"] = "it exposes no final state"
+    return Expected(
+        implementation=adapter.name,
+        dtypes=adapter.dtypes,
+        outputs=outputs,
+        properties=tuple(sorted(asked)),
+        excused={name: why for name, why in excused.items() if name in asked},
+    )
+
+
+def _exposed(adapter: Adapter, profile: str) -> tuple[str, ...]:
+    """The outputs it declares to return for any problem of the panel that it takes."""
+    from kdaverify.problems import panel
+
+    asked = [entry.problem for dtype in adapter.dtypes for entry in panel(dtype, profile)]
+    return tuple(sorted({output for problem in asked if adapter.supports(problem) is None for output in adapter.exposes(problem)}))

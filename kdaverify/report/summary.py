@@ -1,0 +1,50 @@
+"""The machine's view of a session: one JSON object whose keys other programs rely on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any
+
+from kdaverify.verdicts.decision import Decision, Ruling
+from kdaverify.verdicts.verdict import Verdict
+
+
+def summary(ruling: Ruling, decisions: Sequence[Decision]) -> dict[str, Any]:
+    """The object that `verify --json` writes.
+
+    Args:
+        ruling: of the whole session.
+        decisions: of every implementation.
+    """
+    return {
+        "decision": ruling.value,
+        "exit_code": ruling.exit_code,
+        "implementations": [
+            {
+                "name": decision.implementation,
+                "decision": decision.ruling.value,
+                "reasons": list(decision.reasons),
+                "cases": decision.cases,
+                "skipped": decision.skipped,
+                "failures": [_failure(verdict) for verdict in decision.failures],
+            }
+            for decision in decisions
+        ],
+    }
+
+
+def _failure(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "case": verdict.case,
+        "op": verdict.op,
+        "output": verdict.output,
+        "dtype": verdict.dtype,
+        "regime": verdict.regime,
+        "property": verdict.property,
+        "status": verdict.status.value,
+        # JSON has no infinity: null where nothing was allowed, or nothing compared.
+        "ratio": verdict.ratio if verdict.ratio is not None and isfinite(verdict.ratio) else None,
+        "stage": verdict.stage,
+        "replay": verdict.replay,
+    }

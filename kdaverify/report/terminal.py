@@ -1,0 +1,113 @@
+"""The last page of a session, for a tired engineer: what was asked, what is wrong, where, how badly, how to see it again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from kdaverify.checks.status import Status
+from kdaverify.verdicts.decision import Decision, Ruling, count_cases
+from kdaverify.verdicts.verdict import Verdict
+
+COLOURS = {Ruling.ACCEPT: "bold green", Ruling.REJECT: "bold red", Ruling.ERROR: "bold magenta", Ruling.INSUFFICIENT: "bold yellow"}
+MOST_FAILURES = 8
+MOST_REASONS = 8
+
+
+def show(console: Console, decisions: Sequence[Decision], *, record: Path | None) -> None:
+    """Writes the table, the distinct failures and the decision of every implementation, then where the record lies."""
+    for decision in decisions:
+        if decision.verdicts:
+            console.print(_table(decision))
+        for group in _distinct(decision.failures)[:MOST_FAILURES]:
+            _show_failure(console, group)
+        hidden = _distinct(decision.failures)[MOST_FAILURES:]
+        if hidden:
+            console.print(f"  and {len(hidden)} more kinds of failure: {', '.join(_kind(group) for group in hidden)}\n")
+    for decision in decisions:
+        _show_decision(console, decision)
+    if record is not None:
+        console.print(f"record: {record}", soft_wrap=True, highlight=False)
+
+
+def _table(decision: Decision) -> Table:
+    table = Table(title=f"{decision.implementation}", title_justify="left", title_style="bold", caption_justify="left")
+    for name in ("op", "dtype"):
+        table.add_column(name, no_wrap=True)
+    for name in ("cases", "skipped", "worst / budget"):
+        table.add_column(name, justify="right", no_wrap=name == "cases")
+    table.add_column("grade", justify="center")
+    table.add_column("first failing", overflow="fold")
+    rows = sorted(decision.verdicts, key=lambda verdict: (verdict.op, verdict.dtype))
+    for (op, dtype), group in groupby(rows, key=lambda verdict: (verdict.op, verdict.dtype)):
+        verdicts = list(group)
+        table.add_row(op, dtype or "-", *_counts(verdicts), _worst(verdicts), _grade(verdicts), _first_failing(verdicts))
+    return table
+
+
+def _counts(verdicts: Sequence[Verdict]) -> tuple[str, str]:
+    skipped = [verdict for verdict in verdicts if verdict.status is Status.SKIP]
+    return str(count_cases(v for v in verdicts if v.status is not Status.SKIP)), str(count_cases(skipped))
+
+
+def _worst(verdicts: Sequence[Verdict]) -> str:
+    ratios = [verdict.ratio for verdict in verdicts if verdict.ratio is not None]
+    return f"{max(ratios):.3g}" if ratios else "-"
+
+
+def _grade(verdicts: Sequence[Verdict]) -> str:
+    if any(verdict.status.rejects and verdict.grade is None for verdict in verdicts):
+        return "F"
+    return max((verdict.grade for verdict in verdicts if verdict.grade is not None), default="-")
+
+
+def _first_failing(verdicts: Sequence[Verdict]) -> Text:
+    failing = next((verdict for verdict in verdicts if verdict.status.rejects), None)
+    if failing is None:
+        return Text("-")
+    return Text(f"{failing.property} {failing.output} {failing.status}", style="red")
+
+
+def _distinct(failures: Sequence[Verdict]) -> list[list[Verdict]]:
+    """Failures of one kind together, the kind with the most of them first."""
+    groups: dict[tuple[str, str, str], list[Verdict]] = {}
+    for verdict in failures:
+        groups.setdefault((verdict.property, verdict.output, verdict.status), []).append(verdict)
+    return sorted(groups.values(), key=len, reverse=True)
+
+
+def _kind(group: Sequence[Verdict]) -> str:
+    return f"{group[0].property} {group[0].output} {group[0].status}"
+
+
+def _show_failure(console: Console, group: Sequence[Verdict]) -> None:
+    """The smallest of a kind: what is wrong, where, how badly, how to replay it."""
+    shown = min(group, key=lambda verdict: len(verdict.problem))
+    dtypes = ", ".join(sorted({verdict.dtype for verdict in group}))
+    times = "once" if len(group) == 1 else f"{len(group)} times"
+    console.print(Text(f"{shown.implementation}: {_kind(group)} in {dtypes}, {times}", style="bold red"))
+    console.print(Padding(Text(shown.message), (0, 0, 0, 2), expand=False))
+    if shown.case:
+        console.print(Padding(Text(f"case {shown.case}"), (0, 0, 0, 2), expand=False))
+    if shown.replay:
+        # Never broken: the line is there to be pasted.
+        console.print(f"  {shown.replay}", soft_wrap=True, highlight=False, markup=False)
+    console.print()
+
+
+def _show_decision(console: Console, decision: Decision) -> None:
+    head = Text(f"{decision.implementation}: {decision.ruling.upper()}", style=COLOURS[decision.ruling])
+    head.append(
+        f"  ({decision.cases} cases judged, {decision.skipped} skipped, {len(decision.failures)} failing verdicts)", style="not bold"
+    )
+    console.print(head)
+    for reason in decision.reasons[:MOST_REASONS]:
+        console.print(Padding(Text(f"- {reason}"), (0, 0, 0, 2), expand=False))
+    if len(decision.reasons) > MOST_REASONS:
+        console.print(f"  - and {len(decision.reasons) - MOST_REASONS} more")

@@ -1,0 +1,1 @@
+"""What is decided: verdicts, their records, and the decision they lead to."""

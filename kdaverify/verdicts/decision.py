@@ -1,0 +1,138 @@
+"""From verdicts to a decision: accept, reject, harness error, or not enough evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kdaverify.checks.status import Status
+from kdaverify.verdicts.verdict import Verdict
+
+
+class Ruling(StrEnum):
+    """What a session may conclude."""
+
+    ACCEPT = "accept"
+    REJECT = "reject"
+    ERROR = "harness error"
+    INSUFFICIENT = "not enough evidence"
+
+    @property
+    def exit_code(self) -> int:
+        return {Ruling.ACCEPT: 0, Ruling.REJECT: 1, Ruling.ERROR: 2, Ruling.INSUFFICIENT: 3}[self]
+
+
+# Heaviest first: a harness that broke proves nothing, a wrong kernel outweighs what was left unasked.
+WEIGHT = (Ruling.ERROR, Ruling.REJECT, Ruling.INSUFFICIENT, Ruling.ACCEPT)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What must be shown before an implementation is accepted.
+
+    Args:
+        implementation: its name.
+        dtypes, outputs: every pair of them needs a pass.
+        properties: each of them needs a pass.
+        excused: properties that the implementation declares it does not have, and in which words.
+    """
+
+    implementation: str
+    dtypes: tuple[str, ...]
+    outputs: tuple[str, ...]
+    properties: tuple[str, ...]
+    excused: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The end of a session for one implementation.
+
+    Args:
+        ruling: accept, reject, harness error or not enough evidence.
+        reasons: heaviest first; also what an accepted implementation was excused from.
+        verdicts: all of them.
+    """
+
+    implementation: str
+    ruling: Ruling
+    reasons: tuple[str, ...]
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def failures(self) -> tuple[Verdict, ...]:
+        return tuple(verdict for verdict in self.verdicts if verdict.status.rejects)
+
+    @property
+    def cases(self) -> int:
+        """Cases judged: all outputs of one problem under one property count once, skipped ones not at all."""
+        return count_cases(verdict for verdict in self.verdicts if verdict.status is not Status.SKIP)
+
+    @property
+    def skipped(self) -> int:
+        return count_cases(verdict for verdict in self.verdicts if verdict.status is Status.SKIP)
+
+
+def count_cases(verdicts: Iterable[Verdict]) -> int:
+    return len({verdict.asked() for verdict in verdicts})
+
+
+def decide(verdicts: Sequence[Verdict], expected: Expected, *, trouble: Sequence[str] = ()) -> Decision:
+    """The decision on one implementation.
+
+    Args:
+        verdicts: its verdicts.
+        expected: what must be shown.
+        trouble: what went wrong in the harness itself, one sentence each.
+    """
+    weighed = {
+        Ruling.ERROR: tuple(trouble),
+        Ruling.REJECT: _rejections(verdicts),
+        Ruling.INSUFFICIENT: _gaps(verdicts, expected),
+    }
+    ruling = next((ruling for ruling in WEIGHT if weighed.get(ruling)), Ruling.ACCEPT)
+    reasons = tuple(reason for kind in WEIGHT for reason in weighed.get(kind, ()))
+    excused = tuple(f"not asked of it: {name} ({why})" for name, why in expected.excused.items())
+    return Decision(expected.implementation, ruling, (*reasons, *excused), tuple(verdicts))
+
+
+def heaviest(decisions: Iterable[Decision]) -> Ruling:
+    """The ruling on a session; with no implementation at all there is no evidence."""
+    found = {decision.ruling for decision in decisions}
+    return next((ruling for ruling in WEIGHT if ruling in found), Ruling.INSUFFICIENT)
+
+
+def _rejections(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+    """One reason for every property, format and status, the most frequent first."""
+    counted: dict[tuple[str, str, str], int] = {}
+    for verdict in verdicts:
+        if verdict.status.rejects and verdict.status is not Status.ORACLE_UNCERTIFIED:
+            key = (verdict.property, verdict.dtype, verdict.status)
+            counted[key] = counted.get(key, 0) + 1
+    ranked = sorted(counted.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(f"{' '.join(filter(None, key))}: {times} {_plural('verdict', times)}" for key, times in ranked)
+
+
+def _gaps(verdicts: Sequence[Verdict], expected: Expected) -> tuple[str, ...]:
+    passed = [verdict for verdict in verdicts if verdict.status is Status.PASS]
+    pairs, properties = {(v.dtype, v.output) for v in passed}, {v.property for v in passed}
+    uncertified = count_cases(v for v in verdicts if v.status is Status.ORACLE_UNCERTIFIED)
+    gaps = [f"{uncertified} {_plural('case', uncertified)} without a certified reference value"] if uncertified else []
+    if not passed:
+        return (*gaps, f"nothing passed: {_why_not(verdicts)}")
+    gaps += [f"no pass for {output} in {dtype}" for dtype in expected.dtypes for output in expected.outputs if (dtype, output) not in pairs]
+    gaps += [f"no pass for property {name}" for name in expected.properties if name not in properties and name not in expected.excused]
+    return tuple(gaps)
+
+
+def _why_not(verdicts: Sequence[Verdict]) -> str:
+    reasons = sorted({verdict.headline() for verdict in verdicts if verdict.status is Status.SKIP})
+    if not reasons:
+        return "no case was judged"
+    more = f" (and {len(reasons) - 1} more reasons)" if len(reasons) > 1 else ""
+    return f"every case was skipped, {reasons[0]}{more}" if all(v.status is Status.SKIP for v in verdicts) else f"{reasons[0]}{more}"
+
+
+def _plural(noun: str, count: int) -> str:
+    return noun if count == 1 else f"{noun}s"

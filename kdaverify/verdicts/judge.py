@@ -1,0 +1,101 @@
+"""What a suite holds: give it a problem, and it is judged, recorded, and rejected if it must be."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Callable
+from typing import Any
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.checks.conventions import conventions
+from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.properties import check
+from kdaverify.problems import Problem
+from kdaverify.verdicts.verdict import Verdict
+
+
+class Rejected(AssertionError):
+    """At least one output of the kernel under test is wrong; the message is the comparison and the line that replays it."""
+
+
+class Judge:
+    """Judges one implementation on one property.
+
+    Args:
+        adapter: the implementation.
+        report: gets every verdict, in order.
+        property_name: a key of PROPERTIES, or "conventions".
+        spec: how the user named the implementation, for the replay line; its name by default.
+        seed: of the session, for the record.
+    """
+
+    def __init__(
+        self, adapter: Adapter, report: Callable[[Verdict], None], property_name: str, *, spec: str | None = None, seed: int = 0
+    ) -> None:
+        self.adapter, self.report, self.property_name = adapter, report, property_name
+        self.spec, self.seed = spec or adapter.name, seed
+
+    def __call__(self, problem: Problem, **detail: Any) -> None:
+        """Runs the property on `problem` and reports a verdict for every output.
+
+        Raises:
+            Rejected: one of them rejects.
+        """
+        started = time.perf_counter()
+        self._conclude(check(self.property_name, self.adapter, problem, detail), problem, detail, time.perf_counter() - started)
+
+    def conventions(self) -> None:
+        """Probes the declared conventions.
+
+        Raises:
+            Rejected: another convention than the declared one fits.
+        """
+        started = time.perf_counter()
+        self._conclude([conventions(self.adapter)], None, {}, time.perf_counter() - started)
+
+    def _conclude(self, found: list[Outcome], problem: Problem | None, detail: dict[str, Any], seconds: float) -> None:
+        verdicts = [self._verdict(outcome, problem, detail, seconds / len(found)) for outcome in found]
+        for verdict in verdicts:
+            self.report(verdict)
+        wrong = [verdict for verdict in verdicts if verdict.status.rejects]
+        if wrong:
+            raise Rejected("\n".join(f"{v.status}: {v.message}\n  replay: {v.replay}" for v in wrong))
+
+    def _verdict(self, outcome: Outcome, problem: Problem | None, detail: dict[str, Any], seconds: float) -> Verdict:
+        figures = outcome.comparison
+        about = self.adapter.environment()
+        dtype = self.adapter.dtypes[0] if problem is None else problem.dtype
+        return Verdict(
+            implementation=self.adapter.name,
+            property=self.property_name,
+            dtype=dtype,
+            regime="" if problem is None else problem.gate,
+            case="" if problem is None else problem.id,
+            problem="" if problem is None else problem.to_json(),
+            detail=detail,
+            output=outcome.output,
+            status=outcome.status,
+            statistic=figures and figures.statistic,
+            value=figures and figures.value,
+            budget=figures and figures.budget,
+            ratio=figures and figures.ratio,
+            grade=figures and figures.grade,
+            worst=str(figures.worst) if figures and figures.worst else "",
+            message=outcome.message,
+            contract=self.adapter.contract(dtype).name if dtype in self.adapter.dtypes else "",
+            oracle=outcome.oracle,
+            device=about.pop("device", "cpu"),
+            mode=about.pop("mode", "native"),
+            versions={**about, "kernel": self.adapter.proof()},
+            seed=self.seed,
+            duration_s=round(seconds, 4),
+            replay=self._replay(problem, detail),
+        )
+
+    def _replay(self, problem: Problem | None, detail: dict[str, Any]) -> str:
+        words = ["kdaverify", "replay", "--impl", self.spec, "--property", self.property_name]
+        if detail:
+            words += ["--detail", json.dumps(detail, sort_keys=True)]
+        return shlex.join(words if problem is None else [*words, problem.to_json()])

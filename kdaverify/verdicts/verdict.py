@@ -1,0 +1,78 @@
+"""One row of a record: what one output of one run of one problem came to."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from kdaverify.checks.status import Status
+
+SCHEMA = 1
+"""Version of the row; a reader refuses a newer one."""
+
+Grade = Literal["A", "B", "C", "F"]
+
+
+class Verdict(BaseModel):
+    """The result of one comparison.
+
+    Args:
+        implementation: name of the adapter.
+        property: what was asked ("forward", "resume", ...): the suite's name.
+        op, dtype, regime: the operation, the problem's format and its gate regime.
+        case: id of the problem; "" where no problem was asked.
+        problem: the problem as JSON; "" likewise.
+        detail: what the property chose beside the problem (a cut, an arrangement).
+        output: "o", "final_state", or "call" for what concerns the whole call.
+        status: what is concluded.
+        statistic, value, budget, ratio: the worst statistic, what was found, what is allowed, value / budget; None without a comparison.
+        grade: A componentwise, B row-scaled, C norm only, F.
+        worst: token, head and element, with the inputs that made it.
+        message: the comparison in words, what the call did wrong, or why it was skipped.
+        stage: the stage at fault where one is known.
+        contract, oracle: what was declared, and how the exact value was obtained.
+        device, mode, versions: where and with what it ran.
+        seed: of the session that drew the problem.
+        duration_s: of the check, oracle included.
+        replay: the command that repeats it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+    schema_version: int = Field(default=SCHEMA, le=SCHEMA)
+    implementation: str
+    property: str
+    op: str = "kda"
+    dtype: str = ""
+    regime: str = ""
+    case: str = ""
+    problem: str = ""
+    detail: dict[str, Any] = Field(default_factory=dict)
+    output: str = "call"
+    status: Status
+    statistic: str | None = None
+    value: float | None = None
+    budget: float | None = None
+    ratio: float | None = None
+    grade: Grade | None = None
+    worst: str = ""
+    message: str = ""
+    stage: str | None = None
+    contract: str = ""
+    oracle: str = ""
+    device: str = ""
+    mode: str = ""
+    versions: dict[str, str] = Field(default_factory=dict)
+    seed: int = 0
+    duration_s: float = 0.0
+    replay: str = ""
+
+    def asked(self) -> tuple[str, str, str, str]:
+        """What was asked, whatever came of it: verdicts that agree in it are the outputs of one case."""
+        detail = ",".join(f"{name}={value}" for name, value in sorted(self.detail.items()))
+        return self.property, self.dtype, self.case, detail
+
+    def headline(self) -> str:
+        """The first line of the message."""
+        return self.message.partition("\n")[0]

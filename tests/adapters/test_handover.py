@@ -1,0 +1,81 @@
+"""Nothing a kernel does to its tensors gets lost in a conversion: the judge sees edits, aliases and junk as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from kdaverify.adapters import kernel
+from tests.adapters.standins import Ask
+
+CONVERTED: dict[str, str] = {"layout": "bhtd", "state": "vk", "gate": "log2", "beta": "logit"}
+STRAIGHT: dict[str, str] = {}
+
+
+def returning(made: Callable[[dict[str, Tensor]], Any]) -> Any:
+    """A kernel that returns what `made` makes of its tensors, by name."""
+
+    def call(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: float, initial_state: Any) -> Any:
+        return made({"q": q, "k": k, "v": v, "g": g, "beta": beta, "initial_state": initial_state})
+
+    return call
+
+
+@pytest.mark.parametrize("declared", [STRAIGHT, CONVERTED])
+@pytest.mark.parametrize("edited", ["q", "k", "v", "g", "beta", "initial_state"])
+def test_an_edit_in_place_reaches_the_callers_tensor(ask: Ask, declared: dict[str, str], edited: str) -> None:
+    def edit(named: dict[str, Tensor]) -> tuple[None, None]:
+        named[edited].mul_(0.5)
+        return None, None
+
+    x, before = ask().inputs(), ask().inputs()
+    kernel(**declared)(returning(edit)).forward(x)  # pyright: ignore[reportArgumentType]
+    for name in ("q", "k", "v", "g", "beta", "initial_state"):
+        assert torch.equal(getattr(x, name), getattr(before, name)) is (name != edited)
+
+
+@pytest.mark.parametrize("declared", [STRAIGHT, CONVERTED])
+def test_an_input_returned_as_output_is_the_callers_tensor(ask: Ask, declared: dict[str, str]) -> None:
+    x = ask(K=12, V=12).inputs()
+    assert x.initial_state is not None
+    output = kernel(**declared)(returning(lambda named: (named["v"], named["initial_state"]))).forward(x)  # pyright: ignore[reportArgumentType]
+    assert output.o.untyped_storage().data_ptr() == x.v.untyped_storage().data_ptr()
+    assert output.final_state.untyped_storage().data_ptr() == x.initial_state.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize("declared", [STRAIGHT, CONVERTED])
+def test_fresh_outputs_share_nothing_with_the_inputs(ask: Ask, declared: dict[str, str]) -> None:
+    x = ask(K=12, V=12).inputs()
+    copies = returning(lambda named: (named["v"].clone(), named["initial_state"].clone()))
+    output = kernel(**declared)(copies).forward(x)  # pyright: ignore[reportArgumentType]
+    assert torch.equal(output.o, x.v)
+    assert output.o.untyped_storage().data_ptr() != x.v.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize("junk", [None, np.zeros(3), "o", (1, 2, 3), torch.zeros(2, 2)])
+def test_junk_passes_through_for_the_judge_to_name(ask: Ask, junk: Any) -> None:
+    for declared in (STRAIGHT, CONVERTED):
+        output = kernel(**declared)(returning(lambda _: (junk, junk))).forward(ask().inputs())  # pyright: ignore[reportArgumentType]
+        assert output.o is junk and output.final_state is junk
+        assert kernel(**declared)(returning(lambda _: junk)).forward(ask().inputs()).o is junk  # pyright: ignore[reportArgumentType]
+
+
+def test_a_flat_output_of_the_wrong_length_stays_flat(ask: Ask) -> None:
+    def short(q: Any, k: Any, v: Any, g: Any, beta: Any, *, cu_seqlens: Any) -> Any:
+        return v[1:], None
+
+    output = kernel(layout="thd", packing="cu_seqlens")(short).forward(ask(state="absent").inputs())
+    assert output.o.shape == (41, 3, 12)
+
+
+def test_what_the_kernel_raises_is_not_caught(ask: Ask) -> None:
+    def broken(named: dict[str, Tensor]) -> None:
+        raise RuntimeError("out of shared memory")
+
+    with pytest.raises(RuntimeError, match="out of shared memory"):
+        kernel()(returning(broken)).forward(ask().inputs())

@@ -1,0 +1,191 @@
+"""The decorator: what is declared is used, what is not takes the strictest reading, and what is wrong is said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from kdaverify.adapters import AdapterError, kernel
+from kdaverify.adapters.kernel import KernelAdapter
+from kdaverify.budgets.contract import contract_from_name
+from oracles.inputs import Inputs
+from oracles.recurrence import recurrence
+from tests.adapters.standins import Ask
+
+
+def plain(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: Any, initial_state: Any, cu_seqlens: Any) -> Any:
+    o, final = recurrence(Inputs(q, k, v, g, beta, scale, initial_state, cu_seqlens))
+    return o.to(q.dtype), final.to(g.dtype)
+
+
+def five(q: Any, k: Any, v: Any, g: Any, beta: Any) -> Any:
+    return plain(q, k, v, g, beta, scale=None, initial_state=None, cu_seqlens=None)
+
+
+def test_the_adapter_is_still_the_function(ask: Ask) -> None:
+    x = ask().inputs()
+    adapter = kernel(name="port", packing="cu_seqlens")(plain)
+    direct = adapter(x.q, x.k, x.v, x.g, x.beta, scale=0.5, initial_state=None, cu_seqlens=None)
+    assert torch.equal(direct[0], plain(x.q, x.k, x.v, x.g, x.beta, scale=0.5, initial_state=None, cu_seqlens=None)[0])
+
+
+def test_undeclared_contracts_are_the_strictest() -> None:
+    adapter = kernel(dtypes=("fp64", "fp32", "bf16", "fp16"))(plain)
+    assert adapter.name == "plain"
+    assert [adapter.contract(d).name for d in adapter.dtypes] == ["recurrent-fp64", "recurrent-fp32", "recurrent-fp32", "recurrent-fp32"]
+    assert kernel()(plain).dtypes == ("fp32",)
+
+
+def test_contracts_are_one_for_all_or_one_each() -> None:
+    one = kernel(dtypes=("bf16", "fp32"), contract="chunk64-bf16")(plain)
+    assert {one.contract(d).name for d in one.dtypes} == {"chunk64-bf16"}
+    each = kernel(dtypes=("bf16", "fp32"), contract={"bf16": "chunk32-bf16", "fp32": contract_from_name("chunk64-fp32")})(plain)
+    assert [each.contract(d).name for d in each.dtypes] == ["chunk32-bf16", "chunk64-fp32"]
+
+
+def test_arguments_go_by_name_whatever_their_order(ask: Ask) -> None:
+    def shuffled(*, beta: Any, g: Any, v: Any, k: Any, q: Any, scale: float) -> Any:
+        return plain(q, k, v, g, beta, scale=scale, initial_state=None, cu_seqlens=None)
+
+    def foreign(query: Any, key: Any, value: Any, gate: Any, strength: Any, *, scale: float) -> Any:
+        return plain(query, key, value, gate, strength, scale=scale, initial_state=None, cu_seqlens=None)
+
+    problem = ask(state="absent", scale=0.3)
+    wanted = kernel()(plain).forward(problem.inputs()).o
+    for function in (shuffled, foreign):
+        assert torch.equal(kernel()(function).forward(problem.inputs()).o, wanted)
+
+
+def test_what_the_signature_does_not_name_is_a_reason_not_a_call(ask: Ask) -> None:
+    def swallowing(q: Any, k: Any, v: Any, g: Any, beta: Any, **rest: Any) -> Any:
+        raise AssertionError(rest)
+
+    adapter = kernel(packing="cu_seqlens")(swallowing)
+    assert "does not name initial_state" in str(adapter.supports(ask()))
+    assert "does not name cu_seqlens" in str(adapter.supports(ask(B=1, lengths=(21,), state="absent")))
+    assert "no scale but K^-1/2, wanted 0.5" in str(adapter.supports(ask(state="absent", scale=0.5)))
+    assert adapter.supports(ask(state="absent")) is None
+    assert adapter.supports(ask(state="absent", scale=8**-0.5)) is None
+
+
+def test_every_declared_limit_is_a_reason(ask: Ask) -> None:
+    packed = ask(B=1, lengths=(21,))
+    assert "packing='none'" in str(kernel()(plain).supports(packed))
+    assert "activation stage" in str(kernel(gate="raw")(plain).supports(ask()))
+    assert "no beta above 1" in str(kernel(beta="logit")(plain).supports(ask(beta="two")))
+    assert kernel(beta="logit")(plain).supports(ask()) is None
+    assert kernel(supports=lambda problem: f"T = {problem.T}")(plain).supports(ask()) == "T = 21"
+
+
+def test_a_folded_scale_comes_in_q_and_the_oracle_sees_its_rounding(ask: Ask) -> None:
+    def unscaled(q: Any, k: Any, v: Any, g: Any, beta: Any) -> Any:
+        return plain(q, k, v, g, beta, scale=1.0, initial_state=None, cu_seqlens=None)
+
+    adapter = kernel(scale="folded", dtypes=("bf16",))(unscaled)
+    x = ask(dtype="bf16", state="absent", scale=0.3).inputs()
+    received = adapter.received(x)
+    assert received.factor == 1.0
+    assert torch.equal(received.q, (x.q.float() * 0.3).bfloat16())
+    assert torch.equal(adapter.forward(x).o, recurrence(received)[0].bfloat16())
+
+
+def test_a_bare_output_exposes_o_alone(ask: Ask) -> None:
+    def alone(q: Any, k: Any, v: Any, g: Any, beta: Any) -> Any:
+        return five(q, k, v, g, beta)[0]
+
+    problem = ask(state="absent")
+    bare = kernel(final_state=False)(alone)
+    assert bare.exposes(problem) == ("o",)
+    assert bare.forward(problem.inputs()).final_state is None
+    undeclared = kernel()(alone)
+    assert undeclared.exposes(problem) == ("o", "final_state")
+    assert undeclared.forward(problem.inputs()).final_state is None
+
+
+def test_rows_past_the_last_offset_are_judged_unless_declared_undefined(ask: Ask) -> None:
+    def dirty(q: Any, k: Any, v: Any, g: Any, beta: Any, *, cu_seqlens: Any) -> Any:
+        o, final = plain(q, k, v, g, beta, scale=None, initial_state=None, cu_seqlens=cu_seqlens)
+        return o.index_fill(1, torch.arange(int(cu_seqlens[-1]), o.shape[1]), torch.nan), final
+
+    x = ask(B=1, lengths=(5, 9), T=21, state="absent").inputs()
+    assert kernel(packing="cu_seqlens")(dirty).forward(x).o[:, 14:].isnan().all()
+    cleared = kernel(packing="cu_seqlens", padding="undefined")(dirty).forward(x).o
+    assert (cleared[:, 14:] == 0).all() and cleared[:, :14].isfinite().all()
+
+
+def test_the_step_is_its_own_entry_point_and_the_proof_counts_both(ask: Ask) -> None:
+    def decode(q: Any, k: Any, v: Any, g: Any, beta: Any, *, initial_state: Any) -> Any:
+        return plain(q, k, v, g, beta, scale=None, initial_state=initial_state, cu_seqlens=None)
+
+    adapter = kernel(step=decode)(plain)
+    assert adapter.proof() == "not called yet"
+    x = ask(T=1).inputs()
+    assert torch.equal(adapter.step(x).o, adapter.forward(x).o)
+    assert "decode (test_kernel.py" in adapter.proof() and "plain (test_kernel.py" in adapter.proof()
+    assert kernel(proof=lambda: "observed")(plain).proof() == "observed"
+    assert kernel(environment=lambda: {"mode": "interpreted"})(plain).environment()["mode"] == "interpreted"
+
+
+def test_gradients_flow_through_the_conversions(ask: Ask) -> None:
+    adapter = kernel(layout="bhtd", state="vk", gate="log2", beta="logit", dtypes=("fp64",))(_bhtd)
+    x = ask(dtype="fp64").inputs()
+    leaves = [tensor.requires_grad_() for tensor in (x.q, x.g, x.beta, x.initial_state) if tensor is not None]
+    output = adapter.forward(x)
+    found = torch.autograd.grad(output.o.sum() + output.final_state.sum(), leaves)
+    o, final = recurrence(x)
+    for got, wanted in zip(found, torch.autograd.grad(o.sum() + final.sum(), leaves), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-12)
+
+
+def _bhtd(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: float, initial_state: Any) -> Any:
+    q, k, v, g, beta = (t.transpose(1, 2) for t in (q, k, v, g, beta))
+    o, final = recurrence(Inputs(q, k, v, g * torch.log(torch.tensor(2.0, dtype=g.dtype)), beta.sigmoid(), scale, initial_state.mT))
+    return o.transpose(1, 2), final.mT
+
+
+def test_another_convention_can_be_tried_on_the_same_function() -> None:
+    adapter = kernel(packing="none")(five)
+    other = adapter.redeclared(type(adapter.conventions)(state="vk"))
+    assert isinstance(other, KernelAdapter) and other.conventions.state == "vk"
+    assert adapter.redeclared(type(adapter.conventions)(layout="thd", packing="cu_seqlens")) is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"layout": "tbhd"}, "kernel 'plain': layout: wanted one of bthd, bhtd, thd, got 'tbhd'"),
+        ({"dtypes": ("float32",)}, "dtypes: wanted some of fp64, fp32, bf16, fp16, got ['float32']"),
+        ({"dtypes": ()}, "dtypes: wanted some of"),
+        ({"contract": "chunk-64"}, "contract 'chunk-64' is not known"),
+        ({"contract": 64}, "contract: wanted a preset name"),
+        ({"contract": {"bf16": "chunk64-bf16"}}, "contract: wanted one for each of the dtypes fp32, got bf16"),
+        ({"scale": "none"}, "scale: wanted one of argument, fixed, folded, got 'none'"),
+        ({"scale": "fixed"}, "scale='fixed', but the signature names scale"),
+        ({"padding": "garbage"}, "padding: wanted one of zero, undefined"),
+    ],
+)
+def test_a_wrong_declaration_names_the_option_and_the_choices(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(AdapterError) as caught:
+        kernel(**wrong)(plain)
+    assert said in str(caught.value)
+
+
+def test_a_signature_that_does_not_fit_is_refused() -> None:
+    def three(q: Any, k: Any, v: Any) -> None: ...
+
+    def more(q: Any, k: Any, v: Any, g: Any, beta: Any, *, chunk_size: int) -> None: ...
+
+    with pytest.raises(AdapterError, match=r"wanted a function of \(q, k, v, g, beta, \.\.\.\), got \(q, k, v\)"):
+        kernel()(three)
+    with pytest.raises(AdapterError, match="nothing to pass for chunk_size"):
+        kernel()(more)
+    with pytest.raises(AdapterError, match="scale='argument', but the signature does not name scale"):
+        kernel(scale="argument")(five)
+    with pytest.raises(AdapterError, match="layout thd always passes cu_seqlens"):
+        kernel(layout="thd", packing="cu_seqlens")(five)
+    with pytest.raises(AdapterError, match="no readable signature"):
+        kernel(name="builtin")(dict)
+    with pytest.raises(AdapterError, match="takes fp32, got 'bf16'"):
+        kernel()(plain).contract("bf16")

@@ -1,0 +1,60 @@
+"""Preset names say what is rounded where; a name that means nothing is refused with the grammar."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kdaverify.budgets.contract import ContractError, contract_from_name
+from kdaverify.budgets.formats import FORMATS, format_of
+
+FP32, BF16 = FORMATS["fp32"], FORMATS["bf16"]
+NAMES = (
+    "recurrent-fp32",
+    "recurrent-fp64",
+    "chunk64-fp64",
+    "chunk64-fp32",
+    "chunk64-tf32",
+    "chunk64-bf16",
+    "chunk64-fp16",
+    "chunk32-bf16",
+    "chunk128-bf16",
+    "chunk16-bf16-bf16carry",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_preset_is_named_as_it_was_asked_for(name: str) -> None:
+    assert contract_from_name(name).name == name
+
+
+@pytest.mark.parametrize("name", ["chunk-bf16", "chunk64", "chunk64-int8", "chunk0-fp32", "recurrent64-fp32", "chunk64-bf16-carry", ""])
+def test_a_name_that_means_nothing_is_refused(name: str) -> None:
+    with pytest.raises(ContractError, match="contract"):
+        contract_from_name(name)
+
+
+def test_what_is_stored_in_which_format() -> None:
+    contract = contract_from_name("chunk64-bf16")
+    assert [contract.storage(t, BF16).name for t in ("G", "S", "w", "R", "h", "o")] == ["fp32", "fp32", "bf16", "bf16", "bf16", "bf16"]
+    assert contract_from_name("chunk16-bf16-bf16carry").storage("S", BF16) is BF16
+    assert contract_from_name("recurrent-fp32").storage("u", BF16) is FP32
+    assert contract_from_name("recurrent-fp32").storage("o", BF16) is BF16
+    assert contract_from_name("chunk64-tf32").storage("w", FP32) is FP32
+
+
+@pytest.mark.parametrize(("name", "kept", "lost"), [("bf16", 1 + 2**-7, 1 + 2**-9), ("tf32", 1 + 2**-10, 1 + 2**-12), ("fp16", 1 + 2**-10, 1 + 2**-12)])
+def test_a_format_keeps_its_bits_and_no_more(name: str, kept: float, lost: float) -> None:
+    rounded = FORMATS[name].round(torch.tensor([kept, lost], dtype=torch.float32))
+    assert rounded.tolist() == [kept, 1.0]
+    assert rounded.dtype is torch.float32
+
+
+def test_rounding_to_a_wider_format_changes_nothing() -> None:
+    value = torch.tensor([1 + 2**-7], dtype=torch.bfloat16)
+    assert FP32.round(value) is value
+
+
+def test_a_dtype_that_is_not_judged_is_named() -> None:
+    with pytest.raises(TypeError, match="int32"):
+        format_of(torch.int32)

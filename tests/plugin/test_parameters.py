@@ -1,0 +1,70 @@
+"""Which tests there are: one for every implementation, format, regime and panel problem that a suite asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from kdaverify.problems import panel
+from kdaverify.problems.regimes import GATES
+
+Pytest = Callable[..., pytest.RunResult]
+Suite = Callable[..., None]
+
+
+def ids(result: pytest.RunResult) -> list[str]:
+    return [line.partition("::")[2] for line in result.outlines if "::" in line]
+
+
+def test_ids_carry_implementation_format_and_regime(suite: Suite, run: Pytest) -> None:
+    suite(forward="def test_forward(judge, dtype, gate): tell(judge)")
+    found = ids(run("--collect-only", "-q"))
+    assert found == [f"test_forward[port-{dtype}-{gate}]" for dtype in ("fp32", "bf16") for gate in GATES]
+
+
+def test_the_panel_is_a_parameter(suite: Suite, run: Pytest) -> None:
+    suite(panel="def test_panel(judge, named): tell(judge)")
+    found = ids(run("--collect-only", "-q"))
+    wanted = [f"test_panel[port-{dtype}-{entry.name}]" for dtype in ("fp32", "bf16") for entry in panel(dtype, "smoke")]
+    assert found == wanted
+
+
+def test_implementations_repeat_and_the_default_is_eager(suite: Suite, pytester: pytest.Pytester) -> None:
+    suite(forward="def test_forward(judge): tell(judge)")
+    plain = ("-p", "kdaverify.plugin", "--collect-only", "-q")
+    assert ids(pytester.runpytest_inprocess(*plain)) == ["test_forward[eager]"]
+    both = pytester.runpytest_inprocess(*plain, "--impl=eager", "--impl=port.py", "--impl=eager")
+    assert ids(both) == ["test_forward[eager]", "test_forward[port]"]
+
+
+def test_the_header_prints_profile_and_seed(suite: Suite, run: Pytest) -> None:
+    suite(forward="def test_forward(judge): tell(judge)")
+    run("--kda-seed=7").stdout.fnmatch_lines(["kdaverify: port.py, profile smoke, --kda-seed 7"])
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--impl=eagre"], "*--impl: no implementation named 'eagre'; did you mean eager*"),
+        (["--impl=absent.py"], "*--impl: absent.py: no such file*"),
+        (["--profile=huge"], "*--profile: no profile named 'huge'; known ones are smoke, acceptance, nightly*"),
+        (["--device=cuda"], "*--device: port runs on cpu, not on cuda*"),
+        (["--impl=port.py:port"], "*--impl: port.py and port.py:port are both named 'port'*"),
+        (["--kda-seed=-3"], "*--kda-seed*"),
+        (["--record=out.csv"], "*--record: record: wanted a file ending in .jsonl or .parquet*"),
+        (["--isolate"], "*unrecognized arguments: --isolate*"),
+    ],
+)
+def test_misuse_is_refused_before_anything_runs(suite: Suite, run: Pytest, words: list[str], complaint: str) -> None:
+    suite(forward="def test_forward(judge): tell(judge)")
+    result = run(*words)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([complaint])
+
+
+def test_a_test_that_asks_for_no_kernel_is_left_alone(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_plain(): pass")
+    result = pytester.runpytest_inprocess("-p", "kdaverify.plugin")
+    result.assert_outcomes(passed=1)
+    assert "decision" not in result.stdout.str()

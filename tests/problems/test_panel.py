@@ -1,0 +1,93 @@
+"""The panel is fixed, named, and asks what the fault catalogue needs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from itertools import pairwise
+from typing import TypeAlias
+
+import pytest
+
+from kdaverify.problems import DTYPES, PANEL, PROFILES, Problem, cost, panel
+
+SMOKE = [entry.problem for entry in panel("bf16", "smoke")]
+ACCEPTANCE = [entry.problem for entry in panel("bf16", "acceptance")]
+
+
+def test_names_are_distinct_and_reasons_name_faults() -> None:
+    assert len({entry.name for entry in PANEL}) == len(PANEL)
+    assert len({entry.problem.id for entry in PANEL}) == len(PANEL)
+    assert all(re.search(r"\([A-Z]{1,2}\d+(, [A-Z]{1,2}\d+)*\)$", entry.why) for entry in PANEL)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_larger_profile_asks_all_that_a_smaller_one_asks(dtype: str) -> None:
+    asked = [{entry.problem.id for entry in panel(dtype, profile)} for profile in PROFILES]
+    assert asked[0] < asked[1] < asked[2]
+    assert all(entry.problem.dtype == dtype for entry in panel(dtype, "nightly"))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_smoke_panel_is_cheap(dtype: str) -> None:
+    costs = [cost(entry.problem) for entry in panel(dtype, "smoke")]
+    assert max(costs) <= 0.2
+    assert sum(costs) <= 1.2
+
+
+@pytest.mark.parametrize("dtype", ["fp64", "fp32"])
+def test_no_problem_judged_in_balls_takes_more_than_seconds(dtype: str) -> None:
+    assert all(cost(entry.problem) <= 3 for entry in panel(dtype, "nightly"))
+
+
+def _lengths(problem: Problem) -> list[int]:
+    return [length for _, _, length in problem.spans]
+
+
+Asks: TypeAlias = Callable[[Problem], bool]
+
+SMOKE_ASKS: dict[str, Asks] = {
+    "asymmetric-state": lambda p: p.K != p.V and p.state == "asymmetric",
+    "one-token": lambda p: p.T == 1,
+    "short-tail": lambda p: 0 < p.T % 64 < 16 and p.state != "absent",
+    "three-chunks": lambda p: p.T > 192 and p.state == "absent",
+    "empty-ends": lambda p: _lengths(p)[0] == _lengths(p)[-1] == 0 and 0 in _lengths(p)[1:-1],
+    "padding": lambda p: sum(_lengths(p)) < p.B * p.T,
+    "grouped-heads": lambda p: p.HV == 3 * p.H,
+    "identical-keys": lambda p: p.key == "identical" and p.beta == "one" and p.gate == "slow",
+    "mixed-gates": lambda p: p.gate == "mixed",
+    "overwrite": lambda p: p.key == "one-hot" and p.beta == "one" and p.gate == "zero" and p.value == "powers-of-two",
+    "pure-decay": lambda p: p.beta == "zero" and p.state == "large",
+    "long-memory": lambda p: p.beta == "sparse" and p.T > 192,
+    "batch": lambda p: p.B > 1,
+}
+
+ACCEPTANCE_ASKS: dict[str, Asks] = {
+    "16-heads": lambda p: p.H == 16 and p.K == p.V == 128,
+    "32-heads": lambda p: p.H == 32 and p.K == p.V == 128,
+    "64-heads": lambda p: p.H == 64 and p.K == p.V == 128,
+    "96-heads": lambda p: p.H == 96 and p.K == p.V == 128,
+    "4096-tokens": lambda p: p.T == 4096,
+    "many-sequences": lambda p: p.N > 100,
+    "all-empty": lambda p: not any(_lengths(p)),
+    "consecutive-empties": lambda p: any(a == b == 0 for a, b in pairwise(_lengths(p))) and any(_lengths(p)),
+    "wide-group": lambda p: p.HV == 8 * p.H,
+}
+
+
+@pytest.mark.parametrize("asked", SMOKE_ASKS)
+def test_smoke_asks_what_cheap_tests_miss(asked: str) -> None:
+    assert any(SMOKE_ASKS[asked](problem) for problem in SMOKE)
+
+
+@pytest.mark.parametrize("asked", ACCEPTANCE_ASKS)
+def test_acceptance_asks_real_shapes(asked: str) -> None:
+    assert any(ACCEPTANCE_ASKS[asked](problem) for problem in ACCEPTANCE)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "profile", "said"), [("fp8", "smoke", "no dtype named 'fp8'"), ("fp32", "weekly", "no profile named 'weekly'")]
+)
+def test_an_unknown_dtype_or_profile_is_refused(dtype: str, profile: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        panel(dtype, profile)

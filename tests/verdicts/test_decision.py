@@ -1,0 +1,93 @@
+"""The decision table: what counts as evidence, what outweighs what, and the exit codes people script against."""
+
+from __future__ import annotations
+
+import pytest
+
+from kdaverify.checks.status import Status
+from kdaverify.verdicts.decision import Decision, Expected, Ruling, decide, heaviest
+from kdaverify.verdicts.verdict import Verdict
+from tests.rows import row
+
+EXPECTED = Expected("port", dtypes=("fp32", "bf16"), outputs=("o", "final_state"), properties=("forward", "resume"))
+FULL = [
+    row(property=name, dtype=dtype, output=output)
+    for name in EXPECTED.properties
+    for dtype in EXPECTED.dtypes
+    for output in EXPECTED.outputs
+]  # fmt: skip
+UNCERTIFIED = row(Status.ORACLE_UNCERTIFIED, case="kda-9")
+
+
+def ruled(verdicts: list[Verdict], *trouble: str, expected: Expected = EXPECTED) -> tuple[Ruling, int]:
+    ruling = decide(verdicts, expected, trouble=trouble).ruling
+    return ruling, ruling.exit_code
+
+
+def test_complete_evidence_is_accepted() -> None:
+    assert ruled(FULL) == (Ruling.ACCEPT, 0)
+
+
+@pytest.mark.parametrize("status", [status for status in Status if status.rejects and status is not Status.ORACLE_UNCERTIFIED])
+def test_one_rejecting_verdict_rejects_whatever_else_passed(status: Status) -> None:
+    assert ruled([*FULL, row(status)]) == (Ruling.REJECT, 1)
+
+
+def test_a_harness_exception_outweighs_a_rejection() -> None:
+    assert ruled([*FULL, row(Status.FAIL)], "test_forward: KeyError") == (Ruling.ERROR, 2)
+
+
+def test_all_skipped_is_no_evidence() -> None:
+    assert ruled([row(Status.SKIP, property=v.property, dtype=v.dtype, message="no device") for v in FULL]) == (Ruling.INSUFFICIENT, 3)
+
+
+def test_nothing_at_all_is_no_evidence() -> None:
+    assert ruled([]) == (Ruling.INSUFFICIENT, 3)
+    assert heaviest([]) is Ruling.INSUFFICIENT
+
+
+@pytest.mark.parametrize("lacking", [{"dtype": "bf16"}, {"output": "final_state"}, {"property": "resume"}])
+def test_a_format_an_output_or_a_property_without_a_pass_is_a_gap(lacking: dict[str, str]) -> None:
+    ((name, value),) = lacking.items()
+    skipped = [v.model_copy(update={"status": Status.SKIP}) if getattr(v, name) == value else v for v in FULL]
+    assert ruled(skipped) == (Ruling.INSUFFICIENT, 3)
+    assert value in decide(skipped, EXPECTED).reasons[0]
+
+
+def test_a_rejection_outweighs_a_gap() -> None:
+    assert ruled([*FULL[:1], row(Status.FAIL)]) == (Ruling.REJECT, 1)
+
+
+def test_a_case_without_a_certified_reference_neither_accepts_nor_rejects() -> None:
+    assert ruled([*FULL, UNCERTIFIED]) == (Ruling.INSUFFICIENT, 3)
+
+
+def test_what_an_implementation_declares_not_to_have_is_excused_and_said() -> None:
+    expected = Expected("port", EXPECTED.dtypes, EXPECTED.outputs, (*EXPECTED.properties, "packing"), {"packing": "packing='none'"})
+    decision = decide(FULL, expected)
+    assert decision.ruling is Ruling.ACCEPT
+    assert decision.reasons == ("not asked of it: packing (packing='none')",)
+
+
+def test_reasons_come_heaviest_and_most_frequent_first() -> None:
+    verdicts = [*FULL, row(Status.NONFINITE, property="resume"), row(Status.FAIL), row(Status.FAIL, case="kda-1"), UNCERTIFIED]
+    reasons = decide(verdicts, EXPECTED, trouble=["the harness broke"]).reasons
+    assert [reason.split(":")[0] for reason in reasons] == [
+        "the harness broke",
+        "forward fp32 FAIL",
+        "resume fp32 NONFINITE",
+        "1 case without a certified reference value",
+    ]
+
+
+def test_outputs_of_one_problem_are_one_case_and_skipped_cases_are_counted_apart() -> None:
+    rows = [row(output="o"), row(output="final_state"), row(case="kda-1"), row(detail={"cut": 3}), row(Status.SKIP, case="kda-2")]
+    decision = decide(rows, EXPECTED)
+    assert (decision.cases, decision.skipped) == (3, 1)
+
+
+def test_a_session_is_ruled_by_its_heaviest_decision() -> None:
+    decisions = [Decision("port", ruling, (), ()) for ruling in Ruling]
+    assert heaviest(decisions) is Ruling.ERROR
+    assert heaviest(d for d in decisions if d.ruling is not Ruling.ERROR) is Ruling.REJECT
+    assert heaviest(d for d in decisions if d.ruling in (Ruling.ACCEPT, Ruling.INSUFFICIENT)) is Ruling.INSUFFICIENT
