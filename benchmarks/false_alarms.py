@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter, defaultdict
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from torch import Tensor
 from kdaverify.adapters import find
 from kdaverify.budgets.contract import Contract, contract_from_name
 from kdaverify.budgets.emulate import Emulator
-from kdaverify.budgets.family import family
+from kdaverify.budgets.family import emulate, family
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import OUTPUTS, Standard, standard
 from kdaverify.checks.compare import compare
@@ -77,17 +78,17 @@ def judge(problem: Problem) -> list[Row]:
 
 def contenders(problem: Problem, preset: str, shipped: str | None) -> list[Row]:
     inputs, io, contract = problem.inputs(), FORMATS[problem.dtype], contract_from_name(preset)
-    members = family(contract, io)
-    held = standard(inputs, contract, io)
+    emulation = emulate(inputs, contract, io)
+    held = standard(inputs, contract, io, emulation)
     outsider = backward(contract, problem.dtype)
     rows = [(f"{preset}, {outsider.name}", worst(outsider.run(inputs), held, inputs))]
     if shipped is not None:
         output = find(shipped).forward(inputs)
         rows.append((shipped, worst((output.o, output.final_state), held, inputs)))
-        for left_out in (member for member in members if member.contract == contract):
-            others = tuple(member for member in members if member is not left_out)
-            held = standard(inputs, contract, io, members=others)
-            rows.append((f"{preset}, left out: {left_out.name}", worst(left_out.run(inputs), held, inputs)))
+        for left_out in (member.name for member in family(contract, io) if member.contract == contract):
+            others = {name: run for name, run in emulation.rounded.items() if name != left_out}
+            held = standard(inputs, contract, io, replace(emulation, rounded=others))
+            rows.append((f"{preset}, left out: {left_out}", worst(emulation.rounded[left_out], held, inputs)))
     return [(name, problem.dtype, ratio, problem.to_json()) for name, ratio in rows]
 
 

@@ -98,6 +98,11 @@ class Inputs:
             return self.initial_state
         return self.g.new_zeros(self.N, self.HV, self.K, self.V)
 
+    def span(self, first: int, end: int, initial_state: Tensor | None) -> Inputs:
+        """The call on tokens [first, end) of this one, as dense sequences starting from `initial_state`."""
+        cut = {name: getattr(self, name)[:, first:end].contiguous() for name in ("q", "k", "v", "g", "beta")}
+        return replace(self, **cut, initial_state=initial_state, cu_seqlens=None)
+
     def to(self, dtype: torch.dtype) -> Inputs:
         """The same call with every floating tensor cast to `dtype` (exact when widening)."""
         cast = {name: getattr(self, name).to(dtype) for name in ("q", "k", "v", "g", "beta")}

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.formats import Format
+from kdaverify.budgets.parts import Outputs, run_in_parts
 from oracles.arithmetic import Arithmetic
 from oracles.chunk import STAGES, Chunk, Stages, chunk
 from oracles.inputs import Inputs
@@ -32,8 +33,11 @@ class Emulator:
     exp: Callable[[Tensor], Tensor] = torch.exp
     stages: Stages = STAGES
 
-    def run(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """o [B, T, HV, V] and S_T [N, HV, K, V] as float64 tensors holding the formats this kernel stores."""
+    def run(self, inputs: Inputs, cuts: tuple[int, ...] = ()) -> Outputs:
+        """o [B, T, HV, V] and S_T [N, HV, K, V] as float64 tensors holding the formats this kernel stores, resumed at `cuts`."""
+        return run_in_parts(self._run, inputs, cuts)
+
+    def _run(self, inputs: Inputs) -> Outputs:
         arithmetic = Arithmetic(self._store, self.dot, self.exp)
         work = self.contract.work
         if self.contract.form == "recurrent":

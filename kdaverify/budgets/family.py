@@ -2,13 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+
+import torch
 
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import RESIDUAL, ROWWISE, Emulator, exp_base_2, rounded_operands, sequential
 from kdaverify.budgets.formats import Format
+from kdaverify.budgets.noise import Noise
+from kdaverify.budgets.parts import Outputs
+from oracles.inputs import Inputs
 
 SMALLEST_CHUNK = 16
+
+
+class ContractOverflow(Exception):
+    """No legal kernel of the contract keeps this problem finite: nothing can be concluded from it."""
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """What the family made of one problem.
+
+    Args:
+        rounded: (o, S_T) of every member that stays finite, by its name.
+        drawn: (o, S_T) of every draw of the noise.
+    """
+
+    rounded: dict[str, Outputs]
+    drawn: list[Outputs]
+
+
+def emulate(inputs: Inputs, contract: Contract, io: Format, *, cuts: tuple[int, ...] = ()) -> Emulation:
+    """Runs the family and the noise on one problem.
+
+    Args:
+        inputs: what the kernel receives.
+        contract: what it declares.
+        io: format of q, k, v and o.
+        cuts: tokens at which the run is cut and resumed from its stored state.
+    Raises:
+        ContractOverflow: every member overflows on these inputs.
+    """
+    runs = {member.name: member.run(inputs, cuts) for member in family(contract, io)}
+    finite = {name: run for name, run in runs.items() if all(bool(torch.isfinite(output).all()) for output in run)}
+    if not finite:
+        raise ContractOverflow(f"every emulated kernel of {contract.name} overflows on this problem; choose milder values")
+    return Emulation(finite, Noise(contract, io).run(inputs, cuts))
 
 
 def family(contract: Contract, io: Format) -> tuple[Emulator, ...]:

@@ -17,12 +17,15 @@ from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.formats import FORMATS, Format
+from kdaverify.budgets.parts import Outputs, run_in_parts
 from oracles.arithmetic import Arithmetic
-from oracles.chunk import chunk
+from oracles.chunk import STAGES, Chunk, Stage, chunk
 from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
 
 DRAWS = 8
+# Below this exponent fp32 has underflowed.
+DEEPEST = 104.0
 # Half a spacing over the value, averaged over the values of one binade, in units of roundoff: 1 at its foot, 1/2 at its top.
 MEAN_UNIT = 0.72
 # float64 rounds the draw away unless it exceeds half a spacing: this size moves one value in four by a whole one, the same rms.
@@ -42,30 +45,60 @@ class Noise:
     contract: Contract
     io: Format
 
-    def run(self, inputs: Inputs) -> list[tuple[Tensor, Tensor]]:
-        """DRAWS independent (o, S_T), float64, from one batched run; the same on every call."""
+    def run(self, inputs: Inputs, cuts: tuple[int, ...] = ()) -> list[Outputs]:
+        """DRAWS independent (o, S_T), float64, from one batched run resumed at `cuts`; the same on every call."""
         rng = torch.Generator().manual_seed(SEED)
+        o, final = run_in_parts(lambda part: self._run(part, rng), _repeat(inputs, DRAWS), cuts)
+        return list(zip(_split_tokens(o, inputs), final.unflatten(0, (DRAWS, inputs.N)), strict=True))
+
+    def _run(self, inputs: Inputs, rng: torch.Generator) -> Outputs:
+        narrow = self.contract.operands.precision < self.contract.accumulate.precision
+        arithmetic = self._narrow(rng) if narrow else self._wide(rng)
+        # Beside 16-bit storage the sums' own roundings are nothing: they may fall as they do in the working type.
+        dtype = self.contract.work if narrow else torch.float64
+        if self.contract.form == "recurrent":
+            o, final = recurrence(inputs, dtype=dtype, arithmetic=arithmetic)
+        else:
+            stages = STAGES if narrow else replace(STAGES, cumsum=self._running_cumsum(rng))
+            o, final = chunk(inputs, chunk_size=self.contract.chunk_size, dtype=dtype, arithmetic=arithmetic, stages=stages)
+        return o.double(), final.double()
+
+    def _narrow(self, rng: torch.Generator) -> Arithmetic:
+        """Every tensor stored in fewer bits than it is computed in takes a draw."""
+
+        def store(name: str, tensor: Tensor) -> Tensor:
+            storage = self.contract.storage(name, self.io)
+            return tensor if storage is self.contract.accumulate else _disturb(tensor, storage, rng)
+
+        def dot(a: Tensor, b: Tensor) -> Tensor:
+            return _disturb(a, self.contract.operands, rng) @ _disturb(b, self.contract.operands, rng)
+
+        # TF32 is a format of operands alone: nothing is stored in it.
+        return Arithmetic(store=store, dot=dot if self.contract.operands.name == "tf32" else torch.matmul)
+
+    def _wide(self, rng: torch.Generator) -> Arithmetic:
+        """Every store, dot product and exponential takes a draw, in float64."""
         accumulate = self.contract.accumulate
-
-        def disturb(tensor: Tensor, fmt: Format) -> Tensor:
-            return _disturb(tensor, fmt, rng)
-
-        arithmetic = Arithmetic(
-            store=lambda name, tensor: disturb(tensor, self.contract.storage(name, self.io)),
+        return Arithmetic(
+            store=lambda name, tensor: _disturb(tensor, self.contract.storage(name, self.io), rng),
             dot=lambda a, b: _dot(a, b, accumulate, rng),
             exp=lambda x: _exp(x, accumulate, rng),
         )
-        copies = _repeat(inputs, DRAWS)
-        if self.contract.form == "recurrent":
-            o, final = recurrence(copies, arithmetic=arithmetic)
-        else:
-            o, final = chunk(copies, chunk_size=self.contract.chunk_size, arithmetic=arithmetic)
-        return list(zip(_split_tokens(o, inputs), final.unflatten(0, (DRAWS, inputs.N)), strict=True))
+
+    def _running_cumsum(self, rng: torch.Generator) -> Stage:
+        """Every partial sum is rounded, and each rounding stays in all later ones."""
+
+        def cumsum(c: Chunk) -> None:
+            STAGES.cumsum(c)
+            c.G = c.G + (_disturb(c.G, self.contract.accumulate, rng) - c.G).cumsum(-2)
+
+        return cumsum
 
 
 def _disturb(tensor: Tensor, fmt: Format, rng: torch.Generator) -> Tensor:
     """Moves every element that `fmt` cannot hold by a relative draw of the size of rounding to nearest; the others stay."""
-    return torch.where(_holds(fmt, tensor), tensor, tensor + tensor * _draw(tensor, fmt, rng))
+    moved = torch.addcmul(tensor, tensor, _draw(tensor, fmt, rng).to(tensor.dtype))
+    return torch.where(_holds(fmt, tensor), tensor, moved)
 
 
 def _dot(a: Tensor, b: Tensor, fmt: Format, rng: torch.Generator) -> Tensor:
@@ -83,14 +116,14 @@ def _holds(fmt: Format, tensor: Tensor) -> Tensor:
 
 def _exp(x: Tensor, fmt: Format, rng: torch.Generator) -> Tensor:
     """exp with its argument and its result rounded: a relative error of (|x| + 1) units; exp 0 is exact."""
-    units = torch.where((x == 0) | x.isinf(), 0.0, x.abs() + 1)
     decay = x.exp()
-    return decay + decay * units * _draw(x, fmt, rng)
+    units = _draw(x, fmt, rng) * (1 - x.clamp(min=-DEEPEST))
+    return decay.addcmul_(decay, units.masked_fill_(x == 0, 0.0))
 
 
 def _draw(like: Tensor, fmt: Format, rng: torch.Generator) -> Tensor:
-    size = FLOAT64_UNIT if fmt.name == "fp64" else MEAN_UNIT
-    return (torch.rand(like.shape, generator=rng, dtype=like.dtype) - 0.5) * (2 * size * fmt.unit)
+    size = 2 * fmt.unit * (FLOAT64_UNIT if fmt.name == "fp64" else MEAN_UNIT)
+    return torch.rand(like.shape, generator=rng).sub_(0.5).mul_(size)
 
 
 def _repeat(inputs: Inputs, times: int) -> Inputs:

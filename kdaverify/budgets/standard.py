@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from kdaverify.budgets.budget import Budget, budget
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.emulate import Emulator
-from kdaverify.budgets.family import family
+from kdaverify.budgets.family import Emulation
 from kdaverify.budgets.formats import Format
-from kdaverify.budgets.noise import Noise
 from kdaverify.budgets.statistics import statistics
 from oracles.cache import AnswerCache, default_folder
 from oracles.certified import certify
@@ -27,10 +24,6 @@ ORACLE_SHARE = 2.0**-20
 FLOAT64_ORACLE_PRECISION = 11
 
 
-class ContractOverflow(Exception):
-    """No legal kernel of the contract keeps this problem finite: nothing can be concluded from it."""
-
-
 @dataclass(frozen=True)
 class Standard:
     """The exact outputs of a problem and what a kernel under the contract may miss them by."""
@@ -43,8 +36,8 @@ class Standard:
         return _output(self.truth, output)
 
 
-def standard(inputs: Inputs, contract: Contract, io: Format, *, members: tuple[Emulator, ...] | None = None) -> Standard:
-    """Runs the family and an oracle sharp enough to judge by it.
+def standard(inputs: Inputs, contract: Contract, io: Format, emulation: Emulation) -> Standard:
+    """Truth sharp enough to judge by, and the budgets it gives.
 
     The oracle is the float64 recurrence where its proven radius is at most 2^-20 of every allowance, certified balls otherwise.
 
@@ -52,23 +45,18 @@ def standard(inputs: Inputs, contract: Contract, io: Format, *, members: tuple[E
         inputs: what the kernel receives.
         contract: what it declares.
         io: format of q, k, v and o.
-        members: the legal kernels; the family of the contract by default.
+        emulation: what the family of the contract made of these inputs.
     Raises:
-        ContractOverflow: every family member overflows on these inputs.
         UncertifiedError: no precision within the ceiling makes the oracle sharp enough.
     """
-    drawn = Noise(contract, io).run(inputs)
-    outputs = [run for run in (member.run(inputs) for member in members or family(contract, io)) if all(_finite(t) for t in run)]
-    if not outputs:
-        raise ContractOverflow(f"every emulated kernel of {contract.name} overflows on this problem; choose milder values")
     formats = {"o": io, "final_state": contract.carry}
 
     def budgets(truth: Answer) -> dict[str, Budget]:
         return {
             name: budget(
                 _output(truth, name),
-                [run[i] for run in outputs],
-                [run[i] for run in drawn],
+                [run[i] for run in emulation.rounded.values()],
+                [run[i] for run in emulation.drawn],
                 io=formats[name],
                 unit=max(contract.operands.unit, formats[name].unit),
                 moved=truth.final_state.high - inputs.state.double() if name == "final_state" else None,
@@ -87,10 +75,6 @@ def standard(inputs: Inputs, contract: Contract, io: Format, *, members: tuple[E
 
 def _output(truth: Answer, name: str) -> Enclosure:
     return truth.o if name == "o" else truth.final_state
-
-
-def _finite(tensor: Tensor) -> bool:
-    return bool(torch.isfinite(tensor).all())
 
 
 def _is_sharp(truth: Enclosure, allowed: Budget, io: Format) -> bool:

@@ -9,7 +9,6 @@ import torch
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.execute import execute
 from kdaverify.checks.outcome import Outcome, outcomes
-from kdaverify.checks.resume import tokens
 from kdaverify.problems import Problem
 
 
@@ -31,6 +30,6 @@ def causality(adapter: Adapter, problem: Problem, *, cut: int) -> list[Outcome]:
     spoilt = replace(own, **joined)
     return outcomes(
         adapter,
-        tokens(own, 0, cut, own.initial_state),
+        own.span(0, cut, own.initial_state),
         lambda: {"o": execute(adapter, spoilt, ("o",)).outputs["o"][:, :cut]},
     )

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.budgets.family import ContractOverflow, emulate
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.standard import ContractOverflow, standard
+from kdaverify.budgets.standard import standard
 from kdaverify.checks.compare import Comparison, compare
 from kdaverify.checks.execute import Misbehaviour, dtype_name
 from kdaverify.checks.status import Status
@@ -40,13 +41,14 @@ def skipped(reason: str) -> list[Outcome]:
     return [Outcome("call", Status.SKIP, reason)]
 
 
-def outcomes(adapter: Adapter, inputs: Inputs, produce: Callable[[], dict[str, Tensor]]) -> list[Outcome]:
+def outcomes(adapter: Adapter, inputs: Inputs, produce: Callable[[], dict[str, Tensor]], *, cuts: tuple[int, ...] = ()) -> list[Outcome]:
     """Judges what `produce` returns as outputs of `inputs`.
 
     Args:
         adapter: the implementation; its contract sets the budget and `received` what the oracle sees.
         inputs: the call that the produced outputs answer, however they were obtained (in one run, in parts, one by one).
         produce: runs the kernel; returns the exposed outputs by name; may raise Misbehaviour.
+        cuts: where `produce` cut the run, so that the legal kernels are cut there too.
     """
     try:
         produced = produce()
@@ -55,7 +57,8 @@ def outcomes(adapter: Adapter, inputs: Inputs, produce: Callable[[], dict[str, T
     dtype = dtype_name(inputs)
     received = adapter.received(inputs)
     try:
-        held = standard(received, adapter.contract(dtype), FORMATS[dtype])
+        contract, io = adapter.contract(dtype), FORMATS[dtype]
+        held = standard(received, contract, io, emulate(received, contract, io, cuts=cuts))
     except ContractOverflow as reason:
         return skipped(str(reason))
     except UncertifiedError as reason:

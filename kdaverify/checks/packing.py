@@ -11,7 +11,6 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.execute import execute
 from kdaverify.checks.outcome import Outcome, outcomes, skipped
-from kdaverify.checks.resume import tokens
 from kdaverify.problems import Problem
 from oracles.inputs import Inputs
 
@@ -49,7 +48,7 @@ def _alone(adapter: Adapter, inputs: Inputs, exposed: tuple[str, ...]) -> dict[s
         if not length:
             states.append(inputs.state[n : n + 1])
             continue
-        run = execute(adapter, tokens(inputs, first, first + length, initial), exposed)
+        run = execute(adapter, inputs.span(first, first + length, initial), exposed)
         o[:, first : first + length] = run.outputs["o"]
         states.extend(run.outputs[name] for name in exposed if name == "final_state")
     return {"o": o, "final_state": torch.cat(states)} if "final_state" in exposed else {"o": o}

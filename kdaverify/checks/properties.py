@@ -1,4 +1,4 @@
-"""The properties a suite can ask for, by name, so that a verdict can be replayed."""
+"""What every suite asks of a problem, by the suite's name, so that a verdict can be replayed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from kdaverify.problems import Problem
 
 PROPERTIES: Mapping[str, Callable[..., list[Outcome]]] = {
     "forward": forward,
+    "panel": forward,
+    "state": forward,
+    "extreme_gates": forward,
     "resume": resume,
     "packing": packing,
     "causality": causality,

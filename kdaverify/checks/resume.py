@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -36,12 +35,13 @@ def resume(adapter: Adapter, problem: Problem, *, cut: int, way: Way = "chunk-ch
         raise ValueError(f"resume: wanted a dense problem longer than the cut, got {problem.describe()} cut at {cut}")
     if "final_state" not in adapter.exposes(problem):
         return skipped("it does not expose the final state, so a run cannot be resumed")
-    inputs = problem.inputs()
-    for part in _parts(problem.T, cut, way):
-        reason = adapter.supports(problem.replace(T=part[1] - part[0], state="random"))
+    inputs, parts = problem.inputs(), _parts(problem.T, cut, way)
+    for first, end, _ in parts:
+        reason = adapter.supports(problem.replace(T=end - first, state="random"))
         if reason:
             return skipped(reason)
-    return outcomes(adapter, inputs, lambda: _run(adapter, inputs, _parts(problem.T, cut, way)))
+    cuts = tuple(first for first, _, _ in parts[1:])
+    return outcomes(adapter, inputs, lambda: _run(adapter, inputs, parts), cuts=cuts)
 
 
 def _parts(T: int, cut: int, way: Way) -> list[tuple[int, int, Entry]]:
@@ -57,15 +57,10 @@ def _parts(T: int, cut: int, way: Way) -> list[tuple[int, int, Entry]]:
 def _run(adapter: Adapter, inputs: Inputs, parts: list[tuple[int, int, Entry]]) -> dict[str, Tensor]:
     state, pieces = inputs.initial_state, list[Tensor]()
     for first, end, entry in parts:
-        call = tokens(inputs, first, end, state)
+        call = inputs.span(first, end, state)
         run = execute(adapter, call, ("o", "final_state"), entry=adapter.step if entry == "step" else None)
         pieces.append(run.outputs["o"])
         state = run.outputs["final_state"]
     assert state is not None  # there is at least one part
     return {"o": torch.cat(pieces, dim=1), "final_state": state}
 
-
-def tokens(inputs: Inputs, first: int, end: int, state: Tensor | None) -> Inputs:
-    """The call on tokens [first, end) of a dense one, starting from `state`."""
-    cut = {name: getattr(inputs, name)[:, first:end].contiguous() for name in ("q", "k", "v", "g", "beta")}
-    return replace(inputs, **cut, initial_state=state, cu_seqlens=None)

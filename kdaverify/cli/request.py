@@ -37,6 +37,7 @@ class Request(BaseModel):
             "-pno:terminal",
             "-pno:cacheprovider",
             f"--numprocesses={self.workers}",
+            "--dist=worksteal",
             *(f"--impl={impl}" for impl in self.impls),
             f"--profile={self.profile}",
             f"--record={self.record}",

@@ -63,8 +63,9 @@ def _refuse(complaint: str) -> int:
 
 def _conclude(config: pytest.Config, request: Request, console: Console, ended: int) -> int:
     decisions = decisions_of(config)
-    for traceback in session_of(config).tracebacks[:MOST_TRACEBACKS]:
-        console.print(Text(traceback, style="magenta"))
+    tracebacks = {trouble.message: trouble.traceback for trouble in reversed(session_of(config).trouble)}
+    for message in list(dict.fromkeys(trouble.message for trouble in session_of(config).trouble))[:MOST_TRACEBACKS]:
+        console.print(Text(tracebacks[message], style="magenta"))
     show(console, decisions, record=request.record)
     ruling = _ruling(decisions, ended, console)
     console.print(Text(f"decision: {ruling.upper()} (exit code {ruling.exit_code})", style="bold"))

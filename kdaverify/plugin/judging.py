@@ -57,6 +57,14 @@ def judge(request: pytest.FixtureRequest, kernel: Adapter) -> Judge:
     return Judge(kernel, item.stash[_VERDICTS].append, property_of(item), spec=subject.spec, seed=seed)
 
 
+@pytest.fixture
+def max_cost(request: pytest.FixtureRequest) -> float:
+    """The largest cost of a problem that this profile draws."""
+    from kdaverify.problems.profiles import cost_of
+
+    return cost_of(request.config.option.profile)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
     """Hangs the verdicts on the report that closes the judging, which pytest-xdist carries to the controller."""
@@ -73,7 +81,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         "implementation": subject.adapter.name,
         "property": property_of(item),
         "verdicts": [verdict.model_dump_json() for verdict in verdicts],
-        "broken": report.failed and rejection is None,
+        "broken": "" if call.excinfo is None or rejection is not None or not report.failed else _in_short(call.excinfo.value),
     }
     return report
 
@@ -92,6 +100,11 @@ def _rejection(error: BaseException) -> str | None:
         known = [message for message in messages if message is not None]
         return "not repeatable: the same call failed once and passed once\n" + "\n".join(known) if len(known) == len(messages) else None
     return None
+
+
+def _in_short(error: BaseException) -> str:
+    first = str(error).partition("\n")[0]
+    return f"{type(error).__name__}: {first}"
 
 
 def _misfit(config: pytest.Config, subject: Subject) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -21,6 +21,23 @@ if TYPE_CHECKING:
 _SESSION = pytest.StashKey["Session"]()
 
 
+@dataclass(frozen=True)
+class Trouble:
+    """Something that went wrong in the harness.
+
+    Args:
+        implementation: the one being judged; "" where that is not known.
+        test: node id.
+        message: in one line.
+        traceback: in full.
+    """
+
+    implementation: str
+    test: str
+    message: str
+    traceback: str
+
+
 @dataclass
 class Session:
     """What has arrived so far.
@@ -29,15 +46,13 @@ class Session:
         writer: the record, if one is kept.
         rows: verdicts with the test they came from and their place in it, which is how they are ordered in the end.
         asked: properties asked of every implementation.
-        trouble: what went wrong in the harness, with the implementation it was judging ("" where that is not known).
-        tracebacks: of the same, in full.
+        trouble: what went wrong in the harness, in the order it did.
     """
 
     writer: RecordWriter | None = None
     rows: list[tuple[str, int, Verdict]] = field(default_factory=list[tuple[str, int, Verdict]])
     asked: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
-    trouble: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    tracebacks: list[str] = field(default_factory=list[str])
+    trouble: list[Trouble] = field(default_factory=list["Trouble"])
 
     def take(self, nodeid: str, part: dict[str, Any]) -> None:
         self.asked.setdefault(part["implementation"], set()).add(part["property"])
@@ -46,10 +61,6 @@ class Session:
             self.rows.append((nodeid, place, verdict))
             if self.writer is not None:
                 self.writer.append(verdict)
-
-    def broke(self, nodeid: str, longrepr: str, implementation: str = "") -> None:
-        self.trouble.append((implementation, f"{nodeid}: {_last_line(longrepr)}"))
-        self.tracebacks.append(f"{nodeid}\n{longrepr}")
 
     def ordered(self) -> list[Verdict]:
         """By test and place in it: the same for any number of workers and any order of tests."""
@@ -61,7 +72,7 @@ class Session:
             decide(
                 [verdict for verdict in verdicts if verdict.implementation == subject.adapter.name],
                 _expected(subject, self.asked.get(subject.adapter.name, set()), profile),
-                trouble=[text for name, text in self.trouble if name in ("", subject.adapter.name)],
+                trouble=_told([trouble for trouble in self.trouble if trouble.implementation in ("", subject.adapter.name)]),
             )
             for subject in judged
         ]
@@ -95,12 +106,14 @@ class _Receiver:
         part = getattr(report, "kdaverify", None)
         if part is not None:
             self.session.take(report.nodeid, part)
-        if report.failed and (part is None or part["broken"]):
-            self.session.broke(report.nodeid, report.longreprtext, part["implementation"] if part else "")
+        if report.failed and part is None:
+            self.session.trouble.append(Trouble("", report.nodeid, _last_line(report.longreprtext), report.longreprtext))
+        elif report.failed and part is not None and part["broken"]:
+            self.session.trouble.append(Trouble(part["implementation"], report.nodeid, part["broken"], report.longreprtext))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self.session.broke(report.nodeid, report.longreprtext)
+            self.session.trouble.append(Trouble("", report.nodeid, _last_line(report.longreprtext), report.longreprtext))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -138,6 +151,14 @@ def _last_page(terminalreporter: pytest.TerminalReporter, config: pytest.Config)
 
 def _is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
+
+
+def _told(troubles: Sequence[Trouble]) -> list[str]:
+    """One sentence for every message, however many tests it struck."""
+    tests: dict[str, list[str]] = {}
+    for trouble in troubles:
+        tests.setdefault(trouble.message, []).append(trouble.test)
+    return [f"{message}, in {struck[0]}{f' and {len(struck) - 1} more' if len(struck) > 1 else ''}" for message, struck in tests.items()]
 
 
 def _last_line(longrepr: str) -> str:

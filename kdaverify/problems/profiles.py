@@ -15,7 +15,7 @@ Profile: TypeAlias = Literal["smoke", "acceptance", "nightly"]
 PROFILES: tuple[Profile, ...] = get_args(Profile)
 
 # The first example is always the simplest problem, so smoke draws three.
-_EXAMPLES = {"smoke": 4, "acceptance": 25, "nightly": 150}
+_EXAMPLES = {"smoke": 3, "acceptance": 25, "nightly": 150}
 
 # Shrinking asks a failing kernel some 50 new shapes: minutes that smoke does not have where each shape compiles.
 # Explaining would add dozens more; targeting needs Hypothesis' own backend.
@@ -26,6 +26,20 @@ _PHASES = {
 }
 
 _SUPPRESSED = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
+
+
+# Largest `cost` of a drawn problem, in seconds: smoke judges some 450 of them within a minute.
+_COST = {"smoke": 0.1, "acceptance": 0.3, "nightly": 1.2}
+
+
+def cost_of(profile: str) -> float:
+    """The largest `cost` a drawn problem of a profile may have.
+
+    Raises:
+        ValueError: no such profile.
+    """
+    check_profile(profile)
+    return _COST[profile]
 
 
 def check_profile(profile: str) -> None:
@@ -39,7 +53,7 @@ def check_profile(profile: str) -> None:
 
 
 def settings_for(profile: str) -> settings:
-    """Hypothesis settings of a profile: 4, 25 or 150 examples a test; smoke does not shrink, nightly alone remembers failures.
+    """Hypothesis settings of a profile: 3, 25 or 150 examples a test; smoke does not shrink, nightly alone remembers failures.
 
     Raises:
         ValueError: no such profile.

@@ -6,22 +6,22 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+# Lines in a log that is no terminal: enough to see that it lives.
+LOG_LINES = 4
 
 
 class ProgressBar:
-    """A bar on a terminal; nothing where there is none."""
+    """A bar on a terminal; a line now and then where there is none."""
 
     def __init__(self, console: Console) -> None:
-        columns = (
-            TextColumn("judging"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[failed]} failing"),
-            TimeElapsedColumn(),
-        )
-        self._progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task: TaskID | None = None
+        self._console = console
+        failing = TextColumn("{task.fields[failing]} failing")
+        columns = (TextColumn("judging"), BarColumn(), MofNCompleteColumn(), failing, TimeElapsedColumn())
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task("judging", total=None, failing=0)
+        self._total, self._done = 0, 0
         self._failed: set[str] = set()
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -35,13 +35,20 @@ class ProgressBar:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self._failed.add(report.nodeid)
-        if self._task is not None:
-            self._progress.update(self._task, advance=int(report.when == "teardown"), failed=len(self._failed))
+        if report.when == "teardown":
+            self._done += 1
+            self._tell()
 
     def pytest_sessionfinish(self) -> None:
-        self._progress.stop()
+        self._bar.stop()
 
     def _begin(self, total: int) -> None:
-        if self._task is None:
-            self._task = self._progress.add_task("judging", total=total, failed=0)
-            self._progress.start()
+        """Every worker collects the same tests; the first to say how many starts the clock."""
+        if not self._total and total:
+            self._total = total
+            self._bar.start()
+
+    def _tell(self) -> None:
+        self._bar.update(self._task, total=self._total, completed=self._done, failing=len(self._failed))
+        if not self._console.is_terminal and self._done % max(1, self._total // LOG_LINES) == 0:
+            self._console.print(f"{self._done} of {self._total} tests judged, {len(self._failed)} failing", highlight=False)

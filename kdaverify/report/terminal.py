@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from itertools import groupby
+from math import prod
 from pathlib import Path
 
 from rich.console import Console
@@ -86,9 +88,15 @@ def _kind(group: Sequence[Verdict]) -> str:
     return f"{group[0].property} {group[0].output} {group[0].status}"
 
 
+def _size(verdict: Verdict) -> int:
+    """How much there is to look at in a problem."""
+    sizes = json.loads(verdict.problem) if verdict.problem else {}
+    return prod(sizes.get(axis, 1) for axis in ("B", "T", "HV", "K", "V"))
+
+
 def _show_failure(console: Console, group: Sequence[Verdict]) -> None:
     """The smallest of a kind: what is wrong, where, how badly, how to replay it."""
-    shown = min(group, key=lambda verdict: len(verdict.problem))
+    shown = min(group, key=_size)
     dtypes = ", ".join(sorted({verdict.dtype for verdict in group}))
     times = "once" if len(group) == 1 else f"{len(group)} times"
     console.print(Text(f"{shown.implementation}: {_kind(group)} in {dtypes}, {times}", style="bold red"))

@@ -11,6 +11,6 @@ from kdaverify.verdicts.judge import Judge
 
 
 @given(data=st.data())
-def test_causality(judge: Judge, dtype: str, data: st.DataObject) -> None:
-    problem = data.draw(problems(dtype=dtype, packed=False).filter(lambda p: p.T > 1))
+def test_causality(judge: Judge, dtype: str, max_cost: float, data: st.DataObject) -> None:
+    problem = data.draw(problems(dtype=dtype, packed=False, max_cost=max_cost).filter(lambda p: p.T > 1))
     judge(problem, cut=data.draw(st.sampled_from([c for c in CUTS if c < problem.T])))

@@ -10,5 +10,5 @@ from kdaverify.verdicts.judge import Judge
 
 
 @given(data=st.data())
-def test_forward(judge: Judge, dtype: str, gate: str, data: st.DataObject) -> None:
-    judge(data.draw(problems(dtype=dtype, gate=gate, packed=False)))
+def test_forward(judge: Judge, dtype: str, gate: str, max_cost: float, data: st.DataObject) -> None:
+    judge(data.draw(problems(dtype=dtype, gate=gate, packed=False, max_cost=max_cost)))

@@ -13,5 +13,5 @@ from kdaverify.verdicts.judge import Judge
 
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
 @given(data=st.data())
-def test_packing(judge: Judge, dtype: str, arrangement: str, data: st.DataObject) -> None:
-    judge(data.draw(problems(dtype=dtype, packed=True)), arrangement=arrangement)
+def test_packing(judge: Judge, dtype: str, arrangement: str, max_cost: float, data: st.DataObject) -> None:
+    judge(data.draw(problems(dtype=dtype, packed=True, max_cost=max_cost)), arrangement=arrangement)

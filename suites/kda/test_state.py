@@ -12,5 +12,5 @@ from kdaverify.verdicts.judge import Judge
 
 @pytest.mark.parametrize("state", ["absent", "zero", "large", "asymmetric"])
 @given(data=st.data())
-def test_state(judge: Judge, dtype: str, state: str, data: st.DataObject) -> None:
-    judge(data.draw(problems(dtype=dtype, state=state, packed=False)))
+def test_state(judge: Judge, dtype: str, state: str, max_cost: float, data: st.DataObject) -> None:
+    judge(data.draw(problems(dtype=dtype, state=state, packed=False, max_cost=max_cost)))

@@ -7,19 +7,25 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kdaverify.budgets.budget import Budget, budget, small_sample
-from kdaverify.budgets.contract import contract_from_name
-from kdaverify.budgets.emulate import Emulator, rounded_operands
-from kdaverify.budgets.family import family
-from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.standard import ContractOverflow, standard
+from kdaverify.budgets.budget import Budget, budget, spread
+from kdaverify.budgets.contract import Contract, contract_from_name
+from kdaverify.budgets.emulate import RESIDUAL, ROWWISE, Emulator
+from kdaverify.budgets.family import ContractOverflow, emulate, family
+from kdaverify.budgets.formats import FORMATS, Format
+from kdaverify.budgets.standard import Standard
+from kdaverify.budgets.standard import standard as standard_of
 from kdaverify.budgets.statistics import ErrorStatistics, statistics
 from kdaverify.problems import Problem
 from oracles.enclosure import Enclosure
+from oracles.inputs import Inputs
 
 PROBLEM = Problem(B=1, T=130, H=2, HV=2, K=32, V=48, dtype="bf16", gate="slow", key="random", beta="uniform", state="random", value="normal", seed=5)
 CONTRACT = contract_from_name("chunk64-bf16")
 BF16 = FORMATS["bf16"]
+
+
+def standard(inputs: Inputs, contract: Contract, io: Format) -> Standard:
+    return standard_of(inputs, contract, io, emulate(inputs, contract, io))
 
 
 def exactly(value: torch.Tensor) -> Enclosure:
@@ -37,11 +43,12 @@ def test_every_member_of_the_family_is_within_its_own_budget() -> None:
             assert max(ratios.values()) <= 1, (member.name, name, ratios)
 
 
-@pytest.mark.parametrize("size", [24, 40, 48])
+@pytest.mark.parametrize("size", [24, 40, 64])
 def test_a_legal_kernel_outside_the_family_passes(size: int) -> None:
-    outsider = Emulator("held out", replace(CONTRACT, chunk_size=size), BF16, dot=rounded_operands(BF16))
+    contract = replace(CONTRACT, chunk_size=size)
+    outsider = Emulator("held out", contract, BF16, stages=replace(RESIDUAL, solve=ROWWISE.solve))
     inputs = PROBLEM.inputs()
-    held = standard(inputs, CONTRACT, BF16)
+    held = standard(inputs, contract, BF16)
     for name, output in zip(("o", "final_state"), outsider.run(inputs), strict=True):
         truth = held.exact(name)
         assert max(held.budgets[name].ratios(statistics(truth.error(output), truth, held.formats[name])).values()) <= 1
@@ -68,7 +75,7 @@ def test_the_budget_is_tight() -> None:
 
 def test_an_allowance_of_zero_is_met_by_zero_only() -> None:
     nothing = torch.zeros(2, 3, dtype=torch.float64)
-    allowed = budget(exactly(nothing), [nothing], io=BF16, unit=BF16.unit)
+    allowed = budget(exactly(nothing), [nothing], [nothing] * 2, io=BF16, unit=BF16.unit)
     assert max(allowed.ratios(statistics(nothing, exactly(nothing), BF16)).values()) == 0
     assert allowed.ratios(statistics(nothing + 1e-30, exactly(nothing), BF16))["rms"] == float("inf")
 
@@ -77,7 +84,7 @@ def test_a_row_is_held_to_its_own_size() -> None:
     exact = torch.ones(100, 8, dtype=torch.float64)
     exact[0] *= 1e-6
     legal = exact * (1 + 2.0**-9)
-    allowed: Budget = budget(exactly(exact), [legal], io=BF16, unit=BF16.unit)
+    allowed: Budget = budget(exactly(exact), [legal], [legal] * 2, io=BF16, unit=BF16.unit)
     wiped = legal.clone()
     wiped[0] = 0
     found: ErrorStatistics = statistics(wiped - exact, exactly(exact), BF16)
@@ -85,10 +92,14 @@ def test_a_row_is_held_to_its_own_size() -> None:
     assert ratios["rms"] < 1 < ratios["row"]
 
 
-def test_small_samples_get_a_margin_that_vanishes() -> None:
-    assert small_sample(1) == 4
-    assert small_sample(10**6) < 1.01
-    assert small_sample(0) == 1
+def test_the_margin_is_wide_for_a_single_rounding_and_narrow_for_many() -> None:
+    rng = torch.Generator().manual_seed(0)
+    exact = exactly(torch.ones(50, 40, dtype=torch.float64))
+    single = [torch.rand(1, generator=rng, dtype=torch.float64).expand(50, 40) for _ in range(8)]
+    many = [torch.rand(50, 40, generator=rng, dtype=torch.float64) for _ in range(8)]
+    wide, narrow = (spread([statistics(draw, exact, BF16) for draw in draws]) for draws in (single, many))
+    assert wide.rms > 1.8
+    assert narrow.rms < 1.1
 
 
 def test_a_contract_that_overflows_concludes_nothing() -> None:

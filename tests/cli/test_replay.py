@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,9 +74,9 @@ def test_the_conventions_replay_without_a_problem(cli: Cli) -> None:
 
 def test_a_case_is_found_in_a_record_the_failing_row_first(cli: Cli, problem: Problem, tmp_path: Path) -> None:
     replay = "kdaverify replay --impl port.py --property forward x"
-    given = {"case": problem.id, "problem": problem.to_json(), "replay": replay}
+    given: dict[str, Any] = {"case": problem.id, "problem": problem.to_json(), "replay": replay}
     with RecordWriter(tmp_path / "r.jsonl") as writer:
-        writer.append(row(**given))
+        writer.append(row(Status.PASS, **given))
         writer.append(row(Status.FAIL, **{**given, "property": "resume", "detail": {"cut": 2, "way": "chunk-step"}}))
     code, out, _ = cli("replay", problem.id, "--record", "r.jsonl")
     assert (code, "resume o: PASS" in out, "cut 2" in out) == (0, True, True)

@@ -37,7 +37,9 @@ def test_a_rejection_is_short_and_shows_no_line_of_ours(suite: Suite, run: Pytes
 def test_a_harness_exception_keeps_its_traceback_and_is_no_rejection(suite: Suite, run: Pytest) -> None:
     suite(forward="def test_forward(judge):\n    tell(judge)\n    raise KeyError('ours')")
     result = run()
-    result.stdout.fnmatch_lines(["*KeyError: 'ours'*", "port: HARNESS ERROR*", "*test_forward.py::test_forward*port*KeyError*"])
+    result.stdout.fnmatch_lines(
+        ["*KeyError: 'ours'*", "port: HARNESS ERROR*", "*- KeyError: 'ours', in test_forward.py::test_forward?port?"]
+    )
 
 
 def test_of_a_shrunk_failure_the_first_and_the_smallest_case_stay(suite: Suite, rows: Rows) -> None:

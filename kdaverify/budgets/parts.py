@@ -1,0 +1,25 @@
+"""A run in parts: cut at tokens, each part resumed from the state the last one left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from oracles.inputs import Inputs
+
+Outputs = tuple[Tensor, Tensor]
+
+
+def run_in_parts(kernel: Callable[[Inputs], Outputs], inputs: Inputs, cuts: tuple[int, ...]) -> Outputs:
+    """o and S_T of `kernel` run on [0, cuts[0]), [cuts[0], cuts[1]), ... of dense sequences; in one run without cuts."""
+    if not cuts:
+        return kernel(inputs)
+    pieces, state = list[Tensor](), inputs.initial_state
+    for first, end in pairwise((0, *cuts, inputs.T)):
+        o, state = kernel(inputs.span(first, end, state))
+        pieces.append(o)
+    assert state is not None  # there is at least one part
+    return torch.cat(pieces, dim=1), state

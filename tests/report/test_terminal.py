@@ -1,0 +1,78 @@
+"""The last page says what is wrong, where, how badly and how to see it again, on any width, without colour where there is none."""
+
+from __future__ import annotations
+
+import math
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from kdaverify.checks.status import Status
+from kdaverify.report.terminal import MOST_FAILURES, show
+from kdaverify.verdicts.decision import Decision, Expected, decide
+from kdaverify.verdicts.verdict import Verdict
+from tests.rows import row
+
+EXPECTED = Expected("port", ("fp32",), ("o",), ("forward",))
+LARGE = '{"B":1,"HV":2,"K":64,"T":100,"V":64,"dtype":"fp32","gate":"mild"}'
+SMALL = '{"B":1,"HV":2,"K":8,"T":3,"V":8,"dtype":"fp32","gate":"mild","seed":123456789,"scale":0.125}'
+REPLAY = f"kdaverify replay --impl port.py --property forward '{SMALL}'"
+
+
+def wrong(**fields: object) -> Verdict:
+    given = {"problem": SMALL, "replay": REPLAY, "ratio": 7.25, "grade": "F", "message": "o: rms error 7e-3\n  worst at token 3"}
+    return row(Status.FAIL, **{**given, **fields})
+
+
+def page(*verdicts: Verdict, width: int = 80, trouble: tuple[str, ...] = ()) -> str:
+    out = StringIO()
+    found: Decision = decide(verdicts, EXPECTED, trouble=trouble)
+    show(Console(file=out, width=width), [found], record=Path("records/r.jsonl"))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_nothing_but_the_lines_to_paste_is_wider_than_the_terminal(width: int) -> None:
+    trouble = ("KeyError: " + "very long " * 20,)
+    lines = page(row(ratio=0.5, grade="A"), wrong(message="word " * 60), width=width, trouble=trouble).splitlines()
+    assert [line for line in lines if len(line.rstrip()) > width] == [f"  {REPLAY}"] * (len(REPLAY) + 2 > width)
+    assert f"  {REPLAY}" in lines
+
+
+def test_there_is_no_escape_sequence_without_a_terminal() -> None:
+    assert "\x1b" not in page(row(), wrong())
+
+
+def test_the_table_counts_and_names_the_worst_of_every_format() -> None:
+    text = page(row(ratio=0.5, grade="A"), wrong(case="kda-1"), row(Status.SKIP, case="kda-2"), row(dtype="bf16", ratio=0.25, grade="B"))
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
+    assert cells == [["kda", "bf16", "1", "0", "0.25", "B", "-"], ["kda", "fp32", "2", "1", "7.25", "F", "forward o FAIL"]]
+
+
+def test_of_failures_of_one_kind_the_smallest_is_shown() -> None:
+    text = page(wrong(problem=LARGE, case="large", replay="again large"), wrong(case="small"), wrong(case="other", property="resume"))
+    assert "port: forward o FAIL in fp32, 2 times" in text
+    assert "case small" in text
+    assert "case large" not in text
+    assert "  worst at token 3" in text
+    assert "port: resume o FAIL in fp32, once" in text
+
+
+def test_many_kinds_of_failure_are_counted_not_shown() -> None:
+    kinds = [wrong(property=f"law{number}") for number in range(MOST_FAILURES + 2)]
+    assert "and 2 more kinds of failure: law8 o FAIL, law9 o FAIL" in page(*kinds)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "word"), [(row(), "ACCEPT"), (wrong(ratio=math.inf), "REJECT"), (row(Status.SKIP), "NOT ENOUGH EVIDENCE")]
+)
+def test_the_page_ends_with_the_decision_and_the_record(verdict: Verdict, word: str) -> None:
+    lines = page(verdict).splitlines()
+    assert any(line.startswith(f"port: {word}  (") for line in lines)
+    assert lines[-1] == "record: records/r.jsonl"
+
+
+def test_messages_are_shown_as_they_are_even_if_they_look_like_markup() -> None:
+    assert "wanted [1, 2] got [red]" in page(wrong(message="wanted [1, 2] got [red]"))
