@@ -6,6 +6,7 @@ Axis letters (math.md 1): B batch, T tokens, N sequences, H key heads, HV value 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -147,7 +148,7 @@ def _check_offsets(x: Inputs) -> None:
     if x.B != 1:
         raise InputError(f"q: packed sequences need B = 1, got B = {x.B}; concatenate the sequences along T")
     values = offsets.tolist()
-    if values[0] != 0 or any(b < a for a, b in zip(values, values[1:], strict=False)):
+    if values[0] != 0 or any(b < a for a, b in pairwise(values)):
         raise InputError(f"cu_seqlens: wanted offsets that start at 0 and never fall, got {values}")
     if values[-1] > x.T:
         raise InputError(f"cu_seqlens: the last offset {values[-1]} lies past the {x.T} tokens of q; shorten it or pass more tokens")

@@ -54,9 +54,7 @@ def _ratio(found: float, allowed: float) -> float:
     return found / allowed if allowed else math.inf
 
 
-def budget(
-    truth: Enclosure, rounded: list[Tensor], drawn: list[Tensor], *, io: Format, unit: float, moved: Tensor | None = None
-) -> Budget:
+def budget(truth: Enclosure, rounded: list[Tensor], drawn: list[Tensor], *, io: Format, unit: float, moved: Tensor | None = None) -> Budget:
     """The budget of one output from the family's own outputs on the same problem.
 
     Math: design.md 5, with E = worst over the family, u the unit roundoff, margin = 1 + 3 (deviation / mean of the draws), per statistic:

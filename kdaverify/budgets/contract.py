@@ -10,7 +10,9 @@ import torch
 
 from kdaverify.budgets.formats import FORMATS, Format
 
-_NAME = re.compile(r"(?P<form>recurrent|chunk(?P<size>\d+))-(?P<operands>fp64|fp32|tf32|bf16|fp16)(?:-(?P<carry>fp64|fp32|bf16|fp16)carry)?")
+_NAME = re.compile(
+    r"(?P<form>recurrent|chunk(?P<size>\d+))-(?P<operands>fp64|fp32|tf32|bf16|fp16)(?:-(?P<carry>fp64|fp32|bf16|fp16)carry)?"
+)
 _GRAMMAR = "recurrent-OPERANDS or chunkSIZE-OPERANDS, with OPERANDS fp64, fp32, tf32, bf16 or fp16, and an optional -FORMATcarry"
 
 

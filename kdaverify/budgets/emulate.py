@@ -60,8 +60,8 @@ def rounded_operands(fmt: Format) -> Dot:
 
 
 def sequential(a: Tensor, b: Tensor) -> Tensor:
-    """A dot product summed in order, in at most 32 partial sums, instead of by a library's tree."""
-    parts = min(a.shape[-1], 32)
+    """A dot product summed in order, in at most 16 partial sums, instead of by a library's tree."""
+    parts = min(a.shape[-1], 16)
     pieces = zip(a.tensor_split(parts, dim=-1), b.tensor_split(parts, dim=-2), strict=True)
     total = None
     for left, right in pieces:
@@ -77,12 +77,10 @@ def exp_base_2(x: Tensor) -> Tensor:
 
 def substitute_rows(c: Chunk) -> None:
     """Math: 3.3 row by row, as vector units do it."""
-    size = c.Akk.shape[-1]
-    identity = torch.eye(size, dtype=c.Akk.dtype).expand_as(c.Akk)
-    rows = [identity[..., :1, :]]
-    for i in range(1, size):
-        rows.append(identity[..., i : i + 1, :] - c.dot(c.Akk[..., i : i + 1, :i], torch.cat(rows, dim=-2)))
-    c.R = c.store("R", torch.cat(rows, dim=-2))
+    R = torch.eye(c.Akk.shape[-1], dtype=c.Akk.dtype).expand_as(c.Akk).clone()
+    for i in range(1, R.shape[-1]):
+        R[..., i : i + 1, :i] = -c.dot(c.Akk[..., i : i + 1, :i], R[..., :i, :i])
+    c.R = c.store("R", R)
 
 
 def residual_wy(c: Chunk) -> None:

@@ -9,7 +9,7 @@ import torch
 from kdaverify.budgets.budget import Budget, budget
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.family import Emulation
-from kdaverify.budgets.formats import Format
+from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.statistics import statistics
 from oracles.cache import AnswerCache, default_folder
 from oracles.certified import certify
@@ -69,7 +69,9 @@ def standard(inputs: Inputs, contract: Contract, io: Format, emulation: Emulatio
 
     truth = enclosed(inputs) if contract.operands.precision <= FLOAT64_ORACLE_PRECISION else None
     if truth is None or not sharp(truth):
-        truth = certify(inputs, accept=sharp, cache=AnswerCache(default_folder()))
+        # The rule's first precision suits fp32; each further bit of the contract needs one more.
+        extra = max(0, contract.accumulate.precision - FORMATS["fp32"].precision)
+        truth = certify(inputs, accept=sharp, extra_bits=extra, cache=AnswerCache(default_folder()))
     return Standard(truth, budgets(truth), formats)
 
 

@@ -85,7 +85,12 @@ def compare(output: str, actual: Tensor, standard: Standard, inputs: Inputs) -> 
     statistic = max(ratios, key=lambda name: ratios[name])
     worst_row = int(allowed.row_ratios(found).argmax()) if found.rows.numel() else 0
     values = {"rms": found.rms, "largest": found.largest, "median": found.median, "tail": found.tail}
-    limits = {"rms": allowed.allowed.rms, "largest": allowed.allowed.largest, "median": allowed.allowed.median, "tail": allowed.allowed.tail}
+    limits = {
+        "rms": allowed.allowed.rms,
+        "largest": allowed.allowed.largest,
+        "median": allowed.allowed.median,
+        "tail": allowed.allowed.tail,
+    }
     if found.rows.numel():
         values["row"], limits["row"] = float(found.rows[worst_row]), float(allowed.allowed.rows[worst_row])
     at = _worst_element(error, truth.high, statistic, worst_row)

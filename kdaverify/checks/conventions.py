@@ -19,6 +19,21 @@ from oracles.recurrence import recurrence
 # A wrong convention is wrong by the size of the answer; the worst legal 16-bit kernel by a hundredth of it.
 ALIKE = 0.05
 # Sizes tried in turn until one is supported: K != V and B, T, H all different tell the most apart.
+PROBE = Problem(
+    B=1,
+    T=5,
+    H=1,
+    HV=1,
+    K=8,
+    V=12,
+    dtype="fp32",
+    gate="log-sigmoid",
+    key="random",
+    beta="uniform",
+    state="asymmetric",
+    value="normal",
+    seed=1,
+)
 SIZES = ((2, 5, 3, 8, 12), (1, 5, 3, 8, 12), (1, 5, 3, 16, 16), (1, 5, 2, 64, 64), (1, 5, 2, 128, 128))
 
 
@@ -37,8 +52,9 @@ def conventions(adapter: Adapter) -> Outcome:
         return Outcome("call", Status.PASS, f"conventions: {_told(adapter.conventions)} fit {problem.describe()}")
     for choice, other in _others(adapter):
         if _complaint(other, problem) is None:
-            fits = f"declared {choice}={getattr(adapter.conventions, choice)!r}, but behaves as {choice}={getattr(other.conventions, choice)!r}"
-            return Outcome("call", Status.CONVENTION, f"conventions: {fits}; correct the declaration (under the declared one {complaint})")
+            own, fitting = getattr(adapter.conventions, choice), getattr(other.conventions, choice)
+            said = f"declared {choice}={own!r}, but behaves as {choice}={fitting!r}; correct the declaration"
+            return Outcome("call", Status.CONVENTION, f"conventions: {said} (under the declared one {complaint})")
     return Outcome("call", Status.SKIP, f"conventions: no single other choice explains it; under the declared ones {complaint}")
 
 
@@ -49,9 +65,7 @@ def _told(declared: Conventions) -> str:
 def _probe(adapter: Adapter) -> Problem | None:
     for B, T, H, K, V in SIZES:
         for dtype in adapter.dtypes:
-            problem = Problem(
-                B=B, T=T, H=H, HV=H, K=K, V=V, dtype=dtype, gate="log-sigmoid", key="random", beta="uniform", state="asymmetric", value="normal", seed=1
-            )  # fmt: skip
+            problem = PROBE.replace(B=B, T=T, H=H, HV=H, K=K, V=V, dtype=dtype)
             for variant in (problem, problem.replace(state="absent")):
                 if adapter.supports(variant) is None:
                     return variant
@@ -84,5 +98,3 @@ def _others(adapter: Adapter) -> Iterator[tuple[str, Adapter]]:
                 continue
             if other is not None:
                 yield choice, other
-
-

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -66,8 +67,11 @@ def execute(adapter: Adapter, inputs: Inputs, exposed: tuple[str, ...], *, entry
 
 def copy_of(inputs: Inputs) -> Inputs:
     """The same call in memory of its own."""
-    tensors = {name: getattr(inputs, name) for name in TENSORS}
-    return Inputs(**{name: None if t is None else t.clone() for name, t in tensors.items()}, scale=inputs.scale)
+
+    def own(tensor: Tensor | None) -> Any:
+        return None if tensor is None else tensor.clone()
+
+    return replace(inputs, **{name: own(getattr(inputs, name)) for name in TENSORS})
 
 
 def _wanted_shape(name: str, inputs: Inputs) -> tuple[int, ...]:
@@ -85,14 +89,20 @@ def dtype_name(inputs: Inputs) -> str:
 
 def _check_kind(name: str, value: object, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     if value is None:
-        raise Misbehaviour(Status.MISSING, name, f"{name}: wanted a tensor of shape {list(shape)}, got None; return it or declare final_state=False")
+        raise Misbehaviour(
+            Status.MISSING, name, f"{name}: wanted a tensor of shape {list(shape)}, got None; return it or declare final_state=False"
+        )
     if not isinstance(value, Tensor):
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         raise Misbehaviour(Status.TYPE, name, f"{name}: wanted a torch tensor, got {kind}; convert it with torch.as_tensor(...)")
     if tuple(value.shape) != shape:
-        raise Misbehaviour(Status.SHAPE, name, f"{name}: wanted shape {list(shape)}, got {list(value.shape)}; check the declared layout and state order")
+        raise Misbehaviour(
+            Status.SHAPE, name, f"{name}: wanted shape {list(shape)}, got {list(value.shape)}; check the declared layout and state order"
+        )
     if value.dtype != dtype:
-        raise Misbehaviour(Status.DTYPE, name, f"{name}: wanted {dtype} (the contract's format), got {value.dtype}; cast it or declare another contract")
+        raise Misbehaviour(
+            Status.DTYPE, name, f"{name}: wanted {dtype} (the contract's format), got {value.dtype}; cast it or declare another contract"
+        )
 
 
 def _check_inputs_kept(given: Inputs, inputs: Inputs) -> None:
@@ -100,14 +110,18 @@ def _check_inputs_kept(given: Inputs, inputs: Inputs) -> None:
         after, before = getattr(given, name), getattr(inputs, name)
         if before is not None and not torch.equal(after, before):
             count = int((after != before).sum())
-            raise Misbehaviour(Status.MUTATED_INPUT, "o", f"{name}: the kernel changed {count} of {before.numel()} elements of its input in place")
+            raise Misbehaviour(
+                Status.MUTATED_INPUT, "o", f"{name}: the kernel changed {count} of {before.numel()} elements of its input in place"
+            )
 
 
 def _check_own_memory(name: str, value: Tensor, given: Inputs) -> None:
     for source in TENSORS:
         tensor = getattr(given, source)
         if tensor is not None and value.numel() and value.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
-            raise Misbehaviour(Status.ALIASED_OUTPUT, name, f"{name}: shares the memory of the input {source}; the next call would overwrite the result")
+            raise Misbehaviour(
+                Status.ALIASED_OUTPUT, name, f"{name}: shares the memory of the input {source}; the next call would overwrite the result"
+            )
 
 
 def _last_frames(error: Exception) -> str:

@@ -62,5 +62,5 @@ def _reversed(adapter: Adapter, inputs: Inputs, exposed: tuple[str, ...]) -> dic
     moved = {name: getattr(inputs, name)[:, rows] for name in ("q", "k", "v", "g", "beta")}
     state = None if inputs.initial_state is None else inputs.initial_state[order]
     run = execute(adapter, replace(inputs, **moved, cu_seqlens=offsets, initial_state=state), exposed)
-    back = {"o": lambda t: t[:, rows.argsort()], "final_state": lambda t: t[torch.tensor(order).argsort()]}
-    return {name: back[name](tensor) for name, tensor in run.outputs.items()}
+    back = torch.tensor(order).argsort()
+    return {name: tensor[:, rows.argsort()] if name == "o" else tensor[back] for name, tensor in run.outputs.items()}

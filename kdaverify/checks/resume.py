@@ -63,4 +63,3 @@ def _run(adapter: Adapter, inputs: Inputs, parts: list[tuple[int, int, Entry]]) 
         state = run.outputs["final_state"]
     assert state is not None  # there is at least one part
     return {"o": torch.cat(pieces, dim=1), "final_state": state}
-

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -51,9 +52,9 @@ def subject_of(item: pytest.Item) -> Subject | None:
     return found if isinstance(found, Subject) else None
 
 
-def property_of(item: pytest.Item) -> str:
-    """tests/kda/test_resume.py asks for "resume"."""
-    return item.path.stem.removeprefix("test_")
+def property_of(suite: Path) -> str:
+    """suites/kda/test_resume.py asks for "resume"."""
+    return suite.stem.removeprefix("test_")
 
 
 def fix_draws(item: pytest.Item, seed: int) -> None:

@@ -31,7 +31,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if subject.missing is not None:
         _refuse(item, subject, subject.missing)
     fix_draws(item, item.config.option.kda_seed)
-    misfit = None if property_of(item) == CONVENTIONS else _misfit(item.config, subject)
+    misfit = None if property_of(item.path) == CONVENTIONS else _misfit(item.config, subject)
     if misfit is not None:
         _skip(item, subject, f"not scored: {misfit}")
 
@@ -54,7 +54,7 @@ def judge(request: pytest.FixtureRequest, kernel: Adapter) -> Judge:
     item = request.node
     subject, seed = subject_of(item), item.config.option.kda_seed
     assert subject is not None
-    return Judge(kernel, item.stash[_VERDICTS].append, property_of(item), spec=subject.spec, seed=seed)
+    return Judge(kernel, item.stash[_VERDICTS].append, property_of(item.path), spec=subject.spec, seed=seed)
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     verdicts = trim(item.stash.get(_VERDICTS, [])) if judged else ()
     report.kdaverify = {  # pyright: ignore[reportAttributeAccessIssue]
         "implementation": subject.adapter.name,
-        "property": property_of(item),
+        "property": property_of(item.path),
         "verdicts": [verdict.model_dump_json() for verdict in verdicts],
         "broken": "" if call.excinfo is None or rejection is not None or not report.failed else _in_short(call.excinfo.value),
     }
@@ -129,7 +129,7 @@ def _skip(item: pytest.Item, subject: Subject, reason: str, property_name: str =
     assert isinstance(item, pytest.Function)
     verdict = Verdict(
         implementation=subject.adapter.name,
-        property=property_name or property_of(item),
+        property=property_name or property_of(item.path),
         dtype=str(item.callspec.params.get("dtype", "")),
         regime=str(item.callspec.params.get("gate", "")),
         case=item.name,

@@ -121,8 +121,11 @@ def _gaps(verdicts: Sequence[Verdict], expected: Expected) -> tuple[str, ...]:
     gaps = [f"{uncertified} {_plural('case', uncertified)} without a certified reference value"] if uncertified else []
     if not passed:
         return (*gaps, f"nothing passed: {_why_not(verdicts)}")
-    gaps += [f"no pass for {output} in {dtype}" for dtype in expected.dtypes for output in expected.outputs if (dtype, output) not in pairs]
-    gaps += [f"no pass for property {name}" for name in expected.properties if name not in properties and name not in expected.excused]
+    for output in expected.outputs:
+        dtypes = [dtype for dtype in expected.dtypes if (dtype, output) not in pairs]
+        gaps += [f"no pass for {output} in {', '.join(dtypes)}"] if dtypes else []
+    unasked = [name for name in expected.properties if name not in properties and name not in expected.excused]
+    gaps += [f"no pass for {_plural('suite', len(unasked))} {', '.join(unasked)}"] if unasked else []
     return tuple(gaps)
 
 

@@ -30,7 +30,14 @@ class UncertifiedError(RuntimeError):
     """No precision up to the ceiling gave a radius that the caller accepts; the message says the radius reached."""
 
 
-def certify(inputs: Inputs, *, accept: Callable[[Answer], bool], form: Form = "chunk", cache: AnswerCache | None = None) -> Answer:
+def certify(
+    inputs: Inputs,
+    *,
+    accept: Callable[[Answer], bool],
+    form: Form = "chunk",
+    extra_bits: int = 0,
+    cache: AnswerCache | None = None,
+) -> Answer:
     """The exact outputs, at a precision raised until `accept` takes the answer.
 
     Math: section 3 (form "chunk") or 2 (form "recurrence"); first 80 + 0.13 T or 80 + 0.35 T bits, T the longest sequence, then doubled.
@@ -39,6 +46,7 @@ def certify(inputs: Inputs, *, accept: Callable[[Answer], bool], form: Form = "c
         inputs: the call; every number enters exactly.
         accept: True where the radii are small enough for the caller's purpose.
         form: which of the two independent forms.
+        extra_bits: added to the first precision, where the caller knows that the rule gives too few.
         cache: where an earlier answer may lie; it is accepted anew, and replaced where too wide.
     Returns:
         The first answer accepted.
@@ -48,12 +56,12 @@ def certify(inputs: Inputs, *, accept: Callable[[Answer], bool], form: Form = "c
     if form not in FORMS:
         raise ValueError(f"form: wanted one of {', '.join(FORMS)}, got {form!r}")
     if cache is None:
-        return _raise_precision(inputs, accept, form)
-    return cached(inputs, lambda: _raise_precision(inputs, accept, form), options={"form": form}, accept=accept, cache=cache)
+        return _raise_precision(inputs, accept, form, extra_bits)
+    return cached(inputs, lambda: _raise_precision(inputs, accept, form, extra_bits), options={"form": form}, accept=accept, cache=cache)
 
 
-def _raise_precision(inputs: Inputs, accept: Callable[[Answer], bool], form: Form) -> Answer:
-    bits = FIRST_BITS + round(BITS_PER_TOKEN[form] * max(inputs.lengths, default=0))
+def _raise_precision(inputs: Inputs, accept: Callable[[Answer], bool], form: Form, extra_bits: int) -> Answer:
+    bits = FIRST_BITS + extra_bits + round(BITS_PER_TOKEN[form] * max(inputs.lengths, default=0))
     ceiling = max(CEILING_BITS, bits)
     answer, settled = FORMS[form](inputs, bits), False
     while not accept(answer):

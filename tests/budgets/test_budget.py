@@ -19,7 +19,9 @@ from kdaverify.problems import Problem
 from oracles.enclosure import Enclosure
 from oracles.inputs import Inputs
 
-PROBLEM = Problem(B=1, T=130, H=2, HV=2, K=32, V=48, dtype="bf16", gate="slow", key="random", beta="uniform", state="random", value="normal", seed=5)
+PROBLEM = Problem(
+    B=1, T=130, H=2, HV=2, K=32, V=48, dtype="bf16", gate="slow", key="random", beta="uniform", state="random", value="normal", seed=5
+)
 CONTRACT = contract_from_name("chunk64-bf16")
 BF16 = FORMATS["bf16"]
 

@@ -43,7 +43,9 @@ def test_what_is_stored_in_which_format() -> None:
     assert contract_from_name("chunk64-tf32").storage("w", FP32) is FP32
 
 
-@pytest.mark.parametrize(("name", "kept", "lost"), [("bf16", 1 + 2**-7, 1 + 2**-9), ("tf32", 1 + 2**-10, 1 + 2**-12), ("fp16", 1 + 2**-10, 1 + 2**-12)])
+@pytest.mark.parametrize(
+    ("name", "kept", "lost"), [("bf16", 1 + 2**-7, 1 + 2**-9), ("tf32", 1 + 2**-10, 1 + 2**-12), ("fp16", 1 + 2**-10, 1 + 2**-12)]
+)
 def test_a_format_keeps_its_bits_and_no_more(name: str, kept: float, lost: float) -> None:
     rounded = FORMATS[name].round(torch.tensor([kept, lost], dtype=torch.float32))
     assert rounded.tolist() == [kept, 1.0]

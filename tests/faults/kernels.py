@@ -35,8 +35,12 @@ def run(inputs: Inputs, dtype: str, stages: Stages = STAGES) -> Outputs:
 def port(name: str, dtype: str, kernel: Callable[[Inputs], Outputs]) -> Any:
     """`kernel` behind the decorator, declared as what it pretends to be."""
 
-    @kv.kernel(name=name, contract=f"chunk64-{dtype}", layout="bthd", state="kv", gate="log", beta="value", packing="cu_seqlens", dtypes=(dtype,))
-    def call(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, initial_state: Tensor, cu_seqlens: Tensor) -> Outputs:
+    @kv.kernel(
+        name=name, contract=f"chunk64-{dtype}", layout="bthd", state="kv", gate="log", beta="value", packing="cu_seqlens", dtypes=(dtype,)
+    )
+    def call(
+        q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, initial_state: Tensor, cu_seqlens: Tensor
+    ) -> Outputs:
         return kernel(Inputs(q, k, v, g, beta, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens))
 
     return call

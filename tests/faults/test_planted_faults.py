@@ -36,7 +36,19 @@ def verdict(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """One run of the whole smoke profile on every kernel of the table."""
     record = tmp_path_factory.mktemp("planted") / "verdicts.json"
     impls = [word for name in (*RIGHT, *EXPECTED) for word in ("--impl", f"{KERNELS}:{name}")]
-    command = [sys.executable, "-m", "kdaverify", "verify", *impls, "--json", str(record), "--record", str(record.with_suffix(".jsonl")), "--workers", "2"]
+    command = [
+        sys.executable,
+        "-m",
+        "kdaverify",
+        "verify",
+        *impls,
+        "--json",
+        str(record),
+        "--record",
+        str(record.with_suffix(".jsonl")),
+        "--workers",
+        "2",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 1, f"wanted a rejection (exit 1), got {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     return json.loads(record.read_text())

@@ -14,18 +14,18 @@ from oracles.recurrence import recurrence
 from oracles.running_error import enclosed
 
 GATES = ("zero", "slow", "log-sigmoid", "deep", "hard resets", "mixed")
-SHAPES = {
-    "short": {"B": 1, "T": 1},
-    "tail": {"B": 2, "T": 75},
-    "three chunks and a tail": {"B": 1, "T": 200},
-    "pack with empty sequences and padding": {"B": 1, "T": 160, "offsets": [0, 0, 1, 64, 64, 130, 150, 150]},
+# B, T, offsets
+SHAPES: dict[str, tuple[int, int, list[int] | None]] = {
+    "short": (1, 1, None),
+    "tail": (2, 75, None),
+    "three chunks and a tail": (1, 200, None),
+    "pack with empty sequences and padding": (1, 160, [0, 0, 1, 64, 64, 130, 150, 150]),
 }
 
 
 def draw(shape: str, gate: str, *, ratio: int = 1, seed: int = 0) -> Inputs:
-    sizes = dict(SHAPES[shape])
-    offsets = sizes.pop("offsets", None)
-    B, T, H, K, V = sizes["B"], sizes["T"], 2, 12, 20
+    B, T, offsets = SHAPES[shape]
+    H, K, V = 2, 12, 20
     rng = torch.Generator().manual_seed(seed)
 
     def normal(*size: int) -> torch.Tensor:

@@ -29,7 +29,7 @@ def test_good_inputs_are_taken_and_measured() -> None:
 
 
 NAN, INF = float("nan"), float("inf")
-BAD = [
+BAD: list[tuple[dict[str, Any], str]] = [
     ({"k": torch.ones(1, 6, 1, 4)}, r"k: wanted shape \[1, 6, 1, 3\].*got \[1, 6, 1, 4\]"),
     ({"q": torch.ones(6, 1, 3)}, r"q, v: wanted \[B, T, H, K\]"),
     ({"v": torch.ones(1, 6, 2, 5, dtype=torch.int64)}, "v: wanted a floating-point torch tensor, got torch.int64"),
@@ -54,8 +54,8 @@ BAD = [
 @pytest.mark.parametrize(("change", "message"), BAD, ids=lambda value: value[:40] if isinstance(value, str) else None)
 def test_bad_input_is_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Inputs(**{**good(), **change})
+        Inputs(**(good() | change))
 
 
 def test_a_hard_reset_is_a_legal_gate() -> None:
-    Inputs(**{**good(), "g": torch.full((1, 6, 2, 3), -INF)})
+    Inputs(**good() | {"g": torch.full((1, 6, 2, 3), -INF)})
