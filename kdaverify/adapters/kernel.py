@@ -70,29 +70,50 @@ def kernel(
     Raises:
         AdapterError: an option has no such value, or the signature does not fit.
     """
+    conventions = {"layout": layout, "state": state, "gate": gate, "beta": beta, "packing": packing}
+    options = _Options(contract, dtypes, scale, padding, final_state, step, supports, proof, environment)
 
     def decorate(function: Function) -> KernelAdapter:
-        title = name or getattr(function, "__name__", type(function).__name__)
-        try:
-            conventions = Conventions(layout=layout, state=state, gate=gate, beta=beta, packing=packing)
-            contracts = _contracts(contract, dtypes)
-        except (ConventionError, ContractError) as error:
-            raise AdapterError(f"kernel {title!r}: {error}") from None
-        entry = _entry(title, function)
-        declared = _Declaration(
-            contracts=contracts,
-            scale=_scale(title, scale, entry),
-            padding_undefined=packing == "segment_ids" or _one_of(title, "padding", padding, PADDINGS) == "undefined",
-            final_state=final_state,
-            supports=supports or (lambda _: None),
-            proof=proof,
-            environment=environment or dict,
-        )
-        if layout == "thd" and "cu_seqlens" not in entry.keywords:
-            raise AdapterError(f"kernel {title!r}: layout thd always passes cu_seqlens, but the signature does not name it; add it")
-        return KernelAdapter(title, conventions, entry, entry if step is None else _entry(title, step), declared)
+        return _adapted(name or getattr(function, "__name__", type(function).__name__), function, conventions, options)
 
     return decorate
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The options of `kernel` as given, but for its name and conventions."""
+
+    contract: Contract | str | Mapping[str, Contract | str] | None
+    dtypes: Sequence[str]
+    scale: str | None
+    padding: str
+    final_state: bool
+    step: Function | None
+    supports: Callable[[Problem], str | None] | None
+    proof: Callable[[], str] | None
+    environment: Callable[[], Mapping[str, str]] | None
+
+
+def _adapted(title: str, function: Function, chosen: Mapping[str, str], options: _Options) -> KernelAdapter:
+    try:
+        conventions = Conventions(**chosen)
+        contracts = _contracts(options.contract, options.dtypes)
+    except (ConventionError, ContractError) as error:
+        raise AdapterError(f"kernel {title!r}: {error}") from None
+    entry = _entry(title, function)
+    padding = _one_of(title, "padding", options.padding, PADDINGS)
+    declared = _Declaration(
+        contracts=contracts,
+        scale=_scale(title, options.scale, entry),
+        padding_undefined=conventions.packing == "segment_ids" or padding == "undefined",
+        final_state=options.final_state,
+        supports=options.supports or (lambda _: None),
+        proof=options.proof,
+        environment=options.environment or dict,
+    )
+    if conventions.layout == "thd" and "cu_seqlens" not in entry.keywords:
+        raise AdapterError(f"kernel {title!r}: layout thd always passes cu_seqlens, but the signature does not name it; add it")
+    return KernelAdapter(title, conventions, entry, entry if options.step is None else _entry(title, options.step), declared)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import sys
 import typer
 from typer.exceptions import TyperException
 
-from kdaverify.cli.complaint import HARNESS, Complaint
+from kdaverify.cli.complaint import Complaint, complain, guarded
 from kdaverify.cli.listing import list_
 from kdaverify.cli.oracle import oracle
 from kdaverify.cli.replay import replay
@@ -31,9 +31,13 @@ app.command()(oracle)
 
 def main() -> None:
     """Runs the command line; every misuse is one line on the error stream."""
+    sys.exit(guarded(_run))
+
+
+def _run() -> int:
     try:
-        sys.exit(app(standalone_mode=False))
-    except (Complaint, TyperException) as error:
-        message = error.format_message() if isinstance(error, TyperException) else str(error)
-        print(f"kdaverify: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 # the one place that complains
-        sys.exit(HARNESS)
+        return app(standalone_mode=False) or 0
+    except Complaint as error:
+        return complain(str(error))
+    except TyperException as error:
+        return complain(error.format_message())

@@ -1,9 +1,28 @@
-"""How the command line refuses: one sentence, exit code 2."""
+"""How the command line refuses, one sentence, and how it breaks, a traceback: both with exit code 2, never with that of a decision."""
 
 from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
 
 HARNESS = 2
 
 
 class Complaint(Exception):
     """Something the user asked for cannot be done; the message says what, and what to do."""
+
+
+def guarded(work: Callable[[], int]) -> int:
+    """The exit code of `work`, or HARNESS where it raises: Python's own exit code for that is 1, which means reject."""
+    try:
+        return work()
+    except Exception:  # noqa: BLE001 # whatever it is, it is ours
+        traceback.print_exc()
+        return HARNESS
+
+
+def complain(message: str) -> int:
+    """Says in one line what is wrong with the call."""
+    print(f"kdaverify: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 # the one place that complains
+    return HARNESS

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 import kdaverify
-from kdaverify.cli.complaint import HARNESS
+from kdaverify.cli.complaint import HARNESS, complain, guarded
 from kdaverify.cli.request import Request
 from kdaverify.plugin.session import decisions_of, session_of
 from kdaverify.report.progress import ProgressBar
@@ -44,9 +44,9 @@ def run(request: Request, console: Console) -> int:
         check_profile(request.profile)
         names = [find(spec).name for spec in request.impls]
     except AdapterError as error:
-        return _refuse(f"--impl: {error}")
+        return complain(f"--impl: {error}")
     except ValueError as error:
-        return _refuse(f"--{error}")
+        return complain(f"--{error}")
     console.print(Text(f"judging {', '.join(names)} with profile {request.profile}"))
     listener = _Listener()
     arguments = request.pytest_arguments(kdaverify.suites_folder(), Path(__file__).with_name("suites.ini"))
@@ -54,11 +54,6 @@ def run(request: Request, console: Console) -> int:
     if listener.config is None:
         return HARNESS
     return _conclude(listener.config, request, console, ended)
-
-
-def _refuse(complaint: str) -> int:
-    print(f"kdaverify: {complaint}", file=sys.stderr)  # noqa: T201 # misuse is one line on the error stream
-    return HARNESS
 
 
 def _conclude(config: pytest.Config, request: Request, console: Console, ended: int) -> int:
@@ -84,4 +79,4 @@ def _ruling(decisions: list[Decision], ended: int, console: Console) -> Ruling:
 
 
 if __name__ == "__main__":
-    sys.exit(run(Request.model_validate_json(sys.argv[1]), Console()))
+    sys.exit(guarded(lambda: run(Request.model_validate_json(sys.argv[1]), Console())))

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from kdaverify.cli.complaint import HARNESS, Complaint
+from kdaverify.cli.complaint import Complaint, complain
 from kdaverify.cli.request import Request
 from kdaverify.verdicts.record import RecordError, is_parquet
 
@@ -79,8 +79,6 @@ def _judge_apart(request: Request) -> int:
         return code
     died = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     names = ", ".join(request.impls)
-    print(  # noqa: T201 # the session that would have said it is gone
-        f"kdaverify: the session judging {names} {died}; what it had found lies in {request.record}; with --workers 1 the session survives",
-        file=sys.stderr,
+    return complain(
+        f"the session judging {names} {died}; what it had found lies in {request.record}; with --workers 1 the session survives"
     )
-    return HARNESS

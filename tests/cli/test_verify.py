@@ -110,6 +110,16 @@ def test_a_kernel_that_kills_a_worker_ends_in_a_decision(tmp_path: Path) -> None
     assert "crashed while running" in done.stdout
 
 
+def test_a_harness_that_breaks_never_ends_with_the_code_of_a_decision(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = python(tmp_path, "-m", "kdaverify", "oracle", '{"op":"kda"}', "-o", "file/x.safetensors")
+    assert done.returncode == 2
+    question = '{"B":1,"H":1,"HV":1,"K":1,"T":1,"V":1,"beta":"one","dtype":"fp32","gate":"zero","key":"random","seed":0,"state":"zero","value":"normal"}'
+    (tmp_path / "folder.safetensors").mkdir()
+    done = python(tmp_path, "-m", "kdaverify", "oracle", question, "-o", "folder.safetensors")
+    assert (done.returncode, "Traceback" in done.stderr) == (2, True)
+
+
 def test_an_unknown_implementation_is_one_helpful_line(tmp_path: Path) -> None:
     done = python(tmp_path, "-m", "kdaverify", "verify", "--impl", "eagre")
     assert (done.returncode, done.stdout) == (2, "")

@@ -1,0 +1,107 @@
+"""The comparator explains itself, looks at masks first, and finds the row, the element and the inputs that made them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kdaverify.budgets.contract import contract_from_name
+from kdaverify.budgets.family import emulate, family
+from kdaverify.budgets.formats import FORMATS
+from kdaverify.budgets.standard import Standard, standard
+from kdaverify.checks.compare import Comparison, compare
+from kdaverify.checks.status import Status
+from kdaverify.problems import Problem
+from oracles.inputs import Inputs
+
+CONTRACT, BF16 = contract_from_name("chunk64-bf16"), FORMATS["bf16"]
+PACK = Problem(
+    B=1, T=90, H=1, HV=2, K=16, V=24, lengths=(30, 0, 50), dtype="bf16", gate="mild", key="random", beta="uniform", state="random", value="normal", seed=2
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def pack() -> tuple[Inputs, Standard, torch.Tensor, torch.Tensor]:
+    inputs = PACK.inputs()
+    o, final = family(CONTRACT, BF16)[0].run(inputs)
+    return inputs, standard(inputs, CONTRACT, BF16, emulate(inputs, CONTRACT, BF16)), o.bfloat16(), final.float()
+
+
+def spoil(pack: tuple[Inputs, Standard, torch.Tensor, torch.Tensor], where: tuple[int, ...], value: float) -> Comparison:
+    inputs, held, o, _ = pack
+    o = o.clone()
+    o[where] = value
+    return compare("o", o, held, inputs)
+
+
+def test_a_legal_output_gets_an_a(pack: tuple[Inputs, Standard, torch.Tensor, torch.Tensor]) -> None:
+    inputs, held, o, final = pack
+    for name, output in (("o", o), ("final_state", final)):
+        comparison = compare(name, output, held, inputs)
+        assert (comparison.status, comparison.grade) == (Status.PASS, "A")
+        assert comparison.ratio <= 1
+
+
+def test_one_wrong_element_is_found_and_placed(pack: tuple[Inputs, Standard, torch.Tensor, torch.Tensor]) -> None:
+    comparison = spoil(pack, (0, 42, 1, 7), 3.0)
+    assert comparison.status is Status.FAIL
+    assert comparison.worst is not None
+    assert comparison.worst.where == "sequence 2, token 12 of 50, value head 1, column 7"
+    assert "got 3, exact" in str(comparison)
+    assert "beta" in str(comparison)
+
+
+def test_one_zeroed_row_among_many_is_found_by_the_row_rule(pack: tuple[Inputs, Standard, torch.Tensor, torch.Tensor]) -> None:
+    inputs, held, o, _ = pack
+    o = o.clone()
+    row = o[0, :80].abs().amax(-1).flatten().argmin()  # the smallest row: the one a norm would miss
+    o.flatten(0, 2)[row] = 0
+    comparison = compare("o", o, held, inputs)
+    assert comparison.status is Status.FAIL
+    assert comparison.statistic == "row"
+
+
+def test_a_non_finite_element_is_told_before_anything_else(pack: tuple[Inputs, Standard, torch.Tensor, torch.Tensor]) -> None:
+    comparison = spoil(pack, (0, 3, 0, 0), float("inf"))
+    assert (comparison.status, comparison.statistic, comparison.grade) == (Status.NONFINITE, "finite", "F")
+    assert "sequence 0, token 3 of 30" in str(comparison)
+
+
+def test_a_padding_row_must_be_exactly_zero(pack: tuple[Inputs, Standard, torch.Tensor, torch.Tensor]) -> None:
+    comparison = spoil(pack, (0, 85, 0, 0), 1e-30)
+    assert (comparison.status, comparison.statistic) == (Status.FAIL, "zero")
+    assert "padding row 85" in str(comparison)
+
+
+def test_the_state_of_an_empty_sequence_must_be_the_initial_one(pack: tuple[Inputs, Standard, torch.Tensor, torch.Tensor]) -> None:
+    inputs, held, _, final = pack
+    final = final.clone()
+    final[1] = 0
+    comparison = compare("final_state", final, held, inputs)
+    assert comparison.status is Status.FAIL
+    assert comparison.worst is not None
+    assert comparison.worst.where.startswith("sequence 1 of 0 tokens")
+
+
+def test_the_negated_and_the_shuffled_output_fail(pack: tuple[Inputs, Standard, torch.Tensor, torch.Tensor]) -> None:
+    inputs, held, o, _ = pack
+    for wrong in (-o, o.flip(-1), o.flip(2), torch.zeros_like(o)):
+        assert compare("o", wrong, held, inputs).grade == "F"
+
+
+def test_a_wrong_shape_is_the_caller_s_mistake(pack: tuple[Inputs, Standard, torch.Tensor, torch.Tensor]) -> None:
+    inputs, held, o, _ = pack
+    with pytest.raises(ValueError, match="check shapes first"):
+        compare("o", o[:, :-1], held, inputs)
+
+
+def test_ten_per_cent_more_than_the_allowed_rms_is_a_verdict(pack: tuple[Inputs, Standard, torch.Tensor, torch.Tensor]) -> None:
+    inputs, held, o, _ = pack
+    truth = held.exact("o")
+    error = truth.error(o)
+    used = compare("o", o, held, inputs).ratios["rms"]
+    exact = replace(held.truth.o, low=torch.zeros_like(truth.high)).high
+    assert compare("o", exact + error * (0.95 / used), held, inputs).ratios["rms"] <= 1
+    assert compare("o", exact + error * (1.05 / used), held, inputs).ratios["rms"] > 1
