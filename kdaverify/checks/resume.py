@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.execute import execute
+from kdaverify.checks.execute import Misbehaviour, execute
 from kdaverify.checks.outcome import Outcome, outcomes, skipped
+from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from oracles.inputs import Inputs
 
@@ -60,6 +61,14 @@ def _run(adapter: Adapter, inputs: Inputs, parts: list[tuple[int, int, Entry]]) 
         call = inputs.span(first, end, state)
         run = execute(adapter, call, ("o", "final_state"), entry=adapter.step if entry == "step" else None)
         pieces.append(run.outputs["o"])
-        state = run.outputs["final_state"]
+        state = _finite(run.outputs["final_state"], end)
     assert state is not None  # there is at least one part
     return {"o": torch.cat(pieces, dim=1), "final_state": state}
+
+
+def _finite(state: Tensor, end: int) -> Tensor:
+    lost = int((~torch.isfinite(state)).sum())
+    if lost:
+        said = f"final_state: {lost} of {state.numel()} elements of the state saved after token {end} are not finite, so nothing can resume"
+        raise Misbehaviour(Status.NONFINITE, "final_state", said)
+    return state

@@ -17,9 +17,10 @@ from kdaverify.problems import Problem
 from oracles.inputs import Inputs
 
 CONTRACT, BF16 = contract_from_name("chunk64-bf16"), FORMATS["bf16"]
-PACK = Problem(
-    B=1, T=90, H=1, HV=2, K=16, V=24, lengths=(30, 0, 50), dtype="bf16", gate="mild", key="random", beta="uniform", state="random", value="normal", seed=2
-)  # fmt: skip
+PACK = Problem.from_json(
+    '{"B":1,"H":1,"HV":2,"K":16,"T":90,"V":24,"beta":"uniform","dtype":"bf16","gate":"mild","key":"random","lengths":[30,0,50],'
+    '"op":"kda","seed":2,"state":"random","value":"normal"}'
+)
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kdaverify.cli.request import Request
+from kdaverify.problems import Problem
 from tests.rows import PORT, ROOT, SUITE
 
 JUDGING = """
@@ -33,6 +34,7 @@ from pathlib import Path
 from rich.console import Console
 kdaverify.suites_folder = lambda: Path(sys.argv[1])
 from kdaverify.cli.request import Request
+from kdaverify.problems import Problem
 from kdaverify.cli.run import run
 sys.exit(run(Request.model_validate_json(sys.argv[2]), Console(width=100)))
 """
@@ -110,13 +112,12 @@ def test_a_kernel_that_kills_a_worker_ends_in_a_decision(tmp_path: Path) -> None
     assert "crashed while running" in done.stdout
 
 
-def test_a_harness_that_breaks_never_ends_with_the_code_of_a_decision(tmp_path: Path) -> None:
+def test_a_harness_that_breaks_never_ends_with_the_code_of_a_decision(tmp_path: Path, problem: Problem) -> None:
     (tmp_path / "file").touch()
     done = python(tmp_path, "-m", "kdaverify", "oracle", '{"op":"kda"}', "-o", "file/x.safetensors")
     assert done.returncode == 2
-    question = '{"B":1,"H":1,"HV":1,"K":1,"T":1,"V":1,"beta":"one","dtype":"fp32","gate":"zero","key":"random","seed":0,"state":"zero","value":"normal"}'
     (tmp_path / "folder.safetensors").mkdir()
-    done = python(tmp_path, "-m", "kdaverify", "oracle", question, "-o", "folder.safetensors")
+    done = python(tmp_path, "-m", "kdaverify", "oracle", problem.to_json(), "-o", "folder.safetensors")
     assert (done.returncode, "Traceback" in done.stderr) == (2, True)
 
 
