@@ -31,7 +31,7 @@ from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import OUTPUTS, Standard, standard
 from kdaverify.checks.compare import compare
 from kdaverify.problems import Problem, problems
-from kdaverify.problems.profiles import settings_for
+from kdaverify.problems.profiles import cost_of, settings_for
 from oracles.inputs import Inputs
 
 DTYPES = ("fp64", "fp32", "bf16", "fp16")
@@ -45,7 +45,7 @@ def drawn(count: int, dtype: str, number: int) -> list[Problem]:
 
     @seed(number)
     @settings(settings_for("smoke"), max_examples=count)
-    @given(problems(dtype=dtype))
+    @given(problems(dtype=dtype, max_cost=cost_of("smoke")))
     def take(problem: Problem) -> None:
         found.append(problem)
 

@@ -139,7 +139,7 @@ def answer_key(inputs: Inputs, options: Mapping[str, object]) -> str:
     for tensor in tensors:
         digest.update(b"absent" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}".encode())
         if tensor is not None:
-            digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+            digest.update(tensor.detach().cpu().flatten().clone().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

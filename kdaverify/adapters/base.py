@@ -16,6 +16,7 @@ from kdaverify.problems import Problem
 from oracles.inputs import Inputs
 
 OUTPUTS = ("o", "final_state")
+NOTHING_YET = "nothing yet"
 
 
 class AdapterError(ValueError):
@@ -62,7 +63,7 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def proof(self) -> str:
-        """Names the kernel that ran, as observed at the last calls."""
+        """Names the kernel that ran, as observed at the last call; NOTHING_YET before one."""
 
     def step(self, inputs: Inputs) -> Output:
         """Runs the decode entry point on a call with T = 1."""

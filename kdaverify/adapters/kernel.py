@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
-from kdaverify.adapters.base import OUTPUTS, Adapter, AdapterError, Output
+from kdaverify.adapters.base import NOTHING_YET, OUTPUTS, Adapter, AdapterError, Output
 from kdaverify.adapters.conventions import TOKENS, ConventionError, Conventions
 from kdaverify.adapters.handover import Handover, fold_scale
 from kdaverify.budgets.contract import Contract, ContractError, contract_from_name
@@ -63,7 +63,7 @@ def kernel(
         final_state: False if the function returns o alone.
         step: the decode entry point, a function like this one for T = 1; by default this one.
         supports: gets a Problem; returns None or why the interface cannot take it.
-        proof: returns what ran, as the kernel's framework observed it; by default the function and its number of calls.
+        proof: returns what ran, as the kernel's framework observed it; by default the function and where it is.
         environment: returns what to record beside torch's version (package versions, device, mode).
     Returns:
         A decorator; the adapter it makes can still be called like the function.
@@ -156,7 +156,7 @@ class KernelAdapter(Adapter):
         self.conventions = conventions
         self.dtypes = tuple(declared.contracts)
         self._entry, self._step, self._declared = entry, step, declared
-        self._calls = {entry: 0, step: 0}
+        self._ran = NOTHING_YET
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """The decorated function itself."""
@@ -187,7 +187,7 @@ class KernelAdapter(Adapter):
     def proof(self) -> str:
         if self._declared.proof is not None:
             return self._declared.proof()
-        return "; ".join(f"{entry.place} called {count} times" for entry, count in self._calls.items() if count) or "not called yet"
+        return self._ran
 
     def redeclared(self, conventions: Conventions) -> Adapter | None:
         if conventions.layout == "thd" and "cu_seqlens" not in self._entry.keywords:
@@ -203,8 +203,8 @@ class KernelAdapter(Adapter):
     def _call(self, entry: _Entry, inputs: Inputs) -> Output:
         meant = self._folded(inputs)
         handed = self.conventions.arguments(meant)
-        self._calls[entry] += 1
         o, final_state = self._split(entry(handed))
+        self._ran = entry.place
         return Handover(self.conventions, inputs, meant, handed, self._declared.padding_undefined).output(o, final_state)
 
     def _split(self, returned: Any) -> tuple[Any, Any]:

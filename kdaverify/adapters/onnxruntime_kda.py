@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import OUTPUTS, Adapter, Output, WrongKernelError, absent, versions
+from kdaverify.adapters.base import NOTHING_YET, OUTPUTS, Adapter, Output, WrongKernelError, absent, versions
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.budgets.contract import Contract, contract_from_name
 from kdaverify.problems import TORCH, Problem
@@ -50,7 +50,7 @@ class OnnxRuntime(Adapter):
     conventions = Conventions()
 
     def __init__(self) -> None:
-        self._kernels = set[str]()
+        self._ran = NOTHING_YET
 
     def missing(self) -> str | None:
         return absent(("onnx", "onnxruntime"), "pip install 'kdaverify[onnxruntime]'")
@@ -74,11 +74,11 @@ class OnnxRuntime(Adapter):
         given = replace(inputs, initial_state=inputs.state) if half else inputs
         session = _session(_Configuration(inputs.H, inputs.HV, inputs.factor, half, given.initial_state is not None))
         o, final_state = session.run(_feeds(given))
-        self._kernels.add(session.kernels)
+        self._ran = session.kernels
         return Output(torch.tensor(o).view(inputs.v.shape), torch.tensor(final_state))
 
     def proof(self) -> str:
-        return "; ".join(sorted(self._kernels)) or "not called yet"
+        return self._ran
 
     def environment(self) -> dict[str, str]:
         return {**super().environment(), **versions("onnxruntime", "onnx")}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from kdaverify.adapters.base import Adapter, Output, WrongKernelError, absent, versions
+from kdaverify.adapters.base import NOTHING_YET, Adapter, Output, WrongKernelError, absent, versions
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.budgets.contract import Contract, contract_from_name
 from kdaverify.problems import Problem
@@ -35,7 +35,7 @@ class Transformers(Adapter):
         self.name = f"transformers-{form}"
         self._form = form
         self._contract = contract_from_name(preset)
-        self._calls = dict[str, int]()
+        self._ran = NOTHING_YET
 
     def missing(self) -> str | None:
         return absent(("transformers",), "pip install 'kdaverify[transformers]'")
@@ -60,7 +60,7 @@ class Transformers(Adapter):
         return self._run(FUNCTIONS[STEP], inputs)
 
     def proof(self) -> str:
-        return "; ".join(f"{_place(name)} called {count} times" for name, count in self._calls.items()) or "not called yet"
+        return self._ran
 
     def environment(self) -> dict[str, str]:
         return {**super().environment(), **versions("transformers")}
@@ -70,7 +70,7 @@ class Transformers(Adapter):
         o, final_state = torch_function(name)(
             x["q"], x["k"], x["v"], g=x["g"], beta=x["beta"], initial_state=x["initial_state"], output_final_state=True
         )
-        self._calls[name] = self._calls.get(name, 0) + 1
+        self._ran = _place(name)
         return Output(o, final_state)
 
 

@@ -50,6 +50,21 @@ class Emulator:
         return self.contract.storage(name, self.io).round(tensor)
 
 
+def flushed(emulator: Emulator) -> Emulator:
+    """The same kernel on a unit that flushes: whatever leaves a dot product or an exponential below the normal range is 0."""
+    smallest = emulator.contract.accumulate.min_normal
+
+    def flush(tensor: Tensor) -> Tensor:
+        return tensor.masked_fill(tensor.abs() < smallest, 0.0)
+
+    return replace(
+        emulator,
+        name=f"{emulator.name}, subnormals flushed",
+        dot=lambda a, b: flush(emulator.dot(flush(a), flush(b))),
+        exp=lambda x: flush(emulator.exp(x)),
+    )
+
+
 def rounded_operands(fmt: Format) -> Dot:
     """Matrix units: both operands rounded to `fmt`, products summed in the working type."""
 
@@ -61,7 +76,15 @@ def rounded_operands(fmt: Format) -> Dot:
 
 def sequential(a: Tensor, b: Tensor) -> Tensor:
     """A dot product summed in order, in at most 16 partial sums, instead of by a library's tree."""
-    parts = min(a.shape[-1], 16)
+    return _in_parts(a, b, min(a.shape[-1], 16))
+
+
+def one_by_one(a: Tensor, b: Tensor) -> Tensor:
+    """A dot product summed in order, term by term, as a plain loop does."""
+    return _in_parts(a, b, a.shape[-1])
+
+
+def _in_parts(a: Tensor, b: Tensor, parts: int) -> Tensor:
     pieces = zip(a.tensor_split(parts, dim=-1), b.tensor_split(parts, dim=-2), strict=True)
     total = None
     for left, right in pieces:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.emulate import RESIDUAL, ROWWISE, Emulator, exp_base_2, rounded_operands, sequential
+from kdaverify.budgets.emulate import RESIDUAL, ROWWISE, Emulator, exp_base_2, flushed, one_by_one, rounded_operands, sequential
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.noise import Noise
 from kdaverify.budgets.parts import Outputs
@@ -60,12 +60,14 @@ def family(contract: Contract, io: Format) -> tuple[Emulator, ...]:
     plain = Emulator("library order", contract, io)
     base_2 = replace(plain, name="ordered sums, base-2 exponential", dot=sequential, exp=exp_base_2)
     if contract.form == "recurrent":
-        return (plain, replace(plain, name="ordered sums", dot=sequential), base_2)
+        in_order = replace(plain, name="sums term by term", dot=one_by_one)
+        return (plain, in_order, replace(base_2, dot=one_by_one), flushed(plain))
     matrix_units = rounded_operands(contract.operands)
     half, quarter = (replace(contract, chunk_size=max(SMALLEST_CHUNK, contract.chunk_size // n)) for n in (2, 4))
     members = (
         plain,
         replace(base_2, stages=ROWWISE),
+        flushed(plain),
         replace(plain, name="matrix units", dot=matrix_units),
         replace(plain, name="matrix units, residual form", dot=matrix_units, stages=RESIDUAL, exp=exp_base_2),
         replace(plain, name=f"chunks of {half.chunk_size}", contract=half, dot=matrix_units),

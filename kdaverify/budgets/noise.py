@@ -9,13 +9,13 @@ Source: Monte Carlo arithmetic (D. S. Parker, 1997).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.emulate import Dot
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.parts import Outputs, run_in_parts
 from oracles.arithmetic import Arithmetic
@@ -59,7 +59,7 @@ class Noise:
         if self.contract.form == "recurrent":
             o, final = recurrence(inputs, dtype=dtype, arithmetic=arithmetic)
         else:
-            stages = STAGES if narrow else replace(STAGES, cumsum=self._running_cumsum(rng))
+            stages = replace(STAGES, scores=self._operands(rng)) if narrow else replace(STAGES, cumsum=self._running_cumsum(rng))
             o, final = chunk(inputs, chunk_size=self.contract.chunk_size, dtype=dtype, arithmetic=arithmetic, stages=stages)
         return o.double(), final.double()
 
@@ -70,11 +70,22 @@ class Noise:
             storage = self.contract.storage(name, self.io)
             return tensor if storage is self.contract.accumulate else _disturb(tensor, storage, rng)
 
-        def dot(a: Tensor, b: Tensor) -> Tensor:
-            return _disturb(a, self.contract.operands, rng) @ _disturb(b, self.contract.operands, rng)
+        # TF32 is a format of operands alone: nothing is stored in it, so every product rounds its own.
+        return Arithmetic(store=store, dot=self._matrix_unit(rng) if self.contract.operands.name == "tf32" else torch.matmul)
 
-        # TF32 is a format of operands alone: nothing is stored in it.
-        return Arithmetic(store=store, dot=dot if self.contract.operands.name == "tf32" else torch.matmul)
+    def _matrix_unit(self, rng: torch.Generator) -> Dot:
+        return lambda a, b: _disturb(a, self.contract.operands, rng) @ _disturb(b, self.contract.operands, rng)
+
+    def _operands(self, rng: torch.Generator) -> Stage:
+        """The scores' operands are made for one product and stored nowhere: matrix units round them all the same."""
+
+        def scores(c: Chunk) -> None:
+            arithmetic = c.arithmetic
+            c.arithmetic = replace(arithmetic, dot=self._matrix_unit(rng))
+            STAGES.scores(c)
+            c.arithmetic = arithmetic
+
+        return scores
 
     def _wide(self, rng: torch.Generator) -> Arithmetic:
         """Every store, dot product and exponential takes a draw, in float64."""
@@ -102,11 +113,13 @@ def _disturb(tensor: Tensor, fmt: Format, rng: torch.Generator) -> Tensor:
 
 
 def _dot(a: Tensor, b: Tensor, fmt: Format, rng: torch.Generator) -> Tensor:
-    """A dot product whose partial sums are rounded: the error is of the size of its terms, however well they cancel."""
-    total = a @ b
-    levels = 1 + math.log2(a.shape[-1])  # of a summation tree
-    terms = (levels * (a.square() @ b.square())).sqrt()
-    return torch.where(_holds(fmt, total), total, total + terms * _draw(total, fmt, rng))
+    """A dot product summed in order, every partial sum rounded.
+
+    Math: the squares of the n partial sums add up to about n/3 total^2 where the terms agree and n/2 sum(terms^2) where they cancel.
+    """
+    total, n = a @ b, a.shape[-1]
+    sums = (total.square() * (n / 3) + (a.square() @ b.square()) * (n / 2)).sqrt() if n > 1 else total
+    return torch.where(_holds(fmt, total), total, total + sums * _draw(total, fmt, rng))
 
 
 def _holds(fmt: Format, tensor: Tensor) -> Tensor:

@@ -88,7 +88,7 @@ class Judge:
             oracle=outcome.oracle,
             device=about.pop("device", "cpu"),
             mode=about.pop("mode", "native"),
-            versions={**about, "kernel": self.adapter.proof()},
+            versions={**about, "kernel": self.adapter.proof()} if figures else about,
             seed=self.seed,
             duration_s=round(seconds, 4),
             replay=self._replay(problem, detail),

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from kdaverify.adapters import AdapterError, kernel
+from kdaverify.adapters.base import NOTHING_YET
 from kdaverify.adapters.kernel import KernelAdapter
 from kdaverify.budgets.contract import contract_from_name
 from oracles.inputs import Inputs
@@ -120,7 +121,7 @@ def test_the_step_is_its_own_entry_point_and_the_proof_counts_both(ask: Ask) -> 
         return plain(q, k, v, g, beta, scale=None, initial_state=initial_state, cu_seqlens=None)
 
     adapter = kernel(step=decode)(plain)
-    assert adapter.proof() == "not called yet"
+    assert adapter.proof() == NOTHING_YET
     x = ask(T=1).inputs()
     assert torch.equal(adapter.step(x).o, adapter.forward(x).o)
     assert "decode (test_kernel.py" in adapter.proof() and "plain (test_kernel.py" in adapter.proof()
