@@ -24,9 +24,21 @@ DEVIATIONS = 3.0
 
 @dataclass(frozen=True)
 class Budget:
-    """What is allowed of each statistic of `ErrorStatistics`, its factor and margin included."""
+    """What is allowed of one output.
+
+    Args:
+        allowed: the most of each statistic, its factor and margin included.
+        io: format the output is stored in.
+        lost: what underflow may take from an element.
+    """
 
     allowed: ErrorStatistics
+    io: Format
+    lost: float
+
+    def measure(self, error: Tensor, truth: Enclosure) -> ErrorStatistics:
+        """The statistics of `error` as this budget counts them."""
+        return statistics(error, truth, self.io, lost=self.lost)
 
     def ratios(self, found: ErrorStatistics) -> dict[str, float]:
         """Every statistic as a fraction of what is allowed; above 1 is over budget.
@@ -54,7 +66,16 @@ def _ratio(found: float, allowed: float) -> float:
     return found / allowed if allowed else math.inf
 
 
-def budget(truth: Enclosure, rounded: list[Tensor], drawn: list[Tensor], *, io: Format, unit: float, moved: Tensor | None = None) -> Budget:
+def budget(
+    truth: Enclosure,
+    rounded: list[Tensor],
+    drawn: list[Tensor],
+    *,
+    io: Format,
+    unit: float,
+    lost: float,
+    moved: Tensor | None = None,
+) -> Budget:
     """The budget of one output from the family's own outputs on the same problem.
 
     Math: design.md 5, with E = worst over the family, u the unit roundoff, margin = 1 + 3 (deviation / mean of the draws), per statistic:
@@ -69,18 +90,19 @@ def budget(truth: Enclosure, rounded: list[Tensor], drawn: list[Tensor], *, io: 
         drawn: of every draw of the noise.
         io: format the output is stored in.
         unit: the contract's unit roundoff for this output.
+        lost: what underflow may take from an element.
         moved: what the row allowance is relative to, where not the output itself (S_T - S_0 for the final state).
     """
-    draws = [statistics(truth.error(output), truth, io) for output in drawn]
-    E = worst([*(statistics(truth.error(output), truth, io) for output in rounded), *draws])
+    draws = [statistics(truth.error(output), truth, io, lost=lost) for output in drawn]
+    E = worst([*(statistics(truth.error(output), truth, io, lost=lost) for output in rounded), *draws])
     margin = spread(draws)
     exact = truth.high
     size = rms(exact)
-    vanishing = 0.0 if bool(truth.zero.all()) else io.vanishing
-    E_rms = max(E.rms, IDEAL_ROUNDING * io.unit * size, vanishing)
-    E_largest = max(E.largest, io.unit * float(exact.abs().max()) / 2, vanishing) if exact.numel() else 0.0
+    floor = 0.0 if bool(truth.zero.all()) else lost
+    E_rms = max(E.rms, IDEAL_ROUNDING * io.unit * size, floor)
+    E_largest = max(E.largest, io.unit * float(exact.abs().max()) / 2, floor) if exact.numel() else 0.0
     own = row_rms(exact)
-    rows = torch.maximum(E.rows, own * (E_rms / size if size else 0.0)).clamp(min=vanishing)
+    rows = torch.maximum(E.rows, own * (E_rms / size if size else 0.0)).clamp(min=floor)
     slack = ROW_UNITS * unit * (own if moved is None else row_rms(moved))
     return Budget(
         ErrorStatistics(
@@ -89,7 +111,9 @@ def budget(truth: Enclosure, rounded: list[Tensor], drawn: list[Tensor], *, io: 
             rows=ROW_FACTOR * margin.rows * rows + slack,
             median=MEDIAN_FACTOR * margin.median * E.median + io.unit / 2,
             tail=TAIL_FACTOR * margin.tail * E.tail + io.unit,
-        )
+        ),
+        io=io,
+        lost=lost,
     )
 
 

@@ -57,12 +57,13 @@ def flushed(emulator: Emulator) -> Emulator:
     def flush(tensor: Tensor) -> Tensor:
         return tensor.masked_fill(tensor.abs() < smallest, 0.0)
 
-    return replace(
-        emulator,
-        name=f"{emulator.name}, subnormals flushed",
-        dot=lambda a, b: flush(emulator.dot(flush(a), flush(b))),
-        exp=lambda x: flush(emulator.exp(x)),
-    )
+    def dot(a: Tensor, b: Tensor) -> Tensor:
+        return flush(emulator.dot(flush(a), flush(b)))
+
+    def exp(x: Tensor) -> Tensor:
+        return flush(emulator.exp(x))
+
+    return replace(emulator, name=f"{emulator.name}, subnormals flushed", dot=dot, exp=exp)
 
 
 def rounded_operands(fmt: Format) -> Dot:

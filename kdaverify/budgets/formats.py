@@ -29,11 +29,6 @@ class Format:
         """Unit roundoff: the largest relative error of rounding to nearest."""
         return 2.0**-self.precision
 
-    @property
-    def vanishing(self) -> float:
-        """What may be lost to underflow: the smallest normal number, or in fp16, where that is a value one meets, the spacing below it."""
-        return self.min_normal * (2.0 * self.unit if self.name == "fp16" else 1.0)
-
     def round(self, tensor: Tensor) -> Tensor:
         """`tensor` rounded to nearest into this format, returned in its own dtype; wider formats change nothing."""
         if self.name == "tf32":

@@ -10,7 +10,6 @@ from kdaverify.budgets.budget import Budget, budget
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.family import Emulation
 from kdaverify.budgets.formats import FORMATS, Format
-from kdaverify.budgets.statistics import statistics
 from oracles.cache import AnswerCache, default_folder
 from oracles.certified import certify
 from oracles.enclosure import Answer, Enclosure
@@ -30,7 +29,6 @@ class Standard:
 
     truth: Answer
     budgets: dict[str, Budget]
-    formats: dict[str, Format]
 
     def exact(self, output: str) -> Enclosure:
         return _output(self.truth, output)
@@ -59,27 +57,29 @@ def standard(inputs: Inputs, contract: Contract, io: Format, emulation: Emulatio
                 [run[i] for run in emulation.drawn],
                 io=formats[name],
                 unit=max(contract.operands.unit, formats[name].unit),
+                # On a unit that flushes, each of the K terms of a dot product may vanish.
+                lost=inputs.K * contract.accumulate.min_normal,
                 moved=truth.final_state.high - inputs.state.double() if name == "final_state" else None,
             )
             for i, name in enumerate(OUTPUTS)
         }
 
     def sharp(truth: Answer) -> bool:
-        return all(_is_sharp(_output(truth, name), allowed, formats[name]) for name, allowed in budgets(truth).items())
+        return all(_is_sharp(_output(truth, name), allowed) for name, allowed in budgets(truth).items())
 
     truth = enclosed(inputs) if contract.operands.precision <= FLOAT64_ORACLE_PRECISION else None
     if truth is None or not sharp(truth):
         # The rule's first precision suits fp32; each further bit of the contract needs one more.
         extra = max(0, contract.accumulate.precision - FORMATS["fp32"].precision)
         truth = certify(inputs, accept=sharp, extra_bits=extra, cache=AnswerCache(default_folder()))
-    return Standard(truth, budgets(truth), formats)
+    return Standard(truth, budgets(truth))
 
 
 def _output(truth: Answer, name: str) -> Enclosure:
     return truth.o if name == "o" else truth.final_state
 
 
-def _is_sharp(truth: Enclosure, allowed: Budget, io: Format) -> bool:
+def _is_sharp(truth: Enclosure, allowed: Budget) -> bool:
     # A radius is an error like any other: the comparator's own statistics say whether it is small enough.
-    radius = statistics(truth.radius, truth, io)
-    return bool(torch.isfinite(truth.radius).all()) and max(allowed.ratios(radius).values()) <= ORACLE_SHARE
+    ratios = allowed.ratios(allowed.measure(truth.radius, truth))
+    return bool(torch.isfinite(truth.radius).all()) and max(ratios.values()) <= ORACLE_SHARE

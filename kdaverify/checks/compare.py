@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.standard import Standard
-from kdaverify.budgets.statistics import statistics
 from kdaverify.checks.place import Place, first_true, place
 from kdaverify.checks.status import Status
 from oracles.inputs import Inputs
@@ -80,7 +79,7 @@ def compare(output: str, actual: Tensor, standard: Standard, inputs: Inputs) -> 
         return verdict.broken(nonzero, Status.FAIL, "zero")
     allowed = standard.budgets[output]
     error = truth.error(verdict.actual)
-    found = statistics(error, truth, standard.formats[output])
+    found = allowed.measure(error, truth)
     ratios = allowed.ratios(found)
     statistic = max(ratios, key=lambda name: ratios[name])
     worst_row = int(allowed.row_ratios(found).argmax()) if found.rows.numel() else 0

@@ -41,7 +41,7 @@ def test_every_member_of_the_family_is_within_its_own_budget() -> None:
     for member in family(CONTRACT, BF16):
         for name, output in zip(("o", "final_state"), member.run(inputs), strict=True):
             truth = held.exact(name)
-            ratios = held.budgets[name].ratios(statistics(truth.error(output), truth, held.formats[name]))
+            ratios = held.budgets[name].ratios(held.budgets[name].measure(truth.error(output), truth))
             assert max(ratios.values()) <= 1, (member.name, name, ratios)
 
 
@@ -53,7 +53,7 @@ def test_a_legal_kernel_outside_the_family_passes(size: int) -> None:
     held = standard(inputs, contract, BF16)
     for name, output in zip(("o", "final_state"), outsider.run(inputs), strict=True):
         truth = held.exact(name)
-        assert max(held.budgets[name].ratios(statistics(truth.error(output), truth, held.formats[name])).values()) <= 1
+        assert max(held.budgets[name].ratios(held.budgets[name].measure(truth.error(output), truth)).values()) <= 1
 
 
 @pytest.mark.parametrize("carry", ["bf16", "fp16"])
@@ -63,7 +63,7 @@ def test_a_state_carried_in_16_bits_is_over_the_budget_of_an_fp32_carry(carry: s
     held = standard(inputs, declared, FORMATS["fp32"])
     _, final = Emulator("low carry", replace(declared, carry=FORMATS[carry]), FORMATS["fp32"]).run(inputs)
     truth = held.exact("final_state")
-    assert held.budgets["final_state"].ratios(statistics(truth.error(final), truth, FORMATS["fp32"]))["rms"] > 100
+    assert held.budgets["final_state"].ratios(held.budgets["final_state"].measure(truth.error(final), truth))["rms"] > 100
 
 
 def test_the_budget_is_tight() -> None:
@@ -72,12 +72,12 @@ def test_the_budget_is_tight() -> None:
     held = standard(inputs, CONTRACT, BF16)
     truth = held.exact("o")
     worst = max((truth.error(member.run(inputs)[0]) for member in family(CONTRACT, BF16)), key=lambda e: float(e.square().mean()))
-    assert held.budgets["o"].ratios(statistics(1.4 * worst, truth, BF16))["rms"] > 1
+    assert held.budgets["o"].ratios(held.budgets["o"].measure(1.4 * worst, truth))["rms"] > 1
 
 
 def test_an_allowance_of_zero_is_met_by_zero_only() -> None:
     nothing = torch.zeros(2, 3, dtype=torch.float64)
-    allowed = budget(exactly(nothing), [nothing], [nothing] * 2, io=BF16, unit=BF16.unit)
+    allowed = budget(exactly(nothing), [nothing], [nothing] * 2, io=BF16, unit=BF16.unit, lost=0.0)
     assert max(allowed.ratios(statistics(nothing, exactly(nothing), BF16)).values()) == 0
     assert allowed.ratios(statistics(nothing + 1e-30, exactly(nothing), BF16))["rms"] == float("inf")
 
@@ -86,7 +86,7 @@ def test_a_row_is_held_to_its_own_size() -> None:
     exact = torch.ones(100, 8, dtype=torch.float64)
     exact[0] *= 1e-6
     legal = exact * (1 + 2.0**-9)
-    allowed: Budget = budget(exactly(exact), [legal], [legal] * 2, io=BF16, unit=BF16.unit)
+    allowed: Budget = budget(exactly(exact), [legal], [legal] * 2, io=BF16, unit=BF16.unit, lost=0.0)
     wiped = legal.clone()
     wiped[0] = 0
     found: ErrorStatistics = statistics(wiped - exact, exactly(exact), BF16)

@@ -52,23 +52,65 @@ def returns_its_input(o: Any, final: Any, v: Any, state: Any) -> Any:
     return v, final
 
 
-BAD = {
+def gives(change: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """A port that computes rightly and returns `change` of its outputs."""
+
+    def call(o: Any, final: Any, v: Any, state: Any) -> Any:
+        del v, state
+        return change(o, final)
+
+    return call
+
+
+def the_same(o: Any, final: Any) -> Any:
+    return o, final
+
+
+def no_o(o: Any, final: Any) -> Any:
+    return None, final
+
+
+def no_state(o: Any, final: Any) -> Any:
+    return o, None
+
+
+def numpy_o(o: Any, final: Any) -> Any:
+    return o.numpy(), final
+
+
+def short_o(o: Any, final: Any) -> Any:
+    return o[:, :-1], final
+
+
+def bf16_o(o: Any, final: Any) -> Any:
+    return o.bfloat16(), final
+
+
+def fp16_state(o: Any, final: Any) -> Any:
+    return o, final.half()
+
+
+def nan_o(o: Any, final: Any) -> Any:
+    return o * float("nan"), final
+
+
+def zero_o(o: Any, final: Any) -> Any:
+    return o * 0, final
+
+
+BAD: dict[str, tuple[Callable[..., Any], Status, str]] = {
     "raises": (raises, Status.ERROR, r"raised RuntimeError: tile out of range \(test_execute.py:\d+ in raises\)"),
     "edits its input": (edits_its_input, Status.MUTATED_INPUT, "v: the kernel changed 12 of 108 elements of its input in place"),
     "updates the state in place": (updates_the_state_in_place, Status.MUTATED_INPUT, "initial_state: the kernel changed"),
     "returns a view of its input": (returns_its_input, Status.ALIASED_OUTPUT, "o: shares the memory of the input v"),
-    "returns None": (lambda o, final, v, s: (None, final), Status.MISSING, "o: wanted a tensor of shape .*, got None"),
-    "returns no state": (lambda o, final, v, s: (o, None), Status.MISSING, "final_state: wanted a tensor"),
-    "returns a NumPy array": (lambda o, final, v, s: (o.numpy(), final), Status.TYPE, "o: wanted a torch tensor, got numpy.ndarray"),
-    "returns a wrong shape": (
-        lambda o, final, v, s: (o[:, :-1], final),
-        Status.SHAPE,
-        r"o: wanted shape \[1, 9, 2, 6\], got \[1, 8, 2, 6\]",
-    ),
-    "returns a wrong dtype": (lambda o, final, v, s: (o.bfloat16(), final), Status.DTYPE, "o: wanted torch.float32.*got torch.bfloat16"),
-    "returns the state in 16 bits": (lambda o, final, v, s: (o, final.half()), Status.DTYPE, "final_state: wanted torch.float32"),
-    "returns NaN": (lambda o, final, v, s: (o * float("nan"), final), Status.NONFINITE, "o: 108 elements are not finite"),
-    "returns zeros": (lambda o, final, v, s: (o * 0, final), Status.FAIL, "o: .* error"),
+    "returns None": (gives(no_o), Status.MISSING, "o: wanted a tensor of shape .*, got None"),
+    "returns no state": (gives(no_state), Status.MISSING, "final_state: wanted a tensor"),
+    "returns a NumPy array": (gives(numpy_o), Status.TYPE, "o: wanted a torch tensor, got numpy.ndarray"),
+    "returns a wrong shape": (gives(short_o), Status.SHAPE, r"o: wanted shape \[1, 9, 2, 6\], got \[1, 8, 2, 6\]"),
+    "returns a wrong dtype": (gives(bf16_o), Status.DTYPE, "o: wanted torch.float32.*got torch.bfloat16"),
+    "returns the state in 16 bits": (gives(fp16_state), Status.DTYPE, "final_state: wanted torch.float32"),
+    "returns NaN": (gives(nan_o), Status.NONFINITE, "o: 108 elements are not finite"),
+    "returns zeros": (gives(zero_o), Status.FAIL, "o: .* error"),
 }
 
 
@@ -82,7 +124,7 @@ def test_each_misbehaviour_has_its_own_verdict_and_message(name: str) -> None:
 
 
 def test_the_right_kernel_passes() -> None:
-    outcomes = check("forward", port(lambda o, final, v, s: (o, final)), PROBLEM, {})
+    outcomes = check("forward", port(gives(the_same)), PROBLEM, {})
     assert [(outcome.output, outcome.status) for outcome in outcomes] == [("o", Status.PASS), ("final_state", Status.PASS)]
 
 

@@ -58,4 +58,6 @@ def test_bad_input_is_named(change: dict[str, Any], message: str) -> None:
 
 
 def test_a_hard_reset_is_a_legal_gate() -> None:
-    Inputs(**good() | {"g": torch.full((1, 6, 2, 3), -INF)})
+    given = good()
+    given["g"] = torch.full((1, 6, 2, 3), -INF)
+    Inputs(**given)
