@@ -27,7 +27,7 @@ types: $(VENV)/.all
 	$(BIN)/pyright
 
 units: $(VENV)/.all
-	$(BIN)/python -m pytest tests -n auto --quiet
+	$(BIN)/python -m pytest tests -n auto --dist loadfile --quiet
 
 vendors: $(VENV)/.all
 	$(BIN)/python .ci/verify_all.py
