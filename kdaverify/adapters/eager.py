@@ -9,11 +9,10 @@ from torch import Tensor
 
 from kdaverify.adapters.base import NOTHING_YET, Adapter, Output
 from kdaverify.budgets.contract import Contract, contract_from_name
+from kdaverify.budgets.pipeline import run_form
 from kdaverify.problems import TORCH
 from oracles.arithmetic import Arithmetic
-from oracles.chunk import chunk
 from oracles.inputs import Inputs
-from oracles.recurrence import recurrence
 
 
 class Eager(Adapter):
@@ -35,11 +34,7 @@ class Eager(Adapter):
             # o is rounded once, to the inputs' dtype, on return.
             return tensor if name == "o" else contract.storage(name, contract.operands).round(tensor)
 
-        arithmetic = Arithmetic(store=store)
-        if contract.form == "recurrent":
-            o, final_state = recurrence(inputs, dtype=contract.work, arithmetic=arithmetic)
-        else:
-            o, final_state = chunk(inputs, chunk_size=contract.chunk_size, dtype=contract.work, arithmetic=arithmetic)
+        o, final_state = run_form(contract, inputs, dtype=contract.work, arithmetic=Arithmetic(store=store))
         self._ran = f"oracles in torch as {contract.name}"
         # A pack without tokens passes the initial state through: a copy, never the caller's tensor.
         return Output(o.to(inputs.q.dtype), final_state.to(contract.carry.dtype, copy=True))

@@ -12,10 +12,10 @@ from torch import Tensor
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.parts import Outputs, run_in_parts
+from kdaverify.budgets.pipeline import run_form
 from oracles.arithmetic import Arithmetic
-from oracles.chunk import STAGES, Chunk, Stages, chunk
+from oracles.chunk import STAGES, Chunk, Stages
 from oracles.inputs import Inputs
-from oracles.recurrence import recurrence
 
 Dot = Callable[[Tensor, Tensor], Tensor]
 # 1 / ln 2: kernels with a base-2 exponential unit scale the gate first, and round that.
@@ -39,11 +39,7 @@ class Emulator:
 
     def _run(self, inputs: Inputs) -> Outputs:
         arithmetic = Arithmetic(self._store, self.dot, self.exp)
-        work = self.contract.work
-        if self.contract.form == "recurrent":
-            o, final = recurrence(inputs, dtype=work, arithmetic=arithmetic)
-        else:
-            o, final = chunk(inputs, chunk_size=self.contract.chunk_size, dtype=work, arithmetic=arithmetic, stages=self.stages)
+        o, final = run_form(self.contract, inputs, dtype=self.contract.work, arithmetic=arithmetic, stages=self.stages)
         return o.double(), final.double()
 
     def _store(self, name: str, tensor: Tensor) -> Tensor:

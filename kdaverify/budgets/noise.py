@@ -18,10 +18,10 @@ from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import Dot
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.parts import Outputs, run_in_parts
+from kdaverify.budgets.pipeline import run_form
 from oracles.arithmetic import Arithmetic
-from oracles.chunk import STAGES, Chunk, Stage, chunk
+from oracles.chunk import STAGES, Chunk, Stage
 from oracles.inputs import Inputs
-from oracles.recurrence import recurrence
 
 DRAWS = 8
 # Below this exponent fp32 has underflowed.
@@ -53,14 +53,12 @@ class Noise:
 
     def _run(self, inputs: Inputs, rng: torch.Generator) -> Outputs:
         narrow = self.contract.operands.precision < self.contract.accumulate.precision
-        arithmetic = self._narrow(rng) if narrow else self._wide(rng)
-        # Beside 16-bit storage the sums' own roundings are nothing: they may fall as they do in the working type.
-        dtype = self.contract.work if narrow else torch.float64
-        if self.contract.form == "recurrent":
-            o, final = recurrence(inputs, dtype=dtype, arithmetic=arithmetic)
+        if narrow:
+            # Beside 16-bit storage the sums' own roundings are nothing: they may fall as they do in the working type.
+            dtype, arithmetic, stages = self.contract.work, self._narrow(rng), replace(STAGES, scores=self._operands(rng))
         else:
-            stages = replace(STAGES, scores=self._operands(rng)) if narrow else replace(STAGES, cumsum=self._running_cumsum(rng))
-            o, final = chunk(inputs, chunk_size=self.contract.chunk_size, dtype=dtype, arithmetic=arithmetic, stages=stages)
+            dtype, arithmetic, stages = torch.float64, self._wide(rng), replace(STAGES, cumsum=self._running_cumsum(rng))
+        o, final = run_form(self.contract, inputs, dtype=dtype, arithmetic=arithmetic, stages=stages)
         return o.double(), final.double()
 
     def _narrow(self, rng: torch.Generator) -> Arithmetic:

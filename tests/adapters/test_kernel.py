@@ -116,15 +116,17 @@ def test_rows_past_the_last_offset_are_judged_unless_declared_undefined(ask: Ask
     assert (cleared[:, 14:] == 0).all() and cleared[:, :14].isfinite().all()
 
 
-def test_the_step_is_its_own_entry_point_and_the_proof_counts_both(ask: Ask) -> None:
+def test_the_step_is_its_own_entry_point_and_the_proof_names_the_last_call(ask: Ask) -> None:
     def decode(q: Any, k: Any, v: Any, g: Any, beta: Any, *, initial_state: Any) -> Any:
         return plain(q, k, v, g, beta, scale=None, initial_state=initial_state, cu_seqlens=None)
 
     adapter = kernel(step=decode)(plain)
     assert adapter.proof() == NOTHING_YET
     x = ask(T=1).inputs()
-    assert torch.equal(adapter.step(x).o, adapter.forward(x).o)
-    assert "decode (test_kernel.py" in adapter.proof() and "plain (test_kernel.py" in adapter.proof()
+    stepped = adapter.step(x).o
+    assert "decode (test_kernel.py" in adapter.proof()
+    assert torch.equal(stepped, adapter.forward(x).o)
+    assert "plain (test_kernel.py" in adapter.proof()
     assert kernel(proof=lambda: "observed")(plain).proof() == "observed"
     assert kernel(environment=lambda: {"mode": "interpreted"})(plain).environment()["mode"] == "interpreted"
 
