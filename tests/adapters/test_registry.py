@@ -121,7 +121,7 @@ def test_an_entry_point_is_found_by_name_and_listed(write: Write, tmp_path: Path
         ("kdaverify.nowhere", "no module named kdaverify.nowhere"),
         ("a b:c", "wanted NAME, path.py[:object] or package.module[:object]"),
         ("kdaverify.adapters.eager:EAGR", "has no object 'EAGR'; did you mean EAGER?"),
-        ("kdaverify.adapters.eager:chunk", "wanted an adapter, got function; decorate it with @kdaverify.kernel"),
+        ("kdaverify.adapters.eager:run_form", "wanted an adapter, got function; decorate it with @kdaverify.kernel"),
         ("kdaverify.adapters.eager", "holds several adapters: EAGER, EAGER_RECURRENT; say which, such as kdaverify.adapters.eager:EAGER"),
         ("kdaverify.adapters.base", "holds no adapter; decorate your kernel"),
     ],

@@ -165,7 +165,7 @@ def _hammer(folder: Path, answer: Answer, wrong: Any) -> None:
 
 
 def test_processes_writing_at_once_never_show_half_a_file(answer: Answer, tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("spawn")
     wrong = context.Value("i", 0)
     workers = [context.Process(target=_hammer, args=(tmp_path, answer, wrong)) for _ in range(3)]
     for worker in workers:
