@@ -25,7 +25,7 @@ def test_a_ci_variable_changes_nothing() -> None:
 
 def test_larger_profiles_draw_more() -> None:
     examples = [settings_for(profile).max_examples for profile in PROFILES]
-    assert examples == [4, 25, 150]
+    assert examples == [3, 25, 150]
 
 
 @pytest.mark.parametrize("profile", PROFILES)
