@@ -24,7 +24,7 @@ lint: $(VENV)/.all
 	$(BIN)/ruff format --check .
 
 types: $(VENV)/.all
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 
 units: $(VENV)/.all
 	$(BIN)/python -m pytest tests -n auto --dist loadfile --quiet
