@@ -28,10 +28,11 @@ from kdaverify.budgets.contract import Contract, contract_from_name
 from kdaverify.budgets.emulate import Emulator
 from kdaverify.budgets.family import emulate, family
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.standard import OUTPUTS, Standard, standard
+from kdaverify.budgets.standard import Standard, standard
 from kdaverify.checks.compare import compare
 from kdaverify.problems import Problem, problems
 from kdaverify.problems.profiles import cost_of, settings_for
+from oracles.enclosure import OUTPUTS
 from oracles.inputs import Inputs
 
 DTYPES = ("fp64", "fp32", "bf16", "fp16")

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+OUTPUTS = ("o", "final_state")
+
 
 @dataclass(frozen=True)
 class Enclosure:

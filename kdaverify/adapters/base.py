@@ -13,9 +13,9 @@ import torch
 from kdaverify.adapters.conventions import CANONICAL, Conventions
 from kdaverify.budgets.contract import Contract
 from kdaverify.problems import Problem
+from oracles.enclosure import OUTPUTS
 from oracles.inputs import Inputs
 
-OUTPUTS = ("o", "final_state")
 NOTHING_YET = "nothing yet"
 
 

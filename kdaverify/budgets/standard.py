@@ -12,11 +12,10 @@ from kdaverify.budgets.family import Emulation
 from kdaverify.budgets.formats import FORMATS, Format
 from oracles.cache import AnswerCache, default_folder
 from oracles.certified import certify
-from oracles.enclosure import Answer, Enclosure
+from oracles.enclosure import OUTPUTS, Answer, Enclosure
 from oracles.inputs import Inputs
 from oracles.running_error import enclosed
 
-OUTPUTS = ("o", "final_state")
 # An oracle may be wrong by this fraction of any allowance, no more.
 ORACLE_SHARE = 2.0**-20
 # Up to this precision of the operands the float64 recurrence can be sharp enough; above it only balls are.

@@ -31,6 +31,12 @@ class ErrorStatistics:
     median: float
     tail: float
 
+    def value(self, name: str, row: int) -> float:
+        """One statistic by name; "row" is that of the given row, 0 where the output has none."""
+        if name == "row":
+            return float(self.rows[row]) if self.rows.numel() else 0.0
+        return getattr(self, name)
+
 
 def rms(tensor: Tensor) -> float:
     """Root mean square, 0 for an empty tensor."""

@@ -83,22 +83,13 @@ def compare(output: str, actual: Tensor, standard: Standard, inputs: Inputs) -> 
     ratios = allowed.ratios(found)
     statistic = max(ratios, key=lambda name: ratios[name])
     worst_row = int(allowed.row_ratios(found).argmax()) if found.rows.numel() else 0
-    values = {"rms": found.rms, "largest": found.largest, "median": found.median, "tail": found.tail}
-    limits = {
-        "rms": allowed.allowed.rms,
-        "largest": allowed.allowed.largest,
-        "median": allowed.allowed.median,
-        "tail": allowed.allowed.tail,
-    }
-    if found.rows.numel():
-        values["row"], limits["row"] = float(found.rows[worst_row]), float(allowed.allowed.rows[worst_row])
     at = _worst_element(error, truth.high, statistic, worst_row)
     return Comparison(
         output=output,
         status=Status.PASS if ratios[statistic] <= 1 else Status.FAIL,
         statistic=statistic,
-        value=values.get(statistic, 0.0),
-        budget=limits.get(statistic, 0.0),
+        value=found.value(statistic, worst_row),
+        budget=allowed.allowed.value(statistic, worst_row),
         ratio=ratios[statistic],
         ratios=ratios,
         grade=_grade(ratios),
