@@ -5,11 +5,15 @@ Axis letters (math.md 1): B batch, T tokens, N sequences, H key heads, HV value 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Final
 
 import torch
 from torch import Tensor
+
+TENSORS: Final = ("q", "k", "v", "g", "beta", "initial_state", "cu_seqlens")
 
 
 class InputError(ValueError):
@@ -103,6 +107,18 @@ class Inputs:
         """The call on tokens [first, end) of this one, as dense sequences starting from `initial_state`."""
         cut = {name: getattr(self, name)[:, first:end].contiguous() for name in ("q", "k", "v", "g", "beta")}
         return replace(self, **cut, initial_state=initial_state, cu_seqlens=None)
+
+    def copied(self) -> Inputs:
+        """The same call in memory of its own."""
+        return self._mapped(torch.clone)
+
+    def on(self, device: torch.device | str) -> Inputs:
+        """The same call with every tensor on `device`."""
+        return self._mapped(lambda tensor: tensor.to(device))
+
+    def _mapped(self, change: Callable[[Tensor], Tensor]) -> Inputs:
+        tensors = {name: getattr(self, name) for name in TENSORS}
+        return replace(self, **{name: None if tensor is None else change(tensor) for name, tensor in tensors.items()})
 
     def to(self, dtype: torch.dtype) -> Inputs:
         """The same call with every floating tensor cast to `dtype` (exact when widening)."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata, util
 from typing import Any
@@ -47,11 +48,15 @@ class Adapter(abc.ABC):
         name: how people call it; part of every record.
         dtypes: the formats of q, k, v, beta and o it takes, of fp64, fp32, bf16, fp16.
         conventions: how it wants its tensors; `CANONICAL` unless it differs.
+        device: type of the torch device the kernel runs on.
+        isolated: whether it runs in a worker process unless told otherwise: kernels that can take their process with them do.
     """
 
     name: str
     dtypes: tuple[str, ...]
     conventions: Conventions = CANONICAL
+    device: str = "cpu"
+    isolated: bool = False
 
     @abc.abstractmethod
     def contract(self, dtype: str) -> Contract:
@@ -59,7 +64,7 @@ class Adapter(abc.ABC):
 
     @abc.abstractmethod
     def forward(self, inputs: Inputs) -> Output:
-        """Runs the kernel on a canonical call."""
+        """Runs the kernel on a canonical call, wherever its tensors lie; what it returns lies there too."""
 
     @abc.abstractmethod
     def proof(self) -> str:
@@ -92,9 +97,29 @@ class Adapter(abc.ABC):
         del conventions
         return None
 
+    def configured(self, options: Mapping[str, str]) -> Adapter:
+        """The same kernel under the options of NAME:option=value,option=value.
+
+        Raises:
+            AdapterError: no such option, or no such value of it.
+        """
+        raise AdapterError(f"{self.name}: takes no options, got {', '.join(options)}; leave out everything after the colon")
+
+    def variants(self) -> Mapping[str, Adapter]:
+        """The same kernel under options that must not change what it computes, by a name for each."""
+        return {}
+
+    def surroundings(self) -> Mapping[str, str]:
+        """Environment variables that its process needs before anything is imported."""
+        return {}
+
+    def begin(self, case: str) -> None:
+        """Told, before anything is asked of the kernel, which case comes."""
+        del case
+
     def environment(self) -> dict[str, str]:
         """Versions of everything that decides the result, the device, and the mode ("native" or "interpreted")."""
-        return {**versions("torch"), "python": platform.python_version(), "device": "cpu", "mode": "native"}
+        return {**versions("torch"), "python": platform.python_version(), "device": self.device, "mode": "native"}
 
 
 def versions(*packages: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Output
 from kdaverify.adapters.conventions import TOKENS, Conventions
+from kdaverify.adapters.placement import shares_memory
 from oracles.inputs import Inputs
 
 CONVERTED: Final = (*TOKENS, "initial_state")
@@ -61,7 +62,7 @@ class Handover:
     def _show_edits(self) -> None:
         for name in CONVERTED:
             own, given = self.handed[name], getattr(self.inputs, name)
-            if own is None or _share(own, given):
+            if own is None or shares_memory(own, given):
                 continue
             if not torch.equal(own, self.conventions.hand(name, getattr(self.meant, name), self.meant)):
                 given.copy_(self.conventions.take(name, own, self.inputs))
@@ -72,7 +73,7 @@ class Handover:
         taken = self.conventions.take(name, value, self.inputs)
         for source in CONVERTED:
             own, given = self.handed[source], getattr(self.inputs, source)
-            if own is not None and _share(value, own) and taken.shape == given.shape and torch.equal(taken, given):
+            if own is not None and shares_memory(value, own) and taken.shape == given.shape and torch.equal(taken, given):
                 return given
         return clear_padding(taken, self.inputs) if name == "o" and self.padding_undefined else taken
 
@@ -81,7 +82,3 @@ class Handover:
         if name == "o" and self.conventions.layout == "thd":
             return value.ndim == 3 and value.shape[0] == self.inputs.B * self.inputs.T
         return value.ndim == 4
-
-
-def _share(a: Tensor, b: Tensor) -> bool:
-    return a.numel() > 0 and a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()

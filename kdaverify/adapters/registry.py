@@ -29,6 +29,7 @@ SHIPPED: Final[Mapping[str, str]] = {
 }
 _FILE = re.compile(r"(?P<path>.+\.py)(?::(?P<object>[\w.]+))?")
 _MODULE = re.compile(r"(?P<module>[A-Za-z_][\w.]*)(?::(?P<object>[\w.]+))?")
+_OPTIONS = re.compile(r"(?P<name>[\w-]+):(?P<options>\w+=.*)")
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,12 @@ def find(spec: str) -> Adapter:
 
     Args:
         spec: NAME (shipped, or an entry point of the group kdaverify.adapters), path.py[:object] or package.module[:object].
-            Without an object the file or module must hold exactly one adapter.
+            Without an object the file or module must hold exactly one adapter. A NAME may be followed by :option=value,option=value.
     Raises:
-        AdapterError: nothing by that name, it raised at import, or what it holds is no adapter.
+        AdapterError: nothing by that name, it raised at import, what it holds is no adapter, or it has no such option.
     """
+    if match := _OPTIONS.fullmatch(spec):
+        return find(match["name"]).configured(_options(match["options"], spec))
     if spec in SHIPPED:
         return _from_module(SHIPPED[spec])
     points = _entry_points()
@@ -67,6 +70,16 @@ def find(spec: str) -> Adapter:
     if "." in spec or ":" in spec:
         return _from_module(spec)
     raise AdapterError(_unknown(spec, [*SHIPPED, *points]))
+
+
+def _options(text: str, spec: str) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        if not (name and equals) or name in options:
+            raise AdapterError(f"{spec!r}: wanted each option once, as option=value with commas between, got {part!r}")
+        options[name] = value
+    return options
 
 
 def shipped() -> tuple[Listing, ...]:

@@ -75,6 +75,7 @@ def _probe(adapter: Adapter) -> Problem | None:
 def _complaint(adapter: Adapter, problem: Problem) -> str | None:
     """What is grossly wrong with the outputs of `adapter`, or None."""
     inputs = problem.inputs()
+    adapter.begin(f"conventions {problem.to_json()}")
     try:
         run = execute(adapter, inputs, adapter.exposes(problem))
     except (Misbehaviour, ConventionError) as fault:

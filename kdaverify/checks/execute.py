@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,10 +13,9 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter, Output, WrongKernelError
 from kdaverify.budgets.formats import format_of
 from kdaverify.checks.status import Status
-from oracles.inputs import Inputs
+from oracles.inputs import TENSORS, Inputs
 
 Entry = Callable[[Inputs], Output]
-TENSORS = ("q", "k", "v", "g", "beta", "initial_state", "cu_seqlens")
 
 
 class Misbehaviour(Exception):
@@ -47,7 +45,7 @@ def execute(adapter: Adapter, inputs: Inputs, exposed: tuple[str, ...], *, entry
     Raises:
         Misbehaviour: it raised, edited an input, or returned None, no tensor, a wrong shape or dtype, or a view of an input.
     """
-    given = copy_of(inputs)
+    given = inputs.copied()
     started = time.perf_counter()
     try:
         output = (entry or adapter.forward)(given)
@@ -63,15 +61,6 @@ def execute(adapter: Adapter, inputs: Inputs, exposed: tuple[str, ...], *, entry
     for name, value in returned.items():
         _check_own_memory(name, value, given)
     return Run({name: value.detach() for name, value in returned.items()}, seconds)
-
-
-def copy_of(inputs: Inputs) -> Inputs:
-    """The same call in memory of its own."""
-
-    def own(tensor: Tensor | None) -> Any:
-        return None if tensor is None else tensor.clone()
-
-    return replace(inputs, **{name: own(getattr(inputs, name)) for name in TENSORS})
 
 
 def _wanted_shape(name: str, inputs: Inputs) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,5 +34,6 @@ def check(name: str, adapter: Adapter, problem: Problem, detail: Mapping[str, An
     """
     if problem.dtype not in adapter.dtypes:
         return skipped(f"{adapter.name} does not take {problem.dtype} (it takes {', '.join(adapter.dtypes)})")
+    adapter.begin(f"{name} {problem.to_json()} {json.dumps(detail, sort_keys=True)}")
     reason = adapter.supports(problem)
     return skipped(reason) if reason else PROPERTIES[name](adapter, problem, **detail)

@@ -18,6 +18,9 @@ class Status(StrEnum):
     MUTATED_INPUT = "MUTATED_INPUT"
     ALIASED_OUTPUT = "ALIASED_OUTPUT"
     ERROR = "ERROR"  # the kernel raised
+    CRASH = "CRASH"  # the kernel took its process with it, or left its device unusable
+    HANG = "HANG"  # the kernel did not return within the time limit
+    OOM = "OOM"  # the kernel asked for more memory than there is, or than it may have
     CONVENTION = "CONVENTION"  # right under another convention than the declared one
     WRONG_KERNEL = "WRONG_KERNEL"  # another kernel ran than the one named
     ORACLE_UNCERTIFIED = "ORACLE_UNCERTIFIED"

@@ -1,0 +1,51 @@
+"""Kernels that live on another device: the way there and back, nothing lost on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import Output
+from oracles.inputs import TENSORS, Inputs
+
+
+def on_device(device: str, call: Callable[[Inputs], Output], inputs: Inputs) -> Output:
+    """`call` on a copy of the inputs on `device`; the outputs come back to where the inputs lie.
+
+    An input that the kernel edited there is edited in `inputs` too, and an output in the memory of an input becomes that input of the
+    caller: here the harness looks for both.
+    """
+    home = inputs.q.device
+    if home.type == device:
+        return call(inputs)
+    there = inputs.on(device)
+    kept = there.copied()
+    output = call(there)
+    _show_edits(inputs, there, kept)
+    return Output(_home(output.o, inputs, there, home), _home(output.final_state, inputs, there, home))
+
+
+@torch.no_grad()
+def _show_edits(inputs: Inputs, there: Inputs, kept: Inputs) -> None:
+    for name in TENSORS:
+        after, before = getattr(there, name), getattr(kept, name)
+        if before is not None and not torch.equal(after, before):
+            getattr(inputs, name).copy_(after)
+
+
+def _home(value: Any, inputs: Inputs, there: Inputs, home: torch.device) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    for name in TENSORS:
+        source = getattr(there, name)
+        if source is not None and shares_memory(value, source) and value.shape == source.shape:
+            return getattr(inputs, name)
+    return value.to(home)
+
+
+def shares_memory(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors lie in one allocation."""
+    return a.numel() > 0 and a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
