@@ -62,7 +62,7 @@ class Chunk:
         """D of math.md 3.2 for a block of rows against itself [s, s, K]; 0 above the diagonal."""
         G = self.G[..., rows, :]
         size = G.shape[-2]
-        above = torch.ones(size, size, dtype=torch.bool).triu(1)[..., None]
+        above = torch.ones(size, size, dtype=torch.bool, device=G.device).triu(1)[..., None]
         crossed = above
         if self.resets is not None:
             resets = self.resets[..., rows, :]
@@ -108,7 +108,7 @@ def scores(c: Chunk) -> None:
 
 def solve(c: Chunk) -> None:
     """Math: 3.3, by substitution. Writes R."""
-    identity = torch.eye(c.Akk.shape[-1], dtype=c.Akk.dtype)
+    identity = torch.eye(c.Akk.shape[-1], dtype=c.Akk.dtype, device=c.Akk.device)
     c.R = c.store("R", torch.linalg.solve_triangular(c.Akk, identity.expand_as(c.Akk), upper=False, unitriangular=True))
 
 

@@ -34,7 +34,7 @@ def enclosed(inputs: Inputs) -> Answer:
     """
     if not any(inputs.lengths):
         return Answer(_exact(torch.zeros_like(inputs.v)), _exact(inputs.state), "inputs, exact")
-    carry = (inputs.state.double(), torch.zeros(inputs.N, inputs.HV, dtype=torch.float64))
+    carry = (inputs.state.double(), inputs.g.new_zeros(inputs.N, inputs.HV, dtype=torch.float64))
 
     def step(carry: Tensors, x: Tokens) -> tuple[Tensors, Tensors]:
         before, r = carry

@@ -59,7 +59,8 @@ def scan(inputs: Inputs, size: int, carry: Tensors, body: Body, *, dtype: torch.
         finished.append(tuple(tensor[live:] for tensor in carry))
         carry, outputs = body(tuple(tensor[:live] for tensor in carry), _gather(inputs, block_rows, valid, dtype))
         rows.append(block_rows[valid])
-        produced.append(tuple(output.transpose(1, 2)[valid] for output in outputs))
+        kept = valid.to(inputs.q.device)
+        produced.append(tuple(output.transpose(1, 2)[kept] for output in outputs))
     finished.append(carry)
     back = torch.as_tensor(order).argsort()
     final = tuple(torch.cat(pieces[::-1])[back] for pieces in zip(*finished, strict=True))
@@ -67,6 +68,7 @@ def scan(inputs: Inputs, size: int, carry: Tensors, body: Body, *, dtype: torch.
 
 
 def _blocks(inputs: Inputs, order: list[int], size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows of the token axis and which of them are real, block by block; on the CPU, where asking costs an accelerator nothing."""
     starts = torch.as_tensor([inputs.starts[n] for n in order])
     lengths = torch.as_tensor([inputs.lengths[n] for n in order])
     for first in range(0, max(inputs.lengths), size):
@@ -79,7 +81,9 @@ def _blocks(inputs: Inputs, order: list[int], size: int) -> Iterator[tuple[Tenso
 
 def _gather(inputs: Inputs, rows: Tensor, valid: Tensor, dtype: torch.dtype) -> Tokens:
     group = inputs.HV // inputs.H
-    inert = None if bool(valid.all()) else ~valid
+    device = inputs.q.device
+    inert = None if bool(valid.all()) else (~valid).to(device)
+    rows = rows.to(device)
 
     def take(tensor: Tensor, repeat: int = 1) -> Tensor:
         picked = tensor.flatten(0, 1)[rows].to(dtype)
@@ -94,4 +98,4 @@ def _gather(inputs: Inputs, rows: Tensor, valid: Tensor, dtype: torch.dtype) -> 
 def _scatter(inputs: Inputs, rows: list[Tensor], pieces: list[Tensor]) -> Tensor:
     values = torch.cat(pieces)
     flat = values.new_zeros(inputs.B * inputs.T, *values.shape[1:])
-    return flat.index_copy(0, torch.cat(rows), values).unflatten(0, (inputs.B, inputs.T))
+    return flat.index_copy(0, torch.cat(rows).to(values.device), values).unflatten(0, (inputs.B, inputs.T))

@@ -136,7 +136,7 @@ class Conventions:
         if self.packing != "cu_seqlens":
             return None
         if self.layout == "thd" and inputs.cu_seqlens is None:
-            return torch.arange(inputs.B + 1, dtype=torch.int32) * inputs.T
+            return torch.arange(inputs.B + 1, dtype=torch.int32, device=inputs.q.device) * inputs.T
         return inputs.cu_seqlens
 
 
@@ -150,7 +150,7 @@ def segment_ids(inputs: Inputs) -> Tensor | None:
     ids = torch.full((1, inputs.T), OUTSIDE, dtype=torch.int32)
     used = sum(inputs.lengths)
     ids[0, :used] = torch.repeat_interleave(torch.arange(inputs.N, dtype=torch.int32), torch.as_tensor(inputs.lengths))
-    return ids
+    return ids.to(inputs.q.device)
 
 
 def _flat(x: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import torch
@@ -27,27 +27,32 @@ def clear_padding(o: Tensor, inputs: Inputs) -> Tensor:
     """o with zeros in the rows past the last offset of a pack, for interfaces that give them no meaning."""
     if inputs.cu_seqlens is None:
         return o
-    valid = torch.arange(o.shape[1]) < sum(inputs.lengths)
+    valid = torch.arange(o.shape[1], device=o.device) < sum(inputs.lengths)
     return o.masked_fill(~valid[None, :, None, None], 0.0)
 
 
 @dataclass(frozen=True)
 class Handover:
-    """One call, before and after conversion.
+    """One call, before and after conversion; made before the kernel runs.
 
     Args:
         conventions: of the kernel.
         inputs: the caller's call.
-        meant: the same after folding, from which the arguments were converted.
-        handed: the arguments the kernel got; those converted have memory of their own.
+        handed: the arguments the kernel gets; those converted have memory of their own.
         padding_undefined: what the kernel returns past the last offset of a pack means nothing.
     """
 
     conventions: Conventions
     inputs: Inputs
-    meant: Inputs
     handed: Mapping[str, Any]
-    padding_undefined: bool
+    padding_undefined: bool = False
+    _kept: dict[str, Tensor] = field(init=False, default_factory=dict[str, Tensor])
+
+    def __post_init__(self) -> None:
+        for name in CONVERTED:
+            own = self.handed[name]
+            if own is not None and not shares_memory(own, getattr(self.inputs, name)):
+                self._kept[name] = own.clone()
 
     def output(self, o: Any, final_state: Any) -> Output:
         """What the kernel returned, in canonical conventions; junk passes through untouched.
@@ -60,12 +65,10 @@ class Handover:
 
     @torch.no_grad()
     def _show_edits(self) -> None:
-        for name in CONVERTED:
-            own, given = self.handed[name], getattr(self.inputs, name)
-            if own is None or shares_memory(own, given):
-                continue
-            if not torch.equal(own, self.conventions.hand(name, getattr(self.meant, name), self.meant)):
-                given.copy_(self.conventions.take(name, own, self.inputs))
+        for name, before in self._kept.items():
+            own = self.handed[name]
+            if not torch.equal(own, before):
+                getattr(self.inputs, name).copy_(self.conventions.take(name, own, self.inputs))
 
     def _canonical(self, name: str, value: Any) -> Any:
         if not isinstance(value, Tensor) or not self._fits(name, value):

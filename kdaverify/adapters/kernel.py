@@ -203,9 +203,10 @@ class KernelAdapter(Adapter):
     def _call(self, entry: _Entry, inputs: Inputs) -> Output:
         meant = self._folded(inputs)
         handed = self.conventions.arguments(meant)
+        handover = Handover(self.conventions, inputs, handed, self._declared.padding_undefined)
         o, final_state = self._split(entry(handed))
         self._ran = entry.place
-        return Handover(self.conventions, inputs, meant, handed, self._declared.padding_undefined).output(o, final_state)
+        return handover.output(o, final_state)
 
     def _split(self, returned: Any) -> tuple[Any, Any]:
         if isinstance(returned, tuple | list) and len(returned) == len(OUTPUTS):  # pyright: ignore[reportUnknownArgumentType]

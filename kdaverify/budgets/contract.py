@@ -11,9 +11,13 @@ import torch
 from kdaverify.budgets.formats import FORMATS, Format
 
 _NAME = re.compile(
-    r"(?P<form>recurrent|chunk(?P<size>\d+))-(?P<operands>fp64|fp32|tf32|bf16|fp16)(?:-(?P<carry>fp64|fp32|bf16|fp16)carry)?"
+    r"(?P<form>recurrent|chunk(?P<size>\d+))-(?P<operands>fp64|fp32|tf32|bf16|fp16)"
+    r"(?:-(?P<solve>fp32|tf32)solve)?(?:-(?P<carry>fp64|fp32|bf16|fp16)carry)?"
 )
-_GRAMMAR = "recurrent-OPERANDS or chunkSIZE-OPERANDS, with OPERANDS fp64, fp32, tf32, bf16 or fp16, and an optional -FORMATcarry"
+_GRAMMAR = (
+    "recurrent-OPERANDS or chunkSIZE-OPERANDS, with OPERANDS fp64, fp32, tf32, bf16 or fp16, for 16-bit chunks an optional "
+    "-fp32solve or -tf32solve, and an optional -FORMATcarry"
+)
 
 
 class ContractError(ValueError):
@@ -29,14 +33,19 @@ class Contract:
         chunk_size: tokens per chunk; 1 for the recurrent form.
         operands: format of the operands of dot products and of every stored intermediate.
         carry: format the state is carried and returned in.
+        solve: format of the operands of the scores, and of the products that invert the triangular system, which is itself kept in the
+            accumulator's format until then; None: both as `operands`.
     """
 
     form: Literal["recurrent", "chunk"]
     chunk_size: int
     operands: Format
     carry: Format
+    solve: Format | None = None
 
     def __post_init__(self) -> None:
+        if self.solve is not None and (self.form == "recurrent" or self.operands.name not in ("bf16", "fp16")):
+            raise ContractError(f"contract: only chunks of 16-bit operands solve in a wider format, got {self.form} {self.operands.name}")
         if self.chunk_size < 1:
             raise ContractError(f"contract: chunk size {self.chunk_size} must be at least 1")
         if self.form == "recurrent" and self.chunk_size != 1:
@@ -45,8 +54,9 @@ class Contract:
     @property
     def name(self) -> str:
         form = "recurrent" if self.form == "recurrent" else f"chunk{self.chunk_size}"
+        solve = "" if self.solve is None else f"-{self.solve.name}solve"
         carry = "" if self.carry is self.accumulate else f"-{self.carry.name}carry"
-        return f"{form}-{self.operands.name}{carry}"
+        return f"{form}-{self.operands.name}{solve}{carry}"
 
     @property
     def accumulate(self) -> Format:
@@ -60,7 +70,7 @@ class Contract:
 
     def storage(self, tensor: str, io: Format) -> Format:
         """The format in which the named tensor of math.md 2 or 3 is stored, for a problem in `io`."""
-        if tensor in ("G", "decayed"):
+        if tensor in ("G", "decayed") or (tensor == "Akk" and self.solve is not None):
             return self.accumulate
         if tensor == "S":
             return self.carry
@@ -70,11 +80,11 @@ class Contract:
 
 
 def contract_from_name(name: str) -> Contract:
-    """The contract a preset name declares, FORM-OPERANDS[-CARRY].
+    """The contract a preset name declares, FORM-OPERANDS[-SOLVE][-CARRY].
 
     Args:
-        name: such as "recurrent-fp32", "chunk64-bf16", "chunk16-bf16-bf16carry". The state is carried in the accumulator's
-            format (fp32; fp64 with fp64 operands) unless the name says otherwise.
+        name: such as "recurrent-fp32", "chunk64-bf16", "chunk64-bf16-tf32solve", "chunk16-bf16-bf16carry". The state is carried in
+            the accumulator's format (fp32; fp64 with fp64 operands) unless the name says otherwise.
     Raises:
         ContractError: the name does not parse.
     """
@@ -83,6 +93,8 @@ def contract_from_name(name: str) -> Contract:
         raise ContractError(f"contract {name!r} is not known; wanted {_GRAMMAR}, such as 'chunk64-bf16' or 'recurrent-fp32'")
     operands = FORMATS[match["operands"]]
     carry = FORMATS[match["carry"] or ("fp64" if operands.name == "fp64" else "fp32")]
+    if match["size"] is None and match["solve"] is not None:
+        raise ContractError(f"contract {name!r}: the recurrent form solves no triangular system; leave -{match['solve']}solve out")
     if match["size"] is None:
         return Contract("recurrent", 1, operands, carry)
-    return Contract("chunk", int(match["size"]), operands, carry)
+    return Contract("chunk", int(match["size"]), operands, carry, None if match["solve"] is None else FORMATS[match["solve"]])

@@ -14,7 +14,7 @@ from kdaverify.budgets.formats import Format
 from kdaverify.budgets.parts import Outputs, run_in_parts
 from kdaverify.budgets.pipeline import run_form
 from oracles.arithmetic import Arithmetic
-from oracles.chunk import STAGES, Chunk, Stages
+from oracles.chunk import STAGES, SUB_BLOCK, Chunk, Stage, Stages
 from oracles.inputs import Inputs
 
 Dot = Callable[[Tensor, Tensor], Tensor]
@@ -71,6 +71,18 @@ def rounded_operands(fmt: Format) -> Dot:
     return dot
 
 
+def with_dot(stage: Stage, dot: Dot) -> Stage:
+    """`stage` with its dot products taken by `dot`."""
+
+    def changed(c: Chunk) -> None:
+        arithmetic = c.arithmetic
+        c.arithmetic = replace(arithmetic, dot=dot)
+        stage(c)
+        c.arithmetic = arithmetic
+
+    return changed
+
+
 def sequential(a: Tensor, b: Tensor) -> Tensor:
     """A dot product summed in order, in at most 16 partial sums, instead of by a library's tree."""
     return _in_parts(a, b, min(a.shape[-1], 16))
@@ -97,15 +109,28 @@ def exp_base_2(x: Tensor) -> Tensor:
 
 def substitute_rows(c: Chunk) -> None:
     """Math: 3.3 row by row, as vector units do it."""
-    R = torch.eye(c.Akk.shape[-1], dtype=c.Akk.dtype).expand_as(c.Akk).clone()
+    R = _identity(c.Akk).clone()
     for i in range(1, R.shape[-1]):
         R[..., i : i + 1, :i] = -c.dot(c.Akk[..., i : i + 1, :i], R[..., :i, :i])
     c.R = c.store("R", R)
 
 
+def merge_blocks(c: Chunk) -> None:
+    """Math: 3.3 by 16-row blocks: each diagonal block by substitution, the rows left of it by products of blocks."""
+    R = torch.zeros_like(c.Akk)
+    for first in range(0, R.shape[-1], SUB_BLOCK):
+        rows, before = slice(first, first + SUB_BLOCK), slice(0, first)
+        own = c.Akk[..., rows, rows]
+        R[..., rows, rows] = torch.linalg.solve_triangular(own, _identity(own), upper=False, unitriangular=True)
+        if first:
+            left = c.dot(c.Akk[..., rows, before], R[..., before, before])
+            R[..., rows, before] = -c.dot(R[..., rows, rows], left)
+    c.R = c.store("R", R)
+
+
 def residual_wy(c: Chunk) -> None:
     """Math: 3.4 of the residual form: R is applied after the state is subtracted, so w and u stay unsolved."""
-    solved, c.R = c.R, torch.eye(c.R.shape[-1], dtype=c.R.dtype).expand_as(c.R)
+    solved, c.R = c.R, _identity(c.R)
     STAGES.wy(c)
     c.R = solved
 
@@ -124,6 +149,10 @@ def running_cumsum(c: Chunk) -> None:
     c.resets = hard.long().cumsum(-2) if bool(hard.any()) else None
     rows = list(c.tokens.g.masked_fill(hard, 0.0).unbind(-2))
     c.G = c.store("G", torch.stack(list(accumulate(rows)), dim=-2))
+
+
+def _identity(like: Tensor) -> Tensor:
+    return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device).expand_as(like)
 
 
 ROWWISE = replace(STAGES, cumsum=running_cumsum, solve=substitute_rows)

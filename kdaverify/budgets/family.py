@@ -7,10 +7,22 @@ from dataclasses import dataclass, replace
 import torch
 
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.emulate import RESIDUAL, ROWWISE, Emulator, exp_base_2, flushed, one_by_one, rounded_operands, sequential
+from kdaverify.budgets.emulate import (
+    RESIDUAL,
+    ROWWISE,
+    Emulator,
+    exp_base_2,
+    flushed,
+    merge_blocks,
+    one_by_one,
+    rounded_operands,
+    sequential,
+    with_dot,
+)
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.noise import Noise
 from kdaverify.budgets.parts import Outputs
+from oracles.chunk import STAGES
 from oracles.inputs import Inputs
 
 SMALLEST_CHUNK = 16
@@ -62,6 +74,8 @@ def family(contract: Contract, io: Format) -> tuple[Emulator, ...]:
     if contract.form == "recurrent":
         in_order = replace(plain, name="sums term by term", dot=one_by_one)
         return (plain, in_order, replace(base_2, dot=one_by_one), flushed(plain))
+    if contract.solve is not None:
+        return _solved_apart(plain, contract.solve)
     matrix_units = rounded_operands(contract.operands)
     half, quarter = (replace(contract, chunk_size=max(SMALLEST_CHUNK, contract.chunk_size // n)) for n in (2, 4))
     members = (
@@ -76,3 +90,16 @@ def family(contract: Contract, io: Format) -> tuple[Emulator, ...]:
     if contract.operands.name in ("fp32", "fp64"):
         return tuple(m for m in members if m.name != "matrix units")  # nothing narrower to round to: the same kernel twice
     return members
+
+
+def _solved_apart(plain: Emulator, solve: Format) -> tuple[Emulator, ...]:
+    """The family where scores and solve have a format of their own: free are order, exponential, flushing and the way of the solve."""
+    unit = rounded_operands(solve)
+    matrix_units = replace(STAGES, scores=with_dot(STAGES.scores, unit), solve=with_dot(merge_blocks, unit))
+    return (
+        plain,
+        replace(plain, name="ordered sums, base-2 exponential", dot=sequential, exp=exp_base_2, stages=ROWWISE),
+        flushed(plain),
+        replace(plain, name="matrix units", stages=matrix_units),
+        replace(plain, name="matrix units, base-2 exponential", stages=matrix_units, exp=exp_base_2),
+    )

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.emulate import Dot
+from kdaverify.budgets.emulate import Dot, merge_blocks, with_dot
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.parts import Outputs, run_in_parts
 from kdaverify.budgets.pipeline import run_form
 from oracles.arithmetic import Arithmetic
-from oracles.chunk import STAGES, Chunk, Stage
+from oracles.chunk import STAGES, Chunk, Stage, Stages
 from oracles.inputs import Inputs
 
 DRAWS = 8
@@ -47,7 +47,7 @@ class Noise:
 
     def run(self, inputs: Inputs, cuts: tuple[int, ...] = ()) -> list[Outputs]:
         """DRAWS independent (o, S_T), float64, from one batched run resumed at `cuts`; the same on every call."""
-        rng = torch.Generator().manual_seed(SEED)
+        rng = torch.Generator(inputs.q.device).manual_seed(SEED)
         o, final = run_in_parts(lambda part: self._run(part, rng), _repeat(inputs, DRAWS), cuts)
         return list(zip(_split_tokens(o, inputs), final.unflatten(0, (DRAWS, inputs.N)), strict=True))
 
@@ -55,7 +55,7 @@ class Noise:
         narrow = self.contract.operands.precision < self.contract.accumulate.precision
         if narrow:
             # Beside 16-bit storage the sums' own roundings are nothing: they may fall as they do in the working type.
-            dtype, arithmetic, stages = self.contract.work, self._narrow(rng), replace(STAGES, scores=self._operands(rng))
+            dtype, arithmetic, stages = self.contract.work, self._narrow(rng), self._matrix_stages(rng)
         else:
             dtype, arithmetic, stages = torch.float64, self._wide(rng), replace(STAGES, cumsum=self._running_cumsum(rng))
         o, final = run_form(self.contract, inputs, dtype=dtype, arithmetic=arithmetic, stages=stages)
@@ -69,21 +69,16 @@ class Noise:
             return tensor if storage is self.contract.accumulate else _disturb(tensor, storage, rng)
 
         # TF32 is a format of operands alone: nothing is stored in it, so every product rounds its own.
-        return Arithmetic(store=store, dot=self._matrix_unit(rng) if self.contract.operands.name == "tf32" else torch.matmul)
+        operands = self.contract.operands
+        return Arithmetic(store=store, dot=_matrix_unit(operands, rng) if operands.name == "tf32" else torch.matmul)
 
-    def _matrix_unit(self, rng: torch.Generator) -> Dot:
-        return lambda a, b: _disturb(a, self.contract.operands, rng) @ _disturb(b, self.contract.operands, rng)
-
-    def _operands(self, rng: torch.Generator) -> Stage:
+    def _matrix_stages(self, rng: torch.Generator) -> Stages:
         """The scores' operands are made for one product and stored nowhere: matrix units round them all the same."""
-
-        def scores(c: Chunk) -> None:
-            arithmetic = c.arithmetic
-            c.arithmetic = replace(arithmetic, dot=self._matrix_unit(rng))
-            STAGES.scores(c)
-            c.arithmetic = arithmetic
-
-        return scores
+        solve = self.contract.solve
+        if solve is None:
+            return replace(STAGES, scores=with_dot(STAGES.scores, _matrix_unit(self.contract.operands, rng)))
+        unit = _matrix_unit(solve, rng)
+        return replace(STAGES, scores=with_dot(STAGES.scores, unit), solve=with_dot(merge_blocks, unit))
 
     def _wide(self, rng: torch.Generator) -> Arithmetic:
         """Every store, dot product and exponential takes a draw, in float64."""
@@ -102,6 +97,10 @@ class Noise:
             c.G = c.G + (_disturb(c.G, self.contract.accumulate, rng) - c.G).cumsum(-2)
 
         return cumsum
+
+
+def _matrix_unit(fmt: Format, rng: torch.Generator) -> Dot:
+    return lambda a, b: _disturb(a, fmt, rng) @ _disturb(b, fmt, rng)
 
 
 def _disturb(tensor: Tensor, fmt: Format, rng: torch.Generator) -> Tensor:
@@ -134,7 +133,7 @@ def _exp(x: Tensor, fmt: Format, rng: torch.Generator) -> Tensor:
 
 def _draw(like: Tensor, fmt: Format, rng: torch.Generator) -> Tensor:
     size = 2 * fmt.unit * (FLOAT64_UNIT if fmt.name == "fp64" else MEAN_UNIT)
-    return torch.rand(like.shape, generator=rng).sub_(0.5).mul_(size)
+    return torch.rand(like.shape, generator=rng, device=like.device).sub_(0.5).mul_(size)
 
 
 def _repeat(inputs: Inputs, times: int) -> Inputs:
