@@ -26,6 +26,12 @@ SHIPPED: Final[Mapping[str, str]] = {
     "transformers-chunk": "kdaverify.adapters.transformers_kda:CHUNK",
     "onnxruntime": "kdaverify.adapters.onnxruntime_kda:ONNXRUNTIME",
     "pallas": "kdaverify.adapters.pallas_kda:PALLAS",
+    "fla": "kdaverify.adapters.fla.adapter:FLA",
+    "fla-recurrent": "kdaverify.adapters.fla.adapter:FLA_RECURRENT",
+    "triton_npu": "kdaverify.adapters.fla.adapter:TRITON_NPU",
+    "triton_npu-recurrent": "kdaverify.adapters.fla.adapter:TRITON_NPU_RECURRENT",
+    "cudnn": "kdaverify.adapters.cudnn_kda:CUDNN",
+    "flash_kda": "kdaverify.adapters.flash_kda:FLASH_KDA",
 }
 _FILE = re.compile(r"(?P<path>.+\.py)(?::(?P<object>[\w.]+))?")
 _MODULE = re.compile(r"(?P<module>[A-Za-z_][\w.]*)(?::(?P<object>[\w.]+))?")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import Adapter, Output, WrongKernelError
+from kdaverify.adapters.base import Adapter, Output
+from kdaverify.adapters.isolation.fault import fault_of
 from kdaverify.budgets.formats import format_of
 from kdaverify.checks.status import Status
 from oracles.inputs import TENSORS, Inputs
@@ -43,16 +43,15 @@ def execute(adapter: Adapter, inputs: Inputs, exposed: tuple[str, ...], *, entry
         exposed: the outputs wanted, of ("o", "final_state").
         entry: adapter.forward by default, or adapter.step.
     Raises:
-        Misbehaviour: it raised, edited an input, or returned None, no tensor, a wrong shape or dtype, or a view of an input.
+        Misbehaviour: it raised, took its process with it, ran out of time or memory, edited an input, or returned None, no tensor, a wrong shape or dtype, or a view of an input.
     """
     given = inputs.copied()
     started = time.perf_counter()
     try:
         output = (entry or adapter.forward)(given)
-    except WrongKernelError as error:
-        raise Misbehaviour(Status.WRONG_KERNEL, exposed[0], str(error)) from error
     except Exception as error:
-        raise Misbehaviour(Status.ERROR, exposed[0], f"the kernel raised {_last_frames(error)}") from error
+        fault = fault_of(error)
+        raise Misbehaviour(Status(fault.kind), exposed[0], fault.message) from error
     seconds = time.perf_counter() - started
     returned = {name: getattr(output, name) for name in exposed}
     for name, value in returned.items():
@@ -111,8 +110,3 @@ def _check_own_memory(name: str, value: Tensor, given: Inputs) -> None:
             raise Misbehaviour(
                 Status.ALIASED_OUTPUT, name, f"{name}: shares the memory of the input {source}; the next call would overwrite the result"
             )
-
-
-def _last_frames(error: Exception) -> str:
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({where.filename.rsplit('/', 1)[-1]}:{where.lineno} in {where.name})"

@@ -9,6 +9,7 @@ from typing import Any
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.causality import causality
 from kdaverify.checks.forward import forward
+from kdaverify.checks.options import options
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.packing import packing
 from kdaverify.checks.resume import resume
@@ -22,6 +23,7 @@ PROPERTIES: Mapping[str, Callable[..., list[Outcome]]] = {
     "resume": resume,
     "packing": packing,
     "causality": causality,
+    "options": options,
 }
 
 
@@ -30,7 +32,7 @@ def check(name: str, adapter: Adapter, problem: Problem, detail: Mapping[str, An
 
     Args:
         name: a key of PROPERTIES.
-        detail: the property's own arguments (cut, way, arrangement).
+        detail: the property's own arguments (cut, way, arrangement, variant).
     """
     if problem.dtype not in adapter.dtypes:
         return skipped(f"{adapter.name} does not take {problem.dtype} (it takes {', '.join(adapter.dtypes)})")

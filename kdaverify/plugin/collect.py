@@ -13,7 +13,7 @@ import pytest
 
 from kdaverify.plugin.options import Subject, subjects
 
-_AXES = ("dtype", "gate", "named")
+_AXES = ("dtype", "variant", "gate", "named")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         subject = subject_of(item)
         if subject is None:
-            kept.append(item)
+            (dropped if _asks_nothing(item) else kept).append(item)
         elif subject.missing is None:
             # Warnings that a kernel raises are its own affair, even where ours are errors.
             item.add_marker(pytest.mark.filterwarnings("default"))
@@ -50,6 +50,11 @@ def subject_of(item: pytest.Item) -> Subject | None:
         return None
     found = item.callspec.params.get("kernel")
     return found if isinstance(found, Subject) else None
+
+
+def _asks_nothing(item: pytest.Item) -> bool:
+    """Whether an item stands for an empty list of parameters: no implementation of the session has a variant."""
+    return isinstance(item, pytest.Function) and "kernel" in item.fixturenames
 
 
 def property_of(suite: Path) -> str:
@@ -92,4 +97,17 @@ def _choices(subject: Subject, axis: str, profile: str) -> list[tuple[str, Any]]
         return [(dtype, dtype) for dtype in subject.adapter.dtypes]
     if axis == "gate":
         return [(name, name) for name in GATES]
-    return [(f"{dtype}-{entry.name}", entry.problem) for dtype in subject.adapter.dtypes for entry in panel(dtype, profile)]
+    if axis == "variant":
+        return [(name, name) for name in subject.adapter.variants()]
+    return [
+        (f"{dtype}-{entry.name}", entry.problem)
+        for dtype in subject.adapter.dtypes
+        for entry in panel(dtype, profile, real_sizes=_takes_real_sizes(subject, dtype))
+    ]
+
+
+def _takes_real_sizes(subject: Subject, dtype: str) -> bool:
+    """Kernels on an accelerator, where the float64 oracle is sharp enough: balls of these sizes would take hours."""
+    from kdaverify.budgets.standard import FLOAT64_ORACLE_PRECISION
+
+    return subject.adapter.device != "cpu" and subject.adapter.contract(dtype).operands.precision <= FLOAT64_ORACLE_PRECISION

@@ -176,6 +176,8 @@ def _expected(subject: Subject, asked: set[str], profile: str) -> Expected:
     excused: dict[str, str] = {}
     if not subject.missing and adapter.conventions.packing == "none":
         excused["packing"] = "it declares packing='none'"
+    if not subject.missing and not adapter.variants():
+        excused["options"] = "it declares no options"
     if not subject.missing and "final_state" not in outputs:
         excused["resume"] = "it exposes no final state"
     return Expected(

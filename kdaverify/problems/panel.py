@@ -123,10 +123,30 @@ _NIGHTLY = (
 
 PANEL = (*_SMOKE, *_ACCEPTANCE, *_NIGHTLY)
 
+_REAL: dict[str, Any] = {"profile": "acceptance", "dtypes": ("bf16", "fp16"), "K": 128, "V": 128}
 
-def panel(dtype: str, profile: str) -> tuple[NamedProblem, ...]:
+REAL_SIZES = (
+    _named("real-heads-below-a-route", "32 heads over 127 chunks: the last size that an Ascend operator runs fused (H22, L8)",
+           **_REAL, T=8128, H=32, HV=32),
+    _named("real-heads-on-a-route", "32 heads over 128 chunks: the first size that it runs as three kernels (H22, L8)",
+           **_REAL, T=8192, H=32, HV=32),
+    _named("real-16384-tokens", "256 chunks of slow decay: drift of the carry at full width (H12, GA10)",
+           **_REAL, T=16384, H=8, HV=8, gate="slow"),
+    _named("real-pack", "a pack of uneven sequences, some empty, some of one token (V1, V3, A4)",
+           **_REAL, lengths=(4096, 1, 0, 2500, 63, 1, 1472, 0), padding=59, H=16, HV=16),
+    _named("real-groups", "four value heads on every key head (B30, A4)",
+           **_REAL, T=2048, H=8, HV=32),
+    _named("real-coherent", "coherent keys over 32 full chunks (SO1, H21)",
+           **_REAL, T=2048, H=8, HV=8, key="coherent-0.9", beta="near-one", gate="slow"),
+)  # fmt: skip
+"""Sizes of real models, for kernels on an accelerator: the interpreted ones would take hours."""
+
+
+def panel(dtype: str, profile: str, *, real_sizes: bool = False) -> tuple[NamedProblem, ...]:
     """The named problems that a profile asks in one dtype.
 
+    Args:
+        real_sizes: with those of real models, from the acceptance profile on.
     Raises:
         ValueError: no such dtype or profile.
     """
@@ -134,5 +154,6 @@ def panel(dtype: str, profile: str) -> tuple[NamedProblem, ...]:
     if dtype not in DTYPES:
         raise ValueError(f"dtype: no dtype named {dtype!r}; known ones are {', '.join(DTYPES)}")
     rank = PROFILES.index
-    asked = [entry for entry in PANEL if rank(entry.profile) <= rank(profile) and dtype in entry.dtypes]  # pyright: ignore[reportArgumentType]
+    known = (*PANEL, *REAL_SIZES) if real_sizes else PANEL
+    asked = [entry for entry in known if rank(entry.profile) <= rank(profile) and dtype in entry.dtypes]  # pyright: ignore[reportArgumentType]
     return tuple(NamedProblem(e.name, e.why, e.problem.replace(dtype=dtype), e.profile, e.dtypes) for e in asked)

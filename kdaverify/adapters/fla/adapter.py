@@ -1,0 +1,169 @@
+"""The adapters of flash-linear-attention: chunk_kda and fused_recurrent_kda, their CUDA and their Ascend kernels."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Final, Literal
+
+import torch
+
+from kdaverify.adapters.base import NOTHING_YET, Adapter, Output, absent, versions
+from kdaverify.adapters.conventions import Conventions
+from kdaverify.adapters.fla.options import FlaOptions, variants_of
+from kdaverify.adapters.fla.runtime import SURROUNDINGS, Backend, native, proof, runtime
+from kdaverify.adapters.handover import Handover
+from kdaverify.adapters.normalisation import received_normalised, stretched
+from kdaverify.adapters.placement import on_device
+from kdaverify.budgets.contract import Contract, contract_from_name
+from kdaverify.problems import Problem
+from oracles.inputs import Inputs
+
+Form = Literal["chunk", "recurrent"]
+FUNCTIONS: Final[Mapping[Form, str]] = {"chunk": "chunk_kda", "recurrent": "fused_recurrent_kda"}
+INSTALL: Final = "pip install 'kdaverify[fla]' (for Ascend: torch_npu and triton-ascend too)"
+WIDEST_KEY: Final = 256
+SAFE: Final = -5.0
+
+
+class Fla(Adapter):
+    """One public function of fla.ops.kda, with the Triton kernels of one backend.
+
+    Source: fla.ops.kda.chunk_kda, fla.ops.kda.fused_recurrent_kda, fla-core 0.6.0.
+
+    Args:
+        name: of the implementation.
+        backend: cuda or npu: whose kernels.
+        form: chunk or recurrent. Decoding goes through the recurrence for both, as in the model's layer.
+        options: what may be done otherwise.
+    """
+
+    dtypes = ("fp32", "bf16", "fp16")
+    isolated = True
+
+    def __init__(self, name: str, backend: Backend, form: Form, options: FlaOptions = FlaOptions()) -> None:  # noqa: B008 # frozen
+        self.name = f"{name}:{options.said()}" if options.said() else name
+        self._base, self._options = name, options
+        self._backend: Backend = backend
+        self._form: Form = form
+        self.conventions = Conventions(packing="cu_seqlens", state=options.state, beta="value" if options.beta == "value" else "logit")
+        self._ran = NOTHING_YET
+
+    @cached_property
+    def _native(self) -> bool:
+        return native(self._backend)
+
+    @property
+    def device(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] # known only where it runs
+        return self._backend if self._native else "cpu"
+
+    def missing(self) -> str | None:
+        lacking = absent(("fla", "einops", "triton"), INSTALL)
+        if lacking or self._native:
+            return lacking
+        from kdaverify.adapters.triton_interpreter import missing
+
+        return missing()
+
+    def contract(self, dtype: str) -> Contract:
+        if self._form == "recurrent":
+            return contract_from_name("recurrent-fp32")
+        matrix_units = "tf32" if self._options.tf32 == "yes" or (self._native and self._backend == "cuda") else "fp32"
+        solve = "" if dtype == "fp32" else f"-{matrix_units}solve"
+        return contract_from_name(f"chunk{self._options.chunk_size}-{matrix_units if dtype == 'fp32' else dtype}{solve}")
+
+    def configured(self, options: Mapping[str, str]) -> Adapter:
+        return Fla(self._base, self._backend, self._form, self._options.changed(self._base, self._form, options))
+
+    def variants(self) -> Mapping[str, Adapter]:
+        return {name: self.configured(options) for name, options in variants_of(self._form).items()}
+
+    def surroundings(self) -> Mapping[str, str]:
+        return SURROUNDINGS[self._backend]
+
+    def supports(self, problem: Problem) -> str | None:
+        options = self._options
+        if problem.K > WIDEST_KEY:
+            return f"K <= {WIDEST_KEY}, wanted {problem.K}"
+        if options.safe_gate == "yes" and bool((problem.inputs().g < SAFE).any()):
+            return f"gates below {SAFE:g}: safe_gate promises there are none"
+        if options.beta == "sigmoid" and bool((problem.inputs().beta > 1).any()):
+            return "no beta above 1 (a sigmoid)"
+        if options.raw_gate is None:
+            return None
+        if problem.dtype == "fp32":
+            return "gates activated in the kernel are judged in 16-bit formats: the activation has no budget of its own"
+        return options.raw_gate.refuses(problem)
+
+    def received(self, inputs: Inputs) -> Inputs:
+        if self._options.raw_gate is not None:
+            inputs = self._options.raw_gate.received(inputs)
+        if self._options.l2norm == "yes":
+            inputs = received_normalised(inputs)
+        if self._options.beta == "doubled":
+            halved = self.conventions.received(replace(inputs, beta=inputs.beta / 2))
+            return replace(halved, beta=2 * halved.beta)
+        return self.conventions.received(inputs)
+
+    def forward(self, inputs: Inputs) -> Output:
+        return on_device(self.device, lambda there: self._run(there, self._form), inputs)
+
+    def step(self, inputs: Inputs) -> Output:
+        return on_device(self.device, lambda there: self._run(there, "recurrent"), inputs)
+
+    def proof(self) -> str:
+        return self._ran
+
+    def environment(self) -> dict[str, str]:
+        about = {**super().environment(), **versions("fla-core", "triton"), "mode": "native" if self._native else "interpreted"}
+        return {**about, "device": torch.cuda.get_device_name()} if self.device == "cuda" else about
+
+    def _run(self, inputs: Inputs, form: Form) -> Output:
+        kernels = runtime(self._backend, self._options, inputs.q.dtype)
+        function = getattr(importlib.import_module("fla.ops.kda"), FUNCTIONS[form])
+        handed = self._handed(inputs)
+        handover = Handover(self.conventions, inputs, handed)
+        kernels.forget()
+        o, final_state = function(**handed, **self._flags(inputs, form), output_final_state=True)
+        # Where there is no token nothing is launched.
+        self._ran = proof(kernels, self._backend, form) if any(inputs.lengths) else "no kernel: no tokens"
+        return handover.output(o, final_state)
+
+    def _handed(self, inputs: Inputs) -> dict[str, Any]:
+        options = self._options
+        halved = replace(inputs, beta=inputs.beta / 2) if options.beta == "doubled" else inputs
+        handed = self.conventions.arguments(halved)
+        del handed["segment_ids"]
+        if options.raw_gate is not None:
+            handed["g"] = options.raw_gate.raw(inputs)
+        if options.l2norm == "yes":
+            handed |= {"q": stretched(inputs.q), "k": stretched(inputs.k)}
+        return handed
+
+    def _flags(self, inputs: Inputs, form: Form) -> dict[str, Any]:
+        options = self._options
+        flags: dict[str, Any] = {
+            "use_qk_l2norm_in_kernel": options.l2norm == "yes",
+            "use_beta_sigmoid_in_kernel": options.beta != "value",
+            "allow_neg_eigval": options.beta == "doubled",
+            "state_v_first": options.state == "vk",
+        }
+        if options.raw_gate is not None:
+            A_log, dt_bias = options.raw_gate.parameters(inputs)
+            bound = options.raw_gate.lower_bound if options.gate == "bounded" else None
+            flags |= {"use_gate_in_kernel": True, "A_log": A_log, "dt_bias": dt_bias.flatten(), "lower_bound": bound}
+        if form == "chunk":
+            flags |= {
+                "chunk_size": int(options.chunk_size),
+                "safe_gate": options.safe_gate == "yes",
+                "disable_recompute": options.recompute == "no",
+            }
+        return flags
+
+
+FLA: Final = Fla("fla", "cuda", "chunk")
+FLA_RECURRENT: Final = Fla("fla-recurrent", "cuda", "recurrent")
+TRITON_NPU: Final = Fla("triton_npu", "npu", "chunk")
+TRITON_NPU_RECURRENT: Final = Fla("triton_npu-recurrent", "npu", "recurrent")

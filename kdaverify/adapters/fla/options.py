@@ -1,0 +1,108 @@
+"""What a call of flash-linear-attention may be asked to do otherwise without changing its result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+from kdaverify.adapters.base import AdapterError
+from kdaverify.adapters.raw_gate import RawGate
+
+ALLOWED: Final = {
+    "chunk_size": ("32", "64"),
+    "safe_gate": ("no", "yes"),
+    "gate": ("log", "softplus", "bounded"),
+    "beta": ("value", "sigmoid", "doubled"),
+    "l2norm": ("no", "yes"),
+    "state": ("kv", "vk"),
+    "recompute": ("yes", "no"),
+}
+CHUNK_ONLY: Final = ("chunk_size", "safe_gate", "recompute")
+
+
+@dataclass(frozen=True)
+class FlaOptions:
+    """The arguments of chunk_kda and fused_recurrent_kda that change the way, not the result.
+
+    Args:
+        chunk_size: 32 or 64 tokens.
+        safe_gate: yes: diagonal blocks on matrix units, for gates in [-5, 0].
+        gate: log; softplus or bounded: activated in the kernel, from a raw gate.
+        beta: value; sigmoid: of logits, in the kernel; doubled: twice the sigmoid (allow_neg_eigval).
+        l2norm: yes: q and k normalised in the kernel.
+        state: kv or vk.
+        recompute: no: intermediates are saved for the backward.
+        autotune: which configuration every kernel takes under the interpreter; -1 is the last.
+        tf32: yes: fp32 operands of dot products rounded to TF32 under the interpreter, as matrix units do.
+    """
+
+    chunk_size: str = "64"
+    safe_gate: str = "no"
+    gate: str = "log"
+    beta: str = "value"
+    l2norm: str = "no"
+    state: str = "kv"
+    recompute: str = "yes"
+    autotune: int = -1
+    tf32: str = "no"
+
+    def changed(self, name: str, form: str, options: Mapping[str, str]) -> FlaOptions:
+        """These options with those of the command line.
+
+        Args:
+            name: of the implementation, for errors.
+            form: chunk or recurrent.
+            options: as given.
+        Raises:
+            AdapterError: no such option for the form, or no such value.
+        """
+        allowed = ALLOWED | {"tf32": ("no", "yes")}
+        known = [field.name for field in fields(self) if form == "chunk" or field.name not in CHUNK_ONLY]
+        changes: dict[str, Any] = {}
+        for option, value in options.items():
+            if option not in known:
+                raise AdapterError(f"{name}: no option {option!r}; it has {', '.join(known)}")
+            if option in allowed and value not in allowed[option]:
+                raise AdapterError(f"{name}: {option}: wanted one of {', '.join(allowed[option])}, got {value!r}")
+            changes[option] = _whole(name, value) if option == "autotune" else value
+        return replace(self, **changes)
+
+    @property
+    def raw_gate(self) -> RawGate | None:
+        """The activation done in the kernel, if there is one."""
+        return {"softplus": RawGate("softplus"), "bounded": RawGate("bounded")}.get(self.gate)
+
+    def said(self) -> str:
+        """The options that differ from the default, as on the command line."""
+        default = FlaOptions()
+        differing = (field.name for field in fields(self) if getattr(self, field.name) != getattr(default, field.name))
+        return ",".join(f"{name}={getattr(self, name)}" for name in differing)
+
+
+def _whole(name: str, value: str) -> int:
+    if not value.removeprefix("-").isdecimal():
+        raise AdapterError(f"{name}: autotune: wanted a whole number, the place of the configuration in its list, got {value!r}")
+    return int(value)
+
+
+VARIANTS: Final = {
+    "chunk-32": {"chunk_size": "32"},
+    "safe-gate": {"safe_gate": "yes"},
+    "softplus-in-kernel": {"gate": "softplus"},
+    "bounded-gate-in-kernel": {"gate": "bounded", "safe_gate": "yes"},
+    "sigmoid-in-kernel": {"beta": "sigmoid"},
+    "doubled-sigmoid-in-kernel": {"beta": "doubled"},
+    "l2norm-in-kernel": {"l2norm": "yes"},
+    "value-first-state": {"state": "vk"},
+    "saved-intermediates": {"recompute": "no"},
+}
+"""Every option driven away from its default, by name."""
+
+
+def variants_of(form: str) -> dict[str, dict[str, str]]:
+    """The variants of a form; the recurrence has no chunks, and so no options of theirs."""
+    if form == "chunk":
+        return VARIANTS
+    own = {name: {k: v for k, v in options.items() if k not in CHUNK_ONLY} for name, options in VARIANTS.items()}
+    return {name: options for name, options in own.items() if options}

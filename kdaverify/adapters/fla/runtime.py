@@ -1,0 +1,106 @@
+"""Where the Triton kernels of flash-linear-attention run, and which of them did."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+from importlib import util
+from typing import Any, Final, Literal, Protocol
+
+import torch
+
+from kdaverify.adapters.base import WrongKernelError
+from kdaverify.adapters.fla.options import FlaOptions
+
+Backend = Literal["cuda", "npu"]
+
+# Left to itself the package may hand a call over to FlashKDA, TileLang or another backend wherever one is installed.
+SURROUNDINGS: Final[Mapping[Backend, Mapping[str, str]]] = {
+    "cuda": {"FLA_DISABLE_BACKEND_DISPATCH": "1", "FLA_FLASH_KDA": "0", "FLA_TILELANG": "0", "FLA_INTRACARD_CP": "0"},
+    "npu": {"FLA_FLASH_KDA": "0", "FLA_TILELANG": "0", "FLA_INTRACARD_CP": "0"},
+}
+ASCEND: Final = "fla.ops.kda.backends.triton_ascend."
+MAINLINE: Final = "fla.ops.kda."
+# The kernels that only this form has; in the safe and in the other way of the diagonal blocks.
+OWN: Final = {"chunk": ("chunk_intra.", "chunk_intra_token_parallel."), "recurrent": ("fused_recurrent.",)}
+
+
+class Runtime(Protocol):
+    """What launches kernels and remembers which."""
+
+    def forget(self) -> None: ...
+    def kernels_run(self) -> tuple[str, ...]: ...
+
+
+def native(backend: Backend) -> bool:
+    """Whether the device of a backend is here."""
+    if backend == "cuda":
+        return torch.cuda.is_available()
+    if util.find_spec("torch_npu") is None:
+        return False
+    import torch_npu  # noqa: F401 # pyright: ignore[reportMissingImports, reportUnusedImport] # registers torch.npu
+
+    return bool(torch.npu.is_available())  # pyright: ignore[reportAttributeAccessIssue] # there once torch_npu is imported
+
+
+def runtime(backend: Backend, options: FlaOptions, dtype: torch.dtype) -> Runtime:
+    """The device's own runtime where there is one, the interpreter elsewhere; to be asked before the package is imported.
+
+    Raises:
+        WrongKernelError: the interpreter does not compute `dtype` as its definition says.
+    """
+    for name, value in SURROUNDINGS[backend].items():
+        os.environ.setdefault(name, value)
+    if native(backend):
+        return _spy()
+    from kdaverify.adapters.triton_interpreter import activate
+
+    interpreter = activate(backend=backend, autotune=options.autotune, tf32=options.tf32 == "yes")
+    if dtype == torch.bfloat16 and interpreter.bf16 is not None:
+        raise WrongKernelError(interpreter.bf16)
+    return interpreter
+
+
+def proof(runtime: Runtime, backend: Backend, form: str) -> str:
+    """The kernels that ran, in words.
+
+    Raises:
+        WrongKernelError: the form's own kernels are not among them, or one of another backend is.
+    """
+    ran = runtime.kernels_run()
+    wanted, home = OWN[form], ASCEND if backend == "npu" else MAINLINE
+    strangers = [name for name in ran if name.startswith(MAINLINE) and name.startswith(ASCEND) != (backend == "npu")]
+    if strangers:
+        raise WrongKernelError(f"wanted the {backend} kernels of {home.rstrip('.')} alone, but {', '.join(strangers)} ran too")
+    if not any(name.startswith(tuple(home + part for part in wanted)) for name in ran):
+        modules = " or ".join(home + part.rstrip(".") for part in wanted)
+        raise WrongKernelError(f"wanted kernels of {modules}, ran {', '.join(ran) or 'none'}")
+    return ", ".join(name.removeprefix("fla.ops.") for name in ran)
+
+
+class Spy:
+    """Remembers every Triton kernel launched in this process."""
+
+    def __init__(self) -> None:
+        from triton.runtime.jit import JITFunction
+
+        self._ran: dict[str, None] = {}
+        launch, ran = JITFunction.run, self._ran
+
+        def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+            ran[f"{self.fn.__module__}.{self.fn.__name__}"] = None
+            return launch(self, *args, **kwargs)
+
+        JITFunction.run = run  # pyright: ignore[reportAttributeAccessIssue] # it passes on whatever it is called with
+
+    def forget(self) -> None:
+        self._ran.clear()
+
+    def kernels_run(self) -> tuple[str, ...]:
+        return tuple(self._ran)
+
+
+@functools.cache
+def _spy() -> Spy:
+    return Spy()

@@ -1,0 +1,117 @@
+"""FlashKDA: the CUTLASS forward kernel, from the library inside a vLLM wheel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError, Output
+from kdaverify.adapters.conventions import Conventions
+from kdaverify.adapters.handover import Handover
+from kdaverify.adapters.normalisation import received_normalised, stretched
+from kdaverify.adapters.placement import on_device
+from kdaverify.adapters.raw_gate import RawGate
+from kdaverify.budgets.contract import Contract, contract_from_name
+from kdaverify.problems import Problem
+from oracles.inputs import Inputs
+
+LIBRARY: Final = "_flashkda_C"
+WIDTH: Final = 128
+OPTION: Final = f"--impl flash_kda:library=/path/to/{LIBRARY}.abi3.so (it lies in a vLLM wheel)"
+
+
+class FlashKda(Adapter):
+    """fwd of the library: raw gate (bounded) and beta logits in bf16, q and k normalised inside, chunks of 16.
+
+    The state is taken and returned in fp32 tensors, value-first, but carried in bf16 from chunk to chunk, so bf16 is what is judged.
+    Source: torch.ops._flashkda_C.fwd, vLLM 0.33.0.
+
+    Args:
+        library: the shared object; None until the option gives it.
+    """
+
+    name = "flash_kda"
+    dtypes = ("bf16",)
+    conventions = Conventions(state="vk", beta="logit", packing="cu_seqlens")
+    device = "cuda"
+    isolated = True
+
+    def __init__(self, library: Path | None = None) -> None:
+        self._library, self._ran = library, NOTHING_YET
+        self._gate = RawGate("bounded", torch.bfloat16)
+
+    def configured(self, options: Mapping[str, str]) -> Adapter:
+        if set(options) != {"library"}:
+            raise AdapterError(f"flash_kda: wanted the option library alone, got {', '.join(options)}; say {OPTION}")
+        library = Path(options["library"])
+        if not library.is_file():
+            raise AdapterError(f"flash_kda: library: no file {library}; say {OPTION}")
+        return FlashKda(library.resolve())
+
+    def missing(self) -> str | None:
+        if self._library is None:
+            return f"no library given: {OPTION}"
+        return None if torch.cuda.is_available() else "no NVIDIA GPU here"
+
+    def contract(self, dtype: str) -> Contract:
+        del dtype
+        return contract_from_name("chunk16-bf16-bf16carry")
+
+    def supports(self, problem: Problem) -> str | None:
+        if (problem.K, problem.V) != (WIDTH, WIDTH):
+            return f"K = V = {WIDTH}, wanted K = {problem.K}, V = {problem.V}"
+        if problem.HV != problem.H:
+            return f"one key head per value head, wanted H = {problem.H}, HV = {problem.HV}"
+        if bool((problem.inputs().beta > 1).any()):
+            return "no beta above 1 (a sigmoid)"
+        return self._gate.refuses(problem)
+
+    def received(self, inputs: Inputs) -> Inputs:
+        return self.conventions.received(received_normalised(self._gate.received(inputs)))
+
+    def forward(self, inputs: Inputs) -> Output:
+        return on_device(self.device, self._run, inputs)
+
+    def proof(self) -> str:
+        return self._ran
+
+    def environment(self) -> dict[str, str]:
+        library = "" if self._library is None else self._library.name
+        return {**super().environment(), "library": library, "device": torch.cuda.get_device_name()}
+
+    def _run(self, inputs: Inputs) -> Output:
+        library = _loaded(self._library)
+        x = self._handed(inputs)
+        handover = Handover(self.conventions, inputs, x)
+        A_log, dt_bias = self._gate.parameters(inputs)
+        o = torch.full_like(x["v"], torch.nan)
+        final_state = x["initial_state"].new_full((inputs.N, inputs.HV, WIDTH, WIDTH), torch.nan)
+        size = int(library.get_workspace_size(inputs.B * inputs.T, inputs.H, inputs.N))
+        workspace = torch.empty(size, dtype=torch.uint8, device=o.device)
+        tokens = (x[name] for name in ("q", "k", "v", "g", "beta"))
+        bound = self._gate.lower_bound
+        library.fwd(*tokens, x["scale"], o, workspace, A_log, dt_bias, bound, x["initial_state"], final_state, x["cu_seqlens"], None, None)
+        self._ran = f"torch.ops.{LIBRARY}.fwd"
+        output = handover.output(o, final_state)
+        return replace(output, final_state=output.final_state.to(torch.bfloat16))
+
+    def _handed(self, inputs: Inputs) -> dict[str, Any]:
+        """The arguments; an absent state goes in as zeros, so that every call is made the same way."""
+        x = self.conventions.arguments(replace(inputs, initial_state=inputs.state.float()))
+        x |= {"q": stretched(inputs.q), "k": stretched(inputs.k), "g": self._gate.raw(inputs)}
+        if x["cu_seqlens"] is not None:
+            x["cu_seqlens"] = x["cu_seqlens"].long()
+        return x
+
+
+def _loaded(library: Path | None) -> Any:
+    assert library is not None  # missing() has said so
+    torch.ops.load_library(str(library))
+    return getattr(torch.ops, LIBRARY)
+
+
+FLASH_KDA: Final = FlashKda()
