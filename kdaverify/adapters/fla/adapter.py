@@ -87,6 +87,8 @@ class Fla(Adapter):
         options = self._options
         if problem.K > WIDEST_KEY:
             return f"K <= {WIDEST_KEY}, wanted {problem.K}"
+        if options.safe_gate == "yes" and problem.dtype == "fp32":
+            return "safe_gate is judged in 16-bit formats: it anchors exponents 15 nats away, which no contract declares yet"
         if options.safe_gate == "yes" and bool((problem.inputs().g < SAFE).any()):
             return f"gates below {SAFE:g}: safe_gate promises there are none"
         if options.beta == "sigmoid" and bool((problem.inputs().beta > 1).any()):
