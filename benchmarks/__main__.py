@@ -6,7 +6,7 @@ import runpy
 import sys
 from pathlib import Path
 
-for name in ("certified_chunk", "float64_oracle", "false_alarms"):
+for name in ("certified_chunk", "float64_oracle", "false_alarms", "isolation"):
     print(f"== {name}", flush=True)
     sys.argv = [name]
     runpy.run_path(str(Path(__file__).with_name(f"{name}.py")), run_name="__main__")

@@ -49,14 +49,20 @@ class Adapter(abc.ABC):
         dtypes: the formats of q, k, v, beta and o it takes, of fp64, fp32, bf16, fp16.
         conventions: how it wants its tensors; `CANONICAL` unless it differs.
         device: type of the torch device the kernel runs on.
+        widths: key and value widths it is drawn at, for kernels compiled for a few; () where any will do.
         isolated: whether it runs in a worker process unless told otherwise: kernels that can take their process with them do.
+        answers: False where calls are only written down, and nothing can be judged.
+        open_ended: False where only the calls of an export can be answered, so that no failure is shrunk.
     """
 
     name: str
     dtypes: tuple[str, ...]
     conventions: Conventions = CANONICAL
     device: str = "cpu"
+    widths: tuple[int, ...] = ()
     isolated: bool = False
+    answers: bool = True
+    open_ended: bool = True
 
     @abc.abstractmethod
     def contract(self, dtype: str) -> Contract:
@@ -116,6 +122,10 @@ class Adapter(abc.ABC):
     def begin(self, case: str) -> None:
         """Told, before anything is asked of the kernel, which case comes."""
         del case
+
+    def end(self) -> None:
+        """Ends the processes it has started, if any; another call starts them again."""
+        return
 
     def environment(self) -> dict[str, str]:
         """Versions of everything that decides the result, the device, and the mode ("native" or "interpreted")."""

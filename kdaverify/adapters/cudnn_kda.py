@@ -34,6 +34,7 @@ class Cudnn(Adapter):
     dtypes = ("bf16",)
     conventions = Conventions(layout="thd", state="vk", packing="cu_seqlens")
     device = "cuda"
+    widths = (WIDTH,)
     isolated = True
 
     def __init__(self) -> None:
@@ -49,7 +50,7 @@ class Cudnn(Adapter):
 
     def contract(self, dtype: str) -> Contract:
         del dtype
-        return contract_from_name("chunk16-bf16")
+        return contract_from_name("chunk16-bf16-fp32factors")
 
     def supports(self, problem: Problem) -> str | None:
         if (problem.K, problem.V) != (WIDTH, WIDTH):

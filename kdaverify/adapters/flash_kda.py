@@ -27,8 +27,9 @@ OPTION: Final = f"--impl flash_kda:library=/path/to/{LIBRARY}.abi3.so (it lies i
 class FlashKda(Adapter):
     """fwd of the library: raw gate (bounded) and beta logits in bf16, q and k normalised inside, chunks of 16.
 
-    The state is taken and returned in fp32 tensors, value-first, but carried in bf16 from chunk to chunk, so bf16 is what is judged.
-    Source: torch.ops._flashkda_C.fwd, vLLM 0.33.0.
+    What it leaves in the rows past the last offset means nothing. The state is taken and returned in fp32 tensors, value-first, but
+    carried in bf16 from chunk to chunk, so bf16 is what is judged. Decays are products of exponentials rounded to bf16.
+    Source: torch.ops._flashkda_C.fwd, vLLM 0.33.0; the arithmetic from the kernel's own bitwise reference (MoonshotAI/FlashKDA).
 
     Args:
         library: the shared object; None until the option gives it.
@@ -38,6 +39,7 @@ class FlashKda(Adapter):
     dtypes = ("bf16",)
     conventions = Conventions(state="vk", beta="logit", packing="cu_seqlens")
     device = "cuda"
+    widths = (WIDTH,)
     isolated = True
 
     def __init__(self, library: Path | None = None) -> None:
@@ -59,7 +61,7 @@ class FlashKda(Adapter):
 
     def contract(self, dtype: str) -> Contract:
         del dtype
-        return contract_from_name("chunk16-bf16-bf16carry")
+        return contract_from_name("chunk16-bf16-bf16factors-bf16carry")
 
     def supports(self, problem: Problem) -> str | None:
         if (problem.K, problem.V) != (WIDTH, WIDTH):
@@ -71,7 +73,7 @@ class FlashKda(Adapter):
         return self._gate.refuses(problem)
 
     def received(self, inputs: Inputs) -> Inputs:
-        return self.conventions.received(received_normalised(self._gate.received(inputs)))
+        return self.conventions.received(received_normalised(self._gate.received(inputs), stored=True))
 
     def forward(self, inputs: Inputs) -> Output:
         return on_device(self.device, self._run, inputs)
@@ -86,7 +88,7 @@ class FlashKda(Adapter):
     def _run(self, inputs: Inputs) -> Output:
         library = _loaded(self._library)
         x = self._handed(inputs)
-        handover = Handover(self.conventions, inputs, x)
+        handover = Handover(self.conventions, inputs, x, padding_undefined=True)
         A_log, dt_bias = self._gate.parameters(inputs)
         o = torch.full_like(x["v"], torch.nan)
         final_state = x["initial_state"].new_full((inputs.N, inputs.HV, WIDTH, WIDTH), torch.nan)

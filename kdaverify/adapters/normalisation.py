@@ -20,11 +20,16 @@ def stretched(x: Tensor) -> Tensor:
     return x * powers[:, None, None]
 
 
-def received_normalised(inputs: Inputs) -> Inputs:
-    """The call that a kernel makes of stretched q and k: each normalised, and kept in its own type."""
-    return replace(inputs, q=_normalised(stretched(inputs.q)), k=_normalised(stretched(inputs.k)))
+def received_normalised(inputs: Inputs, *, stored: bool) -> Inputs:
+    """The call that a kernel makes of stretched q and k.
+
+    Args:
+        stored: whether it keeps them, normalised, in their own type, or in registers, where they are not rounded.
+    """
+    return replace(inputs, q=_normalised(stretched(inputs.q), stored=stored), k=_normalised(stretched(inputs.k), stored=stored))
 
 
-def _normalised(x: Tensor) -> Tensor:
+def _normalised(x: Tensor, *, stored: bool) -> Tensor:
     wide = x.double()
-    return (wide / (wide.square().sum(-1, keepdim=True) + EPSILON).sqrt()).to(x.dtype)
+    wide = wide / (wide.square().sum(-1, keepdim=True) + EPSILON).sqrt()
+    return wide.to(x.dtype) if stored else wide

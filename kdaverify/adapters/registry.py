@@ -26,6 +26,8 @@ SHIPPED: Final[Mapping[str, str]] = {
     "transformers-chunk": "kdaverify.adapters.transformers_kda:CHUNK",
     "onnxruntime": "kdaverify.adapters.onnxruntime_kda:ONNXRUNTIME",
     "pallas": "kdaverify.adapters.pallas_kda:PALLAS",
+    "offline": "kdaverify.adapters.exchange.offline:OFFLINE",
+    "elsewhere": "kdaverify.adapters.elsewhere.named:ELSEWHERE",
     "fla": "kdaverify.adapters.fla.adapter:FLA",
     "fla-recurrent": "kdaverify.adapters.fla.adapter:FLA_RECURRENT",
     "triton_npu": "kdaverify.adapters.fla.adapter:TRITON_NPU",

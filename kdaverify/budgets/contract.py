@@ -12,12 +12,15 @@ from kdaverify.budgets.formats import FORMATS, Format
 
 _NAME = re.compile(
     r"(?P<form>recurrent|chunk(?P<size>\d+))-(?P<operands>fp64|fp32|tf32|bf16|fp16)"
-    r"(?:-(?P<solve>fp32|tf32)solve)?(?:-(?P<carry>fp64|fp32|bf16|fp16)carry)?"
+    r"(?:-(?P<factors>fp32|bf16|fp16)factors)?(?:-(?P<solve>fp32|tf32)solve)?(?:-(?P<carry>fp64|fp32|bf16|fp16)carry)?"
 )
 _GRAMMAR = (
     "recurrent-OPERANDS or chunkSIZE-OPERANDS, with OPERANDS fp64, fp32, tf32, bf16 or fp16, for 16-bit chunks an optional "
-    "-fp32solve or -tf32solve, and an optional -FORMATcarry"
+    "-FORMATfactors and -fp32solve or -tf32solve, and an optional -FORMATcarry"
 )
+
+FACTORS = ("factor", "k_back", "o_part")
+"""Tensors that only kernels of factored decays store, in the format of the factors."""
 
 
 class ContractError(ValueError):
@@ -35,6 +38,8 @@ class Contract:
         carry: format the state is carried and returned in.
         solve: format of the operands of the scores, and of the products that invert the triangular system, which is itself kept in the
             accumulator's format until then; None: both as `operands`.
+        factors: format of the factors exp(G_i) and exp(-G_j), for kernels that form decays as products of them instead of as
+            exponentials of differences: more roundings, and an overflow where gates sum to more than 88 nats in a chunk.
     """
 
     form: Literal["recurrent", "chunk"]
@@ -42,10 +47,12 @@ class Contract:
     operands: Format
     carry: Format
     solve: Format | None = None
+    factors: Format | None = None
 
     def __post_init__(self) -> None:
-        if self.solve is not None and (self.form == "recurrent" or self.operands.name not in ("bf16", "fp16")):
-            raise ContractError(f"contract: only chunks of 16-bit operands solve in a wider format, got {self.form} {self.operands.name}")
+        special = "solve in a wider format" if self.solve is not None else "factor their decays" if self.factors is not None else ""
+        if special and (self.form == "recurrent" or self.operands.name not in ("bf16", "fp16")):
+            raise ContractError(f"contract: only chunks of 16-bit operands {special}, got {self.form} {self.operands.name}")
         if self.chunk_size < 1:
             raise ContractError(f"contract: chunk size {self.chunk_size} must be at least 1")
         if self.form == "recurrent" and self.chunk_size != 1:
@@ -54,9 +61,10 @@ class Contract:
     @property
     def name(self) -> str:
         form = "recurrent" if self.form == "recurrent" else f"chunk{self.chunk_size}"
+        factors = "" if self.factors is None else f"-{self.factors.name}factors"
         solve = "" if self.solve is None else f"-{self.solve.name}solve"
         carry = "" if self.carry is self.accumulate else f"-{self.carry.name}carry"
-        return f"{form}-{self.operands.name}{solve}{carry}"
+        return f"{form}-{self.operands.name}{factors}{solve}{carry}"
 
     @property
     def accumulate(self) -> Format:
@@ -72,6 +80,8 @@ class Contract:
         """The format in which the named tensor of math.md 2 or 3 is stored, for a problem in `io`."""
         if tensor in ("G", "decayed") or (tensor == "Akk" and self.solve is not None):
             return self.accumulate
+        if tensor in FACTORS and self.factors is not None:
+            return self.factors
         if tensor == "S":
             return self.carry
         if tensor == "o":
@@ -80,7 +90,7 @@ class Contract:
 
 
 def contract_from_name(name: str) -> Contract:
-    """The contract a preset name declares, FORM-OPERANDS[-SOLVE][-CARRY].
+    """The contract a preset name declares, FORM-OPERANDS[-FACTORS][-SOLVE][-CARRY].
 
     Args:
         name: such as "recurrent-fp32", "chunk64-bf16", "chunk64-bf16-tf32solve", "chunk16-bf16-bf16carry". The state is carried in
@@ -93,8 +103,6 @@ def contract_from_name(name: str) -> Contract:
         raise ContractError(f"contract {name!r} is not known; wanted {_GRAMMAR}, such as 'chunk64-bf16' or 'recurrent-fp32'")
     operands = FORMATS[match["operands"]]
     carry = FORMATS[match["carry"] or ("fp64" if operands.name == "fp64" else "fp32")]
-    if match["size"] is None and match["solve"] is not None:
-        raise ContractError(f"contract {name!r}: the recurrent form solves no triangular system; leave -{match['solve']}solve out")
-    if match["size"] is None:
-        return Contract("recurrent", 1, operands, carry)
-    return Contract("chunk", int(match["size"]), operands, carry, None if match["solve"] is None else FORMATS[match["solve"]])
+    factors, solve = (None if match[part] is None else FORMATS[match[part]] for part in ("factors", "solve"))
+    form, size = ("recurrent", 1) if match["size"] is None else ("chunk", int(match["size"]))
+    return Contract(form, size, operands, carry, solve, factors)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.formats import Format
+from kdaverify.budgets.formats import Format, truncate_tf32
 from kdaverify.budgets.parts import Outputs, run_in_parts
 from kdaverify.budgets.pipeline import run_form
 from oracles.arithmetic import Arithmetic
@@ -62,13 +62,16 @@ def flushed(emulator: Emulator) -> Emulator:
     return replace(emulator, name=f"{emulator.name}, subnormals flushed", dot=dot, exp=exp)
 
 
-def rounded_operands(fmt: Format) -> Dot:
-    """Matrix units: both operands rounded to `fmt`, products summed in the working type."""
+def matrix_units(fmt: Format) -> dict[str, Dot]:
+    """Ways of matrix units, by name: both operands brought to `fmt`, products summed in the working type."""
+    ways = {"matrix units": fmt.round}
+    if fmt.name == "tf32":
+        ways["matrix units that truncate"] = truncate_tf32
+    return {name: _with_operands(bring) for name, bring in ways.items()}
 
-    def dot(a: Tensor, b: Tensor) -> Tensor:
-        return torch.matmul(fmt.round(a), fmt.round(b))
 
-    return dot
+def _with_operands(bring: Callable[[Tensor], Tensor]) -> Dot:
+    return lambda a, b: torch.matmul(bring(a), bring(b))
 
 
 def with_dot(stage: Stage, dot: Dot) -> Stage:

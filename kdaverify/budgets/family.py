@@ -13,12 +13,13 @@ from kdaverify.budgets.emulate import (
     Emulator,
     exp_base_2,
     flushed,
+    matrix_units,
     merge_blocks,
     one_by_one,
-    rounded_operands,
     sequential,
     with_dot,
 )
+from kdaverify.budgets.factored import FACTORED, FACTORED_RESIDUAL
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.noise import Noise
 from kdaverify.budgets.parts import Outputs
@@ -67,7 +68,7 @@ def family(contract: Contract, io: Format) -> tuple[Emulator, ...]:
     """Emulated legal kernels of `contract` for a problem whose inputs and output are stored in `io`.
 
     They span what the contract leaves open: order of summation, base of the exponential, form (WY or residual), way of the
-    triangular solve, whether matrix units round the operands of the scores, and smaller chunks than declared.
+    triangular solve, whether matrix units round or truncate the operands of the scores, and smaller chunks than declared.
     """
     plain = Emulator("library order", contract, io)
     base_2 = replace(plain, name="ordered sums, base-2 exponential", dot=sequential, exp=exp_base_2)
@@ -76,30 +77,35 @@ def family(contract: Contract, io: Format) -> tuple[Emulator, ...]:
         return (plain, in_order, replace(base_2, dot=one_by_one), flushed(plain))
     if contract.solve is not None:
         return _solved_apart(plain, contract.solve)
-    matrix_units = rounded_operands(contract.operands)
+    units = {} if contract.operands.name in ("fp32", "fp64") else matrix_units(contract.operands)  # nothing narrower to round to
+    unit = next(iter(units.values()), plain.dot)
     half, quarter = (replace(contract, chunk_size=max(SMALLEST_CHUNK, contract.chunk_size // n)) for n in (2, 4))
     members = (
         plain,
         replace(base_2, stages=ROWWISE),
         flushed(plain),
-        replace(plain, name="matrix units", dot=matrix_units),
-        replace(plain, name="matrix units, residual form", dot=matrix_units, stages=RESIDUAL, exp=exp_base_2),
-        replace(plain, name=f"chunks of {half.chunk_size}", contract=half, dot=matrix_units),
+        *(replace(plain, name=name, dot=dot) for name, dot in units.items()),
+        replace(plain, name="matrix units, residual form", dot=unit, stages=RESIDUAL, exp=exp_base_2),
+        replace(plain, name=f"chunks of {half.chunk_size}", contract=half, dot=unit),
         replace(plain, name=f"chunks of {quarter.chunk_size}", contract=quarter, stages=ROWWISE),
     )
-    if contract.operands.name in ("fp32", "fp64"):
-        return tuple(m for m in members if m.name != "matrix units")  # nothing narrower to round to: the same kernel twice
-    return members
+    factored = (
+        replace(plain, name="factored decays", stages=FACTORED),
+        replace(plain, name="factored decays, residual form", stages=FACTORED_RESIDUAL, exp=exp_base_2),
+    )
+    return members if contract.factors is None else (*members, *factored)
 
 
 def _solved_apart(plain: Emulator, solve: Format) -> tuple[Emulator, ...]:
     """The family where scores and solve have a format of their own: free are order, exponential, flushing and the way of the solve."""
-    unit = rounded_operands(solve)
-    matrix_units = replace(STAGES, scores=with_dot(STAGES.scores, unit), solve=with_dot(merge_blocks, unit))
+    units = {
+        name: replace(STAGES, scores=with_dot(STAGES.scores, dot), solve=with_dot(merge_blocks, dot))
+        for name, dot in matrix_units(solve).items()
+    }
     return (
         plain,
         replace(plain, name="ordered sums, base-2 exponential", dot=sequential, exp=exp_base_2, stages=ROWWISE),
         flushed(plain),
-        replace(plain, name="matrix units", stages=matrix_units),
-        replace(plain, name="matrix units, base-2 exponential", stages=matrix_units, exp=exp_base_2),
+        *(replace(plain, name=f"{name}, base-2 exponential", stages=stages, exp=exp_base_2) for name, stages in units.items()),
+        *(replace(plain, name=name, stages=stages) for name, stages in units.items()),
     )

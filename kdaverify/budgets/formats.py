@@ -36,10 +36,18 @@ class Format:
         return tensor if torch.finfo(tensor.dtype).eps >= 2.0 * self.unit else tensor.to(self.dtype).to(tensor.dtype)
 
 
+_TF32_KEEPS = ~0x1FFF
+
+
 def _round_tf32(tensor: Tensor) -> Tensor:
     # 13 low bits go, ties away from zero: the rule of the hardware's fp32 -> TF32 conversion.
     bits = tensor.to(torch.float32).view(torch.int32)
-    return ((bits + 0x1000) & ~0x1FFF).view(torch.float32).to(tensor.dtype)
+    return ((bits + 0x1000) & _TF32_KEEPS).view(torch.float32).to(tensor.dtype)
+
+
+def truncate_tf32(tensor: Tensor) -> Tensor:
+    """`tensor` as a matrix unit reads fp32 operands that nobody converted: it drops the 13 low bits."""
+    return (tensor.to(torch.float32).view(torch.int32) & _TF32_KEEPS).view(torch.float32).to(tensor.dtype)
 
 
 FORMATS = {

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import Dot, merge_blocks, with_dot
+from kdaverify.budgets.factored import FACTORED
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.parts import Outputs, run_in_parts
 from kdaverify.budgets.pipeline import run_form
@@ -48,7 +49,11 @@ class Noise:
     def run(self, inputs: Inputs, cuts: tuple[int, ...] = ()) -> list[Outputs]:
         """DRAWS independent (o, S_T), float64, from one batched run resumed at `cuts`; the same on every call."""
         rng = torch.Generator(inputs.q.device).manual_seed(SEED)
-        o, final = run_in_parts(lambda part: self._run(part, rng), _repeat(inputs, DRAWS), cuts)
+        repeated = _repeat(inputs, DRAWS)
+        o, final = run_in_parts(lambda part: self._run(part, rng), repeated, cuts)
+        if self.contract.factors is not None and not (bool(torch.isfinite(o).all()) and bool(torch.isfinite(final).all())):
+            # Factors overflow where decay is deep: what is drawn then is a kernel that takes differences.
+            return replace(self, contract=replace(self.contract, factors=None)).run(inputs, cuts)
         return list(zip(_split_tokens(o, inputs), final.unflatten(0, (DRAWS, inputs.N)), strict=True))
 
     def _run(self, inputs: Inputs, rng: torch.Generator) -> Outputs:
@@ -75,6 +80,8 @@ class Noise:
     def _matrix_stages(self, rng: torch.Generator) -> Stages:
         """The scores' operands are made for one product and stored nowhere: matrix units round them all the same."""
         solve = self.contract.solve
+        if self.contract.factors is not None:
+            return FACTORED
         if solve is None:
             return replace(STAGES, scores=with_dot(STAGES.scores, _matrix_unit(self.contract.operands, rng)))
         unit = _matrix_unit(solve, rng)

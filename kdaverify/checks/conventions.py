@@ -42,11 +42,19 @@ def conventions(adapter: Adapter) -> Outcome:
 
     Returns:
         PASS where the declared ones fit; CONVENTION, naming the choice that does fit, where another one is right; SKIP where
-        none is (the kernel is wrong otherwise: the suites will say how) or no probe is supported.
+        none is (the kernel is wrong otherwise: the suites will say how) or no probe is supported; CRASH, HANG or OOM where the
+        kernel's process did not live to answer.
     """
     problem = _probe(adapter)
     if problem is None:
         return Outcome("call", Status.SKIP, f"conventions: {adapter.name} supports none of the probe sizes {SIZES}")
+    try:
+        return _compared(adapter, problem)
+    except Misbehaviour as fault:
+        return Outcome("call", fault.status, f"conventions: {fault}")
+
+
+def _compared(adapter: Adapter, problem: Problem) -> Outcome:
     complaint = _complaint(adapter, problem)
     if complaint is None:
         return Outcome("call", Status.PASS, f"conventions: {_told(adapter.conventions)} fit {problem.describe()}")
@@ -73,12 +81,20 @@ def _probe(adapter: Adapter) -> Problem | None:
 
 
 def _complaint(adapter: Adapter, problem: Problem) -> str | None:
-    """What is grossly wrong with the outputs of `adapter`, or None."""
+    """What is grossly wrong with the outputs of `adapter`, or None.
+
+    Raises:
+        Misbehaviour: its process is gone: under another convention it would be gone again.
+    """
     inputs = problem.inputs()
     adapter.begin(f"conventions {problem.to_json()}")
     try:
         run = execute(adapter, inputs, adapter.exposes(problem))
-    except (Misbehaviour, ConventionError) as fault:
+    except Misbehaviour as fault:
+        if fault.status.takes_process:
+            raise
+        return str(fault)
+    except ConventionError as fault:
         return str(fault)
     exact: dict[str, Tensor] = dict(zip(("o", "final_state"), recurrence(adapter.received(inputs)), strict=True))
     for name, tensor in run.outputs.items():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import Adapter, Output
+from kdaverify.adapters.base import Adapter, AdapterError, Output
 from kdaverify.adapters.isolation.fault import fault_of
 from kdaverify.budgets.formats import format_of
 from kdaverify.checks.status import Status
@@ -43,12 +43,16 @@ def execute(adapter: Adapter, inputs: Inputs, exposed: tuple[str, ...], *, entry
         exposed: the outputs wanted, of ("o", "final_state").
         entry: adapter.forward by default, or adapter.step.
     Raises:
-        Misbehaviour: it raised, took its process with it, ran out of time or memory, edited an input, or returned None, no tensor, a wrong shape or dtype, or a view of an input.
+        Misbehaviour: it raised, took its process with it, ran out of time or memory, edited an input, or returned None, no tensor, a
+            wrong shape or dtype, or a view of an input.
+        AdapterError: the call never came to the kernel, because of what surrounds it.
     """
     given = inputs.copied()
     started = time.perf_counter()
     try:
         output = (entry or adapter.forward)(given)
+    except AdapterError:
+        raise
     except Exception as error:
         fault = fault_of(error)
         raise Misbehaviour(Status(fault.kind), exposed[0], fault.message) from error

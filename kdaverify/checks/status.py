@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Status(StrEnum):
-    """PASS and SKIP are the only values that do not reject."""
+    """PASS, SKIP and UNANSWERED are the only values that do not reject."""
 
     PASS = "PASS"  # noqa: S105 - a verdict, not a password
     FAIL = "FAIL"  # finite, but further from the truth than any legal kernel
@@ -25,7 +25,18 @@ class Status(StrEnum):
     WRONG_KERNEL = "WRONG_KERNEL"  # another kernel ran than the one named
     ORACLE_UNCERTIFIED = "ORACLE_UNCERTIFIED"
     SKIP = "SKIP"  # the implementation does not support the problem; never counts as a pass
+    UNANSWERED = "UNANSWERED"  # no outputs came back for an exported call; never counts as a pass
+
+    @property
+    def takes_process(self) -> bool:
+        """Whether the kernel may have taken its process with it: run it in one of its own."""
+        return self in (Status.CRASH, Status.HANG, Status.OOM)
+
+    @property
+    def judged(self) -> bool:
+        """Whether there was something to judge."""
+        return self not in (Status.SKIP, Status.UNANSWERED)
 
     @property
     def rejects(self) -> bool:
-        return self not in (Status.PASS, Status.SKIP)
+        return self.judged and self is not Status.PASS

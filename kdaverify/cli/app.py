@@ -11,9 +11,11 @@ import typer
 from typer.exceptions import TyperException
 
 from kdaverify.cli.complaint import Complaint, complain, guarded
+from kdaverify.cli.export import export
 from kdaverify.cli.listing import list_
 from kdaverify.cli.oracle import oracle
 from kdaverify.cli.replay import replay
+from kdaverify.cli.score import score
 from kdaverify.cli.verify import verify
 
 app = typer.Typer(
@@ -27,6 +29,8 @@ app.command()(verify)
 app.command(context_settings={"ignore_unknown_options": False})(replay)
 app.command("list")(list_)
 app.command()(oracle)
+app.command()(export)
+app.command()(score)
 
 
 def main() -> None:

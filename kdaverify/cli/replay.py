@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import shlex
@@ -17,7 +18,9 @@ from rich.text import Text
 
 from kdaverify.checks.status import Status
 from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
 from kdaverify.cli.question import is_inline, problem_from
+from kdaverify.limits import Limits
 from kdaverify.verdicts.decision import Ruling
 from kdaverify.verdicts.record import RecordError, read
 from kdaverify.verdicts.verdict import Verdict
@@ -32,12 +35,14 @@ class Case:
     Args:
         spec: names the implementation.
         problem: JSON or the path of it; "" for the conventions.
+        isolate: True where the record says that it took a process with it.
     """
 
     spec: str
     property: str
     problem: str
     detail: dict[str, Any]
+    isolate: bool | None = None
 
 
 def replay(
@@ -46,6 +51,9 @@ def replay(
     property_name: Annotated[str | None, typer.Option("--property", help="what is asked; default: the record's, else forward")] = None,
     detail: Annotated[str | None, typer.Option(help="the property's own choices, as a JSON object")] = None,
     record: Annotated[Path | None, typer.Option(help="where the case id is looked up")] = None,
+    isolate: Isolate = None,
+    time_limit: TimeLimit = Limits.seconds,
+    memory_limit: MemoryLimit = Limits.gib,
 ) -> int:
     """Repeat one case and show the comparison in full.
 
@@ -59,8 +67,10 @@ def replay(
         found = Case(impl or "eager", property_name or ("forward" if case else "conventions"), case, {})
     else:
         found = _recorded(record, case, impl, property_name)
-    asked = found if detail is None else Case(found.spec, found.property, found.problem, _object(detail))
-    verdicts = _judge(asked)
+    asked = found if detail is None else dataclasses.replace(found, detail=_object(detail))
+    if isolate is not None:
+        asked = dataclasses.replace(asked, isolate=isolate)
+    verdicts = _judge(asked, limits_from(time_limit, memory_limit))
     for verdict in verdicts:
         _show(Console(), verdict)
     return _ruling(verdicts).exit_code
@@ -82,7 +92,7 @@ def _recorded(path: Path, case: str, impl: str | None, property_name: str | None
     if not fitting:
         raise Complaint(f"replay: {path} has no case {case!r} to replay{_narrowed(impl, property_name)}; its rows name theirs as `case`")
     row = min(fitting, key=lambda row: not row.status.rejects)
-    return Case(_spec(row), row.property, row.problem, row.detail)
+    return Case(_spec(row), row.property, row.problem, row.detail, isolate=True if row.status.takes_process else None)
 
 
 def _narrowed(impl: str | None, property_name: str | None) -> str:
@@ -104,13 +114,14 @@ def _object(text: str) -> dict[str, Any]:
     return found
 
 
-def _judge(case: Case) -> list[Verdict]:
+def _judge(case: Case, limits: Limits) -> list[Verdict]:
     from kdaverify.adapters.base import AdapterError
+    from kdaverify.adapters.isolation import housed
     from kdaverify.adapters.registry import find
-    from kdaverify.verdicts.judge import Judge, Rejected
+    from kdaverify.verdicts.judge import Judge, Rejected, Struck
 
     try:
-        adapter = find(case.spec)
+        adapter = housed(find(case.spec), case.spec, isolate=case.isolate, limits=limits)
     except AdapterError as error:
         raise Complaint(f"--impl: {error}") from None
     missing = adapter.missing()
@@ -119,7 +130,7 @@ def _judge(case: Case) -> list[Verdict]:
     verdicts: list[Verdict] = []
     judge = Judge(adapter, verdicts.append, case.property, spec=case.spec)
     # A rejection is raised for the sake of tests; its verdicts are reported before.
-    with suppress(Rejected):
+    with suppress(Rejected, Struck):
         if case.property == CONVENTIONS:
             judge.conventions()
         else:
@@ -141,7 +152,7 @@ def _check_property(case: Case) -> None:
 
 def _ruling(verdicts: list[Verdict]) -> Ruling:
     statuses = {verdict.status for verdict in verdicts}
-    if statuses - {Status.PASS, Status.SKIP, Status.ORACLE_UNCERTIFIED}:
+    if statuses - {Status.PASS, Status.SKIP, Status.UNANSWERED, Status.ORACLE_UNCERTIFIED}:
         return Ruling.REJECT
     return Ruling.ACCEPT if statuses == {Status.PASS} else Ruling.INSUFFICIENT
 

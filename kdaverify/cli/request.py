@@ -6,13 +6,17 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from kdaverify.limits import Limits
+
 
 class Request(BaseModel):
     """One call of `kdaverify verify`, its defaults filled in.
 
     Args:
         seed: None for the profile's own.
+        record: None to keep none.
         workers: a number, or "auto".
+        isolate: whether kernels run in worker processes; None leaves it to each.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -20,10 +24,12 @@ class Request(BaseModel):
     impls: tuple[str, ...]
     profile: str
     seed: int | None
-    record: Path
+    record: Path | None
     json_file: Path | None
     workers: str
     require_impl: bool
+    isolate: bool | None = None
+    limits: Limits = Limits()
 
     def pytest_arguments(self, suites: Path, settings: Path) -> list[str]:
         """The same session, whatever folder it is started from and whatever that folder tells pytest."""
@@ -40,7 +46,10 @@ class Request(BaseModel):
             "--dist=worksteal",
             *(f"--impl={impl}" for impl in self.impls),
             f"--profile={self.profile}",
-            f"--record={self.record}",
+            *([] if self.record is None else [f"--record={self.record}"]),
             *seed,
             *(["--require-impl"] if self.require_impl else []),
+            *({True: ["--isolate"], False: ["--no-isolate"], None: []}[self.isolate]),
+            f"--time-limit={self.limits.seconds}",
+            f"--memory-limit={self.limits.gib}",
         ]

@@ -13,7 +13,7 @@ from rich.text import Text
 import kdaverify
 from kdaverify.cli.complaint import HARNESS, complain, guarded
 from kdaverify.cli.request import Request
-from kdaverify.plugin.session import decisions_of, session_of
+from kdaverify.plugin.session import decisions_of, refused, session_of
 from kdaverify.report.progress import ProgressBar
 from kdaverify.report.summary import summary
 from kdaverify.report.terminal import show
@@ -48,12 +48,16 @@ def run(request: Request, console: Console) -> int:
     except ValueError as error:
         return complain(f"--{error}")
     console.print(Text(f"judging {', '.join(names)} with profile {request.profile}"))
+    config, ended = session(request, ProgressBar(console))
+    return HARNESS if config is None else _conclude(config, request, console, ended)
+
+
+def session(request: Request, bar: ProgressBar) -> tuple[pytest.Config | None, int]:
+    """Runs the suites; gives what pytest made of it, and how it ended."""
     listener = _Listener()
     arguments = request.pytest_arguments(kdaverify.suites_folder(), Path(__file__).with_name("suites.ini"))
-    ended = pytest.main(arguments, plugins=[listener, ProgressBar(console)])
-    if listener.config is None:
-        return HARNESS
-    return _conclude(listener.config, request, console, ended)
+    ended = pytest.main(arguments, plugins=[listener, bar])
+    return listener.config, ended
 
 
 def _conclude(config: pytest.Config, request: Request, console: Console, ended: int) -> int:
@@ -62,7 +66,7 @@ def _conclude(config: pytest.Config, request: Request, console: Console, ended: 
     for message in list(dict.fromkeys(trouble.message for trouble in session_of(config).trouble))[:MOST_TRACEBACKS]:
         console.print(Text(tracebacks[message], style="magenta"))
     show(console, decisions, record=request.record)
-    ruling = _ruling(decisions, ended, console)
+    ruling = heaviest(decisions) if refused(config) else _ruling(decisions, ended, console)
     console.print(Text(f"decision: {ruling.upper()} (exit code {ruling.exit_code})", style="bold"))
     if request.json_file is not None:
         request.json_file.parent.mkdir(parents=True, exist_ok=True)

@@ -14,7 +14,9 @@ from typing import Annotated
 import typer
 
 from kdaverify.cli.complaint import Complaint, complain
+from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
 from kdaverify.cli.request import Request
+from kdaverify.limits import Limits
 from kdaverify.verdicts.record import RecordError, is_parquet
 
 Impls = Annotated[list[str] | None, typer.Option("--impl", help="shipped name, file.py[:object] or package.module[:object]; repeatable")]
@@ -27,7 +29,10 @@ def verify(
     record: Annotated[Path | None, typer.Option(help="append verdicts to this .jsonl or .parquet file")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="write the decision to this file")] = None,
     workers: Annotated[str, typer.Option(help="processes; 0 runs in one, auto takes every core")] = "auto",
-    require_impl: Annotated[bool, typer.Option("--require-impl", help="what cannot run here is an error, not a skip")] = False,
+    require_impl: Annotated[bool, typer.Option("--require-impl", help="what cannot run here ends in exit code 3")] = False,
+    isolate: Isolate = None,
+    time_limit: TimeLimit = Limits.seconds,
+    memory_limit: MemoryLimit = Limits.gib,
 ) -> int:
     """Judge implementations with the shipped suites; the exit code is the decision.
 
@@ -43,19 +48,17 @@ def verify(
         impls=tuple(dict.fromkeys(impl or ["eager"])),
         profile=profile,
         seed=kda_seed,
-        record=record or _default_record(datetime.now(UTC)),
+        record=record or default_record(datetime.now(UTC)),
         json_file=json_file,
         workers=workers,
         require_impl=require_impl,
+        isolate=isolate,
+        limits=limits_from(time_limit, memory_limit),
     )
-    try:
-        is_parquet(request.record)
-    except RecordError as error:
-        raise Complaint(f"--{error}") from None
-    return _judge_apart(request)
+    return judge_apart(request)
 
 
-def _default_record(now: datetime) -> Path:
+def default_record(now: datetime) -> Path:
     # The process number keeps two sessions of one second apart.
     return Path("records") / f"{now:%Y%m%d-%H%M%S}-{os.getpid()}.jsonl"
 
@@ -64,8 +67,17 @@ def _ending(session: subprocess.Popen[bytes]) -> Callable[[int, object], None]:
     return lambda _signal, _frame: session.terminate()
 
 
-def _judge_apart(request: Request) -> int:
-    """Runs the session in a process of its own: a kernel that kills its process still ends in a sentence."""
+def judge_apart(request: Request) -> int:
+    """Runs the session in a process of its own: a kernel that kills its process still ends in a sentence.
+
+    Raises:
+        Complaint: the record has another ending than .jsonl or .parquet.
+    """
+    assert request.record is not None
+    try:
+        is_parquet(request.record)
+    except RecordError as error:
+        raise Complaint(f"--{error}") from None
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")}
     command = [sys.executable, "-m", "kdaverify.cli.run", request.model_dump_json()]
     with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) as session:
@@ -80,5 +92,5 @@ def _judge_apart(request: Request) -> int:
     died = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     names = ", ".join(request.impls)
     return complain(
-        f"the session judging {names} {died}; what it had found lies in {request.record}; with --workers 1 the session survives"
+        f"the session judging {names} {died}; what it had found lies in {request.record}; with --isolate the session survives"
     )

@@ -6,12 +6,15 @@ import hashlib
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 
 from kdaverify.plugin.options import Subject, subjects
+
+if TYPE_CHECKING:
+    from kdaverify.adapters.base import Adapter
 
 _AXES = ("dtype", "variant", "gate", "named")
 
@@ -22,7 +25,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     axes = [axis for axis in _AXES if axis in metafunc.fixturenames]
     found = [case for subject in subjects(metafunc.config) for case in _cases(subject, axes, metafunc.config.option.profile)]
     metafunc.parametrize(("kernel", *axes), found, indirect=("kernel",))
-    _settle(metafunc.function, metafunc.config.option.profile)
+    fixed = not all(subject.adapter.open_ended for subject in subjects(metafunc.config))
+    _settle(metafunc.function, metafunc.config.option.profile, fixed=fixed)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -73,12 +77,12 @@ def fix_draws(item: pytest.Item, seed: int) -> None:
     item.obj._hypothesis_internal_use_seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])  # noqa: SLF001
 
 
-def _settle(function: Any, profile: str) -> None:
+def _settle(function: Any, profile: str, *, fixed: bool) -> None:
     """Gives a Hypothesis test the settings of the profile, unless it states its own."""
     from kdaverify.problems.profiles import settings_for
 
     if hypothesis.is_hypothesis_test(function) and not hasattr(function, "_hypothesis_internal_settings_applied"):
-        settings_for(profile)(function)
+        settings_for(profile, fixed=fixed)(function)
 
 
 def _cases(subject: Subject, axes: list[str], profile: str) -> Iterator[Any]:
@@ -102,12 +106,12 @@ def _choices(subject: Subject, axis: str, profile: str) -> list[tuple[str, Any]]
     return [
         (f"{dtype}-{entry.name}", entry.problem)
         for dtype in subject.adapter.dtypes
-        for entry in panel(dtype, profile, real_sizes=_takes_real_sizes(subject, dtype))
+        for entry in panel(dtype, profile, real_sizes=takes_real_sizes(subject.adapter, dtype))
     ]
 
 
-def _takes_real_sizes(subject: Subject, dtype: str) -> bool:
+def takes_real_sizes(adapter: Adapter, dtype: str) -> bool:
     """Kernels on an accelerator, where the float64 oracle is sharp enough: balls of these sizes would take hours."""
     from kdaverify.budgets.standard import FLOAT64_ORACLE_PRECISION
 
-    return subject.adapter.device != "cpu" and subject.adapter.contract(dtype).operands.precision <= FLOAT64_ORACLE_PRECISION
+    return adapter.device != "cpu" and adapter.contract(dtype).operands.precision <= FLOAT64_ORACLE_PRECISION

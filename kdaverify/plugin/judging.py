@@ -15,8 +15,11 @@ from kdaverify.verdicts.verdict import Verdict
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
+    from kdaverify.problems import Bounds
     from kdaverify.verdicts.judge import Judge
 
+# How many times the cost of a drawn problem may grow for kernels on an accelerator.
+REAL_SIZES = 8.0
 CONVENTIONS = "conventions"
 _VERDICTS = pytest.StashKey[list[Verdict]]()
 _MISFITS = pytest.StashKey[dict[str, str | None]]()
@@ -58,11 +61,15 @@ def judge(request: pytest.FixtureRequest, kernel: Adapter) -> Judge:
 
 
 @pytest.fixture
-def max_cost(request: pytest.FixtureRequest) -> float:
-    """The largest cost of a problem that this profile draws."""
+def bounds(request: pytest.FixtureRequest, kernel: Adapter) -> Bounds:
+    """Which problems this profile draws for the implementation."""
+    from kdaverify.plugin.collect import takes_real_sizes
     from kdaverify.problems.profiles import cost_of
 
-    return cost_of(request.config.option.profile)
+    cost, dtype = cost_of(request.config.option.profile), request.node.callspec.params["dtype"]
+    # On an accelerator a token of full width costs little, and a case of a single chunk shows little.
+    large = dtype in kernel.dtypes and takes_real_sizes(kernel, dtype)
+    return {"max_cost": REAL_SIZES * cost if large else cost, "widths": kernel.widths}
 
 
 @pytest.hookimpl(wrapper=True)
@@ -91,9 +98,9 @@ def _rejection(error: BaseException) -> str | None:
 
     Hypothesis wraps the rejection of a kernel that fails on the first call and not on the second.
     """
-    from kdaverify.verdicts.judge import Rejected
+    from kdaverify.verdicts.judge import Rejected, Struck
 
-    if isinstance(error, Rejected):
+    if isinstance(error, Rejected | Struck):
         return str(error)
     if isinstance(error, BaseExceptionGroup):
         messages = [_rejection(inner) for inner in error.exceptions]
@@ -119,10 +126,9 @@ def _misfit(config: pytest.Config, subject: Subject) -> str | None:
 
 
 def _refuse(item: pytest.Item, subject: Subject, reason: str) -> None:
-    """Ends an item of an implementation that cannot run here: with a skip, or with an error where it was required."""
-    if item.config.option.require_impl:
-        pytest.fail(f"{subject.adapter.name} is required, but {reason}", pytrace=False)
-    _skip(item, subject, reason, property_name="available")
+    """Skips an item of an implementation that cannot run here; where it was required, the session ends accordingly."""
+    said = f"{subject.adapter.name} is required, but {reason}" if item.config.option.require_impl else reason
+    _skip(item, subject, said, property_name="available")
 
 
 def _skip(item: pytest.Item, subject: Subject, reason: str, property_name: str = "") -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kdaverify.limits import Limits
+
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
 
@@ -23,7 +25,7 @@ class Subject:
 
     Args:
         spec: how the user named it.
-        adapter: what that is.
+        adapter: what that is; isolated, its kernel runs in a worker process.
         missing: why it cannot run here, or None.
     """
 
@@ -44,7 +46,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--device", metavar="DEVICE", help="refuse an implementation that would run on another device (cpu, cuda, npu, ...)")
     group.addoption("--kda-seed", type=_seed, metavar="N", help=f"seed of the drawn problems (default: {FIXED_SEED}; nightly: the date)")
     group.addoption("--record", type=Path, metavar="PATH", help="append every verdict to this .jsonl or .parquet file")
-    group.addoption("--require-impl", action="store_true", help="an implementation that cannot run here is an error, not a skip")
+    group.addoption("--require-impl", action="store_true", help="an implementation that cannot run here ends in exit code 3, not in 0")
+    _add_isolation(group)
+
+
+def _add_isolation(group: pytest.OptionGroup) -> None:
+    group.addoption("--isolate", action="store_true", default=None, help="run kernels in a worker process (default: native ones)")
+    group.addoption("--no-isolate", action="store_false", dest="isolate", help="run kernels in this process, whatever they do to it")
+    group.addoption(
+        "--time-limit",
+        type=float,
+        default=Limits.seconds,
+        metavar="SECONDS",
+        help=f"of one call in a worker process (default: {Limits.seconds:g})",
+    )
+    group.addoption("--memory-limit", type=float, default=Limits.gib, metavar="GIB", help=f"of a worker process (default: {Limits.gib:g})")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -83,18 +99,34 @@ def subjects(config: pytest.Config) -> tuple[Subject, ...]:
     """
     if _SUBJECTS not in config.stash:
         _check_profile(config.option.profile)
-        found = tuple(_subject(spec, config.option.device) for spec in specs(config))
+        limits = _limits(config)
+        found = tuple(_subject(spec, config, limits) for spec in specs(config))
         _check_names(found)
         config.stash[_SUBJECTS] = found
     return config.stash[_SUBJECTS]
 
 
-def _subject(spec: str, device: str | None) -> Subject:
+def end_workers(config: pytest.Config) -> None:
+    """Ends the worker processes of this session."""
+    for subject in config.stash.get(_SUBJECTS, ()):
+        subject.adapter.end()
+
+
+def _limits(config: pytest.Config) -> Limits:
+    try:
+        return Limits(seconds=config.option.time_limit, gib=config.option.memory_limit)
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def _subject(spec: str, config: pytest.Config, limits: Limits) -> Subject:
     from kdaverify.adapters.base import AdapterError
+    from kdaverify.adapters.isolation import housed
     from kdaverify.adapters.registry import find
 
+    device = config.option.device
     try:
-        adapter = find(spec)
+        adapter = housed(find(spec), spec, isolate=config.option.isolate, limits=limits)
     except AdapterError as error:
         raise pytest.UsageError(f"--impl: {error}") from None
     missing = adapter.missing()

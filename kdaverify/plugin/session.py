@@ -12,8 +12,8 @@ import pytest
 
 import kdaverify
 from kdaverify.plugin.collect import property_of
-from kdaverify.plugin.options import Subject, subjects
-from kdaverify.verdicts.decision import Decision, Expected, decide
+from kdaverify.plugin.options import Subject, end_workers, subjects
+from kdaverify.verdicts.decision import Decision, Expected, Ruling, decide
 from kdaverify.verdicts.record import RecordError, RecordWriter
 from kdaverify.verdicts.verdict import Verdict
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
 
 _SESSION = pytest.StashKey["Session"]()
+_REFUSED = pytest.StashKey[bool]()
 
 
 @dataclass(frozen=True)
@@ -123,9 +124,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     found = session.config.stash.get(_SESSION, None)
     if found is not None and found.writer is not None:
         found.writer.settle(found.ordered())
+    if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and _lacks_required(session.config):
+        session.config.stash[_REFUSED] = True
+        session.exitstatus = Ruling.INSUFFICIENT.exit_code
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    end_workers(config)
     found = config.stash.get(_SESSION, None)
     if found is not None and found.writer is not None:
         found.writer.close()
@@ -149,6 +154,15 @@ def _last_page(terminalreporter: pytest.TerminalReporter, config: pytest.Config)
     show(Console(file=page, width=width, force_terminal=colour, no_color=not colour), decisions_of(config), record=config.option.record)
     terminalreporter.write_line("")
     terminalreporter.write_line(page.getvalue().rstrip())
+
+
+def refused(config: pytest.Config) -> bool:
+    """Whether nothing is wrong with the session but that a required implementation cannot run here; pytest then ended with 3."""
+    return config.stash.get(_REFUSED, False)
+
+
+def _lacks_required(config: pytest.Config) -> bool:
+    return config.option.require_impl and any(subject.missing is not None for subject in subjects(config))
 
 
 def _is_worker(config: pytest.Config) -> bool:

@@ -8,7 +8,7 @@ from kdaverify.problems.panel import PANEL, NamedProblem, panel
 from kdaverify.problems.problem import Problem, ProblemError
 from kdaverify.problems.profiles import PROFILES, settings_for
 from kdaverify.problems.regimes import REGIMES, Regime
-from kdaverify.problems.strategies import problems
+from kdaverify.problems.strategies import Bounds, problems
 
 __all__ = [
     "DRAWN_LIMIT",
@@ -17,6 +17,7 @@ __all__ = [
     "PROFILES",
     "REGIMES",
     "TORCH",
+    "Bounds",
     "NamedProblem",
     "Problem",
     "ProblemError",

@@ -52,9 +52,11 @@ def check_profile(profile: str) -> None:
         raise ValueError(f"profile: no profile named {profile!r}; known ones are {', '.join(PROFILES)}")
 
 
-def settings_for(profile: str) -> settings:
+def settings_for(profile: str, *, fixed: bool = False) -> settings:
     """Hypothesis settings of a profile: 3, 25 or 150 examples a test; smoke does not shrink, nightly alone remembers failures.
 
+    Args:
+        fixed: asks the drawn problems and no others: nothing is shrunk or remembered.
     Raises:
         ValueError: no such profile.
     """
@@ -62,9 +64,9 @@ def settings_for(profile: str) -> settings:
     return settings(
         max_examples=_EXAMPLES[profile],
         derandomize=False,
-        database=DirectoryBasedExampleDatabase(Path(".hypothesis") / "examples") if profile == "nightly" else None,
+        database=DirectoryBasedExampleDatabase(Path(".hypothesis") / "examples") if profile == "nightly" and not fixed else None,
         verbosity=Verbosity.normal,
-        phases=_PHASES[profile],
+        phases=_PHASES["smoke" if fixed else profile],
         stateful_step_count=50,
         report_multiple_bugs=False,
         suppress_health_check=_SUPPRESSED,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from hypothesis import strategies as st
 
@@ -34,6 +34,14 @@ class _Choices:
     names: dict[str, tuple[str, ...]]
     packed: bool | None
     max_cost: float | None
+    widths: tuple[int, ...]
+
+
+class Bounds(TypedDict):
+    """What `problems` takes from a profile and an implementation: see there."""
+
+    max_cost: float
+    widths: tuple[int, ...]
 
 
 def problems(
@@ -46,6 +54,7 @@ def problems(
     value: str | Sequence[str] | None = None,
     packed: bool | None = None,
     max_cost: float | None = None,
+    widths: tuple[int, ...] = (),
 ) -> st.SearchStrategy[Problem]:
     """Problems of every kind, or of the kinds named.
 
@@ -53,6 +62,7 @@ def problems(
         dtype, gate, key, beta, state, value: a name or several to choose from; None means all, each as often as its weight says.
         packed: only packs, only unpacked problems, or (None) both.
         max_cost: largest `cost` in seconds; None means `DRAWN_LIMIT` of the dtype.
+        widths: what K and V are picked from, smallest first; () means every kind of width.
     Raises:
         ValueError: an unknown name, or a cost that no problem can meet.
     """
@@ -62,7 +72,7 @@ def problems(
     smallest = seconds(tokens=max(_BATCHES), **_TYPICAL)
     if max_cost is not None and max_cost < smallest:
         raise ValueError(f"max_cost: wanted at least {smallest:.1e} s (two tokens of one narrow head), got {max_cost}; raise it")
-    return _problems(_Choices(names, packed, max_cost))
+    return _problems(_Choices(names, packed, max_cost, widths or _WIDTHS))
 
 
 def _weighted(axis: str) -> tuple[str, ...]:
@@ -84,8 +94,8 @@ def _chosen(axis: str, wanted: str | Sequence[str] | None, known: tuple[str, ...
 def _problems(draw: st.DrawFn, choices: _Choices) -> Problem:
     dtype = draw(st.sampled_from(choices.names["dtype"]))
     limit = DRAWN_LIMIT[dtype] if choices.max_cost is None else choices.max_cost
-    layout = draw(_layouts(packed=choices.packed, limit=limit))
-    widths = draw(_widths(tokens=layout["B"] * layout["T"], limit=limit))
+    layout = draw(_layouts(packed=choices.packed, limit=limit, narrowest=choices.widths[0]))
+    widths = draw(_drawn_widths(choices.widths, tokens=layout["B"] * layout["T"], limit=limit))
     regimes = {axis: draw(st.sampled_from(choices.names[axis])) for axis in REGIMES}
     scale = draw(st.sampled_from(_SCALES))
     # Bytes, not an integer: shrinking would trade a smaller size for a larger seed for ever.
@@ -94,9 +104,10 @@ def _problems(draw: st.DrawFn, choices: _Choices) -> Problem:
 
 
 @st.composite
-def _layouts(draw: st.DrawFn, *, packed: bool | None, limit: float) -> dict[str, Any]:
+def _layouts(draw: st.DrawFn, *, packed: bool | None, limit: float, narrowest: int) -> dict[str, Any]:
     """B, T and lengths. An unpacked problem is drawn as a pack whose first length is T, so that a pack can shrink to it."""
-    most = int(limit / seconds(tokens=1, **_TYPICAL))
+    typical = {name: max(size, narrowest) if name != "HV" else size for name, size in _TYPICAL.items()}
+    most = int(limit / seconds(tokens=1, **typical))
     drawn = draw(st.lists(st.sampled_from(DRAWN_LENGTHS), min_size=1, max_size=1 if packed is False else _MAX_SEQUENCES))
     if draw(st.booleans()) if packed is None else packed:
         return _pack(drawn, padding=draw(st.sampled_from(_PADDING)), most=most)
@@ -119,14 +130,16 @@ def _truncated(lengths: list[int], most: int) -> tuple[int, ...]:
 
 
 @st.composite
-def _widths(draw: st.DrawFn, *, tokens: int, limit: float) -> dict[str, int]:
-    def fits(HV: int, K: int = _NARROW, V: int = _NARROW) -> bool:
+def _drawn_widths(draw: st.DrawFn, widths: tuple[int, ...], *, tokens: int, limit: float) -> dict[str, int]:
+    narrow = min(widths, key=lambda width: abs(width - _NARROW))
+
+    def fits(HV: int, K: int = narrow, V: int = narrow) -> bool:
         return seconds(tokens=tokens, HV=HV, K=K, V=V) <= limit
 
     H = _largest(_HEADS, draw(st.sampled_from(_HEADS)), fits)
     HV = H * _largest(_RATIOS, draw(st.sampled_from(_RATIOS)), lambda ratio: fits(H * ratio))
-    K = _largest(_WIDTHS, draw(st.sampled_from(_WIDTHS)), lambda K: fits(HV, K))
-    V = _largest(_WIDTHS, draw(st.sampled_from(_WIDTHS)), lambda V: fits(HV, K, V))
+    K = _largest(widths, draw(st.sampled_from(widths)), lambda K: fits(HV, K))
+    V = _largest(widths, draw(st.sampled_from(widths)), lambda V: fits(HV, K, V))
     return {"H": H, "HV": HV, "K": K, "V": V}
 
 

@@ -13,14 +13,18 @@ LOG_LINES = 4
 
 
 class ProgressBar:
-    """A bar on a terminal; a line now and then where there is none."""
+    """A bar on a terminal; a line now and then where there is none.
 
-    def __init__(self, console: Console) -> None:
-        self._console = console
+    Args:
+        doing, done: what happens to the tests.
+    """
+
+    def __init__(self, console: Console, doing: str = "judging", done: str = "judged") -> None:
+        self._console, self._said = console, done
         failing = TextColumn("{task.fields[failing]} failing")
-        columns = (TextColumn("judging"), BarColumn(), MofNCompleteColumn(), failing, TimeElapsedColumn())
+        columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), failing, TimeElapsedColumn())
         self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._bar.add_task("judging", total=None, failing=0)
+        self._task = self._bar.add_task(doing, total=None, failing=0)
         self._total, self._done = 0, 0
         self._failed: set[str] = set()
 
@@ -51,4 +55,4 @@ class ProgressBar:
     def _tell(self) -> None:
         self._bar.update(self._task, total=self._total, completed=self._done, failing=len(self._failed))
         if not self._console.is_terminal and self._done % max(1, self._total // LOG_LINES) == 0:
-            self._console.print(f"{self._done} of {self._total} tests judged, {len(self._failed)} failing", highlight=False)
+            self._console.print(f"{self._done} of {self._total} tests {self._said}, {len(self._failed)} failing", highlight=False)

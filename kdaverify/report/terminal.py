@@ -55,7 +55,7 @@ def _table(decision: Decision) -> Table:
 
 def _counts(verdicts: Sequence[Verdict]) -> tuple[str, str]:
     skipped = [verdict for verdict in verdicts if verdict.status is Status.SKIP]
-    return str(count_cases(v for v in verdicts if v.status is not Status.SKIP)), str(count_cases(skipped))
+    return str(count_cases(v for v in verdicts if v.status.judged)), str(count_cases(skipped))
 
 
 def _worst(verdicts: Sequence[Verdict]) -> str:

@@ -25,6 +25,7 @@ class Ruling(StrEnum):
 
 # Heaviest first: a harness that broke proves nothing, a wrong kernel outweighs what was left unasked.
 WEIGHT = (Ruling.ERROR, Ruling.REJECT, Ruling.INSUFFICIENT, Ruling.ACCEPT)
+MOST_UNANSWERED = 3
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,8 @@ class Decision:
 
     @property
     def cases(self) -> int:
-        """Cases judged: all outputs of one problem under one property count once, skipped ones not at all."""
-        return count_cases(verdict for verdict in self.verdicts if verdict.status is not Status.SKIP)
+        """Cases judged: all outputs of one problem under one property count once, skipped and unanswered ones not at all."""
+        return count_cases(verdict for verdict in self.verdicts if verdict.status.judged)
 
     @property
     def skipped(self) -> int:
@@ -119,6 +120,7 @@ def _gaps(verdicts: Sequence[Verdict], expected: Expected) -> tuple[str, ...]:
     pairs, properties = {(v.dtype, v.output) for v in passed}, {v.property for v in passed}
     uncertified = count_cases(v for v in verdicts if v.status is Status.ORACLE_UNCERTIFIED)
     gaps = [f"{uncertified} {_plural('case', uncertified)} without a certified reference value"] if uncertified else []
+    gaps += _unanswered([verdict for verdict in verdicts if verdict.status is Status.UNANSWERED])
     if not passed:
         return (*gaps, f"nothing passed: {_why_not(verdicts)}")
     for output in expected.outputs:
@@ -127,6 +129,14 @@ def _gaps(verdicts: Sequence[Verdict], expected: Expected) -> tuple[str, ...]:
     unasked = [name for name in expected.properties if name not in properties and name not in expected.excused]
     gaps += [f"no pass for {_plural('suite', len(unasked))} {', '.join(unasked)}"] if unasked else []
     return tuple(gaps)
+
+
+def _unanswered(verdicts: Sequence[Verdict]) -> list[str]:
+    if not verdicts:
+        return []
+    shown = [verdict.headline() for verdict in verdicts[:MOST_UNANSWERED]]
+    more = f"; and {len(verdicts) - len(shown)} more" if len(verdicts) > len(shown) else ""
+    return [f"{len(verdicts)} {_plural('case', len(verdicts))} without outputs: {'; '.join(shown)}{more}"]
 
 
 def _why_not(verdicts: Sequence[Verdict]) -> str:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.base import NOTHING_YET, Adapter
 from kdaverify.checks.conventions import conventions
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
@@ -18,6 +18,13 @@ from kdaverify.verdicts.verdict import Verdict
 
 class Rejected(AssertionError):
     """At least one output of the kernel under test is wrong; the message is the comparison and the line that replays it."""
+
+
+class Struck(BaseException):
+    """Rejected, and not to be tried again: the kernel crashed, hung or ran out of memory.
+
+    No Exception, so that Hypothesis does not look for a smaller case: every try would cost a process, or the whole time limit.
+    """
 
 
 class Judge:
@@ -42,6 +49,7 @@ class Judge:
 
         Raises:
             Rejected: one of them rejects.
+            Struck: likewise, and the kernel's process is gone.
         """
         started = time.perf_counter()
         self._conclude(check(self.property_name, self.adapter, problem, detail), problem, detail, time.perf_counter() - started)
@@ -51,6 +59,7 @@ class Judge:
 
         Raises:
             Rejected: another convention than the declared one fits.
+            Struck: the kernel's process is gone.
         """
         started = time.perf_counter()
         self._conclude([conventions(self.adapter)], None, {}, time.perf_counter() - started)
@@ -61,7 +70,8 @@ class Judge:
             self.report(verdict)
         wrong = [verdict for verdict in verdicts if verdict.status.rejects]
         if wrong:
-            raise Rejected("\n".join(f"{v.status}: {v.message}\n  replay: {v.replay}" for v in wrong))
+            kind = Struck if any(verdict.status.takes_process for verdict in wrong) else Rejected
+            raise kind("\n".join(f"{v.status}: {v.message}\n  replay: {v.replay}" for v in wrong))
 
     def _verdict(self, outcome: Outcome, problem: Problem | None, detail: dict[str, Any], seconds: float) -> Verdict:
         figures = outcome.comparison
@@ -83,7 +93,7 @@ class Judge:
             ratio=figures and figures.ratio,
             grade=figures and figures.grade,
             worst=str(figures.worst) if figures and figures.worst else "",
-            message=outcome.message,
+            message=self._message(outcome),
             contract=self.adapter.contract(dtype).name if dtype in self.adapter.dtypes else "",
             oracle=outcome.oracle,
             device=about.pop("device", "cpu"),
@@ -91,11 +101,16 @@ class Judge:
             versions={**about, "kernel": self.adapter.proof()} if figures else about,
             seed=self.seed,
             duration_s=round(seconds, 4),
-            replay=self._replay(problem, detail),
+            replay=self._replay(problem, detail, isolated=outcome.status.takes_process),
         )
 
-    def _replay(self, problem: Problem | None, detail: dict[str, Any]) -> str:
-        words = ["kdaverify", "replay", "--impl", self.spec, "--property", self.property_name]
+    def _message(self, outcome: Outcome) -> str:
+        """Where outputs come from files, those at fault are named."""
+        source = NOTHING_YET if self.adapter.open_ended or not outcome.status.rejects else self.adapter.proof()
+        return outcome.message if source == NOTHING_YET else f"{outcome.message}\n  from {source}"
+
+    def _replay(self, problem: Problem | None, detail: dict[str, Any], *, isolated: bool) -> str:
+        words = ["kdaverify", "replay", "--impl", self.spec, "--property", self.property_name, *(["--isolate"] if isolated else [])]
         if detail:
             words += ["--detail", json.dumps(detail, sort_keys=True)]
         return shlex.join(words if problem is None else [*words, problem.to_json()])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdaverify.problems import problems
+from kdaverify.problems import Bounds, problems
 from kdaverify.verdicts.judge import Judge
 
 EXTREME = ("bound-100", "one-token-hard-reset", "spread", "mixed")
@@ -14,6 +14,6 @@ EXTREME = ("bound-100", "one-token-hard-reset", "spread", "mixed")
 
 @pytest.mark.parametrize("extreme", EXTREME)
 @given(data=st.data())
-def test_extreme_gates(judge: Judge, dtype: str, extreme: str, max_cost: float, data: st.DataObject) -> None:
-    drawn = problems(dtype=dtype, gate=extreme, state=("random", "large"), key=("coherent-0.9", "identical"), max_cost=max_cost)
+def test_extreme_gates(judge: Judge, dtype: str, extreme: str, bounds: Bounds, data: st.DataObject) -> None:
+    drawn = problems(dtype=dtype, gate=extreme, state=("random", "large"), key=("coherent-0.9", "identical"), **bounds)
     judge(data.draw(drawn))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdaverify.problems import problems
+from kdaverify.problems import Bounds, problems
 from kdaverify.verdicts.judge import Judge
 
 
 @given(data=st.data())
-def test_forward(judge: Judge, dtype: str, gate: str, max_cost: float, data: st.DataObject) -> None:
-    judge(data.draw(problems(dtype=dtype, gate=gate, packed=False, max_cost=max_cost)))
+def test_forward(judge: Judge, dtype: str, gate: str, bounds: Bounds, data: st.DataObject) -> None:
+    judge(data.draw(problems(dtype=dtype, gate=gate, packed=False, **bounds)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdaverify.problems import problems
+from kdaverify.problems import Bounds, problems
 from kdaverify.verdicts.judge import Judge
 
 # What every option can express: gates an activation reaches, beta a sigmoid reaches.
@@ -13,5 +13,5 @@ GATES = ("log-sigmoid", "slow", "mild")
 
 
 @given(data=st.data())
-def test_options(judge: Judge, dtype: str, variant: str, max_cost: float, data: st.DataObject) -> None:
-    judge(data.draw(problems(dtype=dtype, gate=GATES, beta="uniform", max_cost=max_cost)), variant=variant)
+def test_options(judge: Judge, dtype: str, variant: str, bounds: Bounds, data: st.DataObject) -> None:
+    judge(data.draw(problems(dtype=dtype, gate=GATES, beta="uniform", **bounds)), variant=variant)

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kdaverify.checks.packing import ARRANGEMENTS
-from kdaverify.problems import problems
+from kdaverify.problems import Bounds, problems
 from kdaverify.verdicts.judge import Judge
 
 
 @pytest.mark.parametrize("arrangement", ARRANGEMENTS)
 @given(data=st.data())
-def test_packing(judge: Judge, dtype: str, arrangement: str, max_cost: float, data: st.DataObject) -> None:
-    judge(data.draw(problems(dtype=dtype, packed=True, max_cost=max_cost)), arrangement=arrangement)
+def test_packing(judge: Judge, dtype: str, arrangement: str, bounds: Bounds, data: st.DataObject) -> None:
+    judge(data.draw(problems(dtype=dtype, packed=True, **bounds)), arrangement=arrangement)

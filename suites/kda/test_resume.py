@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kdaverify.checks.resume import CUTS, WAYS
-from kdaverify.problems import problems
+from kdaverify.problems import Bounds, problems
 from kdaverify.verdicts.judge import Judge
 
 
 @pytest.mark.parametrize("way", WAYS)
 @given(data=st.data())
-def test_resume(judge: Judge, dtype: str, way: str, max_cost: float, data: st.DataObject) -> None:
-    problem = data.draw(problems(dtype=dtype, packed=False, max_cost=max_cost).filter(lambda p: p.T > 1))
+def test_resume(judge: Judge, dtype: str, way: str, bounds: Bounds, data: st.DataObject) -> None:
+    problem = data.draw(problems(dtype=dtype, packed=False, **bounds).filter(lambda p: p.T > 1))
     cut = data.draw(st.sampled_from([c for c in CUTS if c < problem.T]))
     judge(problem, cut=cut, way=way)

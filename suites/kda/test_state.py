@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdaverify.problems import problems
+from kdaverify.problems import Bounds, problems
 from kdaverify.verdicts.judge import Judge
 
 
 @pytest.mark.parametrize("state", ["absent", "zero", "large", "asymmetric"])
 @given(data=st.data())
-def test_state(judge: Judge, dtype: str, state: str, max_cost: float, data: st.DataObject) -> None:
-    judge(data.draw(problems(dtype=dtype, state=state, packed=False, max_cost=max_cost)))
+def test_state(judge: Judge, dtype: str, state: str, bounds: Bounds, data: st.DataObject) -> None:
+    judge(data.draw(problems(dtype=dtype, state=state, packed=False, **bounds)))

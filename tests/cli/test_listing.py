@@ -35,7 +35,7 @@ def test_the_table_holds_the_same_names(cli: Cli, what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["list", "laws"], ["list"], ["verfy"], ["verify", "--isolate"], ["verify", "--workers", "many"], ["oracle"]]
+    "words", [["list", "laws"], ["list"], ["verfy"], ["verify", "--time-limit", "0"], ["verify", "--workers", "many"], ["oracle"]]
 )
 def test_misuse_is_one_line_and_exit_code_2(cli: Cli, words: list[str]) -> None:
     code, out, err = cli(*words)

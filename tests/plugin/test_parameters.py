@@ -53,7 +53,8 @@ def test_the_header_prints_profile_and_seed(suite: Suite, run: Pytest) -> None:
         (["--impl=port.py:port"], "*--impl: port.py and port.py:port are both named 'port'*"),
         (["--kda-seed=-3"], "*--kda-seed*"),
         (["--record=out.csv"], "*--record: record: wanted a file ending in .jsonl or .parquet*"),
-        (["--isolate"], "*unrecognized arguments: --isolate*"),
+        (["--time-limit=0"], "*--time-limit: wanted a positive number of seconds, got 0*"),
+        (["--memory-limit=nan"], "*--memory-limit: wanted a positive number of GiB, got nan*"),
     ],
 )
 def test_misuse_is_refused_before_anything_runs(suite: Suite, run: Pytest, words: list[str], complaint: str) -> None:

@@ -74,7 +74,9 @@ def test_what_cannot_run_here_is_one_skip_with_the_reason(suite: Suite, run: Pyt
     result.stdout.fnmatch_lines(["SKIPPED*pip install it", "port: NOT ENOUGH EVIDENCE*", "*every case was skipped, pip install it"])
     (verdict,) = rows()
     assert (verdict.status, verdict.message) == (Status.SKIP, "pip install it")
-    run("--require-impl").stdout.fnmatch_lines(["*port is required, but pip install it*", "port: HARNESS ERROR*"])
+    refused = run("--require-impl", "-rs")
+    refused.stdout.fnmatch_lines(["SKIPPED*port is required, but pip install it", "port: NOT ENOUGH EVIDENCE*"])
+    assert (result.ret, refused.ret) == (0, 3)
 
 
 def test_a_wrong_convention_is_reported_once_and_nothing_else_is_scored(suite: Suite, rows: Rows, pytester: pytest.Pytester) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final, Literal
@@ -59,6 +59,11 @@ class Fla(Adapter):
     def device(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] # known only where it runs
         return self._backend if self._native else "cpu"
 
+    @property
+    def widths(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride] # likewise
+        # Native kernels are compiled for every width, seconds each: the panel asks odd ones, drawn problems those of models.
+        return (64, 128) if self._native else ()
+
     def missing(self) -> str | None:
         lacking = absent(("fla", "einops", "triton"), INSTALL)
         if lacking or self._native:
@@ -84,26 +89,29 @@ class Fla(Adapter):
         return SURROUNDINGS[self._backend]
 
     def supports(self, problem: Problem) -> str | None:
+        return next(self._limits(problem), None)
+
+    def _limits(self, problem: Problem) -> Iterator[str]:
         options = self._options
         if problem.K > WIDEST_KEY:
-            return f"K <= {WIDEST_KEY}, wanted {problem.K}"
+            yield f"K <= {WIDEST_KEY}, wanted {problem.K}"
         if options.safe_gate == "yes" and problem.dtype == "fp32":
-            return "safe_gate is judged in 16-bit formats: it anchors exponents 15 nats away, which no contract declares yet"
+            yield "safe_gate is judged in 16-bit formats: it anchors exponents 15 nats away, which no contract declares yet"
         if options.safe_gate == "yes" and bool((problem.inputs().g < SAFE).any()):
-            return f"gates below {SAFE:g}: safe_gate promises there are none"
+            yield f"gates below {SAFE:g}: safe_gate promises there are none"
         if options.beta == "sigmoid" and bool((problem.inputs().beta > 1).any()):
-            return "no beta above 1 (a sigmoid)"
-        if options.raw_gate is None:
-            return None
-        if problem.dtype == "fp32":
-            return "gates activated in the kernel are judged in 16-bit formats: the activation has no budget of its own"
-        return options.raw_gate.refuses(problem)
+            yield "no beta above 1 (a sigmoid)"
+        if options.raw_gate is not None and problem.dtype == "fp32":
+            yield "gates activated in the kernel are judged in 16-bit formats: the activation has no budget of its own"
+        refusal = None if options.raw_gate is None else options.raw_gate.refuses(problem)
+        if refusal is not None:
+            yield refusal
 
     def received(self, inputs: Inputs) -> Inputs:
         if self._options.raw_gate is not None:
             inputs = self._options.raw_gate.received(inputs)
         if self._options.l2norm == "yes":
-            inputs = received_normalised(inputs)
+            inputs = received_normalised(inputs, stored=self._form == "chunk")
         if self._options.beta == "doubled":
             halved = self.conventions.received(replace(inputs, beta=inputs.beta / 2))
             return replace(halved, beta=2 * halved.beta)

@@ -33,7 +33,8 @@ class FlaOptions:
         l2norm: yes: q and k normalised in the kernel.
         state: kv or vk.
         recompute: no: intermediates are saved for the backward.
-        autotune: which configuration every kernel takes under the interpreter; -1 is the last.
+        autotune: which configuration every kernel takes; -1 is the last. None: on a device the one its own tuner finds best, under
+            the interpreter the last.
         tf32: yes: fp32 operands of dot products rounded to TF32 under the interpreter, as matrix units do.
     """
 
@@ -44,7 +45,7 @@ class FlaOptions:
     l2norm: str = "no"
     state: str = "kv"
     recompute: str = "yes"
-    autotune: int = -1
+    autotune: int | None = None
     tf32: str = "no"
 
     def changed(self, name: str, form: str, options: Mapping[str, str]) -> FlaOptions:

@@ -26,6 +26,9 @@ MAINLINE: Final = "fla.ops.kda."
 OWN: Final = {"chunk": ("chunk_intra.", "chunk_intra_token_parallel."), "recurrent": ("fused_recurrent.",)}
 
 
+LAST: Final = -1
+
+
 class Runtime(Protocol):
     """What launches kernels and remembers which."""
 
@@ -53,10 +56,10 @@ def runtime(backend: Backend, options: FlaOptions, dtype: torch.dtype) -> Runtim
     for name, value in SURROUNDINGS[backend].items():
         os.environ.setdefault(name, value)
     if native(backend):
-        return _spy()
+        return _spy(options.autotune)
     from kdaverify.adapters.triton_interpreter import activate
 
-    interpreter = activate(backend=backend, autotune=options.autotune, tf32=options.tf32 == "yes")
+    interpreter = activate(backend=backend, autotune=LAST if options.autotune is None else options.autotune, tf32=options.tf32 == "yes")
     if dtype == torch.bfloat16 and interpreter.bf16 is not None:
         raise WrongKernelError(interpreter.bf16)
     return interpreter
@@ -80,12 +83,20 @@ def proof(runtime: Runtime, backend: Backend, form: str) -> str:
 
 
 class Spy:
-    """Remembers every Triton kernel launched in this process."""
+    """Remembers every Triton kernel launched in this process.
 
-    def __init__(self) -> None:
+    Args:
+        autotune: the configuration that every kernel takes; None leaves the choice to its tuner, for the whole process.
+    """
+
+    def __init__(self, autotune: int | None) -> None:
         from triton.runtime.jit import JITFunction
 
         self._ran: dict[str, None] = {}
+        if autotune is not None:
+            from kdaverify.adapters.triton_interpreter import autotuner, settings
+
+            autotuner.install(settings.Settings(autotune), settings.Launches())
         launch, ran = JITFunction.run, self._ran
 
         def run(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -102,5 +113,5 @@ class Spy:
 
 
 @functools.cache
-def _spy() -> Spy:
-    return Spy()
+def _spy(autotune: int | None) -> Spy:
+    return Spy(autotune)

@@ -1,0 +1,1 @@
+"""Kernels in another Python interpreter, with packages of its own."""

@@ -1,0 +1,73 @@
+"""What came back for one call: a file of outputs, a note of what went wrong, or nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from kdaverify.adapters.base import OUTPUTS as NAMES
+from kdaverify.adapters.exchange.manifest import INPUTS, OUTPUTS, Call
+from kdaverify.adapters.isolation.fault import Fault
+
+ANSWERS = "answers"
+AGAIN = "delete it, run run.py again where the kernel is, and bring it back"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The outputs of one call.
+
+    Args:
+        outputs: by name, as they came.
+        about: what the runner wrote beside them: function, versions, device.
+    """
+
+    outputs: dict[str, Tensor]
+    about: dict[str, str]
+
+
+def answer(folder: Path, call: Call) -> Answer:
+    """The outputs of `call` in `folder`.
+
+    Raises:
+        Fault: UNANSWERED where there are none; ERROR or CRASH where the kernel raised or ended its process; ERROR where the file is cut
+            off, answers another call, or holds something else.
+    """
+    path = folder / OUTPUTS / call.file
+    if not path.exists():
+        raise _unanswered(path)
+    try:
+        with safe_open(path, "pt") as file:  # pyright: ignore[reportUnknownVariableType] # it ships no types
+            about: dict[str, str] = file.metadata() or {}
+            outputs: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 # not a mapping
+    except (SafetensorError, OSError, ValueError) as error:
+        raise Fault("ERROR", f"wanted a safetensors file, got one that is cut off or damaged ({error}); {AGAIN}") from None
+    strangers = sorted(set(outputs) - set(NAMES))
+    if strangers:
+        raise Fault("ERROR", f"wanted {' and '.join(NAMES)}, got {', '.join(strangers)} too; {AGAIN}")
+    if about.pop(ANSWERS, None) != _digest(folder, call):
+        raise Fault("ERROR", f"wanted outputs for {INPUTS}/{call.file} as it is here, got some made from other inputs; {AGAIN}")
+    return Answer(outputs, about)
+
+
+def _unanswered(path: Path) -> Fault:
+    """Why there are no outputs, as the runner left it."""
+    error, part = (path.with_name(path.name + ending) for ending in (".error", ".part"))
+    if error.exists():
+        said = error.read_text(errors="replace").partition("\n\nTraceback (most recent call last)")[0]
+        return Fault("ERROR", f"the kernel raised {said}")
+    if part.exists():
+        return Fault("CRASH", "the kernel's process ended during this call")
+    return Fault("UNANSWERED", "is not there; run run.py where the kernel is, and bring the file back")
+
+
+def _digest(folder: Path, call: Call) -> str:
+    """SHA-256 of what the call was made from: its input file and, where its state comes from another call, that one's outputs."""
+    content = [(folder / INPUTS / call.file).read_bytes()]
+    if call.state_from is not None:
+        content.append((folder / OUTPUTS / call.state_from).read_bytes())
+    return hashlib.sha256(b"".join(content)).hexdigest()

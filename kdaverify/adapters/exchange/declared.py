@@ -1,0 +1,68 @@
+"""An adapter of a declared kernel that is called somewhere else: a declaration, and whatever carries its calls."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kdaverify.adapters.base import Adapter, Output
+from kdaverify.adapters.exchange.declaration import Declaration
+from kdaverify.budgets.contract import Contract
+from kdaverify.problems import Problem
+from oracles.inputs import Inputs
+
+Entry = Literal["forward", "step"]
+
+
+@dataclass(frozen=True)
+class Passed:
+    """One call on its way to the kernel.
+
+    Args:
+        entry: which function is meant.
+        inputs: the call in canonical conventions.
+        arguments: the same as the kernel wants it, by name.
+    """
+
+    entry: Entry
+    inputs: Inputs
+    arguments: dict[str, Any]
+
+
+class Declared(Adapter):
+    """All that the declaration decides; subclasses carry the calls.
+
+    Raises:
+        AdapterError: the declaration contradicts itself.
+    """
+
+    def __init__(self, declaration: Declaration) -> None:
+        self.declaration = declaration
+        self._kernel = declaration.adapter(lambda arguments: self.carry(Passed(*self._asked, arguments)))
+        self.name, self.dtypes, self.conventions = self._kernel.name, self._kernel.dtypes, self._kernel.conventions
+        self.widths = declaration.widths
+
+    @abc.abstractmethod
+    def carry(self, call: Passed) -> tuple[Any, Any]:
+        """(o, final_state) of one call in the kernel's conventions."""
+
+    def contract(self, dtype: str) -> Contract:
+        return self._kernel.contract(dtype)
+
+    def supports(self, problem: Problem) -> str | None:
+        return self._kernel.supports(problem)
+
+    def exposes(self, problem: Problem) -> tuple[str, ...]:
+        return self._kernel.exposes(problem)
+
+    def received(self, inputs: Inputs) -> Inputs:
+        return self._kernel.received(inputs)
+
+    def forward(self, inputs: Inputs) -> Output:
+        self._asked: tuple[Entry, Inputs] = ("forward", inputs)
+        return self._kernel.forward(inputs)
+
+    def step(self, inputs: Inputs) -> Output:
+        self._asked = ("step", inputs)
+        return self._kernel.step(inputs)

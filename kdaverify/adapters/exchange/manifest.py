@@ -1,0 +1,138 @@
+"""What was exported: one JSON file that says under which declaration, which cases and calls, and which files hold them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+import kdaverify
+from kdaverify.adapters.base import AdapterError
+from kdaverify.adapters.exchange.declaration import Declaration
+from kdaverify.adapters.exchange.declared import Entry
+
+NAME: Final = "manifest.json"
+INPUTS: Final = "inputs"
+OUTPUTS: Final = "outputs"
+SCHEMA: Final = 1
+
+
+class ExchangeError(AdapterError):
+    """A folder of exported calls that nothing can be judged by; the message names the file, what was wanted, what came, what to do."""
+
+
+class Frozen(BaseModel):
+    """Written once, and read by no version that does not know every field."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Outline(Frozen):
+    """Shape and dtype of a tensor."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Call(Frozen):
+    """One call.
+
+    Args:
+        file: name of its file, in the folder of the inputs and in that of the outputs.
+        entry: "forward", or "step" for decoding one token.
+        scale: the factor of o that the function is told.
+        state_from: the call whose final state is the initial state of this one, by its file.
+        sha256: of the input file.
+        outputs: what is wanted, in the kernel's conventions.
+    """
+
+    file: str
+    entry: Entry
+    scale: float | None
+    state_from: str | None
+    sha256: str
+    outputs: dict[str, Outline]
+
+
+class Case(Frozen):
+    """One question of the suites.
+
+    Args:
+        asked: as adapters are told: property, problem and detail.
+        calls: in order; none where the kernel does not take the problem.
+    """
+
+    asked: str
+    calls: tuple[Call, ...]
+
+
+class Manifest(Frozen):
+    """All of an export.
+
+    Args:
+        kdaverify: the version that exported: another one may ask other questions.
+        profile, seed: of the session.
+        keywords: what the function gets by name.
+        digest: of everything else here; "" until the export is complete.
+    """
+
+    schema_version: int = SCHEMA
+    kdaverify: str = kdaverify.__version__
+    profile: str
+    seed: int
+    declaration: Declaration
+    keywords: tuple[str, ...]
+    cases: tuple[Case, ...] = ()
+    digest: str = ""
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        return tuple(call for case in self.cases for call in case.calls)
+
+    def sealed(self, cases: tuple[Case, ...]) -> Manifest:
+        """The complete manifest."""
+        whole = self.model_copy(update={"cases": cases})
+        return whole.model_copy(update={"digest": whole.content()})
+
+    def content(self) -> str:
+        """SHA-256 of everything but the digest."""
+        fields = self.model_dump(mode="json", exclude={"digest"})
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+    def write(self, folder: Path) -> None:
+        (folder / NAME).write_text(json.dumps(self.model_dump(mode="json"), indent=1) + "\n")
+
+
+def read(folder: Path) -> Manifest:
+    """The manifest of a folder, complete or not.
+
+    Raises:
+        ExchangeError: there is none, it is no manifest of this version, or it was changed.
+    """
+    path = folder / NAME
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise ExchangeError(f"{path}: no such file; `kdaverify export {folder}` makes the folder") from None
+    except (OSError, ValueError) as error:
+        raise ExchangeError(f"{path}: cannot be read, {error}; bring it back whole, or export again") from None
+    _check_version(path, found)
+    try:
+        manifest = Manifest.model_validate(found)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(step) for step in first["loc"])
+        raise ExchangeError(f"{path}: {where}: {first['msg']}; the file was changed: export again") from None
+    if manifest.digest not in ("", manifest.content()):
+        raise ExchangeError(f"{path}: is not as it was exported (its digest differs); bring back the original, or export again")
+    return manifest
+
+
+def _check_version(path: Path, found: Any) -> None:
+    version = found.get("kdaverify") if isinstance(found, dict) else None
+    if version != kdaverify.__version__:
+        wanted = f"wanted one of kdaverify {kdaverify.__version__}, which asks what this version asks"
+        raise ExchangeError(f"{path}: {wanted}, got {version or 'no manifest'}; score with the version that exported, or export again")

@@ -1,0 +1,94 @@
+"""Score: the suites ask again, and the outputs that came back answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from kdaverify.adapters.base import NOTHING_YET
+from kdaverify.adapters.exchange.answer import answer
+from kdaverify.adapters.exchange.declared import Declared, Passed
+from kdaverify.adapters.exchange.manifest import INPUTS, NAME, OUTPUTS, Call, Case, ExchangeError, Manifest
+from kdaverify.adapters.isolation.fault import Fault
+
+
+class Playback(Declared):
+    """Answers every call of an export with the outputs in the folder.
+
+    Args:
+        folder: where they are.
+        manifest: what was exported.
+    """
+
+    open_ended = False
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        super().__init__(manifest.declaration)
+        self._folder, self._manifest = folder, manifest
+        self._cases = {case.asked: case for case in manifest.cases}
+        self._case: Case | None = None
+        self._played: list[tuple[Call, dict[str, str]]] = []
+
+    def begin(self, case: str) -> None:
+        """Finds the case among those exported.
+
+        Raises:
+            ExchangeError: it is none of them.
+        """
+        self._case, self._played = self._cases.get(case), []
+        if self._case is None:
+            wanted = f"--profile {self._manifest.profile} --kda-seed {self._manifest.seed}"
+            raise ExchangeError(f"{NAME}: holds no case {case}; `kdaverify score` asks what was exported, with {wanted}")
+
+    def carry(self, call: Passed) -> tuple[Any, Any]:
+        exported = self._next(call)
+        try:
+            found = answer(self._folder, exported)
+        except Fault as fault:
+            raise Fault(fault.kind, f"{OUTPUTS}/{exported.file}: {fault.message}") from None
+        self._played.append((exported, found.about))
+        return found.outputs.get("o"), found.outputs.get("final_state")
+
+    def proof(self) -> str:
+        if not self._played:
+            return NOTHING_YET
+        files = ", ".join(f"{OUTPUTS}/{call.file}" for call, _ in self._played)
+        return f"{_each(self._played, 'function')}, {files}"
+
+    def environment(self) -> dict[str, str]:
+        names = {name: None for _, about in self._played for name in about if name != "function"}
+        return {"device": "", **{name: _each(self._played, name) for name in names}, "mode": "offline"}
+
+    def _next(self, call: Passed) -> Call:
+        """The exported call that this one is, in every bit.
+
+        Raises:
+            ExchangeError: the harness asks something else than it exported.
+        """
+        assert self._case is not None
+        number = len(self._played)
+        if number == len(self._case.calls):
+            raise ExchangeError(f"{NAME}: holds {number} calls of the case {self._case.asked}, and more are made; export again")
+        exported = self._case.calls[number]
+        path = self._folder / INPUTS / exported.file
+        kept = load_file(path)
+        tensors = {name: value for name, value in call.arguments.items() if isinstance(value, Tensor)}
+        if exported.state_from is not None:
+            tensors.pop("initial_state", None)
+        same = kept.keys() == tensors.keys() and all(_same(kept[name], tensors[name]) for name in kept)
+        if not same or (exported.entry, exported.scale) != (call.entry, call.arguments.get("scale")):
+            raise ExchangeError(f"{path}: is not what is asked here; score with the versions that exported, or export again")
+        return exported
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and torch.equal(a, b)
+
+
+def _each(played: list[tuple[Call, dict[str, str]]], name: str) -> str:
+    """What the runner said of `name`, once where it is the same for all calls."""
+    return " and ".join(dict.fromkeys(about.get(name, "unknown") for _, about in played))

@@ -1,0 +1,40 @@
+"""Runs exported calls through function(q, k, v, g, beta, *, keywords of the manifest) -> (o, final_state); run it again to go on."""
+import argparse, functools, hashlib, importlib, json, os, pathlib, platform, sys, traceback
+
+def find(place):
+    path, _, name = place.rpartition(":")
+    sys.path.insert(0, str(pathlib.Path(path).parent))
+    return functools.reduce(getattr, name.split("."), importlib.import_module(path.rsplit("/", 1)[-1].removesuffix(".py")))
+
+def answer(call, keywords, functions, framework, about, folder):
+    output, error, part = (folder / "outputs" / (call["file"] + ending) for ending in ("", ".error", ".part"))
+    part.write_text("the process ended during this call")
+    try:
+        io = importlib.import_module("safetensors." + ("flax" if framework == "jax" else framework))
+        files = [folder / "inputs" / call["file"], *(folder / "outputs" / name for name in (call["state_from"],) if name)]
+        x = {**io.load_file(files[0]), "scale": call["scale"], **{"initial_state": io.load_file(f)["final_state"] for f in files[1:]}}
+        returned = functions[call["entry"]](*(x[name] for name in "q k v g beta".split()), **{name: x.get(name) for name in keywords})
+        o, state = returned if isinstance(returned, (tuple, list)) and len(returned) == 2 else (returned, None)
+        own = (lambda x: x.detach().clone().contiguous()) if framework == "torch" else importlib.import_module("numpy").ascontiguousarray
+        answers = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+        about = {**about, "device": str(getattr(o, "device", "cpu")), "answers": answers}
+        io.save_file({"o": own(o), **({} if state is None else {"final_state": own(state)})}, part, metadata=about)
+        os.replace(part, output)
+    except Exception as e:
+        at = traceback.extract_tb(e.__traceback__)[-1]
+        error.write_text(f"{type(e).__name__}: {e} ({pathlib.Path(at.filename).name}:{at.lineno} in {at.name})\n\n{traceback.format_exc()}")
+
+if __name__ == "__main__":
+    parser, here = argparse.ArgumentParser(description=__doc__), pathlib.Path(__file__).parent
+    parser.add_argument("function", help="my_module:my_function or path/my_file.py:my_function")
+    parser.add_argument("--framework", choices=("torch", "jax", "numpy"), default="torch", help="whose arrays your function takes")
+    parser.add_argument("--step", help="another function for the calls that decode one token")
+    chosen, manifest = parser.parse_args(), json.loads((here / "manifest.json").read_text())
+    functions = {"forward": find(chosen.function), "step": find(chosen.step or chosen.function)}
+    about = {"function": chosen.function, "python": platform.python_version()}
+    about[chosen.framework] = importlib.import_module(chosen.framework).__version__
+    calls = [call for case in manifest["cases"] for call in case["calls"] if not (here / "outputs" / call["file"]).exists()]
+    for number, call in enumerate(sorted(calls, key=lambda call: (here / "outputs" / (call["file"] + ".part")).exists()), 1):
+        answer(call, manifest["keywords"], functions, chosen.framework, about, here)
+        print(f"\r{number} of {len(calls)} calls", end="", flush=True)
+    print(f"\n{sum(not (here / 'outputs' / call['file']).exists() for call in calls)} failed; outputs/*.error says why")

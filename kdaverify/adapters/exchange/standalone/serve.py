@@ -1,0 +1,49 @@
+"""Answers calls one by one for the process that started this one, with the functions of run.py beside it.
+
+In comes a line of JSON for every call, out goes a line when it is answered; tensors lie in files. Needs what run.py needs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import platform
+import queue
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+
+
+def main(folder: Path, kernel: str, step: str, framework: str, keywords: list[str]) -> None:
+    """Serves until nobody is there to ask."""
+    replies = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what a kernel prints is no reply
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    run = importlib.import_module("run")
+    functions = {"forward": run.find(kernel), "step": run.find(step or kernel)}
+    about = {"function": kernel, "python": platform.python_version(), framework: importlib.import_module(framework).__version__}
+    replies.write(json.dumps(about) + "\n")
+    calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    threading.Thread(target=listen, args=(calls,), daemon=True).start()
+    while True:
+        run.answer(calls.get(), keywords, functions, framework, about, folder)
+        replies.write("\n")
+
+
+def listen(calls: Any) -> None:
+    """Takes calls in, and ends the process once the other end is gone, whatever the kernel is doing."""
+    for line in sys.stdin:
+        calls.put(json.loads(line))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    place, of_kernel, of_step, chosen, names = sys.argv[1:]
+    main(Path(place), of_kernel, of_step, chosen, json.loads(names))

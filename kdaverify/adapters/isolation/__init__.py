@@ -1,0 +1,8 @@
+"""Kernels in a worker process: what ends the process ends one case, not the session."""
+
+from __future__ import annotations
+
+from kdaverify.adapters.isolation.fault import Fault, fault_of
+from kdaverify.adapters.isolation.isolated import Isolated, housed
+
+__all__ = ["Fault", "Isolated", "fault_of", "housed"]

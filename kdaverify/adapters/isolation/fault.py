@@ -1,0 +1,58 @@
+"""Why a call of a kernel gave no outputs."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from typing import Final, Literal
+
+import torch
+
+from kdaverify.adapters.base import WrongKernelError
+
+Kind = Literal["ERROR", "WRONG_KERNEL", "CRASH", "HANG", "OOM", "UNANSWERED"]
+_MEMORY: Final = re.compile(
+    r"out of memory|out_of_memory|can't allocate memory|cannot allocate memory|std::bad_alloc|resource_exhausted", re.IGNORECASE
+)
+# What CUDA and Ascend say once every later call on the device will fail too.
+_DEVICE: Final = re.compile(
+    r"illegal memory access|illegal_address|device-side assert|unspecified launch failure|misaligned address|illegal instruction was enc"
+    r"|invalid program counter|hardware stack error|ai ?core exception|ai ?cpu exception|vector core exception|error code is 507\d{3}",
+    re.IGNORECASE,
+)
+
+
+class Fault(Exception):
+    """A call without outputs: of which kind, and in which words."""
+
+    def __init__(self, kind: Kind, message: str) -> None:
+        super().__init__(message)
+        self.kind: Kind = kind
+        self.message = message
+
+
+def fault_of(error: BaseException) -> Fault:
+    """What a kernel's exception comes to: an error, memory exhausted, or a device that is lost."""
+    if isinstance(error, Fault):
+        return error
+    if isinstance(error, WrongKernelError):
+        return Fault("WRONG_KERNEL", str(error))
+    if not isinstance(error, Exception):
+        return Fault("CRASH", f"the kernel ended its process: {told(error)}")
+    said = f"the kernel raised {told(error)}"
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or _MEMORY.search(str(error)):
+        return Fault("OOM", said)
+    if _DEVICE.search(str(error)):
+        return lost_device(error)
+    return Fault("ERROR", said)
+
+
+def lost_device(error: BaseException) -> Fault:
+    """A fault after which nothing more can run on the device in this process."""
+    return Fault("CRASH", f"the kernel left its device unusable: {told(error)}")
+
+
+def told(error: BaseException) -> str:
+    """Type, text and place of an exception, in one line."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({where.filename.rsplit('/', 1)[-1]}:{where.lineno} in {where.name})"

@@ -1,0 +1,158 @@
+"""An adapter whose kernel runs in a worker process."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import platform
+from collections.abc import Mapping
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter, Output, versions
+from kdaverify.adapters.conventions import Conventions
+from kdaverify.adapters.isolation.arena import same
+from kdaverify.adapters.isolation.fault import Fault
+from kdaverify.adapters.isolation.keeper import Keeper
+from kdaverify.adapters.isolation.messages import About, Ask, Call, Entry, Returned, Step, Way
+from kdaverify.adapters.isolation.parcel import unpack
+from kdaverify.budgets.contract import Contract
+from kdaverify.limits import Limits
+from kdaverify.problems import Problem
+from oracles.inputs import TENSORS, Inputs
+
+_CASES: Final = itertools.count(1)
+
+
+def housed(adapter: Adapter, spec: str, *, isolate: bool | None = None, limits: Limits) -> Adapter:
+    """The adapter as it is to run: in a worker process, or in this one with the environment it needs.
+
+    Args:
+        spec: what `find` found it by.
+        isolate: None leaves it to the adapter.
+    """
+    if adapter.isolated if isolate is None else isolate:
+        return Isolated(adapter, spec, limits=limits)
+    os.environ.update(adapter.surroundings())
+    return adapter
+
+
+class Isolated(Adapter):
+    """Answers as `local` does; forward, step, proof and environment are asked of its twin in the worker process.
+
+    What the kernel edits in its inputs is edited in the caller's too, and an output in the memory of an input lies in the caller's.
+
+    Args:
+        local: the adapter in this process, which is never called.
+        spec: what `find` finds its twin by.
+        way: from what is found to the twin.
+        keeper: of the process; one of its own by default.
+    Raises:
+        Fault: by forward and step, for a call that gave no outputs.
+    """
+
+    isolated = True
+
+    def __init__(self, local: Adapter, spec: str, *, limits: Limits, way: Way = (), keeper: Keeper | None = None) -> None:
+        self.name, self.dtypes, self.conventions, self.device = local.name, local.dtypes, local.conventions, local.device
+        self._local, self._spec, self._limits, self._way = local, spec, limits, way
+        surroundings = dict(local.surroundings())
+        if keeper is None or keeper.surroundings != surroundings:
+            # The driver of a device does not bear the system's limit: there, memory is only watched.
+            keeper = Keeper(spec, limits, surroundings=surroundings, limited=local.device == "cpu")
+        self._keeper = keeper
+        self._others: dict[Step, Isolated] = {}
+        self._case = (0, "")
+        self._about: About | None = None
+        self._called = False
+
+    def contract(self, dtype: str) -> Contract:
+        return self._local.contract(dtype)
+
+    def missing(self) -> str | None:
+        return self._local.missing()
+
+    def supports(self, problem: Problem) -> str | None:
+        return self._local.supports(problem)
+
+    def exposes(self, problem: Problem) -> tuple[str, ...]:
+        return self._local.exposes(problem)
+
+    def received(self, inputs: Inputs) -> Inputs:
+        return self._local.received(inputs)
+
+    def surroundings(self) -> Mapping[str, str]:
+        return self._local.surroundings()
+
+    def redeclared(self, conventions: Conventions) -> Adapter | None:
+        other = self._local.redeclared(conventions)
+        return None if other is None else self._beside(other, ("redeclared", conventions))
+
+    def configured(self, options: Mapping[str, str]) -> Adapter:
+        return self._beside(self._local.configured(options), ("configured", tuple(options.items())))
+
+    def variants(self) -> Mapping[str, Adapter]:
+        return {name: self._beside(variant, ("variant", name)) for name, variant in self._local.variants().items()}
+
+    def begin(self, case: str) -> None:
+        self._local.begin(case)
+        self._case = (next(_CASES), case)
+
+    def forward(self, inputs: Inputs) -> Output:
+        return self._call("forward", inputs)
+
+    def step(self, inputs: Inputs) -> Output:
+        return self._call("step", inputs)
+
+    def proof(self) -> str:
+        return self._told().proof
+
+    def environment(self) -> dict[str, str]:
+        try:
+            return dict(self._told().environment)
+        except Fault as fault:
+            # A verdict is told even where the process cannot say what it would have run with.
+            unknown = f"unknown: {fault.message.partition(chr(10))[0]}"
+            return {**versions("torch"), "python": platform.python_version(), "device": self.device, "mode": unknown}
+
+    def process(self) -> int | None:
+        """The number of the worker process, for a debugger; None before the first call."""
+        return self._keeper.process()
+
+    def end(self) -> None:
+        """Ends the worker processes; another call starts them again."""
+        self._keeper.end()
+        for other in self._others.values():
+            other.end()
+
+    def _beside(self, other: Adapter, step: Step) -> Isolated:
+        if step not in self._others:
+            self._others[step] = Isolated(other, self._spec, limits=self._limits, way=(*self._way, step), keeper=self._keeper)
+        return self._others[step]
+
+    def _call(self, entry: Entry, inputs: Inputs) -> Output:
+        arena, given = self._keeper.inputs, _tensors(inputs)
+        places = arena.lay_out(given)
+        returned = self._keeper.ask(Call(self._way, entry, self._case, torch.get_num_threads(), places, inputs.scale), Returned)
+        self._called = True
+        for name, tensor in given.items():
+            _show_edits(tensor, arena.view(places[name]))
+        return unpack(returned.parcels, inputs, self._keeper.outputs)
+
+    def _told(self) -> About:
+        """What the twin says of itself, asked once after every call; after a call that failed, what it said before."""
+        if self._about is None or self._called:
+            self._about, self._called = self._keeper.ask(Ask(self._way), About), False
+        return self._about
+
+
+def _tensors(inputs: Inputs) -> dict[str, Tensor]:
+    return {name: getattr(inputs, name) for name in TENSORS if getattr(inputs, name) is not None}
+
+
+@torch.no_grad()
+def _show_edits(tensor: Tensor, seen: Tensor) -> None:
+    if not same(tensor.cpu(), seen):
+        tensor.copy_(seen)

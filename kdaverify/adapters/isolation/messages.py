@@ -1,0 +1,100 @@
+"""What the harness and a worker process say to each other; tensors go through arenas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kdaverify.adapters.conventions import Conventions
+from kdaverify.adapters.isolation.arena import Place
+from kdaverify.adapters.isolation.fault import Kind
+from kdaverify.adapters.isolation.parcel import Parcel, Stranger
+
+Step = (
+    tuple[Literal["variant"], str] | tuple[Literal["redeclared"], Conventions] | tuple[Literal["configured"], tuple[tuple[str, str], ...]]
+)
+Way = tuple[Step, ...]
+"""From the adapter that the spec names to the one meant, step by step."""
+Entry = Literal["forward", "step"]
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a worker process is started with; everything but file descriptors as in the harness.
+
+    Args:
+        connection, inputs, outputs, stacks, heart: file descriptors.
+        parent: process id of the harness.
+        bytes: memory limit.
+    """
+
+    spec: str
+    connection: int
+    inputs: int
+    outputs: int
+    stacks: int
+    heart: int
+    parent: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The adapter is found, and the process holds `resident` bytes of memory of its own."""
+
+    resident: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """Run the kernel.
+
+    Args:
+        way: to the adapter.
+        case: number and name of the case, to be announced once.
+        threads: of torch.
+        places: of the inputs.
+        scale: as in Inputs.
+    """
+
+    way: Way
+    entry: Entry
+    case: tuple[int, str]
+    threads: int
+    places: Mapping[str, Place]
+    scale: float | None
+
+
+@dataclass(frozen=True)
+class Returned:
+    """The outputs of a call."""
+
+    parcels: Mapping[str, Parcel] | Stranger
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A call without outputs; see Fault."""
+
+    kind: Kind
+    message: str
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Tell what ran and with what."""
+
+    way: Way
+
+
+@dataclass(frozen=True)
+class About:
+    """proof() and environment() of an adapter."""
+
+    proof: str
+    environment: dict[str, Any]
+
+
+Request = Call | Ask
+Reply = Ready | Returned | Failed | About

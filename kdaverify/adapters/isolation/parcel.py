@@ -1,0 +1,89 @@
+"""Outputs of a kernel on their way between two processes: tensors, views of an input, and whatever else it returned."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import OUTPUTS, Output
+from kdaverify.adapters.isolation.arena import Arena, Place
+from kdaverify.adapters.placement import shares_memory
+from oracles.inputs import TENSORS, Inputs
+
+
+@dataclass(frozen=True)
+class View:
+    """A tensor in the memory of the input `name`."""
+
+    name: str
+    offset: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Stranger:
+    """Something that is no tensor: only its type is told."""
+
+    module: str
+    qualname: str
+
+
+Parcel = Place | View | Stranger | None
+
+
+def pack(output: Any, inputs: Inputs, arena: Arena) -> dict[str, Parcel] | Stranger:
+    """What the kernel returned for `inputs`; its tensors are laid out in the arena."""
+    if not isinstance(output, Output):
+        return _stranger(output)
+    values = {name: getattr(output, name) for name in OUTPUTS}
+    views = {name: _view(value, inputs) for name, value in values.items() if isinstance(value, Tensor)}
+    own = {name: value.detach() for name, value in values.items() if name in views and views[name] is None}
+    places = arena.lay_out(own)
+    others = {name: None if value is None else _stranger(value) for name, value in values.items() if name not in views}
+    return {**others, **views, **places}
+
+
+def unpack(parcels: Mapping[str, Parcel] | Stranger, inputs: Inputs, arena: Arena) -> Any:
+    """What `pack` was given, in memory of its own; a view is one of the caller's `inputs`."""
+    if isinstance(parcels, Stranger):
+        return _likeness(parcels)
+    return Output(**{name: _unpacked(parcel, inputs, arena) for name, parcel in parcels.items()})
+
+
+def _unpacked(parcel: Parcel, inputs: Inputs, arena: Arena) -> Any:
+    if isinstance(parcel, Place):
+        return arena.view(parcel).to(inputs.q.device, copy=True)
+    if isinstance(parcel, View):
+        source = getattr(inputs, parcel.name)
+        start = source.storage_offset() * source.itemsize // parcel.dtype.itemsize + parcel.offset
+        empty = torch.empty(0, dtype=parcel.dtype, device=source.device)
+        return empty.set_(source.untyped_storage(), start, parcel.shape, parcel.stride)
+    return None if parcel is None else _likeness(parcel)
+
+
+def _view(value: Tensor, inputs: Inputs) -> View | None:
+    for name in TENSORS:
+        source = getattr(inputs, name)
+        if source is not None and shares_memory(value, source):
+            return View(name, int(value.storage_offset()), value.dtype, tuple(value.shape), value.stride())
+    return None
+
+
+def _stranger(value: Any) -> Stranger:
+    return Stranger(type(value).__module__, type(value).__qualname__)
+
+
+def _likeness(stranger: Stranger) -> Any:
+    return _type(stranger)()
+
+
+@functools.cache
+def _type(stranger: Stranger) -> type:
+    return type(stranger.qualname, (), {"__module__": stranger.module, "__qualname__": stranger.qualname})

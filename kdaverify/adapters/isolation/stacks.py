@@ -1,0 +1,70 @@
+"""Where a worker process was when it died, or where it hangs: what faulthandler wrote, in short."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import re
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+SIGNAL: Final = signal.SIGUSR2
+DEEPEST: Final = 3
+_FRAME: Final = re.compile(r'\s+File "(?P<path>.*)", line (?P<line>\d+|\?\?\?) in (?P<name>.*)')
+_MACHINERY: Final = str(Path(__file__).parents[1])
+_WORKER: Final = str(Path(__file__).with_name("worker.py"))
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One line of a stack."""
+
+    path: str
+    line: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.path.rsplit('/', 1)[-1]}:{self.line})"
+
+
+def watch_stacks(fd: int) -> None:
+    """Writes the stacks of this process to `fd` when it dies of a signal or is sent SIGNAL, whoever holds the interpreter lock."""
+    faulthandler.enable(fd)
+    faulthandler.register(SIGNAL, fd, all_threads=True)
+
+
+def innermost(fd: int, *, thread: Literal["dying", "called"]) -> str:
+    """The innermost frames of a thread, the kernel's own; "" where nothing was written.
+
+    Args:
+        fd: the file of `watch_stacks`.
+        thread: "dying", where the signal struck; "called", the one that called the kernel.
+    """
+    threads = _threads(os.pread(fd, os.fstat(fd).st_size, 0).decode(errors="replace"))
+    if thread == "dying":
+        wanted = [frames for current, frames in threads if current]
+    else:
+        wanted = [frames for _, frames in threads if any(frame.path == _WORKER for frame in frames)]
+    return ", called by ".join(map(str, _before_machinery(wanted[0])[:DEEPEST])) if wanted else ""
+
+
+def _threads(text: str) -> list[tuple[bool, list[Frame]]]:
+    """Whether a thread is the current one, and its frames, innermost first."""
+    threads: list[tuple[bool, list[Frame]]] = []
+    for line in text.splitlines():
+        if line.startswith(("Thread 0x", "Current thread 0x")):
+            threads.append((line.startswith("Current"), []))
+        elif threads and (match := _FRAME.fullmatch(line)):
+            threads[-1][1].append(Frame(match["path"], match["line"], match["name"]))
+    return threads
+
+
+def _before_machinery(frames: list[Frame]) -> list[Frame]:
+    kernel: list[Frame] = []
+    for frame in frames:
+        if frame.path.startswith(_MACHINERY):
+            break
+        kernel.append(frame)
+    return kernel or frames

@@ -1,0 +1,132 @@
+"""The worker process: finds the adapter, runs it on what lies in shared memory, says what came of it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from typing import Any, Final
+
+import torch
+
+from kdaverify.adapters.base import Adapter, AdapterError
+from kdaverify.adapters.isolation.arena import Arena
+from kdaverify.adapters.isolation.fault import Fault, fault_of, lost_device
+from kdaverify.adapters.isolation.heart import Heart
+from kdaverify.adapters.isolation.memory import lift_limit, limit_own_memory, own_memory
+from kdaverify.adapters.isolation.messages import About, Ask, Call, Failed, Ready, Reply, Request, Returned, Start, Step, Way
+from kdaverify.adapters.isolation.parcel import pack
+from kdaverify.adapters.isolation.stacks import watch_stacks
+from kdaverify.adapters.registry import find
+from oracles.inputs import TENSORS, Inputs
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def main(given: Mapping[str, Any]) -> None:
+    """Serves the harness until it hangs up."""
+    start = Start(**given)
+    for fd in (start.connection, start.inputs, start.outputs, start.stacks, start.heart):
+        os.set_inheritable(fd, False)  # noqa: FBT003 # it takes no keyword
+    watch_stacks(start.stacks)
+    _die_with_parent(start.parent)
+    Heart(start.heart).start(start.parent)
+    connection = Connection(start.connection)
+    try:
+        adapter = find(start.spec)
+    except AdapterError as error:
+        connection.send(Failed("ERROR", str(error)))
+        return
+    if start.bytes:
+        limit_own_memory(start.bytes)
+    connection.send(Ready(own_memory(os.getpid())))
+    _serve(_Worker(adapter, Arena(start.inputs), Arena(start.outputs)), connection)
+
+
+def _serve(worker: _Worker, connection: Connection) -> None:
+    while True:
+        try:
+            request: Request = connection.recv()
+        except EOFError:
+            return
+        connection.send(worker.reply(request))
+
+
+def _die_with_parent(parent: int) -> None:
+    # The heart would notice too, but not while native code holds the interpreter lock.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit()
+
+
+class _Worker:
+    """The adapters of one spec, by the way to each."""
+
+    def __init__(self, adapter: Adapter, inputs: Arena, outputs: Arena) -> None:
+        self._inputs, self._outputs = inputs, outputs
+        self._begun: dict[Way, int] = {}
+        self._adapters: dict[Way, Adapter] = {(): adapter}
+
+    def reply(self, request: Request) -> Reply:
+        try:
+            adapter = self._adapter(request.way)
+            return About(adapter.proof(), adapter.environment()) if isinstance(request, Ask) else self._run(adapter, request)
+        except BaseException as error:  # noqa: BLE001 # a kernel may raise anything, and everything has its verdict
+            fault = _fault(error)
+        return Failed(fault.kind, fault.message)
+
+    def _run(self, adapter: Adapter, call: Call) -> Returned:
+        if torch.get_num_threads() != call.threads:
+            torch.set_num_threads(call.threads)
+        number, case = call.case
+        if self._begun.get(call.way) != number:
+            self._begun[call.way] = number
+            adapter.begin(case)
+        inputs = self._taken(call)
+        output = adapter.step(inputs) if call.entry == "step" else adapter.forward(inputs)
+        return Returned(pack(output, inputs, self._outputs))
+
+    def _taken(self, call: Call) -> Inputs:
+        """The inputs where the harness laid them. They were checked there: checking them again would double the cost of a call."""
+        inputs = object.__new__(Inputs)
+        tensors = {name: self._inputs.view(call.places[name]) if name in call.places else None for name in TENSORS}
+        vars(inputs).update(tensors, scale=call.scale)
+        return inputs
+
+    def _adapter(self, way: Way) -> Adapter:
+        if way not in self._adapters:
+            self._adapters[way] = _stepped(self._adapter(way[:-1]), way[-1])
+        return self._adapters[way]
+
+
+def _stepped(adapter: Adapter, step: Step) -> Adapter:
+    if step[0] == "variant":
+        return adapter.variants()[step[1]]
+    if step[0] == "configured":
+        return adapter.configured(dict(step[1]))
+    other = adapter.redeclared(step[1])
+    assert other is not None  # the harness's own copy gave one
+    return other
+
+
+def _fault(error: BaseException) -> Fault:
+    if isinstance(error, MemoryError):
+        # Words take memory too; the process is replaced afterwards.
+        lift_limit()
+    fault = fault_of(error)
+    return lost_device(error) if fault.kind == "ERROR" and _device_lost() else fault
+
+
+def _device_lost() -> bool:
+    """Whether an accelerator that this process has used no longer answers."""
+    device = torch.accelerator.current_accelerator()
+    if device is None or not torch.get_device_module(device).is_initialized():
+        return False
+    try:
+        torch.accelerator.synchronize()
+    except Exception:  # noqa: BLE001 # whatever it says: nothing can run there any more
+        return True
+    return False

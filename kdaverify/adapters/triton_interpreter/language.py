@@ -1,0 +1,54 @@
+"""The language patched once: the interpreter patches and restores it around every launch, and again in every device function."""
+
+from __future__ import annotations
+
+import inspect
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+
+class Standing:
+    """A patch that stays: nothing in this process compiles."""
+
+    def __call__(self, _function: Any) -> Standing:
+        """Patches nothing anew for a function."""
+        return self
+
+    def restore(self) -> None:
+        """Keeps the patch."""
+
+
+def install(module: Any, tl: Any) -> None:
+    """Lets the interpreter patch `triton.language` a last time, for good."""
+    module._patch_attr = _direct(module.interpreter_semantic)  # noqa: SLF001
+    module._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))  # noqa: SLF001
+    module._patch_lang = Standing()  # noqa: SLF001
+    if not hasattr(tl.math, "tanh"):
+        tl.math.tanh = _tanh(module, tl)
+
+
+def _tanh(module: Any, tl: Any) -> Any:
+    """The function Ascend's Triton has in its math module, where modules beside the attention kernels import it from."""
+
+    def tanh(x: Any) -> Any:
+        return tl.tensor(module.TensorHandle(np.tanh(x.handle.data), x.dtype), x.type)
+
+    return tanh
+
+
+def _direct(semantic: Any) -> Any:
+    """The interpreter's way to bind a builtin to its semantic, without a copy of the arguments per call."""
+
+    def bind(owner: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
+        del builder
+        inner = inspect.unwrap(member)  # what wraps it checks that a semantic is given
+
+        def bound(*args: Any, **kwargs: Any) -> Any:
+            kwargs["_semantic"] = semantic
+            return inner(*args, **kwargs)
+
+        scope.set_attr(owner, name, bound)
+
+    return bind

@@ -1,0 +1,99 @@
+"""Operators between tensors of one common format, or a tensor and a number it holds: numpy's, without the detour.
+
+On the detour Triton finds that nothing has to be converted, spreads both operands to one shape and then calls numpy, which spreads
+by the same rules. Everything else goes the old way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from kdaverify.adapters.triton_interpreter.memo import COMMON, held
+
+ARITHMETIC: Final = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
+ORDER: Final = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}
+
+Operator = Callable[[Any, Any], Any]
+
+
+class Operators:
+    """The replaced operators of `tl.tensor`, installed over the patched language."""
+
+    def __init__(self, module: Any, tl: Any) -> None:
+        self._tensor, self._pointer, self._block = tl.core.tensor, tl.core.pointer_type, tl.core.block_type
+        self._handle, self._semantic, self._int1 = module.TensorHandle, module.interpreter_semantic, tl.int1
+        for name, operation in ARITHMETIC.items():
+            self._replace(f"__{name}__", self._arithmetic(operation, getattr(self._tensor, f"__{name}__")))
+        for name, operation in ORDER.items():
+            self._replace(f"__{name}__", self._comparison(operation, getattr(self._tensor, f"__{name}__")))
+        self._replace("__add__", self._displaced(getattr(self._tensor, "__add__")))  # noqa: B009 # a name the language gives, not Python
+
+    def _replace(self, name: str, operator: Operator) -> None:
+        setattr(self._tensor, name, operator)
+
+    def _arithmetic(self, operation: Callable[[Any, Any], Any], original: Operator) -> Operator:
+        handle, tensor = self._handle, self._tensor
+
+        def operator(lhs: Any, rhs: Any) -> Any:
+            other = self._fitting(lhs, rhs)
+            if other is None:
+                return original(lhs, rhs)
+            data = operation(lhs.handle.data, other.handle.data)
+            return tensor(handle(data, lhs.dtype), self._spread(lhs, other, data))
+
+        return operator
+
+    def _comparison(self, operation: Callable[[Any, Any], Any], original: Operator) -> Operator:
+        handle, tensor, int1 = self._handle, self._tensor, self._int1
+
+        def operator(lhs: Any, rhs: Any) -> Any:
+            other = self._fitting(lhs, rhs)
+            if other is None:
+                return original(lhs, rhs)
+            data = operation(lhs.handle.data, other.handle.data)
+            spread = self._spread(lhs, other, data)
+            return tensor(handle(data, lhs.dtype), spread.with_element_ty(int1))
+
+        return operator
+
+    def _displaced(self, original: Operator) -> Operator:
+        """Pointers moved by offsets."""
+        pointer, tensor, builder = self._pointer, self._tensor, self._semantic.builder
+
+        def operator(lhs: Any, rhs: Any) -> Any:
+            if type(lhs.dtype) is not pointer or type(rhs) is not tensor or rhs.dtype.name not in {"int32", "int64"}:
+                return original(lhs, rhs)
+            moved = builder.create_addptr(lhs.handle, rhs.handle)
+            return tensor(moved, self._spread(lhs, rhs, moved.data))
+
+        return operator
+
+    def _fitting(self, lhs: Any, rhs: Any) -> Any:
+        """`rhs` as a tensor of the format of `lhs` if it is one, or holds the same value; None where more has to be done."""
+        name = lhs.dtype.name
+        if name not in COMMON:
+            return None
+        if type(rhs) is self._tensor:
+            if rhs.dtype.name != name:
+                return None
+            other = rhs
+        elif held(rhs, name):
+            other = self._semantic.scalar_constant(rhs, dtype=lhs.dtype)
+        else:
+            return None
+        # spreading a number would lay it out in rows: sums of the result must find the same order
+        return other if lhs.shape is other.shape or self._in_rows(lhs, other) else None
+
+    def _in_rows(self, lhs: Any, rhs: Any) -> bool:
+        return (lhs.type.is_block() or rhs.handle.data.flags.c_contiguous) and (rhs.type.is_block() or lhs.handle.data.flags.c_contiguous)
+
+    def _spread(self, lhs: Any, rhs: Any, data: Any) -> Any:
+        """The type of what comes of `lhs` and `rhs`, of the elements of `lhs`."""
+        if lhs.shape is rhs.shape or not rhs.type.is_block():
+            return lhs.type
+        if not lhs.type.is_block():
+            return rhs.type.with_element_ty(lhs.dtype)
+        return self._block(lhs.dtype, list(data.shape))

@@ -1,0 +1,61 @@
+"""Kernels of short chunks that store decays as two factors, exp(G_i) and exp(-G_j), instead of exponentials of differences.
+
+A hard reset has no second factor, and sums past 88 nats overflow it: chunks with a reset take the stages that form differences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from kdaverify.budgets.emulate import residual_state, residual_wy
+from oracles.chunk import STAGES, Chunk
+
+
+def factored_scores(c: Chunk) -> None:
+    """Math: 3.2 as (q exp G) (k exp -G)^T."""
+    if c.resets is not None:
+        STAGES.scores(c)
+        return
+    q, k, beta = c.tokens.q, c.tokens.k, c.tokens.beta[..., None]
+    back = c.store("k_out", k * _outward(c)).transpose(-1, -2)
+    c.Aqk = c.store("Aqk", c.scale * c.dot(c.store("q_in", q * _inward(c)), back).tril())
+    c.Akk = c.store("Akk", c.dot(c.store("k_in", beta * k * _inward(c)), back).tril(-1))
+
+
+def factored_wy(c: Chunk) -> None:
+    """Math: 3.4 with qg and kg made from the factors."""
+    STAGES.wy(c)
+    _from_factors(c)
+
+
+def factored_residual_wy(c: Chunk) -> None:
+    """The same of the residual form."""
+    residual_wy(c)
+    _from_factors(c)
+
+
+def factored_output(c: Chunk) -> None:
+    """Math: 3.6 with both terms stored before they are added."""
+    inter, intra = c.store("o_part", c.scale * c.dot(c.qg, c.h)), c.store("o_part", c.dot(c.Aqk, c.v_new))
+    c.o = c.store("o", inter + intra)
+
+
+def _from_factors(c: Chunk) -> None:
+    if c.resets is None:
+        last = c.store("factor", c.decay(slice(-1, None)))
+        c.qg = c.store("qg", c.tokens.q * _inward(c))
+        c.kg = c.store("kg", c.store("k_back", c.tokens.k * _outward(c)) * last)
+
+
+def _inward(c: Chunk) -> Tensor:
+    return c.store("factor", c.decay(slice(None)))
+
+
+def _outward(c: Chunk) -> Tensor:
+    return c.store("factor", c.arithmetic.exp(-c.G))
+
+
+FACTORED = replace(STAGES, scores=factored_scores, wy=factored_wy, output=factored_output)
+FACTORED_RESIDUAL = replace(FACTORED, wy=factored_residual_wy, state=residual_state)

@@ -1,0 +1,157 @@
+"""`kdaverify export`: the calls of a session as files, for a kernel that runs somewhere else."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from kdaverify.cli.complaint import HARNESS, Complaint, complain
+from kdaverify.cli.request import Request
+
+if TYPE_CHECKING:
+    from kdaverify.adapters.exchange.manifest import Manifest
+
+DTYPES = "format of q, k, v, beta and o: fp64, fp32, bf16 or fp16; repeatable (default: fp32)"
+CONTRACT = "preset such as chunk64-bf16, for all formats; or FORMAT=PRESET, repeatable (default: recurrent-fp32)"
+SCALE = "argument: the kernel is told it; fixed: it takes K^-1/2; folded: q comes multiplied"
+PADDING = "what rows past the last offset of a pack hold: zero or undefined"
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(help="new folder for the files")],
+    profile: Annotated[str, typer.Option(help="how much is asked: smoke, acceptance or nightly")] = "smoke",
+    kda_seed: Annotated[int | None, typer.Option("--kda-seed", min=0, help="seed of the drawn problems")] = None,
+    name: Annotated[str, typer.Option(help="of the implementation; default: the folder's")] = "",
+    dtype: Annotated[list[str] | None, typer.Option(help=DTYPES)] = None,
+    contract: Annotated[list[str] | None, typer.Option(help=CONTRACT)] = None,
+    layout: Annotated[str, typer.Option(help="of q, k, v, g, beta and o: bthd, bhtd or thd")] = "bthd",
+    state: Annotated[str, typer.Option(help="of states: kv or vk")] = "kv",
+    gate: Annotated[str, typer.Option(help="log, log2 or decay")] = "log",
+    beta: Annotated[str, typer.Option(help="value or logit")] = "value",
+    packing: Annotated[str, typer.Option(help="cu_seqlens, segment_ids or none")] = "none",
+    scale: Annotated[str, typer.Option(help=SCALE)] = "argument",
+    padding: Annotated[str, typer.Option(help=PADDING)] = "zero",
+    initial_state: Annotated[bool, typer.Option(help="whether the kernel takes one")] = True,
+    final_state: Annotated[bool, typer.Option(help="whether the kernel returns one")] = True,
+    width: Annotated[list[int] | None, typer.Option(min=1, help="of K and V, where it takes but a few; repeatable")] = None,
+    grouped_heads: Annotated[bool, typer.Option(help="whether it takes more value heads than key heads")] = True,
+) -> int:
+    """Write what the suites ask of a kernel to files, with a runner that needs only safetensors and the kernel.
+
+    The options declare the kernel, in the words of @kdaverify.kernel: its inputs are written in its own conventions.
+
+    kdaverify export cases --dtype bf16 --contract chunk64-bf16 --state vk --packing cu_seqlens
+
+    There, with cases/ copied: python run.py my_module:my_function --framework jax
+
+    Here, with cases/outputs/ brought back: kdaverify score cases
+
+    Exit codes: 0 exported, 2 harness or usage error.
+    """
+    words = _words(
+        layout=layout,
+        state=state,
+        gate=gate,
+        beta=beta,
+        packing=packing,
+        scale=scale,
+        padding=padding,
+        initial_state=initial_state,
+        final_state=final_state,
+        grouped_heads=grouped_heads,
+        widths=width,
+        dtypes=dtype,
+        contract=contract,
+    )
+    return _export(folder, _draft(folder, profile, kda_seed, {"name": name or folder.resolve().name, **words}), Console())
+
+
+def _words(**given: str | bool | list[str] | list[int] | None) -> dict[str, str]:
+    """Options as NAME:option=value has them."""
+    texts = {True: "yes", False: "no"}
+    return {
+        option: "+".join(map(str, value)) if isinstance(value, list) else texts[value] if isinstance(value, bool) else value
+        for option, value in given.items()
+        if value not in (None, [])
+    }
+
+
+def _draft(folder: Path, profile: str, seed: int | None, words: dict[str, str]) -> Manifest:
+    """Makes the folder, with a manifest that has no cases yet."""
+    from kdaverify.adapters.base import AdapterError
+    from kdaverify.adapters.exchange.declaration import declared
+    from kdaverify.adapters.exchange.folder import prepare
+    from kdaverify.adapters.exchange.manifest import Manifest
+    from kdaverify.plugin.options import default_seed
+    from kdaverify.problems.profiles import check_profile
+
+    if "," in str(folder):
+        raise Complaint(f"{folder}: wanted a name without commas; name another folder")
+    try:
+        check_profile(profile)
+        declaration = declared(words)
+        drawn_from = default_seed(profile, datetime.now(UTC)) if seed is None else seed
+        draft = Manifest(profile=profile, seed=drawn_from, declaration=declaration, keywords=declaration.keywords)
+        prepare(folder, draft)
+    except AdapterError as error:
+        raise Complaint(str(error)) from None
+    except ValueError as error:
+        raise Complaint(f"--{error}") from None
+    return draft
+
+
+def _export(folder: Path, draft: Manifest, console: Console) -> int:
+    from kdaverify.adapters.exchange.recorder import Recorder
+    from kdaverify.cli.run import session
+    from kdaverify.plugin.options import subjects
+    from kdaverify.plugin.session import session_of
+    from kdaverify.report.progress import ProgressBar
+
+    # As for `verify`: nothing from outside has a say in the session.
+    for variable in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
+        os.environ.pop(variable, None)
+    console.print(Text(f"exporting what profile {draft.profile} asks of {draft.declaration.name}"))
+    config, ended = session(_request(folder, draft), ProgressBar(console, "exporting", "exported"))
+    if config is None:
+        return HARNESS
+    wrong = [trouble.message for trouble in session_of(config).trouble]
+    if wrong or ended != 0:
+        told = wrong[0] if wrong else f"the session ended with {ended!r}"
+        return complain(f"{folder}: the export was not completed: {told}; remove the folder and export again")
+    recorder = subjects(config)[0].adapter
+    assert isinstance(recorder, Recorder)
+    return _conclude(folder, recorder.finish(), [verdict.message for verdict in session_of(config).ordered()], console)
+
+
+def _request(folder: Path, draft: Manifest) -> Request:
+    return Request(
+        impls=(f"offline:export={folder}",),
+        profile=draft.profile,
+        seed=draft.seed,
+        record=None,
+        json_file=None,
+        workers="0",
+        require_impl=False,
+    )
+
+
+def _conclude(folder: Path, manifest: Manifest, reasons: list[str], console: Console) -> int:
+    """Says what was written, and what to do with it."""
+    if not manifest.calls:
+        return complain(f"{folder}: nothing was exported, every case was skipped: {reasons[0]}; change the declaration")
+    size = sum(path.stat().st_size for path in folder.rglob("*.safetensors")) / 2**20
+    skipped = sum(not case.calls for case in manifest.cases)
+    lines = (
+        f"{len(manifest.cases) - skipped} cases, {len(manifest.calls)} calls, {size:.0f} MiB in {folder} ({skipped} cases without a call)",
+        f"there: copy {folder} to where the kernel runs; python run.py my_module:my_function [--framework torch|jax|numpy]",
+        f"here: bring {folder}/outputs back; kdaverify score {folder}",
+    )
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)
+    return 0

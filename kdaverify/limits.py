@@ -1,0 +1,26 @@
+"""What one call of a kernel may take in a worker process."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of one worker process.
+
+    Args:
+        seconds: wall time of one call; starting the process has a limit of its own.
+        gib: memory in GiB beyond what the process takes before it is first called; what is shared with the harness does not count.
+    Raises:
+        ValueError: a limit that is not positive and finite.
+    """
+
+    seconds: float = 120.0
+    gib: float = 8.0
+
+    def __post_init__(self) -> None:
+        for option, value, unit in (("time-limit", self.seconds, "seconds"), ("memory-limit", self.gib, "GiB")):
+            if not 0 < value < math.inf:
+                raise ValueError(f"--{option}: wanted a positive number of {unit}, got {value:g}")

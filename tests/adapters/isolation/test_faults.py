@@ -1,0 +1,106 @@
+"""Whatever a kernel does to its process ends one case, with a verdict that says what and where."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Final
+
+import pytest
+
+from kdaverify.adapters import Adapter
+from kdaverify.adapters.isolation import Isolated, autopsy
+from kdaverify.checks.conventions import conventions
+from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.properties import check
+from kdaverify.checks.status import Status
+from kdaverify.problems import Problem
+from tests.adapters.isolation.conftest import Isolate
+from tests.adapters.isolation.planted import PLANTED
+
+SECONDS: Final = 1.0
+HERE: Final = r"\(planted.py:\d+\)"
+VERDICTS: Final = {
+    "segfault": (Status.CRASH, rf"died of SIGSEGV in string_at .*, called by segfault {HERE}, called by call {HERE}$"),
+    "sys.exit": (Status.CRASH, r"ended its process: SystemExit: 3 \(planted.py:\d+ in <lambda>\)$"),
+    "os._exit": (Status.CRASH, r"exit code 4 .*\nit last printed:\n  printed by native code\n  out of tiles$"),
+    "loop": (Status.HANG, rf"^no answer within 1 s .*; its interpreter runs: .*; in loop {HERE}, called by call {HERE}$"),
+    "loop in native code": (Status.HANG, rf"holds the interpreter lock; in loop_in_native_code {HERE}"),
+    "numpy memory": (Status.OOM, r"raised MemoryError: Unable to allocate 8.00 GiB"),
+    "torch memory": (Status.OOM, r"raised RuntimeError: .*can't allocate memory: you tried to allocate 4294967296 bytes"),
+    "bad_alloc": (Status.OOM, r"could not get memory \(its limit is 1 GiB, --memory-limit\) and died of SIGABRT"),
+    "abort in a thread": (Status.CRASH, rf"died of SIGABRT in abort {HERE}, called by run"),
+    "poisoned": (Status.CRASH, r"left its device unusable: RuntimeError: CUDA error: an illegal memory access .*\(planted.py"),
+}
+
+
+def judged(adapter: Adapter, problem: Problem) -> list[Outcome]:
+    return check("forward", adapter, problem, {})
+
+
+def test_ten_in_a_row_each_get_their_verdict_and_the_cases_between_keep_theirs(isolate: Isolate, problem: Problem) -> None:
+    isolated, slowest = isolate(seconds=SECONDS), 0.0
+    variants, healthy = isolated.variants(), judged(PLANTED, problem)
+    for name, (status, message) in VERDICTS.items():
+        assert judged(isolated, problem) == healthy  # starts the process that the fault will end
+        started = time.monotonic()
+        (outcome,) = judged(variants[name], problem)
+        slowest = max(slowest, time.monotonic() - started)
+        assert outcome.status is status, (name, outcome)
+        assert re.search(message, outcome.message, re.DOTALL), (name, outcome.message)
+    assert len(VERDICTS) == 10
+    assert slowest < SECONDS + 4.0
+    assert judged(isolated, problem) == healthy
+
+
+def test_a_kernel_that_hangs_up_has_crashed(planted: Isolated, problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(autopsy, "GRACE", 0.2)
+    (outcome,) = judged(planted.variants()["hangs up"], problem)
+    assert (outcome.status, outcome.message) == (Status.CRASH, "the kernel closed the connection of its process")
+
+
+def test_a_stopped_process_hangs_and_is_called_stopped(isolate: Isolate, problem: Problem) -> None:
+    (outcome,) = judged(isolate(seconds=SECONDS / 2).variants()["stopped"], problem)
+    assert outcome.status is Status.HANG
+    assert "its process is stopped" in outcome.message
+
+
+def test_a_kernel_that_only_raises_keeps_its_process_and_its_message(planted: Isolated, problem: Problem) -> None:
+    judged(planted, problem)
+    before = planted.process()
+    for name in ("raises", "wrong kernel"):
+        own, apart = (judged(adapter.variants()[name], problem) for adapter in (PLANTED, planted))
+        assert own == apart
+        assert own[0].status is {"raises": Status.ERROR, "wrong kernel": Status.WRONG_KERNEL}[name]
+    assert planted.process() == before
+
+
+def test_memory_taken_bit_by_bit_is_seen_where_the_system_refuses_none(
+    isolate: Isolate, problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(PLANTED), "device", "cuda")  # there only the watcher guards memory
+    (outcome,) = judged(isolate(gib=0.2).variants()["hoard"], problem)
+    assert outcome.status is Status.OOM
+    assert re.search(r"took 0\.\d+ GiB of memory, its limit is 0.2 GiB \(--memory-limit\); in hoard", outcome.message), outcome.message
+
+
+def test_a_process_that_dies_after_its_answer_blames_the_call_before(planted: Isolated, problem: Problem) -> None:
+    assert {outcome.status for outcome in judged(planted.variants()["abort after the answer"], problem)} == {Status.PASS}
+    time.sleep(0.5)
+    (outcome,) = judged(planted, problem)
+    assert outcome.status is Status.CRASH
+    assert re.search("died of SIGABRT in abort .*after its last answer, so the call before this one is to blame", outcome.message)
+
+
+def test_a_crash_ends_the_conventions_probe_at_once(planted: Isolated) -> None:
+    started = time.monotonic()
+    outcome = conventions(planted.variants()["segfault"])
+    assert outcome.status is Status.CRASH
+    assert outcome.message.startswith("conventions: the kernel's process died of SIGSEGV")
+    assert time.monotonic() - started < 6.0
+
+
+def test_without_a_process_of_its_own_memory_and_devices_are_told_alike(problem: Problem) -> None:
+    variants = PLANTED.variants()
+    (outcome,) = judged(variants["poisoned"], problem)
+    assert outcome.status is Status.CRASH

@@ -1,0 +1,167 @@
+"""A worker process lives no longer than it should, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from kdaverify.adapters.isolation import Isolated, housed
+from kdaverify.adapters.isolation.fault import Fault, fault_of
+from kdaverify.limits import Limits
+from kdaverify.problems import Problem
+from tests.adapters.isolation.conftest import SPEC
+from tests.adapters.isolation.planted import PLANTED
+from tests.rows import ROOT
+
+# Runs one call, says which process answered it, and then calls a kernel that never answers.
+ABANDONING: Final = f"""
+from kdaverify.adapters.isolation import Isolated
+from kdaverify.limits import Limits
+from kdaverify.problems import Problem
+from tests.adapters.isolation.planted import PLANTED
+import sys
+inputs = Problem.from_json(sys.argv[1]).inputs()
+isolated = Isolated(PLANTED, {SPEC!r}, limits=Limits())
+isolated.forward(inputs)
+print(isolated.process(), flush=True)
+if sys.argv[2] != "none":
+    isolated.variants()[sys.argv[2]].forward(inputs)
+"""
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, waited for by its parent or not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def open_files() -> int:
+    gc.collect()
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_processes_files_and_memory_are_given_back(problem: Problem) -> None:
+    before, pids = open_files(), list[int | None]()
+    isolated = Isolated(PLANTED, SPEC, limits=Limits())
+    isolated.forward(problem.inputs())
+    pids.append(isolated.process())
+    with pytest.raises(Fault, match="the kernel's process was killed from outside, as the system does when memory runs out"):
+        isolated.variants()["killed"].forward(problem.inputs())
+    pids.append(isolated.process())
+    isolated.forward(problem.inputs())
+    pids.append(isolated.process())
+    isolated.end()
+    pids.append(isolated.process())
+    del isolated
+    assert open_files() == before
+    assert all(gone(pid) for pid in pids if pid is not None)
+    assert pids[1] is pids[3] is None
+
+
+def test_a_forgotten_adapter_ends_its_process(problem: Problem) -> None:
+    isolated = Isolated(PLANTED, SPEC, limits=Limits())
+    isolated.forward(problem.inputs())
+    pid = isolated.process()
+    assert pid is not None
+    assert not gone(pid)
+    del isolated
+    gc.collect()
+    assert gone(pid)
+
+
+@pytest.mark.parametrize(("entry", "how"), [("none", None), ("loop in native code", signal.SIGKILL)])
+def test_no_process_outlives_its_parent(problem: Problem, entry: str, how: signal.Signals | None) -> None:
+    words = [sys.executable, "-c", ABANDONING, problem.to_json(), entry]
+    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        if how is not None:
+            parent.send_signal(how)
+        _, complaints = parent.communicate(timeout=30)
+    assert complaints == ""
+    assert wait_for(lambda: gone(pid))
+
+
+def test_the_terminal_s_signals_do_not_reach_it(planted: Isolated, problem: Problem) -> None:
+    planted.forward(problem.inputs())
+    pid = planted.process()
+    assert pid is not None
+    assert os.getsid(pid) == pid != os.getsid(0)
+
+
+def test_an_interrupted_call_is_not_answered_later(planted: Isolated, problem: Problem) -> None:
+    echo, loop = planted.variants()["echo"], planted.variants()["loop"]
+    echo.forward(problem.inputs())
+    pid = planted.process()
+    assert pid is not None
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    with pytest.raises(KeyboardInterrupt):
+        loop.forward(problem.inputs())
+    assert gone(pid)
+    assert echo.forward(problem.inputs()).o.equal(problem.inputs().v)
+
+
+def test_a_talkative_kernel_disturbs_nothing(planted: Isolated, problem: Problem) -> None:
+    loud = planted.variants()["talks"]
+    for _ in range(3):
+        assert loud.forward(problem.inputs()).o.shape == problem.inputs().v.shape
+
+
+def test_an_adapter_that_its_process_cannot_find_is_an_error_in_words(tmp_path: Path, problem: Problem) -> None:
+    isolated = Isolated(PLANTED, str(tmp_path / "absent.py"), limits=Limits())
+    with pytest.raises(Fault, match=r"absent.py: no such file") as caught:
+        isolated.forward(problem.inputs())
+    assert caught.value.kind == "ERROR"
+    assert isolated.environment()["mode"].startswith("unknown: ")
+
+
+def test_where_a_kernel_runs_is_the_adapter_s_choice_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PLANTED", raising=False)
+    elsewhere = PLANTED.variants()["elsewhere"]
+    assert housed(elsewhere, SPEC, limits=Limits()) is elsewhere
+    assert os.environ["PLANTED"] == "2"  # what its process needs, where that is ours
+    assert isinstance(housed(PLANTED, SPEC, isolate=True, limits=Limits()), Isolated)
+    monkeypatch.setattr(type(PLANTED), "isolated", True)
+    assert isinstance(housed(PLANTED, SPEC, limits=Limits()), Isolated)
+    assert housed(PLANTED, SPEC, isolate=False, limits=Limits()) is PLANTED
+
+
+def test_what_vendors_say_is_understood() -> None:
+    said = {
+        "CUDA out of memory. Tried to allocate 20.00 GiB": "OOM",
+        "Triton Error [CUDA]: out of memory": "OOM",
+        "RESOURCE_EXHAUSTED: Out of memory allocating 17 bytes": "OOM",
+        "CUDA error: device-side assert triggered": "CRASH",
+        "Triton Error [CUDA]: an illegal memory access was encountered": "CRASH",
+        "The Inner error is reported as above. The error code is 507015": "CRASH",
+        "out of resource: shared memory, Required: 300000": "ERROR",
+    }
+    for text, kind in said.items():
+        with pytest.raises(RuntimeError) as caught:
+            raise RuntimeError(text)
+        assert fault_of(caught.value).kind == kind, text
+
+
+def test_the_wrong_limits_are_refused() -> None:
+    for limits in ({"seconds": 0.0}, {"seconds": float("inf")}, {"gib": -1.0}):
+        with pytest.raises(ValueError, match="wanted a positive number"):
+            Limits(**limits)
