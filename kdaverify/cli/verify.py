@@ -91,6 +91,4 @@ def judge_apart(request: Request) -> int:
         return code
     died = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     names = ", ".join(request.impls)
-    return complain(
-        f"the session judging {names} {died}; what it had found lies in {request.record}; with --isolate the session survives"
-    )
+    return complain(f"the session judging {names} {died}; what it had found lies in {request.record}; with --isolate the session survives")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kdaverify.budgets.contract import ContractError, contract_from_name
-from kdaverify.budgets.formats import FORMATS, format_of
+from kdaverify.budgets.formats import FORMATS, format_of, truncate_tf32
 
 FP32, BF16 = FORMATS["fp32"], FORMATS["bf16"]
 NAMES = (
@@ -20,7 +20,13 @@ NAMES = (
     "chunk32-bf16",
     "chunk128-bf16",
     "chunk16-bf16-bf16carry",
+    "chunk64-bf16-tf32solve",
+    "chunk64-fp16-fp32solve",
+    "chunk16-bf16-fp32factors",
+    "chunk16-bf16-bf16factors-bf16carry",
 )
+
+MEANINGLESS = ("recurrent-fp32-fp32solve", "chunk64-fp32-tf32solve", "chunk64-tf32-fp32factors", "chunk64-bf16-fp64solve")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -28,7 +34,9 @@ def test_a_preset_is_named_as_it_was_asked_for(name: str) -> None:
     assert contract_from_name(name).name == name
 
 
-@pytest.mark.parametrize("name", ["chunk-bf16", "chunk64", "chunk64-int8", "chunk0-fp32", "recurrent64-fp32", "chunk64-bf16-carry", ""])
+@pytest.mark.parametrize(
+    "name", ["chunk-bf16", "chunk64", "chunk64-int8", "chunk0-fp32", "recurrent64-fp32", "chunk64-bf16-carry", "", *MEANINGLESS]
+)
 def test_a_name_that_means_nothing_is_refused(name: str) -> None:
     with pytest.raises(ContractError, match="contract"):
         contract_from_name(name)
@@ -41,6 +49,15 @@ def test_what_is_stored_in_which_format() -> None:
     assert contract_from_name("recurrent-fp32").storage("u", BF16) is FP32
     assert contract_from_name("recurrent-fp32").storage("o", BF16) is BF16
     assert contract_from_name("chunk64-tf32").storage("w", FP32) is FP32
+    assert contract_from_name("chunk64-bf16-tf32solve").storage("Akk", BF16) is FP32
+    assert contract_from_name("chunk64-bf16-tf32solve").storage("R", BF16) is BF16
+    assert contract_from_name("chunk16-bf16-fp32factors").storage("factor", BF16) is FP32
+    assert contract_from_name("chunk16-bf16-bf16factors").storage("factor", BF16) is BF16
+
+
+def test_matrix_units_truncate_what_nobody_rounded() -> None:
+    value = torch.tensor([1 + 2**-10 + 2**-11 + 2**-12, -(1 + 2**-11)], dtype=torch.float32)
+    assert truncate_tf32(value).tolist() == [1 + 2**-10, -1.0]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ from tests.rows import ROOT
 Cli = Callable[..., tuple[int, str, str]]
 Done = subprocess.CompletedProcess[str]
 
+# Those that ask in every way: one call, resumed calls, packs; the others ask more of the same.
+SHIPPED = ("conventions", "packing", "resume", "state")
 DECLARED = ("--name", "port", "--dtype", "bf16", "--contract", "chunk64-bf16", "--packing", "cu_seqlens", "--state", "vk")
 # Wrong where heads are grouped, and raises at one scale: every kind of verdict has to survive the journey.
 PORT = """
@@ -37,8 +39,19 @@ def port(q, k, v, g, beta, *, scale, initial_state, cu_seqlens):
     out = EAGER.forward(Inputs(q, k, v, g, beta, scale=scale, initial_state=state, cu_seqlens=cu_seqlens))
     return out.o * (1 if v.shape[2] == q.shape[2] else 1.02), out.final_state.mT
 """
-# What the journey may change in a row.
-APART: dict[str, Any] = {"duration_s": 0.0, "versions": {}, "mode": "", "replay": ""}
+# The command line with the suites of this folder, in one process.
+START = """
+import sys, kdaverify
+from pathlib import Path
+from rich.console import Console
+kdaverify.suites_folder = lambda: Path("suites").resolve()
+from kdaverify.cli import run, score, verify
+verify.judge_apart = score.judge_apart = lambda request: run.run(request, Console(width=160))
+from kdaverify.cli.app import main
+main()
+"""
+# What the journey may change in a row; where the kernel raised, nobody says on which device.
+APART: dict[str, Any] = {"duration_s": 0.0, "versions": {}, "device": "", "mode": "", "replay": ""}
 
 
 def python(folder: Path, *words: str) -> Done:
@@ -58,10 +71,13 @@ def alike(verdict: Verdict) -> Verdict:
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of an export of the shipped suites, its outputs there."""
+    """The folder of an export of shipped suites, its outputs there."""
     folder = tmp_path_factory.mktemp("exchange")
     (folder / "port.py").write_text(PORT)
-    done = python(folder, "-m", "kdaverify", "export", "cases", *DECLARED)
+    (folder / "suites").mkdir()
+    for name in SHIPPED:
+        shutil.copy(ROOT / f"suites/kda/test_{name}.py", folder / "suites")
+    done = python(folder, "-c", START, "export", "cases", *DECLARED)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "python run.py my_module:my_function" in done.stdout and "kdaverify score cases" in done.stdout
     ran = python(folder, "cases/run.py", "port.py:port")
@@ -70,13 +86,13 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_export_run_and_score_give_the_rows_of_verify(exported: Path) -> None:
-    here = python(exported, "-m", "kdaverify", "verify", "--impl", "port.py:port", "--record", "here.jsonl", "--workers", "0")
-    there = python(exported, "-m", "kdaverify", "score", "cases", "--record", "there.jsonl", "--json", "there.json", "--workers", "0")
+    here = python(exported, "-c", START, "verify", "--impl", "port.py:port", "--record", "here.jsonl", "--workers", "0")
+    there = python(exported, "-c", START, "score", "cases", "--record", "there.jsonl", "--json", "there.json", "--workers", "0")
     assert (here.returncode, there.returncode) == (1, 1), there.stdout + there.stderr
     told, brought = rows(exported / "here.jsonl"), rows(exported / "there.jsonl")
     assert [alike(verdict) for verdict in brought] == [alike(verdict) for verdict in told]
-    assert {verdict.status for verdict in brought} >= {"PASS", "FAIL", "ERROR"}
-    assert {verdict.mode for verdict in brought} == {"offline"}
+    assert {verdict.status.value for verdict in brought} >= {"PASS", "FAIL", "ERROR"}
+    assert {(verdict.mode, verdict.device) for verdict in brought if verdict.ratio is not None} == {("offline", "cpu")}
     assert {verdict.versions["kernel"].split(",")[0] for verdict in brought if verdict.ratio is not None} == {"port.py:port"}
     summary = json.loads((exported / "there.json").read_text())
     assert (summary["decision"], summary["implementations"][0]["name"]) == ("reject", "port")
@@ -89,17 +105,7 @@ from kdaverify.problems import Problem
 REGIMES = dict(gate="mild", key="random", beta="uniform", state="random", value="normal")
 def test_{0}(judge):
     for seed in (1, 2):
-        judge(Problem(B=1, T=7, H=1, HV=1, K=4, V=3, dtype="bf16", seed=seed, **REGIMES){1})
-"""
-START = """
-import sys, kdaverify
-from pathlib import Path
-from rich.console import Console
-kdaverify.suites_folder = lambda: Path("suites").resolve()
-from kdaverify.cli import run, score
-score.judge_apart = lambda request: run.run(request, Console(width=160))
-from kdaverify.cli.app import main
-main()
+        judge(Problem(B=1, T=7, H=1, HV=1, K=8, V=3, dtype="bf16", seed=seed, **REGIMES){1})
 """
 
 

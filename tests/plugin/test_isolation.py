@@ -90,7 +90,7 @@ def test_no_smaller_crash_is_looked_for(suite: Suite, run: Pytest, rows: Rows, c
     started = time.monotonic()
     (verdict,) = rows("--isolate", "--profile=acceptance")
     assert (verdict.status, "exit code 7" in verdict.message) == (Status.CRASH, True)
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 60
     run("--isolate").stdout.fnmatch_lines(["CRASH: the kernel ended its process with exit code 7*", "port: REJECT*"])
 
 

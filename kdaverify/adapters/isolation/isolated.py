@@ -51,12 +51,14 @@ class Isolated(Adapter):
         keeper: of the process; one of its own by default.
     Raises:
         Fault: by forward and step, for a call that gave no outputs.
+        AdapterError: likewise, for one that never came to the kernel.
     """
 
     isolated = True
 
     def __init__(self, local: Adapter, spec: str, *, limits: Limits, way: Way = (), keeper: Keeper | None = None) -> None:
-        self.name, self.dtypes, self.conventions, self.device = local.name, local.dtypes, local.conventions, local.device
+        for declared in Adapter.__annotations__.keys() - {"isolated"}:
+            setattr(self, declared, getattr(local, declared))
         self._local, self._spec, self._limits, self._way = local, spec, limits, way
         surroundings = dict(local.surroundings())
         if keeper is None or keeper.surroundings != surroundings:
@@ -135,14 +137,17 @@ class Isolated(Adapter):
     def _call(self, entry: Entry, inputs: Inputs) -> Output:
         arena, given = self._keeper.inputs, _tensors(inputs)
         places = arena.lay_out(given)
-        returned = self._keeper.ask(Call(self._way, entry, self._case, torch.get_num_threads(), places, inputs.scale), Returned)
-        self._called = True
+        call = Call(self._way, entry, self._case, torch.get_num_threads(), places, inputs.scale)
+        try:
+            returned = self._keeper.ask(call, Returned)
+        finally:
+            self._called = self._keeper.process() is not None
         for name, tensor in given.items():
             _show_edits(tensor, arena.view(places[name]))
         return unpack(returned.parcels, inputs, self._keeper.outputs)
 
     def _told(self) -> About:
-        """What the twin says of itself, asked once after every call; after a call that failed, what it said before."""
+        """What the twin says of itself, asked once after every call; after one that took the process, what it said before."""
         if self._about is None or self._called:
             self._about, self._called = self._keeper.ask(Ask(self._way), About), False
         return self._about

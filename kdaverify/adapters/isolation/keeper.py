@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, TypeVar
 
+from kdaverify.adapters.base import AdapterError
 from kdaverify.adapters.isolation import autopsy
 from kdaverify.adapters.isolation.arena import Arena
 from kdaverify.adapters.isolation.fault import Fault
@@ -44,7 +45,8 @@ class Keeper:
         """Sends the request and waits for its answer.
 
         Raises:
-            Fault: there is none; unless the kernel merely raised, the next request starts another process.
+            Fault: there is none; if the process is lost, the next request starts another.
+            AdapterError: the adapter refused, or was not found.
         """
         if self._process is None:
             self._process = self._start()
@@ -87,8 +89,10 @@ class Keeper:
             raise
         if not isinstance(reply, Failed):
             return reply
-        if request is None or reply.kind not in ("ERROR", "WRONG_KERNEL"):
+        if request is None or reply.kind in ("CRASH", "HANG", "OOM"):
             self._drop(process)
+        if reply.kind == "REFUSED":
+            raise AdapterError(reply.message)
         raise Fault(reply.kind, reply.message)
 
     def _reply(self, process: Process, request: Request | None, seconds: float) -> Reply:

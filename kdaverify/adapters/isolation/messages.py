@@ -75,9 +75,9 @@ class Returned:
 
 @dataclass(frozen=True)
 class Failed:
-    """A call without outputs; see Fault."""
+    """A request without answer: a Fault, or what the adapter itself refused."""
 
-    kind: Kind
+    kind: Kind | Literal["REFUSED"]
     message: str
 
 

@@ -38,7 +38,7 @@ def main(given: Mapping[str, Any]) -> None:
     try:
         adapter = find(start.spec)
     except AdapterError as error:
-        connection.send(Failed("ERROR", str(error)))
+        connection.send(Failed("REFUSED", str(error)))
         return
     if start.bytes:
         limit_own_memory(start.bytes)
@@ -74,6 +74,8 @@ class _Worker:
         try:
             adapter = self._adapter(request.way)
             return About(adapter.proof(), adapter.environment()) if isinstance(request, Ask) else self._run(adapter, request)
+        except AdapterError as error:
+            return Failed("REFUSED", str(error))
         except BaseException as error:  # noqa: BLE001 # a kernel may raise anything, and everything has its verdict
             fault = _fault(error)
         return Failed(fault.kind, fault.message)

@@ -21,6 +21,7 @@ def install(module: Any, tl: Any) -> None:
     _equality(core.dtype)
     core._unwrap_if_constexpr = _unwrapping(core._unwrap_if_constexpr, core)  # noqa: SLF001
     module._get_np_dtype = _by_name(module._get_np_dtype)  # noqa: SLF001
+    module._validate_np_data_size = _fitting(core.pointer_type)  # noqa: SLF001
     semantic = module.interpreter_semantic
     semantic.computation_type_impl = _promotion(semantic.computation_type_impl)
     semantic.cast = _no_cast(semantic.cast)
@@ -98,6 +99,19 @@ def _by_name(numpy_dtype: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return known[name]
 
     return found
+
+
+def _fitting(pointer: type) -> Callable[[Any, Any], bool]:
+    """Whether an array's elements are no wider than the format it is said to hold; every handle asks."""
+    widths: dict[str, int] = {}
+
+    def fits(array: Any, dtype: Any) -> bool:
+        name = dtype.name
+        if name not in widths:
+            widths[name] = 64 if isinstance(dtype, pointer) else max(8, dtype.primitive_bitwidth)
+        return 8 * array.itemsize <= widths[name]
+
+    return fits
 
 
 def _promotion(original: Callable[..., Any]) -> Callable[..., Any]:

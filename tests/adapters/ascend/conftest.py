@@ -18,17 +18,19 @@ from kdaverify.adapters.ascend.ascendc import ASCENDC
 
 STANDINS = "tests.adapters.ascend.standins"
 Plant = Callable[..., Adapter]
+_KNOWN = {"mid": {"widths": "any"}}
+"""What the signature of a stand-in does not say."""
 _NUMBERS = itertools.count()
 
 
 def over(module: str, **options: str) -> Adapter:
-    """The adapter on a module that runs on the CPU, with every width that it may take."""
-    return ASCENDC.configured({"module": module, "device": "cpu", "widths": "any", **options})
+    """The adapter on a module that runs on the CPU."""
+    return ASCENDC.configured({"module": module, "device": "cpu", **options})
 
 
 def right(revision: str, **options: str) -> Adapter:
     """The adapter on the right stand-in of a revision."""
-    return over(f"{STANDINS}.{revision}", **options)
+    return over(f"{STANDINS}.{revision}", **_KNOWN.get(revision, {}) | options)
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def plant() -> Iterator[Plant]:
 
     def build(revision: str, *, options: dict[str, str] | None = None, **changes: Any) -> Adapter:
         standin = importlib.import_module(f"{STANDINS}.{revision}")
-        return host(standin.operators(replace(standin.BEHAVIOUR, **changes)), **options or {})
+        return host(standin.operators(replace(standin.BEHAVIOUR, **changes)), **_KNOWN.get(revision, {}) | (options or {}))
 
     def host(operators: dict[str, Any], **options: str) -> Adapter:
         name = f"kdaverify_planted_{next(_NUMBERS)}"

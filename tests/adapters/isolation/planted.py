@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import kdaverify as kv
-from kdaverify.adapters.base import Adapter, Output, WrongKernelError
+from kdaverify.adapters.base import Adapter, AdapterError, Output, WrongKernelError
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.budgets.contract import Contract, contract_from_name
 from oracles.inputs import Inputs
@@ -166,6 +166,10 @@ def seen(inputs: Inputs) -> Output:
     return Output(torch.tensor([inputs.q.stride(), inputs.v.stride(), inputs.state.stride()]), torch.tensor(torch.get_num_threads()))
 
 
+def refuse(inputs: Inputs) -> Output:
+    raise AdapterError(f"no compiler for {inputs.K} channels")
+
+
 class Planted(Adapter):
     """The right kernel; every other one is a variant of it, so that one process holds them all."""
 
@@ -196,12 +200,21 @@ class Planted(Adapter):
             "echo": Canonical(lambda x: Output(x.v.clone(), x.state.clone())),
             "half a view": Canonical(lambda x: Output(x.v[:, :, 1:], x.state.clone())),
             "bits of a view": Canonical(lambda x: Output(x.v.view(torch.int32), x.state.clone())),
+            "unspeakable": Unspeakable(lambda x: Output(x.v.clone(), x.state.clone())),
+            "refuses": Canonical(refuse),
             "no output": Canonical(lambda x: (x.v.clone(), x.state.clone())),
             "a list": Canonical(lambda x: Output(x.v.tolist(), {"state": 1})),
             "seen": Canonical(seen),
             "elsewhere": Elsewhere(),
             "another convention": standin(Conventions(state="vk"), Conventions()),
         }
+
+
+class Unspeakable(Canonical):
+    """Dies when asked what it runs with."""
+
+    def environment(self) -> dict[str, str]:
+        os._exit(5)
 
 
 class Elsewhere(Canonical):

@@ -97,7 +97,7 @@ def test_a_crash_ends_the_conventions_probe_at_once(planted: Isolated) -> None:
     outcome = conventions(planted.variants()["segfault"])
     assert outcome.status is Status.CRASH
     assert outcome.message.startswith("conventions: the kernel's process died of SIGSEGV")
-    assert time.monotonic() - started < 6.0
+    assert time.monotonic() - started < 8.0
 
 
 def test_without_a_process_of_its_own_memory_and_devices_are_told_alike(problem: Problem) -> None:

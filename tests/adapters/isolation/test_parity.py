@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from kdaverify.adapters import Adapter, Output
+from kdaverify.adapters import Adapter, AdapterError, Output
 from kdaverify.adapters.isolation import Isolated, isolated, parcel
 from kdaverify.checks.conventions import conventions
 from kdaverify.checks.outcome import Outcome
@@ -84,6 +84,19 @@ def test_an_answer_that_is_no_output_is_the_same_type(planted: Isolated, problem
     assert isinstance(output, Output)
     assert [type(value).__qualname__ for value in (output.o, output.final_state)] == ["list", "dict"]
     assert type(planted.variants()["no output"].forward(problem.inputs())).__qualname__ == "tuple"
+
+
+def test_what_the_adapter_refuses_is_no_fault_of_the_kernel(planted: Isolated, problem: Problem) -> None:
+    for adapter in (planted, PLANTED):
+        with pytest.raises(AdapterError, match="no compiler for 4 channels"):
+            judged(adapter.variants()["refuses"], problem)
+
+
+def test_whatever_an_adapter_declares_is_declared(planted: Isolated) -> None:
+    for name in Adapter.__annotations__.keys() - {"isolated"}:
+        assert getattr(planted, name) is getattr(PLANTED, name)
+    methods = {name for name, value in vars(Adapter).items() if callable(value) and not name.startswith("_")}
+    assert methods <= vars(Isolated).keys()
 
 
 def test_proof_environment_and_cases_are_the_twin_s(planted: Isolated, problem: Problem) -> None:

@@ -14,6 +14,7 @@ from typing import Final
 
 import pytest
 
+from kdaverify.adapters import AdapterError
 from kdaverify.adapters.isolation import Isolated, housed
 from kdaverify.adapters.isolation.fault import Fault, fault_of
 from kdaverify.limits import Limits
@@ -126,12 +127,15 @@ def test_a_talkative_kernel_disturbs_nothing(planted: Isolated, problem: Problem
         assert loud.forward(problem.inputs()).o.shape == problem.inputs().v.shape
 
 
-def test_an_adapter_that_its_process_cannot_find_is_an_error_in_words(tmp_path: Path, problem: Problem) -> None:
+def test_an_adapter_that_its_process_cannot_find_is_refused_in_words(tmp_path: Path, problem: Problem) -> None:
     isolated = Isolated(PLANTED, str(tmp_path / "absent.py"), limits=Limits())
-    with pytest.raises(Fault, match=r"absent.py: no such file") as caught:
+    with pytest.raises(AdapterError, match=r"absent.py: no such file"):
         isolated.forward(problem.inputs())
-    assert caught.value.kind == "ERROR"
-    assert isolated.environment()["mode"].startswith("unknown: ")
+    assert isolated.process() is None
+
+
+def test_a_verdict_is_told_even_where_the_process_cannot_say_what_it_runs_with(planted: Isolated) -> None:
+    assert planted.variants()["unspeakable"].environment()["mode"].startswith("unknown: the kernel ended its process with exit code 5")
 
 
 def test_where_a_kernel_runs_is_the_adapter_s_choice_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:

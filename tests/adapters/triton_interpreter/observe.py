@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 
 from kdaverify.adapters.triton_interpreter import Interpreter, InterpreterError, activate
@@ -92,12 +93,12 @@ def _proof(interpreter: Interpreter) -> str | None:
 def bookkeeping() -> Seen:
     """Pairs of operands for which the shortcut and Triton's own type check differ: as is, under a fault, and out of how many."""
     activate()
-    from kdaverify.adapters.triton_interpreter import memo
+    from kdaverify.adapters.triton_interpreter import memo, operators
 
     pairs = _operands()
-    seen: Seen = {"tried": len(pairs), "differing": _differing(pairs)}
-    with mock.patch.object(memo, "held", return_value=True):
-        return {**seen, "under a fault": _differing(pairs)}
+    seen: Seen = {"tried": len(pairs), "differing": _differing(pairs), "operators differing": _operators_differing(pairs)}
+    with mock.patch.object(memo, "held", return_value=True), mock.patch.object(operators, "held", return_value=True):
+        return {**seen, "under a fault": _differing(pairs), "operators under a fault": _operators_differing(pairs)}
 
 
 def _operands() -> list[tuple[Any, Any, tuple[bool, ...]]]:
@@ -108,7 +109,7 @@ def _operands() -> list[tuple[Any, Any, tuple[bool, ...]]]:
     formats = (tl.int1, tl.int32, tl.uint32, tl.int64, tl.float16, tl.bfloat16, tl.float32, tl.float64)
     scalars = [semantic.scalar_constant(1, dtype) for dtype in formats]
     to_fp32 = tl.pointer_type(tl.float32)
-    pointer = semantic.tensor(module.TensorHandle(scalars[3].handle.data, to_fp32), to_fp32)
+    pointer = semantic.tensor(module.TensorHandle(np.array([4096], dtype=np.uint64), to_fp32), to_fp32)
     tensors = [*scalars, pointer, *(semantic.splat(value, [4]) for value in scalars), semantic.splat(scalars[1], [2, 4])]
     numbers = (0, 1, -1, 2**31, 2**40, 0.5, 1e300, float("inf"), True)
     return [(a, b, flags) for a in tensors for b in (*tensors, *numbers) for flags in ((), (True, True), (False, False, True, True))]
@@ -122,6 +123,28 @@ def _differing(pairs: list[tuple[Any, Any, tuple[bool, ...]]]) -> list[str]:
     short = module.interpreter_semantic.binary_op_type_checking_impl
     differing = [(a, b, flags) for a, b, flags in pairs if _outcome(short, a, b, *flags) != _outcome(own, a, b, *flags)]
     return [f"{a.type} {getattr(b, 'type', b)} {flags}" for a, b, flags in differing]
+
+
+def _operators_differing(pairs: list[tuple[Any, Any, tuple[bool, ...]]]) -> list[str]:
+    """The same for the operators, against the methods of a semantic that knows no shortcut."""
+    from triton.language.semantic import TritonSemantic
+    from triton.runtime import interpreter as module
+
+    own = TritonSemantic(module.interpreter_builder)
+
+    def plain(a: Any, b: Any, name: str) -> tuple[Any]:
+        arithmetic = {"add": own.add, "sub": own.sub, "mul": own.mul}
+        order = {"lt": own.less_than, "le": own.less_equal, "gt": own.greater_than, "ge": own.greater_equal}
+        return (arithmetic[name](a, b, sanitize_overflow=True) if name in arithmetic else order[name](a, own.to_tensor(b)),)
+
+    def short(a: Any, b: Any, name: str) -> tuple[Any]:
+        return (getattr(type(a), f"__{name}__")(a, b),)
+
+    names = ("add", "sub", "mul", "lt", "le", "gt", "ge")
+    tried = [(a, b, name) for a, b, flags in pairs if not flags for name in names]
+    return [
+        f"{a.type} {name} {getattr(b, 'type', b)}" for a, b, name in tried if _outcome(short, a, b, name) != _outcome(plain, a, b, name)
+    ]
 
 
 def _outcome(check: Callable[..., Any], *operands: Any) -> str:

@@ -77,7 +77,9 @@ def test_wrong_bf16_is_refused(seen: dict[str, Any], fault: str) -> None:
 def test_shortcuts_of_the_bookkeeping_agree_with_triton(seen: dict[str, Any]) -> None:
     assert seen["bookkeeping"]["tried"] > 1000
     assert seen["bookkeeping"]["differing"] == []
+    assert seen["bookkeeping"]["operators differing"] == []
 
 
 def test_a_wrong_shortcut_of_the_bookkeeping_is_seen(seen: dict[str, Any]) -> None:
     assert seen["bookkeeping"]["under a fault"]
+    assert seen["bookkeeping"]["operators under a fault"]
