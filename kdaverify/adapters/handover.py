@@ -50,8 +50,9 @@ class Handover:
 
     def __post_init__(self) -> None:
         for name in CONVERTED:
-            own = self.handed[name]
-            if own is not None and not shares_memory(own, getattr(self.inputs, name)):
+            own, given = self.handed[name], getattr(self.inputs, name)
+            # What the kernel gets in place of nothing, such as a state of zeros, is nobody's to keep.
+            if own is not None and given is not None and not shares_memory(own, given):
                 self._kept[name] = own.clone()
 
     def output(self, o: Any, final_state: Any) -> Output:
@@ -76,7 +77,13 @@ class Handover:
         taken = self.conventions.take(name, value, self.inputs)
         for source in CONVERTED:
             own, given = self.handed[source], getattr(self.inputs, source)
-            if own is not None and shares_memory(value, own) and taken.shape == given.shape and torch.equal(taken, given):
+            if (
+                own is not None
+                and given is not None
+                and shares_memory(value, own)
+                and taken.shape == given.shape
+                and torch.equal(taken, given)
+            ):
                 return given
         return clear_padding(taken, self.inputs) if name == "o" and self.padding_undefined else taken
 
