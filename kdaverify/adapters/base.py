@@ -112,7 +112,7 @@ class Adapter(abc.ABC):
         raise AdapterError(f"{self.name}: takes no options, got {', '.join(options)}; leave out everything after the colon")
 
     def variants(self) -> Mapping[str, Adapter]:
-        """The same kernel under options that must not change what it computes, by a name for each."""
+        """The same kernel under options that must not change what it computes, by a name for each; the same adapters at every call."""
         return {}
 
     def surroundings(self) -> Mapping[str, str]:

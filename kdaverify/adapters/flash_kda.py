@@ -28,7 +28,8 @@ class FlashKda(Adapter):
     """fwd of the library: raw gate (bounded) and beta logits in bf16, q and k normalised inside, chunks of 16.
 
     What it leaves in the rows past the last offset means nothing. The state is taken and returned in fp32 tensors, value-first, but
-    carried in bf16 from chunk to chunk, so bf16 is what is judged. Decays are products of exponentials rounded to bf16.
+    rounded to bf16 when read and carried in it from chunk to chunk, so bf16 is what is judged. Decays are products of exponentials
+    rounded to bf16.
     Source: torch.ops._flashkda_C.fwd, vLLM 0.33.0; the arithmetic from the kernel's own bitwise reference (MoonshotAI/FlashKDA).
 
     Args:
@@ -73,7 +74,9 @@ class FlashKda(Adapter):
         return self._gate.refuses(problem)
 
     def received(self, inputs: Inputs) -> Inputs:
-        return self.conventions.received(received_normalised(self._gate.received(inputs), stored=True))
+        received = self.conventions.received(received_normalised(self._gate.received(inputs), stored=True))
+        state = received.initial_state
+        return received if state is None else replace(received, initial_state=state.to(torch.bfloat16).to(state.dtype))
 
     def forward(self, inputs: Inputs) -> Output:
         return on_device(self.device, self._run, inputs)

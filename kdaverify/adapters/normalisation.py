@@ -15,9 +15,12 @@ EPSILON: Final = 1e-6
 
 
 def stretched(x: Tensor) -> Tensor:
-    """Every token of [B, T, H, K] times a power of two from 1/4 to 4, exact: normalising it is then more than doing nothing."""
-    powers = torch.exp2((torch.arange(x.shape[1], device=x.device) % 5 - 2).to(x.dtype))
-    return x * powers[:, None, None]
+    """Every row of [B, T, H, K] times a power of two from 1 to 16: exact, and normalising it is more than nothing.
+
+    The power follows from the row's own values, not from its place: a row stays the same row in a pack and alone, before and after a cut.
+    """
+    positive = (x > 0).sum(-1, keepdim=True)
+    return x * torch.exp2((positive % 5).to(x.dtype))
 
 
 def received_normalised(inputs: Inputs, *, stored: bool) -> Inputs:

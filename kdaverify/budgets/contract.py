@@ -12,11 +12,12 @@ from kdaverify.budgets.formats import FORMATS, Format
 
 _NAME = re.compile(
     r"(?P<form>recurrent|chunk(?P<size>\d+))-(?P<operands>fp64|fp32|tf32|bf16|fp16)"
-    r"(?:-(?P<factors>fp32|bf16|fp16)factors)?(?:-(?P<solve>fp32|tf32)solve)?(?:-(?P<carry>fp64|fp32|bf16|fp16)carry)?"
+    r"(?:-(?P<factors>fp32|bf16|fp16)factors)?(?:-(?P<anchored>anchored))?(?:-(?P<solve>fp32|tf32)solve)?"
+    r"(?:-(?P<carry>fp64|fp32|bf16|fp16)carry)?"
 )
 _GRAMMAR = (
     "recurrent-OPERANDS or chunkSIZE-OPERANDS, with OPERANDS fp64, fp32, tf32, bf16 or fp16, for 16-bit chunks an optional "
-    "-FORMATfactors and -fp32solve or -tf32solve, and an optional -FORMATcarry"
+    "-FORMATfactors, or -fp32solve or -tf32solve, that one with -anchored before it or not, and an optional -FORMATcarry"
 )
 
 FACTORS = ("factor", "k_back", "o_part")
@@ -40,6 +41,7 @@ class Contract:
             accumulator's format until then; None: both as `operands`.
         factors: format of the factors exp(G_i) and exp(-G_j), for kernels that form decays as products of them instead of as
             exponentials of differences: more roundings, and an overflow where gates sum to more than 88 nats in a chunk.
+        anchored: whether the diagonal blocks of the scores are products of such factors too, relative to a row of the block.
     """
 
     form: Literal["recurrent", "chunk"]
@@ -48,11 +50,14 @@ class Contract:
     carry: Format
     solve: Format | None = None
     factors: Format | None = None
+    anchored: bool = False
 
     def __post_init__(self) -> None:
         special = "solve in a wider format" if self.solve is not None else "factor their decays" if self.factors is not None else ""
         if special and (self.form == "recurrent" or self.operands.name not in ("bf16", "fp16")):
             raise ContractError(f"contract: only chunks of 16-bit operands {special}, got {self.form} {self.operands.name}")
+        if self.anchored and self.solve is None:
+            raise ContractError("contract: anchored scores go with a solve of their own; name its format too, as in -anchored-tf32solve")
         if self.chunk_size < 1:
             raise ContractError(f"contract: chunk size {self.chunk_size} must be at least 1")
         if self.form == "recurrent" and self.chunk_size != 1:
@@ -62,7 +67,8 @@ class Contract:
     def name(self) -> str:
         form = "recurrent" if self.form == "recurrent" else f"chunk{self.chunk_size}"
         factors = "" if self.factors is None else f"-{self.factors.name}factors"
-        solve = "" if self.solve is None else f"-{self.solve.name}solve"
+        anchored = "-anchored" if self.anchored else ""
+        solve = "" if self.solve is None else f"{anchored}-{self.solve.name}solve"
         carry = "" if self.carry is self.accumulate else f"-{self.carry.name}carry"
         return f"{form}-{self.operands.name}{factors}{solve}{carry}"
 
@@ -105,4 +111,4 @@ def contract_from_name(name: str) -> Contract:
     carry = FORMATS[match["carry"] or ("fp64" if operands.name == "fp64" else "fp32")]
     factors, solve = (None if match[part] is None else FORMATS[match[part]] for part in ("factors", "solve"))
     form, size = ("recurrent", 1) if match["size"] is None else ("chunk", int(match["size"]))
-    return Contract(form, size, operands, carry, solve, factors)
+    return Contract(form, size, operands, carry, solve, factors, anchored=match["anchored"] is not None)

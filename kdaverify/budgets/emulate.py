@@ -146,6 +146,17 @@ def residual_state(c: Chunk) -> None:
     c.S = c.store("S", carried + c.dot(c.kg.transpose(-1, -2), c.v_new))
 
 
+def scaled_wy(c: Chunk) -> None:
+    """Math: 3.4 with the scale inside qg: stored after it, a small qg has fewer bits in a format with subnormals."""
+    STAGES.wy(c)
+    c.qg = c.store("qg", c.scale * c.tokens.q * c.decay(slice(None)))
+
+
+def scaled_output(c: Chunk) -> None:
+    """Math: 3.6 with the scale already in qg."""
+    c.o = c.store("o", c.dot(c.qg, c.h) + c.dot(c.Aqk, c.v_new))
+
+
 def running_cumsum(c: Chunk) -> None:
     """Math: 3.1 with every partial sum rounded to the working type (torch sums in a wider one)."""
     hard = c.tokens.g.isneginf()
@@ -159,4 +170,5 @@ def _identity(like: Tensor) -> Tensor:
 
 
 ROWWISE = replace(STAGES, cumsum=running_cumsum, solve=substitute_rows)
+ROWWISE_SCALED = replace(ROWWISE, wy=scaled_wy, output=scaled_output)
 RESIDUAL = replace(STAGES, wy=residual_wy, state=residual_state)

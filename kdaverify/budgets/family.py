@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from kdaverify.budgets.anchored import scores_of
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import (
     RESIDUAL,
     ROWWISE,
+    ROWWISE_SCALED,
     Emulator,
     exp_base_2,
     flushed,
@@ -68,7 +70,8 @@ def family(contract: Contract, io: Format) -> tuple[Emulator, ...]:
     """Emulated legal kernels of `contract` for a problem whose inputs and output are stored in `io`.
 
     They span what the contract leaves open: order of summation, base of the exponential, form (WY or residual), way of the
-    triangular solve, whether matrix units round or truncate the operands of the scores, and smaller chunks than declared.
+    triangular solve, where the scale enters, whether matrix units round or truncate the operands of the scores, and smaller
+    chunks than declared.
     """
     plain = Emulator("library order", contract, io)
     base_2 = replace(plain, name="ordered sums, base-2 exponential", dot=sequential, exp=exp_base_2)
@@ -82,7 +85,7 @@ def family(contract: Contract, io: Format) -> tuple[Emulator, ...]:
     half, quarter = (replace(contract, chunk_size=max(SMALLEST_CHUNK, contract.chunk_size // n)) for n in (2, 4))
     members = (
         plain,
-        replace(base_2, stages=ROWWISE),
+        replace(base_2, stages=ROWWISE_SCALED),
         flushed(plain),
         *(replace(plain, name=name, dot=dot) for name, dot in units.items()),
         replace(plain, name="matrix units, residual form", dot=unit, stages=RESIDUAL, exp=exp_base_2),
@@ -98,13 +101,13 @@ def family(contract: Contract, io: Format) -> tuple[Emulator, ...]:
 
 def _solved_apart(plain: Emulator, solve: Format) -> tuple[Emulator, ...]:
     """The family where scores and solve have a format of their own: free are order, exponential, flushing and the way of the solve."""
+    scores = scores_of(plain.contract)
     units = {
-        name: replace(STAGES, scores=with_dot(STAGES.scores, dot), solve=with_dot(merge_blocks, dot))
-        for name, dot in matrix_units(solve).items()
+        name: replace(STAGES, scores=with_dot(scores, dot), solve=with_dot(merge_blocks, dot)) for name, dot in matrix_units(solve).items()
     }
     return (
         plain,
-        replace(plain, name="ordered sums, base-2 exponential", dot=sequential, exp=exp_base_2, stages=ROWWISE),
+        replace(plain, name="ordered sums, base-2 exponential", dot=sequential, exp=exp_base_2, stages=ROWWISE_SCALED),
         flushed(plain),
         *(replace(plain, name=f"{name}, base-2 exponential", stages=stages, exp=exp_base_2) for name, stages in units.items()),
         *(replace(plain, name=name, stages=stages) for name, stages in units.items()),

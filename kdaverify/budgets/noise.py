@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from kdaverify.budgets.anchored import scores_of
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import Dot, merge_blocks, with_dot
 from kdaverify.budgets.factored import FACTORED
@@ -85,7 +86,7 @@ class Noise:
         if solve is None:
             return replace(STAGES, scores=with_dot(STAGES.scores, _matrix_unit(self.contract.operands, rng)))
         unit = _matrix_unit(solve, rng)
-        return replace(STAGES, scores=with_dot(STAGES.scores, unit), solve=with_dot(merge_blocks, unit))
+        return replace(STAGES, scores=with_dot(scores_of(self.contract), unit), solve=with_dot(merge_blocks, unit))
 
     def _wide(self, rng: torch.Generator) -> Arithmetic:
         """Every store, dot product and exponential takes a draw, in float64."""

@@ -8,15 +8,24 @@ from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.problems import Problem
 
 
+def variant_of(adapter: Adapter, name: str) -> Adapter:
+    """The adapter under one of its variants.
+
+    Raises:
+        ValueError: it has no such variant.
+    """
+    variants = adapter.variants()
+    if name not in variants:
+        raise ValueError(f"options: {adapter.name} has no variant {name!r}; it has {', '.join(variants) or 'none'}")
+    return variants[name]
+
+
 def options(adapter: Adapter, problem: Problem, *, variant: str) -> list[Outcome]:
     """Runs the problem once under one of the adapter's variants and judges every exposed output.
 
     Args:
         variant: a name of `adapter.variants()`.
     """
-    variants = adapter.variants()
-    if variant not in variants:
-        raise ValueError(f"options: {adapter.name} has no variant {variant!r}; it has {', '.join(variants) or 'none'}")
-    other = variants[variant]
+    other = variant_of(adapter, variant)
     reason = other.supports(problem)
     return skipped(reason) if reason else forward(other, problem)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # How many times the cost of a drawn problem may grow for kernels on an accelerator.
 REAL_SIZES = 8.0
+# And what is left of it for interpreted ones, whose tokens cost a thousand times what compiled ones do: still two chunks.
+INTERPRETED = 1 / 3
 CONVENTIONS = "conventions"
 _VERDICTS = pytest.StashKey[list[Verdict]]()
 _MISFITS = pytest.StashKey[dict[str, str | None]]()
@@ -68,8 +70,11 @@ def bounds(request: pytest.FixtureRequest, kernel: Adapter) -> Bounds:
 
     cost, dtype = cost_of(request.config.option.profile), request.node.callspec.params["dtype"]
     # On an accelerator a token of full width costs little, and a case of a single chunk shows little.
-    large = dtype in kernel.dtypes and takes_real_sizes(kernel, dtype)
-    return {"max_cost": REAL_SIZES * cost if large else cost, "widths": kernel.widths}
+    if dtype in kernel.dtypes and takes_real_sizes(kernel, dtype):
+        cost *= REAL_SIZES
+    if kernel.environment()["mode"] == "interpreted":
+        cost *= INTERPRETED
+    return {"max_cost": cost, "widths": kernel.widths}
 
 
 @pytest.hookimpl(wrapper=True)

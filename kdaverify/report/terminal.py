@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
 from math import prod
@@ -27,6 +28,8 @@ def show(console: Console, decisions: Sequence[Decision], *, record: Path | None
     for decision in decisions:
         if decision.verdicts:
             console.print(_table(decision))
+            for line in _ran(decision.verdicts):
+                console.print(line)
         for group in _distinct(decision.failures)[:MOST_FAILURES]:
             _show_failure(console, group)
         hidden = _distinct(decision.failures)[MOST_FAILURES:]
@@ -51,6 +54,22 @@ def _table(decision: Decision) -> Table:
         verdicts = list(group)
         table.add_row(op, dtype or "-", *_counts(verdicts), _worst(verdicts), _grade(verdicts), _first_failing(verdicts))
     return table
+
+
+def _ran(verdicts: Sequence[Verdict]) -> list[Text]:
+    """Where the kernels ran, and which: what is interpreted says nothing of the device it is meant for."""
+    seen: dict[tuple[str, str], Counter[str]] = {}
+    for verdict in verdicts:
+        if "kernel" in verdict.versions:
+            seen.setdefault((verdict.mode, verdict.device), Counter())[verdict.versions["kernel"]] += 1
+    lines: list[Text] = []
+    for (mode, device), kernels in seen.items():
+        line = Text(f"ran {mode} on {device}: ", style="bold")
+        line.append(kernels.most_common(1)[0][0], style="not bold")
+        if len(kernels) > 1:
+            line.append(f"; and {len(kernels) - 1} other choices of kernels, named in the record", style="not bold")
+        lines.append(line)
+    return lines
 
 
 def _counts(verdicts: Sequence[Verdict]) -> tuple[str, str]:

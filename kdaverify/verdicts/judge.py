@@ -10,6 +10,7 @@ from typing import Any
 
 from kdaverify.adapters.base import NOTHING_YET, Adapter
 from kdaverify.checks.conventions import conventions
+from kdaverify.checks.options import variant_of
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.problems import Problem
@@ -75,7 +76,8 @@ class Judge:
 
     def _verdict(self, outcome: Outcome, problem: Problem | None, detail: dict[str, Any], seconds: float) -> Verdict:
         figures = outcome.comparison
-        about = self.adapter.environment()
+        asked = variant_of(self.adapter, detail["variant"]) if "variant" in detail else self.adapter
+        about = asked.environment()
         dtype = self.adapter.dtypes[0] if problem is None else problem.dtype
         return Verdict(
             implementation=self.adapter.name,
@@ -94,11 +96,11 @@ class Judge:
             grade=figures and figures.grade,
             worst=str(figures.worst) if figures and figures.worst else "",
             message=self._message(outcome),
-            contract=self.adapter.contract(dtype).name if dtype in self.adapter.dtypes else "",
+            contract=asked.contract(dtype).name if dtype in asked.dtypes else "",
             oracle=outcome.oracle,
             device=about.pop("device", "cpu"),
             mode=about.pop("mode", "native"),
-            versions={**about, "kernel": self.adapter.proof()} if figures else about,
+            versions={**about, "kernel": asked.proof()} if figures else about,
             seed=self.seed,
             duration_s=round(seconds, 4),
             replay=self._replay(problem, detail, isolated=outcome.status.takes_process),

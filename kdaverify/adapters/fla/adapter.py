@@ -76,13 +76,18 @@ class Fla(Adapter):
         if self._form == "recurrent":
             return contract_from_name("recurrent-fp32")
         matrix_units = "tf32" if self._options.tf32 == "yes" or (self._native and self._backend == "cuda") else "fp32"
-        solve = "" if dtype == "fp32" else f"-{matrix_units}solve"
+        anchored = "-anchored" if self._options.safe_gate == "yes" else ""
+        solve = "" if dtype == "fp32" else f"{anchored}-{matrix_units}solve"
         return contract_from_name(f"chunk{self._options.chunk_size}-{matrix_units if dtype == 'fp32' else dtype}{solve}")
 
     def configured(self, options: Mapping[str, str]) -> Adapter:
         return Fla(self._base, self._backend, self._form, self._options.changed(self._base, self._form, options))
 
     def variants(self) -> Mapping[str, Adapter]:
+        return self._variants
+
+    @cached_property
+    def _variants(self) -> Mapping[str, Adapter]:
         return {name: self.configured(options) for name, options in variants_of(self._form).items()}
 
     def surroundings(self) -> Mapping[str, str]:

@@ -7,7 +7,7 @@ import sys
 from functools import cached_property
 from typing import Final, Literal, get_args
 
-from kdaverify.adapters.triton_interpreter import autotuner, devices, extremes, language, launches, memo
+from kdaverify.adapters.triton_interpreter import autotuner, devices, extremes, language, launches, memo, shapes
 from kdaverify.adapters.triton_interpreter.bfloat16 import Bfloat16
 from kdaverify.adapters.triton_interpreter.dots import Dots
 from kdaverify.adapters.triton_interpreter.installation import InterpreterError, missing
@@ -131,6 +131,7 @@ def _install(backend: Backend, settings: Settings, record: Launches) -> None:
         raise InterpreterError(f"triton was imported to compile, and {SWITCH} set since: use a new process")
     memo.install(module, tl)
     language.install(module, tl)
+    shapes.install(tl, backend)
     Operators(module, tl)
     Loops(module, tl)
     extremes.install(module)

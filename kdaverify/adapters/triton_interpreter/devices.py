@@ -72,6 +72,9 @@ class Npu(ModuleType):
     def is_available(self) -> bool:
         return True
 
+    def is_initialized(self) -> bool:
+        return False  # there is nothing that could be lost
+
     def device_count(self) -> int:
         return 1
 

@@ -190,6 +190,4 @@ def test_an_output_written_over_v_is_the_callers_v(ask: Ask, plant: Plant, layou
 
 
 def test_it_is_found_by_name_with_its_options() -> None:
-    if "ascendc" not in SHIPPED:
-        pytest.skip("not registered yet")
     assert find("ascendc:layout=NTD,state=vk").conventions.state == "vk"

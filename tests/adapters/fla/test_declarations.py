@@ -1,0 +1,88 @@
+"""What the FLA adapters say of themselves: options, limits, contracts, and the kernels that count as theirs."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from kdaverify.adapters import AdapterError, WrongKernelError, find
+from kdaverify.adapters.fla.adapter import Fla
+from kdaverify.adapters.fla.runtime import ASCEND, MAINLINE, Backend, proof
+from tests.adapters.standins import Ask
+
+
+class Ran:
+    """A runtime that remembers what it was told."""
+
+    def __init__(self, *kernels: str) -> None:
+        self._kernels = kernels
+
+    def forget(self) -> None:
+        self._kernels = ()
+
+    def kernels_run(self) -> tuple[str, ...]:
+        return self._kernels
+
+
+OWN = {"cuda": f"{MAINLINE}chunk_intra.kernel", "npu": f"{ASCEND}chunk_intra.kernel_npu"}
+
+
+@pytest.mark.parametrize("backend", ["cuda", "npu"])
+def test_kernels_of_the_own_home_are_proof(backend: Backend) -> None:
+    assert proof(Ran(OWN[backend], "fla.ops.utils.cumsum.kernel"), backend, "chunk").startswith("kda.")
+
+
+@pytest.mark.parametrize("backend", ["cuda", "npu"])
+def test_kernels_of_another_home_are_not(backend: Backend) -> None:
+    other = OWN["npu" if backend == "cuda" else "cuda"]
+    for ran in (Ran(OWN[backend], other), Ran(other), Ran(), Ran("fla.ops.utils.cumsum.kernel")):
+        with pytest.raises(WrongKernelError, match="wanted"):
+            proof(ran, backend, "chunk")
+
+
+def test_the_recurrence_is_not_proven_by_kernels_of_the_chunk_form() -> None:
+    with pytest.raises(WrongKernelError, match="fused_recurrent"):
+        proof(Ran(OWN["cuda"]), "cuda", "recurrent")
+
+
+def test_options_are_part_of_the_name_and_of_the_declaration() -> None:
+    adapter = find("fla:state=vk,chunk_size=32,beta=sigmoid")
+    assert adapter.name == "fla:chunk_size=32,beta=sigmoid,state=vk"
+    assert (adapter.conventions.state, adapter.conventions.beta) == ("vk", "logit")
+    assert adapter.contract("bf16").chunk_size == 32
+    assert find("fla:state=kv").name == "fla"
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        ("fla:colour=red", "no option 'colour'; it has chunk_size, safe_gate"),
+        ("fla:chunk_size=16", "chunk_size: wanted one of 32, 64, got '16'"),
+        ("fla-recurrent:chunk_size=32", "no option 'chunk_size'"),
+        ("triton_npu:autotune=best", "autotune: wanted a whole number"),
+        ("fla:state=vk,state", "wanted each option once"),
+    ],
+)
+def test_options_that_do_not_exist_are_refused_with_those_that_do(spec: str, told: str) -> None:
+    with pytest.raises(AdapterError, match=re.escape(told)):
+        find(spec)
+
+
+def test_contracts_follow_the_format_and_where_it_runs() -> None:
+    interpreted = Fla("fla", "cuda", "chunk")
+    interpreted.__dict__["_native"] = False
+    assert [interpreted.contract(dtype).name for dtype in ("fp32", "bf16")] == ["chunk64-fp32", "chunk64-bf16-fp32solve"]
+    native = Fla("fla", "cuda", "chunk")
+    native.__dict__["_native"] = True
+    assert [native.contract(dtype).name for dtype in ("fp32", "fp16")] == ["chunk64-tf32", "chunk64-fp16-tf32solve"]
+    assert find("fla-recurrent").contract("bf16").name == "recurrent-fp32"
+    assert find("triton_npu:safe_gate=yes").contract("bf16").name == "chunk64-bf16-anchored-fp32solve"
+
+
+def test_limits_are_reasons(ask: Ask) -> None:
+    assert "K <= 256" in str(find("fla").supports(ask(K=300)))
+    assert "safe_gate promises" in str(find("fla:safe_gate=yes").supports(ask(dtype="bf16", gate="bound-20")))
+    assert "a sigmoid" in str(find("fla:beta=sigmoid").supports(ask(beta="two")))
+    assert "no budget of its own" in str(find("fla:gate=softplus").supports(ask(dtype="fp32")))
+    assert "softplus activation cannot express" in str(find("fla:gate=softplus").supports(ask(dtype="bf16", gate="zero")))

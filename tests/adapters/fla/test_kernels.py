@@ -1,0 +1,89 @@
+"""The kernels that FLA ships are right where they should be, under every option, and the verdict names them and says interpreted."""
+
+from __future__ import annotations
+
+import pytest
+
+from kdaverify.adapters import Adapter, WrongKernelError
+from kdaverify.adapters.fla.adapter import Fla
+from kdaverify.adapters.isolation import Fault, Isolated
+from kdaverify.checks.conventions import conventions
+from kdaverify.checks.forward import forward
+from kdaverify.checks.options import variant_of
+from kdaverify.checks.status import Status
+from kdaverify.limits import Limits
+from tests.adapters.fla.conftest import CHUNKS, RECURRENCES, House
+from tests.adapters.standins import Ask
+
+HOMES = {"fla": "kda.chunk_intra", "triton_npu": "kda.backends.triton_ascend.chunk_intra"}
+VARIANTS = list(Fla("fla", "cuda", "chunk").variants())
+
+
+def statuses(adapter: Adapter, ask: Ask, **changes: object) -> set[Status]:
+    problem = ask(**changes)
+    assert adapter.supports(problem) is None
+    return {outcome.status for outcome in forward(adapter, problem)}
+
+
+@pytest.mark.parametrize("name", CHUNKS)
+@pytest.mark.parametrize("changes", [{"T": 70}, {"B": 1, "H": 1, "HV": 2, "lengths": (0, 5, 66, 0), "T": 71}], ids=["tail", "pack, groups"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+def test_ordinary_problems_pass_in_every_format(house: House, ask: Ask, name: str, dtype: str, changes: dict[str, object]) -> None:
+    adapter = house(name)
+    assert statuses(adapter, ask, dtype=dtype, **changes) == {Status.PASS}
+    assert HOMES[name] in adapter.proof()
+    assert adapter.environment()["mode"] == "interpreted" or adapter.device != "cpu"
+
+
+@pytest.mark.parametrize("name", RECURRENCES)
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_the_recurrences_pass_too(house: House, ask: Ask, name: str, dtype: str) -> None:
+    assert statuses(house(name), ask, dtype=dtype) == {Status.PASS}
+    assert "fused_recurrent" in house(name).proof()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_option_gives_what_the_plain_call_gives(house: House, ask: Ask, variant: str) -> None:
+    other = variant_of(house("triton_npu"), variant)
+    assert statuses(other, ask, B=1, H=1, HV=1, dtype="bf16", gate="mild") == {Status.PASS}
+    assert "triton_ascend" in other.proof()
+
+
+@pytest.mark.parametrize("name", CHUNKS)
+def test_the_declared_conventions_are_the_kernels_own(house: House, name: str) -> None:
+    assert conventions(house(name)).status is Status.PASS
+
+
+def test_a_state_declared_the_wrong_way_round_is_rejected(house: House, ask: Ask) -> None:
+    house("fla")
+    backwards = Isolated(BACKWARDS, f"{__name__}:BACKWARDS", limits=Limits())
+    try:
+        assert any(status.rejects for status in statuses(backwards, ask, K=8, V=8))
+    finally:
+        backwards.end()
+
+
+def test_a_dispatch_that_fell_back_is_the_wrong_kernel(house: House, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    house("triton_npu")
+    monkeypatch.setenv("FLA_DISABLE_BACKEND_DISPATCH", "1")  # what a user's shell may hold
+    fallen = Isolated(Fla("triton_npu", "npu", "chunk"), "triton_npu", limits=Limits())
+    try:
+        with pytest.raises((Fault, WrongKernelError), match="wanted the npu kernels"):
+            fallen.forward(ask(B=1, H=1, HV=1, dtype="fp32").inputs())
+    finally:
+        fallen.end()
+
+
+def test_widths_that_are_no_powers_of_two_are_taken(house: House, ask: Ask) -> None:
+    assert statuses(house("triton_npu"), ask, B=1, H=1, HV=1, K=24, V=20, dtype="fp16") == {Status.PASS}
+
+
+class _Backwards(Fla):
+    """Says that its state is value-first, and leaves the kernel alone."""
+
+    def __init__(self) -> None:
+        super().__init__("backwards", "cuda", "chunk")
+        self.conventions = type(self.conventions)(packing="cu_seqlens", state="vk")
+
+
+BACKWARDS = _Backwards()
