@@ -12,7 +12,6 @@ from kdaverify.adapters import AdapterError, WrongKernelError, find
 from kdaverify.adapters.ascend.ascendc import ASCENDC
 from kdaverify.adapters.ascend.layouts import LAYOUTS
 from kdaverify.adapters.eager import EAGER
-from kdaverify.adapters.registry import SHIPPED
 from kdaverify.checks.conventions import conventions
 from kdaverify.checks.status import Status
 from tests.adapters.ascend.conftest import Plant, right

@@ -71,10 +71,10 @@ def test_options_that_do_not_exist_are_refused_with_those_that_do(spec: str, tol
 
 def test_contracts_follow_the_format_and_where_it_runs() -> None:
     interpreted = Fla("fla", "cuda", "chunk")
-    interpreted.__dict__["_native"] = False
+    vars(interpreted)["_native"] = False
     assert [interpreted.contract(dtype).name for dtype in ("fp32", "bf16")] == ["chunk64-fp32", "chunk64-bf16-fp32solve"]
     native = Fla("fla", "cuda", "chunk")
-    native.__dict__["_native"] = True
+    vars(native)["_native"] = True
     assert [native.contract(dtype).name for dtype in ("fp32", "fp16")] == ["chunk64-tf32", "chunk64-fp16-tf32solve"]
     assert find("fla-recurrent").contract("bf16").name == "recurrent-fp32"
     assert find("triton_npu:safe_gate=yes").contract("bf16").name == "chunk64-bf16-anchored-fp32solve"

@@ -1,0 +1,90 @@
+"""The cuDNN adapter against stand-ins with the library's signature: its conventions, its pinned plan, its limits."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from kdaverify.adapters import Adapter, WrongKernelError, cudnn_kda, find
+from kdaverify.adapters.cudnn_kda import ENGINE, PLAN, Cudnn
+from oracles.inputs import Inputs
+from oracles.recurrence import recurrence
+from tests.adapters.standins import Ask, distance
+
+SIZES = {"B": 1, "H": 2, "HV": 2, "K": 128, "V": 128, "T": 40, "dtype": "bf16"}
+Library = Callable[..., Adapter]
+
+
+class Plan:
+    """What the library calls when it runs the pinned plan."""
+
+    def execute(self, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
+        state = tensors[6]
+        q, k, v, g, beta, offsets = (x for x in tensors[:6] if x is not None)
+        q64, k64, v64, g64, beta64 = (x[None].double() for x in (q, k, v, g, beta))
+        initial = None if state is None else state.double().mT
+        o, final = recurrence(Inputs(q64, k64, v64, g64, beta64, initial_state=initial, cu_seqlens=offsets.long()))
+        return o[0].to(q.dtype), final.mT.float()
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Library:
+    """Installs a stand-in library, and gives the adapter that believes to be on a GPU."""
+
+    def install(*, runs_its_plan: bool = True) -> Adapter:
+        engine, module = ModuleType(ENGINE[0]), ModuleType("cudnn.linear_attention")
+        plan: Any = type(ENGINE[1], (Plan,), {"execute": Plan.execute})
+        setattr(engine, ENGINE[1], plan)
+
+        def kimi_delta_attention(*tensors: Tensor, **named: Any) -> Any:
+            assert named["plan_name"] == PLAN and named["output_final_state"] and named["scale"] == pytest.approx(128**-0.5)
+            chosen = plan() if runs_its_plan else Plan()
+            return chosen.execute(*tensors, named["initial_state"])
+
+        module.kimi_delta_attention = kimi_delta_attention  # pyright: ignore[reportAttributeAccessIssue]
+        for name, made in {"cudnn": ModuleType("cudnn"), "cudnn.linear_attention": module, ENGINE[0]: engine}.items():
+            monkeypatch.setitem(sys.modules, name, made)
+        cudnn_kda._executions.cache_clear()  # pyright: ignore[reportPrivateUsage]
+        adapter = Cudnn()
+        adapter.device = "cpu"
+        return adapter
+
+    return install
+
+
+def test_the_declared_conventions_give_the_right_answer(library: Library, ask: Ask) -> None:
+    adapter = library()
+    for changes in ({}, {"state": "absent"}, {"lengths": (3, 0, 30), "T": 40}):
+        assert max(distance(adapter, ask(**SIZES | changes)).values()) < 4e-3
+    assert adapter.proof().startswith(f"plan {PLAN}, ")
+
+
+def test_another_plan_is_the_wrong_kernel(library: Library, ask: Ask) -> None:
+    with pytest.raises(WrongKernelError, match=f"wanted the plan {PLAN}"):
+        library(runs_its_plan=False).forward(ask(**SIZES).inputs())
+
+
+def test_an_answer_in_anothers_state_order_is_seen(library: Library, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = Plan.execute
+
+    def transposed(self: Plan, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
+        o, final = answer(self, *tensors)
+        return o, final.mT
+
+    monkeypatch.setattr(Plan, "execute", transposed)
+    assert distance(library(), ask(**SIZES))["final_state"] > 0.1
+
+
+def test_limits_are_reasons(ask: Ask) -> None:
+    adapter = find("cudnn")
+    assert "K = V = 128" in str(adapter.supports(ask(K=64, V=128)))
+    assert "no beta above 1" in str(adapter.supports(ask(**SIZES, beta="two")))
+    assert adapter.supports(ask(**SIZES)) is None
+    if not torch.cuda.is_available():
+        assert adapter.missing() is not None

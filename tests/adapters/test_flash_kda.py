@@ -1,0 +1,92 @@
+"""The FlashKDA adapter against a stand-in with the library's signature: raw gates, logits, norms and states are undone and redone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from kdaverify.adapters import Adapter, AdapterError, find
+from kdaverify.adapters import flash_kda as module
+from kdaverify.adapters.flash_kda import FlashKda
+from oracles.inputs import Inputs
+from oracles.recurrence import recurrence
+from tests.adapters.standins import Ask, distance
+
+SIZES = {"B": 1, "H": 2, "HV": 2, "K": 128, "V": 128, "T": 40, "dtype": "bf16", "gate": "mild"}
+
+
+class Library:
+    """Computes in float64 what the C++ library documents, and writes where it was told to."""
+
+    def __init__(self, *, normalises: bool = True, rounds_state: bool = True) -> None:
+        self.normalises, self.rounds_state = normalises, rounds_state
+
+    def get_workspace_size(self, tokens: int, heads: int, sequences: int) -> int:
+        return tokens + heads + sequences
+
+    def fwd(self, *arguments: Any) -> None:
+        q, k, v, x, logits, scale, o, _workspace, A_log, dt_bias, bound, initial, final, offsets = arguments[:14]
+        q64, k64 = (self._unit(t.double()) for t in (q, k))
+        g = bound * torch.sigmoid(A_log.double().exp()[:, None] * (x.double() + dt_bias.double()))
+        state = initial.to(torch.bfloat16) if self.rounds_state else initial
+        call = Inputs(q64, k64, v.double(), g, logits.double().sigmoid(), scale, state.double().mT, offsets)
+        exact, last = recurrence(call)
+        o.copy_(exact)
+        final.copy_(last.mT)
+
+    def _unit(self, rows: Tensor) -> Tensor:
+        return rows / (rows.square().sum(-1, keepdim=True) + 1e-6).sqrt() if self.normalises else rows
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[Library], Adapter]:
+    def get(library: Library) -> Adapter:
+        def loaded(_path: Path) -> Library:
+            return library
+
+        monkeypatch.setattr(module, "_loaded", loaded)
+        adapter = FlashKda(Path("library.so"))
+        adapter.device = "cpu"
+        return adapter
+
+    return get
+
+
+@pytest.mark.parametrize("changes", [{}, {"state": "absent"}, {"lengths": (3, 0, 30), "T": 40}, {"key": "tiny"}], ids=str)
+def test_what_the_library_documents_is_right(load: Callable[[Library], Adapter], ask: Ask, changes: dict[str, Any]) -> None:
+    problem = ask(**SIZES | changes)
+    adapter = load(Library())
+    assert adapter.supports(problem) is None
+    assert max(distance(adapter, problem).values()) < 6e-3
+
+
+def test_a_library_that_does_not_normalise_is_seen(load: Callable[[Library], Adapter], ask: Ask) -> None:
+    assert distance(load(Library(normalises=False)), ask(**SIZES))["o"] > 1
+
+
+def test_the_state_is_received_as_it_is_read(load: Callable[[Library], Adapter], ask: Ask) -> None:
+    x = ask(**SIZES).inputs()
+    state = load(Library()).received(x).initial_state
+    assert state is not None and x.initial_state is not None
+    assert torch.equal(state, x.initial_state.to(torch.bfloat16).to(x.initial_state.dtype))
+
+
+def test_the_library_is_an_option(tmp_path: Path) -> None:
+    assert "no library given: --impl flash_kda:library=" in str(find("flash_kda").missing())
+    with pytest.raises(AdapterError, match="wanted the option library alone, got colour"):
+        find("flash_kda:colour=red")
+    with pytest.raises(AdapterError, match=r"no file .*absent\.so"):
+        find(f"flash_kda:library={tmp_path / 'absent.so'}")
+
+
+def test_limits_are_reasons(ask: Ask) -> None:
+    adapter = find("flash_kda")
+    assert "K = V = 128" in str(adapter.supports(ask(K=64, V=128)))
+    assert "one key head per value head" in str(adapter.supports(ask(**SIZES | {"HV": 4})))
+    assert "a sigmoid" in str(adapter.supports(ask(**SIZES, beta="two")))
+    assert "bounded activation" in str(adapter.supports(ask(**SIZES | {"gate": "bound-20"})))
