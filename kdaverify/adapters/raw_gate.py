@@ -12,6 +12,9 @@ from torch.nn.functional import softplus
 from kdaverify.problems import Problem
 from oracles.inputs import Inputs
 
+# How close to its ends a bounded activation is asked to come.
+NEAREST = 2.0**-24
+
 
 @dataclass(frozen=True)
 class RawGate:
@@ -38,11 +41,11 @@ class RawGate:
         return A_log, dt_bias
 
     def raw(self, inputs: Inputs) -> Tensor:
-        """x [B, T, HV, K] in `dtype`, the raw gate whose activation is closest to g."""
+        """x [B, T, HV, K] in `dtype`, the raw gate whose activation is closest to g, and finite where none reaches it."""
         A_log, dt_bias = (parameter.double() for parameter in self.parameters(inputs))
         amplitude, g = A_log.exp()[:, None], inputs.g.double()
         if self.form == "bounded":
-            return (torch.logit(g / self.lower_bound) / amplitude - dt_bias).to(self.dtype)
+            return (torch.logit(g / self.lower_bound, eps=NEAREST) / amplitude - dt_bias).to(self.dtype)
         z = -g / amplitude
         # The inverse of softplus, log(exp(z) - 1), without its overflow.
         return (z + torch.log(-torch.expm1(-z)) - dt_bias).to(self.dtype)

@@ -42,6 +42,39 @@ def factored_output(c: Chunk) -> None:
     c.o = c.store("o", inter + intra)
 
 
+def column_scores(c: Chunk) -> None:
+    """Math: 3.2 with beta on the columns, in k exp(-G): beta_j instead of beta_i, undone by a v_new that lacks it."""
+    if c.resets is not None:
+        STAGES.scores(c)
+        return
+    c.qg = c.store("qg", c.scale * c.tokens.q * c.decay(slice(None)))
+    back = _columns(c).transpose(-1, -2)
+    c.Aqk = c.store("Aqk", c.dot(c.qg, back).tril())
+    c.Akk = c.dot(c.store("k_in", c.tokens.k * c.decay(slice(None))), back).tril(-1)  # substituted where it is accumulated
+
+
+def column_wy(c: Chunk) -> None:
+    """Math: 3.4 of v_new / beta: w = R k exp(G), u = R v; kg is made of the stored columns, so it is rounded twice."""
+    if c.resets is not None:
+        factored_wy(c)
+        return
+    c.w = c.store("w", c.dot(c.R, c.store("k_in", c.tokens.k * c.decay(slice(None)))))
+    c.u = c.store("u", c.dot(c.R, c.tokens.v))
+    c.kg = c.store("kg", _columns(c) * c.store("factor", c.decay(slice(-1, None))))
+
+
+def column_output(c: Chunk) -> None:
+    """Math: 3.6 with the scale in qg."""
+    if c.resets is not None:
+        STAGES.output(c)
+        return
+    c.o = c.store("o", c.dot(c.qg, c.h) + c.dot(c.Aqk, c.v_new))
+
+
+def _columns(c: Chunk) -> Tensor:
+    return c.store("k_out", c.tokens.beta[..., None] * c.tokens.k * _outward(c))
+
+
 def _from_factors(c: Chunk) -> None:
     if c.resets is None:
         last = c.store("factor", c.decay(slice(-1, None)))
@@ -58,4 +91,5 @@ def _outward(c: Chunk) -> Tensor:
 
 
 FACTORED = replace(STAGES, scores=factored_scores, wy=factored_wy, output=factored_output)
+FACTORED_COLUMNS = replace(STAGES, scores=column_scores, wy=column_wy, output=column_output)
 FACTORED_RESIDUAL = replace(FACTORED, wy=factored_residual_wy, state=residual_state)

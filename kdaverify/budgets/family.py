@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from kdaverify.budgets.accelerator import exp_approximate, truncated_state
 from kdaverify.budgets.anchored import scores_of
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import (
@@ -21,7 +22,7 @@ from kdaverify.budgets.emulate import (
     sequential,
     with_dot,
 )
-from kdaverify.budgets.factored import FACTORED, FACTORED_RESIDUAL
+from kdaverify.budgets.factored import FACTORED, FACTORED_COLUMNS, FACTORED_RESIDUAL
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.noise import Noise
 from kdaverify.budgets.parts import Outputs
@@ -29,6 +30,7 @@ from oracles.chunk import STAGES
 from oracles.inputs import Inputs
 
 SMALLEST_CHUNK = 16
+TRUNCATING = replace(STAGES, state=truncated_state)
 
 
 class ContractOverflow(Exception):
@@ -70,16 +72,17 @@ def family(contract: Contract, io: Format) -> tuple[Emulator, ...]:
     """Emulated legal kernels of `contract` for a problem whose inputs and output are stored in `io`.
 
     They span what the contract leaves open: order of summation, base of the exponential, form (WY or residual), way of the
-    triangular solve, where the scale enters, whether matrix units round or truncate the operands of the scores, and smaller
-    chunks than declared.
+    triangular solve, where the scale enters, whether matrix units round or truncate operands and sums, and smaller chunks than
+    declared.
     """
     plain = Emulator("library order", contract, io)
+    truncating = replace(plain, name="sums that truncate, approximate exponential", exp=exp_approximate, stages=TRUNCATING)
     base_2 = replace(plain, name="ordered sums, base-2 exponential", dot=sequential, exp=exp_base_2)
     if contract.form == "recurrent":
         in_order = replace(plain, name="sums term by term", dot=one_by_one)
         return (plain, in_order, replace(base_2, dot=one_by_one), flushed(plain))
     if contract.solve is not None:
-        return _solved_apart(plain, contract.solve)
+        return (*_solved_apart(plain, contract.solve), truncating)
     units = {} if contract.operands.name in ("fp32", "fp64") else matrix_units(contract.operands)  # nothing narrower to round to
     unit = next(iter(units.values()), plain.dot)
     half, quarter = (replace(contract, chunk_size=max(SMALLEST_CHUNK, contract.chunk_size // n)) for n in (2, 4))
@@ -88,12 +91,14 @@ def family(contract: Contract, io: Format) -> tuple[Emulator, ...]:
         replace(base_2, stages=ROWWISE_SCALED),
         flushed(plain),
         *(replace(plain, name=name, dot=dot) for name, dot in units.items()),
+        *((replace(truncating, dot=unit),) if units else ()),
         replace(plain, name="matrix units, residual form", dot=unit, stages=RESIDUAL, exp=exp_base_2),
         replace(plain, name=f"chunks of {half.chunk_size}", contract=half, dot=unit),
         replace(plain, name=f"chunks of {quarter.chunk_size}", contract=quarter, stages=ROWWISE),
     )
     factored = (
         replace(plain, name="factored decays", stages=FACTORED),
+        replace(plain, name="factored decays, beta on the columns", stages=FACTORED_COLUMNS),
         replace(plain, name="factored decays, residual form", stages=FACTORED_RESIDUAL, exp=exp_base_2),
     )
     return members if contract.factors is None else (*members, *factored)

@@ -36,18 +36,24 @@ class Format:
         return tensor if torch.finfo(tensor.dtype).eps >= 2.0 * self.unit else tensor.to(self.dtype).to(tensor.dtype)
 
 
-_TF32_KEEPS = ~0x1FFF
+_TF32_DROPS = 13
 
 
 def _round_tf32(tensor: Tensor) -> Tensor:
-    # 13 low bits go, ties away from zero: the rule of the hardware's fp32 -> TF32 conversion.
+    # Ties away from zero: the rule of the hardware's fp32 -> TF32 conversion.
     bits = tensor.to(torch.float32).view(torch.int32)
-    return ((bits + 0x1000) & _TF32_KEEPS).view(torch.float32).to(tensor.dtype)
+    halfway_up = (bits + (1 << (_TF32_DROPS - 1))).view(torch.float32)
+    return truncate_fp32(halfway_up, bits=_TF32_DROPS).to(tensor.dtype)
+
+
+def truncate_fp32(tensor: Tensor, *, bits: int) -> Tensor:
+    """`tensor` in fp32 with its lowest bits cut off."""
+    return (tensor.to(torch.float32).view(torch.int32) & -(1 << bits)).view(torch.float32).to(tensor.dtype)
 
 
 def truncate_tf32(tensor: Tensor) -> Tensor:
     """`tensor` as a matrix unit reads fp32 operands that nobody converted: it drops the 13 low bits."""
-    return (tensor.to(torch.float32).view(torch.int32) & _TF32_KEEPS).view(torch.float32).to(tensor.dtype)
+    return truncate_fp32(tensor, bits=_TF32_DROPS)
 
 
 FORMATS = {
