@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -11,8 +12,8 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.family import ContractOverflow, emulate
-from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.standard import FLOAT64_ORACLE_PRECISION, standard
+from kdaverify.budgets.formats import FORMATS, Format
+from kdaverify.budgets.standard import FLOAT64_ORACLE_PRECISION, Standard, standard
 from kdaverify.checks.compare import Comparison, compare
 from kdaverify.checks.execute import Misbehaviour, dtype_name
 from kdaverify.checks.status import Status
@@ -64,20 +65,32 @@ def outcomes(adapter: Adapter, inputs: Inputs, produce: Callable[[], dict[str, T
     dtype = dtype_name(inputs)
     received = adapter.received(inputs)
     try:
-        contract, io = adapter.contract(dtype), FORMATS[dtype]
-        bench = _bench(received, contract)
-        received = received.on(bench)
-        held = standard(received, contract, io, emulate(received, contract, io, cuts=cuts))
+        held = _held(received, adapter.contract(dtype), FORMATS[dtype], cuts)
     except ContractOverflow as reason:
         return skipped(str(reason))
     except UncertifiedError as reason:
         return [Outcome("call", Status.ORACLE_UNCERTIFIED, str(reason))]
-    compared = [compare(name, tensor.to(bench), held, received) for name, tensor in produced.items()]
+    bench = held.truth.o.high.device
+    compared = [compare(name, tensor.to(bench), held, received.on(bench)) for name, tensor in produced.items()]
     return [Outcome(c.output, c.status, str(c), c, held.truth.method) for c in compared]
 
 
-def _bench(inputs: Inputs, contract: Contract) -> torch.device:
-    """Where a case is judged: large ones on an accelerator, if there is one and float64 is sharp enough; balls live on the CPU."""
+def _held(inputs: Inputs, contract: Contract, io: Format, cuts: tuple[int, ...]) -> Standard:
+    """What the outputs are held against, made where it is made fastest and there is memory left: other processes use accelerators too."""
+    *faster, last = _benches(inputs, contract)
+    for bench in faster:
+        with suppress(torch.OutOfMemoryError):
+            return _made(inputs.on(bench), contract, io, cuts)
+        torch.accelerator.empty_cache()
+    return _made(inputs.on(last), contract, io, cuts)
+
+
+def _made(inputs: Inputs, contract: Contract, io: Format, cuts: tuple[int, ...]) -> Standard:
+    return standard(inputs, contract, io, emulate(inputs, contract, io, cuts=cuts))
+
+
+def _benches(inputs: Inputs, contract: Contract) -> tuple[torch.device, ...]:
+    """Where a case can be judged: large ones on an accelerator, if there is one and float64 is sharp enough; balls live on the CPU."""
     large = inputs.B * inputs.T * inputs.HV * inputs.K * inputs.V > LARGE
     on_accelerator = large and contract.operands.precision <= FLOAT64_ORACLE_PRECISION and torch.cuda.is_available()
-    return torch.device("cuda" if on_accelerator else "cpu")
+    return (torch.device("cuda"), torch.device("cpu")) if on_accelerator else (torch.device("cpu"),)

@@ -15,6 +15,7 @@ from kdaverify.plugin.options import Subject, subjects
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
+    from kdaverify.problems import Problem
 
 _AXES = ("dtype", "variant", "gate", "named")
 
@@ -104,10 +105,18 @@ def _choices(subject: Subject, axis: str, profile: str) -> list[tuple[str, Any]]
     if axis == "variant":
         return [(name, name) for name in subject.adapter.variants()]
     return [
-        (f"{dtype}-{entry.name}", entry.problem)
+        (f"{dtype}-{entry.name}", fitted(subject.adapter, entry.problem))
         for dtype in subject.adapter.dtypes
         for entry in panel(dtype, profile, real_sizes=takes_real_sizes(subject.adapter, dtype))
     ]
+
+
+def fitted(adapter: Adapter, problem: Problem) -> Problem:
+    """The problem at the nearest widths that the kernel was compiled for, where it does not take the problem's own."""
+    if not adapter.widths or {problem.K, problem.V} <= {*adapter.widths} or adapter.supports(problem) is None:
+        return problem
+    K, V = (min(adapter.widths, key=lambda width: abs(width - wanted)) for wanted in (problem.K, problem.V))
+    return problem.replace(K=K, V=V)
 
 
 def takes_real_sizes(adapter: Adapter, dtype: str) -> bool:

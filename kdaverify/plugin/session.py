@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import kdaverify
-from kdaverify.plugin.collect import property_of
+from kdaverify.plugin.collect import fitted, property_of
 from kdaverify.plugin.options import Subject, end_workers, subjects
 from kdaverify.verdicts.decision import Decision, Expected, Ruling, decide
 from kdaverify.verdicts.record import RecordError, RecordWriter
@@ -194,6 +194,8 @@ def _expected(subject: Subject, asked: set[str], profile: str) -> Expected:
         excused["options"] = "it declares no options"
     if not subject.missing and "final_state" not in outputs:
         excused["resume"] = "it exposes no final state"
+    if not subject.missing and (reason := _all_refused(adapter)):
+        excused["extreme_gates"] = f"it takes no extreme gate ({reason})"
     return Expected(
         implementation=adapter.name,
         dtypes=adapter.dtypes,
@@ -208,5 +210,15 @@ def _exposed(adapter: Adapter, profile: str) -> tuple[str, ...]:
     """The outputs it declares to return for any problem of the panel that it takes."""
     from kdaverify.problems import panel
 
-    asked = [entry.problem for dtype in adapter.dtypes for entry in panel(dtype, profile)]
+    asked = [fitted(adapter, entry.problem) for dtype in adapter.dtypes for entry in panel(dtype, profile)]
     return tuple(sorted({output for problem in asked if adapter.supports(problem) is None for output in adapter.exposes(problem)}))
+
+
+def _all_refused(adapter: Adapter) -> str | None:
+    """Why its interface expresses none of the extreme gates; None if it takes one."""
+    from kdaverify.problems import panel
+    from kdaverify.problems.regimes.gate import EXTREME
+
+    plain = fitted(adapter, panel(adapter.dtypes[-1], "smoke")[0].problem)
+    reasons = [adapter.supports(plain.replace(gate=gate)) for gate in EXTREME]
+    return reasons[0] if all(reasons) and adapter.supports(plain) is None else None

@@ -133,7 +133,7 @@ REAL_SIZES = (
     _named("real-16384-tokens", "256 chunks of slow decay: drift of the carry at full width (H12, GA10)",
            **_REAL, T=16384, H=8, HV=8, gate="slow"),
     _named("real-pack", "a pack of uneven sequences, some empty, some of one token (V1, V3, A4)",
-           **_REAL, lengths=(4096, 1, 0, 2500, 63, 1, 1472, 0), padding=59, H=16, HV=16),
+           **_REAL, lengths=(4096, 1, 0, 2500, 63, 1, 1472, 0), H=16, HV=16),
     _named("real-groups", "four value heads on every key head (B30, A4)",
            **_REAL, T=2048, H=8, HV=32),
     _named("real-coherent", "coherent keys over 32 full chunks (SO1, H21)",

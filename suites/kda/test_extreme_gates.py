@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kdaverify.problems import Bounds, problems
+from kdaverify.problems.regimes.gate import EXTREME
 from kdaverify.verdicts.judge import Judge
-
-EXTREME = ("bound-100", "one-token-hard-reset", "spread", "mixed")
 
 
 @pytest.mark.parametrize("extreme", EXTREME)

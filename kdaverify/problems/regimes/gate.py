@@ -77,6 +77,9 @@ def _hard_reset(d: Draw) -> Array:
     return np.where(reset, -np.inf, _log_sigmoid(d))
 
 
+EXTREME = ("bound-100", "one-token-hard-reset", "spread", "mixed")
+"""Regimes that a model never shows and a kernel must survive: deep decay, resets, and channels far apart."""
+
 _MIXTURE = (0.0, SLOW, None, -5.0, -20.0, -100.0, HUGE, -np.inf)
 
 
