@@ -119,14 +119,19 @@ def substitute_rows(c: Chunk) -> None:
 
 
 def merge_blocks(c: Chunk) -> None:
-    """Math: 3.3 by 16-row blocks: each diagonal block by substitution, the rows left of it by products of blocks."""
+    """Math: 3.3 by 16-row blocks: each diagonal block by substitution, the blocks left of it by products, R_ij = -R_ii sum_m A_im R_mj.
+
+    A neighbour is taken as -(R_ii A_ij) R_jj: with coherent keys the order of the two products decides where the rounding goes.
+    """
     R = torch.zeros_like(c.Akk)
     for first in range(0, R.shape[-1], SUB_BLOCK):
-        rows, before = slice(first, first + SUB_BLOCK), slice(0, first)
+        rows = slice(first, first + SUB_BLOCK)
         own = c.Akk[..., rows, rows]
         R[..., rows, rows] = torch.linalg.solve_triangular(own, _identity(own), upper=False, unitriangular=True)
         if first:
-            left = c.dot(c.Akk[..., rows, before], R[..., before, before])
+            neighbour, before = slice(first - SUB_BLOCK, first), slice(0, first - SUB_BLOCK)
+            R[..., rows, neighbour] = -c.dot(c.dot(R[..., rows, rows], c.Akk[..., rows, neighbour]), R[..., neighbour, neighbour])
+            left = c.dot(c.Akk[..., rows, :first], R[..., :first, before])
             R[..., rows, before] = -c.dot(R[..., rows, rows], left)
     c.R = c.store("R", R)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import torch
 
 from kdaverify.budgets.accelerator import exp_approximate, truncated_state
-from kdaverify.budgets.anchored import scores_of
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import (
     RESIDUAL,
@@ -26,6 +25,7 @@ from kdaverify.budgets.factored import FACTORED, FACTORED_COLUMNS, FACTORED_RESI
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.noise import Noise
 from kdaverify.budgets.parts import Outputs
+from kdaverify.budgets.score_blocks import scores_of
 from oracles.chunk import STAGES
 from oracles.inputs import Inputs
 

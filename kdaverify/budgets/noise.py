@@ -14,13 +14,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from kdaverify.budgets.anchored import scores_of
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import Dot, merge_blocks, with_dot
 from kdaverify.budgets.factored import FACTORED
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.parts import Outputs, run_in_parts
 from kdaverify.budgets.pipeline import run_form
+from kdaverify.budgets.score_blocks import scores_of
 from oracles.arithmetic import Arithmetic
 from oracles.chunk import STAGES, Chunk, Stage, Stages
 from oracles.inputs import Inputs

@@ -16,7 +16,14 @@ PROBLEM = Problem(
     B=1, T=80, H=1, HV=2, K=32, V=16, dtype="bf16", seed=0,
     gate="log-sigmoid", key="random", beta="uniform", state="random", value="normal",
 )  # fmt: skip
-CONTRACTS = ("chunk64-bf16-tf32solve", "chunk64-bf16-fp32solve", "chunk64-tf32", "chunk16-bf16-fp32factors", "chunk16-bf16-bf16factors")
+CONTRACTS = (
+    "chunk64-bf16-tf32solve",
+    "chunk64-bf16-anchored-tf32solve",
+    "chunk64-bf16-fp32solve",
+    "chunk64-tf32",
+    "chunk16-bf16-fp32factors",
+    "chunk16-bf16-bf16factors",
+)
 
 
 @pytest.mark.parametrize("gate", ["log-sigmoid", "one-token-hard-reset", "bound-20"])

@@ -1,16 +1,31 @@
-"""Scores whose diagonal blocks are products too: the exponents of a 16-row sub-block are taken relative to its middle row.
+"""Scores where only some blocks come from matrix units.
 
-Both factors are operands of matrix units, and both are rounded. exp of the gates between the middle and the ends must not overflow:
-kernels that work so promise gates of at least -5; elsewhere the emulation keeps to exponentials of differences.
+Off the diagonal both factors of a 16-row block are decays of at most 1, operands of matrix units and rounded as such. On it, kernels
+either take exponentials of differences on vector units, unrounded: then the two kinds of blocks disagree by the operands' rounding,
+which coherent keys show. Or they take exponents relative to a row of the block, so that matrix units serve there too: both factors
+are rounded, and exp of the gates between that row and the ends must not overflow. Such kernels promise gates of at least -5.
 """
 
 from __future__ import annotations
 
+import torch
+
 from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.emulate import with_dot
 from oracles.chunk import STAGES, SUB_BLOCK, Chunk, Stage
 
 # A factor holds the gates of half a sub-block; exp overflows fp32 past 88 nats.
 LARGEST_EXPONENT = 80.0
+
+
+def vector_diagonal_scores(c: Chunk) -> None:
+    """Math: 3.2, the diagonal blocks in the accumulator's format throughout."""
+    STAGES.scores(c)
+    Aqk, Akk = c.Aqk, c.Akk
+    with_dot(STAGES.scores, torch.matmul)(c)
+    block = torch.arange(Aqk.shape[-1], device=Aqk.device) // SUB_BLOCK
+    diagonal = block[:, None] == block
+    c.Aqk, c.Akk = torch.where(diagonal, c.Aqk, Aqk), torch.where(diagonal, c.Akk, Akk)
 
 
 def anchored_scores(c: Chunk) -> None:
@@ -33,5 +48,5 @@ def anchored_scores(c: Chunk) -> None:
 
 
 def scores_of(contract: Contract) -> Stage:
-    """The way of math.md 3.2 that a contract declares."""
-    return anchored_scores if contract.anchored else STAGES.scores
+    """The way of math.md 3.2 that a contract with a solve apart declares."""
+    return anchored_scores if contract.anchored else vector_diagonal_scores

@@ -1,0 +1,39 @@
+"""Truncation: what is cut off is cut towards zero, and never more than the last bit."""
+
+from __future__ import annotations
+
+import torch
+
+from kdaverify.budgets import accelerator
+from kdaverify.budgets.accelerator import exp_approximate, toward_zero
+from kdaverify.budgets.formats import truncate_fp32, truncate_tf32
+
+X = torch.randn(4096, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+
+
+def test_toward_zero_is_the_nearest_fp32_that_is_not_larger() -> None:
+    cut = toward_zero(X).double()
+    assert bool((cut.abs() <= X.abs()).all()) and bool((cut * X >= 0).all())
+    assert bool((torch.nextafter(cut.float(), X.sign().float() * torch.inf).double().abs() > X.abs()).all())
+    assert torch.equal(toward_zero(X.float().double()), X.float())
+
+
+def test_an_addend_below_the_last_bit_is_lost_whatever_its_sign() -> None:
+    total = torch.tensor([1.0, 1.0, 1.0, 0.0])
+    addend = torch.tensor([2.0**-25, -(2.0**-25), -(2.0**-23), 2.0**-60], dtype=torch.float64)
+    added = accelerator._added(total, addend)  # pyright: ignore[reportPrivateUsage]
+    assert added.tolist() == [1.0, 1.0, 1.0 - 2.0**-23, 2.0**-60]
+
+
+def test_the_approximate_exponential_is_within_its_bound() -> None:
+    x = -10 * X.abs().float()
+    error = (exp_approximate(x).double() / x.double().exp() - 1).abs()
+    rounding_of_the_argument = 1.0 + x.abs().max().item()
+    assert 2.0**-24 < float(error.max()) < rounding_of_the_argument * 2.0**-22
+
+
+def test_truncating_drops_bits_and_nothing_else() -> None:
+    x = X.float()
+    for cut in (truncate_tf32(x), truncate_fp32(x, bits=13)):
+        assert bool((cut.abs() <= x.abs()).all()) and not bool((cut.view(torch.int32) & 0x1FFF).any())
+    assert torch.equal(truncate_fp32(x, bits=0), x)
