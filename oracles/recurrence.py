@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -25,15 +27,28 @@ def recurrence(inputs: Inputs, *, dtype: torch.dtype = torch.float64, arithmetic
     """
 
     def step(carry: Tensors, x: Tokens) -> tuple[Tensors, Tensors]:
-        (state,) = carry
-        q, k, v, beta = x.q, x.k, x.v, x.beta[..., None]
-        decayed = arithmetic.store("decayed", state * arithmetic.exp(x.g).transpose(-1, -2))
-        p = arithmetic.store("p", arithmetic.dot(k, decayed))
-        u = arithmetic.store("u", beta * (v - p))
-        state = arithmetic.store("S", decayed + k.transpose(-1, -2) * u)
-        return (state,), (arithmetic.store("o", inputs.factor * arithmetic.dot(q, state)),)
+        state = advance(carry[0], x, arithmetic).after
+        return (state,), (arithmetic.store("o", inputs.factor * arithmetic.dot(x.q, state)),)
 
     if not any(inputs.lengths):
         return torch.zeros_like(inputs.v, dtype=dtype), inputs.state.to(dtype)
     (final,), (o,) = scan(inputs, 1, (inputs.state.to(dtype),), step, dtype=dtype)
     return o, final
+
+
+@dataclass(frozen=True)
+class Token:
+    """What one token does to the state: decayed S~ [.., K, V], residual v - S~^T k and u [.., 1, V], after S [.., K, V]."""
+
+    decayed: Tensor
+    residual: Tensor
+    u: Tensor
+    after: Tensor
+
+
+def advance(state: Tensor, x: Tokens, arithmetic: Arithmetic) -> Token:
+    """One token. Math: section 2. Stores decayed, p, u, S."""
+    decayed = arithmetic.store("decayed", state * arithmetic.exp(x.g).transpose(-1, -2))
+    residual = x.v - arithmetic.store("p", arithmetic.dot(x.k, decayed))
+    u = arithmetic.store("u", x.beta[..., None] * residual)
+    return Token(decayed, residual, u, arithmetic.store("S", decayed + x.k.transpose(-1, -2) * u))

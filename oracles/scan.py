@@ -1,4 +1,4 @@
-"""Walking sequences in blocks of tokens: dense batches and packs alike, longest sequences first."""
+"""Walking sequences in blocks of tokens, forwards or backwards: dense batches and packs alike, longest sequences first."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ class Tokens:
         q, k: [n, HV, C, K], each key head repeated for its value heads.
         v: [n, HV, C, V]; g: [n, HV, C, K]; beta: [n, HV, C].
         valid: [n, C], False on the rows past a sequence's end.
+        others: [n, HV, C, ...], what else the caller asked to have cut alike.
     """
 
     q: Tensor
@@ -29,41 +30,61 @@ class Tokens:
     g: Tensor
     beta: Tensor
     valid: Tensor
+    others: Tensors = ()
+
+    def rows(self, rows: slice) -> Tokens:
+        """Some tokens of the block only."""
+        q, k, v, g, beta, *others = (x[:, :, rows] for x in (self.q, self.k, self.v, self.g, self.beta, *self.others))
+        return Tokens(q, k, v, g, beta, self.valid[:, rows], tuple(others))
 
 
 Body = Callable[[Tensors, Tokens], tuple[Tensors, Tensors]]
 
 
-def scan(inputs: Inputs, size: int, carry: Tensors, body: Body, *, dtype: torch.dtype) -> tuple[Tensors, Tensors]:
+def scan(
+    inputs: Inputs,
+    size: int,
+    carry: Tensors,
+    body: Body,
+    *,
+    dtype: torch.dtype,
+    others: Tensors = (),
+    reverse: bool = False,
+) -> tuple[Tensors, Tensors]:
     """Carries state through every sequence, `size` tokens at a time.
 
-    An inert row leaves any state bit-identical (S * exp(0) + 0 * 0), so short tails need no second code path.
+    An inert row leaves any state bit-identical (S * exp(0) + 0 * 0), so short tails need no second code path. A walk backwards
+    meets the blocks of the walk forwards, the last one first, each with the same sequences.
 
     Args:
         size: tokens per block.
-        carry: tensors [N, ...], the state before the first token.
-        body: (carry [n, ...], tokens) -> (carry [n, ...], outputs [n, HV, C, ...]); n counts the sequences still running.
+        carry: tensors [N, ...], the state before the first block walked.
+        body: (carry [n, ...], tokens) -> (carry [n, ...], outputs [n, HV, C, ...]); n counts the sequences that reach the block.
         dtype: dtype the tokens are cast to.
+        others: tensors [B, T, HV, ...] handed to `body` beside the tokens.
+        reverse: from the last block to the first.
     Returns:
-        The carry after the last token [N, ...], and the outputs [B, T, HV, ...], zero on padding.
+        The carry after the last block walked [N, ...], and the outputs [B, T, HV, ...], zero on padding.
     """
     if not any(inputs.lengths):
         raise ValueError("scan: every sequence is empty, so there is no block to run; return the initial state instead")
     order = sorted(range(inputs.N), key=lambda n: -inputs.lengths[n])
+    blocks = list(_blocks(inputs, order, size))
     carry = tuple(tensor[order] for tensor in carry)
-    finished: list[Tensors] = []
+    resting = tuple(tensor[:0] for tensor in carry)
     rows: list[Tensor] = []
     produced: list[Tensors] = []
-    for block_rows, valid in _blocks(inputs, order, size):
+    for block_rows, valid in reversed(blocks) if reverse else blocks:
         live = len(block_rows)
-        finished.append(tuple(tensor[live:] for tensor in carry))
-        carry, outputs = body(tuple(tensor[:live] for tensor in carry), _gather(inputs, block_rows, valid, dtype))
+        if live != len(carry[0]):
+            everyone = tuple(torch.cat(pair) for pair in zip(carry, resting, strict=True))
+            carry, resting = tuple(tensor[:live] for tensor in everyone), tuple(tensor[live:] for tensor in everyone)
+        carry, outputs = body(carry, _gather(inputs, block_rows, valid, dtype, others))
         rows.append(block_rows[valid])
         kept = valid.to(inputs.q.device)
         produced.append(tuple(output.transpose(1, 2)[kept] for output in outputs))
-    finished.append(carry)
     back = torch.as_tensor(order).argsort()
-    final = tuple(torch.cat(pieces[::-1])[back] for pieces in zip(*finished, strict=True))
+    final = tuple(torch.cat(pair)[back] for pair in zip(carry, resting, strict=True))
     return final, tuple(_scatter(inputs, rows, list(pieces)) for pieces in zip(*produced, strict=True))
 
 
@@ -79,7 +100,7 @@ def _blocks(inputs: Inputs, order: list[int], size: int) -> Iterator[tuple[Tenso
         yield starts[:live, None] + torch.minimum(offsets, last), valid
 
 
-def _gather(inputs: Inputs, rows: Tensor, valid: Tensor, dtype: torch.dtype) -> Tokens:
+def _gather(inputs: Inputs, rows: Tensor, valid: Tensor, dtype: torch.dtype, others: Tensors) -> Tokens:
     group = inputs.HV // inputs.H
     device = inputs.q.device
     inert = None if bool(valid.all()) else (~valid).to(device)
@@ -92,7 +113,8 @@ def _gather(inputs: Inputs, rows: Tensor, valid: Tensor, dtype: torch.dtype) -> 
         picked = picked.transpose(1, 2)
         return picked.repeat_interleave(repeat, dim=1) if repeat > 1 else picked
 
-    return Tokens(take(inputs.q, group), take(inputs.k, group), take(inputs.v), take(inputs.g), take(inputs.beta), valid)
+    q, k = take(inputs.q, group), take(inputs.k, group)
+    return Tokens(q, k, take(inputs.v), take(inputs.g), take(inputs.beta), valid, tuple(take(tensor) for tensor in others))
 
 
 def _scatter(inputs: Inputs, rows: list[Tensor], pieces: list[Tensor]) -> Tensor:

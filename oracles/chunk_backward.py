@@ -1,0 +1,238 @@
+"""The backward of KDA in chunks, stage by stage: what oracles.chunk is to the forward, oracle, emulator and mutant alike.
+
+Each stage is the vector-Jacobian product of the forward stages it names; fused kernels run them in this order too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from oracles.arithmetic import NATIVE, Arithmetic
+from oracles.chunk import STAGES, SUB_BLOCK, Chunk, Stages
+from oracles.gradients import Cotangents, Gradients, over_key_heads, zero_gradients
+from oracles.inputs import Inputs
+from oracles.scan import Tensors, Tokens, scan
+
+EVERY, LAST = slice(None), slice(-1, None)
+
+
+@dataclass
+class ChunkGradients:
+    """The gradients of one chunk of every live sequence, beside the tensors of its forward; each stage reads what earlier ones wrote.
+
+    Shapes are [n, HV, ...] with n live sequences and C tokens; dX is the gradient of the X of math.md 3. dq, dk, dG and dbeta grow
+    over several stages; dq and dk belong to a value head.
+    """
+
+    c: Chunk
+    do: Tensor  # [C, V]
+    dS: Tensor  # [K, V] of the state after the chunk; state_bwd makes it that of the state before
+    dh: Tensor = field(init=False)  # [K, V] of the state after the chunk, as the dot products read it
+    dAqk: Tensor = field(init=False)  # [C, C] of Aqk / scale, so with the scale in it
+    dAkk: Tensor = field(init=False)  # [C, C]
+    dv_new: Tensor = field(init=False)  # [C, V] also du; before state_bwd only the part that o gives
+    dw: Tensor = field(init=False)  # [C, K]
+    dq: Tensor = field(init=False)  # [C, K]
+    dk: Tensor = field(init=False)  # [C, K]
+    dv: Tensor = field(init=False)  # [C, V]
+    dbeta: Tensor = field(init=False)  # [C]
+    dG: Tensor = field(init=False)  # [C, K]
+    dg: Tensor = field(init=False)  # [C, K]
+
+    def store(self, name: str, tensor: Tensor) -> Tensor:
+        return self.c.store(name, tensor)
+
+    def dot(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.c.dot(a, b)
+
+    @property
+    def followed(self) -> Tensor:
+        """[n, 1, C, 1], True on the rows that another row of the sequence follows in the chunk."""
+        valid = self.c.tokens.valid.to(self.do.device)
+        return torch.cat((valid[:, 1:], torch.zeros_like(valid[:, :1])), dim=1)[:, None, :, None]
+
+    @property
+    def last(self) -> Tensor:
+        """[n, 1, C, 1], True on the last row of the sequence in the chunk: the last of the chunk, but in a short tail."""
+        return self.c.tokens.valid.to(self.do.device)[:, None, :, None] & ~self.followed
+
+
+BackwardStage = Callable[[ChunkGradients], None]
+
+
+def dv_local(b: ChunkGradients) -> None:
+    """Math: VJP of 3.6 in v_new. Writes dv_new, the part within the chunk."""
+    b.dv_new = b.store("dv_local", b.dot(_t(b.c.Aqk), b.do))
+
+
+def dA(b: ChunkGradients) -> None:
+    """Math: VJP of 3.6 in Aqk. Writes dAqk."""
+    b.dAqk = b.store("dAqk", (b.c.scale * b.dot(b.do, _t(b.c.v_new))).tril())
+
+
+def state_bwd(b: ChunkGradients) -> None:
+    """Math: VJP of 3.5, and of 3.6 in h. Writes dh, completes dv_new, takes dS to the state before the chunk."""
+    c = b.c
+    b.dh = b.store("dh", b.dS)
+    b.dv_new = b.store("dv_new", b.dv_new + b.dot(c.kg, b.dh))
+    carried = b.dS * _t(c.decay(LAST))
+    b.dS = b.store("dS", carried + c.scale * b.dot(_t(c.qg), b.do) - b.dot(_t(c.w), b.dv_new))
+
+
+def dqkwg(b: ChunkGradients) -> None:
+    """Math: VJP of 3.4 in qg and kg, of 3.5 and 3.6 in what they read. Writes dw and the parts of dq, dk, dG that pass through a state.
+
+    The chunk's decay acts on h and on every row but the last, whose own decay to the chunk's end is no gate at all: that row takes
+    no part, rather than adding what the next term subtracts.
+    """
+    c, q, k = b.c, b.c.tokens.q, b.c.tokens.k
+    b.dq = b.store("dq_state", c.scale * b.dot(b.do, _t(c.h)) * c.decay(EVERY))
+    b.dk = b.store("dk_state", b.dot(c.v_new, _t(b.dh)) * c.decay(LAST, EVERY))
+    b.dw = b.store("dw", -b.dot(b.dv_new, _t(c.h)))
+    held = b.store("h_dh", b.store("h_dh", c.h * b.dh).sum(-1))[..., None, :] * c.decay(LAST)
+    moved = (k * b.dk).masked_fill(~b.followed, 0.0)
+    end = held + moved.sum(-2, keepdim=True)
+    b.dG = b.store("dG_state", q * b.dq - moved + end.expand_as(moved).masked_fill(~b.last, 0.0))
+
+
+def wy_bwd(b: ChunkGradients) -> None:
+    """Math: VJP of 3.3 and of 3.4 in w and u. Writes dv, dbeta, dAkk, adds to dk and dG.
+
+    Only the part of dR below the diagonal reaches dAkk.
+    """
+    k, v, beta, back = b.c.tokens.k, b.c.tokens.v, b.c.tokens.beta, _t(b.c.R)
+    decay = b.c.decay(EVERY)
+    decayed = b.store("k_decayed", k * decay)
+    dkb, dvb = b.store("dkb", b.dot(back, b.dw)), b.store("dvb", b.dot(back, b.dv_new))
+    b.dv = b.store("dv", beta[..., None] * dvb)
+    b.dbeta = b.store("dbeta_wy", (dvb * v).sum(-1) + (dkb * k * decay).sum(-1))
+    b.dk = b.store("dk_wy", b.dk + beta[..., None] * dkb * decay)
+    b.dG = b.store("dG_wy", b.dG + beta[..., None] * dkb * k * decay)
+    dR = (b.dot(b.dv_new, _t(v)) + b.dot(b.dw, _t(decayed))) * beta[..., None, :]
+    left = b.store("R_dR", b.dot(back, b.store("dR", dR.tril(-1))))
+    b.dAkk = b.store("dAkk", -b.dot(left, back).tril(-1))
+
+
+def intra_bwd(b: ChunkGradients) -> None:
+    """Math: VJP of 3.2. Completes dq, dk, dbeta, dG.
+
+    The pair (i, i) has no decay between its rows: it is added to dq and dk after dG has taken what the other pairs give.
+    """
+    q, k, beta = b.c.tokens.q, b.c.tokens.k, b.c.tokens.beta[..., None]
+    dq, dkb, dk = _pairs(b)
+    own = b.dAqk.diagonal(dim1=-2, dim2=-1)[..., None]
+    b.dbeta = b.store("dbeta", b.dbeta + (dkb * k).sum(-1))
+    b.dG = b.store("dG", b.dG + q * dq + (beta * dkb - dk) * k)
+    b.dq = b.store("dq_head", b.dq + (dq + own * k))
+    b.dk = b.store("dk_head", b.dk + beta * dkb + (dk + own * q))
+
+
+def _pairs(b: ChunkGradients) -> tuple[Tensor, Tensor, Tensor]:
+    """What the pairs i > j give, [C, K] each: to q_i, to (beta k)_i, and to k_j. Anchored as the scores are."""
+    c, q, k = b.c, b.c.tokens.q, b.c.tokens.k
+    kb = c.tokens.beta[..., None] * k
+    dA = torch.stack((b.dAqk.tril(-1), b.dAkk), dim=-3)  # [2, C, C]
+    later: list[Tensor] = []  # [2, s, K] of every band
+    earlier = torch.zeros_like(k)
+    for first in range(0, k.shape[-2], SUB_BLOCK):
+        rows, before = slice(first, min(first + SUB_BLOCK, k.shape[-2])), slice(0, first)
+        decay, own = c.pair_decay(rows), dA[..., rows, rows]
+        band = b.dot(own.transpose(-3, -2), decay * k[..., None, rows, :]).transpose(-3, -2)
+        both = torch.cat((q[..., rows, :], kb[..., rows, :]), dim=-2)  # [2s, K]
+        spread = _t(torch.cat((decay, decay), dim=-3).transpose(-3, -2) * both[..., None, :, :])  # [s, K, 2s]
+        columns = _t(own.flatten(-3, -2))  # [s, 2s]
+        earlier[..., rows, :] += b.dot(spread, columns[..., None]).squeeze(-1)
+        if first:
+            anchor = slice(first, first + 1)
+            inward, outward = c.decay(rows, anchor), c.decay(anchor, before)
+            across = dA[..., rows, before]
+            band = band + inward[..., None, :, :] * b.dot(across, (k[..., before, :] * outward)[..., None, :, :])
+            sources = torch.cat((q[..., rows, :] * inward, kb[..., rows, :] * inward), dim=-2)
+            earlier[..., before, :] += outward * b.dot(_t(across.flatten(-3, -2)), sources)
+        later.append(band)
+    dq, dkb = torch.cat(later, dim=-2).unbind(-3)
+    return dq, dkb, earlier
+
+
+def cumsum_bwd(b: ChunkGradients) -> None:
+    """Math: VJP of 3.1. Writes dg; a hard reset is in no sum, so its gradient is exactly 0."""
+    dg = b.dG.flip(-2).cumsum(-2).flip(-2)
+    b.dg = b.store("dg", dg.masked_fill(b.c.tokens.g.isneginf(), 0.0))
+
+
+@dataclass(frozen=True)
+class BackwardStages:
+    """The backward as a table, so that a variant or a fault replaces one entry (dataclasses.replace)."""
+
+    dv_local: BackwardStage = dv_local
+    dA: BackwardStage = dA
+    state_bwd: BackwardStage = state_bwd
+    dqkwg: BackwardStage = dqkwg
+    wy_bwd: BackwardStage = wy_bwd
+    intra_bwd: BackwardStage = intra_bwd
+    cumsum_bwd: BackwardStage = cumsum_bwd
+
+    def run(self, b: ChunkGradients) -> None:
+        for stage in (self.dv_local, self.dA, self.state_bwd, self.dqkwg, self.wy_bwd, self.intra_bwd, self.cumsum_bwd):
+            stage(b)
+
+
+BACKWARD = BackwardStages()
+
+
+def chunk_backward(
+    inputs: Inputs,
+    cotangents: Cotangents,
+    *,
+    chunk_size: int = 64,
+    dtype: torch.dtype = torch.float64,
+    arithmetic: Arithmetic = NATIVE,
+    stages: Stages = STAGES,
+    backward: BackwardStages = BACKWARD,
+) -> Gradients[Tensor]:
+    """Gradients of the chunk form, batched over sequences and value heads; any chunk size, short tails, hard resets.
+
+    Math: section 5. After the forward's, tensors are stored in the order dv_local, dAqk, dh, dv_new, dS, dq_state, dk_state, dw,
+    h_dh (the product, then its sum), dG_state, k_decayed, dkb, dvb, dv, dbeta_wy, dk_wy, dG_wy, dR, R_dR, dAkk, dbeta, dG, dq_head,
+    dk_head, dg, the last chunk first; dq and dk come last, once, summed over the value heads of a key head.
+
+    Args:
+        inputs: the call; every tensor is cast to `dtype` first.
+        cotangents: of o and S_T.
+        chunk_size: C, tokens per chunk.
+        dtype: the type computed in.
+        arithmetic: the roundings; native operations of `dtype` by default.
+        stages: the forward's, whose tensors the backward reads.
+        backward: the stages, or a variant of them.
+    Returns:
+        Gradients of tensors in `dtype`, zero on padding.
+    Raises:
+        InputError: the cotangents do not fit the inputs.
+    """
+    do, dS = cotangents.of(inputs, dtype)
+    if not any(inputs.lengths):
+        return zero_gradients(inputs, dS)
+    chunks: list[Chunk] = []
+
+    def forwards(carry: Tensors, tokens: Tokens) -> tuple[Tensors, Tensors]:
+        chunks.append(Chunk(tokens, carry[0], inputs.factor, arithmetic))
+        stages.run(chunks[-1])
+        return (chunks[-1].S,), ()
+
+    def backwards(carry: Tensors, tokens: Tokens) -> tuple[Tensors, Tensors]:
+        b = ChunkGradients(chunks.pop(), tokens.others[0], carry[0])
+        backward.run(b)
+        return (b.dS,), (b.dq, b.dk, b.dv, b.dg, b.dbeta)
+
+    scan(inputs, chunk_size, (inputs.state.to(dtype),), forwards, dtype=dtype)
+    (dS,), (dq, dk, dv, dg, dbeta) = scan(inputs, chunk_size, (dS,), backwards, dtype=dtype, others=(do,), reverse=True)
+    dq, dk = (arithmetic.store(name, over_key_heads(inputs, x)) for name, x in (("dq", dq), ("dk", dk)))
+    return Gradients(dq, dk, dv, dg, dbeta, dS)
+
+
+def _t(matrix: Tensor) -> Tensor:
+    return matrix.transpose(-1, -2)

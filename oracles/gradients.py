@@ -1,0 +1,123 @@
+"""What enters a backward pass and what comes out of it: cotangents of the outputs, gradients of the inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from oracles.enclosure import Enclosure
+from oracles.inputs import InputError, Inputs
+from oracles.scan import Tensors, Tokens, scan
+
+# The input that each gradient belongs to.
+GRADIENTS: Final = {"dq": "q", "dk": "k", "dv": "v", "dg": "g", "dbeta": "beta", "d_initial_state": "initial_state"}
+
+X = TypeVar("X")
+
+
+@dataclass(frozen=True)
+class Cotangents:
+    """Gradients of a loss with respect to the outputs of one call; an absent one is 0.
+
+    Math: section 5.
+
+    Args:
+        do: [B, T, HV, V]; rows past the last offset of a pack are never read.
+        d_final_state: [N, HV, K, V].
+    """
+
+    do: Tensor | None = None
+    d_final_state: Tensor | None = None
+
+    def of(self, inputs: Inputs, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+        """Both as tensors, zeros where absent.
+
+        Raises:
+            InputError: one has another shape than the output of `inputs` it belongs to, or is not finite; or both are absent.
+        """
+        if self.do is None and self.d_final_state is None:
+            raise InputError("do, d_final_state: wanted at least one cotangent, got none; without one every gradient is 0")
+        shapes = {"do": inputs.v.shape, "d_final_state": inputs.state.shape}
+        do, d_final_state = (_checked(name, getattr(self, name), shape, inputs.v.device) for name, shape in shapes.items())
+        return do.to(dtype), d_final_state.to(dtype)
+
+
+def _checked(name: str, tensor: Tensor | None, shape: torch.Size, device: torch.device) -> Tensor:
+    if tensor is None:
+        return torch.zeros(shape, device=device)
+    if tensor.shape != shape:
+        raise InputError(f"{name}: wanted shape {list(shape)}, that of its output, got {list(tensor.shape)}")
+    if not tensor.is_floating_point():
+        raise InputError(f"{name}: wanted a floating-point tensor, got {tensor.dtype}")
+    if not bool(torch.isfinite(tensor).all()):
+        raise InputError(f"{name}: wanted finite values, got {int((~torch.isfinite(tensor)).sum())} others; rows no one reads are zero")
+    return tensor
+
+
+@dataclass(frozen=True)
+class Gradients(Generic[X]):
+    """One thing for each input of a call: its gradient as a tensor, an enclosure of it, a budget for it.
+
+    Args:
+        dq, dk: [B, T, H, K], summed over the value heads that share a key head.
+        dv: [B, T, HV, V]; dg: [B, T, HV, K]; dbeta: [B, T, HV].
+        d_initial_state: [N, HV, K, V], whether or not the call had an initial state.
+    """
+
+    dq: X
+    dk: X
+    dv: X
+    dg: X
+    dbeta: X
+    d_initial_state: X
+
+    def named(self) -> dict[str, X]:
+        """By name, in the order of GRADIENTS."""
+        return {name: getattr(self, name) for name in GRADIENTS}
+
+
+@dataclass(frozen=True)
+class GradientAnswer:
+    """The exact gradients of one call of KDA, enclosed.
+
+    Args:
+        gradients: their enclosures; rows past the last offset of a pack are zero and proven so.
+        dg_terms: [B, T, HV, K], float64, the size of the terms that meet in dg at a token:
+            rowsum |P~ * S~| + |q dq| + |k (P u)| + |beta k (S~ p)|. A kernel that sums dg over suffixes of a chunk rounds
+            at the scale of the largest such sum from there to the chunk's end, however small dg itself: see `largest_ahead`.
+        method: how they were computed, for the record.
+    """
+
+    gradients: Gradients[Enclosure]
+    dg_terms: Tensor
+    method: str
+
+    def named(self) -> dict[str, Enclosure]:
+        return self.gradients.named()
+
+
+def zero_gradients(inputs: Inputs, d_initial_state: Tensor) -> Gradients[Tensor]:
+    """The gradients where no sequence has a token: the final state is the initial one."""
+    dq, dk, dv, dg, dbeta = (
+        torch.zeros_like(x, dtype=d_initial_state.dtype) for x in (inputs.q, inputs.k, inputs.v, inputs.g, inputs.beta)
+    )
+    return Gradients(dq, dk, dv, dg, dbeta, d_initial_state)
+
+
+def over_key_heads(inputs: Inputs, per_value_head: Tensor) -> Tensor:
+    """[B, T, HV, ...] summed over the value heads of each key head: [B, T, H, ...]."""
+    return per_value_head.unflatten(2, (inputs.H, inputs.HV // inputs.H)).sum(3)
+
+
+def largest_ahead(inputs: Inputs, terms: Tensor, chunk_size: int) -> Tensor:
+    """The largest of `terms` [B, T, HV, K] from each token to the end of its chunk: the scale at which suffix sums round."""
+
+    def body(carry: Tensors, tokens: Tokens) -> tuple[Tensors, Tensors]:
+        return carry, (tokens.others[0].flip(-2).cummax(-2).values.flip(-2),)
+
+    if not any(inputs.lengths):
+        return torch.zeros_like(terms)
+    return scan(inputs, chunk_size, (inputs.state,), body, dtype=terms.dtype, others=(terms,))[1][0]
