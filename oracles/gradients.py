@@ -101,9 +101,8 @@ class GradientAnswer:
 
 def zero_gradients(inputs: Inputs, d_initial_state: Tensor) -> Gradients[Tensor]:
     """The gradients where no sequence has a token: the final state is the initial one."""
-    dq, dk, dv, dg, dbeta = (
-        torch.zeros_like(x, dtype=d_initial_state.dtype) for x in (inputs.q, inputs.k, inputs.v, inputs.g, inputs.beta)
-    )
+    like = (inputs.q, inputs.k, inputs.v, inputs.g, inputs.beta)
+    dq, dk, dv, dg, dbeta = (torch.zeros_like(x, dtype=d_initial_state.dtype) for x in like)
     return Gradients(dq, dk, dv, dg, dbeta, d_initial_state)
 
 

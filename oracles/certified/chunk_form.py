@@ -13,7 +13,7 @@ from functools import cached_property
 from flint import arb_mat, ctx
 
 from oracles.certified.balls import EXACT_SUM_BITS, ONE, ZERO, Row, Rows, matrix, scale_rows, times
-from oracles.certified.heads import Head, over_heads
+from oracles.certified.heads import Gates, Head, over_heads
 from oracles.enclosure import Answer
 from oracles.inputs import Inputs
 
@@ -37,14 +37,16 @@ def chunk(inputs: Inputs, *, bits: int, chunk_size: int = 64) -> Answer:
     if chunk_size < 1:
         raise ValueError(f"chunk_size: wanted at least 1 token, got {chunk_size}; 64 is usual")
 
-    def form(head: Head, h: arb_mat) -> tuple[list[arb_mat], arb_mat]:
-        outputs: list[arb_mat] = []
-        for first in range(0, len(head.beta), chunk_size):
-            o, h = advance(head.rows(slice(first, first + chunk_size)), h)
-            outputs.append(o)
-        return outputs, h
+    return over_heads(inputs, lambda head, h: in_chunks(head, h, chunk_size), bits=bits, method=f"chunk form of {chunk_size}")
 
-    return over_heads(inputs, form, bits=bits, method=f"chunk form of {chunk_size}")
+
+def in_chunks(head: Head, h: arb_mat, chunk_size: int) -> tuple[list[arb_mat], arb_mat]:
+    """The output of every chunk [c, V] and the final state [K, V]."""
+    outputs: list[arb_mat] = []
+    for first in range(0, len(head.beta), chunk_size):
+        o, h = advance(head.rows(slice(first, first + chunk_size)), h)
+        outputs.append(o)
+    return outputs, h
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def advance(tokens: Head, h: arb_mat) -> tuple[arb_mat, arb_mat]:
     return o, carried + kg.transpose() * v_new
 
 
-def cumsum(g: list[list[float]]) -> Decay:
+def cumsum(g: Gates) -> Decay:
     """Math: 3.1. The sums are exact, so a gate of -1e38 costs the gates after it nothing."""
     total, count = [ZERO] * len(g[0]), [0] * len(g[0])
     sums: Rows = []

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,8 @@ from oracles.certified.balls import Row, Rows, enclose, exact, floats, matrix
 from oracles.enclosure import Answer, Enclosure
 from oracles.inputs import Inputs
 
+Gates = list[list[float | arb]]
+
 
 @dataclass(frozen=True)
 class Head:
@@ -20,7 +23,7 @@ class Head:
     Args:
         q, k: [T][K].
         v: [T][V].
-        g: [T][K] floats, since -inf is no number of ball arithmetic.
+        g: [T][K], a hard reset as the float -inf, which is no number of ball arithmetic.
         beta: [T].
         scale: factor of the output.
     """
@@ -28,7 +31,7 @@ class Head:
     q: Rows
     k: Rows
     v: Rows
-    g: list[list[float]]
+    g: Gates
     beta: Row
     scale: arb
 
@@ -47,19 +50,35 @@ def over_heads(inputs: Inputs, form: Form, *, bits: int, method: str) -> Answer:
     Raises:
         ValueError: bits is not a precision.
     """
+    o, final = zeros(inputs.B * inputs.T, inputs.HV, inputs.V), zeros(*inputs.state.shape)
+    with precision(bits):
+        for n, j, rows, head in each_head(inputs):
+            blocks, state = form(head, matrix(exact(inputs.state[n, j])))
+            first = rows.start
+            for block in blocks:
+                write(o, (slice(first, first + block.nrows()), j), block)
+                first += block.nrows()
+            write(final, (n, j), state)
+    return Answer(reshape(o, inputs.v.shape), final, f"balls, {method}, {bits} bits")
+
+
+def precision(bits: int) -> AbstractContextManager[object]:
+    """Flint's global precision for a while.
+
+    Raises:
+        ValueError: bits is not a precision.
+    """
     if bits < 2:
         raise ValueError(f"bits: wanted a precision of at least 2 bits, got {bits}; 128 is a good start")
-    o, final = _zeros(inputs.B * inputs.T, inputs.HV, inputs.V), _zeros(*inputs.state.shape)
-    with ctx.workprec(bits):
-        for n, (start, length) in enumerate(zip(inputs.starts, inputs.lengths, strict=True)):
-            for j in range(inputs.HV):
-                blocks, state = form(_head(inputs, slice(start, start + length), j), matrix(exact(inputs.state[n, j])))
-                first = start
-                for block in blocks:
-                    _write(o, (slice(first, first + block.nrows()), j), block)
-                    first += block.nrows()
-                _write(final, (n, j), state)
-    return Answer(_reshape(o, inputs.v.shape), final, f"balls, {method}, {bits} bits")
+    return ctx.workprec(bits)
+
+
+def each_head(inputs: Inputs) -> Iterator[tuple[int, int, slice, Head]]:
+    """Every sequence, value head, rows in the [B * T] token axis, and tokens."""
+    for n, (start, length) in enumerate(zip(inputs.starts, inputs.lengths, strict=True)):
+        for j in range(inputs.HV):
+            rows = slice(start, start + length)
+            yield n, j, rows, _head(inputs, rows, j)
 
 
 def _head(inputs: Inputs, tokens: slice, j: int) -> Head:
@@ -71,16 +90,18 @@ def _head(inputs: Inputs, tokens: slice, j: int) -> Head:
     return Head(q, k, v, g, beta, arb(inputs.factor))
 
 
-def _zeros(*shape: int) -> Enclosure:
+def zeros(*shape: int) -> Enclosure:
+    """Nothing but proven zeros."""
     high, low, radius = torch.zeros(3, *shape, dtype=torch.float64)
     return Enclosure(high, low, radius, torch.ones(shape, dtype=torch.bool))
 
 
-def _reshape(x: Enclosure, shape: torch.Size) -> Enclosure:
+def reshape(x: Enclosure, shape: torch.Size) -> Enclosure:
     return Enclosure(x.high.reshape(shape), x.low.reshape(shape), x.radius.reshape(shape), x.zero.reshape(shape))
 
 
-def _write(into: Enclosure, where: tuple[slice | int, int], block: arb_mat) -> None:
+def write(into: Enclosure, where: tuple[slice | int, int], block: arb_mat) -> None:
+    """Put the balls of a matrix, [rows, width] or [K, V], at one place of an enclosure."""
     part = enclose(block)
     into.high[where], into.low[where] = part.high, part.low
     into.radius[where], into.zero[where] = part.radius, part.zero

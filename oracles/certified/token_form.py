@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from flint import arb_mat, ctx
+from flint import arb, arb_mat, ctx
 
 from oracles.certified.balls import EXACT_SUM_BITS, ONE, ZERO, Row, matrix, scale_rows
 from oracles.certified.heads import Head, over_heads
@@ -34,31 +34,32 @@ def _form(head: Head, state: arb_mat) -> tuple[list[arb_mat], arb_mat]:
     z, total = state, [ZERO] * state.nrows()
     outputs: list[arb_mat] = []
     for t, gates in enumerate(head.g):
-        total = _accumulate(total, gates)
-        o, z = step(head.rows(slice(t, t + 1)), [s.exp() for s in total], _reset(z, gates))
+        total = accumulate(total, gates)
+        o, _, z = step(head.rows(slice(t, t + 1)), [s.exp() for s in total], reset(z, gates))
         outputs.append(o)
     return outputs, matrix(scale_rows([s.exp() for s in total], z.tolist()))
 
 
-def step(token: Head, decay: Row, Z: arb_mat) -> tuple[arb_mat, arb_mat]:
-    """One token: o [1, V] and the next Z. Math: as in `recurrence`, decay = exp G."""
+def step(token: Head, decay: Row, Z: arb_mat) -> tuple[arb_mat, arb_mat, arb_mat]:
+    """One token: o [1, V], v - p [1, V] and the next Z. Math: as in `recurrence`, decay = exp G."""
     q, k = token.q[0], token.k[0]
     K, V = Z.nrows(), Z.ncols()
     reads = arb_mat(2, K, [x * e for row in (k, q) for x, e in zip(row, decay, strict=True)]) * Z
     p, r = reads.tolist()
-    u = arb_mat(1, V, [token.beta[0] * (x - y) for x, y in zip(token.v[0], p, strict=True)])
+    residual = arb_mat(1, V, [x - y for x, y in zip(token.v[0], p, strict=True)])
+    u = residual * token.beta[0]
     write = arb_mat(K, 1, [x * (ONE / e) for x, e in zip(k, decay, strict=True)])
     qk = (arb_mat(1, K, q) * arb_mat(K, 1, k))[0, 0]
-    return (arb_mat(1, V, r) + u * qk) * token.scale, Z + write * u
+    return (arb_mat(1, V, r) + u * qk) * token.scale, residual, Z + write * u
 
 
-def _reset(Z: arb_mat, gates: list[float]) -> arb_mat:
+def reset(Z: arb_mat, gates: list[float | arb]) -> arb_mat:
     if -math.inf not in gates:
         return Z
     return matrix([[ZERO] * len(row) if g == -math.inf else row for g, row in zip(gates, Z.tolist(), strict=True)])
 
 
-def _accumulate(total: Row, gates: list[float]) -> Row:
+def accumulate(total: Row, gates: list[float | arb]) -> Row:
     # Exact, so that a gate of -1e38 costs the gates after it nothing.
     with ctx.workprec(EXACT_SUM_BITS):
         return [ZERO if g == -math.inf else s + g for s, g in zip(total, gates, strict=True)]

@@ -156,7 +156,7 @@ def test_a_wrong_stage_makes_the_forms_disagree(stage: str, fault: Any, call: Ca
 def test_a_wrong_token_step_makes_the_forms_disagree(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = call(T=14, gate="one-token resets")
     truth = certified.chunk(inputs, bits=160)
-    monkeypatch.setattr(token_form, "_reset", _keep_the_state)
+    monkeypatch.setattr(token_form, "reset", _keep_the_state)
     assert not overlap(certified.recurrence(inputs, bits=160), truth)
 
 

@@ -1,0 +1,150 @@
+"""The adjoint of the token recurrence in ball arithmetic: every element of every gradient with its radius."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from flint import arb_mat
+
+from oracles.certified.balls import ONE, ZERO, Row, Rows, exact, matrix, scale_rows
+from oracles.certified.heads import Head, each_head, precision, reshape, write, zeros
+from oracles.certified.token_form import accumulate, reset, step
+from oracles.gradients import Cotangents, GradientAnswer, Gradients
+from oracles.inputs import Inputs
+
+# Tokens between two kept states: the states inside a block are computed a second time.
+BLOCK = 16
+
+
+def adjoint(inputs: Inputs, cotangents: Cotangents, *, bits: int) -> GradientAnswer:
+    """Gradients of the token recurrence with proven radii, one sequence and value head after the other.
+
+    Math: section 5, with the states held as in the token form, S = Diag(exp G) Z, and their gradients as P = Diag(exp -G) Y. A
+    token then costs rank-one updates:
+        Y <- Y + scale (q exp G) do^T;  p = Y^T (k exp -G);  Y <- Y - beta (k exp G) p^T
+        dq = scale exp(G) (Z do);  dk = exp(-G) (Y u) - beta exp(G) (Z~ p), Y before its second update;  dg = rowsum(Y * Z~) after it
+
+    Args:
+        inputs: the call; every number enters exactly.
+        cotangents: of o and S_T; every number enters exactly.
+        bits: precision of the midpoints.
+    Returns:
+        GradientAnswer with the radius of every element.
+    Raises:
+        InputError: the cotangents do not fit the inputs.
+        ValueError: bits is out of range.
+    """
+    do, dS = cotangents.of(inputs)
+    tokens, group = inputs.B * inputs.T, inputs.HV // inputs.H
+    dq, dk = (zeros(tokens, inputs.H, inputs.K) for _ in range(2))
+    dv, dg, dbeta = zeros(tokens, inputs.HV, inputs.V), zeros(tokens, inputs.HV, inputs.K), zeros(tokens, inputs.HV, 1)
+    d_initial_state = zeros(*inputs.state.shape)
+    terms = torch.zeros(tokens, inputs.HV, inputs.K, dtype=torch.float64)
+    shared: tuple[arb_mat, arb_mat] | None = None
+    with precision(bits):
+        for n, j, rows, head in each_head(inputs):
+            sweep = Sweep(head, matrix(exact(inputs.state[n, j])))
+            write(d_initial_state, (n, j), sweep.back(exact(do.flatten(0, 1)[rows, j]), matrix(exact(dS[n, j]))))
+            if not sweep.dv:
+                continue
+            for into, found in ((dv, sweep.dv), (dg, sweep.dg), (dbeta, sweep.dbeta)):
+                write(into, (rows, j), matrix(found[::-1]))
+            terms[rows, j] = torch.tensor(sweep.terms[::-1], dtype=torch.float64)
+            own = matrix(sweep.dq[::-1]), matrix(sweep.dk[::-1])
+            shared = own if shared is None or j % group == 0 else (shared[0] + own[0], shared[1] + own[1])
+            if (j + 1) % group == 0:
+                write(dq, (rows, j // group), shared[0])
+                write(dk, (rows, j // group), shared[1])
+    shapes = (inputs.q.shape, inputs.k.shape, inputs.v.shape, inputs.g.shape, inputs.beta.shape, inputs.state.shape)
+    found = (reshape(x, shape) for x, shape in zip((dq, dk, dv, dg, dbeta, d_initial_state), shapes, strict=True))
+    return GradientAnswer(Gradients(*found), terms.reshape(inputs.g.shape), f"balls, adjoint of the token form, {bits} bits")
+
+
+@dataclass
+class Sweep:
+    """One head, walked there and back; what comes out lists the last token first."""
+
+    head: Head
+    start: arb_mat
+    dq: Rows = field(default_factory=list)
+    dk: Rows = field(default_factory=list)
+    dv: Rows = field(default_factory=list)
+    dg: Rows = field(default_factory=list)
+    dbeta: Rows = field(default_factory=list)
+    terms: list[list[float]] = field(default_factory=list)
+
+    def back(self, do: Rows, dS: arb_mat) -> arb_mat:
+        """The gradient of the initial state."""
+        sums, kept = self._there()
+        y = matrix(scale_rows([s.exp() for s in sums[-1]], dS.tolist())) if sums else dS
+        for first in reversed(range(0, len(sums), BLOCK)):
+            inside = self._states(kept.pop(), sums[first : first + BLOCK], first)
+            for t in reversed(range(first, first + len(inside))):
+                y = self._retreat(y, t, [s.exp() for s in sums[t]], inside[t - first], do[t])
+        return y
+
+    def _there(self) -> tuple[Rows, list[arb_mat]]:
+        """The summed gates of every token, and the state before every block."""
+        total, sums = [ZERO] * self.start.nrows(), list[Row]()
+        for gates in self.head.g:
+            total = accumulate(total, gates)
+            sums.append(total)
+        kept, z = list[arb_mat](), self.start
+        for first in range(0, len(sums), BLOCK):
+            kept.append(z)
+            z = self._states(z, sums[first : first + BLOCK], first)[-1].after
+        return sums, kept
+
+    def _states(self, z: arb_mat, sums: Rows, first: int) -> list[Passed]:
+        passed: list[Passed] = []
+        for t, total in enumerate(sums, start=first):
+            decayed = reset(z, self.head.g[t])
+            _, residual, z = step(self.head.rows(slice(t, t + 1)), [s.exp() for s in total], decayed)
+            passed.append(Passed(decayed, residual, z))
+        return passed
+
+    def _retreat(self, y: arb_mat, t: int, decay: Row, token: Passed, do: Row) -> arb_mat:
+        """Y of the token before."""
+        (q,), (k,), (beta,) = self.head.q[t : t + 1], self.head.k[t : t + 1], self.head.beta[t : t + 1]
+        inverse = [ONE / e for e in decay]
+        y = y + _column(_times(q, decay)) * (_line(do) * self.head.scale)
+        p = _line(_times(k, inverse)) * y
+        dq = _times(decay, (token.after * _column(do) * self.head.scale).entries())
+        written = _times(inverse, (y * token.residual.transpose() * beta).entries())
+        read = _times(decay, (token.decayed * p.transpose() * beta).entries())
+        y = y - _column(_times(k, decay)) * (p * beta)
+        products = [_times(a, b) for a, b in zip(y.tolist(), token.decayed.tolist(), strict=True)]
+        self.dq.append(dq)
+        self.dk.append([a - b for a, b in zip(written, read, strict=True)])
+        self.dv.append((p * beta).entries())
+        self.dbeta.append([(p * token.residual.transpose())[0, 0]])
+        self.dg.append([sum(row, ZERO) for row in products])
+        met = zip(products, _times(q, dq), _times(k, written), _times(k, read), strict=True)
+        self.terms.append([_size([*row, *others]) for row, *others in met])
+        return reset(y, self.head.g[t])
+
+
+@dataclass(frozen=True)
+class Passed:
+    """The states before and after one token's update, both without the decay since the sequence began, and v - S~^T k [1, V]."""
+
+    decayed: arb_mat
+    residual: arb_mat
+    after: arb_mat
+
+
+def _times(a: Row, b: Row) -> Row:
+    return [x * y for x, y in zip(a, b, strict=True)]
+
+
+def _line(row: Row) -> arb_mat:
+    return arb_mat(1, len(row), row)
+
+
+def _column(row: Row) -> arb_mat:
+    return arb_mat(len(row), 1, row)
+
+
+def _size(terms: Row) -> float:
+    return float(sum((abs(x) for x in terms), ZERO))
