@@ -11,20 +11,24 @@ from contextlib import suppress
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import flint
 import numpy as np
 import torch
 from torch import Tensor
 
-from oracles.enclosure import Answer, Enclosure
+from oracles.enclosure import OUTPUTS, Answer, Enclosure
+from oracles.gradients import GRADIENTS, GradientAnswer, Gradients
 from oracles.inputs import Inputs
 
 SUFFIX = ".answer"
 LIMIT_BYTES = 2 * 2**30
 PARTS = ("high", "low", "radius", "zero")
 DIGEST_BYTES = hashlib.sha256().digest_size
+
+Kept = Answer | GradientAnswer
+K = TypeVar("K", Answer, GradientAnswer)
 
 
 class AnswerCache:
@@ -43,7 +47,7 @@ class AnswerCache:
         self.limit = limit
         self._unchecked = limit  # bytes written since the folder was last measured
 
-    def get(self, key: str) -> Answer | None:
+    def get(self, key: str) -> Kept | None:
         """The answer put under `key`; None where there is none, or the file is damaged."""
         path = self._path(key)
         try:
@@ -57,7 +61,7 @@ class AnswerCache:
             os.utime(path)
         return _unpack(payload)
 
-    def put(self, key: str, answer: Answer) -> None:
+    def put(self, key: str, answer: Kept) -> None:
         """Keep the answer; one already there is replaced."""
         payload = _pack(answer)
         with suppress(OSError):
@@ -99,24 +103,26 @@ class AnswerCache:
 
 def cached(
     inputs: Inputs,
-    compute: Callable[[], Answer],
+    compute: Callable[[], K],
     *,
     options: Mapping[str, object],
-    accept: Callable[[Answer], bool] = lambda _: True,
+    others: tuple[Tensor | None, ...] = (),
+    accept: Callable[[K], bool] = lambda _: True,
     cache: AnswerCache | None = None,
-) -> Answer:
+) -> K:
     """The kept answer where there is one and `accept` takes it, otherwise the computed one, which is then kept.
 
     Args:
         inputs: the call.
         compute: gives the answer.
-        options: everything besides `inputs` and the source that decides the answer; JSON values.
+        options: everything besides tensors and the source that decides the answer, its kind too; JSON values.
+        others: tensors besides those of `inputs` that decide the answer.
         accept: whether the radii of a kept answer are small enough now; it may have been kept for a looser purpose.
         cache: the folder; by default $KDAVERIFY_CACHE, else the user's cache folder.
     """
     cache = cache if cache is not None else AnswerCache(default_folder())
-    key = answer_key(inputs, options)
-    kept = cache.get(key)
+    key = answer_key(inputs, options, others)
+    kept = cast("K | None", cache.get(key))
     if kept is not None and accept(kept):
         return kept
     answer = compute()
@@ -131,11 +137,11 @@ def default_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "kdaverify"
 
 
-def answer_key(inputs: Inputs, options: Mapping[str, object]) -> str:
+def answer_key(inputs: Inputs, options: Mapping[str, object], others: tuple[Tensor | None, ...] = ()) -> str:
     """A digest of every tensor, the scale, the options and the source of the oracles."""
     digest = hashlib.sha256(source_digest().encode())
     digest.update(json.dumps([float(inputs.factor).hex(), dict(options)], sort_keys=True).encode())
-    tensors = (inputs.q, inputs.k, inputs.v, inputs.g, inputs.beta, inputs.initial_state, inputs.cu_seqlens)
+    tensors = (inputs.q, inputs.k, inputs.v, inputs.g, inputs.beta, inputs.initial_state, inputs.cu_seqlens, *others)
     for tensor in tensors:
         digest.update(b"absent" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}".encode())
         if tensor is not None:
@@ -159,9 +165,11 @@ def _digest(key: str, payload: bytes) -> bytes:
     return hashlib.sha256(key.encode() + payload).digest()
 
 
-def _pack(answer: Answer) -> bytes:
+def _pack(answer: Kept) -> bytes:
     arrays: dict[str, Any] = {"method": np.array(answer.method)}
-    for name, enclosure in (("o", answer.o), ("final_state", answer.final_state)):
+    if isinstance(answer, GradientAnswer):
+        arrays["dg_terms"] = answer.dg_terms.numpy()
+    for name, enclosure in answer.named().items():
         for part in PARTS:
             tensor: Tensor = getattr(enclosure, part)
             arrays[f"{name}.{part}"] = tensor.numpy()
@@ -170,7 +178,13 @@ def _pack(answer: Answer) -> bytes:
     return file.getvalue()
 
 
-def _unpack(payload: bytes) -> Answer:
+def _unpack(payload: bytes) -> Kept:
     with np.load(BytesIO(payload), allow_pickle=False) as arrays:
-        o, final = (Enclosure(*(torch.as_tensor(arrays[f"{name}.{part}"]) for part in PARTS)) for name in ("o", "final_state"))
-        return Answer(o, final, str(arrays["method"]))
+        gradients, method = "dg_terms" in arrays, str(arrays["method"])
+        enclosures = {
+            name: Enclosure(*(torch.as_tensor(arrays[f"{name}.{part}"]) for part in PARTS))
+            for name in (GRADIENTS if gradients else OUTPUTS)
+        }
+        if gradients:
+            return GradientAnswer(Gradients(**enclosures), torch.as_tensor(arrays["dg_terms"]), method)
+        return Answer(**enclosures, method=method)

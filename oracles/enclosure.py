@@ -51,3 +51,7 @@ class Answer:
     o: Enclosure
     final_state: Enclosure
     method: str
+
+    def named(self) -> dict[str, Enclosure]:
+        """By name, in the order of OUTPUTS."""
+        return {name: getattr(self, name) for name in OUTPUTS}

@@ -1,9 +1,11 @@
-"""KDA in ball arithmetic: every number carries a proven radius. Two independent forms, and the precision that a caller needs."""
+"""KDA in ball arithmetic: every number carries a proven radius. Two independent forms, of outputs and of gradients alike."""
 
 from __future__ import annotations
 
-from oracles.certified.certify import UncertifiedError, certify
+from oracles.certified.adjoint import adjoint
+from oracles.certified.certify import UncertifiedError, certify, certify_gradients
 from oracles.certified.chunk_form import chunk
+from oracles.certified.directional import directional, slope
 from oracles.certified.token_form import recurrence
 
-__all__ = ["UncertifiedError", "certify", "chunk", "recurrence"]
+__all__ = ["UncertifiedError", "adjoint", "certify", "certify_gradients", "chunk", "directional", "recurrence", "slope"]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 
 from oracles.cache import AnswerCache, cached
+from oracles.certified.adjoint import adjoint
 from oracles.certified.chunk_form import chunk
 from oracles.certified.token_form import recurrence
 from oracles.enclosure import Answer
+from oracles.gradients import Cotangents, GradientAnswer
 from oracles.inputs import Inputs
 
+A = TypeVar("A", Answer, GradientAnswer)
 Form = Literal["chunk", "recurrence"]
 
 FORMS: dict[Form, Callable[[Inputs, int], Answer]] = {
@@ -21,6 +24,7 @@ FORMS: dict[Form, Callable[[Inputs, int], Answer]] = {
 }
 # Radius lost to dependency at slow gates, in bits a token; 80 = 64 to keep and 16 to spare.
 BITS_PER_TOKEN: dict[Form, float] = {"chunk": 0.13, "recurrence": 0.35}
+ADJOINT_BITS_PER_TOKEN = 0.5
 FIRST_BITS = 80
 # Unnormalised keys (beta |k|^2 > 2) may need far more than the rule; a precision past this is not doubled again.
 CEILING_BITS = 4096
@@ -55,37 +59,80 @@ def certify(
     """
     if form not in FORMS:
         raise ValueError(f"form: wanted one of {', '.join(FORMS)}, got {form!r}")
+
+    def compute() -> Answer:
+        first = _first_bits(inputs, BITS_PER_TOKEN[form], extra_bits)
+        return _raise_precision(lambda bits: FORMS[form](inputs, bits), accept, first, _subject(f"{form} form", inputs))
+
+    return compute() if cache is None else cached(inputs, compute, options={"form": form}, accept=accept, cache=cache)
+
+
+def certify_gradients(
+    inputs: Inputs,
+    cotangents: Cotangents,
+    *,
+    accept: Callable[[GradientAnswer], bool],
+    extra_bits: int = 0,
+    cache: AnswerCache | None = None,
+) -> GradientAnswer:
+    """The exact gradients, by the adjoint, at a precision raised until `accept` takes the answer.
+
+    Math: section 5; first 80 + 0.5 T bits, T the longest sequence, then doubled.
+
+    Args:
+        inputs, extra_bits, cache: as of `certify`.
+        cotangents: of o and S_T; every number enters exactly.
+        accept: True where the radii are small enough for the caller's purpose.
+    Returns:
+        The first answer accepted.
+    Raises:
+        InputError: the cotangents do not fit the inputs.
+        UncertifiedError: the ceiling was reached, or more bits no longer help.
+    """
+
+    def compute() -> GradientAnswer:
+        first = _first_bits(inputs, ADJOINT_BITS_PER_TOKEN, extra_bits)
+        return _raise_precision(lambda bits: adjoint(inputs, cotangents, bits=bits), accept, first, _subject("adjoint", inputs))
+
     if cache is None:
-        return _raise_precision(inputs, accept, form, extra_bits)
-    return cached(inputs, lambda: _raise_precision(inputs, accept, form, extra_bits), options={"form": form}, accept=accept, cache=cache)
+        return compute()
+    others = (cotangents.do, cotangents.d_final_state)
+    return cached(inputs, compute, options={"form": "adjoint"}, others=others, accept=accept, cache=cache)
 
 
-def _raise_precision(inputs: Inputs, accept: Callable[[Answer], bool], form: Form, extra_bits: int) -> Answer:
-    bits = FIRST_BITS + extra_bits + round(BITS_PER_TOKEN[form] * max(inputs.lengths, default=0))
+def _first_bits(inputs: Inputs, per_token: float, extra: int) -> int:
+    return FIRST_BITS + extra + round(per_token * max(inputs.lengths, default=0))
+
+
+def _subject(form: str, inputs: Inputs) -> str:
+    return f"{form}, q {list(inputs.q.shape)}, v {list(inputs.v.shape)}"
+
+
+def _raise_precision(compute: Callable[[int], A], accept: Callable[[A], bool], bits: int, subject: str) -> A:
     ceiling = max(CEILING_BITS, bits)
-    answer, settled = FORMS[form](inputs, bits), False
+    answer, settled = compute(bits), False
     while not accept(answer):
         if settled or bits > ceiling:
-            raise UncertifiedError(_refusal(inputs, form, answer, settled=settled))
+            raise UncertifiedError(_refusal(subject, answer, settled=settled))
         bits *= 2
-        previous, answer = answer, FORMS[form](inputs, bits)
+        previous, answer = answer, compute(bits)
         settled = _settled(previous, answer)
     return answer
 
 
-def _refusal(inputs: Inputs, form: Form, answer: Answer, *, settled: bool) -> str:
+def _refusal(subject: str, answer: Answer | GradientAnswer, *, settled: bool) -> str:
     reason = "more bits no longer narrow it, it is what two float64 leave out" if settled else "the most bits tried"
     return (
-        f"{form} form, q {list(inputs.q.shape)}, v {list(inputs.v.shape)}: wanted radii that `accept` takes, got at best "
+        f"{subject}: wanted radii that `accept` takes, got at best "
         f"{_widest(answer)} ({answer.method}; {reason}); accept a wider radius, shorten the sequences, or keep beta |k|^2 below 2"
     )
 
 
-def _settled(before: Answer, after: Answer) -> bool:
-    pairs = ((before.o.radius, after.o.radius), (before.final_state.radius, after.final_state.radius))
-    return all(torch.equal(a, b) and bool(b.isfinite().all()) for a, b in pairs)
+def _settled(before: Answer | GradientAnswer, after: Answer | GradientAnswer) -> bool:
+    pairs = zip(before.named().values(), after.named().values(), strict=True)
+    return all(torch.equal(a.radius, b.radius) and bool(b.radius.isfinite().all()) for a, b in pairs)
 
 
-def _widest(answer: Answer) -> str:
-    parts = (("o", answer.o.radius), ("final_state", answer.final_state.radius))
+def _widest(answer: Answer | GradientAnswer) -> str:
+    parts = ((name, enclosure.radius) for name, enclosure in answer.named().items())
     return " and ".join(f"radius {radius.max():.3g} on {name}" for name, radius in parts if radius.numel())

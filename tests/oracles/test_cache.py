@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from oracles import cache as module
 from oracles import certified
-from oracles.cache import SUFFIX, AnswerCache, answer_key, cached, default_folder
+from oracles.cache import SUFFIX, AnswerCache, Kept, answer_key, cached, default_folder
 from oracles.enclosure import Answer
+from oracles.gradients import Cotangents, GradientAnswer
 from oracles.inputs import Inputs
 
 Call = Callable[..., Inputs]
@@ -27,11 +29,16 @@ def answer(call: Call) -> Answer:
     return certified.chunk(call(T=5, gate="mixture per token", offsets=[0, 2, 4]), bits=128)
 
 
-def same(a: Answer, b: Answer | None) -> bool:
+def same(a: Kept, b: Kept | None) -> bool:
     if b is None or a.method != b.method:
         return False
-    pairs = zip((*vars(a.o).values(), *vars(a.final_state).values()), (*vars(b.o).values(), *vars(b.final_state).values()), strict=True)
+    pairs = zip(tensors(a), tensors(b), strict=True)
     return all(torch.equal(x, y) and x.dtype == y.dtype for x, y in pairs)
+
+
+def tensors(answer: Kept) -> list[Tensor]:
+    parts = [tensor for enclosure in answer.named().values() for tensor in vars(enclosure).values()]
+    return [*parts, answer.dg_terms] if isinstance(answer, GradientAnswer) else parts
 
 
 def counted(compute: Callable[[], Answer]) -> tuple[Callable[[], Answer], list[int]]:
@@ -50,6 +57,15 @@ def test_an_answer_comes_back_bit_for_bit(answer: Answer, tmp_path: Path) -> Non
     AnswerCache(folder).put(KEY, answer)
     assert same(answer, AnswerCache(folder).get(KEY))
     assert [path.name for path in folder.iterdir()] == [KEY + SUFFIX]
+
+
+def test_gradients_come_back_bit_for_bit_and_for_their_own_cotangents_only(call: Call, tmp_path: Path) -> None:
+    inputs, cache = call(T=4, offsets=[0, 2, 4]), AnswerCache(tmp_path)
+    do = torch.ones_like(inputs.v)
+    found = [certified.certify_gradients(inputs, Cotangents(x), accept=lambda _: True, cache=cache) for x in (do, do, 2 * do)]
+    assert same(found[0], found[1])
+    assert torch.equal(2 * found[0].gradients.dv.high, found[2].gradients.dv.high)
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_second_call_computes_nothing_and_a_changed_one_does(call: Call, tmp_path: Path) -> None:
