@@ -111,6 +111,12 @@ def over_key_heads(inputs: Inputs, per_value_head: Tensor) -> Tensor:
     return per_value_head.unflatten(2, (inputs.H, inputs.HV // inputs.H)).sum(3)
 
 
+def scales(gradients: Gradients[Tensor], dg_terms: Tensor) -> dict[str, float]:
+    """What a difference of each gradient is relative to: its largest element; for dg, which cancels, the largest of its terms."""
+    sizes = {**gradients.named(), "dg": dg_terms}
+    return {name: float(x.abs().max()) if x.numel() else 0.0 for name, x in sizes.items()}
+
+
 def largest_ahead(inputs: Inputs, terms: Tensor, chunk_size: int) -> Tensor:
     """The largest of `terms` [B, T, HV, K] from each token to the end of its chunk: the scale at which suffix sums round."""
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from oracles.gradients import Cotangents, Gradients, scales
 from oracles.inputs import Inputs
 
 CONSTANTS = {"zero": 0.0, "slow": -1e-3, "bound": -5.0, "deep": -100.0, "underflow": -1e4, "all reset": -inf}
@@ -19,6 +20,14 @@ GATES = (*CONSTANTS, "log-sigmoid", "mixture per channel", "mixture per token", 
 KEYS = ("random", "identical", "coherent", "zero", "one-hot")
 BETAS = ("random", "zero", "one", "two")
 STATES = ("absent", "random", "large")
+# Which outputs have a cotangent, and its size.
+COTANGENTS = {
+    "of o": ("o", 1.0),
+    "of S_T": ("final_state", 1.0),
+    "of both": ("both", 1.0),
+    "scaled by 2^-25": ("both", 2.0**-25),
+    "scaled by 2^20": ("both", 2.0**20),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -109,3 +118,30 @@ def build(
 def call() -> Callable[..., Inputs]:
     """`build`, for test modules of any import mode."""
     return build
+
+
+def weigh(inputs: Inputs, kind: str = "of both", *, seed: int = 1) -> Cotangents:
+    """Cotangents of the outputs of a call, one of COTANGENTS."""
+    which, size = COTANGENTS[kind]
+    rng = torch.Generator().manual_seed(seed)
+    do, dS = (torch.randn(shape, generator=rng, dtype=torch.float64) * size for shape in (inputs.v.shape, inputs.state.shape))
+    return Cotangents(None if which == "final_state" else do, None if which == "o" else dS)
+
+
+@pytest.fixture
+def cotangents() -> Callable[..., Cotangents]:
+    """`weigh`, for test modules of any import mode."""
+    return weigh
+
+
+def differ(found: Gradients[Tensor], wanted: Gradients[Tensor], dg_terms: Tensor) -> dict[str, float]:
+    """Largest difference of each gradient relative to `scales`; 0 where both are 0."""
+    sizes = scales(wanted, dg_terms)
+    gaps = {name: float((x - wanted.named()[name]).abs().max()) if x.numel() else 0.0 for name, x in found.named().items()}
+    return {name: gap / sizes[name] if gap else 0.0 for name, gap in gaps.items()}
+
+
+@pytest.fixture
+def differences() -> Callable[..., dict[str, float]]:
+    """`differ`, for test modules of any import mode."""
+    return differ
