@@ -1,0 +1,44 @@
+"""Sums and products of float64 with what rounding left out, for the few places where an argument is needed to more than 53 bits."""
+
+from __future__ import annotations
+
+import torch
+from flint import arb, ctx
+from torch import Tensor
+
+# A value and what it leaves out, below half a unit of it.
+Pair = tuple[Tensor, Tensor]
+
+# Dekker's: splits 53 bits into 26 and 27.
+SPLITTER = 2.0**27 + 1
+
+
+def two_sum(a: Tensor, b: Tensor) -> Pair:
+    """a + b, exactly. Source: Knuth, The Art of Computer Programming, volume 2, 4.2.2."""
+    total = a + b
+    shifted = total - a
+    return total, (a - (total - shifted)) + (b - shifted)
+
+
+def two_product(a: Tensor, b: Tensor) -> Pair:
+    """a b, exactly, where neither overflows past 2^996 nor the product falls below 2^-969. Source: Dekker, 1971."""
+    product = a * b
+    (a_high, a_low), (b_high, b_low) = _split(a), _split(b)
+    return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+
+
+def exp(x: Tensor) -> Pair:
+    """exp x to 100 bits, one element at a time: for parameters, not for activations."""
+    with ctx.workprec(128):
+        exact = [arb(value).exp() for value in x.detach().double().flatten().tolist()]
+        high = [float(value) for value in exact]
+        low = [float(value - rounded) for value, rounded in zip(exact, high, strict=True)]
+    of_shape = (torch.tensor(part, dtype=torch.float64, device=x.device).view(x.shape) for part in (high, low))
+    rounded, rest = of_shape
+    return rounded, rest
+
+
+def _split(x: Tensor) -> Pair:
+    shifted = SPLITTER * x
+    high = shifted - (shifted - x)
+    return high, x - high
