@@ -41,13 +41,13 @@ LEFT_OUT = "left out"
 Row = tuple[str, str, float, str]  # kernel, dtype, worst ratio, problem
 
 
-def drawn(count: int, dtype: str, number: int) -> list[Problem]:
+def drawn(count: int, dtype: str, number: int, max_cost: float | None = None) -> list[Problem]:
     """`count` problems of a dtype, as the suites draw them."""
     found: list[Problem] = []
 
     @seed(number)
     @settings(settings_for("smoke"), max_examples=count)
-    @given(problems(dtype=dtype, max_cost=cost_of("smoke")))
+    @given(problems(dtype=dtype, max_cost=cost_of("smoke") if max_cost is None else max_cost))
     def take(problem: Problem) -> None:
         found.append(problem)
 

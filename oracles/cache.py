@@ -19,11 +19,12 @@ import torch
 from torch import Tensor
 
 from oracles.enclosure import OUTPUTS, Answer, Enclosure
-from oracles.gradients import GRADIENTS, GradientAnswer, Gradients
+from oracles.gradients import GRADIENTS, GradientAnswer, Gradients, Terms
 from oracles.inputs import Inputs
 
 SUFFIX = ".answer"
 LIMIT_BYTES = 2 * 2**30
+TERMS = "terms of "
 PARTS = ("high", "low", "radius", "zero")
 DIGEST_BYTES = hashlib.sha256().digest_size
 
@@ -168,7 +169,7 @@ def _digest(key: str, payload: bytes) -> bytes:
 def _pack(answer: Kept) -> bytes:
     arrays: dict[str, Any] = {"method": np.array(answer.method)}
     if isinstance(answer, GradientAnswer):
-        arrays["dg_terms"] = answer.dg_terms.numpy()
+        arrays.update((TERMS + name, tensor.numpy()) for name, tensor in vars(answer.terms).items())
     for name, enclosure in answer.named().items():
         for part in PARTS:
             tensor: Tensor = getattr(enclosure, part)
@@ -180,11 +181,10 @@ def _pack(answer: Kept) -> bytes:
 
 def _unpack(payload: bytes) -> Kept:
     with np.load(BytesIO(payload), allow_pickle=False) as arrays:
-        gradients, method = "dg_terms" in arrays, str(arrays["method"])
+        method, terms = str(arrays["method"]), {x.removeprefix(TERMS): torch.as_tensor(arrays[x]) for x in arrays if x.startswith(TERMS)}
         enclosures = {
-            name: Enclosure(*(torch.as_tensor(arrays[f"{name}.{part}"]) for part in PARTS))
-            for name in (GRADIENTS if gradients else OUTPUTS)
+            name: Enclosure(*(torch.as_tensor(arrays[f"{name}.{part}"]) for part in PARTS)) for name in (GRADIENTS if terms else OUTPUTS)
         }
-        if gradients:
-            return GradientAnswer(Gradients(**enclosures), torch.as_tensor(arrays["dg_terms"]), method)
+        if terms:
+            return GradientAnswer(Gradients(**enclosures), Terms(**terms), method)
         return Answer(**enclosures, method=method)

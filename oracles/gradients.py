@@ -80,19 +80,32 @@ class Gradients(Generic[X]):
 
 
 @dataclass(frozen=True)
+class Terms:
+    """How large the terms are that meet in a gradient, however small it is itself: what a legal rounding is relative to. float64.
+
+    Args:
+        dg: [B, T, HV, K], rowsum |P~ * S~| + |q dq| + |k (P u)| + |beta k (S~ p)| of a token. A kernel that sums dg over suffixes
+            of a chunk rounds at the scale of the largest such sum from there to the chunk's end: see `largest_ahead`.
+        d_initial_state: [N, HV, K, V], the largest |P| + |beta k p^T| of any token, decayed from there to the start. Where tokens
+            erase the state the two cancel, and a chunk form that adds them at the chunk's start rounds at that scale.
+    """
+
+    dg: Tensor
+    d_initial_state: Tensor
+
+
+@dataclass(frozen=True)
 class GradientAnswer:
     """The exact gradients of one call of KDA, enclosed.
 
     Args:
         gradients: their enclosures; rows past the last offset of a pack are zero and proven so.
-        dg_terms: [B, T, HV, K], float64, the size of the terms that meet in dg at a token:
-            rowsum |P~ * S~| + |q dq| + |k (P u)| + |beta k (S~ p)|. A kernel that sums dg over suffixes of a chunk rounds
-            at the scale of the largest such sum from there to the chunk's end, however small dg itself: see `largest_ahead`.
+        terms: the sizes of the terms that meet in them, in float64, not certified.
         method: how they were computed, for the record.
     """
 
     gradients: Gradients[Enclosure]
-    dg_terms: Tensor
+    terms: Terms
     method: str
 
     def named(self) -> dict[str, Enclosure]:
@@ -111,9 +124,9 @@ def over_key_heads(inputs: Inputs, per_value_head: Tensor) -> Tensor:
     return per_value_head.unflatten(2, (inputs.H, inputs.HV // inputs.H)).sum(3)
 
 
-def scales(gradients: Gradients[Tensor], dg_terms: Tensor) -> dict[str, float]:
-    """What a difference of each gradient is relative to: its largest element; for dg, which cancels, the largest of its terms."""
-    sizes = {**gradients.named(), "dg": dg_terms}
+def scales(gradients: Gradients[Tensor], terms: Terms) -> dict[str, float]:
+    """What a difference of each gradient is relative to: its largest element; where terms cancel, the largest of them."""
+    sizes = {**gradients.named(), **vars(terms)}
     return {name: float(x.abs().max()) if x.numel() else 0.0 for name, x in sizes.items()}
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch
 from flint import arb_mat
 
+from oracles.adjoint import adjoint_with_terms
 from oracles.certified.balls import ONE, ZERO, Row, Rows, exact, matrix, scale_rows
 from oracles.certified.heads import Head, each_head, precision, reshape, write, zeros
 from oracles.certified.token_form import accumulate, reset, step
@@ -40,7 +40,6 @@ def adjoint(inputs: Inputs, cotangents: Cotangents, *, bits: int) -> GradientAns
     dq, dk = (zeros(tokens, inputs.H, inputs.K) for _ in range(2))
     dv, dg, dbeta = zeros(tokens, inputs.HV, inputs.V), zeros(tokens, inputs.HV, inputs.K), zeros(tokens, inputs.HV, 1)
     d_initial_state = zeros(*inputs.state.shape)
-    terms = torch.zeros(tokens, inputs.HV, inputs.K, dtype=torch.float64)
     shared: tuple[arb_mat, arb_mat] | None = None
     with precision(bits):
         for n, j, rows, head in each_head(inputs):
@@ -50,7 +49,6 @@ def adjoint(inputs: Inputs, cotangents: Cotangents, *, bits: int) -> GradientAns
                 continue
             for into, found in ((dv, sweep.dv), (dg, sweep.dg), (dbeta, sweep.dbeta)):
                 write(into, (rows, j), matrix(found[::-1]))
-            terms[rows, j] = torch.tensor(sweep.terms[::-1], dtype=torch.float64)
             own = matrix(sweep.dq[::-1]), matrix(sweep.dk[::-1])
             shared = own if shared is None or j % group == 0 else (shared[0] + own[0], shared[1] + own[1])
             if (j + 1) % group == 0:
@@ -58,7 +56,8 @@ def adjoint(inputs: Inputs, cotangents: Cotangents, *, bits: int) -> GradientAns
                 write(dk, (rows, j // group), shared[1])
     shapes = (inputs.q.shape, inputs.k.shape, inputs.v.shape, inputs.g.shape, inputs.beta.shape, inputs.state.shape)
     found = (reshape(x, shape) for x, shape in zip((dq, dk, dv, dg, dbeta, d_initial_state), shapes, strict=True))
-    return GradientAnswer(Gradients(*found), terms.reshape(inputs.g.shape), f"balls, adjoint of the token form, {bits} bits")
+    terms = adjoint_with_terms(inputs, cotangents)[1]
+    return GradientAnswer(Gradients(*found), terms, f"balls, adjoint of the token form, {bits} bits")
 
 
 @dataclass
@@ -72,7 +71,6 @@ class Sweep:
     dv: Rows = field(default_factory=list)
     dg: Rows = field(default_factory=list)
     dbeta: Rows = field(default_factory=list)
-    terms: list[list[float]] = field(default_factory=list)
 
     def back(self, do: Rows, dS: arb_mat) -> arb_mat:
         """The gradient of the initial state."""
@@ -114,14 +112,11 @@ class Sweep:
         written = _times(inverse, (y * token.residual.transpose() * beta).entries())
         read = _times(decay, (token.decayed * p.transpose() * beta).entries())
         y = y - _column(_times(k, decay)) * (p * beta)
-        products = [_times(a, b) for a, b in zip(y.tolist(), token.decayed.tolist(), strict=True)]
         self.dq.append(dq)
         self.dk.append([a - b for a, b in zip(written, read, strict=True)])
         self.dv.append((p * beta).entries())
         self.dbeta.append([(p * token.residual.transpose())[0, 0]])
-        self.dg.append([sum(row, ZERO) for row in products])
-        met = zip(products, _times(q, dq), _times(k, written), _times(k, read), strict=True)
-        self.terms.append([_size([*row, *others]) for row, *others in met])
+        self.dg.append([sum(_times(*rows), ZERO) for rows in zip(y.tolist(), token.decayed.tolist(), strict=True)])
         return reset(y, self.head.g[t])
 
 
@@ -144,7 +139,3 @@ def _line(row: Row) -> arb_mat:
 
 def _column(row: Row) -> arb_mat:
     return arb_mat(len(row), 1, row)
-
-
-def _size(terms: Row) -> float:
-    return float(sum((abs(x) for x in terms), ZERO))

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles.gradients import Cotangents, Gradients, scales
+from oracles.gradients import Cotangents, Gradients, Terms, scales
 from oracles.inputs import Inputs
 
 CONSTANTS = {"zero": 0.0, "slow": -1e-3, "bound": -5.0, "deep": -100.0, "underflow": -1e4, "all reset": -inf}
@@ -134,9 +134,9 @@ def cotangents() -> Callable[..., Cotangents]:
     return weigh
 
 
-def differ(found: Gradients[Tensor], wanted: Gradients[Tensor], dg_terms: Tensor) -> dict[str, float]:
+def differ(found: Gradients[Tensor], wanted: Gradients[Tensor], terms: Terms) -> dict[str, float]:
     """Largest difference of each gradient relative to `scales`; 0 where both are 0."""
-    sizes = scales(wanted, dg_terms)
+    sizes = scales(wanted, terms)
     gaps = {name: float((x - wanted.named()[name]).abs().max()) if x.numel() else 0.0 for name, x in found.named().items()}
     return {name: gap / sizes[name] if gap else 0.0 for name, gap in gaps.items()}
 

@@ -38,7 +38,7 @@ def same(a: Kept, b: Kept | None) -> bool:
 
 def tensors(answer: Kept) -> list[Tensor]:
     parts = [tensor for enclosure in answer.named().values() for tensor in vars(enclosure).values()]
-    return [*parts, answer.dg_terms] if isinstance(answer, GradientAnswer) else parts
+    return [*parts, *vars(answer.terms).values()] if isinstance(answer, GradientAnswer) else parts
 
 
 def counted(compute: Callable[[], Answer]) -> tuple[Callable[[], Answer], list[int]]:
