@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 from oracles.cache import AnswerCache, cached
-from oracles.certified import UncertifiedError, certify
+from oracles.certified import UncertifiedError, certify, certify_gradients
 from oracles.enclosure import Answer, Enclosure
+from oracles.gradients import Cotangents, GradientAnswer, Gradients
 from oracles.inputs import InputError, Inputs
 
-__all__ = ["Answer", "AnswerCache", "Enclosure", "InputError", "Inputs", "UncertifiedError", "cached", "certify"]
+__all__ = [
+    "Answer",
+    "AnswerCache",
+    "Cotangents",
+    "Enclosure",
+    "GradientAnswer",
+    "Gradients",
+    "InputError",
+    "Inputs",
+    "UncertifiedError",
+    "cached",
+    "certify",
+    "certify_gradients",
+]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -9,10 +11,7 @@ from oracles.arithmetic import NATIVE, Arithmetic
 from oracles.gradients import Cotangents, Gradients, Terms, over_key_heads, zero_gradients
 from oracles.inputs import Inputs
 from oracles.recurrence import Token, advance
-from oracles.scan import Tensors, Tokens, scan
-
-# Tokens between two kept states: the states inside a block are computed a second time.
-BLOCK = 64
+from oracles.scan import Tensors, Tokens, there_and_back
 
 
 def adjoint(
@@ -25,7 +24,7 @@ def adjoint(
     """Gradients of the token recurrence, batched over sequences and value heads.
 
     Math: section 5. Stored tensors of a token: decayed, p, u, S (twice: on the way there and on the way back), then P, dp, dv,
-    dbeta, dq_head, dk_head, dS, dg; dq and dk once, summed over the value heads of a key head. dp is the gradient of u.
+    dbeta, dq_head, dk_head, dg, dS; dq and dk once, summed over the value heads of a key head. dp is the gradient of u.
     dg is one sum over a row, never a difference of sums; at a hard reset it is exactly 0.
 
     Args:
@@ -52,39 +51,47 @@ def adjoint_with_terms(
     do, dS = cotangents.of(inputs, dtype)
     if not any(inputs.lengths):
         return zero_gradients(inputs, dS), Terms(torch.zeros_like(inputs.g, dtype=dtype), dS.abs())
-    kept: list[Tensor] = []
 
-    def forwards(carry: Tensors, x: Tokens) -> tuple[Tensors, Tensors]:
-        kept.append(carry[0])
-        return (_block(carry[0], x, arithmetic)[-1].after,), ()
+    def there(carry: Tensors, x: Tokens) -> tuple[Tensors, Token]:
+        token = advance(carry[0], x, arithmetic)
+        return (token.after,), token
 
-    def backwards(carry: Tensors, x: Tokens) -> tuple[Tensors, Tensors]:
-        rows = list[Tensors]()
-        tokens = _block(kept.pop(), x, arithmetic)
-        for t in reversed(range(len(tokens))):
-            carry, outputs = _retreat(carry, x.rows(slice(t, t + 1)), tokens[t], inputs.factor, arithmetic)
-            rows.append(outputs)
-        return carry, tuple(torch.cat(pieces[::-1], dim=2) for pieces in zip(*rows, strict=True))
+    def back(carry: Tensors, x: Tokens, token: Token) -> tuple[Tensors, Tensors]:
+        found, decay = retreat(carry[0], x, token, inputs.factor, arithmetic), arithmetic.exp(x.g).transpose(-1, -2)
+        terms = (found.d_decayed * token.decayed).abs().sum(-1)[..., None, :] + (x.q * found.dq).abs()
+        terms = terms + (x.k * found.written).abs() + (x.k * found.read).abs()
+        size = torch.maximum(carry[1], found.P.abs() + (found.P - found.d_decayed).abs()) * decay
+        return (found.before, size), (found.dq, found.dk, found.dv, found.dg, found.dbeta, terms)
 
-    scan(inputs, BLOCK, (inputs.state.to(dtype),), forwards, dtype=dtype)
-    first, rows = scan(inputs, BLOCK, (dS, dS.abs()), backwards, dtype=dtype, others=(do,), reverse=True)
-    (dS, size), (dq, dk, dv, dg, dbeta, terms) = first, rows
+    start, end = (inputs.state.to(dtype),), (dS, dS.abs())
+    (dS, size), (dq, dk, dv, dg, dbeta, terms) = there_and_back(inputs, start=start, there=there, end=end, back=back, others=(do,))
     dq, dk = (arithmetic.store(name, over_key_heads(inputs, x)) for name, x in (("dq", dq), ("dk", dk)))
     return Gradients(dq, dk, dv, dg, dbeta, dS), Terms(terms, size)
 
 
-def _block(state: Tensor, x: Tokens, arithmetic: Arithmetic) -> list[Token]:
-    """The tokens of one block, in order."""
-    tokens: list[Token] = []
-    for t in range(x.k.shape[-2]):
-        tokens.append(advance(state, x.rows(slice(t, t + 1)), arithmetic))
-        state = tokens[-1].after
-    return tokens
+@dataclass(frozen=True)
+class Back:
+    """What one token does to the gradient of the state: P after it, d_decayed = dL/dS~, and before it, all [.., K, V].
+
+    dp [.., 1, V] is the gradient of u; written = P u and read = beta S~ p [.., 1, K] are the two terms of dk.
+    """
+
+    P: Tensor
+    d_decayed: Tensor
+    before: Tensor
+    dp: Tensor
+    written: Tensor
+    read: Tensor
+    dq: Tensor
+    dk: Tensor
+    dv: Tensor
+    dg: Tensor
+    dbeta: Tensor
 
 
-def _retreat(carry: Tensors, x: Tokens, token: Token, scale: float, arithmetic: Arithmetic) -> tuple[Tensors, Tensors]:
-    """One token: gradient and size of the state before it [K, V], and dq, dk, dv, dg, dbeta and the size of the terms of dg."""
-    (dS, size), store, dot = carry, arithmetic.store, arithmetic.dot
+def retreat(dS: Tensor, x: Tokens, token: Token, scale: float, arithmetic: Arithmetic) -> Back:
+    """One token backwards. Math: section 5. Stores P, dp, dv, dbeta, dq_head, dk_head, dg, dS."""
+    store, dot = arithmetic.store, arithmetic.dot
     q, k, beta, (do,) = x.q, x.k, x.beta[..., None], x.others
     P = store("P", dS + scale * q.transpose(-1, -2) * do)
     dp = store("dp", dot(k, P))
@@ -93,11 +100,7 @@ def _retreat(carry: Tensors, x: Tokens, token: Token, scale: float, arithmetic: 
     dq = store("dq_head", scale * dot(do, token.after.transpose(-1, -2)))
     written, read = dot(token.u, P.transpose(-1, -2)), beta * dot(dp, token.decayed.transpose(-1, -2))
     dk = store("dk_head", written - read)
-    erased = beta * k.transpose(-1, -2) * dp
-    d_decayed = P - erased
-    overlap = d_decayed * token.decayed
-    dg = store("dg", overlap.sum(-1)[..., None, :])
-    terms = overlap.abs().sum(-1)[..., None, :] + (q * dq).abs() + (k * written).abs() + (k * read).abs()
-    decay = arithmetic.exp(x.g).transpose(-1, -2)
-    size = torch.maximum(size, P.abs() + erased.abs()) * decay
-    return (store("dS", d_decayed * decay), size), (dq, dk, dv, dg, dbeta, terms)
+    d_decayed = P - beta * k.transpose(-1, -2) * dp
+    dg = store("dg", (d_decayed * token.decayed).sum(-1)[..., None, :])
+    before = store("dS", d_decayed * arithmetic.exp(x.g).transpose(-1, -2))
+    return Back(P, d_decayed, before, dp, written, read, dq, dk, dv, dg, dbeta)

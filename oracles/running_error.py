@@ -33,7 +33,7 @@ def enclosed(inputs: Inputs) -> Answer:
         Answer whose radius of final_state is r_T on every element, and whose `zero` marks structurally zero elements.
     """
     if not any(inputs.lengths):
-        return Answer(_exact(torch.zeros_like(inputs.v)), _exact(inputs.state), "inputs, exact")
+        return Answer(exact(torch.zeros_like(inputs.v)), exact(inputs.state), "inputs, exact")
     carry = (inputs.state.double(), inputs.g.new_zeros(inputs.N, inputs.HV, dtype=torch.float64))
 
     def step(carry: Tensors, x: Tokens) -> tuple[Tensors, Tensors]:
@@ -42,7 +42,7 @@ def enclosed(inputs: Inputs) -> Answer:
         decayed = before * alpha[..., None]
         u = beta[..., None] * (x.v - x.k @ decayed)
         after = decayed + x.k.transpose(-1, -2) * u
-        r = _grow(r, alpha, beta, k_norm) + _local(inputs.K, decayed, after, x, k_norm)
+        r = grow(r, alpha, beta, k_norm) + local(inputs.K, decayed, after, x, k_norm)
         o = inputs.factor * (x.q @ after)
         q_norm = x.q.norm(dim=-1)[..., None]
         columns = after.norm(dim=-2)[:, :, None]
@@ -52,15 +52,17 @@ def enclosed(inputs: Inputs) -> Answer:
     (final, r), (o, radius) = scan(inputs, 1, carry, step, dtype=torch.float64)
     state_radius = (r + TINY)[..., None, None].expand_as(final)
     o_zero, state_zero = _structural_zeros(inputs, o, final)
-    return Answer(_enclose(o, radius, o_zero), _enclose(final, state_radius, state_zero), "float64 recurrence, proven radius")
+    return Answer(enclose(o, radius, o_zero), enclose(final, state_radius, state_zero), "float64 recurrence, proven radius")
 
 
-def _grow(r: Tensor, alpha: Tensor, beta: Tensor, k_norm: Tensor) -> Tensor:
+def grow(r: Tensor, alpha: Tensor, beta: Tensor, k_norm: Tensor) -> Tensor:
+    """What an error of the state before a token may become after it: L_t r. The transposed transition has the same norm."""
     reflection = (1 - beta * k_norm.square()).abs().clamp(min=1.0).squeeze(-1)
     return r * reflection * alpha.amax(-1) * (1 + 64 * UNIT)
 
 
-def _local(K: int, decayed: Tensor, after: Tensor, x: Tokens, k_norm: Tensor) -> Tensor:
+def local(K: int, decayed: Tensor, after: Tensor, x: Tokens, k_norm: Tensor) -> Tensor:
+    """What a token's own roundings add, in float64."""
     s = decayed.norm(dim=(-2, -1))
     write = x.beta.squeeze(-1) * k_norm.squeeze(-1)
     v_norm = x.v.norm(dim=-1).squeeze(-1)
@@ -68,11 +70,13 @@ def _local(K: int, decayed: Tensor, after: Tensor, x: Tokens, k_norm: Tensor) ->
     return SAFETY * UNIT * (terms + 2 * after.norm(dim=(-2, -1))) + TINY
 
 
-def _enclose(value: Tensor, radius: Tensor, zero: Tensor) -> Enclosure:
+def enclose(value: Tensor, radius: Tensor, zero: Tensor) -> Enclosure:
+    """A float64 value with its radius; proven zeros have none."""
     return Enclosure(value, torch.zeros_like(value), radius.masked_fill(zero, 0.0), zero)
 
 
-def _exact(value: Tensor) -> Enclosure:
+def exact(value: Tensor) -> Enclosure:
+    """A value that is the truth."""
     value = value.double()
     return Enclosure(value, torch.zeros_like(value), torch.zeros_like(value), value == 0)
 

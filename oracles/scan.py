@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +12,10 @@ from torch import Tensor
 from oracles.inputs import Inputs
 
 Tensors = tuple[Tensor, ...]
+X = TypeVar("X")
+
+# Tokens between two kept carries of a walk there and back: those inside a block are computed a second time.
+BLOCK = 64
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,48 @@ def scan(
     back = torch.as_tensor(order).argsort()
     final = tuple(torch.cat(pair)[back] for pair in zip(carry, resting, strict=True))
     return final, tuple(_scatter(inputs, rows, list(pieces)) for pieces in zip(*produced, strict=True))
+
+
+def there_and_back(
+    inputs: Inputs,
+    *,
+    start: Tensors,
+    there: Callable[[Tensors, Tokens], tuple[Tensors, X]],
+    end: Tensors,
+    back: Callable[[Tensors, Tokens, X], tuple[Tensors, Tensors]],
+    others: Tensors,
+) -> tuple[Tensors, Tensors]:
+    """Walks every token forwards, then backwards with what it left on the way; only the first state of every block is kept between.
+
+    Args:
+        start: carry [N, ...] before the first token; `there` takes it past one token and leaves something for `back`.
+        end: carry [N, ...] after the last token; `back` takes it before one token and gives outputs [n, HV, 1, ...].
+        others: tensors [B, T, HV, ...] handed to both beside the tokens; the type of the first is the one computed in.
+    Returns:
+        The carry before the first token, and the outputs [B, T, HV, ...], zero on padding.
+    """
+    kept: list[Tensors] = []
+
+    def block(carry: Tensors, x: Tokens) -> tuple[Tensors, list[X]]:
+        left: list[X] = []
+        for t in range(x.k.shape[-2]):
+            carry, of_token = there(carry, x.rows(slice(t, t + 1)))
+            left.append(of_token)
+        return carry, left
+
+    def forwards(carry: Tensors, x: Tokens) -> tuple[Tensors, Tensors]:
+        kept.append(carry)
+        return block(carry, x)[0], ()
+
+    def backwards(carry: Tensors, x: Tokens) -> tuple[Tensors, Tensors]:
+        rows: list[Tensors] = []
+        for t, of_token in reversed(list(enumerate(block(kept.pop(), x)[1]))):
+            carry, outputs = back(carry, x.rows(slice(t, t + 1)), of_token)
+            rows.append(outputs)
+        return carry, tuple(torch.cat(pieces[::-1], dim=2) for pieces in zip(*rows, strict=True))
+
+    scan(inputs, BLOCK, start, forwards, dtype=others[0].dtype, others=others)
+    return scan(inputs, BLOCK, end, backwards, dtype=others[0].dtype, others=others, reverse=True)
 
 
 def _blocks(inputs: Inputs, order: list[int], size: int) -> Iterator[tuple[Tensor, Tensor]]:
