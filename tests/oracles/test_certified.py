@@ -15,7 +15,6 @@ from torch import Tensor
 from oracles import certified, multiprecision
 from oracles.cache import AnswerCache
 from oracles.certified import balls, chunk_form, token_form
-from oracles.certified.heads import Gates
 from oracles.enclosure import Answer, Enclosure
 from oracles.inputs import Inputs
 
@@ -110,7 +109,7 @@ def test_a_wrong_twentieth_digit_is_outside_the_ball(call: Call) -> None:
     assert not inside(chunked.o, o)
 
 
-def _forget_resets(g: Gates) -> chunk_form.Decay:
+def _forget_resets(g: Any) -> chunk_form.Decay:
     found = CUMSUM(g)
     return replace(found, resets=[[0] * len(row) for row in found.resets])
 

@@ -198,6 +198,16 @@ def test_precision_is_restored_even_after_a_failure(call: Call, cotangents: Weig
         certified.adjoint(inputs, cotangents(inputs), bits=1)
 
 
+def test_the_deepest_float32_gate_is_a_hard_reset_to_every_other_gradient(call: Call, cotangents: Weigh) -> None:
+    g = torch.full((1, 20, 1, 6), -1e-3)
+    g[:, 10] = torch.finfo(torch.float32).min
+    weights = cotangents(call(g=g))
+    deep, reset = (certified.adjoint(call(g=x), weights, bits=192).named() for x in (g, g.masked_fill(g < -1, -torch.inf)))
+    for name, found in deep.items():
+        assert bool(found.overlaps(reset[name]).all()), name
+        assert relative(found) < 2.0**-90, name
+
+
 def within(bound: float) -> Callable[[GradientAnswer], bool]:
     return lambda answer: all(relative(x) <= bound for x in answer.named().values())
 
