@@ -29,12 +29,12 @@ class Budget:
     Args:
         allowed: the most of each statistic, its factor and margin included.
         io: format the output is stored in.
-        lost: what underflow may take from an element.
+        lost: what underflow, or the cancelling of larger terms, may take from an element.
     """
 
     allowed: ErrorStatistics
     io: Format
-    lost: float
+    lost: Tensor | float
 
     def measure(self, error: Tensor, truth: Enclosure) -> ErrorStatistics:
         """The statistics of `error` as this budget counts them."""
@@ -73,7 +73,7 @@ def budget(
     *,
     io: Format,
     unit: float,
-    lost: float,
+    lost: Tensor | float,
     moved: Tensor | None = None,
 ) -> Budget:
     """The budget of one output from the family's own outputs on the same problem.
@@ -90,7 +90,7 @@ def budget(
         drawn: of every draw of the noise.
         io: format the output is stored in.
         unit: the contract's unit roundoff for this output.
-        lost: what underflow may take from an element.
+        lost: what underflow, or the cancelling of larger terms, may take from an element.
         moved: what the row allowance is relative to, where not the output itself (S_T - S_0 for the final state).
     """
     draws = [statistics(truth.error(output), truth, io, lost=lost) for output in drawn]
@@ -98,11 +98,11 @@ def budget(
     margin = spread(draws)
     exact = truth.high
     size = rms(exact)
-    floor = 0.0 if bool(truth.zero.all()) else lost
-    E_rms = max(E.rms, IDEAL_ROUNDING * io.unit * size, floor)
-    E_largest = max(E.largest, io.unit * float(exact.abs().max()) / 2, floor) if exact.numel() else 0.0
+    floor = torch.zeros_like(exact) if bool(truth.zero.all()) else torch.zeros_like(exact) + lost
+    E_rms = max(E.rms, IDEAL_ROUNDING * io.unit * size, rms(floor))
+    E_largest = max(E.largest, io.unit * float(exact.abs().max()) / 2, float(floor.max())) if exact.numel() else 0.0
     own = row_rms(exact)
-    rows = torch.maximum(E.rows, own * (E_rms / size if size else 0.0)).clamp(min=floor)
+    rows = torch.maximum(torch.maximum(E.rows, own * (E_rms / size if size else 0.0)), row_rms(floor))
     slack = ROW_UNITS * unit * (own if moved is None else row_rms(moved))
     return Budget(
         ErrorStatistics(

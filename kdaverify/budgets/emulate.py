@@ -38,11 +38,12 @@ class Emulator:
         return run_in_parts(self._run, inputs, cuts)
 
     def _run(self, inputs: Inputs) -> Outputs:
-        arithmetic = Arithmetic(self._store, self.dot, self.exp)
+        arithmetic = Arithmetic(self.store, self.dot, self.exp)
         o, final = run_form(self.contract, inputs, dtype=self.contract.work, arithmetic=arithmetic, stages=self.stages)
         return o.double(), final.double()
 
-    def _store(self, name: str, tensor: Tensor) -> Tensor:
+    def store(self, name: str, tensor: Tensor) -> Tensor:
+        """`tensor` in the format that the contract stores it in."""
         return self.contract.storage(name, self.io).round(tensor)
 
 

@@ -48,17 +48,18 @@ def row_rms(tensor: Tensor) -> Tensor:
     return tensor.flatten(0, -2).square().mean(-1).sqrt()
 
 
-def statistics(error: Tensor, truth: Enclosure, io: Format, *, lost: float = 0.0) -> ErrorStatistics:
+def statistics(error: Tensor, truth: Enclosure, io: Format, *, lost: Tensor | float = 0.0) -> ErrorStatistics:
     """Statistics of `error` = kernel - exact.
 
     Args:
         error: float64, finite, the output's shape.
         truth: the exact output.
         io: format the output is stored in; relative errors divide by no less than its smallest normal number.
-        lost: what underflow may take from an element; relative errors count what exceeds it.
+        lost: what underflow, or the cancelling of larger terms, may take from an element; relative errors count what exceeds it.
     """
     scored = truth.high.abs() > RELATIVE_FLOOR
-    relative = (error[scored].abs() - lost).clamp(min=0.0) / truth.high[scored].abs().clamp(min=io.min_normal)
+    taken = lost[scored] if isinstance(lost, Tensor) else lost
+    relative = (error[scored].abs() - taken).clamp(min=0.0) / truth.high[scored].abs().clamp(min=io.min_normal)
     return ErrorStatistics(
         rms=rms(error),
         largest=float(error.abs().max()) if error.numel() else 0.0,

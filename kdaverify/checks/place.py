@@ -9,6 +9,9 @@ from torch import Tensor
 
 from oracles.inputs import Inputs
 
+STATES = ("final_state", "d_initial_state")
+BY_KEY_HEAD = ("dq", "dk")
+
 
 @dataclass(frozen=True)
 class Place:
@@ -29,19 +32,21 @@ class Place:
 
 
 def place(output: str, flat: int, shape: torch.Size, inputs: Inputs) -> Place:
-    """The element of `output` ("o" or "final_state") at position `flat` of its flattened tensor."""
+    """The element of `output`, or of a gradient, at position `flat` of its flattened tensor."""
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), shape))
-    return _of_o(index, inputs) if output == "o" else _of_state(index, inputs)
+    return _of_state(index, inputs) if output in STATES else _of_token(index, inputs, by_key_head=output in BY_KEY_HEAD)
 
 
-def _of_o(index: tuple[int, ...], inputs: Inputs) -> Place:
-    b, t, head, column = index
+def _of_token(index: tuple[int, ...], inputs: Inputs, *, by_key_head: bool) -> Place:
+    b, t, drawn_head, *column = index
     n, first = _sequence(b * inputs.T + t, inputs)
+    element = f"{'key' if by_key_head else 'value'} head {drawn_head}" + "".join(f", column {c}" for c in column)
     if n is None:
-        return Place(index, f"padding row {t}, value head {head}, column {column}", "a token past the last offset")
-    where = f"sequence {n}, token {b * inputs.T + t - first} of {inputs.lengths[n]}, value head {head}, column {column}"
+        return Place(index, f"padding row {t}, {element}", "a token past the last offset")
+    where = f"sequence {n}, token {b * inputs.T + t - first} of {inputs.lengths[n]}, {element}"
+    group = inputs.HV // inputs.H
+    head, key_head = (drawn_head * group, drawn_head) if by_key_head else (drawn_head, drawn_head // group)
     g = inputs.g[b, t, head]
-    key_head = head // (inputs.HV // inputs.H)
     norms = (float(x[b, t, key_head].double().norm()) for x in (inputs.q, inputs.k))
     made_by = "|q| {:.3g}, |k| {:.3g}, beta {:.3g}, g in [{:.3g}, {:.3g}]".format(*norms, inputs.beta[b, t, head], g.min(), g.max())
     return Place(index, where, made_by)
