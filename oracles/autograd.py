@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -13,9 +13,18 @@ from oracles.enclosure import OUTPUTS
 from oracles.gradients import GRADIENTS, Cotangents, Gradients
 from oracles.inputs import Inputs
 
+FORWARD_ONLY: Final = "forward only: "
+
 
 class ForwardOnlyError(Exception):
-    """There is no backward; the message says how that was found."""
+    """There is no backward.
+
+    Args:
+        found: how that was found.
+    """
+
+    def __init__(self, found: str) -> None:
+        super().__init__(FORWARD_ONLY + found.removeprefix(FORWARD_ONLY))
 
 
 def differentiate(forward: Callable[[Inputs], tuple[Any, Any]], inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
@@ -34,7 +43,7 @@ def differentiate(forward: Callable[[Inputs], tuple[Any, Any]], inputs: Inputs, 
     outputs = _with_graph(forward, replace(inputs, **leaves))
     attached = {name: value for name, value in zip(OUTPUTS, outputs, strict=True) if _has_graph(value)}
     if not attached:
-        raise ForwardOnlyError("forward only: no output carries a gradient graph of torch")
+        raise ForwardOnlyError("no output carries a gradient graph of torch")
     wanted = {"o": cotangents.do, "final_state": cotangents.d_final_state}
     asked = {name: dy for name, dy in wanted.items() if dy is not None and name in attached}
     found = _grad([attached[name] for name in asked], list(asked.values()), list(leaves.values()))
@@ -49,7 +58,7 @@ def _with_graph(forward: Callable[[Inputs], tuple[Any, Any]], inputs: Inputs) ->
     except RuntimeError as error:
         # What torch says to a kernel that takes its tensors over to NumPy, JAX or a runtime.
         if "Tensor that requires grad" in str(error):
-            raise ForwardOnlyError(f"forward only: it leaves torch, {error}") from error
+            raise ForwardOnlyError(f"it leaves torch, {error}") from error
         raise
 
 

@@ -91,7 +91,7 @@ class Adapter(abc.ABC):
             ForwardOnlyError: there is no backward.
         """
         if not self.differentiable:
-            raise ForwardOnlyError(f"forward only: {self.name} has no backward")
+            raise ForwardOnlyError(f"{self.name} has no backward")
         return differentiate(self._outputs, inputs, cotangents)
 
     def _outputs(self, inputs: Inputs) -> tuple[Any, Any]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.emulate import RESIDUAL, Emulator
+from kdaverify.budgets.emulate import RESIDUAL, ROWWISE, ROWWISE_SCALED, Emulator
 from kdaverify.budgets.factored import FACTORED_COLUMNS, FACTORED_RESIDUAL
 from kdaverify.budgets.family import ContractOverflow, family
 from kdaverify.budgets.formats import Format
@@ -21,6 +21,8 @@ from oracles.chunk_backward import chunk_backward
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 
+# The backward stages put the scale in themselves.
+UNSCALED = {ROWWISE_SCALED: ROWWISE}
 # Their w and u are not those of math.md 3.4, from which the backward stages start.
 WITHOUT_BACKWARD = (RESIDUAL, FACTORED_COLUMNS, FACTORED_RESIDUAL)
 
@@ -49,7 +51,11 @@ def emulate_gradients(inputs: Inputs, cotangents: Cotangents, contract: Contract
     Raises:
         ContractOverflow: every member overflows on these inputs.
     """
-    members = [member for member in family(contract, io) if member.stages not in WITHOUT_BACKWARD]
+    members = [
+        replace(member, stages=UNSCALED.get(member.stages, member.stages))
+        for member in family(contract, io)
+        if member.stages not in WITHOUT_BACKWARD
+    ]
     runs = {member.name: _member(member, inputs, cotangents) for member in members}
     if contract.form == "chunk":
         # It sees the pairs (i, i), whose parts of dG cancel, and rounds where the forward did.
@@ -62,8 +68,8 @@ def emulate_gradients(inputs: Inputs, cotangents: Cotangents, contract: Contract
 
 
 def _member(member: Emulator, inputs: Inputs, cotangents: Cotangents) -> Gradients[Tensor]:
-    arithmetic = Arithmetic(member.store, member.dot, member.exp)
-    return _wide(run_backward(member.contract, inputs, cotangents, dtype=member.contract.work, arithmetic=arithmetic, stages=member.stages))
+    contract, arithmetic = member.contract, member.arithmetic
+    return _wide(run_backward(contract, inputs, cotangents, dtype=contract.work, arithmetic=arithmetic, stages=member.stages))
 
 
 def _drawn(noise: Noise, inputs: Inputs, cotangents: Cotangents) -> list[Gradients[Tensor]]:

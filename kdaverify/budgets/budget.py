@@ -74,6 +74,7 @@ def budget(
     io: Format,
     unit: float,
     lost: Tensor | float,
+    floor: Tensor | float | None = None,
     moved: Tensor | None = None,
 ) -> Budget:
     """The budget of one output from the family's own outputs on the same problem.
@@ -91,6 +92,7 @@ def budget(
         io: format the output is stored in.
         unit: the contract's unit roundoff for this output.
         lost: what underflow, or the cancelling of larger terms, may take from an element.
+        floor: what the family may be wrong by even where it happens to be exact; `lost` by default.
         moved: what the row allowance is relative to, where not the output itself (S_T - S_0 for the final state).
     """
     draws = [statistics(truth.error(output), truth, io, lost=lost) for output in drawn]
@@ -98,11 +100,11 @@ def budget(
     margin = spread(draws)
     exact = truth.high
     size = rms(exact)
-    floor = torch.zeros_like(exact) if bool(truth.zero.all()) else torch.zeros_like(exact) + lost
-    E_rms = max(E.rms, IDEAL_ROUNDING * io.unit * size, rms(floor))
-    E_largest = max(E.largest, io.unit * float(exact.abs().max()) / 2, float(floor.max())) if exact.numel() else 0.0
+    least = torch.zeros_like(exact) if bool(truth.zero.all()) else torch.zeros_like(exact) + (lost if floor is None else floor)
+    E_rms = max(E.rms, IDEAL_ROUNDING * io.unit * size, rms(least))
+    E_largest = max(E.largest, io.unit * float(exact.abs().max()) / 2, float(least.max())) if exact.numel() else 0.0
     own = row_rms(exact)
-    rows = torch.maximum(torch.maximum(E.rows, own * (E_rms / size if size else 0.0)), row_rms(floor))
+    rows = torch.maximum(torch.maximum(E.rows, own * (E_rms / size if size else 0.0)), row_rms(least))
     slack = ROW_UNITS * unit * (own if moved is None else row_rms(moved))
     return Budget(
         ErrorStatistics(

@@ -13,7 +13,7 @@ from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.formats import Format, truncate_tf32
 from kdaverify.budgets.parts import Outputs, run_in_parts
 from kdaverify.budgets.pipeline import run_form
-from oracles.arithmetic import Arithmetic
+from oracles.arithmetic import NATIVE, Arithmetic
 from oracles.chunk import STAGES, SUB_BLOCK, Chunk, Stage, Stages
 from oracles.inputs import Inputs
 
@@ -31,6 +31,7 @@ class Emulator:
     io: Format
     dot: Dot = torch.matmul
     exp: Callable[[Tensor], Tensor] = torch.exp
+    total: Callable[[Tensor], Tensor] = NATIVE.total
     stages: Stages = STAGES
 
     def run(self, inputs: Inputs, cuts: tuple[int, ...] = ()) -> Outputs:
@@ -38,9 +39,12 @@ class Emulator:
         return run_in_parts(self._run, inputs, cuts)
 
     def _run(self, inputs: Inputs) -> Outputs:
-        arithmetic = Arithmetic(self.store, self.dot, self.exp)
-        o, final = run_form(self.contract, inputs, dtype=self.contract.work, arithmetic=arithmetic, stages=self.stages)
+        o, final = run_form(self.contract, inputs, dtype=self.contract.work, arithmetic=self.arithmetic, stages=self.stages)
         return o.double(), final.double()
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        return Arithmetic(self.store, self.dot, self.exp, self.total)
 
     def store(self, name: str, tensor: Tensor) -> Tensor:
         """`tensor` in the format that the contract stores it in."""
@@ -85,6 +89,19 @@ def with_dot(stage: Stage, dot: Dot) -> Stage:
         c.arithmetic = arithmetic
 
     return changed
+
+
+def tree(fmt: Format) -> Callable[[Tensor], Tensor]:
+    """Sums over the last axis that never leave `fmt`: products rounded, then pairs, pairs of pairs, each sum rounded."""
+
+    def total(products: Tensor) -> Tensor:
+        terms = fmt.round(products)
+        while terms.shape[-1] > 1:
+            even = terms if terms.shape[-1] % 2 == 0 else torch.cat((terms, torch.zeros_like(terms[..., :1])), dim=-1)
+            terms = fmt.round(even[..., ::2] + even[..., 1::2])
+        return terms.squeeze(-1)
+
+    return total
 
 
 def sequential(a: Tensor, b: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.backward import GradientEmulation
-from kdaverify.budgets.budget import Budget, budget
+from kdaverify.budgets.budget import ROW_UNITS, Budget, budget
 from kdaverify.budgets.contract import RETURNED, Contract
 from kdaverify.budgets.family import Emulation
 from kdaverify.budgets.formats import FORMATS, Format
@@ -85,12 +85,13 @@ def gradient_standard(inputs: Inputs, cotangents: Cotangents, contract: Contract
     """The same for the gradients of a problem.
 
     Exact zeros are wanted on padding alone: elsewhere a chunk form finds them as differences. Gradients of gates are sums over
-    suffixes whose terms cancel: an element of dg may miss it by some roundoffs of the largest term from there to the end of its
-    chunk, and a row by a share of it. dS_0 likewise.
+    suffixes whose terms cancel: a row of dg may miss it by a share of the largest term from there to the end of its chunk, and
+    what an element misses by less is no relative error. dS_0 likewise.
     """
     room = _Room(contract, io, GAIN * max(inputs.K, inputs.V))
 
-    def budgets(truth: GradientAnswer) -> dict[str, Budget]:
+    def budgets(certain: GradientAnswer) -> dict[str, Budget]:
+        truth = _zero_on_padding(certain, inputs)
         moved = {"dg": largest_ahead(inputs, truth.terms.dg, contract.chunk_size), "d_initial_state": truth.terms.d_initial_state}
 
         def of(name: str) -> Budget:
@@ -132,9 +133,12 @@ class _Room:
         cancelling: Tensor | None = None,
     ) -> Budget:
         """The budget of one output: `moved` is what its rows are relative to, `cancelling` the terms that meet in its elements."""
-        accumulate = self.contract.accumulate
-        lost = self.terms * accumulate.min_normal + (0.0 if cancelling is None else SUMS_LOSE * accumulate.unit * cancelling)
-        return budget(truth, rounded, drawn, io=fmt, unit=max(self.contract.operands.unit, fmt.unit), lost=lost, moved=moved)
+        accumulate, unit = self.contract.accumulate, max(self.contract.operands.unit, fmt.unit)
+        flushed = self.terms * accumulate.min_normal
+        if cancelling is None:
+            return budget(truth, rounded, drawn, io=fmt, unit=unit, lost=flushed, moved=moved)
+        lost, floor = (flushed + share * cancelling for share in (ROW_UNITS * unit, SUMS_LOSE * accumulate.unit))
+        return budget(truth, rounded, drawn, io=fmt, unit=unit, lost=lost, floor=floor, moved=moved)
 
 
 A = TypeVar("A", Answer, GradientAnswer)
