@@ -29,16 +29,18 @@ class Budget:
     Args:
         allowed: the most of each statistic, its factor and margin included.
         io: format the output is stored in.
-        lost: what underflow, or the cancelling of larger terms, may take from an element.
+        lost: what underflow may take from an element.
+        terms: what relative errors are relative to, where larger terms cancel in an element.
     """
 
     allowed: ErrorStatistics
     io: Format
-    lost: Tensor | float
+    lost: float
+    terms: Tensor | None = None
 
     def measure(self, error: Tensor, truth: Enclosure) -> ErrorStatistics:
         """The statistics of `error` as this budget counts them."""
-        return statistics(error, truth, self.io, lost=self.lost)
+        return statistics(error, truth, self.io, lost=self.lost, terms=self.terms)
 
     def ratios(self, found: ErrorStatistics) -> dict[str, float]:
         """Every statistic as a fraction of what is allowed; above 1 is over budget.
@@ -73,9 +75,10 @@ def budget(
     *,
     io: Format,
     unit: float,
-    lost: Tensor | float,
-    floor: Tensor | float | None = None,
+    lost: float,
     moved: Tensor | None = None,
+    terms: Tensor | None = None,
+    floor: Tensor | float = 0.0,
 ) -> Budget:
     """The budget of one output from the family's own outputs on the same problem.
 
@@ -91,16 +94,17 @@ def budget(
         drawn: of every draw of the noise.
         io: format the output is stored in.
         unit: the contract's unit roundoff for this output.
-        lost: what underflow, or the cancelling of larger terms, may take from an element.
-        floor: what the family may be wrong by even where it happens to be exact; `lost` by default.
+        lost: what underflow may take from an element.
         moved: what the row allowance is relative to, where not the output itself (S_T - S_0 for the final state).
+        terms: likewise for errors of single elements: the size of the terms that cancel in one.
+        floor: what an element may miss beside that, even where the family happens to be exact.
     """
-    draws = [statistics(truth.error(output), truth, io, lost=lost) for output in drawn]
-    E = worst([*(statistics(truth.error(output), truth, io, lost=lost) for output in rounded), *draws])
+    draws = [statistics(truth.error(output), truth, io, lost=lost, terms=terms) for output in drawn]
+    E = worst([*(statistics(truth.error(output), truth, io, lost=lost, terms=terms) for output in rounded), *draws])
     margin = spread(draws)
     exact = truth.high
     size = rms(exact)
-    least = torch.zeros_like(exact) if bool(truth.zero.all()) else torch.zeros_like(exact) + (lost if floor is None else floor)
+    least = torch.zeros_like(exact) if bool(truth.zero.all()) else torch.zeros_like(exact) + lost + floor
     E_rms = max(E.rms, IDEAL_ROUNDING * io.unit * size, rms(least))
     E_largest = max(E.largest, io.unit * float(exact.abs().max()) / 2, float(least.max())) if exact.numel() else 0.0
     own = row_rms(exact)
@@ -116,6 +120,7 @@ def budget(
         ),
         io=io,
         lost=lost,
+        terms=terms,
     )
 
 

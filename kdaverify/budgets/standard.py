@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from kdaverify.budgets.backward import GradientEmulation
-from kdaverify.budgets.budget import ROW_UNITS, Budget, budget
+from kdaverify.budgets.budget import Budget, budget
 from kdaverify.budgets.contract import RETURNED, Contract
 from kdaverify.budgets.family import Emulation
 from kdaverify.budgets.formats import FORMATS, Format
@@ -85,19 +85,21 @@ def gradient_standard(inputs: Inputs, cotangents: Cotangents, contract: Contract
     """The same for the gradients of a problem.
 
     Exact zeros are wanted on padding alone: elsewhere a chunk form finds them as differences. Gradients of gates are sums over
-    suffixes whose terms cancel: a row of dg may miss it by a share of the largest term from there to the end of its chunk, and
-    what an element misses by less is no relative error. dS_0 likewise.
+    suffixes whose terms cancel: errors of dg are relative to the largest term from there to the end of its chunk. Those of dS_0
+    likewise.
     """
     room = _Room(contract, io, GAIN * max(inputs.K, inputs.V))
 
     def budgets(certain: GradientAnswer) -> dict[str, Budget]:
         truth = _zero_on_padding(certain, inputs)
-        moved = {"dg": largest_ahead(inputs, truth.terms.dg, contract.chunk_size), "d_initial_state": truth.terms.d_initial_state}
+        cancelling = {"dg": largest_ahead(inputs, truth.terms.dg, contract.chunk_size), "d_initial_state": truth.terms.d_initial_state}
 
         def of(name: str) -> Budget:
             rounded, drawn = ([run.named()[name] for run in runs] for runs in (emulation.rounded.values(), emulation.drawn))
             fmt = io if name in RETURNED else contract.accumulate
-            return room.budget(truth.named()[name], rounded, drawn, fmt, moved=moved.get(name), cancelling=moved.get(name))
+            terms = cancelling.get(name)
+            floor = None if terms is None else SUMS_LOSE * contract.accumulate.unit * terms
+            return room.budget(truth.named()[name], rounded, drawn, fmt, moved=terms, terms=terms, floor=floor)
 
         return {name: of(name) for name in truth.named()}
 
@@ -122,23 +124,11 @@ class _Room:
     io: Format
     terms: float
 
-    def budget(
-        self,
-        truth: Enclosure,
-        rounded: list[Tensor],
-        drawn: list[Tensor],
-        fmt: Format,
-        *,
-        moved: Tensor | None = None,
-        cancelling: Tensor | None = None,
-    ) -> Budget:
-        """The budget of one output: `moved` is what its rows are relative to, `cancelling` the terms that meet in its elements."""
-        accumulate, unit = self.contract.accumulate, max(self.contract.operands.unit, fmt.unit)
-        flushed = self.terms * accumulate.min_normal
-        if cancelling is None:
-            return budget(truth, rounded, drawn, io=fmt, unit=unit, lost=flushed, moved=moved)
-        lost, floor = (flushed + share * cancelling for share in (ROW_UNITS * unit, SUMS_LOSE * accumulate.unit))
-        return budget(truth, rounded, drawn, io=fmt, unit=unit, lost=lost, floor=floor, moved=moved)
+    def budget(self, truth: Enclosure, rounded: list[Tensor], drawn: list[Tensor], fmt: Format, **relative_to: Tensor | None) -> Budget:
+        """The budget of one output; `moved`, `terms` and `floor` as `budget` takes them."""
+        given: dict[str, Any] = {name: tensor for name, tensor in relative_to.items() if tensor is not None}
+        unit, lost = max(self.contract.operands.unit, fmt.unit), self.terms * self.contract.accumulate.min_normal
+        return budget(truth, rounded, drawn, io=fmt, unit=unit, lost=lost, **given)
 
 
 A = TypeVar("A", Answer, GradientAnswer)
