@@ -32,8 +32,8 @@ def run(inputs: Inputs, dtype: str, stages: Stages = STAGES) -> Outputs:
     return o.to(inputs.q.dtype), final
 
 
-def port(name: str, dtype: str, kernel: Callable[[Inputs], Outputs]) -> Any:
-    """`kernel` behind the decorator, declared as what it pretends to be."""
+def port(name: str, dtype: str, kernel: Callable[[Inputs], Outputs], *, differentiable: bool = False) -> Any:
+    """`kernel` behind the decorator, declared as what it pretends to be; faults of the forward have no backward."""
 
     @kv.kernel(
         name=name, contract=f"chunk64-{dtype}", layout="bthd", state="kv", gate="log", beta="value", packing="cu_seqlens", dtypes=(dtype,)
@@ -41,14 +41,15 @@ def port(name: str, dtype: str, kernel: Callable[[Inputs], Outputs]) -> Any:
     def call(
         q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, initial_state: Tensor, cu_seqlens: Tensor
     ) -> Outputs:
-        return kernel(Inputs(q, k, v, g, beta, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens))
+        with torch.set_grad_enabled(differentiable):
+            return kernel(Inputs(q, k, v, g, beta, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens))
 
     return call
 
 
 def staged(name: str, dtype: str, **patched: Callable[[Chunk], None]) -> Any:
     """The right kernel with some stages replaced."""
-    return port(name, dtype, lambda inputs: run(inputs, dtype, replace(STAGES, **patched)))
+    return port(name, dtype, lambda inputs: run(inputs, dtype, replace(STAGES, **patched)), differentiable=not patched)
 
 
 right_fp32 = staged("right_fp32", "fp32")

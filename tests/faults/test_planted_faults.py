@@ -49,7 +49,7 @@ def verdict(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "--workers",
         "2",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 1, f"wanted a rejection (exit 1), got {done.returncode}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     return json.loads(record.read_text())
 
