@@ -199,9 +199,10 @@ def _expected(subject: Subject, asked: set[str], profile: str, verdicts: Sequenc
         excused["extreme_gates"] = f"it takes no extreme gate ({reason})"
     from oracles.autograd import FORWARD_ONLY
 
-    gradients = [verdict.message for verdict in verdicts if verdict.property == "gradients"]
-    if gradients and all(message.startswith(FORWARD_ONLY) for message in gradients):
-        excused["gradients"] = gradients[0]
+    gradients = [verdict for verdict in verdicts if verdict.property == "gradients"]
+    told = [verdict.message for verdict in gradients if verdict.message.startswith(FORWARD_ONLY)]
+    if told and not any(verdict.status.judged for verdict in gradients):
+        excused["gradients"] = told[0]
     return Expected(
         implementation=adapter.name,
         dtypes=adapter.dtypes,

@@ -106,8 +106,9 @@ class Fla(Adapter):
             yield f"gates below {SAFE:g}: safe_gate promises there are none"
         if options.beta == "sigmoid" and bool((problem.inputs().beta > 1).any()):
             yield "no beta above 1 (a sigmoid)"
-        if options.raw_gate is not None and problem.dtype == "fp32":
-            yield "gates activated in the kernel are judged in 16-bit formats: the activation has no budget of its own"
+        wide = problem.dtype == "fp32" or self._form == "recurrent"
+        if wide and (options.raw_gate is not None or (options.beta != "value" and self._form == "recurrent")):
+            yield "what the kernel activates itself is judged beside 16-bit products: the activation has no budget of its own"
         refusal = None if options.raw_gate is None else options.raw_gate.refuses(problem)
         if refusal is not None:
             yield refusal
