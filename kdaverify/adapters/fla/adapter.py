@@ -106,9 +106,10 @@ class Fla(Adapter):
             yield f"gates below {SAFE:g}: safe_gate promises there are none"
         if options.beta == "sigmoid" and bool((problem.inputs().beta > 1).any()):
             yield "no beta above 1 (a sigmoid)"
-        wide = problem.dtype == "fp32" or self._form == "recurrent"
-        if wide and (options.raw_gate is not None or (options.beta != "value" and self._form == "recurrent")):
-            yield "what the kernel activates itself is judged beside 16-bit products: the activation has no budget of its own"
+        recurrent = self._form == "recurrent"
+        activated = options.raw_gate is not None or (recurrent and (options.beta != "value" or options.l2norm == "yes"))
+        if activated and (recurrent or problem.dtype == "fp32"):
+            yield "what the kernel activates or normalises itself is judged beside 16-bit products: it has no budget of its own"
         refusal = None if options.raw_gate is None else options.raw_gate.refuses(problem)
         if refusal is not None:
             yield refusal
