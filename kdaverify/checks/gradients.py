@@ -10,16 +10,13 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.adapters.isolation.fault import fault_of
 from kdaverify.budgets.backward import emulate_gradients
-from kdaverify.budgets.family import ContractOverflow
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import gradient_standard
-from kdaverify.checks.compare import compare
 from kdaverify.checks.execute import Misbehaviour, check_inputs_kept, check_kind
-from kdaverify.checks.outcome import Outcome, skipped
+from kdaverify.checks.outcome import Outcome, judged, skipped
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem, cotangents
 from oracles.autograd import ForwardOnlyError
-from oracles.certified import UncertifiedError
 from oracles.gradients import GRADIENTS, Cotangents, Gradients
 from oracles.inputs import Inputs
 
@@ -42,14 +39,9 @@ def gradients(adapter: Adapter, problem: Problem, *, of: str, exponent: int = 0)
     except Misbehaviour as fault:
         return [Outcome(fault.output, fault.status, fault.message)]
     received, contract, io = adapter.received(inputs), adapter.contract(problem.dtype), FORMATS[problem.dtype]
-    try:
-        held = gradient_standard(received, given, contract, io, emulate_gradients(received, given, contract, io))
-    except ContractOverflow as reason:
-        return skipped(str(reason))
-    except UncertifiedError as reason:
-        return [Outcome("call", Status.ORACLE_UNCERTIFIED, str(reason))]
-    compared = [compare(name, tensor, held, received) for name, tensor in found.items()]
-    return [Outcome(c.output, c.status, str(c), c, held.truth.method) for c in compared]
+    return judged(
+        found, received, lambda: gradient_standard(received, given, contract, io, emulate_gradients(received, given, contract, io))
+    )
 
 
 def _run(adapter: Adapter, inputs: Inputs, given: Cotangents) -> dict[str, Tensor]:

@@ -64,8 +64,19 @@ def outcomes(adapter: Adapter, inputs: Inputs, produce: Callable[[], dict[str, T
         return skipped("written down, not judged")
     dtype = dtype_name(inputs)
     received = adapter.received(inputs)
+    return judged(produced, received, lambda: _held(received, adapter.contract(dtype), FORMATS[dtype], cuts))
+
+
+def judged(produced: dict[str, Tensor], received: Inputs, hold: Callable[[], Standard]) -> list[Outcome]:
+    """Compares every output, or gradient, with what `hold` makes for it, or says why nothing can be concluded.
+
+    Args:
+        produced: tensors by name.
+        received: the call that the kernel effectively got.
+        hold: makes truth and budgets; may raise ContractOverflow or UncertifiedError.
+    """
     try:
-        held = _held(received, adapter.contract(dtype), FORMATS[dtype], cuts)
+        held = hold()
     except ContractOverflow as reason:
         return skipped(str(reason))
     except UncertifiedError as reason:
