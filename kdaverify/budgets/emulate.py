@@ -37,9 +37,13 @@ class Emulator:
         """o [B, T, HV, V] and S_T [N, HV, K, V] as float64 tensors holding the formats this kernel stores, resumed at `cuts`."""
         return run_in_parts(self._run, inputs, cuts)
 
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """What its pipeline computes with."""
+        return Arithmetic(self._store, self.dot, self.exp)
+
     def _run(self, inputs: Inputs) -> Outputs:
-        arithmetic = Arithmetic(self._store, self.dot, self.exp)
-        o, final = run_form(self.contract, inputs, dtype=self.contract.work, arithmetic=arithmetic, stages=self.stages)
+        o, final = run_form(self.contract, inputs, dtype=self.contract.work, arithmetic=self.arithmetic, stages=self.stages)
         return o.double(), final.double()
 
     def _store(self, name: str, tensor: Tensor) -> Tensor:

@@ -58,14 +58,17 @@ class Noise:
         return list(zip(_split_tokens(o, inputs), final.unflatten(0, (DRAWS, inputs.N)), strict=True))
 
     def _run(self, inputs: Inputs, rng: torch.Generator) -> Outputs:
+        dtype, arithmetic, stages = self.pipeline(rng)
+        o, final = run_form(self.contract, inputs, dtype=dtype, arithmetic=arithmetic, stages=stages)
+        return o.double(), final.double()
+
+    def pipeline(self, rng: torch.Generator) -> tuple[torch.dtype, Arithmetic, Stages]:
+        """What draws are computed in, with and by."""
         narrow = self.contract.operands.precision < self.contract.accumulate.precision
         if narrow:
             # Beside 16-bit storage the sums' own roundings are nothing: they may fall as they do in the working type.
-            dtype, arithmetic, stages = self.contract.work, self._narrow(rng), self._matrix_stages(rng)
-        else:
-            dtype, arithmetic, stages = torch.float64, self._wide(rng), replace(STAGES, cumsum=self._running_cumsum(rng))
-        o, final = run_form(self.contract, inputs, dtype=dtype, arithmetic=arithmetic, stages=stages)
-        return o.double(), final.double()
+            return self.contract.work, self._narrow(rng), self._matrix_stages(rng)
+        return torch.float64, self._wide(rng), replace(STAGES, cumsum=self._running_cumsum(rng))
 
     def _narrow(self, rng: torch.Generator) -> Arithmetic:
         """Every tensor stored in fewer bits than it is computed in takes a draw."""

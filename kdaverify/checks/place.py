@@ -29,12 +29,15 @@ class Place:
 
 
 def place(output: str, flat: int, shape: torch.Size, inputs: Inputs) -> Place:
-    """The element of `output` ("o" or "final_state") at position `flat` of its flattened tensor."""
+    """The element of `output` at position `flat` of its flattened tensor: of o or another tensor of token rows, of S_T, or of h."""
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), shape))
-    return _of_o(index, inputs) if output == "o" else _of_state(index, inputs)
+    if output == "h":
+        b, m, head, channel, column = index
+        return Place(index, f"batch entry {b}, chunk {m}, value head {head}, key channel {channel}, column {column}", "the state before it")
+    return _of_state(index, inputs) if output == "final_state" else _of_rows(index, inputs)
 
 
-def _of_o(index: tuple[int, ...], inputs: Inputs) -> Place:
+def _of_rows(index: tuple[int, ...], inputs: Inputs) -> Place:
     b, t, head, column = index
     n, first = _sequence(b * inputs.T + t, inputs)
     if n is None:
