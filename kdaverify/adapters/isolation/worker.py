@@ -17,9 +17,10 @@ from kdaverify.adapters.isolation.arena import Arena
 from kdaverify.adapters.isolation.fault import Fault, fault_of, lost_device
 from kdaverify.adapters.isolation.heart import Heart
 from kdaverify.adapters.isolation.memory import lift_limit, limit_own_memory, own_memory
-from kdaverify.adapters.isolation.messages import About, Ask, Call, Failed, Ready, Reply, Request, Returned, Start, Step, Way
+from kdaverify.adapters.isolation.messages import About, Ask, Call, CallStage, Failed, Ready, Reply, Request, Returned, Start, Step, Way
 from kdaverify.adapters.isolation.parcel import pack
 from kdaverify.adapters.isolation.stacks import watch_stacks
+from kdaverify.adapters.isolation.stages import run_stage
 from kdaverify.adapters.registry import find
 from oracles.inputs import TENSORS, Inputs
 
@@ -73,6 +74,8 @@ class _Worker:
     def reply(self, request: Request) -> Reply:
         try:
             adapter = self._adapter(request.way)
+            if isinstance(request, CallStage):
+                return run_stage(adapter, request, self._taken(request), self._inputs, self._outputs)
             return About(adapter.proof(), adapter.environment()) if isinstance(request, Ask) else self._run(adapter, request)
         except AdapterError as error:
             return Failed("REFUSED", str(error))
@@ -91,7 +94,7 @@ class _Worker:
         output = adapter.step(inputs) if call.entry == "step" else adapter.forward(inputs)
         return Returned(pack(output, inputs, self._outputs))
 
-    def _taken(self, call: Call) -> Inputs:
+    def _taken(self, call: Call | CallStage) -> Inputs:
         """The inputs where the harness laid them. They were checked there: checking them again would double the cost of a call."""
         inputs = object.__new__(Inputs)
         tensors = {name: self._inputs.view(call.places[name]) if name in call.places else None for name in TENSORS}
