@@ -7,7 +7,7 @@ Rows past the end of a sequence are 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
@@ -116,6 +116,27 @@ def run_stages(
         produced = tuple(_empty(name, inputs, chunk_size, dtype) for name in tokenwise)
     written = dict(zip(tokenwise, produced, strict=True)) | {"h": walk.h, "final_state": final}
     return {name: written[name] for stage in covers for name in SIGNATURES[stage].writes}
+
+
+def over_chunks(inputs: Inputs, given: Named, function: Callable[[Chunk], Tensor], *, chunk_size: int) -> Tensor:
+    """Applies a function to every chunk of given tensors, in float64.
+
+    Args:
+        given: tensors of the stages, in the layout above; the chunk handed to `function` holds these, its tokens and no others.
+        function: gives token rows [n, HV, C, ...].
+    Returns:
+        [B, T, HV, ...], 0 on rows past the end of a sequence.
+    """
+    rows = [name for name in given if name not in ("h", *CALL)]
+    walk = _Walk(inputs, given, chunk_size, torch.float64)
+
+    def body(carry: Tensors, tokens: Tokens) -> tuple[Tensors, Tensors]:
+        c = Chunk(tokens, inputs.state, inputs.factor, NATIVE)
+        walk.restore(c, rows, carry[0])
+        return (carry[0] + 1,), (function(c),)
+
+    masked = tuple(defined(name, given[name], inputs, chunk_size) for name in rows)
+    return scan(inputs, chunk_size, (walk.first,), body, dtype=torch.float64, others=masked)[1][0]
 
 
 class _Walk:
