@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
 
 import torch
 from torch import Tensor
@@ -16,13 +15,12 @@ from kdaverify.budgets.contract import Contract, contract_from_name
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.pipeline import run_form
 from kdaverify.budgets.solves import SOLVES
+from kdaverify.budgets.stages import solving
 from kdaverify.problems import TORCH
 from oracles.arithmetic import Arithmetic
-from oracles.chunk import STAGES, Chunk, Stages
+from oracles.chunk import STAGES, Stages
 from oracles.inputs import Inputs
 from oracles.stages import run_stages
-
-MATRIX_FORMATS: Final = ("fp32", "tf32", "bf16", "fp16")
 
 
 class Solving(Adapter):
@@ -45,10 +43,6 @@ class Solving(Adapter):
         del dtype
         return self._contract
 
-    def solve(self, c: Chunk) -> None:
-        """Math: 3.3. Writes R."""
-        c.R = c.store("R", self._way(c.Akk, self._dot))
-
     def stages(self, dtype: str) -> Mapping[str, StageCall]:
         return torch_stages(self._contract, FORMATS[dtype], functools.partial(run_stages, stages=self._table))
 
@@ -64,7 +58,7 @@ class Solving(Adapter):
 
     @property
     def _table(self) -> Stages:
-        return replace(STAGES, solve=self.solve)
+        return replace(STAGES, solve=solving(self._way, self._dot))
 
     def _dot(self, a: Tensor, b: Tensor) -> Tensor:
         return torch.matmul(self._matrix.round(a), self._matrix.round(b))

@@ -70,12 +70,13 @@ def _doublings(A: Tensor) -> int:
     return max(0, (A.shape[-1] - 1).bit_length() - 1)
 
 
-SOLVES: Final[Mapping[str, Solve]] = {
+SUBSTITUTIONS: Final[Mapping[str, Solve]] = {
     "rows": by_rows,
     "blocks of 8": functools.partial(by_blocks, size=8),
     "blocks of 16": functools.partial(by_blocks, size=16),
     "blocks of 32": functools.partial(by_blocks, size=32),
-    "Neumann": by_neumann,
-    "Newton": by_newton,
 }
-"""Every way by name; a dot product rounds its operands as the unit does that takes it."""
+"""The ways that are as good as the formats they are carried out in, by name."""
+
+SOLVES: Final[Mapping[str, Solve]] = {**SUBSTITUTIONS, "Neumann": by_neumann, "Newton": by_newton}
+"""Every way."""

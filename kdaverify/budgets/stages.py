@@ -13,7 +13,7 @@ from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import (
     LOG2_E,
     Emulator,
-    exp_base_2,
+    matrix_units,
     residual_state,
     residual_wy,
     scaled_output,
@@ -23,7 +23,8 @@ from kdaverify.budgets.factored import column_output, column_scores, column_wy, 
 from kdaverify.budgets.family import ContractOverflow, family
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.noise import DRAWS, SEED, Noise
-from oracles.chunk import STAGES, Chunk, Stages
+from kdaverify.budgets.solves import SUBSTITUTIONS, Dot, Solve
+from oracles.chunk import STAGES, Chunk, Stage, Stages
 from oracles.enclosure import Enclosure
 from oracles.inputs import Inputs
 from oracles.stages import Named, defined, region, run_stages
@@ -91,7 +92,7 @@ def stage_standard(question: StageQuestion, formats: Callable[[str], Format]) ->
         ContractOverflow: every emulated kernel overflows in this stage.
     """
     exact = question.run()
-    rounded = [run for run in (question.run(**_of(member)) for member in stage_family(question.contract, question.io)) if _is_finite(run)]
+    rounded = [run for run in (question.run(**_of(member)) for member in stage_family(question)) if _is_finite(run)]
     if not rounded:
         raise ContractOverflow(f"every emulated kernel of {question.contract.name} overflows in {', '.join(question.covers)}")
     drawn = _draws(question)
@@ -112,11 +113,36 @@ def stage_standard(question: StageQuestion, formats: Callable[[str], Format]) ->
     return StageStandard(truth, budgets)
 
 
-def stage_family(contract: Contract, io: Format) -> tuple[Emulator, ...]:
-    """The legal kernels of `contract` whose stages mean what math.md 3 says, in chunks of the declared size."""
-    members = [replace(m, stages=_plain(m.stages)) for m in family(contract, io) if m.contract.chunk_size == contract.chunk_size]
-    base_2 = replace(members[0], name="gates summed in base 2", exp=exp_base_2, stages=replace(members[0].stages, cumsum=_base_2_cumsum))
-    return (*members, base_2)
+def stage_family(question: StageQuestion) -> tuple[Emulator, ...]:
+    """The legal kernels of the contract whose stages mean what math.md 3 says, in chunks of the declared size.
+
+    Alone, the solve shows the format of its products, which the scores hide end to end: where it is covered, every substitution belongs
+    to the family, with the products that the contract declares.
+    """
+    contract = question.contract
+    whole = [m for m in family(contract, question.io) if m.contract.chunk_size == contract.chunk_size]
+    members = [replace(m, stages=_plain(m.stages)) for m in whole]
+    plain = members[0]
+    if "cumsum" in question.covers:
+        members.append(replace(plain, name="gates summed in base 2", stages=replace(plain.stages, cumsum=_base_2_cumsum)))
+    if "solve" in question.covers:
+        products = contract.solve or contract.operands
+        units = {"vector units": plain.dot} if products is contract.accumulate else matrix_units(products)
+        for unit, dot in units.items():
+            members += [
+                replace(plain, name=f"solve by {name} on {unit}", stages=replace(plain.stages, solve=solving(way, dot)))
+                for name, way in SUBSTITUTIONS.items()
+            ]
+    return tuple(members)
+
+
+def solving(way: Solve, dot: Dot) -> Stage:
+    """Math: 3.3 one way, with products of one kind."""
+
+    def solve(c: Chunk) -> None:
+        c.R = c.store("R", way(c.Akk, dot))
+
+    return solve
 
 
 def _plain(stages: Stages) -> Stages:
