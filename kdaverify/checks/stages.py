@@ -16,6 +16,7 @@ from kdaverify.adapters.stages import StageArguments, StageCall, formats_of, sto
 from kdaverify.budgets.family import ContractOverflow
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.stages import StageQuestion, stage_standard
+from kdaverify.checks.closures import CLOSURES, closures
 from kdaverify.checks.compare import compare
 from kdaverify.checks.execute import Misbehaviour
 from kdaverify.checks.outcome import Outcome, skipped
@@ -36,7 +37,8 @@ def stages(adapter: Adapter, problem: Problem, *, feed: Feed = "exact") -> list[
     """Runs every exposed stage by itself and judges what it gives.
 
     Args:
-        feed: "exact", or "own": a stage is given what the stages before it gave, as far as they are exposed.
+        feed: "exact", or "own": a stage is given what the stages before it gave, as far as they are exposed, and the tensors that all of
+            them gave are held against the equations between them.
     """
     return list(_judged(adapter, problem, feed)) or skipped("no stage is exposed")
 
@@ -101,13 +103,25 @@ def _judged(adapter: Adapter, problem: Problem, feed: Feed) -> Iterator[Outcome]
     exact = run_stages(inputs, {}, chunk_size=contract.chunk_size)
     taken = {name: stored(name, tensor, formats) for name, tensor in exact.items() if name not in CALL}
     bench = _Bench(StageArguments(inputs, {}, contract.chunk_size, formats), adapter, problem.dtype)
+    own: dict[str, Tensor] = {}
     for name, call in calls.items():
         written, found = bench.outcomes(name, call, {tensor: taken[tensor] for tensor in call.takes_of_earlier})
         yield from found
         if feed == "own":
             if not written or any(outcome.status is Status.NONFINITE for outcome in found):
                 return  # nothing after it can be told from it
-            taken |= {tensor: value for tensor, value in written.items() if value.dtype == taken[tensor].dtype}
+            own |= {tensor: value for tensor, value in written.items() if tensor not in own and value.dtype == taken[tensor].dtype}
+            taken |= own
+    yield from _closed(calls, own, bench)
+
+
+def _closed(calls: Mapping[str, StageCall], own: dict[str, Tensor], bench: _Bench) -> Iterator[Outcome]:
+    """Whether the kernel's own tensors fulfil the equations between them; one that does not is told of the stage that wrote its result."""
+    x = bench.arguments
+    for equation, ratio in closures(own, x.inputs, bench.adapter.contract(bench.dtype), x.formats).items():
+        stage = next(name for name, call in calls.items() if CLOSURES[equation].result in call.gives)
+        message = f"stage {stage}: {equation} is off by {ratio:.3g} of what roundings can do"
+        yield Outcome(f"{stage}.{CLOSURES[equation].result}", Status.PASS if ratio <= 1 else Status.FAIL, message)
 
 
 def _in_order(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -64,7 +64,13 @@ LEGAL: dict[str, dict[str, Any]] = {"bf16": {}, "fp16": {"lengths": (0, 30, 1)},
 def test_legal_stages_pass(gate: str, dtype: str) -> None:
     for feed in FEEDS if gate == "mixed" else ("exact",):
         found = stages(find("eager"), problem(gate=gate, dtype=dtype, **LEGAL[dtype]), feed=feed)
-        assert {outcome.status for outcome in found} == {Status.PASS} and len(found) == 12
+        assert {outcome.status for outcome in found} == {Status.PASS} and len(found) == {"exact": 12, "own": 15}[feed]
+
+
+def test_equations_between_the_kernel_s_own_tensors_are_told_of_the_stage_that_wrote_the_result() -> None:
+    found = [outcome for outcome in stages(find("eager"), problem(), feed="own") if outcome.comparison is None]
+    assert [outcome.output for outcome in found] == ["solve.R", "state.v_new", "output.o"]
+    assert found[1].message.startswith("stage state: v_new = u - w h is off by 0.")
 
 
 def test_nothing_is_wrong_with_a_legal_implementation() -> None:
