@@ -43,6 +43,11 @@ def stages(adapter: Adapter, problem: Problem, *, feed: Feed = "exact") -> list[
     return list(_judged(adapter, problem, feed)) or skipped("no stage is exposed")
 
 
+def staged(adapter: Adapter) -> tuple[str, ...]:
+    """The formats in which it exposes stages that can be judged."""
+    return tuple(dtype for dtype in adapter.dtypes if adapter.stages(dtype) and adapter.contract(dtype).operands.name != "fp64")
+
+
 def first_wrong(adapter: Adapter, problem: Problem) -> str | None:
     """The first stage outside its budget: on exact inputs, then on its own; None where none is, or none is exposed.
 
