@@ -15,6 +15,10 @@ def keep(name: str, tensor: Tensor) -> Tensor:
     return tensor
 
 
+def _sum(products: Tensor) -> Tensor:
+    return products.sum(-1)
+
+
 @dataclass(frozen=True)
 class Arithmetic:
     """One pipeline, many roundings: the algebra is written once and asks this for every inexact step.
@@ -23,11 +27,13 @@ class Arithmetic:
         store: (name, tensor) -> tensor; called once for each named tensor of math.md 2 and 3, in the order they are made.
         dot: matrix product [..., m, n] x [..., n, p] -> [..., m, p]; rounds operands and chooses the order of summation.
         exp: natural exponential of a tensor whose entries are <= 0.
+        total: sum over the last axis of an elementwise product of two stored tensors.
     """
 
     store: Callable[[str, Tensor], Tensor] = keep
     dot: Callable[[Tensor, Tensor], Tensor] = torch.matmul
     exp: Callable[[Tensor], Tensor] = torch.exp
+    total: Callable[[Tensor], Tensor] = _sum
 
 
 NATIVE = Arithmetic()

@@ -93,7 +93,7 @@ def dqkwg(b: ChunkGradients) -> None:
     b.dq = b.store("dq_state", c.scale * b.dot(b.do, _t(c.h)) * c.decay(EVERY))
     b.dk = b.store("dk_state", b.dot(c.v_new, _t(b.dh)) * c.decay(LAST, EVERY))
     b.dw = b.store("dw", -b.dot(b.dv_new, _t(c.h)))
-    held = b.store("h_dh", b.store("h_dh", c.h * b.dh).sum(-1))[..., None, :] * c.decay(LAST)
+    held = b.store("h_dh", c.arithmetic.total(b.store("h_dh", c.h * b.dh)))[..., None, :] * c.decay(LAST)
     moved = (k * b.dk).masked_fill(~b.followed, 0.0)
     end = held + moved.sum(-2, keepdim=True)
     b.dG = b.store("dG_state", q * b.dq - moved + end.expand_as(moved).masked_fill(~b.last, 0.0))

@@ -15,6 +15,8 @@ from oracles.scan import Tensors, Tokens, scan
 # The input that each gradient belongs to.
 GRADIENTS: Final = {"dq": "q", "dk": "k", "dv": "v", "dg": "g", "dbeta": "beta", "d_initial_state": "initial_state"}
 
+COTANGENTS: Final = ("do", "d_final_state")
+
 X = TypeVar("X")
 
 

@@ -15,7 +15,9 @@ from kdaverify.adapters.conventions import CANONICAL, Conventions
 from kdaverify.adapters.stages import StageCall
 from kdaverify.budgets.contract import Contract
 from kdaverify.problems import Problem
+from oracles.autograd import ForwardOnlyError, differentiate
 from oracles.enclosure import OUTPUTS
+from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 
 NOTHING_YET = "nothing yet"
@@ -53,6 +55,7 @@ class Adapter(abc.ABC):
         widths: key and value widths it is drawn at, for kernels compiled for a few; () where any will do.
         isolated: whether it runs in a worker process unless told otherwise: kernels that can take their process with them do.
         answers: False where calls are only written down, and nothing can be judged.
+        differentiable: False where there is no backward to run; otherwise a backward is looked for.
         open_ended: False where only the calls of an export can be answered, so that no failure is shrunk.
     """
 
@@ -63,6 +66,7 @@ class Adapter(abc.ABC):
     widths: tuple[int, ...] = ()
     isolated: bool = False
     answers: bool = True
+    differentiable: bool = True
     open_ended: bool = True
 
     @abc.abstractmethod
@@ -80,6 +84,20 @@ class Adapter(abc.ABC):
     def step(self, inputs: Inputs) -> Output:
         """Runs the decode entry point on a call with T = 1."""
         return self.forward(inputs)
+
+    def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
+        """Runs the kernel there and back; what torch's autograd makes of `forward`, unless there is a backward of its own.
+
+        Raises:
+            ForwardOnlyError: there is no backward.
+        """
+        if not self.differentiable:
+            raise ForwardOnlyError(f"{self.name} has no backward")
+        return differentiate(self._outputs, inputs, cotangents)
+
+    def _outputs(self, inputs: Inputs) -> tuple[Any, Any]:
+        output = self.forward(inputs)
+        return output.o, output.final_state
 
     def missing(self) -> str | None:
         """Why it cannot run on this machine, with the command that helps; None if it can."""

@@ -36,6 +36,7 @@ class Cudnn(Adapter):
     device = "cuda"
     widths = (WIDTH,)
     isolated = True
+    differentiable = False
 
     def __init__(self) -> None:
         self._ran = NOTHING_YET

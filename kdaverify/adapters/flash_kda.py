@@ -42,6 +42,7 @@ class FlashKda(Adapter):
     device = "cuda"
     widths = (WIDTH,)
     isolated = True
+    differentiable = False
 
     def __init__(self, library: Path | None = None) -> None:
         self._library, self._ran = library, NOTHING_YET

@@ -30,15 +30,17 @@ class Budget:
         allowed: the most of each statistic, its factor and margin included.
         io: format the output is stored in.
         lost: what underflow may take from an element.
+        terms: what relative errors are relative to, where larger terms cancel in an element.
     """
 
     allowed: ErrorStatistics
     io: Format
     lost: float
+    terms: Tensor | None = None
 
     def measure(self, error: Tensor, truth: Enclosure) -> ErrorStatistics:
         """The statistics of `error` as this budget counts them."""
-        return statistics(error, truth, self.io, lost=self.lost)
+        return statistics(error, truth, self.io, lost=self.lost, terms=self.terms)
 
     def ratios(self, found: ErrorStatistics) -> dict[str, float]:
         """Every statistic as a fraction of what is allowed; above 1 is over budget.
@@ -75,6 +77,8 @@ def budget(
     unit: float,
     lost: float,
     moved: Tensor | None = None,
+    terms: Tensor | None = None,
+    floor: Tensor | float = 0.0,
 ) -> Budget:
     """The budget of one output from the family's own outputs on the same problem.
 
@@ -92,17 +96,19 @@ def budget(
         unit: the contract's unit roundoff for this output.
         lost: what underflow may take from an element.
         moved: what the row allowance is relative to, where not the output itself (S_T - S_0 for the final state).
+        terms: likewise for errors of single elements: the size of the terms that cancel in one.
+        floor: what an element may miss beside that, even where the family happens to be exact.
     """
-    draws = [statistics(truth.error(output), truth, io, lost=lost) for output in drawn]
-    E = worst([*(statistics(truth.error(output), truth, io, lost=lost) for output in rounded), *draws])
+    draws = [statistics(truth.error(output), truth, io, lost=lost, terms=terms) for output in drawn]
+    E = worst([*(statistics(truth.error(output), truth, io, lost=lost, terms=terms) for output in rounded), *draws])
     margin = spread(draws)
     exact = truth.high
     size = rms(exact)
-    floor = 0.0 if bool(truth.zero.all()) else lost
-    E_rms = max(E.rms, IDEAL_ROUNDING * io.unit * size, floor)
-    E_largest = max(E.largest, io.unit * float(exact.abs().max()) / 2, floor) if exact.numel() else 0.0
+    least = torch.zeros_like(exact) if bool(truth.zero.all()) else torch.zeros_like(exact) + lost + floor
+    E_rms = max(E.rms, IDEAL_ROUNDING * io.unit * size, rms(least))
+    E_largest = max(E.largest, io.unit * float(exact.abs().max()) / 2, float(least.max())) if exact.numel() else 0.0
     own = row_rms(exact)
-    rows = torch.maximum(E.rows, own * (E_rms / size if size else 0.0)).clamp(min=floor)
+    rows = torch.maximum(torch.maximum(E.rows, own * (E_rms / size if size else 0.0)), row_rms(least))
     slack = ROW_UNITS * unit * (own if moved is None else row_rms(moved))
     return Budget(
         ErrorStatistics(
@@ -114,6 +120,7 @@ def budget(
         ),
         io=io,
         lost=lost,
+        terms=terms,
     )
 
 

@@ -24,6 +24,13 @@ FACTORS = ("factor", "k_back", "o_part")
 """Tensors that only kernels of factored decays store, in the format of the factors."""
 
 
+SUMS = ("G", "decayed", "dq_state", "dk_state", "h_dh", "dG_state", "dbeta_wy", "dk_wy", "dG_wy", "dG", "dg", "dq_head", "dk_head")
+"""Tensors that are sums still being made, or never leave the unit that makes them: kept in the accumulator's format."""
+
+RETURNED = ("o", "dq", "dk", "dv", "dbeta")
+"""Tensors that are returned in the format of the inputs."""
+
+
 class ContractError(ValueError):
     """A contract that means nothing; the message shows the grammar."""
 
@@ -83,14 +90,14 @@ class Contract:
         return self.accumulate.dtype
 
     def storage(self, tensor: str, io: Format) -> Format:
-        """The format in which the named tensor of math.md 2 or 3 is stored, for a problem in `io`."""
-        if tensor in ("G", "decayed") or (tensor == "Akk" and self.solve is not None):
+        """The format in which the named tensor of math.md 2, 3 or 5 is stored, for a problem in `io`."""
+        if tensor in SUMS or (tensor == "Akk" and self.solve is not None):
             return self.accumulate
         if tensor in FACTORS and self.factors is not None:
             return self.factors
-        if tensor == "S":
+        if tensor in ("S", "dS"):
             return self.carry
-        if tensor == "o":
+        if tensor in RETURNED:
             return io
         return FORMATS["fp32"] if self.operands.name == "tf32" else self.operands
 

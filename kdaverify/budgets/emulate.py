@@ -14,7 +14,7 @@ from kdaverify.budgets.formats import Format, truncate_tf32
 from kdaverify.budgets.parts import Outputs, run_in_parts
 from kdaverify.budgets.pipeline import run_form
 from kdaverify.budgets.solves import Dot, by_blocks, by_rows, identity
-from oracles.arithmetic import Arithmetic
+from oracles.arithmetic import NATIVE, Arithmetic
 from oracles.chunk import STAGES, SUB_BLOCK, Chunk, Stage, Stages
 from oracles.inputs import Inputs
 
@@ -31,22 +31,23 @@ class Emulator:
     io: Format
     dot: Dot = torch.matmul
     exp: Callable[[Tensor], Tensor] = torch.exp
+    total: Callable[[Tensor], Tensor] = NATIVE.total
     stages: Stages = STAGES
 
     def run(self, inputs: Inputs, cuts: tuple[int, ...] = ()) -> Outputs:
         """o [B, T, HV, V] and S_T [N, HV, K, V] as float64 tensors holding the formats this kernel stores, resumed at `cuts`."""
         return run_in_parts(self._run, inputs, cuts)
 
-    @property
-    def arithmetic(self) -> Arithmetic:
-        """What its pipeline computes with."""
-        return Arithmetic(self._store, self.dot, self.exp)
-
     def _run(self, inputs: Inputs) -> Outputs:
         o, final = run_form(self.contract, inputs, dtype=self.contract.work, arithmetic=self.arithmetic, stages=self.stages)
         return o.double(), final.double()
 
-    def _store(self, name: str, tensor: Tensor) -> Tensor:
+    @property
+    def arithmetic(self) -> Arithmetic:
+        return Arithmetic(self.store, self.dot, self.exp, self.total)
+
+    def store(self, name: str, tensor: Tensor) -> Tensor:
+        """`tensor` in the format that the contract stores it in."""
         return self.contract.storage(name, self.io).round(tensor)
 
 
@@ -88,6 +89,19 @@ def with_dot(stage: Stage, dot: Dot) -> Stage:
         c.arithmetic = arithmetic
 
     return changed
+
+
+def tree(fmt: Format) -> Callable[[Tensor], Tensor]:
+    """Sums over the last axis that never leave `fmt`: products rounded, then pairs, pairs of pairs, each sum rounded."""
+
+    def total(products: Tensor) -> Tensor:
+        terms = fmt.round(products)
+        while terms.shape[-1] > 1:
+            even = terms if terms.shape[-1] % 2 == 0 else torch.cat((terms, torch.zeros_like(terms[..., :1])), dim=-1)
+            terms = fmt.round(even[..., ::2] + even[..., 1::2])
+        return terms.squeeze(-1)
+
+    return total
 
 
 def sequential(a: Tensor, b: Tensor) -> Tensor:

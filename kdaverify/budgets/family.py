@@ -19,6 +19,7 @@ from kdaverify.budgets.emulate import (
     merge_blocks,
     one_by_one,
     sequential,
+    tree,
     with_dot,
 )
 from kdaverify.budgets.factored import FACTORED, FACTORED_COLUMNS, FACTORED_RESIDUAL
@@ -82,7 +83,8 @@ def family(contract: Contract, io: Format) -> tuple[Emulator, ...]:
         in_order = replace(plain, name="sums term by term", dot=one_by_one)
         return (plain, in_order, replace(base_2, dot=one_by_one), flushed(plain))
     if contract.solve is not None:
-        return (*_solved_apart(plain, contract.solve), truncating)
+        in_storage = replace(plain, name="products of states summed in storage", total=tree(contract.operands))
+        return (*_solved_apart(plain, contract.solve), truncating, in_storage)
     units = {} if contract.operands.name in ("fp32", "fp64") else matrix_units(contract.operands)  # nothing narrower to round to
     unit = next(iter(units.values()), plain.dot)
     half, quarter = (replace(contract, chunk_size=max(SMALLEST_CHUNK, contract.chunk_size // n)) for n in (2, 4))

@@ -50,25 +50,24 @@ class Noise:
     def run(self, inputs: Inputs, cuts: tuple[int, ...] = ()) -> list[Outputs]:
         """DRAWS independent (o, S_T), float64, from one batched run resumed at `cuts`; the same on every call."""
         rng = torch.Generator(inputs.q.device).manual_seed(SEED)
-        repeated = _repeat(inputs, DRAWS)
+        repeated = repeat(inputs, DRAWS)
         o, final = run_in_parts(lambda part: self._run(part, rng), repeated, cuts)
         if self.contract.factors is not None and not (bool(torch.isfinite(o).all()) and bool(torch.isfinite(final).all())):
             # Factors overflow where decay is deep: what is drawn then is a kernel that takes differences.
             return replace(self, contract=replace(self.contract, factors=None)).run(inputs, cuts)
-        return list(zip(_split_tokens(o, inputs), final.unflatten(0, (DRAWS, inputs.N)), strict=True))
+        return list(zip(split_tokens(o, inputs), final.unflatten(0, (DRAWS, inputs.N)), strict=True))
 
-    def _run(self, inputs: Inputs, rng: torch.Generator) -> Outputs:
-        dtype, arithmetic, stages = self.pipeline(rng)
-        o, final = run_form(self.contract, inputs, dtype=dtype, arithmetic=arithmetic, stages=stages)
-        return o.double(), final.double()
-
-    def pipeline(self, rng: torch.Generator) -> tuple[torch.dtype, Arithmetic, Stages]:
-        """What draws are computed in, with and by."""
-        narrow = self.contract.operands.precision < self.contract.accumulate.precision
-        if narrow:
+    def way(self, rng: torch.Generator) -> tuple[torch.dtype, Arithmetic, Stages]:
+        """The type computed in, the arithmetic that draws, and the stages."""
+        if self.contract.operands.precision < self.contract.accumulate.precision:
             # Beside 16-bit storage the sums' own roundings are nothing: they may fall as they do in the working type.
             return self.contract.work, self._narrow(rng), self._matrix_stages(rng)
         return torch.float64, self._wide(rng), replace(STAGES, cumsum=self._running_cumsum(rng))
+
+    def _run(self, inputs: Inputs, rng: torch.Generator) -> Outputs:
+        dtype, arithmetic, stages = self.way(rng)
+        o, final = run_form(self.contract, inputs, dtype=dtype, arithmetic=arithmetic, stages=stages)
+        return o.double(), final.double()
 
     def _narrow(self, rng: torch.Generator) -> Arithmetic:
         """Every tensor stored in fewer bits than it is computed in takes a draw."""
@@ -147,7 +146,7 @@ def _draw(like: Tensor, fmt: Format, rng: torch.Generator) -> Tensor:
     return torch.rand(like.shape, generator=rng, device=like.device).sub_(0.5).mul_(size)
 
 
-def _repeat(inputs: Inputs, times: int) -> Inputs:
+def repeat(inputs: Inputs, times: int) -> Inputs:
     """The same sequences `times` over: further batch entries, or further sequences of the pack."""
     state = None if inputs.initial_state is None else inputs.initial_state.repeat(times, 1, 1, 1)
     names = ("q", "k", "v", "g", "beta")
@@ -159,7 +158,8 @@ def _repeat(inputs: Inputs, times: int) -> Inputs:
     return replace(inputs, **tokens, cu_seqlens=offsets, initial_state=state)
 
 
-def _split_tokens(o: Tensor, inputs: Inputs) -> list[Tensor]:
+def split_tokens(o: Tensor, inputs: Inputs) -> list[Tensor]:
+    """What `repeat(inputs)` gave for its tokens, draw by draw, zeros on padding."""
     if inputs.cu_seqlens is None:
         return list(o.unflatten(0, (DRAWS, inputs.B)))
     used = sum(inputs.lengths)

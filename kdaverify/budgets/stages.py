@@ -165,7 +165,7 @@ def _draws(question: StageQuestion) -> list[dict[str, Tensor]]:
     rng = torch.Generator(question.inputs.q.device).manual_seed(SEED)
     runs: list[dict[str, Tensor]] = []
     for _ in range(DRAWS):
-        dtype, arithmetic, stages = Noise(question.contract, question.io).pipeline(rng)
+        dtype, arithmetic, stages = Noise(question.contract, question.io).way(rng)
         runs.append(question.run(dtype=dtype, arithmetic=arithmetic, stages=stages))
     if question.contract.factors is not None and not all(_is_finite(run) for run in runs):
         # Factors overflow where decay is deep: what is drawn then is a kernel that takes differences.

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
+from kdaverify.budgets.backward import GradientEmulation
 from kdaverify.budgets.budget import Budget, budget
-from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.contract import RETURNED, Contract
 from kdaverify.budgets.family import Emulation
 from kdaverify.budgets.formats import FORMATS, Format
+from oracles.adjoint_error import enclosed_gradients
 from oracles.cache import AnswerCache, default_folder
-from oracles.certified import certify
-from oracles.enclosure import OUTPUTS, Answer, Enclosure
+from oracles.certified import certify, certify_gradients
+from oracles.enclosure import Answer, Enclosure
+from oracles.gradients import Cotangents, GradientAnswer, Gradients, largest_ahead
 from oracles.inputs import Inputs
 from oracles.running_error import enclosed
 
@@ -20,17 +26,26 @@ from oracles.running_error import enclosed
 ORACLE_SHARE = 2.0**-20
 # Up to this precision of the operands the float64 recurrence can be sharp enough; above it only balls are.
 FLOAT64_ORACLE_PRECISION = 11
+# Roundoffs of the accumulator that a sum over a suffix of a chunk may lose where its terms cancel: 64 of them, rounded at random, twice.
+SUMS_LOSE = 16
+# How much later products may enlarge what a backward pass loses to underflow.
+GAIN = 2.0**10
 
 
 @dataclass(frozen=True)
 class Standard:
-    """The exact outputs of a problem and what a kernel under the contract may miss them by."""
+    """The exact outputs, or gradients, of a problem and what a kernel under the contract may miss them by."""
 
-    truth: Answer
+    truth: Answer | GradientAnswer
     budgets: dict[str, Budget]
 
     def exact(self, output: str) -> Enclosure:
-        return _output(self.truth, output)
+        return self.truth.named()[output]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the exact values lie."""
+        return next(iter(self.truth.named().values())).high.device
 
 
 def standard(inputs: Inputs, contract: Contract, io: Format, emulation: Emulation) -> Standard:
@@ -46,39 +61,114 @@ def standard(inputs: Inputs, contract: Contract, io: Format, emulation: Emulatio
     Raises:
         UncertifiedError: no precision within the ceiling makes the oracle sharp enough.
     """
-    formats = {"o": io, "final_state": contract.carry}
+    room = _Room(contract, io, inputs.K)
 
     def budgets(truth: Answer) -> dict[str, Budget]:
+        def of(name: str, place: int, fmt: Format, moved: Tensor | None) -> Budget:
+            rounded, drawn = ([run[place] for run in runs] for runs in (emulation.rounded.values(), emulation.drawn))
+            return room.budget(truth.named()[name], rounded, drawn, fmt, moved=moved)
+
         return {
-            name: budget(
-                _output(truth, name),
-                [run[i] for run in emulation.rounded.values()],
-                [run[i] for run in emulation.drawn],
-                io=formats[name],
-                unit=max(contract.operands.unit, formats[name].unit),
-                # On a unit that flushes, each of the K terms of a dot product may vanish.
-                lost=inputs.K * contract.accumulate.min_normal,
-                moved=truth.final_state.high - inputs.state.double() if name == "final_state" else None,
-            )
-            for i, name in enumerate(OUTPUTS)
+            "o": of("o", 0, io, None),
+            "final_state": of("final_state", 1, contract.carry, truth.final_state.high - inputs.state.double()),
         }
 
-    def sharp(truth: Answer) -> bool:
-        return all(_is_sharp(_output(truth, name), allowed) for name, allowed in budgets(truth).items())
+    return _sharpened(
+        contract,
+        lambda: enclosed(inputs),
+        lambda accept, extra: certify(inputs, accept=accept, extra_bits=extra, cache=AnswerCache(default_folder())),
+        budgets,
+    )
 
-    truth = enclosed(inputs) if contract.operands.precision <= FLOAT64_ORACLE_PRECISION else None
+
+def gradient_standard(inputs: Inputs, cotangents: Cotangents, contract: Contract, io: Format, emulation: GradientEmulation) -> Standard:
+    """The same for the gradients of a problem.
+
+    Exact zeros are wanted on padding alone: elsewhere a chunk form finds them as differences. Gradients of gates are sums over
+    suffixes whose terms cancel: errors of dg are relative to the largest term from there to the end of its chunk. Those of dS_0
+    likewise.
+    """
+    room = _Room(contract, io, GAIN * max(inputs.K, inputs.V))
+
+    def budgets(certain: GradientAnswer) -> dict[str, Budget]:
+        truth = _zero_on_padding(certain, inputs)
+        cancelling = {"dg": largest_ahead(inputs, truth.terms.dg, contract.chunk_size), "d_initial_state": truth.terms.d_initial_state}
+
+        def of(name: str) -> Budget:
+            rounded, drawn = ([run.named()[name] for run in runs] for runs in (emulation.rounded.values(), emulation.drawn))
+            fmt = io if name in RETURNED else contract.accumulate
+            terms = cancelling.get(name)
+            floor = None if terms is None else SUMS_LOSE * contract.accumulate.unit * terms
+            return room.budget(truth.named()[name], rounded, drawn, fmt, moved=terms, terms=terms, floor=floor)
+
+        return {name: of(name) for name in truth.named()}
+
+    return _sharpened(
+        contract,
+        lambda: enclosed_gradients(inputs, cotangents),
+        lambda accept, extra: certify_gradients(inputs, cotangents, accept=accept, extra_bits=extra, cache=AnswerCache(default_folder())),
+        budgets,
+        lambda truth: _zero_on_padding(truth, inputs),
+    )
+
+
+@dataclass(frozen=True)
+class _Room:
+    """What every budget of one problem has in common.
+
+    Args:
+        terms: of the longest dot product; on a unit that flushes, each may vanish.
+    """
+
+    contract: Contract
+    io: Format
+    terms: float
+
+    def budget(self, truth: Enclosure, rounded: list[Tensor], drawn: list[Tensor], fmt: Format, **relative_to: Tensor | None) -> Budget:
+        """The budget of one output; `moved`, `terms` and `floor` as `budget` takes them."""
+        given: dict[str, Any] = {name: tensor for name, tensor in relative_to.items() if tensor is not None}
+        unit, lost = max(self.contract.operands.unit, fmt.unit), self.terms * self.contract.accumulate.min_normal
+        return budget(truth, rounded, drawn, io=fmt, unit=unit, lost=lost, **given)
+
+
+A = TypeVar("A", Answer, GradientAnswer)
+
+
+def _sharpened(
+    contract: Contract,
+    float64: Callable[[], A],
+    balls: Callable[[Callable[[A], bool], int], A],
+    budgets: Callable[[A], dict[str, Budget]],
+    demanded: Callable[[A], A] = lambda truth: truth,
+) -> Standard:
+    """Float64 where it is sharp enough, balls elsewhere; `demanded` takes back the exact zeros that are not asked for."""
+
+    def sharp(truth: A) -> bool:
+        return all(_is_sharp(truth.named()[name], allowed) for name, allowed in budgets(truth).items())
+
+    truth = float64() if contract.operands.precision <= FLOAT64_ORACLE_PRECISION else None
     if truth is None or not sharp(truth):
         # The rule's first precision suits fp32; each further bit of the contract needs one more.
-        extra = max(0, contract.accumulate.precision - FORMATS["fp32"].precision)
-        truth = certify(inputs, accept=sharp, extra_bits=extra, cache=AnswerCache(default_folder()))
-    return Standard(truth, budgets(truth))
-
-
-def _output(truth: Answer, name: str) -> Enclosure:
-    return truth.o if name == "o" else truth.final_state
+        truth = balls(sharp, max(0, contract.accumulate.precision - FORMATS["fp32"].precision))
+    return Standard(demanded(truth), budgets(truth))
 
 
 def _is_sharp(truth: Enclosure, allowed: Budget) -> bool:
     # A radius is an error like any other: the comparator's own statistics say whether it is small enough.
     ratios = allowed.ratios(allowed.measure(truth.radius, truth))
     return bool(torch.isfinite(truth.radius).all()) and max(ratios.values()) <= ORACLE_SHARE
+
+
+def _zero_on_padding(truth: GradientAnswer, inputs: Inputs) -> GradientAnswer:
+    padding = torch.ones(inputs.B * inputs.T, dtype=torch.bool)
+    for first, length in zip(inputs.starts, inputs.lengths, strict=True):
+        padding[first : first + length] = False
+    rows = padding.view(inputs.B, inputs.T).to(inputs.q.device)
+
+    def kept(name: str, exact: Enclosure) -> Enclosure:
+        asked = (
+            torch.zeros_like(exact.zero) if name == "d_initial_state" else exact.zero & rows.view(*rows.shape, *[1] * (exact.zero.ndim - 2))
+        )
+        return replace(exact, zero=asked)
+
+    return replace(truth, gradients=Gradients(**{name: kept(name, exact) for name, exact in truth.named().items()}))

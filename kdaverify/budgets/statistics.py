@@ -48,7 +48,7 @@ def row_rms(tensor: Tensor) -> Tensor:
     return tensor.flatten(0, -2).square().mean(-1).sqrt()
 
 
-def statistics(error: Tensor, truth: Enclosure, io: Format, *, lost: float = 0.0) -> ErrorStatistics:
+def statistics(error: Tensor, truth: Enclosure, io: Format, *, lost: float = 0.0, terms: Tensor | None = None) -> ErrorStatistics:
     """Statistics of `error` = kernel - exact.
 
     Args:
@@ -56,9 +56,11 @@ def statistics(error: Tensor, truth: Enclosure, io: Format, *, lost: float = 0.0
         truth: the exact output.
         io: format the output is stored in; relative errors divide by no less than its smallest normal number.
         lost: what underflow may take from an element; relative errors count what exceeds it.
+        terms: the size of the terms that cancel in an element, where they do: errors are then relative to them.
     """
-    scored = truth.high.abs() > RELATIVE_FLOOR
-    relative = (error[scored].abs() - lost).clamp(min=0.0) / truth.high[scored].abs().clamp(min=io.min_normal)
+    size = truth.high.abs() if terms is None else torch.maximum(truth.high.abs(), terms)
+    scored = size > RELATIVE_FLOOR
+    relative = (error[scored].abs() - lost).clamp(min=0.0) / size[scored].clamp(min=io.min_normal)
     return ErrorStatistics(
         rms=rms(error),
         largest=float(error.abs().max()) if error.numel() else 0.0,

@@ -59,8 +59,8 @@ def execute(adapter: Adapter, inputs: Inputs, exposed: tuple[str, ...], *, entry
     seconds = time.perf_counter() - started
     returned = {name: getattr(output, name) for name in exposed}
     for name, value in returned.items():
-        _check_kind(name, value, _wanted_shape(name, inputs), _wanted_dtype(name, inputs, adapter))
-    _check_inputs_kept(given, inputs)
+        check_kind(name, value, _wanted_shape(name, inputs), _wanted_dtype(name, inputs, adapter))
+    check_inputs_kept(given, inputs)
     for name, value in returned.items():
         _check_own_memory(name, value, given)
     return Run({name: value.detach() for name, value in returned.items()}, seconds)
@@ -79,7 +79,12 @@ def dtype_name(inputs: Inputs) -> str:
     return format_of(inputs.q.dtype).name
 
 
-def _check_kind(name: str, value: object, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def check_kind(name: str, value: object, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Refuses what is no tensor of the wanted shape and dtype.
+
+    Raises:
+        Misbehaviour: naming the output, what was wanted and what came.
+    """
     if value is None:
         raise Misbehaviour(
             Status.MISSING, name, f"{name}: wanted a tensor of shape {list(shape)}, got None; return it or declare final_state=False"
@@ -97,7 +102,12 @@ def _check_kind(name: str, value: object, shape: tuple[int, ...], dtype: torch.d
         )
 
 
-def _check_inputs_kept(given: Inputs, inputs: Inputs) -> None:
+def check_inputs_kept(given: Inputs, inputs: Inputs) -> None:
+    """Refuses a kernel that edited its inputs.
+
+    Raises:
+        Misbehaviour: naming the first input that changed.
+    """
     for name in TENSORS:
         after, before = getattr(given, name), getattr(inputs, name)
         if before is not None and not torch.equal(after, before):

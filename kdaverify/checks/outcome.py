@@ -70,8 +70,7 @@ def outcomes(adapter: Adapter, inputs: Inputs, produce: Callable[[], dict[str, T
         return skipped(str(reason))
     except UncertifiedError as reason:
         return [Outcome("call", Status.ORACLE_UNCERTIFIED, str(reason))]
-    bench = held.truth.o.high.device
-    compared = [compare(name, tensor.to(bench), held, received.on(bench)) for name, tensor in produced.items()]
+    compared = [compare(name, tensor.to(held.device), held, received.on(held.device)) for name, tensor in produced.items()]
     return [Outcome(c.output, c.status, str(c), c, held.truth.method) for c in compared]
 
 

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from oracles.inputs import Inputs
 
+STATES = ("final_state", "d_initial_state")
+BY_KEY_HEAD = ("dq", "dk")
+
 
 @dataclass(frozen=True)
 class Place:
@@ -29,22 +32,26 @@ class Place:
 
 
 def place(output: str, flat: int, shape: torch.Size, inputs: Inputs) -> Place:
-    """The element of `output` at position `flat` of its flattened tensor: of o or another tensor of token rows, of S_T, or of h."""
+    """The element of `output`, of a gradient, or of a stage tensor, at position `flat` of its flattened tensor."""
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), shape))
     if output == "h":
-        b, m, head, channel, column = index
-        return Place(index, f"batch entry {b}, chunk {m}, value head {head}, key channel {channel}, column {column}", "the state before it")
-    return _of_state(index, inputs) if output == "final_state" else _of_rows(index, inputs)
+        batch, m, head, channel, column = index
+        return Place(
+            index, f"batch entry {batch}, chunk {m}, value head {head}, key channel {channel}, column {column}", "the state before it"
+        )
+    return _of_state(index, inputs) if output in STATES else _of_token(index, inputs, by_key_head=output in BY_KEY_HEAD)
 
 
-def _of_rows(index: tuple[int, ...], inputs: Inputs) -> Place:
-    b, t, head, column = index
+def _of_token(index: tuple[int, ...], inputs: Inputs, *, by_key_head: bool) -> Place:
+    b, t, drawn_head, *column = index
     n, first = _sequence(b * inputs.T + t, inputs)
+    element = f"{'key' if by_key_head else 'value'} head {drawn_head}" + "".join(f", column {c}" for c in column)
     if n is None:
-        return Place(index, f"padding row {t}, value head {head}, column {column}", "a token past the last offset")
-    where = f"sequence {n}, token {b * inputs.T + t - first} of {inputs.lengths[n]}, value head {head}, column {column}"
+        return Place(index, f"padding row {t}, {element}", "a token past the last offset")
+    where = f"sequence {n}, token {b * inputs.T + t - first} of {inputs.lengths[n]}, {element}"
+    group = inputs.HV // inputs.H
+    head, key_head = (drawn_head * group, drawn_head) if by_key_head else (drawn_head, drawn_head // group)
     g = inputs.g[b, t, head]
-    key_head = head // (inputs.HV // inputs.H)
     norms = (float(x[b, t, key_head].double().norm()) for x in (inputs.q, inputs.k))
     made_by = "|q| {:.3g}, |k| {:.3g}, beta {:.3g}, g in [{:.3g}, {:.3g}]".format(*norms, inputs.beta[b, t, head], g.min(), g.max())
     return Place(index, where, made_by)

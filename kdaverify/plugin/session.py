@@ -70,14 +70,15 @@ class Session:
         return [verdict for _, _, verdict in sorted(self.rows, key=lambda row: row[:2])]
 
     def decisions(self, judged: Iterable[Subject], profile: str) -> list[Decision]:
-        verdicts = self.ordered()
+        rows = self.ordered()
+        own = {subject: [row for row in rows if row.implementation == subject.adapter.name] for subject in judged}
         return [
             decide(
-                [verdict for verdict in verdicts if verdict.implementation == subject.adapter.name],
-                _expected(subject, self.asked.get(subject.adapter.name, set()), profile),
+                verdicts,
+                _expected(subject, self.asked.get(subject.adapter.name, set()), profile, verdicts),
                 trouble=_told([trouble for trouble in self.trouble if trouble.implementation in ("", subject.adapter.name)]),
             )
-            for subject in judged
+            for subject, verdicts in own.items()
         ]
 
 
@@ -183,7 +184,7 @@ def _last_line(longrepr: str) -> str:
     return (marked or lines or ["no message"])[-1]
 
 
-def _expected(subject: Subject, asked: set[str], profile: str) -> Expected:
+def _expected(subject: Subject, asked: set[str], profile: str, verdicts: Sequence[Verdict] = ()) -> Expected:
     from kdaverify.checks.stages import staged
 
     adapter = subject.adapter
@@ -200,6 +201,11 @@ def _expected(subject: Subject, asked: set[str], profile: str) -> Expected:
         excused["resume"] = "it exposes no final state"
     if not subject.missing and (reason := _all_refused(adapter)):
         excused["extreme_gates"] = f"it takes no extreme gate ({reason})"
+    from oracles.autograd import FORWARD_ONLY
+
+    gradients = [verdict.message for verdict in verdicts if verdict.property == "gradients"]
+    if gradients and all(message.startswith(FORWARD_ONLY) for message in gradients):
+        excused["gradients"] = gradients[0]
     return Expected(
         implementation=adapter.name,
         dtypes=adapter.dtypes,

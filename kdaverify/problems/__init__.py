@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kdaverify.problems.axes import DTYPES, TORCH
 from kdaverify.problems.cost import DRAWN_LIMIT, cost
+from kdaverify.problems.cotangents import cotangents
 from kdaverify.problems.panel import PANEL, NamedProblem, panel
 from kdaverify.problems.problem import Problem, ProblemError
 from kdaverify.problems.profiles import PROFILES, settings_for
@@ -23,6 +24,7 @@ __all__ = [
     "ProblemError",
     "Regime",
     "cost",
+    "cotangents",
     "panel",
     "problems",
     "settings_for",

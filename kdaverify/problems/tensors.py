@@ -27,18 +27,19 @@ def build(problem: Problem) -> Inputs:
     q, k = KEYS[problem.key].draw(Draw(problem, "key"))
     state = STATES[problem.state].draw(Draw(problem, "state"))
     return Inputs(
-        q=_round(q, dtype),
-        k=_round(k, dtype),
-        v=_round(VALUES[problem.value].draw(Draw(problem, "value")), dtype),
-        g=_round(GATES[problem.gate].draw(Draw(problem, "gate")), wide),
-        beta=_round(BETAS[problem.beta].draw(Draw(problem, "beta")), dtype),
+        q=rounded(q, dtype),
+        k=rounded(k, dtype),
+        v=rounded(VALUES[problem.value].draw(Draw(problem, "value")), dtype),
+        g=rounded(GATES[problem.gate].draw(Draw(problem, "gate")), wide),
+        beta=rounded(BETAS[problem.beta].draw(Draw(problem, "beta")), dtype),
         scale=problem.scale,
-        initial_state=None if state is None else _round(state, wide),
+        initial_state=None if state is None else rounded(state, wide),
         cu_seqlens=None if problem.lengths is None else torch.tensor([0, *np.cumsum(problem.lengths).tolist()], dtype=torch.int32),
     )
 
 
-def _round(values: Array, dtype: torch.dtype) -> Tensor:
+def rounded(values: Array, dtype: torch.dtype) -> Tensor:
+    """float64 values in `dtype`, the same on every processor."""
     wide = torch.tensor(np.ascontiguousarray(values), dtype=torch.float64)
     # float64 to 16 bits is one rounding on some processors and two on others: always go through float32.
     return wide if dtype == torch.float64 else wide.to(torch.float32).to(dtype)

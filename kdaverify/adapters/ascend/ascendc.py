@@ -78,6 +78,7 @@ class AscendC(Adapter):
     name = "ascendc"
     dtypes = ("fp16", "bf16")
     isolated = True
+    differentiable = False
 
     def __init__(self, options: Options | None = None, conventions: Conventions | None = None) -> None:
         self._options = options or Options()

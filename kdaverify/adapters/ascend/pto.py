@@ -76,6 +76,7 @@ class AscendPto(Adapter):
     dtypes = ("fp16",)
     widths = (WIDTH,)
     isolated = True
+    differentiable = False
 
     def __init__(self, options: Options | None = None, conventions: Conventions | None = None) -> None:
         self._options = options or Options()

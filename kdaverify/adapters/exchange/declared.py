@@ -37,6 +37,8 @@ class Declared(Adapter):
         AdapterError: the declaration contradicts itself.
     """
 
+    differentiable = False
+
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration
         self._kernel = declaration.adapter(lambda arguments: self.carry(Passed(*self._asked, arguments)))

@@ -6,7 +6,7 @@ import itertools
 import os
 import platform
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from kdaverify.adapters.stages import StageCall
 from kdaverify.budgets.contract import Contract
 from kdaverify.limits import Limits
 from kdaverify.problems import Problem
+from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import TENSORS, Inputs
 
 _CASES: Final = itertools.count(1)
@@ -113,6 +114,9 @@ class Isolated(Adapter):
     def step(self, inputs: Inputs) -> Output:
         return self._call("step", inputs)
 
+    def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
+        return self._call("gradients", inputs, {name: tensor for name, tensor in vars(cotangents).items() if tensor is not None})
+
     def proof(self) -> str:
         return self._told().proof
 
@@ -139,9 +143,9 @@ class Isolated(Adapter):
             self._others[step] = Isolated(other, self._spec, limits=self._limits, way=(*self._way, step), keeper=self._keeper)
         return self._others[step]
 
-    def _call(self, entry: Entry, inputs: Inputs) -> Output:
+    def _call(self, entry: Entry, inputs: Inputs, beside: Mapping[str, Tensor] = {}) -> Any:  # never written to
         arena, given = self._keeper.inputs, _tensors(inputs)
-        places = arena.lay_out(given)
+        places = arena.lay_out({**given, **beside})
         call = Call(self._way, entry, self._case, torch.get_num_threads(), places, inputs.scale)
         try:
             returned = self._keeper.ask(call, Returned)

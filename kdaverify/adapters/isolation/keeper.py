@@ -17,6 +17,7 @@ from kdaverify.adapters.isolation.memory import GIB, own_memory
 from kdaverify.adapters.isolation.messages import Failed, Ready, Reply, Request
 from kdaverify.adapters.isolation.process import Process
 from kdaverify.limits import Limits
+from oracles.autograd import ForwardOnlyError
 
 STARTING: Final = 180.0
 """Seconds that importing torch and finding the adapter may take; on a busy machine that is long."""
@@ -93,6 +94,8 @@ class Keeper:
             self._drop(process)
         if reply.kind == "REFUSED":
             raise AdapterError(reply.message)
+        if reply.kind == "FORWARD_ONLY":
+            raise ForwardOnlyError(reply.message)
         raise Fault(reply.kind, reply.message)
 
     def _reply(self, process: Process, request: Request | None, seconds: float) -> Reply:

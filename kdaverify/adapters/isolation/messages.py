@@ -16,7 +16,7 @@ Step = (
 )
 Way = tuple[Step, ...]
 """From the adapter that the spec names to the one meant, step by step."""
-Entry = Literal["forward", "step"]
+Entry = Literal["forward", "step", "gradients"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Call:
         way: to the adapter.
         case: number and name of the case, to be announced once.
         threads: of torch.
-        places: of the inputs.
+        places: of the inputs, and of the cotangents for gradients.
         scale: as in Inputs.
     """
 
@@ -106,9 +106,9 @@ class StageReturned:
 
 @dataclass(frozen=True)
 class Failed:
-    """A request without answer: a Fault, or what the adapter itself refused."""
+    """A request without answer: a Fault, or what the adapter itself refused, or does not have."""
 
-    kind: Kind | Literal["REFUSED"]
+    kind: Kind | Literal["REFUSED", "FORWARD_ONLY"]
     message: str
 
 

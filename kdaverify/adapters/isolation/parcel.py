@@ -1,4 +1,4 @@
-"""Outputs of a kernel on their way between two processes: tensors, views of an input, and whatever else it returned."""
+"""Outputs of a kernel, or gradients, on their way between two processes: tensors, views of an input, and whatever else it returned."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from kdaverify.adapters.base import OUTPUTS, Output
 from kdaverify.adapters.isolation.arena import Arena, Place
 from kdaverify.adapters.placement import shares_memory
+from oracles.gradients import Gradients
 from oracles.inputs import TENSORS, Inputs
 
 
@@ -40,9 +41,9 @@ Parcel = Place | View | Stranger | None
 
 def pack(output: Any, inputs: Inputs, arena: Arena) -> dict[str, Parcel] | Stranger:
     """What the kernel returned for `inputs`; its tensors are laid out in the arena."""
-    if not isinstance(output, Output):
+    if not isinstance(output, Output | Gradients):
         return _stranger(output)
-    values = {name: getattr(output, name) for name in OUTPUTS}
+    values = vars(output)
     views = {name: _view(value, inputs) for name, value in values.items() if isinstance(value, Tensor)}
     own = {name: value.detach() for name, value in values.items() if name in views and views[name] is None}
     places = arena.lay_out(own)
@@ -54,7 +55,8 @@ def unpack(parcels: Mapping[str, Parcel] | Stranger, inputs: Inputs, arena: Aren
     """What `pack` was given, in memory of its own; a view is one of the caller's `inputs`."""
     if isinstance(parcels, Stranger):
         return _likeness(parcels)
-    return Output(**{name: _unpacked(parcel, inputs, arena) for name, parcel in parcels.items()})
+    values = {name: _unpacked(parcel, inputs, arena) for name, parcel in parcels.items()}
+    return Output(**values) if values.keys() == {*OUTPUTS} else Gradients(**values)
 
 
 def _unpacked(parcel: Parcel, inputs: Inputs, arena: Arena) -> Any:

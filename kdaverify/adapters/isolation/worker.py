@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 
 from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.adapters.isolation.arena import Arena
@@ -22,6 +23,8 @@ from kdaverify.adapters.isolation.parcel import pack
 from kdaverify.adapters.isolation.stacks import watch_stacks
 from kdaverify.adapters.isolation.stages import run_stage
 from kdaverify.adapters.registry import find
+from oracles.autograd import ForwardOnlyError
+from oracles.gradients import COTANGENTS, Cotangents
 from oracles.inputs import TENSORS, Inputs
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -79,6 +82,8 @@ class _Worker:
             return About(adapter.proof(), adapter.environment()) if isinstance(request, Ask) else self._run(adapter, request)
         except AdapterError as error:
             return Failed("REFUSED", str(error))
+        except ForwardOnlyError as error:
+            return Failed("FORWARD_ONLY", str(error))
         except BaseException as error:  # noqa: BLE001 # a kernel may raise anything, and everything has its verdict
             fault = _fault(error)
         return Failed(fault.kind, fault.message)
@@ -91,15 +96,21 @@ class _Worker:
             self._begun[call.way] = number
             adapter.begin(case)
         inputs = self._taken(call)
-        output = adapter.step(inputs) if call.entry == "step" else adapter.forward(inputs)
-        return Returned(pack(output, inputs, self._outputs))
+        return Returned(pack(self._answer(adapter, call, inputs), inputs, self._outputs))
+
+    def _answer(self, adapter: Adapter, call: Call, inputs: Inputs) -> Any:
+        if call.entry == "gradients":
+            return adapter.gradients(inputs, Cotangents(*(self._view(call, name) for name in COTANGENTS)))
+        return adapter.step(inputs) if call.entry == "step" else adapter.forward(inputs)
 
     def _taken(self, call: Call | CallStage) -> Inputs:
         """The inputs where the harness laid them. They were checked there: checking them again would double the cost of a call."""
         inputs = object.__new__(Inputs)
-        tensors = {name: self._inputs.view(call.places[name]) if name in call.places else None for name in TENSORS}
-        vars(inputs).update(tensors, scale=call.scale)
+        vars(inputs).update({name: self._view(call, name) for name in TENSORS}, scale=call.scale)
         return inputs
+
+    def _view(self, call: Call | CallStage, name: str) -> Tensor | None:
+        return self._inputs.view(call.places[name]) if name in call.places else None
 
     def _adapter(self, way: Way) -> Adapter:
         if way not in self._adapters:

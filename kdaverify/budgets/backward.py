@@ -1,0 +1,111 @@
+"""The family's backward: the legal kernels of a contract, there and back, and the draws of the noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.emulate import RESIDUAL, ROWWISE, ROWWISE_SCALED, Emulator
+from kdaverify.budgets.factored import FACTORED_COLUMNS, FACTORED_RESIDUAL
+from kdaverify.budgets.family import ContractOverflow, family
+from kdaverify.budgets.formats import Format
+from kdaverify.budgets.noise import DRAWS, SEED, Noise, repeat, split_tokens
+from oracles.adjoint import adjoint
+from oracles.arithmetic import Arithmetic
+from oracles.autograd import differentiate
+from oracles.chunk import STAGES, Stages
+from oracles.chunk_backward import chunk_backward
+from oracles.gradients import Cotangents, Gradients
+from oracles.inputs import Inputs
+
+# The backward stages put the scale in themselves.
+UNSCALED = {ROWWISE_SCALED: ROWWISE}
+# Their w and u are not those of math.md 3.4, from which the backward stages start.
+WITHOUT_BACKWARD = (RESIDUAL, FACTORED_COLUMNS, FACTORED_RESIDUAL)
+
+
+@dataclass(frozen=True)
+class GradientEmulation:
+    """What the family made of one problem's backward.
+
+    Args:
+        rounded: gradients of every member that stays finite, float64, by its name.
+        drawn: of every draw of the noise.
+    """
+
+    rounded: dict[str, Gradients[Tensor]]
+    drawn: list[Gradients[Tensor]]
+
+
+def emulate_gradients(inputs: Inputs, cotangents: Cotangents, contract: Contract, io: Format) -> GradientEmulation:
+    """Runs the family and the noise on one problem, there and back.
+
+    Args:
+        inputs: what the kernel receives.
+        cotangents: of its outputs.
+        contract: what it declares.
+        io: format of q, k, v and o, and of their gradients.
+    Raises:
+        ContractOverflow: every member overflows on these inputs.
+    """
+    members = [
+        replace(member, stages=UNSCALED.get(member.stages, member.stages))
+        for member in family(contract, io)
+        if member.stages not in WITHOUT_BACKWARD
+    ]
+    runs = {member.name: _member(member, inputs, cotangents) for member in members}
+    if contract.form == "chunk":
+        # It sees the pairs (i, i), whose parts of dG cancel, and rounds where the forward did.
+        stateful = replace(inputs, initial_state=inputs.state)
+        runs["autograd"] = _wide(differentiate(members[0].run, stateful, cotangents))
+    finite = {name: run for name, run in runs.items() if _is_finite(run)}
+    if not finite:
+        raise ContractOverflow(f"every emulated backward of {contract.name} overflows on this problem; choose milder values")
+    return GradientEmulation(finite, _drawn(Noise(contract, io), inputs, cotangents))
+
+
+def _member(member: Emulator, inputs: Inputs, cotangents: Cotangents) -> Gradients[Tensor]:
+    contract, arithmetic = member.contract, member.arithmetic
+    return _wide(run_backward(contract, inputs, cotangents, dtype=contract.work, arithmetic=arithmetic, stages=member.stages))
+
+
+def _drawn(noise: Noise, inputs: Inputs, cotangents: Cotangents) -> list[Gradients[Tensor]]:
+    rng = torch.Generator(inputs.q.device).manual_seed(SEED)
+    repeated, (do, dS) = repeat(inputs, DRAWS), cotangents.of(inputs, torch.float64)
+    many = Cotangents(_tokens_repeated(do, inputs), dS.repeat(DRAWS, 1, 1, 1))
+    dtype, arithmetic, stages = noise.way(rng)
+    found = _wide(run_backward(noise.contract, repeated, many, dtype=dtype, arithmetic=arithmetic, stages=stages))
+    if noise.contract.factors is not None and not _is_finite(found):
+        # Factors overflow where decay is deep: what is drawn then is a kernel that takes differences.
+        return _drawn(replace(noise, contract=replace(noise.contract, factors=None)), inputs, cotangents)
+    *tokens, states = (
+        split_tokens(x, inputs) if name != "d_initial_state" else list(x.unflatten(0, (DRAWS, inputs.N)))
+        for name, x in found.named().items()
+    )
+    return [Gradients(*pieces) for pieces in zip(*tokens, states, strict=True)]
+
+
+def run_backward(
+    contract: Contract, inputs: Inputs, cotangents: Cotangents, *, dtype: torch.dtype, arithmetic: Arithmetic, stages: Stages = STAGES
+) -> Gradients[Tensor]:
+    """Gradients by the contract's form: the adjoint of the recurrence, or the backward stages of the chunk form."""
+    if contract.form == "recurrent":
+        return adjoint(inputs, cotangents, dtype=dtype, arithmetic=arithmetic)
+    return chunk_backward(inputs, cotangents, chunk_size=contract.chunk_size, dtype=dtype, arithmetic=arithmetic, stages=stages)
+
+
+def _tokens_repeated(do: Tensor, inputs: Inputs) -> Tensor:
+    """do for `repeat(inputs)`: further batch entries, or further sequences of the pack."""
+    used = do if inputs.cu_seqlens is None else do[:, : sum(inputs.lengths)]
+    return torch.cat([used] * DRAWS, dim=0 if inputs.cu_seqlens is None else 1)
+
+
+def _is_finite(gradients: Gradients[Tensor]) -> bool:
+    return all(bool(torch.isfinite(x).all()) for x in gradients.named().values())
+
+
+def _wide(gradients: Gradients[Tensor]) -> Gradients[Tensor]:
+    return Gradients(**{name: x.double() for name, x in gradients.named().items()})

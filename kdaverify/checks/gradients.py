@@ -1,0 +1,76 @@
+"""Gradients: every derivative of a call against the truth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter, AdapterError
+from kdaverify.adapters.isolation.fault import fault_of
+from kdaverify.budgets.backward import emulate_gradients
+from kdaverify.budgets.family import ContractOverflow
+from kdaverify.budgets.formats import FORMATS
+from kdaverify.budgets.standard import gradient_standard
+from kdaverify.checks.compare import compare
+from kdaverify.checks.execute import Misbehaviour, check_inputs_kept, check_kind
+from kdaverify.checks.outcome import Outcome, skipped
+from kdaverify.checks.status import Status
+from kdaverify.problems import Problem, cotangents
+from oracles.autograd import ForwardOnlyError
+from oracles.certified import UncertifiedError
+from oracles.gradients import GRADIENTS, Cotangents, Gradients
+from oracles.inputs import Inputs
+
+
+def gradients(adapter: Adapter, problem: Problem, *, of: str, exponent: int = 0) -> list[Outcome]:
+    """Runs the problem there and back once and judges the gradient of every input.
+
+    Args:
+        of: the outputs that the loss depends on: both, o or final_state.
+        exponent: of the power of two that scales the loss.
+    """
+    exposed = adapter.exposes(problem)
+    if of != "o" and "final_state" not in exposed:
+        return skipped("it exposes no final state that a loss could depend on")
+    inputs, given = problem.inputs(), cotangents(problem, of, exponent)
+    try:
+        found = _run(adapter, inputs, given)
+    except ForwardOnlyError as reason:
+        return skipped(str(reason))
+    except Misbehaviour as fault:
+        return [Outcome(fault.output, fault.status, fault.message)]
+    received, contract, io = adapter.received(inputs), adapter.contract(problem.dtype), FORMATS[problem.dtype]
+    try:
+        held = gradient_standard(received, given, contract, io, emulate_gradients(received, given, contract, io))
+    except ContractOverflow as reason:
+        return skipped(str(reason))
+    except UncertifiedError as reason:
+        return [Outcome("call", Status.ORACLE_UNCERTIFIED, str(reason))]
+    compared = [compare(name, tensor, held, received) for name, tensor in found.items()]
+    return [Outcome(c.output, c.status, str(c), c, held.truth.method) for c in compared]
+
+
+def _run(adapter: Adapter, inputs: Inputs, given: Cotangents) -> dict[str, Tensor]:
+    """The gradients of all inputs that there are, checked but for their numbers.
+
+    Raises:
+        Misbehaviour: the kernel raised, took its process with it, edited an input, or returned something else than wanted.
+        ForwardOnlyError: it has no backward.
+        AdapterError: the call never came to the kernel.
+    """
+    own = inputs.copied()
+    try:
+        returned: Gradients[Any] = adapter.gradients(own, given)
+    except (AdapterError, ForwardOnlyError):
+        raise
+    except Exception as error:
+        fault = fault_of(error)
+        raise Misbehaviour(Status(fault.kind), "call", fault.message) from error
+    wanted = {name: getattr(inputs, source) for name, source in GRADIENTS.items() if getattr(inputs, source) is not None}
+    found = returned.named()
+    for name, source in wanted.items():
+        check_kind(name, found[name], tuple(source.shape), source.dtype)
+    check_inputs_kept(own, inputs)
+    return {name: torch.Tensor.detach(found[name]) for name in wanted}

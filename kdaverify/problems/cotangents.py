@@ -1,0 +1,41 @@
+"""What a backward pass is given: the gradients of a loss with respect to the outputs, drawn from the problem."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from kdaverify.problems.axes import TORCH, state_dtype
+from kdaverify.problems.problem import Problem
+from kdaverify.problems.regimes import Draw
+from kdaverify.problems.tensors import rounded
+from oracles.gradients import Cotangents
+
+OF: Final = ("both", "o", "final_state")
+"""Which outputs the loss depends on."""
+
+EXPONENTS: Final = {"fp64": (0, -25, 20), "fp32": (0, -25, 20), "bf16": (0, -25, 20), "fp16": (0, -8, 8)}
+"""Powers of two that a loss may be scaled by, by dtype: far enough to show absolute constants, and inside the format's range."""
+
+
+def cotangents(problem: Problem, of: str, exponent: int = 0) -> Cotangents:
+    """do in the problem's dtype, dS_T in that of the state.
+
+    Args:
+        problem: whose outputs they belong to; they follow from its seed.
+        of: both, o or final_state.
+        exponent: of the power of two they are multiplied by.
+    Raises:
+        ValueError: no such `of`.
+    """
+    if of not in OF:
+        raise ValueError(f"cotangents: wanted one of {', '.join(OF)}, got {of!r}")
+    scale, p = 2.0**exponent, problem
+    do = Draw(p, "do").normal("do", p.HV, p.V)
+    draw = Draw(p, "d_final_state")
+    dS = np.stack([draw.stream("d_final_state", n).normal(p.HV, p.K, p.V) for n in range(p.N)])
+    return Cotangents(
+        None if of == "final_state" else rounded(scale * do, TORCH[p.dtype]),
+        None if of == "o" else rounded(scale * dS, state_dtype(p.dtype)),
+    )

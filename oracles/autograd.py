@@ -1,0 +1,78 @@
+"""The backward of whatever torch can differentiate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from oracles.enclosure import OUTPUTS
+from oracles.gradients import GRADIENTS, Cotangents, Gradients
+from oracles.inputs import Inputs
+
+FORWARD_ONLY: Final = "forward only: "
+
+
+class ForwardOnlyError(Exception):
+    """There is no backward.
+
+    Args:
+        found: how that was found.
+    """
+
+    def __init__(self, found: str) -> None:
+        super().__init__(FORWARD_ONLY + found.removeprefix(FORWARD_ONLY))
+
+
+def differentiate(forward: Callable[[Inputs], tuple[Any, Any]], inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
+    """The gradients that torch's autograd finds for `forward`.
+
+    Args:
+        forward: gives o and S_T; what is no tensor, or has no graph, has no gradient.
+        inputs: the call; the leaves are copies of its tensors.
+        cotangents: of o and S_T.
+    Returns:
+        Gradients in the types of the inputs; zeros where the graph does not reach, None without an initial state.
+    Raises:
+        ForwardOnlyError: no output has a graph.
+    """
+    leaves = {name: getattr(inputs, name).detach().clone().requires_grad_() for name in _given(inputs)}
+    outputs = _with_graph(forward, replace(inputs, **leaves))
+    attached = {name: value for name, value in zip(OUTPUTS, outputs, strict=True) if _has_graph(value)}
+    if not attached:
+        raise ForwardOnlyError("no output carries a gradient graph of torch")
+    wanted = {"o": cotangents.do, "final_state": cotangents.d_final_state}
+    asked = {name: dy for name, dy in wanted.items() if dy is not None and name in attached}
+    found = _grad([attached[name] for name in asked], list(asked.values()), list(leaves.values()))
+    by_input = dict(zip(leaves, found, strict=True))
+    return Gradients(**{gradient: by_input.get(name) for gradient, name in GRADIENTS.items()})
+
+
+def _with_graph(forward: Callable[[Inputs], tuple[Any, Any]], inputs: Inputs) -> tuple[Any, Any]:
+    try:
+        with torch.enable_grad():
+            return forward(inputs)
+    except RuntimeError as error:
+        # What torch says to a kernel that takes its tensors over to NumPy, JAX or a runtime.
+        if "Tensor that requires grad" in str(error):
+            raise ForwardOnlyError(f"it leaves torch, {error}") from error
+        raise
+
+
+def _given(inputs: Inputs) -> list[str]:
+    return [name for name in GRADIENTS.values() if getattr(inputs, name) is not None]
+
+
+def _has_graph(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad
+
+
+def _grad(outputs: list[Tensor], cotangents: list[Tensor], leaves: list[Tensor]) -> list[Tensor]:
+    """Zeros where nothing that was asked for depends on a leaf: a state that comes back detached has no gradient, and is judged so."""
+    if not outputs:
+        return [torch.zeros_like(leaf) for leaf in leaves]
+    given = [dy.to(y.dtype) for y, dy in zip(outputs, cotangents, strict=True)]
+    return list(torch.autograd.grad(outputs, leaves, given, allow_unused=True, materialize_grads=True))
