@@ -16,6 +16,7 @@ from kdaverify.budgets.emulate import (
     matrix_units,
     residual_state,
     residual_wy,
+    running_cumsum,
     scaled_output,
     scaled_wy,
 )
@@ -123,8 +124,10 @@ def stage_family(question: StageQuestion) -> tuple[Emulator, ...]:
     whole = [m for m in family(contract, question.io) if m.contract.chunk_size == contract.chunk_size]
     members = [replace(m, stages=_plain(m.stages)) for m in whole]
     plain = members[0]
-    if "cumsum" in question.covers:
-        members.append(replace(plain, name="gates summed in base 2", stages=replace(plain.stages, cumsum=_base_2_cumsum)))
+    if question.covers == ("cumsum",):
+        members += [
+            replace(plain, name="gates in base 2", stages=replace(STAGES, cumsum=_base_2(way))) for way in (STAGES.cumsum, running_cumsum)
+        ]
     if "solve" in question.covers:
         products = contract.solve or contract.operands
         units = {"vector units": plain.dot} if products is contract.accumulate else matrix_units(products)
@@ -151,10 +154,14 @@ def _plain(stages: Stages) -> Stages:
     return replace(stages, **{name: getattr(STAGES, name) for name in other})
 
 
-def _base_2_cumsum(c: Chunk) -> None:
-    """Math: 3.1 as kernels with a base-2 exponential unit store it: G / ln 2."""
-    STAGES.cumsum(c)
-    c.G = c.store("G", c.G * LOG2_E).double().div(LOG2_E).to(c.G.dtype)
+def _base_2(way: Stage) -> Stage:
+    """Math: 3.1 as kernels with a base-2 exponential unit store it, G / ln 2: between its roundings lie other numbers than G's."""
+
+    def cumsum(c: Chunk) -> None:
+        way(c)
+        c.G = c.store("G", c.G * LOG2_E).double() / LOG2_E
+
+    return cumsum
 
 
 def _of(member: Emulator) -> dict[str, object]:

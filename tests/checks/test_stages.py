@@ -161,3 +161,11 @@ def test_the_place_of_a_wrong_element_is_told() -> None:
     (wrong,) = (outcome for outcome in stages(Staged("spoiled", ("state", spoil)), problem()) if outcome.status.rejects)
     assert "batch entry 0, chunk 2, value head 1, key channel 3, column 4" in wrong.message
     assert wrong.output == "state.h" and wrong.comparison is not None and wrong.comparison.found == 9.0
+
+
+def test_gates_summed_in_base_2_are_legal_where_their_grid_is_another() -> None:
+    asked = problem(
+        B=1, T=15, K=24, V=4, lengths=None, dtype="fp16", gate="one-token-reset", key="random", beta="zero", value="large", seed=50910
+    )
+    port = find("fla_port:module=tests.adapters.fla.torch_port")
+    assert {outcome.status for outcome in stages(port, asked) if outcome.output == "cumsum.G"} == {Status.PASS}
