@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from kdaverify.adapters.conventions import CANONICAL, Conventions
+from kdaverify.adapters.stages import StageCall
 from kdaverify.budgets.contract import Contract
 from kdaverify.problems import Problem
 from oracles.autograd import ForwardOnlyError, differentiate
@@ -131,6 +132,11 @@ class Adapter(abc.ABC):
 
     def variants(self) -> Mapping[str, Adapter]:
         """The same kernel under options that must not change what it computes, by a name for each; the same adapters at every call."""
+        return {}
+
+    def stages(self, dtype: str) -> Mapping[str, StageCall]:
+        """The stages of the chunk form that can be called by themselves for problems in `dtype`, by name, in order; none by default."""
+        del dtype
         return {}
 
     def surroundings(self) -> Mapping[str, str]:

@@ -8,7 +8,9 @@ from typing import Final
 from torch import Tensor
 
 from kdaverify.adapters.base import NOTHING_YET, Adapter, Output
+from kdaverify.adapters.stages import StageCall, torch_stages
 from kdaverify.budgets.contract import Contract, contract_from_name
+from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.pipeline import run_form
 from kdaverify.problems import TORCH
 from oracles.arithmetic import Arithmetic
@@ -38,6 +40,10 @@ class Eager(Adapter):
         self._ran = f"oracles in torch as {contract.name}"
         # A pack without tokens passes the initial state through: a copy, never the caller's tensor.
         return Output(o.to(inputs.q.dtype), final_state.to(contract.carry.dtype, copy=True))
+
+    def stages(self, dtype: str) -> Mapping[str, StageCall]:
+        contract = self._contracts[dtype]
+        return torch_stages(contract, FORMATS[dtype]) if contract.form == "chunk" else {}
 
     def proof(self) -> str:
         return self._ran

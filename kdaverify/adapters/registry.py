@@ -32,6 +32,7 @@ SHIPPED: Final[Mapping[str, str]] = {
     "fla-recurrent": "kdaverify.adapters.fla.adapter:FLA_RECURRENT",
     "triton_npu": "kdaverify.adapters.fla.adapter:TRITON_NPU",
     "triton_npu-recurrent": "kdaverify.adapters.fla.adapter:TRITON_NPU_RECURRENT",
+    "fla_port": "kdaverify.adapters.fla.port:FLA_PORT",
     "ascendc": "kdaverify.adapters.ascend.ascendc:ASCENDC",
     "ascend_pto": "kdaverify.adapters.ascend.pto:ASCEND_PTO",
     "cudnn": "kdaverify.adapters.cudnn_kda:CUDNN",

@@ -13,11 +13,11 @@ from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.formats import Format, truncate_tf32
 from kdaverify.budgets.parts import Outputs, run_in_parts
 from kdaverify.budgets.pipeline import run_form
+from kdaverify.budgets.solves import Dot, by_blocks, by_rows, identity
 from oracles.arithmetic import NATIVE, Arithmetic
 from oracles.chunk import STAGES, SUB_BLOCK, Chunk, Stage, Stages
 from oracles.inputs import Inputs
 
-Dot = Callable[[Tensor, Tensor], Tensor]
 # 1 / ln 2: kernels with a base-2 exponential unit scale the gate first, and round that.
 LOG2_E = 1.4426950408889634
 
@@ -130,33 +130,17 @@ def exp_base_2(x: Tensor) -> Tensor:
 
 def substitute_rows(c: Chunk) -> None:
     """Math: 3.3 row by row, as vector units do it."""
-    R = _identity(c.Akk).clone()
-    for i in range(1, R.shape[-1]):
-        R[..., i : i + 1, :i] = -c.dot(c.Akk[..., i : i + 1, :i], R[..., :i, :i])
-    c.R = c.store("R", R)
+    c.R = c.store("R", by_rows(c.Akk, c.dot))
 
 
 def merge_blocks(c: Chunk) -> None:
-    """Math: 3.3 by 16-row blocks: each diagonal block by substitution, the blocks left of it by products, R_ij = -R_ii sum_m A_im R_mj.
-
-    A neighbour is taken as -(R_ii A_ij) R_jj: with coherent keys the order of the two products decides where the rounding goes.
-    """
-    R = torch.zeros_like(c.Akk)
-    for first in range(0, R.shape[-1], SUB_BLOCK):
-        rows = slice(first, first + SUB_BLOCK)
-        own = c.Akk[..., rows, rows]
-        R[..., rows, rows] = torch.linalg.solve_triangular(own, _identity(own), upper=False, unitriangular=True)
-        if first:
-            neighbour, before = slice(first - SUB_BLOCK, first), slice(0, first - SUB_BLOCK)
-            R[..., rows, neighbour] = -c.dot(c.dot(R[..., rows, rows], c.Akk[..., rows, neighbour]), R[..., neighbour, neighbour])
-            left = c.dot(c.Akk[..., rows, :first], R[..., :first, before])
-            R[..., rows, before] = -c.dot(R[..., rows, rows], left)
-    c.R = c.store("R", R)
+    """Math: 3.3 by 16-row blocks."""
+    c.R = c.store("R", by_blocks(c.Akk, c.dot, size=SUB_BLOCK))
 
 
 def residual_wy(c: Chunk) -> None:
     """Math: 3.4 of the residual form: R is applied after the state is subtracted, so w and u stay unsolved."""
-    solved, c.R = c.R, _identity(c.R)
+    solved, c.R = c.R, identity(c.R)
     STAGES.wy(c)
     c.R = solved
 
@@ -186,10 +170,6 @@ def running_cumsum(c: Chunk) -> None:
     c.resets = hard.long().cumsum(-2) if bool(hard.any()) else None
     rows = list(c.tokens.g.masked_fill(hard, 0.0).unbind(-2))
     c.G = c.store("G", torch.stack(list(accumulate(rows)), dim=-2))
-
-
-def _identity(like: Tensor) -> Tensor:
-    return torch.eye(like.shape[-1], dtype=like.dtype, device=like.device).expand_as(like)
 
 
 ROWWISE = replace(STAGES, cumsum=running_cumsum, solve=substitute_rows)

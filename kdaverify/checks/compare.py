@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from kdaverify.budgets.standard import Standard
+from kdaverify.budgets.budget import Budget
 from kdaverify.checks.place import Place, first_true, place
 from kdaverify.checks.status import Status
+from oracles.enclosure import Enclosure
 from oracles.inputs import Inputs
 
 Grade = Literal["A", "B", "C", "F"]
+
+
+class Standard(Protocol):
+    """What outputs are held against: those of a whole call, or those of a stage."""
+
+    @property
+    def budgets(self) -> dict[str, Budget]: ...
+
+    def exact(self, output: str, /) -> Enclosure: ...
 
 
 @dataclass(frozen=True)
@@ -21,7 +31,7 @@ class Comparison:
     """The result for one output; it explains itself when printed.
 
     Args:
-        output: "o" or "final_state".
+        output: "o", "final_state", or a stage's.
         status: PASS, FAIL or NONFINITE.
         statistic: the worst statistic: rms, largest, row, median, tail, zero or finite.
         value, budget: that statistic and what was allowed of it (absolute for rms, largest, row; relative for median, tail;
@@ -62,7 +72,7 @@ def compare(output: str, actual: Tensor, standard: Standard, inputs: Inputs) -> 
     """Compares `actual` with the exact `output`: non-finite masks first, exact zeros next, then the budget.
 
     Args:
-        output: "o" or "final_state".
+        output: "o", "final_state", or a stage's.
         actual: what the kernel returned, of the exact output's shape.
         standard: truth and budgets of the problem.
         inputs: the problem's inputs, to say what made the worst element.

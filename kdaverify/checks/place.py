@@ -32,8 +32,13 @@ class Place:
 
 
 def place(output: str, flat: int, shape: torch.Size, inputs: Inputs) -> Place:
-    """The element of `output`, or of a gradient, at position `flat` of its flattened tensor."""
+    """The element of `output`, of a gradient, or of a stage tensor, at position `flat` of its flattened tensor."""
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), shape))
+    if output == "h":
+        batch, m, head, channel, column = index
+        return Place(
+            index, f"batch entry {batch}, chunk {m}, value head {head}, key channel {channel}, column {column}", "the state before it"
+        )
     return _of_state(index, inputs) if output in STATES else _of_token(index, inputs, by_key_head=output in BY_KEY_HEAD)
 
 

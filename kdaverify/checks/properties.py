@@ -14,6 +14,7 @@ from kdaverify.checks.options import options
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.packing import packing
 from kdaverify.checks.resume import resume
+from kdaverify.checks.stages import stages
 from kdaverify.problems import Problem
 
 PROPERTIES: Mapping[str, Callable[..., list[Outcome]]] = {
@@ -26,6 +27,7 @@ PROPERTIES: Mapping[str, Callable[..., list[Outcome]]] = {
     "causality": causality,
     "options": options,
     "gradients": gradients,
+    "stages": stages,
 }
 
 
@@ -34,7 +36,7 @@ def check(name: str, adapter: Adapter, problem: Problem, detail: Mapping[str, An
 
     Args:
         name: a key of PROPERTIES.
-        detail: the property's own arguments (cut, way, arrangement, variant, of, exponent).
+        detail: the property's own arguments (cut, way, arrangement, variant, of, exponent, feed).
     """
     if problem.dtype not in adapter.dtypes:
         return skipped(f"{adapter.name} does not take {problem.dtype} (it takes {', '.join(adapter.dtypes)})")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
     from kdaverify.problems import Problem
 
-_AXES = ("dtype", "variant", "gate", "named")
+_AXES = ("dtype", "staged", "variant", "gate", "named")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -95,11 +95,14 @@ def _cases(subject: Subject, axes: list[str], profile: str) -> Iterator[Any]:
 
 
 def _choices(subject: Subject, axis: str, profile: str) -> list[tuple[str, Any]]:
+    from kdaverify.checks.stages import staged
     from kdaverify.problems import panel
     from kdaverify.problems.regimes import GATES
 
     if axis == "dtype":
         return [(dtype, dtype) for dtype in subject.adapter.dtypes]
+    if axis == "staged":
+        return [(dtype, dtype) for dtype in staged(subject.adapter)]
     if axis == "gate":
         return [(name, name) for name in GATES]
     if axis == "variant":

@@ -68,7 +68,8 @@ def bounds(request: pytest.FixtureRequest, kernel: Adapter) -> Bounds:
     from kdaverify.plugin.collect import takes_real_sizes
     from kdaverify.problems.profiles import cost_of
 
-    cost, dtype = cost_of(request.config.option.profile), request.node.callspec.params["dtype"]
+    params = request.node.callspec.params
+    cost, dtype = cost_of(request.config.option.profile), params.get("dtype", params.get("staged"))
     # On an accelerator a token of full width costs little, and a case of a single chunk shows little.
     if dtype in kernel.dtypes and takes_real_sizes(kernel, dtype):
         cost *= REAL_SIZES

@@ -185,6 +185,8 @@ def _last_line(longrepr: str) -> str:
 
 
 def _expected(subject: Subject, asked: set[str], profile: str, verdicts: Sequence[Verdict] = ()) -> Expected:
+    from kdaverify.checks.stages import staged
+
     adapter = subject.adapter
     shipped = (property_of(path) for path in kdaverify.suites_folder().rglob("test_*.py"))
     outputs = () if subject.missing else _exposed(adapter, profile)
@@ -193,6 +195,8 @@ def _expected(subject: Subject, asked: set[str], profile: str, verdicts: Sequenc
         excused["packing"] = "it declares packing='none'"
     if not subject.missing and not adapter.variants():
         excused["options"] = "it declares no options"
+    if not subject.missing and not staged(adapter):
+        excused["stages"] = "it exposes no stage"
     if not subject.missing and "final_state" not in outputs:
         excused["resume"] = "it exposes no final state"
     if not subject.missing and (reason := _all_refused(adapter)):

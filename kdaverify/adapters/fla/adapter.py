@@ -13,13 +13,17 @@ import torch
 from kdaverify.adapters.base import NOTHING_YET, Adapter, Output, absent, versions
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.fla.options import FlaOptions, variants_of
-from kdaverify.adapters.fla.runtime import SURROUNDINGS, Backend, native, proof, runtime
+from kdaverify.adapters.fla.runtime import SURROUNDINGS, Backend, native, proof, refuse_strangers, runtime
+from kdaverify.adapters.fla.stages import FUNCTIONS as STAGE_FUNCTIONS
+from kdaverify.adapters.fla.stages import Function, imported, stage_call
 from kdaverify.adapters.handover import Handover
 from kdaverify.adapters.normalisation import received_normalised, stretched
 from kdaverify.adapters.placement import on_device
+from kdaverify.adapters.stages import StageArguments, StageCall
 from kdaverify.budgets.contract import Contract, contract_from_name
-from kdaverify.problems import Problem
+from kdaverify.problems import TORCH, Problem
 from oracles.inputs import Inputs
+from oracles.stages import Named
 
 Form = Literal["chunk", "recurrent"]
 FUNCTIONS: Final[Mapping[Form, str]] = {"chunk": "chunk_kda", "recurrent": "fused_recurrent_kda"}
@@ -89,6 +93,29 @@ class Fla(Adapter):
     @cached_property
     def _variants(self) -> Mapping[str, Adapter]:
         return {name: self.configured(options) for name, options in variants_of(self._form).items()}
+
+    def stages(self, dtype: str) -> Mapping[str, StageCall]:
+        if self._form == "recurrent":
+            return {}
+        safe = {"safe_gate": self._options.safe_gate == "yes"}
+        return {name: self._stage(name, dtype, safe if name == "intra" else {}) for name in STAGE_FUNCTIONS}
+
+    def _stage(self, name: str, dtype: str, extra: Mapping[str, Any]) -> StageCall:
+        def function() -> Function:
+            return imported(STAGE_FUNCTIONS[name])
+
+        stage = stage_call(name, function, extra=extra)
+
+        def call(x: StageArguments) -> Named:
+            kernels = runtime(self._backend, self._options, TORCH[dtype])
+            kernels.forget()
+            home = x.inputs.q.device
+            there = replace(x, inputs=x.inputs.on(self.device), tensors={n: tensor.to(self.device) for n, tensor in x.tensors.items()})
+            written = stage.call(there)
+            refuse_strangers(kernels.kernels_run(), self._backend)
+            return {n: tensor.to(home) for n, tensor in written.items()}
+
+        return replace(stage, call=call)
 
     def surroundings(self) -> Mapping[str, str]:
         return SURROUNDINGS[self._backend]

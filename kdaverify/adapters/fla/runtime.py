@@ -72,14 +72,23 @@ def proof(runtime: Runtime, backend: Backend, form: str) -> str:
         WrongKernelError: the form's own kernels are not among them, or one of another backend is.
     """
     ran = runtime.kernels_run()
-    wanted, home = OWN[form], ASCEND if backend == "npu" else MAINLINE
-    strangers = [name for name in ran if name.startswith(MAINLINE) and name.startswith(ASCEND) != (backend == "npu")]
-    if strangers:
-        raise WrongKernelError(f"wanted the {backend} kernels of {home.rstrip('.')} alone, but {', '.join(strangers)} ran too")
+    refuse_strangers(ran, backend)
+    wanted, home = OWN[form], _home(backend)
     if not any(name.startswith(tuple(home + part for part in wanted)) for name in ran):
         modules = " or ".join(home + part.rstrip(".") for part in wanted)
         raise WrongKernelError(f"wanted kernels of {modules}, ran {', '.join(ran) or 'none'}")
     return ", ".join(name.removeprefix("fla.ops.") for name in ran)
+
+
+def refuse_strangers(ran: tuple[str, ...], backend: Backend) -> None:
+    """Raises WrongKernelError where a kernel of another backend ran."""
+    strangers = [name for name in ran if name.startswith(MAINLINE) and name.startswith(ASCEND) != (backend == "npu")]
+    if strangers:
+        raise WrongKernelError(f"wanted the {backend} kernels of {_home(backend).rstrip('.')} alone, but {', '.join(strangers)} ran too")
+
+
+def _home(backend: Backend) -> str:
+    return ASCEND if backend == "npu" else MAINLINE
 
 
 class Spy:

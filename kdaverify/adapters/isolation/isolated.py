@@ -18,6 +18,8 @@ from kdaverify.adapters.isolation.fault import Fault
 from kdaverify.adapters.isolation.keeper import Keeper
 from kdaverify.adapters.isolation.messages import About, Ask, Call, Entry, Returned, Step, Way
 from kdaverify.adapters.isolation.parcel import unpack
+from kdaverify.adapters.isolation.stages import asked_stages
+from kdaverify.adapters.stages import StageCall
 from kdaverify.budgets.contract import Contract
 from kdaverify.limits import Limits
 from kdaverify.problems import Problem
@@ -41,7 +43,7 @@ def housed(adapter: Adapter, spec: str, *, isolate: bool | None = None, limits: 
 
 
 class Isolated(Adapter):
-    """Answers as `local` does; forward, step, proof and environment are asked of its twin in the worker process.
+    """Answers as `local` does; forward, step, stages, proof and environment are asked of its twin in the worker process.
 
     What the kernel edits in its inputs is edited in the caller's too, and an output in the memory of an input lies in the caller's.
 
@@ -98,6 +100,9 @@ class Isolated(Adapter):
 
     def variants(self) -> Mapping[str, Adapter]:
         return {name: self._beside(variant, ("variant", name)) for name, variant in self._local.variants().items()}
+
+    def stages(self, dtype: str) -> Mapping[str, StageCall]:
+        return asked_stages(self._local.stages(dtype), dtype, self._way, self._keeper)
 
     def begin(self, case: str) -> None:
         self._local.begin(case)

@@ -74,6 +74,37 @@ class Returned:
 
 
 @dataclass(frozen=True)
+class CallStage:
+    """Run one of the kernel's stages.
+
+    Args:
+        way: to the adapter.
+        dtype, stage: which of its stages.
+        threads: of torch.
+        places: of the inputs.
+        tensors: places of what earlier stages wrote.
+        scale: as in Inputs.
+        chunk_size: as in StageArguments.
+    """
+
+    way: Way
+    dtype: str
+    stage: str
+    threads: int
+    places: Mapping[str, Place]
+    tensors: Mapping[str, Place]
+    scale: float | None
+    chunk_size: int
+
+
+@dataclass(frozen=True)
+class StageReturned:
+    """The tensors that a stage returned."""
+
+    places: Mapping[str, Place]
+
+
+@dataclass(frozen=True)
 class Failed:
     """A request without answer: a Fault, or what the adapter itself refused, or does not have."""
 
@@ -96,5 +127,5 @@ class About:
     environment: dict[str, Any]
 
 
-Request = Call | Ask
-Reply = Ready | Returned | Failed | About
+Request = Call | CallStage | Ask
+Reply = Ready | Returned | StageReturned | Failed | About

@@ -18,9 +18,10 @@ from kdaverify.adapters.isolation.arena import Arena
 from kdaverify.adapters.isolation.fault import Fault, fault_of, lost_device
 from kdaverify.adapters.isolation.heart import Heart
 from kdaverify.adapters.isolation.memory import lift_limit, limit_own_memory, own_memory
-from kdaverify.adapters.isolation.messages import About, Ask, Call, Failed, Ready, Reply, Request, Returned, Start, Step, Way
+from kdaverify.adapters.isolation.messages import About, Ask, Call, CallStage, Failed, Ready, Reply, Request, Returned, Start, Step, Way
 from kdaverify.adapters.isolation.parcel import pack
 from kdaverify.adapters.isolation.stacks import watch_stacks
+from kdaverify.adapters.isolation.stages import run_stage
 from kdaverify.adapters.registry import find
 from oracles.autograd import ForwardOnlyError
 from oracles.gradients import COTANGENTS, Cotangents
@@ -76,6 +77,8 @@ class _Worker:
     def reply(self, request: Request) -> Reply:
         try:
             adapter = self._adapter(request.way)
+            if isinstance(request, CallStage):
+                return run_stage(adapter, request, self._taken(request), self._inputs, self._outputs)
             return About(adapter.proof(), adapter.environment()) if isinstance(request, Ask) else self._run(adapter, request)
         except AdapterError as error:
             return Failed("REFUSED", str(error))
@@ -100,13 +103,13 @@ class _Worker:
             return adapter.gradients(inputs, Cotangents(*(self._view(call, name) for name in COTANGENTS)))
         return adapter.step(inputs) if call.entry == "step" else adapter.forward(inputs)
 
-    def _taken(self, call: Call) -> Inputs:
+    def _taken(self, call: Call | CallStage) -> Inputs:
         """The inputs where the harness laid them. They were checked there: checking them again would double the cost of a call."""
         inputs = object.__new__(Inputs)
         vars(inputs).update({name: self._view(call, name) for name in TENSORS}, scale=call.scale)
         return inputs
 
-    def _view(self, call: Call, name: str) -> Tensor | None:
+    def _view(self, call: Call | CallStage, name: str) -> Tensor | None:
         return self._inputs.view(call.places[name]) if name in call.places else None
 
     def _adapter(self, way: Way) -> Adapter:

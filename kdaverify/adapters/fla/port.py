@@ -1,0 +1,91 @@
+"""Ports of flash-linear-attention's stage functions that other people write, by the module that holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError, Output
+from kdaverify.adapters.conventions import Conventions
+from kdaverify.adapters.fla.stages import port_stages
+from kdaverify.adapters.stages import StageArguments, StageCall, StageError, chain, formats_of
+from kdaverify.adapters.unconfigured import Unconfigured
+from kdaverify.budgets.contract import Contract, contract_from_name
+from kdaverify.budgets.formats import FORMATS
+from kdaverify.problems import TORCH
+from oracles.inputs import Inputs
+
+NAME: Final = "fla_port"
+OPTIONS: Final = ("module", "dtypes", "contract", "gate")
+NEEDS: Final = (
+    f"takes options: {NAME}:module=MODULE for a module that holds stage functions under FLA's names, and if need be "
+    "dtypes=FORMAT+FORMAT (fp32+bf16+fp16), contract=PRESET (chunk64-fp32, chunk64-bf16-fp32solve, ...), gate=log2 or log"
+)
+ALL_DTYPES: Final = "fp32+bf16+fp16"
+
+
+class FlaPort(Adapter):
+    """Stage functions chained as FLA chains them; each can be called by itself.
+
+    Args:
+        module: holds functions of `kdaverify.adapters.fla.stages.FUNCTIONS`, under their names.
+        dtypes: the formats they take.
+        contract: what is declared in every format; None: what FLA's own kernels do in each.
+        base_2: whether gates are summed in base 2.
+    """
+
+    def __init__(self, module: str, *, dtypes: tuple[str, ...], contract: Contract | None, base_2: bool) -> None:
+        self.name = f"{NAME}:module={module}"
+        self.dtypes = dtypes
+        self.conventions = Conventions(packing="cu_seqlens")
+        self._contract, self._module = contract, module
+        self._stages = port_stages(module, base_2=base_2)
+        self._ran = NOTHING_YET
+
+    def contract(self, dtype: str) -> Contract:
+        return self._contract or contract_from_name("chunk64-fp32" if dtype == "fp32" else f"chunk64-{dtype}-fp32solve")
+
+    def stages(self, dtype: str) -> Mapping[str, StageCall]:
+        del dtype
+        return self._stages
+
+    def forward(self, inputs: Inputs) -> Output:
+        dtype = next(name for name in self.dtypes if TORCH[name] == inputs.q.dtype)
+        contract = self.contract(dtype)
+        try:
+            written = chain(self._stages, StageArguments(inputs, {}, contract.chunk_size, formats_of(contract, FORMATS[dtype])))
+        except StageError as error:
+            raise AdapterError(f"{self.name}: {error}") from error
+        if lacking := [name for name in ("o", "final_state") if name not in written]:
+            raise AdapterError(f"{self.name}: no stage function gives {', '.join(lacking)}; it holds those of {', '.join(self._stages)}")
+        self._ran = f"{', '.join(self._stages)} of {self._module}"
+        return Output(written["o"], written["final_state"])
+
+    def proof(self) -> str:
+        return self._ran
+
+
+def _port(options: Mapping[str, str]) -> FlaPort:
+    """The port that options name.
+
+    Raises:
+        AdapterError: no module, no such option, or no such value of it.
+    """
+    if strange := [name for name in options if name not in OPTIONS]:
+        raise AdapterError(f"{NAME}: no option {strange[0]!r}; it has {', '.join(OPTIONS)}")
+    if "module" not in options:
+        raise AdapterError(f"{NAME}: {NEEDS}")
+    dtypes = tuple(options.get("dtypes", ALL_DTYPES).split("+"))
+    if wrong := [name for name in dtypes if name not in TORCH]:
+        raise AdapterError(f"{NAME}: dtypes: wanted formats of {', '.join(TORCH)} joined by +, got {wrong[0]!r}")
+    gate = options.get("gate", "log2")
+    if gate not in ("log2", "log"):
+        raise AdapterError(f"{NAME}: gate: wanted log2 or log, got {gate!r}")
+    try:
+        contract = contract_from_name(options["contract"]) if "contract" in options else None
+    except ValueError as error:
+        raise AdapterError(f"{NAME}: contract: {error}") from error
+    return FlaPort(options["module"], dtypes=dtypes, contract=contract, base_2=gate == "log2")
+
+
+FLA_PORT: Final = Unconfigured(NAME, NEEDS, _port)

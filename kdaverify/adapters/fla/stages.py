@@ -1,0 +1,233 @@
+"""The public stage functions of flash-linear-attention by name and parameter, and any port that keeps them.
+
+FLA's names for our tensors (`oracles.stages`): A of the WY functions and the Akk that the intra function returns are R, the inverse;
+the state's k is kg, its v_new the output's v; g and gk are G in base 2, multiplied by 1 / ln 2 when it is made.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import AdapterError
+from kdaverify.adapters.stages import StageArguments, StageCall
+from oracles.stages import Named, chunks
+
+LOG2_E: Final = 1 / math.log(2)
+Function = Callable[..., Any]
+Setting = Callable[[StageArguments], Any]
+
+
+@dataclass(frozen=True)
+class StageFunction:
+    """One of FLA's stage functions.
+
+    Args:
+        name, module: its name, and the module of FLA that holds it.
+        covers: the stages it computes.
+        tensors: parameter -> the tensor handed to it.
+        gives: the tensors it returns, in order.
+        settings: parameter -> what else it is handed, whether or not it has a default.
+    """
+
+    name: str
+    module: str
+    covers: tuple[str, ...]
+    tensors: Mapping[str, str]
+    gives: tuple[str, ...]
+    settings: Mapping[str, Setting] = field(default_factory=dict[str, Setting])
+
+
+def _always(value: Any) -> Setting:
+    return lambda _: value
+
+
+FUNCTIONS: Final[Mapping[str, StageFunction]] = {
+    "cumsum": StageFunction(
+        "chunk_local_cumsum",
+        "fla.ops.utils",
+        ("cumsum",),
+        {"g": "g"},
+        ("G",),
+        {"scale": _always(LOG2_E), "output_dtype": _always(torch.float32)},
+    ),
+    "intra": StageFunction(
+        "chunk_kda_fwd_intra",
+        "fla.ops.kda.chunk_intra",
+        ("scores", "solve", "wy"),
+        {"q": "q", "k": "k", "v": "v", "gk": "G", "beta": "beta"},
+        ("w", "u", "qg", "kg", "Aqk", "R"),
+        {"disable_recompute": _always(value=True)},
+    ),
+    "wy": StageFunction(
+        "recompute_w_u_fwd",
+        "fla.ops.kda.wy_fast",
+        ("wy",),
+        {"k": "k", "v": "v", "beta": "beta", "A": "R", "gk": "G", "q": "q"},
+        ("w", "u", "qg", "kg"),
+    ),
+    "state": StageFunction(
+        "chunk_gated_delta_rule_fwd_h",
+        "fla.ops.common.chunk_delta_h",
+        ("state",),
+        {"k": "kg", "w": "w", "u": "u", "gk": "G", "initial_state": "initial_state"},
+        ("h", "v_new", "final_state"),
+        {"output_final_state": _always(value=True)},
+    ),
+    "output": StageFunction(
+        "chunk_gla_fwd_o_gk",
+        "fla.ops.gla.chunk",
+        ("output",),
+        {"q": "q", "v": "v_new", "g": "G", "A": "Aqk", "h": "h"},
+        ("o",),
+    ),
+    "solve": StageFunction(
+        "solve_tril", "fla.ops.utils.solve_tril", ("solve",), {"A": "Akk"}, ("R",), {"output_dtype": lambda x: x.formats("R").dtype}
+    ),
+}
+"""FLA's stage functions by the name of the stage they make, in the order in which a forward calls them; solve_tril stands apart."""
+
+
+def _chunk_indices(x: StageArguments) -> Tensor | None:
+    """[M, 2] sequence and number within it of every chunk of a pack."""
+    if x.inputs.cu_seqlens is None:
+        return None
+    pairs = [(n, m) for n, count in enumerate(chunks(x.inputs, x.chunk_size)) for m in range(count)]
+    return x.inputs.cu_seqlens.new_tensor(pairs).view(-1, 2)
+
+
+def _chunk_offsets(x: StageArguments) -> Tensor | None:
+    """[N + 1] first chunk of every sequence of a pack."""
+    if x.inputs.cu_seqlens is None:
+        return None
+    return x.inputs.cu_seqlens.new_tensor([0, *chunks(x.inputs, x.chunk_size)]).cumsum(0)
+
+
+# What any of the functions may be handed beside its tensors and settings; those with a default keep it if `_KEPT`.
+COMMON: Final[Mapping[str, Setting]] = {
+    "scale": lambda x: x.inputs.factor,
+    "chunk_size": lambda x: x.chunk_size,
+    "cu_seqlens": lambda x: x.inputs.cu_seqlens,
+    "cu_seqlens_cpu": lambda x: None if x.inputs.cu_seqlens is None else x.inputs.cu_seqlens.cpu(),
+    "chunk_indices": _chunk_indices,
+    "chunk_offsets": _chunk_offsets,
+    "state_v_first": _always(value=False),
+}
+_KEPT: Final = ("cu_seqlens_cpu", "chunk_indices", "chunk_offsets", "state_v_first")
+
+
+def stage_call(name: str, function: Callable[[], Function], *, base_2: bool = True, extra: Mapping[str, Any] | None = None) -> StageCall:
+    """One of FLA's stages as the harness calls it.
+
+    Args:
+        name: a key of FUNCTIONS.
+        function: brings the function, asked at every call, so that it may be imported late.
+        base_2: whether gates are summed in base 2.
+        extra: further arguments, for the parameters that the function has.
+    """
+    known = FUNCTIONS[name]
+
+    def call(x: StageArguments) -> Named:
+        there = function()
+        tensors = {parameter: x[tensor] for parameter, tensor in known.tensors.items()}
+        handed = {parameter: _handed(known.tensors[parameter], tensor, base_2=base_2) for parameter, tensor in tensors.items()}
+        settings = {**COMMON, **known.settings, **{parameter: _always(value) for parameter, value in (extra or {}).items()}}
+        if name == "cumsum" and not base_2:
+            settings["scale"] = _always(None)
+        returned = there(**handed, **_settings(known, there, settings, x))
+        return _returned(known, returned, base_2=base_2)
+
+    return StageCall(
+        known.covers, tuple(known.tensors.values()), known.gives, call, received=_through_base_2 if base_2 else StageCall.received
+    )
+
+
+def _settings(known: StageFunction, function: Function, settings: Mapping[str, Setting], x: StageArguments) -> dict[str, Any]:
+    """The arguments beside tensors, for the parameters that the function has.
+
+    Raises:
+        AdapterError: it lacks a parameter for a tensor or for what matters to this call, or wants one that FLA does not have.
+    """
+    parameters = inspect.signature(function).parameters
+    named = {name: p for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    wanted = [*known.tensors, *(["cu_seqlens"] if x.inputs.cu_seqlens is not None else [])]
+    if lacking := [name for name in wanted if name not in named and not takes_any]:
+        raise AdapterError(f"{known.name}: has no parameter {', '.join(lacking)}; FLA's are {_spelled(known)}; rename or wrap it")
+    required = [name for name, p in named.items() if p.default is p.empty and name not in known.tensors]
+    if strange := [name for name in required if name not in settings]:
+        raise AdapterError(f"{known.name}: wants {', '.join(strange)}, which FLA's has not ({_spelled(known)}); give it a default")
+    kept = [name for name in _KEPT if name not in required]
+    return {name: settings[name](x) for name in named if name in settings and name not in known.tensors and name not in kept}
+
+
+def _spelled(known: StageFunction) -> str:
+    return ", ".join(dict.fromkeys([*known.tensors, *known.settings, *COMMON]))
+
+
+def _handed(name: str, tensor: Tensor | None, *, base_2: bool) -> Tensor | None:
+    return _to_base_2(tensor) if name == "G" and base_2 and tensor is not None else tensor
+
+
+def _returned(known: StageFunction, returned: Any, *, base_2: bool) -> dict[str, Tensor]:
+    values = returned if isinstance(returned, tuple | list) else (returned,)
+    if len(values) < len(known.gives):
+        raise AdapterError(
+            f"{known.name}: wanted {', '.join(known.gives)} in this order, got {len(values)} values; return what FLA's returns"
+        )
+    named = dict(zip(known.gives, values, strict=False))
+    if base_2 and isinstance(named.get("G"), Tensor):
+        named["G"] = named["G"].double() / LOG2_E
+    return named
+
+
+def _to_base_2(G: Tensor) -> Tensor:
+    return (G.double() * LOG2_E).float()
+
+
+def _through_base_2(name: str, tensor: Tensor) -> Tensor:
+    return _to_base_2(tensor).double() / LOG2_E if name == "G" else tensor
+
+
+def imported(known: StageFunction, module: str | None = None) -> Function:
+    """The function out of FLA, or out of the module that a user named.
+
+    Raises:
+        AdapterError: no such module or function.
+    """
+    home = module or known.module
+    try:
+        found = getattr(importlib.import_module(home), known.name, None)
+    except ImportError as error:
+        raise AdapterError(f"{home}: cannot be imported: {error}; name a module that holds {known.name}") from error
+    if not callable(found):
+        raise AdapterError(f"{home}: holds no function {known.name}; wanted FLA's stage functions under FLA's names")
+    return found
+
+
+def port_stages(module: str, *, base_2: bool = True) -> dict[str, StageCall]:
+    """The stages of a port: those of FLA's functions that `module` holds.
+
+    Raises:
+        AdapterError: the module cannot be imported, or holds none of them.
+    """
+    try:
+        held = importlib.import_module(module)
+    except ImportError as error:
+        raise AdapterError(f"{module}: cannot be imported: {error}; name a module that holds FLA's stage functions") from error
+    present = {name: getattr(held, known.name) for name, known in FUNCTIONS.items() if callable(getattr(held, known.name, None))}
+    if not present:
+        names = ", ".join(known.name for known in FUNCTIONS.values())
+        raise AdapterError(f"{module}: holds none of FLA's stage functions ({names})")
+    return {name: stage_call(name, _always_function(function), base_2=base_2) for name, function in present.items()}
+
+
+def _always_function(function: Function) -> Callable[[], Function]:
+    return lambda: function

@@ -1,0 +1,139 @@
+"""The stages that an implementation lets one call by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.formats import Format
+from oracles.arithmetic import Arithmetic
+from oracles.inputs import Inputs
+from oracles.stages import CALL, SIGNATURES, Named, run_stages
+
+
+class StageError(ValueError):
+    """A stage that was declared wrongly; the message says what was wanted and what came."""
+
+
+@dataclass(frozen=True)
+class StageArguments:
+    """What a stage is called with.
+
+    Args:
+        inputs: the call that the stage is a part of: q, k, v, g, beta, initial_state, scale and packing.
+        tensors: what earlier stages wrote, of what the stage takes; layout and names of `oracles.stages`, natural logarithms.
+        chunk_size: C.
+        formats: the format in which the contract stores each named tensor.
+    """
+
+    inputs: Inputs
+    tensors: Named
+    chunk_size: int
+    formats: Callable[[str], Format]
+
+    def __getitem__(self, name: str) -> Tensor | None:
+        """A tensor of the call or of an earlier stage; None for an initial state or offsets that are absent."""
+        return self.tensors[name] if name in self.tensors else getattr(self.inputs, name)
+
+    def beside(self, tensors: Named) -> StageArguments:
+        """The same with other tensors of earlier stages."""
+        return replace(self, tensors=tensors)
+
+
+def _as_stored(name: str, tensor: Tensor) -> Tensor:
+    del name
+    return tensor
+
+
+@dataclass(frozen=True)
+class StageCall:
+    """One stage function of an implementation, or several stages fused into one.
+
+    Args:
+        covers: the stages it computes, consecutive, of `oracles.stages.SIGNATURES`.
+        takes: names of the tensors it reads, of the call or of earlier stages.
+        gives: names of the tensors it returns, of those that the covered stages write.
+        call: the function.
+        received: (name, tensor) -> what the function effectively gets of it, for conversions that round (gates in base 2).
+        resets: whether it can be asked about hard resets, whose G sums the finite gates only.
+    Raises:
+        StageError: an unknown stage or tensor, or stages that do not follow each other.
+    """
+
+    covers: tuple[str, ...]
+    takes: tuple[str, ...]
+    gives: tuple[str, ...]
+    call: Callable[[StageArguments], Named]
+    received: Callable[[str, Tensor], Tensor] = _as_stored
+    resets: bool = False
+
+    def __post_init__(self) -> None:
+        order = tuple(SIGNATURES)
+        first = order.index(self.covers[0]) if self.covers and self.covers[0] in order else 0
+        if not self.covers or self.covers != order[first : first + len(self.covers)]:
+            raise StageError(f"covers: wanted stages that follow each other in {', '.join(order)}, got {', '.join(self.covers) or 'none'}")
+        written = [name for stage in self.covers for name in SIGNATURES[stage].writes]
+        if strange := [name for name in self.gives if name not in written]:
+            raise StageError(f"gives: {', '.join(self.covers)} writes {', '.join(written)}, got {', '.join(strange)}")
+        known = {*CALL, *(name for stage in order[:first] for name in SIGNATURES[stage].writes)}
+        if strange := [name for name in self.takes if name not in known]:
+            raise StageError(f"takes: {self.covers[0]} comes after the writers of {', '.join(sorted(known))}, got {', '.join(strange)}")
+
+    @property
+    def takes_of_earlier(self) -> tuple[str, ...]:
+        """What it reads that an earlier stage wrote."""
+        return tuple(name for name in self.takes if name not in CALL)
+
+
+def chain(calls: Mapping[str, StageCall], arguments: StageArguments) -> dict[str, Tensor]:
+    """Runs stages on each other's outputs, in order, leaving out those that would only repeat what is there.
+
+    Returns:
+        Every tensor written.
+    Raises:
+        StageError: a stage takes a tensor that none before it gives.
+    """
+    written: dict[str, Tensor] = {}
+    for name, stage in calls.items():
+        if all(given in written for given in stage.gives):
+            continue
+        if lacking := [taken for taken in stage.takes_of_earlier if taken not in written]:
+            raise StageError(f"stage {name}: takes {', '.join(lacking)}, which no stage before it gives; expose one that does")
+        written |= stage.call(arguments.beside({taken: written[taken] for taken in stage.takes_of_earlier}))
+    return written
+
+
+def formats_of(contract: Contract, io: Format) -> Callable[[str], Format]:
+    """The storage formats of a contract for a problem in `io`; S_T is stored as the state is carried."""
+    return lambda name: contract.storage("S" if name == "final_state" else name, io)
+
+
+def stored(name: str, tensor: Tensor, formats: Callable[[str], Format]) -> Tensor:
+    """`tensor` rounded into the format it is stored in, and in its type."""
+    return formats(name).round(tensor).to(formats(name).dtype)
+
+
+def torch_stages(contract: Contract, io: Format, run: Callable[..., dict[str, Tensor]] = run_stages) -> dict[str, StageCall]:
+    """The six stages in torch under a contract's roundings, each a function of its own.
+
+    Args:
+        contract: of the chunk form.
+        io: format of q, k, v and o.
+        run: `oracles.stages.run_stages`, or the same with options bound.
+    """
+    formats = formats_of(contract, io)
+    arithmetic = Arithmetic(store=lambda name, tensor: formats(name).round(tensor))
+
+    def stage(name: str) -> StageCall:
+        signature = SIGNATURES[name]
+
+        def call(x: StageArguments) -> Named:
+            written = run(x.inputs, x.tensors, covers=(name,), chunk_size=x.chunk_size, dtype=contract.work, arithmetic=arithmetic)
+            return {output: tensor.to(formats(output).dtype) for output, tensor in written.items()}
+
+        return StageCall((name,), signature.reads, signature.writes, call, resets=True)
+
+    return {name: stage(name) for name in SIGNATURES}

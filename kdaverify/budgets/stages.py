@@ -1,0 +1,191 @@
+"""Truth and budget of one stage on given inputs: the family of the contract, restricted to that stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from kdaverify.budgets.budget import Budget, budget
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.emulate import (
+    LOG2_E,
+    Emulator,
+    matrix_units,
+    residual_state,
+    residual_wy,
+    running_cumsum,
+    scaled_output,
+    scaled_wy,
+)
+from kdaverify.budgets.factored import column_output, column_scores, column_wy, factored_residual_wy
+from kdaverify.budgets.family import ContractOverflow, family
+from kdaverify.budgets.formats import Format
+from kdaverify.budgets.noise import DRAWS, SEED, Noise
+from kdaverify.budgets.solves import SUBSTITUTIONS, Dot, Solve
+from oracles.chunk import STAGES, Chunk, Stage, Stages
+from oracles.enclosure import Enclosure
+from oracles.inputs import Inputs
+from oracles.stages import Named, defined, region, run_stages
+
+# Legal ways that give tensors of the same name another meaning: their error is none of a stage's.
+_OTHER_MEANING = (
+    residual_wy,
+    residual_state,
+    scaled_wy,
+    scaled_output,
+    column_scores,
+    column_wy,
+    column_output,
+    factored_residual_wy,
+)
+
+
+@dataclass(frozen=True)
+class StageQuestion:
+    """A stage, or stages fused into one, and what it is given.
+
+    Args:
+        inputs: the call that it is a part of.
+        given: what it receives of earlier stages, float64, exactly.
+        covers: the stages, consecutive.
+        gives: the tensors asked for.
+        contract, io: the arithmetic declared, and the format of q, k, v and o.
+    """
+
+    inputs: Inputs
+    given: Named
+    covers: tuple[str, ...]
+    gives: tuple[str, ...]
+    contract: Contract
+    io: Format
+
+    def run(self, **how: object) -> dict[str, Tensor]:
+        """The tensors asked for, float64, 0 where they are not defined; `how` is passed on to `run_stages`."""
+        size = self.contract.chunk_size
+        run: Callable[..., dict[str, Tensor]] = run_stages
+        written = run(self.inputs, self.given, covers=self.covers, chunk_size=size, **how)
+        return {name: defined(name, written[name].double(), self.inputs, size) for name in self.gives}
+
+
+@dataclass(frozen=True)
+class StageStandard:
+    """The exact outputs of a stage on what it received, and what a kernel under the contract may miss them by."""
+
+    truth: dict[str, Enclosure]
+    budgets: dict[str, Budget]
+
+    def exact(self, output: str) -> Enclosure:
+        return self.truth[output]
+
+
+def stage_standard(question: StageQuestion, formats: Callable[[str], Format]) -> StageStandard:
+    """What the outputs of a stage are held against.
+
+    Math: the truth is the stage in float64 on exactly what the kernel received; no radius is proven, one stage in float64 loses some
+    2^-50 of its terms where the formats judged lose 2^-24 or more.
+
+    Args:
+        formats: the format in which each named tensor is stored.
+    Raises:
+        ContractOverflow: every emulated kernel overflows in this stage.
+    """
+    exact = question.run()
+    rounded = [run for run in (question.run(**_of(member)) for member in stage_family(question)) if _is_finite(run)]
+    if not rounded:
+        raise ContractOverflow(f"every emulated kernel of {question.contract.name} overflows in {', '.join(question.covers)}")
+    drawn = _draws(question)
+    truth = {name: _enclosure(name, tensor, question) for name, tensor in exact.items()}
+    contract, x = question.contract, question.inputs
+    budgets = {
+        name: budget(
+            truth[name],
+            [run[name] for run in rounded],
+            [run[name] for run in drawn],
+            io=formats(name),
+            unit=max(contract.operands.unit, formats(name).unit),
+            lost=max(x.K, contract.chunk_size) * contract.accumulate.min_normal,
+            moved=exact[name] - x.state.double() if name == "final_state" else None,
+        )
+        for name in exact
+    }
+    return StageStandard(truth, budgets)
+
+
+def stage_family(question: StageQuestion) -> tuple[Emulator, ...]:
+    """The legal kernels of the contract whose stages mean what math.md 3 says, in chunks of the declared size.
+
+    Alone, the solve shows the format of its products, which the scores hide end to end: where it is covered, every substitution belongs
+    to the family, with the products that the contract declares.
+    """
+    contract = question.contract
+    whole = [m for m in family(contract, question.io) if m.contract.chunk_size == contract.chunk_size]
+    members = [replace(m, stages=_plain(m.stages)) for m in whole]
+    plain = members[0]
+    if question.covers == ("cumsum",):
+        members += [
+            replace(plain, name="gates in base 2", stages=replace(STAGES, cumsum=_base_2(way))) for way in (STAGES.cumsum, running_cumsum)
+        ]
+    if "solve" in question.covers:
+        products = contract.solve or contract.operands
+        units = {"vector units": plain.dot} if products is contract.accumulate else matrix_units(products)
+        for unit, dot in units.items():
+            members += [
+                replace(plain, name=f"solve by {name} on {unit}", stages=replace(plain.stages, solve=solving(way, dot)))
+                for name, way in SUBSTITUTIONS.items()
+            ]
+    return tuple(members)
+
+
+def solving(way: Solve, dot: Dot) -> Stage:
+    """Math: 3.3 one way, with products of one kind."""
+
+    def solve(c: Chunk) -> None:
+        c.R = c.store("R", way(c.Akk, dot))
+
+    return solve
+
+
+def _plain(stages: Stages) -> Stages:
+    """The same stages, but those of another meaning."""
+    other = [field.name for field in fields(stages) if getattr(stages, field.name) in _OTHER_MEANING]
+    return replace(stages, **{name: getattr(STAGES, name) for name in other})
+
+
+def _base_2(way: Stage) -> Stage:
+    """Math: 3.1 as kernels with a base-2 exponential unit store it, G / ln 2: between its roundings lie other numbers than G's."""
+
+    def cumsum(c: Chunk) -> None:
+        way(c)
+        c.G = c.store("G", c.G * LOG2_E).double() / LOG2_E
+
+    return cumsum
+
+
+def _of(member: Emulator) -> dict[str, object]:
+    return {"dtype": member.contract.work, "arithmetic": member.arithmetic, "stages": member.stages}
+
+
+def _draws(question: StageQuestion) -> list[dict[str, Tensor]]:
+    rng = torch.Generator(question.inputs.q.device).manual_seed(SEED)
+    runs: list[dict[str, Tensor]] = []
+    for _ in range(DRAWS):
+        dtype, arithmetic, stages = Noise(question.contract, question.io).way(rng)
+        runs.append(question.run(dtype=dtype, arithmetic=arithmetic, stages=stages))
+    if question.contract.factors is not None and not all(_is_finite(run) for run in runs):
+        # Factors overflow where decay is deep: what is drawn then is a kernel that takes differences.
+        return _draws(replace(question, contract=replace(question.contract, factors=None)))
+    return runs
+
+
+def _is_finite(run: dict[str, Tensor]) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in run.values())
+
+
+def _enclosure(name: str, exact: Tensor, question: StageQuestion) -> Enclosure:
+    outside = torch.zeros_like(exact, dtype=torch.bool)
+    if name not in ("h", "final_state"):
+        outside = outside | ~region(name, question.inputs, question.contract.chunk_size)
+    return Enclosure(exact, torch.zeros_like(exact), torch.full_like(exact, torch.inf), outside)

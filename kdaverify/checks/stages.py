@@ -1,0 +1,172 @@
+"""Stages: every stage that an implementation exposes, on exact inputs and on its own, against the budget of that stage alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter, AdapterError
+from kdaverify.adapters.isolation.arena import same
+from kdaverify.adapters.isolation.fault import fault_of
+from kdaverify.adapters.stages import StageArguments, StageCall, formats_of, stored
+from kdaverify.budgets.family import ContractOverflow
+from kdaverify.budgets.formats import FORMATS
+from kdaverify.budgets.stages import StageQuestion, stage_standard
+from kdaverify.checks.closures import CLOSURES, closures
+from kdaverify.checks.compare import compare
+from kdaverify.checks.execute import Misbehaviour
+from kdaverify.checks.outcome import Outcome, skipped
+from kdaverify.checks.status import Status
+from kdaverify.problems import Problem
+from oracles.inputs import Inputs
+from oracles.stages import CALL, SIGNATURES, Named, defined, run_stages
+
+Feed = Literal["exact", "own"]
+FEEDS: Final[tuple[Feed, ...]] = ("exact", "own")
+"""What a stage is given: the exact tensors of earlier stages, rounded as the contract stores them; or what the kernel's own stages gave."""
+
+ORDER: Final = tuple(name for signature in SIGNATURES.values() for name in signature.writes)
+METHOD: Final = "float64 stages"
+
+
+def stages(adapter: Adapter, problem: Problem, *, feed: Feed = "exact") -> list[Outcome]:
+    """Runs every exposed stage by itself and judges what it gives.
+
+    Args:
+        feed: "exact", or "own": a stage is given what the stages before it gave, as far as they are exposed, and the tensors that all of
+            them gave are held against the equations between them.
+    """
+    return list(_judged(adapter, problem, feed)) or skipped("no stage is exposed")
+
+
+def staged(adapter: Adapter) -> tuple[str, ...]:
+    """The formats in which it exposes stages that can be judged."""
+    return tuple(dtype for dtype in adapter.dtypes if adapter.stages(dtype) and adapter.contract(dtype).operands.name != "fp64")
+
+
+def first_wrong(adapter: Adapter, problem: Problem) -> str | None:
+    """The first stage outside its budget: on exact inputs, then on its own; None where none is, or none is exposed.
+
+    Returns:
+        The stage's name; for stages fused into one also the first tensor that is wrong, as in "intra (R)".
+    """
+    calls = adapter.stages(problem.dtype)
+    for feed in FEEDS:
+        for outcome in _judged(adapter, problem, feed):
+            if outcome.status.rejects:
+                name, _, tensor = outcome.output.partition(".")
+                return f"{name} ({tensor})" if tensor and len(calls[name].covers) > 1 else name
+    return None
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """One problem as an implementation's stages see it."""
+
+    arguments: StageArguments
+    adapter: Adapter
+    dtype: str
+
+    def outcomes(self, name: str, call: StageCall, given: Named) -> tuple[dict[str, Tensor], list[Outcome]]:
+        """What the stage gave, and what to say of it."""
+        x = self.arguments.beside(given)
+        if not call.resets and bool(x.inputs.g.isneginf().any()):
+            return {}, [Outcome(name, Status.SKIP, f"stage {name}: a hard reset has no finite cumulative gate to hand over")]
+        seen = {tensor: call.received(tensor, value).double() for tensor, value in given.items()}
+        question = StageQuestion(x.inputs, seen, call.covers, _in_order(call.gives), self.adapter.contract(self.dtype), FORMATS[self.dtype])
+        try:
+            held = stage_standard(question, x.formats)
+            written = _called(name, call, x, {tensor: truth.high.shape for tensor, truth in held.truth.items()})
+        except ContractOverflow as reason:
+            return {}, [Outcome(name, Status.SKIP, str(reason))]
+        except Misbehaviour as fault:
+            return {}, [Outcome(fault.output, fault.status, fault.message)]
+        found: list[Outcome] = []
+        for tensor in question.gives:
+            comparison = compare(tensor, defined(tensor, written[tensor].double(), x.inputs, x.chunk_size), held, x.inputs)
+            found.append(Outcome(f"{name}.{tensor}", comparison.status, f"stage {name}: {comparison}", comparison, METHOD))
+        return written, found
+
+
+def _judged(adapter: Adapter, problem: Problem, feed: Feed) -> Iterator[Outcome]:
+    calls = adapter.stages(problem.dtype)
+    if not calls:
+        return
+    contract, io = adapter.contract(problem.dtype), FORMATS[problem.dtype]
+    if contract.operands.name == "fp64":
+        yield from skipped("float64 is the stages' own oracle: kernels are judged up to fp32")
+        return
+    inputs = adapter.received(problem.inputs())
+    if not any(inputs.lengths):
+        yield from skipped("no token, no stage")
+        return
+    formats = formats_of(contract, io)
+    exact = run_stages(inputs, {}, chunk_size=contract.chunk_size)
+    taken = {name: stored(name, tensor, formats) for name, tensor in exact.items() if name not in CALL}
+    bench = _Bench(StageArguments(inputs, {}, contract.chunk_size, formats), adapter, problem.dtype)
+    own: dict[str, Tensor] = {}
+    for name, call in calls.items():
+        written, found = bench.outcomes(name, call, {tensor: taken[tensor] for tensor in call.takes_of_earlier})
+        yield from found
+        if feed == "own":
+            if not written or any(outcome.status is Status.NONFINITE for outcome in found):
+                return  # nothing after it can be told from it
+            own |= {tensor: value for tensor, value in written.items() if tensor not in own and value.dtype == taken[tensor].dtype}
+            taken |= own
+    yield from _closed(calls, own, bench)
+
+
+def _closed(calls: Mapping[str, StageCall], own: dict[str, Tensor], bench: _Bench) -> Iterator[Outcome]:
+    """Whether the kernel's own tensors fulfil the equations between them; one that does not is told of the stage that wrote its result."""
+    x = bench.arguments
+    for equation, ratio in closures(own, x.inputs, bench.adapter.contract(bench.dtype), x.formats).items():
+        stage = next(name for name, call in calls.items() if CLOSURES[equation].result in call.gives)
+        message = f"stage {stage}: {equation} is off by {ratio:.3g} of what roundings can do"
+        yield Outcome(f"{stage}.{CLOSURES[equation].result}", Status.PASS if ratio <= 1 else Status.FAIL, message)
+
+
+def _in_order(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(names, key=ORDER.index))
+
+
+def _called(name: str, call: StageCall, x: StageArguments, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+    """What the stage returns, on copies of its own.
+
+    Raises:
+        Misbehaviour: it raised, edited what it was given, or gave no tensor of the wanted shape.
+        AdapterError: the call never came to the kernel.
+    """
+    given = StageArguments(x.inputs.copied(), {n: tensor.clone() for n, tensor in x.tensors.items()}, x.chunk_size, x.formats)
+    try:
+        returned = call.call(given)
+    except AdapterError:
+        raise
+    except Exception as error:
+        fault = fault_of(error)
+        raise Misbehaviour(Status(fault.kind), name, f"stage {name}: {fault.message}") from error
+    for tensor in call.gives:
+        _check(f"{name}.{tensor}", returned.get(tensor), shapes[tensor])
+    for taken in call.takes:
+        _check_kept(name, taken, given, x.inputs, x.tensors)
+    return {tensor: returned[tensor] for tensor in call.gives}
+
+
+def _check(output: str, value: object, shape: torch.Size) -> None:
+    if value is None:
+        raise Misbehaviour(Status.MISSING, output, f"{output}: wanted a tensor of shape {list(shape)}, got None; leave it out of `gives`")
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        raise Misbehaviour(Status.TYPE, output, f"{output}: wanted a floating-point torch tensor, got {type(value).__name__}")
+    if value.shape != shape:
+        raise Misbehaviour(Status.SHAPE, output, f"{output}: wanted shape {list(shape)}, got {list(value.shape)}")
+
+
+def _check_kept(stage: str, name: str, given: StageArguments, inputs: Inputs, tensors: Named) -> None:
+    before, after = tensors[name] if name in tensors else getattr(inputs, name), given[name]
+    # Bit by bit: what a stage leaves undefined may hold NaN.
+    if before is not None and after is not None and not same(before, after):
+        message = f"stage {stage}: changed its input {name} in place"
+        raise Misbehaviour(Status.MUTATED_INPUT, stage, message)

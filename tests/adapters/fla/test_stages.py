@@ -1,0 +1,33 @@
+"""The stage functions of FLA and of its Ascend kernels, interpreted in worker processes, are legal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kdaverify.adapters.fla.stages import FUNCTIONS
+from kdaverify.checks.stages import FEEDS, first_wrong, stages
+from kdaverify.checks.status import Status
+from tests.adapters.fla.conftest import CHUNKS, House
+from tests.adapters.standins import Ask
+
+PACK: dict[str, Any] = {"B": 1, "H": 1, "HV": 2, "lengths": (5, 0, 64), "T": 70}
+SOME = {"gate": "slow", "key": "coherent-0.9"}
+
+
+@pytest.mark.parametrize(("name", "dtype"), [*((name, "bf16") for name in CHUNKS), ("triton_npu", "fp32")])
+def test_every_stage_function_is_legal_on_exact_inputs_and_on_its_own(house: House, ask: Ask, name: str, dtype: str) -> None:
+    for feed in FEEDS:
+        found = stages(house(name), ask(dtype=dtype, **PACK, **SOME), feed=feed)
+        assert {outcome.status for outcome in found} == {Status.PASS}
+        assert list(dict.fromkeys(outcome.output.partition(".")[0] for outcome in found)) == list(FUNCTIONS)
+
+
+def test_anchored_diagonal_blocks_are_legal_too(house: House, ask: Ask) -> None:
+    safe = house("triton_npu").configured({"safe_gate": "yes"})
+    assert first_wrong(safe, ask(dtype="bf16", **PACK)) is None
+
+
+def test_hard_resets_are_not_asked_of_functions_that_take_cumulative_gates(house: House, ask: Ask) -> None:
+    assert {outcome.status for outcome in stages(house("fla"), ask(dtype="bf16", gate="hard-reset"))} == {Status.SKIP}
