@@ -62,6 +62,7 @@ class ChunkGradients:
 
 
 BackwardStage = Callable[[ChunkGradients], None]
+Dot = Callable[[Tensor, Tensor], Tensor]
 
 
 def dv_local(b: ChunkGradients) -> None:
@@ -117,13 +118,16 @@ def wy_bwd(b: ChunkGradients) -> None:
     b.dAkk = b.store("dAkk", -b.dot(left, back).tril(-1))
 
 
-def intra_bwd(b: ChunkGradients) -> None:
+def intra_bwd(b: ChunkGradients, *, across: Dot | None = None) -> None:
     """Math: VJP of 3.2. Completes dq, dk, dbeta, dG.
 
     The pair (i, i) has no decay between its rows: it is added to dq and dk after dG has taken what the other pairs give.
+
+    Args:
+        across: dot products of pairs of different sub-blocks; by default those of the arithmetic.
     """
     q, k, beta = b.c.tokens.q, b.c.tokens.k, b.c.tokens.beta[..., None]
-    dq, dkb, dk = _pairs(b)
+    dq, dkb, dk = _pairs(b, across or b.dot)
     own = b.dAqk.diagonal(dim1=-2, dim2=-1)[..., None]
     b.dbeta = b.store("dbeta", b.dbeta + (dkb * k).sum(-1))
     b.dG = b.store("dG", b.dG + q * dq + (beta * dkb - dk) * k)
@@ -131,7 +135,7 @@ def intra_bwd(b: ChunkGradients) -> None:
     b.dk = b.store("dk_head", b.dk + beta * dkb + (dk + own * q))
 
 
-def _pairs(b: ChunkGradients) -> tuple[Tensor, Tensor, Tensor]:
+def _pairs(b: ChunkGradients, across_by: Dot) -> tuple[Tensor, Tensor, Tensor]:
     """What the pairs i > j give, [C, K] each: to q_i, to (beta k)_i, and to k_j. Anchored as the scores are."""
     c, q, k = b.c, b.c.tokens.q, b.c.tokens.k
     kb = c.tokens.beta[..., None] * k
@@ -150,9 +154,9 @@ def _pairs(b: ChunkGradients) -> tuple[Tensor, Tensor, Tensor]:
             anchor = slice(first, first + 1)
             inward, outward = c.decay(rows, anchor), c.decay(anchor, before)
             across = dA[..., rows, before]
-            band = band + inward[..., None, :, :] * b.dot(across, (k[..., before, :] * outward)[..., None, :, :])
+            band = band + inward[..., None, :, :] * across_by(across, (k[..., before, :] * outward)[..., None, :, :])
             sources = torch.cat((q[..., rows, :] * inward, kb[..., rows, :] * inward), dim=-2)
-            earlier[..., before, :] += outward * b.dot(_t(across.flatten(-3, -2)), sources)
+            earlier[..., before, :] += outward * across_by(_t(across.flatten(-3, -2)), sources)
         later.append(band)
     dq, dkb = torch.cat(later, dim=-2).unbind(-3)
     return dq, dkb, earlier

@@ -46,6 +46,10 @@ class Cotangents:
         do, d_final_state = (_checked(name, getattr(self, name), shape, inputs.v.device) for name, shape in shapes.items())
         return do.to(dtype), d_final_state.to(dtype)
 
+    def on(self, device: torch.device | str) -> Cotangents:
+        """The same on another device."""
+        return Cotangents(*(None if tensor is None else tensor.to(device) for tensor in (self.do, self.d_final_state)))
+
 
 def _checked(name: str, tensor: Tensor | None, shape: torch.Size, device: torch.device) -> Tensor:
     if tensor is None:

@@ -1,7 +1,7 @@
-"""What units of accelerators do beside rounding to nearest: sums of matrix units truncate, exponential units are a bit short.
+"""What units of accelerators do beside rounding to nearest: sums of matrix units truncate, exponential units err in their last bits.
 
-Source: "Numerical behavior of NVIDIA tensor cores" (Fasi, Higham, Mikaitis, Pranesh, 2021): addends are aligned to the largest and cut
-off, sums too. PTX ISA, ex2.approx.f32: relative error up to 2^-22.
+Source: "Numerical behavior of NVIDIA tensor cores" (Fasi, Higham, Mikaitis, Pranesh, 2021): products are aligned to the largest addend
+and cut off one by one, sums too; the first generation keeps no bit beyond. PTX ISA, ex2.approx.f32: relative error up to 2^-22.
 """
 
 from __future__ import annotations
@@ -10,35 +10,44 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.emulate import exp_base_2
-from kdaverify.budgets.formats import FORMATS, truncate_fp32
-from oracles.chunk import Chunk
+from kdaverify.budgets.formats import FORMATS, Format
+from oracles.chunk import Chunk, Stage
 
-# Terms that one instruction adds to an accumulator.
-STEP = 16
+# Terms that one instruction adds to an accumulator, by the format of its operands; fp32 operands go in as TF32.
+STEPS = {"bf16": 16, "fp16": 16}
+WIDE_STEP = 8
 FP32_BITS = FORMATS["fp32"].precision
+EXP_ERROR = 2.0**-22
 
 
 def exp_approximate(x: Tensor) -> Tensor:
-    """exp through an exponential unit that leaves the last bit of fp32 out."""
-    return truncate_fp32(exp_base_2(x), bits=1)
+    """exp through an exponential unit that is low by all it may be; exp 0 is exact."""
+    return torch.where(x == 0, 1.0, exp_base_2(x) * (1 - EXP_ERROR))
 
 
-def truncated_state(c: Chunk) -> None:
-    """Math: 3.5 with S as the accumulator of a matrix unit: what is added to it is cut off where its bits end, and so is the sum."""
-    c.h = c.store("h", c.S)
-    c.v_new = c.store("v_new", c.u - c.dot(c.w, c.h))
-    total, kg = c.S * c.decay(slice(-1, None)).transpose(-1, -2), c.kg.transpose(-1, -2)
-    for first in range(0, kg.shape[-1], STEP):
-        terms = slice(first, first + STEP)
-        total = _added(total, kg[..., terms].double() @ c.v_new[..., terms, :].double())
-    c.S = c.store("S", total)
+def truncated_state(operands: Format) -> Stage:
+    """Math: 3.5 with S as the accumulator of a matrix unit that multiplies `operands`: what is added to it is cut where its bits end."""
+    step = STEPS.get(operands.name, WIDE_STEP)
+
+    def state(c: Chunk) -> None:
+        c.h = c.store("h", c.S)
+        c.v_new = c.store("v_new", c.u - c.dot(c.w, c.h))
+        total, kg = c.S * c.decay(slice(-1, None)).transpose(-1, -2), c.kg.transpose(-1, -2)
+        for first in range(0, kg.shape[-1], step):
+            terms = slice(first, first + step)
+            total = _added(total, kg[..., None, terms].double() * c.v_new[..., terms, :].transpose(-1, -2)[..., None, :, :].double())
+        c.S = c.store("S", total)
+
+    return state
 
 
-def _added(total: Tensor, addend: Tensor) -> Tensor:
-    _, exponent = torch.frexp(total)
+def _added(total: Tensor, products: Tensor) -> Tensor:
+    """`total` [...] and `products` [..., n], added as one instruction does."""
+    largest = torch.maximum(total.abs().double(), products.abs().amax(-1))
+    _, exponent = torch.frexp(largest)
     last_bit = torch.exp2((exponent - FP32_BITS).double())
-    aligned = torch.where(total == 0, addend, (addend / last_bit).trunc() * last_bit)
-    return toward_zero(total.double() + aligned)
+    aligned = (products / last_bit[..., None]).trunc().sum(-1) + (total.double() / last_bit).trunc()
+    return toward_zero(aligned * last_bit)
 
 
 def toward_zero(x: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,8 +17,8 @@ from kdaverify.budgets.noise import DRAWS, SEED, Noise, repeat, split_tokens
 from oracles.adjoint import adjoint
 from oracles.arithmetic import Arithmetic
 from oracles.autograd import differentiate
-from oracles.chunk import STAGES, Stages
-from oracles.chunk_backward import chunk_backward
+from oracles.chunk import Stages
+from oracles.chunk_backward import BACKWARD, BackwardStages, chunk_backward
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 
@@ -25,6 +26,15 @@ from oracles.inputs import Inputs
 UNSCALED = {ROWWISE_SCALED: ROWWISE}
 # Their w and u are not those of math.md 3.4, from which the backward stages start.
 WITHOUT_BACKWARD = (RESIDUAL, FACTORED_COLUMNS, FACTORED_RESIDUAL)
+
+
+class Way(NamedTuple):
+    """How a kernel computes: the type, the roundings, the stages there and back."""
+
+    dtype: torch.dtype
+    arithmetic: Arithmetic
+    stages: Stages
+    backward: BackwardStages = BACKWARD
 
 
 @dataclass(frozen=True)
@@ -68,16 +78,15 @@ def emulate_gradients(inputs: Inputs, cotangents: Cotangents, contract: Contract
 
 
 def _member(member: Emulator, inputs: Inputs, cotangents: Cotangents) -> Gradients[Tensor]:
-    contract, arithmetic = member.contract, member.arithmetic
-    return _wide(run_backward(contract, inputs, cotangents, dtype=contract.work, arithmetic=arithmetic, stages=member.stages))
+    way = Way(member.contract.work, member.arithmetic, member.stages, member.backward)
+    return _wide(run_backward(member.contract, inputs, cotangents, way))
 
 
 def _drawn(noise: Noise, inputs: Inputs, cotangents: Cotangents) -> list[Gradients[Tensor]]:
     rng = torch.Generator(inputs.q.device).manual_seed(SEED)
     repeated, (do, dS) = repeat(inputs, DRAWS), cotangents.of(inputs, torch.float64)
     many = Cotangents(_tokens_repeated(do, inputs), dS.repeat(DRAWS, 1, 1, 1))
-    dtype, arithmetic, stages = noise.way(rng)
-    found = _wide(run_backward(noise.contract, repeated, many, dtype=dtype, arithmetic=arithmetic, stages=stages))
+    found = _wide(run_backward(noise.contract, repeated, many, Way(*noise.way(rng), noise.backward(rng))))
     if noise.contract.factors is not None and not _is_finite(found):
         # Factors overflow where decay is deep: what is drawn then is a kernel that takes differences.
         return _drawn(replace(noise, contract=replace(noise.contract, factors=None)), inputs, cotangents)
@@ -88,13 +97,14 @@ def _drawn(noise: Noise, inputs: Inputs, cotangents: Cotangents) -> list[Gradien
     return [Gradients(*pieces) for pieces in zip(*tokens, states, strict=True)]
 
 
-def run_backward(
-    contract: Contract, inputs: Inputs, cotangents: Cotangents, *, dtype: torch.dtype, arithmetic: Arithmetic, stages: Stages = STAGES
-) -> Gradients[Tensor]:
+def run_backward(contract: Contract, inputs: Inputs, cotangents: Cotangents, way: Way) -> Gradients[Tensor]:
     """Gradients by the contract's form: the adjoint of the recurrence, or the backward stages of the chunk form."""
     if contract.form == "recurrent":
-        return adjoint(inputs, cotangents, dtype=dtype, arithmetic=arithmetic)
-    return chunk_backward(inputs, cotangents, chunk_size=contract.chunk_size, dtype=dtype, arithmetic=arithmetic, stages=stages)
+        return adjoint(inputs, cotangents, dtype=way.dtype, arithmetic=way.arithmetic)
+    size = contract.chunk_size
+    return chunk_backward(
+        inputs, cotangents, chunk_size=size, dtype=way.dtype, arithmetic=way.arithmetic, stages=way.stages, backward=way.backward
+    )
 
 
 def _tokens_repeated(do: Tensor, inputs: Inputs) -> Tensor:

@@ -13,11 +13,12 @@ from kdaverify.budgets.formats import FORMATS, Format
 _NAME = re.compile(
     r"(?P<form>recurrent|chunk(?P<size>\d+))-(?P<operands>fp64|fp32|tf32|bf16|fp16)"
     r"(?:-(?P<factors>fp32|bf16|fp16)factors)?(?:-(?P<anchored>anchored))?(?:-(?P<solve>fp32|tf32)solve)?"
-    r"(?:-(?P<carry>fp64|fp32|bf16|fp16)carry)?"
+    r"(?:-(?P<carry>fp64|fp32|bf16|fp16)carry)?(?:-(?P<softplus>softplus))?"
 )
 _GRAMMAR = (
     "recurrent-OPERANDS or chunkSIZE-OPERANDS, with OPERANDS fp64, fp32, tf32, bf16 or fp16, for 16-bit chunks an optional "
-    "-FORMATfactors, or -fp32solve or -tf32solve, that one with -anchored before it or not, and an optional -FORMATcarry"
+    "-FORMATfactors, or -fp32solve or -tf32solve, that one with -anchored before it or not, an optional -FORMATcarry and "
+    "an optional -softplus"
 )
 
 FACTORS = ("factor", "k_back", "o_part")
@@ -49,6 +50,8 @@ class Contract:
         factors: format of the factors exp(G_i) and exp(-G_j), for kernels that form decays as products of them instead of as
             exponentials of differences: more roundings, and an overflow where gates sum to more than 88 nats in a chunk.
         anchored: whether the diagonal blocks of the scores are products of such factors too, relative to a row of the block.
+        softplus: whether the kernel makes the gates itself, as log(1 + exp x) in the accumulator's format: 1 + exp x rounds by as much as
+            the decay itself would, which a gate near 0 feels as a large relative error.
     """
 
     form: Literal["recurrent", "chunk"]
@@ -58,6 +61,7 @@ class Contract:
     solve: Format | None = None
     factors: Format | None = None
     anchored: bool = False
+    softplus: bool = False
 
     def __post_init__(self) -> None:
         special = "solve in a wider format" if self.solve is not None else "factor their decays" if self.factors is not None else ""
@@ -77,7 +81,8 @@ class Contract:
         anchored = "-anchored" if self.anchored else ""
         solve = "" if self.solve is None else f"{anchored}-{self.solve.name}solve"
         carry = "" if self.carry is self.accumulate else f"-{self.carry.name}carry"
-        return f"{form}-{self.operands.name}{factors}{solve}{carry}"
+        softplus = "-softplus" if self.softplus else ""
+        return f"{form}-{self.operands.name}{factors}{solve}{carry}{softplus}"
 
     @property
     def accumulate(self) -> Format:
@@ -103,7 +108,7 @@ class Contract:
 
 
 def contract_from_name(name: str) -> Contract:
-    """The contract a preset name declares, FORM-OPERANDS[-FACTORS][-SOLVE][-CARRY].
+    """The contract a preset name declares, FORM-OPERANDS[-FACTORS][-SOLVE][-CARRY][-softplus].
 
     Args:
         name: such as "recurrent-fp32", "chunk64-bf16", "chunk64-bf16-tf32solve", "chunk16-bf16-bf16carry". The state is carried in
@@ -118,4 +123,4 @@ def contract_from_name(name: str) -> Contract:
     carry = FORMATS[match["carry"] or ("fp64" if operands.name == "fp64" else "fp32")]
     factors, solve = (None if match[part] is None else FORMATS[match[part]] for part in ("factors", "solve"))
     form, size = ("recurrent", 1) if match["size"] is None else ("chunk", int(match["size"]))
-    return Contract(form, size, operands, carry, solve, factors, anchored=match["anchored"] is not None)
+    return Contract(form, size, operands, carry, solve, factors, match["anchored"] is not None, match["softplus"] is not None)

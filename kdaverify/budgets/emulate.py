@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 
 import torch
@@ -16,6 +17,7 @@ from kdaverify.budgets.pipeline import run_form
 from kdaverify.budgets.solves import Dot, by_blocks, by_rows, identity
 from oracles.arithmetic import NATIVE, Arithmetic
 from oracles.chunk import STAGES, SUB_BLOCK, Chunk, Stage, Stages
+from oracles.chunk_backward import BACKWARD, BackwardStages, ChunkGradients, intra_bwd
 from oracles.inputs import Inputs
 
 # 1 / ln 2: kernels with a base-2 exponential unit scale the gate first, and round that.
@@ -33,10 +35,12 @@ class Emulator:
     exp: Callable[[Tensor], Tensor] = torch.exp
     total: Callable[[Tensor], Tensor] = NATIVE.total
     stages: Stages = STAGES
+    backward: BackwardStages = BACKWARD
+    softplus: bool = False
 
     def run(self, inputs: Inputs, cuts: tuple[int, ...] = ()) -> Outputs:
         """o [B, T, HV, V] and S_T [N, HV, K, V] as float64 tensors holding the formats this kernel stores, resumed at `cuts`."""
-        return run_in_parts(self._run, inputs, cuts)
+        return run_in_parts(self._run, short_gates(inputs, self.contract) if self.softplus else inputs, cuts)
 
     def _run(self, inputs: Inputs) -> Outputs:
         o, final = run_form(self.contract, inputs, dtype=self.contract.work, arithmetic=self.arithmetic, stages=self.stages)
@@ -49,6 +53,11 @@ class Emulator:
     def store(self, name: str, tensor: Tensor) -> Tensor:
         """`tensor` in the format that the contract stores it in."""
         return self.contract.storage(name, self.io).round(tensor)
+
+
+def short_gates(inputs: Inputs, contract: Contract) -> Inputs:
+    """The call as a kernel sees it whose softplus, log(1 + exp x), has lost the last bit of its sum everywhere: g less that bit."""
+    return replace(inputs, g=inputs.g.double() - 2 * contract.accumulate.unit)
 
 
 def flushed(emulator: Emulator) -> Emulator:
@@ -89,6 +98,20 @@ def with_dot(stage: Stage, dot: Dot) -> Stage:
         c.arithmetic = arithmetic
 
     return changed
+
+
+def scores_backward(dot: Dot, *, diagonal: bool) -> BackwardStages:
+    """The backward of kernels whose scores take their dot products by `dot`, in blocks off the diagonal or in all: theirs do too."""
+    if not diagonal:
+        return replace(BACKWARD, intra_bwd=partial(intra_bwd, across=dot))
+
+    def all_pairs(b: ChunkGradients) -> None:
+        arithmetic = b.c.arithmetic
+        b.c.arithmetic = replace(arithmetic, dot=dot)
+        intra_bwd(b)
+        b.c.arithmetic = arithmetic
+
+    return replace(BACKWARD, intra_bwd=all_pairs)
 
 
 def tree(fmt: Format) -> Callable[[Tensor], Tensor]:

@@ -18,6 +18,7 @@ from kdaverify.budgets.emulate import (
     matrix_units,
     merge_blocks,
     one_by_one,
+    scores_backward,
     sequential,
     tree,
     with_dot,
@@ -31,7 +32,7 @@ from oracles.chunk import STAGES
 from oracles.inputs import Inputs
 
 SMALLEST_CHUNK = 16
-TRUNCATING = replace(STAGES, state=truncated_state)
+MERGING = replace(STAGES, solve=merge_blocks)
 
 
 class ContractOverflow(Exception):
@@ -76,8 +77,14 @@ def family(contract: Contract, io: Format) -> tuple[Emulator, ...]:
     triangular solve, where the scale enters, whether matrix units round or truncate operands and sums, and smaller chunks than
     declared.
     """
-    plain = Emulator("library order", contract, io)
-    truncating = replace(plain, name="sums that truncate, approximate exponential", exp=exp_approximate, stages=TRUNCATING)
+    members = _members(Emulator("library order", contract, io))
+    return (*members, replace(members[0], name="softplus short by a bit", softplus=True)) if contract.softplus else members
+
+
+def _members(plain: Emulator) -> tuple[Emulator, ...]:
+    contract = plain.contract
+    cut = replace(STAGES, state=truncated_state(contract.operands))
+    truncating = replace(plain, name="sums that truncate, approximate exponential", exp=exp_approximate, stages=cut)
     base_2 = replace(plain, name="ordered sums, base-2 exponential", dot=sequential, exp=exp_base_2)
     if contract.form == "recurrent":
         in_order = replace(plain, name="sums term by term", dot=one_by_one)
@@ -94,6 +101,7 @@ def family(contract: Contract, io: Format) -> tuple[Emulator, ...]:
         flushed(plain),
         *(replace(plain, name=name, dot=dot) for name, dot in units.items()),
         *((replace(truncating, dot=unit),) if units else ()),
+        *(replace(plain, name=f"{name}, solve by blocks", dot=dot, stages=MERGING) for name, dot in units.items()),
         replace(plain, name="matrix units, residual form", dot=unit, stages=RESIDUAL, exp=exp_base_2),
         replace(plain, name=f"chunks of {half.chunk_size}", contract=half, dot=unit),
         replace(plain, name=f"chunks of {quarter.chunk_size}", contract=quarter, stages=ROWWISE),
@@ -102,20 +110,28 @@ def family(contract: Contract, io: Format) -> tuple[Emulator, ...]:
         replace(plain, name="factored decays", stages=FACTORED),
         replace(plain, name="factored decays, beta on the columns", stages=FACTORED_COLUMNS),
         replace(plain, name="factored decays, residual form", stages=FACTORED_RESIDUAL, exp=exp_base_2),
+        flushed(replace(plain, name="factored decays, beta on the columns", stages=FACTORED_COLUMNS)),
     )
     return members if contract.factors is None else (*members, *factored)
 
 
 def _solved_apart(plain: Emulator, solve: Format) -> tuple[Emulator, ...]:
     """The family where scores and solve have a format of their own: free are order, exponential, flushing and the way of the solve."""
-    scores = scores_of(plain.contract)
-    units = {
-        name: replace(STAGES, scores=with_dot(scores, dot), solve=with_dot(merge_blocks, dot)) for name, dot in matrix_units(solve).items()
-    }
+    ways = [
+        Emulator(
+            name if i == 0 else f"{name}, other anchor",
+            plain.contract,
+            plain.io,
+            stages=replace(STAGES, scores=with_dot(scores, dot), solve=with_dot(merge_blocks, dot)),
+            backward=scores_backward(dot, diagonal=plain.contract.anchored),
+        )
+        for i, scores in enumerate(scores_of(plain.contract))
+        for name, dot in matrix_units(solve).items()
+    ]
     return (
         plain,
         replace(plain, name="ordered sums, base-2 exponential", dot=sequential, exp=exp_base_2, stages=ROWWISE_SCALED),
         flushed(plain),
-        *(replace(plain, name=f"{name}, base-2 exponential", stages=stages, exp=exp_base_2) for name, stages in units.items()),
-        *(replace(plain, name=name, stages=stages) for name, stages in units.items()),
+        *(replace(way, name=f"{way.name}, base-2 exponential", exp=exp_base_2) for way in ways),
+        *ways,
     )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.emulate import Dot, merge_blocks, with_dot
+from kdaverify.budgets.emulate import Dot, merge_blocks, scores_backward, with_dot
 from kdaverify.budgets.factored import FACTORED
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.parts import Outputs, run_in_parts
@@ -23,6 +23,7 @@ from kdaverify.budgets.pipeline import run_form
 from kdaverify.budgets.score_blocks import scores_of
 from oracles.arithmetic import Arithmetic
 from oracles.chunk import STAGES, Chunk, Stage, Stages
+from oracles.chunk_backward import BACKWARD, BackwardStages
 from oracles.inputs import Inputs
 
 DRAWS = 8
@@ -60,9 +61,15 @@ class Noise:
     def way(self, rng: torch.Generator) -> tuple[torch.dtype, Arithmetic, Stages]:
         """The type computed in, the arithmetic that draws, and the stages."""
         if self.contract.operands.precision < self.contract.accumulate.precision:
-            # Beside 16-bit storage the sums' own roundings are nothing: they may fall as they do in the working type.
-            return self.contract.work, self._narrow(rng), self._matrix_stages(rng)
+            # Beside 16-bit storage the sums' own roundings are nothing: they may fall as they do in the working type. Those of gates
+            # are all that is left to a state to which nothing is written.
+            return self.contract.work, self._narrow(rng), replace(self._matrix_stages(rng), cumsum=self._running_cumsum(rng))
         return torch.float64, self._wide(rng), replace(STAGES, cumsum=self._running_cumsum(rng))
+
+    def backward(self, rng: torch.Generator) -> BackwardStages:
+        """The backward stages of the same kernel."""
+        contract = self.contract
+        return BACKWARD if contract.solve is None else scores_backward(_matrix_unit(contract.solve, rng), diagonal=contract.anchored)
 
     def _run(self, inputs: Inputs, rng: torch.Generator) -> Outputs:
         dtype, arithmetic, stages = self.way(rng)
@@ -88,7 +95,7 @@ class Noise:
         if solve is None:
             return replace(STAGES, scores=with_dot(STAGES.scores, _matrix_unit(self.contract.operands, rng)))
         unit = _matrix_unit(solve, rng)
-        return replace(STAGES, scores=with_dot(scores_of(self.contract), unit), solve=with_dot(merge_blocks, unit))
+        return replace(STAGES, scores=with_dot(scores_of(self.contract)[0], unit), solve=with_dot(merge_blocks, unit))
 
     def _wide(self, rng: torch.Generator) -> Arithmetic:
         """Every store, dot product and exponential takes a draw, in float64."""
@@ -104,7 +111,10 @@ class Noise:
 
         def cumsum(c: Chunk) -> None:
             STAGES.cumsum(c)
-            c.G = c.G + (_disturb(c.G, self.contract.accumulate, rng) - c.G).cumsum(-2)
+            # Sums made in fp32 fit in fp32: which of them are not exact, only those in float64 tell.
+            g = c.tokens.g.double()
+            exact = g.masked_fill(g.isneginf(), 0.0).cumsum(-2)
+            c.G = (c.G + (_disturb(exact, self.contract.accumulate, rng) - exact).cumsum(-2)).to(c.G.dtype)
 
         return cumsum
 

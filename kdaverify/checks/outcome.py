@@ -12,7 +12,7 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.family import ContractOverflow, emulate
-from kdaverify.budgets.formats import FORMATS, Format
+from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import FLOAT64_ORACLE_PRECISION, Standard, standard
 from kdaverify.checks.compare import Comparison, compare
 from kdaverify.checks.execute import Misbehaviour, dtype_name
@@ -63,8 +63,12 @@ def outcomes(adapter: Adapter, inputs: Inputs, produce: Callable[[], dict[str, T
     if not adapter.answers:
         return skipped("written down, not judged")
     dtype = dtype_name(inputs)
-    received = adapter.received(inputs)
-    return judged(produced, received, lambda: _held(received, adapter.contract(dtype), FORMATS[dtype], cuts))
+    received, contract, io = adapter.received(inputs), adapter.contract(dtype), FORMATS[dtype]
+
+    def hold(x: Inputs) -> Standard:
+        return standard(x, contract, io, emulate(x, contract, io, cuts=cuts))
+
+    return judged(produced, received, lambda: held_at_fastest(received, contract, hold))
 
 
 def judged(produced: dict[str, Tensor], received: Inputs, hold: Callable[[], Standard]) -> list[Outcome]:
@@ -85,18 +89,14 @@ def judged(produced: dict[str, Tensor], received: Inputs, hold: Callable[[], Sta
     return [Outcome(c.output, c.status, str(c), c, held.truth.method) for c in compared]
 
 
-def _held(inputs: Inputs, contract: Contract, io: Format, cuts: tuple[int, ...]) -> Standard:
-    """What the outputs are held against, made where it is made fastest and there is memory left: other processes use accelerators too."""
+def held_at_fastest(inputs: Inputs, contract: Contract, hold: Callable[[Inputs], Standard]) -> Standard:
+    """What `hold` makes of the inputs, where it is made fastest and there is memory left: other processes use accelerators too."""
     *faster, last = _benches(inputs, contract)
     for bench in faster:
         with suppress(torch.OutOfMemoryError):
-            return _made(inputs.on(bench), contract, io, cuts)
+            return hold(inputs.on(bench))
         torch.accelerator.empty_cache()
-    return _made(inputs.on(last), contract, io, cuts)
-
-
-def _made(inputs: Inputs, contract: Contract, io: Format, cuts: tuple[int, ...]) -> Standard:
-    return standard(inputs, contract, io, emulate(inputs, contract, io, cuts=cuts))
+    return hold(inputs.on(last))
 
 
 def _benches(inputs: Inputs, contract: Contract) -> tuple[torch.device, ...]:

@@ -18,18 +18,20 @@ def test_toward_zero_is_the_nearest_fp32_that_is_not_larger() -> None:
     assert torch.equal(toward_zero(X.float().double()), X.float())
 
 
-def test_an_addend_below_the_last_bit_is_lost_whatever_its_sign() -> None:
-    total = torch.tensor([1.0, 1.0, 1.0, 0.0])
-    addend = torch.tensor([2.0**-25, -(2.0**-25), -(2.0**-23), 2.0**-60], dtype=torch.float64)
-    added = accelerator._added(total, addend)  # pyright: ignore[reportPrivateUsage]
-    assert added.tolist() == [1.0, 1.0, 1.0 - 2.0**-23, 2.0**-60]
+def test_products_below_the_last_bit_are_lost_one_by_one_whatever_their_sign() -> None:
+    total = torch.tensor([1.0, 1.0, 1.0, 0.0, 1.0])
+    last = 2.0**-23
+    products = torch.tensor([[last / 4] * 8, [-last / 4] * 8, [-last] + [0.0] * 7, [2.0**-60] + [0.0] * 7, [1.75 * last] * 8]).double()
+    added = accelerator._added(total, products)  # pyright: ignore[reportPrivateUsage]
+    assert added.tolist() == [1.0, 1.0, 1.0 - last, 2.0**-60, 1.0 + 8 * last]
 
 
 def test_the_approximate_exponential_is_within_its_bound() -> None:
     x = -10 * X.abs().float()
     error = (exp_approximate(x).double() / x.double().exp() - 1).abs()
     rounding_of_the_argument = 1.0 + x.abs().max().item()
-    assert 2.0**-24 < float(error.max()) < rounding_of_the_argument * 2.0**-22
+    assert 2.0**-23 < float(error.max()) < rounding_of_the_argument * 2.0**-22
+    assert float(exp_approximate(torch.zeros(()))) == 1.0
 
 
 def test_truncating_drops_bits_and_nothing_else() -> None:

@@ -22,6 +22,8 @@ NAMES = (
     "chunk16-bf16-bf16carry",
     "chunk64-bf16-tf32solve",
     "chunk64-fp16-fp32solve",
+    "chunk64-fp16-anchored-tf32solve",
+    "chunk64-bf16-tf32solve-softplus",
     "chunk16-bf16-fp32factors",
     "chunk16-bf16-bf16factors-bf16carry",
 )

@@ -82,7 +82,8 @@ class Fla(Adapter):
         matrix_units = "tf32" if self._options.tf32 == "yes" or (self._native and self._backend == "cuda") else "fp32"
         anchored = "-anchored" if self._options.safe_gate == "yes" else ""
         solve = "" if dtype == "fp32" else f"{anchored}-{matrix_units}solve"
-        return contract_from_name(f"chunk{self._options.chunk_size}-{matrix_units if dtype == 'fp32' else dtype}{solve}")
+        softplus = "-softplus" if self._options.gate == "softplus" else ""
+        return contract_from_name(f"chunk{self._options.chunk_size}-{matrix_units if dtype == 'fp32' else dtype}{solve}{softplus}")
 
     def configured(self, options: Mapping[str, str]) -> Adapter:
         return Fla(self._base, self._backend, self._form, self._options.changed(self._base, self._form, options))
