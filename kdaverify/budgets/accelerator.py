@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.emulate import exp_base_2
-from kdaverify.budgets.formats import FORMATS, Format
+from kdaverify.budgets.formats import FORMATS, Format, truncate_fp32
 from oracles.chunk import Chunk, Stage
 
 # Terms that one instruction adds to an accumulator, by the format of its operands; fp32 operands go in as TF32.
@@ -23,6 +23,11 @@ EXP_ERROR = 2.0**-22
 def exp_approximate(x: Tensor) -> Tensor:
     """exp through an exponential unit that is low by all it may be; exp 0 is exact."""
     return torch.where(x == 0, 1.0, exp_base_2(x) * (1 - EXP_ERROR))
+
+
+def exp_short(x: Tensor) -> Tensor:
+    """exp through an exponential unit that leaves the last bit of fp32 out: low by half that on average, which adds up token by token."""
+    return truncate_fp32(exp_base_2(x), bits=1)
 
 
 def truncated_state(operands: Format) -> Stage:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kdaverify.budgets.accelerator import exp_approximate, truncated_state
+from kdaverify.budgets.accelerator import exp_approximate, exp_short, truncated_state
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import (
     RESIDUAL,
@@ -88,7 +88,9 @@ def _members(plain: Emulator) -> tuple[Emulator, ...]:
     base_2 = replace(plain, name="ordered sums, base-2 exponential", dot=sequential, exp=exp_base_2)
     if contract.form == "recurrent":
         in_order = replace(plain, name="sums term by term", dot=one_by_one)
-        return (plain, in_order, replace(base_2, dot=one_by_one), flushed(plain))
+        approximate = replace(plain, name="approximate exponential", exp=exp_short)
+        units = () if contract.operands.name == "fp64" else (approximate,)
+        return (plain, in_order, replace(base_2, dot=one_by_one), flushed(plain), *units)
     if contract.solve is not None:
         in_storage = replace(plain, name="products of states summed in storage", total=tree(contract.operands))
         return (*_solved_apart(plain, contract.solve), truncating, in_storage)
