@@ -107,7 +107,7 @@ def test_ctrl_c_leaves_a_readable_record_and_no_process(tmp_path: Path) -> None:
             time.sleep(0.1)
         time.sleep(1.0)
         os.killpg(session.pid, signal.SIGINT)
-        out, err = session.communicate(timeout=30)
+        out, err = session.communicate(timeout=120)
     assert session.returncode == 2, err
     assert "was interrupted before every case was judged" in out
     assert not workers_of(tmp_path)

@@ -180,7 +180,7 @@ def test_no_process_outlives_the_one_that_asks(python: Path, ask: Ask, end: sign
     time.sleep(0.3)
     assert alive(process)
     asking.send_signal(end)
-    asking.wait(timeout=20)
+    asking.wait(timeout=120)
     asking.stdout.close()
     until = time.monotonic() + 10
     while alive(process) and time.monotonic() < until:

@@ -96,7 +96,7 @@ def test_no_process_outlives_its_parent(problem: Problem, entry: str, how: signa
         pid = int(parent.stdout.readline())
         if how is not None:
             parent.send_signal(how)
-        _, complaints = parent.communicate(timeout=30)
+        _, complaints = parent.communicate(timeout=120)
     assert complaints == ""
     assert wait_for(lambda: gone(pid))
 
