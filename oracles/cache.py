@@ -119,9 +119,9 @@ def cached(
         options: everything besides tensors and the source that decides the answer, its kind too; JSON values.
         others: tensors besides those of `inputs` that decide the answer.
         accept: whether the radii of a kept answer are small enough now; it may have been kept for a looser purpose.
-        cache: the folder; by default $KDAVERIFY_CACHE, else the user's cache folder.
+        cache: by default that in $KDAVERIFY_CACHE, else in the user's cache folder.
     """
-    cache = cache if cache is not None else AnswerCache(default_folder())
+    cache = cache if cache is not None else cache_in(default_folder())
     key = answer_key(inputs, options, others)
     kept = cast("K | None", cache.get(key))
     if kept is not None and accept(kept):
@@ -129,6 +129,12 @@ def cached(
     answer = compute()
     cache.put(key, answer)
     return answer
+
+
+@lru_cache(maxsize=8)
+def cache_in(folder: Path) -> AnswerCache:
+    """The cache of a folder, one for the process: it remembers how much it has written since it measured the folder."""
+    return AnswerCache(folder)
 
 
 def default_folder() -> Path:

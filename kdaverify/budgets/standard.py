@@ -15,7 +15,7 @@ from kdaverify.budgets.contract import RETURNED, Contract
 from kdaverify.budgets.family import Emulation
 from kdaverify.budgets.formats import FORMATS, Format
 from oracles.adjoint_error import enclosed_gradients
-from oracles.cache import AnswerCache, default_folder
+from oracles.cache import cache_in, default_folder
 from oracles.certified import certify, certify_gradients
 from oracles.enclosure import Answer, Enclosure
 from oracles.gradients import Cotangents, GradientAnswer, Gradients, largest_ahead
@@ -76,7 +76,7 @@ def standard(inputs: Inputs, contract: Contract, io: Format, emulation: Emulatio
     return _sharpened(
         contract,
         lambda: enclosed(inputs),
-        lambda accept, extra: certify(inputs, accept=accept, extra_bits=extra, cache=AnswerCache(default_folder())),
+        lambda accept, extra: certify(inputs, accept=accept, extra_bits=extra, cache=cache_in(default_folder())),
         budgets,
     )
 
@@ -106,7 +106,7 @@ def gradient_standard(inputs: Inputs, cotangents: Cotangents, contract: Contract
     return _sharpened(
         contract,
         lambda: enclosed_gradients(inputs, cotangents),
-        lambda accept, extra: certify_gradients(inputs, cotangents, accept=accept, extra_bits=extra, cache=AnswerCache(default_folder())),
+        lambda accept, extra: certify_gradients(inputs, cotangents, accept=accept, extra_bits=extra, cache=cache_in(default_folder())),
         budgets,
         lambda truth: _zero_on_padding(truth, inputs),
     )

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from oracles import cache as module
 from oracles import certified
-from oracles.cache import SUFFIX, AnswerCache, Kept, answer_key, cached, default_folder
+from oracles.cache import SUFFIX, AnswerCache, Kept, answer_key, cache_in, cached, default_folder
 from oracles.enclosure import Answer
 from oracles.gradients import Cotangents, GradientAnswer
 from oracles.inputs import Inputs
@@ -202,6 +202,11 @@ def test_the_folder_is_the_one_asked_for_else_the_users(monkeypatch: pytest.Monk
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert default_folder() == tmp_path / "home" / ".cache" / "kdaverify"
+
+
+def test_a_folder_has_one_cache_in_a_process(tmp_path: Path) -> None:
+    assert cache_in(tmp_path) is cache_in(Path(str(tmp_path)))
+    assert cache_in(tmp_path / "other") is not cache_in(tmp_path)
 
 
 def test_the_default_folder_is_used_where_no_cache_is_given(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
