@@ -143,14 +143,18 @@ def _sharpened(
 ) -> Standard:
     """Float64 where it is sharp enough, balls elsewhere; `demanded` takes back the exact zeros that are not asked for."""
 
+    last: tuple[A, dict[str, Budget]] | None = None
+
     def sharp(truth: A) -> bool:
-        return all(_is_sharp(truth.named()[name], allowed) for name, allowed in budgets(truth).items())
+        nonlocal last
+        last = truth, budgets(truth)
+        return all(_is_sharp(truth.named()[name], allowed) for name, allowed in last[1].items())
 
     truth = float64() if contract.operands.precision <= FLOAT64_ORACLE_PRECISION else None
     if truth is None or not sharp(truth):
         # The rule's first precision suits fp32; each further bit of the contract needs one more.
         truth = balls(sharp, max(0, contract.accumulate.precision - FORMATS["fp32"].precision))
-    return Standard(demanded(truth), budgets(truth))
+    return Standard(demanded(truth), last[1] if last is not None and last[0] is truth else budgets(truth))
 
 
 def _is_sharp(truth: Enclosure, allowed: Budget) -> bool:
