@@ -122,4 +122,5 @@ def _called(
         after = own.cotangent if name == "cotangent" else own[name]
         if tensor is not None and after is not None and not same(tensor, after):
             raise Misbehaviour(Status.MUTATED_INPUT, "call", f"{op}: changed its input {name} in place")
-    return {name: returned[name] for name in wanted}
+    home = next(iter(x.tensors.values())).device
+    return {name: returned[name].to(home) for name in wanted}
