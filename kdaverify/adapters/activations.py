@@ -16,6 +16,10 @@ from oracles.stages import Named
 BesideOne = Literal["kept", "rounded"]
 
 
+class ActivationError(ValueError):
+    """An operation that was declared wrongly; the message says what was wanted and what came."""
+
+
 @dataclass(frozen=True)
 class ActivationArguments:
     """What an operation is called with; indexing gives a tensor by name, None for a dt_bias that is absent.
@@ -118,12 +122,15 @@ def torch_activations() -> dict[str, ActivationCall]:
     }
 
 
-def hands(activations: Mapping[str, ActivationCall]) -> Mapping[str, ActivationCall]:
-    """The operations, checked.
+def checked(activations: Mapping[str, ActivationCall]) -> Mapping[str, ActivationCall]:
+    """The operations of an implementation.
 
     Raises:
-        ValueError: a name that is no operation.
+        ActivationError: a name that is no operation, or something that is no ActivationCall.
     """
-    if strange := [name for name in activations if name not in OPERATIONS]:
-        raise ValueError(f"activations: wanted some of {', '.join(OPERATIONS)}, got {strange[0]!r}")
+    for name, call in activations.items():
+        if name not in OPERATIONS:
+            raise ActivationError(f"activations: wanted some of {', '.join(OPERATIONS)}, got {name!r}")
+        if not isinstance(call, ActivationCall):  # pyright: ignore[reportUnnecessaryIsInstance] # users write it
+            raise ActivationError(f"activations: {name}: wanted kdaverify.ActivationCall(forward, backward), got {type(call).__name__}")
     return activations

@@ -81,7 +81,7 @@ class _Gate:
 def _softplus(tensors: Named, _: float, g: Tensor) -> Error:
     gate = _Gate.of(tensors)
     by_exp = torch.sigmoid(gate.x) * (UNIT + 3 * U * gate.x.abs())
-    kept = gate.rate * by_exp + g.abs() * (UNIT + 2 * U + gate.off + 2 * U) + LOST * (1 + gate.rate)
+    kept = gate.rate * by_exp + g.abs() * (UNIT + 2 * U + gate.off + 2 * U) + LOST * (1 + gate.rate + g.abs() / gate.rate)
     return Error(g, kept, LOG_OF_SUM * gate.rate, gate.rate)
 
 

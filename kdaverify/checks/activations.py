@@ -60,7 +60,7 @@ class _Bench:
 
     def backward(self) -> list[Outcome]:
         if self.call.backward is None:
-            return [Outcome("gradients", Status.SKIP, f"{FORWARD_ONLY}: {self.problem.op} has no backward")]
+            return [Outcome("gradients", Status.SKIP, f"{FORWARD_ONLY}{self.problem.op} has no backward")]
         x, run = self._arguments(backward=True), self.call.backward
         sources = {name: x[source] for name, source in OPERATIONS[self.problem.op].gradients.items()}
         present = {name: tensor for name, tensor in sources.items() if tensor is not None}

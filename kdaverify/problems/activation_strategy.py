@@ -34,7 +34,9 @@ def activation_problems(draw: st.DrawFn, op: Op, dtype: str) -> ActivationProble
     """
     sizes = {"T": draw(st.sampled_from(_TOKENS)), "HV": draw(st.sampled_from(_HEADS)), "B": draw(st.sampled_from((1, 2)))}
     rows = sizes["T"] * sizes["HV"] * sizes["B"]
-    K = 1 if op == "beta_sigmoid" else draw(st.sampled_from([width for width in _WIDTHS if width * rows <= MOST]))
+    # The widest that fits below the drawn one: were the list cut instead, shrinking T would change what K means.
+    widest = min(1 if op == "beta_sigmoid" else MOST // rows, draw(st.sampled_from(_WIDTHS)))
+    K = max(width for width in _WIDTHS if width <= widest)
     drawn: dict[str, Any] = {
         "values": draw(st.sampled_from(tuple(ROWS if op == "l2norm" else VALUES))),
         "cotangent": draw(st.sampled_from(tuple(COTANGENTS))),
