@@ -18,7 +18,7 @@ ALL = ("batch entry", "token", "head", "channel")
 
 
 def compare_elements(name: str, found: Tensor, allowed: Allowance, x: ActivationArguments) -> Comparison:
-    """Every element within its own bound; beyond the largest number of the format an infinity of the right sign is right too.
+    """Every element within its own bound; where the bound reaches past the largest number of the format, so may it.
 
     Args:
         name: of the result.
@@ -27,7 +27,8 @@ def compare_elements(name: str, found: Tensor, allowed: Allowance, x: Activation
     actual, exact = found.detach().double(), allowed.exact
     asked = torch.isfinite(allowed.bound)
     highest = torch.finfo(allowed.format.dtype).max
-    beyond = (exact.abs() + allowed.bound > highest) & (actual * exact.sign() >= highest - allowed.bound)
+    above, below = exact + allowed.bound > highest, exact - allowed.bound < -highest
+    beyond = (above & (actual >= highest)) | (below & (actual <= -highest))
     error = torch.where(asked & ~beyond, (actual - exact).abs(), 0.0)
     ratios = torch.where(error == 0, 0.0, error / allowed.bound)
     lost = ~torch.isfinite(error)

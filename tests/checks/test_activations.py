@@ -151,6 +151,12 @@ def test_what_no_number_of_the_format_holds_may_be_infinite_of_the_right_sign_al
     assert only(changed("gate_softplus", turned), asked) == [("dz", Status.NONFINITE)]
 
 
+def test_a_sum_that_cancels_past_the_format_may_be_infinite_of_either_sign() -> None:
+    """Rows of 1e-5 under an eps of 1e-12, normalised into fp16's subnormals: what their projection misses overflows."""
+    asked = '{"B":2,"HV":2,"K":20,"T":130,"cotangent":"large","dtype":"fp16","op":"l2norm","seed":16963,"setting":1e-12,"values":"tiny"}'
+    assert not only(ACCELERATOR, ActivationProblem.from_json(asked))
+
+
 def test_both_measures_of_a_gate_are_told() -> None:
     (found, *_) = activations(ACCELERATOR, problem(values="edges", T=64))
     assert found.status is Status.PASS
