@@ -7,7 +7,7 @@ order, in any usual arrangement of the formulas of math.md 6: no constant is fit
 
 Beside 1. log(1 + t) and 1 - s round away what is small beside 1, which log1p and exp(-|y|) / (1 + exp(-|y|))^2 do not.
 In the softplus gate that is an absolute error of g of exp(A_log) (2^-24 + 2^-22 ln 2), and a relative one without limit: g = 0 below
-z = -17. The decay exp(g) of one token is then off by no more than exp(A_log) roundings of it in fp32, which recurrent kernels make
+x = -16.6. The decay exp(g) of one token is then off by no more than exp(A_log) roundings of it in fp32, which recurrent kernels make
 anyway; but chunk kernels add g over tokens before they exponentiate, so over n tokens the logarithm of the decay is off by
 n exp(A_log) 2^-24. At 10^5 tokens and a rate of 1 that is 6e-3, as much as bf16 storage costs. It is therefore legal where it is
 declared (`beside_one="rounded"`), and then the relative error and that of the decay are told; otherwise g is held to its relative error.

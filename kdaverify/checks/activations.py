@@ -14,18 +14,20 @@ from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.adapters.isolation.arena import same
 from kdaverify.adapters.isolation.fault import fault_of
 from kdaverify.budgets.activations import Allowance, allowances
-from kdaverify.budgets.formats import FORMATS, Format
+from kdaverify.budgets.formats import FORMATS, Format, format_of
 from kdaverify.checks.elements import compare_elements, two_measures
 from kdaverify.checks.execute import Misbehaviour, check_kind
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.status import Status
-from kdaverify.problems import TORCH, ActivationProblem
+from kdaverify.problems import ActivationProblem
 from kdaverify.problems.activation import GATES
 from oracles.autograd import FORWARD_ONLY
 from oracles.operations import OPERATIONS
 from oracles.stages import Named
 
 METHOD = "float64 activations"
+Wanted = Mapping[str, tuple[torch.Size, Format]]
+"""The shape and the format of every result."""
 
 
 def activated(adapter: Adapter) -> tuple[tuple[str, str], ...]:
@@ -52,56 +54,45 @@ class _Bench:
     call: ActivationCall
 
     def forward(self) -> list[Outcome]:
-        operation = OPERATIONS[self.problem.op]
-        fmt = FORMATS[self.problem.dtype if self.problem.op == "l2norm" else "fp32"]
-        x = self._arguments(backward=False)
-        wanted = {operation.result: x.tensors[operation.takes[0]].shape}
-        return self._judged(x, {operation.result: fmt}, wanted, lambda own: {operation.result: self.call.forward(own)})
+        operation, x = OPERATIONS[self.problem.op], self._arguments(backward=False)
+        first = x.tensors[operation.takes[0]]
+        fmt = format_of(first.dtype) if self.problem.op == "l2norm" else FORMATS["fp32"]
+        return self._judged(x, {operation.result: (first.shape, fmt)}, lambda own: {operation.result: self.call.forward(own)})
 
     def backward(self) -> list[Outcome]:
         if self.call.backward is None:
             return [Outcome("gradients", Status.SKIP, f"{FORWARD_ONLY}{self.problem.op} has no backward")]
-        x, run = self._arguments(backward=True), self.call.backward
+        x = self._arguments(backward=True)
         sources = {name: x[source] for name, source in OPERATIONS[self.problem.op].gradients.items()}
-        present = {name: tensor for name, tensor in sources.items() if tensor is not None}
-        formats = {name: _format(tensor) for name, tensor in present.items()}
-        return self._judged(x, formats, {name: tensor.shape for name, tensor in present.items()}, run)
+        wanted = {name: (tensor.shape, format_of(tensor.dtype)) for name, tensor in sources.items() if tensor is not None}
+        return self._judged(x, wanted, self.call.backward)
 
     def _arguments(self, *, backward: bool) -> ActivationArguments:
         question = self.problem.question()
         return ActivationArguments(question.tensors, question.setting, question.cotangent if backward else None)
 
-    def _judged(
-        self,
-        x: ActivationArguments,
-        formats: Mapping[str, Format],
-        shapes: Mapping[str, torch.Size],
-        run: Callable[[ActivationArguments], Named],
-    ) -> list[Outcome]:
-        op = self.problem.op
+    def _judged(self, x: ActivationArguments, wanted: Wanted, run: Callable[[ActivationArguments], Named]) -> list[Outcome]:
         try:
-            found = _called(op, x, {name: (shapes[name], fmt.dtype) for name, fmt in formats.items()}, run)
+            found = _called(self.problem.op, x, wanted, run)
         except Misbehaviour as fault:
             return [Outcome(fault.output, fault.status, fault.message)]
-        rounded = self.call.beside_one == "rounded"
-        allowed = allowances(op, x.tensors, x.setting, cotangent=x.cotangent, rounded=rounded, formats=formats)
+        formats, rounded = {name: fmt for name, (_, fmt) in wanted.items()}, self.call.beside_one == "rounded"
+        allowed = allowances(self.problem.op, x.tensors, x.setting, cotangent=x.cotangent, rounded=rounded, formats=formats)
         return [self._outcome(name, tensor, allowed[name], x) for name, tensor in found.items()]
 
     def _outcome(self, name: str, found: Tensor, allowed: Allowance, x: ActivationArguments) -> Outcome:
+        unasked = int(torch.isinf(allowed.bound).sum())
+        beyond = f"{unasked} of {found.numel()} elements not judged: a factor or a product of the formula is no fp32 number"
+        if unasked == found.numel():
+            return Outcome(name, Status.SKIP, f"{self.problem.op}: {name}: {beyond}")
         comparison = compare_elements(name, found, allowed, x)
-        told = f"{self.problem.op}: {comparison}"
+        told = [f"{self.problem.op}: {comparison}"]
         if name == "g" and comparison.status is Status.PASS:
-            told += f"\n  {two_measures(found, allowed)}"
-        return Outcome(name, comparison.status, told, comparison, METHOD)
+            told.append(two_measures(found, allowed))
+        return Outcome(name, comparison.status, "\n  ".join([*told, *([beyond] if unasked else [])]), comparison, METHOD)
 
 
-def _format(tensor: Tensor) -> Format:
-    return next(FORMATS[name] for name, dtype in TORCH.items() if dtype == tensor.dtype)
-
-
-def _called(
-    op: str, x: ActivationArguments, wanted: Mapping[str, tuple[torch.Size, torch.dtype]], run: Callable[[ActivationArguments], Any]
-) -> dict[str, Tensor]:
+def _called(op: str, x: ActivationArguments, wanted: Wanted, run: Callable[[ActivationArguments], Any]) -> dict[str, Tensor]:
     """What the function returns, on copies of its own.
 
     Raises:
@@ -116,8 +107,11 @@ def _called(
     except Exception as error:
         fault = fault_of(error)
         raise Misbehaviour(Status(fault.kind), "call", f"{op}: {fault.message}") from error
-    for name, (shape, dtype) in wanted.items():
-        check_kind(name, returned.get(name), tuple(shape), dtype)
+    if not isinstance(returned, Mapping):
+        told = f"{op}: wanted the gradients by name ({', '.join(wanted)}), got {type(returned).__name__}"
+        raise Misbehaviour(Status.TYPE, "gradients", told)
+    for name, (shape, fmt) in wanted.items():
+        check_kind(name, returned.get(name), tuple(shape), fmt.dtype)
     for name, tensor in {**x.tensors, "cotangent": x.cotangent}.items():
         after = own.cotangent if name == "cotangent" else own[name]
         if tensor is not None and after is not None and not same(tensor, after):

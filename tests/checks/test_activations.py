@@ -61,7 +61,7 @@ def test_legal_ways_pass_what_is_drawn(op: Op, dtype: str) -> None:
     @given(asked=activation_problems(op, dtype))
     def judge(asked: ActivationProblem) -> None:
         for legal in LEGAL:
-            alarms.extend(f"{legal.name} {asked.to_json()}: {o.message}" for o in activations(legal, asked) if o.status is not Status.PASS)
+            alarms.extend(f"{legal.name} {asked.to_json()}: {o.message}" for o in activations(legal, asked) if o.status.rejects)
 
     judge()
     assert not alarms
@@ -102,6 +102,10 @@ def test_what_is_not_exposed_or_not_taken_is_skipped() -> None:
     assert only(without, problem()) == [("call", Status.SKIP)] and activated(without) == ()
 
 
+def giving(change: Callable[[Tensor], Any]) -> Any:
+    return lambda x: change(x.tensors["z"])  # pyright: ignore[reportUnknownLambdaType]
+
+
 def raising(x: ActivationArguments) -> Any:
     raise RuntimeError("no such tile")
 
@@ -110,10 +114,6 @@ def editing(x: ActivationArguments) -> Any:
     g = torch_activations()["gate_softplus"].forward(x)
     x.tensors["z"].zero_()
     return g
-
-
-def giving(change: Callable[[Tensor], Any]) -> Any:
-    return lambda x: change(x.tensors["z"])  # pyright: ignore[reportUnknownLambdaType]
 
 
 @pytest.mark.parametrize(
@@ -130,6 +130,27 @@ def giving(change: Callable[[Tensor], Any]) -> Any:
 )
 def test_whatever_an_operation_does_wrong_becomes_a_status(forward: Any, output: str, status: Status) -> None:
     assert only(broken(forward=forward), problem()) == [(output, status)]
+
+
+def test_gradients_without_names_are_refused() -> None:
+    assert only(broken(backward=giving(lambda z: (z, z))), problem()) == [("gradients", Status.TYPE)]
+
+
+def test_what_is_beyond_fp32_is_no_pass_and_what_is_beside_it_is_judged() -> None:
+    asked = problem(rates="extreme", HV=3, seed=4, bias="absent")
+    assert float(asked.question().tensors["A_log"].max()) > 89 > float(asked.question().tensors["A_log"].min())
+    found = activations(EAGER, asked)
+    assert {outcome.status for outcome in found} == {Status.PASS}
+    assert all("elements not judged: a factor or a product" in outcome.message for outcome in found)
+
+    def poisons(x: ActivationArguments) -> Tensor:
+        g = torch_activations()["gate_softplus"].forward(x)
+        return g + 0 * g.sum(2, keepdim=True)
+
+    assert only(broken(forward=poisons), asked) == [("g", Status.NONFINITE)]
+    drawn = (problem(rates="extreme", HV=1, seed=number) for number in range(99))
+    alone = next(asked for asked in drawn if float(asked.question().tensors["A_log"]) > 89)
+    assert {outcome.status for outcome in activations(EAGER, alone)} == {Status.SKIP}
 
 
 def test_a_gradient_of_no_loss_is_exactly_zero() -> None:

@@ -131,7 +131,9 @@ class Fla(Adapter):
                 kernels = runtime(self._backend, self._options, dtype)
                 kernels.forget()
                 returned = run(x.mapped(lambda tensor: tensor.to(self.device)))
-                refuse_strangers(kernels.kernels_run(), self._backend)
+                ran = kernels.kernels_run()
+                refuse_strangers(ran, self._backend)
+                self._ran = ", ".join(name.removeprefix("fla.") for name in ran)
                 return returned
 
             return there

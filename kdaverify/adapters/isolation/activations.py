@@ -63,5 +63,6 @@ def run_activation(adapter: Adapter, request: CallActivation, given: Arena, outp
     else:
         assert call.backward is not None
         returned = call.backward(x)
-    kept = {name: value.detach() for name, value in returned.items() if isinstance(value, Tensor)}  # pyright: ignore[reportUnnecessaryIsInstance] # a port returns anything
+    given_back = returned if isinstance(returned, Mapping) else {}  # pyright: ignore[reportUnnecessaryIsInstance] # a port returns anything
+    kept = {name: value.detach() for name, value in given_back.items() if isinstance(value, Tensor)}  # pyright: ignore[reportUnnecessaryIsInstance]
     return StageReturned(outputs.lay_out(kept))

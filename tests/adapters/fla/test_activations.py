@@ -25,6 +25,7 @@ def test_every_function_is_legal_there_and_back(house: House, name: str, op: Any
     for panel, dtype in zip(NAMES, ("fp32", "bf16", "fp16", "bf16"), strict=True):
         found = activations(house(name), activation_panel(panel, op, dtype))
         assert {outcome.status for outcome in found} == {Status.PASS} and len(found) >= 2
+    assert "bwd_kernel" in house(name).proof() and ("ascend" in house(name).proof()) == (name == "triton_npu")
 
 
 def test_the_recurrences_activate_inside() -> None:
