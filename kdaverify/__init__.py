@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from kdaverify.adapters.activations import ActivationCall
     from kdaverify.adapters.base import Adapter, Output
     from kdaverify.adapters.conventions import Conventions
     from kdaverify.adapters.kernel import kernel
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "ActivationCall",
     "Adapter",
     "Contract",
     "Conventions",
@@ -32,6 +34,7 @@ __all__ = [
 
 # Loaded at first use: pytest imports this package in every session of an environment it is installed in, torch takes seconds.
 _PLACES: Final = {
+    "ActivationCall": "kdaverify.adapters.activations",
     "Adapter": "kdaverify.adapters.base",
     "Contract": "kdaverify.budgets.contract",
     "Conventions": "kdaverify.adapters.conventions",

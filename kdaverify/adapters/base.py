@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from kdaverify.adapters.activations import ActivationCall
 from kdaverify.adapters.conventions import CANONICAL, Conventions
 from kdaverify.adapters.stages import StageCall
 from kdaverify.budgets.contract import Contract
@@ -136,6 +137,11 @@ class Adapter(abc.ABC):
 
     def stages(self, dtype: str) -> Mapping[str, StageCall]:
         """The stages of the chunk form that can be called by themselves for problems in `dtype`, by name, in order; none by default."""
+        del dtype
+        return {}
+
+    def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
+        """The operations beside the kernel that can be called by themselves in `dtype`, by name (`oracles.operations`); none by default."""
         del dtype
         return {}
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from torch import Tensor
 
+from kdaverify.adapters.activations import ActivationCall, torch_activations
 from kdaverify.adapters.base import NOTHING_YET, Adapter, Output
 from kdaverify.adapters.stages import StageCall, torch_stages
 from kdaverify.budgets.contract import Contract, contract_from_name
@@ -44,6 +45,10 @@ class Eager(Adapter):
     def stages(self, dtype: str) -> Mapping[str, StageCall]:
         contract = self._contracts[dtype]
         return torch_stages(contract, FORMATS[dtype]) if contract.form == "chunk" else {}
+
+    def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
+        del dtype
+        return torch_activations()
 
     def proof(self) -> str:
         return self._ran

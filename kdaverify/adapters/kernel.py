@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
+from kdaverify.adapters.activations import ActivationCall, ActivationError, checked
 from kdaverify.adapters.base import NOTHING_YET, OUTPUTS, Adapter, AdapterError, Output
 from kdaverify.adapters.conventions import TOKENS, ConventionError, Conventions
 from kdaverify.adapters.handover import Handover, fold_scale
@@ -40,6 +41,7 @@ def kernel(
     supports: Callable[[Problem], str | None] | None = None,
     proof: Callable[[], str] | None = None,
     environment: Callable[[], Mapping[str, str]] | None = None,
+    activations: Mapping[str, ActivationCall] | None = None,
 ) -> Callable[[Function], KernelAdapter]:
     """Turns a function (q, k, v, g, beta, *, scale, initial_state, cu_seqlens | segment_ids) -> (o, final_state) into an adapter.
 
@@ -65,13 +67,14 @@ def kernel(
         supports: gets a Problem; returns None or why the interface cannot take it.
         proof: returns what ran, as the kernel's framework observed it; by default the function and where it is.
         environment: returns what to record beside torch's version (package versions, device, mode).
+        activations: the kernel's own gate_softplus, gate_bounded, beta_sigmoid or l2norm, to be judged by themselves.
     Returns:
         A decorator; the adapter it makes can still be called like the function.
     Raises:
         AdapterError: an option has no such value, or the signature does not fit.
     """
     conventions = {"layout": layout, "state": state, "gate": gate, "beta": beta, "packing": packing}
-    options = _Options(contract, dtypes, scale, padding, final_state, step, supports, proof, environment)
+    options = _Options(contract, dtypes, scale, padding, final_state, step, supports, proof, environment, activations or {})
 
     def decorate(function: Function) -> KernelAdapter:
         return _adapted(name or getattr(function, "__name__", type(function).__name__), function, conventions, options)
@@ -92,13 +95,15 @@ class _Options:
     supports: Callable[[Problem], str | None] | None
     proof: Callable[[], str] | None
     environment: Callable[[], Mapping[str, str]] | None
+    activations: Mapping[str, ActivationCall]
 
 
 def _adapted(title: str, function: Function, chosen: Mapping[str, str], options: _Options) -> KernelAdapter:
     try:
         conventions = Conventions(**chosen)
         contracts = _contracts(options.contract, options.dtypes)
-    except (ConventionError, ContractError) as error:
+        activations = checked(options.activations)
+    except (ConventionError, ContractError, ActivationError) as error:
         raise AdapterError(f"kernel {title!r}: {error}") from None
     entry = _entry(title, function)
     padding = _one_of(title, "padding", options.padding, PADDINGS)
@@ -110,6 +115,7 @@ def _adapted(title: str, function: Function, chosen: Mapping[str, str], options:
         supports=options.supports or (lambda _: None),
         proof=options.proof,
         environment=options.environment or dict,
+        activations=activations,
     )
     if conventions.layout == "thd" and "cu_seqlens" not in entry.keywords:
         raise AdapterError(f"kernel {title!r}: layout thd always passes cu_seqlens, but the signature does not name it; add it")
@@ -146,6 +152,7 @@ class _Declaration:
     supports: Callable[[Problem], str | None]
     proof: Callable[[], str] | None
     environment: Callable[[], Mapping[str, str]]
+    activations: Mapping[str, ActivationCall]
 
 
 class KernelAdapter(Adapter):
@@ -185,9 +192,11 @@ class KernelAdapter(Adapter):
         return self._call(self._step, inputs)
 
     def proof(self) -> str:
-        if self._declared.proof is not None:
-            return self._declared.proof()
-        return self._ran
+        return self._ran if self._declared.proof is None else self._declared.proof()
+
+    def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
+        del dtype
+        return self._declared.activations
 
     def redeclared(self, conventions: Conventions) -> Adapter | None:
         if conventions.layout == "thd" and "cu_seqlens" not in self._entry.keywords:

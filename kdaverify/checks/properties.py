@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.checks.activations import activations
 from kdaverify.checks.causality import causality
 from kdaverify.checks.forward import forward
 from kdaverify.checks.gradients import gradients
@@ -15,7 +16,8 @@ from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.packing import packing
 from kdaverify.checks.resume import resume
 from kdaverify.checks.stages import stages
-from kdaverify.problems import Problem
+from kdaverify.problems import ActivationProblem, Problem, ProblemError
+from oracles.operations import OPERATIONS
 
 PROPERTIES: Mapping[str, Callable[..., list[Outcome]]] = {
     "forward": forward,
@@ -28,18 +30,24 @@ PROPERTIES: Mapping[str, Callable[..., list[Outcome]]] = {
     "options": options,
     "gradients": gradients,
     "stages": stages,
+    "activations": activations,
 }
 
 
-def check(name: str, adapter: Adapter, problem: Problem, detail: Mapping[str, Any]) -> list[Outcome]:
+def check(name: str, adapter: Adapter, problem: Problem | ActivationProblem, detail: Mapping[str, Any]) -> list[Outcome]:
     """The outcomes of property `name`, or the reason why `adapter` does not support the problem.
 
     Args:
         name: a key of PROPERTIES.
         detail: the property's own arguments (cut, way, arrangement, variant, of, exponent, feed).
+    Raises:
+        ProblemError: the property is not asked of such a problem.
     """
+    beside = isinstance(problem, ActivationProblem)
+    if beside != (name == "activations"):
+        raise ProblemError(f"problem: property {name} is not asked of {problem.op}; activations is asked of {', '.join(OPERATIONS)} alone")
     if problem.dtype not in adapter.dtypes:
         return skipped(f"{adapter.name} does not take {problem.dtype} (it takes {', '.join(adapter.dtypes)})")
     adapter.begin(f"{name} {problem.to_json()} {json.dumps(detail, sort_keys=True)}")
-    reason = adapter.supports(problem)
+    reason = None if isinstance(problem, ActivationProblem) else adapter.supports(problem)
     return skipped(reason) if reason else PROPERTIES[name](adapter, problem, **detail)

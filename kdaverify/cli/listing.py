@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -56,10 +56,10 @@ def _impls() -> list[dict[str, Any]]:
 
 
 def _ops() -> list[dict[str, Any]]:
-    from kdaverify.problems import Problem
+    from oracles.operations import OPERATIONS
 
-    about = {"kda": "Kimi Delta Attention, forward: o [B, T, HV, V] and S_T [N, HV, K, V]"}
-    return [{"name": name, "about": about[name]} for name in get_args(Problem.model_fields["op"].annotation)]
+    kda = {"name": "kda", "about": "Kimi Delta Attention: o [B, T, HV, V] and S_T [N, HV, K, V], forward and backward"}
+    return [kda, *({"name": name, "about": operation.about} for name, operation in OPERATIONS.items())]
 
 
 def _regimes() -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kdaverify.cli.complaint import Complaint
 
 if TYPE_CHECKING:
-    from kdaverify.problems import Problem
+    from kdaverify.problems import ActivationProblem, Problem
 
 
 def is_inline(text: str) -> bool:
@@ -16,16 +16,30 @@ def is_inline(text: str) -> bool:
 
 
 def problem_from(text: str) -> Problem:
-    """The problem that `text`, a path or inline JSON, holds.
+    """The problem of a whole call that `text`, a path or inline JSON, holds.
+
+    Raises:
+        Complaint: no such file, or no such problem in it.
+    """
+    from kdaverify.problems import Problem
+
+    asked = any_problem_from(text)
+    if not isinstance(asked, Problem):
+        raise Complaint(f"problem: wanted one of op kda, got op {asked.op}; property activations is asked of it")
+    return asked
+
+
+def any_problem_from(text: str) -> Problem | ActivationProblem:
+    """The same for problems of any operation.
 
     Raises:
         Complaint: no such file, or no problem in it.
     """
-    from kdaverify.problems import Problem, ProblemError
+    from kdaverify.problems import ProblemError, problem_from_json
 
     if not is_inline(text) and not Path(text).is_file():
         raise Complaint(f"problem: no file {text}; give the path of a problem's JSON, or the JSON itself in single quotes")
     try:
-        return Problem.from_json(text if is_inline(text) else Path(text).read_text())
+        return problem_from_json(text if is_inline(text) else Path(text).read_text())
     except (ProblemError, UnicodeDecodeError) as error:
         raise Complaint(str(error)) from None

@@ -9,7 +9,7 @@ import shlex
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -19,11 +19,14 @@ from rich.text import Text
 from kdaverify.checks.status import Status
 from kdaverify.cli.complaint import Complaint
 from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
-from kdaverify.cli.question import is_inline, problem_from
+from kdaverify.cli.question import any_problem_from, is_inline
 from kdaverify.limits import Limits
 from kdaverify.verdicts.decision import Ruling
 from kdaverify.verdicts.record import RecordError, read
 from kdaverify.verdicts.verdict import Verdict
+
+if TYPE_CHECKING:
+    from kdaverify.verdicts.judge import Judge
 
 CONVENTIONS = "conventions"
 
@@ -135,8 +138,17 @@ def _judge(case: Case, limits: Limits) -> list[Verdict]:
             judge.conventions()
         else:
             _check_property(case)
-            judge(problem_from(case.problem), **case.detail)
+            _ask(judge, case)
     return verdicts
+
+
+def _ask(judge: Judge, case: Case) -> None:
+    from kdaverify.problems import ProblemError
+
+    try:
+        judge(any_problem_from(case.problem), **case.detail)
+    except ProblemError as error:
+        raise Complaint(str(error)) from None
 
 
 def _check_property(case: Case) -> None:

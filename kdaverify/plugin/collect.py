@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
     from kdaverify.problems import Problem
 
-_AXES = ("dtype", "staged", "variant", "gate", "named")
+_AXES = ("dtype", "staged", "activated", "variant", "gate", "named")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -95,6 +95,7 @@ def _cases(subject: Subject, axes: list[str], profile: str) -> Iterator[Any]:
 
 
 def _choices(subject: Subject, axis: str, profile: str) -> list[tuple[str, Any]]:
+    from kdaverify.checks.activations import activated
     from kdaverify.checks.stages import staged
     from kdaverify.problems import panel
     from kdaverify.problems.regimes import GATES
@@ -103,6 +104,8 @@ def _choices(subject: Subject, axis: str, profile: str) -> list[tuple[str, Any]]
         return [(dtype, dtype) for dtype in subject.adapter.dtypes]
     if axis == "staged":
         return [(dtype, dtype) for dtype in staged(subject.adapter)]
+    if axis == "activated":
+        return [(f"{op}-{dtype}", (op, dtype)) for op, dtype in activated(subject.adapter)]
     if axis == "gate":
         return [(name, name) for name in GATES]
     if axis == "variant":

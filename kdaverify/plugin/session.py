@@ -185,6 +185,7 @@ def _last_line(longrepr: str) -> str:
 
 
 def _expected(subject: Subject, asked: set[str], profile: str, verdicts: Sequence[Verdict] = ()) -> Expected:
+    from kdaverify.checks.activations import activated
     from kdaverify.checks.stages import staged
 
     adapter = subject.adapter
@@ -197,6 +198,8 @@ def _expected(subject: Subject, asked: set[str], profile: str, verdicts: Sequenc
         excused["options"] = "it declares no options"
     if not subject.missing and not staged(adapter):
         excused["stages"] = "it exposes no stage"
+    if not subject.missing and not activated(adapter):
+        excused["activations"] = "it exposes no activation, beta or l2norm"
     if not subject.missing and "final_state" not in outputs:
         excused["resume"] = "it exposes no final state"
     if not subject.missing and (reason := _all_refused(adapter)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from kdaverify.problems.activation import ActivationProblem, problem_from_json
+from kdaverify.problems.activation_strategy import activation_problems
 from kdaverify.problems.axes import DTYPES, TORCH
 from kdaverify.problems.cost import DRAWN_LIMIT, cost
 from kdaverify.problems.cotangents import cotangents
@@ -18,14 +20,17 @@ __all__ = [
     "PROFILES",
     "REGIMES",
     "TORCH",
+    "ActivationProblem",
     "Bounds",
     "NamedProblem",
     "Problem",
     "ProblemError",
     "Regime",
+    "activation_problems",
     "cost",
     "cotangents",
     "panel",
+    "problem_from_json",
     "problems",
     "settings_for",
 ]

@@ -104,7 +104,7 @@ class Problem(BaseModel):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            raise ProblemError(f"problem: {_explain(error)}; write it with Problem(...).to_json()") from None
+            raise ProblemError(f"problem: {explain(error)}; write it with Problem(...).to_json()") from None
 
     def replace(self, **changes: Any) -> Problem:
         """The same problem with some fields changed, checked again."""
@@ -162,7 +162,8 @@ def _names(p: Problem) -> list[str]:
     ]
 
 
-def _explain(error: ValidationError) -> str:
+def explain(error: ValidationError) -> str:
+    """Every field that is wrong, in one line."""
     parts: list[str] = []
     for item in error.errors(include_url=False):
         where = ".".join(str(step) for step in item["loc"])

@@ -13,7 +13,7 @@ from kdaverify.checks.conventions import conventions
 from kdaverify.checks.options import variant_of
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
-from kdaverify.problems import Problem
+from kdaverify.problems import ActivationProblem, Problem
 from kdaverify.verdicts.verdict import Verdict
 
 
@@ -45,7 +45,7 @@ class Judge:
         self.adapter, self.report, self.property_name = adapter, report, property_name
         self.spec, self.seed = spec or adapter.name, seed
 
-    def __call__(self, problem: Problem, **detail: Any) -> None:
+    def __call__(self, problem: Problem | ActivationProblem, **detail: Any) -> None:
         """Runs the property on `problem` and reports a verdict for every output.
 
         Raises:
@@ -65,7 +65,7 @@ class Judge:
         started = time.perf_counter()
         self._conclude([conventions(self.adapter)], None, {}, time.perf_counter() - started)
 
-    def _conclude(self, found: list[Outcome], problem: Problem | None, detail: dict[str, Any], seconds: float) -> None:
+    def _conclude(self, found: list[Outcome], problem: Problem | ActivationProblem | None, detail: dict[str, Any], seconds: float) -> None:
         verdicts = [self._verdict(outcome, problem, detail, seconds / len(found)) for outcome in found]
         for verdict in verdicts:
             self.report(verdict)
@@ -74,7 +74,7 @@ class Judge:
             kind = Struck if any(verdict.status.takes_process for verdict in wrong) else Rejected
             raise kind("\n".join(f"{v.status}: {v.message}\n  replay: {v.replay}" for v in wrong))
 
-    def _verdict(self, outcome: Outcome, problem: Problem | None, detail: dict[str, Any], seconds: float) -> Verdict:
+    def _verdict(self, outcome: Outcome, problem: Problem | ActivationProblem | None, detail: dict[str, Any], seconds: float) -> Verdict:
         figures = outcome.comparison
         asked = variant_of(self.adapter, detail["variant"]) if "variant" in detail else self.adapter
         about = asked.environment()
@@ -82,6 +82,7 @@ class Judge:
         return Verdict(
             implementation=self.adapter.name,
             property=self.property_name,
+            op="kda" if problem is None else problem.op,
             dtype=dtype,
             regime="" if problem is None else problem.gate,
             case="" if problem is None else problem.id,
@@ -111,7 +112,7 @@ class Judge:
         source = NOTHING_YET if self.adapter.open_ended or not outcome.status.rejects else self.adapter.proof()
         return outcome.message if source == NOTHING_YET else f"{outcome.message}\n  from {source}"
 
-    def _replay(self, problem: Problem | None, detail: dict[str, Any], *, isolated: bool) -> str:
+    def _replay(self, problem: Problem | ActivationProblem | None, detail: dict[str, Any], *, isolated: bool) -> str:
         words = ["kdaverify", "replay", "--impl", self.spec, "--property", self.property_name, *(["--isolate"] if isolated else [])]
         if detail:
             words += ["--detail", json.dumps(detail, sort_keys=True)]

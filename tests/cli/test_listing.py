@@ -16,6 +16,7 @@ Cli = Callable[..., tuple[int, str, str]]
         ("impls", "eager"),
         ("impls", "onnxruntime"),
         ("ops", "kda"),
+        ("ops", "gate_softplus"),
         ("regimes", "hard-reset"),
         ("profiles", "smoke"),
         ("profiles", "nightly"),

@@ -67,6 +67,15 @@ def test_the_line_of_a_verdict_runs_as_it_is(cli: Cli, problem: Problem, wrong: 
     assert "resume o: FAIL" in out
 
 
+def test_problems_of_activations_replay_and_other_properties_refuse_them(cli: Cli) -> None:
+    asked = '{"HV":2,"K":4,"T":3,"dtype":"bf16","op":"gate_bounded","values":"mixed"}'
+    code, out, _ = cli("replay", "--impl", "eager", "--property", "activations", asked)
+    assert code == 0 and all(f"activations {output}: PASS" in out for output in ("g", "dz", "dA_log"))
+    assert cli("replay", "--impl", "port.py", "--property", "activations", asked)[0] == 3
+    code, _, err = cli("replay", "--impl", "eager", "--property", "forward", asked)
+    assert code == 2 and err.startswith("kdaverify: problem: property forward is not asked of gate_bounded")
+
+
 def test_the_conventions_replay_without_a_problem(cli: Cli) -> None:
     code, out, _ = cli("replay", "--impl", "port.py", "--property", "conventions")
     assert (code, "conventions call: PASS" in out) == (0, True)

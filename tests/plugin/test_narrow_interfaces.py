@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
+from kdaverify.adapters.activations import ActivationCall
 from kdaverify.adapters.eager import Eager
 from kdaverify.plugin import session
 from kdaverify.plugin.collect import fitted
@@ -53,3 +56,12 @@ def test_a_kernel_that_takes_no_extreme_gate_is_excused_from_them_aloud() -> Non
 def test_one_that_takes_some_is_not() -> None:
     assert "extreme_gates" not in excused(Narrow(*EXTREME[1:]))
     assert "extreme_gates" not in excused(Narrow())
+
+
+def test_one_that_exposes_no_activation_is_excused_from_them_aloud() -> None:
+    class Bare(Narrow):
+        def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
+            return {}
+
+    assert excused(Bare())["activations"] == "it exposes no activation, beta or l2norm"
+    assert "activations" not in excused(Narrow())

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final, Literal
 
 import torch
 
+from kdaverify.adapters.activations import ActivationArguments, ActivationCall
 from kdaverify.adapters.base import NOTHING_YET, Adapter, Output, absent, versions
 from kdaverify.adapters.conventions import Conventions
+from kdaverify.adapters.fla.activations import FUNCTIONS as ACTIVATION_FUNCTIONS
+from kdaverify.adapters.fla.activations import fla_activation
 from kdaverify.adapters.fla.options import FlaOptions, variants_of
 from kdaverify.adapters.fla.runtime import SURROUNDINGS, Backend, native, proof, refuse_strangers, runtime
 from kdaverify.adapters.fla.stages import FUNCTIONS as STAGE_FUNCTIONS
@@ -117,6 +120,27 @@ class Fla(Adapter):
             return {n: tensor.to(home) for n, tensor in written.items()}
 
         return replace(stage, call=call)
+
+    def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
+        if self._form == "recurrent":  # it activates inside
+            return {}
+        return {op: self._activation(fla_activation(op), TORCH[dtype]) for op in ACTIVATION_FUNCTIONS}
+
+    def _activation(self, call: ActivationCall, dtype: torch.dtype) -> ActivationCall:
+        def watched(run: Callable[[ActivationArguments], Any]) -> Callable[[ActivationArguments], Any]:
+            def there(x: ActivationArguments) -> Any:
+                kernels = runtime(self._backend, self._options, dtype)
+                kernels.forget()
+                returned = run(x.mapped(lambda tensor: tensor.to(self.device)))
+                ran = kernels.kernels_run()
+                refuse_strangers(ran, self._backend)
+                self._ran = ", ".join(name.removeprefix("fla.") for name in ran)
+                return returned
+
+            return there
+
+        assert call.backward is not None
+        return replace(call, forward=watched(call.forward), backward=watched(call.backward))
 
     def surroundings(self) -> Mapping[str, str]:
         return SURROUNDINGS[self._backend]

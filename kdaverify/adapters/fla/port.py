@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from kdaverify.adapters.activations import ActivationCall
 from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError, Output
 from kdaverify.adapters.conventions import Conventions
+from kdaverify.adapters.fla.activations import port_activations
 from kdaverify.adapters.fla.stages import port_stages
 from kdaverify.adapters.stages import StageArguments, StageCall, StageError, chain, formats_of
 from kdaverify.adapters.unconfigured import Unconfigured
@@ -28,7 +30,8 @@ class FlaPort(Adapter):
     """Stage functions chained as FLA chains them; each can be called by itself.
 
     Args:
-        module: holds functions of `kdaverify.adapters.fla.stages.FUNCTIONS`, under their names.
+        module: holds functions of `kdaverify.adapters.fla.stages.FUNCTIONS`, under their names, and if it has them those of
+            `kdaverify.adapters.fla.activations.FUNCTIONS`.
         dtypes: the formats they take.
         contract: what is declared in every format; None: what FLA's own kernels do in each.
         base_2: whether gates are summed in base 2.
@@ -39,7 +42,8 @@ class FlaPort(Adapter):
         self.dtypes = dtypes
         self.conventions = Conventions(packing="cu_seqlens")
         self._contract, self._module = contract, module
-        self._stages = port_stages(module, base_2=base_2)
+        self._activations = port_activations(module)
+        self._stages = port_stages(module, base_2=base_2, alone=not self._activations)
         self._ran = NOTHING_YET
 
     def contract(self, dtype: str) -> Contract:
@@ -48,6 +52,10 @@ class FlaPort(Adapter):
     def stages(self, dtype: str) -> Mapping[str, StageCall]:
         del dtype
         return self._stages
+
+    def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
+        del dtype
+        return self._activations
 
     def forward(self, inputs: Inputs) -> Output:
         dtype = next(name for name in self.dtypes if TORCH[name] == inputs.q.dtype)

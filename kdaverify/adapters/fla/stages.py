@@ -212,18 +212,20 @@ def imported(known: StageFunction, module: str | None = None) -> Function:
     return found
 
 
-def port_stages(module: str, *, base_2: bool = True) -> dict[str, StageCall]:
+def port_stages(module: str, *, base_2: bool = True, alone: bool = True) -> dict[str, StageCall]:
     """The stages of a port: those of FLA's functions that `module` holds.
 
+    Args:
+        alone: whether there is nothing else to judge the port on.
     Raises:
-        AdapterError: the module cannot be imported, or holds none of them.
+        AdapterError: the module cannot be imported, or holds none of them and there is nothing else.
     """
     try:
         held = importlib.import_module(module)
     except ImportError as error:
         raise AdapterError(f"{module}: cannot be imported: {error}; name a module that holds FLA's stage functions") from error
     present = {name: getattr(held, known.name) for name, known in FUNCTIONS.items() if callable(getattr(held, known.name, None))}
-    if not present:
+    if not present and alone:
         names = ", ".join(known.name for known in FUNCTIONS.values())
         raise AdapterError(f"{module}: holds none of FLA's stage functions ({names})")
     return {name: stage_call(name, _always_function(function), base_2=base_2) for name, function in present.items()}

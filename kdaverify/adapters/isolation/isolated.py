@@ -11,8 +11,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from kdaverify.adapters.activations import ActivationCall
 from kdaverify.adapters.base import Adapter, Output, versions
 from kdaverify.adapters.conventions import Conventions
+from kdaverify.adapters.isolation.activations import asked_activations
 from kdaverify.adapters.isolation.arena import same
 from kdaverify.adapters.isolation.fault import Fault
 from kdaverify.adapters.isolation.keeper import Keeper
@@ -43,7 +45,7 @@ def housed(adapter: Adapter, spec: str, *, isolate: bool | None = None, limits: 
 
 
 class Isolated(Adapter):
-    """Answers as `local` does; forward, step, stages, proof and environment are asked of its twin in the worker process.
+    """Answers as `local` does; forward, step, stages, activations, proof and environment are asked of its twin in the worker process.
 
     What the kernel edits in its inputs is edited in the caller's too, and an output in the memory of an input lies in the caller's.
 
@@ -103,6 +105,10 @@ class Isolated(Adapter):
 
     def stages(self, dtype: str) -> Mapping[str, StageCall]:
         return asked_stages(self._local.stages(dtype), dtype, self._way, self._keeper)
+
+    def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
+        self._called = True  # once one of them has run, its twin has more to say
+        return asked_activations(self._local.activations(dtype), dtype, self._way, self._keeper)
 
     def begin(self, case: str) -> None:
         self._local.begin(case)

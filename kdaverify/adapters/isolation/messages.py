@@ -98,8 +98,28 @@ class CallStage:
 
 
 @dataclass(frozen=True)
+class CallActivation:
+    """Run one of the operations beside the kernel.
+
+    Args:
+        way: to the adapter.
+        dtype, op: which of its operations.
+        threads: of torch.
+        places: of its tensors; with a cotangent among them it is run backward.
+        setting: as in ActivationArguments.
+    """
+
+    way: Way
+    dtype: str
+    op: str
+    threads: int
+    places: Mapping[str, Place]
+    setting: float
+
+
+@dataclass(frozen=True)
 class StageReturned:
-    """The tensors that a stage returned."""
+    """The tensors that a stage, or an operation beside the kernel, returned."""
 
     places: Mapping[str, Place]
 
@@ -127,5 +147,5 @@ class About:
     environment: dict[str, Any]
 
 
-Request = Call | CallStage | Ask
+Request = Call | CallStage | CallActivation | Ask
 Reply = Ready | Returned | StageReturned | Failed | About

@@ -14,11 +14,26 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter, AdapterError
+from kdaverify.adapters.isolation.activations import run_activation
 from kdaverify.adapters.isolation.arena import Arena
 from kdaverify.adapters.isolation.fault import Fault, fault_of, lost_device
 from kdaverify.adapters.isolation.heart import Heart
 from kdaverify.adapters.isolation.memory import lift_limit, limit_own_memory, own_memory
-from kdaverify.adapters.isolation.messages import About, Ask, Call, CallStage, Failed, Ready, Reply, Request, Returned, Start, Step, Way
+from kdaverify.adapters.isolation.messages import (
+    About,
+    Ask,
+    Call,
+    CallActivation,
+    CallStage,
+    Failed,
+    Ready,
+    Reply,
+    Request,
+    Returned,
+    Start,
+    Step,
+    Way,
+)
 from kdaverify.adapters.isolation.parcel import pack
 from kdaverify.adapters.isolation.stacks import watch_stacks
 from kdaverify.adapters.isolation.stages import run_stage
@@ -79,6 +94,8 @@ class _Worker:
             adapter = self._adapter(request.way)
             if isinstance(request, CallStage):
                 return run_stage(adapter, request, self._taken(request), self._inputs, self._outputs)
+            if isinstance(request, CallActivation):
+                return run_activation(adapter, request, self._inputs, self._outputs)
             return About(adapter.proof(), adapter.environment()) if isinstance(request, Ask) else self._run(adapter, request)
         except AdapterError as error:
             return Failed("REFUSED", str(error))

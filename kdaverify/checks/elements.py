@@ -1,0 +1,84 @@
+"""Results of the operations beside the kernel against bounds of their own for every element."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.activations import ActivationArguments
+from kdaverify.budgets.activations import Allowance
+from kdaverify.checks.compare import Comparison
+from kdaverify.checks.place import Place, first_true
+from kdaverify.checks.status import Status
+
+AXES = {"dA_log": ("head",), "ddt_bias": ("head", "channel")}
+ALL = ("batch entry", "token", "head", "channel")
+
+
+def compare_elements(name: str, found: Tensor, allowed: Allowance, x: ActivationArguments) -> Comparison:
+    """Every element within its own bound; where the bound reaches past the largest number of the format, so may it.
+
+    Args:
+        name: of the result.
+        x: the call, to say what made the worst element.
+    """
+    actual, exact = found.detach().double(), allowed.exact
+    asked = torch.isfinite(allowed.bound)
+    highest = torch.finfo(allowed.format.dtype).max
+    above, below = exact + allowed.bound > highest, exact - allowed.bound < -highest
+    beyond = (above & (actual >= highest)) | (below & (actual <= -highest))
+    error = torch.where(asked & ~beyond, (actual - exact).abs(), 0.0)
+    ratios = torch.where(error == 0, 0.0, error / allowed.bound)
+    lost = ~torch.isfinite(error)
+    at = first_true(lost) if bool(lost.any()) else int(ratios.argmax())
+    statistic, value, budget = "element", float(error.flatten()[at]), float(allowed.bound.flatten()[at])
+    ratio = float(ratios.flatten()[at])
+    if bool(lost.any()):
+        statistic, value, budget, ratio = "finite", float(lost.sum()), 0.0, math.inf
+    elif math.isinf(ratio):
+        statistic, value = "zero", float(ratios.isinf().sum())
+    status = Status.NONFINITE if statistic == "finite" else Status.PASS if ratio <= 1 else Status.FAIL
+    return Comparison(
+        output=name,
+        status=status,
+        statistic=statistic,
+        value=value,
+        budget=budget,
+        ratio=ratio,
+        ratios={"element": ratio} if statistic == "element" else {},
+        grade="A" if status is Status.PASS else "F",
+        worst=_place(name, at, exact.shape, x),
+        found=float(actual.flatten()[at]),
+        exact=float(exact.flatten()[at]),
+    )
+
+
+def two_measures(g: Tensor, allowed: Allowance) -> str:
+    """How far g is off relatively, and how far the decay is that it stands for."""
+    exact = allowed.exact
+    asked = torch.isfinite(allowed.bound) & torch.isfinite(g)
+    error = torch.where(asked, (g.double() - exact).abs(), 0.0)
+    relative = (error / exact.abs().clamp(min=allowed.format.min_normal)).max()
+    decay = torch.where(asked, (g.double().exp() - exact.exp()).abs(), 0.0).max()
+    return (
+        f"g is off by {float(relative):.3g} of itself at most, the decay exp(g) by {float(decay):.3g}; "
+        f"{float((error / allowed.kept).max()):.3g} of what a kernel may miss that keeps what is small beside 1"
+    )
+
+
+def _place(name: str, at: int, shape: torch.Size, x: ActivationArguments) -> Place:
+    index = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), shape))
+    where = ", ".join(f"{axis} {i}" for axis, i in zip(AXES.get(name, ALL), index, strict=False))
+    tensors = x.tensors if x.cotangent is None else {**x.tensors, "cotangent": x.cotangent}
+    return Place(index, where, ", ".join(f"{source} {_source(tensor, index, name)}" for source, tensor in tensors.items()))
+
+
+def _source(tensor: Tensor, index: tuple[int, ...], name: str) -> str:
+    """The element of an input that belongs to an element of a result; the range of those that a sum runs over."""
+    head = index if name in AXES else index[2:]
+    parameter = tensor.ndim < 3
+    own = tensor[head[: tensor.ndim]] if parameter else tensor[:, :, *head] if name in AXES else tensor[index]
+    low, high = float(own.min()), float(own.max())
+    return f"{low:.9g}" if low == high else f"in [{low:.3g}, {high:.3g}]"

@@ -1,0 +1,165 @@
+"""A question about an operation beside the kernel: a gate activation, the sigmoid of beta, or l2norm."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from torch import Tensor
+
+from kdaverify.problems.activation_draws import BIASES, COTANGENTS, RATES, ROWS, VALUES
+from kdaverify.problems.axes import TORCH
+from kdaverify.problems.portable import Array, Stream
+from kdaverify.problems.problem import Count, Problem, ProblemError, Size, explain
+from kdaverify.problems.tensors import rounded
+from oracles.activation import L2NORM_EPS
+from oracles.operations import OPERATIONS
+from oracles.stages import Named
+
+Op = Literal["gate_softplus", "gate_bounded", "beta_sigmoid", "l2norm"]
+GATES: Final[tuple[Op, ...]] = ("gate_softplus", "gate_bounded")
+SETTINGS: Final[dict[Op, float]] = {"gate_softplus": 0.0, "gate_bounded": -5.0, "beta_sigmoid": 1.0, "l2norm": L2NORM_EPS}
+"""The setting of each operation where a problem states none: no setting, the lower bound, the factor, eps."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """The tensors of a problem.
+
+    Args:
+        tensors: what the operation takes, by name; no dt_bias where it is absent.
+        cotangent: of the result: in fp32 for gates and beta, in the problem's dtype for l2norm.
+        setting: as the operation takes it.
+    """
+
+    tensors: Named
+    cotangent: Tensor
+    setting: float
+
+
+class ActivationProblem(BaseModel):
+    """One question to an implementation of an operation beside the kernel.
+
+    Args:
+        op: a key of `oracles.operations.OPERATIONS`.
+        B, T, HV, K: batch entries, tokens, heads and channels; of beta K = 1, of l2norm HV counts the heads of q or k.
+        dtype: type of z, the logits or x.
+        parameters: type of A_log and dt_bias.
+        values, rates, bias, cotangent: names of draws (`activation_draws`); those an operation does not take are left alone.
+        setting: lower bound, factor of beta or eps; None: the usual one.
+        seed: of every random number.
+    Raises:
+        pydantic.ValidationError: (a ValueError) naming every field that is wrong.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    op: Op
+    B: Size = 1
+    T: Size
+    HV: Size = 1
+    K: Size = 1
+    dtype: Literal["fp32", "bf16", "fp16"]
+    parameters: Literal["fp32", "bf16"] = "fp32"
+    values: str
+    rates: str = "usual"
+    bias: str = "absent"
+    cotangent: str = "normal"
+    setting: Annotated[float | None, Field(allow_inf_nan=False)] = None
+    seed: Count = 0
+
+    @model_validator(mode="after")
+    def _check(self) -> ActivationProblem:
+        tables = {"values": ROWS if self.op == "l2norm" else VALUES, "rates": RATES, "bias": BIASES, "cotangent": COTANGENTS}
+        complaints = [
+            f"{axis}: no draw named {getattr(self, axis)!r}; known ones are {', '.join(table)}"
+            for axis, table in tables.items()
+            if getattr(self, axis) not in table
+        ]
+        if self.op == "gate_bounded" and self.asked >= 0:
+            complaints.append(f"setting: wanted a negative lower bound, got {self.asked}; -5 is usual")
+        if self.op in ("beta_sigmoid", "l2norm") and self.asked <= 0:
+            complaints.append(f"setting: wanted a positive number, got {self.asked}")
+        if self.op == "beta_sigmoid" and self.K != 1:
+            complaints.append(f"K: beta has no channels, got {self.K}; leave it out")
+        if complaints:
+            raise ValueError("; ".join(complaints))
+        return self
+
+    @property
+    def asked(self) -> float:
+        """The setting, the usual one where none is stated."""
+        return SETTINGS[self.op] if self.setting is None else self.setting
+
+    @property
+    def gate(self) -> str:
+        """What a record calls its regime."""
+        return f"{self.values}-values-{self.rates}-rates" if self.op in GATES else f"{self.values}-values"
+
+    @property
+    def id(self) -> str:
+        """A readable stem and 10 hexadecimal digits of the SHA-256 of `to_json()`."""
+        stem = f"{self.op}-{self.dtype}-B{self.B}T{self.T}-HV{self.HV}-K{self.K}-{self.gate}"
+        return f"{stem}-{hashlib.sha256(self.to_json().encode()).hexdigest()[:10]}"
+
+    def to_json(self) -> str:
+        """The one canonical form: sorted keys, no spaces, defaults left out."""
+        return json.dumps(self.model_dump(mode="json", exclude_defaults=True), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> ActivationProblem:
+        """The problem that `to_json` wrote.
+
+        Raises:
+            ProblemError: the text is no JSON object, or a field is missing, unknown or wrong.
+        """
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise ProblemError(f"problem: {explain(error)}; write it with ActivationProblem(...).to_json()") from None
+
+    def replace(self, **changes: Any) -> ActivationProblem:
+        """The same problem with some fields changed, checked again."""
+        return ActivationProblem(**{**self.model_dump(), **changes})
+
+    def question(self) -> Question:
+        """The tensors, bit-identical on every machine."""
+        shape = (self.B, self.T, self.HV) if self.op == "beta_sigmoid" else (self.B, self.T, self.HV, self.K)
+        drawn = ROWS[self.values] if self.op == "l2norm" else VALUES[self.values]
+        first = OPERATIONS[self.op].takes[0]
+        tensors = {first: rounded(drawn(self._stream(first), shape, self.dtype), TORCH[self.dtype])}
+        if self.op in GATES:
+            tensors["A_log"] = self._parameter(RATES[self.rates](self._stream("A_log"), (self.HV,)))
+            bias = BIASES[self.bias](self._stream("dt_bias"), (self.HV, self.K))
+            if bias is not None:
+                tensors["dt_bias"] = self._parameter(bias)
+        return Question(tensors, self._cotangent(shape), self.asked)
+
+    def _cotangent(self, shape: tuple[int, ...]) -> Tensor:
+        drawn = COTANGENTS[self.cotangent](self._stream("cotangent"), shape)
+        dtype = TORCH[self.dtype if self.op == "l2norm" else "fp32"]
+        return rounded(drawn, dtype).clamp(-torch.finfo(dtype).max, torch.finfo(dtype).max)
+
+    def _parameter(self, values: Array) -> Tensor:
+        return rounded(values, TORCH[self.parameters])
+
+    def _stream(self, tensor: str) -> Stream:
+        return Stream(self.seed, self.op, tensor)
+
+
+def problem_from_json(text: str) -> Problem | ActivationProblem:
+    """The problem that a `to_json` wrote, of whichever operation.
+
+    Raises:
+        ProblemError: the text is no JSON object, or a field is missing, unknown or wrong.
+    """
+    try:
+        asked = json.loads(text)
+    except ValueError:
+        asked = None
+    op = asked.get("op") if isinstance(asked, dict) else None
+    return ActivationProblem.from_json(text) if op in SETTINGS else Problem.from_json(text)

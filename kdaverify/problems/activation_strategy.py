@@ -1,0 +1,50 @@
+"""Hypothesis strategies that draw problems of the operations beside the kernel; they shrink to one value of one head."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from hypothesis import strategies as st
+
+from kdaverify.problems.activation import GATES, ActivationProblem, Op
+from kdaverify.problems.activation_draws import BIASES, COTANGENTS, RATES, ROWS, VALUES
+
+MOST: Final = 20_000
+"""Elements of z, logits or x."""
+
+# Every list begins with the simplest choice.
+_TOKENS = (1, 2, 17, 33, 64, 65, 130)
+_HEADS = (1, 2, 3, 5)
+_WIDTHS = (1, 16, 20, 64, 100, 128)
+_SETTINGS: dict[Op, tuple[float | None, ...]] = {
+    "gate_softplus": (None,),
+    "gate_bounded": (None, -1.0),
+    "beta_sigmoid": (None, 2.0),
+    "l2norm": (None, 1e-12),
+}
+
+
+@st.composite
+def activation_problems(draw: st.DrawFn, op: Op, dtype: str) -> ActivationProblem:
+    """Problems of one operation in one format, of at most MOST elements.
+
+    Args:
+        op: a key of `oracles.operations.OPERATIONS`.
+        dtype: fp32, bf16 or fp16.
+    """
+    sizes = {"T": draw(st.sampled_from(_TOKENS)), "HV": draw(st.sampled_from(_HEADS)), "B": draw(st.sampled_from((1, 2)))}
+    rows = sizes["T"] * sizes["HV"] * sizes["B"]
+    # The widest that fits below the drawn one: were the list cut instead, shrinking T would change what K means.
+    widest = min(1 if op == "beta_sigmoid" else MOST // rows, draw(st.sampled_from(_WIDTHS)))
+    K = max(width for width in _WIDTHS if width <= widest)
+    drawn: dict[str, Any] = {
+        "values": draw(st.sampled_from(tuple(ROWS if op == "l2norm" else VALUES))),
+        "cotangent": draw(st.sampled_from(tuple(COTANGENTS))),
+        "setting": draw(st.sampled_from(_SETTINGS[op])),
+    }
+    if op in GATES:
+        drawn["rates"] = draw(st.sampled_from(tuple(RATES)))
+        drawn["bias"] = draw(st.sampled_from(tuple(BIASES)))
+        drawn["parameters"] = draw(st.sampled_from(("fp32", "bf16")))
+    seed = int.from_bytes(draw(st.binary(min_size=2, max_size=2)), "big")
+    return ActivationProblem(op=op, dtype=dtype, K=K, **sizes, **drawn, seed=seed)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,22 @@
+"""Activations: the gate activations, beta and l2norm that are exposed by themselves, forward and every gradient, for any finite input."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kdaverify.problems import activation_problems
+from kdaverify.problems.activation import Op
+from kdaverify.problems.activation_panel import NAMES, activation_panel
+from kdaverify.verdicts.judge import Judge
+
+
+@given(data=st.data())
+def test_activations(judge: Judge, activated: tuple[Op, str], data: st.DataObject) -> None:
+    judge(data.draw(activation_problems(*activated)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_activations_of_the_panel(judge: Judge, activated: tuple[Op, str], name: str) -> None:
+    judge(activation_panel(name, *activated))
