@@ -142,7 +142,6 @@ def _sharpened(
     demanded: Callable[[A], A] = lambda truth: truth,
 ) -> Standard:
     """Float64 where it is sharp enough, balls elsewhere; `demanded` takes back the exact zeros that are not asked for."""
-
     last: tuple[A, dict[str, Budget]] | None = None
 
     def sharp(truth: A) -> bool:
