@@ -48,19 +48,48 @@ def staged(adapter: Adapter) -> tuple[str, ...]:
     return tuple(dtype for dtype in adapter.dtypes if adapter.stages(dtype) and adapter.contract(dtype).operands.name != "fp64")
 
 
-def first_wrong(adapter: Adapter, problem: Problem) -> str | None:
-    """The first stage outside its budget: on exact inputs, then on its own; None where none is, or none is exposed.
+@dataclass(frozen=True)
+class Step:
+    """One tensor of one stage, or one equation between its tensors, as it was judged.
 
-    Returns:
-        The stage's name; for stages fused into one also the first tensor that is wrong, as in "intra (R)".
+    Args:
+        feed: what the stage was given.
+        name: as `stage_name` has it.
+        outcome: what came of it.
     """
-    calls = adapter.stages(problem.dtype)
+
+    feed: Feed
+    name: str
+    outcome: Outcome
+
+    @property
+    def stage(self) -> str:
+        return self.outcome.output.partition(".")[0]
+
+    @property
+    def judged(self) -> str:
+        """The tensor or the equation; "" for what concerns the whole stage."""
+        return self.outcome.output.partition(".")[2]
+
+
+def walk(adapter: Adapter, problem: Problem) -> Iterator[Step]:
+    """Every exposed stage on exact inputs, then on its own, one after the other; nothing where none is exposed."""
     for feed in FEEDS:
         for outcome in _judged(adapter, problem, feed):
-            if outcome.status.rejects:
-                name, _, tensor = outcome.output.partition(".")
-                return f"{name} ({tensor})" if tensor and len(calls[name].covers) > 1 else name
-    return None
+            yield Step(feed, stage_name(adapter, problem.dtype, outcome.output), outcome)
+
+
+def stage_name(adapter: Adapter, dtype: str, output: str) -> str:
+    """The stage that an output of `stages` is told of; for stages fused into one with the tensor, as in "intra (R)"."""
+    stage, _, judged = output.partition(".")
+    call = adapter.stages(dtype).get(stage)
+    # An equation begins with the tensor that it is told of.
+    return f"{stage} ({judged.partition(' ')[0]})" if judged and call is not None and len(call.covers) > 1 else stage
+
+
+def first_wrong(adapter: Adapter, problem: Problem) -> str | None:
+    """The name of the first stage outside its budget, on exact inputs, then on its own; None where none is, or none is exposed."""
+    return next((step.name for step in walk(adapter, problem) if step.outcome.status.rejects), None)
 
 
 @dataclass(frozen=True)
@@ -126,7 +155,7 @@ def _closed(calls: Mapping[str, StageCall], own: dict[str, Tensor], bench: _Benc
     for equation, ratio in closures(own, x.inputs, bench.adapter.contract(bench.dtype), x.formats).items():
         stage = next(name for name, call in calls.items() if CLOSURES[equation].result in call.gives)
         message = f"stage {stage}: {equation} is off by {ratio:.3g} of what roundings can do"
-        yield Outcome(f"{stage}.{CLOSURES[equation].result}", Status.PASS if ratio <= 1 else Status.FAIL, message)
+        yield Outcome(f"{stage}.{equation}", Status.PASS if ratio <= 1 else Status.FAIL, message, excess=ratio)
 
 
 def _in_order(names: tuple[str, ...]) -> tuple[str, ...]:
