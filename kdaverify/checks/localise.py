@@ -4,37 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Final
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.isolation.fault import told
+from kdaverify.checks.location import Location, NoStage
 from kdaverify.checks.options import asked_of
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.stages import FEEDS, Feed, Step, walk
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
-
-
-class NoStage(StrEnum):
-    """What stands for the name of a stage where none can be given."""
-
-    NONE_EXPOSED = "none exposed"
-    ALL_WITHIN = "all within budget"
-    NOT_JUDGED = "not judged"  # some of them, or all; those judged are within their budgets
-
-
-@dataclass(frozen=True)
-class Location:
-    """Where a case goes wrong first.
-
-    Args:
-        stage: the first stage outside its budget, as `stage_name` has it, or a NoStage.
-        told: what of it is off and on which inputs, or what was judged and what was not; one line.
-    """
-
-    stage: str
-    told: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,9 +66,9 @@ def conclude(found: Iterable[Step], property_name: str) -> Location:
     passed: dict[str, None] = {}
     left: list[str] = []
     for step in found:
-        first = step.outcome.message.partition("\n")[0]
+        first = step.outcome.message.partition("\n")[0].removeprefix("stage ")
         if step.outcome.status.rejects:
-            return Location(step.name, _joined(f"{_INPUTS[step.feed]}: {first.removeprefix(f'stage {step.stage}: ')}", said))
+            return Location(step.name, _joined(f"{_INPUTS[step.feed]}; {first.removeprefix(f'{step.stage}: ')}", said))
         if step.outcome.status is Status.PASS:
             passed[step.stage] = None
         else:

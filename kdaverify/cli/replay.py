@@ -193,7 +193,8 @@ def _show_stages(console: Console, verdicts: list[Verdict], adapter: Adapter) ->
     if not localises(verdicts):
         return
     first = verdicts[0]
-    found = list(steps(adapter, Problem.from_json(first.problem), first.property, first.detail))
+    with console.status("stage by stage"):
+        found = list(steps(adapter, Problem.from_json(first.problem), first.property, first.detail))
     if any(step.name for step in found):
         console.print(stage_table(found))
     told = next(verdict for verdict in at(verdicts, conclude(found, first.property)) if verdict.stage is not None)

@@ -14,7 +14,7 @@ COLOURS = {Status.PASS: "green", Status.SKIP: "yellow"}
 
 
 def stage_table(steps: Iterable[Step]) -> Table:
-    """A row for every tensor and every equation, in order: status and fraction of its budget, "-" where it was not asked."""
+    """A row for every tensor, and below for every equation: status and fraction of its budget, "-" where it was not asked."""
     table = Table(title="stage by stage", title_justify="left", title_style="bold")
     table.add_column("stage", no_wrap=True)
     table.add_column("tensor", overflow="fold")
@@ -24,8 +24,11 @@ def stage_table(steps: Iterable[Step]) -> Table:
     found: dict[tuple[str, str], dict[Feed, Step]] = {}
     for step in steps:
         found.setdefault((step.stage, step.judged), {})[step.feed] = step
-    for (stage, judged), fed in found.items():
-        table.add_row(stage, Text(judged or "-"), *(cell for feed in FEEDS for cell in _cells(fed.get(feed))))
+    for equations in (False, True):
+        for (stage, judged), fed in found.items():
+            if (" = " in judged) is equations:
+                table.add_row(stage, Text(judged or "-"), *(cell for feed in FEEDS for cell in _cells(fed.get(feed))))
+        table.add_section()
     return table
 
 

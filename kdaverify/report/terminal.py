@@ -45,11 +45,11 @@ def _table(decision: Decision) -> Table:
     table = Table(title=f"{decision.implementation}", title_justify="left", title_style="bold", caption_justify="left")
     for name in ("op", "dtype"):
         table.add_column(name, no_wrap=True)
-    for name in ("cases", "skipped", "worst / budget"):
+    for name in ("cases", "skipped", "worst /\nbudget"):
         table.add_column(name, justify="right", no_wrap=name == "cases")
     table.add_column("grade", justify="center")
     table.add_column("first failing", overflow="fold")
-    table.add_column("first wrong stage", overflow="fold")
+    table.add_column("wrong\nstage", overflow="fold")
     rows = sorted(decision.verdicts, key=lambda verdict: (verdict.op, verdict.dtype))
     for (op, dtype), group in groupby(rows, key=lambda verdict: (verdict.op, verdict.dtype)):
         verdicts = list(group)

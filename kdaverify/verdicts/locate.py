@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
+from typing import Final
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.localise import Location, localise
+from kdaverify.checks.localise import localise
+from kdaverify.checks.location import Location, NoStage
 from kdaverify.checks.stages import stage_name
 from kdaverify.problems import Problem
+from kdaverify.problems.cost import cost
 from kdaverify.verdicts.verdict import Verdict
+
+LARGEST: Final = 8.0
+"""Largest `cost` of a case that a session localises: where every stage is right, that takes half a minute on one core."""
+TOO_LARGE: Final = Location(NoStage.NOT_JUDGED, "too large to go through stage by stage in a session; its replay does")
 
 
 def located(verdicts: Sequence[Verdict], adapter: Adapter) -> list[Verdict]:
@@ -38,7 +45,8 @@ def _of_case(case: list[Verdict], adapter: Adapter) -> list[Verdict]:
         return [_with(v, Location(stage_name(adapter, v.dtype, v.output))) if v.status.rejects else v for v in case]
     if not localises(case):
         return case
-    return at(case, localise(adapter, Problem.from_json(first.problem), first.property, first.detail))
+    problem = Problem.from_json(first.problem)
+    return at(case, TOO_LARGE if cost(problem) > LARGEST else localise(adapter, problem, first.property, first.detail))
 
 
 def _with(verdict: Verdict, location: Location) -> Verdict:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kdaverify.checks.localise import NoStage
+from kdaverify.checks.location import NoStage
 from kdaverify.checks.status import Status
 
 SCHEMA = 1
@@ -85,8 +85,8 @@ class Verdict(BaseModel):
         """Which stage is wrong, or what is to be said instead; "" where nothing was localised."""
         if self.stage is None:
             return ""
-        found = f"first wrong stage: {self.stage}" if self.names_stage() else f"stages: {self.stage}"
-        return f"{found}, {self.located}" if self.located else found
+        found = f"first wrong stage: {self.stage}, " if self.names_stage() else f"stages: {self.stage}; "
+        return f"{found}{self.located}".rstrip(",; ")
 
     def headline(self) -> str:
         """The first line of the message."""
