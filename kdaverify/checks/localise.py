@@ -14,6 +14,7 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.stages import FEEDS, Feed, Step, walk
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
+from kdaverify.problems.regimes.gate import HUGE
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ _ROUTES: Final[Mapping[str, _Route]] = {
     "packing": _Route(said="asked of the pack in one call, in its own order"),
     "causality": _Route(said="asked of the problem with its own later tokens"),
 }
+_RESETS: Final = "a hard reset has no finite cumulative gate to hand over"
+_SOFTENED: Final = f"asked with gates of {HUGE:g} for hard resets"
 _INPUTS: Final[Mapping[Feed, str]] = {"exact": "on exact inputs", "own": "on its own inputs"}
 
 
@@ -64,21 +67,23 @@ def conclude(found: Iterable[Step], property_name: str) -> Location:
     """What the steps say; no more of them are taken than that needs."""
     said = _ROUTES.get(property_name, _PLAIN).said
     passed: dict[str, None] = {}
-    left: list[str] = []
+    left: dict[str, None] = {}
     for step in found:
         first = step.outcome.message.partition("\n")[0].removeprefix("stage ")
+        if step.softened:
+            left[_RESETS] = None
         if step.outcome.status.rejects:
-            return Location(step.name, _joined(f"{_INPUTS[step.feed]}; {first.removeprefix(f'{step.stage}: ')}", said))
+            off = first.removeprefix(f"{step.stage}: ")
+            return Location(step.name, _joined(_INPUTS[step.feed], off, _SOFTENED if step.softened else "", said))
         if step.outcome.status is Status.PASS:
             passed[step.stage] = None
         else:
-            left.append(first)
-    if not passed and not left:
-        return Location(NoStage.NONE_EXPOSED)
+            left[first] = None
     within = ", ".join(passed)
-    if left:
-        return Location(NoStage.NOT_JUDGED, _joined(left[0], f"within budget: {within}" if within else "", said))
-    return Location(NoStage.ALL_WITHIN, _joined(within, said))
+    if not left:
+        return Location(NoStage.ALL_WITHIN, _joined(within, said)) if passed else Location(NoStage.NONE_EXPOSED)
+    softened = _SOFTENED if _RESETS in left else ""
+    return Location(NoStage.NOT_JUDGED, _joined(next(iter(left)), f"within budget: {within}" if within else "", softened, said))
 
 
 def _joined(*parts: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,6 +16,7 @@ from kdaverify.adapters.stages import StageArguments, StageCall
 from kdaverify.checks.localise import localise
 from kdaverify.checks.location import Location, NoStage
 from kdaverify.checks.properties import check
+from tests.adapters.fla import torch_port
 from tests.checks import staged
 from tests.checks.staged import Staged, changed, tables
 from tests.checks.test_stages import FAULTS, problem
@@ -46,9 +48,24 @@ def test_where_no_stage_is_exposed_or_all_are_right_no_stage_is_named() -> None:
 
 
 def test_what_is_not_judged_is_not_called_right() -> None:
-    reset = localise(find(PORT), problem(gate="hard-reset"), "forward", {})
-    assert reset == Location(NoStage.NOT_JUDGED, "cumsum: a hard reset has no finite cumulative gate to hand over")
     assert localise(find("eager"), problem(dtype="fp64"), "forward", {}).stage == NoStage.NOT_JUDGED
+
+
+def test_stages_that_cannot_be_handed_hard_resets_are_asked_with_deep_gates_in_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = problem(gate="hard-reset", key="identical")
+    right = localise(find(PORT), asked, "forward", {})
+    told = "a hard reset has no finite cumulative gate to hand over; within budget: cumsum, intra, wy, state, output"
+    assert right == Location(NoStage.NOT_JUDGED, f"{told}; asked with gates of -10000 for hard resets")
+    intra = torch_port.chunk_kda_fwd_intra
+
+    @functools.wraps(intra)
+    def wrong_inverse(*args: Any, **settings: Any) -> tuple[Tensor, ...]:
+        *others, R = intra(*args, **settings)
+        return *others, 1.5 * R
+
+    monkeypatch.setattr(torch_port, "chunk_kda_fwd_intra", wrong_inverse)
+    wrong = localise(find(PORT), asked, "forward", {})
+    assert wrong.stage == "intra (R)" and wrong.told.endswith("; asked with gates of -10000 for hard resets")
 
 
 def test_a_stage_that_is_wrong_on_its_own_inputs_only_is_told_so() -> None:
