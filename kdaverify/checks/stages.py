@@ -55,9 +55,9 @@ class Step:
 
     Args:
         feed: what the stage was given.
-        name: as `stage_name` has it.
+        name: as `stage_name` has it; "" for what concerns the problem as a whole.
         outcome: what came of it.
-        softened: whether it was asked with gates of HUGE for hard resets, which some stage cannot be handed.
+        softened: whether it was asked with gates of HUGE for hard resets.
     """
 
     feed: Feed
@@ -78,7 +78,7 @@ class Step:
 def walk(adapter: Adapter, problem: Problem) -> Iterator[Step]:
     """Every exposed stage on exact inputs, then on its own, one after the other; nothing where none is exposed.
 
-    Softened, on exact inputs alone: what the kernel hands on at its resets is not asked then.
+    Where some stage cannot be handed hard resets, all are asked with gates of HUGE instead, and on exact inputs alone.
     """
     softened = not all(call.resets for call in adapter.stages(problem.dtype).values()) and bool(problem.inputs().g.isneginf().any())
     for feed in FEEDS[:1] if softened else FEEDS:
@@ -87,8 +87,8 @@ def walk(adapter: Adapter, problem: Problem) -> Iterator[Step]:
 
 
 def stage_name(adapter: Adapter, dtype: str, output: str) -> str:
-    """The stage that an output of `stages` is told of; for stages fused into one with the tensor, as in "intra (R)"."""
-    stage, _, judged = output.partition(".")
+    """The stage that an output of `stages` is told of; for stages fused into one with the tensor, as in "intra (R)"; "" for none."""
+    stage, _, judged = output.removeprefix("call").partition(".")
     call = adapter.stages(dtype).get(stage)
     # An equation begins with the tensor that it is told of.
     return f"{stage} ({judged.partition(' ')[0]})" if judged and call is not None and len(call.covers) > 1 else stage

@@ -23,7 +23,8 @@ def stage_table(steps: Iterable[Step]) -> Table:
         table.add_column("of budget", justify="right", no_wrap=True)
     found: dict[tuple[str, str], dict[Feed, Step]] = {}
     for step in steps:
-        found.setdefault((step.stage, step.judged), {})[step.feed] = step
+        if step.name:
+            found.setdefault((step.stage, step.judged), {})[step.feed] = step
     for equations in (False, True):
         for (stage, judged), fed in found.items():
             if (" = " in judged) is equations:

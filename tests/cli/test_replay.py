@@ -93,6 +93,12 @@ def test_a_wrong_kernel_without_stages_says_so_and_a_right_one_shows_none(cli: C
     assert "stage" not in cli("replay", "--impl", "eager", problem.to_json())[1]
 
 
+def test_where_no_stage_can_be_judged_the_reason_stands_in_the_table_s_place(cli: Cli, problem: Problem) -> None:
+    Path("staged_port.py").write_text(STAGED)
+    out = cli("replay", "--impl", "staged_port.py:neumann", problem.replace(T=20, gate="slow", key="identical", dtype="fp64").to_json())[1]
+    assert "stage by stage" not in out and out.splitlines()[-1].startswith("stages: not judged; float64 is the stages' own oracle")
+
+
 def test_the_help_says_that_stages_run_again(cli: Cli) -> None:
     code, out, _ = cli("replay", "--help")
     assert code == 0 and "A case that fails runs again stage by stage" in out
