@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.forward import forward
 from kdaverify.checks.outcome import Outcome, skipped
@@ -18,6 +21,11 @@ def variant_of(adapter: Adapter, name: str) -> Adapter:
     if name not in variants:
         raise ValueError(f"options: {adapter.name} has no variant {name!r}; it has {', '.join(variants) or 'none'}")
     return variants[name]
+
+
+def asked_of(adapter: Adapter, detail: Mapping[str, Any]) -> Adapter:
+    """Whom a property asks: the variant that its detail names, else the adapter itself."""
+    return variant_of(adapter, detail["variant"]) if "variant" in detail else adapter
 
 
 def options(adapter: Adapter, problem: Problem, *, variant: str) -> list[Outcome]:

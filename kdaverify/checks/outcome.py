@@ -34,6 +34,7 @@ class Outcome:
         message: the comparison in words, or what the call did wrong, or why it was skipped.
         comparison: the figures, where there was something to compare.
         oracle: how the exact value was obtained, "" where none was needed.
+        excess: what was found / what is allowed, where nothing was compared.
     """
 
     output: str
@@ -41,6 +42,12 @@ class Outcome:
     message: str
     comparison: Comparison | None = None
     oracle: str = ""
+    excess: float | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """What was found / what is allowed; None where there is no figure."""
+        return self.comparison.ratio if self.comparison else self.excess
 
 
 def skipped(reason: str) -> list[Outcome]:

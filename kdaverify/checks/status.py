@@ -38,5 +38,11 @@ class Status(StrEnum):
         return self not in (Status.SKIP, Status.UNANSWERED)
 
     @property
+    def localised(self) -> bool:
+        """Whether a stage may be to blame: something is wrong with what the named kernel did, and its process is still there."""
+        elsewhere = (Status.CONVENTION, Status.WRONG_KERNEL, Status.ORACLE_UNCERTIFIED)
+        return self.rejects and not self.takes_process and self not in elsewhere
+
+    @property
     def rejects(self) -> bool:
         return self.judged and self is not Status.PASS

@@ -26,6 +26,7 @@ from kdaverify.verdicts.record import RecordError, read
 from kdaverify.verdicts.verdict import Verdict
 
 if TYPE_CHECKING:
+    from kdaverify.adapters.base import Adapter
     from kdaverify.verdicts.judge import Judge
 
 CONVENTIONS = "conventions"
@@ -60,6 +61,8 @@ def replay(
 ) -> int:
     """Repeat one case and show the comparison in full.
 
+    A case that fails runs again stage by stage, on exact inputs and on its own: a table of stages, then the first one outside its budget.
+
     Examples:
     kdaverify replay --impl my_port.py --property resume --detail '{"cut": 17}' problem.json
     kdaverify replay --record records/night.jsonl kda-bf16-B1T65-H2HV2-K32V32-mixed-0123456789
@@ -73,9 +76,11 @@ def replay(
     asked = found if detail is None else dataclasses.replace(found, detail=_object(detail))
     if isolate is not None:
         asked = dataclasses.replace(asked, isolate=isolate)
-    verdicts = _judge(asked, limits_from(time_limit, memory_limit))
+    adapter = _adapter(asked, limits_from(time_limit, memory_limit))
+    verdicts = _judge(asked, adapter)
     for verdict in verdicts:
         _show(Console(), verdict)
+    _show_stages(Console(), verdicts, adapter)
     return _ruling(verdicts).exit_code
 
 
@@ -117,11 +122,10 @@ def _object(text: str) -> dict[str, Any]:
     return found
 
 
-def _judge(case: Case, limits: Limits) -> list[Verdict]:
+def _adapter(case: Case, limits: Limits) -> Adapter:
     from kdaverify.adapters.base import AdapterError
     from kdaverify.adapters.isolation import housed
     from kdaverify.adapters.registry import find
-    from kdaverify.verdicts.judge import Judge, Rejected, Struck
 
     try:
         adapter = housed(find(case.spec), case.spec, isolate=case.isolate, limits=limits)
@@ -130,6 +134,12 @@ def _judge(case: Case, limits: Limits) -> list[Verdict]:
     missing = adapter.missing()
     if missing:
         raise Complaint(f"--impl: {adapter.name} cannot run here, {missing}")
+    return adapter
+
+
+def _judge(case: Case, adapter: Adapter) -> list[Verdict]:
+    from kdaverify.verdicts.judge import Judge, Rejected, Struck
+
     verdicts: list[Verdict] = []
     judge = Judge(adapter, verdicts.append, case.property, spec=case.spec)
     # A rejection is raised for the sake of tests; its verdicts are reported before.
@@ -181,3 +191,21 @@ def _show(console: Console, verdict: Verdict) -> None:
             table.add_row(Text(name, style="dim"), Text(told, overflow="fold"))
     console.print(table)
     console.print()
+
+
+def _show_stages(console: Console, verdicts: list[Verdict], adapter: Adapter) -> None:
+    """Of a case that fails, every stage by itself, and where it goes wrong first."""
+    from kdaverify.checks.localise import conclude, steps
+    from kdaverify.problems import Problem
+    from kdaverify.report.stages import stage_table
+    from kdaverify.verdicts.locate import at, localises
+
+    if not localises(verdicts):
+        return
+    first = verdicts[0]
+    with console.status("stage by stage"):
+        found = list(steps(adapter, Problem.from_json(first.problem), first.property, first.detail))
+    if any(step.name for step in found):
+        console.print(stage_table(found))
+    told = next(verdict for verdict in at(verdicts, conclude(found, first.property)) if verdict.stage is not None)
+    console.print(Text(told.whereabouts(), style="bold red" if told.names_stage() else "bold"))

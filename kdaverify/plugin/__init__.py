@@ -6,7 +6,7 @@ Inert where no test asks for the fixture `kernel`. Importing it imports no torch
 from __future__ import annotations
 
 from kdaverify.plugin.collect import pytest_collection_modifyitems, pytest_generate_tests
-from kdaverify.plugin.judging import bounds, judge, kernel, pytest_runtest_makereport, pytest_runtest_setup
+from kdaverify.plugin.judging import bounds, judge, kernel, pytest_runtest_call, pytest_runtest_makereport, pytest_runtest_setup
 from kdaverify.plugin.options import pytest_addoption, pytest_configure, pytest_report_header
 from kdaverify.plugin.session import (
     pytest_sessionfinish,
@@ -24,6 +24,7 @@ __all__ = [
     "pytest_configure",
     "pytest_generate_tests",
     "pytest_report_header",
+    "pytest_runtest_call",
     "pytest_runtest_makereport",
     "pytest_runtest_setup",
     "pytest_sessionfinish",

@@ -78,6 +78,20 @@ def bounds(request: pytest.FixtureRequest, kernel: Adapter) -> Bounds:
     return {"max_cost": cost, "widths": kernel.widths}
 
 
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Localises what stays of a rejected test: inside the test, whose time it takes, and once Hypothesis has done with it."""
+    try:
+        return (yield)
+    except BaseException as error:
+        subject = subject_of(item)
+        if subject is not None and _rejection(error) is not None:
+            from kdaverify.verdicts.locate import located
+
+            item.stash[_VERDICTS][:] = located(trim(item.stash[_VERDICTS]), subject.adapter)
+        raise
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
     """Hangs the verdicts on the report that closes the judging, which pytest-xdist carries to the controller."""
@@ -87,7 +101,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         return report
     rejection = None if call.excinfo is None else _rejection(call.excinfo.value)
     if rejection is not None:
-        report.longrepr = rejection
+        told = [verdict.whereabouts() for verdict in item.stash[_VERDICTS] if verdict.status.rejects]
+        report.longrepr = "\n  ".join(filter(None, (rejection, *told[-1:])))
     judged = report.when == "call" or (report.when == "setup" and not report.passed)
     verdicts = trim(item.stash.get(_VERDICTS, [])) if judged else ()
     report.kdaverify = {  # pyright: ignore[reportAttributeAccessIssue]

@@ -34,7 +34,7 @@ def show(console: Console, decisions: Sequence[Decision], *, record: Path | None
             _show_failure(console, group)
         hidden = _distinct(decision.failures)[MOST_FAILURES:]
         if hidden:
-            console.print(f"  and {len(hidden)} more kinds of failure: {', '.join(_kind(group) for group in hidden)}\n")
+            console.print(f"  and {len(hidden)} more kinds of failure: {', '.join(_kind_and_stage(group) for group in hidden)}\n")
     for decision in decisions:
         _show_decision(console, decision)
     if record is not None:
@@ -45,14 +45,16 @@ def _table(decision: Decision) -> Table:
     table = Table(title=f"{decision.implementation}", title_justify="left", title_style="bold", caption_justify="left")
     for name in ("op", "dtype"):
         table.add_column(name, no_wrap=True)
-    for name in ("cases", "skipped", "worst / budget"):
+    for name in ("cases", "skipped", "worst /\nbudget"):
         table.add_column(name, justify="right", no_wrap=name == "cases")
     table.add_column("grade", justify="center")
     table.add_column("first failing", overflow="fold")
+    table.add_column("wrong\nstage", overflow="fold")
     rows = sorted(decision.verdicts, key=lambda verdict: (verdict.op, verdict.dtype))
     for (op, dtype), group in groupby(rows, key=lambda verdict: (verdict.op, verdict.dtype)):
         verdicts = list(group)
-        table.add_row(op, dtype or "-", *_counts(verdicts), _worst(verdicts), _grade(verdicts), _first_failing(verdicts))
+        figures = (*_counts(verdicts), _worst(verdicts), _grade(verdicts))
+        table.add_row(op, dtype or "-", *figures, _first_failing(verdicts), _first_wrong_stage(verdicts))
     return table
 
 
@@ -95,16 +97,26 @@ def _first_failing(verdicts: Sequence[Verdict]) -> Text:
     return Text(f"{failing.property} {failing.output} {failing.status}", style="red")
 
 
+def _first_wrong_stage(verdicts: Sequence[Verdict]) -> Text:
+    """Of the first failure that names one; else what is said in its place."""
+    told = sorted((verdict for verdict in verdicts if verdict.stage is not None), key=lambda verdict: not verdict.names_stage())
+    return Text(told[0].stage or "-", style="red" if told[0].names_stage() else "") if told else Text("-")
+
+
 def _distinct(failures: Sequence[Verdict]) -> list[list[Verdict]]:
     """Failures of one kind together, the kind with the most of them first."""
-    groups: dict[tuple[str, str, str], list[Verdict]] = {}
+    groups: dict[tuple[str, str, str, str | None], list[Verdict]] = {}
     for verdict in failures:
-        groups.setdefault((verdict.property, verdict.output, verdict.status), []).append(verdict)
+        groups.setdefault((verdict.property, verdict.output, verdict.status, verdict.stage), []).append(verdict)
     return sorted(groups.values(), key=len, reverse=True)
 
 
 def _kind(group: Sequence[Verdict]) -> str:
     return f"{group[0].property} {group[0].output} {group[0].status}"
+
+
+def _kind_and_stage(group: Sequence[Verdict]) -> str:
+    return f"{_kind(group)} in {group[0].stage}" if group[0].names_stage() else _kind(group)
 
 
 def _size(verdict: Verdict) -> int:
@@ -120,6 +132,8 @@ def _show_failure(console: Console, group: Sequence[Verdict]) -> None:
     times = "once" if len(group) == 1 else f"{len(group)} times"
     console.print(Text(f"{shown.implementation}: {_kind(group)} in {dtypes}, {times}", style="bold red"))
     console.print(Padding(Text(shown.message), (0, 0, 0, 2), expand=False))
+    if shown.stage is not None:
+        console.print(Padding(Text(shown.whereabouts(), style="bold"), (0, 0, 0, 2), expand=False))
     if shown.case:
         console.print(Padding(Text(f"case {shown.case}"), (0, 0, 0, 2), expand=False))
     if shown.replay:

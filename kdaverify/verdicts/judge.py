@@ -10,7 +10,7 @@ from typing import Any
 
 from kdaverify.adapters.base import NOTHING_YET, Adapter
 from kdaverify.checks.conventions import conventions
-from kdaverify.checks.options import variant_of
+from kdaverify.checks.options import asked_of
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.problems import ActivationProblem, Problem
@@ -76,7 +76,7 @@ class Judge:
 
     def _verdict(self, outcome: Outcome, problem: Problem | ActivationProblem | None, detail: dict[str, Any], seconds: float) -> Verdict:
         figures = outcome.comparison
-        asked = variant_of(self.adapter, detail["variant"]) if "variant" in detail else self.adapter
+        asked = asked_of(self.adapter, detail)
         about = asked.environment()
         dtype = self.adapter.dtypes[0] if problem is None else problem.dtype
         return Verdict(
@@ -93,7 +93,7 @@ class Judge:
             statistic=figures and figures.statistic,
             value=figures and figures.value,
             budget=figures and figures.budget,
-            ratio=figures and figures.ratio,
+            ratio=outcome.ratio,
             grade=figures and figures.grade,
             worst=str(figures.worst) if figures and figures.worst else "",
             message=self._message(outcome),

@@ -27,6 +27,7 @@ COLUMNS = (
     "budget",
     "ratio",
     "grade",
+    "stage",
     "seed",
 )
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from kdaverify.checks.location import NoStage
 from kdaverify.checks.status import Status
 
 SCHEMA = 1
@@ -30,7 +31,9 @@ class Verdict(BaseModel):
         grade: A componentwise, B row-scaled, C norm only, F.
         worst: token, head and element, with the inputs that made it.
         message: the comparison in words, what the call did wrong, or why it was skipped.
-        stage: the stage at fault where one is known.
+        stage: the first stage outside its budget ("solve"; of stages fused into one with its tensor, "intra (R)"), or a NoStage in its
+            place; None where nothing was localised.
+        located: what of that stage is off and on which inputs, or what was judged of the stages and what was not.
         contract, oracle: what was declared, and how the exact value was obtained.
         device, mode, versions: where and with what it ran.
         seed: of the session that drew the problem.
@@ -59,6 +62,7 @@ class Verdict(BaseModel):
     worst: str = ""
     message: str = ""
     stage: str | None = None
+    located: str = ""
     contract: str = ""
     oracle: str = ""
     device: str = ""
@@ -72,6 +76,17 @@ class Verdict(BaseModel):
         """What was asked, whatever came of it: verdicts that agree in it are the outputs of one case."""
         detail = ",".join(f"{name}={value}" for name, value in sorted(self.detail.items()))
         return self.property, self.dtype, self.case, detail
+
+    def names_stage(self) -> bool:
+        """Whether a stage is to blame by name."""
+        return self.stage is not None and self.stage not in {*NoStage}
+
+    def whereabouts(self) -> str:
+        """Which stage is wrong, or what is to be said instead; "" where nothing was localised."""
+        if self.stage is None:
+            return ""
+        found = f"first wrong stage: {self.stage}, " if self.names_stage() else f"stages: {self.stage}; "
+        return f"{found}{self.located}".rstrip(",; ")
 
     def headline(self) -> str:
         """The first line of the message."""

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter, Output
 from kdaverify.adapters.eager import EAGER
-from kdaverify.adapters.stages import StageArguments, StageCall, torch_stages
+from kdaverify.adapters.stages import StageArguments, StageCall, chain, formats_of, torch_stages
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.formats import FORMATS
+from kdaverify.budgets.formats import FORMATS, format_of
 from oracles.chunk import STAGES, Chunk, Stages
 from oracles.inputs import Inputs
 from oracles.stages import Named, region, run_stages
@@ -23,7 +23,7 @@ Fault = Stages | tuple[str, Change]
 
 
 class Staged(Adapter):
-    """Eager's stages, by a table of stages with a fault in it, or with what one of them returns changed."""
+    """Eager's stages one after the other, by a table of stages with a fault in it, or with what one of them returns changed."""
 
     dtypes = ("fp64", "fp32", "bf16", "fp16")
 
@@ -34,7 +34,10 @@ class Staged(Adapter):
         return EAGER.contract(dtype)
 
     def forward(self, inputs: Inputs) -> Output:
-        return EAGER.forward(inputs)
+        dtype = format_of(inputs.q.dtype).name
+        contract = self.contract(dtype)
+        written = chain(self.stages(dtype), StageArguments(inputs, {}, contract.chunk_size, formats_of(contract, FORMATS[dtype])))
+        return Output(written["o"], written["final_state"])
 
     def proof(self) -> str:
         return "stages of its own"

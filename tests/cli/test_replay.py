@@ -76,6 +76,43 @@ def test_problems_of_activations_replay_and_other_properties_refuse_them(cli: Cl
     assert code == 2 and err.startswith("kdaverify: problem: property forward is not asked of gate_bounded")
 
 
+STAGED = """
+from tests.checks import staged
+from tests.checks.staged import Staged, tables
+neumann = Staged("neumann", tables(solve=staged.truncated_neumann))
+"""
+
+
+def test_a_case_that_fails_runs_again_stage_by_stage(cli: Cli, problem: Problem) -> None:
+    Path("staged_port.py").write_text(STAGED)
+    asked = problem.replace(T=20, gate="slow", key="identical")
+    code, out, _ = cli("replay", "--impl", "staged_port.py:neumann", asked.to_json())
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if line.startswith("│")]
+    by_name = {(stage, tensor): tuple(rest) for stage, tensor, *rest in cells}
+    assert code == 1 and len(by_name) == 15
+    wrong = [name for name, (exact, _, own, _) in by_name.items() if "FAIL" in (exact, own)]
+    assert wrong == [("solve", "R"), ("solve", "R (I + Akk) = I")]
+    assert by_name["cumsum", "G"][::2] == ("PASS", "PASS") and by_name["solve", "R (I + Akk) = I"][:2] == ("-", "-")
+    assert out.splitlines()[-1].startswith("first wrong stage: solve, on exact inputs; R: ")
+
+
+def test_a_wrong_kernel_without_stages_says_so_and_a_right_one_shows_none(cli: Cli, problem: Problem, wrong: str) -> None:
+    out = cli("replay", "--impl", wrong, problem.to_json())[1]
+    assert out.splitlines()[-1] == "stages: none exposed" and "stage by stage" not in out
+    assert "stage" not in cli("replay", "--impl", "eager", problem.to_json())[1]
+
+
+def test_where_no_stage_can_be_judged_the_reason_stands_in_the_table_s_place(cli: Cli, problem: Problem) -> None:
+    Path("staged_port.py").write_text(STAGED)
+    out = cli("replay", "--impl", "staged_port.py:neumann", problem.replace(T=20, gate="slow", key="identical", dtype="fp64").to_json())[1]
+    assert "stage by stage" not in out and out.splitlines()[-1].startswith("stages: not judged; float64 is the stages' own oracle")
+
+
+def test_the_help_says_that_stages_run_again(cli: Cli) -> None:
+    code, out, _ = cli("replay", "--help")
+    assert code == 0 and "A case that fails runs again stage by stage" in out
+
+
 def test_the_conventions_replay_without_a_problem(cli: Cli) -> None:
     code, out, _ = cli("replay", "--impl", "port.py", "--property", "conventions")
     assert (code, "conventions call: PASS" in out) == (0, True)

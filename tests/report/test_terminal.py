@@ -48,7 +48,7 @@ def test_there_is_no_escape_sequence_without_a_terminal() -> None:
 def test_the_table_counts_and_names_the_worst_of_every_format() -> None:
     text = page(row(ratio=0.5, grade="A"), wrong(case="kda-1"), row(Status.SKIP, case="kda-2"), row(dtype="bf16", ratio=0.25, grade="B"))
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
-    assert cells == [["kda", "bf16", "1", "0", "0.25", "B", "-"], ["kda", "fp32", "2", "1", "7.25", "F", "forward o FAIL"]]
+    assert cells == [["kda", "bf16", "1", "0", "0.25", "B", "-", "-"], ["kda", "fp32", "2", "1", "7.25", "F", "forward o FAIL", "-"]]
 
 
 def test_of_failures_of_one_kind_the_smallest_is_shown() -> None:
@@ -60,9 +60,26 @@ def test_of_failures_of_one_kind_the_smallest_is_shown() -> None:
     assert "port: resume o FAIL in fp32, once" in text
 
 
+def test_the_table_names_the_first_stage_that_a_failure_names_and_else_says_why_none() -> None:
+    nowhere, solve = wrong(case="a", stage="none exposed"), wrong(case="b", stage="solve")
+
+    def named(*verdicts: Verdict) -> str:
+        return next(line for line in page(*verdicts, width=120).splitlines() if line.startswith("│")).split("│")[-2].strip()
+
+    assert [named(*told) for told in ((nowhere,), (nowhere, solve), (row(),))] == ["none exposed", "solve", "-"]
+
+
+def test_a_failure_says_where_it_goes_wrong_first_and_failures_of_other_stages_are_other_kinds() -> None:
+    told = "on exact inputs; R: rms error 3"
+    text = page(wrong(case="a", stage="solve", located=told), wrong(case="b", stage="wy"), wrong(case="c", stage="solve"), width=120)
+    assert f"  first wrong stage: solve, {told}" in text
+    assert text.count("port: forward o FAIL in fp32, 2 times") == text.count("port: forward o FAIL in fp32, once") == 1
+    assert "  stages: all within budget; cumsum" in page(wrong(stage="all within budget", located="cumsum"))
+
+
 def test_many_kinds_of_failure_are_counted_not_shown() -> None:
-    kinds = [wrong(property=f"law{number}") for number in range(MOST_FAILURES + 2)]
-    assert "and 2 more kinds of failure: law8 o FAIL, law9 o FAIL" in page(*kinds)
+    kinds = [wrong(property=f"law{number}", stage="wy" if number == MOST_FAILURES else None) for number in range(MOST_FAILURES + 2)]
+    assert "and 2 more kinds of failure: law8 o FAIL in wy, law9 o FAIL" in page(*kinds)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,104 @@
+"""Verdicts that reject get the first wrong stage, once a case; nothing is asked where nothing can be known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from kdaverify.adapters import find
+from kdaverify.checks.location import NoStage
+from kdaverify.checks.status import Status
+from kdaverify.problems import Problem
+from kdaverify.verdicts import locate
+from kdaverify.verdicts.judge import Judge, Rejected
+from kdaverify.verdicts.locate import LARGEST, localises, located
+from kdaverify.verdicts.verdict import Verdict
+from tests.checks import staged
+from tests.checks.staged import Staged, tables
+from tests.checks.test_stages import Fused, problem
+from tests.rows import row
+
+NEUMANN = tables(solve=staged.truncated_neumann)
+ASKED = problem(gate="slow", T=20, lengths=None)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
+    """Every problem that is localised."""
+    seen: list[Problem] = []
+    real = locate.localise
+
+    def noting(adapter: Any, which: Problem, *rest: Any) -> Any:
+        seen.append(which)
+        return real(adapter, which, *rest)
+
+    monkeypatch.setattr(locate, "localise", noting)
+    return seen
+
+
+def failing(status: Status = Status.FAIL, **fields: Any) -> Verdict:
+    return row(status, **{"case": ASKED.id, "problem": ASKED.to_json(), "dtype": ASKED.dtype, **fields})
+
+
+def test_every_case_that_fails_is_localised_once_for_all_its_outputs(asked: list[Problem]) -> None:
+    rows = [failing(Status.PASS, case="right"), failing(), failing(output="final_state"), failing(Status.PASS, output="other")]
+    told = located([*rows, failing(property="resume", detail={"cut": 3})], Staged("neumann", NEUMANN))
+    assert [verdict.stage for verdict in told] == [None, "solve", "solve", None, "solve"]
+    assert asked == [ASKED, ASKED]
+    assert told[1].whereabouts().startswith("first wrong stage: solve, on exact inputs; R: ")
+    assert told[4].located.endswith("asked of one uncut run")
+
+
+@pytest.mark.parametrize("status", [status for status in Status if not status.localised])
+def test_what_is_no_stage_s_fault_or_took_its_process_is_not_localised(status: Status, asked: list[Problem]) -> None:
+    told = located([failing(status), *([failing(output="final_state")] if status.takes_process else [])], find("eager"))
+    assert not asked and {verdict.stage for verdict in told} == {None}
+    assert {verdict.whereabouts() for verdict in told} == {""}
+
+
+def test_a_kernel_without_stages_says_so() -> None:
+    (told,) = located([failing()], find("eager-recurrent"))
+    assert (told.stage, told.whereabouts(), told.names_stage()) == (NoStage.NONE_EXPOSED, "stages: none exposed", False)
+
+
+def test_a_fault_between_right_stages_is_told_as_such() -> None:
+    (told,) = located([failing()], find("eager"))
+    assert told.whereabouts() == "stages: all within budget; cumsum, scores, solve, wy, state, output"
+
+
+def test_of_judged_stages_the_stage_is_the_output_s_own(asked: list[Problem]) -> None:
+    def judged(adapter: Staged) -> list[str | None]:
+        found: list[Verdict] = []
+        with pytest.raises(Rejected):
+            Judge(adapter, found.append, "stages")(ASKED, feed="own")
+        return [verdict.stage for verdict in located(found, adapter) if verdict.status.rejects]
+
+    assert set(judged(Staged("neumann", NEUMANN))) == {"solve"}
+    assert judged(Fused("fused", NEUMANN)) == ["intra (R)", "intra (w)", "intra (u)"]
+    assert not asked
+
+
+def test_a_case_too_large_for_a_session_says_where_its_stages_are_told(asked: list[Problem]) -> None:
+    large = ASKED.replace(T=8128, H=32, HV=32, K=128, V=128)
+    assert locate.cost(ASKED) < LARGEST < locate.cost(large)
+    (told,) = located([failing(problem=large.to_json(), case=large.id)], find("eager"))
+    assert (told.stage, told.located) == ("not judged", "too large to go through stage by stage in a session; its replay does")
+    assert not asked
+
+
+def test_a_legal_kernel_never_gets_a_stage() -> None:
+    found: list[Verdict] = []
+    Judge(find("eager"), found.append, "forward")(ASKED)
+    assert not localises(found) and located(found, find("eager")) == found
+    assert {verdict.stage for verdict in found} == {None}
+
+
+def test_what_a_stage_raises_costs_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*asked: Any) -> Callable[..., Any]:
+        raise KeyError("ours")
+
+    monkeypatch.setattr("kdaverify.checks.stages.stage_standard", broken)
+    (told,) = located([failing()], Staged("neumann", NEUMANN))
+    assert told.status is Status.FAIL and told.stage == NoStage.NOT_JUDGED and told.located.startswith("KeyError: 'ours'")
