@@ -14,6 +14,8 @@ from kdaverify.problems import Problem
 from kdaverify.problems.cost import cost
 from kdaverify.verdicts.verdict import Verdict
 
+KDA: Final = "kda"
+"""The operation that has stages; every other is one itself."""
 LARGEST: Final = 8.0
 """Largest `cost` of a case that a session localises: where every stage is right, that takes half a minute on one core."""
 TOO_LARGE: Final = Location(NoStage.NOT_JUDGED, "too large to go through stage by stage in a session; its replay does")
@@ -30,7 +32,7 @@ def located(verdicts: Sequence[Verdict], adapter: Adapter) -> list[Verdict]:
 
 def localises(case: Sequence[Verdict]) -> bool:
     """Whether the outputs of one case are to be localised."""
-    gone = any(verdict.status.takes_process for verdict in case)
+    gone = any(verdict.status.takes_process for verdict in case) or case[0].op != KDA
     return not gone and any(verdict.status.localised and verdict.problem for verdict in case)
 
 
@@ -43,6 +45,8 @@ def _of_case(case: list[Verdict], adapter: Adapter) -> list[Verdict]:
     first = case[0]
     if first.property == "stages":
         return [_with(v, Location(stage_name(adapter, v.dtype, v.output))) if v.status.rejects else v for v in case]
+    if first.op != KDA:
+        return [_with(verdict, Location(first.op)) if verdict.status.localised else verdict for verdict in case]
     if not localises(case):
         return case
     problem = Problem.from_json(first.problem)

@@ -51,6 +51,12 @@ def test_every_case_that_fails_is_localised_once_for_all_its_outputs(asked: list
     assert told[4].located.endswith("asked of one uncut run")
 
 
+def test_an_operation_beside_the_kernel_is_its_own_stage(asked: list[Problem]) -> None:
+    rows = [failing(Status.PASS, op="gate_softplus", output="g"), failing(op="gate_softplus", output="dz")]
+    assert [verdict.stage for verdict in located(rows, find("eager"))] == [None, "gate_softplus"]
+    assert not asked and not localises(rows)
+
+
 @pytest.mark.parametrize("status", [status for status in Status if not status.localised])
 def test_what_is_no_stage_s_fault_or_took_its_process_is_not_localised(status: Status, asked: list[Problem]) -> None:
     told = located([failing(status), *([failing(output="final_state")] if status.takes_process else [])], find("eager"))
