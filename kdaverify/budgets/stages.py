@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from kdaverify.budgets.backward_stages import cancelling
 from kdaverify.budgets.budget import Budget, budget
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import (
@@ -25,6 +26,8 @@ from kdaverify.budgets.family import ContractOverflow, family
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.noise import DRAWS, SEED, Noise
 from kdaverify.budgets.solves import SUBSTITUTIONS, Dot, Solve
+from kdaverify.budgets.standard import GAIN, SUMS_LOSE
+from oracles.backward_stages import BACKWARD_SIGNATURES, run_backward_stages
 from oracles.chunk import STAGES, Chunk, Stage, Stages
 from oracles.enclosure import Enclosure
 from oracles.inputs import Inputs
@@ -62,12 +65,17 @@ class StageQuestion:
     contract: Contract
     io: Format
 
+    @property
+    def backward(self) -> bool:
+        """Whether its stages are those of the backward."""
+        return self.covers[0] in BACKWARD_SIGNATURES
+
     def run(self, **how: object) -> dict[str, Tensor]:
-        """The tensors asked for, float64, 0 where they are not defined; `how` is passed on to `run_stages`."""
+        """Everything that the stages write, float64, 0 where it is not defined; `how` is passed on to the oracle."""
         size = self.contract.chunk_size
-        run: Callable[..., dict[str, Tensor]] = run_stages
+        run: Callable[..., dict[str, Tensor]] = run_backward_stages if self.backward else run_stages
         written = run(self.inputs, self.given, covers=self.covers, chunk_size=size, **how)
-        return {name: defined(name, written[name].double(), self.inputs, size) for name in self.gives}
+        return {name: defined(name, tensor.double(), self.inputs, size) for name, tensor in written.items()}
 
 
 @dataclass(frozen=True)
@@ -93,25 +101,31 @@ def stage_standard(question: StageQuestion, formats: Callable[[str], Format]) ->
         ContractOverflow: every emulated kernel overflows in this stage.
     """
     exact = question.run()
-    rounded = [run for run in (question.run(**_of(member)) for member in stage_family(question)) if _is_finite(run)]
+    rounded = [run for run in (question.run(**way) for way in _ways(question)) if _is_finite(run, question.gives)]
     if not rounded:
         raise ContractOverflow(f"every emulated kernel of {question.contract.name} overflows in {', '.join(question.covers)}")
     drawn = _draws(question)
-    truth = {name: _enclosure(name, tensor, question) for name, tensor in exact.items()}
+    truth = {name: _enclosure(name, exact[name], question) for name in question.gives}
     contract, x = question.contract, question.inputs
-    budgets = {
-        name: budget(
+    terms = cancelling(x, question.given, exact, contract.chunk_size) if question.backward else {}
+    moved = {"final_state": exact["final_state"] - x.state.double()} if "final_state" in exact else terms
+    longest = GAIN * max(x.K, x.V, contract.chunk_size) if question.backward else max(x.K, contract.chunk_size)
+
+    def allowed(name: str) -> Budget:
+        lost = longest * contract.accumulate.min_normal
+        return budget(
             truth[name],
             [run[name] for run in rounded],
             [run[name] for run in drawn],
             io=formats(name),
             unit=max(contract.operands.unit, formats(name).unit),
-            lost=max(x.K, contract.chunk_size) * contract.accumulate.min_normal,
-            moved=exact[name] - x.state.double() if name == "final_state" else None,
+            lost=lost,
+            moved=moved.get(name),
+            terms=terms.get(name),
+            floor=SUMS_LOSE * contract.accumulate.unit * terms[name] if name in terms else 0.0,
         )
-        for name in exact
-    }
-    return StageStandard(truth, budgets)
+
+    return StageStandard(truth, {name: allowed(name) for name in question.gives})
 
 
 def stage_family(question: StageQuestion) -> tuple[Emulator, ...]:
@@ -164,8 +178,13 @@ def _base_2(way: Stage) -> Stage:
     return cumsum
 
 
-def _of(member: Emulator) -> dict[str, object]:
-    return {"dtype": member.contract.work, "arithmetic": member.arithmetic, "stages": member.stages}
+def _ways(question: StageQuestion) -> list[dict[str, object]]:
+    """The ways of the family, each once; the backward has one table of stages."""
+    members = stage_family(question)
+    if not question.backward:
+        return [{"dtype": m.contract.work, "arithmetic": m.arithmetic, "stages": m.stages} for m in members]
+    apart = {(m.dot, m.exp, m.total): m for m in members}
+    return [{"dtype": m.contract.work, "arithmetic": m.arithmetic} for m in apart.values()]
 
 
 def _draws(question: StageQuestion) -> list[dict[str, Tensor]]:
@@ -173,19 +192,18 @@ def _draws(question: StageQuestion) -> list[dict[str, Tensor]]:
     runs: list[dict[str, Tensor]] = []
     for _ in range(DRAWS):
         dtype, arithmetic, stages = Noise(question.contract, question.io).way(rng)
-        runs.append(question.run(dtype=dtype, arithmetic=arithmetic, stages=stages))
-    if question.contract.factors is not None and not all(_is_finite(run) for run in runs):
+        table = {} if question.backward else {"stages": stages}
+        runs.append(question.run(dtype=dtype, arithmetic=arithmetic, **table))
+    if question.contract.factors is not None and not all(_is_finite(run, question.gives) for run in runs):
         # Factors overflow where decay is deep: what is drawn then is a kernel that takes differences.
         return _draws(replace(question, contract=replace(question.contract, factors=None)))
     return runs
 
 
-def _is_finite(run: dict[str, Tensor]) -> bool:
-    return all(bool(torch.isfinite(tensor).all()) for tensor in run.values())
+def _is_finite(run: dict[str, Tensor], names: tuple[str, ...]) -> bool:
+    return all(bool(torch.isfinite(run[name]).all()) for name in names)
 
 
 def _enclosure(name: str, exact: Tensor, question: StageQuestion) -> Enclosure:
-    outside = torch.zeros_like(exact, dtype=torch.bool)
-    if name not in ("h", "final_state"):
-        outside = outside | ~region(name, question.inputs, question.contract.chunk_size)
+    outside = ~region(name, question.inputs, question.contract.chunk_size).expand_as(exact)
     return Enclosure(exact, torch.zeros_like(exact), torch.full_like(exact, torch.inf), outside)

@@ -1,4 +1,4 @@
-"""Stages: every stage that an implementation exposes, on exact inputs and on its own, against the budget of that stage alone."""
+"""Stages: each that an implementation exposes, there and back, on exact inputs and on its own, against the budget of that stage alone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from kdaverify.checks.compare import compare
 from kdaverify.checks.execute import Misbehaviour
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.status import Status
-from kdaverify.problems import Problem
+from kdaverify.problems import Problem, cotangents
+from oracles.backward_stages import BACKWARD_SIGNATURES, run_backward_stages
 from oracles.inputs import Inputs
 from oracles.stages import CALL, SIGNATURES, Named, defined, run_stages
 
@@ -29,12 +30,12 @@ Feed = Literal["exact", "own"]
 FEEDS: Final[tuple[Feed, ...]] = ("exact", "own")
 """What a stage is given: the exact tensors of earlier stages, rounded as the contract stores them; or what the kernel's own stages gave."""
 
-ORDER: Final = tuple(name for signature in SIGNATURES.values() for name in signature.writes)
+ORDER: Final = tuple(name for signature in {**SIGNATURES, **BACKWARD_SIGNATURES}.values() for name in signature.writes)
 METHOD: Final = "float64 stages"
 
 
 def stages(adapter: Adapter, problem: Problem, *, feed: Feed = "exact") -> list[Outcome]:
-    """Runs every exposed stage by itself and judges what it gives.
+    """Runs every exposed stage of the forward by itself and judges what it gives.
 
     Args:
         feed: "exact", or "own": a stage is given what the stages before it gave, as far as they are exposed, and the tensors that all of
@@ -43,24 +44,42 @@ def stages(adapter: Adapter, problem: Problem, *, feed: Feed = "exact") -> list[
     return list(_judged(adapter, problem, feed)) or skipped("no stage is exposed")
 
 
-def staged(adapter: Adapter) -> tuple[str, ...]:
-    """The formats in which it exposes stages that can be judged."""
-    return tuple(dtype for dtype in adapter.dtypes if adapter.stages(dtype) and adapter.contract(dtype).operands.name != "fp64")
+def backward_stages(adapter: Adapter, problem: Problem, *, feed: Feed = "exact") -> list[Outcome]:
+    """The same for the stages of the backward, for a loss on o and S_T; what the forward leaves to them is exact.
+
+    Args:
+        feed: "exact", or "own": a stage is given what the backward stages before it gave, as far as they are exposed.
+    """
+    return list(_judged(adapter, problem, feed, backward=True)) or skipped("no stage of the backward is exposed")
 
 
-def first_wrong(adapter: Adapter, problem: Problem) -> str | None:
+def staged(adapter: Adapter, *, backward: bool = False) -> tuple[str, ...]:
+    """The formats in which it exposes stages of the forward, or of the backward, that can be judged."""
+    return tuple(
+        dtype for dtype in adapter.dtypes if _exposed(adapter, dtype, backward=backward) and adapter.contract(dtype).operands.name != "fp64"
+    )
+
+
+def first_wrong(adapter: Adapter, problem: Problem, *, backward: bool = False) -> str | None:
     """The first stage outside its budget: on exact inputs, then on its own; None where none is, or none is exposed.
 
+    Args:
+        backward: whether a gradient is wrong: then the stages of the backward follow those of the forward.
     Returns:
         The stage's name; for stages fused into one also the first tensor that is wrong, as in "intra (R)".
     """
     calls = adapter.stages(problem.dtype)
-    for feed in FEEDS:
-        for outcome in _judged(adapter, problem, feed):
-            if outcome.status.rejects:
-                name, _, tensor = outcome.output.partition(".")
-                return f"{name} ({tensor})" if tensor and len(calls[name].covers) > 1 else name
+    for there_and_back in (False, True) if backward else (False,):
+        for feed in FEEDS:
+            for outcome in _judged(adapter, problem, feed, backward=there_and_back):
+                if outcome.status.rejects:
+                    name, _, tensor = outcome.output.partition(".")
+                    return f"{name} ({tensor})" if tensor and len(calls[name].covers) > 1 else name
     return None
+
+
+def _exposed(adapter: Adapter, dtype: str, *, backward: bool) -> dict[str, StageCall]:
+    return {name: call for name, call in adapter.stages(dtype).items() if call.backward == backward}
 
 
 @dataclass(frozen=True)
@@ -92,8 +111,8 @@ class _Bench:
         return written, found
 
 
-def _judged(adapter: Adapter, problem: Problem, feed: Feed) -> Iterator[Outcome]:
-    calls = adapter.stages(problem.dtype)
+def _judged(adapter: Adapter, problem: Problem, feed: Feed, *, backward: bool = False) -> Iterator[Outcome]:
+    calls = _exposed(adapter, problem.dtype, backward=backward)
     if not calls:
         return
     contract, io = adapter.contract(problem.dtype), FORMATS[problem.dtype]
@@ -105,7 +124,7 @@ def _judged(adapter: Adapter, problem: Problem, feed: Feed) -> Iterator[Outcome]
         yield from skipped("no token, no stage")
         return
     formats = formats_of(contract, io)
-    exact = run_stages(inputs, {}, chunk_size=contract.chunk_size)
+    exact = _exact(problem, inputs, contract.chunk_size, backward=backward)
     taken = {name: stored(name, tensor, formats) for name, tensor in exact.items() if name not in CALL}
     bench = _Bench(StageArguments(inputs, {}, contract.chunk_size, formats), adapter, problem.dtype)
     own: dict[str, Tensor] = {}
@@ -115,9 +134,19 @@ def _judged(adapter: Adapter, problem: Problem, feed: Feed) -> Iterator[Outcome]
         if feed == "own":
             if not written or any(outcome.status is Status.NONFINITE for outcome in found):
                 return  # nothing after it can be told from it
-            own |= {tensor: value for tensor, value in written.items() if tensor not in own and value.dtype == taken[tensor].dtype}
+            own |= {tensor: value for tensor, value in written.items() if tensor not in own and value.dtype != torch.float64}
             taken |= own
     yield from _closed(calls, own, bench)
+
+
+def _exact(problem: Problem, inputs: Inputs, chunk_size: int, *, backward: bool) -> dict[str, Tensor]:
+    """Every tensor that a stage may be given, in float64."""
+    exact = run_stages(inputs, {}, chunk_size=chunk_size)
+    if backward:
+        do, d_final_state = cotangents(problem, "both").of(inputs)
+        exact |= {"do": do, "d_final_state": d_final_state}
+        exact |= run_backward_stages(inputs, exact, chunk_size=chunk_size)
+    return exact
 
 
 def _closed(calls: Mapping[str, StageCall], own: dict[str, Tensor], bench: _Bench) -> Iterator[Outcome]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
     from kdaverify.problems import Problem
 
-_AXES = ("dtype", "staged", "variant", "gate", "named")
+_AXES = ("dtype", "staged", "staged_backward", "variant", "gate", "named")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -103,6 +103,8 @@ def _choices(subject: Subject, axis: str, profile: str) -> list[tuple[str, Any]]
         return [(dtype, dtype) for dtype in subject.adapter.dtypes]
     if axis == "staged":
         return [(dtype, dtype) for dtype in staged(subject.adapter)]
+    if axis == "staged_backward":
+        return [(dtype, dtype) for dtype in staged(subject.adapter, backward=True)]
     if axis == "gate":
         return [(name, name) for name in GATES]
     if axis == "variant":
