@@ -1,48 +1,67 @@
-"""How large the terms are that meet in the gradient of cumulative gates, stage by stage: what a legal rounding there is relative to."""
+"""The family's backward stage by stage: what kernels do there otherwise than the oracle, and legally."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
+import torch
 from torch import Tensor
 
-from oracles.gradients import largest_ahead
-from oracles.inputs import Inputs
-from oracles.stages import Named
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.emulate import Emulator, matrix_units, with_dot
+from kdaverify.budgets.family import family
+from kdaverify.budgets.formats import Format
+from kdaverify.budgets.solves import Dot
+from oracles.arithmetic import Arithmetic
+from oracles.chunk_backward import BACKWARD, BackwardStage, BackwardStages, ChunkGradients
 
 
-def cancelling(inputs: Inputs, given: Named, written: Named, chunk_size: int) -> dict[str, Tensor]:
-    """Sizes of the terms that meet in an element of dG_state, dG_wy, dG and dg, of those that are written.
+@dataclass(frozen=True)
+class BackwardWay:
+    """One legal way through the stages: the type computed in, the roundings, the table."""
 
-    Math: the stages take the parts of dq and dk that they add, times q and k, from the sums that they add them to:
-        dG_state  q dq_state, k dk_state              dG_wy  those before, k (dk_wy - dk_state)
-        dG        those before, q (dq_head - dq_state), k (dk_head - dk_wy)          dg  the largest of dG from there to the end
+    dtype: torch.dtype
+    arithmetic: Arithmetic
+    stages: BackwardStages = BACKWARD
 
-    Args:
-        given, written: float64, what the stages received and what they wrote.
-    Returns:
-        [B, T, HV, K] each.
+
+def backward_family(contract: Contract, io: Format) -> Iterator[BackwardWay]:
+    """The legal kernels of the contract, each way of rounding once, in chunks of the declared size.
+
+    Beside what the forward leaves open: the order of the suffix sums, whether beta k is rounded on its way into the products of pairs,
+    and in what format these take their operands.
     """
-    return dict(_grown(inputs, {**given, **written}, written, chunk_size))
+    members = [member for member in family(contract, io) if member.contract.chunk_size == contract.chunk_size]
+    apart = {(member.dot, member.exp, member.total): member for member in members}
+    plain = members[0]
+    yield from (BackwardWay(contract.work, member.arithmetic) for member in apart.values())
+    yield BackwardWay(contract.work, plain.arithmetic, replace(BACKWARD, cumsum_bwd=running_cumsum_bwd))
+    yield BackwardWay(contract.work, _beta_k_rounded(plain))
+    if contract.solve is not None:
+        units = matrix_units(contract.solve).values()
+        yield from (BackwardWay(contract.work, plain.arithmetic, replace(BACKWARD, intra_bwd=pairs_with_dot(dot))) for dot in units)
 
 
-def _grown(inputs: Inputs, tensors: Named, written: Named, chunk_size: int) -> Iterator[tuple[str, Tensor]]:
-    group = inputs.HV // inputs.H
-    q, k = (x.double().abs().repeat_interleave(group, dim=2) for x in (inputs.q, inputs.k))
+def running_cumsum_bwd(b: ChunkGradients) -> None:
+    """Math: VJP of 3.1 with every partial sum rounded to the working type (torch sums in a wider one)."""
+    BACKWARD.cumsum_bwd(b)
+    rows = list(accumulate(reversed(b.dG.unbind(-2))))
+    b.dg = b.store("dg", torch.stack(rows[::-1], dim=-2).masked_fill(b.c.tokens.g.isneginf(), 0.0))
 
-    def added(name: str, before: str) -> Tensor:
-        return (tensors[name] - tensors[before]).abs()
 
-    sizes: Tensor | None = None
-    if "dG_state" in written:
-        sizes = q * tensors["dq_state"].abs() + k * tensors["dk_state"].abs()
-        yield "dG_state", sizes
-    if "dG_wy" in written:
-        sizes = (tensors["dG_state"].abs() if sizes is None else sizes) + k * added("dk_wy", "dk_state")
-        yield "dG_wy", sizes
-    if "dG" in written:
-        own = q * added("dq_head", "dq_state") + k * added("dk_head", "dk_wy")
-        sizes = (tensors["dG_wy"].abs() if sizes is None else sizes) + own
-        yield "dG", sizes
-    if "dg" in written:
-        yield "dg", largest_ahead(inputs, tensors["dG"].abs() if sizes is None else sizes, chunk_size)
+def pairs_with_dot(dot: Dot) -> BackwardStage:
+    """Math: VJP of 3.2 with products of one kind."""
+
+    def intra_bwd(b: ChunkGradients) -> None:
+        with_dot(lambda _: BACKWARD.intra_bwd(b), dot)(b.c)
+
+    return intra_bwd
+
+
+def _beta_k_rounded(plain: Emulator) -> Arithmetic:
+    def store(name: str, tensor: Tensor) -> Tensor:
+        return plain.contract.operands.round(tensor) if name == "beta_k" else plain.store(name, tensor)
+
+    return replace(plain.arithmetic, store=store)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from kdaverify.budgets.backward_stages import cancelling
+from kdaverify.budgets.backward_stages import backward_family
 from kdaverify.budgets.budget import Budget, budget
+from kdaverify.budgets.cancellation import cancelling
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import (
     LOG2_E,
@@ -179,12 +180,10 @@ def _base_2(way: Stage) -> Stage:
 
 
 def _ways(question: StageQuestion) -> list[dict[str, object]]:
-    """The ways of the family, each once; the backward has one table of stages."""
-    members = stage_family(question)
-    if not question.backward:
-        return [{"dtype": m.contract.work, "arithmetic": m.arithmetic, "stages": m.stages} for m in members]
-    apart = {(m.dot, m.exp, m.total): m for m in members}
-    return [{"dtype": m.contract.work, "arithmetic": m.arithmetic} for m in apart.values()]
+    """The family's ways through the stages, as `StageQuestion.run` takes them."""
+    if question.backward:
+        return [vars(way) for way in backward_family(question.contract, question.io)]
+    return [{"dtype": m.contract.work, "arithmetic": m.arithmetic, "stages": m.stages} for m in stage_family(question)]
 
 
 def _draws(question: StageQuestion) -> list[dict[str, Tensor]]:

@@ -26,7 +26,7 @@ FORWARD = ["G", "Aqk", "Akk", "R", "kb", "w", "vb", "u", "qg", "kg", "h", "v_new
 STORED = [
     *("dv_local", "dAqk", "dh", "dv_new", "dS", "dq_state", "dk_state", "dw", "h_dh", "h_dh", "dG_state"),
     *("k_decayed", "dkb", "dvb", "dv", "dbeta_wy", "dk_wy", "dG_wy", "dR", "R_dR", "dAkk"),
-    *("dbeta", "dG", "dq_head", "dk_head", "dg"),
+    *("beta_k", "dbeta", "dG", "dq_head", "dk_head", "dg"),
 ]
 
 

@@ -28,7 +28,7 @@ class FlaPort(Adapter):
     """Stage functions chained as FLA chains them; each can be called by itself.
 
     Args:
-        module: holds functions of `kdaverify.adapters.fla.stages.FUNCTIONS`, under their names.
+        module: holds functions of `kdaverify.adapters.fla.functions`, under their names.
         dtypes: the formats they take.
         contract: what is declared in every format; None: what FLA's own kernels do in each.
         base_2: whether gates are summed in base 2.

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from kdaverify.adapters import AdapterError, find
+from kdaverify.adapters.fla.functions import FUNCTIONS
 from kdaverify.adapters.fla.port import FlaPort
-from kdaverify.adapters.fla.stages import FUNCTIONS, stage_call
+from kdaverify.adapters.fla.stages import stage_call
 from kdaverify.adapters.stages import StageArguments, chain, formats_of
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.forward import forward

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kdaverify.adapters.fla.stages import FUNCTIONS
+from kdaverify.adapters.fla.functions import FUNCTIONS
 from kdaverify.checks.stages import FEEDS, first_wrong, stages
 from kdaverify.checks.status import Status
 from tests.adapters.fla.conftest import CHUNKS, House
