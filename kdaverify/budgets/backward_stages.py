@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.emulate import Emulator, matrix_units, with_dot
+from kdaverify.budgets.emulate import Emulator, matrix_units
 from kdaverify.budgets.family import family
 from kdaverify.budgets.formats import Format
-from kdaverify.budgets.solves import Dot
 from oracles.arithmetic import Arithmetic
 from oracles.chunk_backward import BACKWARD, BackwardStage, BackwardStages, ChunkGradients
+
+# Gates of -2, half a sub-block of them: where kernels that anchor diagonal blocks put the anchor.
+ANCHOR = 15.0
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,8 @@ def backward_family(contract: Contract, io: Format) -> Iterator[BackwardWay]:
     yield BackwardWay(contract.work, plain.arithmetic, replace(BACKWARD, cumsum_bwd=running_cumsum_bwd))
     yield BackwardWay(contract.work, _beta_k_rounded(plain))
     if contract.solve is not None:
-        units = matrix_units(contract.solve).values()
-        yield from (BackwardWay(contract.work, plain.arithmetic, replace(BACKWARD, intra_bwd=pairs_with_dot(dot))) for dot in units)
+        ways = [{"dot": dot, **({"exp": anchored_exp} if contract.anchored else {})} for dot in matrix_units(contract.solve).values()]
+        yield from (BackwardWay(contract.work, plain.arithmetic, replace(BACKWARD, intra_bwd=pairs_with(**way))) for way in ways)
 
 
 def running_cumsum_bwd(b: ChunkGradients) -> None:
@@ -51,13 +53,21 @@ def running_cumsum_bwd(b: ChunkGradients) -> None:
     b.dg = b.store("dg", torch.stack(rows[::-1], dim=-2).masked_fill(b.c.tokens.g.isneginf(), 0.0))
 
 
-def pairs_with_dot(dot: Dot) -> BackwardStage:
-    """Math: VJP of 3.2 with products of one kind."""
+def pairs_with(**changed: Callable[..., Tensor]) -> BackwardStage:
+    """Math: VJP of 3.2 with products, or exponentials, of one kind."""
 
     def intra_bwd(b: ChunkGradients) -> None:
-        with_dot(lambda _: BACKWARD.intra_bwd(b), dot)(b.c)
+        arithmetic = b.c.arithmetic
+        b.c.arithmetic = replace(arithmetic, **changed)
+        BACKWARD.intra_bwd(b)
+        b.c.arithmetic = arithmetic
 
     return intra_bwd
+
+
+def anchored_exp(x: Tensor) -> Tensor:
+    """exp of a difference as a product of exponentials of its parts, each relative to a row some way off, and rounded there."""
+    return (x / 2 + ANCHOR).exp() * (x / 2 - ANCHOR).exp()
 
 
 def _beta_k_rounded(plain: Emulator) -> Arithmetic:
