@@ -1,48 +1,46 @@
-"""How large the terms are that meet in the gradient of cumulative gates, stage by stage: what a legal rounding there is relative to."""
+"""How large the terms are that meet in a gradient, however small it is itself: what the roundings of a sum are relative to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import replace
 
 from torch import Tensor
 
+from oracles.backward_stages import BACKWARD_SIGNATURES, run_backward_stages
 from oracles.gradients import largest_ahead
 from oracles.inputs import Inputs
 from oracles.stages import Named
 
 
-def cancelling(inputs: Inputs, given: Named, written: Named, chunk_size: int) -> dict[str, Tensor]:
-    """Sizes of the terms that meet in an element of dG_state, dG_wy, dG and dg, of those that are written.
+def sizes_of_terms(inputs: Inputs, given: Named, covers: tuple[str, ...], chunk_size: int) -> dict[str, Tensor]:
+    """The sum of the sizes of all terms of every element that backward stages write.
 
-    Math: the stages take the parts of dq and dk that they add, times q and k, from the sums that they add them to:
-        dG_state  q dq_state, k dk_state              dG_wy  those before, k (dk_wy - dk_state)
-        dG        those before, q (dq_head - dq_state), k (dk_head - dk_wy)          dg  the largest of dG from there to the end
+    Math: a stage is a sum of products, and decays are positive: on absolute values it gives that sum. Only what cumulative gates get
+    is a difference of what q and k get; dg counts the largest of it from there to the end of its chunk. The gradient of the state is
+    carried from chunk to chunk, where sizes would grow without bound: what that stage writes is not among the results.
 
     Args:
-        given, written: float64, what the stages received and what they wrote.
+        given: what the stages received, float64.
+        covers: the stages.
     Returns:
-        [B, T, HV, K] each.
+        By name, in the layout of `oracles.backward_stages`.
     """
-    return dict(_grown(inputs, {**given, **written}, written, chunk_size))
-
-
-def _grown(inputs: Inputs, tensors: Named, written: Named, chunk_size: int) -> Iterator[tuple[str, Tensor]]:
-    group = inputs.HV // inputs.H
-    q, k = (x.double().abs().repeat_interleave(group, dim=2) for x in (inputs.q, inputs.k))
-
-    def added(name: str, before: str) -> Tensor:
-        return (tensors[name] - tensors[before]).abs()
-
-    sizes: Tensor | None = None
-    if "dG_state" in written:
-        sizes = q * tensors["dq_state"].abs() + k * tensors["dk_state"].abs()
-        yield "dG_state", sizes
-    if "dG_wy" in written:
-        sizes = (tensors["dG_state"].abs() if sizes is None else sizes) + k * added("dk_wy", "dk_state")
-        yield "dG_wy", sizes
-    if "dG" in written:
-        own = q * added("dq_head", "dq_state") + k * added("dk_head", "dk_wy")
-        sizes = (tensors["dG_wy"].abs() if sizes is None else sizes) + own
-        yield "dG", sizes
-    if "dg" in written:
-        yield "dg", largest_ahead(inputs, tensors["dG"].abs() if sizes is None else sizes, chunk_size)
+    q, k = inputs.q.double().abs(), inputs.k.double().abs()
+    absolute = replace(inputs, q=q, k=k, v=inputs.v.abs(), scale=abs(inputs.factor))
+    q, k = (x.repeat_interleave(inputs.HV // inputs.H, dim=2) for x in (q, k))
+    sizes = {name: tensor if name == "G" else tensor.abs() for name, tensor in given.items()}
+    found: dict[str, Tensor] = {}
+    for stage in covers:
+        signature = BACKWARD_SIGNATURES[stage]
+        read = {name: sizes[name] for name in signature.reads if name in sizes}
+        written = {name: x.abs() for name, x in run_backward_stages(absolute, read, covers=(stage,), chunk_size=chunk_size).items()}
+        if stage == "dqkwg":
+            written["dG_state"] = q * written["dq_state"] + k * written["dk_state"]
+        if stage == "intra_bwd":
+            added = q * (written["dq_head"] - sizes["dq_state"]) + k * (written["dk_head"] - sizes["dk_wy"])
+            written["dG"] = sizes["dG_wy"] + added
+        if stage == "cumsum_bwd":
+            written["dg"] = largest_ahead(inputs, sizes["dG"], chunk_size)
+        sizes |= written
+        found |= written if stage != "state_bwd" else {}
+    return found
