@@ -138,7 +138,7 @@ def intra_bwd(b: ChunkGradients, *, across: Dot | None = None) -> None:
 def _pairs(b: ChunkGradients, across_by: Dot) -> tuple[Tensor, Tensor, Tensor]:
     """What the pairs i > j give, [C, K] each: to q_i, to (beta k)_i, and to k_j. Anchored as the scores are."""
     c, q, k = b.c, b.c.tokens.q, b.c.tokens.k
-    kb = c.tokens.beta[..., None] * k
+    kb = b.store("beta_k", c.tokens.beta[..., None] * k)
     dA = torch.stack((b.dAqk.tril(-1), b.dAkk), dim=-3)  # [2, C, C]
     later: list[Tensor] = []  # [2, s, K] of every band
     earlier = torch.zeros_like(k)
@@ -201,8 +201,8 @@ def chunk_backward(
     """Gradients of the chunk form, batched over sequences and value heads; any chunk size, short tails, hard resets.
 
     Math: section 5. After the forward's, tensors are stored in the order dv_local, dAqk, dh, dv_new, dS, dq_state, dk_state, dw,
-    h_dh (the product, then its sum), dG_state, k_decayed, dkb, dvb, dv, dbeta_wy, dk_wy, dG_wy, dR, R_dR, dAkk, dbeta, dG, dq_head,
-    dk_head, dg, the last chunk first; dq and dk come last, once, summed over the value heads of a key head.
+    h_dh (the product, then its sum), dG_state, k_decayed, dkb, dvb, dv, dbeta_wy, dk_wy, dG_wy, dR, R_dR, dAkk, beta_k, dbeta, dG,
+    dq_head, dk_head, dg, the last chunk first; dq and dk come last, once, summed over the value heads of a key head.
 
     Args:
         inputs: the call; every tensor is cast to `dtype` first.

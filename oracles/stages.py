@@ -45,7 +45,11 @@ CALL: Final = ("q", "k", "v", "g", "beta", "initial_state")
 """What comes with the call; everything else a stage reads was written by an earlier one."""
 
 # First diagonal that is not defined: 1 leaves the diagonal to be scored, 0 does not (the unit diagonal of R hides everything).
-_DIAGONALS: Final = {"Aqk": 1, "Akk": 0, "R": 0}
+_DIAGONALS: Final = {"Aqk": 1, "Akk": 0, "R": 0, "dAqk": 1, "dAkk": 0}
+# Not token rows: defined everywhere.
+_STATES: Final = ("h", "final_state", "dh", "d_initial_state")
+# One number a row.
+_SCALARS: Final = ("dbeta_wy", "dbeta")
 
 
 def writer(name: str) -> str:
@@ -91,21 +95,22 @@ def run_stages(
     Raises:
         ValueError: a tensor that the stages need is missing.
     """
-    _check_given(given, covers)
+    check_given(given, covers, SIGNATURES)
     rows = [name for name in given if name not in ("h", *CALL)]
     tokenwise = [name for stage in covers for name in SIGNATURES[stage].writes if name not in ("h", "final_state")]
     masked = tuple(defined(name, given[name], inputs, chunk_size) for name in rows)
-    walk = _Walk(inputs, given, chunk_size, dtype)
+    walk = Walk(inputs, given, chunk_size, dtype)
 
     def body(carry: Tensors, tokens: Tokens) -> tuple[Tensors, Tensors]:
         S, index = carry
         c = Chunk(tokens, S, inputs.factor, arithmetic)
-        walk.restore(c, rows, index)
+        walk.restore(c, dict(zip(rows, tokens.others, strict=True)), index)
         for stage in covers:
             if stage == "output" and "qg" not in (*given, *tokenwise):
                 c.qg = c.store("qg", tokens.q * c.decay(slice(None)))
             getattr(stages, stage)(c)
-        walk.keep(c, covers, index)
+        if "state" in covers:
+            walk.keep(c.h, index)
         return (c.S, index + 1), tuple(getattr(c, name) for name in tokenwise)
 
     produced: Tensors = tuple(inputs.v.new_zeros(0) for _ in tokenwise)
@@ -113,8 +118,8 @@ def run_stages(
     if any(inputs.lengths):
         (final, _), produced = scan(inputs, chunk_size, (final, walk.first), body, dtype=dtype, others=masked)
     else:
-        produced = tuple(_empty(name, inputs, chunk_size, dtype) for name in tokenwise)
-    written = dict(zip(tokenwise, produced, strict=True)) | {"h": walk.h, "final_state": final}
+        produced = tuple(empty(name, inputs, chunk_size, dtype) for name in tokenwise)
+    written = dict(zip(tokenwise, produced, strict=True)) | {"h": walk.kept, "final_state": final}
     return {name: written[name] for stage in covers for name in SIGNATURES[stage].writes}
 
 
@@ -128,45 +133,49 @@ def over_chunks(inputs: Inputs, given: Named, function: Callable[[Chunk], Tensor
         [B, T, HV, ...], 0 on rows past the end of a sequence.
     """
     rows = [name for name in given if name not in ("h", *CALL)]
-    walk = _Walk(inputs, given, chunk_size, torch.float64)
+    walk = Walk(inputs, given, chunk_size, torch.float64)
 
     def body(carry: Tensors, tokens: Tokens) -> tuple[Tensors, Tensors]:
         c = Chunk(tokens, inputs.state, inputs.factor, NATIVE)
-        walk.restore(c, rows, carry[0])
+        walk.restore(c, dict(zip(rows, tokens.others, strict=True)), carry[0])
         return (carry[0] + 1,), (function(c),)
 
     masked = tuple(defined(name, given[name], inputs, chunk_size) for name in rows)
     return scan(inputs, chunk_size, (walk.first,), body, dtype=torch.float64, others=masked)[1][0]
 
 
-class _Walk:
-    """What a walk over the chunks brings along beside the token rows."""
+class Walk:
+    """What a walk over the chunks brings along beside the token rows: a state for every chunk.
+
+    Args:
+        given: may hold h.
+    """
 
     def __init__(self, inputs: Inputs, given: Named, chunk_size: int, dtype: torch.dtype) -> None:
         counts = chunks(inputs, chunk_size)
         self.first = torch.tensor([0, *accumulate(counts)][:-1], device=inputs.q.device)
-        self._h = inputs.v.new_zeros(sum(counts), inputs.HV, inputs.K, inputs.V, dtype=dtype)
-        self._given = given["h"].flatten(0, 1).to(dtype) if "h" in given else None
+        self.last = self.first + torch.tensor(counts, device=inputs.q.device) - 1
+        self._kept = inputs.v.new_zeros(sum(counts), inputs.HV, inputs.K, inputs.V, dtype=dtype)
+        self._h = given["h"].flatten(0, 1).to(dtype) if "h" in given else None
         self._B = inputs.B
 
     @property
-    def h(self) -> Tensor:
+    def kept(self) -> Tensor:
         """[B, M, HV, K, V]."""
-        return self._h.unflatten(0, (self._B, -1)) if len(self._h) else self._h[None]
+        return self._kept.unflatten(0, (self._B, -1)) if len(self._kept) else self._kept[None]
 
-    def restore(self, c: Chunk, rows: list[str], index: Tensor) -> None:
+    def restore(self, c: Chunk, rows: Named, index: Tensor) -> None:
         """Puts the given tensors of this chunk where the stages read them."""
-        for name, tensor in zip(rows, c.tokens.others, strict=True):
+        for name, tensor in rows.items():
             setattr(c, name, _to_the_end(tensor, c.tokens.valid) if name == "G" else tensor + _unit(tensor) if name == "R" else tensor)
         hard = c.tokens.g.isneginf()
         c.resets = hard.long().cumsum(-2) if bool(hard.any()) else None
-        if self._given is not None:
-            c.h = self._given[index]
+        if self._h is not None:
+            c.h = self._h[index]
 
-    def keep(self, c: Chunk, covers: tuple[str, ...], index: Tensor) -> None:
-        """Writes the state before this chunk into its place."""
-        if "state" in covers:
-            self._h[index] = c.h
+    def keep(self, state: Tensor, index: Tensor) -> None:
+        """Writes a state [n, HV, K, V] into the places of these chunks."""
+        self._kept[index] = state
 
 
 def _unit(R: Tensor) -> Tensor:
@@ -185,32 +194,40 @@ def defined(name: str, tensor: Tensor, inputs: Inputs, chunk_size: int) -> Tenso
 
     Of R only what is strictly below the diagonal is left.
     """
-    if name in ("h", "final_state"):
-        return tensor
     return tensor.masked_fill(~region(name, inputs, chunk_size).to(tensor.device), 0.0)
 
 
 def region(name: str, inputs: Inputs, chunk_size: int) -> Tensor:
-    """Where a token-wise stage tensor is defined: bool [B, T, 1, C] for matrices, [B, T, 1, 1] for the others."""
+    """Where a stage tensor is defined, as booleans that broadcast to it: [B, T, 1, C] for matrices, [B, T, 1, 1] for other token rows."""
+    if name in _STATES:
+        return torch.ones((), dtype=torch.bool)
     position = torch.full((inputs.B * inputs.T,), -1)
     for first, length in zip(inputs.starts, inputs.lengths, strict=True):
         position[first : first + length] = torch.arange(length) % chunk_size
     position = position.view(inputs.B, inputs.T, 1, 1)
     if name not in _DIAGONALS:
-        return position >= 0
+        return position[..., 0] >= 0 if name in _SCALARS else position >= 0
     return torch.arange(chunk_size) < position + _DIAGONALS[name]
 
 
-def _empty(name: str, inputs: Inputs, chunk_size: int, dtype: torch.dtype) -> Tensor:
-    width = chunk_size if name in _DIAGONALS else inputs.V if name in ("u", "v_new", "o") else inputs.K
-    return inputs.v.new_zeros(inputs.B, inputs.T, inputs.HV, width, dtype=dtype)
+def empty(name: str, inputs: Inputs, chunk_size: int, dtype: torch.dtype) -> Tensor:
+    """A token-wise stage tensor of nothing but rows past the end."""
+    wide = inputs.V if name in ("u", "v_new", "o", "dv_local", "dv_new", "dv") else inputs.K
+    width = () if name in _SCALARS else (chunk_size,) if name in _DIAGONALS else (wide,)
+    return inputs.v.new_zeros(inputs.B, inputs.T, inputs.HV, *width, dtype=dtype)
 
 
-def _check_given(given: Named, covers: tuple[str, ...]) -> None:
-    available = {*given, *CALL}
+def check_given(given: Named, covers: tuple[str, ...], signatures: Mapping[str, Signature]) -> None:
+    """Refuses to run stages that lack a tensor.
+
+    Raises:
+        ValueError: naming the stage, and what is missing.
+    """
+    # The output stage may be given q and G instead.
+    available = {*given, *CALL, *(["qg"] if "output" in covers and "G" in given else [])}
     for stage in covers:
-        signature = SIGNATURES[stage]
-        lacking = [name for name in signature.reads if name not in available and not (name == "qg" and "G" in available)]
+        signature = signatures[stage]
+        lacking = [name for name in signature.reads if name not in available]
         if lacking:
             raise ValueError(f"stage {stage}: reads {', '.join(signature.reads)}, and {', '.join(lacking)} is not given; give it")
         available |= set(signature.writes)

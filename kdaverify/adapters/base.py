@@ -136,7 +136,10 @@ class Adapter(abc.ABC):
         return {}
 
     def stages(self, dtype: str) -> Mapping[str, StageCall]:
-        """The stages of the chunk form that can be called by themselves for problems in `dtype`, by name, in order; none by default."""
+        """The stages that can be called by themselves for problems in `dtype`, by name, those of the forward first, each in order.
+
+        None by default.
+        """
         del dtype
         return {}
 

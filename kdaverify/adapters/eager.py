@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kdaverify.adapters.activations import ActivationCall, torch_activations
 from kdaverify.adapters.base import NOTHING_YET, Adapter, Output
-from kdaverify.adapters.stages import StageCall, torch_stages
+from kdaverify.adapters.stages import StageCall, torch_backward_stages, torch_stages
 from kdaverify.budgets.contract import Contract, contract_from_name
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.pipeline import run_form
@@ -44,7 +44,9 @@ class Eager(Adapter):
 
     def stages(self, dtype: str) -> Mapping[str, StageCall]:
         contract = self._contracts[dtype]
-        return torch_stages(contract, FORMATS[dtype]) if contract.form == "chunk" else {}
+        if contract.form == "recurrent":
+            return {}
+        return {**torch_stages(contract, FORMATS[dtype]), **torch_backward_stages(contract, FORMATS[dtype])}
 
     def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
         del dtype

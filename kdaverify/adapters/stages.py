@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.formats import Format
 from oracles.arithmetic import Arithmetic
+from oracles.backward_stages import BACKWARD_SIGNATURES, FORWARD, run_backward_stages
+from oracles.gradients import COTANGENTS
 from oracles.inputs import Inputs
-from oracles.stages import CALL, SIGNATURES, Named, run_stages
+from oracles.stages import CALL, SIGNATURES, Named, Signature, run_stages
 
 
 class StageError(ValueError):
@@ -24,7 +27,8 @@ class StageArguments:
 
     Args:
         inputs: the call that the stage is a part of: q, k, v, g, beta, initial_state, scale and packing.
-        tensors: what earlier stages wrote, of what the stage takes; layout and names of `oracles.stages`, natural logarithms.
+        tensors: what earlier stages wrote, of what the stage takes; layout and names of `oracles.stages` and, in the backward, of
+            `oracles.backward_stages`, the cotangents do and d_final_state among them; natural logarithms.
         chunk_size: C.
         formats: the format in which the contract stores each named tensor.
     """
@@ -53,8 +57,8 @@ class StageCall:
     """One stage function of an implementation, or several stages fused into one.
 
     Args:
-        covers: the stages it computes, consecutive, of `oracles.stages.SIGNATURES`.
-        takes: names of the tensors it reads, of the call or of earlier stages.
+        covers: the stages it computes, consecutive, of `oracles.stages.SIGNATURES` or of `oracles.backward_stages.BACKWARD_SIGNATURES`.
+        takes: names of the tensors it reads: of the call, of earlier stages, and in the backward of the cotangents.
         gives: names of the tensors it returns, of those that the covered stages write.
         call: the function.
         received: (name, tensor) -> what the function effectively gets of it, for conversions that round (gates in base 2).
@@ -71,44 +75,57 @@ class StageCall:
     resets: bool = False
 
     def __post_init__(self) -> None:
-        order = tuple(SIGNATURES)
+        signatures = BACKWARD_SIGNATURES if self.backward else SIGNATURES
+        order = tuple(signatures)
         first = order.index(self.covers[0]) if self.covers and self.covers[0] in order else 0
         if not self.covers or self.covers != order[first : first + len(self.covers)]:
             raise StageError(f"covers: wanted stages that follow each other in {', '.join(order)}, got {', '.join(self.covers) or 'none'}")
-        written = [name for stage in self.covers for name in SIGNATURES[stage].writes]
+        written = [name for stage in self.covers for name in signatures[stage].writes]
         if strange := [name for name in self.gives if name not in written]:
             raise StageError(f"gives: {', '.join(self.covers)} writes {', '.join(written)}, got {', '.join(strange)}")
-        known = {*CALL, *(name for stage in order[:first] for name in SIGNATURES[stage].writes)}
+        before = {*CALL, *COTANGENTS, *FORWARD} if self.backward else {*CALL}
+        known = {*before, *(name for stage in order[:first] for name in signatures[stage].writes)}
         if strange := [name for name in self.takes if name not in known]:
             raise StageError(f"takes: {self.covers[0]} comes after the writers of {', '.join(sorted(known))}, got {', '.join(strange)}")
 
     @property
+    def backward(self) -> bool:
+        """Whether its stages are those of the backward."""
+        return bool(self.covers) and self.covers[0] in BACKWARD_SIGNATURES
+
+    @property
     def takes_of_earlier(self) -> tuple[str, ...]:
-        """What it reads that an earlier stage wrote."""
+        """What it reads beside the call: what earlier stages wrote, and cotangents."""
         return tuple(name for name in self.takes if name not in CALL)
 
 
 def chain(calls: Mapping[str, StageCall], arguments: StageArguments) -> dict[str, Tensor]:
     """Runs stages on each other's outputs, in order, leaving out those that would only repeat what is there.
 
+    Args:
+        arguments: those of the backward run only where do is among the tensors.
     Returns:
         Every tensor written.
     Raises:
         StageError: a stage takes a tensor that none before it gives.
     """
-    written: dict[str, Tensor] = {}
+    there, written = arguments.tensors, dict[str, Tensor]()
     for name, stage in calls.items():
-        if all(given in written for given in stage.gives):
+        if (stage.backward and "do" not in there) or all(given in written for given in stage.gives):
             continue
-        if lacking := [taken for taken in stage.takes_of_earlier if taken not in written]:
+        tensors = {**there, **written}
+        if lacking := [taken for taken in stage.takes_of_earlier if taken not in tensors]:
             raise StageError(f"stage {name}: takes {', '.join(lacking)}, which no stage before it gives; expose one that does")
-        written |= stage.call(arguments.beside({taken: written[taken] for taken in stage.takes_of_earlier}))
+        written |= stage.call(arguments.beside({taken: tensors[taken] for taken in stage.takes_of_earlier}))
     return written
 
 
 def formats_of(contract: Contract, io: Format) -> Callable[[str], Format]:
-    """The storage formats of a contract for a problem in `io`; S_T is stored as the state is carried."""
-    return lambda name: contract.storage("S" if name == "final_state" else name, io)
+    """The storage formats of a contract for a problem in `io`; S_T is stored as the state is carried, gradients of states likewise."""
+    return lambda name: contract.storage(_STORED_AS.get(name, name), io)
+
+
+_STORED_AS: Final = {"final_state": "S", "d_initial_state": "dS", "d_final_state": "dS", "do": "o"}
 
 
 def stored(name: str, tensor: Tensor, formats: Callable[[str], Format]) -> Tensor:
@@ -117,23 +134,29 @@ def stored(name: str, tensor: Tensor, formats: Callable[[str], Format]) -> Tenso
 
 
 def torch_stages(contract: Contract, io: Format, run: Callable[..., dict[str, Tensor]] = run_stages) -> dict[str, StageCall]:
-    """The six stages in torch under a contract's roundings, each a function of its own.
+    """The six stages of the forward in torch under a contract's roundings, each a function of its own.
 
     Args:
         contract: of the chunk form.
         io: format of q, k, v and o.
         run: `oracles.stages.run_stages`, or the same with options bound.
     """
+    return {name: _torch_stage(name, signature, contract, io, run) for name, signature in SIGNATURES.items()}
+
+
+def torch_backward_stages(
+    contract: Contract, io: Format, run: Callable[..., dict[str, Tensor]] = run_backward_stages
+) -> dict[str, StageCall]:
+    """The seven stages of the backward likewise."""
+    return {name: _torch_stage(name, signature, contract, io, run) for name, signature in BACKWARD_SIGNATURES.items()}
+
+
+def _torch_stage(name: str, signature: Signature, contract: Contract, io: Format, run: Callable[..., dict[str, Tensor]]) -> StageCall:
     formats = formats_of(contract, io)
     arithmetic = Arithmetic(store=lambda name, tensor: formats(name).round(tensor))
 
-    def stage(name: str) -> StageCall:
-        signature = SIGNATURES[name]
+    def call(x: StageArguments) -> Named:
+        written = run(x.inputs, x.tensors, covers=(name,), chunk_size=x.chunk_size, dtype=contract.work, arithmetic=arithmetic)
+        return {output: tensor.to(formats(output).dtype) for output, tensor in written.items()}
 
-        def call(x: StageArguments) -> Named:
-            written = run(x.inputs, x.tensors, covers=(name,), chunk_size=x.chunk_size, dtype=contract.work, arithmetic=arithmetic)
-            return {output: tensor.to(formats(output).dtype) for output, tensor in written.items()}
-
-        return StageCall((name,), signature.reads, signature.writes, call, resets=True)
-
-    return {name: stage(name) for name in SIGNATURES}
+    return StageCall((name,), signature.reads, signature.writes, call, resets=True)

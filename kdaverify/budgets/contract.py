@@ -25,7 +25,9 @@ FACTORS = ("factor", "k_back", "o_part")
 """Tensors that only kernels of factored decays store, in the format of the factors."""
 
 
-SUMS = ("G", "decayed", "dq_state", "dk_state", "h_dh", "dG_state", "dbeta_wy", "dk_wy", "dG_wy", "dG", "dg", "dq_head", "dk_head")
+SUMS = (
+    *("G", "decayed", "dq_state", "dk_state", "h_dh", "dG_state", "dbeta_wy", "dk_wy", "dG_wy", "beta_k", "dG", "dg", "dq_head", "dk_head"),
+)
 """Tensors that are sums still being made, or never leave the unit that makes them: kept in the accumulator's format."""
 
 RETURNED = ("o", "dq", "dk", "dv", "dbeta")

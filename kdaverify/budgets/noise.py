@@ -71,6 +71,12 @@ class Noise:
         contract = self.contract
         return BACKWARD if contract.solve is None else scores_backward(_matrix_unit(contract.solve, rng), diagonal=contract.anchored)
 
+    def way_back(self, rng: torch.Generator) -> tuple[torch.dtype, Arithmetic]:
+        """The same for stages of the backward: what they add to is kept in the accumulator's format, where its roundings show."""
+        if self.contract.operands.name == "tf32":
+            return self.contract.work, self._narrow(rng)
+        return torch.float64, self._wide(rng)
+
     def _run(self, inputs: Inputs, rng: torch.Generator) -> Outputs:
         dtype, arithmetic, stages = self.way(rng)
         o, final = run_form(self.contract, inputs, dtype=dtype, arithmetic=arithmetic, stages=stages)

@@ -8,7 +8,9 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
+from kdaverify.budgets.backward_stages import backward_family
 from kdaverify.budgets.budget import Budget, budget
+from kdaverify.budgets.cancellation import sizes_of_terms
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import (
     LOG2_E,
@@ -25,6 +27,8 @@ from kdaverify.budgets.family import ContractOverflow, family
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.noise import DRAWS, SEED, Noise
 from kdaverify.budgets.solves import SUBSTITUTIONS, Dot, Solve
+from kdaverify.budgets.standard import GAIN, SUMS_LOSE
+from oracles.backward_stages import BACKWARD_SIGNATURES, run_backward_stages
 from oracles.chunk import STAGES, Chunk, Stage, Stages
 from oracles.enclosure import Enclosure
 from oracles.inputs import Inputs
@@ -62,12 +66,17 @@ class StageQuestion:
     contract: Contract
     io: Format
 
+    @property
+    def backward(self) -> bool:
+        """Whether its stages are those of the backward."""
+        return self.covers[0] in BACKWARD_SIGNATURES
+
     def run(self, **how: object) -> dict[str, Tensor]:
-        """The tensors asked for, float64, 0 where they are not defined; `how` is passed on to `run_stages`."""
+        """Everything that the stages write, float64, 0 where it is not defined; `how` is passed on to the oracle."""
         size = self.contract.chunk_size
-        run: Callable[..., dict[str, Tensor]] = run_stages
+        run: Callable[..., dict[str, Tensor]] = run_backward_stages if self.backward else run_stages
         written = run(self.inputs, self.given, covers=self.covers, chunk_size=size, **how)
-        return {name: defined(name, written[name].double(), self.inputs, size) for name in self.gives}
+        return {name: defined(name, tensor.double(), self.inputs, size) for name, tensor in written.items()}
 
 
 @dataclass(frozen=True)
@@ -93,25 +102,38 @@ def stage_standard(question: StageQuestion, formats: Callable[[str], Format]) ->
         ContractOverflow: every emulated kernel overflows in this stage.
     """
     exact = question.run()
-    rounded = [run for run in (question.run(**_of(member)) for member in stage_family(question)) if _is_finite(run)]
+    rounded = [run for run in (question.run(**way) for way in _ways(question)) if _is_finite(run, question.gives)]
     if not rounded:
         raise ContractOverflow(f"every emulated kernel of {question.contract.name} overflows in {', '.join(question.covers)}")
     drawn = _draws(question)
-    truth = {name: _enclosure(name, tensor, question) for name, tensor in exact.items()}
+    truth = {name: _enclosure(name, exact[name], question) for name in question.gives}
     contract, x = question.contract, question.inputs
-    budgets = {
-        name: budget(
+    sizes = sizes_of_terms(x, question.given, question.covers, contract.chunk_size) if question.backward else {}
+    # Beside storage in fewer bits what a sum loses is nothing.
+    terms = {name: size for name, size in sizes.items() if formats(name) is contract.accumulate}
+    longest = GAIN * max(x.K, x.V, contract.chunk_size) if question.backward else max(x.K, contract.chunk_size)
+
+    def allowed(name: str) -> Budget:
+        made = budget(
             truth[name],
             [run[name] for run in rounded],
             [run[name] for run in drawn],
             io=formats(name),
             unit=max(contract.operands.unit, formats(name).unit),
-            lost=max(x.K, contract.chunk_size) * contract.accumulate.min_normal,
+            lost=longest * contract.accumulate.min_normal,
             moved=exact[name] - x.state.double() if name == "final_state" else None,
+            terms=terms.get(name),
+            floor=SUMS_LOSE * contract.accumulate.unit * terms[name] if name in terms else 0.0,
         )
-        for name in exact
-    }
-    return StageStandard(truth, budgets)
+        return made if name not in terms else _of_a_sum(made, contract.accumulate.unit)
+
+    return StageStandard(truth, {name: allowed(name) for name in question.gives})
+
+
+def _of_a_sum(made: Budget, unit: float) -> Budget:
+    """The floor of sums for relative errors too: even where the family happens to be exact, half of them may lose a product and a sum."""
+    found = made.allowed
+    return replace(made, allowed=replace(found, median=max(found.median, 2 * unit), tail=max(found.tail, 2 * SUMS_LOSE * unit)))
 
 
 def stage_family(question: StageQuestion) -> tuple[Emulator, ...]:
@@ -164,28 +186,31 @@ def _base_2(way: Stage) -> Stage:
     return cumsum
 
 
-def _of(member: Emulator) -> dict[str, object]:
-    return {"dtype": member.contract.work, "arithmetic": member.arithmetic, "stages": member.stages}
+def _ways(question: StageQuestion) -> list[dict[str, object]]:
+    """The family's ways through the stages, as `StageQuestion.run` takes them."""
+    if question.backward:
+        return [vars(way) for way in backward_family(question.contract, question.io)]
+    return [{"dtype": m.contract.work, "arithmetic": m.arithmetic, "stages": m.stages} for m in stage_family(question)]
 
 
 def _draws(question: StageQuestion) -> list[dict[str, Tensor]]:
     rng = torch.Generator(question.inputs.q.device).manual_seed(SEED)
+    noise = Noise(question.contract, question.io)
     runs: list[dict[str, Tensor]] = []
     for _ in range(DRAWS):
-        dtype, arithmetic, stages = Noise(question.contract, question.io).way(rng)
-        runs.append(question.run(dtype=dtype, arithmetic=arithmetic, stages=stages))
-    if question.contract.factors is not None and not all(_is_finite(run) for run in runs):
+        names = ("dtype", "arithmetic", "stages")
+        drawn = noise.way_back(rng) if question.backward else noise.way(rng)
+        runs.append(question.run(**dict(zip(names, drawn, strict=False))))
+    if question.contract.factors is not None and not all(_is_finite(run, question.gives) for run in runs):
         # Factors overflow where decay is deep: what is drawn then is a kernel that takes differences.
         return _draws(replace(question, contract=replace(question.contract, factors=None)))
     return runs
 
 
-def _is_finite(run: dict[str, Tensor]) -> bool:
-    return all(bool(torch.isfinite(tensor).all()) for tensor in run.values())
+def _is_finite(run: dict[str, Tensor], names: tuple[str, ...]) -> bool:
+    return all(bool(torch.isfinite(run[name]).all()) for name in names)
 
 
 def _enclosure(name: str, exact: Tensor, question: StageQuestion) -> Enclosure:
-    outside = torch.zeros_like(exact, dtype=torch.bool)
-    if name not in ("h", "final_state"):
-        outside = outside | ~region(name, question.inputs, question.contract.chunk_size)
+    outside = ~region(name, question.inputs, question.contract.chunk_size).expand_as(exact)
     return Enclosure(exact, torch.zeros_like(exact), torch.full_like(exact, torch.inf), outside)

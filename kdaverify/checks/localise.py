@@ -11,7 +11,7 @@ from kdaverify.adapters.isolation.fault import told
 from kdaverify.checks.location import Location, NoStage
 from kdaverify.checks.options import asked_of
 from kdaverify.checks.outcome import Outcome
-from kdaverify.checks.stages import FEEDS, Feed, Step, walk
+from kdaverify.checks.stages import FEEDS, Feed, Step, walk, walk_back
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from kdaverify.problems.regimes.gate import HUGE
@@ -34,6 +34,7 @@ _PLAIN: Final = _Route()
 _ROUTES: Final[Mapping[str, _Route]] = {
     "resume": _Route(said="asked of one uncut run"),
     "packing": _Route(said="asked of the pack in one call, in its own order"),
+    "gradients": _Route(walks=(walk, walk_back)),
     "causality": _Route(said="asked of the problem with its own later tokens"),
 }
 _RESETS: Final = "a hard reset has no finite cumulative gate to hand over"

@@ -11,6 +11,7 @@ from oracles.inputs import Inputs
 
 STATES = ("final_state", "d_initial_state")
 BY_KEY_HEAD = ("dq", "dk")
+OF_CHUNKS = {"h": "the state before it", "dh": "the gradient of the state after it"}
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,10 @@ class Place:
 def place(output: str, flat: int, shape: torch.Size, inputs: Inputs) -> Place:
     """The element of `output`, of a gradient, or of a stage tensor, at position `flat` of its flattened tensor."""
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), shape))
-    if output == "h":
+    if output in OF_CHUNKS:
         batch, m, head, channel, column = index
-        return Place(
-            index, f"batch entry {batch}, chunk {m}, value head {head}, key channel {channel}, column {column}", "the state before it"
-        )
+        where = f"batch entry {batch}, chunk {m}, value head {head}, key channel {channel}, column {column}"
+        return Place(index, where, OF_CHUNKS[output])
     return _of_state(index, inputs) if output in STATES else _of_token(index, inputs, by_key_head=output in BY_KEY_HEAD)
 
 

@@ -15,7 +15,7 @@ from kdaverify.checks.options import options
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.packing import packing
 from kdaverify.checks.resume import resume
-from kdaverify.checks.stages import stages
+from kdaverify.checks.stages import backward_stages, stages
 from kdaverify.problems import ActivationProblem, Problem, ProblemError
 from oracles.operations import OPERATIONS
 
@@ -30,6 +30,7 @@ PROPERTIES: Mapping[str, Callable[..., list[Outcome]]] = {
     "options": options,
     "gradients": gradients,
     "stages": stages,
+    "backward_stages": backward_stages,
     "activations": activations,
 }
 

@@ -1,9 +1,10 @@
-"""Stages: every stage that an implementation exposes, on exact inputs and on its own, against the budget of that stage alone."""
+"""Stages: each that an implementation exposes, there and back, on exact inputs and on its own, against the budget of that stage alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final, Literal
 
 import torch
@@ -21,8 +22,9 @@ from kdaverify.checks.compare import compare
 from kdaverify.checks.execute import Misbehaviour
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.status import Status
-from kdaverify.problems import Problem
+from kdaverify.problems import Problem, cotangents
 from kdaverify.problems.regimes.gate import HUGE
+from oracles.backward_stages import BACKWARD_SIGNATURES, run_backward_stages
 from oracles.inputs import Inputs
 from oracles.stages import CALL, SIGNATURES, Named, defined, run_stages
 
@@ -30,23 +32,27 @@ Feed = Literal["exact", "own"]
 FEEDS: Final[tuple[Feed, ...]] = ("exact", "own")
 """What a stage is given: the exact tensors of earlier stages, rounded as the contract stores them; or what the kernel's own stages gave."""
 
-ORDER: Final = tuple(name for signature in SIGNATURES.values() for name in signature.writes)
+ORDER: Final = tuple(name for signature in {**SIGNATURES, **BACKWARD_SIGNATURES}.values() for name in signature.writes)
 METHOD: Final = "float64 stages"
 
 
 def stages(adapter: Adapter, problem: Problem, *, feed: Feed = "exact") -> list[Outcome]:
-    """Runs every exposed stage by itself and judges what it gives.
+    """Runs every exposed stage of the forward by itself and judges what it gives.
 
     Args:
         feed: "exact", or "own": a stage is given what the stages before it gave, as far as they are exposed, and the tensors that all of
             them gave are held against the equations between them.
     """
-    return list(_judged(adapter, problem, feed)) or skipped("no stage is exposed")
+    return list(_judged(adapter, problem, feed, backward=False)) or skipped("no stage is exposed")
 
 
-def staged(adapter: Adapter) -> tuple[str, ...]:
-    """The formats in which it exposes stages that can be judged."""
-    return tuple(dtype for dtype in adapter.dtypes if adapter.stages(dtype) and adapter.contract(dtype).operands.name != "fp64")
+def backward_stages(adapter: Adapter, problem: Problem, *, feed: Feed = "exact") -> list[Outcome]:
+    """The same for the stages of the backward, for a loss on o and S_T; what the forward leaves to them is exact.
+
+    Args:
+        feed: "exact", or "own": a stage is given what the backward stages before it gave, as far as they are exposed.
+    """
+    return list(_judged(adapter, problem, feed, backward=True)) or skipped("no stage of the backward is exposed")
 
 
 @dataclass(frozen=True)
@@ -75,15 +81,28 @@ class Step:
         return self.outcome.output.partition(".")[2]
 
 
-def walk(adapter: Adapter, problem: Problem) -> Iterator[Step]:
+def staged(adapter: Adapter, *, backward: bool = False) -> tuple[str, ...]:
+    """The formats in which it exposes stages of the forward, or of the backward, that can be judged."""
+    return tuple(
+        dtype for dtype in adapter.dtypes if _exposed(adapter, dtype, backward=backward) and adapter.contract(dtype).operands.name != "fp64"
+    )
+
+
+def walk(adapter: Adapter, problem: Problem, *, backward: bool = False) -> Iterator[Step]:
     """Every exposed stage on exact inputs, then on its own, one after the other; nothing where none is exposed.
 
     Where some stage cannot be handed hard resets, all are asked with gates of HUGE instead, and on exact inputs alone.
     """
-    softened = not all(call.resets for call in adapter.stages(problem.dtype).values()) and bool(problem.inputs().g.isneginf().any())
+    calls = _exposed(adapter, problem.dtype, backward=backward)
+    softened = not all(call.resets for call in calls.values()) and bool(problem.inputs().g.isneginf().any())
     for feed in FEEDS[:1] if softened else FEEDS:
-        for outcome in _judged(adapter, problem, feed, softened=softened):
+        for outcome in _judged(adapter, problem, feed, backward=backward, softened=softened):
             yield Step(feed, stage_name(adapter, problem.dtype, outcome.output), outcome, softened)
+
+
+def walk_back(adapter: Adapter, problem: Problem) -> Iterator[Step]:
+    """The same for the stages of the backward."""
+    return walk(adapter, problem, backward=True)
 
 
 def stage_name(adapter: Adapter, dtype: str, output: str) -> str:
@@ -94,9 +113,18 @@ def stage_name(adapter: Adapter, dtype: str, output: str) -> str:
     return f"{stage} ({judged.partition(' ')[0]})" if judged and call is not None and len(call.covers) > 1 else stage
 
 
-def first_wrong(adapter: Adapter, problem: Problem) -> str | None:
-    """The name of the first stage outside its budget, on exact inputs, then on its own; None where none is, or none is exposed."""
-    return next((step.name for step in walk(adapter, problem) if step.outcome.status.rejects), None)
+def first_wrong(adapter: Adapter, problem: Problem, *, backward: bool = False) -> str | None:
+    """The name of the first stage outside its budget, on exact inputs, then on its own; None where none is, or none is exposed.
+
+    Args:
+        backward: whether a gradient is wrong: then the stages of the backward follow those of the forward.
+    """
+    steps = chain(walk(adapter, problem), walk_back(adapter, problem) if backward else ())
+    return next((step.name for step in steps if step.outcome.status.rejects), None)
+
+
+def _exposed(adapter: Adapter, dtype: str, *, backward: bool) -> dict[str, StageCall]:
+    return {name: call for name, call in adapter.stages(dtype).items() if call.backward == backward}
 
 
 @dataclass(frozen=True)
@@ -128,8 +156,8 @@ class _Bench:
         return written, found
 
 
-def _judged(adapter: Adapter, problem: Problem, feed: Feed, *, softened: bool = False) -> Iterator[Outcome]:
-    calls = adapter.stages(problem.dtype)
+def _judged(adapter: Adapter, problem: Problem, feed: Feed, *, backward: bool, softened: bool = False) -> Iterator[Outcome]:
+    calls = _exposed(adapter, problem.dtype, backward=backward)
     if not calls:
         return
     contract, io = adapter.contract(problem.dtype), FORMATS[problem.dtype]
@@ -142,7 +170,7 @@ def _judged(adapter: Adapter, problem: Problem, feed: Feed, *, softened: bool = 
         yield from skipped("no token, no stage")
         return
     formats = formats_of(contract, io)
-    exact = run_stages(inputs, {}, chunk_size=contract.chunk_size)
+    exact = _exact(problem, inputs, contract.chunk_size, backward=backward)
     taken = {name: stored(name, tensor, formats) for name, tensor in exact.items() if name not in CALL}
     bench = _Bench(StageArguments(inputs, {}, contract.chunk_size, formats), adapter, problem.dtype)
     own: dict[str, Tensor] = {}
@@ -152,9 +180,19 @@ def _judged(adapter: Adapter, problem: Problem, feed: Feed, *, softened: bool = 
         if feed == "own":
             if not written or any(outcome.status is Status.NONFINITE for outcome in found):
                 return  # nothing after it can be told from it
-            own |= {tensor: value for tensor, value in written.items() if tensor not in own and value.dtype == taken[tensor].dtype}
+            own |= {tensor: value for tensor, value in written.items() if tensor not in own and value.dtype != torch.float64}
             taken |= own
     yield from _closed(calls, own, bench)
+
+
+def _exact(problem: Problem, inputs: Inputs, chunk_size: int, *, backward: bool) -> dict[str, Tensor]:
+    """Every tensor that a stage may be given, in float64."""
+    exact = run_stages(inputs, {}, chunk_size=chunk_size)
+    if backward:
+        do, d_final_state = cotangents(problem, "both").of(inputs)
+        exact |= {"do": do, "d_final_state": d_final_state}
+        exact |= run_backward_stages(inputs, exact, chunk_size=chunk_size)
+    return exact
 
 
 def _closed(calls: Mapping[str, StageCall], own: dict[str, Tensor], bench: _Bench) -> Iterator[Outcome]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
     from kdaverify.problems import Problem
 
-_AXES = ("dtype", "staged", "activated", "variant", "gate", "named")
+_AXES = ("dtype", "staged", "staged_backward", "activated", "variant", "gate", "named")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -102,8 +102,8 @@ def _choices(subject: Subject, axis: str, profile: str) -> list[tuple[str, Any]]
 
     if axis == "dtype":
         return [(dtype, dtype) for dtype in subject.adapter.dtypes]
-    if axis == "staged":
-        return [(dtype, dtype) for dtype in staged(subject.adapter)]
+    if axis in ("staged", "staged_backward"):
+        return [(dtype, dtype) for dtype in staged(subject.adapter, backward=axis == "staged_backward")]
     if axis == "activated":
         return [(f"{op}-{dtype}", (op, dtype)) for op, dtype in activated(subject.adapter)]
     if axis == "gate":

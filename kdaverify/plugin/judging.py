@@ -69,7 +69,8 @@ def bounds(request: pytest.FixtureRequest, kernel: Adapter) -> Bounds:
     from kdaverify.problems.profiles import cost_of
 
     params = request.node.callspec.params
-    cost, dtype = cost_of(request.config.option.profile), params.get("dtype", params.get("staged"))
+    cost = cost_of(request.config.option.profile)
+    dtype = next((params[axis] for axis in ("dtype", "staged", "staged_backward") if axis in params), None)
     # On an accelerator a token of full width costs little, and a case of a single chunk shows little.
     if dtype in kernel.dtypes and takes_real_sizes(kernel, dtype):
         cost *= REAL_SIZES

@@ -198,6 +198,8 @@ def _expected(subject: Subject, asked: set[str], profile: str, verdicts: Sequenc
         excused["options"] = "it declares no options"
     if not subject.missing and not staged(adapter):
         excused["stages"] = "it exposes no stage"
+    if not subject.missing and not staged(adapter, backward=True):
+        excused["backward_stages"] = "it exposes no stage of the backward"
     if not subject.missing and not activated(adapter):
         excused["activations"] = "it exposes no activation, beta or l2norm"
     if not subject.missing and "final_state" not in outputs:

@@ -43,7 +43,7 @@ def at(case: Sequence[Verdict], location: Location) -> list[Verdict]:
 
 def _of_case(case: list[Verdict], adapter: Adapter) -> list[Verdict]:
     first = case[0]
-    if first.property == "stages":
+    if first.property in ("stages", "backward_stages"):
         return [_with(v, Location(stage_name(adapter, v.dtype, v.output))) if v.status.rejects else v for v in case]
     if first.op != KDA:
         return [_with(verdict, Location(first.op)) if verdict.status.localised else verdict for verdict in case]

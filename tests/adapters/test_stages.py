@@ -11,6 +11,7 @@ from torch import Tensor
 from kdaverify.adapters import find
 from kdaverify.adapters.stages import StageArguments, StageCall, StageError, chain, formats_of
 from kdaverify.budgets.formats import FORMATS
+from oracles.backward_stages import BACKWARD_SIGNATURES
 from oracles.stages import SIGNATURES
 from tests.adapters.standins import Ask
 
@@ -32,7 +33,7 @@ def test_the_stages_of_eager_chained_are_its_forward_bit_for_bit(ask: Ask, dtype
 
 def test_an_implementation_exposes_no_stages_unless_it_says_so() -> None:
     assert find("eager-recurrent").stages("fp32") == {} and find("transformers-chunk").stages("fp32") == {}
-    assert list(find("eager").stages("bf16")) == list(SIGNATURES)
+    assert list(find("eager").stages("bf16")) == [*SIGNATURES, *BACKWARD_SIGNATURES]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ FORWARD = ["G", "Aqk", "Akk", "R", "kb", "w", "vb", "u", "qg", "kg", "h", "v_new
 STORED = [
     *("dv_local", "dAqk", "dh", "dv_new", "dS", "dq_state", "dk_state", "dw", "h_dh", "h_dh", "dG_state"),
     *("k_decayed", "dkb", "dvb", "dv", "dbeta_wy", "dk_wy", "dG_wy", "dR", "R_dR", "dAkk"),
-    *("dbeta", "dG", "dq_head", "dk_head", "dg"),
+    *("beta_k", "dbeta", "dG", "dq_head", "dk_head", "dg"),
 ]
 
 
@@ -111,7 +111,8 @@ def state_without_the_correction(b: ChunkGradients) -> None:
 
 def dw_without_the_carry(b: ChunkGradients) -> None:
     BACKWARD.dqkwg(b)
-    b.dw = b.dw + b.dot(b.dot(b.c.kg, b.dh), b.c.h.transpose(-1, -2))
+    kg = b.c.tokens.k * b.c.decay(slice(-1, None), slice(None))
+    b.dw = b.dw + b.dot(b.dot(kg, b.dh), b.c.h.transpose(-1, -2))
 
 
 def inverse_taken_as_constant(b: ChunkGradients) -> None:
@@ -172,6 +173,13 @@ def values_stored_after_the_gate(b: ChunkGradients) -> None:
     kept, b.c.v_new = b.c.v_new, b.c.v_new * b.c.decay(slice(-1, None), slice(None)).mean(-1, keepdim=True)
     BACKWARD.dqkwg(b)
     b.c.v_new = kept
+
+
+def exp_of_the_unmasked_upper_triangle(b: ChunkGradients) -> None:
+    BACKWARD.intra_bwd(b)
+    G = b.c.G
+    decay = (G[..., :, None, :] - G[..., None, :, :]).exp()
+    b.dq = b.dq + 0 * torch.einsum("...ij,...ijd,...jd->...id", b.dAqk.tril(-1), decay, b.c.tokens.k)
 
 
 FAULTS: dict[str, tuple[str, BackwardStage, tuple[str, ...]]] = {

@@ -15,9 +15,9 @@ from kdaverify.adapters.base import NOTHING_YET, Adapter, Output, absent, versio
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.fla.activations import FUNCTIONS as ACTIVATION_FUNCTIONS
 from kdaverify.adapters.fla.activations import fla_activation
+from kdaverify.adapters.fla.functions import ALL_FUNCTIONS
 from kdaverify.adapters.fla.options import FlaOptions, variants_of
 from kdaverify.adapters.fla.runtime import SURROUNDINGS, Backend, native, proof, refuse_strangers, runtime
-from kdaverify.adapters.fla.stages import FUNCTIONS as STAGE_FUNCTIONS
 from kdaverify.adapters.fla.stages import Function, imported, stage_call
 from kdaverify.adapters.handover import Handover
 from kdaverify.adapters.normalisation import received_normalised, stretched
@@ -31,6 +31,9 @@ from oracles.stages import Named
 Form = Literal["chunk", "recurrent"]
 FUNCTIONS: Final[Mapping[Form, str]] = {"chunk": "chunk_kda", "recurrent": "fused_recurrent_kda"}
 INSTALL: Final = "pip install 'kdaverify[fla]' (for Ascend: torch_npu and triton-ascend too)"
+LACKING: Final[Mapping[Backend, tuple[str, ...]]] = {"cuda": ("dqkwg",), "npu": ("dv_local", "dqkwg", "wy_bwd")}
+"""Stage functions that 0.6.0 has no longer, that have no Ascend kernel, or whose Ascend kernel computes something else: chunk_bwd_dv_local
+there takes no notice of the scores it is handed (`A`)."""
 WIDEST_KEY: Final = 256
 SAFE: Final = -5.0
 
@@ -102,11 +105,12 @@ class Fla(Adapter):
         if self._form == "recurrent":
             return {}
         safe = {"safe_gate": self._options.safe_gate == "yes"}
-        return {name: self._stage(name, dtype, safe if name == "intra" else {}) for name in STAGE_FUNCTIONS}
+        exposed = [name for name in ALL_FUNCTIONS if name not in LACKING[self._backend]]
+        return {name: self._stage(name, dtype, safe if name.startswith("intra") else {}) for name in exposed}
 
     def _stage(self, name: str, dtype: str, extra: Mapping[str, Any]) -> StageCall:
         def function() -> Function:
-            return imported(STAGE_FUNCTIONS[name])
+            return imported(ALL_FUNCTIONS[name])
 
         stage = stage_call(name, function, extra=extra)
 

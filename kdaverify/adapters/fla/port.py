@@ -30,7 +30,7 @@ class FlaPort(Adapter):
     """Stage functions chained as FLA chains them; each can be called by itself.
 
     Args:
-        module: holds functions of `kdaverify.adapters.fla.stages.FUNCTIONS`, under their names, and if it has them those of
+        module: holds functions of `kdaverify.adapters.fla.functions`, under their names, and if it has them those of
             `kdaverify.adapters.fla.activations.FUNCTIONS`.
         dtypes: the formats they take.
         contract: what is declared in every format; None: what FLA's own kernels do in each.

@@ -1,98 +1,23 @@
-"""The public stage functions of flash-linear-attention by name and parameter, and any port that keeps them.
-
-FLA's names for our tensors (`oracles.stages`): A of the WY functions and the Akk that the intra function returns are R, the inverse;
-the state's k is kg, its v_new the output's v; g and gk are G in base 2, multiplied by 1 / ln 2 when it is made.
-"""
+"""Calling flash-linear-attention's stage functions, and those of any port that keeps their names and parameters."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any, Final
 
-import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import AdapterError
+from kdaverify.adapters.fla.functions import ALL_FUNCTIONS, LOG2_E, Setting, StageFunction, always
 from kdaverify.adapters.stages import StageArguments, StageCall
 from oracles.stages import Named, chunks
 
-LOG2_E: Final = 1 / math.log(2)
 Function = Callable[..., Any]
-Setting = Callable[[StageArguments], Any]
-
-
-@dataclass(frozen=True)
-class StageFunction:
-    """One of FLA's stage functions.
-
-    Args:
-        name, module: its name, and the module of FLA that holds it.
-        covers: the stages it computes.
-        tensors: parameter -> the tensor handed to it.
-        gives: the tensors it returns, in order.
-        settings: parameter -> what else it is handed, whether or not it has a default.
-    """
-
-    name: str
-    module: str
-    covers: tuple[str, ...]
-    tensors: Mapping[str, str]
-    gives: tuple[str, ...]
-    settings: Mapping[str, Setting] = field(default_factory=dict[str, Setting])
-
-
-def _always(value: Any) -> Setting:
-    return lambda _: value
-
-
-FUNCTIONS: Final[Mapping[str, StageFunction]] = {
-    "cumsum": StageFunction(
-        "chunk_local_cumsum",
-        "fla.ops.utils",
-        ("cumsum",),
-        {"g": "g"},
-        ("G",),
-        {"scale": _always(LOG2_E), "output_dtype": _always(torch.float32)},
-    ),
-    "intra": StageFunction(
-        "chunk_kda_fwd_intra",
-        "fla.ops.kda.chunk_intra",
-        ("scores", "solve", "wy"),
-        {"q": "q", "k": "k", "v": "v", "gk": "G", "beta": "beta"},
-        ("w", "u", "qg", "kg", "Aqk", "R"),
-        {"disable_recompute": _always(value=True)},
-    ),
-    "wy": StageFunction(
-        "recompute_w_u_fwd",
-        "fla.ops.kda.wy_fast",
-        ("wy",),
-        {"k": "k", "v": "v", "beta": "beta", "A": "R", "gk": "G", "q": "q"},
-        ("w", "u", "qg", "kg"),
-    ),
-    "state": StageFunction(
-        "chunk_gated_delta_rule_fwd_h",
-        "fla.ops.common.chunk_delta_h",
-        ("state",),
-        {"k": "kg", "w": "w", "u": "u", "gk": "G", "initial_state": "initial_state"},
-        ("h", "v_new", "final_state"),
-        {"output_final_state": _always(value=True)},
-    ),
-    "output": StageFunction(
-        "chunk_gla_fwd_o_gk",
-        "fla.ops.gla.chunk",
-        ("output",),
-        {"q": "q", "v": "v_new", "g": "G", "A": "Aqk", "h": "h"},
-        ("o",),
-    ),
-    "solve": StageFunction(
-        "solve_tril", "fla.ops.utils.solve_tril", ("solve",), {"A": "Akk"}, ("R",), {"output_dtype": lambda x: x.formats("R").dtype}
-    ),
-}
-"""FLA's stage functions by the name of the stage they make, in the order in which a forward calls them; solve_tril stands apart."""
+# Kept in fp32 by FLA whatever the format of the call.
+_IN_FP32: Final = ("dAqk", "dAkk")
 
 
 def _chunk_indices(x: StageArguments) -> Tensor | None:
@@ -118,7 +43,7 @@ COMMON: Final[Mapping[str, Setting]] = {
     "cu_seqlens_cpu": lambda x: None if x.inputs.cu_seqlens is None else x.inputs.cu_seqlens.cpu(),
     "chunk_indices": _chunk_indices,
     "chunk_offsets": _chunk_offsets,
-    "state_v_first": _always(value=False),
+    "state_v_first": always(value=False),
 }
 _KEPT: Final = ("cu_seqlens_cpu", "chunk_indices", "chunk_offsets", "state_v_first")
 
@@ -127,20 +52,20 @@ def stage_call(name: str, function: Callable[[], Function], *, base_2: bool = Tr
     """One of FLA's stages as the harness calls it.
 
     Args:
-        name: a key of FUNCTIONS.
+        name: a key of ALL_FUNCTIONS.
         function: brings the function, asked at every call, so that it may be imported late.
         base_2: whether gates are summed in base 2.
         extra: further arguments, for the parameters that the function has.
     """
-    known = FUNCTIONS[name]
+    known = ALL_FUNCTIONS[name]
 
     def call(x: StageArguments) -> Named:
         there = function()
         tensors = {parameter: x[tensor] for parameter, tensor in known.tensors.items()}
         handed = {parameter: _handed(known.tensors[parameter], tensor, base_2=base_2) for parameter, tensor in tensors.items()}
-        settings = {**COMMON, **known.settings, **{parameter: _always(value) for parameter, value in (extra or {}).items()}}
+        settings = {**COMMON, **known.settings, **{parameter: always(value) for parameter, value in (extra or {}).items()}}
         if name == "cumsum" and not base_2:
-            settings["scale"] = _always(None)
+            settings["scale"] = always(None)
         returned = there(**handed, **_settings(known, there, settings, x))
         return _returned(known, returned, base_2=base_2)
 
@@ -173,7 +98,9 @@ def _spelled(known: StageFunction) -> str:
 
 
 def _handed(name: str, tensor: Tensor | None, *, base_2: bool) -> Tensor | None:
-    return _to_base_2(tensor) if name == "G" and base_2 and tensor is not None else tensor
+    if tensor is None or name in _IN_FP32:
+        return None if tensor is None else tensor.float()
+    return _to_base_2(tensor) if name == "G" and base_2 else tensor
 
 
 def _returned(known: StageFunction, returned: Any, *, base_2: bool) -> dict[str, Tensor]:
@@ -224,11 +151,20 @@ def port_stages(module: str, *, base_2: bool = True, alone: bool = True) -> dict
         held = importlib.import_module(module)
     except ImportError as error:
         raise AdapterError(f"{module}: cannot be imported: {error}; name a module that holds FLA's stage functions") from error
-    present = {name: getattr(held, known.name) for name, known in FUNCTIONS.items() if callable(getattr(held, known.name, None))}
+    functions = {name: _held(held, known) for name, known in ALL_FUNCTIONS.items()}
+    present = {name: function for name, function in functions.items() if function is not None}
     if not present and alone:
-        names = ", ".join(known.name for known in FUNCTIONS.values())
+        names = ", ".join(dict.fromkeys(known.name for known in ALL_FUNCTIONS.values()))
         raise AdapterError(f"{module}: holds none of FLA's stage functions ({names})")
     return {name: stage_call(name, _always_function(function), base_2=base_2) for name, function in present.items()}
+
+
+def _held(module: ModuleType, known: StageFunction) -> Function | None:
+    """The function of a port; None where the module has none, or one of that name that does something else."""
+    function = getattr(module, known.name, None)
+    if not callable(function) or not all(name in inspect.signature(function).parameters for name in known.needs):
+        return None
+    return function
 
 
 def _always_function(function: Function) -> Callable[[], Function]:

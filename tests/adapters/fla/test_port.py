@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from types import ModuleType
@@ -11,14 +12,16 @@ import pytest
 import torch
 
 from kdaverify.adapters import AdapterError, find
+from kdaverify.adapters.fla.functions import BACKWARD_FUNCTIONS, FUNCTIONS
 from kdaverify.adapters.fla.port import FlaPort
-from kdaverify.adapters.fla.stages import FUNCTIONS, stage_call
+from kdaverify.adapters.fla.stages import stage_call
 from kdaverify.adapters.stages import StageArguments, chain, formats_of
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.forward import forward
+from kdaverify.checks.stages import FEEDS, Feed, backward_stages, first_wrong
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
-from tests.adapters.fla import torch_port
+from tests.adapters.fla import torch_port, torch_port_backward
 from tests.adapters.standins import Ask
 
 MODULE = "tests.adapters.fla.torch_port"
@@ -42,6 +45,41 @@ def test_a_port_named_by_its_module_is_judged_end_to_end(ask: Ask, dtype: str, c
     found = forward(port(), ask(dtype=dtype, **changes))
     assert {outcome.status for outcome in found} == {Status.PASS}
     assert port().proof() == "nothing yet" and "cumsum, intra, wy, state, output" in ", ".join(port().stages(dtype))
+
+
+BACKWARD = "tests.adapters.fla.torch_port_backward"
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("feed", FEEDS)
+def test_the_backward_of_a_port_is_judged_function_by_function(ask: Ask, dtype: str, feed: Feed) -> None:
+    found = backward_stages(port(f"fla_port:module={BACKWARD}"), ask(dtype=dtype, gate="slow", **PACK), feed=feed)
+    assert {outcome.status for outcome in found} == {Status.PASS}
+    assert {outcome.output.partition(".")[0] for outcome in found} == {*BACKWARD_FUNCTIONS}
+
+
+def test_a_fault_in_a_fused_function_of_a_port_is_named_with_its_tensor(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = ModuleType("wrong_port")
+    vars(wrong).update({known.name: getattr(torch_port_backward, known.name) for known in BACKWARD_FUNCTIONS.values()})
+
+    @functools.wraps(torch_port_backward.chunk_kda_bwd_wy_dqkg_fused)
+    def without_the_end(*args: Any, **given: Any) -> Any:
+        dq, dk, dv, db, dg, dA = torch_port_backward.chunk_kda_bwd_wy_dqkg_fused(*args, **given)
+        dg[:, 63] = 0
+        return dq, dk, dv, db, dg, dA
+
+    wrong.chunk_kda_bwd_wy_dqkg_fused = without_the_end  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(sys.modules, "wrong_port", wrong)
+    assert first_wrong(port("fla_port:module=wrong_port"), ask(dtype="bf16", T=70), backward=True) == "wy_dqkg (dG_wy)"
+
+
+def test_a_cumsum_without_a_way_back_is_of_the_forward_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def summed(g: Any, chunk_size: int, scale: Any = None) -> None: ...
+
+    alone = ModuleType("alone")
+    alone.chunk_local_cumsum = summed  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(sys.modules, "alone", alone)
+    assert list(port("fla_port:module=alone").stages("bf16")) == ["cumsum"]
 
 
 def test_a_port_in_natural_logarithms_says_so(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:

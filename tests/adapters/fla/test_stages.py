@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from kdaverify.adapters.fla.stages import FUNCTIONS
-from kdaverify.checks.stages import FEEDS, first_wrong, stages
+from kdaverify.adapters.fla.adapter import LACKING
+from kdaverify.adapters.fla.functions import BACKWARD_FUNCTIONS, FUNCTIONS
+from kdaverify.checks.stages import FEEDS, backward_stages, first_wrong, stages
 from kdaverify.checks.status import Status
 from tests.adapters.fla.conftest import CHUNKS, House
 from tests.adapters.standins import Ask
@@ -24,10 +25,21 @@ def test_every_stage_function_is_legal_on_exact_inputs_and_on_its_own(house: Hou
         assert list(dict.fromkeys(outcome.output.partition(".")[0] for outcome in found)) == list(FUNCTIONS)
 
 
+@pytest.mark.parametrize(("name", "dtype"), [*((name, "bf16") for name in CHUNKS), ("triton_npu", "fp32")])
+def test_every_stage_function_of_the_backward_is_legal_too(house: House, ask: Ask, name: str, dtype: str) -> None:
+    for feed in FEEDS:
+        found = backward_stages(house(name), ask(dtype=dtype, **PACK, **SOME), feed=feed)
+        assert {outcome.status for outcome in found} == {Status.PASS}
+        lacking = LACKING["npu" if name == "triton_npu" else "cuda"]
+        exposed = [function for function in BACKWARD_FUNCTIONS if function not in lacking]
+        assert list(dict.fromkeys(outcome.output.partition(".")[0] for outcome in found)) == exposed
+
+
 def test_anchored_diagonal_blocks_are_legal_too(house: House, ask: Ask) -> None:
     safe = house("triton_npu").configured({"safe_gate": "yes"})
-    assert first_wrong(safe, ask(dtype="bf16", **PACK)) is None
+    assert first_wrong(safe, ask(dtype="bf16", **PACK), backward=True) is None
 
 
 def test_hard_resets_are_not_asked_of_functions_that_take_cumulative_gates(house: House, ask: Ask) -> None:
-    assert {outcome.status for outcome in stages(house("fla"), ask(dtype="bf16", gate="hard-reset"))} == {Status.SKIP}
+    for asked in (stages, backward_stages):
+        assert {outcome.status for outcome in asked(house("fla"), ask(dtype="bf16", gate="hard-reset"))} == {Status.SKIP}

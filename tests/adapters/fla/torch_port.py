@@ -29,12 +29,18 @@ def wide(x: Tensor, heads: int) -> Tensor:
 
 
 def chunk_local_cumsum(
-    g: Tensor, chunk_size: int, *, scale: float, cu_seqlens: Offsets = None, output_dtype: Any = torch.float, reverse: bool = False
+    g: Tensor,
+    chunk_size: int,
+    *,
+    scale: float | None = None,
+    cu_seqlens: Offsets = None,
+    output_dtype: Any = torch.float,
+    reverse: bool = False,
 ) -> Tensor:
-    assert not reverse
     out = torch.empty_like(g, dtype=output_dtype)
     for b, t in spans(g, chunk_size, cu_seqlens):
-        out[b, t] = g[b, t].float().cumsum(0) * scale
+        rows = g[b, t].float()
+        out[b, t] = (rows.flip(0).cumsum(0).flip(0) if reverse else rows.cumsum(0)) * (1.0 if scale is None else scale)
     return out
 
 

@@ -1,0 +1,101 @@
+"""The family's backward stage by stage: what kernels do there otherwise than the oracle, and legally."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.emulate import Emulator, matrix_units
+from kdaverify.budgets.family import family
+from kdaverify.budgets.formats import Format
+from oracles.arithmetic import Arithmetic
+from oracles.chunk_backward import BACKWARD, BackwardStage, BackwardStages, ChunkGradients
+
+# Gates of -2, half a sub-block of them: where kernels that anchor diagonal blocks put the anchor.
+ANCHOR = 15.0
+
+
+@dataclass(frozen=True)
+class BackwardWay:
+    """One legal way through the stages: the type computed in, the roundings, the table."""
+
+    dtype: torch.dtype
+    arithmetic: Arithmetic
+    stages: BackwardStages = BACKWARD
+
+
+def backward_family(contract: Contract, io: Format) -> Iterator[BackwardWay]:
+    """The legal kernels of the contract, each way of rounding once, in chunks of the declared size.
+
+    Beside what the forward leaves open: the order of the suffix sums, whether terms of dG that cancel are left out, whether do is scaled
+    before it meets qg, whether beta k is rounded on its way into the products of pairs, and in what format these take their operands.
+    """
+    members = [member for member in family(contract, io) if member.contract.chunk_size == contract.chunk_size]
+    apart = {(member.dot, member.exp, member.total): member for member in members}
+    plain = members[0]
+    yield from (BackwardWay(contract.work, member.arithmetic) for member in apart.values())
+    yield BackwardWay(contract.work, plain.arithmetic, replace(BACKWARD, cumsum_bwd=running_cumsum_bwd))
+    otherwise = replace(BACKWARD, state_bwd=scaled_first, dqkwg=last_row_in_both, intra_bwd=own_pairs_in_both)
+    yield BackwardWay(contract.work, plain.arithmetic, otherwise)
+    yield BackwardWay(contract.work, _beta_k_rounded(plain))
+    if contract.solve is not None:
+        ways = [{"dot": dot, **({"exp": anchored_exp} if contract.anchored else {})} for dot in matrix_units(contract.solve).values()]
+        yield from (BackwardWay(contract.work, plain.arithmetic, replace(BACKWARD, intra_bwd=pairs_with(**way))) for way in ways)
+
+
+def running_cumsum_bwd(b: ChunkGradients) -> None:
+    """Math: VJP of 3.1 with every partial sum rounded to the working type (torch sums in a wider one)."""
+    BACKWARD.cumsum_bwd(b)
+    rows = list(accumulate(reversed(b.dG.unbind(-2))))
+    b.dg = b.store("dg", torch.stack(rows[::-1], dim=-2).masked_fill(b.c.tokens.g.isneginf(), 0.0))
+
+
+def scaled_first(b: ChunkGradients) -> None:
+    """Math: VJP of 3.5 and of 3.6 in h, with scale do the operand of the product with qg."""
+    do, scale = b.do, b.c.scale
+    b.do, b.c.scale = b.store("do_scaled", scale * do), 1.0
+    BACKWARD.state_bwd(b)
+    b.do, b.c.scale = do, scale
+
+
+def last_row_in_both(b: ChunkGradients) -> None:
+    """Math: VJP of 3.4, the last row taken from its own gate and given back with the chunk's end."""
+    BACKWARD.dqkwg(b)
+    last = (b.c.tokens.k * b.dk).masked_fill(~b.last, 0.0)
+    b.dG = b.store("dG_state", (b.dG - last) + last)
+
+
+def own_pairs_in_both(b: ChunkGradients) -> None:
+    """Math: VJP of 3.2, the pairs (i, i) given to the gate by row and taken by column."""
+    BACKWARD.intra_bwd(b)
+    own = b.dAqk.diagonal(dim1=-2, dim2=-1)[..., None] * b.c.tokens.q * b.c.tokens.k
+    b.dG = b.store("dG", (b.dG + own) - own)
+
+
+def pairs_with(**changed: Callable[..., Tensor]) -> BackwardStage:
+    """Math: VJP of 3.2 with products, or exponentials, of one kind."""
+
+    def intra_bwd(b: ChunkGradients) -> None:
+        arithmetic = b.c.arithmetic
+        b.c.arithmetic = replace(arithmetic, **changed)
+        BACKWARD.intra_bwd(b)
+        b.c.arithmetic = arithmetic
+
+    return intra_bwd
+
+
+def anchored_exp(x: Tensor) -> Tensor:
+    """exp of a difference as a product of exponentials of its parts, each relative to a row some way off, and rounded there."""
+    return (x / 2 + ANCHOR).exp() * (x / 2 - ANCHOR).exp()
+
+
+def _beta_k_rounded(plain: Emulator) -> Arithmetic:
+    def store(name: str, tensor: Tensor) -> Tensor:
+        return plain.contract.operands.round(tensor) if name == "beta_k" else plain.store(name, tensor)
+
+    return replace(plain.arithmetic, store=store)

@@ -1,0 +1,17 @@
+"""Backward stages: every stage of the backward that is exposed by itself, on exact inputs and on its own."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kdaverify.checks.stages import FEEDS
+from kdaverify.problems import Bounds, problems
+from kdaverify.verdicts.judge import Judge
+
+
+@pytest.mark.parametrize("feed", FEEDS)
+@given(data=st.data())
+def test_backward_stages(judge: Judge, staged_backward: str, feed: str, bounds: Bounds, data: st.DataObject) -> None:
+    judge(data.draw(problems(dtype=staged_backward, **bounds)), feed=feed)
