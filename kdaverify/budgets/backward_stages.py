@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -10,14 +10,12 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.emulate import Emulator, matrix_units
+from kdaverify.budgets.emulate import Emulator, matrix_units, pairs_with
 from kdaverify.budgets.family import family
 from kdaverify.budgets.formats import Format
+from kdaverify.budgets.score_blocks import SHIFT
 from oracles.arithmetic import Arithmetic
-from oracles.chunk_backward import BACKWARD, BackwardStage, BackwardStages, ChunkGradients
-
-# Gates of -2, half a sub-block of them: where kernels that anchor diagonal blocks put the anchor.
-ANCHOR = 15.0
+from oracles.chunk_backward import BACKWARD, BackwardStages, ChunkGradients
 
 
 @dataclass(frozen=True)
@@ -36,9 +34,9 @@ def backward_family(contract: Contract, io: Format) -> Iterator[BackwardWay]:
     before it meets qg, whether beta k is rounded on its way into the products of pairs, and in what format these take their operands.
     """
     members = [member for member in family(contract, io) if member.contract.chunk_size == contract.chunk_size]
-    apart = {(member.dot, member.exp, member.total): member for member in members}
+    apart = {(member.dot, member.exp, member.total, member.backward): member for member in members}
     plain = members[0]
-    yield from (BackwardWay(contract.work, member.arithmetic) for member in apart.values())
+    yield from (BackwardWay(contract.work, member.arithmetic, member.backward) for member in apart.values())
     yield BackwardWay(contract.work, plain.arithmetic, replace(BACKWARD, cumsum_bwd=running_cumsum_bwd))
     otherwise = replace(BACKWARD, state_bwd=scaled_first, dqkwg=last_row_in_both, intra_bwd=own_pairs_in_both)
     yield BackwardWay(contract.work, plain.arithmetic, otherwise)
@@ -77,21 +75,9 @@ def own_pairs_in_both(b: ChunkGradients) -> None:
     b.dG = b.store("dG", (b.dG + own) - own)
 
 
-def pairs_with(**changed: Callable[..., Tensor]) -> BackwardStage:
-    """Math: VJP of 3.2 with products, or exponentials, of one kind."""
-
-    def intra_bwd(b: ChunkGradients) -> None:
-        arithmetic = b.c.arithmetic
-        b.c.arithmetic = replace(arithmetic, **changed)
-        BACKWARD.intra_bwd(b)
-        b.c.arithmetic = arithmetic
-
-    return intra_bwd
-
-
 def anchored_exp(x: Tensor) -> Tensor:
     """exp of a difference as a product of exponentials of its parts, each relative to a row some way off, and rounded there."""
-    return (x / 2 + ANCHOR).exp() * (x / 2 - ANCHOR).exp()
+    return (x / 2 + SHIFT).exp() * (x / 2 - SHIFT).exp()
 
 
 def _beta_k_rounded(plain: Emulator) -> Arithmetic:

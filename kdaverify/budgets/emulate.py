@@ -17,7 +17,7 @@ from kdaverify.budgets.pipeline import run_form
 from kdaverify.budgets.solves import Dot, by_blocks, by_rows, identity
 from oracles.arithmetic import NATIVE, Arithmetic
 from oracles.chunk import STAGES, SUB_BLOCK, Chunk, Stage, Stages
-from oracles.chunk_backward import BACKWARD, BackwardStages, ChunkGradients, intra_bwd
+from oracles.chunk_backward import BACKWARD, BackwardStage, BackwardStages, ChunkGradients, intra_bwd
 from oracles.inputs import Inputs
 
 # 1 / ln 2: kernels with a base-2 exponential unit scale the gate first, and round that.
@@ -102,16 +102,19 @@ def with_dot(stage: Stage, dot: Dot) -> Stage:
 
 def scores_backward(dot: Dot, *, diagonal: bool) -> BackwardStages:
     """The backward of kernels whose scores take their dot products by `dot`, in blocks off the diagonal or in all: theirs do too."""
-    if not diagonal:
-        return replace(BACKWARD, intra_bwd=partial(intra_bwd, across=dot))
+    return replace(BACKWARD, intra_bwd=pairs_with(dot=dot) if diagonal else partial(intra_bwd, across=dot))
 
-    def all_pairs(b: ChunkGradients) -> None:
+
+def pairs_with(**changed: Callable[..., Tensor]) -> BackwardStage:
+    """Math: VJP of 3.2 with products, or exponentials, of one kind."""
+
+    def pairs(b: ChunkGradients) -> None:
         arithmetic = b.c.arithmetic
-        b.c.arithmetic = replace(arithmetic, dot=dot)
+        b.c.arithmetic = replace(arithmetic, **changed)
         intra_bwd(b)
         b.c.arithmetic = arithmetic
 
-    return replace(BACKWARD, intra_bwd=all_pairs)
+    return pairs
 
 
 def tree(fmt: Format) -> Callable[[Tensor], Tensor]:

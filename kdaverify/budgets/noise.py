@@ -9,13 +9,14 @@ Source: Monte Carlo arithmetic (D. S. Parker, 1997).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.emulate import Dot, merge_blocks, scores_backward, with_dot
+from kdaverify.budgets.emulate import Dot, merge_blocks, scores_backward, tree, with_dot
 from kdaverify.budgets.factored import FACTORED
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.parts import Outputs, run_in_parts
@@ -75,7 +76,10 @@ class Noise:
         """The same for stages of the backward: what they add to is kept in the accumulator's format, where its roundings show."""
         if self.contract.operands.name == "tf32":
             return self.contract.work, self._narrow(rng)
-        return torch.float64, self._wide(rng)
+        if self.contract.solve is None:
+            return torch.float64, self._wide(rng)
+        # Products of states may be summed in storage: few roundings, all of their size, and in an order of the kernel's own.
+        return torch.float64, replace(self._wide(rng), total=_in_any_order(tree(self.contract.operands), rng))
 
     def _run(self, inputs: Inputs, rng: torch.Generator) -> Outputs:
         dtype, arithmetic, stages = self.way(rng)
@@ -123,6 +127,10 @@ class Noise:
             c.G = (c.G + (_disturb(exact, self.contract.accumulate, rng) - exact).cumsum(-2)).to(c.G.dtype)
 
         return cumsum
+
+
+def _in_any_order(total: Callable[[Tensor], Tensor], rng: torch.Generator) -> Callable[[Tensor], Tensor]:
+    return lambda terms: total(terms[..., torch.randperm(terms.shape[-1], generator=rng, device=terms.device)])
 
 
 def _matrix_unit(fmt: Format, rng: torch.Generator) -> Dot:
