@@ -7,14 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import Adapter, AdapterError
-from kdaverify.adapters.isolation.fault import fault_of
+from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import gradient_standard
-from kdaverify.checks.execute import Misbehaviour, check_inputs_kept, check_kind
+from kdaverify.checks.execute import Misbehaviour, check_inputs_kept, check_kind, watched
 from kdaverify.checks.outcome import Outcome, judged, skipped
-from kdaverify.checks.status import Status
 from kdaverify.problems import Problem, cotangents
 from oracles.autograd import ForwardOnlyError
 from oracles.gradients import GRADIENTS, Cotangents, Gradients
@@ -53,13 +51,7 @@ def _run(adapter: Adapter, inputs: Inputs, given: Cotangents) -> dict[str, Tenso
         AdapterError: the call never came to the kernel.
     """
     own = inputs.copied()
-    try:
-        returned: Gradients[Any] = adapter.gradients(own, given)
-    except (AdapterError, ForwardOnlyError):
-        raise
-    except Exception as error:
-        fault = fault_of(error)
-        raise Misbehaviour(Status(fault.kind), "call", fault.message) from error
+    returned: Gradients[Any] = watched(lambda: adapter.gradients(own, given), "call")
     wanted = {name: getattr(inputs, source) for name, source in GRADIENTS.items() if getattr(inputs, source) is not None}
     found = returned.named()
     for name, source in wanted.items():

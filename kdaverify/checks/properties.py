@@ -9,6 +9,7 @@ from typing import Any
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.causality import causality
 from kdaverify.checks.forward import forward
+from kdaverify.checks.gradcheck import gradcheck
 from kdaverify.checks.gradients import gradients
 from kdaverify.checks.options import options
 from kdaverify.checks.outcome import Outcome, skipped
@@ -27,6 +28,7 @@ PROPERTIES: Mapping[str, Callable[..., list[Outcome]]] = {
     "causality": causality,
     "options": options,
     "gradients": gradients,
+    "gradcheck": gradcheck,
     "stages": stages,
 }
 
@@ -36,7 +38,7 @@ def check(name: str, adapter: Adapter, problem: Problem, detail: Mapping[str, An
 
     Args:
         name: a key of PROPERTIES.
-        detail: the property's own arguments (cut, way, arrangement, variant, of, exponent, feed).
+        detail: the property's own arguments (cut, way, arrangement, variant, of, exponent, feed, order).
     """
     if problem.dtype not in adapter.dtypes:
         return skipped(f"{adapter.name} does not take {problem.dtype} (it takes {', '.join(adapter.dtypes)})")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
     from kdaverify.problems import Problem
 
-_AXES = ("dtype", "staged", "variant", "gate", "named")
+_AXES = ("dtype", "double", "staged", "variant", "gate", "named")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -101,6 +101,8 @@ def _choices(subject: Subject, axis: str, profile: str) -> list[tuple[str, Any]]
 
     if axis == "dtype":
         return [(dtype, dtype) for dtype in subject.adapter.dtypes]
+    if axis == "double":
+        return [("fp64", "fp64")] if "fp64" in subject.adapter.dtypes else []
     if axis == "staged":
         return [(dtype, dtype) for dtype in staged(subject.adapter)]
     if axis == "gate":
