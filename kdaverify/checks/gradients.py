@@ -31,7 +31,7 @@ def gradients(adapter: Adapter, problem: Problem, *, of: str, exponent: int = 0)
         return skipped("it exposes no final state that a loss could depend on")
     inputs, given = problem.inputs(), cotangents(problem, of, exponent)
     try:
-        found = _run(adapter, inputs, given)
+        found = run_backward(adapter, inputs, given)
     except ForwardOnlyError as reason:
         return skipped(str(reason))
     except Misbehaviour as fault:
@@ -42,7 +42,7 @@ def gradients(adapter: Adapter, problem: Problem, *, of: str, exponent: int = 0)
     )
 
 
-def _run(adapter: Adapter, inputs: Inputs, given: Cotangents) -> dict[str, Tensor]:
+def run_backward(adapter: Adapter, inputs: Inputs, given: Cotangents) -> dict[str, Tensor]:
     """The gradients of all inputs that there are, checked but for their numbers.
 
     Raises:

@@ -8,13 +8,16 @@ from typing import Any
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.causality import causality
+from kdaverify.checks.cotangent_linearity import cotangent_linearity
 from kdaverify.checks.forward import forward
 from kdaverify.checks.gradcheck import gradcheck
 from kdaverify.checks.gradients import gradients
+from kdaverify.checks.jacobian import jacobian
 from kdaverify.checks.options import options
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.packing import packing
 from kdaverify.checks.resume import resume
+from kdaverify.checks.self_consistency import self_consistency
 from kdaverify.checks.stages import stages
 from kdaverify.problems import Problem
 
@@ -29,6 +32,9 @@ PROPERTIES: Mapping[str, Callable[..., list[Outcome]]] = {
     "options": options,
     "gradients": gradients,
     "gradcheck": gradcheck,
+    "self_consistency": self_consistency,
+    "jacobian": jacobian,
+    "cotangent_linearity": cotangent_linearity,
     "stages": stages,
 }
 
@@ -38,7 +44,7 @@ def check(name: str, adapter: Adapter, problem: Problem, detail: Mapping[str, An
 
     Args:
         name: a key of PROPERTIES.
-        detail: the property's own arguments (cut, way, arrangement, variant, of, exponent, feed, order).
+        detail: the property's own arguments (cut, way, arrangement, variant, of, exponent, feed, order, law).
     """
     if problem.dtype not in adapter.dtypes:
         return skipped(f"{adapter.name} does not take {problem.dtype} (it takes {', '.join(adapter.dtypes)})")
