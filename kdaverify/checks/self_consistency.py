@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.budgets.differences import Allowance, allowance, along, loss, step
+from kdaverify.budgets.differences import Allowance, Differences, along, loss
 from kdaverify.budgets.family import ContractOverflow
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.compare import Comparison
@@ -26,6 +26,8 @@ from oracles.gradients import GRADIENTS, Cotangents
 from oracles.inputs import Inputs
 
 DIRECTIONS: Final = 8
+# Directions for each input by itself, to say which one it is.
+ALONE: Final = 2
 METHOD: Final = "differences of its own outputs"
 
 
@@ -58,23 +60,29 @@ class _Case:
     exposed: tuple[str, ...]
 
     def judged(self, gradients: dict[str, Tensor]) -> Outcome:
-        found = self._differences(gradients, DIRECTIONS, [name for name in GRADIENTS.values() if getattr(self.inputs, name) is not None])
+        adapter, dtype = self.adapter, self.problem.dtype
+        differences = Differences(adapter.received(self.inputs), self.given, adapter.contract(dtype), FORMATS[dtype], adapter.received)
+        sources = {name: GRADIENTS[name] for name in gradients}
+        found = self._missed(gradients, differences.allowance(lambda h: self._pairs(DIRECTIONS, h, [*sources.values()])))
         if found.ratio <= 1:
             return found.outcome(Status.PASS, "")
-        alone = {name: self._differences(gradients, 2, [source]).ratio for name, source in GRADIENTS.items() if name in gradients}
-        suspects = [f"{name} ({ratio:.3g})" for name, ratio in sorted(alone.items(), key=lambda item: -item[1]) if ratio > 1]
-        return found.outcome(Status.FAIL, f"\n  moved by itself, over budget: {', '.join(suspects) or 'none'}")
 
-    def _differences(self, gradients: dict[str, Tensor], number: int, names: Sequence[str]) -> _Differences:
-        adapter, contract, io = self.adapter, self.adapter.contract(self.problem.dtype), FORMATS[self.problem.dtype]
-        h = step(contract, io, max(self.inputs.lengths))
-        asked = [pair(self.problem, j, h, names) for j in range(number)]
-        received = [Pair(adapter.received(p.up), adapter.received(p.down)) for p in asked]
-        moved = torch.tensor([self._loss(p.up) - self._loss(p.down) for p in asked], dtype=torch.float64)
-        told = torch.tensor([along(gradients, p) for p in received], dtype=torch.float64)
+        def alone(source: str) -> float:
+            return self._missed(gradients, differences.allowance(lambda h: self._pairs(ALONE, h, [source]), found.allowed.outputs)).ratio
+
+        ratios = sorted(((alone(source), name) for name, source in sources.items()), reverse=True)
+        suspects = ", ".join(f"{name} ({ratio:.3g})" for ratio, name in ratios if ratio > 1)
+        return found.outcome(Status.FAIL, f"\n  moved by itself, over budget: {suspects or 'none'}")
+
+    def _pairs(self, number: int, h: float, names: Sequence[str]) -> list[Pair]:
+        return [pair(self.problem, j, h, names) for j in range(number)]
+
+    def _missed(self, gradients: dict[str, Tensor], allowed: Allowance) -> _Missed:
+        moved = torch.tensor([self._loss(p.up) - self._loss(p.down) for p in allowed.pairs], dtype=torch.float64)
+        told = torch.tensor([along(gradients, p) for p in allowed.received], dtype=torch.float64)
         if not bool(torch.isfinite(moved - told).all()):
             raise Misbehaviour(Status.NONFINITE, "loss", "loss: outputs or gradients of a moved call are not finite")
-        return _Differences(moved, told, allowance(adapter.received(self.inputs), received, self.given, contract, io))
+        return _Missed(moved, told, allowed)
 
     def _loss(self, inputs: Inputs) -> float:
         outputs = execute(self.adapter, inputs, self.exposed).outputs
@@ -83,7 +91,7 @@ class _Case:
 
 
 @dataclass(frozen=True)
-class _Differences:
+class _Missed:
     """Changes of the loss along some directions, by the outputs and by the gradients, and how far apart they may be."""
 
     moved: Tensor
