@@ -25,12 +25,19 @@ from oracles.inputs import Inputs
 from oracles.together import cotangents_together, together, tokens_together
 
 MOST_ROWS: Final = 24
+# Of kernels whose every call costs a second.
+MOST_ROWS_INTERPRETED: Final = 8
 
 
 def rows(problem: Problem) -> int:
     """Elements of the outputs, each a row of the Jacobian."""
     tokens = problem.B * problem.T if problem.lengths is None else sum(problem.lengths)
     return problem.HV * problem.V * (tokens + problem.N * problem.K)
+
+
+def most_rows(adapter: Adapter) -> int:
+    """How many of them a suite asks an implementation for."""
+    return MOST_ROWS_INTERPRETED if adapter.environment()["mode"] == "interpreted" else MOST_ROWS
 
 
 def jacobian(adapter: Adapter, problem: Problem) -> list[Outcome]:
