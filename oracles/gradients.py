@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -49,6 +50,16 @@ class Cotangents:
     def on(self, device: torch.device | str) -> Cotangents:
         """The same on another device."""
         return Cotangents(*(None if tensor is None else tensor.to(device) for tensor in (self.do, self.d_final_state)))
+
+
+def combined(given: Sequence[Cotangents], factors: Sequence[float]) -> Cotangents:
+    """The sum of cotangents times their factors, in their own types; all have the same ones absent."""
+
+    def total(tensors: list[Tensor | None]) -> Tensor | None:
+        terms = [factor * x for factor, x in zip(factors, tensors, strict=True) if x is not None]
+        return torch.stack(terms).sum(0) if terms else None
+
+    return Cotangents(total([x.do for x in given]), total([x.d_final_state for x in given]))
 
 
 def _checked(name: str, tensor: Tensor | None, shape: torch.Size, device: torch.device) -> Tensor:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
 def to_jax(tensor: Tensor) -> Any:
@@ -32,3 +34,26 @@ def from_jax(array: Any) -> Tensor:
     if str(array.dtype) == "bfloat16":
         return torch.from_numpy(np.array(array).view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(np.array(array))
+
+
+def through_jax(forward: Callable[..., Sequence[Any]], vjp: Callable[..., Sequence[Any]], *tensors: Tensor) -> tuple[Tensor, ...]:
+    """What a JAX function makes of torch tensors, in torch's graph: whatever converts them before and after is differentiated by torch.
+
+    Args:
+        forward: takes the arrays, returns the outputs.
+        vjp: takes a tuple of the arrays and one of the outputs' cotangents, returns a cotangent of every array.
+    """
+    return _Through.apply(forward, vjp, *tensors)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+
+
+class _Through(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, forward: Callable[..., Sequence[Any]], vjp: Callable[..., Sequence[Any]], *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.vjp, ctx.arrays = vjp, tuple(to_jax(tensor) for tensor in tensors)
+        return tuple(from_jax(output) for output in forward(*ctx.arrays))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        found = ctx.vjp(ctx.arrays, tuple(to_jax(cotangent) for cotangent in cotangents))
+        return (None, None, *(from_jax(array) for array in found))

@@ -16,7 +16,7 @@ from torch.nn.functional import pad
 from kdaverify.adapters.base import NOTHING_YET, OUTPUTS, Adapter, Output, WrongKernelError, absent, versions
 from kdaverify.adapters.conventions import OUTSIDE, Conventions
 from kdaverify.adapters.handover import clear_padding, fold_scale
-from kdaverify.adapters.jax_arrays import from_jax, to_jax
+from kdaverify.adapters.jax_arrays import from_jax, through_jax, to_jax
 from kdaverify.budgets.contract import Contract, contract_from_name
 from kdaverify.problems import TORCH, Problem
 from oracles.inputs import Inputs
@@ -24,7 +24,6 @@ from oracles.inputs import Inputs
 WIDTH: Final = 128
 CHUNK: Final = 128
 BATCH, HEADS, COMPILED = 2, 4, 128
-PRECISION: Final = {"fp32": "fp32", "bf16": "bf16"}
 STEP: Final = "kda_decode_step (XLA)"
 # Its metadata asks for Python 3.12; it runs on 3.11.
 INSTALL: Final = "pip install 'kdaverify[pallas]', then pip install --no-deps --ignore-requires-python deltanet-tpu==0.3.0"
@@ -50,7 +49,7 @@ class Pallas(Adapter):
     Every new shape and scale costs over a second of tracing, so calls are brought to a few: tokens, heads and batch entries are
     rounded up with inert ones (all zero), widths below 128 with zero channels, and there q comes multiplied by the scale, rounded
     as the package itself rounds that product. A pack has one final state per row, so it exposes o alone, and what its padding
-    tokens return means nothing.
+    tokens return means nothing. Its backward is the package's own, Pallas kernels too, reached through jax.vjp.
     Source: deltanet_tpu.chunk_kda.
     """
 
@@ -82,14 +81,22 @@ class Pallas(Adapter):
     def forward(self, inputs: Inputs) -> Output:
         call = inputs if inputs.K == WIDTH else fold_scale(inputs)
         shape = _bucket(call)
-        compiled, kernels = _compiled(shape)
         x = self.conventions.arguments(call)
-        tokens = [to_jax(_padded(x[name], shape, name)) for name in ("q", "k", "v", "g", "beta")]
-        state = None if x["initial_state"] is None else to_jax(_padded_state(x["initial_state"], shape))
-        ids = None if x["segment_ids"] is None else to_jax(pad(x["segment_ids"], (0, shape.T - inputs.T, 0, shape.B - 1), value=OUTSIDE))
-        o, final_state = compiled(*tokens, initial_state=state, segment_ids=ids)
-        self._ran = kernels
-        return _cut(clear_padding(from_jax(o), inputs), None if shape.packed else from_jax(final_state), inputs)
+        tensors = [_padded(x[name], shape, name) for name in ("q", "k", "v", "g", "beta")]
+        if shape.stateful:
+            tensors.append(_padded_state(x["initial_state"], shape))
+        ids = to_jax(pad(x["segment_ids"], (0, shape.T - inputs.T, 0, shape.B - 1), value=OUTSIDE)) if shape.packed else None
+
+        def there(*arrays: Any) -> Any:
+            compiled, self._ran = _compiled(shape)
+            return compiled(arrays, ids)
+
+        def back(arrays: Any, cotangents: Any) -> Any:
+            compiled, self._ran = _differentiated(shape)
+            return compiled(arrays, ids, cotangents)
+
+        o, final_state = through_jax(there, back, *tensors)
+        return _cut(clear_padding(o, inputs), None if shape.packed else final_state, inputs)
 
     def step(self, inputs: Inputs) -> Output:
         x = self.conventions.arguments(inputs)
@@ -152,25 +159,62 @@ def _cut(o: Tensor, final_state: Tensor | None, inputs: Inputs) -> Output:
 
 
 @functools.lru_cache(maxsize=COMPILED)
-def _compiled(s: _Shape) -> tuple[Callable[..., Any], str]:
-    """The compiled call and the names of the Pallas kernels found in what was compiled."""
+def _compiled(shape: _Shape) -> tuple[Callable[..., Any], str]:
+    """The compiled call (arrays, ids) -> (o, S_T) and the names of the Pallas kernels found in what was compiled."""
+    arrays, ids = _arguments(shape)
+    return _traced(_function(shape), arrays, ids)
+
+
+@functools.lru_cache(maxsize=COMPILED)
+def _differentiated(shape: _Shape) -> tuple[Callable[..., Any], str]:
+    """Likewise its VJP (arrays, ids, cotangents) -> cotangents of the arrays; it runs the forward again."""
+    import jax
+
+    function, (arrays, ids) = _function(shape), _arguments(shape)
+
+    def vjp(arrays: Any, ids: Any, cotangents: Any) -> Any:
+        return jax.vjp(lambda *given: function(given, ids), *arrays)[1](cotangents)
+
+    with _quiet():
+        outputs = jax.eval_shape(function, arrays, ids)
+    return _traced(vjp, arrays, ids, outputs)
+
+
+def _function(s: _Shape) -> Callable[[Any, Any], Any]:
     import deltanet_tpu
+
+    options = {"output_final_state": True, "chunk_size": CHUNK, "precision": _dtype(s), "scale": s.scale}
+
+    def call(arrays: Any, ids: Any) -> Any:
+        *tokens, state = arrays if s.stateful else (*arrays, None)
+        return deltanet_tpu.chunk_kda(*tokens, initial_state=state, segment_ids=ids, **options)
+
+    return call
+
+
+def _arguments(s: _Shape) -> tuple[Any, Any]:
+    """Shapes and types of the arrays and of the segment ids."""
     import jax
     import jax.numpy as jnp
 
-    dtype = next(name for name in PRECISION if TORCH[name] == s.dtype)
-    element = jnp.float32 if dtype == "fp32" else jnp.bfloat16
+    element = jnp.float32 if _dtype(s) == "fp32" else jnp.bfloat16
     array = jax.ShapeDtypeStruct
     q = array((s.B, s.T, s.H, WIDTH), element)
     v, beta = array((s.B, s.T, s.HV, WIDTH), element), array((s.B, s.T, s.HV), element)
     g = array((s.B, s.T, s.HV, WIDTH), jnp.float32)
-    call = jax.jit(
-        functools.partial(deltanet_tpu.chunk_kda, output_final_state=True, chunk_size=CHUNK, precision=PRECISION[dtype], scale=s.scale)
-    )
-    state = array((s.B, s.HV, WIDTH, WIDTH), jnp.float32) if s.stateful else None
-    ids = array((s.B, s.T), jnp.int32) if s.packed else None
+    state = (array((s.B, s.HV, WIDTH, WIDTH), jnp.float32),) if s.stateful else ()
+    return (q, q, v, g, beta, *state), array((s.B, s.T), jnp.int32) if s.packed else None
+
+
+def _dtype(s: _Shape) -> str:
+    return next(name for name in Pallas.dtypes if TORCH[name] == s.dtype)
+
+
+def _traced(function: Callable[..., Any], *arguments: Any) -> tuple[Callable[..., Any], str]:
+    import jax
+
     with _quiet():
-        traced = call.trace(q, q, v, g, beta, initial_state=state, segment_ids=ids)
+        traced = jax.jit(function).trace(*arguments)
     names = [f"{name}, {mode}" for name, mode in _pallas_calls(traced.jaxpr)]
     if not names:
         raise WrongKernelError("deltanet_tpu.chunk_kda traced to no pallas_call: it fell back to plain JAX")

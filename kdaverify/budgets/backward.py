@@ -13,7 +13,7 @@ from kdaverify.budgets.emulate import RESIDUAL, ROWWISE, ROWWISE_SCALED, Emulato
 from kdaverify.budgets.factored import FACTORED_COLUMNS, FACTORED_RESIDUAL
 from kdaverify.budgets.family import ContractOverflow, family
 from kdaverify.budgets.formats import Format
-from kdaverify.budgets.noise import DRAWS, SEED, Noise, repeat, split_tokens
+from kdaverify.budgets.noise import DRAWS, SEED, Noise
 from oracles.adjoint import adjoint
 from oracles.arithmetic import Arithmetic
 from oracles.autograd import differentiate
@@ -21,6 +21,7 @@ from oracles.chunk import Stages
 from oracles.chunk_backward import BACKWARD, BackwardStages, chunk_backward
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
+from oracles.together import cotangents_together, gradients_apart, together
 
 # The backward stages put the scale in themselves.
 UNSCALED = {ROWWISE_SCALED: ROWWISE}
@@ -84,17 +85,12 @@ def _member(member: Emulator, inputs: Inputs, cotangents: Cotangents) -> Gradien
 
 def _drawn(noise: Noise, inputs: Inputs, cotangents: Cotangents) -> list[Gradients[Tensor]]:
     rng = torch.Generator(inputs.q.device).manual_seed(SEED)
-    repeated, (do, dS) = repeat(inputs, DRAWS), cotangents.of(inputs, torch.float64)
-    many = Cotangents(_tokens_repeated(do, inputs), dS.repeat(DRAWS, 1, 1, 1))
+    repeated, many = together([inputs] * DRAWS), cotangents_together([cotangents] * DRAWS, inputs)
     found = _wide(run_backward(noise.contract, repeated, many, Way(*noise.way(rng), noise.backward(rng))))
     if noise.contract.factors is not None and not _is_finite(found):
         # Factors overflow where decay is deep: what is drawn then is a kernel that takes differences.
         return _drawn(replace(noise, contract=replace(noise.contract, factors=None)), inputs, cotangents)
-    *tokens, states = (
-        split_tokens(x, inputs) if name != "d_initial_state" else list(x.unflatten(0, (DRAWS, inputs.N)))
-        for name, x in found.named().items()
-    )
-    return [Gradients(*pieces) for pieces in zip(*tokens, states, strict=True)]
+    return gradients_apart(found, inputs, DRAWS)
 
 
 def run_backward(contract: Contract, inputs: Inputs, cotangents: Cotangents, way: Way) -> Gradients[Tensor]:
@@ -105,12 +101,6 @@ def run_backward(contract: Contract, inputs: Inputs, cotangents: Cotangents, way
     return chunk_backward(
         inputs, cotangents, chunk_size=size, dtype=way.dtype, arithmetic=way.arithmetic, stages=way.stages, backward=way.backward
     )
-
-
-def _tokens_repeated(do: Tensor, inputs: Inputs) -> Tensor:
-    """do for `repeat(inputs)`: further batch entries, or further sequences of the pack."""
-    used = do if inputs.cu_seqlens is None else do[:, : sum(inputs.lengths)]
-    return torch.cat([used] * DRAWS, dim=0 if inputs.cu_seqlens is None else 1)
 
 
 def _is_finite(gradients: Gradients[Tensor]) -> bool:

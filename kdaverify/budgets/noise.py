@@ -26,6 +26,7 @@ from oracles.arithmetic import Arithmetic
 from oracles.chunk import STAGES, Chunk, Stage, Stages
 from oracles.chunk_backward import BACKWARD, BackwardStages
 from oracles.inputs import Inputs
+from oracles.together import states_apart, together, tokens_apart
 
 DRAWS = 8
 # Below this exponent fp32 has underflowed.
@@ -52,12 +53,12 @@ class Noise:
     def run(self, inputs: Inputs, cuts: tuple[int, ...] = ()) -> list[Outputs]:
         """DRAWS independent (o, S_T), float64, from one batched run resumed at `cuts`; the same on every call."""
         rng = torch.Generator(inputs.q.device).manual_seed(SEED)
-        repeated = repeat(inputs, DRAWS)
+        repeated = together([inputs] * DRAWS)
         o, final = run_in_parts(lambda part: self._run(part, rng), repeated, cuts)
         if self.contract.factors is not None and not (bool(torch.isfinite(o).all()) and bool(torch.isfinite(final).all())):
             # Factors overflow where decay is deep: what is drawn then is a kernel that takes differences.
             return replace(self, contract=replace(self.contract, factors=None)).run(inputs, cuts)
-        return list(zip(split_tokens(o, inputs), final.unflatten(0, (DRAWS, inputs.N)), strict=True))
+        return list(zip(tokens_apart(o, inputs, DRAWS), states_apart(final, inputs, DRAWS), strict=True))
 
     def way(self, rng: torch.Generator) -> tuple[torch.dtype, Arithmetic, Stages]:
         """The type computed in, the arithmetic that draws, and the stages."""
@@ -168,24 +169,3 @@ def _exp(x: Tensor, fmt: Format, rng: torch.Generator) -> Tensor:
 def _draw(like: Tensor, fmt: Format, rng: torch.Generator) -> Tensor:
     size = 2 * fmt.unit * (FLOAT64_UNIT if fmt.name == "fp64" else MEAN_UNIT)
     return torch.rand(like.shape, generator=rng, device=like.device).sub_(0.5).mul_(size)
-
-
-def repeat(inputs: Inputs, times: int) -> Inputs:
-    """The same sequences `times` over: further batch entries, or further sequences of the pack."""
-    state = None if inputs.initial_state is None else inputs.initial_state.repeat(times, 1, 1, 1)
-    names = ("q", "k", "v", "g", "beta")
-    if inputs.cu_seqlens is None:
-        return replace(inputs, **{name: torch.cat([getattr(inputs, name)] * times) for name in names}, initial_state=state)
-    used = sum(inputs.lengths)
-    offsets = torch.tensor([0, *inputs.lengths * times]).cumsum(0)
-    tokens = {name: torch.cat([getattr(inputs, name)[:, :used]] * times, dim=1) for name in names}
-    return replace(inputs, **tokens, cu_seqlens=offsets, initial_state=state)
-
-
-def split_tokens(o: Tensor, inputs: Inputs) -> list[Tensor]:
-    """What `repeat(inputs)` gave for its tokens, draw by draw, zeros on padding."""
-    if inputs.cu_seqlens is None:
-        return list(o.unflatten(0, (DRAWS, inputs.B)))
-    used = sum(inputs.lengths)
-    padding = o.new_zeros(1, inputs.T - used, *o.shape[2:])
-    return [torch.cat((piece, padding), dim=1) for piece in o.unflatten(1, (DRAWS, used)).unbind(1)]

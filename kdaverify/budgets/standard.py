@@ -61,7 +61,7 @@ def standard(inputs: Inputs, contract: Contract, io: Format, emulation: Emulatio
     Raises:
         UncertifiedError: no precision within the ceiling makes the oracle sharp enough.
     """
-    room = _Room(contract, io, inputs.K)
+    room = Room(contract, io, inputs.K)
 
     def budgets(truth: Answer) -> dict[str, Budget]:
         def of(name: str, place: int, fmt: Format, moved: Tensor | None) -> Budget:
@@ -88,7 +88,7 @@ def gradient_standard(inputs: Inputs, cotangents: Cotangents, contract: Contract
     suffixes whose terms cancel: errors of dg are relative to the largest term from there to the end of its chunk. Those of dS_0
     likewise.
     """
-    room = _Room(contract, io, GAIN * max(inputs.K, inputs.V))
+    room = Room(contract, io, GAIN * max(inputs.K, inputs.V))
 
     def budgets(certain: GradientAnswer) -> dict[str, Budget]:
         truth = _zero_on_padding(certain, inputs)
@@ -113,7 +113,7 @@ def gradient_standard(inputs: Inputs, cotangents: Cotangents, contract: Contract
 
 
 @dataclass(frozen=True)
-class _Room:
+class Room:
     """What every budget of one problem has in common.
 
     Args:

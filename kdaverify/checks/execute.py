@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -13,8 +14,10 @@ from kdaverify.adapters.base import Adapter, AdapterError, Output
 from kdaverify.adapters.isolation.fault import fault_of
 from kdaverify.budgets.formats import format_of
 from kdaverify.checks.status import Status
+from oracles.autograd import ForwardOnlyError
 from oracles.inputs import TENSORS, Inputs
 
+X = TypeVar("X")
 Entry = Callable[[Inputs], Output]
 
 
@@ -49,13 +52,7 @@ def execute(adapter: Adapter, inputs: Inputs, exposed: tuple[str, ...], *, entry
     """
     given = inputs.copied()
     started = time.perf_counter()
-    try:
-        output = (entry or adapter.forward)(given)
-    except AdapterError:
-        raise
-    except Exception as error:
-        fault = fault_of(error)
-        raise Misbehaviour(Status(fault.kind), exposed[0], fault.message) from error
+    output = watched(lambda: (entry or adapter.forward)(given), exposed[0])
     seconds = time.perf_counter() - started
     returned = {name: getattr(output, name) for name in exposed}
     for name, value in returned.items():
@@ -64,6 +61,24 @@ def execute(adapter: Adapter, inputs: Inputs, exposed: tuple[str, ...], *, entry
     for name, value in returned.items():
         _check_own_memory(name, value, given)
     return Run({name: value.detach() for name, value in returned.items()}, seconds)
+
+
+def watched(call: Callable[[], X], output: str) -> X:
+    """What `call`, which runs a kernel, returns.
+
+    Args:
+        output: what to say is at fault if it raises.
+    Raises:
+        Misbehaviour: it raised, took its process with it, ran out of time or memory.
+        AdapterError, ForwardOnlyError: there was no kernel to run, or no backward.
+    """
+    try:
+        return call()
+    except (AdapterError, ForwardOnlyError, Misbehaviour):
+        raise
+    except Exception as error:
+        fault = fault_of(error)
+        raise Misbehaviour(Status(fault.kind), output, fault.message) from error
 
 
 def _wanted_shape(name: str, inputs: Inputs) -> tuple[int, ...]:

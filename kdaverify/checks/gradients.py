@@ -7,14 +7,12 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import Adapter, AdapterError
-from kdaverify.adapters.isolation.fault import fault_of
+from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import Standard, gradient_standard
-from kdaverify.checks.execute import Misbehaviour, check_inputs_kept, check_kind
+from kdaverify.checks.execute import Misbehaviour, check_inputs_kept, check_kind, watched
 from kdaverify.checks.outcome import Outcome, held_at_fastest, judged, skipped
-from kdaverify.checks.status import Status
 from kdaverify.problems import Problem, cotangents
 from oracles.autograd import ForwardOnlyError
 from oracles.gradients import GRADIENTS, Cotangents, Gradients
@@ -37,7 +35,7 @@ def gradients(adapter: Adapter, problem: Problem, *, of: str, exponent: int = 0)
         return skipped("it exposes no final state that a loss could depend on")
     inputs, given = problem.inputs(), cotangents(problem, of, exponent)
     try:
-        found = _run(adapter, inputs, given)
+        found = run_backward(adapter, inputs, given)
     except ForwardOnlyError as reason:
         return skipped(str(reason))
     except Misbehaviour as fault:
@@ -51,7 +49,7 @@ def gradients(adapter: Adapter, problem: Problem, *, of: str, exponent: int = 0)
     return judged(found, received, lambda: held_at_fastest(received, contract, hold))
 
 
-def _run(adapter: Adapter, inputs: Inputs, given: Cotangents) -> dict[str, Tensor]:
+def run_backward(adapter: Adapter, inputs: Inputs, given: Cotangents) -> dict[str, Tensor]:
     """The gradients of all inputs that there are, checked but for their numbers.
 
     Raises:
@@ -60,13 +58,7 @@ def _run(adapter: Adapter, inputs: Inputs, given: Cotangents) -> dict[str, Tenso
         AdapterError: the call never came to the kernel.
     """
     own = inputs.copied()
-    try:
-        returned: Gradients[Any] = adapter.gradients(own, given)
-    except (AdapterError, ForwardOnlyError):
-        raise
-    except Exception as error:
-        fault = fault_of(error)
-        raise Misbehaviour(Status(fault.kind), "call", fault.message) from error
+    returned: Gradients[Any] = watched(lambda: adapter.gradients(own, given), "call")
     wanted = {name: getattr(inputs, source) for name, source in GRADIENTS.items() if getattr(inputs, source) is not None}
     found = returned.named()
     for name, source in wanted.items():

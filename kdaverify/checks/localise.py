@@ -31,11 +31,15 @@ class _Route:
 
 
 _PLAIN: Final = _Route()
+_BACK: Final = _Route(walks=(walk, walk_back))
 _ROUTES: Final[Mapping[str, _Route]] = {
     "resume": _Route(said="asked of one uncut run"),
     "packing": _Route(said="asked of the pack in one call, in its own order"),
-    "gradients": _Route(walks=(walk, walk_back)),
     "causality": _Route(said="asked of the problem with its own later tokens"),
+    "gradients": _BACK,
+    "jacobian": _BACK,
+    "cotangent_linearity": _BACK,
+    "self_consistency": _BACK,
 }
 _RESETS: Final = "a hard reset has no finite cumulative gate to hand over"
 _SOFTENED: Final = f"asked with gates of {HUGE:g} for hard resets"

@@ -9,12 +9,16 @@ from typing import Any
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.activations import activations
 from kdaverify.checks.causality import causality
+from kdaverify.checks.cotangent_linearity import cotangent_linearity
 from kdaverify.checks.forward import forward
+from kdaverify.checks.gradcheck import gradcheck
 from kdaverify.checks.gradients import gradients
+from kdaverify.checks.jacobian import jacobian
 from kdaverify.checks.options import options
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.packing import packing
 from kdaverify.checks.resume import resume
+from kdaverify.checks.self_consistency import self_consistency
 from kdaverify.checks.stages import backward_stages, stages
 from kdaverify.problems import ActivationProblem, Problem, ProblemError
 from oracles.operations import OPERATIONS
@@ -29,6 +33,10 @@ PROPERTIES: Mapping[str, Callable[..., list[Outcome]]] = {
     "causality": causality,
     "options": options,
     "gradients": gradients,
+    "gradcheck": gradcheck,
+    "self_consistency": self_consistency,
+    "jacobian": jacobian,
+    "cotangent_linearity": cotangent_linearity,
     "stages": stages,
     "backward_stages": backward_stages,
     "activations": activations,
@@ -40,7 +48,7 @@ def check(name: str, adapter: Adapter, problem: Problem | ActivationProblem, det
 
     Args:
         name: a key of PROPERTIES.
-        detail: the property's own arguments (cut, way, arrangement, variant, of, exponent, feed).
+        detail: the property's own arguments (cut, way, arrangement, variant, of, exponent, feed, order, law).
     Raises:
         ProblemError: the property is not asked of such a problem.
     """

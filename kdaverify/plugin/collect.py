@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
     from kdaverify.problems import Problem
 
-_AXES = ("dtype", "staged", "staged_backward", "activated", "variant", "gate", "named")
+_AXES = ("dtype", "double", "staged", "staged_backward", "activated", "variant", "gate", "named")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -100,21 +100,24 @@ def _choices(subject: Subject, axis: str, profile: str) -> list[tuple[str, Any]]
     from kdaverify.problems import panel
     from kdaverify.problems.regimes import GATES
 
-    if axis == "dtype":
-        return [(dtype, dtype) for dtype in subject.adapter.dtypes]
-    if axis in ("staged", "staged_backward"):
-        return [(dtype, dtype) for dtype in staged(subject.adapter, backward=axis == "staged_backward")]
+    adapter = subject.adapter
+    if axis == "named":
+        return [
+            (f"{dtype}-{entry.name}", fitted(adapter, entry.problem))
+            for dtype in adapter.dtypes
+            for entry in panel(dtype, profile, real_sizes=takes_real_sizes(adapter, dtype))
+        ]
     if axis == "activated":
-        return [(f"{op}-{dtype}", (op, dtype)) for op, dtype in activated(subject.adapter)]
-    if axis == "gate":
-        return [(name, name) for name in GATES]
-    if axis == "variant":
-        return [(name, name) for name in subject.adapter.variants()]
-    return [
-        (f"{dtype}-{entry.name}", fitted(subject.adapter, entry.problem))
-        for dtype in subject.adapter.dtypes
-        for entry in panel(dtype, profile, real_sizes=takes_real_sizes(subject.adapter, dtype))
-    ]
+        return [(f"{op}-{dtype}", (op, dtype)) for op, dtype in activated(adapter)]
+    names: dict[str, Callable[[], Iterable[str]]] = {
+        "dtype": lambda: adapter.dtypes,
+        "double": lambda: [dtype for dtype in adapter.dtypes if dtype == "fp64"],
+        "staged": lambda: staged(adapter),
+        "staged_backward": lambda: staged(adapter, backward=True),
+        "gate": lambda: GATES,
+        "variant": adapter.variants,
+    }
+    return [(name, name) for name in names[axis]()]
 
 
 def fitted(adapter: Adapter, problem: Problem) -> Problem:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
 
 _SESSION = pytest.StashKey["Session"]()
+# Properties that ask for derivatives.
+NEED_A_BACKWARD = ("gradients", "gradcheck", "self_consistency", "jacobian", "cotangent_linearity")
 _REFUSED = pytest.StashKey[bool]()
 
 
@@ -202,16 +204,19 @@ def _expected(subject: Subject, asked: set[str], profile: str, verdicts: Sequenc
         excused["backward_stages"] = "it exposes no stage of the backward"
     if not subject.missing and not activated(adapter):
         excused["activations"] = "it exposes no activation, beta or l2norm"
+    if "fp64" not in adapter.dtypes:
+        excused["gradcheck"] = "it takes no fp64"
     if not subject.missing and "final_state" not in outputs:
         excused["resume"] = "it exposes no final state"
     if not subject.missing and (reason := _all_refused(adapter)):
         excused["extreme_gates"] = f"it takes no extreme gate ({reason})"
     from oracles.autograd import FORWARD_ONLY
 
-    gradients = [verdict for verdict in verdicts if verdict.property == "gradients"]
-    told = [verdict.message for verdict in gradients if verdict.message.startswith(FORWARD_ONLY)]
-    if told and not any(verdict.status.judged for verdict in gradients):
-        excused["gradients"] = told[0]
+    for name in NEED_A_BACKWARD:
+        found = [verdict for verdict in verdicts if verdict.property == name]
+        told = [verdict.message for verdict in found if verdict.message.startswith(FORWARD_ONLY)]
+        if told and not any(verdict.status.judged for verdict in found):
+            excused[name] = told[0]
     return Expected(
         implementation=adapter.name,
         dtypes=adapter.dtypes,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+import torch
 
 from kdaverify.problems.axes import TORCH, state_dtype
 from kdaverify.problems.problem import Problem
@@ -38,4 +39,21 @@ def cotangents(problem: Problem, of: str, exponent: int = 0) -> Cotangents:
     return Cotangents(
         None if of == "final_state" else rounded(scale * do, TORCH[p.dtype]),
         None if of == "o" else rounded(scale * dS, state_dtype(p.dtype)),
+    )
+
+
+def coarse_cotangents(problem: Problem, of: str, number: int) -> Cotangents:
+    """Cotangents of three bits, -4 to 4, so that their small multiples, sums and powers of two are exact in every format.
+
+    Args:
+        of: both, o or final_state.
+        number: tells several draws of one problem apart.
+    """
+    p = problem
+    do = Draw(p, "do").integers(f"coarse {number}", 9, p.HV, p.V) - 4
+    streams = [Draw(p, "d_final_state").stream("coarse", number, n) for n in range(p.N)]
+    dS = np.stack([stream.integers(9, p.HV, p.K, p.V) - 4 for stream in streams])
+    return Cotangents(
+        None if of == "final_state" else torch.tensor(do, dtype=TORCH[p.dtype]),
+        None if of == "o" else torch.tensor(dS, dtype=state_dtype(p.dtype)),
     )

@@ -11,6 +11,8 @@ import torch
 
 from kdaverify.adapters import Adapter, WrongKernelError, find
 from kdaverify.adapters.registry import SHIPPED
+from kdaverify.problems import cotangents
+from oracles.adjoint import adjoint
 from tests.adapters.standins import Ask, distance
 
 PRECISION = {"fp64": 1e-13, "fp32": 3e-6, "bf16": 6e-3, "fp16": 7e-4}
@@ -113,6 +115,15 @@ def test_pallas_packs_expose_o_alone_and_ignore_what_padding_tokens_hold(ask: As
     assert adapter.exposes(problem) == ("o",)
     assert distance(adapter, problem)["o"] < PRECISION["fp32"]
     assert "initial states" in str(adapter.supports(problem.replace(state="random")))
+
+
+def test_pallas_is_differentiated_through_the_package_s_own_backward(ask: Ask) -> None:
+    adapter, problem = installed("pallas"), ask(T=70)
+    x, given = problem.inputs(), cotangents(problem, "both")
+    found, exact = adapter.gradients(x, given).named(), adjoint(x, given).named()
+    assert "pallas_prepass_bwd" in adapter.proof()
+    for name, gradient in exact.items():
+        assert (found[name] - gradient).norm() < 1e-5 * gradient.norm(), name
 
 
 def test_limits_of_the_interfaces_are_reasons(ask: Ask) -> None:

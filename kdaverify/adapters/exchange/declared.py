@@ -10,6 +10,8 @@ from kdaverify.adapters.base import Adapter, Output
 from kdaverify.adapters.exchange.declaration import Declaration
 from kdaverify.budgets.contract import Contract
 from kdaverify.problems import Problem
+from oracles.autograd import ForwardOnlyError
+from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 
 Entry = Literal["forward", "step"]
@@ -37,8 +39,6 @@ class Declared(Adapter):
         AdapterError: the declaration contradicts itself.
     """
 
-    differentiable = False
-
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration
         self._kernel = declaration.adapter(lambda arguments: self.carry(Passed(*self._asked, arguments)))
@@ -64,6 +64,10 @@ class Declared(Adapter):
     def forward(self, inputs: Inputs) -> Output:
         self._asked: tuple[Entry, Inputs] = ("forward", inputs)
         return self._kernel.forward(inputs)
+
+    def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
+        del inputs, cotangents
+        raise ForwardOnlyError("calls go to the kernel as files and come back as files, which carry outputs and no gradients")
 
     def step(self, inputs: Inputs) -> Output:
         self._asked = ("step", inputs)

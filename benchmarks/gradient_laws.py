@@ -1,0 +1,83 @@
+"""How often a legal kernel is rejected by what is asked of a backward beside its numbers.
+
+    python -m benchmarks.gradient_laws --problems 100 --impl eager --dtypes bf16,fp16,fp32
+
+Draws problems as the suites do and prints, for each check and format: cases, rejections with their problems, skips, and the largest and
+the median fraction of the budget. A rejection of `eager` is a false alarm.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from hypothesis import given, seed, settings
+from rich.progress import track
+
+from benchmarks.false_alarms import drawn
+from kdaverify.adapters import find
+from kdaverify.checks.cotangent_linearity import LAWS
+from kdaverify.checks.jacobian import MOST_ROWS, rows
+from kdaverify.checks.properties import check
+from kdaverify.problems import Problem, problems
+from kdaverify.problems.cotangents import EXPONENTS
+from kdaverify.problems.profiles import settings_for
+from kdaverify.problems.tiny import TINIEST
+
+SMALL = 0.0125
+Ask = tuple[str, Callable[[str, int], list[Problem]], dict[str, Any]]
+
+
+def tiniest(dtype: str, count: int) -> list[Problem]:
+    """Problems with few enough output elements to ask for each."""
+    found: list[Problem] = []
+
+    @seed(0)
+    @settings(settings_for("smoke"), max_examples=count)
+    @given(problems(dtype=dtype, **TINIEST).filter(lambda problem: rows(problem) <= MOST_ROWS))
+    def take(problem: Problem) -> None:
+        found.append(problem)
+
+    take()
+    return found
+
+
+def small(dtype: str, count: int) -> list[Problem]:
+    return drawn(count, dtype, 0, SMALL)
+
+
+def asked(dtype: str) -> Iterator[Ask]:
+    yield "self_consistency", small, {}
+    yield "jacobian", tiniest, {}
+    for law in LAWS:
+        for exponent in EXPONENTS[dtype][1:] if law == "power" else (0,):
+            yield "cotangent_linearity", small, {"law": law, "exponent": exponent}
+
+
+def report(name: str, dtype: str, ask: Ask, count: int) -> None:
+    """One line for one check, and one for each rejection."""
+    what, draw, detail = ask
+    adapter = find(name)
+    cases = [(problem, check(what, adapter, problem, detail)) for problem in track(draw(dtype, count), what)]
+    ratios = [outcome.comparison.ratio for _, found in cases for outcome in found if outcome.comparison]
+    wrong = [(problem, outcome) for problem, found in cases for outcome in found if outcome.status.rejects]
+    skips = sum(not outcome.status.judged for _, found in cases for outcome in found)
+    size = f", largest {max(ratios):.3g}, median {statistics.median(ratios):.3g} of budget" if ratios else ""
+    print(f"{name} {dtype} {what} {detail or ''}: {len(cases)} problems, {len(wrong)} rejections, {skips} skips{size}", flush=True)
+    for problem, outcome in wrong:
+        print(f"  {outcome.status} {outcome.message.splitlines()[0]}\n  {problem.to_json()}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--problems", type=int, default=100)
+    parser.add_argument("--impl", default="eager")
+    parser.add_argument("--dtypes", default="bf16,fp16,fp32")
+    told = parser.parse_args()
+    torch.set_num_threads(1)
+    for dtype in told.dtypes.split(","):
+        for ask in asked(dtype):
+            report(told.impl, dtype, ask, told.problems)

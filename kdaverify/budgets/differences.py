@@ -1,0 +1,193 @@
+"""What differences of a low-precision kernel's own outputs may miss its own derivative by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from kdaverify.budgets.backward import GradientEmulation, emulate_gradients
+from kdaverify.budgets.budget import DEVIATIONS, RMS_FACTOR
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.family import emulate
+from kdaverify.budgets.formats import Format
+from kdaverify.budgets.parts import Outputs
+from kdaverify.problems.directions import Pair
+from oracles.adjoint import adjoint
+from oracles.gradients import GRADIENTS, Cotangents, Gradients
+from oracles.inputs import Inputs
+from oracles.recurrence import recurrence
+from oracles.together import states_apart, together, tokens_apart
+
+# Pairs whose outputs are emulated: the noise hardly depends on the direction.
+EMULATED = 2
+# How many times the first step may be too short or too long.
+FURTHEST = 16.0
+
+
+def first_step(contract: Contract, io: Format, longest: int) -> float:
+    """A step, relative to the size of what is moved, at which rounding noise and curvature may balance.
+
+    Math: every token's factor moves by a random h, so over L tokens an output moves by about s = h sqrt(L) of its size. The noise of
+    both outputs is about u of their size, u the unit roundoff, so u / s of the difference; the third derivative leaves s^2 of it. The
+    sum u / s + s^2 is least near s = u^(1/3), hence h = u^(1/3) / sqrt(L).
+
+    Args:
+        longest: tokens of the longest sequence.
+    """
+    return max(contract.operands.unit, io.unit) ** (1 / 3) / math.sqrt(max(1, longest))
+
+
+def balanced_step(h: float, noise: float, curvature: Tensor) -> float:
+    """The step at which they do, from what was found at h: noise N does not depend on the step, curvature R grows with its cube.
+
+    Math: relative to the difference, N / x + (R / h^3) x^2 is least at x = h (N / 2R)^(1/3). At most FURTHEST times h either way, and
+    never more than half the size of what is moved.
+    """
+    R = float(curvature.square().mean().sqrt())
+    factor = (noise / (2 * R)) ** (1 / 3) if R else FURTHEST
+    return min(h * min(max(factor, 1 / FURTHEST), FURTHEST), 0.5)
+
+
+def loss(outputs: Outputs, weights: Outputs) -> float:
+    """The loss whose derivative is asked for: <do, o> + <dS_T, S_T>, in float64."""
+    return sum(float((y.double() * c).sum()) for y, c in zip(outputs, weights, strict=True))
+
+
+def along(gradients: dict[str, Tensor], pair: Pair) -> float:
+    """The derivative of the loss along a pair, by `gradients`."""
+    return sum(float((gradients[name].double() * pair.along(source)).sum()) for name, source in _present(pair).items())
+
+
+def _present(pair: Pair) -> dict[str, str]:
+    return {name: source for name, source in GRADIENTS.items() if getattr(pair.up, source) is not None}
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """Pairs of moved calls, and what differences along them may miss.
+
+    Args:
+        pairs: as they are asked; received: as the kernel effectively gets them.
+        curvature: [pairs] what the difference of the exact outputs itself misses its derivative by; each may miss that much.
+        noise: the rms, over all pairs, of what may be missed beside it.
+        outputs: the part of it that the outputs alone make, before the factors for few pairs.
+    """
+
+    pairs: list[Pair]
+    received: list[Pair]
+    curvature: Tensor
+    noise: float
+    outputs: float
+
+    def excess(self, missed: Tensor) -> Tensor:
+        """What is missed beyond curvature."""
+        return (missed.abs() - self.curvature).clamp(min=0.0)
+
+
+@dataclass(frozen=True)
+class Differences:
+    """Directions of balanced length for one problem, and the allowances along them.
+
+    Math: with e the error of a kernel's outputs, d that of its gradients and D = up - down, a kernel whose backward is the derivative of
+    its forward misses <c, e(up) - e(down)> - <d, D> beside curvature. The signs of c and D are random and independent of the errors:
+    both terms have mean 0 and variances |c (e(up) - e(down))|^2 and |d D|^2, elements multiplied. E is the worst over the family of the
+    root of either; noise = 1.25 (1 + 3 deviation / mean of the draws) (1 + 3 / sqrt(2 pairs)) |E|, the last factor for an rms of few.
+
+    Args:
+        inputs: the call as the kernel effectively gets it.
+        given: cotangents of its outputs.
+        contract, io: the arithmetic declared.
+        received: what the kernel effectively gets of a moved call.
+    """
+
+    inputs: Inputs
+    given: Cotangents
+    contract: Contract
+    io: Format
+    received: Callable[[Inputs], Inputs]
+
+    def allowance(self, ask: Callable[[float], list[Pair]], outputs: float | None = None) -> Allowance:
+        """Pairs at the balanced step, and what may be missed along them.
+
+        Args:
+            ask: pairs of moved calls by their step.
+            outputs: the noise of the outputs where it is known from other pairs of the same problem.
+        Raises:
+            ContractOverflow: every member of the family overflows on these inputs.
+        """
+        h = first_step(self.contract, self.io, max(self.inputs.lengths))
+        taken = self._taken(ask(h))
+        outputs = self._outputs_noise(taken[:EMULATED]) if outputs is None else outputs
+        few = RMS_FACTOR * (1 + DEVIATIONS / math.sqrt(2 * len(taken)))
+        pairs = ask(balanced_step(h, few * outputs, self._curvature(taken)))
+        taken = self._taken(pairs)
+        noise = few * math.hypot(outputs, self._gradients_noise(taken))
+        return Allowance(pairs, taken, self._curvature(taken), noise, outputs)
+
+    def _taken(self, pairs: list[Pair]) -> list[Pair]:
+        return [Pair(self.received(pair.up), self.received(pair.down)) for pair in pairs]
+
+    @cached_property
+    def _weights(self) -> Outputs:
+        return self.given.of(self.inputs)
+
+    @cached_property
+    def _exact(self) -> Gradients[Tensor]:
+        return adjoint(self.inputs, self.given)
+
+    @cached_property
+    def _emulated(self) -> GradientEmulation:
+        return emulate_gradients(self.inputs, self.given, self.contract, self.io)
+
+    def _outputs_noise(self, pairs: list[Pair]) -> float:
+        """|c (e(up) - e(down))|, rms over the pairs, of the worst of the family."""
+        points = _points(pairs)
+        exact = self._apart(recurrence(together(points)), len(points))
+        emulation = emulate(together(points), self.contract, self.io)
+
+        def noise(run: Outputs) -> float:
+            errors = [tuple(y - z for y, z in zip(*both, strict=True)) for both in zip(self._apart(run, len(points)), exact, strict=True)]
+            moved = [
+                math.hypot(*(float(((a - b) * c).norm()) for a, b, c in zip(up, down, self._weights, strict=True)))
+                for up, down in zip(errors[::2], errors[1::2], strict=True)
+            ]
+            return math.hypot(*moved) / math.sqrt(len(pairs))
+
+        return _worst([noise(run) for run in emulation.rounded.values()], [noise(run) for run in emulation.drawn])
+
+    def _gradients_noise(self, pairs: list[Pair]) -> float:
+        """|d D|, likewise."""
+
+        def noise(found: Gradients[Tensor]) -> float:
+            errors = {name: x - self._exact.named()[name] for name, x in found.named().items()}
+            sizes = [float((errors[name] * pair.along(source)).norm()) for pair in pairs for name, source in _present(pair).items()]
+            return math.hypot(*sizes) / math.sqrt(len(pairs))
+
+        return _worst([noise(run) for run in self._emulated.rounded.values()], [noise(run) for run in self._emulated.drawn])
+
+    def _curvature(self, pairs: list[Pair]) -> Tensor:
+        points = _points(pairs)
+        values = [loss(y, self._weights) for y in self._apart(recurrence(together(points)), len(points))]
+        linear = [along(self._exact.named(), pair) for pair in pairs]
+        missed = [abs(up - down - by) for up, down, by in zip(values[::2], values[1::2], linear, strict=True)]
+        return torch.tensor(missed, dtype=torch.float64)
+
+    def _apart(self, outputs: Outputs, number: int) -> list[Outputs]:
+        o, final = outputs
+        return list(zip(tokens_apart(o, self.inputs, number), states_apart(final, self.inputs, number), strict=True))
+
+
+def _points(pairs: list[Pair]) -> list[Inputs]:
+    return [point for pair in pairs for point in (pair.up, pair.down)]
+
+
+def _worst(rounded: list[float], drawn: list[float]) -> float:
+    """The worst of the family, with a margin for the spread of the draws."""
+    draws = torch.tensor(drawn, dtype=torch.float64)
+    spread = float(draws.std(0) / draws.mean()) if float(draws.mean()) else 0.0
+    return max(*rounded, *drawn) * (1 + DEVIATIONS * spread)

@@ -1,0 +1,74 @@
+"""What roundings may make of the linearity of a backward in its cotangents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.budgets.backward import emulate_gradients
+from kdaverify.budgets.budget import Budget
+from kdaverify.budgets.contract import RETURNED, Contract
+from kdaverify.budgets.formats import Format
+from kdaverify.budgets.standard import GAIN, SUMS_LOSE, Room, Standard
+from oracles.adjoint import adjoint_with_terms
+from oracles.enclosure import Enclosure
+from oracles.gradients import GRADIENTS, Cotangents, GradientAnswer, Gradients, Terms, largest_ahead
+from oracles.inputs import Inputs
+from oracles.together import cotangents_together, gradients_apart, together
+
+METHOD: Final = "linear in exact arithmetic"
+
+
+def defect(found: Sequence[Mapping[str, Tensor]], factors: Sequence[float]) -> dict[str, Tensor]:
+    """What gradients of cotangents that add up to 0 with these factors add up to, by name, in float64."""
+    return {name: torch.stack([f * x[name].double() for f, x in zip(factors, found, strict=True)]).sum(0) for name in found[0]}
+
+
+def linearity_standard(inputs: Inputs, given: Sequence[Cotangents], factors: Sequence[float], contract: Contract, io: Format) -> Standard:
+    """What the defect of a kernel is held against: 0, and what the family's own defects are.
+
+    An element may also miss what rounding each gradient on its return costs, and what sums whose terms cancel lose, as in
+    `gradient_standard`.
+
+    Args:
+        inputs: what the kernel receives.
+        given: cotangents that add up to 0 with `factors`.
+    Raises:
+        ContractOverflow: every member of the family overflows on these inputs.
+    """
+    number = len(given)
+    joined, cotangents = together([inputs] * number), cotangents_together(given, inputs)
+    exact, terms = adjoint_with_terms(joined, cotangents)
+
+    def defects(run: Gradients[Tensor], by: Sequence[float] = factors) -> dict[str, Tensor]:
+        return defect([part.named() for part in gradients_apart(run, inputs, number)], by)
+
+    sizes = defects(_missed(joined, exact, terms, contract, io), [abs(factor) for factor in factors])
+    emulation = emulate_gradients(joined, cotangents, contract, io)
+    rounded, drawn = [defects(run) for run in emulation.rounded.values()], [defects(run) for run in emulation.drawn]
+    room, zeros = Room(contract, io, GAIN * max(inputs.K, inputs.V)), Gradients(**{name: _zero(x) for name, x in sizes.items()})
+
+    def budget(name: str) -> Budget:
+        members, draws = ([run[name] for run in runs] for runs in (rounded, drawn))
+        return room.budget(zeros.named()[name], members, draws, _returned(name, contract, io), floor=sizes[name])
+
+    return Standard(GradientAnswer(zeros, terms, METHOD), {name: budget(name) for name in GRADIENTS})
+
+
+def _missed(joined: Inputs, exact: Gradients[Tensor], terms: Terms, contract: Contract, io: Format) -> Gradients[Tensor]:
+    """What an element of each gradient may miss however lucky the family is."""
+    missed = {name: _returned(name, contract, io).unit * x.abs() for name, x in exact.named().items()}
+    cancelling = {"dg": largest_ahead(joined, terms.dg, contract.chunk_size), "d_initial_state": terms.d_initial_state}
+    return Gradients(**missed | {name: missed[name] + SUMS_LOSE * contract.accumulate.unit * x for name, x in cancelling.items()})
+
+
+def _returned(name: str, contract: Contract, io: Format) -> Format:
+    return io if name in RETURNED else contract.accumulate
+
+
+def _zero(like: Tensor) -> Enclosure:
+    nothing = torch.zeros_like(like)
+    return Enclosure(nothing, nothing, nothing, torch.zeros_like(like, dtype=torch.bool))

@@ -1,0 +1,97 @@
+"""Jacobian: every derivative of every output element of a tiny problem, one row at a time, against the exact one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.budgets.backward import emulate_gradients
+from kdaverify.budgets.formats import FORMATS
+from kdaverify.budgets.standard import gradient_standard
+from kdaverify.checks.execute import Misbehaviour
+from kdaverify.checks.gradients import run_backward
+from kdaverify.checks.outcome import Outcome, judged, skipped
+from kdaverify.checks.place import STATES
+from kdaverify.problems import TORCH, Problem
+from kdaverify.problems.axes import state_dtype
+from oracles.autograd import ForwardOnlyError
+from oracles.gradients import Cotangents
+from oracles.inputs import Inputs
+from oracles.together import cotangents_together, together, tokens_together
+
+MOST_ROWS: Final = 24
+# Of kernels whose every call costs a second.
+MOST_ROWS_INTERPRETED: Final = 8
+
+
+def rows(problem: Problem) -> int:
+    """Elements of the outputs, each a row of the Jacobian."""
+    tokens = problem.B * problem.T if problem.lengths is None else sum(problem.lengths)
+    return problem.HV * problem.V * (tokens + problem.N * problem.K)
+
+
+def most_rows(adapter: Adapter) -> int:
+    """How many of them a suite asks an implementation for."""
+    return MOST_ROWS_INTERPRETED if adapter.environment()["mode"] == "interpreted" else MOST_ROWS
+
+
+def jacobian(adapter: Adapter, problem: Problem) -> list[Outcome]:
+    """Asks for the gradients of every single output element and judges them as those of one call.
+
+    Args:
+        problem: of at most MOST_ROWS rows.
+    """
+    if problem.dtype == "fp64":
+        return skipped("float64 kernels are differentiated by gradcheck")
+    if rows(problem) > MOST_ROWS:
+        return skipped(f"{rows(problem)} rows, and at most {MOST_ROWS} are asked for one at a time")
+    inputs, asked = problem.inputs(), dict(_units(problem, adapter.exposes(problem)))
+    try:
+        found = [run_backward(adapter, inputs, dy) for dy in asked.values()]
+    except ForwardOnlyError as reason:
+        return skipped(str(reason))
+    except Misbehaviour as fault:
+        return [Outcome(fault.output, fault.status, fault.message)]
+    received, contract, io = adapter.received(inputs), adapter.contract(problem.dtype), FORMATS[problem.dtype]
+    joined, given = together([received] * len(asked)), cotangents_together([*asked.values()], received)
+    outcomes = judged(
+        {name: _together(name, [row[name] for row in found], received) for name in found[0]},
+        joined,
+        lambda: gradient_standard(joined, given, contract, io, emulate_gradients(joined, given, contract, io)),
+    )
+    return [_named(outcome, [*asked], received) for outcome in outcomes]
+
+
+def _units(problem: Problem, exposed: tuple[str, ...]) -> Iterator[tuple[str, Cotangents]]:
+    """A cotangent of 1 for every element of o that a sequence holds and of S_T, by its name."""
+    p = problem
+    tokens = [(b, t) for b, first, length in p.spans for t in range(first, first + length)]
+    for head in range(p.HV):
+        for column in range(p.V):
+            for b, t in tokens:
+                do = torch.zeros(p.B, p.T, p.HV, p.V, dtype=TORCH[p.dtype])
+                do[b, t, head, column] = 1.0
+                yield f"o[{b}, {t}, {head}, {column}]", Cotangents(do=do)
+            for n, channel in [(n, channel) for n in range(p.N) for channel in range(p.K) if "final_state" in exposed]:
+                dS = torch.zeros(p.N, p.HV, p.K, p.V, dtype=state_dtype(p.dtype))
+                dS[n, head, channel, column] = 1.0
+                yield f"final_state[{n}, {head}, {channel}, {column}]", Cotangents(d_final_state=dS)
+
+
+def _together(name: str, found: list[Tensor], one: Inputs) -> Tensor:
+    return torch.cat(found) if name in STATES else tokens_together(found, one)
+
+
+def _named(outcome: Outcome, asked: list[str], one: Inputs) -> Outcome:
+    """Says in which row an outcome is worst."""
+    if outcome.comparison is None or outcome.comparison.worst is None:
+        return outcome
+    n, t, *_ = outcome.comparison.worst.index
+    dense = n // (one.N if outcome.output in STATES else one.B)
+    row = dense if one.cu_seqlens is None or outcome.output in STATES else t // sum(one.lengths)
+    return replace(outcome, message=f"{outcome.message}\n  in the row of {asked[row]}, of {len(asked)} rows one after another")

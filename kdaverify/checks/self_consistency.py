@@ -1,0 +1,123 @@
+"""Self-consistency: a kernel's backward is the derivative of its own forward, whatever that forward is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.budgets.differences import Allowance, Differences, along, loss
+from kdaverify.budgets.family import ContractOverflow
+from kdaverify.budgets.formats import FORMATS
+from kdaverify.checks.compare import Comparison
+from kdaverify.checks.execute import Misbehaviour, execute
+from kdaverify.checks.gradients import run_backward
+from kdaverify.checks.outcome import Outcome, skipped
+from kdaverify.checks.status import Status
+from kdaverify.problems import Problem, cotangents
+from kdaverify.problems.directions import Pair, pair
+from oracles.autograd import ForwardOnlyError
+from oracles.gradients import GRADIENTS, Cotangents
+from oracles.inputs import Inputs
+
+DIRECTIONS: Final = 8
+# Directions for each input by itself, to say which one it is.
+ALONE: Final = 2
+METHOD: Final = "differences of its own outputs"
+
+
+def self_consistency(adapter: Adapter, problem: Problem) -> list[Outcome]:
+    """Moves all inputs at once along signed random directions and holds the change of a loss against what the gradients say.
+
+    Math: `budgets.differences`. No reference value of an output enters: a wrong forward with its own derivative passes here and fails
+    elsewhere. float64 gives the curvature and the family gives the noise, as allowances.
+    """
+    if problem.dtype == "fp64":
+        return skipped("float64 kernels are differentiated by gradcheck")
+    exposed = adapter.exposes(problem)
+    of = "both" if "final_state" in exposed else "o"
+    case = _Case(adapter, problem, problem.inputs(), cotangents(problem, of), exposed)
+    try:
+        found = run_backward(adapter, case.inputs, case.given)
+        return [case.judged(found)]
+    except (ForwardOnlyError, ContractOverflow) as reason:
+        return skipped(str(reason))
+    except Misbehaviour as fault:
+        return [Outcome(fault.output, fault.status, fault.message)]
+
+
+@dataclass(frozen=True)
+class _Case:
+    adapter: Adapter
+    problem: Problem
+    inputs: Inputs
+    given: Cotangents
+    exposed: tuple[str, ...]
+
+    def judged(self, gradients: dict[str, Tensor]) -> Outcome:
+        adapter, dtype = self.adapter, self.problem.dtype
+        differences = Differences(adapter.received(self.inputs), self.given, adapter.contract(dtype), FORMATS[dtype], adapter.received)
+        sources = {name: GRADIENTS[name] for name in gradients}
+        found = self._missed(gradients, differences.allowance(lambda h: self._pairs(DIRECTIONS, h, [*sources.values()])))
+        if found.ratio <= 1:
+            return found.outcome(Status.PASS, "")
+
+        def alone(source: str) -> float:
+            return self._missed(gradients, differences.allowance(lambda h: self._pairs(ALONE, h, [source]), found.allowed.outputs)).ratio
+
+        ratios = sorted(((alone(source), name) for name, source in sources.items()), reverse=True)
+        suspects = ", ".join(f"{name} ({ratio:.3g})" for ratio, name in ratios if ratio > 1)
+        return found.outcome(Status.FAIL, f"\n  moved by itself, over budget: {suspects or 'none'}")
+
+    def _pairs(self, number: int, h: float, names: Sequence[str]) -> list[Pair]:
+        return [pair(self.problem, j, h, names) for j in range(number)]
+
+    def _missed(self, gradients: dict[str, Tensor], allowed: Allowance) -> _Missed:
+        moved = torch.tensor([self._loss(p.up) - self._loss(p.down) for p in allowed.pairs], dtype=torch.float64)
+        told = torch.tensor([along(gradients, p) for p in allowed.received], dtype=torch.float64)
+        if not bool(torch.isfinite(moved - told).all()):
+            raise Misbehaviour(Status.NONFINITE, "loss", "loss: outputs or gradients of a moved call are not finite")
+        return _Missed(moved, told, allowed)
+
+    def _loss(self, inputs: Inputs) -> float:
+        outputs = execute(self.adapter, inputs, self.exposed).outputs
+        do, dS = self.given.of(inputs)
+        return loss((outputs["o"], outputs.get("final_state", torch.zeros_like(dS))), (do, dS))
+
+
+@dataclass(frozen=True)
+class _Missed:
+    """Changes of the loss along some directions, by the outputs and by the gradients, and how far apart they may be."""
+
+    moved: Tensor
+    told: Tensor
+    allowed: Allowance
+
+    @property
+    def excess(self) -> Tensor:
+        return self.allowed.excess(self.moved - self.told)
+
+    @property
+    def rms(self) -> float:
+        return float(self.excess.square().mean().sqrt())
+
+    @property
+    def ratio(self) -> float:
+        return self.rms / self.allowed.noise if self.allowed.noise else math.inf if self.rms else 0.0
+
+    def outcome(self, status: Status, more: str) -> Outcome:
+        j = int(self.excess.argmax())
+        at, by, curved = float(self.moved[j]), float(self.told[j]), float(self.allowed.curvature[j])
+        said = (
+            f"loss: outputs and gradients disagree by {self.rms:.3g} rms of {len(self.moved)} directions, allowed {self.allowed.noise:.3g} "
+            f"({self.ratio:.3g} of budget)\n  worst along direction {j}: its outputs move by {at:.6g}, its gradients say {by:.6g}, "
+            f"curvature explains {curved:.3g}{more}"
+        )
+        ratios, grade = {"rms": self.ratio}, "A" if status is Status.PASS else "F"
+        figures = Comparison("loss", status, "rms", self.rms, self.allowed.noise, self.ratio, ratios, grade, None, at, by)
+        return Outcome("loss", status, said, figures, METHOD)

@@ -1,0 +1,24 @@
+"""Problems of a few tokens and channels, for checks that ask a kernel many times: one call for every element, or every direction."""
+
+from __future__ import annotations
+
+from typing import Final, TypedDict
+
+from kdaverify.problems.strategies import Bounds
+
+TINY: Final[Bounds] = {"max_cost": 0.0037, "widths": (1, 2, 3, 4)}
+"""At most nine tokens, key and value widths up to 4."""
+
+TINIEST: Final[Bounds] = {"max_cost": 0.0017, "widths": (1, 2, 3)}
+"""At most four tokens, widths up to 3."""
+
+
+class Regimes(TypedDict):
+    """Names of regimes for `problems`."""
+
+    gate: tuple[str, ...]
+    beta: tuple[str, ...]
+
+
+INSIDE: Final[Regimes] = {"gate": ("log-sigmoid", "slow", "mild", "bound-5", "strong-then-weak", "one-token-reset"), "beta": ("uniform",)}
+"""Gates and betas that may move both ways: finite, below 0 and above 0 by far more than the step of a difference in float64."""

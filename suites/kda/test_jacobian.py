@@ -1,0 +1,17 @@
+"""Jacobian: all derivatives of all output elements of tiny problems, within the budget of the declared contract."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kdaverify.checks.jacobian import most_rows, rows
+from kdaverify.problems import problems
+from kdaverify.problems.tiny import TINIEST
+from kdaverify.verdicts.judge import Judge
+
+
+@given(data=st.data())
+def test_jacobian(judge: Judge, dtype: str, data: st.DataObject) -> None:
+    most = most_rows(judge.adapter)
+    judge(data.draw(problems(dtype=dtype, **TINIEST).filter(lambda p: rows(p) <= most)))
