@@ -15,7 +15,7 @@ from kdaverify.budgets.family import family
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.score_blocks import SHIFT
 from oracles.arithmetic import Arithmetic
-from oracles.chunk_backward import BACKWARD, BackwardStages, ChunkGradients
+from oracles.chunk_backward import BACKWARD, BackwardStage, BackwardStages, ChunkGradients
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ def backward_family(contract: Contract, io: Format) -> Iterator[BackwardWay]:
     """The legal kernels of the contract, each way of rounding once, in chunks of the declared size.
 
     Beside what the forward leaves open: the order of the suffix sums, whether terms of dG that cancel are left out, whether do is scaled
-    before it meets qg, whether beta k is rounded on its way into the products of pairs, and in what format these take their operands.
+    before it meets qg, whether beta k and beta v are rounded on their way into products, and in what format those of pairs take their
+    operands.
     """
     members = [member for member in family(contract, io) if member.contract.chunk_size == contract.chunk_size]
     apart = {(member.dot, member.exp, member.total, member.backward): member for member in members}
@@ -40,7 +41,7 @@ def backward_family(contract: Contract, io: Format) -> Iterator[BackwardWay]:
     yield BackwardWay(contract.work, plain.arithmetic, replace(BACKWARD, cumsum_bwd=running_cumsum_bwd))
     otherwise = replace(BACKWARD, state_bwd=scaled_first, dqkwg=last_row_in_both, intra_bwd=own_pairs_in_both)
     yield BackwardWay(contract.work, plain.arithmetic, otherwise)
-    yield BackwardWay(contract.work, _beta_k_rounded(plain))
+    yield BackwardWay(contract.work, _beta_k_rounded(plain), replace(BACKWARD, wy_bwd=beta_first(contract.operands)))
     if contract.solve is not None:
         ways = [{"dot": dot, **({"exp": anchored_exp} if contract.anchored else {})} for dot in matrix_units(contract.solve).values()]
         yield from (BackwardWay(contract.work, plain.arithmetic, replace(BACKWARD, intra_bwd=pairs_with(**way))) for way in ways)
@@ -73,6 +74,19 @@ def own_pairs_in_both(b: ChunkGradients) -> None:
     BACKWARD.intra_bwd(b)
     own = b.dAqk.diagonal(dim1=-2, dim2=-1)[..., None] * b.c.tokens.q * b.c.tokens.k
     b.dG = b.store("dG", (b.dG + own) - own)
+
+
+def beta_first(operands: Format) -> BackwardStage:
+    """Math: VJP of 3.3 and 3.4, with beta k and beta v the operands of the products with dw and dv_new."""
+
+    def wy_bwd(b: ChunkGradients) -> None:
+        tokens, beta = b.c.tokens, b.c.tokens.beta[..., None]
+        k, v = (torch.where(beta == 0, x, operands.round(beta * x) / beta) for x in (tokens.k, tokens.v))
+        b.c.tokens = replace(tokens, k=k, v=v)
+        BACKWARD.wy_bwd(b)
+        b.c.tokens = tokens
+
+    return wy_bwd
 
 
 def anchored_exp(x: Tensor) -> Tensor:

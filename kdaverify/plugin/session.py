@@ -12,6 +12,7 @@ import pytest
 
 import kdaverify
 from kdaverify.plugin.collect import fitted, property_of
+from kdaverify.plugin.excuses import excuses
 from kdaverify.plugin.options import Subject, end_workers, subjects
 from kdaverify.verdicts.decision import Decision, Expected, Ruling, decide
 from kdaverify.verdicts.record import RecordError, RecordWriter
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
 
 _SESSION = pytest.StashKey["Session"]()
-# Properties that ask for derivatives.
-NEED_A_BACKWARD = ("gradients", "gradcheck", "self_consistency", "jacobian", "cotangent_linearity")
 _REFUSED = pytest.StashKey[bool]()
 
 
@@ -187,43 +186,16 @@ def _last_line(longrepr: str) -> str:
 
 
 def _expected(subject: Subject, asked: set[str], profile: str, verdicts: Sequence[Verdict] = ()) -> Expected:
-    from kdaverify.checks.activations import activated
-    from kdaverify.checks.stages import staged
-
     adapter = subject.adapter
     shipped = (property_of(path) for path in kdaverify.suites_folder().rglob("test_*.py"))
     outputs = () if subject.missing else _exposed(adapter, profile)
-    excused: dict[str, str] = {}
-    if not subject.missing and adapter.conventions.packing == "none":
-        excused["packing"] = "it declares packing='none'"
-    if not subject.missing and not adapter.variants():
-        excused["options"] = "it declares no options"
-    if not subject.missing and not staged(adapter):
-        excused["stages"] = "it exposes no stage"
-    if not subject.missing and not staged(adapter, backward=True):
-        excused["backward_stages"] = "it exposes no stage of the backward"
-    if not subject.missing and not activated(adapter):
-        excused["activations"] = "it exposes no activation, beta or l2norm"
-    if "fp64" not in adapter.dtypes:
-        excused["gradcheck"] = "it takes no fp64"
-    if not subject.missing and "final_state" not in outputs:
-        excused["resume"] = "it exposes no final state"
-    if not subject.missing and (reason := _all_refused(adapter)):
-        excused["extreme_gates"] = f"it takes no extreme gate ({reason})"
-    from oracles.autograd import FORWARD_ONLY
-
-    for name in NEED_A_BACKWARD:
-        found = [verdict for verdict in verdicts if verdict.property == name]
-        told = [verdict.message for verdict in found if verdict.message.startswith(FORWARD_ONLY)]
-        if told and not any(verdict.status.judged for verdict in found):
-            excused[name] = told[0]
     return Expected(
         implementation=adapter.name,
         dtypes=adapter.dtypes,
         outputs=outputs,
         # All that ship, so that a part of them accepts nothing.
         properties=tuple(sorted({*asked, *shipped})),
-        excused=excused,
+        excused={} if subject.missing else excuses(adapter, outputs, verdicts),
     )
 
 
@@ -233,13 +205,3 @@ def _exposed(adapter: Adapter, profile: str) -> tuple[str, ...]:
 
     asked = [fitted(adapter, entry.problem) for dtype in adapter.dtypes for entry in panel(dtype, profile)]
     return tuple(sorted({output for problem in asked if adapter.supports(problem) is None for output in adapter.exposes(problem)}))
-
-
-def _all_refused(adapter: Adapter) -> str | None:
-    """Why its interface expresses none of the extreme gates; None if it takes one."""
-    from kdaverify.problems import panel
-    from kdaverify.problems.regimes.gate import EXTREME
-
-    plain = fitted(adapter, panel(adapter.dtypes[-1], "smoke")[0].problem)
-    reasons = [adapter.supports(plain.replace(gate=gate)) for gate in EXTREME]
-    return reasons[0] if all(reasons) and adapter.supports(plain) is None else None
