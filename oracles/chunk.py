@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from oracles.arithmetic import NATIVE, Arithmetic
+from oracles.double_double import Pair, two_sum
 from oracles.inputs import Inputs
 from oracles.scan import Tensors, Tokens, scan
 
@@ -20,7 +22,8 @@ class Chunk:
     """Everything one chunk of every live sequence knows; each stage reads what earlier stages wrote and adds its own.
 
     Shapes are [n, HV, ...] with n live sequences and C tokens; names are those of math.md 3. `resets` counts the hard resets
-    (g = -inf) up to and including a row, per channel; it is None where the chunk has none.
+    (g = -inf) up to and including a row, per channel; it is None where the chunk has none. `rest` is what the rounding of G left out,
+    where the stage of the sums kept it.
     """
 
     tokens: Tokens
@@ -28,6 +31,7 @@ class Chunk:
     scale: float
     arithmetic: Arithmetic
     G: Tensor = field(init=False)  # [C, K] cumulative sum of the finite gates
+    rest: Tensor | None = field(init=False, default=None)  # [C, K]
     resets: Tensor | None = field(init=False, default=None)  # [C, K]
     Aqk: Tensor = field(init=False)  # [C, C]
     Akk: Tensor = field(init=False)  # [C, C]
@@ -52,25 +56,37 @@ class Chunk:
         A difference of sums never meets inf - inf: hard resets are counted, not summed.
         """
         if earlier is None:
-            exponent, crossed = self.G[..., later, :], None if self.resets is None else self.resets[..., later, :] > 0
+            exponent, rest = self.G[..., later, :], None if self.rest is None else self.rest[..., later, :]
+            crossed = None if self.resets is None else self.resets[..., later, :] > 0
         else:
-            exponent = self.G[..., later, :] - self.G[..., earlier, :]
+            exponent, rest = self._difference(lambda x: x[..., later, :], lambda x: x[..., earlier, :])
             crossed = None if self.resets is None else self.resets[..., later, :] > self.resets[..., earlier, :]
-        return self.arithmetic.exp(exponent if crossed is None else exponent.masked_fill(crossed, -torch.inf))
+        return self._exp(exponent if crossed is None else exponent.masked_fill(crossed, -torch.inf), rest)
 
     def pair_decay(self, rows: slice) -> Tensor:
         """D of math.md 3.2 for a block of rows against itself [s, s, K]; 0 above the diagonal."""
-        G = self.G[..., rows, :]
-        size = G.shape[-2]
-        above = torch.ones(size, size, dtype=torch.bool, device=G.device).triu(1)[..., None]
-        crossed = above
+        exponent, rest = self._difference(lambda x: x[..., rows, None, :], lambda x: x[..., None, rows, :])
+        size = exponent.shape[-2]
+        crossed = torch.ones(size, size, dtype=torch.bool, device=exponent.device).triu(1)[..., None]
         if self.resets is not None:
             resets = self.resets[..., rows, :]
-            crossed = above | (resets[..., :, None, :] > resets[..., None, :, :])
+            crossed = crossed | (resets[..., :, None, :] > resets[..., None, :, :])
         # Masked before exp, not after: a non-causal difference overflows, and its gradient would be 0 * inf.
-        return self.arithmetic.exp((G[..., :, None, :] - G[..., None, :, :]).masked_fill_(crossed, -torch.inf))
+        return self._exp(exponent.masked_fill_(crossed, -torch.inf), rest)
+
+    def _difference(self, later: Pick, earlier: Pick) -> tuple[Tensor, Tensor | None]:
+        """A difference of sums, and what its roundings left out of it where that is kept."""
+        if self.rest is None:
+            return later(self.G) - earlier(self.G), None
+        exponent, lost = two_sum(later(self.G), -earlier(self.G))
+        return exponent, lost + (later(self.rest) - earlier(self.rest))
+
+    def _exp(self, exponent: Tensor, rest: Tensor | None) -> Tensor:
+        decay = self.arithmetic.exp(exponent)
+        return decay if rest is None else decay * (1 + rest)
 
 
+Pick = Callable[[Tensor], Tensor]
 Stage = Callable[[Chunk], None]
 
 
@@ -79,6 +95,20 @@ def cumsum(c: Chunk) -> None:
     hard = c.tokens.g.isneginf()
     c.resets = hard.long().cumsum(-2) if bool(hard.any()) else None
     c.G = c.store("G", c.tokens.g.masked_fill(hard, 0.0).cumsum(-2))
+
+
+def compensated_cumsum(c: Chunk) -> None:
+    """Math: 3.1. Writes G, its rest and resets: decays as precise as the gates, however far those of a chunk add up."""
+    cumsum(c)
+    gates = c.tokens.g.masked_fill(c.tokens.g.isneginf(), 0.0).unbind(-2)
+    sums = list(accumulate(gates[1:], _added, initial=(gates[0], torch.zeros_like(gates[0]))))
+    total, rest = (torch.stack(parts, dim=-2) for parts in zip(*sums, strict=True))
+    c.G, c.rest = c.store("G", total), rest
+
+
+def _added(pair: Pair, g: Tensor) -> Pair:
+    total, lost = two_sum(pair[0], g)
+    return total, pair[1] + lost
 
 
 def scores(c: Chunk) -> None:
@@ -152,6 +182,8 @@ class Stages:
 
 
 STAGES = Stages()
+COMPENSATED = Stages(cumsum=compensated_cumsum)
+"""The same for float64 as an oracle: differences of large sums of gates lose nothing."""
 
 
 def chunk(

@@ -11,6 +11,7 @@ import torch
 
 from oracles.adjoint import adjoint, adjoint_with_terms
 from oracles.arithmetic import Arithmetic
+from oracles.chunk import COMPENSATED, STAGES
 from oracles.chunk_backward import chunk_backward
 from oracles.gradients import Cotangents, Gradients, largest_ahead
 from oracles.inputs import InputError, Inputs
@@ -60,6 +61,19 @@ def test_the_three_forms_agree(case: str, call: Call, cotangents: Weigh, differe
     found, terms = adjoint_with_terms(inputs, weights)
     for other in (autograd(inputs, weights), chunk_backward(inputs, weights), chunk_backward(inputs, weights, chunk_size=17)):
         assert max(differences(other, found, terms).values()) <= TOLERANCE
+
+
+def test_decays_after_a_deep_gate_keep_every_digit_where_the_sums_keep_their_rest(
+    call: Call, cotangents: Weigh, differences: Differ
+) -> None:
+    inputs = call(T=40, gate="slow")
+    inputs.g[:, 3] = -3e5
+    inputs.g[:, 4:] *= torch.rand(inputs.g[:, 4:].shape, generator=torch.Generator().manual_seed(5))
+    weights = cotangents(inputs)
+    found, terms = adjoint_with_terms(inputs, weights)
+    plain, kept = (max(differences(chunk_backward(inputs, weights, stages=way), found, terms).values()) for way in (STAGES, COMPENSATED))
+    assert plain > 100 * TOLERANCE
+    assert kept <= TOLERANCE / 10
 
 
 @pytest.mark.parametrize("kind", KINDS)
