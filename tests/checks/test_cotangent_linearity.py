@@ -103,3 +103,16 @@ def test_a_kernel_whose_sums_have_no_fixed_order_is_not_asked_for_bits() -> None
 def test_forward_only_kernels_are_skipped_with_that_reason(law: Law) -> None:
     (outcome,) = cotangent_linearity(Changed(detached), DENSE.replace(dtype="fp32"), law=law)
     assert outcome.status is Status.SKIP and outcome.message.startswith("forward only")
+
+
+def test_no_bits_are_demanded_where_the_scaled_element_is_subnormal_in_its_type() -> None:
+    moved: list[int] = []
+
+    def upwards(found: Gradients[Tensor]) -> Gradients[Tensor]:
+        """By a bit, those of a loss of plain size that its share of 2^-8 puts below 2^-14."""
+        small = (found.dq.abs() < 2.0**-6) & (found.dq.abs().max() > 0.1)
+        moved.append(int(small.sum()))
+        return replace(found, dq=torch.where(small, found.dq * (1 + 2.0**-10), found.dq))
+
+    assert rejected(Staged(dtype="fp16", change=upwards), DENSE.replace(dtype="fp16", T=60, K=16), "power", -8) == {}
+    assert moved[0] > 0 and moved[1] == 0
