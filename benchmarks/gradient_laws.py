@@ -1,6 +1,7 @@
-"""How often a legal kernel is rejected by what is asked of a backward beside its numbers.
+"""How often a legal kernel is rejected by what is asked of a backward.
 
     python -m benchmarks.gradient_laws --problems 100 --impl eager --dtypes bf16,fp16,fp32
+    python -m benchmarks.gradient_laws --only gradients --problems 60 --impl eager-recurrent
 
 Draws problems as the suites do and prints, for each check and format: cases, rejections with their problems, skips, and the largest and
 the median fraction of the budget. A rejection of `eager` is a false alarm.
@@ -23,7 +24,7 @@ from kdaverify.checks.cotangent_linearity import LAWS
 from kdaverify.checks.jacobian import MOST_ROWS, rows
 from kdaverify.checks.properties import check
 from kdaverify.problems import Problem, problems
-from kdaverify.problems.cotangents import EXPONENTS
+from kdaverify.problems.cotangents import EXPONENTS, OF
 from kdaverify.problems.profiles import settings_for
 from kdaverify.problems.tiny import TINIEST
 
@@ -50,6 +51,8 @@ def small(dtype: str, count: int) -> list[Problem]:
 
 
 def asked(dtype: str) -> Iterator[Ask]:
+    for of in OF:
+        yield "gradients", small, {"of": of}
     yield "self_consistency", small, {}
     yield "jacobian", tiniest, {}
     for law in LAWS:
@@ -76,8 +79,9 @@ if __name__ == "__main__":
     parser.add_argument("--problems", type=int, default=100)
     parser.add_argument("--impl", default="eager")
     parser.add_argument("--dtypes", default="bf16,fp16,fp32")
+    parser.add_argument("--only", default="", help="one check, by name")
     told = parser.parse_args()
     torch.set_num_threads(1)
     for dtype in told.dtypes.split(","):
-        for ask in asked(dtype):
+        for ask in (ask for ask in asked(dtype) if told.only in ("", ask[0])):
             report(told.impl, dtype, ask, told.problems)
