@@ -5,10 +5,11 @@ from __future__ import annotations
 from kdaverify.problems.activation import ActivationProblem, problem_from_json
 from kdaverify.problems.activation_strategy import activation_problems
 from kdaverify.problems.axes import DTYPES, TORCH
+from kdaverify.problems.canonical import ProblemError
 from kdaverify.problems.cost import DRAWN_LIMIT, cost
 from kdaverify.problems.cotangents import cotangents
 from kdaverify.problems.panel import PANEL, NamedProblem, panel
-from kdaverify.problems.problem import Problem, ProblemError
+from kdaverify.problems.problem import Problem
 from kdaverify.problems.profiles import PROFILES, settings_for
 from kdaverify.problems.regimes import REGIMES, Regime
 from kdaverify.problems.strategies import Bounds, problems

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from kdaverify.problems.activation_draws import BIASES, COTANGENTS, RATES, ROWS, VALUES
 from kdaverify.problems.axes import TORCH
+from kdaverify.problems.canonical import Canonical
 from kdaverify.problems.portable import Array, Stream
-from kdaverify.problems.problem import Count, Problem, ProblemError, Size, explain
+from kdaverify.problems.problem import Count, Problem, Size
 from kdaverify.problems.tensors import rounded
 from oracles.activation import L2NORM_EPS
 from oracles.operations import OPERATIONS
@@ -41,7 +41,7 @@ class Question:
     setting: float
 
 
-class ActivationProblem(BaseModel):
+class ActivationProblem(Canonical):
     """One question to an implementation of an operation beside the kernel.
 
     Args:
@@ -56,7 +56,7 @@ class ActivationProblem(BaseModel):
         pydantic.ValidationError: (a ValueError) naming every field that is wrong.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    omits_defaults = True
 
     op: Op
     B: Size = 1
@@ -101,30 +101,8 @@ class ActivationProblem(BaseModel):
         return f"{self.values}-values-{self.rates}-rates" if self.op in GATES else f"{self.values}-values"
 
     @property
-    def id(self) -> str:
-        """A readable stem and 10 hexadecimal digits of the SHA-256 of `to_json()`."""
-        stem = f"{self.op}-{self.dtype}-B{self.B}T{self.T}-HV{self.HV}-K{self.K}-{self.gate}"
-        return f"{stem}-{hashlib.sha256(self.to_json().encode()).hexdigest()[:10]}"
-
-    def to_json(self) -> str:
-        """The one canonical form: sorted keys, no spaces, defaults left out."""
-        return json.dumps(self.model_dump(mode="json", exclude_defaults=True), sort_keys=True, separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str) -> ActivationProblem:
-        """The problem that `to_json` wrote.
-
-        Raises:
-            ProblemError: the text is no JSON object, or a field is missing, unknown or wrong.
-        """
-        try:
-            return cls.model_validate_json(text)
-        except ValidationError as error:
-            raise ProblemError(f"problem: {explain(error)}; write it with ActivationProblem(...).to_json()") from None
-
-    def replace(self, **changes: Any) -> ActivationProblem:
-        """The same problem with some fields changed, checked again."""
-        return ActivationProblem(**{**self.model_dump(), **changes})
+    def stem(self) -> str:
+        return f"{self.op}-{self.dtype}-B{self.B}T{self.T}-HV{self.HV}-K{self.K}-{self.gate}"
 
     def question(self) -> Question:
         """The tensors, bit-identical on every machine."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from kdaverify.problems.axes import Dtype
+from kdaverify.problems.canonical import Canonical
 from kdaverify.problems.regimes import REGIMES
 from kdaverify.problems.tensors import build
 from oracles.inputs import Inputs
@@ -20,11 +19,7 @@ Size = Annotated[int, Field(ge=1, strict=True)]
 Count = Annotated[int, Field(ge=0, strict=True)]
 
 
-class ProblemError(ValueError):
-    """A problem that cannot be asked; the message names the field, what was wanted, what came, what to do."""
-
-
-class Problem(BaseModel):
+class Problem(Canonical):
     """One question to a kernel.
 
     Args:
@@ -40,8 +35,6 @@ class Problem(BaseModel):
     Raises:
         pydantic.ValidationError: (a ValueError) naming every field that is wrong.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     op: Literal["kda"] = "kda"
     B: Size
@@ -84,31 +77,9 @@ class Problem(BaseModel):
         return tuple((0, sum(self.lengths[:n]), length) for n, length in enumerate(self.lengths))
 
     @property
-    def id(self) -> str:
-        """A readable stem and 10 hexadecimal digits of the SHA-256 of `to_json()`."""
+    def stem(self) -> str:
         pack = f"-pack{self.N}" if self.packed else ""
-        stem = f"{self.op}-{self.dtype}-B{self.B}T{self.T}{pack}-H{self.H}HV{self.HV}-K{self.K}V{self.V}-{self.gate}"
-        return f"{stem}-{hashlib.sha256(self.to_json().encode()).hexdigest()[:10]}"
-
-    def to_json(self) -> str:
-        """The one canonical form: sorted keys, no spaces, absent options left out (so a new option moves no id)."""
-        return json.dumps(self.model_dump(mode="json", exclude_none=True), sort_keys=True, separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str) -> Problem:
-        """The problem that `to_json` wrote.
-
-        Raises:
-            ProblemError: the text is no JSON object, or a field is missing, unknown or wrong.
-        """
-        try:
-            return cls.model_validate_json(text)
-        except ValidationError as error:
-            raise ProblemError(f"problem: {explain(error)}; write it with Problem(...).to_json()") from None
-
-    def replace(self, **changes: Any) -> Problem:
-        """The same problem with some fields changed, checked again."""
-        return Problem(**{**self.model_dump(), **changes})
+        return f"{self.op}-{self.dtype}-B{self.B}T{self.T}{pack}-H{self.H}HV{self.HV}-K{self.K}V{self.V}-{self.gate}"
 
     def inputs(self) -> Inputs:
         """The tensors, bit-identical on every machine."""
@@ -160,13 +131,3 @@ def _names(p: Problem) -> list[str]:
         for axis, table in REGIMES.items()
         if getattr(p, axis) not in table
     ]
-
-
-def explain(error: ValidationError) -> str:
-    """Every field that is wrong, in one line."""
-    parts: list[str] = []
-    for item in error.errors(include_url=False):
-        where = ".".join(str(step) for step in item["loc"])
-        message = item["msg"].removeprefix("Value error, ")
-        parts.append(f"{where}: {message} (got {item['input']!r})" if where else message)
-    return "; ".join(parts)
