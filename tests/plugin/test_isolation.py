@@ -9,13 +9,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.record import read
 from kdaverify.verdicts.verdict import Verdict
+from tests.interruptible import interruptible
 from tests.rows import PORT, ROOT
 
 Pytest = Callable[..., pytest.RunResult]
@@ -94,19 +95,20 @@ def test_no_smaller_crash_is_looked_for(suite: Suite, run: Pytest, rows: Rows, c
     run("--isolate").stdout.fnmatch_lines(["CRASH: the kernel ended its process with exit code 7*", "port: REJECT*"])
 
 
-def heeding_ctrl_c() -> None:
-    """A background job of a shell ignores Ctrl-C, and so do its children."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def test_ctrl_c_leaves_a_readable_record_and_no_process(tmp_path: Path) -> None:
     hangs = PORT.replace("    o, final =", "    while q.dtype.itemsize == 2: pass\n    o, final =")
     (tmp_path / "port.py").write_text(hangs)
     words = [sys.executable, "-m", "kdaverify", "verify", "--impl", "port.py", "--isolate", "--workers", "0", "--record", "r.jsonl"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    pipes |= {"start_new_session": True, "preexec_fn": heeding_ctrl_c}
-    with subprocess.Popen(words, cwd=tmp_path, env=environment, **pipes) as session:
+    with subprocess.Popen(
+        interruptible(words),
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as session:
         deadline = time.monotonic() + 60
         while not (workers_of(tmp_path) and (tmp_path / "r.jsonl").exists()) and time.monotonic() < deadline:
             time.sleep(0.1)

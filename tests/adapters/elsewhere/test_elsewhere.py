@@ -9,7 +9,6 @@ import sys
 import time
 import venv
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from kdaverify.checks.status import Status
 from kdaverify.verdicts.judge import Judge, Rejected, Struck
 from kdaverify.verdicts.verdict import Verdict
 from tests.adapters.standins import PACK, Ask
+from tests.interruptible import interruptible
 from tests.rows import ROOT
 
 KERNELS = ROOT / "tests/adapters/numpy_kda.py"
@@ -182,10 +182,8 @@ def test_no_process_outlives_the_one_that_asks(python: Path, ask: Ask, end: sign
     spec = f"elsewhere:python={python},kernel={KERNELS}:hangs,framework=numpy"
     problem = ask(B=1, T=7, H=1, HV=1, K=4, V=3).to_json()
     command = [sys.executable, "-c", LONELY, spec, problem]
-    # A background job of a shell ignores Ctrl-C, and so do its children.
-    heeding = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     surroundings = {**os.environ, "PYTHONPATH": str(ROOT)}
-    asking = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=surroundings, preexec_fn=heeding)  # noqa: PLW1509 # no other thread
+    asking = subprocess.Popen(interruptible(command), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=surroundings)
     assert asking.stdout is not None
     process = int(asking.stdout.readline())
     time.sleep(0.3)
