@@ -92,15 +92,19 @@ Stage = Callable[[Chunk], None]
 
 def cumsum(c: Chunk) -> None:
     """Math: 3.1. Writes G and resets."""
+    c.G = c.store("G", _finite_gates(c).cumsum(-2))
+
+
+def _finite_gates(c: Chunk) -> Tensor:
+    """The gates with 0 in place of hard resets, which are counted instead. Writes resets."""
     hard = c.tokens.g.isneginf()
     c.resets = hard.long().cumsum(-2) if bool(hard.any()) else None
-    c.G = c.store("G", c.tokens.g.masked_fill(hard, 0.0).cumsum(-2))
+    return c.tokens.g.masked_fill(hard, 0.0)
 
 
 def compensated_cumsum(c: Chunk) -> None:
     """Math: 3.1. Writes G, its rest and resets: decays as precise as the gates, however far those of a chunk add up."""
-    cumsum(c)
-    gates = c.tokens.g.masked_fill(c.tokens.g.isneginf(), 0.0).unbind(-2)
+    gates = _finite_gates(c).unbind(-2)
     sums = list(accumulate(gates[1:], _added, initial=(gates[0], torch.zeros_like(gates[0]))))
     total, rest = (torch.stack(parts, dim=-2) for parts in zip(*sums, strict=True))
     c.G, c.rest = c.store("G", total), rest

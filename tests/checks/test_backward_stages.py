@@ -15,13 +15,12 @@ from kdaverify.adapters.stages import StageArguments, StageCall, torch_backward_
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.stages import FEEDS, Feed, backward_stages, first_wrong
 from kdaverify.checks.status import Status
-from kdaverify.problems.regimes.gate import EXTREME
 from oracles.backward_stages import BACKWARD_SIGNATURES, run_backward_stages
 from oracles.chunk_backward import BACKWARD, BackwardStages
 from oracles.stages import Named
 from tests.checks import staged
 from tests.checks.staged import Change, Fault, Staged, changed
-from tests.checks.test_stages import DENSE, problem
+from tests.checks.test_stages import GATES, LEGAL, problem
 from tests.oracles.test_backward_stages import FAULTS, exp_of_the_unmasked_upper_triangle
 
 
@@ -75,10 +74,6 @@ def test_of_a_wrong_gradient_the_forward_s_stages_are_asked_first() -> None:
     assert first_wrong(StagedBackward("backward", wrong), asked) is None
     both = StagedBackward("both", wrong, ("state", staged.h_transposed))
     assert first_wrong(both, asked, backward=True) == "state"
-
-
-GATES = ("log-sigmoid", "slow", *EXTREME)
-LEGAL: dict[str, dict[str, Any]] = {"bf16": {}, "fp16": {"lengths": (0, 30, 1)}, "fp32": {**DENSE, "key": "identical", "beta": "one"}}
 
 
 @pytest.mark.parametrize("dtype", LEGAL)

@@ -44,3 +44,17 @@ def problem() -> Problem:
     return Problem(
         B=1, T=9, H=1, HV=2, K=4, V=6, dtype="fp32", gate="mild", key="random", beta="uniform", state="random", value="normal", seed=1
     )
+
+
+@pytest.fixture
+def isolated(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Isolated]]:
+    """Isolates an adapter of the test's own module, by its name; its process ends with the test."""
+    made: list[Isolated] = []
+
+    def get(name: str) -> Isolated:
+        made.append(Isolated(getattr(request.module, name), f"{request.module.__name__}:{name}", limits=Limits()))
+        return made[-1]
+
+    yield get
+    for adapter in made:
+        adapter.end()

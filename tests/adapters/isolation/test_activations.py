@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from kdaverify.adapters.activations import ActivationArguments, torch_activations
-from kdaverify.adapters.isolation import Isolated
 from kdaverify.checks.activations import activations
-from kdaverify.limits import Limits
 from kdaverify.problems.activation_panel import activation_panel
 from oracles.operations import OPERATIONS
 from tests.checks.activated import Activated
@@ -39,19 +34,6 @@ WRONG = Activated(
     gate_bounded=replace(OWN["gate_bounded"], forward=_gives_none),
     beta_sigmoid=replace(OWN["beta_sigmoid"], backward=_dies),
 )
-
-
-@pytest.fixture
-def isolated() -> Iterator[Any]:
-    made: list[Isolated] = []
-
-    def get(name: str) -> Isolated:
-        made.append(Isolated(globals()[name], f"{__name__}:{name}", limits=Limits()))
-        return made[-1]
-
-    yield get
-    for adapter in made:
-        adapter.end()
 
 
 def test_an_operation_gives_there_what_it_gives_here(isolated: Any) -> None:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 import torch
 
-from kdaverify.adapters.isolation import Isolated
 from kdaverify.checks.stages import FEEDS, first_wrong, stages
 from kdaverify.checks.status import Status
-from kdaverify.limits import Limits
 from kdaverify.problems import Problem
 from tests.checks import staged
 from tests.checks.staged import StageArguments, Staged, tables
@@ -27,19 +23,6 @@ def _dies(x: StageArguments, written: dict[str, torch.Tensor]) -> Any:
 
 
 DIES = Staged("dies", ("wy", _dies))
-
-
-@pytest.fixture
-def isolated() -> Iterator[Any]:
-    made: list[Isolated] = []
-
-    def get(name: str) -> Isolated:
-        made.append(Isolated(globals()[name], f"{__name__}:{name}", limits=Limits()))
-        return made[-1]
-
-    yield get
-    for adapter in made:
-        adapter.end()
 
 
 PROBLEM = Problem.from_json(
