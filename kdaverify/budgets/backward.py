@@ -62,12 +62,8 @@ def emulate_gradients(inputs: Inputs, cotangents: Cotangents, contract: Contract
     Raises:
         ContractOverflow: every member overflows on these inputs.
     """
-    members = [
-        replace(member, stages=UNSCALED.get(member.stages, member.stages))
-        for member in family(contract, io)
-        if member.stages not in WITHOUT_BACKWARD
-    ]
-    runs = {member.name: _member(member, inputs, cotangents) for member in members}
+    members = backward_family(contract, io)
+    runs = {member.name: member_gradients(member, inputs, cotangents) for member in members}
     if contract.form == "chunk":
         # It sees the pairs (i, i), whose parts of dG cancel, and rounds where the forward did.
         stateful = replace(inputs, initial_state=inputs.state)
@@ -78,7 +74,17 @@ def emulate_gradients(inputs: Inputs, cotangents: Cotangents, contract: Contract
     return GradientEmulation(finite, _drawn(Noise(contract, io), inputs, cotangents))
 
 
-def _member(member: Emulator, inputs: Inputs, cotangents: Cotangents) -> Gradients[Tensor]:
+def backward_family(contract: Contract, io: Format) -> list[Emulator]:
+    """The members of the family that have a backward in stages; `family` says what they span."""
+    return [
+        replace(member, stages=UNSCALED.get(member.stages, member.stages))
+        for member in family(contract, io)
+        if member.stages not in WITHOUT_BACKWARD
+    ]
+
+
+def member_gradients(member: Emulator, inputs: Inputs, cotangents: Cotangents) -> Gradients[Tensor]:
+    """The gradients of one emulated kernel, as float64 tensors holding the formats it stores."""
     way = Way(member.contract.work, member.arithmetic, member.stages, member.backward)
     return _wide(run_backward(member.contract, inputs, cotangents, way))
 
