@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 
 from kdaverify.budgets.formats import FORMATS, Format
+from kdaverify.budgets.tensors import PIPELINES
 
 _NAME = re.compile(
     r"(?P<form>recurrent|chunk(?P<size>\d+))-(?P<operands>fp64|fp32|tf32|bf16|fp16)"
@@ -54,6 +55,8 @@ class Contract:
         anchored: whether the diagonal blocks of the scores are products of such factors too, relative to a row of the block.
         softplus: whether the kernel makes the gates itself, as log(1 + exp x) in the accumulator's format: 1 + exp x rounds by as much as
             the decay itself would, which a gate near 0 feels as a large relative error.
+        tensors: storage formats of single named tensors, by name, where they are not what the rest implies.
+        own: names that the kernel's own pipeline stores beside those of its form, so that `tensors` may name them.
     """
 
     form: Literal["recurrent", "chunk"]
@@ -64,6 +67,8 @@ class Contract:
     factors: Format | None = None
     anchored: bool = False
     softplus: bool = False
+    tensors: tuple[tuple[str, Format], ...] = ()
+    own: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         special = "solve in a wider format" if self.solve is not None else "factor their decays" if self.factors is not None else ""
@@ -75,6 +80,31 @@ class Contract:
             raise ContractError(f"contract: chunk size {self.chunk_size} must be at least 1")
         if self.form == "recurrent" and self.chunk_size != 1:
             raise ContractError(f"contract: the recurrent form has no chunk size, got {self.chunk_size}")
+        self._check_tensors()
+        object.__setattr__(self, "tensors", tuple(sorted(dict(self.tensors).items())))  # one order, so that equal contracts are equal
+
+    def _check_tensors(self) -> None:
+        known = self.named_tensors
+        for name, _ in self.tensors:
+            if name == "S":
+                raise ContractError("contract: the state S is stored as it is carried; set the carry instead of tensor S")
+            if name in RETURNED:
+                raise ContractError(f"contract: tensor {name} is returned in the format of the inputs; it takes none of its own")
+            if name not in known:
+                raise ContractError(f"contract: tensor {name!r} is none that the {self.form} form stores; it stores {', '.join(known)}")
+
+    @property
+    def named_tensors(self) -> tuple[str, ...]:
+        """Every tensor that the contract's pipeline stores by name: those of its form, forward and backward, and its own."""
+        return (*PIPELINES[self.form].names, *self.own)
+
+    def storing(self, **formats: Format) -> Contract:
+        """The same contract with the named tensors in other formats.
+
+        Raises:
+            ContractError: a tensor that the pipeline does not store, or whose format is declared elsewhere.
+        """
+        return replace(self, tensors=tuple((dict(self.tensors) | formats).items()))
 
     @property
     def name(self) -> str:
@@ -84,7 +114,8 @@ class Contract:
         solve = "" if self.solve is None else f"{anchored}-{self.solve.name}solve"
         carry = "" if self.carry is self.accumulate else f"-{self.carry.name}carry"
         softplus = "-softplus" if self.softplus else ""
-        return f"{form}-{self.operands.name}{factors}{solve}{carry}{softplus}"
+        tensors = f"[{','.join(f'{name}={fmt.name}' for name, fmt in self.tensors)}]" if self.tensors else ""
+        return f"{form}-{self.operands.name}{factors}{solve}{carry}{softplus}{tensors}"
 
     @property
     def accumulate(self) -> Format:
@@ -97,7 +128,10 @@ class Contract:
         return self.accumulate.dtype
 
     def storage(self, tensor: str, io: Format) -> Format:
-        """The format in which the named tensor of math.md 2, 3 or 5 is stored, for a problem in `io`."""
+        """The format in which the named tensor of math.md 2, 3 or 5, or of the own pipeline, is stored, for a problem in `io`."""
+        for name, fmt in self.tensors:
+            if name == tensor:
+                return fmt
         if tensor in SUMS or (tensor == "Akk" and self.solve is not None):
             return self.accumulate
         if tensor in FACTORS and self.factors is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -79,3 +81,32 @@ def test_rounding_to_a_wider_format_changes_nothing() -> None:
 def test_a_dtype_that_is_not_judged_is_named() -> None:
     with pytest.raises(TypeError, match="int32"):
         format_of(torch.int32)
+
+
+def test_a_tensor_may_be_stored_in_a_format_of_its_own() -> None:
+    plain = contract_from_name("chunk64-bf16")
+    contract = plain.storing(w=FP32, dG_state=BF16).storing(h=FP32)
+    assert [contract.storage(t, BF16).name for t in ("w", "h", "dG_state", "u")] == ["fp32", "fp32", "bf16", "bf16"]
+    assert contract == plain.storing(h=FP32, dG_state=BF16, w=FP32)
+    assert {contract.name, plain.name} == {"chunk64-bf16[dG_state=bf16,h=fp32,w=fp32]", "chunk64-bf16"}
+    assert len({contract, plain}) == 2
+
+
+@pytest.mark.parametrize(
+    ("preset", "tensor", "says"),
+    [
+        ("chunk64-bf16", "ww", "it stores G, Aqk, .* dAqk, .* dg"),
+        ("recurrent-fp32", "w", "it stores decayed, p, u, .* dp"),
+        ("chunk64-bf16", "S", "set the carry"),
+        ("chunk64-bf16", "o", "format of the inputs"),
+    ],
+)
+def test_a_tensor_that_has_no_format_to_choose_is_refused(preset: str, tensor: str, says: str) -> None:
+    with pytest.raises(ContractError, match=says):
+        contract_from_name(preset).storing(**{tensor: FP32})
+
+
+def test_a_pipeline_may_store_tensors_of_its_own() -> None:
+    contract = replace(contract_from_name("chunk64-bf16"), own=("band",)).storing(band=FP32)
+    assert contract.storage("band", BF16) is FP32
+    assert contract.named_tensors[-1] == "band"

@@ -1,0 +1,63 @@
+"""The named tensors of each pipeline, stage by stage, forward and then backward: what a contract may give a storage format of its own."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class StageTensors(NamedTuple):
+    """A stage and what it stores.
+
+    Args:
+        stage: its name; that of the oracle's stage for the chunk form.
+        every: stored by every kernel, in order.
+        some: stored only by those that factor their decays, take the residual form or scale do first.
+    """
+
+    stage: str
+    every: tuple[str, ...]
+    some: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.every, *self.some)
+
+
+class Pipeline(NamedTuple):
+    """What a form stores, there and back."""
+
+    forward: tuple[StageTensors, ...]
+    backward: tuple[StageTensors, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every name, once."""
+        return tuple(dict.fromkeys(name for stage in (*self.forward, *self.backward) for name in stage.names))
+
+
+CHUNK: Final = Pipeline(
+    forward=(
+        StageTensors("cumsum", ("G",)),
+        StageTensors("scores", ("Aqk", "Akk"), ("factor", "q_in", "k_in", "k_out")),
+        StageTensors("solve", ("R",)),
+        StageTensors("wy", ("kb", "w", "vb", "u", "qg", "kg"), ("k_back",)),
+        StageTensors("state", ("h", "v_new", "S"), ("residual",)),
+        StageTensors("output", ("o",), ("o_part",)),
+    ),
+    backward=(
+        StageTensors("dv_local", ("dv_local",)),
+        StageTensors("dA", ("dAqk",)),
+        StageTensors("state_bwd", ("dh", "dv_new", "dS"), ("do_scaled",)),
+        StageTensors("dqkwg", ("dq_state", "dk_state", "dw", "h_dh", "dG_state")),
+        StageTensors("wy_bwd", ("k_decayed", "dkb", "dvb", "dv", "dbeta_wy", "dk_wy", "dG_wy", "dR", "R_dR", "dAkk")),
+        StageTensors("intra_bwd", ("beta_k", "dbeta", "dG", "dq_head", "dk_head", "dq", "dk")),
+        StageTensors("cumsum_bwd", ("dg",)),
+    ),
+)
+
+RECURRENT: Final = Pipeline(
+    forward=(StageTensors("token", ("decayed", "p", "u", "S", "o")),),
+    backward=(StageTensors("token_bwd", ("P", "dp", "dv", "dbeta", "dq_head", "dk_head", "dg", "dS", "dq", "dk")),),
+)
+
+PIPELINES: Final = {"chunk": CHUNK, "recurrent": RECURRENT}
