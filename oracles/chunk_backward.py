@@ -100,10 +100,13 @@ def dqkwg(b: ChunkGradients) -> None:
     b.dG = b.store("dG_state", q * b.dq - moved + end.expand_as(moved).masked_fill(~b.last, 0.0))
 
 
-def wy_bwd(b: ChunkGradients) -> None:
+def wy_bwd(b: ChunkGradients, *, right_first: bool = False) -> None:
     """Math: VJP of 3.3 and of 3.4 in w and u. Writes dv, dbeta, dAkk, adds to dk and dG.
 
     Only the part of dR below the diagonal reaches dAkk.
+
+    Args:
+        right_first: of the products R^T dR R^T, the right one is taken first.
     """
     k, v, beta, back = b.c.tokens.k, b.c.tokens.v, b.c.tokens.beta, _t(b.c.R)
     decay = b.c.decay(EVERY)
@@ -114,37 +117,45 @@ def wy_bwd(b: ChunkGradients) -> None:
     b.dk = b.store("dk_wy", b.dk + beta[..., None] * dkb * decay)
     b.dG = b.store("dG_wy", b.dG + beta[..., None] * dkb * k * decay)
     dR = (b.dot(b.dv_new, _t(v)) + b.dot(b.dw, _t(decayed))) * beta[..., None, :]
-    left = b.store("R_dR", b.dot(back, b.store("dR", dR.tril(-1))))
-    b.dAkk = b.store("dAkk", -b.dot(left, back).tril(-1))
+    dR = b.store("dR", dR.tril(-1))
+    inner = b.store("R_dR", b.dot(dR, back) if right_first else b.dot(back, dR))
+    outer = b.dot(back, inner) if right_first else b.dot(inner, back)
+    b.dAkk = b.store("dAkk", -outer.tril(-1))
 
 
-def intra_bwd(b: ChunkGradients, *, across: Dot | None = None) -> None:
+def intra_bwd(
+    b: ChunkGradients, *, across: Dot | None = None, own_apart: bool = True, within: Callable[[Chunk, slice], Tensor] = Chunk.pair_decay
+) -> None:
     """Math: VJP of 3.2. Completes dq, dk, dbeta, dG.
 
     The pair (i, i) has no decay between its rows: it is added to dq and dk after dG has taken what the other pairs give.
 
     Args:
         across: dot products of pairs of different sub-blocks; by default those of the arithmetic.
+        own_apart: False: it is one of the pairs, and what it gives to dG cancels but for roundings.
+        within: the decays [s, s, K] between the rows of a sub-block.
     """
     q, k, beta = b.c.tokens.q, b.c.tokens.k, b.c.tokens.beta[..., None]
-    dq, dkb, dk = _pairs(b, across or b.dot)
-    own = b.dAqk.diagonal(dim1=-2, dim2=-1)[..., None]
+    dq, dkb, dk = _pairs(b, b.dAqk.tril(-1 if own_apart else 0), across or b.dot, within)
     b.dbeta = b.store("dbeta", b.dbeta + (dkb * k).sum(-1))
     b.dG = b.store("dG", b.dG + q * dq + (beta * dkb - dk) * k)
-    b.dq = b.store("dq_head", b.dq + (dq + own * k))
-    b.dk = b.store("dk_head", b.dk + beta * dkb + (dk + own * q))
+    if own_apart:
+        own = b.dAqk.diagonal(dim1=-2, dim2=-1)[..., None]
+        dq, dk = dq + own * k, dk + own * q
+    b.dq = b.store("dq_head", b.dq + dq)
+    b.dk = b.store("dk_head", b.dk + beta * dkb + dk)
 
 
-def _pairs(b: ChunkGradients, across_by: Dot) -> tuple[Tensor, Tensor, Tensor]:
-    """What the pairs i > j give, [C, K] each: to q_i, to (beta k)_i, and to k_j. Anchored as the scores are."""
+def _pairs(b: ChunkGradients, dAqk: Tensor, across_by: Dot, within: Callable[[Chunk, slice], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """What the pairs of `dAqk` and dAkk give, [C, K] each: to q_i, to (beta k)_i, and to k_j. Anchored as the scores are."""
     c, q, k = b.c, b.c.tokens.q, b.c.tokens.k
     kb = b.store("beta_k", c.tokens.beta[..., None] * k)
-    dA = torch.stack((b.dAqk.tril(-1), b.dAkk), dim=-3)  # [2, C, C]
+    dA = torch.stack((dAqk, b.dAkk), dim=-3)  # [2, C, C]
     later: list[Tensor] = []  # [2, s, K] of every band
     earlier = torch.zeros_like(k)
     for first in range(0, k.shape[-2], SUB_BLOCK):
         rows, before = slice(first, min(first + SUB_BLOCK, k.shape[-2])), slice(0, first)
-        decay, own = c.pair_decay(rows), dA[..., rows, rows]
+        decay, own = within(c, rows), dA[..., rows, rows]
         band = b.dot(own.transpose(-3, -2), decay * k[..., None, rows, :]).transpose(-3, -2)
         both = torch.cat((q[..., rows, :], kb[..., rows, :]), dim=-2)  # [2s, K]
         spread = _t(torch.cat((decay, decay), dim=-3).transpose(-3, -2) * both[..., None, :, :])  # [s, K, 2s]

@@ -74,6 +74,10 @@ class Adapter(abc.ABC):
     def contract(self, dtype: str) -> Contract:
         """The arithmetic it declares for problems in `dtype`."""
 
+    def backward_contract(self, dtype: str) -> Contract:
+        """That of its backward, forward run included, where it computes otherwise there; the same by default."""
+        return self.contract(dtype)
+
     @abc.abstractmethod
     def forward(self, inputs: Inputs) -> Output:
         """Runs the kernel on a canonical call, wherever its tensors lie; what it returns lies there too."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -13,12 +14,18 @@ from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.handover import Handover
 from kdaverify.adapters.placement import on_device
 from kdaverify.budgets.contract import Contract, contract_from_name
+from kdaverify.budgets.formats import FORMATS
 from kdaverify.problems import Problem
+from oracles.autograd import ForwardOnlyError
+from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 
 PLAN: Final = "kda_hopper_cuda"
-ENGINE: Final = ("cudnn.linear_attention.hopper.cuda_engine", "KdaHopperCudaPlan")
+ENGINE: Final = "cudnn.linear_attention.hopper.cuda_engine"
+FORWARD: Final = "KdaHopperCudaPlan"
+BACKWARD: Final = "KdaHopperCudaBwdPlan"
 WIDTH: Final = 128
+SCALE_SLACK: Final = 1e-9
 HOPPER: Final = (9, 0)
 INSTALL: Final = "pip install --no-deps nvidia-cudnn-frontend==1.32.0"
 
@@ -27,6 +34,7 @@ class Cudnn(Adapter):
     """kimi_delta_attention with the plan pinned by name: anything else the library would rather run is refused by itself.
 
     Chunks of 16, bf16 operands, fp32 state, value-first; offsets always. What it leaves in the rows past the last offset means nothing.
+    The backward is a kernel of its own, in chunks of 64, with neither dkb nor dvb stored; it takes beta in fp32 alone.
     Source: cudnn.linear_attention.kimi_delta_attention, nvidia-cudnn-frontend 1.32.0.
     """
 
@@ -36,7 +44,6 @@ class Cudnn(Adapter):
     device = "cuda"
     widths = (WIDTH,)
     isolated = True
-    differentiable = False
 
     def __init__(self) -> None:
         self._ran = NOTHING_YET
@@ -53,6 +60,10 @@ class Cudnn(Adapter):
         del dtype
         return contract_from_name("chunk16-bf16-fp32factors")
 
+    def backward_contract(self, dtype: str) -> Contract:
+        del dtype
+        return contract_from_name("chunk64-bf16").storing(dkb=FORMATS["fp32"], dvb=FORMATS["fp32"])
+
     def supports(self, problem: Problem) -> str | None:
         if (problem.K, problem.V) != (WIDTH, WIDTH):
             return f"K = V = {WIDTH}, wanted K = {problem.K}, V = {problem.V}"
@@ -62,6 +73,16 @@ class Cudnn(Adapter):
 
     def forward(self, inputs: Inputs) -> Output:
         return on_device(self.device, self._run, inputs)
+
+    def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
+        if inputs.H != inputs.HV:
+            raise ForwardOnlyError(f"its backward takes as many value heads as key heads, wanted {inputs.HV} and {inputs.H}")
+        if abs(inputs.factor - WIDTH**-0.5) > SCALE_SLACK:
+            raise ForwardOnlyError(f"its backward takes the scale {WIDTH}^-1/2 alone, wanted {inputs.factor:g}")
+        found = super().gradients(inputs, cotangents)
+        if any(inputs.lengths) and BACKWARD not in _executions():
+            raise WrongKernelError(f"wanted {BACKWARD} of the plan {PLAN} to execute, but another one answered")
+        return found
 
     def proof(self) -> str:
         return self._ran
@@ -73,33 +94,38 @@ class Cudnn(Adapter):
         executed = _executions()
         handed = self.conventions.arguments(inputs)
         handover = Handover(self.conventions, inputs, handed, padding_undefined=True)
-        before = len(executed)
+        executed.clear()
         o, final_state = importlib.import_module("cudnn.linear_attention").kimi_delta_attention(
-            *(handed[name] for name in ("q", "k", "v", "g", "beta", "cu_seqlens")),
+            *(handed[name] for name in ("q", "k", "v", "g")),
+            handed["beta"].float(),
+            handed["cu_seqlens"],
             scale=handed["scale"],
             initial_state=handed["initial_state"],
             output_final_state=True,
             plan_name=PLAN,
         )
-        if len(executed) == before:
+        if FORWARD not in executed:
             raise WrongKernelError(f"wanted the plan {PLAN} to execute, but another one answered")
-        self._ran = f"plan {PLAN}, {executed[-1]}"
-        executed.clear()
+        self._ran = f"plan {PLAN}, {ENGINE}.{FORWARD}"
         return handover.output(o, final_state)
 
 
 @functools.cache
 def _executions() -> list[str]:
-    """The list that every execution of the pinned plan is written to."""
-    plan = getattr(importlib.import_module(ENGINE[0]), ENGINE[1])
-    execute, executed = plan.execute, list[str]()
-
-    def execute_and_tell(self: Any, *args: Any, **kwargs: Any) -> Any:
-        executed.append(f"{type(self).__module__}.{type(self).__name__}")
-        return execute(self, *args, **kwargs)
-
-    plan.execute = execute_and_tell
+    """The list that every execution of a pinned plan is written to, forward and backward."""
+    engine, executed = importlib.import_module(ENGINE), list[str]()
+    for name in (FORWARD, BACKWARD):
+        plan = getattr(engine, name)
+        plan.execute = _telling(plan.execute, name, executed)
     return executed
+
+
+def _telling(execute: Callable[..., Any], name: str, executed: list[str]) -> Callable[..., Any]:
+    def execute_and_tell(*args: Any, **kwargs: Any) -> Any:
+        executed.append(name)
+        return execute(*args, **kwargs)
+
+    return execute_and_tell
 
 
 CUDNN: Final = Cudnn()

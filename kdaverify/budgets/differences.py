@@ -101,13 +101,14 @@ class Differences:
     Args:
         inputs: the call as the kernel effectively gets it.
         given: cotangents of its outputs.
-        contract, io: the arithmetic declared.
+        contract, backward, io: the arithmetic declared, of outputs and of gradients.
         received: what the kernel effectively gets of a moved call.
     """
 
     inputs: Inputs
     given: Cotangents
     contract: Contract
+    backward: Contract
     io: Format
     received: Callable[[Inputs], Inputs]
 
@@ -142,7 +143,7 @@ class Differences:
 
     @cached_property
     def _emulated(self) -> GradientEmulation:
-        return emulate_gradients(self.inputs, self.given, self.contract, self.io)
+        return emulate_gradients(self.inputs, self.given, self.backward, self.io)
 
     def _outputs_noise(self, pairs: list[Pair]) -> float:
         """|c (e(up) - e(down))|, rms over the pairs, of the worst of the family."""

@@ -58,7 +58,7 @@ def _sum(adapter: Adapter, problem: Problem, inputs: Inputs, of: str) -> list[Ou
     given = [*parts, combined(parts, FACTORS[:2])]
     runs = [run_backward(adapter, inputs, dy) for dy in given]
     found = defect(runs, FACTORS)
-    received, contract = adapter.received(inputs), adapter.contract(problem.dtype)
+    received, contract = adapter.received(inputs), adapter.backward_contract(problem.dtype)
     return judged(found, received, lambda: linearity_standard(received, given, FACTORS, contract, FORMATS[problem.dtype]))
 
 
@@ -88,7 +88,7 @@ def _keeps_its_bits(factor: float, plain: Tensor) -> Tensor:
 
 def _kept_by_the_family(adapter: Adapter, problem: Problem, given: Sequence[Cotangents], factor: float) -> dict[str, Tensor]:
     """Where every member scales to the bit, and above what underflow may take."""
-    received, contract, io = adapter.received(problem.inputs()), adapter.contract(problem.dtype), FORMATS[problem.dtype]
+    received, contract, io = adapter.received(problem.inputs()), adapter.backward_contract(problem.dtype), FORMATS[problem.dtype]
     plain, scaled = (emulate_gradients(received, dy, contract, io).rounded for dy in given)
     if plain.keys() != scaled.keys():
         raise ContractOverflow(f"{factor:g} times the loss overflows in a legal kernel of {contract.name}")

@@ -40,7 +40,7 @@ def gradients(adapter: Adapter, problem: Problem, *, of: str, exponent: int = 0)
         return skipped(str(reason))
     except Misbehaviour as fault:
         return [Outcome(fault.output, fault.status, fault.message)]
-    received, contract, io = adapter.received(inputs), adapter.contract(problem.dtype), FORMATS[problem.dtype]
+    received, contract, io = adapter.received(inputs), adapter.backward_contract(problem.dtype), FORMATS[problem.dtype]
 
     def hold(x: Inputs) -> Standard:
         loss = given.on(x.q.device)

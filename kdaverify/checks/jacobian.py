@@ -57,7 +57,7 @@ def jacobian(adapter: Adapter, problem: Problem) -> list[Outcome]:
         return skipped(str(reason))
     except Misbehaviour as fault:
         return [Outcome(fault.output, fault.status, fault.message)]
-    received, contract, io = adapter.received(inputs), adapter.contract(problem.dtype), FORMATS[problem.dtype]
+    received, contract, io = adapter.received(inputs), adapter.backward_contract(problem.dtype), FORMATS[problem.dtype]
     joined, given = together([received] * len(asked)), cotangents_together([*asked.values()], received)
     outcomes = judged(
         {name: _together(name, [row[name] for row in found], received) for name in found[0]},

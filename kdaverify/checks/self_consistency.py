@@ -61,7 +61,8 @@ class _Case:
 
     def judged(self, gradients: dict[str, Tensor]) -> Outcome:
         adapter, dtype = self.adapter, self.problem.dtype
-        differences = Differences(adapter.received(self.inputs), self.given, adapter.contract(dtype), FORMATS[dtype], adapter.received)
+        contracts = adapter.contract(dtype), adapter.backward_contract(dtype)
+        differences = Differences(adapter.received(self.inputs), self.given, *contracts, FORMATS[dtype], adapter.received)
         sources = {name: GRADIENTS[name] for name in gradients}
         found = self._missed(gradients, differences.allowance(lambda h: self._pairs(DIRECTIONS, h, [*sources.values()])))
         if found.ratio <= 1:

@@ -12,7 +12,10 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters import Adapter, WrongKernelError, cudnn_kda, find
-from kdaverify.adapters.cudnn_kda import ENGINE, PLAN, Cudnn
+from kdaverify.adapters.cudnn_kda import BACKWARD, ENGINE, FORWARD, PLAN, Cudnn
+from kdaverify.checks.gradients import gradients
+from kdaverify.checks.status import Status
+from kdaverify.problems import cotangents
 from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
 from tests.adapters.standins import Ask, distance
@@ -37,18 +40,24 @@ class Plan:
 def library(monkeypatch: pytest.MonkeyPatch) -> Library:
     """Installs a stand-in library, and gives the adapter that believes to be on a GPU."""
 
-    def install(*, runs_its_plan: bool = True) -> Adapter:
-        engine, module = ModuleType(ENGINE[0]), ModuleType("cudnn.linear_attention")
-        plan: Any = type(ENGINE[1], (Plan,), {"execute": Plan.execute})
-        setattr(engine, ENGINE[1], plan)
+    def install(*, runs_its_plan: bool = True, runs_its_backward: bool = True) -> Adapter:
+        engine, module = ModuleType(ENGINE), ModuleType("cudnn.linear_attention")
+        plan: Any = type(FORWARD, (Plan,), {"execute": Plan.execute})
+        back: Any = type(BACKWARD, (), {"execute": lambda self, do: do})  # pyright: ignore[reportUnknownLambdaType]
+        setattr(engine, FORWARD, plan)
+        setattr(engine, BACKWARD, back)
 
         def kimi_delta_attention(*tensors: Tensor, **named: Any) -> Any:
             assert named["plan_name"] == PLAN and named["output_final_state"] and named["scale"] == pytest.approx(128**-0.5)
+            assert tensors[4].dtype == torch.float32  # its backward takes no other beta
             chosen = plan() if runs_its_plan else Plan()
-            return chosen.execute(*tensors, named["initial_state"])
+            o, final = chosen.execute(*tensors, named["initial_state"])
+            if o.requires_grad and runs_its_backward:
+                o.register_hook(back().execute)
+            return o, final
 
         module.kimi_delta_attention = kimi_delta_attention  # pyright: ignore[reportAttributeAccessIssue]
-        for name, made in {"cudnn": ModuleType("cudnn"), "cudnn.linear_attention": module, ENGINE[0]: engine}.items():
+        for name, made in {"cudnn": ModuleType("cudnn"), "cudnn.linear_attention": module, ENGINE: engine}.items():
             monkeypatch.setitem(sys.modules, name, made)
         cudnn_kda._executions.cache_clear()  # pyright: ignore[reportPrivateUsage]
         adapter = Cudnn()
@@ -79,6 +88,26 @@ def test_an_answer_in_anothers_state_order_is_seen(library: Library, ask: Ask, m
 
     monkeypatch.setattr(Plan, "execute", transposed)
     assert distance(library(), ask(**SIZES))["final_state"] > 0.1
+
+
+def test_its_backward_is_judged_under_a_contract_of_its_own(library: Library, ask: Ask) -> None:
+    adapter = library()
+    problem = ask(**SIZES)
+    found = gradients(adapter, problem, of="both")
+    assert [outcome.status for outcome in found] == [Status.PASS] * 6
+    assert adapter.backward_contract("bf16").chunk_size == 64 != adapter.contract("bf16").chunk_size
+
+
+def test_another_backward_is_the_wrong_kernel(library: Library, ask: Ask) -> None:
+    problem = ask(**SIZES)
+    with pytest.raises(WrongKernelError, match=f"wanted {BACKWARD}"):
+        library(runs_its_backward=False).gradients(problem.inputs(), cotangents(problem, "both"))
+
+
+def test_what_its_backward_does_not_take_is_a_reason(library: Library, ask: Ask) -> None:
+    grouped = gradients(library(), ask(**SIZES | {"HV": 4}), of="both")
+    assert [outcome.status for outcome in grouped] == [Status.SKIP]
+    assert "as many value heads as key heads" in grouped[0].message
 
 
 def test_limits_are_reasons(ask: Ask) -> None:

@@ -78,6 +78,9 @@ class Isolated(Adapter):
     def contract(self, dtype: str) -> Contract:
         return self._local.contract(dtype)
 
+    def backward_contract(self, dtype: str) -> Contract:
+        return self._local.backward_contract(dtype)
+
     def missing(self) -> str | None:
         return self._local.missing()
 
