@@ -1,17 +1,16 @@
 """Does an emulated contract err as the real kernel does? The kernel's rms error over the emulated one, outputs and gradients.
 
-    python benchmarks/calibration.py --impl fla --impl fla:chunk_size=32 --dtype bf16 --dtype fp16 --tokens 4096 --record F.json
+    python benchmarks/calibration.py --impl fla --impl fla:chunk_size=32 --dtype bf16 --dtype fp16 --tokens 4096 --json F.json
 
 Sizes are those of a model's head, K = V = 128, with a random initial state. The truth is the float64 chunk form, which agrees with
-certified values to 4.4e-14 (`benchmarks/gradient_agreement.py`). Every member of the contract's family is emulated, and recorded; the
-ratios printed are to the one that the table names. A ratio of 1.00 is a kernel that errs as its contract says it must.
+certified values to 4.4e-14 (`benchmarks/gradient_agreement.py`). Ratios are to the member of the contract's family that decides as the
+kernel's hardware and source do, named under each table: 1.00 is a kernel that errs as its contract says it must.
 """
 
 from __future__ import annotations
 
-import gc
 import json
-from collections.abc import Iterator
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,13 +19,13 @@ from typing import Annotated, Any, Final
 import torch
 import typer
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.registry import find
 from kdaverify.budgets.backward import backward_family, member_gradients
+from kdaverify.budgets.emulate import Emulator
 from kdaverify.budgets.family import family
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.statistics import rms
@@ -70,102 +69,122 @@ BASE: Final = {
 }
 
 
+REGIMES: Final = (*WITH_DECAY, *LONG_MEMORY)
+LIKELY: Final = (
+    "matrix units that truncate, products of states summed in storage",
+    "matrix units that truncate, diagonal on vector units",
+    "factored decays, beta on the columns, subnormals flushed",
+    "matrix units",
+    "ordered sums, base-2 exponential",
+)
+"""What the kernels at hand do, the rarest first: an NVIDIA GPU's units truncate fp32 operands to TF32."""
+
+
 @dataclass(frozen=True)
 class Row:
     """One output of one problem.
 
     Args:
-        kernel: the kernel's rms error, relative to the output's rms.
-        emulated: those of the members of its family, by name.
+        member: of the family of the contract.
+        kernel, emulated: the rms error of either, relative to the output's rms.
     """
 
     implementation: str
     dtype: str
-    contract: str
     T: int
+    contract: str
+    member: str
     regime: str
     output: str
     kernel: float
-    emulated: dict[str, float]
+    emulated: float
 
 
 def main(
     impl: Annotated[list[str], typer.Option(help="implementation, as for kdaverify verify; repeatable")],
     dtype: Annotated[list[str] | None, typer.Option(help="format of the problems, repeatable; bf16 by default")] = None,
     tokens: Annotated[list[int] | None, typer.Option(help="lengths, repeatable; 1024 by default")] = None,
-    member: Annotated[str, typer.Option(help="the member of the family that ratios are to")] = "matrix units",
-    record: Annotated[Path | None, typer.Option(help="write every figure as JSON")] = None,
+    member: Annotated[list[str] | None, typer.Option(help="member of the family, repeatable: ratios are to the first that exists")] = None,
+    record: Annotated[Path | None, typer.Option("--json", help="write every figure")] = None,
 ) -> None:
     """Prints one table for every implementation, dtype and length."""
     rows: list[Row] = []
+    likely = tuple(member or LIKELY)
     for spec in impl:
         adapter = find(spec)
         if reason := adapter.missing():
             raise typer.BadParameter(reason)
         for name in dtype or ["bf16"]:
             for T in tokens or [1024]:
-                found = measured(adapter, name, T)
-                if found:
-                    shown(found, member)
+                found = Calibration(adapter, name, likely).rows(T)
                 rows += found
+                if found:
+                    shown(found)
                 if record is not None:
                     record.write_text(json.dumps([asdict(row) for row in rows], indent=1))
 
 
-def measured(adapter: Adapter, dtype: str, T: int) -> list[Row]:
-    """Every output of every regime that the implementation takes."""
-    asked = [Problem(**{**BASE, **regime}, T=T, dtype=dtype) for regime in (*WITH_DECAY, *LONG_MEMORY)]  # pyright: ignore[reportArgumentType]
-    taken = [problem for problem in asked if adapter.supports(problem) is None]
-    if not taken:
-        return []
-    calls, given = [problem.inputs() for problem in taken], [cotangents(problem, "both") for problem in taken]
-    received = [adapter.received(call) for call in calls]
-    kernel = [_kernel(adapter, call, loss) for call, loss in zip(calls, given, strict=True)]
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    batch, losses = together(received).on(device), cotangents_together(given, received[0]).on(device)
-    exact = _apart(_truth(batch, losses), received[0], len(taken))
-    sizes = [{name: rms(x) for name, x in one.items()} for one in exact]
+@dataclass(frozen=True)
+class Calibration:
+    """One implementation in one dtype.
 
-    def errors(found: list[Named]) -> list[dict[str, float]]:
+    Args:
+        likely: members of the family: the first that there is is emulated, or the family's plainest.
+    """
+
+    adapter: Adapter
+    dtype: str
+    likely: tuple[str, ...]
+
+    def rows(self, T: int) -> list[Row]:
+        """Every output of every regime that the implementation takes."""
+        asked = [Problem(**{**BASE, **regime}, T=T, dtype=self.dtype) for regime in REGIMES]  # pyright: ignore[reportArgumentType]
+        taken = [problem for problem in asked if self.adapter.supports(problem) is None]
+        if not taken:
+            return []
+        calls, given = [problem.inputs() for problem in taken], [cotangents(problem, "both") for problem in taken]
+        received = [self.adapter.received(call) for call in calls]
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        batch, losses = together(received).on(device), cotangents_together(given, received[0]).on(device)
+        exact = _apart(_truth(batch, losses), received[0], len(taken))
+        kernel = _errors([self._run(*call) for call in zip(calls, given, strict=True)], exact)
+        member, outputs = self._emulated(batch, losses)
+        emulated = _errors(_apart(outputs, received[0], len(taken)), exact)
+        about = self.adapter.name, self.dtype, T
         return [
-            {name: rms(x.to(device).double() - one[name]) / size[name] for name, x in named.items()}
-            for named, one, size in zip(found, exact, sizes, strict=True)
+            Row(*about, self._contract_of(output), member[output], regime_of(problem), output, error, emulated[i][output])
+            for i, problem in enumerate(taken)
+            for output, error in kernel[i].items()
         ]
 
-    ours, theirs = errors(kernel), dict[str, list[dict[str, float]]]()
-    for name, outputs in _emulated(adapter, dtype, batch, losses):
-        found = errors(_apart(outputs, received[0], len(taken)))
-        theirs[name] = [a | b for a, b in zip(theirs.get(name, [{}] * len(taken)), found, strict=True)]
-        gc.collect()
-    contract = adapter.contract(dtype).name
-    return [
-        Row(
-            adapter.name,
-            dtype,
-            contract,
-            T,
-            regime_of(problem),
-            output,
-            error,
-            {m: them[i][output] for m, them in theirs.items() if output in them[i]},
-        )
-        for i, problem in enumerate(taken)
-        for output, error in ours[i].items()
-    ]
+    def _run(self, inputs: Inputs, loss: Cotangents) -> Named:
+        output = self.adapter.forward(inputs.copied())
+        found: dict[str, Any] = {"o": output.o, "final_state": output.final_state}
+        with suppress(ForwardOnlyError):
+            found |= self.adapter.gradients(inputs.copied(), loss).named()
+        return {name: x.detach() for name, x in found.items()}
+
+    def _emulated(self, batch: Inputs, losses: Cotangents) -> tuple[dict[str, str], Named]:
+        io = FORMATS[self.dtype]
+        there = self._chosen(family(self.adapter.contract(self.dtype), io))
+        back = self._chosen(backward_family(self.adapter.backward_contract(self.dtype), io))
+        o, final = there.run(batch)
+        outputs = {"o": o, "final_state": final, **member_gradients(back, batch, losses).named()}
+        return {name: (there if name in OUTPUTS else back).name for name in outputs}, outputs
+
+    def _chosen(self, members: Sequence[Emulator]) -> Emulator:
+        by_name = {member.name: member for member in members}
+        return next((by_name[name] for name in self.likely if name in by_name), members[0])
+
+    def _contract_of(self, output: str) -> str:
+        asked = self.adapter.contract if output in OUTPUTS else self.adapter.backward_contract
+        return asked(self.dtype).name
 
 
 def regime_of(problem: Problem) -> str:
-    return " ".join(
-        (problem.gate, *([problem.key] if problem.key != "random" else []), *([problem.beta] if problem.beta != "uniform" else []))
-    )
-
-
-def _kernel(adapter: Adapter, inputs: Inputs, loss: Cotangents) -> Named:
-    output = adapter.forward(inputs.copied())
-    found: dict[str, Any] = {"o": output.o, "final_state": output.final_state}
-    with suppress(ForwardOnlyError):
-        found |= adapter.gradients(inputs.copied(), loss).named()
-    return {name: x.detach().cpu() for name, x in found.items()}
+    """What is not as usual: the gate, and keys and betas where they are special."""
+    told = {"random": problem.key, "uniform": problem.beta}
+    return " ".join((problem.gate, *(name for usual, name in told.items() if name != usual)))
 
 
 def _truth(batch: Inputs, losses: Cotangents) -> Named:
@@ -173,13 +192,12 @@ def _truth(batch: Inputs, losses: Cotangents) -> Named:
     return {"o": o, "final_state": final, **chunk_backward(batch, losses, stages=COMPENSATED).named()}
 
 
-def _emulated(adapter: Adapter, dtype: str, batch: Inputs, losses: Cotangents) -> Iterator[tuple[str, Named]]:
-    contract, back, io = adapter.contract(dtype), adapter.backward_contract(dtype), FORMATS[dtype]
-    for one in track(family(contract, io), description=contract.name, transient=True):
-        o, final = one.run(batch)
-        yield one.name, {"o": o, "final_state": final}
-    for one in track(backward_family(back, io), description=f"{back.name}, backward", transient=True):
-        yield one.name, member_gradients(one, batch, losses).named()
+def _errors(found: list[Named], exact: list[Named]) -> list[dict[str, float]]:
+    """The rms error of every output, relative to its rms; a problem after the other."""
+    return [
+        {name: rms(x.to(one[name].device).double() - one[name]) / rms(one[name]) for name, x in named.items()}
+        for named, one in zip(found, exact, strict=True)
+    ]
 
 
 def _apart(found: Named, one: Inputs, number: int) -> list[Named]:
@@ -189,23 +207,18 @@ def _apart(found: Named, one: Inputs, number: int) -> list[Named]:
     return [dict(zip(cut, pieces, strict=True)) for pieces in zip(*cut.values(), strict=True)]
 
 
-def shown(rows: list[Row], member: str) -> None:
+def shown(rows: list[Row]) -> None:
     """One table: a line a regime, a column an output."""
     first = rows[0]
     of = {(row.regime, row.output): row for row in rows}
     outputs = [name for name in (*OUTPUTS, *GRADIENTS) if any(name == output for _, output in of)]
-    table = Table(
-        title=f"{first.implementation}, {first.dtype}, T = {first.T}: {first.contract}, ratios to {member!r}", title_justify="left"
-    )
+    told = dict.fromkeys(f"{row.contract}: {row.member}" for row in rows)
+    table = Table(title=f"{first.implementation}, {first.dtype}, T = {first.T}", caption="; ".join(told), title_justify="left")
     for heading in ("regime", *outputs):
         table.add_column(heading)
     for regime in dict.fromkeys(row.regime for row in rows):
-        table.add_row(regime, *(_ratio(of.get((regime, output)), member) for output in outputs))
+        table.add_row(regime, *(f"{row.kernel / row.emulated:.3f}" if (row := of.get((regime, output))) else "" for output in outputs))
     Console(width=140).print(table)
-
-
-def _ratio(row: Row | None, member: str) -> str:
-    return "" if row is None or member not in row.emulated else f"{row.kernel / row.emulated[member]:.3f}"
 
 
 if __name__ == "__main__":

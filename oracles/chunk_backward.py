@@ -80,8 +80,8 @@ def state_bwd(b: ChunkGradients) -> None:
     c = b.c
     b.dh = b.store("dh", b.dS)
     b.dv_new = b.store("dv_new", b.dv_new + b.dot(c.kg, b.dh))
-    carried = b.dS * _t(c.decay(LAST))
-    b.dS = b.store("dS", carried + c.scale * b.dot(_t(c.qg), b.do) - b.dot(_t(c.w), b.dv_new))
+    carried, given = b.dS * _t(c.decay(LAST)), b.store("dS_o", c.scale * b.dot(_t(c.qg), b.do))
+    b.dS = b.store("dS", carried + given - b.dot(_t(c.w), b.dv_new))
 
 
 def dqkwg(b: ChunkGradients) -> None:
@@ -211,7 +211,7 @@ def chunk_backward(
 ) -> Gradients[Tensor]:
     """Gradients of the chunk form, batched over sequences and value heads; any chunk size, short tails, hard resets.
 
-    Math: section 5. After the forward's, tensors are stored in the order dv_local, dAqk, dh, dv_new, dS, dq_state, dk_state, dw,
+    Math: section 5. After the forward's, tensors are stored in the order dv_local, dAqk, dh, dv_new, dS_o, dS, dq_state, dk_state, dw,
     h_dh (the product, then its sum), dG_state, k_decayed, dkb, dvb, dv, dbeta_wy, dk_wy, dG_wy, dR, R_dR, dAkk, beta_k, dbeta, dG,
     dq_head, dk_head, dg, the last chunk first; dq and dk come last, once, summed over the value heads of a key head.
 

@@ -34,7 +34,8 @@ class Cudnn(Adapter):
     """kimi_delta_attention with the plan pinned by name: anything else the library would rather run is refused by itself.
 
     Chunks of 16, bf16 operands, fp32 state, value-first; offsets always. What it leaves in the rows past the last offset means nothing.
-    The backward is a kernel of its own, in chunks of 64, with neither dkb nor dvb stored; it takes beta in fp32 alone.
+    The backward is a kernel of its own, in chunks of 64: Akk, dkb and dvb never leave fp32, and what o gives to the state's gradient is
+    made ahead of it and stored. It takes beta in fp32 alone.
     Source: cudnn.linear_attention.kimi_delta_attention, nvidia-cudnn-frontend 1.32.0.
     """
 
@@ -62,7 +63,8 @@ class Cudnn(Adapter):
 
     def backward_contract(self, dtype: str) -> Contract:
         del dtype
-        return contract_from_name("chunk64-bf16").storing(dkb=FORMATS["fp32"], dvb=FORMATS["fp32"])
+        fp32 = FORMATS["fp32"]
+        return contract_from_name("chunk64-bf16").storing(Akk=fp32, dkb=fp32, dvb=fp32, dS_o=FORMATS["bf16"])
 
     def supports(self, problem: Problem) -> str | None:
         if (problem.K, problem.V) != (WIDTH, WIDTH):

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.emulate import Emulator, pairs_with, running_cumsum_bwd
+from kdaverify.budgets.emulate import Emulator, running_cumsum_bwd
 from kdaverify.budgets.family import family
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.score_blocks import SHIFT
+from kdaverify.budgets.scores_backward import pairs_with
 from kdaverify.budgets.sums import matrix_units
 from oracles.arithmetic import Arithmetic
 from oracles.chunk_backward import BACKWARD, BackwardStage, BackwardStages, ChunkGradients

@@ -52,7 +52,23 @@ FACTORS = ("factor", "k_back", "o_part")
 
 
 SUMS = (
-    *("G", "decayed", "dq_state", "dk_state", "h_dh", "dG_state", "dbeta_wy", "dk_wy", "dG_wy", "beta_k", "dG", "dg", "dq_head", "dk_head"),
+    *(
+        "G",
+        "decayed",
+        "dS_o",
+        "dq_state",
+        "dk_state",
+        "h_dh",
+        "dG_state",
+        "dbeta_wy",
+        "dk_wy",
+        "dG_wy",
+        "beta_k",
+        "dG",
+        "dg",
+        "dq_head",
+        "dk_head",
+    ),
 )
 """Tensors that are sums still being made, or never leave the unit that makes them: kept in the accumulator's format."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import accumulate
 
 import torch
@@ -18,7 +17,7 @@ from kdaverify.budgets.pipeline import run_form
 from kdaverify.budgets.solves import Dot, by_blocks, by_rows, identity
 from oracles.arithmetic import NATIVE, Arithmetic
 from oracles.chunk import STAGES, Chunk, Stage, Stages
-from oracles.chunk_backward import BACKWARD, BackwardStage, BackwardStages, ChunkGradients, intra_bwd
+from oracles.chunk_backward import BACKWARD, BackwardStages, ChunkGradients
 from oracles.inputs import Inputs
 
 # 1 / ln 2: kernels with a base-2 exponential unit scale the gate first, and round that.
@@ -72,23 +71,6 @@ def with_dot(stage: Stage, dot: Dot) -> Stage:
         c.arithmetic = arithmetic
 
     return changed
-
-
-def scores_backward(dot: Dot, *, diagonal: bool) -> BackwardStages:
-    """The backward of kernels whose scores take their dot products by `dot`, in blocks off the diagonal or in all: theirs do too."""
-    return replace(BACKWARD, intra_bwd=pairs_with(dot=dot) if diagonal else partial(intra_bwd, across=dot))
-
-
-def pairs_with(**changed: Callable[..., Tensor]) -> BackwardStage:
-    """Math: VJP of 3.2 with products, or exponentials, of one kind."""
-
-    def pairs(b: ChunkGradients) -> None:
-        arithmetic = b.c.arithmetic
-        b.c.arithmetic = replace(arithmetic, **changed)
-        intra_bwd(b)
-        b.c.arithmetic = arithmetic
-
-    return pairs
 
 
 def exp_base_2(x: Tensor) -> Tensor:

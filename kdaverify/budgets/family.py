@@ -8,13 +8,15 @@ import torch
 
 from kdaverify.budgets.accelerator import truncated_state
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.emulate import RESIDUAL, ROWWISE, ROWWISE_SCALED, Emulator, merge_blocks, scores_backward, with_dot
+from kdaverify.budgets.emulate import RESIDUAL, ROWWISE, ROWWISE_SCALED, Emulator, merge_blocks, with_dot
 from kdaverify.budgets.factored import FACTORED, FACTORED_COLUMNS, FACTORED_RESIDUAL
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.freedoms import approximately, as_declared, flushed, in_base_2, plainest
 from kdaverify.budgets.noise import Noise
 from kdaverify.budgets.parts import Outputs
-from kdaverify.budgets.score_blocks import scores_of
+from kdaverify.budgets.score_blocks import VECTOR, blocks_of
+from kdaverify.budgets.scores_backward import RIGHT_FIRST, scores_backward
+from kdaverify.budgets.solves import Dot
 from kdaverify.budgets.sums import matrix_units, ordered, running, term_by_term, tree
 from oracles.chunk import STAGES
 from oracles.inputs import Inputs
@@ -78,20 +80,18 @@ def _members(plain: Emulator) -> tuple[Emulator, ...]:
         units = () if contract.accumulate.name == "fp64" else (approximately(plain),)
         return (plain, in_order, in_base_2(replace(in_order, name="ordered sums")), flushed(plain), *units)
     if contract.solve is not None:
-        storage = contract.operands
-        total = tree(storage) if contract.order == "free" else running(storage)
-        in_storage = replace(plain, name="products of states summed in storage", total=total)
-        return (*_solved_apart(plain, contract.solve), *_truncating(plain), in_storage)
+        return (*_solved_apart(plain, contract.solve), *_truncating(plain))
     units = {} if contract.operands.name in ("fp32", "fp64") else matrix_units(contract.operands, contract)  # no narrower to round to
     unit = next(iter(units.values()), plain.dot)
     half, quarter = (replace(contract, chunk_size=max(SMALLEST_CHUNK, contract.chunk_size // n)) for n in (2, 4))
     members = (
         plain,
-        in_base_2(replace(plain, name="ordered sums", dot=ordered(contract), stages=ROWWISE_SCALED)),
+        in_base_2(replace(plain, name="ordered sums", dot=ordered(contract), stages=ROWWISE_SCALED, backward=RIGHT_FIRST)),
         flushed(plain),
         *(replace(plain, name=name, dot=dot) for name, dot in units.items()),
         *(_truncating(replace(plain, dot=unit)) if units else ()),
-        *(replace(plain, name=f"{name}, solve by blocks", dot=dot, stages=MERGING) for name, dot in units.items()),
+        *(replace(plain, name=f"{name}, solve by blocks", dot=dot, stages=MERGING, backward=RIGHT_FIRST) for name, dot in units.items()),
+        *(_on_vector_diagonal(plain, dot, name) for name, dot in units.items() if contract.operands.name == "tf32"),
         in_base_2(replace(plain, name="matrix units, residual form", dot=unit, stages=RESIDUAL)),
         replace(plain, name=f"chunks of {half.chunk_size}", contract=half, dot=unit),
         replace(plain, name=f"chunks of {quarter.chunk_size}", contract=quarter, stages=ROWWISE),
@@ -118,22 +118,35 @@ def _factored(plain: Emulator) -> tuple[Emulator, ...]:
     )
 
 
+def _on_vector_diagonal(plain: Emulator, unit: Dot, name: str) -> Emulator:
+    """The kernel whose scores take their diagonal blocks on vector units, there and back."""
+    return replace(
+        plain,
+        name=f"{name}, diagonal on vector units",
+        dot=unit,
+        stages=replace(MERGING, scores=VECTOR.scores),
+        backward=scores_backward(unit, VECTOR, plain.dot),
+    )
+
+
 def _solved_apart(plain: Emulator, solve: Format) -> tuple[Emulator, ...]:
     """The family where scores and solve have a format of their own: free are order, exponential, flushing and the way of the solve."""
+    contract = plain.contract
     ways = [
         replace(
             plain,
             name=name if i == 0 else f"{name}, other anchor",
-            stages=replace(STAGES, scores=with_dot(scores, dot), solve=with_dot(merge_blocks, dot)),
-            backward=scores_backward(dot, diagonal=plain.contract.anchored),
+            stages=replace(STAGES, scores=with_dot(blocks.scores, dot), solve=with_dot(merge_blocks, dot)),
+            backward=scores_backward(dot, blocks, plain.dot),
         )
-        for i, scores in enumerate(scores_of(plain.contract))
-        for name, dot in matrix_units(solve, plain.contract).items()
+        for i, blocks in enumerate(blocks_of(contract))
+        for name, dot in matrix_units(solve, contract).items()
     ]
+    total = tree(contract.operands) if contract.order == "free" else running(contract.operands)
     return (
         plain,
-        in_base_2(replace(plain, name="ordered sums", dot=ordered(plain.contract), stages=ROWWISE_SCALED)),
+        in_base_2(replace(plain, name="ordered sums", dot=ordered(contract), stages=ROWWISE_SCALED)),
         flushed(plain),
-        *(in_base_2(way) for way in ways),
+        *(replace(in_base_2(way), name=f"{way.name}, products of states summed in storage", total=total) for way in ways),
         *ways,
     )

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.emulate import merge_blocks, scores_backward, with_dot
+from kdaverify.budgets.emulate import merge_blocks, with_dot
 from kdaverify.budgets.factored import FACTORED
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.freedoms import flushing, flushing_exp
 from kdaverify.budgets.parts import Outputs, run_in_parts
 from kdaverify.budgets.pipeline import run_form
-from kdaverify.budgets.score_blocks import scores_of
+from kdaverify.budgets.score_blocks import blocks_of
+from kdaverify.budgets.scores_backward import scores_backward
 from kdaverify.budgets.solves import Dot
 from kdaverify.budgets.sums import running, tree
 from oracles.arithmetic import Arithmetic
@@ -75,7 +76,9 @@ class Noise:
     def backward(self, rng: torch.Generator) -> BackwardStages:
         """The backward stages of the same kernel."""
         contract = self.contract
-        return BACKWARD if contract.solve is None else scores_backward(self._matrix_unit(contract.solve, rng), diagonal=contract.anchored)
+        if contract.solve is None:
+            return BACKWARD
+        return scores_backward(self._matrix_unit(contract.solve, rng), blocks_of(contract)[0], torch.matmul)
 
     def way_back(self, rng: torch.Generator) -> tuple[torch.dtype, Arithmetic]:
         """The same for stages of the backward: what they add to is kept in the accumulator's format, where its roundings show."""
@@ -126,7 +129,7 @@ class Noise:
         if solve is None:
             return replace(STAGES, scores=with_dot(STAGES.scores, self._matrix_unit(self.contract.operands, rng)))
         unit = self._matrix_unit(solve, rng)
-        return replace(STAGES, scores=with_dot(scores_of(self.contract)[0], unit), solve=with_dot(merge_blocks, unit))
+        return replace(STAGES, scores=with_dot(blocks_of(self.contract)[0].scores, unit), solve=with_dot(merge_blocks, unit))
 
     def _wide(self, rng: torch.Generator) -> Arithmetic:
         """Every store, dot product and exponential takes a draw, in float64."""

@@ -10,6 +10,7 @@ is the middle one (which lets gates of later tokens into earlier scores), or the
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,6 +20,22 @@ from kdaverify.budgets.emulate import with_dot
 from oracles.chunk import STAGES, Chunk, Stage
 
 Anchor = Callable[[Tensor], Tensor]
+Inside: TypeAlias = Literal["vector units", "matrix units", "three products"]
+
+
+class Blocks(NamedTuple):
+    """A way of the diagonal blocks.
+
+    Args:
+        scores: the stage.
+        within: the decays [s, s, K] between the rows of a block, as the backward forms them.
+        inside: what takes their dot products in the backward.
+    """
+
+    scores: Stage
+    within: Callable[[Chunk, slice], Tensor] = Chunk.pair_decay
+    inside: Inside = "vector units"
+
 
 # A factor holds the gates of half a sub-block; exp overflows fp32 past 88 nats.
 LARGEST_EXPONENT = 80.0
@@ -67,11 +84,30 @@ def _shifted_first(G: Tensor) -> Tensor:
     return G[..., :1, :] - SHIFT
 
 
-ANCHORED = {"first": _anchored_at(_shifted_first), "middle": _anchored_at(_middle)}
+def _decays_at(anchor: Anchor) -> Callable[[Chunk, slice], Tensor]:
+    """D of math.md 3.2 for a block of rows against itself, as a product of rounded factors."""
+
+    def decays(c: Chunk, rows: slice) -> Tensor:
+        exponent = c.G[..., rows, :] - anchor(c.G[..., rows, :])
+        if c.resets is not None or float(exponent.abs().max()) > LARGEST_EXPONENT:
+            return c.pair_decay(rows)
+        product = c.arithmetic.exp(exponent)[..., :, None, :] * c.arithmetic.exp(-exponent)[..., None, :, :]
+        above = torch.ones(product.shape[-3], product.shape[-2], dtype=torch.bool, device=product.device).triu(1)
+        return product.masked_fill(above[..., None], 0.0)
+
+    return decays
 
 
-def scores_of(contract: Contract) -> tuple[Stage, ...]:
+# flash-linear-attention 0.6.0 takes the backward's diagonal blocks in three bf16 products; 0.5.2 took them in TF32.
+ANCHORED = {
+    "first": Blocks(_anchored_at(_shifted_first), _decays_at(_shifted_first), "three products"),
+    "middle": Blocks(_anchored_at(_middle), _decays_at(_middle), "matrix units"),
+}
+VECTOR = Blocks(vector_diagonal_scores)
+
+
+def blocks_of(contract: Contract) -> tuple[Blocks, ...]:
     """The ways of math.md 3.2 that a contract with a solve apart leaves open."""
     if not contract.anchored:
-        return (vector_diagonal_scores,)
+        return (VECTOR,)
     return tuple(ANCHORED.values()) if contract.anchor == "free" else (ANCHORED[contract.anchor],)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.formats import Format
+from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.solves import Dot
 
 PARTS: Final = 16
@@ -47,6 +47,13 @@ def matrix_units(fmt: Format, contract: Contract) -> dict[str, Dot]:
 
 def _with_operands(bring: Callable[[Tensor], Tensor], dot: Dot) -> Dot:
     return lambda a, b: dot(bring(a), bring(b))
+
+
+def three_products(a: Tensor, b: Tensor) -> Tensor:
+    """A dot product of fp32 operands on bf16 units: each split in two, and the product of the two small parts left out."""
+    bf16 = FORMATS["bf16"].round
+    (a_large, a_small), (b_large, b_small) = ((bf16(x), bf16(x - bf16(x))) for x in (a, b))
+    return a_large @ b_large + (a_large @ b_small + a_small @ b_large)
 
 
 def sequential(a: Tensor, b: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ CHUNK: Final = Pipeline(
     backward=(
         StageTensors("dv_local", ("dv_local",)),
         StageTensors("dA", ("dAqk",)),
-        StageTensors("state_bwd", ("dh", "dv_new", "dS"), ("do_scaled",)),
+        StageTensors("state_bwd", ("dh", "dv_new", "dS_o", "dS"), ("do_scaled",)),
         StageTensors("dqkwg", ("dq_state", "dk_state", "dw", "h_dh", "dG_state")),
         StageTensors("wy_bwd", ("k_decayed", "dkb", "dvb", "dv", "dbeta_wy", "dk_wy", "dG_wy", "dR", "R_dR", "dAkk")),
         StageTensors("intra_bwd", ("beta_k", "dbeta", "dG", "dq_head", "dk_head", "dq", "dk")),

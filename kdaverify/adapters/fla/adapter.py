@@ -24,6 +24,7 @@ from kdaverify.adapters.normalisation import received_normalised, stretched
 from kdaverify.adapters.placement import on_device
 from kdaverify.adapters.stages import StageArguments, StageCall
 from kdaverify.budgets.contract import Contract, contract_from_name
+from kdaverify.budgets.formats import FORMATS
 from kdaverify.problems import TORCH, Problem
 from oracles.inputs import Inputs
 from oracles.stages import Named
@@ -89,7 +90,9 @@ class Fla(Adapter):
         anchored = "-anchored" if self._options.safe_gate == "yes" else ""
         solve = "" if dtype == "fp32" else f"{anchored}-{matrix_units}solve"
         softplus = "-softplus" if self._options.gate == "softplus" else ""
-        return contract_from_name(f"chunk{self._options.chunk_size}-{matrix_units if dtype == 'fp32' else dtype}{solve}{softplus}")
+        contract = contract_from_name(f"chunk{self._options.chunk_size}-{matrix_units if dtype == 'fp32' else dtype}{solve}{softplus}")
+        fp32 = FORMATS["fp32"]
+        return contract if dtype == "fp32" else contract.storing(dAqk=fp32, dAkk=fp32, dkb=fp32, dvb=fp32)
 
     def configured(self, options: Mapping[str, str]) -> Adapter:
         return Fla(self._base, self._backend, self._form, self._options.changed(self._base, self._form, options))
