@@ -108,7 +108,7 @@ class Contract:
     label: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        if self.accumulator is FORMATS["fp64" if self.operands.name == "fp64" else "fp32"]:
+        if self.accumulator is self.wide:
             object.__setattr__(self, "accumulator", None)  # one way to say it, so that equal contracts are equal
         object.__setattr__(self, "tensors", tuple(sorted(dict(self.tensors).items())))
         check_form(self)
@@ -141,7 +141,7 @@ class Contract:
     @property
     def wide(self) -> Format:
         """Format of gates, and of what is returned beside the tensors in the format of the inputs."""
-        return FORMATS["fp64" if self.operands.name == "fp64" else "fp32"]
+        return default_accumulator(self.operands)
 
     @property
     def work(self) -> torch.dtype:
@@ -213,7 +213,7 @@ def contract_from_name(name: str) -> Contract:
         raise ContractError(f"contract {name!r} is not known; wanted {_GRAMMAR}, such as 'chunk64-bf16' or 'recurrent-fp32'")
     operands = FORMATS[match["operands"]]
     rest = _bracketed(match["rest"] or "", name)
-    accumulate = rest.get("accumulator") or FORMATS["fp64" if operands.name == "fp64" else "fp32"]
+    accumulate = rest.get("accumulator") or default_accumulator(operands)
     carry = accumulate if match["carry"] is None else FORMATS[match["carry"]]
     factors, solve = (None if match[part] is None else FORMATS[match[part]] for part in ("factors", "solve"))
     form, size = ("recurrent", 1) if match["size"] is None else ("chunk", int(match["size"]))
@@ -237,6 +237,11 @@ def _bracketed(text: str, name: str) -> dict[str, Any]:
     if "sub_block" in pairs:
         fields["sub_block"] = _number(pairs.pop("sub_block"), name)
     return fields | {"tensors": tuple((tensor, known_format(value, tensor)) for tensor, value in pairs.items())}
+
+
+def default_accumulator(operands: Format) -> Format:
+    """Where nothing else is said, products of fp64 are summed in fp64, all others in fp32."""
+    return FORMATS["fp64" if operands.name == "fp64" else "fp32"]
 
 
 def known_format(value: str, where: str) -> Format:
