@@ -63,9 +63,7 @@ def emulate_gradients(inputs: Inputs, cotangents: Cotangents, contract: Contract
     Raises:
         ContractOverflow: every member overflows on these inputs.
     """
-    members = [
-        replace(member, stages=_unscaled(member.stages)) for member in family(contract, io) if member.stages.wy not in WITHOUT_BACKWARD
-    ]
+    members = backward_members(contract, io)
     runs = {member.name: _member(member, inputs, cotangents) for member in members}
     if contract.form == "chunk":
         # It sees the pairs (i, i), whose parts of dG cancel, and rounds where the forward did.
@@ -75,6 +73,12 @@ def emulate_gradients(inputs: Inputs, cotangents: Cotangents, contract: Contract
     if not finite:
         raise ContractOverflow(f"every emulated backward of {contract.name} overflows on this problem; choose milder values")
     return GradientEmulation(finite, _drawn(Noise(contract, io), inputs, cotangents))
+
+
+def backward_members(contract: Contract, io: Format) -> list[Emulator]:
+    """The members of the family that have a backward of their own."""
+    whole = family(contract, io)
+    return [replace(member, stages=_unscaled(member.stages)) for member in whole if member.stages.wy not in WITHOUT_BACKWARD]
 
 
 def _unscaled(stages: Stages) -> Stages:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from kdaverify.budgets.contract import Contract, default_accumulator, known_format
 from kdaverify.budgets.contract_checks import CHOICES, ContractError
 from kdaverify.budgets.formats import Format
+from kdaverify.budgets.tensors import PIPELINES
 from oracles.arithmetic import SUB_BLOCK
 
 INPUTS: Final = "inputs"
@@ -116,8 +117,10 @@ def _taught(problem: Any) -> str:
     place, *inside = (str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         keys = list(ContractFile.model_fields)
-        near = difflib.get_close_matches(place, keys, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(place, keys, n=1, cutoff=0.65)
         hint = f"did you mean {near[0]}?" if near else f"the keys are {', '.join(keys)}"
+        if any(place in pipeline.names for pipeline in PIPELINES.values()):
+            hint = "it is a tensor: put it under [tensors]"
         return f"key {place!r} is not known; {hint}"
     if problem["type"] == "missing":
         return f"key {place!r} is missing; form and operands are always needed"

@@ -17,7 +17,7 @@ FOLDER: Final = Path(__file__).parent
 @functools.cache
 def presets() -> Mapping[str, ContractFile]:
     """Every shipped contract file, by the name of its file."""
-    return {path.stem: read_contract(path) for path in sorted(FOLDER.glob("*.toml"))}
+    return {path.stem: read_contract(path) for path in sorted(FOLDER.glob("*.toml"), key=lambda path: path.stem)}
 
 
 @functools.cache
