@@ -145,7 +145,7 @@ def _print(found: _Found, described: Description, console: Console) -> None:
     console.print(_pipeline("backward", described.backward))
     if any(stage.declared for stage in (*described.forward, *described.backward)):
         console.print(Text("* declared for this tensor alone"))
-    throughout = Table("throughout", "", show_header=True)
+    throughout = Table("throughout", "declared")
     for name, value in described.settled.items():
         throughout.add_row(name, value)
     console.print(throughout)
@@ -157,7 +157,6 @@ def _print(found: _Found, described: Description, console: Console) -> None:
 def _pipeline(title: str, stages: Iterable[DescribedStage]) -> Table:
     table = Table(title, "products of", "summed in", "stores")
     for stage in stages:
-        stores = (f"{name}{'*' if name in stage.declared else ''} {fmt}" for name, fmt in stage.stores.items())
-        # A name and its format stay on one line.
-        table.add_row(stage.name, stage.operands or "-", stage.sums, ", ".join(item.replace(" ", "\N{NO-BREAK SPACE}") for item in stores))
+        stores = (f"{name}{'*' if name in stage.declared else ''}:{fmt}" for name, fmt in stage.stores.items())
+        table.add_row(stage.name, stage.operands or "-", stage.sums, "  ".join(stores))
     return table
