@@ -81,7 +81,7 @@ class Contract:
         flush: whether what leaves a dot product or an exponential below the normal range becomes 0: always, never, or free.
         operand_rounding: how operands are brought to their format; free: to nearest, and for tf32 also cut off.
         storage_rounding: how stored tensors are brought to theirs.
-        order: in-order where every sum is made from its first term to its last, one at a time; free otherwise.
+        order: in-order where products and cumulative sums are made from their first term to their last, one at a time; free otherwise.
         exponential: natural (of the argument as it is), base-2 (of the argument times 1 / ln 2, rounded), approximate (base-2, and off in
             its last bits as a fast unit is), or free.
         label: what its author calls it; no part of what it means.
@@ -108,7 +108,7 @@ class Contract:
     label: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        if self.accumulator is self.wide:
+        if self.accumulator == self.wide:
             object.__setattr__(self, "accumulator", None)  # one way to say it, so that equal contracts are equal
         object.__setattr__(self, "tensors", tuple(sorted(dict(self.tensors).items())))
         check_form(self)
@@ -185,7 +185,7 @@ def spelled(contract: Contract) -> str:
     factors = "" if contract.factors is None else f"-{contract.factors.name}factors"
     anchored = "-anchored" if contract.anchored else ""
     solve = "" if contract.solve is None else f"{anchored}-{contract.solve.name}solve"
-    carry = "" if contract.carry is contract.accumulate else f"-{contract.carry.name}carry"
+    carry = "" if contract.carry == contract.accumulate else f"-{contract.carry.name}carry"
     softplus = "-softplus" if contract.softplus else ""
     rest = ";".join(f"{key}:{value}" for key, value in _rest(contract).items())
     return f"{form}-{contract.operands.name}{factors}{solve}{carry}{softplus}{f'[{rest}]' if rest else ''}"

@@ -146,7 +146,7 @@ def _declared(contract: Contract) -> Iterator[tuple[str, Any]]:
     elsewhere = {"label", "tensors"} | ({"chunk_size"} if contract.form == "recurrent" else set())
     for field in fields(contract):
         value = getattr(contract, field.name)
-        usual = value is contract.accumulate if field.name == "carry" else value == field.default
+        usual = value == contract.accumulate if field.name == "carry" else value == field.default
         if field.name not in elsewhere and not usual:
             yield field.name, value
 
