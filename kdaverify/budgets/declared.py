@@ -31,7 +31,7 @@ def declared_contract(given: object, dtype: str | None = None, *, beside: Path |
         there = Path() if beside is None else beside
         return read_contract(there / given if (there / given).is_file() else Path(given)).contract(dtype)
     if not isinstance(given, str):
-        raise ContractError(f"contract: wanted a name such as 'chunk64-bf16', a .toml file or a Contract, got {given!r}")
+        raise ContractError(f"contract: wanted a preset name such as 'chunk64-bf16', a .toml file or a Contract, got {given!r}")
     if given in presets() or (dtype is not None and f"{given}-{dtype}" in presets()):
         return presets()[given].contract(dtype) if dtype is None else preset(given, dtype)
     try:
