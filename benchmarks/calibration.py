@@ -24,7 +24,7 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.registry import find
-from kdaverify.budgets.backward import backward_family, member_gradients
+from kdaverify.budgets.backward import backward_members, member_gradients
 from kdaverify.budgets.emulate import Emulator
 from kdaverify.budgets.family import family
 from kdaverify.budgets.formats import FORMATS
@@ -167,7 +167,7 @@ class Calibration:
     def _emulated(self, batch: Inputs, losses: Cotangents) -> tuple[dict[str, str], Named]:
         io = FORMATS[self.dtype]
         there = self._chosen(family(self.adapter.contract(self.dtype), io))
-        back = self._chosen(backward_family(self.adapter.backward_contract(self.dtype), io))
+        back = self._chosen(backward_members(self.adapter.backward_contract(self.dtype), io))
         o, final = there.run(batch)
         outputs = {"o": o, "final_state": final, **member_gradients(back, batch, losses).named()}
         return {name: (there if name in OUTPUTS else back).name for name in outputs}, outputs

@@ -13,8 +13,8 @@ from kdaverify.adapters.base import NOTHING_YET, Adapter, Output, WrongKernelErr
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.handover import Handover
 from kdaverify.adapters.placement import on_device
-from kdaverify.budgets.contract import Contract, contract_from_name
-from kdaverify.budgets.formats import FORMATS
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.presets import preset
 from kdaverify.problems import Problem
 from oracles.autograd import ForwardOnlyError
 from oracles.gradients import Cotangents, Gradients
@@ -58,13 +58,10 @@ class Cudnn(Adapter):
         return None
 
     def contract(self, dtype: str) -> Contract:
-        del dtype
-        return contract_from_name("chunk16-bf16-fp32factors")
+        return preset("cudnn", dtype)
 
     def backward_contract(self, dtype: str) -> Contract:
-        del dtype
-        fp32 = FORMATS["fp32"]
-        return contract_from_name("chunk64-bf16").storing(Akk=fp32, dkb=fp32, dvb=fp32, dS_o=FORMATS["bf16"])
+        return preset("cudnn-backward", dtype)
 
     def supports(self, problem: Problem) -> str | None:
         if (problem.K, problem.V) != (WIDTH, WIDTH):

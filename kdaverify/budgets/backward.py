@@ -63,7 +63,7 @@ def emulate_gradients(inputs: Inputs, cotangents: Cotangents, contract: Contract
     Raises:
         ContractOverflow: every member overflows on these inputs.
     """
-    members = backward_family(contract, io)
+    members = backward_members(contract, io)
     runs = {member.name: member_gradients(member, inputs, cotangents) for member in members}
     if contract.form == "chunk":
         # It sees the pairs (i, i), whose parts of dG cancel, and rounds where the forward did.
@@ -75,13 +75,14 @@ def emulate_gradients(inputs: Inputs, cotangents: Cotangents, contract: Contract
     return GradientEmulation(finite, _drawn(Noise(contract, io), inputs, cotangents))
 
 
+def backward_members(contract: Contract, io: Format) -> list[Emulator]:
+    """The members of the family that have a backward of their own."""
+    whole = family(contract, io)
+    return [replace(member, stages=_unscaled(member.stages)) for member in whole if member.stages.wy not in WITHOUT_BACKWARD]
+
+
 def _unscaled(stages: Stages) -> Stages:
     return replace(stages, wy=UNSCALED.get(stages.wy, stages.wy), output=UNSCALED.get(stages.output, stages.output))
-
-
-def backward_family(contract: Contract, io: Format) -> list[Emulator]:
-    """The members of the family that have a backward in stages; `family` says what they span."""
-    return [replace(member, stages=_unscaled(member.stages)) for member in family(contract, io) if member.stages.wy not in WITHOUT_BACKWARD]
 
 
 def member_gradients(member: Emulator, inputs: Inputs, cotangents: Cotangents) -> Gradients[Tensor]:

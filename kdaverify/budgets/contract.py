@@ -97,7 +97,7 @@ class Contract:
         flush: whether what leaves a dot product or an exponential below the normal range becomes 0: always, never, or free.
         operand_rounding: how operands are brought to their format; free: to nearest, and for tf32 also cut off.
         storage_rounding: how stored tensors are brought to theirs.
-        order: in-order where every sum is made from its first term to its last, one at a time; free otherwise.
+        order: in-order where products and cumulative sums are made from their first term to their last, one at a time; free otherwise.
         exponential: natural (of the argument as it is), base-2 (of the argument times 1 / ln 2, rounded), approximate (base-2, and off in
             its last bits as a fast unit is), or free.
         label: what its author calls it; no part of what it means.
@@ -124,7 +124,7 @@ class Contract:
     label: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        if self.accumulator is FORMATS["fp64" if self.operands.name == "fp64" else "fp32"]:
+        if self.accumulator == self.wide:
             object.__setattr__(self, "accumulator", None)  # one way to say it, so that equal contracts are equal
         object.__setattr__(self, "tensors", tuple(sorted(dict(self.tensors).items())))
         check_form(self)
@@ -157,7 +157,7 @@ class Contract:
     @property
     def wide(self) -> Format:
         """Format of gates, and of what is returned beside the tensors in the format of the inputs."""
-        return FORMATS["fp64" if self.operands.name == "fp64" else "fp32"]
+        return default_accumulator(self.operands)
 
     @property
     def work(self) -> torch.dtype:
@@ -201,7 +201,7 @@ def spelled(contract: Contract) -> str:
     factors = "" if contract.factors is None else f"-{contract.factors.name}factors"
     anchored = "-anchored" if contract.anchored else ""
     solve = "" if contract.solve is None else f"{anchored}-{contract.solve.name}solve"
-    carry = "" if contract.carry is contract.accumulate else f"-{contract.carry.name}carry"
+    carry = "" if contract.carry == contract.accumulate else f"-{contract.carry.name}carry"
     softplus = "-softplus" if contract.softplus else ""
     rest = ";".join(f"{key}:{value}" for key, value in _rest(contract).items())
     return f"{form}-{contract.operands.name}{factors}{solve}{carry}{softplus}{f'[{rest}]' if rest else ''}"
@@ -229,7 +229,7 @@ def contract_from_name(name: str) -> Contract:
         raise ContractError(f"contract {name!r} is not known; wanted {_GRAMMAR}, such as 'chunk64-bf16' or 'recurrent-fp32'")
     operands = FORMATS[match["operands"]]
     rest = _bracketed(match["rest"] or "", name)
-    accumulate = rest.get("accumulator") or FORMATS["fp64" if operands.name == "fp64" else "fp32"]
+    accumulate = rest.get("accumulator") or default_accumulator(operands)
     carry = accumulate if match["carry"] is None else FORMATS[match["carry"]]
     factors, solve = (None if match[part] is None else FORMATS[match[part]] for part in ("factors", "solve"))
     form, size = ("recurrent", 1) if match["size"] is None else ("chunk", int(match["size"]))
@@ -253,6 +253,11 @@ def _bracketed(text: str, name: str) -> dict[str, Any]:
     if "sub_block" in pairs:
         fields["sub_block"] = _number(pairs.pop("sub_block"), name)
     return fields | {"tensors": tuple((tensor, known_format(value, tensor)) for tensor, value in pairs.items())}
+
+
+def default_accumulator(operands: Format) -> Format:
+    """Where nothing else is said, products of fp64 are summed in fp64, all others in fp32."""
+    return FORMATS["fp64" if operands.name == "fp64" else "fp32"]
 
 
 def known_format(value: str, where: str) -> Format:

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from kdaverify.budgets.accelerator import exp_approximate, exp_short
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.emulate import Emulator, exp_base_2, running_cumsum_bwd, running_cumsum_in
+from kdaverify.budgets.emulate import Emulator, exp_base_2, running_cumsum_bwd, running_cumsum_in, substitute_rows
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.solves import Dot
 from kdaverify.budgets.sums import library
+from oracles.chunk import STAGES
 
 Exp = Callable[[Tensor], Tensor]
 
@@ -88,7 +89,9 @@ def _summing_as_declared(member: Emulator) -> Emulator:
         return member
     cumsum = running_cumsum_in(contract.accumulate.round if contract.narrow_sums else None)
     exp = _rounded(member.exp, contract.accumulate) if contract.narrow_sums else member.exp
-    stages, backward = replace(member.stages, cumsum=cumsum), replace(member.backward, cumsum_bwd=running_cumsum_bwd)
+    # A library's triangular solve sums in an order, and a format, of its own.
+    solve = substitute_rows if member.stages.solve is STAGES.solve else member.stages.solve
+    stages, backward = replace(member.stages, cumsum=cumsum, solve=solve), replace(member.backward, cumsum_bwd=running_cumsum_bwd)
     return replace(member, stages=stages, backward=backward, exp=exp)
 
 

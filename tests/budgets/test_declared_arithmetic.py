@@ -150,6 +150,13 @@ def test_a_sub_block_says_which_scores_are_rounded() -> None:
     assert not torch.equal(_scores(parts), _scores(vector))
 
 
+def test_a_sub_block_is_that_of_the_backward_too() -> None:
+    x = inputs(T=32)
+    dy = Cotangents(torch.ones_like(x.v), torch.ones_like(x.state))
+    found = [emulate_gradients(x, dy, contract_from_name(f"chunk32-bf16-tf32solve[sub_block:{rows}]"), FP32).rounded for rows in (8, 32)]
+    assert not torch.equal(*(runs["matrix units"].named()["dg"] for runs in found))
+
+
 def _scores(member: Emulator) -> Tensor:
     """Akk as the member makes it, before it is stored."""
     from oracles.stages import run_stages
