@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kdaverify.budgets.ceiling import Ceiling
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.statistics import ErrorStatistics, rms, row_rms, statistics, worst
 from oracles.enclosure import Enclosure
@@ -31,12 +32,14 @@ class Budget:
         io: format the output is stored in.
         lost: what underflow may take from an element.
         terms: what relative errors are relative to, where larger terms cancel in an element.
+        ceiling: what no legal kernel can miss an element by, where that is known.
     """
 
     allowed: ErrorStatistics
     io: Format
     lost: float
     terms: Tensor | None = None
+    ceiling: Ceiling | None = None
 
     def measure(self, error: Tensor, truth: Enclosure) -> ErrorStatistics:
         """The statistics of `error` as this budget counts them."""

@@ -81,6 +81,13 @@ def family(contract: Contract, io: Format) -> tuple[Emulator, ...]:
     return (*members, replace(members[0], name="softplus short by a bit", softplus=True)) if contract.softplus else members
 
 
+def chunk_sizes(contract: Contract) -> tuple[int, ...]:
+    """The declared size, and those of the smaller chunks that are legal too."""
+    if contract.form == "recurrent" or contract.solve is not None:
+        return (contract.chunk_size,)
+    return (contract.chunk_size, *(max(SMALLEST_CHUNK, contract.chunk_size // n) for n in (2, 4)))
+
+
 def _members(plain: Emulator) -> tuple[Emulator, ...]:
     contract = plain.contract
     cut = replace(STAGES, state=truncated_state(contract.operands))
@@ -96,7 +103,7 @@ def _members(plain: Emulator) -> tuple[Emulator, ...]:
         return (*_solved_apart(plain, contract.solve), truncating, in_storage)
     units = {} if contract.operands.name in ("fp32", "fp64") else matrix_units(contract.operands)  # nothing narrower to round to
     unit = next(iter(units.values()), plain.dot)
-    half, quarter = (replace(contract, chunk_size=max(SMALLEST_CHUNK, contract.chunk_size // n)) for n in (2, 4))
+    _, half, quarter = (replace(contract, chunk_size=size) for size in chunk_sizes(contract))
     members = (
         plain,
         replace(base_2, stages=ROWWISE_SCALED),

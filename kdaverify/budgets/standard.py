@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kdaverify.budgets.backward import GradientEmulation
 from kdaverify.budgets.budget import Budget, budget
+from kdaverify.budgets.ceiling import Ceiling, Ceilings
 from kdaverify.budgets.contract import RETURNED, Contract
 from kdaverify.budgets.family import Emulation
 from kdaverify.budgets.formats import FORMATS, Format
@@ -48,7 +49,7 @@ class Standard:
         return next(iter(self.truth.named().values())).high.device
 
 
-def standard(inputs: Inputs, contract: Contract, io: Format, emulation: Emulation) -> Standard:
+def standard(inputs: Inputs, contract: Contract, io: Format, emulation: Emulation, *, cuts: tuple[int, ...] = ()) -> Standard:
     """Truth sharp enough to judge by, and the budgets it gives.
 
     The oracle is the float64 recurrence where its proven radius is at most 2^-20 of every allowance, certified balls otherwise.
@@ -58,15 +59,16 @@ def standard(inputs: Inputs, contract: Contract, io: Format, emulation: Emulatio
         contract: what it declares.
         io: format of q, k, v and o.
         emulation: what the family of the contract made of these inputs.
+        cuts: tokens at which the run is cut and resumed, as the family's runs were.
     Raises:
         UncertifiedError: no precision within the ceiling makes the oracle sharp enough.
     """
-    room = Room(contract, io, inputs.K)
+    room, ceilings = Room(contract, io, inputs.K), Ceilings(inputs, contract, io, cuts)
 
     def budgets(truth: Answer) -> dict[str, Budget]:
         def of(name: str, place: int, fmt: Format, moved: Tensor | None) -> Budget:
             rounded, drawn = ([run[place] for run in runs] for runs in (emulation.rounded.values(), emulation.drawn))
-            return room.budget(truth.named()[name], rounded, drawn, fmt, moved=moved)
+            return replace(room.budget(truth.named()[name], rounded, drawn, fmt, moved=moved), ceiling=Ceiling(ceilings, name))
 
         return {
             "o": of("o", 0, io, None),
