@@ -75,7 +75,7 @@ class ChunkErrors:
             stage()
 
     def gates(self) -> None:
-        """Relative errors of exp(G_i) and of D_ij. Both G err by i + 1 roundings of at most |G_i|, and exp feels an error of its argument."""
+        """Relative errors of exp(G_i) and of D_ij: sums of up to i + 1 gates err by as many roundings of at most |G_i|."""
         r = self.r
         row = torch.arange(1, self.C + 1, dtype=torch.float64, device=self.S.device)[:, None]
         units = (2 * row + 8) * self.c.G.abs() + EXPONENTIAL + (SOFTPLUS * row if r.contract.softplus else 0.0)
@@ -94,25 +94,24 @@ class ChunkErrors:
         self.Aqk_most = c.Aqk.abs() + self.d_Aqk
 
     def solve(self) -> None:
-        """Math: 3.3. Scores cost |dR| <= (I - |R| dAkk)^-1 |R| dAkk |R|, the way of the solve the rest.
+        """Math: 3.3. With A' what the scores came to, R' = (I + A')^-1.
 
+        |R'| <= W = (I - |R| dAkk)^-1 |R| and |R' - R| <= W dAkk |R|. `d_R`: what the way of the solve and storage add to R'.
         With diagonal blocks D of any width, and L = Akk - D, R = (I + R_D L)^-1 R_D: an error e of R_D (L R) ends as R (I + D) e.
         """
         c, r = self.c, self.r
         R, A = c.R.abs(), c.Akk.abs() + self.d_Akk
-        growth = R @ self.d_Akk
-        from_scores = torch.linalg.solve_triangular(-growth, growth @ R, upper=False, unitriangular=True)
-        R_most = R + from_scores
+        W = torch.linalg.solve_triangular(-(R @ self.d_Akk), R, upper=False, unitriangular=True)
+        moved = W @ (self.d_Akk @ R)
         cost = 2 * r.sums("solve", self.C, scores=True)
         position, ways = torch.arange(self.C, device=R.device), list[Tensor]()
         for width in SOLVED_AT_ONCE:
             apart = position[:, None] // width != position // width
-            reaches = (c.R + c.R @ c.Akk.masked_fill(apart, 0.0)).abs() + from_scores
-            ways.append(reaches @ (cost * (R_most.masked_fill(apart, 0.0) @ (A.masked_fill(~apart, 0.0) @ R_most))))
-        substituted = R @ (r.sums("solve", self.C) * (A @ R_most))
-        missed = from_scores + substituted + torch.stack(ways).amax(0) + r.counts("solve") * self.lost
-        self.d_R = (missed + r.stored("solve", "R", R + missed)).tril(-1)
-        self.R, self.R_most = R, R + self.d_R
+            reaches = (c.R + c.R @ c.Akk.masked_fill(apart, 0.0)).abs() + moved
+            ways.append(reaches @ (cost * (W.masked_fill(apart, 0.0) @ (A.masked_fill(~apart, 0.0) @ W))))
+        missed = W @ (r.sums("solve", self.C) * (A @ W)) + torch.stack(ways).amax(0) + r.counts("solve") * self.lost
+        self.d_R = (missed + r.stored("solve", "R", W + missed)).tril(-1)
+        self.R, self.R_most = W, W + self.d_R
 
     def wy(self) -> None:
         """Math: 3.4 but w and u, which not every form has."""
@@ -122,18 +121,20 @@ class ChunkErrors:
         self.d_kb = kb * self._with(2 * r.relative("wy", "kb") + of_factors + few) + r.stored("wy", "kb", torch.zeros_like(kb))
         self.d_vb = r.stored("wy", "vb", vb) + few * vb
         self.kb, self.kb_most, self.vb_most = kb, kb + self.d_kb, vb + self.d_vb
+        stored = 2 if r.factors else 1  # factors meet keys and queries that are stored already
         of_factors, few = (r.counts("output") * x for x in (r.factors, PRODUCTS * r.unit))
         least = r.stored("output", "qg", torch.zeros_like(c.qg)) / min(1.0, abs(c.scale) or 1.0)  # it may be stored with the scale in it
-        self.d_qg = c.qg.abs() * self._with(2 * r.relative("output", "qg") + of_factors + few) + least
+        self.d_qg = c.qg.abs() * self._with(stored * r.relative("output", "qg") + of_factors + few) + least
         self.qg_most = c.qg.abs() + self.d_qg
         of_factors, few = (r.counts("state") * x for x in (3 * r.factors, PRODUCTS * r.unit))
-        cost = self._with(2 * r.relative("state", "kg") + of_factors + few)[..., -1:, :]
+        cost = self._with(stored * r.relative("state", "kg") + of_factors + few)[..., -1:, :]
         self.d_kg = c.kg.abs() * cost + r.stored("state", "kg", torch.zeros_like(c.kg)) * (1 + self._outward())
         self.kg_most = c.kg.abs() + self.d_kg
 
     def v_new(self) -> None:
         """Math: 3.5, v_new = R (beta v - beta k exp(G) h): the two terms share R and its error, and what they leave may be small.
 
+        What the scores make of it is (R' - R) x = -R' (A' - Akk) R x, and R x is v_new.
         `own_v`: all of it but what the carried error makes. Either w and u are stored, or what they leave before R is applied.
         """
         c, r = self.c, self.r
@@ -142,7 +143,8 @@ class ChunkErrors:
         left = (self.beta * (c.tokens.v - (c.tokens.k * self.decay) @ self.S)).abs()
         inner = self.d_kb @ self.h_most + self.d_vb
         unsolved = left + self.kb @ (self.d_S + self.d_h) + inner
-        shared = self.d_R @ unsolved + self.R @ inner + c.w.abs() @ self.d_h
+        read = c.w.abs() @ self.d_h
+        shared = self.R @ (inner + self.d_Akk @ (c.v_new.abs() + self._carried(c.w) + read)) + read + self.d_R @ unsolved
         missed = shared + torch.maximum(self._stored_w_and_u(), self._stored_residual(unsolved)) + r.counts("state") * self.lost
         size = c.v_new.abs() + missed + self._carried(c.w)
         rounding = r.stored("state", "v_new", size)
@@ -190,8 +192,8 @@ class ChunkErrors:
         c, r = self.c, self.r
         Rk, Rv = self.R_most @ self.kb_most, self.R_most @ self.vb_most
         cost = r.sums("wy", self.C)
-        w = c.w.abs() + self.d_R @ self.kb_most + self.R @ self.d_kb + cost * Rk
-        u = c.u.abs() + self.d_R @ self.vb_most + self.R @ self.d_vb + cost * Rv
+        w = c.w.abs() + self.R @ (self.d_kb + self.d_Akk @ c.w.abs()) + self.d_R @ self.kb_most + cost * Rk
+        u = c.u.abs() + self.R @ (self.d_vb + self.d_Akk @ c.u.abs()) + self.d_R @ self.vb_most + cost * Rv
         d_w, d_u = cost * Rk + r.stored("wy", "w", w), cost * Rv + r.stored("wy", "u", u)
         return d_w @ self.h_most + d_u + r.sums("state", self.K) * ((w + d_w) @ self.h_most)
 

@@ -16,6 +16,7 @@ from kdaverify.budgets.family import emulate, family
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.parts import Outputs
 from kdaverify.budgets.standard import Standard, standard
+from kdaverify.budgets.statistics import ErrorStatistics
 from kdaverify.checks.compare import compare
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem, problems
@@ -25,7 +26,19 @@ from oracles.inputs import Inputs
 from oracles.running_error import enclosed
 
 PROBLEM = Problem(
-    B=1, T=130, H=1, HV=2, K=32, V=16, dtype="bf16", gate="slow", key="random", beta="uniform", state="random", value="normal", seed=5
+    B=1,
+    T=100,
+    H=1,
+    HV=2,
+    K=32,
+    V=16,
+    dtype="bf16",
+    gate="log-sigmoid",
+    key="random",
+    beta="uniform",
+    state="random",
+    value="normal",
+    seed=5,
 )
 CONTRACTS = (
     ("chunk64-bf16", "bf16"),
@@ -56,8 +69,8 @@ def test_it_contains_every_member_and_every_draw(name: str, dtype: str) -> None:
     contract, io = contract_from_name(name), FORMATS[dtype]
 
     @seed(1)
-    @settings(settings_for("smoke"), max_examples=4)
-    @given(problems(dtype=dtype, max_cost=2**16))
+    @settings(settings_for("smoke"), max_examples=2)
+    @given(problems(dtype=dtype, max_cost=2**14))
     def contained(problem: Problem) -> None:
         inputs = problem.inputs()
         truth, ceilings, emulation = enclosed(inputs), Ceilings(inputs, contract, io), emulate(inputs, contract, io)
@@ -95,14 +108,16 @@ def plain() -> tuple[Inputs, Standard, torch.Tensor]:
 
 
 def test_an_element_above_it_fails_though_every_statistic_passes(plain: tuple[Inputs, Standard, torch.Tensor]) -> None:
-    """The smallest element of the largest row, moved by less than the row's own errors."""
+    """The ceiling knows nothing of the family: it holds where a family errs a thousand times too much."""
     inputs, held, o = plain
-    ceiling, exact = held.budgets["o"].ceiling, held.exact("o").high
-    assert ceiling is not None
-    at = ceiling.of.every["o"].argmin()
-    spoilt = o.clone()
-    spoilt.view(-1)[at] = exact.view(-1)[at] + 2 * ceiling.of.every["o"].view(-1)[at]
-    found = compare("o", spoilt, held, inputs)
+    own, exact = held.budgets["o"], held.exact("o").high
+    assert own.ceiling is not None
+    generous = ErrorStatistics(*(1000 * x for x in vars(own.allowed).values()))
+    bound = own.ceiling.of.every["o"].flatten()
+    at = int(bound.argmax())
+    spoilt = o.flatten().clone()
+    spoilt[at] = exact.flatten()[at] + 2 * bound[at]
+    found = compare("o", spoilt.view_as(o), replace(held, budgets={"o": replace(own, allowed=generous)}), inputs)
     assert (found.status, found.statistic, found.grade) == (Status.FAIL, "ceiling", "F")
     assert found.is_beyond_doubt
     assert 1.9 < found.ratio < 2.1
