@@ -8,6 +8,7 @@ entries have cancelled already, and by norms: |kg|^T |w| alone would grow withou
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import torch
@@ -22,8 +23,6 @@ from oracles.scan import Tensors, Tokens, scan
 
 # Widths of the diagonal blocks that a solve may start from: rows, and what real kernels invert at once.
 SOLVED_AT_ONCE: Final = (1, 16, 32)
-# A factor exp(-G) past this has overflowed: such a chunk is taken by differences.
-LARGEST_FACTOR: Final = 88.0
 # exp of the error of an exponent past this says no more.
 LARGEST_ERROR: Final = 50.0
 
@@ -204,8 +203,15 @@ class ChunkErrors:
         return self.R_most @ missed + r.sums("state", self.C) * (self.R_most @ (unsolved + missed))
 
     def _outward(self) -> Tensor | float:
-        """k exp(-G), where decays are products of factors: what underflow takes of exp(G), this brings back."""
-        return 0.0 if self.r.contract.factors is None else self.k * (-self.c.G).clamp(max=LARGEST_FACTOR).exp()
+        """k exp(-G), where decays are products of factors: what underflow takes of exp(G), this brings back.
+
+        Where a factor overflows, a kernel that stays finite takes differences.
+        """
+        factors = self.r.contract.factors
+        if factors is None:
+            return 0.0
+        overflows = -self.c.G.amin((-2, -1), keepdim=True) > math.log(torch.finfo(factors.dtype).max)
+        return self.k * (-self.c.G).masked_fill(overflows, -torch.inf).exp()
 
     def _underflow_of_factors(self, rows: Tensor) -> Tensor | float:
         """What pairs lose where the smaller of two factors underflows; `rows` [C, K, 2] is what its products are taken with."""
