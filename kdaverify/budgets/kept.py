@@ -71,7 +71,7 @@ def source() -> str:
 
 def _pack(errors: Mapping[str, FamilyErrors]) -> bytes:
     arrays = {
-        f"{output}.{part}.{field.name}": np.asarray(torch.as_tensor(getattr(getattr(found, part), field.name)).cpu())
+        f"{output}.{part}.{field.name}": torch.as_tensor(getattr(getattr(found, part), field.name), dtype=torch.float64).cpu().numpy()
         for output, found in errors.items()
         for part in PARTS
         for field in fields(ErrorStatistics)
