@@ -50,6 +50,15 @@ class AnswerCache:
 
     def get(self, key: str) -> Kept | None:
         """The answer put under `key`; None where there is none, or the file is damaged."""
+        payload = self.read(key)
+        return None if payload is None else _unpack(payload)
+
+    def put(self, key: str, answer: Kept) -> None:
+        """Keep the answer; one already there is replaced."""
+        self.write(key, _pack(answer))
+
+    def read(self, key: str) -> bytes | None:
+        """The bytes written under `key`; None where there are none, or the file is damaged."""
         path = self._path(key)
         try:
             content = path.read_bytes()
@@ -60,11 +69,10 @@ class AnswerCache:
             return None
         with suppress(OSError):
             os.utime(path)
-        return _unpack(payload)
+        return payload
 
-    def put(self, key: str, answer: Kept) -> None:
-        """Keep the answer; one already there is replaced."""
-        payload = _pack(answer)
+    def write(self, key: str, payload: bytes) -> None:
+        """Keep bytes; those already there are replaced."""
         with suppress(OSError):
             self.folder.mkdir(parents=True, exist_ok=True)
             self._write(self._path(key), _digest(key, payload) + payload)
@@ -159,8 +167,12 @@ def answer_key(inputs: Inputs, options: Mapping[str, object], others: tuple[Tens
 @lru_cache(maxsize=1)
 def source_digest() -> str:
     """A digest of the source files of this package and the release of flint: an answer of other code is no answer."""
-    digest = hashlib.sha256(flint.__version__.encode())
-    package = Path(__file__).parent
+    return digest_of_sources(Path(__file__).parent, flint.__version__)
+
+
+def digest_of_sources(package: Path, release: str) -> str:
+    """A digest of the source files below a folder, and of the release of what they rest on."""
+    digest = hashlib.sha256(release.encode())
     for path in sorted(package.rglob("*.py")):
         source = path.read_bytes()
         digest.update(f"{path.relative_to(package).as_posix()} {len(source)}".encode())

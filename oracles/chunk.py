@@ -114,28 +114,39 @@ def _added(pair: Pair, g: Tensor) -> Pair:
 
 
 def scores(c: Chunk) -> None:
-    """Math: 3.2. Writes Aqk and Akk.
+    """Math: 3.2. Writes Aqk and Akk."""
+    q, k = c.tokens.q, c.tokens.k
+    qk, kk = decayed_products(c, torch.stack((q, k), dim=-1), k).unbind(-1)
+    c.Aqk = c.store("Aqk", c.scale * qk)
+    c.Akk = c.store("Akk", (c.tokens.beta[..., None] * kk).tril(-1))
+
+
+def decayed_products(c: Chunk, rows_of: Tensor, columns_of: Tensor) -> Tensor:
+    """Math: sum_d x_id y_jd D_ijd for i >= j, else 0, of several x at once: they share every decay.
 
     Pairs inside a sub-block take their own exponent; a pair of different sub-blocks is anchored at the first row of the later one, so
     both factors are exp of something <= 0 and no factor above 1 is ever formed.
+
+    Args:
+        rows_of: x, [..., C, K, number].
+        columns_of: y, [..., C, K].
+    Returns:
+        [..., C, C, number].
     """
-    q, k = c.tokens.q, c.tokens.k
-    C = q.shape[-2]
-    both = torch.stack((q, k), dim=-1)  # [C, K, 2]: the two products share every decay
+    C, number = rows_of.shape[-3], rows_of.shape[-1]
     bands: list[Tensor] = []
     for first in range(0, C, c.arithmetic.sub_block):
         rows = slice(first, min(first + c.arithmetic.sub_block, C))
-        decayed = c.pair_decay(rows) * k[..., None, rows, :]
-        band = [c.dot(decayed, both[..., rows, :, :]), both.new_zeros(*q.shape[:-2], rows.stop - first, C - rows.stop, 2)]
+        decayed = c.pair_decay(rows) * columns_of[..., None, rows, :]
+        beyond = rows_of.new_zeros(*rows_of.shape[:-3], rows.stop - first, C - rows.stop, number)
+        band = [c.dot(decayed, rows_of[..., rows, :, :]), beyond]
         if first:
             anchor, before = slice(first, first + 1), slice(0, first)
-            left = (both[..., rows, :, :] * c.decay(rows, anchor)[..., None]).transpose(-3, -2)  # [K, s, 2]
-            right = k[..., before, :] * c.decay(anchor, before)
+            left = (rows_of[..., rows, :, :] * c.decay(rows, anchor)[..., None]).transpose(-3, -2)  # [K, s, number]
+            right = columns_of[..., before, :] * c.decay(anchor, before)
             band.insert(0, c.dot(right, left.flatten(-2)).unflatten(-1, left.shape[-2:]).transpose(-3, -2))
         bands.append(torch.cat(band, dim=-2))
-    qk, kk = torch.cat(bands, dim=-3).unbind(-1)
-    c.Aqk = c.store("Aqk", c.scale * qk)
-    c.Akk = c.store("Akk", (c.tokens.beta[..., None] * kk).tril(-1))
+    return torch.cat(bands, dim=-3)
 
 
 def solve(c: Chunk) -> None:

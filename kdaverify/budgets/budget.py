@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kdaverify.budgets.ceiling import Ceiling
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.statistics import ErrorStatistics, rms, row_rms, statistics, worst
 from oracles.enclosure import Enclosure
@@ -31,12 +32,14 @@ class Budget:
         io: format the output is stored in.
         lost: what underflow may take from an element.
         terms: what relative errors are relative to, where larger terms cancel in an element.
+        ceiling: what no legal kernel can miss an element by, where that is known.
     """
 
     allowed: ErrorStatistics
     io: Format
     lost: float
     terms: Tensor | None = None
+    ceiling: Ceiling | None = None
 
     def measure(self, error: Tensor, truth: Enclosure) -> ErrorStatistics:
         """The statistics of `error` as this budget counts them."""
@@ -68,6 +71,38 @@ def _ratio(found: float, allowed: float) -> float:
     return found / allowed if allowed else math.inf
 
 
+@dataclass(frozen=True)
+class FamilyErrors:
+    """What the errors of a family come to in one output.
+
+    Args:
+        worst: of every statistic, over all members and draws.
+        margin: what the spread of the draws adds to it, as factors.
+    """
+
+    worst: ErrorStatistics
+    margin: ErrorStatistics
+
+
+def family_errors(
+    truth: Enclosure, rounded: list[Tensor], drawn: list[Tensor], *, io: Format, lost: float, terms: Tensor | None = None
+) -> FamilyErrors:
+    """The errors of the family's own outputs on the same problem.
+
+    Args:
+        truth: the exact output.
+        rounded: the same output of every kernel that rounds to nearest, float64.
+        drawn: of every draw of the noise.
+        io, lost, terms: as `statistics` takes them.
+    """
+
+    def measured(outputs: list[Tensor]) -> list[ErrorStatistics]:
+        return [statistics(truth.error(output), truth, io, lost=lost, terms=terms) for output in outputs]
+
+    draws = measured(drawn)
+    return FamilyErrors(worst([*measured(rounded), *draws]), spread(draws))
+
+
 def budget(
     truth: Enclosure,
     rounded: list[Tensor],
@@ -80,7 +115,23 @@ def budget(
     terms: Tensor | None = None,
     floor: Tensor | float = 0.0,
 ) -> Budget:
-    """The budget of one output from the family's own outputs on the same problem.
+    """The budget of one output from the family's own outputs on the same problem: `allow` of `family_errors`."""
+    errors = family_errors(truth, rounded, drawn, io=io, lost=lost, terms=terms)
+    return allow(truth, errors, io=io, unit=unit, lost=lost, moved=moved, terms=terms, floor=floor)
+
+
+def allow(
+    truth: Enclosure,
+    errors: FamilyErrors,
+    *,
+    io: Format,
+    unit: float,
+    lost: float,
+    moved: Tensor | None = None,
+    terms: Tensor | None = None,
+    floor: Tensor | float = 0.0,
+) -> Budget:
+    """The budget of one output from the errors of the family on the same problem.
 
     Math: design.md 5, with E = worst over the family, u the unit roundoff, margin = 1 + 3 (deviation / mean of the draws), per statistic:
         rms <= 1.25 margin E_rms; largest <= 2.5 margin E_largest; row <= 2.5 margin E_row + u/4 rms(row);
@@ -90,8 +141,7 @@ def budget(
 
     Args:
         truth: the exact output.
-        rounded: the same output of every kernel that rounds to nearest, float64.
-        drawn: of every draw of the noise.
+        errors: of the family.
         io: format the output is stored in.
         unit: the contract's unit roundoff for this output.
         lost: what underflow may take from an element.
@@ -99,9 +149,7 @@ def budget(
         terms: likewise for errors of single elements: the size of the terms that cancel in one.
         floor: what an element may miss beside that, even where the family happens to be exact.
     """
-    draws = [statistics(truth.error(output), truth, io, lost=lost, terms=terms) for output in drawn]
-    E = worst([*(statistics(truth.error(output), truth, io, lost=lost, terms=terms) for output in rounded), *draws])
-    margin = spread(draws)
+    E, margin = errors.worst, errors.margin
     exact = truth.high
     size = rms(exact)
     least = torch.zeros_like(exact) if bool(truth.zero.all()) else torch.zeros_like(exact) + lost + floor

@@ -73,6 +73,13 @@ def family(contract: Contract, io: Format) -> tuple[Emulator, ...]:
     return as_declared(members)
 
 
+def chunk_sizes(contract: Contract) -> tuple[int, ...]:
+    """The declared size, and those of the smaller chunks that are legal too."""
+    if contract.form == "recurrent" or contract.solve is not None:
+        return (contract.chunk_size,)
+    return (contract.chunk_size, *(max(SMALLEST_CHUNK, contract.chunk_size // n) for n in (2, 4)))
+
+
 def _members(plain: Emulator) -> tuple[Emulator, ...]:
     contract = plain.contract
     if contract.form == "recurrent":
@@ -83,7 +90,7 @@ def _members(plain: Emulator) -> tuple[Emulator, ...]:
         return (*_solved_apart(plain, contract.solve), *_truncating(plain))
     units = {} if contract.operands.name in ("fp32", "fp64") else matrix_units(contract.operands, contract)  # no narrower to round to
     unit = next(iter(units.values()), plain.dot)
-    half, quarter = (replace(contract, chunk_size=max(SMALLEST_CHUNK, contract.chunk_size // n)) for n in (2, 4))
+    _, half, quarter = (replace(contract, chunk_size=size) for size in chunk_sizes(contract))
     members = (
         plain,
         in_base_2(replace(plain, name="ordered sums", dot=ordered(contract), stages=ROWWISE_SCALED, backward=RIGHT_FIRST)),

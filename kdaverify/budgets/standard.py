@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from kdaverify.budgets.backward import GradientEmulation
-from kdaverify.budgets.budget import Budget, budget
+from kdaverify.budgets.budget import Budget, FamilyErrors, allow, family_errors
+from kdaverify.budgets.ceiling import Ceiling, Ceilings
 from kdaverify.budgets.contract import RETURNED, Contract
 from kdaverify.budgets.family import Emulation
 from kdaverify.budgets.formats import FORMATS, Format
+from kdaverify.budgets.kept import Errors, KeptErrors
 from oracles.adjoint_error import enclosed_gradients
 from oracles.cache import cache_in, default_folder
 from oracles.certified import certify, certify_gradients
@@ -48,7 +51,9 @@ class Standard:
         return next(iter(self.truth.named().values())).high.device
 
 
-def standard(inputs: Inputs, contract: Contract, io: Format, emulation: Emulation) -> Standard:
+def standard(
+    inputs: Inputs, contract: Contract, io: Format, emulation: Emulation | Callable[[], Emulation], *, cuts: tuple[int, ...] = ()
+) -> Standard:
     """Truth sharp enough to judge by, and the budgets it gives.
 
     The oracle is the float64 recurrence where its proven radius is at most 2^-20 of every allowance, certified balls otherwise.
@@ -57,20 +62,29 @@ def standard(inputs: Inputs, contract: Contract, io: Format, emulation: Emulatio
         inputs: what the kernel receives.
         contract: what it declares.
         io: format of q, k, v and o.
-        emulation: what the family of the contract made of these inputs.
+        emulation: what the family of the contract made of these inputs; where it is a call, its errors are kept, and it is made only
+            where none are.
+        cuts: tokens at which the run is cut and resumed, as the family's runs were.
     Raises:
         UncertifiedError: no precision within the ceiling makes the oracle sharp enough.
     """
-    room = Room(contract, io, inputs.K)
+    room, ceilings, made = Room(contract, io, inputs.K), Ceilings(inputs, contract, io, cuts), _made(emulation)
+    formats = {"o": io, "final_state": contract.carry}
+
+    def errors(truth: Answer) -> Errors:
+        family, exact = made(), truth.named()
+        rounded, drawn = [*family.rounded.values()], family.drawn
+        return {
+            name: room.errors(exact[name], [run[i] for run in rounded], [run[i] for run in drawn], fmt)
+            for i, (name, fmt) in enumerate(formats.items())
+        }
 
     def budgets(truth: Answer) -> dict[str, Budget]:
-        def of(name: str, place: int, fmt: Format, moved: Tensor | None) -> Budget:
-            rounded, drawn = ([run[place] for run in runs] for runs in (emulation.rounded.values(), emulation.drawn))
-            return room.budget(truth.named()[name], rounded, drawn, fmt, moved=moved)
-
+        found = KeptErrors(inputs, contract, io, cuts).of(truth.method, lambda: errors(truth)) if callable(emulation) else errors(truth)
+        moved = {"o": None, "final_state": truth.final_state.high - inputs.state.double()}
         return {
-            "o": of("o", 0, io, None),
-            "final_state": of("final_state", 1, contract.carry, truth.final_state.high - inputs.state.double()),
+            name: replace(room.allow(truth.named()[name], found[name], fmt, moved=moved[name]), ceiling=Ceiling(ceilings, name))
+            for name, fmt in formats.items()
         }
 
     return _sharpened(
@@ -81,27 +95,39 @@ def standard(inputs: Inputs, contract: Contract, io: Format, emulation: Emulatio
     )
 
 
-def gradient_standard(inputs: Inputs, cotangents: Cotangents, contract: Contract, io: Format, emulation: GradientEmulation) -> Standard:
+def gradient_standard(
+    inputs: Inputs, cotangents: Cotangents, contract: Contract, io: Format, emulation: GradientEmulation | Callable[[], GradientEmulation]
+) -> Standard:
     """The same for the gradients of a problem.
 
     Exact zeros are wanted on padding alone: elsewhere a chunk form finds them as differences. Gradients of gates are sums over
     suffixes whose terms cancel: errors of dg are relative to the largest term from there to the end of its chunk. Those of dS_0
     likewise.
     """
-    room = Room(contract, io, GAIN * max(inputs.K, inputs.V))
+    room, made = Room(contract, io, GAIN * max(inputs.K, inputs.V)), _made(emulation)
+    kept = KeptErrors(inputs, contract, io, others=(cotangents.do, cotangents.d_final_state))
 
     def budgets(certain: GradientAnswer) -> dict[str, Budget]:
         truth = _zero_on_padding(certain, inputs)
         cancelling = {"dg": largest_ahead(inputs, truth.terms.dg, contract.chunk_size), "d_initial_state": truth.terms.d_initial_state}
+        formats = {name: io if name in RETURNED else contract.wide for name in truth.named()}
 
-        def of(name: str) -> Budget:
-            rounded, drawn = ([run.named()[name] for run in runs] for runs in (emulation.rounded.values(), emulation.drawn))
-            fmt = io if name in RETURNED else contract.wide
+        def errors() -> Errors:
+            family, exact = made(), truth.named()
+            rounded, drawn = [run.named() for run in family.rounded.values()], [run.named() for run in family.drawn]
+            return {
+                name: room.errors(exact[name], [x[name] for x in rounded], [x[name] for x in drawn], fmt, terms=cancelling.get(name))
+                for name, fmt in formats.items()
+            }
+
+        found = kept.of(truth.method, errors) if callable(emulation) else errors()
+
+        def of(name: str, fmt: Format) -> Budget:
             terms = cancelling.get(name)
             floor = None if terms is None else SUMS_LOSE * contract.accumulate.unit * terms
-            return room.budget(truth.named()[name], rounded, drawn, fmt, moved=terms, terms=terms, floor=floor)
+            return room.allow(truth.named()[name], found[name], fmt, moved=terms, terms=terms, floor=floor)
 
-        return {name: of(name) for name in truth.named()}
+        return {name: of(name, fmt) for name, fmt in formats.items()}
 
     return _sharpened(
         contract,
@@ -124,11 +150,33 @@ class Room:
     io: Format
     terms: float
 
-    def budget(self, truth: Enclosure, rounded: list[Tensor], drawn: list[Tensor], fmt: Format, **relative_to: Tensor | None) -> Budget:
-        """The budget of one output; `moved`, `terms` and `floor` as `budget` takes them."""
+    @property
+    def lost(self) -> float:
+        """What underflow may take from an element."""
+        return self.terms * self.contract.vanishing
+
+    def errors(
+        self, truth: Enclosure, rounded: list[Tensor], drawn: list[Tensor], fmt: Format, *, terms: Tensor | None = None
+    ) -> FamilyErrors:
+        """The errors of the family in one output."""
+        return family_errors(truth, rounded, drawn, io=fmt, lost=self.lost, terms=terms)
+
+    def allow(self, truth: Enclosure, errors: FamilyErrors, fmt: Format, **relative_to: Tensor | None) -> Budget:
+        """The budget of one output; `moved`, `terms` and `floor` as `allow` takes them."""
         given: dict[str, Any] = {name: tensor for name, tensor in relative_to.items() if tensor is not None}
-        unit, lost = max(self.contract.operands.unit, fmt.unit), self.terms * self.contract.vanishing
-        return budget(truth, rounded, drawn, io=fmt, unit=unit, lost=lost, **given)
+        return allow(truth, errors, io=fmt, unit=max(self.contract.operands.unit, fmt.unit), lost=self.lost, **given)
+
+    def budget(self, truth: Enclosure, rounded: list[Tensor], drawn: list[Tensor], fmt: Format, **relative_to: Tensor | None) -> Budget:
+        """The same from the family's own outputs."""
+        return self.allow(truth, self.errors(truth, rounded, drawn, fmt, terms=relative_to.get("terms")), fmt, **relative_to)
+
+
+E = TypeVar("E", Emulation, GradientEmulation)
+
+
+def _made(emulation: E | Callable[[], E]) -> Callable[[], E]:
+    """What gives the emulation, once."""
+    return cache(emulation) if callable(emulation) else lambda: emulation
 
 
 A = TypeVar("A", Answer, GradientAnswer)

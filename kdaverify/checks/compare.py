@@ -33,14 +33,15 @@ class Comparison:
     Args:
         output: "o", "final_state", or a stage's.
         status: PASS, FAIL or NONFINITE.
-        statistic: the worst statistic: rms, largest, row, median, tail, zero or finite.
-        value, budget: that statistic and what was allowed of it (absolute for rms, largest, row; relative for median, tail;
+        statistic: the worst statistic: rms, largest, row, median, tail, zero or finite; ceiling where it alone is broken.
+        value, budget: that statistic and what was allowed of it (absolute for rms, largest, row, ceiling; relative for median, tail;
             a count of elements for zero and finite).
         ratio: value / budget; above 1 fails. inf where nothing was allowed.
         ratios: of every statistic.
         grade: A componentwise, B row-scaled, C norm only, F.
         worst: the place, None where the output is empty.
         found, exact: the kernel's value and the exact one there.
+        ceiling: what no legal kernel can miss that element by, and why, in words; "" where it passes or none is known.
     """
 
     output: str
@@ -54,6 +55,12 @@ class Comparison:
     worst: Place | None
     found: float
     exact: float
+    ceiling: str = ""
+
+    @property
+    def is_beyond_doubt(self) -> bool:
+        """Whether no other seed could take the failure back: a mask, or an element that no legal kernel can make."""
+        return self.statistic in ("finite", "zero") or self.ratios.get("ceiling", 0.0) > 1
 
     def __str__(self) -> str:
         if self.statistic == "finite":
@@ -65,7 +72,8 @@ class Comparison:
             head = f"{self.output}: {kind}{self.statistic} error {self.value:.3g}, allowed {self.budget:.3g} ({self.ratio:.3g} of budget)"
         where = f"\n  worst at {self.worst}\n  got {self.found:.9g}, exact {self.exact:.9g}" if self.worst else ""
         table = "\n  of budget: " + ", ".join(f"{name} {ratio:.3g}" for name, ratio in self.ratios.items()) if self.ratios else ""
-        return f"{head}; grade {self.grade}{where}{table}"
+        ceiling = f"\n  {self.ceiling}" if self.ceiling else ""
+        return f"{head}; grade {self.grade}{where}{ceiling}{table}"
 
 
 def compare(output: str, actual: Tensor, standard: Standard, inputs: Inputs) -> Comparison:
@@ -91,23 +99,36 @@ def compare(output: str, actual: Tensor, standard: Standard, inputs: Inputs) -> 
     allowed = standard.budgets[output]
     error = truth.error(verdict.actual)
     found = allowed.measure(error, truth)
-    ratios = allowed.ratios(found)
-    statistic = max(ratios, key=lambda name: ratios[name])
+    top = None if allowed.ceiling is None or not error.numel() else allowed.ceiling.used(error, truth, allowed.io)
+    ratios = allowed.ratios(found) | ({} if top is None else {"ceiling": top.ratio})
+    statistic = _headline(ratios)
     worst_row = int(allowed.row_ratios(found).argmax()) if found.rows.numel() else 0
-    at = _worst_element(error, truth.high, statistic, worst_row)
+    if statistic == "ceiling" and top is not None:
+        value, budget, at = top.error, top.ceiling, top.at
+    else:
+        value, budget = found.value(statistic, worst_row), allowed.allowed.value(statistic, worst_row)
+        at = _worst_element(error, truth.high, statistic, worst_row)
+    passed = ratios[statistic] <= 1
     return Comparison(
         output=output,
-        status=Status.PASS if ratios[statistic] <= 1 else Status.FAIL,
+        status=Status.PASS if passed else Status.FAIL,
         statistic=statistic,
-        value=found.value(statistic, worst_row),
-        budget=allowed.allowed.value(statistic, worst_row),
+        value=value,
+        budget=budget,
         ratio=ratios[statistic],
         ratios=ratios,
         grade=_grade(ratios),
         worst=None if at is None else place(output, at, actual.shape, inputs),
         found=0.0 if at is None else float(verdict.actual.flatten()[at]),
         exact=0.0 if at is None else float(truth.high.flatten()[at]),
+        ceiling="" if passed or at is None or allowed.ceiling is None else allowed.ceiling.explain(at),
     )
+
+
+def _headline(ratios: dict[str, float]) -> str:
+    """The worst statistic. Single roundings come near the ceiling in legal kernels: it is named only where it alone is broken."""
+    worst = max((name for name in ratios if name != "ceiling"), key=lambda name: ratios[name])
+    return "ceiling" if ratios[worst] <= 1 < ratios.get("ceiling", 0.0) else worst
 
 
 @dataclass(frozen=True)
@@ -143,4 +164,4 @@ def _grade(ratios: dict[str, float]) -> Grade:
         return "A"
     if over <= {"median", "tail"}:
         return "B"
-    return "C" if "rms" not in over else "F"
+    return "F" if over & {"rms", "ceiling"} else "C"

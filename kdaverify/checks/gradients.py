@@ -44,7 +44,7 @@ def gradients(adapter: Adapter, problem: Problem, *, of: str, exponent: int = 0)
 
     def hold(x: Inputs) -> Standard:
         loss = given.on(x.q.device)
-        return gradient_standard(x, loss, contract, io, emulate_gradients(x, loss, contract, io))
+        return gradient_standard(x, loss, contract, io, lambda: emulate_gradients(x, loss, contract, io))
 
     return judged(found, received, lambda: held_at_fastest(received, contract, hold))
 

@@ -73,7 +73,7 @@ def outcomes(adapter: Adapter, inputs: Inputs, produce: Callable[[], dict[str, T
     received, contract, io = adapter.received(inputs), adapter.contract(dtype), FORMATS[dtype]
 
     def hold(x: Inputs) -> Standard:
-        return standard(x, contract, io, emulate(x, contract, io, cuts=cuts))
+        return standard(x, contract, io, lambda: emulate(x, contract, io, cuts=cuts), cuts=cuts)
 
     return judged(produced, received, lambda: held_at_fastest(received, contract, hold))
 

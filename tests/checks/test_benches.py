@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def starved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def starved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """Two benches, the first of which has no memory; the list tells what was tried."""
     tried: list[str] = []
     emulate = outcome.emulate
@@ -33,6 +34,7 @@ def starved(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def benches(*_: Any) -> tuple[torch.device, ...]:
         return CPU, CPU
 
+    monkeypatch.setenv("KDAVERIFY_CACHE", str(tmp_path))
     monkeypatch.setattr(outcome, "emulate", once)
     monkeypatch.setattr(outcome, "_benches", benches)
     monkeypatch.setattr(torch.accelerator, "empty_cache", lambda: tried.append("emptied"))

@@ -1,0 +1,93 @@
+"""Errors of families kept on disk, beside certified answers: a family costs seconds, a look-up a millisecond."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kdaverify.budgets.budget import FamilyErrors
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.formats import Format
+from kdaverify.budgets.statistics import ErrorStatistics
+from oracles.cache import AnswerCache, answer_key, cache_in, default_folder, digest_of_sources
+from oracles.inputs import Inputs
+
+Errors = dict[str, FamilyErrors]
+PARTS = ("worst", "margin")
+
+
+@dataclass(frozen=True)
+class KeptErrors:
+    """Where the errors of one family on one problem are kept.
+
+    They are found again for the same bits of every input under the same contract, judged by the same kind of oracle, with the same
+    source of oracles and budgets; whatever is damaged is computed anew.
+
+    Args:
+        inputs: the call; others: tensors besides its own that decide the family's outputs.
+        contract, io: the arithmetic declared.
+        cuts: tokens at which the run is cut and resumed.
+        cache: by default that of certified answers.
+    """
+
+    inputs: Inputs
+    contract: Contract
+    io: Format
+    cuts: tuple[int, ...] = ()
+    others: tuple[Tensor | None, ...] = ()
+    cache: AnswerCache | None = None
+
+    def of(self, method: str, compute: Callable[[], Errors]) -> Errors:
+        """The kept errors where there are some, otherwise the computed ones, which are then kept.
+
+        Args:
+            method: how the exact values were obtained that the errors are relative to.
+            compute: gives the errors of every output; runs the family.
+        """
+        cache = self.cache if self.cache is not None else cache_in(default_folder())
+        device = self.inputs.q.device
+        options = {"family": repr((self.contract, self.io)), "cuts": self.cuts, "method": method, "device": device.type, "source": source()}
+        key = answer_key(self.inputs, options, self.others)
+        payload = cache.read(key)
+        if payload is not None:
+            return _unpack(payload, device)
+        errors = compute()
+        cache.write(key, _pack(errors))
+        return errors
+
+
+@lru_cache(maxsize=1)
+def source() -> str:
+    """A digest of the source of this package and the release of torch."""
+    return digest_of_sources(Path(__file__).parent, torch.__version__)
+
+
+def _pack(errors: Mapping[str, FamilyErrors]) -> bytes:
+    arrays = {
+        f"{output}.{part}.{field.name}": torch.as_tensor(getattr(getattr(found, part), field.name), dtype=torch.float64).cpu().numpy()
+        for output, found in errors.items()
+        for part in PARTS
+        for field in fields(ErrorStatistics)
+    }
+    file = BytesIO()
+    np.savez(file, allow_pickle=False, **arrays)
+    return file.getvalue()
+
+
+def _unpack(payload: bytes, device: torch.device) -> Errors:
+    with np.load(BytesIO(payload), allow_pickle=False) as arrays:
+
+        def statistics(output: str, part: str) -> ErrorStatistics:
+            found = {field.name: arrays[f"{output}.{part}.{field.name}"] for field in fields(ErrorStatistics)}
+            rows = torch.as_tensor(found.pop("rows"), device=device)
+            return ErrorStatistics(rows=rows, **{name: float(x) for name, x in found.items()})
+
+        outputs = dict.fromkeys(name.partition(".")[0] for name in arrays)
+        return {output: FamilyErrors(*(statistics(output, part) for part in PARTS)) for output in outputs}

@@ -1,0 +1,169 @@
+"""The ceiling holds for every legal kernel, whatever its roundings do, and for no wrong one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, seed, settings
+
+from kdaverify.adapters import find
+from kdaverify.budgets.ceiling import Ceiling, Ceilings
+from kdaverify.budgets.contract import Contract, contract_from_name
+from kdaverify.budgets.emulate import RESIDUAL, Emulator
+from kdaverify.budgets.family import emulate, family
+from kdaverify.budgets.formats import FORMATS, Format
+from kdaverify.budgets.parts import Outputs
+from kdaverify.budgets.standard import Standard, standard
+from kdaverify.budgets.statistics import ErrorStatistics
+from kdaverify.checks.compare import compare
+from kdaverify.checks.status import Status
+from kdaverify.problems import Problem, problems
+from kdaverify.problems.profiles import settings_for
+from oracles.enclosure import OUTPUTS, Answer
+from oracles.inputs import Inputs
+from oracles.running_error import enclosed
+
+PROBLEM = Problem(
+    B=1,
+    T=100,
+    H=1,
+    HV=2,
+    K=32,
+    V=16,
+    dtype="bf16",
+    gate="log-sigmoid",
+    key="random",
+    beta="uniform",
+    state="random",
+    value="normal",
+    seed=5,
+)
+CONTRACTS = (
+    ("chunk64-bf16", "bf16"),
+    ("chunk64-fp16", "fp16"),
+    ("chunk64-fp32", "fp32"),
+    ("chunk64-tf32", "fp32"),
+    ("recurrent-fp32", "bf16"),
+    ("recurrent-fp32", "fp32"),
+    ("recurrent-fp64", "fp64"),
+    ("chunk64-fp64", "fp64"),
+    ("chunk64-bf16-tf32solve", "bf16"),
+    ("chunk64-bf16-anchored-tf32solve", "bf16"),
+    ("chunk64-bf16-fp32solve-bf16carry-softplus", "bf16"),
+    ("chunk16-bf16-fp32factors", "bf16"),
+    ("chunk16-bf16-bf16factors-bf16carry", "bf16"),
+)
+
+
+def used(run: Outputs, truth: Answer, ceilings: Ceilings) -> dict[str, float]:
+    """The largest error of every output, as a fraction of its ceiling."""
+    fmt = ceilings.contract.accumulate
+    errors = {name: exact.error(y) for (name, exact), y in zip(truth.named().items(), run, strict=True)}
+    return {name: Ceiling(ceilings, name).used(e, truth.named()[name], fmt).ratio for name, e in errors.items() if e.numel()}
+
+
+@pytest.mark.parametrize(("name", "dtype"), CONTRACTS)
+def test_it_contains_every_member_and_every_draw(name: str, dtype: str) -> None:
+    contract, io = contract_from_name(name), FORMATS[dtype]
+
+    @seed(1)
+    @settings(settings_for("smoke"), max_examples=2)
+    @given(problems(dtype=dtype, max_cost=2**14))
+    def contained(problem: Problem) -> None:
+        inputs = problem.inputs()
+        truth, ceilings, emulation = enclosed(inputs), Ceilings(inputs, contract, io), emulate(inputs, contract, io)
+        for run in (*emulation.rounded.values(), *emulation.drawn):
+            assert max(used(run, truth, ceilings).values(), default=0.0) <= 1
+
+    contained()
+
+
+@pytest.mark.parametrize("name", ["chunk64-bf16", "recurrent-fp32"])
+def test_it_contains_runs_that_are_cut_and_resumed(name: str) -> None:
+    inputs, contract, io = PROBLEM.inputs(), contract_from_name(name), FORMATS["bf16"]
+    emulation = emulate(inputs, contract, io, cuts=(17, 90))
+    ceilings = Ceilings(inputs, contract, io, cuts=(17, 90))
+    for run in (*emulation.rounded.values(), *emulation.drawn):
+        assert max(used(run, enclosed(inputs), ceilings).values()) <= 1
+
+
+def test_it_contains_a_legal_kernel_that_is_in_no_family() -> None:
+    contract = replace(contract_from_name("chunk64-bf16"), chunk_size=40)
+    inputs = PROBLEM.inputs()
+    run = Emulator("held out", contract, FORMATS["bf16"], stages=RESIDUAL).run(inputs)
+    assert max(used(run, enclosed(inputs), Ceilings(inputs, contract, FORMATS["bf16"])).values()) <= 1
+
+
+def held(contract: Contract, io: Format, inputs: Inputs) -> Standard:
+    return standard(inputs, contract, io, emulate(inputs, contract, io))
+
+
+@pytest.fixture(scope="module")
+def plain() -> tuple[Inputs, Standard, torch.Tensor]:
+    contract, io = contract_from_name("chunk64-bf16"), FORMATS["bf16"]
+    inputs = PROBLEM.inputs()
+    return inputs, held(contract, io, inputs), family(contract, io)[0].run(inputs)[0]
+
+
+def test_an_element_above_it_fails_though_every_statistic_passes(plain: tuple[Inputs, Standard, torch.Tensor]) -> None:
+    """The ceiling knows nothing of the family: it holds where a family errs a thousand times too much."""
+    inputs, held, o = plain
+    own, exact = held.budgets["o"], held.exact("o").high
+    assert own.ceiling is not None
+    generous = ErrorStatistics(*(1000 * x for x in vars(own.allowed).values()))
+    bound = own.ceiling.of.every["o"].flatten()
+    at = int(bound.argmax())
+    spoilt = o.flatten().clone()
+    spoilt[at] = exact.flatten()[at] + 2 * bound[at]
+    found = compare("o", spoilt.view_as(o), replace(held, budgets={"o": replace(own, allowed=generous)}), inputs)
+    assert (found.status, found.statistic, found.grade) == (Status.FAIL, "ceiling", "F")
+    assert found.is_beyond_doubt
+    assert 1.9 < found.ratio < 2.1
+    assert "no legal kernel misses that element by more than" in str(found)
+
+
+def test_a_failure_of_another_statistic_names_where_the_ceiling_comes_from(plain: tuple[Inputs, Standard, torch.Tensor]) -> None:
+    inputs, held, o = plain
+    spoilt = o.clone()
+    spoilt[0, 70, 1] = 0
+    found = compare("o", spoilt, held, inputs)
+    assert found.statistic == "row"
+    assert found.ratios["ceiling"] > 1
+    assert "% of it from" in found.ceiling
+
+
+def test_wrong_kernels_are_above_it(plain: tuple[Inputs, Standard, torch.Tensor]) -> None:
+    inputs, held, o = plain
+    wrong_gate = replace(inputs, g=inputs.g * 1.5)
+    outputs = (-o, o.flip(-1), torch.zeros_like(o), 1.5 * o, family(held_contract(held), FORMATS["bf16"])[0].run(wrong_gate)[0])
+    for wrong in outputs:
+        assert compare("o", wrong, held, inputs).ratios["ceiling"] > 1
+
+
+def held_contract(held: Standard) -> Contract:
+    ceiling = held.budgets["o"].ceiling
+    assert ceiling is not None
+    return ceiling.of.contract
+
+
+@pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16", "fp16"])
+def test_eager_is_below_it(dtype: str) -> None:
+    problem = PROBLEM.replace(dtype=dtype, gate="mixed", key="coherent-0.6")
+    inputs, eager = problem.inputs(), find("eager")
+    output, contract = eager.forward(inputs), eager.contract(dtype)
+    standard = held(contract, FORMATS[dtype], inputs)
+    for name, y in zip(OUTPUTS, (output.o, output.final_state), strict=True):
+        assert y is not None
+        assert compare(name, y, standard, inputs).ratios["ceiling"] <= 1
+
+
+def test_where_underflow_takes_what_the_norms_are_made_of_it_still_holds() -> None:
+    """Values of 1e-188: their squares are 0 in float64."""
+    problem = PROBLEM.replace(dtype="fp64", gate="bound-100", value="zero", state="asymmetric", T=9, K=8)
+    inputs, contract, io = problem.inputs(), contract_from_name("recurrent-fp64"), FORMATS["fp64"]
+    truth = held(contract, io, inputs).truth
+    assert isinstance(truth, Answer)
+    for run in emulate(inputs, contract, io).drawn:
+        assert max(used(run, truth, Ceilings(inputs, contract, io)).values()) <= 1

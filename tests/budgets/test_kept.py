@@ -1,0 +1,128 @@
+"""Errors of a family are found again for the same question only, and give the same budget in every bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from kdaverify.adapters import find
+from kdaverify.budgets import kept
+from kdaverify.budgets.backward import emulate_gradients
+from kdaverify.budgets.budget import FamilyErrors
+from kdaverify.budgets.contract import contract_from_name
+from kdaverify.budgets.family import Emulation, emulate
+from kdaverify.budgets.formats import FORMATS
+from kdaverify.budgets.kept import KeptErrors
+from kdaverify.budgets.standard import Standard, gradient_standard, standard
+from kdaverify.checks import outcome
+from kdaverify.checks.forward import forward
+from kdaverify.problems import Problem, cotangents
+from oracles.cache import SUFFIX
+
+PROBLEM = Problem(
+    B=1, T=20, H=1, HV=1, K=8, V=8, dtype="bf16", seed=5, gate="mild", key="random", beta="uniform", state="random", value="normal"
+)
+CONTRACT, BF16 = contract_from_name("chunk64-bf16"), FORMATS["bf16"]
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("KDAVERIFY_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def counted() -> tuple[Callable[[], Emulation], list[int]]:
+    calls: list[int] = []
+
+    def run() -> Emulation:
+        calls.append(1)
+        return emulate(PROBLEM.inputs(), CONTRACT, BF16)
+
+    return run, calls
+
+
+def same(a: Standard, b: Standard) -> bool:
+    pairs = [(a.budgets[name].allowed, b.budgets[name].allowed) for name in a.budgets]
+    return all(
+        torch.equal(x.rows, y.rows) and (x.rms, x.largest, x.median, x.tail) == (y.rms, y.largest, y.median, y.tail) for x, y in pairs
+    )
+
+
+def test_a_second_judgement_emulates_nothing_and_allows_the_same() -> None:
+    run, calls = counted()
+    inputs = PROBLEM.inputs()
+    first, again = (standard(inputs, CONTRACT, BF16, run) for _ in range(2))
+    assert len(calls) == 1
+    assert same(first, again)
+    assert same(first, standard(inputs, CONTRACT, BF16, emulate(inputs, CONTRACT, BF16)))
+
+
+def test_gradients_are_kept_for_their_own_cotangents() -> None:
+    inputs, calls = PROBLEM.inputs(), list[str]()
+
+    def judge(of: str) -> Standard:
+        given = cotangents(PROBLEM, of, 0)
+
+        def run() -> object:
+            calls.append(of)
+            return emulate_gradients(inputs, given, CONTRACT, BF16)
+
+        return gradient_standard(inputs, given, CONTRACT, BF16, run)  # pyright: ignore[reportArgumentType]
+
+    assert same(judge("o"), judge("o"))
+    judge("both")
+    assert calls == ["o", "both"]
+
+
+def test_another_question_is_not_answered() -> None:
+    inputs, errors = PROBLEM.inputs(), dict[str, FamilyErrors]()
+    asked = [
+        KeptErrors(inputs, CONTRACT, BF16),
+        KeptErrors(replace(inputs, scale=0.5), CONTRACT, BF16),
+        KeptErrors(inputs, replace(CONTRACT, chunk_size=32), BF16),
+        KeptErrors(inputs, CONTRACT, FORMATS["fp32"]),
+        KeptErrors(inputs, CONTRACT, BF16, cuts=(7,)),
+        KeptErrors(inputs, CONTRACT, BF16, others=(inputs.v, None)),
+    ]
+    calls: list[str] = []
+
+    def compute() -> dict[str, FamilyErrors]:
+        calls.append("computed")
+        return errors
+
+    for question in (*asked, *asked):
+        question.of("float64", compute)
+    asked[0].of("balls", compute)
+    assert len(calls) == len(asked) + 1
+
+
+def test_other_source_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, calls = counted()
+    standard(PROBLEM.inputs(), CONTRACT, BF16, run)
+    monkeypatch.setattr(kept, "source", lambda: "other")
+    standard(PROBLEM.inputs(), CONTRACT, BF16, run)
+    assert len(calls) == 2
+
+
+def test_a_damaged_file_is_computed_anew(folder: Path) -> None:
+    run, calls = counted()
+    first = standard(PROBLEM.inputs(), CONTRACT, BF16, run)
+    (path,) = folder.glob("*" + SUFFIX)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert same(first, standard(PROBLEM.inputs(), CONTRACT, BF16, run))
+    assert len(calls) == 2
+
+
+def test_the_second_verdict_on_a_problem_costs_no_emulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    eager = find("eager")
+    first = forward(eager, PROBLEM)
+
+    def never(*_: object, **__: object) -> None:
+        pytest.fail("the family was run again")
+
+    monkeypatch.setattr(outcome, "emulate", never)
+    assert forward(eager, PROBLEM) == first
