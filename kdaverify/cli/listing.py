@@ -18,17 +18,19 @@ class What(StrEnum):
     OPS = "ops"
     REGIMES = "regimes"
     PROFILES = "profiles"
+    FAULTS = "faults"
 
 
 def list_(
     what: Annotated[What, typer.Argument(help="which list")],
     as_json: Annotated[bool, typer.Option("--json", help="a JSON list of objects with `name`")] = False,
 ) -> None:
-    """Show the implementations, operations, regimes or profiles there are.
+    """Show the implementations, operations, regimes, profiles or faults there are.
 
     Example: kdaverify list impls
     """
-    rows = {What.IMPLS: _impls, What.OPS: _ops, What.REGIMES: _regimes, What.PROFILES: _profiles}[what]()
+    lists = {What.IMPLS: _impls, What.OPS: _ops, What.REGIMES: _regimes, What.PROFILES: _profiles, What.FAULTS: _faults}
+    rows = lists[what]()
     if as_json:
         print(json.dumps(rows, indent=2))  # noqa: T201 # plain text for other programs
         return
@@ -79,3 +81,26 @@ def _profiles() -> list[dict[str, Any]]:
         }
         for profile in PROFILES
     ]
+
+
+def _faults() -> list[dict[str, Any]]:
+    from kdaverify.faults.catalogue import FAULTS, NOT_RECREATED
+    from kdaverify.faults.fault import KINDS
+
+    there = [
+        {
+            "name": fault.id,
+            "impl": f"fault:{fault.id}",
+            "stage": fault.stage,
+            "class": f"{fault.kind} {KINDS[fault.kind]}",
+            "title": fault.title,
+            "trigger": fault.trigger,
+            "outputs": list(fault.outputs),
+            "dtypes": list(fault.dtypes),
+            "strengths": [f"{strength:g}" for strength in fault.strengths],
+            "reference": fault.reference,
+            "missing": None,
+        }
+        for fault in FAULTS.values()
+    ]
+    return [*there, *({**dict.fromkeys(there[0]), "name": gap.id, "reference": gap.reference, "missing": gap.why} for gap in NOT_RECREATED)]
