@@ -34,12 +34,22 @@ def list_(
     if as_json:
         print(json.dumps(rows, indent=2))  # noqa: T201 # plain text for other programs
         return
+    if what is What.FAULTS:
+        rows = [_told(row) for row in rows]
     table = Table()
     for name in rows[0]:
         table.add_column(name, overflow="fold", no_wrap=name == "name")
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
     Console().print(table)
+
+
+def _told(fault: dict[str, Any]) -> dict[str, Any]:
+    """A fault in few columns."""
+    if fault["missing"] is not None:
+        return {"name": fault["name"], "stage": None, "class": None, "about": f"not re-created: {fault['missing']} [{fault['reference']}]"}
+    about = f"{fault['title']}; shows on {fault['trigger']}, in {', '.join(fault['outputs'])} [{fault['reference']}]"
+    return {"name": fault["name"], "stage": fault["stage"], "class": fault["class"], "about": about}
 
 
 def _cell(value: Any) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.faults.fault import Fault
 from kdaverify.faults.patches import backwards, backwards_at_random, packed
-from kdaverify.faults.views import LAST, one_tile, transposed
+from kdaverify.faults.views import LAST, one_tile, pads, transposed
 from oracles.chunk_backward import BACKWARD, ChunkGradients
 
 _backward = partial(Fault, stage="backward")
@@ -62,6 +62,7 @@ def _chunk_end_on_the_last_row_of_the_tile(b: ChunkGradients) -> None:
     kind, b.__class__ = b.__class__, _LastRowOfTheTile
     BACKWARD.dqkwg(b)
     b.__class__ = kind
+    b.dG = b.dG.masked_fill(pads(b.c), 0.0)  # rows past the sequence are not stored
 
 
 def _states_of_another_sequence(b: ChunkGradients) -> None:

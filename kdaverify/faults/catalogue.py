@@ -86,6 +86,9 @@ def faulty(spec: str) -> Faulty:
         AdapterError: no such fault, or no such strength of it.
     """
     name, at, given = spec.partition("@")
+    for gap in NOT_RECREATED:
+        if gap.id == name:
+            raise AdapterError(f"fault:{name}: not re-created: {gap.why}")
     if name not in FAULTS:
         close = difflib.get_close_matches(name, FAULTS, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(close)}? " if close else ""

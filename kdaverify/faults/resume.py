@@ -140,7 +140,7 @@ FAULTS: Final = (
             ("o", "final_state"), called(_overwritten_with_zeros, when=_given), graded=True),
     _resume("S11", "an absent initial state is whatever memory holds", "flashserve/fla-npu@2cb7d422", "B", "no initial state",
             ("o", "final_state"), called(_uninitialised, when=lambda x: not _given(x))),
-    _resume("S14", "the final state has the type of the inputs", "flashserve/fla-npu lessons 17.2", "C", "16-bit inputs",
+    _resume("S14", "the final state has the type of the inputs", "flashserve/fla-npu lessons 17.2", "C", "16-bit inputs; most where little is written",
             ("final_state",), called(_in_the_inputs_type), dtypes=("bf16", "fp16"), graded=True),
     _resume("S16", "padded rows update the last slot", "flashinfer-ai/flashinfer#5042,#5092", "E", "tokens past the last offset",
             ("final_state",), called(_last_slot_by_index_minus_one, when=_padding)),
