@@ -8,7 +8,6 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kdaverify.budgets.formats import FORMATS
 from kdaverify.faults.fault import Fault
 from kdaverify.faults.patches import backwards, backwards_at_random, packed
 from kdaverify.faults.views import LAST, one_tile, pads, transposed
@@ -18,9 +17,14 @@ _backward = partial(Fault, stage="backward")
 _LOW = ("bf16", "fp16")
 
 
-def _lost(x: Tensor) -> Tensor:
-    """What rounding to 16 bits takes away, with the opposite sign."""
-    return FORMATS["bf16"].round(x) - x
+def narrow(b: ChunkGradients, x: Tensor) -> Tensor:
+    """`x` in the format of operands, which it is not stored in."""
+    return b.store("operand", x)
+
+
+def lost(b: ChunkGradients, x: Tensor) -> Tensor:
+    """What that rounding takes away, with the opposite sign."""
+    return narrow(b, x) - x
 
 
 class _LastRowOfTheTile(ChunkGradients):
@@ -55,7 +59,7 @@ def _without_dw(b: ChunkGradients) -> None:
 def _rounded_before_the_difference(b: ChunkGradients) -> None:
     BACKWARD.state_bwd(b)
     read, written = b.c.scale * b.dot(transposed(b.c.qg), b.do), b.dot(transposed(b.c.w), b.dv_new)
-    b.dS = b.store("dS", b.dS + _lost(read) - _lost(written))
+    b.dS = b.store("dS", b.dS + lost(b, read) - lost(b, written))
 
 
 def _chunk_end_on_the_last_row_of_the_tile(b: ChunkGradients) -> None:
@@ -73,9 +77,9 @@ def _states_of_another_sequence(b: ChunkGradients) -> None:
 
 
 def _sums_of_16_bits(b: ChunkGradients) -> None:
-    b.dG = FORMATS["bf16"].round(b.dG)
+    b.dG = narrow(b, b.dG)
     BACKWARD.cumsum_bwd(b)
-    b.dg = FORMATS["bf16"].round(b.dg)
+    b.dg = narrow(b, b.dg)
 
 
 def _noise_for_a_term(b: ChunkGradients, random: torch.Generator) -> None:

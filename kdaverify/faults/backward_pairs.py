@@ -7,9 +7,8 @@ from functools import partial
 from typing import Final
 
 import torch
-from torch import Tensor
 
-from kdaverify.budgets.formats import FORMATS
+from kdaverify.faults.backward import lost
 from kdaverify.faults.decays import AnchoredOnce, MaskedByMultiplication, PaddedRowsAtZero
 from kdaverify.faults.fault import Fault
 from kdaverify.faults.patches import backwards, backwards_per_call, packed, staged
@@ -23,23 +22,19 @@ _LOW = ("bf16", "fp16")
 _STALE = 1e4
 
 
-def _lost(x: Tensor) -> Tensor:
-    return FORMATS["bf16"].round(x) - x
-
-
 def _diagonal_by_row_and_by_column(b: ChunkGradients) -> None:
     q, k, before = b.c.tokens.q, b.c.tokens.k, b.dq
     own = b.dAqk.diagonal(dim1=-2, dim2=-1)[..., None] * q * k
     BACKWARD.intra_bwd(b)
     # The pair (i, i) is in both sums, which are rounded apart before they are subtracted.
     row, column = q * (b.dq - before), own
-    b.dG = b.dG + _lost(row) - _lost(column)
+    b.dG = b.dG + lost(b, row) - lost(b, column)
 
 
 def _columns_through_16_bits(b: ChunkGradients) -> None:
     before = b.dk
     BACKWARD.intra_bwd(b)
-    b.dG = b.dG - _lost(b.c.tokens.k * (b.dk - before))
+    b.dG = b.dG - lost(b, b.c.tokens.k * (b.dk - before))
 
 
 def _stale_rows_in_the_tail(b: ChunkGradients) -> None:

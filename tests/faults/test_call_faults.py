@@ -1,4 +1,4 @@
-"""Faults that only a sequence of calls, a view, or a size of its own can show."""
+"""Faults that only a sequence of calls, a view, or a size of its own can show, and one that legal kernels are too coarse to show."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from torch import Tensor
 
 from kdaverify.adapters import find
 from kdaverify.adapters.eager import EAGER
+from kdaverify.faults.adapter import Faulty
+from kdaverify.faults.catalogue import FAULTS
+from kdaverify.faults.kernel import Patch
 from kdaverify.problems import Problem, cotangents
+from oracles.chunk_backward import BACKWARD
 from oracles.gradients import Cotangents
 from oracles.inputs import Inputs
+from tests.faults.showing import rms
 from tests.faults.triggers import PLAIN
 
 
 @pytest.fixture
 def x() -> Inputs:
-    return Problem(**PLAIN).inputs()
+    return Problem.model_validate(PLAIN).inputs()
 
 
 def a_view(tensor: Tensor) -> Tensor:
@@ -60,7 +65,7 @@ def test_a_view_is_taken_for_a_dense_tensor(x: Inputs, fault: str, name: str, ou
 
 
 def test_a_cotangent_that_is_a_view_is_taken_for_a_dense_one(x: Inputs) -> None:
-    adapter, given = find("fault:P7"), cotangents(Problem(**PLAIN), "o")
+    adapter, given = find("fault:P7"), cotangents(Problem.model_validate(PLAIN), "o")
     assert given.do is not None
     right = adapter.gradients(x, given).dv
     assert not torch.allclose(adapter.gradients(x, Cotangents(a_view(given.do))).dv, right)
@@ -81,3 +86,12 @@ def test_a_grid_above_its_limit_is_refused(x: Inputs) -> None:
     find("fault:L4").forward(sequences(32767))
     with pytest.raises(RuntimeError, match="grid of 65536"):
         find("fault:L4").forward(sequences(32768))
+
+
+def test_a_fault_below_what_legal_kernels_differ_by_changes_bits_all_the_same() -> None:
+    # Both parts of dh are products of operands rounded alike: one more rounding of each is lost among theirs.
+    problem = Problem.model_validate({**PLAIN, "dtype": "bf16"})
+    x, given, fault = problem.inputs(), cotangents(problem, "both"), FAULTS["B10"]
+    stages = Faulty(fault, patch=Patch(backward=lambda _: BACKWARD))
+    found, right = (adapter.gradients(x, given).d_initial_state for adapter in (Faulty(fault), stages))
+    assert 0 < rms(found - right) < 0.01 * rms(right)

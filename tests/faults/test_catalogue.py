@@ -16,6 +16,7 @@ from kdaverify.faults.fault import KINDS, STRENGTHS, Fault
 from kdaverify.problems import Problem, cotangents
 from tests.faults.showing import legal, rms, shows
 from tests.faults.triggers import PLAIN, TRIGGERS
+from tests.rows import ROOT
 
 SURVEY = json.loads(Path(__file__).with_name("survey.json").read_text())
 RUNNABLE = tuple(FAULTS.values())
@@ -44,9 +45,20 @@ def test_every_fault_has_a_trigger_and_a_class() -> None:
     assert all(fault.kind in KINDS and fault.outputs and fault.trigger for fault in RUNNABLE)
 
 
+def test_the_reference_page_holds_the_catalogue() -> None:
+    page = (ROOT / "docs" / "faults.md").read_text().splitlines()
+    rows = [
+        f"| {fault.id} | {fault.stage} | {fault.kind} | {fault.title} | {fault.trigger} | {', '.join(fault.outputs)} | {fault.reference} |"
+        for fault in RUNNABLE
+    ]
+    gaps = [f"| {gap.id} | {gap.why} | {gap.reference} |" for gap in NOT_RECREATED]
+    listed = [line for line in page if line.startswith("| ") and not line.startswith(("| id", "| class"))]
+    assert listed == [*(f"| {kind} | {about} |" for kind, about in KINDS.items()), *rows, *gaps]
+
+
 @pytest.mark.parametrize("fault", RUNNABLE, ids=named)
 def test_with_the_patch_off_it_is_the_embedded_kernel_to_the_bit(fault: Fault) -> None:
-    problem = Problem(**{**PLAIN, "T": 70, "dtype": fault.dtypes[-1]})
+    problem = Problem.model_validate({**PLAIN, "T": 70, "dtype": fault.dtypes[-1]})
     x, given, off = problem.inputs(), cotangents(problem, "both"), unpatched(fault)
     pairs = [
         *zip(vars(off.forward(x)).values(), vars(EAGER.forward(x)).values(), strict=True),
@@ -76,7 +88,7 @@ def test_a_weaker_fault_has_a_smaller_effect(fault: Fault) -> None:
 
 
 def test_random_faults_differ_from_call_to_call_and_repeat_by_case() -> None:
-    x = Problem(**PLAIN).inputs()
+    x = Problem.model_validate(PLAIN).inputs()
 
     def struck(case: str) -> list[bool]:
         adapter = find("fault:A8")

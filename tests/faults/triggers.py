@@ -30,10 +30,10 @@ class Trigger:
     calls: int = 1
 
     def problem(self, dtypes: tuple[str, ...]) -> Problem:
-        fields = {**PLAIN, "dtype": PLAIN["dtype"] if PLAIN["dtype"] in dtypes else dtypes[0], **self.fields}
+        fields: dict[str, Any] = {**PLAIN, "dtype": PLAIN["dtype"] if PLAIN["dtype"] in dtypes else dtypes[0], **self.fields}
         if "lengths" in self.fields:
             fields["T"] = sum(fields["lengths"]) + fields.pop("padding", 0)
-        return Problem(**fields)
+        return Problem.model_validate(fields)
 
 
 def _call(**fields: Any) -> Trigger:
@@ -109,7 +109,7 @@ TRIGGERS: Mapping[str, Trigger] = {
     "H7": _call(gate="mild"),
     "H8": _call(),
     "H10": _call(T=129),
-    "H11": Trigger("variant", _LONG),
+    "H11": Trigger("variant", {**_LONG, "T": 5000, "HV": 1, "K": 4, "V": 4, "key": "one-hot"}),
     "H12": _call(**_LONG),
     "H23": _call(),
     "H28": _call(lengths=_PACK),
@@ -148,7 +148,7 @@ TRIGGERS: Mapping[str, Trigger] = {
     "WU7": _grad(),
     "B2": _grad(),
     "B3": _grad(),
-    "B10": _grad(**_LONG),
+    "B10": _OWN,
     "B17": _grad(),
     "B18": _grad(),
     "B19": Trigger("gradients", {}, calls=20),
