@@ -14,10 +14,12 @@ from kdaverify.adapters.activations import ActivationCall
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.faults.fault import Make, Setting
 from kdaverify.faults.kernel import Derive, Kernel, Outputs, Patch
+from oracles.backward_stages import BACKWARD_SIGNATURES, HELD_AS
 from oracles.chunk import STAGES, Chunk, Stage, Stages
 from oracles.chunk_backward import BACKWARD, BackwardStage, BackwardStages, ChunkGradients
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
+from oracles.stages import SIGNATURES, Signature
 
 X = TypeVar("X")
 Condition = Callable[[Inputs], bool]
@@ -26,23 +28,12 @@ Derivation = Callable[[Derive, Inputs, Cotangents], Gradients[Tensor]]
 RandomStage = Callable[[Chunk, torch.Generator], None]
 RandomBackwardStage = Callable[[ChunkGradients, torch.Generator], None]
 
-_WRITES: Final[Mapping[str, tuple[str, ...]]] = {
-    "cumsum": ("G",),
-    "scores": ("Aqk", "Akk"),
-    "solve": ("R",),
-    "wy": ("w", "u", "qg", "kg"),
-    "state": ("h", "v_new", "S"),
-    "output": ("o",),
-}
-_BACKWARD_WRITES: Final[Mapping[str, tuple[str, ...]]] = {
-    "dv_local": ("dv_new",),
-    "dA": ("dAqk",),
-    "state_bwd": ("dh", "dv_new", "dS"),
-    "dqkwg": ("dq", "dk", "dw", "dG"),
-    "wy_bwd": ("dv", "dbeta", "dk", "dG", "dAkk"),
-    "intra_bwd": ("dq", "dk", "dbeta", "dG"),
-    "cumsum_bwd": ("dg",),
-}
+_HELD: Final = {**HELD_AS, "final_state": "S", "d_initial_state": "dS"}
+
+
+def _held(signature: Signature) -> tuple[str, ...]:
+    """Where a chunk, or its gradients, hold what a stage writes."""
+    return tuple(dict.fromkeys(_HELD.get(name, name) for name in signature.writes))
 
 
 def always(_: Inputs) -> bool:
@@ -180,7 +171,7 @@ def _weakened(name: str, wrong: Stage, strength: float) -> Stage:
         right = copy.copy(c)
         getattr(STAGES, name)(right)
         wrong(c)
-        for tensor in _WRITES[name]:
+        for tensor in _held(SIGNATURES[name]):
             setattr(c, tensor, c.store(tensor, part_of(getattr(right, tensor), getattr(c, tensor), strength)))
 
     return wrong if strength == 1.0 else stage
@@ -191,7 +182,7 @@ def _weakened_backward(name: str, wrong: BackwardStage, strength: float) -> Back
         right = copy.copy(b)
         getattr(BACKWARD, name)(right)
         wrong(b)
-        for tensor in _BACKWARD_WRITES[name]:
+        for tensor in _held(BACKWARD_SIGNATURES[name]):
             setattr(b, tensor, part_of(getattr(right, tensor), getattr(b, tensor), strength))
 
     return wrong if strength == 1.0 else stage
