@@ -12,7 +12,7 @@ from kdaverify.faults.backward import lost
 from kdaverify.faults.decays import AnchoredOnce, MaskedByMultiplication, PaddedRowsAtZero
 from kdaverify.faults.fault import Fault
 from kdaverify.faults.patches import backwards, backwards_per_call, packed, staged
-from kdaverify.faults.views import pads, seen_as_backward, short
+from kdaverify.faults.views import pads, seen_as_backward
 from oracles.chunk import STAGES, Chunk
 from oracles.chunk_backward import BACKWARD, BackwardStages, ChunkGradients
 from oracles.inputs import Inputs
@@ -38,14 +38,12 @@ def _columns_through_16_bits(b: ChunkGradients) -> None:
 
 
 def _stale_rows_in_the_tail(b: ChunkGradients) -> None:
-    c, dAqk, tail = b.c, b.dAqk, pads(b.c)
-    right = BACKWARD.intra_bwd
+    tokens, dAqk, tail = b.c.tokens, b.dAqk, pads(b.c)
+    b.c.tokens = replace(tokens, q=torch.where(tail, tokens.k[..., :1, :], tokens.q))
     b.dAqk = torch.where(tail, torch.full_like(dAqk, _STALE).tril(), dAqk)
-    b.c.tokens = replace(c.tokens, q=torch.where(tail, c.tokens.k[..., :1, :], c.tokens.q))
-    tokens = replace(c.tokens, q=b.c.tokens.q.masked_fill(tail, 0.0))
-    right(b)
-    b.c.tokens = tokens
-    b.dAqk, b.dG = dAqk, torch.where(tail & short(c), 0.0, b.dG)
+    BACKWARD.intra_bwd(b)
+    b.c.tokens, b.dAqk = tokens, dAqk
+    b.dG = b.dG.masked_fill(tail, 0.0)
 
 
 def _last_head_of_the_group(x: Inputs) -> BackwardStages:

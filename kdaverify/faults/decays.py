@@ -146,5 +146,6 @@ class AnchoredOneRowLate(Chunk):
 
     def _shifted(self, rows: slice) -> slice:
         # The anchor is the first row of a block, alone.
-        anchor = rows.stop is not None and rows.stop - rows.start == 1 and rows.start % SUB_BLOCK == 0
-        return slice(rows.start + 1, rows.stop + 1) if anchor and rows.stop < self.G.shape[-2] else rows
+        first, stop, _ = rows.indices(self.G.shape[-2])
+        alone = stop - first == 1 and first % SUB_BLOCK == 0 and stop < self.G.shape[-2]
+        return slice(first + 1, stop + 1) if alone else rows

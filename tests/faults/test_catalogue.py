@@ -10,6 +10,8 @@ import torch
 
 from kdaverify.adapters import AdapterError, find
 from kdaverify.adapters.eager import EAGER
+from kdaverify.adapters.stages import StageArguments, chain, formats_of
+from kdaverify.budgets.formats import FORMATS
 from kdaverify.faults.adapter import Faulty, unpatched
 from kdaverify.faults.catalogue import FAULTS, NOT_RECREATED
 from kdaverify.faults.fault import KINDS, STRENGTHS, Fault
@@ -70,6 +72,15 @@ def test_with_the_patch_off_it_is_the_embedded_kernel_to_the_bit(fault: Fault) -
 @pytest.mark.parametrize("fault", TRIGGERED, ids=named)
 def test_on_its_trigger_it_changes_what_it_names(fault: Fault) -> None:
     assert shows(Faulty(fault), TRIGGERS[fault.id])
+
+
+@pytest.mark.parametrize("fault", RUNNABLE, ids=named)
+def test_every_stage_can_be_called_by_itself(fault: Fault) -> None:
+    problem = Problem.model_validate({**PLAIN, "T": 70, "lengths": (40, 0, 30), "dtype": fault.dtypes[0]})
+    given, calls = cotangents(problem, "both"), find(f"fault:{fault.id}").stages(problem.dtype)
+    formats = formats_of(EAGER.contract(problem.dtype), FORMATS[problem.dtype])
+    written = chain(calls, StageArguments(problem.inputs(), {k: v for k, v in vars(given).items() if v is not None}, 64, formats))
+    assert {name for call in calls.values() for name in call.gives} == set(written)
 
 
 @pytest.mark.parametrize("fault", GRADED, ids=named)
