@@ -29,7 +29,7 @@ from kdaverify.faults import (
 from kdaverify.faults.adapter import Faulty
 from kdaverify.faults.fault import Fault
 
-_STAGES: Final = (
+MODULES: Final = (
     gates,
     normalisation,
     cumsum,
@@ -47,9 +47,10 @@ _STAGES: Final = (
     layout,
     entry,
 )
+"""One for each stage, in the order of the pipeline."""
 
-FAULTS: Final = MappingProxyType({fault.id: fault for stage in _STAGES for fault in stage.FAULTS})
-"""The catalogue, in the order of the pipeline."""
+FAULTS: Final = MappingProxyType({fault.id: fault for stage in MODULES for fault in stage.FAULTS})
+"""The catalogue."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from kdaverify.adapters import AdapterError, find
 from kdaverify.adapters.eager import EAGER
 from kdaverify.adapters.stages import StageArguments, chain, formats_of
 from kdaverify.budgets.formats import FORMATS
+from kdaverify.faults import catalogue
 from kdaverify.faults.adapter import Faulty, unpatched
 from kdaverify.faults.catalogue import FAULTS, NOT_RECREATED
 from kdaverify.faults.fault import KINDS, STRENGTHS, Fault
@@ -33,6 +34,7 @@ def named(fault: Fault) -> str:
 def test_every_entry_of_the_survey_is_re_created_or_says_why_not() -> None:
     known = [*FAULTS, *(gap.id for gap in NOT_RECREATED)]
     assert sorted(known) == sorted(SURVEY)
+    assert sum(len(stage.FAULTS) for stage in catalogue.MODULES) == len(FAULTS)
     assert all(len(gap.why) > 40 for gap in NOT_RECREATED)
 
 
