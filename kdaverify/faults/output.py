@@ -122,7 +122,7 @@ FAULTS: Final = (
     _output("O5", "the scale is half of a double read as a float", "flashserve/fla-npu@25f3fed3,@8a12c32f", "A", "any", ("o", "dv"),
             called(_scale_of_half_a_number)),
     _output("O6", "sums stored as fp16", "vllm-project/vllm#54146,#54308", "C", "outputs above 65504 or below 6e-8", ("o",),
-            called(_stored_as_half), dtypes=("fp32", "bf16")),
+            called(_stored_as_half), dtypes=("bf16",)),
     _output("O10", "rows of padded tokens and unused states hold garbage", "fla-org/fla@80e69a56", "B",
             "tokens past the last offset, empty sequences", ("o", "final_state"), called(_rows_left_unwritten, when=packed)),
     _output("B22", "columns scrambled at one value width", "fla-org/fla@7962e24e (#256)", "D", "V = 64", ("o", "dv"),
