@@ -37,14 +37,13 @@ def _by_token(update: Callable[[Tensor, Inputs], Tensor]) -> Callable[[Kernel, I
     """A decode kernel of its own: one token of every sequence, from the decayed state to the next."""
 
     def call(kernel: Kernel, x: Inputs) -> Outputs:
-        _, right = kernel(x)
         group = x.HV // x.H
         wide = x.to(kernel.contract.work)
         q, k = (each_head.repeat_interleave(group, dim=2)[:, 0] for each_head in (wide.q, wide.k))
         one = replace(wide, q=q[:, None], k=k[:, None])
         state = update(wide.state * wide.g[:, 0, ..., None].exp(), one)
         o = x.factor * torch.einsum("nhk,nhkv->nhv", q, state)
-        return o[:, None].to(x.q.dtype), state.to(right.dtype)
+        return o[:, None].to(x.q.dtype), state.to(kernel.contract.carry.dtype)
 
     return call
 
