@@ -20,13 +20,12 @@ from oracles.inputs import Inputs
 _state = partial(Fault, stage="state")
 
 
-def advanced(c: Chunk, *, decay: Tensor | None = None, kg: Tensor | None = None, v_new: Tensor | None = None) -> None:
+def advanced(c: Chunk, *, decay: Tensor | None = None, kg: Tensor | None = None) -> None:
     """The right stage, and the state after the chunk once more with what is given in the place of what is right."""
     before = c.S
     STAGES.state(c)
     decay = transposed(c.decay(LAST)) if decay is None else decay
-    delta = c.dot(transposed(c.kg if kg is None else kg), c.v_new if v_new is None else v_new)
-    c.S = c.store("S", before * decay + delta)
+    c.S = c.store("S", before * decay + c.dot(transposed(c.kg if kg is None else kg), c.v_new))
 
 
 def _decayed_in_base_2(c: Chunk) -> None:
@@ -63,9 +62,10 @@ def _tail_rows_rounded(c: Chunk) -> None:
 
 
 def _one_token_tail(c: Chunk) -> None:
-    alone = lengths(c) == 1
-    advanced(c, v_new=torch.where(alone, c.u, c.store("v_new", c.u - c.dot(c.w, c.S))))
-    c.v_new = torch.where(alone, c.u, c.v_new)
+    STAGES.state(c)
+    wrong = torch.where(lengths(c) == 1, c.u, c.v_new)
+    c.S = c.store("S", c.S + c.dot(transposed(c.kg), wrong - c.v_new))
+    c.v_new = wrong
 
 
 def _v_new_after_gating(c: Chunk) -> None:

@@ -15,7 +15,6 @@ from oracles.chunk_backward import BackwardStage, ChunkGradients
 from oracles.inputs import Inputs
 
 AnyChunk = TypeVar("AnyChunk", bound=Chunk)
-AnyGradients = TypeVar("AnyGradients", bound=ChunkGradients)
 LAST = slice(-1, None)
 EVERY = slice(None)
 
