@@ -47,8 +47,13 @@ def list_(
 def _told(fault: dict[str, Any]) -> dict[str, Any]:
     """A fault in few columns."""
     if fault["missing"] is not None:
-        return {"name": fault["name"], "stage": None, "class": None, "about": f"not re-created: {fault['missing']} [{fault['reference']}]"}
-    about = f"{fault['title']}; shows on {fault['trigger']}, in {', '.join(fault['outputs'])} [{fault['reference']}]"
+        return {
+            "name": fault["name"],
+            "stage": None,
+            "class": None,
+            "about": f"not re-created: {fault['missing']}; seen in {fault['reference']}",
+        }
+    about = f"{fault['title']}; shows on {fault['trigger']}, in {', '.join(fault['outputs'])}; seen in {fault['reference']}"
     return {"name": fault["name"], "stage": fault["stage"], "class": fault["class"], "about": about}
 
 

@@ -37,6 +37,12 @@ def test_the_table_holds_the_same_names(cli: Cli, what: str) -> None:
     assert all(name in table for name in names)
 
 
+def test_the_table_of_faults_says_where_each_was_seen(cli: Cli) -> None:
+    table = "".join(cli("list", "faults")[1].replace("│", " ").split())
+    references = [entry["reference"] for entry in json.loads(cli("list", "faults", "--json")[1])]
+    assert references and all(reference.split("#")[0].split("@")[0].split(" ")[0].split("/")[0] in table for reference in references)
+
+
 @pytest.mark.parametrize(
     "words", [["list", "laws"], ["list"], ["verfy"], ["verify", "--time-limit", "0"], ["verify", "--workers", "many"], ["oracle"]]
 )
