@@ -41,8 +41,7 @@ FORWARD: Final = tuple(name for signature in SIGNATURES.values() for name in sig
 _PER_CHUNK: Final = ("h", "dh")
 _SUMMED: Final = {"dq": "dq_head", "dk": "dk_head"}
 _WHOLE: Final = ("dh", "d_initial_state", *_SUMMED)
-# Where ChunkGradients holds what has a name after each stage.
-_HELD_AS: Final = {
+HELD_AS: Final = {
     "dv_local": "dv_new",
     "dq_state": "dq",
     "dq_head": "dq",
@@ -53,6 +52,7 @@ _HELD_AS: Final = {
     "dG_wy": "dG",
     "dbeta_wy": "dbeta",
 }
+"""Where ChunkGradients holds what has a name after each stage."""
 
 
 def run_backward_stages(
@@ -97,7 +97,7 @@ def run_backward_stages(
         found: dict[str, Tensor] = {}
         for stage in covers:
             getattr(stages, stage)(b)
-            found |= {name: getattr(b, _HELD_AS.get(name, name)) for name in BACKWARD_SIGNATURES[stage].writes if name not in _WHOLE}
+            found |= {name: getattr(b, HELD_AS.get(name, name)) for name in BACKWARD_SIGNATURES[stage].writes if name not in _WHOLE}
         if "state_bwd" in covers:
             walk.keep(b.dh, index)
         return (b.dS, index - 1), tuple(found[name] for name in tokenwise)
@@ -116,7 +116,7 @@ def run_backward_stages(
 def _restore(b: ChunkGradients, read: Named) -> None:
     """Puts what earlier backward stages wrote where the next ones read it."""
     for name in read.keys() - {*FORWARD, "do"}:
-        setattr(b, _HELD_AS.get(name, name), read[name])
+        setattr(b, HELD_AS.get(name, name), read[name])
 
 
 def _needed(covers: tuple[str, ...]) -> Iterator[str]:

@@ -16,7 +16,24 @@ from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.pipeline import run_form
 from kdaverify.problems import DTYPES, TORCH
 from oracles.arithmetic import Arithmetic
+from oracles.chunk import STAGES, Stages
 from oracles.inputs import Inputs
+
+
+def arithmetic_of(contract: Contract) -> Arithmetic:
+    """Stored tensors in the contract's formats; o is left to be rounded once, to the inputs' dtype, on return."""
+
+    def store(name: str, tensor: Tensor) -> Tensor:
+        return tensor if name == "o" else contract.stored(name, tensor, contract.operands)
+
+    return Arithmetic(store=store)
+
+
+def run_eager(contract: Contract, inputs: Inputs, *, arithmetic: Arithmetic, stages: Stages = STAGES) -> tuple[Tensor, Tensor]:
+    """o and S_T in the types a kernel returns them in."""
+    o, final_state = run_form(contract, inputs, dtype=contract.work, arithmetic=arithmetic, stages=stages)
+    # A pack without tokens passes the initial state through: a copy, never the caller's tensor.
+    return o.to(inputs.q.dtype), final_state.to(contract.carry.dtype, copy=True)
 
 
 class Eager(Adapter):
@@ -33,15 +50,9 @@ class Eager(Adapter):
 
     def forward(self, inputs: Inputs) -> Output:
         contract = next(self._contracts[dtype] for dtype in self.dtypes if TORCH[dtype] == inputs.q.dtype)
-
-        def store(name: str, tensor: Tensor) -> Tensor:
-            # o is rounded once, to the inputs' dtype, on return.
-            return tensor if name == "o" else contract.stored(name, tensor, contract.operands)
-
-        o, final_state = run_form(contract, inputs, dtype=contract.work, arithmetic=Arithmetic(store=store))
+        o, final_state = run_eager(contract, inputs, arithmetic=arithmetic_of(contract))
         self._ran = f"oracles in torch as {contract.name}"
-        # A pack without tokens passes the initial state through: a copy, never the caller's tensor.
-        return Output(o.to(inputs.q.dtype), final_state.to(contract.carry.dtype, copy=True))
+        return Output(o, final_state)
 
     def stages(self, dtype: str) -> Mapping[str, StageCall]:
         contract = self._contracts[dtype]

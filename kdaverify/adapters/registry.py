@@ -40,6 +40,7 @@ SHIPPED: Final[Mapping[str, str]] = {
 }
 _FILE = re.compile(r"(?P<path>.+\.py)(?::(?P<object>[\w.]+))?")
 _MODULE = re.compile(r"(?P<module>[A-Za-z_][\w.]*)(?::(?P<object>[\w.]+))?")
+_FAULT: Final = "fault:"
 _OPTIONS = re.compile(r"(?P<name>[\w-]+):(?P<options>\w+=.*)")
 
 
@@ -66,9 +67,12 @@ def find(spec: str) -> Adapter:
     Args:
         spec: NAME (shipped, or an entry point of the group kdaverify.adapters), path.py[:object] or package.module[:object].
             Without an object the file or module must hold exactly one adapter. A NAME may be followed by :option=value,option=value.
+            fault:ID[@STRENGTH] is the embedded kernel with a fault of the catalogue in it.
     Raises:
         AdapterError: nothing by that name, it raised at import, what it holds is no adapter, or it has no such option.
     """
+    if spec.startswith(_FAULT):
+        return _fault(spec.removeprefix(_FAULT))
     if match := _OPTIONS.fullmatch(spec):
         return find(match["name"]).configured(_options(match["options"], spec))
     if spec in SHIPPED:
@@ -81,6 +85,13 @@ def find(spec: str) -> Adapter:
     if "." in spec or ":" in spec:
         return _from_module(spec)
     raise AdapterError(_unknown(spec, [*SHIPPED, *points]))
+
+
+def _fault(spec: str) -> Adapter:
+    # The catalogue knows adapters; only who asks for a fault loads it.
+    from kdaverify.faults.catalogue import faulty
+
+    return faulty(spec)
 
 
 def _options(text: str, spec: str) -> dict[str, str]:

@@ -18,26 +18,43 @@ class What(StrEnum):
     OPS = "ops"
     REGIMES = "regimes"
     PROFILES = "profiles"
+    FAULTS = "faults"
 
 
 def list_(
     what: Annotated[What, typer.Argument(help="which list")],
     as_json: Annotated[bool, typer.Option("--json", help="a JSON list of objects with `name`")] = False,
 ) -> None:
-    """Show the implementations, operations, regimes or profiles there are.
+    """Show the implementations, operations, regimes, profiles or faults there are.
 
     Example: kdaverify list impls
     """
-    rows = {What.IMPLS: _impls, What.OPS: _ops, What.REGIMES: _regimes, What.PROFILES: _profiles}[what]()
+    lists = {What.IMPLS: _impls, What.OPS: _ops, What.REGIMES: _regimes, What.PROFILES: _profiles, What.FAULTS: _faults}
+    rows = lists[what]()
     if as_json:
         print(json.dumps(rows, indent=2))  # noqa: T201 # plain text for other programs
         return
+    if what is What.FAULTS:
+        rows = [_told(row) for row in rows]
     table = Table()
     for name in rows[0]:
         table.add_column(name, overflow="fold", no_wrap=name == "name")
     for row in rows:
         table.add_row(*(_cell(value) for value in row.values()))
     Console().print(table)
+
+
+def _told(fault: dict[str, Any]) -> dict[str, Any]:
+    """A fault in few columns."""
+    if fault["missing"] is not None:
+        return {
+            "name": fault["name"],
+            "stage": None,
+            "class": None,
+            "about": f"not re-created: {fault['missing']}; seen in {fault['reference']}",
+        }
+    about = f"{fault['title']}; shows on {fault['trigger']}, in {', '.join(fault['outputs'])}; seen in {fault['reference']}"
+    return {"name": fault["name"], "stage": fault["stage"], "class": fault["class"], "about": about}
 
 
 def _cell(value: Any) -> str:
@@ -79,3 +96,26 @@ def _profiles() -> list[dict[str, Any]]:
         }
         for profile in PROFILES
     ]
+
+
+def _faults() -> list[dict[str, Any]]:
+    from kdaverify.faults.catalogue import FAULTS, NOT_RECREATED
+    from kdaverify.faults.fault import KINDS
+
+    there = [
+        {
+            "name": fault.id,
+            "impl": f"fault:{fault.id}",
+            "stage": fault.stage,
+            "class": f"{fault.kind} {KINDS[fault.kind]}",
+            "title": fault.title,
+            "trigger": fault.trigger,
+            "outputs": list(fault.outputs),
+            "dtypes": list(fault.dtypes),
+            "strengths": [f"{strength:g}" for strength in fault.strengths],
+            "reference": fault.reference,
+            "missing": None,
+        }
+        for fault in FAULTS.values()
+    ]
+    return [*there, *({**dict.fromkeys(there[0]), "name": gap.id, "reference": gap.reference, "missing": gap.why} for gap in NOT_RECREATED)]

@@ -20,6 +20,8 @@ Cli = Callable[..., tuple[int, str, str]]
         ("regimes", "hard-reset"),
         ("profiles", "smoke"),
         ("profiles", "nightly"),
+        ("faults", "H1"),
+        ("faults", "SO3"),
     ],
 )
 def test_json_is_a_list_of_objects_with_a_name(cli: Cli, what: str, some: str) -> None:
@@ -28,11 +30,17 @@ def test_json_is_a_list_of_objects_with_a_name(cli: Cli, what: str, some: str) -
     assert some in [entry["name"] for entry in json.loads(out)]
 
 
-@pytest.mark.parametrize("what", ["impls", "ops", "regimes", "profiles"])
+@pytest.mark.parametrize("what", ["impls", "ops", "regimes", "profiles", "faults"])
 def test_the_table_holds_the_same_names(cli: Cli, what: str) -> None:
     names = [entry["name"] for entry in json.loads(cli("list", what, "--json")[1])]
     table = cli("list", what)[1]
     assert all(name in table for name in names)
+
+
+def test_the_table_of_faults_says_where_each_was_seen(cli: Cli) -> None:
+    table = "".join(cli("list", "faults")[1].replace("│", " ").split())
+    references = [entry["reference"] for entry in json.loads(cli("list", "faults", "--json")[1])]
+    assert references and all(reference.split("#")[0].split("@")[0].split(" ")[0].split("/")[0] in table for reference in references)
 
 
 @pytest.mark.parametrize(

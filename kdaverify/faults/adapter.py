@@ -1,0 +1,106 @@
+"""A fault as an implementation under test: `--impl fault:H1`, `--impl fault:H1@0.25`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.activations import ActivationCall, torch_activations
+from kdaverify.adapters.base import NOTHING_YET, Adapter, Output
+from kdaverify.adapters.eager import EAGER
+from kdaverify.adapters.stages import StageCall, torch_backward_stages, torch_stages
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.formats import FORMATS, format_of
+from kdaverify.faults.fault import Fault, Setting
+from kdaverify.faults.kernel import Kernel, Outputs, Patch
+from kdaverify.problems import Problem
+from oracles.arithmetic import Arithmetic
+from oracles.backward_stages import run_backward_stages
+from oracles.chunk_backward import BACKWARD
+from oracles.gradients import Cotangents, Gradients
+from oracles.inputs import Inputs
+from oracles.stages import Named, run_stages
+
+
+class Faulty(Adapter):
+    """The embedded kernel with one fault in it; it declares what the embedded kernel declares."""
+
+    def __init__(self, fault: Fault, strength: float = 1.0, *, patch: Patch | None = None) -> None:
+        self.name = f"fault:{fault.id}" if strength == 1.0 else f"fault:{fault.id}@{strength:g}"
+        self.dtypes = fault.dtypes
+        self.fault, self.strength = fault, strength
+        self._random = torch.Generator()
+        self.begin("")
+        self._patch = patch or fault.patch(Setting(strength, self._random))
+        self._ran = NOTHING_YET
+
+    def begin(self, case: str) -> None:
+        # A random fault strikes at the same calls of a case wherever that case is asked.
+        self._random.manual_seed(int.from_bytes(hashlib.sha256(f"{self.name} {case}".encode()).digest()[:7]))
+
+    def contract(self, dtype: str) -> Contract:
+        return EAGER.contract(dtype)
+
+    def forward(self, inputs: Inputs) -> Output:
+        return self._returned(self._patch.forward(self._kernel(inputs), inputs))
+
+    def step(self, inputs: Inputs) -> Output:
+        return self._returned((self._patch.step or self._patch.forward)(self._kernel(inputs), inputs))
+
+    def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
+        derive = self._kernel(inputs).gradients
+        wrapped = self._patch.gradients
+        return derive(inputs, cotangents) if wrapped is None else wrapped(derive, inputs, cotangents)
+
+    def exposes(self, problem: Problem) -> tuple[str, ...]:
+        del problem
+        return self._patch.exposes
+
+    def variants(self) -> Mapping[str, Adapter]:
+        return self._variants
+
+    def stages(self, dtype: str) -> Mapping[str, StageCall]:
+        contract, io = self.contract(dtype), FORMATS[dtype]
+        kernel = Kernel(contract, self._patch)
+        return {
+            **torch_stages(contract, io, partial(self._run_stages, kernel)),
+            **torch_backward_stages(contract, io, partial(self._run_backward_stages, kernel)),
+        }
+
+    def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
+        del dtype
+        return {**torch_activations(), **self._patch.activations}
+
+    def proof(self) -> str:
+        return self._ran
+
+    @cached_property
+    def _variants(self) -> Mapping[str, Adapter]:
+        return {name: Faulty(self.fault, self.strength, patch=patch) for name, patch in self._patch.variants.items()}
+
+    def _kernel(self, inputs: Inputs) -> Kernel:
+        return Kernel(self.contract(format_of(inputs.q.dtype).name), self._patch)
+
+    def _returned(self, outputs: Outputs) -> Output:
+        self._ran = f"the embedded kernel with the fault {self.fault.id}"
+        o, final_state = outputs
+        return Output(o, final_state if "final_state" in self._patch.exposes else None)
+
+    def _run_stages(self, kernel: Kernel, inputs: Inputs, given: Named, *, arithmetic: Arithmetic, **how: Any) -> dict[str, Tensor]:
+        return run_stages(inputs, given, arithmetic=kernel.changed(arithmetic), stages=self._patch.stages(inputs), **how)
+
+    def _run_backward_stages(
+        self, kernel: Kernel, inputs: Inputs, given: Named, *, arithmetic: Arithmetic, **how: Any
+    ) -> dict[str, Tensor]:
+        stages = BACKWARD if self._patch.backward is None else self._patch.backward(inputs)
+        return run_backward_stages(inputs, given, arithmetic=kernel.changed(arithmetic), stages=stages, **how)
+
+
+def unpatched(fault: Fault) -> Faulty:
+    """The adapter of a fault with its patch off: the embedded kernel, but for the name."""
+    return Faulty(fault, patch=Patch())

@@ -1,0 +1,109 @@
+"""Every fault by id, and those that are not re-created."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from kdaverify.adapters.base import AdapterError
+from kdaverify.faults import (
+    backward,
+    backward_pairs,
+    cumsum,
+    decode,
+    entry,
+    gates,
+    layout,
+    normalisation,
+    output,
+    packing,
+    resume,
+    scores,
+    solve,
+    state,
+    state_races,
+    wy,
+)
+from kdaverify.faults.adapter import Faulty
+from kdaverify.faults.fault import Fault
+
+MODULES: Final = (
+    gates,
+    normalisation,
+    cumsum,
+    scores,
+    solve,
+    wy,
+    state,
+    state_races,
+    output,
+    decode,
+    backward,
+    backward_pairs,
+    packing,
+    resume,
+    layout,
+    entry,
+)
+"""One for each stage, in the order of the pipeline."""
+
+FAULTS: Final = MappingProxyType({fault.id: fault for stage in MODULES for fault in stage.FAULTS})
+"""The catalogue."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """An entry of the survey that is not re-created, and why."""
+
+    id: str
+    reference: str
+    why: str
+
+
+NOT_RECREATED: Final = (
+    Gap(
+        "SO3",
+        "fla-org/fla#673, @370fe304",
+        "rows past the end of a sequence are read into rows past the end of the result, which nothing reads: every output is the same, "
+        "to the bit, unless the memory behind a sequence holds NaN",
+    ),
+    Gap(
+        "P3",
+        "fla-org/fla#483",
+        "decode leaves keys unnormalised that the chunk normalises: a call here brings keys as the recurrence reads them, "
+        "and the embedded kernel normalises none",
+    ),
+)
+
+
+def faulty(spec: str) -> Faulty:
+    """The implementation that `spec` names.
+
+    Args:
+        spec: ID or ID@STRENGTH, such as H1 or H1@0.25.
+    Raises:
+        AdapterError: no such fault, or no such strength of it.
+    """
+    name, at, given = spec.partition("@")
+    for gap in NOT_RECREATED:
+        if gap.id == name:
+            raise AdapterError(f"fault:{name}: not re-created: {gap.why}")
+    if name not in FAULTS:
+        close = difflib.get_close_matches(name, FAULTS, n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(close)}? " if close else ""
+        raise AdapterError(f"no fault named {name!r}; {hint}`kdaverify list faults` names them")
+    return Faulty(FAULTS[name], _strength(FAULTS[name], given) if at else 1.0)
+
+
+def _strength(fault: Fault, given: str) -> float:
+    try:
+        strength = float(given)
+    except ValueError:
+        strength = 0.0
+    if not 0 < strength <= 1:
+        raise AdapterError(f"fault:{fault.id}@{given}: wanted a strength of (0, 1], such as 0.25")
+    if strength != 1 and not fault.graded:
+        raise AdapterError(f"fault:{fault.id}@{given}: it is there or not; leave out @{given}")
+    return strength

@@ -1,0 +1,74 @@
+"""A re-created real bug: what it is, on which inputs it shows, and the patch of the right pipeline that makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import torch
+
+from kdaverify.faults.kernel import Patch
+from kdaverify.problems import DTYPES
+
+Kind = Literal["A", "B", "C", "D", "E", "F"]
+KINDS: Final[dict[str, str]] = {
+    "A": "algebra",
+    "B": "index or mask",
+    "C": "rounding or cast",
+    "D": "random stale tile",
+    "E": "wrapper contract or call order",
+    "F": "host guard or index width",
+}
+STRENGTHS: Final = (1.0, 0.5, 0.25, 0.125)
+"""How strong a graded fault is asked for: the share of what the bug adds to the right value."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What one faulty implementation is made with.
+
+    Args:
+        strength: share of the effect, of (0, 1].
+        random: decides when and where a random fault strikes; seeded by the case, advanced by every call.
+    """
+
+    strength: float
+    random: torch.Generator
+
+
+Make = Callable[[Setting], Patch]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One bug.
+
+    Args:
+        id: as in the survey of real faults this catalogue follows; DESIGN-a to DESIGN-h are the classes its design documents feared.
+        title: what is wrong, in a few words.
+        reference: repository and issue, pull request or commit.
+        kind: A to F, see KINDS.
+        trigger: on which inputs it shows.
+        outputs: what it must change there: o, final_state, gradients, stage tensors, results of activations; "call" where the call fails.
+        patch: makes the patch; called once for each implementation, so what it keeps between calls is kept in a closure.
+        stage: where in the pipeline it sits.
+        dtypes: of the problems it can be asked; a rounding that a wider or narrower format does not have is left out.
+        graded: whether it has a strength.
+    """
+
+    id: str
+    title: str
+    reference: str
+    kind: Kind
+    trigger: str
+    outputs: tuple[str, ...]
+    patch: Make
+    stage: str
+    dtypes: tuple[str, ...] = DTYPES
+    graded: bool = False
+
+    @property
+    def strengths(self) -> tuple[float, ...]:
+        """Those it is asked for."""
+        return STRENGTHS if self.graded else STRENGTHS[:1]
