@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.formats import Format
+from kdaverify.budgets.sharp import sharp_rms
 from kdaverify.budgets.statistics import ErrorStatistics, rms, row_rms, statistics, worst
 from oracles.enclosure import Enclosure
 
@@ -31,12 +32,14 @@ class Budget:
         io: format the output is stored in.
         lost: what underflow may take from an element.
         terms: what relative errors are relative to, where larger terms cancel in an element.
+        peers: rms error of every kernel that rounds to nearest, where the draws say that it was not lucky.
     """
 
     allowed: ErrorStatistics
     io: Format
     lost: float
     terms: Tensor | None = None
+    peers: tuple[float, ...] = ()
 
     def measure(self, error: Tensor, truth: Enclosure) -> ErrorStatistics:
         """The statistics of `error` as this budget counts them."""
@@ -55,6 +58,10 @@ class Budget:
             "median": _ratio(found.median, allowed.median),
             "tail": _ratio(found.tail, allowed.tail),
         }
+
+    def admits(self, error: Tensor, truth: Enclosure) -> bool:
+        """Whether `error` is within budget; the rms, which costs least, decides where it can."""
+        return rms(error) <= self.allowed.rms and max(self.ratios(self.measure(error, truth)).values()) <= 1
 
     def row_ratios(self, found: ErrorStatistics) -> Tensor:
         """[rows] error of every row as a fraction of what that row is allowed."""
@@ -83,7 +90,7 @@ def budget(
     """The budget of one output from the family's own outputs on the same problem.
 
     Math: design.md 5, with E = worst over the family, u the unit roundoff, margin = 1 + 3 (deviation / mean of the draws), per statistic:
-        rms <= 1.25 margin E_rms; largest <= 2.5 margin E_largest; row <= 2.5 margin E_row + u/4 rms(row);
+        rms <= 1.25 margin E_rms, and what `sharp_rms` leaves; largest <= 2.5 margin E_largest; row <= 2.5 margin E_row + u/4 rms(row);
         median <= 1.5 margin E_median + u/2; 99 % quantile <= 2 margin E_tail + u.
     No E is taken below what rounding the exact result alone costs, nor below what underflow may take; a row's E not below the
     output's relative error.
@@ -100,19 +107,23 @@ def budget(
         floor: what an element may miss beside that, even where the family happens to be exact.
     """
     draws = [statistics(truth.error(output), truth, io, lost=lost, terms=terms) for output in drawn]
-    E = worst([*(statistics(truth.error(output), truth, io, lost=lost, terms=terms) for output in rounded), *draws])
+    members = [statistics(truth.error(output), truth, io, lost=lost, terms=terms) for output in rounded]
+    E = worst([*members, *draws])
     margin = spread(draws)
     exact = truth.high
     size = rms(exact)
     least = torch.zeros_like(exact) if bool(truth.zero.all()) else torch.zeros_like(exact) + lost + floor
-    E_rms = max(E.rms, IDEAL_ROUNDING * io.unit * size, rms(least))
+    floor_rms = max(IDEAL_ROUNDING * io.unit * size, rms(least))
+    E_rms = max(E.rms, floor_rms)
+    peers = tuple(s.rms for s in members)
+    sharp = sharp_rms(peers, [s.rms for s in draws], floor_rms)
     E_largest = max(E.largest, io.unit * float(exact.abs().max()) / 2, float(least.max())) if exact.numel() else 0.0
     own = row_rms(exact)
     rows = torch.maximum(torch.maximum(E.rows, own * (E_rms / size if size else 0.0)), row_rms(least))
     slack = ROW_UNITS * unit * (own if moved is None else row_rms(moved))
     return Budget(
         ErrorStatistics(
-            rms=RMS_FACTOR * margin.rms * E_rms,
+            rms=min(RMS_FACTOR * margin.rms * E_rms, sharp),
             largest=LARGEST_FACTOR * margin.largest * E_largest,
             rows=ROW_FACTOR * margin.rows * rows + slack,
             median=MEDIAN_FACTOR * margin.median * E.median + io.unit / 2,
@@ -121,6 +132,7 @@ def budget(
         io=io,
         lost=lost,
         terms=terms,
+        peers=peers if math.isfinite(sharp) else (),
     )
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from kdaverify.budgets.budget import Budget
 from kdaverify.checks.place import Place, first_true, place
 from kdaverify.checks.status import Status
+from kdaverify.checks.vacuity import impostors
 from oracles.enclosure import Enclosure
 from oracles.inputs import Inputs
 
@@ -41,6 +42,8 @@ class Comparison:
         grade: A componentwise, B row-scaled, C norm only, F.
         worst: the place, None where the output is empty.
         found, exact: the kernel's value and the exact one there.
+        vacuous: the impostors that would pass too; what has some proves nothing.
+        peers: the rms error over that of every legal kernel that rounds to nearest, where these were not lucky.
     """
 
     output: str
@@ -54,6 +57,8 @@ class Comparison:
     worst: Place | None
     found: float
     exact: float
+    vacuous: tuple[str, ...] = ()
+    peers: tuple[float, ...] = ()
 
     def __str__(self) -> str:
         if self.statistic == "finite":
@@ -103,10 +108,12 @@ def compare(output: str, actual: Tensor, standard: Standard, inputs: Inputs) -> 
         budget=allowed.allowed.value(statistic, worst_row),
         ratio=ratios[statistic],
         ratios=ratios,
-        grade=_grade(ratios),
+        grade=grade_of(ratios),
         worst=None if at is None else place(output, at, actual.shape, inputs),
         found=0.0 if at is None else float(verdict.actual.flatten()[at]),
         exact=0.0 if at is None else float(truth.high.flatten()[at]),
+        vacuous=impostors(truth.high, truth.zero, lambda wrong: allowed.admits(wrong, truth)),
+        peers=tuple(found.rms / rms for rms in allowed.peers if rms and found.rms),
     )
 
 
@@ -137,7 +144,8 @@ def _worst_element(error: Tensor, exact: Tensor, statistic: str, row: int) -> in
     return int(error.abs().argmax())
 
 
-def _grade(ratios: dict[str, float]) -> Grade:
+def grade_of(ratios: dict[str, float]) -> Grade:
+    """The finest measure that all statistics of it and of every coarser one meet: elements, rows, norms alone, not even these."""
     over = {name for name, ratio in ratios.items() if ratio > 1}
     if not over:
         return "A"
