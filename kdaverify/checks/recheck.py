@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -163,7 +164,10 @@ def median_limit(values: Sequence[float], confidence: float) -> float:
     half = math.ceil(n / 2)
 
     def reached(k: int) -> float:
-        p = k / n
-        return 1 - sum(math.comb(n, j) * p**j * (1 - p) ** (n - j) for j in range(half))
+        return 1.0 if k == n else sum(math.exp(_log_binomial(n, j, k / n)) for j in range(half, n + 1))
 
-    return next(ordered[k - 1] for k in range(1, n + 1) if reached(k) >= 1 - confidence)
+    return ordered[bisect_left(range(1, n + 1), 1 - confidence, key=reached)]
+
+
+def _log_binomial(n: int, j: int, p: float) -> float:
+    return math.lgamma(n + 1) - math.lgamma(j + 1) - math.lgamma(n - j + 1) + j * math.log(p) + (n - j) * math.log1p(-p)
