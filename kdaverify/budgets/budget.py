@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.formats import Format
-from kdaverify.budgets.sharp import sharp_rms
+from kdaverify.budgets.sharp import sharp_rms, were_lucky
 from kdaverify.budgets.statistics import ErrorStatistics, rms, row_rms, statistics, worst
 from oracles.enclosure import Enclosure
 
@@ -32,7 +32,7 @@ class Budget:
         io: format the output is stored in.
         lost: what underflow may take from an element.
         terms: what relative errors are relative to, where larger terms cancel in an element.
-        peers: rms error of every kernel that rounds to nearest, where the draws say that it was not lucky.
+        peers: rms error of every kernel that rounds to nearest, where these were not all lucky.
     """
 
     allowed: ErrorStatistics
@@ -90,7 +90,8 @@ def budget(
     """The budget of one output from the family's own outputs on the same problem.
 
     Math: design.md 5, with E = worst over the family, u the unit roundoff, margin = 1 + 3 (deviation / mean of the draws), per statistic:
-        rms <= 1.25 margin E_rms, and what `sharp_rms` leaves; largest <= 2.5 margin E_largest; row <= 2.5 margin E_row + u/4 rms(row);
+        rms <= 1.25 margin E_rms, and what `sharp_rms` leaves; largest <= max(2.5, 1.25 margin) E_largest;
+        row <= max(2.5, 1.25 margin) E_row + u/4 rms(row);
         median <= 1.5 margin E_median + u/2; 99 % quantile <= 2 margin E_tail + u.
     No E is taken below what rounding the exact result alone costs, nor below what underflow may take; a row's E not below the
     output's relative error.
@@ -115,24 +116,23 @@ def budget(
     least = torch.zeros_like(exact) if bool(truth.zero.all()) else torch.zeros_like(exact) + lost + floor
     floor_rms = max(IDEAL_ROUNDING * io.unit * size, rms(least))
     E_rms = max(E.rms, floor_rms)
-    peers = tuple(s.rms for s in members)
-    sharp = sharp_rms(peers, [s.rms for s in draws], floor_rms)
+    peers, others = tuple(s.rms for s in members), [s.rms for s in draws]
     E_largest = max(E.largest, io.unit * float(exact.abs().max()) / 2, float(least.max())) if exact.numel() else 0.0
     own = row_rms(exact)
     rows = torch.maximum(torch.maximum(E.rows, own * (E_rms / size if size else 0.0)), row_rms(least))
     slack = ROW_UNITS * unit * (own if moved is None else row_rms(moved))
     return Budget(
         ErrorStatistics(
-            rms=min(RMS_FACTOR * margin.rms * E_rms, sharp),
-            largest=LARGEST_FACTOR * margin.largest * E_largest,
-            rows=ROW_FACTOR * margin.rows * rows + slack,
+            rms=min(RMS_FACTOR * margin.rms * E_rms, sharp_rms(peers, others, floor_rms)),
+            largest=max(LARGEST_FACTOR, RMS_FACTOR * margin.largest) * E_largest,
+            rows=(RMS_FACTOR * margin.rows).clamp(min=ROW_FACTOR) * rows + slack,
             median=MEDIAN_FACTOR * margin.median * E.median + io.unit / 2,
             tail=TAIL_FACTOR * margin.tail * E.tail + io.unit,
         ),
         io=io,
         lost=lost,
         terms=terms,
-        peers=peers if math.isfinite(sharp) else (),
+        peers=() if were_lucky(peers, others) else peers,
     )
 
 
