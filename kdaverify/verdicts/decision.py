@@ -147,7 +147,7 @@ def _rejections(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
 
 
 def _gaps(verdicts: Sequence[Verdict], expected: Expected) -> tuple[str, ...]:
-    passed = [verdict for verdict in verdicts if verdict.proves]
+    passed = [verdict for verdict in verdicts if verdict.proves()]
     pairs, properties = {(v.dtype, v.output) for v in passed}, {v.property for v in passed}
     uncertified = count_cases(v for v in verdicts if v.status is Status.ORACLE_UNCERTIFIED)
     gaps = [f"{uncertified} {_plural('case', uncertified)} without a certified reference value"] if uncertified else []

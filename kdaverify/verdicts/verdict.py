@@ -79,7 +79,6 @@ class Verdict(BaseModel):
     duration_s: float = 0.0
     replay: str = ""
 
-    @property
     def proves(self) -> bool:
         """Whether it is evidence for the implementation: a pass that no impostor would get."""
         return self.status is Status.PASS and not self.vacuous

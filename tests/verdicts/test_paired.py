@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from tests.rows import row
 EXPECTED = Expected("port", dtypes=("bf16",), outputs=("o",), properties=("forward",))
 
 
-def run(rise: float, *, cases: int = 40, scatter: float = 0.03, member: int = 0, others: float = 0.3, **fields: str) -> list[Verdict]:
+def run(rise: float, *, cases: int = 40, scatter: float = 0.03, member: int = 0, others: float = 0.3, **fields: Any) -> list[Verdict]:
     """Verdicts of a kernel that computes as one of three legal kernels does, within `scatter`, with `rise` times its error."""
     rng = torch.Generator().manual_seed(1)
     sizes = torch.full((3,), others, dtype=torch.float64)

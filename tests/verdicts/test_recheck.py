@@ -26,7 +26,7 @@ def test_a_near_miss_at_one_seed_passes_with_its_first_figure_and_a_note() -> No
     Judge(Louder(factor_for(1.2), only=PROBLEM), found.append, "forward")(PROBLEM)
     (missed,) = (verdict for verdict in found if verdict.recheck is not None)
     assert missed.recheck is not None and missed.recheck.finding is Finding.ACQUITTED and missed.recheck.seeds == 20
-    assert missed.status is Status.PASS and missed.grade == "A" and missed.proves
+    assert missed.status is Status.PASS and missed.grade == "A" and missed.proves()
     assert missed.ratio is not None and 1.0 < missed.ratio < 1.4
     assert "near miss, acquitted at 20 fresh seeds" in missed.message
     assert Verdict.model_validate_json(missed.model_dump_json()) == missed
