@@ -27,6 +27,8 @@ LOOKS: Final = (25, 50, 100, SEEDS)
 """After so many seeds an error may be confirmed, the chance of an error shared among the looks; acquitted is it after all of them."""
 LARGEST: Final = 0.5
 """Largest `cost` of a case that is run again: 200 of that size are judged in two or three minutes on one core."""
+INTERPRETED: Final = 1 / 10
+"""What is left of that for interpreted kernels."""
 
 
 class Finding(StrEnum):
@@ -83,7 +85,9 @@ def undecided(reason: str) -> Recheck:
     return Recheck(Finding.UNDECIDED, reason=reason)
 
 
-def recheck(ask: Callable[[Problem], list[Outcome]], problem: Problem, outputs: Sequence[str]) -> dict[str, Recheck]:
+def recheck(
+    ask: Callable[[Problem], list[Outcome]], problem: Problem, outputs: Sequence[str], *, largest: float = LARGEST
+) -> dict[str, Recheck]:
     """Asks a problem again at fresh seeds until every near miss of it is decided.
 
     Math: confirmed if the lower limit of the median ratio is above 1, by the bootstrap (`median_limit`) at 1 - 0.01 / 4 at each of 4
@@ -92,10 +96,11 @@ def recheck(ask: Callable[[Problem], list[Outcome]], problem: Problem, outputs: 
     Args:
         ask: judges a problem as the near miss was.
         outputs: the near misses of it.
+        largest: `cost` above which nothing is asked, and nothing decided.
     Returns:
         By output.
     """
-    if cost(problem) > LARGEST:
+    if cost(problem) > largest:
         return {name: undecided("too large to be run again at 200 seeds") for name in outputs}
     open_, decided = {name: _Sample() for name in outputs}, dict[str, Recheck]()
     for number, again in enumerate(fresh(problem), start=1):

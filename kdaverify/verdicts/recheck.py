@@ -9,7 +9,7 @@ from typing import Final
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
-from kdaverify.checks.recheck import Finding, Recheck, is_near, recheck, undecided
+from kdaverify.checks.recheck import INTERPRETED, LARGEST, Finding, Recheck, is_near, recheck, undecided
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from kdaverify.verdicts.verdict import Verdict
@@ -51,7 +51,8 @@ def _again(first: Verdict, outputs: list[str], adapter: Adapter) -> dict[str, Re
     def ask(problem: Problem) -> list[Outcome]:
         return check(first.property, adapter, problem, first.detail)
 
-    return recheck(ask, Problem.from_json(first.problem), outputs)
+    largest = LARGEST * INTERPRETED if first.mode == "interpreted" else LARGEST
+    return recheck(ask, Problem.from_json(first.problem), outputs, largest=largest)
 
 
 def _is_near(verdict: Verdict) -> bool:
