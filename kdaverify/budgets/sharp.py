@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from statistics import mean, stdev
+from statistics import fmean
 from typing import Final
 
 # Real kernels' rms comes within this factor of the family's, beside what luck explains.
@@ -20,19 +20,20 @@ def sharp_rms(rounded: Sequence[float], drawn: Sequence[float], floor: float) ->
     """What the rms error may be, by a typical draw instead of the worst one.
 
     Math: 1.1 (1 + 4 deviation / mean of the draws) max(worst of the rounded, mean of the draws, floor). At a deviation of 1 %, as of some
-    thousands of elements, that is 1.14 times the worst kernel. inf where the draws are exact, which say nothing then.
+    thousands of elements, that is 1.14 times the worst kernel. inf where the draws are exact or overflow, which say nothing then.
 
     Args:
         rounded: rms errors of the kernels that round to nearest.
         drawn: of the draws of the noise.
         floor: below which nothing is asked.
     """
-    typical = mean(drawn)
-    if not typical:
+    typical = fmean(drawn)
+    if not typical or not math.isfinite(typical):
         return math.inf
-    return FACTOR * (1 + DEVIATIONS * stdev(drawn) / typical) * max(*rounded, typical, floor)
+    deviation = math.hypot(*(x - typical for x in drawn)) / math.sqrt(max(1, len(drawn) - 1))
+    return FACTOR * (1 + DEVIATIONS * deviation / typical) * max(*rounded, typical, floor)
 
 
 def were_lucky(rounded: Sequence[float], drawn: Sequence[float]) -> bool:
     """Whether the kernels that round to nearest were, all of them, so that no other need be as good."""
-    return mean(drawn) > LUCKY * max(rounded)
+    return fmean(drawn) > LUCKY * max(rounded)

@@ -34,8 +34,9 @@ def test_the_worst_of_rounding_draws_and_floor_counts() -> None:
     assert sharp_rms([1.0], QUIET, 3.0) == pytest.approx(3 * factor)
 
 
-def test_exact_draws_say_nothing() -> None:
-    assert math.isinf(sharp_rms([0.0], [0.0] * 8, 1.0))
+@pytest.mark.parametrize("draws", [[0.0] * 8, [1.0, math.inf]])
+def test_exact_and_overflowing_draws_say_nothing(draws: list[float]) -> None:
+    assert math.isinf(sharp_rms([0.0], draws, 1.0))
 
 
 def test_legal_kernels_were_lucky_where_random_roundings_are_worse() -> None:
