@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kdaverify.budgets.bias import allowed_bias
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.sharp import sharp_rms, were_lucky
 from kdaverify.budgets.statistics import ErrorStatistics, rms, row_rms, statistics, worst
@@ -57,6 +58,7 @@ class Budget:
             "row": float(self.row_ratios(found).max()) if found.rows.numel() else 0.0,
             "median": _ratio(found.median, allowed.median),
             "tail": _ratio(found.tail, allowed.tail),
+            "bias": _ratio(found.bias, allowed.bias),
         }
 
     def admits(self, error: Tensor, truth: Enclosure) -> bool:
@@ -92,7 +94,7 @@ def budget(
     Math: design.md 5, with E = worst over the family, u the unit roundoff, margin = 1 + 3 (deviation / mean of the draws), per statistic:
         rms <= 1.25 margin E_rms, and what `sharp_rms` leaves; largest <= max(2.5, 1.25 margin) E_largest;
         row <= max(2.5, 1.25 margin) E_row + u/4 rms(row);
-        median <= 1.5 margin E_median + u/2; 99 % quantile <= 2 margin E_tail + u.
+        median <= 1.5 margin E_median + u/2; 99 % quantile <= 2 margin E_tail + u; bias: see `allowed_bias`.
     No E is taken below what rounding the exact result alone costs, nor below what underflow may take; a row's E not below the
     output's relative error.
 
@@ -116,6 +118,7 @@ def budget(
     least = torch.zeros_like(exact) if bool(truth.zero.all()) else torch.zeros_like(exact) + lost + floor
     floor_rms = max(IDEAL_ROUNDING * io.unit * size, rms(least))
     E_rms = max(E.rms, floor_rms)
+    relative_floors = (IDEAL_ROUNDING * io.unit / math.sqrt(max(1, exact.numel())), rms(least) / size if size else math.inf)
     peers, others = tuple(s.rms for s in members), [s.rms for s in draws]
     E_largest = max(E.largest, io.unit * float(exact.abs().max()) / 2, float(least.max())) if exact.numel() else 0.0
     own = row_rms(exact)
@@ -128,6 +131,7 @@ def budget(
             rows=(RMS_FACTOR * margin.rows).clamp(min=ROW_FACTOR) * rows + slack,
             median=MEDIAN_FACTOR * margin.median * E.median + io.unit / 2,
             tail=TAIL_FACTOR * margin.tail * E.tail + io.unit,
+            bias=allowed_bias([s.bias for s in members], [s.bias for s in draws], *relative_floors),
         ),
         io=io,
         lost=lost,

@@ -34,8 +34,8 @@ class Comparison:
     Args:
         output: "o", "final_state", or a stage's.
         status: PASS, FAIL or NONFINITE.
-        statistic: the worst statistic: rms, largest, row, median, tail, zero or finite.
-        value, budget: that statistic and what was allowed of it (absolute for rms, largest, row; relative for median, tail;
+        statistic: the worst statistic: rms, largest, row, median, tail, bias, zero or finite.
+        value, budget: that statistic and what was allowed of it (absolute for rms, largest, row; relative for median, tail, bias;
             a count of elements for zero and finite).
         ratio: value / budget; above 1 fails. inf where nothing was allowed.
         ratios: of every statistic.
@@ -66,7 +66,7 @@ class Comparison:
         elif self.statistic == "zero":
             head = f"{self.output}: {self.value:.0f} elements differ from an exact 0"
         else:
-            kind = "relative " if self.statistic in ("median", "tail") else ""
+            kind = "relative " if self.statistic in ("median", "tail", "bias") else ""
             head = f"{self.output}: {kind}{self.statistic} error {self.value:.3g}, allowed {self.budget:.3g} ({self.ratio:.3g} of budget)"
         where = f"\n  worst at {self.worst}\n  got {self.found:.9g}, exact {self.exact:.9g}" if self.worst else ""
         table = "\n  of budget: " + ", ".join(f"{name} {ratio:.3g}" for name, ratio in self.ratios.items()) if self.ratios else ""

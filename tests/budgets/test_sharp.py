@@ -54,3 +54,15 @@ def test_on_a_problem_of_ordinary_size_a_new_draw_passes_and_30_per_cent_more_do
         assert allowed.admits(truth.error(drawn), truth)
     assert len(allowed.peers) == len(emulation.rounded)
     assert torch.tensor(allowed.peers).min() > 0
+
+
+def test_an_output_scaled_by_little_is_told_by_its_bias_where_its_rms_is_within_budget() -> None:
+    inputs = ORDINARY.inputs()
+    emulation = emulate(inputs, CONTRACT, BF16)
+    held = standard(inputs, CONTRACT, BF16, emulation)
+    truth, allowed = held.exact("final_state"), held.budgets["final_state"]
+    for _, final in (*emulation.rounded.values(), *Noise(CONTRACT, BF16).run(inputs, seed=99)):
+        assert allowed.ratios(allowed.measure(truth.error(final), truth))["bias"] < 1
+    legal = emulation.rounded["library order"][1]
+    ratios = allowed.ratios(allowed.measure(truth.error(legal * (1 + 2.0**-9)), truth))
+    assert ratios["bias"] > 1
