@@ -109,8 +109,7 @@ def budget(
         terms: likewise for errors of single elements: the size of the terms that cancel in one.
         floor: what an element may miss beside that, even where the family happens to be exact.
     """
-    draws = [statistics(truth.error(output), truth, io, lost=lost, terms=terms) for output in drawn]
-    members = [statistics(truth.error(output), truth, io, lost=lost, terms=terms) for output in rounded]
+    draws, members = ([statistics(truth.error(x), truth, io, lost=lost, terms=terms) for x in runs] for runs in (drawn, rounded))
     E = worst([*members, *draws])
     margin = spread(draws)
     exact = truth.high
