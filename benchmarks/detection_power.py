@@ -94,11 +94,12 @@ class Bench:
 
 @dataclass
 class Tally:
-    """Hits and trials by what was tried, format and contract; the legal kernels' verdicts; alarms that stayed."""
+    """Hits and trials by what was tried, format and contract; the legal kernels' verdicts; near misses, and alarms that are none."""
 
     hits: dict[Key, int] = field(default_factory=lambda: defaultdict(int))
     trials: dict[Key, int] = field(default_factory=lambda: defaultdict(int))
     runs: list[Verdict] = field(default_factory=list[Verdict])
+    near: list[tuple[Bench, str, list[str]]] = field(default_factory=list[tuple[Bench, str, list[str]]])
     alarms: list[str] = field(default_factory=list[str])
 
     def add(self, what: str, bench: Bench, *, hit: bool) -> None:
@@ -111,12 +112,23 @@ def judge_legal(bench: Bench, tally: Tally) -> None:
     for who, run in bench.legal():
         over = {name: c for name, c in bench.compared(run).items() if c.status.rejects}
         tally.add(f"{LEGAL}, {who}", bench, hit=bool(over))
-        near = [name for name, c in over.items() if is_near(c.status, c.statistic, c.ratio)]
-        stays = {name: str(c) for name, c in over.items() if name not in near}
-        if near:
-            found = recheck(_again(bench.name, who), bench.problem, near)
-            stays |= {name: str(told) for name, told in found.items() if told.finding is not Finding.ACQUITTED}
-        tally.alarms += [f"{who}, {bench.contract.name}: {said}\n  {bench.problem.to_json()}" for said in stays.values()]
+        if over and all(is_near(c.status, c.statistic, c.ratio) for c in over.values()):
+            tally.near.append((bench, who, list(over)))
+        else:
+            tally.alarms += [_told(bench, who, str(c)) for c in over.values()]
+
+
+def judge_near(tally: Tally) -> None:
+    """Asks near misses again, each told as it is decided."""
+    for bench, who, outputs in track(tally.near, description="near misses again"):
+        for name, found in recheck(_again(bench.name, who), bench.problem, outputs).items():
+            said = _told(bench, who, f"{name}: {found}")
+            print(said, flush=True)
+            tally.alarms += [] if found.finding is Finding.ACQUITTED else [said]
+
+
+def _told(bench: Bench, who: str, said: str) -> str:
+    return f"{who}, {bench.contract.name}: {said}\n  {bench.problem.to_json()}"
 
 
 def _again(name: str, who: str) -> Callable[[Problem], list[Outcome]]:
@@ -172,7 +184,9 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=1000, help="of the legal runs, three each; a quarter per format (default 1000)")
     parser.add_argument("--faulty", type=int, default=480, help="problems in which faults are planted (default 480)")
     parser.add_argument("--seed", type=int, default=5, help="of the draw (default 5)")
-    parser.add_argument("--minutes", type=float, default=25.0, help="after which no further problem is begun (default 25)")
+    parser.add_argument(
+        "--minutes", type=float, default=25.0, help="after which no further problem is begun; then near misses are asked again (default 25)"
+    )
     parser.add_argument("--json", type=Path, help="write the table here")
     told = parser.parse_args()
     torch.set_num_threads(1)
@@ -190,6 +204,8 @@ def main() -> None:
             judge(Bench(problem, name), tally)
     judge_runs(tally)
     show(tally)
+    judge_near(tally)
+    conclude(tally)
     if told.json:
         table = [{"what": w, "dtype": d, "contract": c, "hits": tally.hits[w, d, c], "trials": n} for (w, d, c), n in tally.trials.items()]
         told.json.write_text(json.dumps({"table": table, "alarms": tally.alarms}, indent=2) + "\n")
@@ -200,6 +216,9 @@ def show(tally: Tally) -> None:
         hits = tally.hits[what, dtype, contract]
         low, high = interval(hits, trials)
         print(f"{hits:5d} of {trials:5d} rejected ({100 * low:5.1f} % to {100 * high:5.1f} %): {what}, {dtype}, {contract}")
+
+
+def conclude(tally: Tally) -> None:
     legal = sum(n for (what, _, _), n in tally.trials.items() if what.startswith(LEGAL))
     limit = upper(len(tally.alarms), legal)
     print(*tally.alarms, sep="\n")
