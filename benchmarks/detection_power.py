@@ -184,9 +184,7 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=1000, help="of the legal runs, three each; a quarter per format (default 1000)")
     parser.add_argument("--faulty", type=int, default=480, help="problems in which faults are planted (default 480)")
     parser.add_argument("--seed", type=int, default=5, help="of the draw (default 5)")
-    parser.add_argument(
-        "--minutes", type=float, default=25.0, help="after which no further problem is begun; then near misses are asked again (default 25)"
-    )
+    parser.add_argument("--minutes", type=float, default=25.0, help="for the table; near misses are asked again after (default 25)")
     parser.add_argument("--json", type=Path, help="write the table here")
     told = parser.parse_args()
     torch.set_num_threads(1)
