@@ -22,7 +22,7 @@ def run(rise: float, *, cases: int = 40, scatter: float = 0.03, member: int = 0,
     sizes = torch.full((3,), others, dtype=torch.float64)
     sizes[member] = scatter
     draws = (torch.randn(cases, 3, generator=rng, dtype=torch.float64) * sizes).exp() * rise
-    given = {"dtype": "bf16", "contract": "chunk64-bf16", **fields}
+    given: dict[str, Any] = {"dtype": "bf16", "contract": "chunk64-bf16", **fields}
     return [row(case=f"kda-{i}", peers=tuple(draws[i].tolist()), ratio=0.5, statistic="rms", **given) for i in range(cases)]
 
 
