@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from kdaverify.budgets.bias import allowed_bias
 from kdaverify.budgets.ceiling import Ceiling
 from kdaverify.budgets.formats import Format
+from kdaverify.budgets.sharp import sharp_rms, were_lucky
 from kdaverify.budgets.statistics import ErrorStatistics, rms, row_rms, statistics, worst
 from oracles.enclosure import Enclosure
 
@@ -33,6 +36,7 @@ class Budget:
         lost: what underflow may take from an element.
         terms: what relative errors are relative to, where larger terms cancel in an element.
         ceiling: what no legal kernel can miss an element by, where that is known.
+        peers: rms error of every kernel that rounds to nearest, where these were not all lucky.
     """
 
     allowed: ErrorStatistics
@@ -40,6 +44,7 @@ class Budget:
     lost: float
     terms: Tensor | None = None
     ceiling: Ceiling | None = None
+    peers: tuple[float, ...] = ()
 
     def measure(self, error: Tensor, truth: Enclosure) -> ErrorStatistics:
         """The statistics of `error` as this budget counts them."""
@@ -57,7 +62,12 @@ class Budget:
             "row": float(self.row_ratios(found).max()) if found.rows.numel() else 0.0,
             "median": _ratio(found.median, allowed.median),
             "tail": _ratio(found.tail, allowed.tail),
+            "bias": _ratio(found.bias, allowed.bias),
         }
+
+    def admits(self, error: Tensor, truth: Enclosure) -> bool:
+        """Whether `error` is within budget; the rms, which costs least, decides where it can."""
+        return rms(error) <= self.allowed.rms and max(self.ratios(self.measure(error, truth)).values()) <= 1
 
     def row_ratios(self, found: ErrorStatistics) -> Tensor:
         """[rows] error of every row as a fraction of what that row is allowed."""
@@ -71,6 +81,13 @@ def _ratio(found: float, allowed: float) -> float:
     return found / allowed if allowed else math.inf
 
 
+class Runs(NamedTuple):
+    """The rms error and the bias of each of several runs."""
+
+    rms: tuple[float, ...]
+    bias: tuple[float, ...]
+
+
 @dataclass(frozen=True)
 class FamilyErrors:
     """What the errors of a family come to in one output.
@@ -78,10 +95,13 @@ class FamilyErrors:
     Args:
         worst: of every statistic, over all members and draws.
         margin: what the spread of the draws adds to it, as factors.
+        rounded, drawn: every kernel that rounds to nearest, and every draw of the noise.
     """
 
     worst: ErrorStatistics
     margin: ErrorStatistics
+    rounded: Runs
+    drawn: Runs
 
 
 def family_errors(
@@ -99,8 +119,12 @@ def family_errors(
     def measured(outputs: list[Tensor]) -> list[ErrorStatistics]:
         return [statistics(truth.error(output), truth, io, lost=lost, terms=terms) for output in outputs]
 
-    draws = measured(drawn)
-    return FamilyErrors(worst([*measured(rounded), *draws]), spread(draws))
+    members, draws = measured(rounded), measured(drawn)
+    return FamilyErrors(worst([*members, *draws]), spread(draws), _runs(members), _runs(draws))
+
+
+def _runs(found: list[ErrorStatistics]) -> Runs:
+    return Runs(tuple(s.rms for s in found), tuple(s.bias for s in found))
 
 
 def budget(
@@ -134,8 +158,9 @@ def allow(
     """The budget of one output from the errors of the family on the same problem.
 
     Math: design.md 5, with E = worst over the family, u the unit roundoff, margin = 1 + 3 (deviation / mean of the draws), per statistic:
-        rms <= 1.25 margin E_rms; largest <= 2.5 margin E_largest; row <= 2.5 margin E_row + u/4 rms(row);
-        median <= 1.5 margin E_median + u/2; 99 % quantile <= 2 margin E_tail + u.
+        rms <= 1.25 margin E_rms, and what `sharp_rms` leaves; largest <= max(2.5, 1.25 margin) E_largest;
+        row <= max(2.5, 1.25 margin) E_row + u/4 rms(row);
+        median <= 1.5 margin E_median + u/2; 99 % quantile <= 2 margin E_tail + u; bias: see `allowed_bias`.
     No E is taken below what rounding the exact result alone costs, nor below what underflow may take; a row's E not below the
     output's relative error.
 
@@ -149,26 +174,30 @@ def allow(
         terms: likewise for errors of single elements: the size of the terms that cancel in one.
         floor: what an element may miss beside that, even where the family happens to be exact.
     """
-    E, margin = errors.worst, errors.margin
+    E, margin, rounded, drawn = errors.worst, errors.margin, errors.rounded, errors.drawn
     exact = truth.high
     size = rms(exact)
     least = torch.zeros_like(exact) if bool(truth.zero.all()) else torch.zeros_like(exact) + lost + floor
-    E_rms = max(E.rms, IDEAL_ROUNDING * io.unit * size, rms(least))
+    floor_rms = max(IDEAL_ROUNDING * io.unit * size, rms(least))
+    E_rms = max(E.rms, floor_rms)
+    relative_floors = (IDEAL_ROUNDING * io.unit / math.sqrt(max(1, exact.numel())), rms(least) / size if size else math.inf)
     E_largest = max(E.largest, io.unit * float(exact.abs().max()) / 2, float(least.max())) if exact.numel() else 0.0
     own = row_rms(exact)
     rows = torch.maximum(torch.maximum(E.rows, own * (E_rms / size if size else 0.0)), row_rms(least))
     slack = ROW_UNITS * unit * (own if moved is None else row_rms(moved))
     return Budget(
         ErrorStatistics(
-            rms=RMS_FACTOR * margin.rms * E_rms,
-            largest=LARGEST_FACTOR * margin.largest * E_largest,
-            rows=ROW_FACTOR * margin.rows * rows + slack,
+            rms=min(RMS_FACTOR * margin.rms * E_rms, sharp_rms(rounded.rms, drawn.rms, floor_rms)),
+            largest=max(LARGEST_FACTOR, RMS_FACTOR * margin.largest) * E_largest,
+            rows=(RMS_FACTOR * margin.rows).clamp(min=ROW_FACTOR) * rows + slack,
             median=MEDIAN_FACTOR * margin.median * E.median + io.unit / 2,
             tail=TAIL_FACTOR * margin.tail * E.tail + io.unit,
+            bias=allowed_bias(rounded.bias, drawn.bias, *relative_floors),
         ),
         io=io,
         lost=lost,
         terms=terms,
+        peers=() if were_lucky(rounded.rms, drawn.rms) else rounded.rms,
     )
 
 

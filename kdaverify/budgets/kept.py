@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kdaverify.budgets.budget import FamilyErrors
+from kdaverify.budgets.budget import FamilyErrors, Runs
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.statistics import ErrorStatistics
@@ -20,7 +20,8 @@ from oracles.cache import AnswerCache, answer_key, cache_in, default_folder, dig
 from oracles.inputs import Inputs
 
 Errors = dict[str, FamilyErrors]
-PARTS = ("worst", "margin")
+STATISTICS = tuple(field.name for field in fields(ErrorStatistics))
+PARTS = {"worst": STATISTICS, "margin": STATISTICS, "rounded": Runs._fields, "drawn": Runs._fields}
 
 
 @dataclass(frozen=True)
@@ -71,10 +72,10 @@ def source() -> str:
 
 def _pack(errors: Mapping[str, FamilyErrors]) -> bytes:
     arrays = {
-        f"{output}.{part}.{field.name}": torch.as_tensor(getattr(getattr(found, part), field.name), dtype=torch.float64).cpu().numpy()
+        f"{output}.{part}.{name}": torch.as_tensor(getattr(getattr(found, part), name), dtype=torch.float64).cpu().numpy()
         for output, found in errors.items()
-        for part in PARTS
-        for field in fields(ErrorStatistics)
+        for part, names in PARTS.items()
+        for name in names
     }
     file = BytesIO()
     np.savez(file, allow_pickle=False, **arrays)
@@ -85,9 +86,15 @@ def _unpack(payload: bytes, device: torch.device) -> Errors:
     with np.load(BytesIO(payload), allow_pickle=False) as arrays:
 
         def statistics(output: str, part: str) -> ErrorStatistics:
-            found = {field.name: arrays[f"{output}.{part}.{field.name}"] for field in fields(ErrorStatistics)}
+            found = {name: arrays[f"{output}.{part}.{name}"] for name in STATISTICS}
             rows = torch.as_tensor(found.pop("rows"), device=device)
             return ErrorStatistics(rows=rows, **{name: float(x) for name, x in found.items()})
 
-        outputs = dict.fromkeys(name.partition(".")[0] for name in arrays)
-        return {output: FamilyErrors(*(statistics(output, part) for part in PARTS)) for output in outputs}
+        def runs(output: str, part: str) -> Runs:
+            return Runs(*(tuple(arrays[f"{output}.{part}.{name}"].tolist()) for name in Runs._fields))
+
+        def one(output: str) -> FamilyErrors:
+            worst, margin = (statistics(output, part) for part in ("worst", "margin"))
+            return FamilyErrors(worst, margin, runs(output, "rounded"), runs(output, "drawn"))
+
+        return {output: one(output) for output in dict.fromkeys(name.partition(".")[0] for name in arrays)}

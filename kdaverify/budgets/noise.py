@@ -54,14 +54,14 @@ class Noise:
     contract: Contract
     io: Format
 
-    def run(self, inputs: Inputs, cuts: tuple[int, ...] = ()) -> list[Outputs]:
+    def run(self, inputs: Inputs, cuts: tuple[int, ...] = (), *, seed: int = SEED) -> list[Outputs]:
         """DRAWS independent (o, S_T), float64, from one batched run resumed at `cuts`; the same on every call."""
-        rng = torch.Generator(inputs.q.device).manual_seed(SEED)
+        rng = torch.Generator(inputs.q.device).manual_seed(seed)
         repeated = together([inputs] * DRAWS)
         o, final = run_in_parts(lambda part: self._run(part, rng), repeated, cuts)
         if self.contract.factors is not None and not (bool(torch.isfinite(o).all()) and bool(torch.isfinite(final).all())):
             # Factors overflow where decay is deep: what is drawn then is a kernel that takes differences.
-            return replace(self, contract=replace(self.contract, factors=None)).run(inputs, cuts)
+            return replace(self, contract=replace(self.contract, factors=None)).run(inputs, cuts, seed=seed)
         return list(zip(tokens_apart(o, inputs, DRAWS), states_apart(final, inputs, DRAWS), strict=True))
 
     def way(self, rng: torch.Generator) -> tuple[torch.dtype, Arithmetic, Stages]:

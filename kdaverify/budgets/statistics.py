@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kdaverify.budgets.bias import bias
 from kdaverify.budgets.formats import Format
 from oracles.enclosure import Enclosure
 
@@ -22,6 +23,7 @@ class ErrorStatistics:
     Args:
         rms, largest: over all elements, absolute.
         rows: [rows] rms over the last axis: tokens of o, key channels of S_T.
+        bias: by which fraction of itself the output is too large or too small as a whole.
         median, tail: 50 % and 99 % quantile of the relative error of the elements above the floor; 0 where there are none.
     """
 
@@ -30,6 +32,7 @@ class ErrorStatistics:
     rows: Tensor
     median: float
     tail: float
+    bias: float = 0.0
 
     def value(self, name: str, row: int) -> float:
         """One statistic by name; "row" is that of the given row, 0 where the output has none."""
@@ -67,6 +70,7 @@ def statistics(error: Tensor, truth: Enclosure, io: Format, *, lost: float = 0.0
         rows=row_rms(error),
         median=_quantile(relative, 0.5),
         tail=_quantile(relative, 0.99),
+        bias=bias(error, truth.high),
     )
 
 
@@ -85,4 +89,5 @@ def worst(candidates: list[ErrorStatistics]) -> ErrorStatistics:
         rows=torch.stack([s.rows for s in candidates]).amax(0),
         median=max(s.median for s in candidates),
         tail=max(s.tail for s in candidates),
+        bias=max(s.bias for s in candidates),
     )

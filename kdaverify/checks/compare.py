@@ -11,6 +11,7 @@ from torch import Tensor
 from kdaverify.budgets.budget import Budget
 from kdaverify.checks.place import Place, first_true, place
 from kdaverify.checks.status import Status
+from kdaverify.checks.vacuity import impostors
 from oracles.enclosure import Enclosure
 from oracles.inputs import Inputs
 
@@ -33,8 +34,8 @@ class Comparison:
     Args:
         output: "o", "final_state", or a stage's.
         status: PASS, FAIL or NONFINITE.
-        statistic: the worst statistic: rms, largest, row, median, tail, zero or finite; ceiling where it alone is broken.
-        value, budget: that statistic and what was allowed of it (absolute for rms, largest, row, ceiling; relative for median, tail;
+        statistic: the worst statistic: rms, largest, row, median, tail, bias, zero or finite; ceiling where it alone is broken.
+        value, budget: that statistic and what was allowed of it (absolute for rms, largest, row, ceiling; relative for median, tail, bias;
             a count of elements for zero and finite).
         ratio: value / budget; above 1 fails. inf where nothing was allowed.
         ratios: of every statistic.
@@ -42,6 +43,8 @@ class Comparison:
         worst: the place, None where the output is empty.
         found, exact: the kernel's value and the exact one there.
         ceiling: what no legal kernel can miss that element by, and why, in words; "" where it passes or none is known.
+        vacuous: the impostors that would pass too; what has some proves nothing.
+        peers: the rms error over that of every legal kernel that rounds to nearest, where these were not lucky.
     """
 
     output: str
@@ -62,13 +65,16 @@ class Comparison:
         """Whether no other seed could take the failure back: a mask, or an element that no legal kernel can make."""
         return self.statistic in ("finite", "zero") or self.ratios.get("ceiling", 0.0) > 1
 
+    vacuous: tuple[str, ...] = ()
+    peers: tuple[float, ...] = ()
+
     def __str__(self) -> str:
         if self.statistic == "finite":
             head = f"{self.output}: {self.value:.0f} elements are not finite where the exact value is"
         elif self.statistic == "zero":
             head = f"{self.output}: {self.value:.0f} elements differ from an exact 0"
         else:
-            kind = "relative " if self.statistic in ("median", "tail") else ""
+            kind = "relative " if self.statistic in ("median", "tail", "bias") else ""
             head = f"{self.output}: {kind}{self.statistic} error {self.value:.3g}, allowed {self.budget:.3g} ({self.ratio:.3g} of budget)"
         where = f"\n  worst at {self.worst}\n  got {self.found:.9g}, exact {self.exact:.9g}" if self.worst else ""
         table = "\n  of budget: " + ", ".join(f"{name} {ratio:.3g}" for name, ratio in self.ratios.items()) if self.ratios else ""
@@ -117,11 +123,13 @@ def compare(output: str, actual: Tensor, standard: Standard, inputs: Inputs) -> 
         budget=budget,
         ratio=ratios[statistic],
         ratios=ratios,
-        grade=_grade(ratios),
+        grade=grade_of(ratios),
         worst=None if at is None else place(output, at, actual.shape, inputs),
         found=0.0 if at is None else float(verdict.actual.flatten()[at]),
         exact=0.0 if at is None else float(truth.high.flatten()[at]),
         ceiling="" if passed or at is None or allowed.ceiling is None else allowed.ceiling.explain(at),
+        vacuous=impostors(truth.high, truth.zero, lambda wrong: allowed.admits(wrong, truth)),
+        peers=tuple(found.rms / rms for rms in allowed.peers if rms and found.rms),
     )
 
 
@@ -158,7 +166,8 @@ def _worst_element(error: Tensor, exact: Tensor, statistic: str, row: int) -> in
     return int(error.abs().argmax())
 
 
-def _grade(ratios: dict[str, float]) -> Grade:
+def grade_of(ratios: dict[str, float]) -> Grade:
+    """The finest measure that all statistics of it and of every coarser one meet: elements, rows, norms alone, not even these."""
     over = {name for name, ratio in ratios.items() if ratio > 1}
     if not over:
         return "A"

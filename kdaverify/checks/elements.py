@@ -12,6 +12,7 @@ from kdaverify.budgets.activations import Allowance
 from kdaverify.checks.compare import Comparison
 from kdaverify.checks.place import Place, first_true
 from kdaverify.checks.status import Status
+from kdaverify.checks.vacuity import impostors
 
 AXES = {"dA_log": ("head",), "ddt_bias": ("head", "channel")}
 ALL = ("batch entry", "token", "head", "channel")
@@ -52,6 +53,7 @@ def compare_elements(name: str, found: Tensor, allowed: Allowance, x: Activation
         worst=_place(name, at, exact.shape, x),
         found=float(actual.flatten()[at]),
         exact=float(exact.flatten()[at]),
+        vacuous=impostors(exact, torch.zeros_like(asked), lambda wrong: bool((wrong.abs() <= allowed.bound).all())),
     )
 
 

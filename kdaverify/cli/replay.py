@@ -77,7 +77,8 @@ def replay(
     if isolate is not None:
         asked = dataclasses.replace(asked, isolate=isolate)
     adapter = _adapter(asked, limits_from(time_limit, memory_limit))
-    verdicts = _judge(asked, adapter)
+    with Console().status("judging; a near miss is asked again at fresh seeds"):
+        verdicts = _judge(asked, adapter)
     for verdict in verdicts:
         _show(Console(), verdict)
     _show_stages(Console(), verdicts, adapter)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from kdaverify.faults.views import pads
-from oracles.chunk import SUB_BLOCK, Chunk
+from oracles.arithmetic import SUB_BLOCK
+from oracles.chunk import Chunk
 
 Pick = Callable[[Tensor], Tensor]
 

@@ -27,7 +27,8 @@ from kdaverify.faults.fault import Fault, Setting
 from kdaverify.faults.kernel import Patch
 from kdaverify.faults.patches import at_random, dense, packed, part_of, per_call, staged
 from kdaverify.faults.views import LAST, lengths, one_tile, order, pads, seen_as, with_tokens
-from oracles.chunk import STAGES, SUB_BLOCK, Chunk, Stages
+from oracles.arithmetic import SUB_BLOCK
+from oracles.chunk import STAGES, Chunk, Stages
 from oracles.inputs import Inputs
 
 _scores = partial(Fault, stage="scores")

@@ -11,7 +11,8 @@ from kdaverify.budgets.solves import identity
 from kdaverify.faults.fault import Fault
 from kdaverify.faults.patches import packed, staged
 from kdaverify.faults.views import lengths, transposed
-from oracles.chunk import STAGES, SUB_BLOCK, Chunk
+from oracles.arithmetic import SUB_BLOCK
+from oracles.chunk import STAGES, Chunk
 
 _solve = partial(Fault, stage="solve")
 

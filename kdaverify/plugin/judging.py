@@ -59,7 +59,7 @@ def judge(request: pytest.FixtureRequest, kernel: Adapter) -> Judge:
     item = request.node
     subject, seed = subject_of(item), item.config.option.kda_seed
     assert subject is not None
-    return Judge(kernel, item.stash[_VERDICTS].append, property_of(item.path), spec=subject.spec, seed=seed)
+    return Judge(kernel, item.stash[_VERDICTS].append, property_of(item.path), spec=subject.spec, seed=seed, defers=True)
 
 
 @pytest.fixture
@@ -81,16 +81,35 @@ def bounds(request: pytest.FixtureRequest, kernel: Adapter) -> Bounds:
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Localises what stays of a rejected test: inside the test, whose time it takes, and once Hypothesis has done with it."""
+    """Runs near misses again, and localises what stays of a rejected test: inside the test, and once Hypothesis has done with it."""
+    subject = subject_of(item)
     try:
-        return (yield)
+        result = yield
+        if subject is not None:
+            _settle(item.stash[_VERDICTS], subject.adapter)
     except BaseException as error:
-        subject = subject_of(item)
         if subject is not None and _rejection(error) is not None:
             from kdaverify.verdicts.locate import located
+            from kdaverify.verdicts.recheck import rechecked
 
-            item.stash[_VERDICTS][:] = located(trim(item.stash[_VERDICTS]), subject.adapter)
+            kept = rechecked(trim(item.stash[_VERDICTS]), subject.adapter)
+            item.stash[_VERDICTS][:] = located(kept, subject.adapter)
         raise
+    return result
+
+
+def _settle(verdicts: list[Verdict], adapter: Adapter) -> None:
+    """Decides what near misses there are, at fresh seeds.
+
+    Raises:
+        Rejected: one of them stays a failure.
+    """
+    if any(verdict.status.rejects for verdict in verdicts):
+        from kdaverify.verdicts.judge import reject
+        from kdaverify.verdicts.recheck import rechecked
+
+        verdicts[:] = rechecked(verdicts, adapter)
+        reject(verdicts)
 
 
 @pytest.hookimpl(wrapper=True)

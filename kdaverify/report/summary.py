@@ -27,6 +27,9 @@ def summary(ruling: Ruling, decisions: Sequence[Decision]) -> dict[str, Any]:
                 "reasons": list(decision.reasons),
                 "cases": decision.cases,
                 "skipped": decision.skipped,
+                "grades": decision.grades,
+                "vacuous": decision.vacuous,
+                "acquitted": decision.acquitted,
                 "failures": [_failure(verdict) for verdict in decision.failures],
             }
             for decision in decisions

@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kdaverify.checks.status import Status
-from kdaverify.verdicts.decision import Decision, Ruling, count_cases
+from kdaverify.report.evidence import evidence
+from kdaverify.verdicts.decision import Decision, Ruling, count_cases, worst_grade
 from kdaverify.verdicts.verdict import Verdict
 
 COLOURS = {Ruling.ACCEPT: "bold green", Ruling.REJECT: "bold red", Ruling.ERROR: "bold magenta", Ruling.INSUFFICIENT: "bold yellow"}
@@ -28,7 +29,7 @@ def show(console: Console, decisions: Sequence[Decision], *, record: Path | None
     for decision in decisions:
         if decision.verdicts:
             console.print(_table(decision))
-            for line in _ran(decision.verdicts):
+            for line in (*_ran(decision.verdicts), *evidence(decision)):
                 console.print(line)
         for group in _distinct(decision.failures)[:MOST_FAILURES]:
             _show_failure(console, group)
@@ -53,7 +54,7 @@ def _table(decision: Decision) -> Table:
     rows = sorted(decision.verdicts, key=lambda verdict: (verdict.op, verdict.dtype))
     for (op, dtype), group in groupby(rows, key=lambda verdict: (verdict.op, verdict.dtype)):
         verdicts = list(group)
-        figures = (*_counts(verdicts), _worst(verdicts), _grade(verdicts))
+        figures = (*_counts(verdicts), _worst(verdicts), worst_grade(verdicts) or "-")
         table.add_row(op, dtype or "-", *figures, _first_failing(verdicts), _first_wrong_stage(verdicts))
     return table
 
@@ -82,12 +83,6 @@ def _counts(verdicts: Sequence[Verdict]) -> tuple[str, str]:
 def _worst(verdicts: Sequence[Verdict]) -> str:
     ratios = [verdict.ratio for verdict in verdicts if verdict.ratio is not None]
     return f"{max(ratios):.3g}" if ratios else "-"
-
-
-def _grade(verdicts: Sequence[Verdict]) -> str:
-    if any(verdict.status.rejects and verdict.grade is None for verdict in verdicts):
-        return "F"
-    return max((verdict.grade for verdict in verdicts if verdict.grade is not None), default="-")
 
 
 def _first_failing(verdicts: Sequence[Verdict]) -> Text:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 from kdaverify.checks.status import Status
+from kdaverify.verdicts.paired import Paired, paired
 from kdaverify.verdicts.verdict import Verdict
 
 
@@ -71,12 +73,41 @@ class Decision:
         return count_cases(verdict for verdict in self.verdicts if verdict.status.judged)
 
     @property
+    def grades(self) -> dict[str, str]:
+        """The worst grade by format; F where something is wrong that has none."""
+        by_dtype: dict[str, list[Verdict]] = {}
+        for verdict in self.verdicts:
+            by_dtype.setdefault(verdict.dtype, []).append(verdict)
+        grades = {dtype: worst_grade(verdicts) for dtype, verdicts in sorted(by_dtype.items())}
+        return {dtype: grade for dtype, grade in grades.items() if grade}
+
+    @cached_property
+    def paired(self) -> tuple[Paired, ...]:
+        """The run as a whole, beside the legal kernels on the same problems."""
+        return paired(self.verdicts)
+
+    @property
+    def vacuous(self) -> int:
+        """Verdicts that prove nothing: an output that is plainly wrong would pass too."""
+        return sum(verdict.status is Status.PASS and bool(verdict.vacuous) for verdict in self.verdicts)
+
+    @property
+    def acquitted(self) -> int:
+        """Near misses that passed at fresh seeds."""
+        return len({(*verdict.asked(), verdict.output) for verdict in self.verdicts if verdict.status is Status.PASS and verdict.recheck})
+
+    @property
     def skipped(self) -> int:
         return count_cases(verdict for verdict in self.verdicts if verdict.status is Status.SKIP)
 
 
 def count_cases(verdicts: Iterable[Verdict]) -> int:
     return len({verdict.asked() for verdict in verdicts})
+
+
+def worst_grade(verdicts: Iterable[Verdict]) -> str:
+    """The worst grade; F where something is wrong that has none, "" where nothing was graded."""
+    return max((verdict.grade or ("F" if verdict.status.rejects else "") for verdict in verdicts), default="")
 
 
 def decide(verdicts: Sequence[Verdict], expected: Expected, *, trouble: Sequence[str] = ()) -> Decision:
@@ -89,7 +120,7 @@ def decide(verdicts: Sequence[Verdict], expected: Expected, *, trouble: Sequence
     """
     weighed = {
         Ruling.ERROR: tuple(trouble),
-        Ruling.REJECT: _rejections(verdicts),
+        Ruling.REJECT: (*_rejections(verdicts), *(str(run) for run in paired(verdicts) if run.raised)),
         Ruling.INSUFFICIENT: _gaps(verdicts, expected),
     }
     ruling = next((ruling for ruling in WEIGHT if weighed.get(ruling)), Ruling.ACCEPT)
@@ -116,7 +147,7 @@ def _rejections(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
 
 
 def _gaps(verdicts: Sequence[Verdict], expected: Expected) -> tuple[str, ...]:
-    passed = [verdict for verdict in verdicts if verdict.status is Status.PASS]
+    passed = [verdict for verdict in verdicts if verdict.proves()]
     pairs, properties = {(v.dtype, v.output) for v in passed}, {v.property for v in passed}
     uncertified = count_cases(v for v in verdicts if v.status is Status.ORACLE_UNCERTIFIED)
     gaps = [f"{uncertified} {_plural('case', uncertified)} without a certified reference value"] if uncertified else []
@@ -140,6 +171,8 @@ def _unanswered(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def _why_not(verdicts: Sequence[Verdict]) -> str:
+    if any(verdict.vacuous for verdict in verdicts if verdict.status is Status.PASS):
+        return "what did would pass as zeros, negated or shuffled too"
     reasons = sorted({verdict.headline() for verdict in verdicts if verdict.status is Status.SKIP})
     if not reasons:
         return "no case was judged"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kdaverify.adapters.base import NOTHING_YET, Adapter
@@ -14,6 +14,7 @@ from kdaverify.checks.options import asked_of
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.problems import ActivationProblem, Problem
+from kdaverify.verdicts.recheck import only_near, rechecked
 from kdaverify.verdicts.verdict import Verdict
 
 
@@ -28,6 +29,19 @@ class Struck(BaseException):
     """
 
 
+def reject(verdicts: Sequence[Verdict]) -> None:
+    """Refuses those that reject.
+
+    Raises:
+        Rejected: one of them does.
+        Struck: likewise, and the kernel's process is gone.
+    """
+    wrong = [verdict for verdict in verdicts if verdict.status.rejects]
+    if wrong:
+        kind = Struck if any(verdict.status.takes_process for verdict in wrong) else Rejected
+        raise kind("\n".join(f"{v.status}: {v.message}\n  replay: {v.replay}" for v in wrong))
+
+
 class Judge:
     """Judges one implementation on one property.
 
@@ -37,13 +51,21 @@ class Judge:
         property_name: a key of PROPERTIES, or "conventions".
         spec: how the user named the implementation, for the replay line; its name by default.
         seed: of the session, for the record.
+        defers: whether near misses are reported as they are, and not raised: who holds the verdicts runs them again.
     """
 
     def __init__(
-        self, adapter: Adapter, report: Callable[[Verdict], None], property_name: str, *, spec: str | None = None, seed: int = 0
+        self,
+        adapter: Adapter,
+        report: Callable[[Verdict], None],
+        property_name: str,
+        *,
+        spec: str | None = None,
+        seed: int = 0,
+        defers: bool = False,
     ) -> None:
         self.adapter, self.report, self.property_name = adapter, report, property_name
-        self.spec, self.seed = spec or adapter.name, seed
+        self.spec, self.seed, self.defers = spec or adapter.name, seed, defers
 
     def __call__(self, problem: Problem | ActivationProblem, **detail: Any) -> None:
         """Runs the property on `problem` and reports a verdict for every output.
@@ -67,12 +89,11 @@ class Judge:
 
     def _conclude(self, found: list[Outcome], problem: Problem | ActivationProblem | None, detail: dict[str, Any], seconds: float) -> None:
         verdicts = [self._verdict(outcome, problem, detail, seconds / len(found)) for outcome in found]
+        verdicts = verdicts if self.defers else rechecked(verdicts, self.adapter)
         for verdict in verdicts:
             self.report(verdict)
-        wrong = [verdict for verdict in verdicts if verdict.status.rejects]
-        if wrong:
-            kind = Struck if any(verdict.status.takes_process for verdict in wrong) else Rejected
-            raise kind("\n".join(f"{v.status}: {v.message}\n  replay: {v.replay}" for v in wrong))
+        if not (self.defers and only_near(verdicts)):
+            reject(verdicts)
 
     def _verdict(self, outcome: Outcome, problem: Problem | ActivationProblem | None, detail: dict[str, Any], seconds: float) -> Verdict:
         figures = outcome.comparison
@@ -97,6 +118,8 @@ class Judge:
             grade=figures and figures.grade,
             worst=str(figures.worst) if figures and figures.worst else "",
             message=self._message(outcome),
+            vacuous=figures.vacuous if figures else (),
+            peers=tuple(float(f"{ratio:.4g}") for ratio in figures.peers) if figures else (),
             contract=asked.contract(dtype).name if dtype in asked.dtypes else "",
             oracle=outcome.oracle,
             device=about.pop("device", "cpu"),

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from kdaverify.checks.location import NoStage
+from kdaverify.checks.recheck import Recheck
 from kdaverify.checks.status import Status
 
 SCHEMA = 1
@@ -34,6 +35,9 @@ class Verdict(BaseModel):
         stage: the first stage outside its budget ("solve"; of stages fused into one with its tensor, "intra (R)"), or a NoStage in its
             place; None where nothing was localised.
         located: what of that stage is off and on which inputs, or what was judged of the stages and what was not.
+        vacuous: of zeros, the negated and a shuffled output, those that would pass too: the verdict then proves nothing.
+        peers: the rms error over that of every emulated legal kernel that rounds to nearest; () where those were lucky, or not compared.
+        recheck: of a near miss, what fresh seeds found; status and grade follow it, the figures are those of the first seed.
         contract, oracle: what was declared, and how the exact value was obtained.
         device, mode, versions: where and with what it ran.
         seed: of the session that drew the problem.
@@ -63,6 +67,9 @@ class Verdict(BaseModel):
     message: str = ""
     stage: str | None = None
     located: str = ""
+    vacuous: tuple[str, ...] = ()
+    peers: tuple[float, ...] = ()
+    recheck: Recheck | None = None
     contract: str = ""
     oracle: str = ""
     device: str = ""
@@ -71,6 +78,10 @@ class Verdict(BaseModel):
     seed: int = 0
     duration_s: float = 0.0
     replay: str = ""
+
+    def proves(self) -> bool:
+        """Whether it is evidence for the implementation: a pass that no impostor would get."""
+        return self.status is Status.PASS and not self.vacuous
 
     def asked(self) -> tuple[str, str, str, str]:
         """What was asked, whatever came of it: verdicts that agree in it are the outputs of one case."""

@@ -91,3 +91,17 @@ def test_a_session_is_ruled_by_its_heaviest_decision() -> None:
     assert heaviest(decisions) is Ruling.ERROR
     assert heaviest(d for d in decisions if d.ruling is not Ruling.ERROR) is Ruling.REJECT
     assert heaviest(d for d in decisions if d.ruling in (Ruling.ACCEPT, Ruling.INSUFFICIENT)) is Ruling.INSUFFICIENT
+
+
+def test_a_pass_that_zeros_would_get_is_no_evidence() -> None:
+    hollow = [verdict.model_copy(update={"vacuous": ("zeros",)}) if verdict.dtype == "bf16" else verdict for verdict in FULL]
+    decision = decide(hollow, EXPECTED)
+    assert (decision.ruling, decision.vacuous) == (Ruling.INSUFFICIENT, 4)
+    assert set(decision.reasons) == {"no pass for o in bf16", "no pass for final_state in bf16"}
+    all_hollow = [verdict.model_copy(update={"vacuous": ("zeros",)}) for verdict in FULL]
+    assert decide(all_hollow, EXPECTED).reasons == ("nothing passed: what did would pass as zeros, negated or shuffled too",)
+
+
+def test_the_worst_grade_of_every_format_is_told() -> None:
+    graded = [row(dtype="fp32", grade="A"), row(Status.FAIL, dtype="bf16", grade="B"), row(Status.SHAPE, dtype="fp16"), row(Status.SKIP)]
+    assert decide(graded, EXPECTED).grades == {"bf16": "B", "fp16": "F", "fp32": "A"}

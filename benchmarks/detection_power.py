@@ -1,0 +1,227 @@
+"""How often a legal kernel is rejected, and how often a small fault is caught, with exact binomial limits.
+
+    python -m benchmarks.detection_power --problems 1000 --seed 5 --minutes 25 --json power.json
+
+Legal runs, on problems drawn as the suites draw them: `eager` and `eager-recurrent` in every format, sums taken backwards, and draws of the
+family's noise from a seed that no budget has seen. A near miss counts as an alarm only where fresh seeds confirm it, as in a session.
+
+Faults are planted in the errors of `eager` and `eager-recurrent` on problems of ordinary size, 8 heads of width 32 over 96 tokens, by
+`benchmarks.planted_errors`. Over a run of 40 such cases the rms error is raised by a tenth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from rich.progress import track
+from torch import Tensor
+
+from benchmarks.binomial import interval, upper
+from benchmarks.false_alarms import DTYPES, backward, drawn
+from benchmarks.planted_errors import FAULTS, Scene
+from kdaverify.adapters import find
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.family import Emulation, emulate
+from kdaverify.budgets.formats import FORMATS
+from kdaverify.budgets.noise import Noise
+from kdaverify.budgets.standard import Standard, standard
+from kdaverify.checks.compare import Comparison, compare
+from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.recheck import Finding, is_near, recheck
+from kdaverify.checks.status import Status
+from kdaverify.problems import Problem
+from kdaverify.verdicts.paired import paired
+from kdaverify.verdicts.verdict import Verdict
+from oracles.enclosure import OUTPUTS
+from oracles.inputs import Inputs
+
+SHIPPED: Final = ("eager", "eager-recurrent")
+GATES: Final = ("mild", "slow", "log-sigmoid", "bound-5", "mixed", "zero")
+OTHER_SEED: Final = 1000
+RUN: Final = 40
+LEGAL: Final = "legal runs"
+Key = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One problem under the contract of one shipped kernel."""
+
+    problem: Problem
+    name: str
+    inputs: Inputs = field(init=False)
+    contract: Contract = field(init=False)
+    emulation: Emulation = field(init=False)
+    held: Standard = field(init=False)
+
+    def __post_init__(self) -> None:
+        io, made = FORMATS[self.problem.dtype], object.__setattr__
+        made(self, "inputs", self.problem.inputs())
+        made(self, "contract", find(self.name).contract(self.problem.dtype))
+        made(self, "emulation", emulate(self.inputs, self.contract, io))
+        made(self, "held", standard(self.inputs, self.contract, io, self.emulation))
+
+    def legal(self) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
+        """Kernels that no budget has been made of."""
+        io, shipped = FORMATS[self.problem.dtype], find(self.name).forward(self.inputs)
+        yield self.name, (shipped.o, shipped.final_state)
+        yield "sums backwards", backward(self.contract, self.problem.dtype).run(self.inputs)
+        yield "noise", Noise(self.contract, io).run(self.inputs, seed=OTHER_SEED + self.problem.seed % OTHER_SEED)[0]
+
+    def compared(self, run: tuple[Tensor, ...]) -> dict[str, Comparison]:
+        return {name: compare(name, tensor, self.held, self.inputs) for name, tensor in zip(OUTPUTS, run, strict=True)}
+
+    def faulty(self) -> Iterator[tuple[str, Comparison]]:
+        """Every fault in every output where it is planted."""
+        shipped = find(self.name).forward(self.inputs)
+        rng = torch.Generator().manual_seed(self.problem.seed)
+        for place, name in enumerate(OUTPUTS):
+            truth = self.held.exact(name)
+            runs = [run[place] for run in (*self.emulation.rounded.values(), *self.emulation.drawn)]
+            scene = Scene(truth.high, truth.error(getattr(shipped, name)), [truth.error(run) for run in runs], rng)
+            for fault, (plant, outputs) in FAULTS.items():
+                if name in outputs:
+                    yield fault, compare(name, truth.high + plant(scene), self.held, self.inputs)
+
+
+@dataclass
+class Tally:
+    """Hits and trials by what was tried, format and contract; the legal kernels' verdicts; near misses, and alarms that are none."""
+
+    hits: dict[Key, int] = field(default_factory=lambda: defaultdict(int))
+    trials: dict[Key, int] = field(default_factory=lambda: defaultdict(int))
+    runs: list[Verdict] = field(default_factory=list[Verdict])
+    near: list[tuple[Bench, str, list[str]]] = field(default_factory=list[tuple[Bench, str, list[str]]])
+    alarms: list[str] = field(default_factory=list[str])
+
+    def add(self, what: str, bench: Bench, *, hit: bool) -> None:
+        key = what, bench.problem.dtype, bench.contract.name
+        self.hits[key] += hit
+        self.trials[key] += 1
+
+
+def judge_legal(bench: Bench, tally: Tally) -> None:
+    for who, run in bench.legal():
+        over = {name: c for name, c in bench.compared(run).items() if c.status.rejects}
+        tally.add(f"{LEGAL}, {who}", bench, hit=bool(over))
+        if over and all(is_near(c.status, c.statistic, c.ratio) for c in over.values()):
+            tally.near.append((bench, who, list(over)))
+        else:
+            tally.alarms += [_told(bench, who, str(c)) for c in over.values()]
+
+
+def judge_near(tally: Tally) -> None:
+    """Asks near misses again, each told as it is decided."""
+    for bench, who, outputs in track(tally.near, description="near misses again"):
+        for name, found in recheck(_again(bench.name, who), bench.problem, outputs).items():
+            said = _told(bench, who, f"{name}: {found}")
+            print(said, flush=True)
+            tally.alarms += [] if found.finding is Finding.ACQUITTED else [said]
+
+
+def _told(bench: Bench, who: str, said: str) -> str:
+    return f"{who}, {bench.contract.name}: {said}\n  {bench.problem.to_json()}"
+
+
+def _again(name: str, who: str) -> Callable[[Problem], list[Outcome]]:
+    def ask(problem: Problem) -> list[Outcome]:
+        bench = Bench(problem, name)
+        return [Outcome(c.output, c.status, str(c), c) for c in bench.compared(dict(bench.legal())[who]).values()]
+
+    return ask
+
+
+def judge_faults(bench: Bench, tally: Tally) -> None:
+    for fault, comparison in bench.faulty():
+        tally.add(f"{fault}: {comparison.output}", bench, hit=comparison.status.rejects)
+    shipped = dict(bench.legal())[bench.name]
+    for name, comparison in bench.compared(shipped).items():
+        tally.runs.append(
+            Verdict(
+                implementation=bench.name,
+                property="forward",
+                dtype=bench.problem.dtype,
+                case=bench.problem.id,
+                output=name,
+                status=Status.PASS,
+                contract=bench.contract.name,
+                peers=comparison.peers,
+            )
+        )
+
+
+def judge_runs(tally: Tally) -> None:
+    """Runs of RUN cases of one format, contract and output, as they were and with a tenth more error; the last few cases are left over."""
+    groups: dict[Key, list[Verdict]] = defaultdict(list)
+    for verdict in tally.runs:
+        groups[verdict.output, verdict.dtype, verdict.contract].append(verdict)
+    for (output, dtype, contract), rows in groups.items():
+        for first in range(0, len(rows) - RUN + 1, RUN):
+            run = rows[first : first + RUN]
+            for what, rise in ((f"{LEGAL}, a whole run", 1.0), (f"rms at 1.1 times its own over a run: {output}", 1.1)):
+                raised = [v.model_copy(update={"peers": tuple(rise * ratio for ratio in v.peers)}) for v in run]
+                tally.trials[what, dtype, contract] += 1
+                tally.hits[what, dtype, contract] += any(found.raised for found in paired(raised))
+
+
+def ordinary(count: int, dtype: str, start: int) -> list[Problem]:
+    """Problems of ordinary size, through the gates in turn."""
+    common: dict[str, Any] = {"B": 1, "T": 96, "H": 8, "HV": 8, "K": 32, "V": 32, "dtype": dtype}
+    drawn_as: dict[str, Any] = {"key": "random", "beta": "uniform", "state": "random", "value": "normal"}
+    return [Problem(**common, **drawn_as, gate=GATES[i % len(GATES)], seed=start * 100000 + i) for i in range(count)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--problems", type=int, default=1000, help="of the legal runs, three each; a quarter per format (default 1000)")
+    parser.add_argument("--faulty", type=int, default=480, help="problems in which faults are planted (default 480)")
+    parser.add_argument("--seed", type=int, default=5, help="of the draw (default 5)")
+    parser.add_argument("--minutes", type=float, default=25.0, help="for the table; near misses are asked again after (default 25)")
+    parser.add_argument("--json", type=Path, help="write the table here")
+    told = parser.parse_args()
+    torch.set_num_threads(1)
+    ends, tally = time.monotonic() + 60 * told.minutes, Tally()
+    share, part = told.faulty // len(DTYPES), told.problems // len(DTYPES)
+    todo: list[tuple[Callable[[Bench, Tally], None], Problem, str]] = []
+    for dtype in DTYPES:
+        todo += [(judge_faults, p, SHIPPED[i % 2]) for i, p in enumerate(ordinary(share, dtype, told.seed))]
+        todo += [(judge_legal, p, SHIPPED[i % 2]) for i, p in enumerate(drawn(part, dtype, told.seed) if part else [])]
+    # Every format to the same share, if time runs out.
+    order = torch.randperm(len(todo), generator=torch.Generator().manual_seed(told.seed)).tolist()
+    for number in track(order, description="judging"):
+        if time.monotonic() < ends:
+            judge, problem, name = todo[number]
+            judge(Bench(problem, name), tally)
+    judge_runs(tally)
+    show(tally)
+    judge_near(tally)
+    conclude(tally)
+    if told.json:
+        table = [{"what": w, "dtype": d, "contract": c, "hits": tally.hits[w, d, c], "trials": n} for (w, d, c), n in tally.trials.items()]
+        told.json.write_text(json.dumps({"table": table, "alarms": tally.alarms}, indent=2) + "\n")
+
+
+def show(tally: Tally) -> None:
+    for (what, dtype, contract), trials in sorted(tally.trials.items()):
+        hits = tally.hits[what, dtype, contract]
+        low, high = interval(hits, trials)
+        print(f"{hits:5d} of {trials:5d} rejected ({100 * low:5.1f} % to {100 * high:5.1f} %): {what}, {dtype}, {contract}")
+
+
+def conclude(tally: Tally) -> None:
+    legal = sum(n for (what, _, _), n in tally.trials.items() if what.startswith(LEGAL))
+    limit = upper(len(tally.alarms), legal)
+    print(*tally.alarms, sep="\n")
+    print(f"{len(tally.alarms)} false alarms that fresh seeds confirm in {legal} legal runs: less than {limit:.2g} of them, with 95 %")
+
+
+if __name__ == "__main__":
+    main()

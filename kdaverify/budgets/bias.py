@@ -1,0 +1,39 @@
+"""Errors that lean one way: how much of the exact output is in the error, which a norm hardly shows where storage is coarse."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from torch import Tensor
+
+# Less than this is not judged: what a contract of more bits would not do shows in its rms.
+SMALLEST: Final = 2.0**-12
+# How far one more run may lie from 0, in deviations of the draws.
+DEVIATIONS: Final = 5.0
+
+
+def bias(error: Tensor, exact: Tensor) -> float:
+    """By which fraction of itself the output is too large.
+
+    Math: b = |<error, exact>| / <exact, exact>; independent roundings of relative size u in n elements leave about u / sqrt(n) of it, an
+    output scaled by 1 + b all of b.
+    """
+    size = float(exact.square().sum())
+    return abs(float((error * exact).sum())) / size if size else 0.0
+
+
+def allowed_bias(rounded: Sequence[float], drawn: Sequence[float], rounding: float, least: float) -> float:
+    """The worst kernel that rounds to nearest, and beside it what draws of the noise, which lean no way, happen to have.
+
+    Math: max(2^-12, worst of the rounded + 5 rms of the draws, 4 `rounding`, `least`).
+
+    Args:
+        rounded, drawn: biases of the family.
+        rounding: the deviation that rounding the exact result once has.
+        least: what underflow and sums that cancel may miss, relative to the output.
+    """
+    deviation = math.hypot(*drawn) / math.sqrt(len(drawn))
+    found = max(rounded, default=0.0) + DEVIATIONS * deviation
+    return max(SMALLEST, found, 4 * rounding, least) if math.isfinite(found) else math.inf

@@ -1,0 +1,178 @@
+"""A near miss again at fresh seeds: bad luck at one seed, or an error that stays."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from statistics import median_low
+from typing import Final
+
+from kdaverify.checks.compare import Comparison, Grade, grade_of
+from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.status import Status
+from kdaverify.problems import Problem
+from kdaverify.problems.cost import cost
+
+NEAR: Final = 1.5
+"""The largest fraction of a budget that is a near miss; what lies further off is no bad luck."""
+NUMERIC: Final = ("rms", "largest", "row", "median", "tail", "bias")
+"""The statistics that a seed moves; what is not finite, or no exact zero, is wrong at any seed."""
+SEEDS: Final = 200
+CONFIDENCE: Final = 0.99
+LOOKS: Final = (25, 50, 100, SEEDS)
+"""After so many seeds an error may be confirmed, the chance of an error shared among the looks; acquitted is it after all of them."""
+LARGEST: Final = 0.5
+"""Largest `cost` of a case that is run again: 200 of that size are judged in two or three minutes on one core."""
+INTERPRETED: Final = 1 / 10
+"""What is left of that for interpreted kernels."""
+
+
+class Finding(StrEnum):
+    """What fresh seeds say of a near miss."""
+
+    CONFIRMED = "confirmed"
+    ACQUITTED = "acquitted"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True)
+class Recheck:
+    """What became of a near miss.
+
+    Args:
+        finding: confirmed, acquitted, or undecided, which leaves it a failure.
+        seeds: fresh ones that were judged.
+        over: of these, over budget.
+        median: of their ratios; None where there are none.
+        limit: lower limit of that median.
+        grade: by the medians of the statistics.
+        reason: why nothing was decided, or what was found beside figures.
+    """
+
+    finding: Finding
+    seeds: int = 0
+    over: int = 0
+    median: float | None = None
+    limit: float | None = None
+    grade: Grade | None = None
+    reason: str = ""
+
+    def __str__(self) -> str:
+        figures = ""
+        if self.median is not None and self.limit is not None:
+            figures = f" at {self.seeds} fresh seeds: {self.over} over budget, median {self.median:.3g}, its lower limit {self.limit:.3g}"
+        return f"near miss, {self.finding}{figures}{f'; {self.reason}' if self.reason else ''}"
+
+
+def is_near(status: Status, statistic: str | None, ratio: float | None) -> bool:
+    """Whether a verdict is a near miss: a numeric statistic at most NEAR times its budget."""
+    return status is Status.FAIL and statistic in NUMERIC and ratio is not None and ratio <= NEAR
+
+
+def fresh(problem: Problem) -> Iterator[Problem]:
+    """The same question at other seeds, the same ones for the same problem on every machine."""
+    text = problem.to_json()
+    for number in range(SEEDS):
+        digest = hashlib.sha256(f"{text} again {number}".encode()).digest()
+        yield problem.replace(seed=int.from_bytes(digest[:4]))
+
+
+def undecided(reason: str) -> Recheck:
+    return Recheck(Finding.UNDECIDED, reason=reason)
+
+
+def recheck(
+    ask: Callable[[Problem], list[Outcome]], problem: Problem, outputs: Sequence[str], *, largest: float = LARGEST
+) -> dict[str, Recheck]:
+    """Asks a problem again at fresh seeds until every near miss of it is decided.
+
+    Math: confirmed if the lower limit of the median ratio is above 1, by the bootstrap (`median_limit`) at 1 - 0.01 / 4 at each of 4
+    looks, so at 99 % together; or at once if a fresh seed is wrong beyond figures. Acquitted if it is not after all 200 seeds.
+
+    Args:
+        ask: judges a problem as the near miss was.
+        outputs: the near misses of it.
+        largest: `cost` above which nothing is asked, and nothing decided.
+    Returns:
+        By output.
+    """
+    if cost(problem) > largest:
+        return {name: undecided("too large to be run again at 200 seeds") for name in outputs}
+    open_, decided = {name: _Sample() for name in outputs}, dict[str, Recheck]()
+    for number, again in enumerate(fresh(problem), start=1):
+        by_output = {outcome.output: outcome for outcome in ask(again)}
+        for name, sample in open_.items():
+            found = sample.take(by_output.get(name) or by_output.get("call"), again.seed)
+            found = found or (sample.look() if number in LOOKS else None)
+            if found is not None:
+                decided[name] = found
+        open_ = {name: sample for name, sample in open_.items() if name not in decided}
+        if not open_:
+            break
+    return decided | {name: sample.end() for name, sample in open_.items()}
+
+
+@dataclass
+class _Sample:
+    """The comparisons of one output at fresh seeds."""
+
+    seen: list[Comparison] = field(default_factory=list[Comparison])
+
+    def take(self, outcome: Outcome | None, seed: int) -> Recheck | None:
+        """Adds one; what is wrong beyond figures decides at once."""
+        if outcome is None or not outcome.status.judged or outcome.status is Status.ORACLE_UNCERTIFIED:
+            return None
+        figures = outcome.comparison
+        if figures is None or (figures.status.rejects and figures.statistic not in NUMERIC):
+            return self._told(Finding.CONFIRMED, f"seed {seed} is worse: {outcome.message.partition(chr(10))[0]}")
+        self.seen.append(figures)
+        return None
+
+    def look(self) -> Recheck | None:
+        found = self._told(Finding.CONFIRMED)
+        return found if found.limit is not None and found.limit > 1 else None
+
+    def end(self) -> Recheck:
+        if len(self.seen) < SEEDS:
+            return self._told(Finding.UNDECIDED, f"only {len(self.seen)} of {SEEDS} seeds could be judged")
+        return self._told(Finding.ACQUITTED)
+
+    def _told(self, finding: Finding, reason: str = "") -> Recheck:
+        if not self.seen:
+            return Recheck(finding, reason=reason)
+        ratios = [figures.ratio for figures in self.seen]
+        medians = {name: median_low([figures.ratios[name] for figures in self.seen]) for name in self.seen[0].ratios}
+        return Recheck(
+            finding,
+            seeds=len(ratios),
+            over=sum(ratio > 1 for ratio in ratios),
+            median=median_low(ratios),
+            limit=median_limit(ratios, 1 - (1 - CONFIDENCE) / len(LOOKS)),
+            grade=grade_of(medians),
+            reason=reason,
+        )
+
+
+def median_limit(values: Sequence[float], confidence: float) -> float:
+    """The one-sided lower limit of the median by the percentile bootstrap, exactly.
+
+    Math: the median of a resample is at most the k-th smallest value with probability P(Binomial(n, k / n) >= ceil(n / 2)); the limit is
+    the smallest value where that reaches 1 - confidence. No resample is drawn.
+
+    Source: Maritz and Jarrett, A note on estimating the variance of the sample median, 1978; Efron, 1979.
+    """
+    ordered, n = sorted(values), len(values)
+    half = math.ceil(n / 2)
+
+    def reached(k: int) -> float:
+        return 1.0 if k == n else sum(math.exp(_log_binomial(n, j, k / n)) for j in range(half, n + 1))
+
+    return ordered[bisect_left(range(1, n + 1), 1 - confidence, key=reached)]
+
+
+def _log_binomial(n: int, j: int, p: float) -> float:
+    return math.lgamma(n + 1) - math.lgamma(j + 1) - math.lgamma(n - j + 1) + j * math.log(p) + (n - j) * math.log1p(-p)

@@ -1,0 +1,52 @@
+"""What stands behind a decision, in lines below its table: grades, the run as a whole, near misses, verdicts that prove nothing."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rich.text import Text
+
+from kdaverify.verdicts.decision import Decision
+from kdaverify.verdicts.paired import Paired
+
+MEANING: Final = {
+    "A": "every element within its budget",
+    "B": "norms and rows within budget, the relative error of single elements not",
+    "C": "the rms within budget, some row or element not",
+    "F": "not even the rms",
+}
+
+
+def evidence(decision: Decision) -> list[Text]:
+    """The lines that have something to say."""
+    return [
+        *_grades(decision.grades),
+        *_run(decision.paired),
+        *_line(decision.acquitted, "near miss", "passed at fresh seeds; the record says how"),
+        *_line(decision.vacuous, "verdict", "no evidence: zeros, the negated or a shuffled output would pass too"),
+    ]
+
+
+def _grades(grades: dict[str, str]) -> list[Text]:
+    """Told where one is not A: what the letters mean."""
+    worse = sorted({*grades.values()} - {"A"})
+    return [_told("grades", "; ".join(f"{letter} {MEANING[letter]}" for letter in worse))] if worse else []
+
+
+def _run(paired: tuple[Paired, ...]) -> list[Text]:
+    """The output with the largest rms error beside the legal kernels."""
+    if not paired:
+        return []
+    worst = max(paired, key=lambda run: run.limit)
+    return [_told("over the run", f"worst of {len(paired)} outputs: {worst}")]
+
+
+def _line(count: int, noun: str, said: str) -> list[Text]:
+    plural = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return [_told(f"{count} {noun}{plural}", said)] if count else []
+
+
+def _told(head: str, said: str) -> Text:
+    line = Text(f"{head}: ", style="bold")
+    line.append(said, style="not bold")
+    return line

@@ -1,0 +1,71 @@
+"""Verdicts whose near misses have been run again at fresh seeds, each case once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Final
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.properties import check
+from kdaverify.checks.recheck import INTERPRETED, LARGEST, Finding, Recheck, is_near, recheck, undecided
+from kdaverify.checks.status import Status
+from kdaverify.problems import Problem
+from kdaverify.verdicts.verdict import Verdict
+
+FILED: Final = "its outputs come from files, which answer no other seed"
+SETTLED: Final = "another case of the same test is wrong for certain"
+
+
+def only_near(case: Sequence[Verdict]) -> bool:
+    """Whether the outputs of one case have near misses, and nothing worse."""
+    wrong = [verdict for verdict in case if verdict.status.rejects]
+    return bool(wrong) and all(_is_near(verdict) for verdict in wrong)
+
+
+def rechecked(verdicts: Sequence[Verdict], adapter: Adapter) -> list[Verdict]:
+    """The same verdicts; a near miss carries what fresh seeds found, and passes if it is acquitted.
+
+    Once one is confirmed, or where another case is worse, what is left is not run again and stays a failure.
+
+    Args:
+        verdicts: of `adapter`, the outputs of a case together.
+    """
+    cases = [list(case) for _, case in groupby(verdicts, key=lambda verdict: verdict.asked())]
+    known: dict[tuple[str, str, str, str], dict[str, Recheck]] = {}
+    wrong = any(verdict.status.rejects for case in cases if not only_near(case) for verdict in case)
+    for case in cases:
+        if only_near(case) and case[0].asked() not in known:
+            near = [verdict.output for verdict in case if verdict.status.rejects]
+            found = {name: undecided(SETTLED) for name in near} if wrong else _again(case[0], near, adapter)
+            wrong = wrong or any(told.finding is Finding.CONFIRMED for told in found.values())
+            known[case[0].asked()] = found
+    return [_with(verdict, known.get(verdict.asked(), {}).get(verdict.output)) for case in cases for verdict in case]
+
+
+def _again(first: Verdict, outputs: list[str], adapter: Adapter) -> dict[str, Recheck]:
+    if not adapter.open_ended:
+        return {name: undecided(FILED) for name in outputs}
+
+    def ask(problem: Problem) -> list[Outcome]:
+        return check(first.property, adapter, problem, first.detail)
+
+    largest = LARGEST * INTERPRETED if first.mode == "interpreted" else LARGEST
+    return recheck(ask, Problem.from_json(first.problem), outputs, largest=largest)
+
+
+def _is_near(verdict: Verdict) -> bool:
+    asked = verdict.op == "kda" and verdict.problem and verdict.recheck is None
+    return bool(asked) and is_near(verdict.status, verdict.statistic, verdict.ratio)
+
+
+def _with(verdict: Verdict, found: Recheck | None) -> Verdict:
+    """The first figure stays; what is concluded, the grade and the message follow the fresh seeds."""
+    if found is None or not verdict.status.rejects:
+        return verdict
+    head, _, rest = verdict.message.partition("\n")
+    told = {"recheck": found, "message": "\n".join(filter(None, (head, f"  {found}", rest)))}
+    if found.finding is not Finding.ACQUITTED:
+        return verdict.model_copy(update=told)
+    return verdict.model_copy(update={**told, "status": Status.PASS, "grade": found.grade})

@@ -1,0 +1,84 @@
+"""What zeros, the negated or a shuffled output would pass proves nothing, and is told; right zeros prove what they are asked to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from kdaverify.budgets.budget import Budget
+from kdaverify.budgets.contract import contract_from_name
+from kdaverify.budgets.family import emulate, family
+from kdaverify.budgets.formats import FORMATS
+from kdaverify.budgets.standard import standard
+from kdaverify.checks.compare import Comparison, compare
+from kdaverify.checks.vacuity import impostors
+from kdaverify.problems import Problem
+
+PROBLEM = Problem(
+    B=1, T=20, H=1, HV=2, K=8, V=8, dtype="bf16", gate="mild", key="random", beta="uniform", state="random", value="normal", seed=3
+)
+CONTRACT, BF16 = contract_from_name("chunk64-bf16"), FORMATS["bf16"]
+NOWHERE = torch.zeros(4, 3, dtype=torch.bool)
+
+
+def within(allowed: float) -> Callable[[Tensor], bool]:
+    return lambda error: float(error.abs().max()) <= allowed
+
+
+def judged(problem: Problem, name: str) -> Comparison:
+    inputs = problem.inputs()
+    held = standard(inputs, CONTRACT, BF16, emulate(inputs, CONTRACT, BF16))
+    o, final = family(CONTRACT, BF16)[0].run(inputs)
+    return compare(name, o if name == "o" else final, held, inputs)
+
+
+@pytest.mark.parametrize("name", ["o", "final_state"])
+def test_an_ordinary_case_refuses_every_impostor(name: str) -> None:
+    assert judged(PROBLEM, name).vacuous == ()
+
+
+def test_a_budget_as_wide_as_the_output_is_told_of_each_impostor_that_it_passes() -> None:
+    exact = torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64).repeat(4, 1) * torch.tensor([[1.0], [1.1], [1.2], [1.3]])
+    assert impostors(exact, NOWHERE, within(1.0)) == ("shuffled",)
+    assert impostors(exact, NOWHERE, within(4.0)) == ("zeros", "shuffled")
+    assert impostors(exact, NOWHERE, within(8.0)) == ("zeros", "negated", "shuffled")
+    assert impostors(exact, NOWHERE, within(0.01)) == ()
+
+
+def test_an_output_that_is_zero_has_no_impostor_and_demands_zeros() -> None:
+    comparison = judged(PROBLEM.replace(beta="zero", state="absent"), "o")
+    assert comparison.vacuous == () and comparison.exact == 0
+    assert impostors(torch.zeros(4, 3, dtype=torch.float64), ~NOWHERE, within(1.0)) == ()
+
+
+def test_a_lost_zero_refuses_a_shuffled_output_however_wide_the_budget() -> None:
+    exact = torch.tensor([[1.0], [0.0]], dtype=torch.float64)
+    assert impostors(exact, exact == 0, within(0.1)) == ()
+    assert "shuffled" not in impostors(exact, exact == 0, within(9.0))
+
+
+def test_rows_that_are_alike_cannot_be_told_apart_and_need_not() -> None:
+    assert impostors(torch.ones(4, 3, dtype=torch.float64), NOWHERE, within(0.5)) == ()
+
+
+def test_nothing_is_proven_of_no_elements() -> None:
+    assert impostors(torch.zeros(0, 3), torch.zeros(0, 3, dtype=torch.bool), within(1.0)) == ("empty",)
+
+
+def test_the_rms_decides_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for what the kernel returned: no impostor of an ordinary case costs more than its rms."""
+    measured: list[Tensor] = []
+    real = Budget.measure
+
+    def counting(self: Budget, error: Tensor, truth: object) -> object:
+        measured.append(error)
+        return real(self, error, truth)  # pyright: ignore[reportArgumentType]
+
+    inputs = PROBLEM.inputs()
+    held = standard(inputs, CONTRACT, BF16, emulate(inputs, CONTRACT, BF16))
+    monkeypatch.setattr(Budget, "measure", counting)
+    compare("o", family(CONTRACT, BF16)[0].run(inputs)[0], held, inputs)
+    assert len(measured) == 1

@@ -1,0 +1,60 @@
+"""From the suite to the last page: a near miss never stops a test, and is decided once, when Hypothesis has done with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kdaverify.checks import recheck as fresh_seeds
+from kdaverify.checks.recheck import Finding
+from kdaverify.checks.status import Status
+from kdaverify.verdicts.record import read
+from tests.verdicts.louder import PROBLEM, factor_for
+
+Pytest = Callable[..., pytest.RunResult]
+Suite = Callable[..., None]
+
+PORT = """
+from tests.verdicts.louder import PROBLEM, Louder
+port = Louder(FACTOR, ONLY)
+"""
+DRAWN = """
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.verdicts.louder import PROBLEM
+@given(seed=st.sampled_from(SEEDS))
+def test_forward(judge, seed): judge(PROBLEM.replace(seed=seed))
+"""
+
+
+@pytest.fixture
+def plant(pytester: pytest.Pytester, suite: Suite, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Has port.py miss its budget by a little."""
+
+    def write(ratio: float, only: str, seeds: str) -> None:
+        monkeypatch.setattr(fresh_seeds, "SEEDS", 12)
+        monkeypatch.setattr(fresh_seeds, "LOOKS", (12,))
+        suite(forward=DRAWN.replace("SEEDS", seeds))
+        (pytester.path / "port.py").write_text(PORT.replace("FACTOR", str(factor_for(ratio))).replace("ONLY", only))
+
+    return write
+
+
+def test_an_acquitted_near_miss_lets_the_test_pass_and_is_told(plant: Callable[..., None], run: Pytest, pytester: pytest.Pytester) -> None:
+    plant(1.2, "PROBLEM", "(0, PROBLEM.seed, 7)")
+    result = run("--record=r.jsonl", "--profile=acceptance")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["1 near miss: passed at fresh seeds*"])
+    rows = [v for v in read(Path(pytester.path) / "r.jsonl").verdicts if v.recheck is not None]
+    assert {(v.status, v.case) for v in rows} == {(Status.PASS, PROBLEM.id)}
+
+
+def test_a_confirmed_one_rejects_with_what_fresh_seeds_said(plant: Callable[..., None], run: Pytest, pytester: pytest.Pytester) -> None:
+    plant(1.3, "None", "(PROBLEM.seed,)")
+    result = run("--record=r.jsonl", "--profile=acceptance")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*near miss, confirmed at 12 fresh seeds*", "louder: REJECT*"])
+    failing = [v for v in read(Path(pytester.path) / "r.jsonl").verdicts if v.status.rejects]
+    assert any(v.recheck and v.recheck.finding is Finding.CONFIRMED for v in failing)

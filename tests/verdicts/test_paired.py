@@ -1,0 +1,68 @@
+"""Over a run a tenth more error is a rejection, though no case of it is; kernels that compute as a legal one does pass."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from kdaverify.verdicts.decision import Expected, Ruling, decide
+from kdaverify.verdicts.paired import FEWEST, paired
+from kdaverify.verdicts.verdict import Verdict
+from tests.rows import row
+
+EXPECTED = Expected("port", dtypes=("bf16",), outputs=("o",), properties=("forward",))
+
+
+def run(rise: float, *, cases: int = 40, scatter: float = 0.03, member: int = 0, others: float = 0.3, **fields: Any) -> list[Verdict]:
+    """Verdicts of a kernel that computes as one of three legal kernels does, within `scatter`, with `rise` times its error."""
+    rng = torch.Generator().manual_seed(1)
+    sizes = torch.full((3,), others, dtype=torch.float64)
+    sizes[member] = scatter
+    draws = (torch.randn(cases, 3, generator=rng, dtype=torch.float64) * sizes).exp() * rise
+    given: dict[str, Any] = {"dtype": "bf16", "contract": "chunk64-bf16", **fields}
+    return [row(case=f"kda-{i}", peers=tuple(draws[i].tolist()), ratio=0.5, statistic="rms", **given) for i in range(cases)]
+
+
+@pytest.mark.parametrize("rise", [0.93, 1.0, 1.03])
+@pytest.mark.parametrize("member", [0, 2])
+def test_a_legal_kernel_is_accepted(rise: float, member: int) -> None:
+    verdicts = run(rise, member=member)
+    (found,) = paired(verdicts)
+    assert not found.raised and found.ratio == pytest.approx(rise, abs=0.02) and found.cases == 40
+    assert decide(verdicts, EXPECTED).ruling is Ruling.ACCEPT
+
+
+@pytest.mark.parametrize("member", [0, 1])
+def test_a_tenth_more_error_over_the_run_is_rejected_with_its_figures(member: int) -> None:
+    decision = decide(run(1.1, member=member), EXPECTED)
+    assert decision.ruling is Ruling.REJECT and not decision.failures
+    assert decision.reasons[0].startswith("o bf16: over 40 cases the rms error is 1.")
+
+
+def test_a_tenth_more_error_of_a_gradient_is_rejected_too() -> None:
+    assert decide([*run(1.0), *run(1.1, property="gradients", output="dg")], EXPECTED).reasons[0].startswith("dg bf16")
+
+
+def test_few_cases_conclude_nothing_and_repeats_of_a_case_count_once() -> None:
+    few = run(1.5, cases=FEWEST - 1)
+    assert paired(few) == () and paired(few * 3) == ()
+    assert paired(run(1.1) * 2) == paired(run(1.1))
+
+
+def test_formats_contracts_and_cases_that_lack_a_legal_kernel_are_kept_apart() -> None:
+    other = run(1.1, contract="chunk32-bf16")
+    lacking = [v.model_copy(update={"peers": v.peers[:2], "case": f"{v.case}-x"}) for v in run(2.0, cases=5)]
+    found = paired([*run(1.0), *other, *lacking])
+    assert [(p.contract, p.raised, p.cases) for p in found] == [("chunk32-bf16", True, 40), ("chunk64-bf16", False, 40)]
+
+
+def test_what_is_no_whole_call_does_not_count() -> None:
+    assert paired(run(1.1, property="stages")) == ()
+
+
+def test_a_kernel_unlike_any_legal_one_is_held_to_all_of_them() -> None:
+    (found,) = paired(run(1.0, scatter=0.3))
+    assert not found.raised and math.isfinite(found.limit)

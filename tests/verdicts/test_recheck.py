@@ -1,0 +1,70 @@
+"""Near misses of a session: each case once, the same every time, the first figure kept; whoever judges at once gets the end of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from kdaverify.checks import recheck as fresh_seeds
+from kdaverify.checks.recheck import Finding
+from kdaverify.checks.status import Status
+from kdaverify.verdicts.judge import Judge, Rejected
+from kdaverify.verdicts.recheck import FILED, SETTLED, only_near, rechecked
+from kdaverify.verdicts.verdict import Verdict
+from tests.rows import row
+from tests.verdicts.louder import PROBLEM, Louder, factor_for
+
+
+@pytest.fixture(autouse=True)
+def few_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rule is tested beside `recheck`; here it may cost little."""
+    monkeypatch.setattr(fresh_seeds, "SEEDS", 20)
+    monkeypatch.setattr(fresh_seeds, "LOOKS", (10, 20))
+
+
+def test_a_near_miss_at_one_seed_passes_with_its_first_figure_and_a_note() -> None:
+    found: list[Verdict] = []
+    Judge(Louder(factor_for(1.2), only=PROBLEM), found.append, "forward")(PROBLEM)
+    (missed,) = (verdict for verdict in found if verdict.recheck is not None)
+    assert missed.recheck is not None and missed.recheck.finding is Finding.ACQUITTED and missed.recheck.seeds == 20
+    assert missed.status is Status.PASS and missed.grade == "A" and missed.proves()
+    assert missed.ratio is not None and 1.0 < missed.ratio < 1.4
+    assert "near miss, acquitted at 20 fresh seeds" in missed.message
+    assert Verdict.model_validate_json(missed.model_dump_json()) == missed
+
+
+def test_a_kernel_a_tenth_over_its_budget_stays_rejected() -> None:
+    judged: list[Verdict] = []
+    judge = Judge(Louder(factor_for(1.3)), judged.append, "forward", defers=True)
+    judge(PROBLEM)
+    assert only_near(judged)
+    told = rechecked(judged, judge.adapter)
+    assert [v.recheck.finding for v in told if v.recheck] == [Finding.CONFIRMED]
+    assert rechecked(told, judge.adapter) == told
+    with pytest.raises(Rejected, match="near miss, confirmed at 10 fresh seeds"):
+        Judge(judge.adapter, judged.append, "forward")(PROBLEM)
+
+
+def test_the_same_near_miss_comes_to_the_same_end_and_is_run_again_once() -> None:
+    found: list[Verdict] = []
+    adapter = Louder(factor_for(1.2), only=PROBLEM)
+    Judge(adapter, found.append, "forward", defers=True)(PROBLEM)
+    adapter.calls = 0
+    ends = rechecked([*found, *found], adapter)
+    assert adapter.calls == 20
+    assert ends[: len(found)] == ends[len(found) :] == rechecked(found, adapter)
+
+
+def test_what_is_worse_leaves_near_misses_as_they_are() -> None:
+    near = row(Status.FAIL, case="kda-1", statistic="rms", ratio=1.2, problem=PROBLEM.to_json())
+    told = rechecked([near, row(Status.NONFINITE, case="kda-2")], Louder(1.0))
+    assert told[0].status is Status.FAIL and told[0].recheck is not None and told[0].recheck.reason == SETTLED
+    assert not only_near([near, row(Status.NONFINITE, case="kda-1")])
+    assert rechecked([row(Status.FAIL, statistic="zero", ratio=float("inf"))], Louder(1.0))[0].recheck is None
+
+
+def test_outputs_from_files_are_not_run_again() -> None:
+    filed = Louder(1.0)
+    filed.open_ended = False
+    near = row(Status.FAIL, statistic="row", ratio=1.2, problem=PROBLEM.to_json())
+    (told,) = rechecked([near], filed)
+    assert told.status is Status.FAIL and told.recheck is not None and told.recheck.reason == FILED and not filed.calls
