@@ -14,6 +14,7 @@ from kdaverify.checks.options import asked_of
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.problems import ActivationProblem, Problem
+from kdaverify.verdicts.published import NamedBenchmark, Opinions, opinions
 from kdaverify.verdicts.verdict import Verdict
 
 
@@ -37,13 +38,21 @@ class Judge:
         property_name: a key of PROPERTIES, or "conventions".
         spec: how the user named the implementation, for the replay line; its name by default.
         seed: of the session, for the record.
+        benchmark: whose errors others' standards compare with; None for a plain member of the family.
     """
 
     def __init__(
-        self, adapter: Adapter, report: Callable[[Verdict], None], property_name: str, *, spec: str | None = None, seed: int = 0
+        self,
+        adapter: Adapter,
+        report: Callable[[Verdict], None],
+        property_name: str,
+        *,
+        spec: str | None = None,
+        seed: int = 0,
+        benchmark: NamedBenchmark | None = None,
     ) -> None:
         self.adapter, self.report, self.property_name = adapter, report, property_name
-        self.spec, self.seed = spec or adapter.name, seed
+        self.spec, self.seed, self.benchmark = spec or adapter.name, seed, benchmark
 
     def __call__(self, problem: Problem | ActivationProblem, **detail: Any) -> None:
         """Runs the property on `problem` and reports a verdict for every output.
@@ -66,7 +75,8 @@ class Judge:
         self._conclude([conventions(self.adapter)], None, {}, time.perf_counter() - started)
 
     def _conclude(self, found: list[Outcome], problem: Problem | ActivationProblem | None, detail: dict[str, Any], seconds: float) -> None:
-        verdicts = [self._verdict(outcome, problem, detail, seconds / len(found)) for outcome in found]
+        said = opinions(found, problem, self.benchmark)
+        verdicts = [self._verdict(*told, problem, detail, seconds / len(found)) for told in zip(found, said, strict=True)]
         for verdict in verdicts:
             self.report(verdict)
         wrong = [verdict for verdict in verdicts if verdict.status.rejects]
@@ -74,7 +84,9 @@ class Judge:
             kind = Struck if any(verdict.status.takes_process for verdict in wrong) else Rejected
             raise kind("\n".join(f"{v.status}: {v.message}\n  replay: {v.replay}" for v in wrong))
 
-    def _verdict(self, outcome: Outcome, problem: Problem | ActivationProblem | None, detail: dict[str, Any], seconds: float) -> Verdict:
+    def _verdict(
+        self, outcome: Outcome, others: Opinions, problem: Problem | ActivationProblem | None, detail: dict[str, Any], seconds: float
+    ) -> Verdict:
         figures = outcome.comparison
         asked = asked_of(self.adapter, detail)
         about = asked.environment()
@@ -97,6 +109,8 @@ class Judge:
             grade=figures and figures.grade,
             worst=str(figures.worst) if figures and figures.worst else "",
             message=self._message(outcome),
+            published=others.published,
+            benchmark=others.benchmark,
             contract=asked.contract(dtype).name if dtype in asked.dtypes else "",
             oracle=outcome.oracle,
             device=about.pop("device", "cpu"),
@@ -114,6 +128,8 @@ class Judge:
 
     def _replay(self, problem: Problem | ActivationProblem | None, detail: dict[str, Any], *, isolated: bool) -> str:
         words = ["kdaverify", "replay", "--impl", self.spec, "--property", self.property_name, *(["--isolate"] if isolated else [])]
+        if self.benchmark is not None:
+            words += ["--benchmark", self.benchmark.spec]
         if detail:
             words += ["--detail", json.dumps(detail, sort_keys=True)]
         return shlex.join(words if problem is None else [*words, problem.to_json()])

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kdaverify.checks.location import NoStage
 from kdaverify.checks.status import Status
+from kdaverify.verdicts.opinion import Opinion
 
 SCHEMA = 1
 """Version of the row; a reader refuses a newer one."""
@@ -34,6 +35,8 @@ class Verdict(BaseModel):
         stage: the first stage outside its budget ("solve"; of stages fused into one with its tensor, "intra (R)"), or a NoStage in its
             place; None where nothing was localised.
         located: what of that stage is off and on which inputs, or what was judged of the stages and what was not.
+        published: what the rules of others say of the same output, by rule; never part of `status`.
+        benchmark: whose errors those that compare errors held its own against.
         contract, oracle: what was declared, and how the exact value was obtained.
         device, mode, versions: where and with what it ran.
         seed: of the session that drew the problem.
@@ -63,6 +66,8 @@ class Verdict(BaseModel):
     message: str = ""
     stage: str | None = None
     located: str = ""
+    published: dict[str, Opinion] = Field(default_factory=dict)
+    benchmark: str = ""
     contract: str = ""
     oracle: str = ""
     device: str = ""

@@ -1,0 +1,129 @@
+"""Ascend's precision standards for operators: ecosystem (single benchmark, mixed tolerance) and commercial (dual benchmark, L0 to L2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kdaverify.budgets.formats import FORMATS
+from kdaverify.checks.published.rule import Finding, Rule, all_of, at_least, at_most, below, refused
+from kdaverify.checks.published.sample import Errors, Sample
+from kdaverify.checks.published.says import Says
+
+FOLDER: Final = "hicann/opbase docs/zh/ops_precision_standard"
+# Added to |exact| in relative errors, and to the benchmark's error in ratios.
+TINY: Final = 1e-7
+
+THRESHOLD: Final[Mapping[str, float]] = {"fp16": 2.0**-10, "bf16": 2.0**-7, "fp32": 2.0**-13}
+MIXED_LARGEST: Final[Mapping[str, float]] = {"fp16": 0.1, "bf16": 0.1, "fp32": 0.01}
+MIXED_ULPS: Final = 32
+MATCHED: Final = 0.99
+SMALL: Final[Mapping[str, tuple[float, float]]] = {
+    "fp16": (2.0**-11, 2.0**-16),
+    "bf16": (2.0**-8, 2.0**-16),
+    "fp32": (2.0**-14, 2.0**-30),
+}
+"""Below which exact value an element is small, and the error from which it counts."""
+SMALL_RATIO: Final = 2.0
+
+
+class Level(NamedTuple):
+    """The largest ratios of a kernel's error to the benchmark's."""
+
+    mare: float
+    mere: float
+    rmse: float
+
+
+LEVELS: Final[Mapping[str, Level]] = {"L0": Level(10, 2, 2), "L1": Level(5, 1.5, 1.5), "L2": Level(2, 1.2, 1.2)}
+
+
+def relative(errors: Errors) -> Tensor:
+    """|a - g| / (|g| + 1e-7)."""
+    return errors.absolute / (errors.exact.abs() + TINY)
+
+
+def single(sample: Sample) -> Finding:
+    """Math: mean relative error below the threshold, the largest below ten of them."""
+    errors, threshold = relative(sample.errors), THRESHOLD[sample.stored]
+    return all_of(below("MERE", float(errors.mean()), threshold), below("MARE", float(errors.max()), 10 * threshold))
+
+
+def mixed(sample: Sample) -> Finding:
+    """Math: |a - g| <= t + t |g| for 99 % of the elements; for all of them |a - g| <= the limit, or 32 ulps of g."""
+    if not sample.errors.finite:
+        return refused("not finite where the exact value is")
+    error, t = sample.errors.absolute, THRESHOLD[sample.stored]
+    matched = float((error <= t + t * sample.size).double().mean())
+    limit = (MIXED_ULPS * ulp(sample.exact, sample.stored)).clamp(min=MIXED_LARGEST[sample.stored])
+    return all_of(at_least("matched", matched, MATCHED), at_most("largest error / its limit", float((error / limit).max()), 1.0))
+
+
+def ulp(x: Tensor, fmt: str) -> Tensor:
+    """The distance of neighbouring numbers of a format at `x`."""
+    form = FORMATS[fmt]
+    _, exponent = torch.frexp(x.abs().clamp(min=form.min_normal))
+    return torch.ldexp(torch.ones_like(x), exponent - form.precision)
+
+
+def dual(sample: Sample, level: Level) -> Finding:
+    """Math: of normal elements, ratios of MARE, MERE and RMSE to (the benchmark's + 1e-7); of small ones, ErrorCount / max(its, 1) <= 2.
+
+    What is not finite is right where the benchmark has the same, and takes no part in the figures.
+    """
+    ours, theirs = sample.errors, sample.of_benchmark
+    agreed = torch.isfinite(ours.found) | (ours.found == theirs.found) | (ours.found.isnan() & theirs.found.isnan())
+    if not bool(agreed.all()):
+        return refused("not finite where exact value and benchmark are")
+    threshold, error = SMALL[sample.stored]
+    compared = torch.isfinite(ours.signed) & torch.isfinite(theirs.signed)
+    small, normal = compared & (sample.size < threshold), compared & (sample.size >= threshold)
+    names, limits = ("MARE ratio", "MERE ratio", "RMSE ratio"), (level.mare, level.mere, level.rmse)
+    pairs = zip(_figures(ours, normal), _figures(theirs, normal), strict=True)
+    ratios = [at_most(name, a / (b + TINY), limit) for name, (a, b), limit in zip(names, pairs, limits, strict=True)]
+    wrong, allowed = (float((small & (errors.absolute > error)).sum()) for errors in (ours, theirs))
+    return all_of(*ratios, at_most("small-value ErrorCount ratio", wrong / max(allowed, 1.0), SMALL_RATIO))
+
+
+def _figures(errors: Errors, where: Tensor) -> tuple[float, float, float]:
+    """MARE, MERE and RMSE of some elements; 0 of none."""
+    if not bool(where.any()):
+        return 0.0, 0.0, 0.0
+    ratios = relative(errors)[where]
+    return float(ratios.max()), float(ratios.mean()), float(errors.signed[where].square().mean().sqrt())
+
+
+def _level(name: str, level: Level) -> Rule:
+    return Rule(
+        name=f"ascend-{name}",
+        source=f"{FOLDER}/commercial_standard.md @3e62966",
+        asks=f"dual benchmark {name}: ratios to the benchmark of MARE <= {level.mare:g}, MERE <= {level.mere:g}, RMSE <= {level.rmse:g}; "
+        "of small values, errors counted <= 2 times the benchmark's",
+        judge=partial(dual, level=level),
+        formats=tuple(SMALL),
+        benchmark=True,
+        empty=Says.NOT_APPLICABLE,
+    )
+
+
+RULES: Final = (
+    Rule(
+        name="ascend-single",
+        source=f"{FOLDER}/experimental_standard.md @3e62966",
+        asks="single benchmark: MERE < t and MARE < 10 t, t = 2^-7 in bf16, 2^-10 in fp16, 2^-13 in fp32",
+        judge=single,
+        formats=tuple(THRESHOLD),
+    ),
+    Rule(
+        name="ascend-mixed",
+        source=f"{FOLDER}/mixed_tolerance_standard.md @233ee24c",
+        asks="mixed tolerance: 99 % within t + t |g|, all within 0.1 (fp32: 0.01) or 32 ulps; t as in ascend-single",
+        judge=mixed,
+        formats=tuple(THRESHOLD),
+    ),
+    *(_level(name, level) for name, level in LEVELS.items()),
+)

@@ -1,0 +1,53 @@
+"""What a check leaves behind so that others' standards can be asked: the output, the exact one, and how to run a benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.budgets.benchmark import Benchmark
+from kdaverify.budgets.formats import format_of
+from kdaverify.checks.published.sample import Sample
+
+Again = Callable[[Adapter], Mapping[str, Tensor]]
+"""Puts the question of a check to another implementation; returns its outputs by name, or raises as the check would."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One compared output.
+
+    Args:
+        output: "o", "final_state" or a gradient.
+        dtype: format of the problem.
+        packed: whether the call packs sequences.
+        actual: what the kernel returned, as it returned it.
+        exact: float64.
+        benchmark: what a plain legal kernel makes of the problem.
+        again: asks another implementation; None where that cannot be told.
+    """
+
+    output: str
+    dtype: str
+    packed: bool
+    actual: Tensor
+    exact: Tensor
+    benchmark: Benchmark
+    again: Again | None = None
+
+    def sample(self, benchmark: Benchmark) -> Sample:
+        """The output beside that of `benchmark`, which may not have it."""
+        place = self.exact.device
+        other = benchmark.outputs.get(self.output)
+        return Sample(
+            output=self.output,
+            dtype=self.dtype,
+            stored=format_of(self.actual.dtype).name,
+            packed=self.packed,
+            actual=self.actual.detach().to(place).double(),
+            exact=self.exact,
+            benchmark=None if other is None else other.detach().to(place).double(),
+        )
