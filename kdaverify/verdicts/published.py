@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kdaverify.adapters.base import Adapter, AdapterError
+from kdaverify.adapters.isolation import housed
+from kdaverify.adapters.registry import find
 from kdaverify.budgets.benchmark import Benchmark
 from kdaverify.checks.execute import Misbehaviour
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.published.evidence import Evidence
 from kdaverify.checks.published.registry import findings
+from kdaverify.limits import Limits
 from kdaverify.problems import ActivationProblem, Problem
 from kdaverify.verdicts.opinion import Opinion
 from oracles.autograd import ForwardOnlyError
@@ -26,6 +29,21 @@ class NamedBenchmark:
 
     spec: str
     adapter: Adapter
+
+
+def benchmark_named(spec: str, *, isolate: bool | None, limits: Limits) -> NamedBenchmark:
+    """The implementation that `spec` names.
+
+    Args:
+        isolate, limits: as of the implementation under test.
+    Raises:
+        AdapterError: there is none, or it cannot run here.
+    """
+    adapter = housed(find(spec), spec, isolate=isolate, limits=limits)
+    missing = adapter.missing()
+    if missing:
+        raise AdapterError(f"{adapter.name} cannot run here, {missing}")
+    return NamedBenchmark(spec, adapter)
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,10 @@ from torch import Tensor
 
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.published.rule import Finding, Rule, all_of, at_least, at_most, below, refused
-from kdaverify.checks.published.sample import Errors, Sample
+from kdaverify.checks.published.sample import TINY, Errors, Sample
 from kdaverify.checks.published.says import Says
 
 FOLDER: Final = "hicann/opbase docs/zh/ops_precision_standard"
-# Added to |exact| in relative errors, and to the benchmark's error in ratios.
-TINY: Final = 1e-7
-
 THRESHOLD: Final[Mapping[str, float]] = {"fp16": 2.0**-10, "bf16": 2.0**-7, "fp32": 2.0**-13}
 MIXED_LARGEST: Final[Mapping[str, float]] = {"fp16": 0.1, "bf16": 0.1, "fp32": 0.01}
 MIXED_ULPS: Final = 32
@@ -42,14 +39,9 @@ class Level(NamedTuple):
 LEVELS: Final[Mapping[str, Level]] = {"L0": Level(10, 2, 2), "L1": Level(5, 1.5, 1.5), "L2": Level(2, 1.2, 1.2)}
 
 
-def relative(errors: Errors) -> Tensor:
-    """|a - g| / (|g| + 1e-7)."""
-    return errors.absolute / (errors.exact.abs() + TINY)
-
-
 def single(sample: Sample) -> Finding:
     """Math: mean relative error below the threshold, the largest below ten of them."""
-    errors, threshold = relative(sample.errors), THRESHOLD[sample.stored]
+    errors, threshold = sample.errors.relative, THRESHOLD[sample.stored]
     return all_of(below("MERE", float(errors.mean()), threshold), below("MARE", float(errors.max()), 10 * threshold))
 
 
@@ -57,10 +49,12 @@ def mixed(sample: Sample) -> Finding:
     """Math: |a - g| <= t + t |g| for 99 % of the elements; for all of them |a - g| <= the limit, or 32 ulps of g."""
     if not sample.errors.finite:
         return refused("not finite where the exact value is")
-    error, t = sample.errors.absolute, THRESHOLD[sample.stored]
-    matched = float((error <= t + t * sample.size).double().mean())
-    limit = (MIXED_ULPS * ulp(sample.exact, sample.stored)).clamp(min=MIXED_LARGEST[sample.stored])
-    return all_of(at_least("matched", matched, MATCHED), at_most("largest error / its limit", float((error / limit).max()), 1.0))
+    error, t, limit = sample.errors.absolute, THRESHOLD[sample.stored], MIXED_LARGEST[sample.stored]
+    matched = at_least("matched", float((error <= t + t * sample.size).sum()) / error.numel(), MATCHED)
+    if sample.errors.largest <= limit:
+        return all_of(matched, at_most("largest error", sample.errors.largest, limit))
+    limits = (MIXED_ULPS * ulp(sample.exact, sample.stored)).clamp(min=limit)
+    return all_of(matched, at_most("largest error / its limit", float((error / limits).max()), 1.0))
 
 
 def ulp(x: Tensor, fmt: str) -> Tensor:
@@ -70,31 +64,52 @@ def ulp(x: Tensor, fmt: str) -> Tensor:
     return torch.ldexp(torch.ones_like(x), exponent - form.precision)
 
 
+class Compared(NamedTuple):
+    """What a dual benchmark compares: MARE, MERE, RMSE and the ErrorCount of small values, of one run."""
+
+    mare: float
+    mere: float
+    rmse: float
+    errors: float
+
+
 def dual(sample: Sample, level: Level) -> Finding:
     """Math: of normal elements, ratios of MARE, MERE and RMSE to (the benchmark's + 1e-7); of small ones, ErrorCount / max(its, 1) <= 2.
 
     What is not finite is right where the benchmark has the same, and takes no part in the figures.
     """
+    figures = sample.once(_compared)
+    if figures is None:
+        return refused("not finite where exact value and benchmark are")
+    ours, theirs = figures
+    return all_of(
+        at_most("MARE ratio", ours.mare / (theirs.mare + TINY), level.mare),
+        at_most("MERE ratio", ours.mere / (theirs.mere + TINY), level.mere),
+        at_most("RMSE ratio", ours.rmse / (theirs.rmse + TINY), level.rmse),
+        at_most("small-value ErrorCount ratio", ours.errors / max(theirs.errors, 1.0), SMALL_RATIO),
+    )
+
+
+def _compared(sample: Sample) -> tuple[Compared, Compared] | None:
+    """The kernel's figures and the benchmark's; None where the kernel alone is not finite."""
     ours, theirs = sample.errors, sample.of_benchmark
+    compared = torch.isfinite(ours.signed) & torch.isfinite(theirs.signed)
     agreed = torch.isfinite(ours.found) | (ours.found == theirs.found) | (ours.found.isnan() & theirs.found.isnan())
     if not bool(agreed.all()):
-        return refused("not finite where exact value and benchmark are")
+        return None
     threshold, error = SMALL[sample.stored]
-    compared = torch.isfinite(ours.signed) & torch.isfinite(theirs.signed)
-    small, normal = compared & (sample.size < threshold), compared & (sample.size >= threshold)
-    names, limits = ("MARE ratio", "MERE ratio", "RMSE ratio"), (level.mare, level.mere, level.rmse)
-    pairs = zip(_figures(ours, normal), _figures(theirs, normal), strict=True)
-    ratios = [at_most(name, a / (b + TINY), limit) for name, (a, b), limit in zip(names, pairs, limits, strict=True)]
-    wrong, allowed = (float((small & (errors.absolute > error)).sum()) for errors in (ours, theirs))
-    return all_of(*ratios, at_most("small-value ErrorCount ratio", wrong / max(allowed, 1.0), SMALL_RATIO))
+    normal = sample.size >= threshold
+    small, normal = compared & ~normal, compared & normal
+    return _figures(ours, normal, small, error), _figures(theirs, normal, small, error)
 
 
-def _figures(errors: Errors, where: Tensor) -> tuple[float, float, float]:
-    """MARE, MERE and RMSE of some elements; 0 of none."""
-    if not bool(where.any()):
-        return 0.0, 0.0, 0.0
-    ratios = relative(errors)[where]
-    return float(ratios.max()), float(ratios.mean()), float(errors.signed[where].square().mean().sqrt())
+def _figures(errors: Errors, normal: Tensor, small: Tensor, error: float) -> Compared:
+    """0 of no elements."""
+    count = max(float(normal.sum()), 1.0)
+    ratios = torch.where(normal, errors.relative, 0.0)
+    squares = torch.where(normal, errors.absolute, 0.0).square_().sum()
+    wrong = float((small & (errors.absolute > error)).sum())
+    return Compared(float(ratios.max()), float(ratios.sum()) / count, (float(squares) / count) ** 0.5, wrong)
 
 
 def _level(name: str, level: Level) -> Rule:

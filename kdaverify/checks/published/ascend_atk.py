@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kdaverify.checks.published.ascend import relative
 from kdaverify.checks.published.rule import Finding, Rule, accepted, all_of, at_most, refused
 from kdaverify.checks.published.sample import Sample
 from kdaverify.checks.published.says import Says
@@ -26,7 +25,7 @@ def double(sample: Sample) -> Finding:
         return accepted("the benchmark is not finite")
     if not ours.finite:
         return refused("not finite where the benchmark is")
-    own, other, floor = relative(ours), relative(theirs), FLOOR[sample.stored]
+    own, other, floor = ours.relative, theirs.relative, FLOOR[sample.stored]
     balance = float((ours.signed / sample.size.clamp(min=1.0)).mean())
     return all_of(
         at_most("largest relative error ratio", float(own.max()) / max(float(other.max()), floor), LARGEST),

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor
 
+X = TypeVar("X")
+# Added to |exact| in relative errors: as Ascend's standards have it, in all of them.
+TINY: Final = 1e-7
+
 
 @dataclass(frozen=True)
 class Errors:
-    """What one run misses the exact values by, in float64."""
+    """What one run misses the exact values by, in float64.
+
+    Args:
+        found, exact, size: the run's values, the exact ones and their absolute values.
+    """
 
     found: Tensor
     exact: Tensor
+    size: Tensor
 
     @cached_property
     def signed(self) -> Tensor:
@@ -23,6 +34,11 @@ class Errors:
     @cached_property
     def absolute(self) -> Tensor:
         return self.signed.abs()
+
+    @cached_property
+    def relative(self) -> Tensor:
+        """|found - exact| / (|exact| + 1e-7)."""
+        return self.absolute / (self.size + TINY)
 
     @cached_property
     def largest(self) -> float:
@@ -58,6 +74,13 @@ class Sample:
     actual: Tensor
     exact: Tensor
     benchmark: Tensor | None = None
+    _known: dict[Callable[..., Any], Any] = field(default_factory=dict[Callable[..., Any], Any], repr=False, compare=False)
+
+    def once(self, figure: Callable[[Sample], X]) -> X:
+        """`figure` of this sample, worked out at the first call: rules share figures."""
+        if figure not in self._known:
+            self._known[figure] = figure(self)
+        return self._known[figure]
 
     @property
     def forward(self) -> bool:
@@ -72,7 +95,7 @@ class Sample:
     @cached_property
     def errors(self) -> Errors:
         """Of the kernel."""
-        return Errors(self.actual, self.exact)
+        return Errors(self.actual, self.exact, self.size)
 
     @cached_property
     def of_benchmark(self) -> Errors:
@@ -83,4 +106,4 @@ class Sample:
         """
         if self.benchmark is None:
             raise ValueError(f"sample: no benchmark for {self.output}; ask `Rule.says`, which looks first")
-        return Errors(self.benchmark, self.exact)
+        return Errors(self.benchmark, self.exact, self.size)

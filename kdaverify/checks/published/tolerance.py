@@ -18,4 +18,4 @@ def within(sample: Sample, atol: float, rtol: float, relative_to: Tensor) -> Fin
     """
     if not sample.errors.finite:
         return all_of(at_most(WORST, float("inf"), 1.0))
-    return all_of(at_most(WORST, float((sample.errors.absolute / (atol + rtol * relative_to.abs())).max()), 1.0))
+    return all_of(at_most(WORST, float((sample.errors.absolute / relative_to.abs().mul_(rtol).add_(atol)).max()), 1.0))
