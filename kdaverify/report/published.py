@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
@@ -73,7 +74,8 @@ def standards_table(verdicts: Sequence[Verdict]) -> Table | None:
 
 def opinions_table(verdict: Verdict) -> Table:
     """What every rule says of one output, and why."""
-    table = Table(title=f"{TITLE} of {verdict.output}", title_justify="left", caption=_compared_with([verdict]), caption_justify="left")
+    named = {"title": f"{TITLE} of {verdict.output}", "caption": _compared_with([verdict])}
+    table = Table(box=SIMPLE_HEAD, title_justify="left", caption_justify="left", **named)
     table.add_column("rule", no_wrap=True)
     table.add_column("says")
     table.add_column("measured", overflow="fold")
@@ -89,7 +91,7 @@ def opinions_table(verdict: Verdict) -> Table:
 def _compared_with(verdicts: Sequence[Verdict]) -> str:
     names = Counter(verdict.benchmark for verdict in verdicts)
     [(most, _)] = names.most_common(1)
-    more = f"; and {len(names) - 1} others, named in the record" if len(names) > 1 else ""
+    more = f"; and {len(names) - 1} more, named in the record" if len(names) > 1 else ""
     return f"benchmark: {most}{more}; what each asks: kdaverify list standards"
 
 
