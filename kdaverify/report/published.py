@@ -74,8 +74,8 @@ def standards_table(verdicts: Sequence[Verdict]) -> Table | None:
 
 def opinions_table(verdict: Verdict) -> Table:
     """What every rule says of one output, and why."""
-    named = {"title": f"{TITLE} of {verdict.output}", "caption": _compared_with([verdict])}
-    table = Table(box=SIMPLE_HEAD, title_justify="left", caption_justify="left", **named)
+    title, caption = f"{TITLE} of {verdict.output}", _compared_with([verdict])
+    table = Table(title=title, caption=caption, box=SIMPLE_HEAD, title_justify="left", caption_justify="left")
     table.add_column("rule", no_wrap=True)
     table.add_column("says")
     table.add_column("measured", overflow="fold")

@@ -18,7 +18,7 @@ def twice(sample: Sample) -> Finding:
 RULES: Final = (
     Rule(
         name="flash-attention",
-        source="Dao-AILab/flash-attention tests/test_flash_attn.py",
+        source="Dao-AILab/flash-attention tests/test_flash_attn.py @008951f",
         asks="largest error at most twice the benchmark's",
         judge=twice,
         benchmark=True,

@@ -56,10 +56,10 @@ def test_a_correlation_sees_no_scale() -> None:
     assert says("tt-metal-pcc", [x * x for x in LINE], LINE) == "fail"
 
 
-def test_a_correlation_with_zeros_fails_and_one_with_a_constant_says_nothing() -> None:
+def test_a_correlation_with_zeros_fails_and_one_with_any_other_constant_passes() -> None:
     assert says("tt-metal-pcc", [0.0] * 10, LINE) == "fail"
     assert says("tt-metal-pcc", [0.0] * 10, [0.0] * 10) == "pass"
-    assert says("tt-metal-pcc", [2.0] * 10, [3.0] * 10) == "n/a"
+    assert says("tt-metal-pcc", [2.0] * 10, [3.0] * 10) == says("tt-metal-pcc", [2.0] * 10, LINE) == "pass"
 
 
 def test_a_correlation_takes_what_is_not_finite_for_zero() -> None:
