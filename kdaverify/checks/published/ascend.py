@@ -12,7 +12,6 @@ from torch import Tensor
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.published.rule import Finding, Rule, all_of, at_least, at_most, below, refused
 from kdaverify.checks.published.sample import TINY, Errors, Sample
-from kdaverify.checks.published.says import Says
 
 FOLDER: Final = "hicann/opbase docs/zh/ops_precision_standard"
 THRESHOLD: Final[Mapping[str, float]] = {"fp16": 2.0**-10, "bf16": 2.0**-7, "fp32": 2.0**-13}
@@ -121,7 +120,6 @@ def _level(name: str, level: Level) -> Rule:
         judge=partial(dual, level=level),
         formats=tuple(SMALL),
         benchmark=True,
-        empty=Says.NOT_APPLICABLE,
     )
 
 
