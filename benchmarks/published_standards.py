@@ -25,8 +25,8 @@ from benchmarks.false_alarms import drawn
 from kdaverify.budgets.family import ContractOverflow, emulate
 from kdaverify.budgets.standard import Standard, standard
 from kdaverify.checks.compare import compare
-from kdaverify.checks.published.evidence import Evidence
 from kdaverify.checks.published.registry import RULES, findings
+from kdaverify.checks.published.sample import Sample
 from kdaverify.checks.published.says import Says
 from kdaverify.problems import Problem, panel
 from oracles.enclosure import OUTPUTS
@@ -48,13 +48,13 @@ def generic() -> Iterator[Problem]:
 def failed(kernel: Kernel, x: Inputs, held: Standard) -> Failed:
     """Which outputs of a kernel each rule fails, and we."""
     o, final = kernel(x)
-    assert held.benchmark is not None
     found: Failed = {name: set() for name in (OURS, *RULES)}
-    for output, tensor in zip(OUTPUTS, (o.to(IO.dtype), final.float()), strict=True):
+    for output, stored, tensor in zip(OUTPUTS, (IO.name, "fp32"), (o.to(IO.dtype), final.float()), strict=True):
         if compare(output, tensor, held, x).status.rejects:
             found[OURS].add(output)
-        evidence = Evidence(output, "bf16", x.cu_seqlens is not None, tensor, held.exact(output).high, held.benchmark)
-        for rule, finding in findings(evidence.sample(held.benchmark)).items():
+        packed, exact, plain = x.cu_seqlens is not None, held.exact(output).high, held.budgets[output].plain
+        sample = Sample(output, "bf16", stored, packed, tensor.double().contiguous(), exact, plain)
+        for rule, finding in findings(sample).items():
             if finding.says is Says.FAIL:
                 found[rule].add(output)
     return found

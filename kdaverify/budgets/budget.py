@@ -31,12 +31,14 @@ class Budget:
         io: format the output is stored in.
         lost: what underflow may take from an element.
         terms: what relative errors are relative to, where larger terms cancel in an element.
+        plain: what the family's plain kernel makes of the output, for standards that compare errors.
     """
 
     allowed: ErrorStatistics
     io: Format
     lost: float
     terms: Tensor | None = None
+    plain: Tensor | None = None
 
     def measure(self, error: Tensor, truth: Enclosure) -> ErrorStatistics:
         """The statistics of `error` as this budget counts them."""
@@ -90,7 +92,7 @@ def budget(
 
     Args:
         truth: the exact output.
-        rounded: the same output of every kernel that rounds to nearest, float64.
+        rounded: the same output of every kernel that rounds to nearest, float64, the plain one first.
         drawn: of every draw of the noise.
         io: format the output is stored in.
         unit: the contract's unit roundoff for this output.
@@ -121,6 +123,7 @@ def budget(
         io=io,
         lost=lost,
         terms=terms,
+        plain=rounded[0] if rounded else None,
     )
 
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.backward import GradientEmulation
-from kdaverify.budgets.benchmark import Benchmark, emulated
 from kdaverify.budgets.budget import Budget, budget
 from kdaverify.budgets.contract import RETURNED, Contract
 from kdaverify.budgets.family import Emulation
@@ -18,7 +17,7 @@ from kdaverify.budgets.formats import FORMATS, Format
 from oracles.adjoint_error import enclosed_gradients
 from oracles.cache import cache_in, default_folder
 from oracles.certified import certify, certify_gradients
-from oracles.enclosure import OUTPUTS, Answer, Enclosure
+from oracles.enclosure import Answer, Enclosure
 from oracles.gradients import Cotangents, GradientAnswer, Gradients, largest_ahead
 from oracles.inputs import Inputs
 from oracles.running_error import enclosed
@@ -35,15 +34,10 @@ GAIN = 2.0**10
 
 @dataclass(frozen=True)
 class Standard:
-    """The exact outputs, or gradients, of a problem and what a kernel under the contract may miss them by.
-
-    Args:
-        benchmark: a plain legal kernel's, for standards that compare errors; None where what is judged is no output of a call.
-    """
+    """The exact outputs, or gradients, of a problem and what a kernel under the contract may miss them by."""
 
     truth: Answer | GradientAnswer
     budgets: dict[str, Budget]
-    benchmark: Benchmark | None = None
 
     def exact(self, output: str) -> Enclosure:
         return self.truth.named()[output]
@@ -79,14 +73,12 @@ def standard(inputs: Inputs, contract: Contract, io: Format, emulation: Emulatio
             "final_state": of("final_state", 1, contract.carry, truth.final_state.high - inputs.state.double()),
         }
 
-    held = _sharpened(
+    return _sharpened(
         contract,
         lambda: enclosed(inputs),
         lambda accept, extra: certify(inputs, accept=accept, extra_bits=extra, cache=cache_in(default_folder())),
         budgets,
     )
-    plain, run = next(iter(emulation.rounded.items()))
-    return replace(held, benchmark=emulated(plain, dict(zip(OUTPUTS, run, strict=True))))
 
 
 def gradient_standard(inputs: Inputs, cotangents: Cotangents, contract: Contract, io: Format, emulation: GradientEmulation) -> Standard:
@@ -111,15 +103,13 @@ def gradient_standard(inputs: Inputs, cotangents: Cotangents, contract: Contract
 
         return {name: of(name) for name in truth.named()}
 
-    held = _sharpened(
+    return _sharpened(
         contract,
         lambda: enclosed_gradients(inputs, cotangents),
         lambda accept, extra: certify_gradients(inputs, cotangents, accept=accept, extra_bits=extra, cache=cache_in(default_folder())),
         budgets,
         lambda truth: _zero_on_padding(truth, inputs),
     )
-    plain, run = next(iter(emulation.rounded.items()))
-    return replace(held, benchmark=emulated(plain, run.named()))
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ def judged(produced: dict[str, Tensor], received: Inputs, hold: Callable[[], Sta
         produced: tensors by name.
         received: the call that the kernel effectively got.
         hold: makes truth and budgets; may raise ContractOverflow or UncertifiedError.
-        again: asks another implementation for the same, to compare errors with.
+        again: asks another implementation for the same, where tensors are the outputs of a call: others' standards then judge them too.
     """
     try:
         held = hold()
@@ -102,10 +102,10 @@ def judged(produced: dict[str, Tensor], received: Inputs, hold: Callable[[], Sta
     compared = [compare(name, tensor.to(held.device), held, received.on(held.device)) for name, tensor in produced.items()]
 
     def evidence(output: str) -> Evidence | None:
-        if held.benchmark is None:
+        if again is None:
             return None
-        packed, exact = received.cu_seqlens is not None, held.exact(output).high
-        return Evidence(output, dtype_name(received), packed, produced[output], exact, held.benchmark, again)
+        packed, exact, plain = received.cu_seqlens is not None, held.exact(output).high, held.budgets[output].plain
+        return Evidence(output, dtype_name(received), packed, produced[output], exact, plain, again)
 
     return [Outcome(c.output, c.status, str(c), c, held.truth.method, evidence=evidence(c.output)) for c in compared]
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.adapters.isolation import housed
 from kdaverify.adapters.registry import find
-from kdaverify.budgets.benchmark import Benchmark
 from kdaverify.checks.execute import Misbehaviour
 from kdaverify.checks.outcome import Outcome
-from kdaverify.checks.published.evidence import Evidence
+from kdaverify.checks.published.benchmark import Benchmark
+from kdaverify.checks.published.evidence import Evidence, emulated
 from kdaverify.checks.published.registry import findings
 from kdaverify.limits import Limits
 from kdaverify.problems import ActivationProblem, Problem
@@ -66,10 +66,10 @@ def opinions(case: Sequence[Outcome], problem: Problem | ActivationProblem | Non
         problem: what was asked.
         named: whose run is the benchmark; None for a plain member of the family.
     """
-    asked = next((outcome.evidence for outcome in case if outcome.evidence is not None), None)
-    if asked is None or not isinstance(problem, Problem):
+    asked = [outcome.evidence for outcome in case if outcome.evidence is not None]
+    if not asked or not isinstance(problem, Problem):
         return [Opinions() for _ in case]
-    benchmark = asked.benchmark if named is None else _run(named.adapter, problem, asked)
+    benchmark = emulated(asked) if named is None else _run(named.adapter, problem, asked[0])
     return [Opinions() if outcome.evidence is None else _of(outcome.evidence, benchmark) for outcome in case]
 
 
@@ -81,9 +81,7 @@ def _of(evidence: Evidence, benchmark: Benchmark) -> Opinions:
 def _run(named: Adapter, problem: Problem, evidence: Evidence) -> Benchmark:
     """What the named implementation makes of the case; nothing where it cannot be asked."""
     reason = f"it does not take {problem.dtype}" if problem.dtype not in named.dtypes else named.supports(problem)
-    if reason is None and evidence.again is None:
-        reason = "this property is asked of one implementation alone"
-    if reason is not None or evidence.again is None:
+    if reason is not None:
         return Benchmark(f"{named.name}: {reason}", {})
     try:
         return Benchmark(named.name, evidence.again(named))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.budgets.benchmark import Benchmark
 from kdaverify.budgets.formats import format_of
+from kdaverify.checks.published.benchmark import EMULATED, Benchmark
 from kdaverify.checks.published.sample import Sample
 
 Again = Callable[[Adapter], Mapping[str, Tensor]]
@@ -26,8 +26,8 @@ class Evidence:
         packed: whether the call packs sequences.
         actual: what the kernel returned, as it returned it.
         exact: float64.
-        benchmark: what a plain legal kernel makes of the problem.
-        again: asks another implementation; None where that cannot be told.
+        plain: what the family's plain kernel makes of it; None where that is not known.
+        again: asks another implementation.
     """
 
     output: str
@@ -35,8 +35,8 @@ class Evidence:
     packed: bool
     actual: Tensor
     exact: Tensor
-    benchmark: Benchmark
-    again: Again | None = None
+    plain: Tensor | None
+    again: Again
 
     def sample(self, benchmark: Benchmark) -> Sample:
         """The output beside that of `benchmark`, which may not have it."""
@@ -54,3 +54,8 @@ class Evidence:
     def _wide(self, tensor: Tensor) -> Tensor:
         # In one order, however a kernel lays its outputs out: sums then agree in every bit.
         return tensor.detach().to(self.exact.device).double().contiguous()
+
+
+def emulated(case: Sequence[Evidence]) -> Benchmark:
+    """What the plain kernel of the family makes of the outputs of one case."""
+    return Benchmark(EMULATED, {evidence.output: evidence.plain for evidence in case if evidence.plain is not None})
