@@ -37,6 +37,7 @@ class Budget:
         terms: what relative errors are relative to, where larger terms cancel in an element.
         ceiling: what no legal kernel can miss an element by, where that is known.
         peers: rms error of every kernel that rounds to nearest, where these were not all lucky.
+        plain: what the family's plain kernel makes of the output, for standards that compare errors.
     """
 
     allowed: ErrorStatistics
@@ -45,6 +46,7 @@ class Budget:
     terms: Tensor | None = None
     ceiling: Ceiling | None = None
     peers: tuple[float, ...] = ()
+    plain: Tensor | None = None
 
     def measure(self, error: Tensor, truth: Enclosure) -> ErrorStatistics:
         """The statistics of `error` as this budget counts them."""
@@ -96,12 +98,14 @@ class FamilyErrors:
         worst: of every statistic, over all members and draws.
         margin: what the spread of the draws adds to it, as factors.
         rounded, drawn: every kernel that rounds to nearest, and every draw of the noise.
+        plain: what the plainest kernel makes of the output.
     """
 
     worst: ErrorStatistics
     margin: ErrorStatistics
     rounded: Runs
     drawn: Runs
+    plain: Tensor
 
 
 def family_errors(
@@ -111,7 +115,7 @@ def family_errors(
 
     Args:
         truth: the exact output.
-        rounded: the same output of every kernel that rounds to nearest, float64.
+        rounded: the same output of every kernel that rounds to nearest, float64, the plain one first.
         drawn: of every draw of the noise.
         io, lost, terms: as `statistics` takes them.
     """
@@ -120,7 +124,7 @@ def family_errors(
         return [statistics(truth.error(output), truth, io, lost=lost, terms=terms) for output in outputs]
 
     members, draws = measured(rounded), measured(drawn)
-    return FamilyErrors(worst([*members, *draws]), spread(draws), _runs(members), _runs(draws))
+    return FamilyErrors(worst([*members, *draws]), spread(draws), _runs(members), _runs(draws), rounded[0])
 
 
 def _runs(found: list[ErrorStatistics]) -> Runs:
@@ -198,6 +202,7 @@ def allow(
         lost=lost,
         terms=terms,
         peers=() if were_lucky(rounded.rms, drawn.rms) else rounded.rms,
+        plain=errors.plain,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,14 +73,19 @@ def source() -> str:
 
 def _pack(errors: Mapping[str, FamilyErrors]) -> bytes:
     arrays = {
-        f"{output}.{part}.{name}": torch.as_tensor(getattr(getattr(found, part), name), dtype=torch.float64).cpu().numpy()
+        f"{output}.{part}.{name}": _array(getattr(getattr(found, part), name))
         for output, found in errors.items()
         for part, names in PARTS.items()
         for name in names
     }
+    arrays |= {f"{output}.plain": _array(found.plain) for output, found in errors.items()}
     file = BytesIO()
     np.savez(file, allow_pickle=False, **arrays)
     return file.getvalue()
+
+
+def _array(value: Any) -> np.ndarray[Any, Any]:
+    return torch.as_tensor(value, dtype=torch.float64).cpu().numpy()
 
 
 def _unpack(payload: bytes, device: torch.device) -> Errors:
@@ -95,6 +101,7 @@ def _unpack(payload: bytes, device: torch.device) -> Errors:
 
         def one(output: str) -> FamilyErrors:
             worst, margin = (statistics(output, part) for part in ("worst", "margin"))
-            return FamilyErrors(worst, margin, runs(output, "rounded"), runs(output, "drawn"))
+            plain = torch.as_tensor(arrays[f"{output}.plain"], device=device)
+            return FamilyErrors(worst, margin, runs(output, "rounded"), runs(output, "drawn"), plain)
 
         return {output: one(output) for output in dict.fromkeys(name.partition(".")[0] for name in arrays)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -15,7 +15,8 @@ from kdaverify.budgets.family import ContractOverflow, emulate
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import FLOAT64_ORACLE_PRECISION, Standard, standard
 from kdaverify.checks.compare import Comparison, compare
-from kdaverify.checks.execute import Misbehaviour, dtype_name
+from kdaverify.checks.execute import Misbehaviour, dtype_name, execute
+from kdaverify.checks.published.evidence import Again, Evidence
 from kdaverify.checks.status import Status
 from oracles.certified import UncertifiedError
 from oracles.inputs import Inputs
@@ -35,6 +36,7 @@ class Outcome:
         comparison: the figures, where there was something to compare.
         oracle: how the exact value was obtained, "" where none was needed.
         excess: what was found / what is allowed, where nothing was compared.
+        evidence: what others' standards need to see of it, where it is an output of a call.
     """
 
     output: str
@@ -43,6 +45,7 @@ class Outcome:
     comparison: Comparison | None = None
     oracle: str = ""
     excess: float | None = None
+    evidence: Evidence | None = field(default=None, repr=False, compare=False)
 
     @property
     def ratio(self) -> float | None:
@@ -75,16 +78,20 @@ def outcomes(adapter: Adapter, inputs: Inputs, produce: Callable[[], dict[str, T
     def hold(x: Inputs) -> Standard:
         return standard(x, contract, io, lambda: emulate(x, contract, io, cuts=cuts), cuts=cuts)
 
-    return judged(produced, received, lambda: held_at_fastest(received, contract, hold))
+    def again(other: Adapter) -> dict[str, Tensor]:
+        return execute(other, inputs, tuple(produced)).outputs
+
+    return judged(produced, received, lambda: held_at_fastest(received, contract, hold), again)
 
 
-def judged(produced: dict[str, Tensor], received: Inputs, hold: Callable[[], Standard]) -> list[Outcome]:
+def judged(produced: dict[str, Tensor], received: Inputs, hold: Callable[[], Standard], again: Again | None = None) -> list[Outcome]:
     """Compares every output, or gradient, with what `hold` makes for it, or says why nothing can be concluded.
 
     Args:
         produced: tensors by name.
         received: the call that the kernel effectively got.
         hold: makes truth and budgets; may raise ContractOverflow or UncertifiedError.
+        again: asks another implementation for the same, where tensors are the outputs of a call: others' standards then judge them too.
     """
     try:
         held = hold()
@@ -93,7 +100,14 @@ def judged(produced: dict[str, Tensor], received: Inputs, hold: Callable[[], Sta
     except UncertifiedError as reason:
         return [Outcome("call", Status.ORACLE_UNCERTIFIED, str(reason))]
     compared = [compare(name, tensor.to(held.device), held, received.on(held.device)) for name, tensor in produced.items()]
-    return [Outcome(c.output, c.status, str(c), c, held.truth.method) for c in compared]
+
+    def evidence(output: str) -> Evidence | None:
+        if again is None:
+            return None
+        packed, exact, plain = received.cu_seqlens is not None, held.exact(output).high, held.budgets[output].plain
+        return Evidence(output, dtype_name(received), packed, produced[output], exact, plain, again)
+
+    return [Outcome(c.output, c.status, str(c), c, held.truth.method, evidence=evidence(c.output)) for c in compared]
 
 
 def held_at_fastest(inputs: Inputs, contract: Contract, hold: Callable[[Inputs], Standard]) -> Standard:

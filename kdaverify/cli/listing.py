@@ -19,17 +19,25 @@ class What(StrEnum):
     REGIMES = "regimes"
     PROFILES = "profiles"
     FAULTS = "faults"
+    STANDARDS = "standards"
 
 
 def list_(
     what: Annotated[What, typer.Argument(help="which list")],
     as_json: Annotated[bool, typer.Option("--json", help="a JSON list of objects with `name`")] = False,
 ) -> None:
-    """Show the implementations, operations, regimes, profiles or faults there are.
+    """Show the implementations, operations, regimes, profiles, faults or published standards there are.
 
     Example: kdaverify list impls
     """
-    lists = {What.IMPLS: _impls, What.OPS: _ops, What.REGIMES: _regimes, What.PROFILES: _profiles, What.FAULTS: _faults}
+    lists = {
+        What.IMPLS: _impls,
+        What.OPS: _ops,
+        What.REGIMES: _regimes,
+        What.PROFILES: _profiles,
+        What.FAULTS: _faults,
+        What.STANDARDS: _standards,
+    }
     rows = lists[what]()
     if as_json:
         print(json.dumps(rows, indent=2))  # noqa: T201 # plain text for other programs
@@ -83,6 +91,12 @@ def _regimes() -> list[dict[str, Any]]:
     from kdaverify.problems import REGIMES
 
     return [{"name": name, "axis": axis, "exposes": regime.exposes} for axis, table in REGIMES.items() for name, regime in table.items()]
+
+
+def _standards() -> list[dict[str, Any]]:
+    from kdaverify.checks.published.registry import RULES
+
+    return [{"name": rule.name, "asks": rule.asks, "source": rule.source} for rule in RULES.values()]
 
 
 def _profiles() -> list[dict[str, Any]]:

@@ -17,10 +17,12 @@ from rich.table import Table
 from rich.text import Text
 
 from kdaverify.checks.status import Status
+from kdaverify.cli.benchmark import Benchmark
 from kdaverify.cli.complaint import Complaint
 from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
 from kdaverify.cli.question import any_problem_from, is_inline
 from kdaverify.limits import Limits
+from kdaverify.report.published import opinions_table
 from kdaverify.verdicts.decision import Ruling
 from kdaverify.verdicts.record import RecordError, read
 from kdaverify.verdicts.verdict import Verdict
@@ -28,6 +30,7 @@ from kdaverify.verdicts.verdict import Verdict
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
     from kdaverify.verdicts.judge import Judge
+    from kdaverify.verdicts.published import NamedBenchmark
 
 CONVENTIONS = "conventions"
 
@@ -40,6 +43,7 @@ class Case:
         spec: names the implementation.
         problem: JSON or the path of it; "" for the conventions.
         isolate: True where the record says that it took a process with it.
+        benchmark: names the implementation that others' standards compare errors with; None for an emulated one.
     """
 
     spec: str
@@ -47,6 +51,7 @@ class Case:
     problem: str
     detail: dict[str, Any]
     isolate: bool | None = None
+    benchmark: str | None = None
 
 
 def replay(
@@ -55,6 +60,7 @@ def replay(
     property_name: Annotated[str | None, typer.Option("--property", help="what is asked; default: the record's, else forward")] = None,
     detail: Annotated[str | None, typer.Option(help="the property's own choices, as a JSON object")] = None,
     record: Annotated[Path | None, typer.Option(help="where the case id is looked up")] = None,
+    benchmark: Benchmark = None,
     isolate: Isolate = None,
     time_limit: TimeLimit = Limits.seconds,
     memory_limit: MemoryLimit = Limits.gib,
@@ -76,9 +82,12 @@ def replay(
     asked = found if detail is None else dataclasses.replace(found, detail=_object(detail))
     if isolate is not None:
         asked = dataclasses.replace(asked, isolate=isolate)
-    adapter = _adapter(asked, limits_from(time_limit, memory_limit))
+    if benchmark is not None:
+        asked = dataclasses.replace(asked, benchmark=benchmark)
+    limits = limits_from(time_limit, memory_limit)
+    adapter = _adapter(asked, limits)
     with Console().status("judging; a near miss is asked again at fresh seeds"):
-        verdicts = _judge(asked, adapter)
+        verdicts = _judge(asked, adapter, _benchmark(asked, limits))
     for verdict in verdicts:
         _show(Console(), verdict)
     _show_stages(Console(), verdicts, adapter)
@@ -101,16 +110,18 @@ def _recorded(path: Path, case: str, impl: str | None, property_name: str | None
     if not fitting:
         raise Complaint(f"replay: {path} has no case {case!r} to replay{_narrowed(impl, property_name)}; its rows name theirs as `case`")
     row = min(fitting, key=lambda row: not row.status.rejects)
-    return Case(_spec(row), row.property, row.problem, row.detail, isolate=True if row.status.takes_process else None)
+    spec, isolate = _told(row, "--impl"), True if row.status.takes_process else None
+    return Case(spec or row.implementation, row.property, row.problem, row.detail, isolate, _told(row, "--benchmark"))
 
 
 def _narrowed(impl: str | None, property_name: str | None) -> str:
     return "".join(f" with {option} {value}" for option, value in (("--impl", impl), ("--property", property_name)) if value)
 
 
-def _spec(row: Verdict) -> str:
+def _told(row: Verdict, option: str) -> str | None:
+    """What the row's replay line gives an option."""
     words = shlex.split(row.replay)
-    return words[words.index("--impl") + 1]
+    return words[words.index(option) + 1] if option in words else None
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -138,11 +149,21 @@ def _adapter(case: Case, limits: Limits) -> Adapter:
     return adapter
 
 
-def _judge(case: Case, adapter: Adapter) -> list[Verdict]:
+def _benchmark(case: Case, limits: Limits) -> NamedBenchmark | None:
+    from kdaverify.adapters.base import AdapterError
+    from kdaverify.verdicts.published import benchmark_named
+
+    try:
+        return None if case.benchmark is None else benchmark_named(case.benchmark, isolate=case.isolate, limits=limits)
+    except AdapterError as error:
+        raise Complaint(f"--benchmark: {error}") from None
+
+
+def _judge(case: Case, adapter: Adapter, benchmark: NamedBenchmark | None) -> list[Verdict]:
     from kdaverify.verdicts.judge import Judge, Rejected, Struck
 
     verdicts: list[Verdict] = []
-    judge = Judge(adapter, verdicts.append, case.property, spec=case.spec)
+    judge = Judge(adapter, verdicts.append, case.property, spec=case.spec, benchmark=benchmark)
     # A rejection is raised for the sake of tests; its verdicts are reported before.
     with suppress(Rejected, Struck):
         if case.property == CONVENTIONS:
@@ -191,6 +212,8 @@ def _show(console: Console, verdict: Verdict) -> None:
             told = ", ".join(f"{key} {what}" for key, what in value.items()) if isinstance(value, dict) else str(value)
             table.add_row(Text(name, style="dim"), Text(told, overflow="fold"))
     console.print(table)
+    if verdict.published:
+        console.print(opinions_table(verdict))
     console.print()
 
 

@@ -16,6 +16,7 @@ class Request(BaseModel):
         seed: None for the profile's own.
         record: None to keep none.
         workers: a number, or "auto".
+        benchmark: whose errors others' standards compare with; None for an emulated plain kernel.
         isolate: whether kernels run in worker processes; None leaves it to each.
     """
 
@@ -28,6 +29,7 @@ class Request(BaseModel):
     json_file: Path | None
     workers: str
     require_impl: bool
+    benchmark: str | None = None
     isolate: bool | None = None
     limits: Limits = Limits()
 
@@ -48,6 +50,7 @@ class Request(BaseModel):
             f"--profile={self.profile}",
             *([] if self.record is None else [f"--record={self.record}"]),
             *seed,
+            *([] if self.benchmark is None else [f"--benchmark={self.benchmark}"]),
             *(["--require-impl"] if self.require_impl else []),
             *({True: ["--isolate"], False: ["--no-isolate"], None: []}[self.isolate]),
             f"--time-limit={self.limits.seconds}",

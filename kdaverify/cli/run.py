@@ -36,20 +36,33 @@ class _Listener:
 
 def run(request: Request, console: Console) -> int:
     """Runs the session and returns the decision's exit code."""
+    from kdaverify.adapters.registry import find
+
+    misuse = _misuse(request)
+    if misuse is not None:
+        return complain(misuse)
+    names = ", ".join(find(spec).name for spec in request.impls)
+    console.print(Text(f"judging {names} with profile {request.profile}"))
+    config, ended = session(request, ProgressBar(console))
+    return HARNESS if config is None else _conclude(config, request, console, ended)
+
+
+def _misuse(request: Request) -> str | None:
+    """What is wrong with what was asked for."""
     from kdaverify.adapters.base import AdapterError
     from kdaverify.adapters.registry import find
     from kdaverify.problems.profiles import check_profile
 
     try:
         check_profile(request.profile)
-        names = [find(spec).name for spec in request.impls]
-    except AdapterError as error:
-        return complain(f"--impl: {error}")
     except ValueError as error:
-        return complain(f"--{error}")
-    console.print(Text(f"judging {', '.join(names)} with profile {request.profile}"))
-    config, ended = session(request, ProgressBar(console))
-    return HARNESS if config is None else _conclude(config, request, console, ended)
+        return f"--{error}"
+    for option, spec in [*(("impl", spec) for spec in request.impls), ("benchmark", request.benchmark)]:
+        try:
+            _ = None if spec is None else find(spec)
+        except AdapterError as error:
+            return f"--{option}: {error}"
+    return None
 
 
 def session(request: Request, bar: ProgressBar) -> tuple[pytest.Config | None, int]:

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from kdaverify.cli.benchmark import Benchmark
 from kdaverify.cli.complaint import Complaint, complain
 from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
 from kdaverify.cli.request import Request
@@ -30,6 +31,7 @@ def verify(
     json_file: Annotated[Path | None, typer.Option("--json", help="write the decision to this file")] = None,
     workers: Annotated[str, typer.Option(help="processes; 0 runs in one, auto takes every core")] = "auto",
     require_impl: Annotated[bool, typer.Option("--require-impl", help="what cannot run here ends in exit code 3")] = False,
+    benchmark: Benchmark = None,
     isolate: Isolate = None,
     time_limit: TimeLimit = Limits.seconds,
     memory_limit: MemoryLimit = Limits.gib,
@@ -52,6 +54,7 @@ def verify(
         json_file=json_file,
         workers=workers,
         require_impl=require_impl,
+        benchmark=benchmark,
         isolate=isolate,
         limits=limits_from(time_limit, memory_limit),
     )

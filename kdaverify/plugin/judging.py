@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kdaverify.checks.status import Status
+from kdaverify.plugin.benchmark import benchmark_of
 from kdaverify.plugin.collect import fix_draws, property_of, subject_of
 from kdaverify.plugin.options import Subject
 from kdaverify.plugin.trim import trim
@@ -59,7 +60,8 @@ def judge(request: pytest.FixtureRequest, kernel: Adapter) -> Judge:
     item = request.node
     subject, seed = subject_of(item), item.config.option.kda_seed
     assert subject is not None
-    return Judge(kernel, item.stash[_VERDICTS].append, property_of(item.path), spec=subject.spec, seed=seed, defers=True)
+    report, benchmark = item.stash[_VERDICTS].append, benchmark_of(item.config)
+    return Judge(kernel, report, property_of(item.path), spec=subject.spec, seed=seed, benchmark=benchmark, defers=True)
 
 
 @pytest.fixture

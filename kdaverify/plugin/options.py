@@ -45,6 +45,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--profile", metavar="smoke|acceptance|nightly", help="how much is asked (default: smoke)")
     group.addoption("--device", metavar="DEVICE", help="refuse an implementation that would run on another device (cpu, cuda, npu, ...)")
     group.addoption("--kda-seed", type=_seed, metavar="N", help=f"seed of the drawn problems (default: {FIXED_SEED}; nightly: the date)")
+    group.addoption("--benchmark", metavar="IMPL", help="others' standards compare errors with its own (default: an emulated plain kernel)")
     group.addoption("--record", type=Path, metavar="PATH", help="append every verdict to this .jsonl or .parquet file")
     group.addoption("--require-impl", action="store_true", help="an implementation that cannot run here ends in exit code 3, not in 0")
     _add_isolation(group)
@@ -99,7 +100,7 @@ def subjects(config: pytest.Config) -> tuple[Subject, ...]:
     """
     if _SUBJECTS not in config.stash:
         _check_profile(config.option.profile)
-        limits = _limits(config)
+        limits = limits_of(config)
         found = tuple(_subject(spec, config, limits) for spec in specs(config))
         _check_names(found)
         config.stash[_SUBJECTS] = found
@@ -112,7 +113,12 @@ def end_workers(config: pytest.Config) -> None:
         subject.adapter.end()
 
 
-def _limits(config: pytest.Config) -> Limits:
+def limits_of(config: pytest.Config) -> Limits:
+    """What calls in worker processes may take.
+
+    Raises:
+        pytest.UsageError: a limit that means nothing.
+    """
     try:
         return Limits(seconds=config.option.time_limit, gib=config.option.memory_limit)
     except ValueError as error:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import kdaverify
+from kdaverify.plugin.benchmark import benchmark_of, end_benchmark
 from kdaverify.plugin.collect import fitted, property_of
 from kdaverify.plugin.excuses import excuses
 from kdaverify.plugin.options import Subject, end_workers, subjects
@@ -94,6 +95,7 @@ def decisions_of(config: pytest.Config) -> list[Decision]:
 def pytest_sessionstart(session: pytest.Session) -> None:
     config = session.config
     path: Path | None = config.option.record
+    benchmark_of(config)
     try:
         writer = None if path is None or _is_worker(config) else RecordWriter(path)
     except (RecordError, OSError) as error:
@@ -133,6 +135,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     end_workers(config)
+    end_benchmark(config)
     found = config.stash.get(_SESSION, None)
     if found is not None and found.writer is not None:
         found.writer.close()

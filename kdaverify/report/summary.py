@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from math import isfinite
 from typing import Any
 
+from kdaverify.report.published import tallies
 from kdaverify.verdicts.decision import Decision, Ruling
 from kdaverify.verdicts.verdict import Verdict
 
@@ -31,6 +33,7 @@ def summary(ruling: Ruling, decisions: Sequence[Decision]) -> dict[str, Any]:
                 "vacuous": decision.vacuous,
                 "acquitted": decision.acquitted,
                 "failures": [_failure(verdict) for verdict in decision.failures],
+                "published": [asdict(tally) for tally in tallies(decision.verdicts)],
             }
             for decision in decisions
         ],

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from kdaverify.checks.status import Status
 from kdaverify.report.evidence import evidence
+from kdaverify.report.published import standards_table
 from kdaverify.verdicts.decision import Decision, Ruling, count_cases, worst_grade
 from kdaverify.verdicts.verdict import Verdict
 
@@ -31,6 +32,8 @@ def show(console: Console, decisions: Sequence[Decision], *, record: Path | None
             console.print(_table(decision))
             for line in (*_ran(decision.verdicts), *evidence(decision)):
                 console.print(line)
+            if standards := standards_table(decision.verdicts):
+                console.print(standards)
         for group in _distinct(decision.failures)[:MOST_FAILURES]:
             _show_failure(console, group)
         hidden = _distinct(decision.failures)[MOST_FAILURES:]

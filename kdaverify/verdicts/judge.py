@@ -14,6 +14,7 @@ from kdaverify.checks.options import asked_of
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.problems import ActivationProblem, Problem
+from kdaverify.verdicts.published import NamedBenchmark, Opinions, opinions
 from kdaverify.verdicts.recheck import only_near, rechecked
 from kdaverify.verdicts.verdict import Verdict
 
@@ -52,6 +53,7 @@ class Judge:
         spec: how the user named the implementation, for the replay line; its name by default.
         seed: of the session, for the record.
         defers: whether near misses are reported as they are, and not raised: who holds the verdicts runs them again.
+        benchmark: whose errors others' standards compare with; None for a plain member of the family.
     """
 
     def __init__(
@@ -63,9 +65,10 @@ class Judge:
         spec: str | None = None,
         seed: int = 0,
         defers: bool = False,
+        benchmark: NamedBenchmark | None = None,
     ) -> None:
         self.adapter, self.report, self.property_name = adapter, report, property_name
-        self.spec, self.seed, self.defers = spec or adapter.name, seed, defers
+        self.spec, self.seed, self.defers, self.benchmark = spec or adapter.name, seed, defers, benchmark
 
     def __call__(self, problem: Problem | ActivationProblem, **detail: Any) -> None:
         """Runs the property on `problem` and reports a verdict for every output.
@@ -88,14 +91,17 @@ class Judge:
         self._conclude([conventions(self.adapter)], None, {}, time.perf_counter() - started)
 
     def _conclude(self, found: list[Outcome], problem: Problem | ActivationProblem | None, detail: dict[str, Any], seconds: float) -> None:
-        verdicts = [self._verdict(outcome, problem, detail, seconds / len(found)) for outcome in found]
+        said = opinions(found, problem, self.benchmark)
+        verdicts = [self._verdict(*told, problem, detail, seconds / len(found)) for told in zip(found, said, strict=True)]
         verdicts = verdicts if self.defers else rechecked(verdicts, self.adapter)
         for verdict in verdicts:
             self.report(verdict)
         if not (self.defers and only_near(verdicts)):
             reject(verdicts)
 
-    def _verdict(self, outcome: Outcome, problem: Problem | ActivationProblem | None, detail: dict[str, Any], seconds: float) -> Verdict:
+    def _verdict(
+        self, outcome: Outcome, others: Opinions, problem: Problem | ActivationProblem | None, detail: dict[str, Any], seconds: float
+    ) -> Verdict:
         figures = outcome.comparison
         asked = asked_of(self.adapter, detail)
         about = asked.environment()
@@ -120,6 +126,8 @@ class Judge:
             message=self._message(outcome),
             vacuous=figures.vacuous if figures else (),
             peers=tuple(float(f"{ratio:.4g}") for ratio in figures.peers) if figures else (),
+            published=others.published,
+            benchmark=others.benchmark,
             contract=asked.contract(dtype).name if dtype in asked.dtypes else "",
             oracle=outcome.oracle,
             device=about.pop("device", "cpu"),
@@ -137,6 +145,8 @@ class Judge:
 
     def _replay(self, problem: Problem | ActivationProblem | None, detail: dict[str, Any], *, isolated: bool) -> str:
         words = ["kdaverify", "replay", "--impl", self.spec, "--property", self.property_name, *(["--isolate"] if isolated else [])]
+        if self.benchmark is not None:
+            words += ["--benchmark", self.benchmark.spec]
         if detail:
             words += ["--detail", json.dumps(detail, sort_keys=True)]
         return shlex.join(words if problem is None else [*words, problem.to_json()])

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from kdaverify.checks.location import NoStage
 from kdaverify.checks.recheck import Recheck
 from kdaverify.checks.status import Status
+from kdaverify.verdicts.opinion import Opinion
 
 SCHEMA = 1
 """Version of the row; a reader refuses a newer one."""
@@ -38,6 +39,8 @@ class Verdict(BaseModel):
         vacuous: of zeros, the negated and a shuffled output, those that would pass too: the verdict then proves nothing.
         peers: the rms error over that of every emulated legal kernel that rounds to nearest; () where those were lucky, or not compared.
         recheck: of a near miss, what fresh seeds found; status and grade follow it, the figures are those of the first seed.
+        published: what the rules of others say of the same output, by rule; never part of `status`.
+        benchmark: whose errors those that compare errors held its own against.
         contract, oracle: what was declared, and how the exact value was obtained.
         device, mode, versions: where and with what it ran.
         seed: of the session that drew the problem.
@@ -70,6 +73,8 @@ class Verdict(BaseModel):
     vacuous: tuple[str, ...] = ()
     peers: tuple[float, ...] = ()
     recheck: Recheck | None = None
+    published: dict[str, Opinion] = Field(default_factory=dict)
+    benchmark: str = ""
     contract: str = ""
     oracle: str = ""
     device: str = ""

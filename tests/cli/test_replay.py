@@ -45,6 +45,14 @@ def test_a_right_kernel_passes_and_every_figure_is_shown(cli: Cli, problem: Prob
     assert problem.id in out
 
 
+def test_what_others_would_have_said_is_told_of_every_output(cli: Cli, problem: Problem) -> None:
+    _, out, _ = cli("replay", "--impl", "port.py", "--benchmark", "eager", problem.to_json())
+    assert "standards would have said of o" in out
+    assert "standards would have said of final_state" in out
+    assert "benchmark: eager;" in " ".join(out.split())
+    assert all(name in out for name in ("ascend-L2", "fla-ci", "flash-attention", "tt-metal-pcc"))
+
+
 def test_a_wrong_kernel_is_rejected(cli: Cli, problem: Problem, wrong: str) -> None:
     code, out, _ = cli("replay", "--impl", wrong, problem.to_json())
     assert code == 1
@@ -140,6 +148,7 @@ def test_a_problem_the_kernel_does_not_take_is_not_judged(cli: Cli, problem: Pro
         (["absent.json"], "problem: no file absent.json"),
         (['{"op":"kda"}'], "problem: "),
         (["--impl", "nonesuch", "{}"], "--impl: no implementation named 'nonesuch'"),
+        (["--benchmark", "nonesuch", "{}"], "--benchmark: no implementation named 'nonesuch'"),
         (["--detail", "[1]", "{}"], "--detail: wanted a JSON object"),
         (["--detail", "{", "{}"], "--detail: wanted a JSON object"),
         (["kda-0", "--record", "absent.jsonl"], "record: no file absent.jsonl"),

@@ -1,0 +1,142 @@
+"""Ascend's precision standards for operators: ecosystem (single benchmark, mixed tolerance) and commercial (dual benchmark, L0 to L2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kdaverify.budgets.formats import FORMATS
+from kdaverify.checks.published.rule import Finding, Rule, all_of, at_least, at_most, below, refused
+from kdaverify.checks.published.sample import TINY, Errors, Sample
+
+FOLDER: Final = "hicann/opbase docs/zh/ops_precision_standard"
+THRESHOLD: Final[Mapping[str, float]] = {"fp16": 2.0**-10, "bf16": 2.0**-7, "fp32": 2.0**-13}
+MIXED_LARGEST: Final[Mapping[str, float]] = {"fp16": 0.1, "bf16": 0.1, "fp32": 0.01}
+MIXED_ULPS: Final = 32
+MATCHED: Final = 0.99
+SMALL: Final[Mapping[str, tuple[float, float]]] = {
+    "fp16": (2.0**-11, 2.0**-16),
+    "bf16": (2.0**-8, 2.0**-16),
+    "fp32": (2.0**-14, 2.0**-30),
+}
+"""Below which exact value an element is small, and the error from which it counts."""
+SMALL_RATIO: Final = 2.0
+
+
+class Level(NamedTuple):
+    """The largest ratios of a kernel's error to the benchmark's."""
+
+    mare: float
+    mere: float
+    rmse: float
+
+
+LEVELS: Final[Mapping[str, Level]] = {"L0": Level(10, 2, 2), "L1": Level(5, 1.5, 1.5), "L2": Level(2, 1.2, 1.2)}
+
+
+def single(sample: Sample) -> Finding:
+    """Math: mean relative error below the threshold, the largest below ten of them."""
+    errors, threshold = sample.errors.relative, THRESHOLD[sample.stored]
+    return all_of(below("MERE", float(errors.mean()), threshold), below("MARE", float(errors.max()), 10 * threshold))
+
+
+def mixed(sample: Sample) -> Finding:
+    """Math: |a - g| <= t + t |g| for 99 % of the elements; for all of them |a - g| <= the limit, or 32 ulps of g."""
+    if not sample.errors.finite:
+        return refused("not finite where the exact value is")
+    error, t, limit = sample.errors.absolute, THRESHOLD[sample.stored], MIXED_LARGEST[sample.stored]
+    matched = at_least("matched", float((error <= t + t * sample.size).sum()) / error.numel(), MATCHED)
+    if sample.errors.largest <= limit:
+        return all_of(matched, at_most("largest error", sample.errors.largest, limit))
+    limits = (MIXED_ULPS * ulp(sample.exact, sample.stored)).clamp(min=limit)
+    return all_of(matched, at_most("largest error / its limit", float((error / limits).max()), 1.0))
+
+
+def ulp(x: Tensor, fmt: str) -> Tensor:
+    """The distance of neighbouring numbers of a format at `x`."""
+    form = FORMATS[fmt]
+    _, exponent = torch.frexp(x.abs().clamp(min=form.min_normal))
+    return torch.ldexp(torch.ones_like(x), exponent - form.precision)
+
+
+class Compared(NamedTuple):
+    """What a dual benchmark compares: MARE, MERE, RMSE and the ErrorCount of small values, of one run."""
+
+    mare: float
+    mere: float
+    rmse: float
+    errors: float
+
+
+def dual(sample: Sample, level: Level) -> Finding:
+    """Math: of normal elements, ratios of MARE, MERE and RMSE to (the benchmark's + 1e-7); of small ones, ErrorCount / max(its, 1) <= 2.
+
+    What is not finite is right where the benchmark has the same, and takes no part in the figures.
+    """
+    figures = sample.once(_compared)
+    if figures is None:
+        return refused("not finite where exact value and benchmark are")
+    ours, theirs = figures
+    return all_of(
+        at_most("MARE ratio", ours.mare / (theirs.mare + TINY), level.mare),
+        at_most("MERE ratio", ours.mere / (theirs.mere + TINY), level.mere),
+        at_most("RMSE ratio", ours.rmse / (theirs.rmse + TINY), level.rmse),
+        at_most("small-value ErrorCount ratio", ours.errors / max(theirs.errors, 1.0), SMALL_RATIO),
+    )
+
+
+def _compared(sample: Sample) -> tuple[Compared, Compared] | None:
+    """The kernel's figures and the benchmark's; None where the kernel alone is not finite."""
+    ours, theirs = sample.errors, sample.of_benchmark
+    compared = torch.isfinite(ours.signed) & torch.isfinite(theirs.signed)
+    agreed = torch.isfinite(ours.found) | (ours.found == theirs.found) | (ours.found.isnan() & theirs.found.isnan())
+    if not bool(agreed.all()):
+        return None
+    threshold, error = SMALL[sample.stored]
+    normal = sample.size >= threshold
+    small, normal = compared & ~normal, compared & normal
+    return _figures(ours, normal, small, error), _figures(theirs, normal, small, error)
+
+
+def _figures(errors: Errors, normal: Tensor, small: Tensor, error: float) -> Compared:
+    """0 of no elements."""
+    count = max(float(normal.sum()), 1.0)
+    ratios = torch.where(normal, errors.relative, 0.0)
+    squares = torch.where(normal, errors.absolute, 0.0).square_().sum()
+    wrong = float((small & (errors.absolute > error)).sum())
+    return Compared(float(ratios.max()), float(ratios.sum()) / count, (float(squares) / count) ** 0.5, wrong)
+
+
+def _level(name: str, level: Level) -> Rule:
+    return Rule(
+        name=f"ascend-{name}",
+        source=f"{FOLDER}/commercial_standard.md @3e62966",
+        asks=f"dual benchmark {name}: ratios to the benchmark of MARE <= {level.mare:g}, MERE <= {level.mere:g}, RMSE <= {level.rmse:g}; "
+        "of small values, errors counted <= 2 times the benchmark's",
+        judge=partial(dual, level=level),
+        formats=tuple(SMALL),
+        benchmark=True,
+    )
+
+
+RULES: Final = (
+    Rule(
+        name="ascend-single",
+        source=f"{FOLDER}/experimental_standard.md @3e62966",
+        asks="single benchmark: MERE < t and MARE < 10 t, t = 2^-7 in bf16, 2^-10 in fp16, 2^-13 in fp32",
+        judge=single,
+        formats=tuple(THRESHOLD),
+    ),
+    Rule(
+        name="ascend-mixed",
+        source=f"{FOLDER}/mixed_tolerance_standard.md @233ee24c",
+        asks="mixed tolerance: 99 % within t + t |g|, all within 0.1 (fp32: 0.01) or 32 ulps; t as in ascend-single",
+        judge=mixed,
+        formats=tuple(THRESHOLD),
+    ),
+    *(_level(name, level) for name, level in LEVELS.items()),
+)

@@ -1,0 +1,61 @@
+"""What a check leaves behind so that others' standards can be asked: the output, the exact one, and how to run a benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.budgets.formats import format_of
+from kdaverify.checks.published.benchmark import EMULATED, Benchmark
+from kdaverify.checks.published.sample import Sample
+
+Again = Callable[[Adapter], Mapping[str, Tensor]]
+"""Puts the question of a check to another implementation; returns its outputs by name, or raises as the check would."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One compared output.
+
+    Args:
+        output: "o", "final_state" or a gradient.
+        dtype: format of the problem.
+        packed: whether the call packs sequences.
+        actual: what the kernel returned, as it returned it.
+        exact: float64.
+        plain: what the family's plain kernel makes of it; None where that is not known.
+        again: asks another implementation.
+    """
+
+    output: str
+    dtype: str
+    packed: bool
+    actual: Tensor
+    exact: Tensor
+    plain: Tensor | None
+    again: Again
+
+    def sample(self, benchmark: Benchmark) -> Sample:
+        """The output beside that of `benchmark`, which may not have it."""
+        other = benchmark.outputs.get(self.output)
+        return Sample(
+            output=self.output,
+            dtype=self.dtype,
+            stored=format_of(self.actual.dtype).name,
+            packed=self.packed,
+            actual=self._wide(self.actual),
+            exact=self.exact,
+            benchmark=None if other is None else self._wide(other),
+        )
+
+    def _wide(self, tensor: Tensor) -> Tensor:
+        # In one order, however a kernel lays its outputs out: sums then agree in every bit.
+        return tensor.detach().to(self.exact.device).double().contiguous()
+
+
+def emulated(case: Sequence[Evidence]) -> Benchmark:
+    """What the plain kernel of the family makes of the outputs of one case."""
+    return Benchmark(EMULATED, {evidence.output: evidence.plain for evidence in case if evidence.plain is not None})

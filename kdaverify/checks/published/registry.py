@@ -1,0 +1,40 @@
+"""Every published rule there is, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from kdaverify.checks.published import (
+    ascend,
+    ascend_atk,
+    attention_gym,
+    backendbench,
+    fla,
+    flash_attention,
+    flashinfer_bench,
+    kernelbench,
+    torch_testing,
+    tt_metal,
+)
+from kdaverify.checks.published.rule import Finding, Rule
+from kdaverify.checks.published.sample import Sample
+
+_PUBLISHERS: Final = (
+    ascend,
+    ascend_atk,
+    fla,
+    flash_attention,
+    attention_gym,
+    torch_testing,
+    kernelbench,
+    backendbench,
+    flashinfer_bench,
+    tt_metal,
+)
+RULES: Final[Mapping[str, Rule]] = {rule.name: rule for publisher in _PUBLISHERS for rule in publisher.RULES}
+
+
+def findings(sample: Sample) -> dict[str, Finding]:
+    """What every rule says of one output."""
+    return {name: rule.says(sample) for name, rule in RULES.items()}

@@ -1,0 +1,124 @@
+"""A published rule, and what it says of one output."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from kdaverify.checks.published.sample import Sample
+from kdaverify.checks.published.says import Says
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one rule says of one output.
+
+    Args:
+        says: its verdict.
+        statistic: what it measured, the criterion that was missed by most or came nearest; why nothing was, where it does not apply.
+        value, limit: of that statistic; None where there is no figure.
+    """
+
+    says: Says
+    statistic: str
+    value: float | None = None
+    limit: float | None = None
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """One thing that a rule asks.
+
+    Args:
+        met: whether it is; NaN never meets a limit.
+        excess: above 1 as far as it is missed, in parts of the limit.
+    """
+
+    statistic: str
+    value: float
+    limit: float
+    met: bool
+    excess: float
+
+
+def at_most(statistic: str, value: float, limit: float) -> Criterion:
+    return Criterion(statistic, value, limit, value <= limit, _parts(value, limit))
+
+
+def below(statistic: str, value: float, limit: float) -> Criterion:
+    return Criterion(statistic, value, limit, value < limit, _parts(value, limit))
+
+
+def at_least(statistic: str, value: float, limit: float) -> Criterion:
+    return Criterion(statistic, value, limit, value >= limit, _parts(limit, value) if value > 0 else math.inf)
+
+
+def all_of(*criteria: Criterion) -> Finding:
+    """Passes where every criterion is met; tells the one missed by most, or the nearest."""
+    told = max(criteria, key=lambda criterion: (not criterion.met, criterion.excess))
+    return Finding(Says.PASS if all(criterion.met for criterion in criteria) else Says.FAIL, told.statistic, told.value, told.limit)
+
+
+def refused(why: str) -> Finding:
+    """Fails without a figure."""
+    return Finding(Says.FAIL, why)
+
+
+def accepted(why: str) -> Finding:
+    """Passes without a figure."""
+    return Finding(Says.PASS, why)
+
+
+def not_applicable(why: str) -> Finding:
+    return Finding(Says.NOT_APPLICABLE, why)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule as its publisher states it, with the exact value wherever that has a reference of higher precision.
+
+    Args:
+        name: how records name it.
+        source: where it is published, at which commit or version.
+        asks: what it asks, in one line.
+        judge: says so of an output that has elements, and a benchmark where `benchmark` is set.
+        formats: those it has limits for.
+        by: whether they are limits for the output's own format, or for the problem's.
+        benchmark: whether it holds the error against that of another run of the same precision.
+        forward_only: whether it is published for outputs of the forward pass alone.
+        empty: what it says of an output without elements, where it can be asked.
+    """
+
+    name: str
+    source: str
+    asks: str
+    judge: Callable[[Sample], Finding]
+    formats: tuple[str, ...] = ("fp64", "fp32", "bf16", "fp16")
+    by: Literal["stored", "dtype"] = "stored"
+    benchmark: bool = False
+    forward_only: bool = False
+    empty: Says = Says.NOT_APPLICABLE
+
+    def says(self, sample: Sample) -> Finding:
+        """Its verdict on one output."""
+        fmt = sample.stored if self.by == "stored" else sample.dtype
+        if fmt not in self.formats:
+            return not_applicable(f"no limit for {fmt}")
+        if self.forward_only and not sample.forward:
+            return not_applicable("asked of the forward pass alone")
+        if not sample.exact.numel():
+            return Finding(self.empty, "no element")
+        if self.benchmark and sample.benchmark is None:
+            return not_applicable("no benchmark")
+        return self.judge(sample)
+
+
+def _parts(value: float, limit: float) -> float:
+    """value / limit; NaN exceeds every limit."""
+    if math.isnan(value):
+        return math.inf
+    if limit == 0:
+        return math.inf if value else 0.0
+    return value / limit

@@ -1,0 +1,11 @@
+"""The option of the command line that names a benchmark for others' standards."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Benchmark = Annotated[
+    str | None, typer.Option(help="implementation that others' standards compare errors with; default: an emulated plain kernel")
+]

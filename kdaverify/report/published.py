@@ -1,0 +1,99 @@
+"""What other published standards would have said: of a session in counts beside ours, of one output in full."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from kdaverify.checks.published.says import Says
+from kdaverify.verdicts.verdict import Verdict
+
+TITLE = "what other published standards would have said"
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What one rule says of the outputs of a session.
+
+    Args:
+        passed, failed, not_applicable: outputs it says so of.
+        passed_rejected: outputs it passes and we reject.
+        failed_passed: outputs it fails and we pass.
+    """
+
+    rule: str
+    passed: int
+    failed: int
+    not_applicable: int
+    passed_rejected: int
+    failed_passed: int
+
+
+def tallies(verdicts: Sequence[Verdict]) -> list[Tally]:
+    """One for every rule that was asked, in the order of the rules."""
+    counts = Counter((name, opinion.says, v.status.rejects) for v in verdicts for name, opinion in v.published.items())
+    rules = dict.fromkeys(name for name, _, _ in counts)
+
+    def count(rule: str, says: Says, *rejected: bool) -> int:
+        return sum(counts[rule, says, ours] for ours in rejected)
+
+    return [
+        Tally(
+            rule=rule,
+            passed=count(rule, Says.PASS, True, False),
+            failed=count(rule, Says.FAIL, True, False),
+            not_applicable=count(rule, Says.NOT_APPLICABLE, True, False),
+            passed_rejected=count(rule, Says.PASS, True),
+            failed_passed=count(rule, Says.FAIL, False),
+        )
+        for rule in rules
+    ]
+
+
+def standards_table(verdicts: Sequence[Verdict]) -> Table | None:
+    """Every rule's counts beside ours; None where no output was compared."""
+    asked = [verdict for verdict in verdicts if verdict.published]
+    if not asked:
+        return None
+    table = Table(title=TITLE, title_justify="left", title_style="bold", caption=_compared_with(asked), caption_justify="left")
+    table.add_column("rule", no_wrap=True)
+    for name in ("passes", "fails", "n/a", "passes,\nwe reject", "fails,\nwe pass"):
+        table.add_column(name, justify="right", no_wrap=True)
+    rejected = sum(verdict.status.rejects for verdict in asked)
+    table.add_row("ours", str(len(asked) - rejected), str(rejected), "-", "-", "-", style="bold")
+    for tally in tallies(asked):
+        figures = (tally.passed, tally.failed, tally.not_applicable)
+        table.add_row(tally.rule, *map(str, figures), _marked(tally.passed_rejected, "red"), _marked(tally.failed_passed, "yellow"))
+    return table
+
+
+def opinions_table(verdict: Verdict) -> Table:
+    """What every rule says of one output, and why."""
+    title, caption = f"{TITLE} of {verdict.output}", _compared_with([verdict])
+    table = Table(title=title, caption=caption, box=SIMPLE_HEAD, title_justify="left", caption_justify="left")
+    table.add_column("rule", no_wrap=True)
+    table.add_column("says")
+    table.add_column("measured", overflow="fold")
+    for name in ("value", "limit"):
+        table.add_column(name, justify="right")
+    colours = {Says.PASS: "green", Says.FAIL: "red", Says.NOT_APPLICABLE: "dim"}
+    for name, opinion in verdict.published.items():
+        figures = ("-" if figure is None else f"{figure:.4g}" for figure in (opinion.value, opinion.limit))
+        table.add_row(name, Text(opinion.says, style=colours[opinion.says]), Text(opinion.statistic), *figures)
+    return table
+
+
+def _compared_with(verdicts: Sequence[Verdict]) -> str:
+    names = Counter(verdict.benchmark for verdict in verdicts)
+    [(most, _)] = names.most_common(1)
+    more = f"; and {len(names) - 1} more, named in the record" if len(names) > 1 else ""
+    return f"benchmark: {most}{more}; what each asks: kdaverify list standards"
+
+
+def _marked(count: int, colour: str) -> Text:
+    return Text(str(count), style=colour if count else "dim")

@@ -1,0 +1,90 @@
+"""What others' published standards say of the outputs of one case."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from kdaverify.adapters.base import Adapter, AdapterError
+from kdaverify.adapters.isolation import housed
+from kdaverify.adapters.registry import find
+from kdaverify.checks.execute import Misbehaviour
+from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.published.benchmark import Benchmark
+from kdaverify.checks.published.evidence import Evidence, emulated
+from kdaverify.checks.published.registry import findings
+from kdaverify.limits import Limits
+from kdaverify.problems import ActivationProblem, Problem
+from kdaverify.verdicts.opinion import Opinion
+from oracles.autograd import ForwardOnlyError
+
+
+@dataclass(frozen=True)
+class NamedBenchmark:
+    """An implementation whose errors others' standards compare with, in place of an emulated one.
+
+    Args:
+        spec: how the user named it.
+    """
+
+    spec: str
+    adapter: Adapter
+
+
+def benchmark_named(spec: str, *, isolate: bool | None, limits: Limits) -> NamedBenchmark:
+    """The implementation that `spec` names.
+
+    Args:
+        isolate, limits: as of the implementation under test.
+    Raises:
+        AdapterError: there is none, or it cannot run here.
+    """
+    adapter = housed(find(spec), spec, isolate=isolate, limits=limits)
+    missing = adapter.missing()
+    if missing:
+        raise AdapterError(f"{adapter.name} cannot run here, {missing}")
+    return NamedBenchmark(spec, adapter)
+
+
+@dataclass(frozen=True)
+class Opinions:
+    """What others say of one output.
+
+    Args:
+        benchmark: whose errors its own were held against; "" where no rule was asked.
+        published: by rule.
+    """
+
+    benchmark: str = ""
+    published: dict[str, Opinion] = field(default_factory=dict[str, Opinion])
+
+
+def opinions(case: Sequence[Outcome], problem: Problem | ActivationProblem | None, named: NamedBenchmark | None) -> list[Opinions]:
+    """Others' opinions of every outcome of one case; none of what is no output of a call.
+
+    Args:
+        problem: what was asked.
+        named: whose run is the benchmark; None for a plain member of the family.
+    """
+    asked = [outcome.evidence for outcome in case if outcome.evidence is not None]
+    if not asked or not isinstance(problem, Problem):
+        return [Opinions() for _ in case]
+    benchmark = emulated(asked) if named is None else _run(named.adapter, problem, asked[0])
+    return [Opinions() if outcome.evidence is None else _of(outcome.evidence, benchmark) for outcome in case]
+
+
+def _of(evidence: Evidence, benchmark: Benchmark) -> Opinions:
+    found = findings(evidence.sample(benchmark))
+    return Opinions(benchmark.name, {name: Opinion.model_validate(vars(finding)) for name, finding in found.items()})
+
+
+def _run(named: Adapter, problem: Problem, evidence: Evidence) -> Benchmark:
+    """What the named implementation makes of the case; nothing where it cannot be asked."""
+    reason = f"it does not take {problem.dtype}" if problem.dtype not in named.dtypes else named.supports(problem)
+    if reason is not None:
+        return Benchmark(f"{named.name}: {reason}", {})
+    try:
+        return Benchmark(named.name, evidence.again(named))
+    except (Misbehaviour, ForwardOnlyError, AdapterError) as error:
+        first, _, _ = str(error).partition("\n")
+        return Benchmark(f"{named.name}: {first}", {})
