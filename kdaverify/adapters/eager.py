@@ -38,7 +38,7 @@ class Eager(Adapter):
             # o is rounded once, to the inputs' dtype, on return.
             return tensor if name == "o" else contract.stored(name, tensor, contract.operands)
 
-        o, final_state = run_form(contract, inputs, dtype=contract.work, arithmetic=Arithmetic(store=store))
+        o, final_state = run_form(contract, inputs, dtype=contract.work, arithmetic=Arithmetic(store=store, sub_block=contract.sub_block))
         self._ran = f"oracles in torch as {contract.name}"
         # A pack without tokens passes the initial state through: a copy, never the caller's tensor.
         return Output(o.to(inputs.q.dtype), final_state.to(contract.carry.dtype, copy=True))
