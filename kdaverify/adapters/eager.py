@@ -26,7 +26,7 @@ def arithmetic_of(contract: Contract) -> Arithmetic:
     def store(name: str, tensor: Tensor) -> Tensor:
         return tensor if name == "o" else contract.stored(name, tensor, contract.operands)
 
-    return Arithmetic(store=store)
+    return Arithmetic(store=store, sub_block=contract.sub_block)
 
 
 def run_eager(contract: Contract, inputs: Inputs, *, arithmetic: Arithmetic, stages: Stages = STAGES) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ from kdaverify.problems import TORCH, Problem
 from oracles.inputs import Inputs
 
 WIDTH: Final = 128
-CHUNK: Final = 128
+CHUNK: Final = preset("pallas", "fp32").chunk_size
 BATCH, HEADS, COMPILED = 2, 4, 128
 STEP: Final = "kda_decode_step (XLA)"
 # Its metadata asks for Python 3.12; it runs on 3.11.

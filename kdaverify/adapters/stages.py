@@ -153,7 +153,7 @@ def torch_backward_stages(
 
 def _torch_stage(name: str, signature: Signature, contract: Contract, io: Format, run: Callable[..., dict[str, Tensor]]) -> StageCall:
     formats = formats_of(contract, io)
-    arithmetic = Arithmetic(store=lambda name, tensor: formats(name).round(tensor))
+    arithmetic = Arithmetic(store=lambda name, tensor: formats(name).round(tensor), sub_block=contract.sub_block)
 
     def call(x: StageArguments) -> Named:
         written = run(x.inputs, x.tensors, covers=(name,), chunk_size=x.chunk_size, dtype=contract.work, arithmetic=arithmetic)

@@ -45,7 +45,6 @@ _WORDS: Final = {
     "exponential": "free",
 }
 """Fields of one word that stand in brackets, and the words that are not written."""
-BRACKETED: Final = ("accumulator", "sub_block", *_WORDS, "own")
 
 FACTORS = ("factor", "k_back", "o_part")
 """Tensors that only kernels of factored decays store, in the format of the factors."""

@@ -27,6 +27,9 @@ CHOICES: Final = {
 }
 """The fields that are one of a few words, and the words."""
 
+OTHER_KEYS: Final = ("accumulator", "sub_block", "own")
+"""The other fields that a name may hold beside tensors."""
+
 RETURNED = ("o", "dq", "dk", "dv", "dbeta")
 """Tensors that are returned in the format of the inputs."""
 
@@ -79,8 +82,8 @@ def check_tensors(contract: Contract) -> None:
     """Refuses formats of tensors that there are none of, or that are declared elsewhere."""
     known = contract.named_tensors
     for name in contract.own:
-        if not name.isidentifier() or known.count(name) > 1:
-            raise ContractError(f"contract: own tensor {name!r}: wanted a name that the {contract.form} form does not have")
+        if not name.isidentifier() or known.count(name) > 1 or name in (*CHOICES, *OTHER_KEYS):
+            raise ContractError(f"contract: own tensor {name!r}: wanted a name that neither the {contract.form} form nor a field has")
     for name, fmt in (*contract.tensors, ("carry", contract.carry)):
         if fmt.name == "tf32":
             raise ContractError(f"contract: {name}: tf32 is a format of operands, nothing is stored in it; wanted fp32")

@@ -10,8 +10,10 @@ from typing import Final, Literal
 import torch
 from torch import Tensor
 
+from kdaverify.budgets.presets import preset
+
 WIDTH: Final = 128
-CHUNK: Final = 128
+CHUNK: Final = preset("ascend_pto", "fp16").chunk_size
 ENTRY: Final = "call_kernel"
 
 Role = Literal["input", "constant", "output", "scratch"]
