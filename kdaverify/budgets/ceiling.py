@@ -67,6 +67,8 @@ class Ceilings:
             return torch.zeros_like(x.v, dtype=torch.float64), rounded
         carried = state, rounded, norm(rounded, -2)
         for first, end in pairwise((0, *self.cuts, x.T)):
+            if first == end:
+                continue
             part = x.span(first, end, None) if self.cuts else x
             if self.contract.form == "recurrent":
                 carried, o = token_ceiling(part, roundings, carried)
