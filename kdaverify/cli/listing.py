@@ -18,17 +18,18 @@ class What(StrEnum):
     OPS = "ops"
     REGIMES = "regimes"
     PROFILES = "profiles"
+    PROBES = "probes"
 
 
 def list_(
     what: Annotated[What, typer.Argument(help="which list")],
     as_json: Annotated[bool, typer.Option("--json", help="a JSON list of objects with `name`")] = False,
 ) -> None:
-    """Show the implementations, operations, regimes or profiles there are.
+    """Show the implementations, operations, regimes, profiles or probes there are.
 
     Example: kdaverify list impls
     """
-    rows = {What.IMPLS: _impls, What.OPS: _ops, What.REGIMES: _regimes, What.PROFILES: _profiles}[what]()
+    rows = {What.IMPLS: _impls, What.OPS: _ops, What.REGIMES: _regimes, What.PROFILES: _profiles, What.PROBES: _probes}[what]()
     if as_json:
         print(json.dumps(rows, indent=2))  # noqa: T201 # plain text for other programs
         return
@@ -78,4 +79,13 @@ def _profiles() -> list[dict[str, Any]]:
             "panel problems": len({entry.name for dtype in DTYPES for entry in panel(dtype, profile)}),
         }
         for profile in PROFILES
+    ]
+
+
+def _probes() -> list[dict[str, Any]]:
+    from kdaverify.problems.probes import PROBES
+
+    return [
+        {"name": probe.name, "about": probe.about, "exposes": probe.exposes, "dtypes": list(probe.dtypes), "profile": probe.profile}
+        for probe in PROBES.values()
     ]

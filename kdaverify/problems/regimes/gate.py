@@ -12,6 +12,7 @@ from kdaverify.problems.regimes.regime import Draw, Regime, table
 HUGE = -1e4
 SLOW = -1e-3
 _RESET_ONE_IN = 16
+STRONG_STEP = 8
 _OCTAVES = (-20, 6)
 
 
@@ -72,6 +73,27 @@ def _one_token(value: float) -> Callable[[Draw], Array]:
     return draw
 
 
+def _memory(d: Draw) -> Array:
+    # -4e-5 to -1.2e-4 by channel: bf16 holds 1 or 0.996 of exp(g), and a channel's own error does not average with its neighbours'.
+    K = d.problem.K
+    return _constant(1.0)(d) * (-8e-5 * (0.5 + np.arange(K) / K))
+
+
+def _last(d: Draw) -> Array:
+    g = _constant(0.0)(d)
+    for b, start, length in d.problem.spans:
+        g[b, start + max(length - 1, 0) : start + length] = -1.0
+    return g
+
+
+def _strong_step(d: Draw) -> Array:
+    g = _constant(SLOW)(d)
+    for b, start, length in d.problem.spans:
+        step = start + min(STRONG_STEP, max(length - 1, 0))
+        g[b, step : step + min(length, 1)] = -100.0
+    return g
+
+
 def _hard_reset(d: Draw) -> Array:
     reset = d.integers("reset", _RESET_ONE_IN, d.problem.HV, d.problem.K) == 0
     return np.where(reset, -np.inf, _log_sigmoid(d))
@@ -110,4 +132,8 @@ GATES = table(
     Regime("one-token-hard-reset", "one step of -inf: inf - inf after the reset (GA22, X3)", _one_token(-np.inf)),
     Regime("hard-reset", "-inf at scattered tokens and channels (GA22, X3)", _hard_reset),
     Regime("mixed", "strong channels beside weak ones: no fault can hide (GA15, GA17, GA18, GA22, H2)", _mixed, weight=4),
+    Regime("memory", "decays that few bits cannot tell from 1 (H11, H12, S12, C2)", _memory, weight=0),
+    Regime("half", "31 nats over a chunk, in even steps: exponents clamped at -20 (GA17, GA18)", _constant(-0.5), weight=0),
+    Regime("last", "the gate of the last token alone, which a short chunk may lose (H6, H7, H8)", _last, weight=0),
+    Regime("strong-step", "one step of -100, then weak ones: factors anchored before it (GA4, GA18, CS5)", _strong_step, weight=0),
 )

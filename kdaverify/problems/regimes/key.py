@@ -63,6 +63,22 @@ def _one_hot(d: Draw) -> QueriesKeys:
     return q, k
 
 
+def _flat(d: Draw) -> QueriesKeys:
+    # Exact where K is a power of 4: every channel is read and written alike.
+    p = d.problem
+    x = unit(np.ones((p.B, p.T, p.H, p.K)))
+    return x, _norm(d) * x
+
+
+def _pair(d: Draw) -> QueriesKeys:
+    # k reads the sum of two rows, q the second of them alone.
+    p = d.problem
+    q, k = np.zeros((2, p.B, p.T, p.H, p.K))
+    q[..., 1 % p.K] = 1.0
+    k[..., :2] = 0.5
+    return q, k
+
+
 def _zero_rows(d: Draw) -> QueriesKeys:
     q, k = _random(d)
     keep = [d.integers(f"zero {name}", _ZERO_ONE_IN, d.problem.H, 1) > 0 for name in ("q", "k")]
@@ -87,4 +103,7 @@ KEYS = table(
     Regime("coherent-0.99", "nearly singular updates: residuals v - S k that cancel (SO1, GA10)", _coherent(0.99)),
     Regime("zero-rows", "norms and gradients at the zero vector, padding taken for data (B33, P1, P8)", _zero_rows),
     Regime("tiny", "epsilons too large beside small norms (P1, P2, B34)", _tiny),
+    Regime("coherent-0.5", "doubling inverses in 16 bits (SO1, SO8)", _coherent(0.5), weight=0),
+    Regime("flat", "identical keys of exact norm: integers in the triangular system (SO1, SO6, A3)", _flat, weight=0),
+    Regime("pair", "two rows of a state read at once, a large and a small one (GA10, H12)", _pair, weight=0),
 )

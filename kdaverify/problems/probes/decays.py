@@ -1,0 +1,47 @@
+"""Probes of decay: deep, sudden, at the very end, or alone."""
+
+from __future__ import annotations
+
+from kdaverify.problems.probes.probe import Probe, posed
+
+PROBES = (
+    Probe(
+        name="deep-decay",
+        about="one channel, 63 steps of -0.5 after its write, nothing else to hide behind: exp(-31.5) of it is left",
+        exposes="exponents clamped at -20, or any bound above -31 (GA17, GA18)",
+        problem=posed(T=64, gate="half", beta="sparse", state="absent"),
+        measures=("memory",),
+    ),
+    Probe(
+        name="pure-decay",
+        about="beta 0, 65 steps of -0.05 on a state of all bits: S_T is exp(-3.25) S_0",
+        exposes="cumulative gate or decay rounded to 16 bits, writes in spite of beta 0, decay along V (B18, H2, H29, P8)",
+        problem=posed(T=65, key="random", beta="zero", gate="mild", state="random"),
+        measures=("memory",),
+    ),
+    Probe(
+        name="hard-reset",
+        about="one step of -inf on a large state: what is not written afterwards is exactly 0",
+        exposes="inf - inf after the reset, a reset by a clamped exponent (GA22, X3)",
+        problem=posed(T=33, gate="one-token-hard-reset", state="large", seed=3),
+    ),
+    Probe(
+        name="huge-step",
+        about="one step of -1e4 on a large state: what is not written afterwards is less than every number",
+        exposes="exponents clamped at -20, -80 or -88 that leave a trace of the state (GA17, GA18, GA22)",
+        problem=posed(T=33, gate="one-token-reset", state="large", seed=3),
+    ),
+    Probe(
+        name="strong-then-weak",
+        about="one step of -100 at token 8, then -1e-3 a token, three chunks' worth of random writes",
+        exposes="factors exp(-G) formed from the chunk's start, sums of gates in 16 bits (GA4, GA18, CS5, B18)",
+        problem=posed(T=80, key="random", gate="strong-step", beta="uniform", state="random", value="normal"),
+    ),
+    Probe(
+        name="last-gate",
+        about="a gate of -1 at the last token, in the only row of a second chunk: S_T decays by it, everywhere",
+        exposes="last gate read past the end of a short chunk, or left out (H6, H7, H8)",
+        problem=posed(T=65, key="random", gate="last", beta="zero", state="random"),
+        measures=("memory",),
+    ),
+)
