@@ -7,9 +7,9 @@ from kdaverify.problems.probes.probe import Probe, posed
 PROBES = (
     Probe(
         name="deep-decay",
-        about="one channel, 63 steps of -0.5 after its write, nothing else to hide behind: exp(-31.5) of it is left",
+        about="63 steps of -0.5 after a write to one channel, 64 on the state of the others: exp(-31.5) and exp(-32) are left, row by row",
         exposes="exponents clamped at -20, or any bound above -31 (GA17, GA18)",
-        problem=posed(T=64, gate="half", beta="sparse", state="absent"),
+        problem=posed(T=64, gate="half", beta="sparse", state="random"),
         measures=("memory",),
     ),
     Probe(
@@ -24,16 +24,18 @@ PROBES = (
         about="one step of -inf on a large state: what is not written afterwards is exactly 0",
         exposes="inf - inf after the reset, a reset by a clamped exponent (GA22, X3)",
         problem=posed(T=33, gate="one-token-hard-reset", state="large", seed=3),
+        measures=("spacing",),
     ),
     Probe(
         name="huge-step",
         about="one step of -1e4 on a large state: what is not written afterwards is less than every number",
         exposes="exponents clamped at -20, -80 or -88 that leave a trace of the state (GA17, GA18, GA22)",
         problem=posed(T=33, gate="one-token-reset", state="large", seed=3),
+        measures=("spacing",),
     ),
     Probe(
         name="strong-then-weak",
-        about="one step of -100 at token 8, then -1e-3 a token, three chunks' worth of random writes",
+        about="one step of -1000 at token 8, then -0.05 a token, among random writes",
         exposes="factors exp(-G) formed from the chunk's start, sums of gates in 16 bits (GA4, GA18, CS5, B18)",
         problem=posed(T=80, key="random", gate="strong-step", beta="uniform", state="random", value="normal"),
     ),

@@ -21,9 +21,9 @@ PROBES = (
     ),
     Probe(
         name="chunks-plus-one",
-        about="193 = 3 * 64 + 1 tokens of one key and one value: the row past three full chunks finds nothing left to write",
+        about="129 = 2 * 64 + 1 tokens of one key and one value: the row past two full chunks finds nothing left to write",
         exposes="a tail of one row that skips the carried state (H10, O2, B17)",
-        problem=posed(T=193, key="flat", value="repeated"),
+        problem=posed(T=129, key="flat", value="repeated"),
         measures=("spacing",),
     ),
 )

@@ -8,9 +8,9 @@ from kdaverify.problems.probes.probe import Probe, posed
 
 _LONG_MEMORY = Probe(
     name="long-memory",
-    about="one write by 16 equal key entries at the end of the first chunk, then decays of 0.99988 to 0.99996 and beta 0, T = 449",
+    about="one write by 16 equal key entries at the end of the first chunk, then decays of 0.99988 to 0.99996 and beta 0, T = 257",
     exposes="decay, cumulative gate or state rounded to 16 bits, and their bias (C2, H11, H12, S12)",
-    problem=posed(T=449, key="flat", gate="memory", beta="one-write"),
+    problem=posed(T=257, key="flat", gate="memory", beta="one-write"),
     measures=("memory", "bias"),
 )
 
@@ -25,9 +25,9 @@ PROBES = (
     ),
     Probe(
         name="kept-state",
-        about="beta 0 and no decay over three chunks: S_T is S_0, with all its bits",
+        about="beta 0 and no decay over two chunks: S_T is S_0, with all its bits",
         exposes="state carried in fewer bits than declared: bf16, fp16, TF32, fp32 for fp64 (H11, H12, S12)",
-        problem=posed(T=129, key="random", beta="zero", state="random"),
+        problem=posed(T=65, key="random", beta="zero", state="random"),
         measures=("spacing",),
     ),
     Probe(

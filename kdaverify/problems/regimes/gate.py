@@ -11,6 +11,7 @@ from kdaverify.problems.regimes.regime import Draw, Regime, table
 
 HUGE = -1e4
 SLOW = -1e-3
+MILD = -0.05
 _RESET_ONE_IN = 16
 STRONG_STEP = 8
 _OCTAVES = (-20, 6)
@@ -87,10 +88,10 @@ def _last(d: Draw) -> Array:
 
 
 def _strong_step(d: Draw) -> Array:
-    g = _constant(SLOW)(d)
+    g = _constant(MILD)(d)
     for b, start, length in d.problem.spans:
         step = start + min(STRONG_STEP, max(length - 1, 0))
-        g[b, step : step + min(length, 1)] = -100.0
+        g[b, step : step + min(length, 1)] = -1000.0
     return g
 
 
@@ -118,7 +119,7 @@ def _mixed(d: Draw) -> Array:
 GATES = table(
     Regime("zero", "decay differences of exactly 0 dropped or mis-masked (GA15, B30); the plain delta rule", _constant(0.0)),
     Regime("slow", "carry faults that decay would hide: lost carry, 16-bit hand-over (H2, H11, H12, S12, C2)", _constant(SLOW)),
-    Regime("mild", "wrong last-row gate whose cost is small per token (H6, H7, H8)", _constant(-0.05)),
+    Regime("mild", "wrong last-row gate whose cost is small per token (H6, H7, H8)", _constant(MILD)),
     Regime("log-sigmoid", "general gate algebra: log for linear, base 2 for e, decay twice (GA2, GA3, H1)", _log_sigmoid, weight=2),
     Regime("half-zero", "guards on the sign of one step's decay, mixed with real decay (GA15, GA16)", _half_zero),
     Regime("bound-5", "gate saturated at its lower bound: single anchors, cancelling diagonals (GA5, B4, B8)", _constant(-5.0)),
@@ -135,5 +136,5 @@ GATES = table(
     Regime("memory", "decays that few bits cannot tell from 1 (H11, H12, S12, C2)", _memory, weight=0),
     Regime("half", "31 nats over a chunk, in even steps: exponents clamped at -20 (GA17, GA18)", _constant(-0.5), weight=0),
     Regime("last", "the gate of the last token alone, which a short chunk may lose (H6, H7, H8)", _last, weight=0),
-    Regime("strong-step", "one step of -100, then weak ones: factors anchored before it (GA4, GA18, CS5)", _strong_step, weight=0),
+    Regime("strong-step", "one step of -1000, then weak ones: factors anchored before it (GA4, GA18, CS5)", _strong_step, weight=0),
 )
