@@ -43,17 +43,18 @@ def asked(probe: Probe, preset: str, dtype: str, kernel: Kernel) -> list[Outcome
 
 def worst(found: list[Outcome]) -> tuple[float, str]:
     """The largest figure, and what it is of; inf where something was so wrong that there is none."""
-    figures = [
-        (math.inf if x.ratio is None else x.ratio, f"{x.output} {x.comparison.statistic if x.comparison else x.status}") for x in found
-    ]
-    return max(figures)
+    return max(_figure(outcome) for outcome in found)
+
+
+def _figure(outcome: Outcome) -> tuple[float, str]:
+    about = outcome.status if outcome.comparison is None else outcome.comparison.statistic
+    return math.inf if outcome.ratio is None else outcome.ratio, f"{outcome.output} {about}"
 
 
 def rows(probe: Probe, preset: str, dtype: str) -> list[tuple[Fault, float, float, str]]:
     """Every fault that kernels of the preset can have: the right kernel's figure, the faulty one's, and what that is of."""
-    form = contract_from_name(preset).form
     right, _ = worst(asked(probe, preset, dtype, legal))
-    faults = [fault for fault in FAULTS[probe.name] if form in fault.forms]
+    faults = [fault for fault in FAULTS[probe.name] if contract_from_name(preset).form in fault.forms]
     return [(fault, right, *worst(asked(probe, preset, dtype, fault.kernel))) for fault in faults]
 
 

@@ -56,12 +56,14 @@ class Ruler:
         outputs: what it applies to.
         figures: (error, output) -> one or more figures >= 0, each judged by itself.
         least: what the best kernel of all may show: one rounding of the exact value into the format.
+        alike: whether the figures are of rows that are made alike, so that none is held below the median of all.
     """
 
     about: str
     outputs: tuple[str, ...]
     figures: Callable[[Tensor, Probed], Tensor]
     least: Callable[[Probed], Tensor]
+    alike: bool = False
 
     def allowed(self, at: Probed, rounded: list[Tensor], drawn: list[Tensor]) -> Tensor:
         """What a kernel may show: 2.5 (1 + 3 deviation / mean of the draws) times the worst of the family, one rounding at least.
@@ -69,11 +71,14 @@ class Ruler:
         Args:
             rounded, drawn: the output of every member of the family and of every draw of the noise.
         """
-        draws = torch.stack([self.figures(at.truth.error(output), at) for output in drawn])
-        members = torch.stack([self.figures(at.truth.error(output), at) for output in rounded])
+        draws, members = (torch.stack([self.figures(at.truth.error(output), at) for output in runs]) for runs in (drawn, rounded))
         mean = draws.mean(0)
         margin = 1 + DEVIATIONS * torch.where(mean > 0, draws.std(0) / mean, 0.0)
-        return torch.maximum(LARGEST_FACTOR * margin * torch.cat((draws, members)).amax(0), self.least(at))
+        E = torch.cat((draws, members)).amax(0)
+        if self.alike and bool((E > 0).any()):
+            # A row that all of the family happen to meet is no better off than its neighbours.
+            E = E.clamp(min=float(E[E > 0].median()))
+        return torch.maximum(LARGEST_FACTOR * margin * E, self.least(at))
 
 
 def _rows(error: Tensor, size: Tensor) -> Tensor:
@@ -104,7 +109,7 @@ RULERS: Final[Mapping[Measure, Ruler]] = {
     ),
     "memory": Ruler(
         "error of every row of S_T relative to that row",
-        STATE, lambda error, at: _rows(error, at.exact), lambda at: _rows(_rounding(at), at.exact),
+        STATE, lambda error, at: _rows(error, at.exact), lambda at: _rows(_rounding(at), at.exact), alike=True,
     ),
     "update": Ruler(
         "error of every row of S_T relative to its change, S_T - S_0",

@@ -9,14 +9,14 @@ PROBES = (
         name="single-tokens",
         about="five sequences of one token, each with a state whose row it overwrites",
         exposes="one-token tails that skip S^T k, states of other sequences (H10, S5, H25)",
-        problem=posed(lengths=(1, 1, 1, 1, 1), state="nine-bits"),
+        problem=posed(lengths=(1, 1, 1, 1, 1), state="dyadic"),
         measures=("spacing",),
     ),
     Probe(
         name="empty-sequences",
         about="empty sequences first, in the middle and last: their S_T is their S_0, bit by bit",
-        exposes="states of empty sequences zeroed, left unwritten, or rounded on the way (V4, V6, V7)",
-        problem=posed(lengths=(0, 3, 0, 0, 17, 0), state="nine-bits"),
+        exposes="states of empty sequences zeroed, left unwritten, or those of a neighbour (V4, V6, V7)",
+        problem=posed(lengths=(0, 3, 0, 0, 17, 0), state="dyadic"),
         measures=("spacing",),
     ),
     Probe(

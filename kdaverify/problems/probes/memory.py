@@ -8,7 +8,7 @@ from kdaverify.problems.probes.probe import Probe, posed
 
 _LONG_MEMORY = Probe(
     name="long-memory",
-    about="one write by 16 equal key entries at the end of the first chunk, then decays of 0.99988 to 0.99996 and beta 0, T = 257",
+    about="one write by 16 equal key entries at the end of the first chunk, then decays around 0.99992 and beta 0, T = 257",
     exposes="decay, cumulative gate or state rounded to 16 bits, and their bias (C2, H11, H12, S12)",
     problem=posed(T=257, key="flat", gate="memory", beta="one-write"),
     measures=("memory", "bias"),

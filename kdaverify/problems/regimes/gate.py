@@ -11,7 +11,6 @@ from kdaverify.problems.regimes.regime import Draw, Regime, table
 
 HUGE = -1e4
 SLOW = -1e-3
-MILD = -0.05
 _RESET_ONE_IN = 16
 STRONG_STEP = 8
 _OCTAVES = (-20, 6)
@@ -63,9 +62,9 @@ def _strong_then_weak(d: Draw) -> Array:
     return g
 
 
-def _one_token(value: float) -> Callable[[Draw], Array]:
+def _one_token(value: float, others: float = SLOW) -> Callable[[Draw], Array]:
     def draw(d: Draw) -> Array:
-        g = _constant(SLOW)(d)
+        g = _constant(others)(d)
         for n, (b, start, length) in enumerate(d.problem.spans):
             if length:
                 g[b, start + int(d.stream("position", n).integers(length, 1)[0])] = value
@@ -74,21 +73,26 @@ def _one_token(value: float) -> Callable[[Draw], Array]:
     return draw
 
 
-def _memory(d: Draw) -> Array:
-    # -4e-5 to -1.2e-4 by channel: bf16 holds 1 or 0.996 of exp(g), and a channel's own error does not average with its neighbours'.
-    K = d.problem.K
-    return _constant(1.0)(d) * (-8e-5 * (0.5 + np.arange(K) / K))
+def _jittered(nats: float) -> Callable[[Draw], Array]:
+    """Between half and one and a half times `nats` a token: the same gate again would repeat one lucky rounding, or one unlucky."""
+
+    def draw(d: Draw) -> Array:
+        return -nats * (0.5 + d.uniform("jitter", d.problem.HV, d.problem.K))
+
+    return draw
 
 
 def _last(d: Draw) -> Array:
     g = _constant(0.0)(d)
+    gates = _jittered(1.0)(d)
     for b, start, length in d.problem.spans:
-        g[b, start + max(length - 1, 0) : start + length] = -1.0
+        last = slice(start + max(length - 1, 0), start + length)
+        g[b, last] = gates[b, last]
     return g
 
 
 def _strong_step(d: Draw) -> Array:
-    g = _constant(MILD)(d)
+    g = _jittered(0.05)(d)
     for b, start, length in d.problem.spans:
         step = start + min(STRONG_STEP, max(length - 1, 0))
         g[b, step : step + min(length, 1)] = -1000.0
@@ -119,7 +123,7 @@ def _mixed(d: Draw) -> Array:
 GATES = table(
     Regime("zero", "decay differences of exactly 0 dropped or mis-masked (GA15, B30); the plain delta rule", _constant(0.0)),
     Regime("slow", "carry faults that decay would hide: lost carry, 16-bit hand-over (H2, H11, H12, S12, C2)", _constant(SLOW)),
-    Regime("mild", "wrong last-row gate whose cost is small per token (H6, H7, H8)", _constant(MILD)),
+    Regime("mild", "wrong last-row gate whose cost is small per token (H6, H7, H8)", _constant(-0.05)),
     Regime("log-sigmoid", "general gate algebra: log for linear, base 2 for e, decay twice (GA2, GA3, H1)", _log_sigmoid, weight=2),
     Regime("half-zero", "guards on the sign of one step's decay, mixed with real decay (GA15, GA16)", _half_zero),
     Regime("bound-5", "gate saturated at its lower bound: single anchors, cancelling diagonals (GA5, B4, B8)", _constant(-5.0)),
@@ -133,8 +137,10 @@ GATES = table(
     Regime("one-token-hard-reset", "one step of -inf: inf - inf after the reset (GA22, X3)", _one_token(-np.inf)),
     Regime("hard-reset", "-inf at scattered tokens and channels (GA22, X3)", _hard_reset),
     Regime("mixed", "strong channels beside weak ones: no fault can hide (GA15, GA17, GA18, GA22, H2)", _mixed, weight=4),
-    Regime("memory", "decays that few bits cannot tell from 1 (H11, H12, S12, C2)", _memory, weight=0),
-    Regime("half", "31 nats over a chunk, in even steps: exponents clamped at -20 (GA17, GA18)", _constant(-0.5), weight=0),
+    Regime("memory", "decays that few bits cannot tell from 1 (H11, H12, S12, C2)", _jittered(8e-5), weight=0),
+    Regime("deep", "32 nats over a chunk, in even steps: exponents clamped at -20 (GA17, GA18)", _jittered(0.5), weight=0),
     Regime("last", "the gate of the last token alone, which a short chunk may lose (H6, H7, H8)", _last, weight=0),
     Regime("strong-step", "one step of -1000, then weak ones: factors anchored before it (GA4, GA18, CS5)", _strong_step, weight=0),
+    Regime("huge-alone", "one step of -1e4 and no other decay: traces of what it erased (GA17, GA18)", _one_token(HUGE, 0.0), weight=0),
+    Regime("reset-alone", "one step of -inf and no other decay: exact before and after (GA22, X3)", _one_token(-np.inf, 0.0), weight=0),
 )

@@ -46,6 +46,12 @@ def _nine_bits(d: Draw) -> Array | None:
     return _everywhere(d, np.ldexp(257.0 * (-1.0) ** column, -(column % 8)))
 
 
+def _dyadic(d: Draw) -> Array | None:
+    p = d.problem
+    shape = (p.N, p.HV, p.K, p.V)
+    return np.ldexp(1.0 - 2.0 * d.stream("sign").integers(2, *shape), d.stream("octave").integers(6, *shape))
+
+
 def _two_rows(d: Draw) -> Array | None:
     # Rows of 8192 and 4 by turns, times the columns' factors.
     p = d.problem
@@ -65,5 +71,6 @@ STATES = table(
     Regime("large", "state rounded or overflowing on its way through 16 bits (O6, S12, S14, H12)", _large),
     Regime("asymmetric", "transposed, shifted or swapped states (O1, S8, H16, SO5, H4)", _asymmetric, weight=2),
     Regime("nine-bits", "states that need one bit more than bf16 has (H11, H12, S12)", _nine_bits, weight=0),
+    Regime("dyadic", "states that leave no rounding when they are replaced (V4, V6, V7, H10)", _dyadic, weight=0),
     Regime("two-rows", "a large row beside a small one (GA10, H12)", _two_rows, weight=0),
 )
