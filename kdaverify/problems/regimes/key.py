@@ -40,10 +40,15 @@ def _coherent(rho: float) -> Callable[[Draw], QueriesKeys]:
 
     def draw(d: Draw) -> QueriesKeys:
         common = math.sqrt(rho) * _direction(d)
-        q, k = (unit(common + math.sqrt(1.0 - rho) * unit(d.normal(name, d.problem.H, d.problem.K))) for name in ("q", "k"))
-        return q, _norm(d) * k
+        q, k = (common + math.sqrt(1.0 - rho) * unit(d.normal(name, d.problem.H, d.problem.K)) for name in ("q", "k"))
+        return _unit_or(common, q), _norm(d) * _unit_or(common, k)
 
     return draw
+
+
+def _unit_or(common: Array, x: Array) -> Array:
+    """Unit vectors along x; where parts of one channel cancel exactly, along what they have in common."""
+    return unit(np.where((x == 0).all(-1, keepdims=True), common, x))
 
 
 def _identical(d: Draw) -> QueriesKeys:
