@@ -74,11 +74,11 @@ class Ruler:
         draws, members = (torch.stack([self.figures(at.truth.error(output), at) for output in runs]) for runs in (drawn, rounded))
         mean = draws.mean(0)
         margin = 1 + DEVIATIONS * torch.where(mean > 0, draws.std(0) / mean, 0.0)
-        E = torch.cat((draws, members)).amax(0)
-        if self.alike and bool((E > 0).any()):
+        worst = torch.cat((draws, members)).amax(0)
+        if self.alike and bool((worst > 0).any()):
             # A row that all of the family happen to meet is no better off than its neighbours.
-            E = E.clamp(min=float(E[E > 0].median()))
-        return torch.maximum(LARGEST_FACTOR * margin * E, self.least(at))
+            worst = worst.clamp(min=float(worst[worst > 0].median()))
+        return torch.maximum(LARGEST_FACTOR * margin * worst, self.least(at))
 
 
 def _rows(error: Tensor, size: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from kdaverify.budgets.emulate import Emulator
 from kdaverify.budgets.formats import FORMATS, Format, format_of
 from kdaverify.budgets.parts import Outputs
 from kdaverify.budgets.pipeline import run_form
-from kdaverify.budgets.solves import by_neumann
+from kdaverify.budgets.solves import Dot, by_neumann
 from oracles.arithmetic import keep
 from oracles.chunk import STAGES, SUB_BLOCK, Chunk
 from oracles.inputs import Inputs
@@ -46,13 +46,20 @@ class Planted(Adapter):
 def legal(x: Inputs, contract: Contract, io: Format, *, also: Callable[[str, Tensor], Tensor] = keep, **changed: Any) -> Outputs:
     """The plain kernel of a contract; `also` rounds what it stored once more, `changed` are fields of an Emulator."""
     emulator = Emulator("planted", contract, io, **changed)
-    arithmetic = replace(emulator.arithmetic, store=lambda name, tensor: also(name, emulator.store(name, tensor)))
+
+    def store(name: str, tensor: Tensor) -> Tensor:
+        return also(name, emulator.store(name, tensor))
+
+    arithmetic = replace(emulator.arithmetic, store=store)
     o, final = run_form(contract, x, dtype=contract.work, arithmetic=arithmetic, stages=emulator.stages)
     return o.double(), final.double()
 
 
 def rounded_decay(x: Inputs, contract: Contract, io: Format) -> Outputs:
-    return legal(x, contract, io, exp=lambda e: BF16.round(e.exp()))
+    def exp(exponent: Tensor) -> Tensor:
+        return BF16.round(exponent.exp())
+
+    return legal(x, contract, io, exp=exp)
 
 
 def rounded_gate_sums(x: Inputs, contract: Contract, io: Format) -> Outputs:
@@ -90,9 +97,14 @@ def residual_in_bf16(x: Inputs, contract: Contract, io: Format) -> Outputs:
     return legal(x, contract, io, also=lambda name, t: BF16.round(t) if name == "p" else t, stages=tables(state=state))
 
 
+def on_units_of(fmt: Format) -> Dot:
+    """Products of operands rounded to `fmt`."""
+    return lambda a, b: fmt.round(a) @ fmt.round(b)
+
+
 def narrow_operands(x: Inputs, contract: Contract, io: Format) -> Outputs:
     narrow = NARROWER[io.name if contract.form == "recurrent" else contract.operands.name]
-    return legal(x, contract, io, dot=lambda a, b: narrow.round(a) @ narrow.round(b))
+    return legal(x, contract, io, dot=on_units_of(narrow))
 
 
 def beta_in_bf16(x: Inputs, contract: Contract, io: Format) -> Outputs:
@@ -105,7 +117,10 @@ def dead_zone(x: Inputs, contract: Contract, io: Format) -> Outputs:
 
 
 def clamped_exponents(x: Inputs, contract: Contract, io: Format) -> Outputs:
-    return legal(x, contract, io, exp=lambda e: torch.where(e.isneginf(), 0.0, e.clamp(min=-20).exp()))
+    def exp(exponent: Tensor) -> Tensor:
+        return torch.where(exponent.isneginf(), 0.0, exponent.clamp(min=-20).exp())
+
+    return legal(x, contract, io, exp=exp)
 
 
 def clamped_gates(x: Inputs, contract: Contract, io: Format) -> Outputs:
@@ -142,7 +157,7 @@ def doubling(x: Inputs, contract: Contract, io: Format) -> Outputs:
     unit = FORMATS["tf32"] if contract.operands.name == "fp32" else contract.operands
 
     def solve(c: Chunk) -> None:
-        c.R = c.store("R", by_neumann(c.Akk, lambda a, b: unit.round(a) @ unit.round(b)))
+        c.R = c.store("R", by_neumann(c.Akk, on_units_of(unit)))
 
     return legal(x, contract, io, stages=tables(solve=solve))
 
@@ -159,7 +174,10 @@ def diagonal_blocks_only(x: Inputs, contract: Contract, io: Format) -> Outputs:
 
 
 def zero_differences_dropped(x: Inputs, contract: Contract, io: Format) -> Outputs:
-    return legal(x, contract, io, exp=lambda e: torch.where(e < 0, e.exp(), 0.0))
+    def exp(exponent: Tensor) -> Tensor:
+        return torch.where(exponent < 0, exponent.exp(), 0.0)
+
+    return legal(x, contract, io, exp=exp)
 
 
 def one_row_tail_skips_the_state(x: Inputs, contract: Contract, io: Format) -> Outputs:

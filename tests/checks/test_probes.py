@@ -8,12 +8,15 @@ import torch
 from benchmarks.false_alarms import backwards
 from benchmarks.probes import APART, asked, rows, worst
 from kdaverify.adapters import find
-from kdaverify.budgets.contract import contract_from_name
+from kdaverify.budgets.contract import Contract, contract_from_name
+from kdaverify.budgets.formats import Format
+from kdaverify.budgets.parts import Outputs
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.problems import ProblemError
 from kdaverify.problems.probes import PROBES
+from oracles.inputs import Inputs
 from tests.checks.probe_faults import (
     FAULTS,
     Kernel,
@@ -116,7 +119,11 @@ def test_a_probe_is_asked_by_its_name() -> None:
 
 def test_outputs_that_differ_from_call_to_call_are_no_broken_relation() -> None:
     calls = iter(range(100))
-    kernel = Planted(contract_from_name("chunk64-bf16"), "bf16", lambda *x: (torch.full_like(x[0].v, next(calls)), x[0].state.double()))
+
+    def restless(x: Inputs, contract: Contract, io: Format) -> Outputs:
+        return torch.full_like(x.v, next(calls)), x.state.double()
+
+    kernel = Planted(contract_from_name("chunk64-bf16"), "bf16", restless)
     (outcome,) = check("probes", kernel, PROBES["powers-of-two"].problem, {"probe": "powers-of-two"})
     assert outcome.status is Status.SKIP
 

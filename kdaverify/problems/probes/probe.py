@@ -51,5 +51,5 @@ def posed(*, lengths: tuple[int, ...] | None = None, **fields: Any) -> Problem:
         "B": 1, "H": 1, "HV": 1, "K": ROWS, "V": COLUMNS, "dtype": "bf16", "seed": 0,
         "gate": "zero", "key": "one-hot", "beta": "one", "state": "absent", "value": "dyadic",
     }  # fmt: skip
-    sizes = {} if lengths is None else {"T": sum(lengths), "lengths": lengths}
+    sizes: dict[str, Any] = {} if lengths is None else {"T": sum(lengths), "lengths": lengths}
     return Problem(**{**plain, **sizes, **fields})
