@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import torch
@@ -13,6 +15,7 @@ from kdaverify.budgets.family import ContractOverflow, Emulation, emulate
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.measures import RULERS, Probed
 from kdaverify.budgets.standard import standard
+from kdaverify.checks.compare import Comparison
 from kdaverify.checks.execute import Misbehaviour, execute
 from kdaverify.checks.figures import figure, together
 from kdaverify.checks.outcome import Outcome, judged, skipped
@@ -26,7 +29,6 @@ from oracles.inputs import Inputs
 
 # An interpreted kernel takes minutes for more; a shorter probe asks it for the same rounding.
 INTERPRETED_TOKENS = 1024
-SAME_BITS = "the same bits from inputs that are scaled by a power of two"
 
 
 def probes(adapter: Adapter, problem: Problem, *, probe: str) -> list[Outcome]:
@@ -51,8 +53,8 @@ def probes(adapter: Adapter, problem: Problem, *, probe: str) -> list[Outcome]:
         found = _scaled(adapter, asked) if asked.exponent else _measured(adapter, asked)
     except ContractOverflow as overflow:
         return skipped(str(overflow))
-    except UncertifiedError as reason:
-        return [Outcome("call", Status.ORACLE_UNCERTIFIED, str(reason))]
+    except UncertifiedError as blunt:
+        return [Outcome("call", Status.ORACLE_UNCERTIFIED, str(blunt))]
     except Misbehaviour as fault:
         found = [Outcome(fault.output, fault.status, fault.message)]
     return [_told(outcome, asked) for outcome in found]
@@ -83,23 +85,28 @@ def _measured(adapter: Adapter, asked: Probe) -> list[Outcome]:
     emulation = emulate(received, contract, io, cuts=cuts)
     held = standard(received, contract, io, emulation)
 
-    def added(outcome: Outcome) -> Outcome:
-        comparison = outcome.comparison
-        # Once an element is not finite, or an exact zero lost, no figure means anything.
-        if comparison is None or not comparison.ratios:
-            return outcome
-        name, truth, state = outcome.output, held.exact(outcome.output), outcome.output == "final_state"
-        at = Probed(truth, received.state if state else None, contract.carry if state else io)
-        actual = produced[name].to(held.device).double()
+    def measured(name: str) -> Iterator[Comparison]:
+        state, truth = name == "final_state", held.exact(name)
+        at, actual = (
+            Probed(truth, received.state if state else None, contract.carry if state else io),
+            produced[name].to(held.device).double(),
+        )
         for measure in asked.measures:
             ruler = RULERS[measure]
             if name in ruler.outputs:
                 found, allowed = ruler.figures(truth.error(actual), at), ruler.allowed(at, *_runs(emulation, name))
-                other = figure(measure, name, found, allowed, actual=actual, exact=truth.high, inputs=received)
-                comparison = together(comparison, other)
-        return replace(outcome, status=comparison.status, comparison=comparison, message=str(comparison))
+                yield figure(measure, name, found, allowed, actual=actual, exact=truth.high, inputs=received)
 
-    return [added(outcome) for outcome in judged(produced, received, lambda: held)]
+    return [_with(outcome, measured) for outcome in judged(produced, received, lambda: held)]
+
+
+def _with(outcome: Outcome, figures: Callable[[str], Iterable[Comparison]]) -> Outcome:
+    """The outcome with further figures of its output; once an element is not finite, or an exact zero lost, none means anything."""
+    comparison = outcome.comparison
+    if comparison is None or not comparison.ratios:
+        return outcome
+    comparison = functools.reduce(together, figures(outcome.output), comparison)
+    return replace(outcome, status=comparison.status, comparison=comparison, message=str(comparison))
 
 
 def _runs(emulation: Emulation, output: str) -> tuple[list[Tensor], list[Tensor]]:
@@ -112,7 +119,7 @@ def _outputs(adapter: Adapter, asked: Probe, inputs: Inputs) -> dict[str, Tensor
 
 
 def _scaled(adapter: Adapter, asked: Probe) -> list[Outcome]:
-    """Math: law 6. Two runs, the second with v and S_0 scaled: the same bits wherever every member of the family keeps them."""
+    """Math: law 6. Two runs, the second with v and S_0 scaled, and judged: the same bits wherever every member of the family keeps them."""
     inputs, factor = asked.problem.inputs(), 2.0**asked.exponent
     pair = (inputs, _times(inputs, factor))
     plain, scaled = (_outputs(adapter, asked, x) for x in pair)
@@ -125,17 +132,17 @@ def _scaled(adapter: Adapter, asked: Probe) -> list[Outcome]:
         if any(not same(plain[name], again[name]) for name in plain):
             return skipped("its outputs are not the same bits at every call")
     received, contract, io = (*map(adapter.received, pair),), adapter.contract(asked.problem.dtype), FORMATS[asked.problem.dtype]
-    members, scaled_members = (emulate(x, contract, io).rounded for x in received)
+    emulations = [emulate(x, contract, io) for x in received]
+    held = standard(received[1], contract, io, emulations[1])
 
-    def outcome(name: str) -> Outcome:
-        position = OUTPUTS.index(name)
-        kept = [member for member in members if member in scaled_members]
+    def relation(name: str) -> Iterator[Comparison]:
+        members, scaled_members = (emulation.rounded for emulation in emulations)
+        position, kept = OUTPUTS.index(name), [member for member in members if member in scaled_members]
         allowed = torch.stack([(factor * members[m][position] - scaled_members[m][position]).abs() for m in kept]).amax(0)
         actual = scaled[name].double().cpu()
-        found = figure("relation", name, missed[name], allowed, actual=actual, exact=wanted[name], inputs=received[1])
-        return Outcome(name, found.status, str(found), found, SAME_BITS)
+        yield figure("relation", name, missed[name], allowed, actual=actual, exact=wanted[name], inputs=received[1])
 
-    return [outcome(name) for name in scaled]
+    return [_with(outcome, relation) for outcome in judged(scaled, received[1], lambda: held)]
 
 
 def _times(inputs: Inputs, factor: float) -> Inputs:

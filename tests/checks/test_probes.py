@@ -117,6 +117,15 @@ def test_a_probe_is_asked_by_its_name() -> None:
         check("probes", find("eager"), problem, {"probe": "overwritten"})
 
 
+@pytest.mark.parametrize("name", SHORT)
+def test_zeros_pass_no_probe(name: str) -> None:
+    def zeros(x: Inputs, contract: Contract, io: Format) -> Outputs:
+        return torch.zeros_like(x.v), torch.zeros_like(x.state)
+
+    dtype = "bf16" if "bf16" in PROBES[name].dtypes else "fp32"
+    assert Status.FAIL in {outcome.status for outcome in asked(PROBES[name], f"chunk64-{dtype}", dtype, zeros)}
+
+
 def test_outputs_that_differ_from_call_to_call_are_no_broken_relation() -> None:
     calls = iter(range(100))
 
