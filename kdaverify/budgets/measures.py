@@ -38,7 +38,7 @@ class Probed:
 
     @property
     def moved(self) -> Tensor:
-        """What the tokens changed; of o, all."""
+        """What the tokens changed; of o, which starts from nothing, all."""
         return self.exact if self.start is None else self.exact - self.start.double()
 
     @property

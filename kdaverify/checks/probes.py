@@ -87,10 +87,8 @@ def _measured(adapter: Adapter, asked: Probe) -> list[Outcome]:
 
     def measured(name: str) -> Iterator[Comparison]:
         state, truth = name == "final_state", held.exact(name)
-        at, actual = (
-            Probed(truth, received.state if state else None, contract.carry if state else io),
-            produced[name].to(held.device).double(),
-        )
+        at = Probed(truth, received.state if state else None, contract.carry if state else io)
+        actual = produced[name].to(held.device).double()
         for measure in asked.measures:
             ruler = RULERS[measure]
             if name in ruler.outputs:
