@@ -240,7 +240,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
     "coherent-keys-0.5": _INVERSE,
     "coherent-keys-0.9": _INVERSE,
     "identical-tokens": _INVERSE,
-    "sub-block-edges": (Fault(diagonal_blocks_only, _CHUNK), *_INVERSE),
+    "sub-block-edges": (Fault(diagonal_blocks_only, _CHUNK),),
     "single-tokens": (Fault(one_row_tail_skips_the_state, _CHUNK),),
     "empty-sequences": (Fault(empty_sequences_zeroed), Fault(states_of_the_neighbour)),
     "chunks-plus-one": (Fault(one_row_tail_skips_the_state, _CHUNK),),

@@ -26,7 +26,7 @@ PROBES = (
     Probe(
         name="sub-block-edges",
         about="the same in sequences that end beside the edges of 16-row blocks: 15, 16, 17, 31, 32, 33, 47, 48 and 49 tokens",
-        exposes="blocks of the system lost, or taken from past the end, where blocks of 16 meet (A3, SO1, SO4)",
+        exposes="blocks of the system lost, or taken from past the end, where blocks of 16 meet (A3, SO4)",
         problem=posed(lengths=(15, 16, 17, 31, 32, 33, 47, 48, 49), key="flat", value="repeated"),
         measures=("spacing",),
     ),
