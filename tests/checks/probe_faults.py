@@ -218,11 +218,12 @@ class Fault:
 
 _CHUNK: Final = ("chunk",)
 # Without chunks, exponentials that lean by half a bit a token are legal, and as much as a short gate of 1e-4 loses: pure-decay tells that.
-_MEMORY: Final = (Fault(rounded_decay), Fault(rounded_gate_sums, _CHUNK), Fault(checkpoint_in_bf16), Fault(carried_in_fewer_bits))
+_GATE_SUMS: Final = Fault(rounded_gate_sums, _CHUNK)
+_MEMORY: Final = (Fault(rounded_decay), Fault(checkpoint_in_bf16), Fault(carried_in_fewer_bits))
 _INVERSE: Final = (Fault(doubling, _CHUNK),)
 
 FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
-    "long-memory": _MEMORY,
+    "long-memory": (*_MEMORY, _GATE_SUMS),
     "long-memory-4096": _MEMORY,
     "kept-state": (Fault(carried_in_fewer_bits), Fault(checkpoint_in_bf16)),
     "nine-bit-state": (Fault(checkpoint_in_bf16),),
@@ -235,7 +236,7 @@ FAULTS: Final[Mapping[str, tuple[Fault, ...]]] = {
     "pure-decay": (Fault(rounded_gate_sums), Fault(rounded_decay)),
     "hard-reset": (Fault(clamped_gates), Fault(infinite_sums, _CHUNK)),
     "huge-step": (Fault(clamped_gates), Fault(clamped_exponents)),
-    "strong-then-weak": (Fault(factors_from_the_start, _CHUNK), Fault(rounded_gate_sums, _CHUNK)),
+    "strong-then-weak": (Fault(factors_from_the_start, _CHUNK), _GATE_SUMS),
     "last-gate": (Fault(last_gate_lost),),
     "coherent-keys-0.5": _INVERSE,
     "coherent-keys-0.9": _INVERSE,

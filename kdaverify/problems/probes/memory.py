@@ -20,6 +20,7 @@ PROBES = (
         _LONG_MEMORY,
         name="long-memory-4096",
         about="long-memory over 64 chunks, T = 4096",
+        exposes="decay or state rounded to 16 bits, and their bias (C2, H11, H12, S12)",
         problem=_LONG_MEMORY.problem.replace(T=4096),
         profile="acceptance",
     ),
