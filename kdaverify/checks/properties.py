@@ -17,6 +17,7 @@ from kdaverify.checks.jacobian import jacobian
 from kdaverify.checks.options import options
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.packing import packing
+from kdaverify.checks.probes import probes
 from kdaverify.checks.resume import resume
 from kdaverify.checks.self_consistency import self_consistency
 from kdaverify.checks.stages import backward_stages, stages
@@ -40,6 +41,7 @@ PROPERTIES: Mapping[str, Callable[..., list[Outcome]]] = {
     "stages": stages,
     "backward_stages": backward_stages,
     "activations": activations,
+    "probes": probes,
 }
 
 
@@ -48,7 +50,7 @@ def check(name: str, adapter: Adapter, problem: Problem | ActivationProblem, det
 
     Args:
         name: a key of PROPERTIES.
-        detail: the property's own arguments (cut, way, arrangement, variant, of, exponent, feed, order, law).
+        detail: the property's own arguments (cut, way, arrangement, variant, of, exponent, feed, order, law, probe).
     Raises:
         ProblemError: the property is not asked of such a problem.
     """

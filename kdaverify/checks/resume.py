@@ -34,15 +34,19 @@ def resume(adapter: Adapter, problem: Problem, *, cut: int, way: Way = "chunk-ch
     """
     if problem.packed or not 0 < cut < problem.T:
         raise ValueError(f"resume: wanted a dense problem longer than the cut, got {problem.describe()} cut at {cut}")
+    reason, parts = unresumable(adapter, problem, cut, way), _parts(problem.T, cut, way)
+    if reason:
+        return skipped(reason)
+    cuts, inputs = tuple(first for first, _, _ in parts[1:]), problem.inputs()
+    return outcomes(adapter, inputs, lambda: resumed(adapter, inputs, cut, way), cuts=cuts)
+
+
+def unresumable(adapter: Adapter, problem: Problem, cut: int, way: Way = "chunk-chunk") -> str | None:
+    """Why `adapter` cannot run this problem in parts; None if it can."""
     if "final_state" not in adapter.exposes(problem):
-        return skipped("it does not expose the final state, so a run cannot be resumed")
-    inputs, parts = problem.inputs(), _parts(problem.T, cut, way)
-    for first, end, _ in parts:
-        reason = adapter.supports(problem.replace(T=end - first, state="random"))
-        if reason:
-            return skipped(reason)
-    cuts = tuple(first for first, _, _ in parts[1:])
-    return outcomes(adapter, inputs, lambda: _run(adapter, inputs, parts), cuts=cuts)
+        return "it does not expose the final state, so a run cannot be resumed"
+    asked = [problem.replace(T=end - first, state="random") for first, end, _ in _parts(problem.T, cut, way)]
+    return next(filter(None, map(adapter.supports, asked)), None)
 
 
 def _parts(T: int, cut: int, way: Way) -> list[tuple[int, int, Entry]]:
@@ -55,9 +59,14 @@ def _parts(T: int, cut: int, way: Way) -> list[tuple[int, int, Entry]]:
     return [part for part in ends if part[0] < part[1]]
 
 
-def _run(adapter: Adapter, inputs: Inputs, parts: list[tuple[int, int, Entry]]) -> dict[str, Tensor]:
+def resumed(adapter: Adapter, inputs: Inputs, cut: int, way: Way = "chunk-chunk") -> dict[str, Tensor]:
+    """o and S_T of a run in parts.
+
+    Raises:
+        Misbehaviour: a part is no output to compare, or its state is not finite.
+    """
     state, pieces = inputs.initial_state, list[Tensor]()
-    for first, end, entry in parts:
+    for first, end, entry in _parts(inputs.T, cut, way):
         call = inputs.span(first, end, state)
         run = execute(adapter, call, ("o", "final_state"), entry=adapter.step if entry == "step" else None)
         pieces.append(run.outputs["o"])

@@ -18,6 +18,7 @@ class What(StrEnum):
     OPS = "ops"
     REGIMES = "regimes"
     PROFILES = "profiles"
+    PROBES = "probes"
     FAULTS = "faults"
     STANDARDS = "standards"
 
@@ -26,7 +27,7 @@ def list_(
     what: Annotated[What, typer.Argument(help="which list")],
     as_json: Annotated[bool, typer.Option("--json", help="a JSON list of objects with `name`")] = False,
 ) -> None:
-    """Show the implementations, operations, regimes, profiles, faults or published standards there are.
+    """Show the implementations, operations, regimes, profiles, probes, faults or published standards there are.
 
     Example: kdaverify list impls
     """
@@ -35,6 +36,7 @@ def list_(
         What.OPS: _ops,
         What.REGIMES: _regimes,
         What.PROFILES: _profiles,
+        What.PROBES: _probes,
         What.FAULTS: _faults,
         What.STANDARDS: _standards,
     }
@@ -133,3 +135,12 @@ def _faults() -> list[dict[str, Any]]:
         for fault in FAULTS.values()
     ]
     return [*there, *({**dict.fromkeys(there[0]), "name": gap.id, "reference": gap.reference, "missing": gap.why} for gap in NOT_RECREATED)]
+
+
+def _probes() -> list[dict[str, Any]]:
+    from kdaverify.problems.probes import PROBES
+
+    return [
+        {"name": probe.name, "about": probe.about, "exposes": probe.exposes, "dtypes": list(probe.dtypes), "profile": probe.profile}
+        for probe in PROBES.values()
+    ]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
     from kdaverify.problems import Problem
 
-_AXES = ("dtype", "double", "staged", "staged_backward", "activated", "variant", "gate", "named")
+_AXES = ("dtype", "double", "staged", "staged_backward", "activated", "variant", "gate", "named", "probed")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -98,6 +98,7 @@ def _choices(subject: Subject, axis: str, profile: str) -> list[tuple[str, Any]]
     from kdaverify.checks.activations import activated
     from kdaverify.checks.stages import staged
     from kdaverify.problems import panel
+    from kdaverify.problems.probes import probes
     from kdaverify.problems.regimes import GATES
 
     adapter = subject.adapter
@@ -106,6 +107,12 @@ def _choices(subject: Subject, axis: str, profile: str) -> list[tuple[str, Any]]
             (f"{dtype}-{entry.name}", fitted(adapter, entry.problem))
             for dtype in adapter.dtypes
             for entry in panel(dtype, profile, real_sizes=takes_real_sizes(adapter, dtype))
+        ]
+    if axis == "probed":
+        return [
+            (f"{dtype}-{probe.name}", probe.of(fitted(adapter, probe.problem)))
+            for dtype in adapter.dtypes
+            for probe in probes(dtype, profile)
         ]
     if axis == "activated":
         return [(f"{op}-{dtype}", (op, dtype)) for op, dtype in activated(adapter)]

@@ -13,6 +13,7 @@ from kdaverify.problems.portable import Array
 from kdaverify.problems.regimes.regime import Draw, Regime, table
 
 _SMALL = 2.0**-10
+WRITTEN_AT = 63
 
 
 def _constant(value: float) -> Callable[[Draw], Array]:
@@ -48,6 +49,15 @@ def _sparse(d: Draw) -> Array:
     return beta
 
 
+def _one_write(d: Draw) -> Array:
+    # At the last token of a chunk, where the decay to the chunk's end is exactly 1 and rounds to nothing else.
+    beta = np.zeros((d.problem.B, d.problem.T, d.problem.HV))
+    for b, start, length in d.problem.spans:
+        token = start + min(WRITTEN_AT, max(length - 1, 0))
+        beta[b, token : token + min(length, 1)] = 1.0
+    return beta
+
+
 BETAS = table(
     Regime("one", "overwriting updates: the full triangular system (SO1, SO6, B2, B3)", _constant(1.0)),
     Regime("zero", "pure decay: writes that should not happen, decay on the wrong axis (H2, P8, S10)", _constant(0.0)),
@@ -56,4 +66,5 @@ BETAS = table(
     Regime("mixed", "tokens that write beside tokens that do not; masked rows (H25, P8, B33)", _mixed, weight=2),
     Regime("sparse", "one write, then only decay: bias of decay or state rounding grows with T (H11, H12, S12, C2)", _sparse),
     Regime("two", "negative eigenvalues: reflections, no damping of rounding (SO1, H15)", _constant(2.0)),
+    Regime("one-write", "one write that no operand's rounding blurs, then only decay (H11, H12, S12, C2)", _one_write, weight=0),
 )

@@ -12,6 +12,7 @@ from kdaverify.problems.regimes.regime import Draw, Regime, table
 HUGE = -1e4
 SLOW = -1e-3
 _RESET_ONE_IN = 16
+STRONG_STEP = 8
 _OCTAVES = (-20, 6)
 
 
@@ -61,15 +62,41 @@ def _strong_then_weak(d: Draw) -> Array:
     return g
 
 
-def _one_token(value: float) -> Callable[[Draw], Array]:
+def _one_token(value: float, others: float = SLOW) -> Callable[[Draw], Array]:
     def draw(d: Draw) -> Array:
-        g = _constant(SLOW)(d)
+        g = _constant(others)(d)
         for n, (b, start, length) in enumerate(d.problem.spans):
             if length:
                 g[b, start + int(d.stream("position", n).integers(length, 1)[0])] = value
         return g
 
     return draw
+
+
+def _jittered(nats: float) -> Callable[[Draw], Array]:
+    """Between half and one and a half times `nats` a token: the same gate again would repeat one lucky rounding, or one unlucky."""
+
+    def draw(d: Draw) -> Array:
+        return -nats * (0.5 + d.uniform("jitter", d.problem.HV, d.problem.K))
+
+    return draw
+
+
+def _last(d: Draw) -> Array:
+    g = _constant(0.0)(d)
+    gates = _jittered(1.0)(d)
+    for b, start, length in d.problem.spans:
+        last = slice(start + max(length - 1, 0), start + length)
+        g[b, last] = gates[b, last]
+    return g
+
+
+def _strong_step(d: Draw) -> Array:
+    g = _jittered(0.05)(d)
+    for b, start, length in d.problem.spans:
+        step = start + min(STRONG_STEP, max(length - 1, 0))
+        g[b, step : step + min(length, 1)] = -1000.0
+    return g
 
 
 def _hard_reset(d: Draw) -> Array:
@@ -110,4 +137,10 @@ GATES = table(
     Regime("one-token-hard-reset", "one step of -inf: inf - inf after the reset (GA22, X3)", _one_token(-np.inf)),
     Regime("hard-reset", "-inf at scattered tokens and channels (GA22, X3)", _hard_reset),
     Regime("mixed", "strong channels beside weak ones: no fault can hide (GA15, GA17, GA18, GA22, H2)", _mixed, weight=4),
+    Regime("memory", "decays that few bits cannot tell from 1 (H11, H12, S12, C2)", _jittered(8e-5), weight=0),
+    Regime("deep", "32 nats over a chunk, in even steps: exponents clamped at -20 (GA17, GA18)", _jittered(0.5), weight=0),
+    Regime("last", "the gate of the last token alone, which a short chunk may lose (H6, H7, H8)", _last, weight=0),
+    Regime("strong-step", "one step of -1000, then weak ones: factors anchored before it (GA4, GA18, CS5)", _strong_step, weight=0),
+    Regime("huge-alone", "one step of -1e4 and no other decay: traces of what it erased (GA17, GA18)", _one_token(HUGE, 0.0), weight=0),
+    Regime("reset-alone", "one step of -inf and no other decay: exact before and after (GA22, X3)", _one_token(-np.inf, 0.0), weight=0),
 )

@@ -40,10 +40,15 @@ def _coherent(rho: float) -> Callable[[Draw], QueriesKeys]:
 
     def draw(d: Draw) -> QueriesKeys:
         common = math.sqrt(rho) * _direction(d)
-        q, k = (unit(common + math.sqrt(1.0 - rho) * unit(d.normal(name, d.problem.H, d.problem.K))) for name in ("q", "k"))
-        return q, _norm(d) * k
+        q, k = (common + math.sqrt(1.0 - rho) * unit(d.normal(name, d.problem.H, d.problem.K)) for name in ("q", "k"))
+        return _unit_or(common, q), _norm(d) * _unit_or(common, k)
 
     return draw
+
+
+def _unit_or(common: Array, x: Array) -> Array:
+    """Unit vectors along x; where parts of one channel cancel exactly, along what they have in common."""
+    return unit(np.where((x == 0).all(-1, keepdims=True), common, x))
 
 
 def _identical(d: Draw) -> QueriesKeys:
@@ -60,6 +65,22 @@ def _one_hot(d: Draw) -> QueriesKeys:
     p = d.problem
     token = np.arange(p.T)
     q, k = (np.broadcast_to(np.eye(p.K)[row % p.K][None, :, None, :], (p.B, p.T, p.H, p.K)) for row in (token // 2, token))
+    return q, k
+
+
+def _flat(d: Draw) -> QueriesKeys:
+    # Exact where K is a power of 4: every channel is read and written alike.
+    p = d.problem
+    x = unit(np.ones((p.B, p.T, p.H, p.K)))
+    return x, _norm(d) * x
+
+
+def _pair(d: Draw) -> QueriesKeys:
+    # k reads the sum of two rows, q the second of them alone.
+    p = d.problem
+    q, k = np.zeros((2, p.B, p.T, p.H, p.K))
+    q[..., 1 % p.K] = 1.0
+    k[..., :2] = 0.5
     return q, k
 
 
@@ -87,4 +108,7 @@ KEYS = table(
     Regime("coherent-0.99", "nearly singular updates: residuals v - S k that cancel (SO1, GA10)", _coherent(0.99)),
     Regime("zero-rows", "norms and gradients at the zero vector, padding taken for data (B33, P1, P8)", _zero_rows),
     Regime("tiny", "epsilons too large beside small norms (P1, P2, B34)", _tiny),
+    Regime("coherent-0.5", "doubling inverses in 16 bits (SO1, SO8)", _coherent(0.5), weight=0),
+    Regime("flat", "identical keys of exact norm: integers in the triangular system (SO1, SO6, A3)", _flat, weight=0),
+    Regime("pair", "two rows of a state read at once, a large and a small one (GA10, H12)", _pair, weight=0),
 )

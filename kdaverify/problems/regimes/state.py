@@ -6,6 +6,7 @@ import numpy as np
 
 from kdaverify.problems.portable import Array
 from kdaverify.problems.regimes.regime import Draw, Regime, table
+from kdaverify.problems.regimes.value import column_factors
 
 
 def _absent(_: Draw) -> Array | None:
@@ -38,10 +39,38 @@ def _asymmetric(d: Draw) -> Array | None:
     return (ramp * (4.0 / count)).reshape(p.N, p.HV, p.K, p.V)
 
 
+def _nine_bits(d: Draw) -> Array | None:
+    # 257 times powers of two: bf16 keeps 256 of it.
+    p = d.problem
+    column = np.arange(p.V)
+    return _everywhere(d, np.ldexp(257.0 * (-1.0) ** column, -(column % 8)))
+
+
+def _dyadic(d: Draw) -> Array | None:
+    p = d.problem
+    shape = (p.N, p.HV, p.K, p.V)
+    return np.ldexp(1.0 - 2.0 * d.stream("sign").integers(2, *shape), d.stream("octave").integers(6, *shape))
+
+
+def _two_rows(d: Draw) -> Array | None:
+    # Rows of 8192 and 4 by turns, times the columns' factors.
+    p = d.problem
+    rows = np.where(np.arange(p.K) % 2 == 0, 8192.0, 4.0)[:, None]
+    return _everywhere(d, rows * column_factors(p.V))
+
+
+def _everywhere(d: Draw, matrix: Array) -> Array:
+    p = d.problem
+    return np.array(np.broadcast_to(matrix, (p.N, p.HV, p.K, p.V)))
+
+
 STATES = table(
     Regime("absent", "a missing state read as garbage or as another slot's (S3, S11, V6)", _absent),
     Regime("zero", "absent and zero states treated differently (S11, V6)", _zero),
     Regime("random", "carry into the first chunk, states of empty sequences (H2, S10, V4, V6, V7)", _random, weight=2),
     Regime("large", "state rounded or overflowing on its way through 16 bits (O6, S12, S14, H12)", _large),
     Regime("asymmetric", "transposed, shifted or swapped states (O1, S8, H16, SO5, H4)", _asymmetric, weight=2),
+    Regime("nine-bits", "states that need one bit more than bf16 has (H11, H12, S12)", _nine_bits, weight=0),
+    Regime("dyadic", "states that leave no rounding when they are replaced (V4, V6, V7, H10)", _dyadic, weight=0),
+    Regime("two-rows", "a large row beside a small one (GA10, H12)", _two_rows, weight=0),
 )
