@@ -73,9 +73,9 @@ def legal_curves(
         cuts: tokens at which the run is cut and resumed from its stored state.
     """
     at = [there.tokens for there in truth.reached]
-    runs = {member.name: member.run for member in carriers(contract, io)}
-    runs["roundings drawn"] = _drawn(contract, io, torch.Generator(inputs.q.device).manual_seed(SEED))
-    return [curves(name, list(walk(run, inputs, at, cuts)), truth, outputs) for name, run in runs.items()]
+    drawn = _drawn(contract, io, torch.Generator(inputs.q.device).manual_seed(SEED))
+    runs = [*((member.name, member.run) for member in carriers(contract, io)), ("roundings drawn", drawn)]
+    return [curves(name, list(walk(run, inputs, at, cuts)), truth, outputs) for name, run in runs]
 
 
 def carriers(contract: Contract, io: Format) -> list[Emulator]:

@@ -25,6 +25,7 @@ from oracles.waypoints import Reached, walk
 # The truth may be wrong by this fraction of the least legal error: a ratio to it is then good to 1 %.
 TRUTH_SHARE = 2.0**-7
 FEWEST = 4
+LEAST = 2 * PARTS
 
 
 @dataclass(frozen=True)
@@ -52,18 +53,18 @@ def route(T: int, way: Way, *, factor: int = 4) -> Route:
     Args:
         factor: between one length and the next.
     Raises:
-        ValueError: too few tokens for it.
+        ValueError: too few tokens.
     """
+    if T < LEAST or T % PARTS:
+        raise ValueError(f"drift: wanted a multiple of {PARTS} tokens, at least {LEAST}, got {T}")
     if way == "decoded":
-        if T <= STEPS:
-            raise ValueError(f"drift: wanted more than the {STEPS} tokens that are decoded, got {T}")
-        prefill = T - STEPS
-        return Route(tuple(prefill + n for n in _lengths(STEPS, STEPS // PARTS, factor)), tuple(range(prefill, T)), prefill)
-    if SHORTEST * (PARTS if way == "resumed" else 1) > T or T % SHORTEST:
-        least = SHORTEST * PARTS if way == "resumed" else SHORTEST
-        raise ValueError(f"drift: wanted a multiple of {SHORTEST} tokens, at least {least} for {way}, got {T}")
-    part = T // PARTS if way == "resumed" else SHORTEST
-    return Route(_lengths(T, part, factor), tuple(range(part, T, part)) if way == "resumed" else ())
+        steps = min(STEPS, T // 4)
+        prefill = T - steps
+        return Route(tuple(prefill + n for n in _lengths(steps, -(-steps // PARTS), factor)), tuple(range(prefill, T)), prefill)
+    if way == "one run":
+        return Route(_lengths(T, SHORTEST, factor))
+    part = T // PARTS
+    return Route(_lengths(T, part, factor), tuple(range(part, T, part)))
 
 
 def _lengths(longest: int, shortest: int, factor: int) -> tuple[int, ...]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -119,6 +119,20 @@ class Growth:
             "bias": self.bias_limit / self.bias_allowed if self.bias_allowed < 1 else 0.0,
         }
 
+    def figures(self) -> dict[str, Any]:
+        """Everything a reader of JSON may want, samples included."""
+        low, high = self.band
+        return {
+            "lengths": list(self.lengths),
+            "error": self.error.tolist(),
+            "legal": {"least": low.tolist(), "most": high.tolist()},
+            "used": self.used.tolist(),
+            "slope": {"own": self.own_slope, "legal": list(self.legal_slopes), "beside_legal": self.slope, "limit": self.slope_limit},
+            "bias": {"value": self.bias, "limit": self.bias_limit, "allowed": self.bias_allowed},
+            "ratios": self.ratios,
+            "samples": {curve.name: {"rms": curve.rms.tolist(), "mean": curve.mean.tolist()} for curve in (self.kernel, *self.legal)},
+        }
+
     @property
     def _slopes(self) -> Tensor:
         """[samples] beside the steepest legal kernel."""
@@ -134,6 +148,16 @@ class Growth:
         samples = len(self.kernel.rms)
         rng = torch.Generator().manual_seed(samples)
         return float(statistic(torch.randint(samples, (RESAMPLES, samples), generator=rng)).quantile(1 - CONFIDENCE))
+
+
+def pooled(parts: Sequence[Growth]) -> Growth:
+    """The same output of the same kernels, measured on the samples of all parts."""
+
+    def together(curves: Sequence[Curve]) -> Curve:
+        return Curve(curves[0].name, torch.cat([curve.rms for curve in curves]), torch.cat([curve.mean for curve in curves]))
+
+    legal = tuple(together(same) for same in zip(*(part.legal for part in parts), strict=True))
+    return replace(parts[0], kernel=together([part.kernel for part in parts]), legal=legal)
 
 
 def _centre(errors: Tensor) -> Tensor:

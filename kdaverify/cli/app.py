@@ -11,6 +11,7 @@ import typer
 from typer.exceptions import TyperException
 
 from kdaverify.cli.complaint import Complaint, complain, guarded
+from kdaverify.cli.drift import drift
 from kdaverify.cli.export import export
 from kdaverify.cli.listing import list_
 from kdaverify.cli.oracle import oracle
@@ -31,6 +32,7 @@ app.command("list")(list_)
 app.command()(oracle)
 app.command()(export)
 app.command()(score)
+app.command()(drift)
 
 
 def main() -> None:

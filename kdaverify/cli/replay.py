@@ -18,6 +18,7 @@ from rich.text import Text
 
 from kdaverify.checks.status import Status
 from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.implementation import implementation
 from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
 from kdaverify.cli.question import any_problem_from, is_inline
 from kdaverify.limits import Limits
@@ -76,7 +77,7 @@ def replay(
     asked = found if detail is None else dataclasses.replace(found, detail=_object(detail))
     if isolate is not None:
         asked = dataclasses.replace(asked, isolate=isolate)
-    adapter = _adapter(asked, limits_from(time_limit, memory_limit))
+    adapter = implementation(asked.spec, isolate=asked.isolate, limits=limits_from(time_limit, memory_limit))
     verdicts = _judge(asked, adapter)
     for verdict in verdicts:
         _show(Console(), verdict)
@@ -120,21 +121,6 @@ def _object(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise Complaint(f"--detail: wanted a JSON object, got {text!r}")
     return found
-
-
-def _adapter(case: Case, limits: Limits) -> Adapter:
-    from kdaverify.adapters.base import AdapterError
-    from kdaverify.adapters.isolation import housed
-    from kdaverify.adapters.registry import find
-
-    try:
-        adapter = housed(find(case.spec), case.spec, isolate=case.isolate, limits=limits)
-    except AdapterError as error:
-        raise Complaint(f"--impl: {error}") from None
-    missing = adapter.missing()
-    if missing:
-        raise Complaint(f"--impl: {adapter.name} cannot run here, {missing}")
-    return adapter
 
 
 def _judge(case: Case, adapter: Adapter) -> list[Verdict]:
