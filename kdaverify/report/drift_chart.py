@@ -11,29 +11,28 @@ from rich.text import Text
 from kdaverify.checks.growth import Growth
 
 STEP = 5
-ROWS_A_DECADE = 5
-MOST_ROWS = 24
+ROWS = 13
+LABEL_EVERY = 4
+# Decades left free above and below.
+MARGIN = 0.1
 BAND, POINT, BETWEEN = "░", "●", "·"
 
 
 def chart(growth: Growth) -> Text:
     """The error of one output, with its legal band.
 
-    A row is a fifth of a decade or more, a column a fifth of the way between two lengths.
+    A column is a fifth of the way between two lengths; rows share what lies between the least and the largest error.
     """
-    low, high = ([*errors] for errors in (_between(growth.band[0].tolist()), _between(growth.band[1].tolist())))
-    own = [*_between(growth.error.tolist())]
-    top, bottom = math.ceil(max(*high, *own)), math.floor(min(*low, *own))
-    rows = min(MOST_ROWS, ROWS_A_DECADE * (top - bottom))
+    own, low, high = (_between(errors.tolist()) for errors in (growth.error, *growth.band))
+    top, bottom = max(*own, *high) + MARGIN, min(*own, *low) - MARGIN
+    height = (top - bottom) / (ROWS - 1)
 
     def row(error: float) -> int:
-        return min(rows - 1, int((top - error) / (top - bottom) * rows))
+        return round((top - error) / height)
 
     text = Text()
-    for i in range(rows):
-        decade = top - i * (top - bottom) / rows
-        labelled = i == 0 or math.floor(decade) != math.floor(decade + (top - bottom) / rows)
-        text.append(f"{10.0 ** round(decade):8.0e} ┤" if labelled else " " * 9 + "│", style="dim")
+    for i in range(ROWS):
+        text.append(f"{10.0 ** (top - i * height):8.1e} ┤" if i % LABEL_EVERY == 0 else " " * 9 + "│", style="dim")
         for column, error in enumerate(own):
             if row(error) == i:
                 text.append(POINT if column % STEP == 0 else BETWEEN, style="bold red" if _over(growth, column) else "bold green")

@@ -11,6 +11,8 @@ SUFFIXES: Final = (".svg", ".png", ".html")
 MISSING: Final = "vl-convert-python is not installed: pip install kdaverify[pictures]"
 KERNEL, LEGAL, LIMIT = "#c2410c", "#60a5fa", "#6b7280"
 VERSION: Final = "5.20"
+LEGEND: Final = "line: the kernel; band: legal kernels of its contract on the same inputs; dashed: what is allowed"
+LENGTH: Final = "datum.value >= 1024 && datum.value % 1024 == 0 ? datum.value / 1024 + 'k' : datum.value"
 
 
 def write(path: Path, growths: tuple[Growth, ...], title: str) -> None:
@@ -34,7 +36,7 @@ def write(path: Path, growths: tuple[Growth, ...], title: str) -> None:
 def _spec(growths: tuple[Growth, ...], title: str) -> dict[str, Any]:
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
-        "title": {"text": title, "anchor": "start", "fontSize": 13},
+        "title": {"text": title, "subtitle": LEGEND, "anchor": "start", "fontSize": 14, "offset": 12},
         "hconcat": [_panel(growth) for growth in growths],
         "config": {"font": "sans-serif", "view": {"stroke": None}, "axis": {"gridColor": "#e5e7eb"}},
     }
@@ -47,7 +49,8 @@ def _panel(growth: Growth) -> dict[str, Any]:
         {"tokens": T, "error": error, "least": low, "most": high, "allowed": LEVEL * high, "used": used}
         for T, error, low, high, used in points
     ]
-    x = {"field": "tokens", "type": "quantitative", "scale": {"type": "log", "base": 2}, "axis": {"title": "tokens", "format": "~s"}}
+    ticks = {"title": "tokens", "values": list(growth.lengths), "labelExpr": LENGTH, "labelOverlap": True}
+    x = {"field": "tokens", "type": "quantitative", "scale": {"type": "log", "base": 2, "nice": False}, "axis": ticks}
 
     def y(field: str) -> dict[str, Any]:
         axis = {"title": "relative error", "format": ".0e"}
@@ -56,7 +59,12 @@ def _panel(growth: Growth) -> dict[str, Any]:
     tooltip = [{"field": field, "type": "quantitative", "format": ".3g"} for field in ("tokens", "error", "allowed", "used")]
     fit = f"T^{growth.own_slope:.2f}; beside legal kernels T^{growth.slope:.2f}"
     return {
-        "title": {"text": growth.output, "subtitle": f"grows as {fit}; {float(growth.used[-1]):.2f} of budget", "anchor": "start"},
+        "title": {
+            "text": growth.output,
+            "subtitle": f"grows as {fit}; {float(growth.used[-1]):.2f} of budget",
+            "anchor": "start",
+            "fontSize": 12,
+        },
         "width": 380,
         "height": 260,
         "data": {"values": rows},
