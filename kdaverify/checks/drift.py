@@ -135,6 +135,8 @@ def measure(
     for there in _run(adapter, inputs, through, outputs):
         reached.append(there)
         passed(f"{there.tokens} tokens")
+    if not adapter.answers:
+        raise Unmeasurable("written down, not judged")
     received = adapter.received(inputs)
     # Beside a kernel on an accelerator there is room on it, and sequences cost nothing there.
     received = received.on("cuda") if adapter.device == "cuda" and torch.cuda.is_available() else received
