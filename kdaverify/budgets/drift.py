@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -79,17 +79,16 @@ def legal_curves(
 
 
 def carriers(contract: Contract, io: Format) -> list[Emulator]:
-    """Of the family: the plain member, that of the smallest chunks, and those whose exponential unit errs to one side.
+    """Of the family: the plain member, that of the smallest chunks, and one whose exponential unit errs to one side.
 
-    The others differ in how a chunk is solved or summed, which costs the same in every chunk.
+    The others differ in how a chunk is solved or summed, which costs the same in every chunk. Where the family has no such
+    exponential, because a single chunk does not show it, the plain member gets one.
     """
     plain, *others = family(contract, io)
     smallest = min(others, key=lambda member: member.contract.chunk_size)
-    return [
-        plain,
-        *([smallest] if smallest.contract != contract else []),
-        *(member for member in others if member.exp in (exp_approximate, exp_short)),
-    ]
+    one_sided = [member for member in others if member.exp in (exp_approximate, exp_short)]
+    short = replace(plain, name="approximate exponential", exp=exp_short)
+    return [plain, *([smallest] if smallest.contract != contract else []), *(one_sided or [short])]
 
 
 def _drawn(contract: Contract, io: Format, rng: torch.Generator) -> Callable[[Inputs], Outputs]:
