@@ -53,7 +53,7 @@ def main(
 
 
 def _groups(adapter: Adapter, probe: str, dtype: str, tokens: int, seed: int) -> Iterator[tuple[Growth, ...]]:
-    found = measure(adapter, drift_problem(probe, dtype, tokens=tokens, samples=BATCH, seed=seed), "one run").growths
+    found = measure(adapter, drift_problem(probe, dtype, tokens=tokens, samples=BATCH, seed=seed), "uncut").growths
     for first in range(0, BATCH, GROUP):
         yield tuple(_only(growth, slice(first, first + GROUP)) for growth in found)
 

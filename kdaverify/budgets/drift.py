@@ -11,7 +11,7 @@ from torch import Tensor
 from kdaverify.budgets.accelerator import exp_approximate, exp_short
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import Emulator
-from kdaverify.budgets.family import family
+from kdaverify.budgets.family import ContractOverflow, family
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.noise import SEED, Noise
 from kdaverify.budgets.parts import Outputs
@@ -71,11 +71,17 @@ def legal_curves(
         inputs: what the kernel receives, dense sequences.
         io: format of q, k, v and o.
         cuts: tokens at which the run is cut and resumed from its stored state.
+    Raises:
+        ContractOverflow: every one of them overflows on these inputs.
     """
     at = [there.tokens for there in truth.reached]
     drawn = _drawn(contract, io, torch.Generator(inputs.q.device).manual_seed(SEED))
     runs = [*((member.name, member.run) for member in carriers(contract, io)), ("roundings drawn", drawn)]
-    return [curves(name, list(walk(run, inputs, at, cuts)), truth, outputs) for name, run in runs]
+    found = [curves(name, list(walk(run, inputs, at, cuts)), truth, outputs) for name, run in runs]
+    finite = [by_output for by_output in found if all(bool(curve.rms.isfinite().all()) for curve in by_output.values())]
+    if not finite:
+        raise ContractOverflow(f"every emulated kernel of {contract.name} overflows on this problem; choose milder values")
+    return finite
 
 
 def carriers(contract: Contract, io: Format) -> list[Emulator]:

@@ -9,6 +9,7 @@ import torch
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.drift import curves, legal_curves
+from kdaverify.budgets.family import ContractOverflow
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.compare import Comparison
 from kdaverify.checks.execute import Misbehaviour, execute
@@ -61,7 +62,7 @@ def route(T: int, way: Way, *, factor: int = 4) -> Route:
         steps = min(STEPS, T // 4)
         prefill = T - steps
         return Route(tuple(prefill + n for n in _lengths(steps, -(-steps // PARTS), factor)), tuple(range(prefill, T)), prefill)
-    if way == "one run":
+    if way == "uncut":
         return Route(_lengths(T, SHORTEST, factor))
     part = T // PARTS
     return Route(_lengths(T, part, factor), tuple(range(part, T, part)))
@@ -91,20 +92,20 @@ class Unmeasurable(Exception):
     """The kernel cannot be run this way; the message says why."""
 
 
-def drift(adapter: Adapter, problem: Problem, *, way: Way = "one run") -> list[Outcome]:
+def drift(adapter: Adapter, problem: Problem, *, way: Way = "uncut") -> list[Outcome]:
     """Judges level, slope and bias of the error of every output.
 
     Math: acceptance is that of `checks.growth`, every sequence of the batch a sample.
 
     Args:
         problem: at least 4 dense sequences.
-        way: "one run"; "resumed", in 64 parts; "decoded", the last 256 tokens one at a time.
+        way: "uncut"; "resumed", in 64 parts; "decoded", the last 256 tokens one at a time.
     """
     if problem.packed or problem.B < FEWEST:
         raise ValueError(f"drift: wanted at least {FEWEST} dense sequences, got {problem.describe()}")
     try:
         found = measure(adapter, problem, way)
-    except Unmeasurable as reason:
+    except (Unmeasurable, ContractOverflow) as reason:
         return skipped(str(reason))
     except UncertifiedError as reason:
         return [Outcome("call", Status.ORACLE_UNCERTIFIED, str(reason))]
@@ -123,6 +124,7 @@ def measure(
         passed: told what was run, after each run.
     Raises:
         Unmeasurable: the kernel cannot be run this way.
+        ContractOverflow: no legal kernel stays finite.
         UncertifiedError: no truth sharp enough.
         Misbehaviour: a call went wrong.
     """

@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from kdaverify.budgets.budget import IDEAL_ROUNDING
 from kdaverify.budgets.drift import Curve
 from kdaverify.budgets.formats import Format
 
@@ -26,8 +27,6 @@ OCTAVES: Final = 6.0
 
 CONFIDENCE: Final = 0.99
 RESAMPLES: Final = 2000
-# The rms error of rounding to nearest, in units of roundoff: no error is taken for smaller.
-IDEAL_ROUNDING: Final = 0.41
 
 
 @dataclass(frozen=True)
@@ -141,6 +140,7 @@ class Growth:
         return own - legal[int(legal.mean(1).argmax())]
 
     def _floored(self, curve: Curve) -> Tensor:
+        """[samples, lengths] no error taken for smaller than what rounding the result costs."""
         return curve.rms.clamp(min=IDEAL_ROUNDING * self.stored.unit)
 
     def _lower(self, statistic: Callable[[Tensor], Tensor]) -> float:

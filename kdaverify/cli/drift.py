@@ -52,7 +52,7 @@ def drift(
     seeds: Annotated[int, typer.Option(min=1, help="independent sequences, rounded up to a multiple of four")] = 8,
     dtype: Annotated[str | None, typer.Option(help="format of q, k, v; default: the narrowest it takes")] = None,
     probe: Annotated[str, typer.Option(help="memory, held, faint or writes")] = "memory",
-    way: Annotated[str, typer.Option(help='"one run", resumed (64 parts) or decoded (the last tokens one at a time)')] = "one run",
+    way: Annotated[str, typer.Option(help="uncut, resumed (64 parts) or decoded (the last tokens one at a time)")] = "uncut",
     width: Annotated[int, typer.Option(min=1, help="of K and V")] = 16,
     kda_seed: Annotated[int, typer.Option("--kda-seed", min=0, help="seed of the first four sequences")] = 0,
     device: Annotated[str | None, typer.Option(help="refuse an implementation that would run on another device")] = None,
@@ -140,6 +140,7 @@ def _question(
 
 def _measured(asked: Question, console: Console) -> tuple[Growth, ...]:
     """The growth of every output over the sequences that were measured before the end, or Ctrl-C."""
+    from kdaverify.budgets.family import ContractOverflow
     from kdaverify.checks.drift import Unmeasurable
     from kdaverify.checks.execute import Misbehaviour
     from kdaverify.checks.growth import pooled
@@ -151,7 +152,7 @@ def _measured(asked: Question, console: Console) -> tuple[Growth, ...]:
             done.append(growths)
     except KeyboardInterrupt:
         console.print(f"interrupted: {len(done)} of {len(asked.problems)} groups of {GROUP} sequences are kept")
-    except (Unmeasurable, UncertifiedError) as reason:
+    except (Unmeasurable, ContractOverflow, UncertifiedError) as reason:
         console.print(Text(f"not measured: {reason}", style="bold yellow"))
     except Misbehaviour as fault:
         raise Complaint(f"{asked.adapter.name}: {fault.status}: {fault.message}") from None

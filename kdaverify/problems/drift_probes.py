@@ -8,9 +8,10 @@ from typing import Final, Literal
 
 from kdaverify.problems.problem import Problem
 from kdaverify.problems.profiles import PROFILES
+from oracles.waypoints import WINDOW
 
-Way = Literal["one run", "resumed", "decoded"]
-WAYS: Final[tuple[Way, ...]] = ("one run", "resumed", "decoded")
+Way = Literal["uncut", "resumed", "decoded"]
+WAYS: Final[tuple[Way, ...]] = ("uncut", "resumed", "decoded")
 """In one call; in 64 parts, each resumed from the state the last one returned; one token at a time after a prefill."""
 
 PARTS: Final = 64
@@ -19,8 +20,8 @@ PARTS: Final = 64
 STEPS: Final = 256
 """Single tokens of a decoded run, at most: its last quarter, after all the others in one call."""
 
-SHORTEST: Final = 64
-"""Tokens of the first length looked at, and of the window of outputs that is judged at every length."""
+SHORTEST: Final = WINDOW
+"""Tokens of the first length looked at: a full window of outputs."""
 
 
 @dataclass(frozen=True)
@@ -88,13 +89,13 @@ SHORTER: Final = 16
 MOST_INTERPRETED: Final = 512
 
 CASES: Final = (
-    DriftCase("memory", "memory", "one run", "smoke", 4096, 6),
+    DriftCase("memory", "memory", "uncut", "smoke", 4096, 6),
     DriftCase("memory-resumed", "memory", "resumed", "acceptance", 4096, 8),
     DriftCase("held-decoded", "held", "decoded", "acceptance", 1024, 8),
-    *(DriftCase(f"{probe}-8k", probe, "one run", "acceptance", 8192, 8) for probe in ("held", "faint", "writes")),
-    DriftCase("memory-32k", "memory", "one run", "nightly", 32768, 16),
-    DriftCase("writes-32k", "writes", "one run", "nightly", 32768, 16),
-    DriftCase("memory-128k", "memory", "one run", "nightly", 131072, 4),
+    *(DriftCase(f"{probe}-8k", probe, "uncut", "acceptance", 8192, 8) for probe in ("held", "faint", "writes")),
+    DriftCase("memory-32k", "memory", "uncut", "nightly", 32768, 16),
+    DriftCase("writes-32k", "writes", "uncut", "nightly", 32768, 16),
+    DriftCase("memory-128k", "memory", "uncut", "nightly", 131072, 4),
 )
 
 

@@ -25,11 +25,11 @@ def memory(dtype: Dtype = "bf16", *, tokens: int = 4096, samples: int = 4, probe
     return drift_problem(probe, dtype, tokens=tokens, samples=samples, seed=3)
 
 
-def statuses(adapter: Adapter, problem: Problem, way: Way = "one run") -> dict[str, Status]:
+def statuses(adapter: Adapter, problem: Problem, way: Way = "uncut") -> dict[str, Status]:
     return {outcome.output: outcome.status for outcome in check("drift", adapter, problem, {"way": way})}
 
 
-def state(adapter: Adapter, problem: Problem, way: Way = "one run") -> Growth:
+def state(adapter: Adapter, problem: Problem, way: Way = "uncut") -> Growth:
     return next(growth for growth in measure(adapter, problem, way).growths if growth.output == "final_state")
 
 
@@ -107,7 +107,7 @@ def test_float64_kernels_are_skipped() -> None:
 
 
 def test_routes_end_with_the_run_and_begin_six_octaves_before() -> None:
-    assert route(4096, "one run").lengths == (64, 256, 1024, 4096)
+    assert route(4096, "uncut").lengths == (64, 256, 1024, 4096)
     assert route(131072, "resumed", factor=2).lengths[0] == 2048
     decoded = route(1024, "decoded")
     assert decoded.at == (772, 784, 832, 1024) and decoded.lengths == (4, 16, 64, 256) and decoded.cuts[0] == 768

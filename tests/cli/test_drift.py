@@ -29,7 +29,7 @@ def test_it_draws_every_output_and_writes_figures_and_picture(cli: Cli) -> None:
     ("words", "said"),
     [
         (("--probe", "echo"), "--probe: wanted one of memory, held, faint, writes, got 'echo'"),
-        (("--way", "backwards"), "--way: wanted one of one run, resumed, decoded, got 'backwards'"),
+        (("--way", "backwards"), "--way: wanted one of uncut, resumed, decoded, got 'backwards'"),
         (("--tokens", "100"), "--tokens: drift: wanted a multiple of 64 tokens, at least 128, got 100"),
         (("--out", "d.pdf"), "--out: wanted a file ending in .svg, .png, .html, got d.pdf"),
         (("--dtype", "fp64"), "--dtype: eager is measured in bf16, fp16, fp32, got 'fp64'"),
