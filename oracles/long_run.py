@@ -78,7 +78,8 @@ def _window_misses(inputs: Inputs, start: Reached) -> float:
     end = min(start.tokens + WINDOW, inputs.T)
     call = _first_head(inputs.span(start.tokens, end, start.final_state))
     exact = certify(call, accept=lambda answer: _narrow(answer.final_state), cache=cache_in(default_folder())).final_state
-    _, found = chunk(call, stages=COMPENSATED)
+    # Where the long run was made: float64 products are not the same bits on every device.
+    found = chunk(call.on(inputs.q.device), stages=COMPENSATED)[1].cpu()
     size = max(float(exact.high.norm()), float(call.state.norm()))
     return float(exact.error(found).norm() + exact.radius.norm()) / size if size else 0.0
 

@@ -17,7 +17,7 @@ from kdaverify.checks.growth import SLOPE, Growth
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
-from kdaverify.problems.drift_probes import PARTS, SHORTEST, STEPS, Way
+from kdaverify.problems.drift_probes import FEWEST, LEAST, PARTS, SHORTEST, STEPS, Way
 from oracles.certified import UncertifiedError
 from oracles.inputs import Inputs
 from oracles.long_run import METHOD, Truth, long_run
@@ -25,8 +25,6 @@ from oracles.waypoints import Reached, walk
 
 # The truth may be wrong by this fraction of the least legal error: a ratio to it is then good to 1 %.
 TRUTH_SHARE = 2.0**-7
-FEWEST = 4
-LEAST = 2 * PARTS
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ def drift(adapter: Adapter, problem: Problem, *, way: Way = "uncut") -> list[Out
 
     Args:
         problem: at least 4 dense sequences.
-        way: "uncut"; "resumed", in 64 parts; "decoded", the last 256 tokens one at a time.
+        way: "uncut"; "resumed", in 64 parts; "decoded", the last quarter, at most 256 tokens, one at a time.
     """
     if problem.packed or problem.B < FEWEST:
         raise ValueError(f"drift: wanted at least {FEWEST} dense sequences, got {problem.describe()}")

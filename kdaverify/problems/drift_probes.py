@@ -20,6 +20,10 @@ PARTS: Final = 64
 STEPS: Final = 256
 """Single tokens of a decoded run, at most: its last quarter, after all the others in one call."""
 
+LEAST: Final = 2 * PARTS
+FEWEST: Final = 4
+"""Tokens, and sequences, of a problem that drift is asked of."""
+
 SHORTEST: Final = WINDOW
 """Tokens of the first length looked at: a full window of outputs."""
 
@@ -114,4 +118,4 @@ def drift_cases(profile: str, dtype: str, others: Sequence[str]) -> tuple[DriftC
 
 def shortened(problem: Problem) -> Problem:
     """For interpreted kernels, whose tokens cost a thousand times what compiled ones do."""
-    return problem.replace(T=min(problem.T // SHORTER, MOST_INTERPRETED), B=4)
+    return problem.replace(T=max(LEAST, min(problem.T // SHORTER, MOST_INTERPRETED)), B=FEWEST)

@@ -17,7 +17,7 @@ from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from kdaverify.problems.axes import Dtype
-from kdaverify.problems.drift_probes import Way, drift_problem
+from kdaverify.problems.drift_probes import CASES, DriftCase, Way, drift_problem, shortened
 from tests.checks.drifting import Member, decay_in_bf16, resumed_from_bf16, right, state_in_bf16, stepping
 
 
@@ -111,6 +111,14 @@ def test_routes_end_with_the_run_and_begin_six_octaves_before() -> None:
     assert route(131072, "resumed", factor=2).lengths[0] == 2048
     decoded = route(1024, "decoded")
     assert decoded.at == (772, 784, 832, 1024) and decoded.lengths == (4, 16, 64, 256) and decoded.cuts[0] == 768
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_case_has_a_route_for_interpreted_kernels_too(case: DriftCase) -> None:
+    problem = case.problem("bf16")
+    for asked in (problem, shortened(problem)):
+        at = route(asked.T, case.way).at
+        assert at[-1] == asked.T and len(at) > 1 and asked.B >= 4
 
 
 @pytest.mark.parametrize("tokens", [64, 4100])
