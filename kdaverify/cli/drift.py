@@ -121,12 +121,12 @@ def _question(
     adapter: Adapter, probe: str, way: str, *, tokens: int, seeds: int, dtype: str | None, width: int, seed: int, device: str | None
 ) -> Question:
     from kdaverify.adapters.placement import runs_elsewhere
-    from kdaverify.problems.drift_probes import drift_problem
+    from kdaverify.problems.drift_probes import MEASURED, drift_problem
 
     misplaced = None if device is None else runs_elsewhere(adapter, device)
     if misplaced:
         raise Complaint(misplaced)
-    taken = [name for name in ("bf16", "fp16", "fp32") if name in adapter.dtypes]
+    taken = [name for name in MEASURED if name in adapter.dtypes]
     if dtype is not None and dtype not in taken:
         raise Complaint(f"--dtype: {adapter.name} is measured in {', '.join(taken) or 'no format'}, got {dtype!r}")
     if not taken:
