@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import Output
+from kdaverify.adapters.base import Adapter, Output
 from oracles.inputs import TENSORS, Inputs
 
 
@@ -49,3 +49,11 @@ def _home(value: Any, inputs: Inputs, there: Inputs, home: torch.device) -> Any:
 def shares_memory(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors lie in one allocation."""
     return a.numel() > 0 and a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+
+def runs_elsewhere(adapter: Adapter, device: str) -> str | None:
+    """A sentence where `adapter` runs on another device than asked for; None where it runs there."""
+    runs_on = adapter.environment()["device"]
+    if runs_on.lower().startswith(device.lower()):
+        return None
+    return f"--device: {adapter.name} runs on {runs_on}, not on {device}; leave the option out or name another implementation"

@@ -34,6 +34,7 @@ _PLAIN: Final = _Route()
 _BACK: Final = _Route(walks=(walk, walk_back))
 _ROUTES: Final[Mapping[str, _Route]] = {
     "resume": _Route(said="asked of one uncut run"),
+    "drift": _Route(said="asked of one uncut run"),
     "packing": _Route(said="asked of the pack in one call, in its own order"),
     "causality": _Route(said="asked of the problem with its own later tokens"),
     "gradients": _BACK,

@@ -10,6 +10,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.checks.activations import activations
 from kdaverify.checks.causality import causality
 from kdaverify.checks.cotangent_linearity import cotangent_linearity
+from kdaverify.checks.drift import drift
 from kdaverify.checks.forward import forward
 from kdaverify.checks.gradcheck import gradcheck
 from kdaverify.checks.gradients import gradients
@@ -42,6 +43,7 @@ PROPERTIES: Mapping[str, Callable[..., list[Outcome]]] = {
     "backward_stages": backward_stages,
     "activations": activations,
     "probes": probes,
+    "drift": drift,
 }
 
 

@@ -12,6 +12,7 @@ from typer.exceptions import TyperException
 
 from kdaverify.cli.complaint import Complaint, complain, guarded
 from kdaverify.cli.contracts import contracts
+from kdaverify.cli.drift import drift
 from kdaverify.cli.export import export
 from kdaverify.cli.listing import list_
 from kdaverify.cli.oracle import oracle
@@ -33,6 +34,7 @@ app.add_typer(contracts, name="contracts")
 app.command()(oracle)
 app.command()(export)
 app.command()(score)
+app.command()(drift)
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from rich.text import Text
 from kdaverify.checks.status import Status
 from kdaverify.cli.benchmark import Benchmark
 from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.implementation import implementation
 from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
 from kdaverify.cli.question import any_problem_from, is_inline
 from kdaverify.limits import Limits
@@ -85,7 +86,7 @@ def replay(
     if benchmark is not None:
         asked = dataclasses.replace(asked, benchmark=benchmark)
     limits = limits_from(time_limit, memory_limit)
-    adapter = _adapter(asked, limits)
+    adapter = implementation(asked.spec, isolate=asked.isolate, limits=limits)
     with Console().status("judging; a near miss is asked again at fresh seeds"):
         verdicts = _judge(asked, adapter, _benchmark(asked, limits))
     for verdict in verdicts:
@@ -132,21 +133,6 @@ def _object(text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise Complaint(f"--detail: wanted a JSON object, got {text!r}")
     return found
-
-
-def _adapter(case: Case, limits: Limits) -> Adapter:
-    from kdaverify.adapters.base import AdapterError
-    from kdaverify.adapters.isolation import housed
-    from kdaverify.adapters.registry import find
-
-    try:
-        adapter = housed(find(case.spec), case.spec, isolate=case.isolate, limits=limits)
-    except AdapterError as error:
-        raise Complaint(f"--impl: {error}") from None
-    missing = adapter.missing()
-    if missing:
-        raise Complaint(f"--impl: {adapter.name} cannot run here, {missing}")
-    return adapter
 
 
 def _benchmark(case: Case, limits: Limits) -> NamedBenchmark | None:

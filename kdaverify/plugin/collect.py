@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
     from kdaverify.problems import Problem
 
-_AXES = ("dtype", "double", "staged", "staged_backward", "activated", "variant", "gate", "named", "probed")
+_AXES = ("dtype", "double", "staged", "staged_backward", "activated", "variant", "gate", "named", "probed", "drifting")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -114,6 +114,8 @@ def _choices(subject: Subject, axis: str, profile: str) -> list[tuple[str, Any]]
             for dtype in adapter.dtypes
             for probe in probes(dtype, profile)
         ]
+    if axis == "drifting":
+        return drifting(adapter, profile)
     if axis == "activated":
         return [(f"{op}-{dtype}", (op, dtype)) for op, dtype in activated(adapter)]
     names: dict[str, Callable[[], Iterable[str]]] = {
@@ -125,6 +127,17 @@ def _choices(subject: Subject, axis: str, profile: str) -> list[tuple[str, Any]]
         "variant": adapter.variants,
     }
     return [(name, name) for name in names[axis]()]
+
+
+def drifting(adapter: Adapter, profile: str) -> list[tuple[str, Any]]:
+    """The questions of drift that a profile asks of the implementation: how the tokens are fed, and the problem."""
+    from kdaverify.problems.drift_probes import drift_cases
+
+    return [
+        (f"{dtype}-{case.name}", (case.way, fitted(adapter, case.problem(dtype))))
+        for dtype in adapter.dtypes
+        for case in drift_cases(profile, dtype, adapter.dtypes)
+    ]
 
 
 def fitted(adapter: Adapter, problem: Problem) -> Problem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from kdaverify.plugin.collect import fitted
+from kdaverify.plugin.collect import drifting, fitted
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
@@ -39,6 +39,7 @@ def _undeclared(adapter: Adapter, outputs: tuple[str, ...]) -> dict[str, str]:
         "activations": "" if activated(adapter) else "it exposes no activation, beta or l2norm",
         "gradcheck": "" if "fp64" in adapter.dtypes else "it takes no fp64",
         "resume": "" if "final_state" in outputs else "it exposes no final state",
+        "drift": _no_drift(adapter),
         "extreme_gates": f"it takes no extreme gate ({refused})" if refused else "",
     }
     return {name: reason for name, reason in lacks.items() if reason}
@@ -54,6 +55,14 @@ def _forward_only(verdicts: Sequence[Verdict]) -> dict[str, str]:
         if told and not any(verdict.status.judged for verdict in asked):
             found[name] = told[0]
     return found
+
+
+def _no_drift(adapter: Adapter) -> str:
+    """Why it cannot be asked any long run of smoke; "" if it takes one."""
+    if {*adapter.dtypes} <= {"fp64"}:
+        return "it takes fp64 alone"
+    reasons = [adapter.supports(problem) for _, (_, problem) in drifting(adapter, "smoke")]
+    return f"it takes no long run ({reasons[0]})" if all(reasons) else ""
 
 
 def _all_refused(adapter: Adapter) -> str | None:

@@ -128,6 +128,7 @@ def limits_of(config: pytest.Config) -> Limits:
 def _subject(spec: str, config: pytest.Config, limits: Limits) -> Subject:
     from kdaverify.adapters.base import AdapterError
     from kdaverify.adapters.isolation import housed
+    from kdaverify.adapters.placement import runs_elsewhere
     from kdaverify.adapters.registry import find
 
     device = config.option.device
@@ -136,11 +137,9 @@ def _subject(spec: str, config: pytest.Config, limits: Limits) -> Subject:
     except AdapterError as error:
         raise pytest.UsageError(f"--impl: {error}") from None
     missing = adapter.missing()
-    runs_on = "" if device is None or missing else adapter.environment()["device"]
-    if device is not None and not missing and not runs_on.lower().startswith(device.lower()):
-        raise pytest.UsageError(
-            f"--device: {adapter.name} runs on {runs_on}, not on {device}; leave the option out or name another implementation"
-        )
+    misplaced = None if device is None or missing else runs_elsewhere(adapter, device)
+    if misplaced:
+        raise pytest.UsageError(misplaced)
     return Subject(spec, adapter, missing)
 
 

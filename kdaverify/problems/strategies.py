@@ -67,8 +67,8 @@ def problems(
         ValueError: an unknown name, or a cost that no problem can meet.
     """
     wanted = {"gate": gate, "key": key, "beta": beta, "state": state, "value": value}
-    names = {axis: _chosen(axis, wanted[axis], _weighted(axis)) for axis in REGIMES}
-    names["dtype"] = _chosen("dtype", dtype, DTYPES)
+    names = {axis: _chosen(axis, wanted[axis], tuple(table), _weighted(axis)) for axis, table in REGIMES.items()}
+    names["dtype"] = _chosen("dtype", dtype, DTYPES, DTYPES)
     smallest = seconds(tokens=max(_BATCHES), **_TYPICAL)
     if max_cost is not None and max_cost < smallest:
         raise ValueError(f"max_cost: wanted at least {smallest:.1e} s (two tokens of one narrow head), got {max_cost}; raise it")
@@ -79,14 +79,13 @@ def _weighted(axis: str) -> tuple[str, ...]:
     return tuple(name for name, regime in REGIMES[axis].items() for _ in range(regime.weight))
 
 
-def _chosen(axis: str, wanted: str | Sequence[str] | None, known: tuple[str, ...]) -> tuple[str, ...]:
+def _chosen(axis: str, wanted: str | Sequence[str] | None, known: tuple[str, ...], default: tuple[str, ...]) -> tuple[str, ...]:
     if wanted is None:
-        return known
+        return default
     names = (wanted,) if isinstance(wanted, str) else tuple(wanted)
     unknown = [name for name in names if name not in known]
     if unknown or not names:
-        listed = ", ".join(dict.fromkeys(known))
-        raise ValueError(f"{axis}: wanted names among {listed}, got {list(names)}; correct {unknown or 'the empty list'}")
+        raise ValueError(f"{axis}: wanted names among {', '.join(known)}, got {list(names)}; correct {unknown or 'the empty list'}")
     return names
 
 

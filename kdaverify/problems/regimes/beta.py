@@ -65,6 +65,7 @@ BETAS = table(
     Regime("uniform", "beta misread: per head, per sequence, logit for value (GA13, H25, H15)", _uniform, weight=4),
     Regime("mixed", "tokens that write beside tokens that do not; masked rows (H25, P8, B33)", _mixed, weight=2),
     Regime("sparse", "one write, then only decay: bias of decay or state rounding grows with T (H11, H12, S12, C2)", _sparse),
+    Regime("faint", "every write below half a spacing of a 16-bit state, which then stands still (H12, S12)", _constant(2.0**-8), weight=0),
     Regime("two", "negative eigenvalues: reflections, no damping of rounding (SO1, H15)", _constant(2.0)),
     Regime("one-write", "one write that no operand's rounding blurs, then only decay (H11, H12, S12, C2)", _one_write, weight=0),
 )

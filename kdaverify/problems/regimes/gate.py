@@ -11,6 +11,7 @@ from kdaverify.problems.regimes.regime import Draw, Regime, table
 
 HUGE = -1e4
 SLOW = -1e-3
+FAINT = 8e-5
 _RESET_ONE_IN = 16
 STRONG_STEP = 8
 _OCTAVES = (-20, 6)
@@ -22,6 +23,11 @@ def _constant(value: float) -> Callable[[Draw], Array]:
         return np.full((p.B, p.T, p.HV, p.K), value)
 
     return draw
+
+
+def _memory(d: Draw) -> Array:
+    # Around -2^-13.6 = -8e-5 a token, no two alike: a legal kernel then rounds at random, and nothing but a fault adds up token by token.
+    return -FAINT * (0.5 + d.uniform("memory", d.problem.HV, d.problem.K))
 
 
 def _log_sigmoid(d: Draw) -> Array:
@@ -123,6 +129,7 @@ def _mixed(d: Draw) -> Array:
 GATES = table(
     Regime("zero", "decay differences of exactly 0 dropped or mis-masked (GA15, B30); the plain delta rule", _constant(0.0)),
     Regime("slow", "carry faults that decay would hide: lost carry, 16-bit hand-over (H2, H11, H12, S12, C2)", _constant(SLOW)),
+    Regime("memory", "what is lost at every token or chunk adds up over thousands (H11, H12, S12)", _memory, weight=0),
     Regime("mild", "wrong last-row gate whose cost is small per token (H6, H7, H8)", _constant(-0.05)),
     Regime("log-sigmoid", "general gate algebra: log for linear, base 2 for e, decay twice (GA2, GA3, H1)", _log_sigmoid, weight=2),
     Regime("half-zero", "guards on the sign of one step's decay, mixed with real decay (GA15, GA16)", _half_zero),

@@ -1,0 +1,108 @@
+"""How the error of legal kernels grows with the length of a run: what a kernel's own growth is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kdaverify.budgets.accelerator import exp_approximate, exp_short
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.emulate import Emulator
+from kdaverify.budgets.family import ContractOverflow, family
+from kdaverify.budgets.formats import Format
+from kdaverify.budgets.noise import SEED, Noise
+from kdaverify.budgets.parts import Outputs
+from kdaverify.budgets.pipeline import run_form
+from oracles.enclosure import OUTPUTS
+from oracles.inputs import Inputs
+from oracles.long_run import Truth
+from oracles.waypoints import Reached, walk
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The error of one output of one kernel, by length.
+
+    Args:
+        name: of the kernel.
+        rms: [samples, lengths] of the error, as a fraction of the rms of the exact output.
+        mean: [samples, lengths] of the error that all elements share: found ~ (1 + mean) exact, by least squares.
+    """
+
+    name: str
+    rms: Tensor
+    mean: Tensor
+
+
+Curves = dict[str, Curve]
+
+
+def curves(name: str, reached: Sequence[Reached], truth: Truth, outputs: Sequence[str] = OUTPUTS) -> Curves:
+    """The error curve of every output of a run that was looked at where the truth was.
+
+    Args:
+        reached: rising lengths, those of the truth or the first of them.
+    """
+    points = list(zip(reached, truth.reached, strict=False))
+
+    def of(output: str) -> Curve:
+        found = [_errors(getattr(there, output), getattr(exact, output)) for there, exact in points]
+        rms, mean = (torch.stack(part, dim=-1).cpu() for part in zip(*found, strict=True))
+        return Curve(name, rms, mean)
+
+    return {output: of(output) for output in outputs}
+
+
+def _errors(found: Tensor, exact: Tensor) -> tuple[Tensor, Tensor]:
+    error, exact = (found.to(exact.device).double() - exact).flatten(1), exact.flatten(1)
+    power = exact.square().mean(1)
+    return (error.square().mean(1) / power).sqrt(), (error * exact).mean(1) / power
+
+
+def legal_curves(
+    inputs: Inputs, contract: Contract, io: Format, truth: Truth, *, cuts: Sequence[int] = (), outputs: Sequence[str] = OUTPUTS
+) -> list[Curves]:
+    """Error curves of the legal kernels of a contract that differ in what acts on the carried state, and of one whose roundings are draws.
+
+    Args:
+        inputs: what the kernel receives, dense sequences.
+        io: format of q, k, v and o.
+        cuts: tokens at which the run is cut and resumed from its stored state.
+    Raises:
+        ContractOverflow: every one of them overflows on these inputs.
+    """
+    at = [there.tokens for there in truth.reached]
+    drawn = _drawn(contract, io, torch.Generator(inputs.q.device).manual_seed(SEED))
+    runs = [*((member.name, member.run) for member in carriers(contract, io)), ("roundings drawn", drawn)]
+    found = [curves(name, list(walk(run, inputs, at, cuts)), truth, outputs) for name, run in runs]
+    finite = [by_output for by_output in found if all(bool(curve.rms.isfinite().all()) for curve in by_output.values())]
+    if not finite:
+        raise ContractOverflow(f"every emulated kernel of {contract.name} overflows on this problem; choose milder values")
+    return finite
+
+
+def carriers(contract: Contract, io: Format) -> list[Emulator]:
+    """Of the family: the plain member, that of the smallest chunks, and one whose exponential unit errs to one side.
+
+    The others differ in how a chunk is solved or summed, which costs the same in every chunk. Where the family has no such
+    exponential, because a single chunk does not show it, the plain member gets one.
+    """
+    plain, *others = family(contract, io)
+    smallest = min(others, key=lambda member: member.contract.chunk_size)
+    one_sided = [member for member in others if member.exp in (exp_approximate, exp_short)]
+    short = replace(plain, name="approximate exponential", exp=exp_short)
+    return [plain, *([smallest] if smallest.contract != contract else []), *(one_sided or [short])]
+
+
+def _drawn(contract: Contract, io: Format, rng: torch.Generator) -> Callable[[Inputs], Outputs]:
+    """A kernel whose roundings are draws, one after the other over all the calls of a run."""
+    dtype, arithmetic, stages = Noise(contract, io).way(rng)
+
+    def run(inputs: Inputs) -> Outputs:
+        o, final = run_form(contract, inputs, dtype=dtype, arithmetic=arithmetic, stages=stages)
+        return o.double(), final.double()
+
+    return run

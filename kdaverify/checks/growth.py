@@ -1,0 +1,176 @@
+"""How an error grows with the length of a run beside that of legal kernels: level, slope and bias, with limits from the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.budgets.budget import IDEAL_ROUNDING
+from kdaverify.budgets.drift import Curve
+from kdaverify.budgets.formats import Format
+
+LEVEL: Final = 2.0
+"""At the largest length a kernel may miss this many times what the worst legal one misses."""
+
+SLOPE: Final = 0.05
+"""Its error may grow with this power of the length beside that of the legal kernel whose error grows fastest."""
+
+BIAS: Final = 0.5
+"""All elements may share this fraction of the error; more where legal kernels do."""
+
+OCTAVES: Final = 6.0
+"""Of lengths, below which no slope is judged."""
+
+CONFIDENCE: Final = 0.99
+RESAMPLES: Final = 2000
+
+
+@dataclass(frozen=True)
+class Growth:
+    """One output of one kernel beside legal ones.
+
+    Args:
+        output: o or final_state.
+        lengths: tokens, or single steps of a decoded run.
+        kernel: its error curve.
+        legal: those of the legal kernels of its contract, on the same inputs.
+        stored: format the output is returned in.
+    """
+
+    output: str
+    lengths: tuple[int, ...]
+    kernel: Curve
+    legal: tuple[Curve, ...]
+    stored: Format
+
+    @property
+    def octaves(self) -> float:
+        return float(torch.tensor(self.lengths[-1] / self.lengths[0]).log2())
+
+    @property
+    def error(self) -> Tensor:
+        """[lengths] of the kernel, geometric mean of the samples."""
+        return _centre(self._floored(self.kernel))
+
+    @property
+    def band(self) -> tuple[Tensor, Tensor]:
+        """[lengths] the least and the most that legal kernels miss, geometric means of the samples."""
+        floored = torch.stack([self._floored(curve) for curve in self.legal])
+        return _centre(floored.amin(0)), _centre(floored.amax(0))
+
+    @property
+    def used(self) -> Tensor:
+        """[lengths] fraction of the budget used: error / (2 worst legal error)."""
+        return self.error / (LEVEL * self.band[1])
+
+    @property
+    def slope(self) -> float:
+        """The power of the length that the error grows with, beside the legal kernel whose error grows fastest."""
+        return float(self._slopes.mean())
+
+    @property
+    def slope_limit(self) -> float:
+        """Lower limit of the slope at 99 % confidence."""
+        return self._lower(lambda chosen: self._slopes[chosen].mean(-1))
+
+    @property
+    def own_slope(self) -> float:
+        """The power of the length that the error itself grows with."""
+        return float(_fitted(self._floored(self.kernel), self.lengths).mean())
+
+    @property
+    def legal_slopes(self) -> tuple[float, float]:
+        """The least and the largest slope of legal kernels."""
+        slopes = [float(_fitted(self._floored(curve), self.lengths).mean()) for curve in self.legal]
+        return min(slopes), max(slopes)
+
+    @property
+    def bias(self) -> float:
+        """|mean| / rms of the error at the largest length: 1 where all elements are off by one factor."""
+        return float(_shared(self.kernel)[0].abs())
+
+    @property
+    def bias_limit(self) -> float:
+        """Lower limit at 99 % confidence of |mean| / rms, or of |mean| / what the worst legal kernel misses where that is less."""
+        mean, rms = self.kernel.mean[:, -1], self.kernel.rms[:, -1]
+        worst = torch.stack([self._floored(curve)[:, -1] for curve in self.legal]).amax(0)
+        size = torch.maximum(rms, worst).square()
+        return self._lower(lambda chosen: mean[chosen].mean(-1).abs() / size[chosen].mean(-1).sqrt())
+
+    @property
+    def bias_allowed(self) -> float:
+        return max(BIAS, *(float(_shared(curve)[0].abs()) for curve in self.legal))
+
+    @property
+    def ratios(self) -> dict[str, float]:
+        """Of level, slope and bias: what was found / what is allowed; above 1 fails.
+
+        A slope is judged over 6 octaves, of a kernel that misses as much as some legal one at the largest length.
+        """
+        judged = self.octaves >= OCTAVES and bool(self.error[-1] >= self.band[0][-1])
+        return {
+            "level": float(self.used[-1]),
+            "slope": max(0.0, self.slope_limit / SLOPE) if judged else 0.0,
+            "bias": self.bias_limit / self.bias_allowed if self.bias_allowed < 1 else 0.0,
+        }
+
+    def figures(self) -> dict[str, Any]:
+        """Everything a reader of JSON may want, samples included."""
+        low, high = self.band
+        return {
+            "lengths": list(self.lengths),
+            "error": self.error.tolist(),
+            "legal": {"least": low.tolist(), "most": high.tolist()},
+            "used": self.used.tolist(),
+            "slope": {"own": self.own_slope, "legal": list(self.legal_slopes), "beside_legal": self.slope, "limit": self.slope_limit},
+            "bias": {"value": self.bias, "limit": self.bias_limit, "allowed": self.bias_allowed},
+            "ratios": self.ratios,
+            "samples": {curve.name: {"rms": curve.rms.tolist(), "mean": curve.mean.tolist()} for curve in (self.kernel, *self.legal)},
+        }
+
+    @property
+    def _slopes(self) -> Tensor:
+        """[samples] beside the steepest legal kernel."""
+        own = _fitted(self._floored(self.kernel), self.lengths)
+        legal = torch.stack([_fitted(self._floored(curve), self.lengths) for curve in self.legal])
+        return own - legal[int(legal.mean(1).argmax())]
+
+    def _floored(self, curve: Curve) -> Tensor:
+        """[samples, lengths] no error taken for smaller than what rounding the result costs."""
+        return curve.rms.clamp(min=IDEAL_ROUNDING * self.stored.unit)
+
+    def _lower(self, statistic: Callable[[Tensor], Tensor]) -> float:
+        """The 1 % quantile of `statistic` over samples drawn again, the same ones at every call."""
+        samples = len(self.kernel.rms)
+        rng = torch.Generator().manual_seed(samples)
+        return float(statistic(torch.randint(samples, (RESAMPLES, samples), generator=rng)).quantile(1 - CONFIDENCE))
+
+
+def pooled(parts: Sequence[Growth]) -> Growth:
+    """The same output of the same kernels, measured on the samples of all parts."""
+
+    def together(curves: Sequence[Curve]) -> Curve:
+        return Curve(curves[0].name, torch.cat([curve.rms for curve in curves]), torch.cat([curve.mean for curve in curves]))
+
+    legal = tuple(together(same) for same in zip(*(part.legal for part in parts), strict=True))
+    return replace(parts[0], kernel=together([part.kernel for part in parts]), legal=legal)
+
+
+def _centre(errors: Tensor) -> Tensor:
+    return errors.log().mean(0).exp()
+
+
+def _shared(curve: Curve) -> Tensor:
+    """[1] mean / rms at the largest length, over all samples."""
+    return (curve.mean[:, -1].mean() / curve.rms[:, -1].square().mean().sqrt()).nan_to_num(nan=0.0).reshape(1)
+
+
+def _fitted(errors: Tensor, lengths: tuple[int, ...]) -> Tensor:
+    """[samples] slope of log error against log length, by least squares."""
+    x = torch.tensor(lengths, dtype=torch.float64).log()
+    x = x - x.mean()
+    return (errors.log() @ x) / x.square().sum()

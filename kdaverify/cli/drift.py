@@ -1,0 +1,222 @@
+"""`kdaverify drift`: error against length, drawn, with what legal kernels lose beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import util
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from kdaverify.checks.status import Status
+from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.implementation import implementation
+from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
+from kdaverify.limits import Limits
+from kdaverify.verdicts.decision import Ruling
+
+if TYPE_CHECKING:
+    from kdaverify.adapters.base import Adapter
+    from kdaverify.checks.growth import Growth
+    from kdaverify.problems import Problem
+
+# Sequences measured at a time: enough for a limit, and few enough that an interrupted measurement has something to keep.
+GROUP = 4
+TOLD = (4096, 32768, 131072)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is measured of whom."""
+
+    adapter: Adapter
+    problems: tuple[Problem, ...]
+    way: Any
+
+    @property
+    def title(self) -> str:
+        first = self.problems[0]
+        return f"{self.adapter.name}, {first.dtype}, {self.way}, gates {first.gate}, beta {first.beta}, {first.T} tokens"
+
+
+def drift(
+    impl: Annotated[str, typer.Option(help="shipped name, file.py[:object] or package.module[:object]")] = "eager",
+    tokens: Annotated[int, typer.Option(help="of the longest run, a multiple of 64; slopes are judged from 4096")] = 16384,
+    seeds: Annotated[int, typer.Option(min=1, help="independent sequences, rounded up to a multiple of four")] = 8,
+    dtype: Annotated[str | None, typer.Option(help="format of q, k, v; default: the narrowest it takes")] = None,
+    probe: Annotated[str, typer.Option(help="memory, held, faint or writes")] = "memory",
+    way: Annotated[str, typer.Option(help="uncut, resumed (64 parts) or decoded (the last tokens one at a time)")] = "uncut",
+    width: Annotated[int, typer.Option(min=1, help="of K and V")] = 16,
+    kda_seed: Annotated[int, typer.Option("--kda-seed", min=0, help="seed of the first four sequences")] = 0,
+    device: Annotated[str | None, typer.Option(help="refuse an implementation that would run on another device")] = None,
+    out: Annotated[Path | None, typer.Option(help="draw to this .svg, .png or .html file")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write every figure to this file")] = None,
+    isolate: Isolate = None,
+    time_limit: TimeLimit = Limits.seconds,
+    memory_limit: MemoryLimit = Limits.gib,
+) -> int:
+    """Measure how the error grows with the length of a run, and draw it beside the band of legal kernels.
+
+    Legal kernels of the declared contract are emulated on the same inputs; the truth is the float64 chunk form, certified on windows.
+
+    memory: one write, then slow decay. held: an initial state, no write. faint: orthogonal keys, no decay, faint writes. writes: random.
+
+    Examples:
+    kdaverify drift --impl my_port.py --tokens 131072 --out drift.svg
+    kdaverify drift --impl my_port.py --way resumed --tokens 8192 --json drift.json
+
+    Ctrl-C ends the measurement and keeps the sequences that are done.
+
+    Exit codes: 0 no drift beyond legal kernels, 1 drift, 2 harness or usage error, 3 not measured.
+    """
+    _check(probe, way, tokens, out)
+    adapter = implementation(impl, isolate=isolate, limits=limits_from(time_limit, memory_limit))
+    asked = _question(adapter, probe, way, tokens=tokens, seeds=seeds, dtype=dtype, width=width, seed=kda_seed, device=device)
+    console = Console()
+    try:
+        growths = _measured(asked, console)
+    finally:
+        adapter.end()
+    if not growths:
+        return Ruling.INSUFFICIENT.exit_code
+    rejected = _show(console, asked, growths)
+    if out is not None:
+        from kdaverify.report.drift_picture import write
+
+        write(out, growths, asked.title)
+        console.print(Text(f"drawn: {out}"), soft_wrap=True)
+    if json_file is not None:
+        json_file.write_text(json.dumps(_figures(asked, growths), indent=1) + "\n")
+    return Ruling.REJECT.exit_code if rejected else Ruling.ACCEPT.exit_code
+
+
+def _check(probe: str, way: str, tokens: int, out: Path | None) -> None:
+    """Refuses before anything is measured what could not be measured, or not written."""
+    from kdaverify.checks.drift import route
+    from kdaverify.problems.drift_probes import PROBES, WAYS
+    from kdaverify.report.drift_picture import MISSING, SUFFIXES
+
+    if probe not in PROBES:
+        raise Complaint(f"--probe: wanted one of {', '.join(PROBES)}, got {probe!r}")
+    if way not in WAYS:
+        raise Complaint(f"--way: wanted one of {', '.join(WAYS)}, got {way!r}")
+    try:
+        route(tokens, way)
+    except ValueError as error:
+        raise Complaint(f"--tokens: {error}") from None
+    if out is not None and out.suffix not in SUFFIXES:
+        raise Complaint(f"--out: wanted a file ending in {', '.join(SUFFIXES)}, got {out}")
+    if out is not None and util.find_spec("vl_convert") is None:
+        raise Complaint(f"--out: {MISSING}")
+
+
+def _question(
+    adapter: Adapter, probe: str, way: str, *, tokens: int, seeds: int, dtype: str | None, width: int, seed: int, device: str | None
+) -> Question:
+    from kdaverify.adapters.placement import runs_elsewhere
+    from kdaverify.problems.drift_probes import MEASURED, drift_problem
+
+    misplaced = None if device is None else runs_elsewhere(adapter, device)
+    if misplaced:
+        raise Complaint(misplaced)
+    taken = [name for name in MEASURED if name in adapter.dtypes]
+    if dtype is not None and dtype not in taken:
+        raise Complaint(f"--dtype: {adapter.name} is measured in {', '.join(taken) or 'no format'}, got {dtype!r}")
+    if not taken:
+        raise Complaint(f"--impl: {adapter.name} takes {', '.join(adapter.dtypes)}: too precise to be measured against float64")
+    problems = [
+        drift_problem(probe, dtype or taken[0], tokens=tokens, samples=GROUP, seed=seed + number, width=width)
+        for number in range(-(-seeds // GROUP))
+    ]
+    return Question(adapter, tuple(problems), way)
+
+
+def _measured(asked: Question, console: Console) -> tuple[Growth, ...]:
+    """The growth of every output over the sequences that were measured before the end, or Ctrl-C."""
+    from kdaverify.budgets.family import ContractOverflow
+    from kdaverify.checks.drift import Unmeasurable
+    from kdaverify.checks.execute import Misbehaviour
+    from kdaverify.checks.growth import pooled
+    from oracles.certified import UncertifiedError
+
+    done = list[tuple["Growth", ...]]()
+    try:
+        for growths in _groups(asked, console):
+            done.append(growths)
+    except KeyboardInterrupt:
+        console.print(f"interrupted: {len(done)} of {len(asked.problems)} groups of {GROUP} sequences are kept")
+    except (Unmeasurable, ContractOverflow, UncertifiedError) as reason:
+        console.print(Text(f"not measured: {reason}", style="bold yellow"))
+    except Misbehaviour as fault:
+        raise Complaint(f"{asked.adapter.name}: {fault.status}: {fault.message}") from None
+    return tuple(pooled(parts) for parts in zip(*done, strict=True))
+
+
+def _groups(asked: Question, console: Console) -> Iterator[tuple[Growth, ...]]:
+    from kdaverify.checks.drift import measure, route
+
+    steps = len(route(asked.problems[0].T, asked.way, factor=2).at) + 2
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(asked.adapter.name, total=steps * len(asked.problems))
+        for problem in asked.problems:
+            yield measure(asked.adapter, problem, asked.way, factor=2, passed=_advance(bar, task)).growths
+
+
+def _advance(bar: Progress, task: Any) -> Callable[[str], None]:
+    return lambda what: bar.update(task, advance=1, description=f"after {what}")
+
+
+def _show(console: Console, asked: Question, growths: tuple[Growth, ...]) -> bool:
+    """Draws every output and tells its figures; whether one of them drifts."""
+    from kdaverify.checks.drift import outcome
+    from kdaverify.report.drift_chart import chart
+
+    console.print(Text(f"{asked.title}, {len(growths[0].kernel.rms)} sequences", style="bold"))
+    rejected = False
+    for growth in growths:
+        found = outcome(growth)
+        rejected = rejected or found.status.rejects
+        console.print(chart(growth))
+        console.print(_table(growth))
+        console.print(Text(str(found.status), style="bold green" if found.status is Status.PASS else "bold red"))
+        console.print()
+    return rejected
+
+
+def _table(growth: Growth) -> Table:
+    table = Table.grid(padding=(0, 2))
+    low, high = growth.legal_slopes
+    rows = {
+        "grows as": f"T^{growth.own_slope:.2f}; legal kernels T^{low:.2f} to T^{high:.2f}",
+        "beside the steepest legal kernel": f"T^{growth.slope:.2f}, at least T^{growth.slope_limit:.2f} (99 %); allowed T^0.05",
+        "systematic": f"{growth.bias:.2f} of the error; allowed {growth.bias_allowed:.2f}",
+        "budget used": ", ".join(f"{used:.2f} at {T}" for T, used in _told(growth)),
+    }
+    for name, value in rows.items():
+        table.add_row(Text(name, style="dim"), value)
+    return table
+
+
+def _told(growth: Growth) -> list[tuple[int, float]]:
+    points = list(zip(growth.lengths, growth.used.tolist(), strict=True))
+    return [point for point in points if point[0] in TOLD or point is points[-1]]
+
+
+def _figures(asked: Question, growths: tuple[Growth, ...]) -> dict[str, Any]:
+    return {
+        "implementation": asked.adapter.name,
+        "contract": asked.adapter.contract(asked.problems[0].dtype).name,
+        "kernel": asked.adapter.proof(),
+        "environment": asked.adapter.environment(),
+        "way": asked.way,
+        "problems": [problem.to_json() for problem in asked.problems],
+        "outputs": {growth.output: growth.figures() for growth in growths},
+    }
