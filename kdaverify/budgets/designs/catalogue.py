@@ -51,6 +51,7 @@ ASCEND_V3: Final = Design(
     _BACKWARD,
     kept=("q", "W"),
     backward=CHUNK_BACKWARD,
+    factored=True,
 )
 
 _V2_TRANSFERS = {

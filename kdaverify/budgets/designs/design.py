@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kdaverify.budgets.contract import Contract, contract_from_name
@@ -54,6 +54,7 @@ class Design:
         mailboxes: of the forward, in the order of its transfers; backward_mailboxes: of the backward.
         kept: names that its stages store, and no mailbox carries.
         buffers: copies of each mailbox that are kept, so that a core can write while the other reads.
+        factored: whether its decays are products of stored factors.
         square: whether it can only be run where K = V.
     """
 
@@ -65,6 +66,7 @@ class Design:
     kept: tuple[str, ...] = ()
     backward: BackwardStages = field(default=BACKWARD)
     buffers: int = 1
+    factored: bool = False
     square: bool = False
 
     @property
@@ -77,10 +79,11 @@ class Design:
 
     def contract(self, operands: Format, formats: Formats | None = None) -> Contract:
         """The arithmetic of the design, or of the same with other formats in some mailboxes; operands are those of its matrix core."""
-        plain = contract_from_name(f"chunk64-{operands.name}")
+        narrow = operands.name in ("bf16", "fp16")
+        plain = contract_from_name(f"chunk64-{operands.name}{f'-{operands.name}factors' if self.factored and narrow else ''}")
         own = tuple(dict.fromkeys((*(mailbox.name for mailbox in self.every), *self.kept)))
         stored = {**self.formats(operands, plain.accumulate), **(formats or {})}
-        return Contract(plain.form, plain.chunk_size, plain.operands, plain.carry, own=own).storing(**stored)
+        return replace(plain, own=own).storing(**stored)
 
     def emulator(self, operands: Format, formats: Formats | None = None) -> Emulator:
         return Emulator(self.name, self.contract(operands, formats), operands, stages=self.stages, backward=self.backward)

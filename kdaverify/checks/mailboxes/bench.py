@@ -1,0 +1,179 @@
+"""Assignments of formats on trial: one batched run over all regimes, there and back, scored as any kernel is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.budgets.backward import Way, emulate_gradients, run_backward
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.designs.design import Design, Formats
+from kdaverify.budgets.emulate import Emulator
+from kdaverify.budgets.family import emulate
+from kdaverify.budgets.formats import FORMATS, Format
+from kdaverify.budgets.pipeline import run_form
+from kdaverify.budgets.standard import Standard, gradient_standard, standard
+from kdaverify.problems import Problem, cotangents
+from oracles.gradients import Cotangents
+from oracles.inputs import Inputs
+from oracles.together import cotangents_together, gradients_apart, states_apart, together, tokens_apart
+
+REGIMES: Final[Mapping[str, Mapping[str, str]]] = {
+    "ordinary": {"gate": "log-sigmoid"},
+    "one-gate": {"gate": "mild"},
+    "zero": {"gate": "zero"},
+    "memory": {"gate": "slow", "beta": "sparse", "state": "zero"},
+    "coherent": {"gate": "slow", "key": "coherent-0.9", "beta": "near-one"},
+    "deep": {"gate": "bound-5"},
+}
+"""What an assignment is tried on: ordinary gates; one slow gate for all channels; none; one write, then only decay; coherent keys under
+slow gates; and the deepest gates of the released models, -5 a token, which sum to -320 in a chunk."""
+
+_PLAIN: dict[str, Any] = {"B": 1, "key": "random", "beta": "uniform", "state": "random", "value": "normal"}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one assignment of formats came to.
+
+    Args:
+        formats: of every mailbox.
+        shares: the worst statistic as a fraction of what is allowed, by regime and output; inf where the output is not finite.
+        errors: the rms error, likewise.
+    """
+
+    formats: Formats
+    shares: Mapping[tuple[str, str], float]
+    errors: Mapping[tuple[str, str], float]
+
+    @property
+    def share(self) -> float:
+        """The worst of all."""
+        return max(self.shares.values())
+
+    @property
+    def worst(self) -> tuple[str, str]:
+        """The regime and the output of the worst."""
+        return max(self.shares, key=lambda place: self.shares[place])
+
+    def over(self, other: Trial) -> tuple[float, tuple[str, str]]:
+        """By how much its rms errors exceed another's at most, and where; outputs without an error in the other count only if they have one."""
+        factors = {place: _factor(error, other.errors[place]) for place, error in self.errors.items()}
+        place = max(factors, key=lambda place: factors[place])
+        return factors[place], place
+
+    def without(self, regimes: tuple[str, ...]) -> Trial:
+        """The same, some regimes left out."""
+
+        def kept(values: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
+            return {place: value for place, value in values.items() if place[0] not in regimes}
+
+        return replace(self, shares=kept(self.shares), errors=kept(self.errors))
+
+
+def _factor(error: float, other: float) -> float:
+    if error == other:
+        return 1.0
+    return error / other if other else math.inf
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A design on a set of problems.
+
+    Args:
+        design: whose mailboxes are tried.
+        operands: format of the inputs and of what its matrix cores multiply.
+        contract: whose family says what may be missed.
+        regimes: names, of REGIMES.
+        tokens, width: T, and K = V.
+        seed: of every problem.
+    """
+
+    design: Design
+    operands: Format
+    contract: Contract
+    regimes: tuple[str, ...]
+    tokens: int
+    width: int
+    seed: int = 0
+
+    @cached_property
+    def problems(self) -> dict[str, Problem]:
+        size: dict[str, Any] = {"T": self.tokens, "H": 1, "HV": 1, "K": self.width, "V": self.width}
+        common = {**_PLAIN, **size, "dtype": self.operands.name, "seed": self.seed}
+        return {name: Problem(**{**common, **REGIMES[name]}) for name in self.regimes}
+
+    @cached_property
+    def standards(self) -> dict[str, tuple[Standard, Standard]]:
+        """Truth and budgets of the outputs and of the gradients, by regime."""
+        return {name: self._standards(problem) for name, problem in self.problems.items()}
+
+    def trial(self, formats: Formats) -> Trial:
+        """Runs the design with these formats, there and back, on all regimes at once."""
+        return self.trial_of(self.design.emulator(self.operands, formats))
+
+    def trial_of(self, emulator: Emulator) -> Trial:
+        """The same of any emulated kernel."""
+        formats = dict(emulator.contract.tensors)
+        shares: dict[tuple[str, str], float] = {}
+        errors: dict[tuple[str, str], float] = {}
+        for name, outputs in self._run(emulator).items():
+            for held in self.standards[name]:
+                for output in held.budgets:
+                    shares[name, output], errors[name, output] = _scored(held, output, outputs[output])
+        return Trial(formats, shares, errors)
+
+    def first_overflow(self, formats: Formats, regime: str) -> str | None:
+        """The first named tensor of the forward that is not finite there, None if all are."""
+        emulator = self.design.emulator(self.operands, formats)
+        found: list[str] = []
+
+        def store(name: str, tensor: Tensor) -> Tensor:
+            kept = emulator.store(name, tensor)
+            if not bool(torch.isfinite(kept).all()):
+                found.append(name)
+            return kept
+
+        inputs, arithmetic = self.problems[regime].inputs(), replace(emulator.arithmetic, store=store)
+        run_form(emulator.contract, inputs, dtype=emulator.contract.work, arithmetic=arithmetic, stages=emulator.stages)
+        return found[0] if found else None
+
+    @cached_property
+    def _calls(self) -> tuple[Inputs, Inputs, Cotangents]:
+        calls = [problem.inputs() for problem in self.problems.values()]
+        given = [cotangents(problem, "both") for problem in self.problems.values()]
+        return calls[0], together(calls), cotangents_together(given, calls[0])
+
+    def _run(self, emulator: Emulator) -> dict[str, dict[str, Tensor]]:
+        one, calls, given = self._calls
+        number = len(self.problems)
+        o, final = emulator.run(calls)
+        way = Way(emulator.contract.work, emulator.arithmetic, emulator.stages, emulator.backward)
+        gradients = gradients_apart(run_backward(emulator.contract, calls, given, way), one, number)
+        pairs = zip(tokens_apart(o, one, number), states_apart(final, one, number), gradients, strict=True)
+        return {
+            name: {"o": o, "final_state": final, **{key: x.double() for key, x in back.named().items()}}
+            for name, (o, final, back) in zip(self.problems, pairs, strict=True)
+        }
+
+    def _standards(self, problem: Problem) -> tuple[Standard, Standard]:
+        x, given = problem.inputs(), cotangents(problem, "both")
+        io = FORMATS[problem.dtype]
+        forward = standard(x, self.contract, io, emulate(x, self.contract, io))
+        return forward, gradient_standard(x, given, self.contract, io, emulate_gradients(x, given, self.contract, io))
+
+
+def _scored(held: Standard, output: str, found: Tensor) -> tuple[float, float]:
+    """The worst share of an output's budget, and its rms error."""
+    if not bool(torch.isfinite(found).all()):
+        return math.inf, math.inf
+    truth, allowed = held.exact(output), held.budgets[output]
+    measured = allowed.measure(truth.error(found), truth)
+    return max(allowed.ratios(measured).values()), measured.rms
