@@ -1,0 +1,147 @@
+"""The search: what every mailbox costs in every format alone, then the narrowest assignments that stay within the budget.
+
+Each trial is a run; nothing is added up. Sums in quadrature only say which combination is tried next. A combination over the limit ends
+its branch: a further rounding is taken never to repair one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from kdaverify.budgets.designs.design import Mailbox
+from kdaverify.budgets.formats import FORMATS, MAILBOX_FORMATS, Format
+from kdaverify.checks.mailboxes.bench import Bench, Trial
+
+WIDE: Final = FORMATS["fp32"]
+NARROW: Final = tuple(fmt for fmt in MAILBOX_FORMATS.values() if fmt is not WIDE)
+# Combinations that go on at each step, and that each of them starts.
+BEAM = 2
+
+Part = Literal["forward", "backward"]
+Move = tuple[str, Format]
+
+
+@dataclass
+class Study:
+    """What is known so far of one part of a design; a search that is interrupted leaves what it has found.
+
+    Args:
+        bench: where assignments are tried.
+        part: whose mailboxes are searched; those of the other stay as the design has them.
+        limit: the largest share of the budget that an assignment may take.
+        most: how many combinations are tried.
+        refused: regimes that overflow whatever the mailboxes hold, with the tensor that overflows first.
+        wide, own: the trials of fp32 in every mailbox searched, and of the design's own formats.
+        singles: of one mailbox alone in one format, the others wide; combined: of several.
+    """
+
+    bench: Bench
+    part: Part
+    limit: float = 1.0
+    most: int = 60
+    refused: dict[str, str] = field(default_factory=dict[str, str])
+    wide: Trial = field(init=False)
+    own: Trial = field(init=False)
+    singles: dict[Move, Trial] = field(default_factory=dict[Move, Trial])
+    combined: list[Trial] = field(default_factory=list[Trial])
+
+    @property
+    def mailboxes(self) -> tuple[Mailbox, ...]:
+        design = self.bench.design
+        return design.mailboxes if self.part == "forward" else design.backward_mailboxes
+
+    @property
+    def steps(self) -> int:
+        """Trials at most."""
+        return 2 + len(self.mailboxes) * len(NARROW) + self.most
+
+    def run(self) -> Iterator[str]:
+        """Searches; says after every trial what it was."""
+        self._begin()
+        yield "every mailbox wide, and the design's own formats"
+        for mailbox in self.mailboxes:
+            for fmt in NARROW:
+                self.singles[mailbox.name, fmt] = self._trial({**self.wide.formats, mailbox.name: fmt})
+                yield f"{mailbox.name} in {fmt.name}"
+        yield from self._combine()
+
+    def moved(self, trial: Trial) -> int:
+        """Bytes of the searched part."""
+        return sum(mailbox.bytes_in(trial.formats[mailbox.name]) for mailbox in self.mailboxes)
+
+    @property
+    def front(self) -> list[Trial]:
+        """The trials that none beats in both bytes and share, widest first."""
+        kept: list[Trial] = []
+        for trial in sorted(self._trials(), key=lambda t: (self.moved(t), t.share)):
+            if math.isfinite(trial.share) and (not kept or trial.share < kept[-1].share):
+                kept.append(trial)
+        return kept[::-1]
+
+    @property
+    def best(self) -> Trial | None:
+        """The fewest bytes within the limit, None if nothing is."""
+        return min((t for t in self._trials() if t.share <= self.limit), key=lambda t: (self.moved(t), t.share), default=None)
+
+    def _trials(self) -> list[Trial]:
+        return [self.wide, self.own, *self.singles.values(), *self.combined]
+
+    def _begin(self) -> None:
+        design, operands = self.bench.design, self.bench.operands
+        own = design.formats(operands)
+        formats = {**own, **{mailbox.name: WIDE for mailbox in self.mailboxes}}
+        wide = self.bench.trial(formats)
+        beyond = dict.fromkeys(place[0] for place, share in wide.shares.items() if math.isinf(share))
+        self.refused = {regime: self.bench.first_overflow(formats, regime) or "a gradient" for regime in beyond}
+        self.wide, self.own = wide.without(tuple(self.refused)), self._trial(own)
+
+    def _trial(self, formats: Mapping[str, Format]) -> Trial:
+        return self.bench.trial(formats).without(tuple(self.refused))
+
+    def _moves(self) -> dict[str, list[Format]]:
+        """For each mailbox its best format of 16 bits, and of 8, where that alone stays within the limit."""
+        moves: dict[str, list[Format]] = {}
+        for mailbox in self.mailboxes:
+            for size in (2, 1):
+                of_size = [(self.singles[mailbox.name, fmt].share, fmt) for fmt in NARROW if fmt.dtype.itemsize == size]
+                share, fmt = min(of_size, key=lambda found: found[0])
+                if share <= self.limit:
+                    moves.setdefault(mailbox.name, []).append(fmt)
+        return moves
+
+    def _combine(self) -> Iterator[str]:
+        possible = self._moves()
+        beam, tried = [(self.wide, [(name, fmt) for name, formats in possible.items() for fmt in formats])], set[frozenset[Move]]()
+        while beam:
+            children: list[tuple[Trial, list[Move]]] = []
+            for parent, moves in beam:
+                left = [move for move in moves if move[1].dtype.itemsize < parent.formats[move[0]].dtype.itemsize]
+                good = 0
+                for move in sorted(left, key=lambda move: self._price(parent, move)):
+                    formats = {**parent.formats, move[0]: move[1]}
+                    key = frozenset(formats.items())
+                    if good == BEAM or len(tried) >= self.most:
+                        break
+                    if key in tried:
+                        continue
+                    tried.add(key)
+                    trial = self._trial(formats)
+                    self.combined.append(trial)
+                    yield f"combination {len(tried)}: {trial.share:.3g} of budget, {self.moved(trial)} bytes"
+                    if trial.share > self.limit:
+                        left = [other for other in left if other != move]
+                    else:
+                        good += 1
+                        children.append((trial, left))
+            beam = sorted(children, key=lambda child: (self.moved(child[0]), child[0].share))[:BEAM]
+
+    def _price(self, parent: Trial, move: Move) -> float:
+        """What a move is expected to add to the square of the share, for a byte that it saves."""
+        single, wide = self.singles[move], self.wide
+        expected = max(math.sqrt(share**2 + max(0.0, single.shares[at] ** 2 - wide.shares[at] ** 2)) for at, share in parent.shares.items())
+        mailbox = next(mailbox for mailbox in self.mailboxes if mailbox.name == move[0])
+        saved = mailbox.bytes_in(parent.formats[move[0]]) - mailbox.bytes_in(move[1])
+        return (expected**2 - parent.share**2) / saved
