@@ -62,11 +62,9 @@ class Trial:
         """The regime and the output of the worst."""
         return max(self.shares, key=lambda place: self.shares[place])
 
-    def over(self, other: Trial) -> tuple[float, tuple[str, str]]:
-        """By how much its rms errors exceed another's at most, and where; outputs without an error in the other count only if they have one."""
-        factors = {place: _factor(error, other.errors[place]) for place, error in self.errors.items()}
-        place = max(factors, key=lambda place: factors[place])
-        return factors[place], place
+    def growth(self, other: Trial) -> dict[tuple[str, str], float]:
+        """By what factor each rms error exceeds another's; inf over one of 0."""
+        return {place: _factor(error, other.errors[place]) for place, error in self.errors.items()}
 
     def without(self, regimes: tuple[str, ...]) -> Trial:
         """The same, some regimes left out."""
