@@ -13,6 +13,7 @@ from typer.exceptions import TyperException
 from kdaverify.cli.complaint import Complaint, complain, guarded
 from kdaverify.cli.export import export
 from kdaverify.cli.listing import list_
+from kdaverify.cli.mailboxes import mailboxes
 from kdaverify.cli.oracle import oracle
 from kdaverify.cli.replay import replay
 from kdaverify.cli.score import score
@@ -31,6 +32,7 @@ app.command("list")(list_)
 app.command()(oracle)
 app.command()(export)
 app.command()(score)
+app.command()(mailboxes)
 
 
 def main() -> None:

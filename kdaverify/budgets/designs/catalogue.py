@@ -55,8 +55,21 @@ ASCEND_V3: Final = Design(
 )
 
 _V2_TRANSFERS = {
-    **{"K_scaled": 1, "K_div": 1, "v": 1, "A_raw": 2, "M": 3, "W": 4, "U": 4, "Q_scaled": 5, "WS": 6, "O_inter": 7, "Aqk_raw": 7},
-    **{"V_pseudo": 8, "O_intra": 9, "K_decay": 10, "S_delta": 11},
+    "K_scaled": 1,
+    "K_div": 1,
+    "v": 1,
+    "A_raw": 2,
+    "M": 3,
+    "W": 4,
+    "U": 4,
+    "Q_scaled": 5,
+    "WS": 6,
+    "O_inter": 7,
+    "Aqk_raw": 7,
+    "V_pseudo": 8,
+    "O_intra": 9,
+    "K_decay": 10,
+    "S_delta": 11,
 }
 
 

@@ -113,6 +113,10 @@ class Bench:
         """Truth and budgets of the outputs and of the gradients, by regime."""
         return {name: self._standards(problem) for name, problem in self.problems.items()}
 
+    def prepare(self) -> None:
+        """Computes truth and budgets now rather than with the first trial."""
+        _ = self.standards
+
     def trial(self, formats: Formats) -> Trial:
         """Runs the design with these formats, there and back, on all regimes at once."""
         return self.trial_of(self.design.emulator(self.operands, formats))

@@ -137,7 +137,9 @@ def _snapshots(calls: Inputs, narrow: Format) -> Judgement:
     kernel = KERNEL.emulator(narrow)
     kept, again = _snapshots_of(kernel, calls), _snapshots_of(kernel, calls)
     same = all(torch.equal(a, b) for a, b in zip(kept, again, strict=True))
-    because = f"{_bits(same)}; a backward runs the forward again, from S_0 or an fp32 state: from a {narrow.name} h it drifts as P2's master"
+    because = (
+        f"{_bits(same)}; a backward runs the forward again, from S_0 or an fp32 state: from a {narrow.name} h it drifts as P2's master"
+    )
     return Judgement("P6", "snapshots h and v_new on request", 0.0, same, because)
 
 
@@ -174,4 +176,6 @@ def _footprint(narrow: Format) -> dict[str, float]:
 
 def _saved(narrow: Format, formats: Formats) -> float:
     own = KERNEL.formats(narrow)
-    return sum(size * (1 - formats.get(name, own[name]).dtype.itemsize / own[name].dtype.itemsize) for name, size in _footprint(narrow).items())
+    return sum(
+        size * (1 - formats.get(name, own[name]).dtype.itemsize / own[name].dtype.itemsize) for name, size in _footprint(narrow).items()
+    )

@@ -34,7 +34,7 @@ class Study:
         limit: the largest share of the budget that an assignment may take.
         most: how many combinations are tried.
         refused: regimes that overflow whatever the mailboxes hold, with the tensor that overflows first.
-        wide, own: the trials of fp32 in every mailbox searched, and of the design's own formats.
+        ends: the trials of fp32 in every mailbox searched, and of the design's own formats.
         singles: of one mailbox alone in one format, the others wide; combined: of several.
     """
 
@@ -43,8 +43,7 @@ class Study:
     limit: float = 1.0
     most: int = 60
     refused: dict[str, str] = field(default_factory=dict[str, str])
-    wide: Trial = field(init=False)
-    own: Trial = field(init=False)
+    ends: list[Trial] = field(default_factory=list[Trial])
     singles: dict[Move, Trial] = field(default_factory=dict[Move, Trial])
     combined: list[Trial] = field(default_factory=list[Trial])
 
@@ -52,6 +51,14 @@ class Study:
     def mailboxes(self) -> tuple[Mailbox, ...]:
         design = self.bench.design
         return design.mailboxes if self.part == "forward" else design.backward_mailboxes
+
+    @property
+    def wide(self) -> Trial:
+        return self.ends[0]
+
+    @property
+    def own(self) -> Trial:
+        return self.ends[1]
 
     @property
     def steps(self) -> int:
@@ -73,10 +80,14 @@ class Study:
         return sum(mailbox.bytes_in(trial.formats[mailbox.name]) for mailbox in self.mailboxes)
 
     @property
+    def tried(self) -> int:
+        return len(self.trials)
+
+    @property
     def front(self) -> list[Trial]:
         """The trials that none beats in both bytes and share, widest first."""
         kept: list[Trial] = []
-        for trial in sorted(self._trials(), key=lambda t: (self.moved(t), t.share)):
+        for trial in sorted(self.trials, key=lambda t: (self.moved(t), t.share)):
             if math.isfinite(trial.share) and (not kept or trial.share < kept[-1].share):
                 kept.append(trial)
         return kept[::-1]
@@ -84,10 +95,12 @@ class Study:
     @property
     def best(self) -> Trial | None:
         """The fewest bytes within the limit, None if nothing is."""
-        return min((t for t in self._trials() if t.share <= self.limit), key=lambda t: (self.moved(t), t.share), default=None)
+        return min((t for t in self.trials if t.share <= self.limit), key=lambda t: (self.moved(t), t.share), default=None)
 
-    def _trials(self) -> list[Trial]:
-        return [self.wide, self.own, *self.singles.values(), *self.combined]
+    @property
+    def trials(self) -> list[Trial]:
+        """Everything that was run."""
+        return [*self.ends, *self.singles.values(), *self.combined]
 
     def _begin(self) -> None:
         design, operands = self.bench.design, self.bench.operands
@@ -96,7 +109,7 @@ class Study:
         wide = self.bench.trial(formats)
         beyond = dict.fromkeys(place[0] for place, share in wide.shares.items() if math.isinf(share))
         self.refused = {regime: self.bench.first_overflow(formats, regime) or "a gradient" for regime in beyond}
-        self.wide, self.own = wide.without(tuple(self.refused)), self._trial(own)
+        self.ends = [wide.without(tuple(self.refused)), self._trial(own)]
 
     def _trial(self, formats: Mapping[str, Format]) -> Trial:
         return self.bench.trial(formats).without(tuple(self.refused))
