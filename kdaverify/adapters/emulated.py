@@ -38,10 +38,8 @@ class Emulated(Adapter):
 
     def forward(self, inputs: Inputs) -> Output:
         emulator = self._emulator(inputs)
-        work = emulator.contract.work
-        o, final = chunk(
-            inputs, chunk_size=emulator.contract.chunk_size, dtype=work, arithmetic=emulator.arithmetic, stages=emulator.stages
-        )
+        size, work = emulator.contract.chunk_size, emulator.contract.work
+        o, final = chunk(inputs, chunk_size=size, dtype=work, arithmetic=emulator.arithmetic, stages=emulator.stages)
         # A pack without tokens passes the initial state through: a copy, never the caller's tensor.
         return Output(o.to(inputs.q.dtype), final.to(emulator.contract.carry.dtype, copy=True))
 

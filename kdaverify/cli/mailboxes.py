@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from kdaverify.checks.mailboxes.search import Study
 
 
+# Forward and backward.
+PARTS = 2
+
+
 class Operands(StrEnum):
     """What the matrix cores multiply."""
 
@@ -32,9 +36,7 @@ def mailboxes(
     budget: Annotated[float, typer.Option(min=0.0, help="largest share of the contract's budget that an assignment may take")] = 1.0,
     contract: Annotated[str | None, typer.Option(help="whose budget; default: chunk64-OPERANDS")] = None,
     operands: Annotated[Operands, typer.Option(help="format of the inputs, and of 16-bit mailboxes as designed")] = Operands.BF16,
-    regimes: Annotated[
-        str | None, typer.Option(help="some of ordinary, one-gate, zero, memory, coherent, deep, with commas between")
-    ] = None,
+    regimes: Annotated[str | None, typer.Option(help="of ordinary,one-gate,zero,memory,coherent,deep; default: all")] = None,
     tokens: Annotated[int, typer.Option(min=1, help="T of every problem")] = 256,
     width: Annotated[int, typer.Option(min=1, help="K = V of every problem")] = 128,
     most: Annotated[int, typer.Option(min=0, help="combinations tried for the forward, and for the backward")] = 60,
@@ -84,25 +86,33 @@ def _bench(pipeline: str, contract: str | None, operands: str, regimes: str | No
 def _search(bench: Bench, console: Console, budget: float, most: int, plot: Path | None) -> tuple[dict[str, Any], int]:
     from kdaverify.checks.mailboxes.search import Study
     from kdaverify.report.front_plot import front_svg
-    from kdaverify.report.mailboxes import answer, as_data, front_table, heading, show, singles_table
+    from kdaverify.report.mailboxes import as_data, heading, show
 
-    studies = [Study(bench, "forward", budget, most), Study(bench, "backward", budget, most)]
-    show(console, heading(bench.design, studies[0]))
+    forward = Study(bench, "forward", budget, most)
+    show(console, heading(forward))
     known: list[Study] = []
-    for study in studies:
-        finished = _followed(study)
-        if not study.tried:
-            break
-        known.append(study)
-        show(console, singles_table(study), front_table(study), *answer(study))
-        if not finished:
-            show(console, "interrupted: the above is what is known so far")
-            break
+    finished = _told(forward, console, known)
+    if finished and forward.best is not None:
+        _told(Study(bench, "backward", budget, most, beside=forward.best.formats), console, known)
     if known:
-        show(console, *_memories(bench, known[0]))
-    if plot is not None and known:
-        plot.write_text(front_svg(known[0]))
-    return {"studies": [as_data(study) for study in known]}, 0 if known and all(study.best for study in known) else 1
+        show(console, *_memories(bench, forward))
+        if plot is not None:
+            plot.write_text(front_svg(forward))
+    return {"studies": [as_data(study) for study in known]}, 0 if len(known) == PARTS and all(study.best for study in known) else 1
+
+
+def _told(study: Study, console: Console, known: list[Study]) -> bool:
+    """Runs a study with a bar and prints what it found, also where it was interrupted, which gives False."""
+    from kdaverify.report.mailboxes import answer, front_table, show, singles_table
+
+    finished = _followed(study)
+    if study.ends:
+        known.append(study)
+        show(console, singles_table(study), front_table(study))
+    show(console, *answer(study))
+    if not finished:
+        show(console, "interrupted: this is what is known so far")
+    return finished
 
 
 def _followed(study: Study) -> bool:
@@ -140,10 +150,9 @@ def _own_check(design: Design) -> list[str]:
     if not design.factored:
         return []
     found = own_check()
-    return [
-        f"the designs' own check, v3 against v2 in fp32 on keys without a norm, allows {ALLOWED:g} and finds {found.apart:.2g}; against the "
-        f"definition v3 is off by {found.definition:.2g} (outputs up to {found.largest:.1e}, condition number {found.condition:.1e})"
-    ]
+    said = f"allows {ALLOWED:g} and finds {found.apart:.2g}; against the definition v3 is off by {found.definition:.2g}"
+    size = f"outputs up to {found.largest:.1e}, condition number {found.condition:.1e}"
+    return [f"the designs' own check, v3 against v2 in fp32 on keys without a norm, {said} ({size})"]
 
 
 def _proposals(bench: Bench, console: Console) -> tuple[dict[str, Any], int]:

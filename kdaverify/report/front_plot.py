@@ -30,7 +30,8 @@ def front_svg(study: Study) -> str:
     title = f"{study.bench.design.name}, {study.part}: KiB moved a chunk against the share of the budget (red: as designed)"
     ticks = [_text(x(most * i / 4), HEIGHT - MARGIN + 18, f"{most * i / 4:.0f} KiB") for i in range(5)]
     shares = [_text(MARGIN - 26, y(study.limit * 10.0**i) + 4, f"{study.limit * 10.0**i:g}") for i in (-1, 0, 1, 2)]
-    dashed = f'<line x1="{MARGIN}" x2="{WIDTH - MARGIN}" y1="{y(study.limit):.1f}" y2="{y(study.limit):.1f}" stroke="#c33" stroke-dasharray="6 4"/>'
+    limit = y(study.limit)
+    dashed = f'<path d="M{MARGIN} {limit:.1f}H{WIDTH - MARGIN}" stroke="#c33" stroke-dasharray="6 4"/>'
     front = f'<polyline points="{line}" fill="none" stroke="#06c" stroke-width="2"/>'
     body = "\n".join([_text(WIDTH / 2, 24, title), dashed, *dots, *own, front, *ticks, *shares])
     return (

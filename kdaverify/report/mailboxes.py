@@ -9,22 +9,28 @@ from typing import Any
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from kdaverify.budgets.designs.design import KIB, Design, Formats
+from kdaverify.budgets.designs.design import KIB, Formats
 from kdaverify.checks.mailboxes.bench import Trial
 from kdaverify.checks.mailboxes.memory import Drift
 from kdaverify.checks.mailboxes.proposals import Judgement
 from kdaverify.checks.mailboxes.search import NARROW, Study
 
+# From here on two decimals say nothing.
+TENFOLD = 10.0
+
 
 def singles_table(study: Study) -> Table:
     """The share of the budget that each mailbox alone in each format comes to."""
-    table = Table(title=f"{study.part}: one mailbox narrow, the others fp32 ({study.wide.share:.2g} of budget)", caption="x: overflows")
-    for name in ("mailbox", "to", "KiB of 16 bits", *(fmt.name for fmt in NARROW)):
-        table.add_column(name, no_wrap=True, justify="left" if name in ("mailbox", "to") else "right")
+    table = Table(
+        title=f"{study.part}: one mailbox narrow, the others fp32 ({study.wide.share:.2g} of budget)",
+        caption="x: overflows; -t: a scale for every matrix",
+    )
+    table.add_column("mailbox", no_wrap=True)
+    for fmt in NARROW:
+        table.add_column(fmt.name.replace("-tile", "-t"), no_wrap=True, justify="right")
     for mailbox in study.mailboxes:
         found = (study.singles.get((mailbox.name, fmt)) for fmt in NARROW)
-        size = 2 * mailbox.rows * mailbox.columns // KIB
-        table.add_row(mailbox.name, mailbox.to, str(size), *(_share(trial, study.limit) for trial in found))
+        table.add_row(mailbox.name, *(_share(trial, study.limit) for trial in found))
     return table
 
 
@@ -58,13 +64,17 @@ def _share(trial: Trial | None, limit: float) -> str:
         return "-"
     if math.isinf(trial.share):
         return "x"
-    return f"{trial.share:.2f}" if trial.share <= limit else f"[red]{trial.share:.3g}[/red]"
+    shown = f"{trial.share:.2f}" if trial.share < TENFOLD else f"{trial.share:.3g}"
+    return shown if trial.share <= limit else f"[red]{shown}[/red]"
 
 
 def answer(study: Study) -> Iterable[str]:
     """The finding in sentences."""
     for regime, tensor in study.refused.items():
         yield f"{regime}: {tensor} overflows whatever the mailboxes hold; the rest is judged without that regime"
+    if not study.ends:
+        yield "nothing was tried"
+        return
     yield f"as designed: {_sized(study, study.own)}"
     best = study.best
     if best is None:
@@ -101,13 +111,13 @@ def judgements_table(judgements: Sequence[Judgement]) -> Table:
     return table
 
 
-def heading(design: Design, study: Study) -> str:
-    bench, formats = study.bench, study.bench.design.formats(study.bench.operands)
-    return (
-        f"{design.name}: {design.about}. {design.transfers} transfers of {design.bytes_moved(formats) / KIB:.0f} KiB in its own formats, "
-        f"{design.microseconds(formats):.2f} us a chunk; budgets of {bench.contract.name} on {', '.join(bench.regimes)}, T = {bench.tokens}, "
-        f"K = V = {bench.width}, seed {bench.seed}"
-    )
+def heading(study: Study) -> str:
+    """What is searched, and how."""
+    bench, design = study.bench, study.bench.design
+    formats = design.formats(bench.operands)
+    size = f"{design.transfers} transfers of {design.bytes_moved(formats) / KIB:.0f} KiB, {design.microseconds(formats):.2f} us a chunk"
+    problems = f"{', '.join(bench.regimes)}; T = {bench.tokens}, K = V = {bench.width}, seed {bench.seed}"
+    return f"{design.name}: {design.about}. As designed {size}. Budgets of {bench.contract.name} on {problems}"
 
 
 def show(console: Console, *parts: RenderableType) -> None:
@@ -118,15 +128,14 @@ def show(console: Console, *parts: RenderableType) -> None:
 def as_data(study: Study) -> dict[str, Any]:
     """What is known, for `--json`; null stands for an overflow."""
     best = study.best
+    singles = [{"mailbox": name, "format": fmt.name, **_trial_data(study, trial)} for (name, fmt), trial in study.singles.items()]
     return {
         "part": study.part,
         "limit": study.limit,
         "refused": study.refused,
         "wide": _trial_data(study, study.wide),
         "own": _trial_data(study, study.own),
-        "singles": [
-            {"mailbox": name, "format": fmt.name, **_trial_data(study, trial)} for (name, fmt), trial in study.singles.items()
-        ],  # fmt: skip
+        "singles": singles,
         "combined": [_trial_data(study, trial) for trial in study.combined],
         "front": [_trial_data(study, trial) for trial in study.front],
         "best": None if best is None else _trial_data(study, best),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -38,6 +38,10 @@ slow gates; and the deepest gates of the released models, -5 a token, which sum 
 _PLAIN: dict[str, Any] = {"B": 1, "key": "random", "beta": "uniform", "state": "random", "value": "normal"}
 
 
+Place = tuple[str, str]
+"""A regime and an output."""
+
+
 @dataclass(frozen=True)
 class Trial:
     """What one assignment of formats came to.
@@ -45,12 +49,13 @@ class Trial:
     Args:
         formats: of every mailbox.
         shares: the worst statistic as a fraction of what is allowed, by regime and output; inf where the output is not finite.
-        errors: the rms error, likewise.
+        statistics: which statistic that is; errors: the rms error, likewise.
     """
 
     formats: Formats
-    shares: Mapping[tuple[str, str], float]
-    errors: Mapping[tuple[str, str], float]
+    shares: Mapping[Place, float]
+    statistics: Mapping[Place, str]
+    errors: Mapping[Place, float]
 
     @property
     def share(self) -> float:
@@ -58,21 +63,19 @@ class Trial:
         return max(self.shares.values())
 
     @property
-    def worst(self) -> tuple[str, str]:
-        """The regime and the output of the worst."""
-        return max(self.shares, key=lambda place: self.shares[place])
+    def worst(self) -> tuple[str, str, str]:
+        """The regime, the output and the statistic of the worst."""
+        place = max(self.shares, key=lambda place: self.shares[place])
+        return *place, self.statistics[place]
 
-    def growth(self, other: Trial) -> dict[tuple[str, str], float]:
+    def growth(self, other: Trial) -> dict[Place, float]:
         """By what factor each rms error exceeds another's; inf over one of 0."""
         return {place: _factor(error, other.errors[place]) for place, error in self.errors.items()}
 
-    def without(self, regimes: tuple[str, ...]) -> Trial:
-        """The same, some regimes left out."""
-
-        def kept(values: Mapping[tuple[str, str], float]) -> dict[tuple[str, str], float]:
-            return {place: value for place, value in values.items() if place[0] not in regimes}
-
-        return replace(self, shares=kept(self.shares), errors=kept(self.errors))
+    def only(self, asked: Callable[[Place], bool]) -> Trial:
+        """The same, of some regimes and outputs."""
+        shares = {place: share for place, share in self.shares.items() if asked(place)}
+        return replace(self, shares=shares, errors={place: self.errors[place] for place in shares})
 
 
 def _factor(error: float, other: float) -> float:
@@ -104,9 +107,10 @@ class Bench:
 
     @cached_property
     def problems(self) -> dict[str, Problem]:
-        size: dict[str, Any] = {"T": self.tokens, "H": 1, "HV": 1, "K": self.width, "V": self.width}
+        size = {"T": self.tokens, "H": 1, "HV": 1, "K": self.width, "V": self.width}
         common = {**_PLAIN, **size, "dtype": self.operands.name, "seed": self.seed}
-        return {name: Problem(**{**common, **REGIMES[name]}) for name in self.regimes}
+        fields: dict[str, dict[str, Any]] = {name: {**common, **REGIMES[name]} for name in self.regimes}
+        return {name: Problem(**given) for name, given in fields.items()}
 
     @cached_property
     def standards(self) -> dict[str, tuple[Standard, Standard]]:
@@ -124,13 +128,15 @@ class Bench:
     def trial_of(self, emulator: Emulator) -> Trial:
         """The same of any emulated kernel."""
         formats = dict(emulator.contract.tensors)
-        shares: dict[tuple[str, str], float] = {}
-        errors: dict[tuple[str, str], float] = {}
+        shares: dict[Place, float] = {}
+        statistics: dict[Place, str] = {}
+        errors: dict[Place, float] = {}
         for name, outputs in self._run(emulator).items():
             for held in self.standards[name]:
                 for output in held.budgets:
-                    shares[name, output], errors[name, output] = _scored(held, output, outputs[output])
-        return Trial(formats, shares, errors)
+                    place = (name, output)
+                    shares[place], statistics[place], errors[place] = _scored(held, output, outputs[output])
+        return Trial(formats, shares, statistics, errors)
 
     def first_overflow(self, formats: Formats, regime: str) -> str | None:
         """The first named tensor of the forward that is not finite there, None if all are."""
@@ -172,10 +178,11 @@ class Bench:
         return forward, gradient_standard(x, given, self.contract, io, emulate_gradients(x, given, self.contract, io))
 
 
-def _scored(held: Standard, output: str, found: Tensor) -> tuple[float, float]:
-    """The worst share of an output's budget, and its rms error."""
+def _scored(held: Standard, output: str, found: Tensor) -> tuple[float, str, float]:
+    """The worst share of an output's budget, of which statistic, and the rms error."""
     if not bool(torch.isfinite(found).all()):
-        return math.inf, math.inf
+        return math.inf, "not finite", math.inf
     truth, allowed = held.exact(output), held.budgets[output]
     measured = allowed.measure(truth.error(found), truth)
-    return max(allowed.ratios(measured).values()), measured.rms
+    statistic, share = max(allowed.ratios(measured).items(), key=lambda ratio: ratio[1])
+    return share, statistic, measured.rms

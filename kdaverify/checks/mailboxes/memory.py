@@ -54,9 +54,10 @@ class Drift:
 
 def probe(dtype: str, *, chunk_size: int = 64, seed: int = 0) -> Inputs:
     """One write, then slow decay over all octaves; a head for each sample."""
-    size: dict[str, Any] = {"T": chunk_size << (OCTAVES - 1), "H": HEADS, "HV": HEADS, "K": WIDTH, "V": WIDTH}
-    drawn: dict[str, Any] = {"key": "random", "value": "normal", "gate": "slow", "beta": "sparse", "state": "absent"}
-    return Problem(B=1, dtype=dtype, seed=seed, **size, **drawn).inputs()
+    size = {"B": 1, "T": chunk_size << (OCTAVES - 1), "H": HEADS, "HV": HEADS, "K": WIDTH, "V": WIDTH}
+    drawn = {"key": "random", "value": "normal", "gate": "slow", "beta": "sparse", "state": "absent"}
+    fields: dict[str, Any] = {**size, **drawn, "dtype": dtype, "seed": seed}
+    return Problem(**fields).inputs()
 
 
 def drift(emulator: Emulator, inputs: Inputs) -> Drift:

@@ -49,7 +49,7 @@ class Judgement:
     because: str = "same bits"
     factors: dict[str, float] | None = None
     share: float | None = None
-    worst: tuple[str, str] | None = None
+    worst: tuple[str, str, str] | None = None
     memory: Drift | None = None
 
 
@@ -123,7 +123,7 @@ def _columns(calls: Inputs, narrow: Format) -> Judgement:
     same = all(torch.equal(y, torch.cat(parts, dim=-1)) for y, parts in zip(whole, zip(*halves, strict=True), strict=True))
     moved = KERNEL.bytes_moved(KERNEL.formats(narrow))
     before, after = (blocks * KERNEL.transfers * TRANSFER_US + 2 * moved / BYTES_A_US for blocks in (2, 4))
-    because = f"{_bits(same)}; per head and chunk {before:.1f} us of transfers become {after:.1f}"
+    because = f"{_bits(same=same)}; per head and chunk {before:.1f} us of transfers become {after:.1f}"
     return Judgement("P5", "BV = 32", sum(_footprint(narrow).values()) / 2, same, because)
 
 
@@ -137,9 +137,8 @@ def _snapshots(calls: Inputs, narrow: Format) -> Judgement:
     kernel = KERNEL.emulator(narrow)
     kept, again = _snapshots_of(kernel, calls), _snapshots_of(kernel, calls)
     same = all(torch.equal(a, b) for a, b in zip(kept, again, strict=True))
-    because = (
-        f"{_bits(same)}; a backward runs the forward again, from S_0 or an fp32 state: from a {narrow.name} h it drifts as P2's master"
-    )
+    again_from = f"a backward runs the forward again, from S_0 or an fp32 state: from a {narrow.name} h it drifts as P2's master"
+    because = f"{_bits(same=same)}; {again_from}"
     return Judgement("P6", "snapshots h and v_new on request", 0.0, same, because)
 
 
@@ -161,10 +160,10 @@ def _single_buffers(narrow: Format) -> Judgement:
     """P7: no rounding knows how many copies of a mailbox there are."""
     microseconds = KERNEL.microseconds(KERNEL.formats(narrow))
     because = f"same bits; the {microseconds:.1f} us of transfers of a chunk no longer hide behind the other core's work"
-    return Judgement("P7", "single instead of double buffers", sum(_footprint(narrow).values()) / 2, True, because)
+    return Judgement("P7", "single instead of double buffers", sum(_footprint(narrow).values()) / 2, because=because)
 
 
-def _bits(same: bool) -> str:
+def _bits(*, same: bool) -> str:
     return "same bits" if same else "other bits"
 
 
@@ -175,7 +174,5 @@ def _footprint(narrow: Format) -> dict[str, float]:
 
 
 def _saved(narrow: Format, formats: Formats) -> float:
-    own = KERNEL.formats(narrow)
-    return sum(
-        size * (1 - formats.get(name, own[name]).dtype.itemsize / own[name].dtype.itemsize) for name, size in _footprint(narrow).items()
-    )
+    own, sizes = KERNEL.formats(narrow), _footprint(narrow)
+    return sum(sizes[name] * (1 - fmt.dtype.itemsize / own[name].dtype.itemsize) for name, fmt in formats.items())

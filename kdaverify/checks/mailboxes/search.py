@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from kdaverify.budgets.designs.design import Mailbox
+from kdaverify.budgets.designs.design import Formats, Mailbox
 from kdaverify.budgets.formats import FORMATS, MAILBOX_FORMATS, Format
-from kdaverify.checks.mailboxes.bench import Bench, Trial
+from kdaverify.checks.mailboxes.bench import Bench, Place, Trial
+from oracles.gradients import GRADIENTS
 
 WIDE: Final = FORMATS["fp32"]
 NARROW: Final = tuple(fmt for fmt in MAILBOX_FORMATS.values() if fmt is not WIDE)
@@ -30,9 +31,10 @@ class Study:
 
     Args:
         bench: where assignments are tried.
-        part: whose mailboxes are searched; those of the other stay as the design has them.
+        part: whose mailboxes are searched; the backward's are scored by gradients alone.
         limit: the largest share of the budget that an assignment may take.
         most: how many combinations are tried.
+        beside: formats of the other part where they are not the design's.
         refused: regimes that overflow whatever the mailboxes hold, with the tensor that overflows first.
         ends: the trials of fp32 in every mailbox searched, and of the design's own formats.
         singles: of one mailbox alone in one format, the others wide; combined: of several.
@@ -42,6 +44,7 @@ class Study:
     part: Part
     limit: float = 1.0
     most: int = 60
+    beside: Formats = field(default_factory=dict[str, Format])
     refused: dict[str, str] = field(default_factory=dict[str, str])
     ends: list[Trial] = field(default_factory=list[Trial])
     singles: dict[Move, Trial] = field(default_factory=dict[Move, Trial])
@@ -68,6 +71,8 @@ class Study:
     def run(self) -> Iterator[str]:
         """Searches; says after every trial what it was."""
         self._begin()
+        if not self.ends:
+            return
         yield "every mailbox wide, and the design's own formats"
         for mailbox in self.mailboxes:
             for fmt in NARROW:
@@ -104,15 +109,19 @@ class Study:
 
     def _begin(self) -> None:
         design, operands = self.bench.design, self.bench.operands
-        own = design.formats(operands)
+        own = {**design.formats(operands), **self.beside}
         formats = {**own, **{mailbox.name: WIDE for mailbox in self.mailboxes}}
         wide = self.bench.trial(formats)
         beyond = dict.fromkeys(place[0] for place, share in wide.shares.items() if math.isinf(share))
         self.refused = {regime: self.bench.first_overflow(formats, regime) or "a gradient" for regime in beyond}
-        self.ends = [wide.without(tuple(self.refused)), self._trial(own)]
+        if len(self.refused) < len(self.bench.regimes):
+            self.ends = [wide.only(self._asked), self._trial(own)]
 
     def _trial(self, formats: Mapping[str, Format]) -> Trial:
-        return self.bench.trial(formats).without(tuple(self.refused))
+        return self.bench.trial(formats).only(self._asked)
+
+    def _asked(self, place: Place) -> bool:
+        return place[0] not in self.refused and (self.part == "forward" or place[1] in GRADIENTS)
 
     def _moves(self) -> dict[str, list[Format]]:
         """For each mailbox its best format of 16 bits, and of 8, where that alone stays within the limit."""
