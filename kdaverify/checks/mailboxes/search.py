@@ -124,12 +124,17 @@ class Study:
         return place[0] not in self.refused and (self.part == "forward" or place[1] in GRADIENTS)
 
     def _moves(self) -> dict[str, list[Format]]:
-        """For each mailbox its best format of 16 bits, and of 8, where that alone stays within the limit."""
+        """For each mailbox its best format of 16 bits, and of 8, where that alone stays within the limit.
+
+        Matrix cores multiply two operands of one kind: of 16 bits they are sent what the design's are. Eight bits are exact in sixteen.
+        """
         moves: dict[str, list[Format]] = {}
         for mailbox in self.mailboxes:
             for size in (2, 1):
-                of_size = [(self.singles[mailbox.name, fmt].share, fmt) for fmt in NARROW if fmt.dtype.itemsize == size]
-                share, fmt = min(of_size, key=lambda found: found[0])
+                possible = [fmt for fmt in NARROW if fmt.dtype.itemsize == size]
+                if mailbox.to == "cube" and size == self.bench.operands.dtype.itemsize:
+                    possible = [self.bench.operands]
+                share, fmt = min(((self.singles[mailbox.name, fmt].share, fmt) for fmt in possible), key=lambda found: found[0])
                 if share <= self.limit:
                     moves.setdefault(mailbox.name, []).append(fmt)
         return moves
