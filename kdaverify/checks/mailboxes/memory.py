@@ -17,7 +17,7 @@ from kdaverify.budgets.emulate import Emulator
 from kdaverify.budgets.pipeline import run_form
 from kdaverify.problems import Problem
 from oracles.arithmetic import NATIVE, Arithmetic
-from oracles.chunk import COMPENSATED, Stages
+from oracles.chunk import STAGES, Stages
 from oracles.inputs import Inputs
 
 # acceptance: at least 6 octaves, a slope of at most 0.05 and at most twice the error at the end.
@@ -63,7 +63,7 @@ def probe(dtype: str, *, chunk_size: int = 64, seed: int = 0) -> Inputs:
 def drift(emulator: Emulator, inputs: Inputs) -> Drift:
     """The drift of an emulated kernel on a probe."""
     contract = emulator.contract
-    exact = _states(contract, inputs, torch.float64, NATIVE, COMPENSATED)
+    exact = _states(contract, inputs, torch.float64, NATIVE, STAGES)
     ideal = Emulator("the contract's kernel", replace(contract, tensors=(), carry=contract.accumulate), emulator.io)
     found, best = (_relative(_of(kernel, inputs), exact) for kernel in (emulator, ideal))
     rms, least = (errors.square().mean((-2, -1)).sqrt() for errors in (found, best))  # [octaves, heads]

@@ -10,7 +10,6 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kdaverify.budgets.designs.catalogue import HALF
 from kdaverify.budgets.designs.catalogue import TRITON_NPU_STATE as KERNEL
 from kdaverify.budgets.designs.design import BYTES_A_US, KIB, TRANSFER_US, Formats
 from kdaverify.budgets.designs.state_kernel import ONLY_GATED
@@ -117,9 +116,9 @@ def _gating(bench: Bench, measured: Callable[..., Judgement]) -> Iterator[Judgem
 
 def _columns(calls: Inputs, narrow: Format) -> Judgement:
     """P5: columns of the state never meet in the forward."""
-    kernel = replace(KERNEL.emulator(narrow), dot=one_by_one)
-    halves = [kernel.run(_of_columns(calls, slice(first, first + HALF // 2))) for first in (0, HALF // 2)]
-    whole = kernel.run(_of_columns(calls, slice(0, HALF)))
+    kernel, half = replace(KERNEL.emulator(narrow), dot=one_by_one), calls.V // 2
+    halves = [kernel.run(_of_columns(calls, columns)) for columns in (slice(0, half), slice(half, calls.V))]
+    whole = kernel.run(calls)
     same = all(torch.equal(y, torch.cat(parts, dim=-1)) for y, parts in zip(whole, zip(*halves, strict=True), strict=True))
     moved = KERNEL.bytes_moved(KERNEL.formats(narrow))
     before, after = (blocks * KERNEL.transfers * TRANSFER_US + 2 * moved / BYTES_A_US for blocks in (2, 4))
