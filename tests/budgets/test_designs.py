@@ -50,7 +50,7 @@ def test_without_roundings_a_design_is_the_definition_there_and_back(design: Des
 
 
 def test_decay_along_the_value_axis_is_not_the_definition() -> None:
-    x = problem(K=12, gate="half-zero").inputs()
+    x = problem(K=12, gate="spread").inputs()
     (o, final), (wanted, wanted_final) = chunk(x, stages=ASCEND_V1.stages), recurrence(x)
     assert apart(final, wanted_final) > 0.1
     assert apart(o, wanted) > 0.1
