@@ -39,6 +39,7 @@ def mailboxes(
     regimes: Annotated[str | None, typer.Option(help="of ordinary,one-gate,zero,memory,coherent,deep; default: all")] = None,
     tokens: Annotated[int, typer.Option(min=1, help="T of every problem")] = 256,
     width: Annotated[int, typer.Option(min=1, help="K = V of every problem")] = 128,
+    seed: Annotated[int, typer.Option(min=0, help="of every problem; what is found is tried again on the next one")] = 0,
     most: Annotated[int, typer.Option(min=0, help="combinations tried for the forward, and for the backward")] = 60,
     json_file: Annotated[Path | None, typer.Option("--json", help="write what was found to this file")] = None,
     plot: Annotated[Path | None, typer.Option(help="draw the forward's Pareto front into this .svg file")] = None,
@@ -52,7 +53,7 @@ def mailboxes(
 
     Exit codes: 0 something stays within the budget (or every proposal was judged), 1 nothing does, 2 usage error.
     """
-    bench = _bench(pipeline, contract, operands.value, regimes, tokens, width)
+    bench = _bench(pipeline, contract, operands.value, regimes, {"tokens": tokens, "width": width, "seed": seed})
     console = Console()
     with Console(stderr=True).status(f"computing budgets of {bench.contract.name} under {len(bench.regimes)} regimes"):
         bench.prepare()
@@ -65,7 +66,7 @@ def mailboxes(
     return code
 
 
-def _bench(pipeline: str, contract: str | None, operands: str, regimes: str | None, tokens: int, width: int) -> Bench:
+def _bench(pipeline: str, contract: str | None, operands: str, regimes: str | None, sizes: dict[str, int]) -> Bench:
     from kdaverify.budgets.contract import ContractError, contract_from_name
     from kdaverify.budgets.designs import DESIGNS
     from kdaverify.budgets.formats import FORMATS
@@ -80,7 +81,7 @@ def _bench(pipeline: str, contract: str | None, operands: str, regimes: str | No
         judged_by = contract_from_name(contract or f"chunk64-{operands}")
     except ContractError as error:
         raise Complaint(f"--contract: {error}") from None
-    return Bench(DESIGNS[pipeline], FORMATS[operands], judged_by, names, tokens, width)
+    return Bench(DESIGNS[pipeline], FORMATS[operands], judged_by, names, **sizes)
 
 
 def _search(bench: Bench, console: Console, budget: float, most: int, plot: Path | None) -> tuple[dict[str, Any], int]:
@@ -95,7 +96,7 @@ def _search(bench: Bench, console: Console, budget: float, most: int, plot: Path
     if finished and forward.best is not None:
         _told(Study(bench, "backward", budget, most, beside=forward.best.formats), console, known)
     if known:
-        show(console, *_memories(bench, forward))
+        show(console, *_memories(bench, forward), *(_held_out(bench, known[-1]) if finished else []))
         if plot is not None:
             plot.write_text(front_svg(forward))
     return {"studies": [as_data(study) for study in known]}, 0 if len(known) == PARTS and all(study.best for study in known) else 1
@@ -123,6 +124,20 @@ def _followed(study: Study) -> bool:
     except KeyboardInterrupt:
         return False
     return True
+
+
+def _held_out(bench: Bench, last: Study) -> list[str]:
+    """What the design, and the best of the last study, come to on problems that the search has not seen."""
+    from dataclasses import replace
+
+    from kdaverify.report.mailboxes import trial_line
+
+    regimes = tuple(name for name in bench.regimes if name not in last.refused)
+    fresh = replace(bench, regimes=regimes, seed=bench.seed + 1)
+    with Console(stderr=True).status(f"computing budgets of seed {fresh.seed}"):
+        fresh.prepare()
+    kernels = {"as designed": fresh.design.formats(fresh.operands), **({} if last.best is None else {"fewest bytes": last.best.formats})}
+    return [trial_line(f"seed {fresh.seed}, {name}", fresh.trial(formats)) for name, formats in kernels.items()]
 
 
 def _memories(bench: Bench, study: Study) -> list[str]:

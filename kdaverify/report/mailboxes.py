@@ -85,8 +85,13 @@ def answer(study: Study) -> Iterable[str]:
 
 def _sized(study: Study, trial: Trial) -> str:
     time = f", {study.bench.design.microseconds(trial.formats):.2f} us" if study.part == "forward" else ""
+    return trial_line(f"{study.moved(trial) / KIB:.0f} KiB{time}", trial)
+
+
+def trial_line(name: str, trial: Trial) -> str:
+    """One line on one assignment."""
     share = "overflows" if math.isinf(trial.share) else f"{trial.share:.3g} of budget"
-    return f"{study.moved(trial) / KIB:.0f} KiB{time}, {share} ({' '.join(trial.worst)})"
+    return f"{name}: {share} ({' '.join(trial.worst)})"
 
 
 def drift_line(name: str, found: Drift) -> str:
