@@ -44,3 +44,9 @@ def test_misuse_is_one_line(cli: Cli, words: tuple[str, ...]) -> None:
     assert (code, out) == (2, "")
     assert err.startswith("kdaverify: ")
     assert err.count("\n") == 1
+
+
+def test_the_help_page_has_an_example(cli: Cli) -> None:
+    code, out, _ = cli("mailboxes", "--help")
+    assert code == 0
+    assert "kdaverify mailboxes --pipeline ascend_v3" in out
