@@ -33,7 +33,7 @@ class Operands(StrEnum):
 def mailboxes(
     pipeline: Annotated[str, typer.Option(help="ascend_v3, ascend_v2, ascend_v1 or triton_npu_state")],
     proposals: Annotated[bool, typer.Option("--proposals", help="judge P1 to P7 of the state kernel instead of searching")] = False,
-    budget: Annotated[float, typer.Option(min=0.0, help="largest share of the contract's budget that an assignment may take")] = 1.0,
+    budget: Annotated[float, typer.Option(min=0.001, help="largest share of the contract's budget that an assignment may take")] = 1.0,
     contract: Annotated[str | None, typer.Option(help="whose budget; default: chunk64-OPERANDS")] = None,
     operands: Annotated[Operands, typer.Option(help="format of the inputs, and of 16-bit mailboxes as designed")] = Operands.BF16,
     regimes: Annotated[str | None, typer.Option(help="of ordinary,one-gate,zero,memory,coherent,deep; default: all")] = None,
@@ -94,11 +94,11 @@ def _search(bench: Bench, console: Console, budget: float, most: int, plot: Path
     known: list[Study] = []
     finished = _told(forward, console, known)
     if finished and forward.best is not None:
-        _told(Study(bench, "backward", budget, most, beside=forward.best.formats), console, known)
-    if known:
-        show(console, *_memories(bench, forward), *(_held_out(bench, known[-1]) if finished else []))
-        if plot is not None:
-            plot.write_text(front_svg(forward))
+        finished = _told(Study(bench, "backward", budget, most, beside=forward.best.formats), console, known)
+    if known and finished:
+        show(console, *_memories(bench, forward), *_held_out(bench, known[-1]))
+    if known and plot is not None:
+        plot.write_text(front_svg(forward))
     return {"studies": [as_data(study) for study in known]}, 0 if len(known) == PARTS and all(study.best for study in known) else 1
 
 

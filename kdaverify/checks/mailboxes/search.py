@@ -23,6 +23,8 @@ BEAM = 2
 
 Part = Literal["forward", "backward"]
 Move = tuple[str, Format]
+Branch = tuple[Trial, list[Move]]
+"""A combination, and the moves that may still go on from it."""
 
 
 @dataclass
@@ -140,30 +142,33 @@ class Study:
         return moves
 
     def _combine(self) -> Iterator[str]:
-        possible = self._moves()
-        beam, tried = [(self.wide, [(name, fmt) for name, formats in possible.items() for fmt in formats])], set[frozenset[Move]]()
+        moves = [(name, fmt) for name, formats in self._moves().items() for fmt in formats]
+        beam, tried = [(self.wide, moves)], set[frozenset[Move]]()
         while beam:
-            children: list[tuple[Trial, list[Move]]] = []
-            for parent, moves in beam:
-                left = [move for move in moves if move[1].dtype.itemsize < parent.formats[move[0]].dtype.itemsize]
-                good = 0
-                for move in sorted(left, key=lambda move: self._price(parent, move)):
-                    formats = {**parent.formats, move[0]: move[1]}
-                    key = frozenset(formats.items())
-                    if good == BEAM or len(tried) >= self.most:
-                        break
-                    if key in tried:
-                        continue
-                    tried.add(key)
-                    trial = self._trial(formats)
-                    self.combined.append(trial)
-                    yield f"combination {len(tried)}: {trial.share:.3g} of budget, {self.moved(trial)} bytes"
-                    if trial.share > self.limit:
-                        left = [other for other in left if other != move]
-                    else:
-                        good += 1
-                        children.append((trial, left))
-            beam = sorted(children, key=lambda child: (self.moved(child[0]), child[0].share))[:BEAM]
+            grown: list[Branch] = []
+            for branch in beam:
+                yield from self._grow(branch, tried, grown)
+            beam = sorted(grown, key=lambda branch: (self.moved(branch[0]), branch[0].share))[:BEAM]
+
+    def _grow(self, branch: Branch, tried: set[frozenset[Move]], grown: list[Branch]) -> Iterator[str]:
+        """Tries the moves of a branch, those expected to cost least first, until BEAM of them stay within the limit."""
+        parent, moves = branch
+        left = [move for move in moves if move[1].dtype.itemsize < parent.formats[move[0]].dtype.itemsize]
+        within = 0
+        for move in sorted(left, key=lambda move: self._price(parent, move)):
+            formats = {**parent.formats, move[0]: move[1]}
+            if within == BEAM or len(tried) >= self.most:
+                return
+            if (key := frozenset(formats.items())) in tried:
+                continue
+            tried.add(key)
+            self.combined.append(trial := self._trial(formats))
+            yield f"combination {len(tried)}: {trial.share:.3g} of budget, {self.moved(trial)} bytes"
+            if trial.share <= self.limit:
+                within += 1
+                grown.append((trial, left))
+            else:
+                left = [other for other in left if other != move]
 
     def _price(self, parent: Trial, move: Move) -> float:
         """What a move is expected to add to the square of the share, for a byte that it saves."""
