@@ -145,17 +145,17 @@ def _memories(bench: Bench, study: Study) -> list[str]:
     from dataclasses import replace
 
     from kdaverify.budgets.designs.ascend import BIASED
-    from kdaverify.checks.mailboxes.memory import drift, probe
+    from kdaverify.checks.mailboxes.memory import Memory
     from kdaverify.report.mailboxes import drift_line
 
-    design, narrow, inputs = bench.design, bench.operands, probe(bench.operands.name)
+    design, narrow, memory = bench.design, bench.operands, Memory(bench.operands)
     own = design.emulator(narrow)
     kernels = {"as designed": own, f"its state carried in {narrow.name}": replace(own, contract=replace(own.contract, carry=narrow))}
     if study.best is not None:
         kernels["fewest bytes"] = design.emulator(narrow, study.best.formats)
     if design.factored:
         kernels["log(alpha + 1e-6)"] = replace(own, stages=BIASED)
-    lines = [drift_line(name, drift(kernel, inputs)) for name, kernel in kernels.items()]
+    lines = [drift_line(name, memory.drift(kernel)) for name, kernel in kernels.items()]
     return [*lines, *_own_check(design)]
 
 

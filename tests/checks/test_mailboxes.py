@@ -11,9 +11,10 @@ from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.designs.ascend import BIASED
 from kdaverify.budgets.designs.catalogue import ASCEND_V3, TRITON_NPU_STATE
 from kdaverify.budgets.formats import FORMATS, MAILBOX_FORMATS
-from kdaverify.checks.mailboxes.bench import Bench
-from kdaverify.checks.mailboxes.memory import drift, probe
+from kdaverify.checks.mailboxes.bench import REGIMES, Bench
+from kdaverify.checks.mailboxes.memory import Memory
 from kdaverify.checks.mailboxes.own_check import ALLOWED, own_check
+from kdaverify.checks.mailboxes.proposals import JUDGEMENTS, judge
 from kdaverify.checks.mailboxes.search import Study
 from kdaverify.report.front_plot import front_svg
 from kdaverify.report.mailboxes import as_data
@@ -74,11 +75,20 @@ def test_an_overflow_that_no_mailbox_causes_is_refused_by_name() -> None:
     assert study.refused == {"deep": "K_div"}
 
 
+def test_the_proposals_are_followed_but_where_the_state_or_its_outputs_would_be_lost() -> None:
+    found = list(judge(Bench(TRITON_NPU_STATE, BF16, CONTRACT, tuple(REGIMES), 64, 16)))
+    assert len(found) == JUDGEMENTS
+    refused = {"P2, as the master", "P3, o as well"}
+    assert {judgement.name for judgement in found if not judgement.yes} == refused
+    saved = {judgement.name: judgement.saved for judgement in found}
+    assert (saved["P1"], saved["P2"], saved["P1 + P2"], saved["P7"]) == (16, 32, 48, 72)
+
+
 def test_a_long_memory_tells_a_narrow_state_and_an_eps_from_the_design() -> None:
-    own, inputs = ASCEND_V3.emulator(BF16), probe("bf16")
-    assert drift(own, inputs).within
-    narrow = drift(replace(own, contract=replace(own.contract, carry=BF16)), inputs)
-    biased = drift(replace(own, stages=BIASED), inputs)
+    own, memory = ASCEND_V3.emulator(BF16), Memory(BF16)
+    assert memory.drift(own).within
+    narrow = memory.drift(replace(own, contract=replace(own.contract, carry=BF16)))
+    biased = memory.drift(replace(own, stages=BIASED))
     assert not narrow.within
     assert not biased.within
     assert biased.bias > 0.5 > narrow.bias

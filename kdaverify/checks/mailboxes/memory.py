@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.contract import Contract, contract_from_name
 from kdaverify.budgets.emulate import Emulator
+from kdaverify.budgets.formats import Format
 from kdaverify.budgets.pipeline import run_form
 from kdaverify.problems import Problem
 from oracles.arithmetic import NATIVE, Arithmetic
@@ -52,39 +54,65 @@ class Drift:
         return self.lower <= STEEPEST and self.last <= LARGEST
 
 
-def probe(dtype: str, *, chunk_size: int = 64, seed: int = 0) -> Inputs:
-    """One write, then slow decay over all octaves; a head for each sample."""
-    size = {"B": 1, "T": chunk_size << (OCTAVES - 1), "H": HEADS, "HV": HEADS, "K": WIDTH, "V": WIDTH}
-    drawn = {"key": "random", "value": "normal", "gate": "slow", "beta": "sparse", "state": "absent"}
-    fields: dict[str, Any] = {**size, **drawn, "dtype": dtype, "seed": seed}
-    return Problem(**fields).inputs()
+@dataclass(frozen=True)
+class Memory:
+    """One write, then slow decay over all octaves; a head for each sample.
+
+    Args:
+        operands: of the contract, chunks of 64 tokens, against whose kernel errors are held.
+        seed: of the problem.
+    """
+
+    operands: Format
+    seed: int = 0
+
+    def drift(self, kernel: Emulator) -> Drift:
+        """The drift of an emulated kernel."""
+        found = self._errors(kernel)
+        rms = _rms(found)
+        apart = (rms / self._least).log()
+        octaves = torch.arange(len(apart), dtype=torch.float64)
+        centred = octaves - octaves.mean()
+        slopes = (centred @ apart) / centred.square().sum() / math.log(2.0)
+        slope, error = float(slopes.mean()), float(slopes.std()) / math.sqrt(len(slopes))
+        end = found[-1].flatten()
+        return Drift(
+            tokens=tuple(self._contract.chunk_size << i for i in range(len(apart))),
+            errors=tuple(rms.square().mean(-1).sqrt().tolist()),
+            slope=slope,
+            lower=slope - STUDENT * error,
+            last=float(apart[-1].mean()),
+            bias=float(end.mean().abs() / end.square().mean().sqrt()),
+        )
+
+    @cached_property
+    def _contract(self) -> Contract:
+        return contract_from_name(f"chunk64-{self.operands.name}")
+
+    @cached_property
+    def _inputs(self) -> Inputs:
+        size = {"B": 1, "T": self._contract.chunk_size << (OCTAVES - 1), "H": HEADS, "HV": HEADS, "K": WIDTH, "V": WIDTH}
+        drawn = {"key": "random", "value": "normal", "gate": "slow", "beta": "sparse", "state": "absent"}
+        fields: dict[str, Any] = {**size, **drawn, "dtype": self.operands.name, "seed": self.seed}
+        return Problem(**fields).inputs()
+
+    @cached_property
+    def _exact(self) -> Tensor:
+        return _states(self._contract, self._inputs, torch.float64, NATIVE, STAGES)
+
+    @cached_property
+    def _least(self) -> Tensor:
+        """[octaves, heads] what the contract's own kernel errs by."""
+        return _rms(self._errors(Emulator("the contract's kernel", self._contract, self.operands)))
+
+    def _errors(self, kernel: Emulator) -> Tensor:
+        states = _states(kernel.contract, self._inputs, kernel.contract.work, kernel.arithmetic, kernel.stages)
+        return torch.where(self._exact == 0, torch.zeros_like(states), (states - self._exact) / self._exact)
 
 
-def drift(emulator: Emulator, inputs: Inputs) -> Drift:
-    """The drift of an emulated kernel on a probe."""
-    contract = emulator.contract
-    exact = _states(contract, inputs, torch.float64, NATIVE, STAGES)
-    ideal = Emulator("the contract's kernel", replace(contract, tensors=(), carry=contract.accumulate), emulator.io)
-    found, best = (_relative(_of(kernel, inputs), exact) for kernel in (emulator, ideal))
-    rms, least = (errors.square().mean((-2, -1)).sqrt() for errors in (found, best))  # [octaves, heads]
-    apart = (rms / least).log()
-    octaves = torch.arange(len(apart), dtype=torch.float64)
-    centred = octaves - octaves.mean()
-    slopes = (centred @ apart) / centred.square().sum() / math.log(2.0)
-    slope, error = float(slopes.mean()), float(slopes.std()) / math.sqrt(len(slopes))
-    end = found[-1].flatten()
-    return Drift(
-        tokens=tuple(contract.chunk_size << i for i in range(len(apart))),
-        errors=tuple(rms.square().mean(-1).sqrt().tolist()),
-        slope=slope,
-        lower=slope - STUDENT * error,
-        last=float(apart[-1].mean()),
-        bias=float(end.mean().abs() / end.square().mean().sqrt()),
-    )
-
-
-def _of(kernel: Emulator, inputs: Inputs) -> Tensor:
-    return _states(kernel.contract, inputs, kernel.contract.work, kernel.arithmetic, kernel.stages)
+def _rms(errors: Tensor) -> Tensor:
+    """[octaves, heads] of relative errors [octaves, heads, K, V]."""
+    return errors.square().mean((-2, -1)).sqrt()
 
 
 def _states(contract: Contract, inputs: Inputs, dtype: torch.dtype, arithmetic: Arithmetic, stages: Stages) -> Tensor:
@@ -99,7 +127,3 @@ def _states(contract: Contract, inputs: Inputs, dtype: torch.dtype, arithmetic: 
 
     run_form(contract, inputs, dtype=dtype, arithmetic=replace(arithmetic, store=store), stages=stages)
     return torch.stack([states[(1 << i) - 1] for i in range(OCTAVES)])
-
-
-def _relative(states: Tensor, exact: Tensor) -> Tensor:
-    return torch.where(exact == 0, torch.zeros_like(exact), (states - exact) / exact)

@@ -17,10 +17,10 @@ from kdaverify.budgets.emulate import Emulator, one_by_one
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.pipeline import run_form
 from kdaverify.checks.mailboxes.bench import Bench, Trial
-from kdaverify.checks.mailboxes.memory import Drift, drift, probe
+from kdaverify.checks.mailboxes.memory import Drift, Memory
 from oracles.inputs import Inputs
 
-JUDGEMENTS: Final = 11
+JUDGEMENTS: Final = 10
 """How many `judge` gives: two readings of some, and two together."""
 
 _OUTPUTS: Final = {"o": "o", "final_state": "S_T"}
@@ -58,12 +58,12 @@ def judge(bench: Bench) -> Iterator[Judgement]:
     Args:
         bench: of the state kernel, its operands the 16-bit format proposed.
     """
-    narrow, memory = bench.operands, probe(bench.operands.name)
+    narrow, memory = bench.operands, Memory(bench.operands)
     plain, P1, P2 = KERNEL.emulator(narrow), {"residual": narrow}, {"S_delta": narrow}
     base = bench.trial_of(plain)
 
     def measured(name: str, proposes: str, emulator: Emulator, saved: float, over: Trial = base) -> Judgement:
-        return _measured(Judgement(name, proposes, saved), bench.trial_of(emulator), over, drift(emulator, memory))
+        return _measured(Judgement(name, proposes, saved), bench.trial_of(emulator), over, memory.drift(emulator))
 
     yield measured("P1", f"v - w h crosses in {narrow.name}", KERNEL.emulator(narrow, P1), _saved(narrow, P1))
     yield measured("P2", f"k^T v_new crosses in {narrow.name}, the state stays in fp32", KERNEL.emulator(narrow, P2), _saved(narrow, P2))

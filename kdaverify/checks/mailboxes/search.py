@@ -157,7 +157,7 @@ class Study:
         within = 0
         for move in sorted(left, key=lambda move: self._price(parent, move)):
             formats = {**parent.formats, move[0]: move[1]}
-            if within == BEAM or len(tried) >= self.most:
+            if within >= BEAM or len(tried) >= self.most:
                 return
             if (key := frozenset(formats.items())) in tried:
                 continue
