@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+SUB_BLOCK = 16
+
 
 def keep(name: str, tensor: Tensor) -> Tensor:
     """The identity hook: `name` is stored as computed."""
@@ -28,12 +30,14 @@ class Arithmetic:
         dot: matrix product [..., m, n] x [..., n, p] -> [..., m, p]; rounds operands and chooses the order of summation.
         exp: natural exponential of a tensor whose entries are <= 0.
         total: sum over the last axis of an elementwise product of two stored tensors.
+        sub_block: rows of a block of the scores, within which every pair takes its own exponent.
     """
 
     store: Callable[[str, Tensor], Tensor] = keep
     dot: Callable[[Tensor, Tensor], Tensor] = torch.matmul
     exp: Callable[[Tensor], Tensor] = torch.exp
     total: Callable[[Tensor], Tensor] = _sum
+    sub_block: int = SUB_BLOCK
 
 
 NATIVE = Arithmetic()

@@ -14,8 +14,6 @@ from oracles.double_double import Pair, two_sum
 from oracles.inputs import Inputs
 from oracles.scan import Tensors, Tokens, scan
 
-SUB_BLOCK = 16
-
 
 @dataclass
 class Chunk:
@@ -118,15 +116,15 @@ def _added(pair: Pair, g: Tensor) -> Pair:
 def scores(c: Chunk) -> None:
     """Math: 3.2. Writes Aqk and Akk.
 
-    Pairs inside a 16-row sub-block take their own exponent; a pair of different sub-blocks is anchored at the first row of the
-    later one, so both factors are exp of something <= 0 and no factor above 1 is ever formed.
+    Pairs inside a sub-block take their own exponent; a pair of different sub-blocks is anchored at the first row of the later one, so
+    both factors are exp of something <= 0 and no factor above 1 is ever formed.
     """
     q, k = c.tokens.q, c.tokens.k
     C = q.shape[-2]
     both = torch.stack((q, k), dim=-1)  # [C, K, 2]: the two products share every decay
     bands: list[Tensor] = []
-    for first in range(0, C, SUB_BLOCK):
-        rows = slice(first, min(first + SUB_BLOCK, C))
+    for first in range(0, C, c.arithmetic.sub_block):
+        rows = slice(first, min(first + c.arithmetic.sub_block, C))
         decayed = c.pair_decay(rows) * k[..., None, rows, :]
         band = [c.dot(decayed, both[..., rows, :, :]), both.new_zeros(*q.shape[:-2], rows.stop - first, C - rows.stop, 2)]
         if first:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from oracles.arithmetic import NATIVE, Arithmetic
-from oracles.chunk import STAGES, SUB_BLOCK, Chunk, Stages
+from oracles.chunk import STAGES, Chunk, Stages
 from oracles.gradients import Cotangents, Gradients, over_key_heads, zero_gradients
 from oracles.inputs import Inputs
 from oracles.scan import Tensors, Tokens, scan
@@ -142,8 +142,8 @@ def _pairs(b: ChunkGradients, across_by: Dot) -> tuple[Tensor, Tensor, Tensor]:
     dA = torch.stack((b.dAqk.tril(-1), b.dAkk), dim=-3)  # [2, C, C]
     later: list[Tensor] = []  # [2, s, K] of every band
     earlier = torch.zeros_like(k)
-    for first in range(0, k.shape[-2], SUB_BLOCK):
-        rows, before = slice(first, min(first + SUB_BLOCK, k.shape[-2])), slice(0, first)
+    for first in range(0, k.shape[-2], c.arithmetic.sub_block):
+        rows, before = slice(first, min(first + c.arithmetic.sub_block, k.shape[-2])), slice(0, first)
         decay, own = c.pair_decay(rows), dA[..., rows, rows]
         band = b.dot(own.transpose(-3, -2), decay * k[..., None, rows, :]).transpose(-3, -2)
         both = torch.cat((q[..., rows, :], kb[..., rows, :]), dim=-2)  # [2s, K]

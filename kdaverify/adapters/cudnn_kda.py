@@ -12,7 +12,8 @@ from kdaverify.adapters.base import NOTHING_YET, Adapter, Output, WrongKernelErr
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.handover import Handover
 from kdaverify.adapters.placement import on_device
-from kdaverify.budgets.contract import Contract, contract_from_name
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.presets import preset
 from kdaverify.problems import Problem
 from oracles.inputs import Inputs
 
@@ -50,8 +51,7 @@ class Cudnn(Adapter):
         return None
 
     def contract(self, dtype: str) -> Contract:
-        del dtype
-        return contract_from_name("chunk16-bf16-fp32factors")
+        return preset("cudnn", dtype)
 
     def supports(self, problem: Problem) -> str | None:
         if (problem.K, problem.V) != (WIDTH, WIDTH):

@@ -10,10 +10,11 @@ from torch import Tensor
 from kdaverify.adapters.activations import ActivationCall, torch_activations
 from kdaverify.adapters.base import NOTHING_YET, Adapter, Output
 from kdaverify.adapters.stages import StageCall, torch_backward_stages, torch_stages
-from kdaverify.budgets.contract import Contract, contract_from_name
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.declared import declared_contracts
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.pipeline import run_form
-from kdaverify.problems import TORCH
+from kdaverify.problems import DTYPES, TORCH
 from oracles.arithmetic import Arithmetic
 from oracles.inputs import Inputs
 
@@ -24,7 +25,7 @@ class Eager(Adapter):
     def __init__(self, name: str, presets: Mapping[str, str]) -> None:
         self.name = name
         self.dtypes = tuple(presets)
-        self._contracts = {dtype: contract_from_name(preset) for dtype, preset in presets.items()}
+        self._contracts = declared_contracts(presets, self.dtypes)
         self._ran = NOTHING_YET
 
     def contract(self, dtype: str) -> Contract:
@@ -35,7 +36,7 @@ class Eager(Adapter):
 
         def store(name: str, tensor: Tensor) -> Tensor:
             # o is rounded once, to the inputs' dtype, on return.
-            return tensor if name == "o" else contract.storage(name, contract.operands).round(tensor)
+            return tensor if name == "o" else contract.stored(name, tensor, contract.operands)
 
         o, final_state = run_form(contract, inputs, dtype=contract.work, arithmetic=Arithmetic(store=store))
         self._ran = f"oracles in torch as {contract.name}"
@@ -56,7 +57,5 @@ class Eager(Adapter):
         return self._ran
 
 
-EAGER: Final = Eager("eager", {dtype: f"chunk64-{dtype}" for dtype in ("fp64", "fp32", "bf16", "fp16")})
-EAGER_RECURRENT: Final = Eager(
-    "eager-recurrent", {"fp64": "recurrent-fp64", "fp32": "recurrent-fp32", "bf16": "recurrent-fp32", "fp16": "recurrent-fp32"}
-)
+EAGER: Final = Eager("eager", dict.fromkeys(DTYPES, "eager"))
+EAGER_RECURRENT: Final = Eager("eager-recurrent", dict.fromkeys(DTYPES, "eager-recurrent"))

@@ -15,7 +15,8 @@ from kdaverify.adapters.handover import Handover
 from kdaverify.adapters.normalisation import received_normalised, stretched
 from kdaverify.adapters.placement import on_device
 from kdaverify.adapters.raw_gate import RawGate
-from kdaverify.budgets.contract import Contract, contract_from_name
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.presets import preset
 from kdaverify.problems import Problem
 from oracles.inputs import Inputs
 
@@ -62,8 +63,7 @@ class FlashKda(Adapter):
         return None if torch.cuda.is_available() else "no NVIDIA GPU here"
 
     def contract(self, dtype: str) -> Contract:
-        del dtype
-        return contract_from_name("chunk16-bf16-bf16factors-bf16carry")
+        return preset("flash_kda", dtype)
 
     def supports(self, problem: Problem) -> str | None:
         if (problem.K, problem.V) != (WIDTH, WIDTH):

@@ -12,8 +12,10 @@ from kdaverify.adapters.activations import ActivationCall, ActivationError, chec
 from kdaverify.adapters.base import NOTHING_YET, OUTPUTS, Adapter, AdapterError, Output
 from kdaverify.adapters.conventions import TOKENS, ConventionError, Conventions
 from kdaverify.adapters.handover import Handover, fold_scale
-from kdaverify.budgets.contract import Contract, ContractError, contract_from_name
-from kdaverify.problems import DTYPES, Problem
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.contract_checks import ContractError
+from kdaverify.budgets.declared import Declared, declared_contracts
+from kdaverify.problems import Problem
 from oracles.inputs import Inputs
 
 Function = Callable[..., Any]
@@ -27,7 +29,7 @@ OPTIONAL: Final = ("scale", "initial_state", "cu_seqlens", "segment_ids")
 def kernel(
     *,
     name: str | None = None,
-    contract: Contract | str | Mapping[str, Contract | str] | None = None,
+    contract: Declared | Mapping[str, Declared] | None = None,
     layout: str = "bthd",
     state: str = "kv",
     gate: str = "log",
@@ -50,8 +52,8 @@ def kernel(
 
     Args:
         name: shown in every record; the function's own name by default.
-        contract: preset name or Contract, for all dtypes or per dtype. Undeclared it is recurrent-fp64 for fp64 and
-            recurrent-fp32 for all others: for 16-bit inputs that allows one rounding, of o.
+        contract: name, .toml file (looked up beside the function's own first) or Contract, for all dtypes or per dtype. Undeclared it is
+            recurrent-fp64 for fp64 and recurrent-fp32 for all others: for 16-bit inputs that allows one rounding, of o.
         layout: bthd, bhtd or thd.
         state: kv or vk.
         gate: log, log2, decay or raw.
@@ -86,7 +88,7 @@ def kernel(
 class _Options:
     """The options of `kernel` as given, but for its name and conventions."""
 
-    contract: Contract | str | Mapping[str, Contract | str] | None
+    contract: Declared | Mapping[str, Declared] | None
     dtypes: Sequence[str]
     scale: str | None
     padding: str
@@ -101,7 +103,7 @@ class _Options:
 def _adapted(title: str, function: Function, chosen: Mapping[str, str], options: _Options) -> KernelAdapter:
     try:
         conventions = Conventions(**chosen)
-        contracts = _contracts(options.contract, options.dtypes)
+        contracts = declared_contracts(options.contract, options.dtypes, beside=_folder(function))
         activations = checked(options.activations)
     except (ConventionError, ContractError, ActivationError) as error:
         raise AdapterError(f"kernel {title!r}: {error}") from None
@@ -120,6 +122,11 @@ def _adapted(title: str, function: Function, chosen: Mapping[str, str], options:
     if conventions.layout == "thd" and "cu_seqlens" not in entry.keywords:
         raise AdapterError(f"kernel {title!r}: layout thd always passes cu_seqlens, but the signature does not name it; add it")
     return KernelAdapter(title, conventions, entry, entry if options.step is None else _entry(title, options.step), declared)
+
+
+def _folder(function: Function) -> Path | None:
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return None if code is None else Path(code.co_filename).parent
 
 
 @dataclass(frozen=True)
@@ -240,28 +247,6 @@ def _limits(conventions: Conventions, keywords: tuple[str, ...], scale: Scale, p
         yield f"no scale but K^-1/2, wanted {problem.scale} (scale='fixed')"
     if conventions.beta == "logit" and bool((problem.inputs().beta > 1).any()):
         yield "no beta above 1 (beta='logit')"
-
-
-def _contracts(declared: Contract | str | Mapping[str, Contract | str] | None, dtypes: Sequence[str]) -> dict[str, Contract]:
-    names = (dtypes,) if isinstance(dtypes, str) else tuple(dtypes)
-    unknown = [dtype for dtype in names if dtype not in DTYPES]
-    if unknown or not names:
-        raise ContractError(f"dtypes: wanted some of {', '.join(DTYPES)}, got {list(names)}")
-    if declared is None:
-        declared = {dtype: "recurrent-fp64" if dtype == "fp64" else "recurrent-fp32" for dtype in names}
-    if not isinstance(declared, Mapping):
-        declared = dict.fromkeys(names, declared)
-    if set(declared) != set(names):
-        raise ContractError(f"contract: wanted one for each of the dtypes {', '.join(names)}, got {', '.join(declared) or 'none'}")
-    return {dtype: _contract(declared[dtype]) for dtype in names}
-
-
-def _contract(declared: object) -> Contract:
-    if isinstance(declared, str):
-        return contract_from_name(declared)
-    if not isinstance(declared, Contract):
-        raise ContractError(f"contract: wanted a preset name such as 'chunk64-bf16' or a Contract, got {declared!r}")
-    return declared
 
 
 def _scale(title: str, declared: str | None, entry: _Entry) -> Scale:

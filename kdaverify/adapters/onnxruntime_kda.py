@@ -15,7 +15,8 @@ from torch import Tensor
 
 from kdaverify.adapters.base import NOTHING_YET, OUTPUTS, Adapter, Output, WrongKernelError, absent, versions
 from kdaverify.adapters.conventions import Conventions
-from kdaverify.budgets.contract import Contract, contract_from_name
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.presets import preset
 from kdaverify.problems import TORCH, Problem
 from oracles.inputs import Inputs
 
@@ -56,8 +57,7 @@ class OnnxRuntime(Adapter):
         return absent(("onnx", "onnxruntime"), "pip install 'kdaverify[onnxruntime]'")
 
     def contract(self, dtype: str) -> Contract:
-        del dtype
-        return contract_from_name("recurrent-fp32")
+        return preset("onnxruntime", dtype)
 
     def supports(self, problem: Problem) -> str | None:
         if problem.packed:

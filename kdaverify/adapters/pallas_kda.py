@@ -17,7 +17,8 @@ from kdaverify.adapters.base import NOTHING_YET, OUTPUTS, Adapter, Output, Wrong
 from kdaverify.adapters.conventions import OUTSIDE, Conventions
 from kdaverify.adapters.handover import clear_padding, fold_scale
 from kdaverify.adapters.jax_arrays import from_jax, through_jax, to_jax
-from kdaverify.budgets.contract import Contract, contract_from_name
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.presets import preset
 from kdaverify.problems import TORCH, Problem
 from oracles.inputs import Inputs
 
@@ -64,7 +65,7 @@ class Pallas(Adapter):
         return absent(("jax", "deltanet_tpu", "ml_dtypes"), INSTALL)
 
     def contract(self, dtype: str) -> Contract:
-        return contract_from_name(f"chunk{CHUNK}-{dtype}")
+        return preset("pallas", dtype)
 
     def supports(self, problem: Problem) -> str | None:
         if problem.K > WIDTH or problem.V > WIDTH:

@@ -48,7 +48,7 @@ class Solving(Adapter):
 
     def forward(self, inputs: Inputs) -> Output:
         io = FORMATS[next(dtype for dtype in self.dtypes if TORCH[dtype] == inputs.q.dtype)]
-        arithmetic = Arithmetic(store=lambda name, tensor: self._contract.storage(name, io).round(tensor))
+        arithmetic = Arithmetic(store=lambda name, tensor: self._contract.stored(name, tensor, io))
         o, final_state = run_form(self._contract, inputs, dtype=self._contract.work, arithmetic=arithmetic, stages=self._table)
         self._ran = f"torch, {self.name}"
         return Output(o.to(inputs.q.dtype), final_state.to(self._contract.carry.dtype, copy=True))

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from kdaverify.adapters.base import NOTHING_YET, Adapter, Output, WrongKernelError, absent, versions
 from kdaverify.adapters.conventions import Conventions
-from kdaverify.budgets.contract import Contract, contract_from_name
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.presets import preset
 from kdaverify.problems import Problem
 from oracles.inputs import Inputs
 
@@ -31,18 +32,16 @@ class Transformers(Adapter):
     dtypes = ("fp32", "bf16", "fp16")
     conventions = Conventions()
 
-    def __init__(self, form: str, preset: str) -> None:
+    def __init__(self, form: str) -> None:
         self.name = f"transformers-{form}"
         self._form = form
-        self._contract = contract_from_name(preset)
         self._ran = NOTHING_YET
 
     def missing(self) -> str | None:
         return absent(("transformers",), "pip install 'kdaverify[transformers]'")
 
     def contract(self, dtype: str) -> Contract:
-        del dtype
-        return self._contract
+        return preset(self.name, dtype)
 
     def supports(self, problem: Problem) -> str | None:
         if problem.packed:
@@ -95,5 +94,5 @@ def _place(name: str) -> str:
     return f"{MODULE}.{name} (line {code.co_firstlineno}, undecorated)"
 
 
-RECURRENT: Final = Transformers("recurrent", "recurrent-fp32")
-CHUNK: Final = Transformers("chunk", "chunk64-fp32")
+RECURRENT: Final = Transformers("recurrent")
+CHUNK: Final = Transformers("chunk")

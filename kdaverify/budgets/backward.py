@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -9,24 +10,24 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.emulate import RESIDUAL, ROWWISE, ROWWISE_SCALED, Emulator
-from kdaverify.budgets.factored import FACTORED_COLUMNS, FACTORED_RESIDUAL
+from kdaverify.budgets.emulate import Emulator, residual_wy, scaled_output, scaled_wy
+from kdaverify.budgets.factored import column_wy, factored_residual_wy
 from kdaverify.budgets.family import ContractOverflow, family
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.noise import DRAWS, SEED, Noise
 from oracles.adjoint import adjoint
 from oracles.arithmetic import Arithmetic
 from oracles.autograd import differentiate
-from oracles.chunk import Stages
+from oracles.chunk import STAGES, Stage, Stages
 from oracles.chunk_backward import BACKWARD, BackwardStages, chunk_backward
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 from oracles.together import cotangents_together, gradients_apart, together
 
 # The backward stages put the scale in themselves.
-UNSCALED = {ROWWISE_SCALED: ROWWISE}
+UNSCALED: Mapping[Stage, Stage] = {scaled_wy: STAGES.wy, scaled_output: STAGES.output}
 # Their w and u are not those of math.md 3.4, from which the backward stages start.
-WITHOUT_BACKWARD = (RESIDUAL, FACTORED_COLUMNS, FACTORED_RESIDUAL)
+WITHOUT_BACKWARD = (residual_wy, column_wy, factored_residual_wy)
 
 
 class Way(NamedTuple):
@@ -62,11 +63,7 @@ def emulate_gradients(inputs: Inputs, cotangents: Cotangents, contract: Contract
     Raises:
         ContractOverflow: every member overflows on these inputs.
     """
-    members = [
-        replace(member, stages=UNSCALED.get(member.stages, member.stages))
-        for member in family(contract, io)
-        if member.stages not in WITHOUT_BACKWARD
-    ]
+    members = backward_members(contract, io)
     runs = {member.name: _member(member, inputs, cotangents) for member in members}
     if contract.form == "chunk":
         # It sees the pairs (i, i), whose parts of dG cancel, and rounds where the forward did.
@@ -76,6 +73,16 @@ def emulate_gradients(inputs: Inputs, cotangents: Cotangents, contract: Contract
     if not finite:
         raise ContractOverflow(f"every emulated backward of {contract.name} overflows on this problem; choose milder values")
     return GradientEmulation(finite, _drawn(Noise(contract, io), inputs, cotangents))
+
+
+def backward_members(contract: Contract, io: Format) -> list[Emulator]:
+    """The members of the family that have a backward of their own."""
+    whole = family(contract, io)
+    return [replace(member, stages=_unscaled(member.stages)) for member in whole if member.stages.wy not in WITHOUT_BACKWARD]
+
+
+def _unscaled(stages: Stages) -> Stages:
+    return replace(stages, wy=UNSCALED.get(stages.wy, stages.wy), output=UNSCALED.get(stages.output, stages.output))
 
 
 def _member(member: Emulator, inputs: Inputs, cotangents: Cotangents) -> Gradients[Tensor]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.emulate import Emulator, matrix_units, pairs_with
+from kdaverify.budgets.emulate import Emulator, pairs_with, running_cumsum_bwd
 from kdaverify.budgets.family import family
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.score_blocks import SHIFT
+from kdaverify.budgets.sums import matrix_units
 from oracles.arithmetic import Arithmetic
 from oracles.chunk_backward import BACKWARD, BackwardStage, BackwardStages, ChunkGradients
 
@@ -38,20 +38,16 @@ def backward_family(contract: Contract, io: Format) -> Iterator[BackwardWay]:
     apart = {(member.dot, member.exp, member.total, member.backward): member for member in members}
     plain = members[0]
     yield from (BackwardWay(contract.work, member.arithmetic, member.backward) for member in apart.values())
-    yield BackwardWay(contract.work, plain.arithmetic, replace(BACKWARD, cumsum_bwd=running_cumsum_bwd))
-    otherwise = replace(BACKWARD, state_bwd=scaled_first, dqkwg=last_row_in_both, intra_bwd=own_pairs_in_both)
+    table = plain.backward
+    yield BackwardWay(contract.work, plain.arithmetic, replace(table, cumsum_bwd=running_cumsum_bwd))
+    otherwise = replace(table, state_bwd=scaled_first, dqkwg=last_row_in_both, intra_bwd=own_pairs_in_both)
     yield BackwardWay(contract.work, plain.arithmetic, otherwise)
-    yield BackwardWay(contract.work, _beta_k_rounded(plain), replace(BACKWARD, wy_bwd=beta_first(contract.operands)))
+    if "beta_k" not in dict(contract.tensors):
+        yield BackwardWay(contract.work, _beta_k_rounded(plain), replace(table, wy_bwd=beta_first(contract.operands)))
     if contract.solve is not None:
-        ways = [{"dot": dot, **({"exp": anchored_exp} if contract.anchored else {})} for dot in matrix_units(contract.solve).values()]
-        yield from (BackwardWay(contract.work, plain.arithmetic, replace(BACKWARD, intra_bwd=pairs_with(**way))) for way in ways)
-
-
-def running_cumsum_bwd(b: ChunkGradients) -> None:
-    """Math: VJP of 3.1 with every partial sum rounded to the working type (torch sums in a wider one)."""
-    BACKWARD.cumsum_bwd(b)
-    rows = list(accumulate(reversed(b.dG.unbind(-2))))
-    b.dg = b.store("dg", torch.stack(rows[::-1], dim=-2).masked_fill(b.c.tokens.g.isneginf(), 0.0))
+        exp = {"exp": anchored_exp} if contract.anchored else {}
+        ways = [{"dot": dot, **exp} for dot in matrix_units(contract.solve, contract).values()]
+        yield from (BackwardWay(contract.work, plain.arithmetic, replace(table, intra_bwd=pairs_with(**way))) for way in ways)
 
 
 def scaled_first(b: ChunkGradients) -> None:

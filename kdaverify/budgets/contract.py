@@ -3,24 +3,49 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal
 
 import torch
+from torch import Tensor
 
+from kdaverify.budgets.contract_checks import (
+    RETURNED,
+    Anchor,
+    ContractError,
+    Exponential,
+    Flush,
+    Form,
+    Order,
+    Rounding,
+    check_arithmetic,
+    check_form,
+    check_tensors,
+)
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.tensors import PIPELINES
+from oracles.arithmetic import SUB_BLOCK
 
-_NAME = re.compile(
+_NAME: Final = re.compile(
     r"(?P<form>recurrent|chunk(?P<size>\d+))-(?P<operands>fp64|fp32|tf32|bf16|fp16)"
     r"(?:-(?P<factors>fp32|bf16|fp16)factors)?(?:-(?P<anchored>anchored))?(?:-(?P<solve>fp32|tf32)solve)?"
-    r"(?:-(?P<carry>fp64|fp32|bf16|fp16)carry)?(?:-(?P<softplus>softplus))?"
+    r"(?:-(?P<carry>fp64|fp32|bf16|fp16)carry)?(?:-(?P<softplus>softplus))?(?:\[(?P<rest>[^\[\]]+)\])?"
 )
-_GRAMMAR = (
+_GRAMMAR: Final = (
     "recurrent-OPERANDS or chunkSIZE-OPERANDS, with OPERANDS fp64, fp32, tf32, bf16 or fp16, for 16-bit chunks an optional "
-    "-FORMATfactors, or -fp32solve or -tf32solve, that one with -anchored before it or not, an optional -FORMATcarry and "
-    "an optional -softplus"
+    "-FORMATfactors, or -fp32solve or -tf32solve, that one with -anchored before it or not, an optional -FORMATcarry, "
+    "an optional -softplus, and in brackets what else is declared, as [order:in-order;w:fp32]"
 )
+_WORDS: Final = {
+    "anchor": "free",
+    "flush": "free",
+    "operand_rounding": "free",
+    "storage_rounding": "nearest",
+    "order": "free",
+    "exponential": "free",
+}
+"""Fields of one word that stand in brackets, and the words that are not written."""
+BRACKETED: Final = ("accumulator", "sub_block", *_WORDS, "own")
 
 FACTORS = ("factor", "k_back", "o_part")
 """Tensors that only kernels of factored decays store, in the format of the factors."""
@@ -30,13 +55,6 @@ SUMS = (
     *("G", "decayed", "dq_state", "dk_state", "h_dh", "dG_state", "dbeta_wy", "dk_wy", "dG_wy", "beta_k", "dG", "dg", "dq_head", "dk_head"),
 )
 """Tensors that are sums still being made, or never leave the unit that makes them: kept in the accumulator's format."""
-
-RETURNED = ("o", "dq", "dk", "dv", "dbeta")
-"""Tensors that are returned in the format of the inputs."""
-
-
-class ContractError(ValueError):
-    """A contract that means nothing; the message shows the grammar."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +75,19 @@ class Contract:
             the decay itself would, which a gate near 0 feels as a large relative error.
         tensors: storage formats of single named tensors, by name, where they are not what the rest implies.
         own: names that the kernel's own pipeline stores beside those of its form, so that `tensors` may name them.
+        accumulator: format of sums, exponentials and the cumulative gate; None: fp64 for fp64 operands, fp32 otherwise.
+        sub_block: rows of a block of the scores, within which every pair takes its own exponent, and of a block of the solve.
+        anchor: the row that anchored scores are relative to: the first of a block (moved half-way), its middle one, or free.
+        flush: whether what leaves a dot product or an exponential below the normal range becomes 0: always, never, or free.
+        operand_rounding: how operands are brought to their format; free: to nearest, and for tf32 also cut off.
+        storage_rounding: how stored tensors are brought to theirs.
+        order: in-order where products and cumulative sums are made from their first term to their last, one at a time; free otherwise.
+        exponential: natural (of the argument as it is), base-2 (of the argument times 1 / ln 2, rounded), approximate (base-2, and off in
+            its last bits as a fast unit is), or free.
+        label: what its author calls it; no part of what it means.
     """
 
-    form: Literal["recurrent", "chunk"]
+    form: Form
     chunk_size: int
     operands: Format
     carry: Format
@@ -69,29 +97,23 @@ class Contract:
     softplus: bool = False
     tensors: tuple[tuple[str, Format], ...] = ()
     own: tuple[str, ...] = ()
+    accumulator: Format | None = None
+    sub_block: int = SUB_BLOCK
+    anchor: Anchor = "free"
+    flush: Flush = "free"
+    operand_rounding: Rounding = "free"
+    storage_rounding: Literal["nearest", "truncate"] = "nearest"
+    order: Order = "free"
+    exponential: Exponential = "free"
+    label: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        special = "solve in a wider format" if self.solve is not None else "factor their decays" if self.factors is not None else ""
-        if special and (self.form == "recurrent" or self.operands.name not in ("bf16", "fp16")):
-            raise ContractError(f"contract: only chunks of 16-bit operands {special}, got {self.form} {self.operands.name}")
-        if self.anchored and self.solve is None:
-            raise ContractError("contract: anchored scores go with a solve of their own; name its format too, as in -anchored-tf32solve")
-        if self.chunk_size < 1:
-            raise ContractError(f"contract: chunk size {self.chunk_size} must be at least 1")
-        if self.form == "recurrent" and self.chunk_size != 1:
-            raise ContractError(f"contract: the recurrent form has no chunk size, got {self.chunk_size}")
-        self._check_tensors()
-        object.__setattr__(self, "tensors", tuple(sorted(dict(self.tensors).items())))  # one order, so that equal contracts are equal
-
-    def _check_tensors(self) -> None:
-        known = self.named_tensors
-        for name, _ in self.tensors:
-            if name == "S":
-                raise ContractError("contract: the state S is stored as it is carried; set the carry instead of tensor S")
-            if name in RETURNED:
-                raise ContractError(f"contract: tensor {name} is returned in the format of the inputs; it takes none of its own")
-            if name not in known:
-                raise ContractError(f"contract: tensor {name!r} is none that the {self.form} form stores; it stores {', '.join(known)}")
+        if self.accumulator == self.wide:
+            object.__setattr__(self, "accumulator", None)  # one way to say it, so that equal contracts are equal
+        object.__setattr__(self, "tensors", tuple(sorted(dict(self.tensors).items())))
+        check_form(self)
+        check_arithmetic(self)
+        check_tensors(self)
 
     @property
     def named_tensors(self) -> tuple[str, ...]:
@@ -108,24 +130,33 @@ class Contract:
 
     @property
     def name(self) -> str:
-        form = "recurrent" if self.form == "recurrent" else f"chunk{self.chunk_size}"
-        factors = "" if self.factors is None else f"-{self.factors.name}factors"
-        anchored = "-anchored" if self.anchored else ""
-        solve = "" if self.solve is None else f"{anchored}-{self.solve.name}solve"
-        carry = "" if self.carry is self.accumulate else f"-{self.carry.name}carry"
-        softplus = "-softplus" if self.softplus else ""
-        tensors = f"[{','.join(f'{name}={fmt.name}' for name, fmt in self.tensors)}]" if self.tensors else ""
-        return f"{form}-{self.operands.name}{factors}{solve}{carry}{softplus}{tensors}"
+        """What records call it: no two contracts that differ have one name."""
+        return f"{self.label} ({spelled(self)})" if self.label else spelled(self)
 
     @property
     def accumulate(self) -> Format:
-        """Format of sums, exponentials and the cumulative gate: fp64 for fp64 operands, fp32 otherwise."""
-        return FORMATS["fp64" if self.operands.name == "fp64" else "fp32"]
+        """Format of sums, exponentials and the cumulative gate."""
+        return self.accumulator or self.wide
+
+    @property
+    def wide(self) -> Format:
+        """Format of gates, and of what is returned beside the tensors in the format of the inputs."""
+        return default_accumulator(self.operands)
 
     @property
     def work(self) -> torch.dtype:
-        """The torch type in which the emulation runs."""
-        return self.accumulate.dtype
+        """The torch type in which the emulation runs: sums in fewer bits are rounded there as they grow."""
+        return torch.float64 if self.accumulate.name == "fp64" else torch.float32
+
+    @property
+    def narrow_sums(self) -> bool:
+        """Whether sums are kept in fewer bits than the emulation computes in."""
+        return self.accumulate.dtype != self.work
+
+    @property
+    def vanishing(self) -> float:
+        """The most that underflow takes from one term: all below the normal range where units may flush, half a subnormal elsewhere."""
+        return self.accumulate.min_normal * (self.accumulate.unit if self.flush == "never" else 1.0)
 
     def storage(self, tensor: str, io: Format) -> Format:
         """The format in which the named tensor of math.md 2, 3 or 5, or of the own pipeline, is stored, for a problem in `io`."""
@@ -142,13 +173,38 @@ class Contract:
             return io
         return FORMATS["fp32"] if self.operands.name == "tf32" else self.operands
 
+    def stored(self, name: str, tensor: Tensor, io: Format) -> Tensor:
+        """`tensor` as it comes back from where the contract stores it."""
+        fmt = self.storage(name, io)
+        return fmt.truncate(tensor) if self.storage_rounding == "truncate" else fmt.round(tensor)
+
+
+def spelled(contract: Contract) -> str:
+    """The name that says all that a contract declares; `contract_from_name` reads it back."""
+    form = "recurrent" if contract.form == "recurrent" else f"chunk{contract.chunk_size}"
+    factors = "" if contract.factors is None else f"-{contract.factors.name}factors"
+    anchored = "-anchored" if contract.anchored else ""
+    solve = "" if contract.solve is None else f"{anchored}-{contract.solve.name}solve"
+    carry = "" if contract.carry == contract.accumulate else f"-{contract.carry.name}carry"
+    softplus = "-softplus" if contract.softplus else ""
+    rest = ";".join(f"{key}:{value}" for key, value in _rest(contract).items())
+    return f"{form}-{contract.operands.name}{factors}{solve}{carry}{softplus}{f'[{rest}]' if rest else ''}"
+
+
+def _rest(contract: Contract) -> dict[str, str]:
+    wide = {} if contract.accumulator is None else {"accumulator": contract.accumulator.name}
+    blocks = {} if contract.sub_block == SUB_BLOCK else {"sub_block": str(contract.sub_block)}
+    words = {name: getattr(contract, name) for name, usual in _WORDS.items() if getattr(contract, name) != usual}
+    own = {"own": "+".join(contract.own)} if contract.own else {}
+    return wide | blocks | words | own | {name: fmt.name for name, fmt in contract.tensors}
+
 
 def contract_from_name(name: str) -> Contract:
-    """The contract a preset name declares, FORM-OPERANDS[-FACTORS][-SOLVE][-CARRY][-softplus].
+    """The contract a name declares, FORM-OPERANDS[-FACTORS][-SOLVE][-CARRY][-softplus], in brackets what else.
 
     Args:
-        name: such as "recurrent-fp32", "chunk64-bf16", "chunk64-bf16-tf32solve", "chunk16-bf16-bf16carry". The state is carried in
-            the accumulator's format (fp32; fp64 with fp64 operands) unless the name says otherwise.
+        name: such as "recurrent-fp32", "chunk64-bf16", "chunk64-bf16-tf32solve", "chunk16-bf16-bf16carry", "chunk64-bf16[h:fp32]". The
+            state is carried in the accumulator's format (fp32; fp64 with fp64 operands) unless the name says otherwise.
     Raises:
         ContractError: the name does not parse.
     """
@@ -156,7 +212,50 @@ def contract_from_name(name: str) -> Contract:
     if match is None:
         raise ContractError(f"contract {name!r} is not known; wanted {_GRAMMAR}, such as 'chunk64-bf16' or 'recurrent-fp32'")
     operands = FORMATS[match["operands"]]
-    carry = FORMATS[match["carry"] or ("fp64" if operands.name == "fp64" else "fp32")]
+    rest = _bracketed(match["rest"] or "", name)
+    accumulate = rest.get("accumulator") or default_accumulator(operands)
+    carry = accumulate if match["carry"] is None else FORMATS[match["carry"]]
     factors, solve = (None if match[part] is None else FORMATS[match[part]] for part in ("factors", "solve"))
     form, size = ("recurrent", 1) if match["size"] is None else ("chunk", int(match["size"]))
-    return Contract(form, size, operands, carry, solve, factors, match["anchored"] is not None, match["softplus"] is not None)
+    anchored, softplus = (match[part] is not None for part in ("anchored", "softplus"))
+    return Contract(form, size, operands, carry, solve, factors, anchored=anchored, softplus=softplus, **rest)
+
+
+def _bracketed(text: str, name: str) -> dict[str, Any]:
+    """The fields that brackets declare."""
+    pairs = dict[str, str]()
+    for part in text.split(";") if text else ():
+        key, colon, value = part.partition(":")
+        if not (key and colon and value) or key in pairs:
+            raise ContractError(f"contract {name!r}: in brackets wanted KEY:VALUE, joined by ; and each key once, got {part!r}")
+        pairs[key] = value
+    fields: dict[str, Any] = {key: pairs.pop(key) for key in _WORDS if key in pairs}
+    if "own" in pairs:
+        fields["own"] = tuple(pairs.pop("own").split("+"))
+    if "accumulator" in pairs:
+        fields["accumulator"] = known_format(pairs.pop("accumulator"), "accumulator")
+    if "sub_block" in pairs:
+        fields["sub_block"] = _number(pairs.pop("sub_block"), name)
+    return fields | {"tensors": tuple((tensor, known_format(value, tensor)) for tensor, value in pairs.items())}
+
+
+def default_accumulator(operands: Format) -> Format:
+    """Where nothing else is said, products of fp64 are summed in fp64, all others in fp32."""
+    return FORMATS["fp64" if operands.name == "fp64" else "fp32"]
+
+
+def known_format(value: str, where: str) -> Format:
+    """The format of that name.
+
+    Raises:
+        ContractError: there is none; the message lists those there are.
+    """
+    if value not in FORMATS:
+        raise ContractError(f"contract: {where}: format {value!r} is not known; wanted one of {', '.join(FORMATS)}")
+    return FORMATS[value]
+
+
+def _number(value: str, name: str) -> int:
+    if not value.isdecimal():
+        raise ContractError(f"contract {name!r}: sub_block: wanted a number of rows, got {value!r}")
+    return int(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,12 +12,12 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.formats import Format, truncate_tf32
+from kdaverify.budgets.formats import Format
 from kdaverify.budgets.parts import Outputs, run_in_parts
 from kdaverify.budgets.pipeline import run_form
 from kdaverify.budgets.solves import Dot, by_blocks, by_rows, identity
 from oracles.arithmetic import NATIVE, Arithmetic
-from oracles.chunk import STAGES, SUB_BLOCK, Chunk, Stage, Stages
+from oracles.chunk import STAGES, Chunk, Stage, Stages
 from oracles.chunk_backward import BACKWARD, BackwardStage, BackwardStages, ChunkGradients, intra_bwd
 from oracles.inputs import Inputs
 
@@ -37,6 +38,7 @@ class Emulator:
     stages: Stages = STAGES
     backward: BackwardStages = BACKWARD
     softplus: bool = False
+    flushes: bool = False
 
     def run(self, inputs: Inputs, cuts: tuple[int, ...] = ()) -> Outputs:
         """o [B, T, HV, V] and S_T [N, HV, K, V] as float64 tensors holding the formats this kernel stores, resumed at `cuts`."""
@@ -48,44 +50,16 @@ class Emulator:
 
     @property
     def arithmetic(self) -> Arithmetic:
-        return Arithmetic(self.store, self.dot, self.exp, self.total)
+        return Arithmetic(self.store, self.dot, self.exp, self.total, self.contract.sub_block)
 
     def store(self, name: str, tensor: Tensor) -> Tensor:
         """`tensor` in the format that the contract stores it in."""
-        return self.contract.storage(name, self.io).round(tensor)
+        return self.contract.stored(name, tensor, self.io)
 
 
 def short_gates(inputs: Inputs, contract: Contract) -> Inputs:
     """The call as a kernel sees it whose softplus, log(1 + exp x), has lost the last bit of its sum everywhere: g less that bit."""
     return replace(inputs, g=inputs.g.double() - 2 * contract.accumulate.unit)
-
-
-def flushed(emulator: Emulator) -> Emulator:
-    """The same kernel on a unit that flushes: whatever leaves a dot product or an exponential below the normal range is 0."""
-    smallest = emulator.contract.accumulate.min_normal
-
-    def flush(tensor: Tensor) -> Tensor:
-        return tensor.masked_fill(tensor.abs() < smallest, 0.0)
-
-    def dot(a: Tensor, b: Tensor) -> Tensor:
-        return flush(emulator.dot(flush(a), flush(b)))
-
-    def exp(x: Tensor) -> Tensor:
-        return flush(emulator.exp(x))
-
-    return replace(emulator, name=f"{emulator.name}, subnormals flushed", dot=dot, exp=exp)
-
-
-def matrix_units(fmt: Format) -> dict[str, Dot]:
-    """Ways of matrix units, by name: both operands brought to `fmt`, products summed in the working type."""
-    ways = {"matrix units": fmt.round}
-    if fmt.name == "tf32":
-        ways["matrix units that truncate"] = truncate_tf32
-    return {name: _with_operands(bring) for name, bring in ways.items()}
-
-
-def _with_operands(bring: Callable[[Tensor], Tensor]) -> Dot:
-    return lambda a, b: torch.matmul(bring(a), bring(b))
 
 
 def with_dot(stage: Stage, dot: Dot) -> Stage:
@@ -117,38 +91,6 @@ def pairs_with(**changed: Callable[..., Tensor]) -> BackwardStage:
     return pairs
 
 
-def tree(fmt: Format) -> Callable[[Tensor], Tensor]:
-    """Sums over the last axis that never leave `fmt`: products rounded, then pairs, pairs of pairs, each sum rounded."""
-
-    def total(products: Tensor) -> Tensor:
-        terms = fmt.round(products)
-        while terms.shape[-1] > 1:
-            even = terms if terms.shape[-1] % 2 == 0 else torch.cat((terms, torch.zeros_like(terms[..., :1])), dim=-1)
-            terms = fmt.round(even[..., ::2] + even[..., 1::2])
-        return terms.squeeze(-1)
-
-    return total
-
-
-def sequential(a: Tensor, b: Tensor) -> Tensor:
-    """A dot product summed in order, in at most 16 partial sums, instead of by a library's tree."""
-    return _in_parts(a, b, min(a.shape[-1], 16))
-
-
-def one_by_one(a: Tensor, b: Tensor) -> Tensor:
-    """A dot product summed in order, term by term, as a plain loop does."""
-    return _in_parts(a, b, a.shape[-1])
-
-
-def _in_parts(a: Tensor, b: Tensor, parts: int) -> Tensor:
-    pieces = zip(a.tensor_split(parts, dim=-1), b.tensor_split(parts, dim=-2), strict=True)
-    total = None
-    for left, right in pieces:
-        product = left @ right
-        total = product if total is None else total + product
-    return a @ b if total is None else total
-
-
 def exp_base_2(x: Tensor) -> Tensor:
     """exp through a base-2 exponential unit: one more rounding, of x / ln 2."""
     return torch.exp2(x * LOG2_E)
@@ -160,8 +102,8 @@ def substitute_rows(c: Chunk) -> None:
 
 
 def merge_blocks(c: Chunk) -> None:
-    """Math: 3.3 by 16-row blocks."""
-    c.R = c.store("R", by_blocks(c.Akk, c.dot, size=SUB_BLOCK))
+    """Math: 3.3 by blocks of the size of the scores'."""
+    c.R = c.store("R", by_blocks(c.Akk, c.dot, size=c.arithmetic.sub_block))
 
 
 def residual_wy(c: Chunk) -> None:
@@ -192,10 +134,26 @@ def scaled_output(c: Chunk) -> None:
 
 def running_cumsum(c: Chunk) -> None:
     """Math: 3.1 with every partial sum rounded to the working type (torch sums in a wider one)."""
+    _running_cumsum(c, operator.add)
+
+
+def running_cumsum_in(keep: Callable[[Tensor], Tensor] | None) -> Stage:
+    """Math: 3.1 with every partial sum rounded as `keep` does; None: to the working type."""
+    return running_cumsum if keep is None else lambda c: _running_cumsum(c, lambda total, g: keep(total + g))
+
+
+def _running_cumsum(c: Chunk, add: Callable[[Tensor, Tensor], Tensor]) -> None:
     hard = c.tokens.g.isneginf()
     c.resets = hard.long().cumsum(-2) if bool(hard.any()) else None
     rows = list(c.tokens.g.masked_fill(hard, 0.0).unbind(-2))
-    c.G = c.store("G", torch.stack(list(accumulate(rows)), dim=-2))
+    c.G = c.store("G", torch.stack(list(accumulate(rows, add)), dim=-2))
+
+
+def running_cumsum_bwd(b: ChunkGradients) -> None:
+    """Math: VJP of 3.1 with every partial sum rounded to the working type (torch sums in a wider one)."""
+    BACKWARD.cumsum_bwd(b)
+    rows = list(accumulate(reversed(b.dG.unbind(-2))))
+    b.dg = b.store("dg", torch.stack(rows[::-1], dim=-2).masked_fill(b.c.tokens.g.isneginf(), 0.0))
 
 
 ROWWISE = replace(STAGES, cumsum=running_cumsum, solve=substitute_rows)

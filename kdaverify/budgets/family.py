@@ -6,28 +6,16 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from kdaverify.budgets.accelerator import exp_approximate, exp_short, truncated_state
+from kdaverify.budgets.accelerator import truncated_state
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.emulate import (
-    RESIDUAL,
-    ROWWISE,
-    ROWWISE_SCALED,
-    Emulator,
-    exp_base_2,
-    flushed,
-    matrix_units,
-    merge_blocks,
-    one_by_one,
-    scores_backward,
-    sequential,
-    tree,
-    with_dot,
-)
+from kdaverify.budgets.emulate import RESIDUAL, ROWWISE, ROWWISE_SCALED, Emulator, merge_blocks, scores_backward, with_dot
 from kdaverify.budgets.factored import FACTORED, FACTORED_COLUMNS, FACTORED_RESIDUAL
 from kdaverify.budgets.formats import Format
+from kdaverify.budgets.freedoms import approximately, as_declared, flushed, in_base_2, plainest
 from kdaverify.budgets.noise import Noise
 from kdaverify.budgets.parts import Outputs
 from kdaverify.budgets.score_blocks import scores_of
+from kdaverify.budgets.sums import matrix_units, ordered, running, term_by_term, tree
 from oracles.chunk import STAGES
 from oracles.inputs import Inputs
 
@@ -74,66 +62,78 @@ def family(contract: Contract, io: Format) -> tuple[Emulator, ...]:
     """Emulated legal kernels of `contract` for a problem whose inputs and output are stored in `io`.
 
     They span what the contract leaves open: order of summation, base of the exponential, form (WY or residual), way of the
-    triangular solve, where the scale enters, whether matrix units round or truncate operands and sums, and smaller chunks than
-    declared.
+    triangular solve, where the scale enters, whether matrix units round or truncate operands and sums, whether subnormals are flushed,
+    and smaller chunks than declared.
     """
-    members = _members(Emulator("library order", contract, io))
-    return (*members, replace(members[0], name="softplus short by a bit", softplus=True)) if contract.softplus else members
+    members = _members(plainest(contract, io))
+    if contract.softplus:
+        members = (*members, replace(members[0], name="softplus short by a bit", softplus=True))
+    return as_declared(members)
 
 
 def _members(plain: Emulator) -> tuple[Emulator, ...]:
     contract = plain.contract
-    cut = replace(STAGES, state=truncated_state(contract.operands))
-    truncating = replace(plain, name="sums that truncate, approximate exponential", exp=exp_approximate, stages=cut)
-    base_2 = replace(plain, name="ordered sums, base-2 exponential", dot=sequential, exp=exp_base_2)
     if contract.form == "recurrent":
-        in_order = replace(plain, name="sums term by term", dot=one_by_one)
-        approximate = replace(plain, name="approximate exponential", exp=exp_short)
-        units = () if contract.operands.name == "fp64" else (approximate,)
-        return (plain, in_order, replace(base_2, dot=one_by_one), flushed(plain), *units)
+        in_order = replace(plain, name="sums term by term", dot=term_by_term(contract))
+        units = () if contract.accumulate.name == "fp64" else (approximately(plain),)
+        return (plain, in_order, in_base_2(replace(in_order, name="ordered sums")), flushed(plain), *units)
     if contract.solve is not None:
-        in_storage = replace(plain, name="products of states summed in storage", total=tree(contract.operands))
-        return (*_solved_apart(plain, contract.solve), truncating, in_storage)
-    units = {} if contract.operands.name in ("fp32", "fp64") else matrix_units(contract.operands)  # nothing narrower to round to
+        storage = contract.operands
+        total = tree(storage) if contract.order == "free" else running(storage)
+        in_storage = replace(plain, name="products of states summed in storage", total=total)
+        return (*_solved_apart(plain, contract.solve), *_truncating(plain), in_storage)
+    units = {} if contract.operands.name in ("fp32", "fp64") else matrix_units(contract.operands, contract)  # no narrower to round to
     unit = next(iter(units.values()), plain.dot)
     half, quarter = (replace(contract, chunk_size=max(SMALLEST_CHUNK, contract.chunk_size // n)) for n in (2, 4))
     members = (
         plain,
-        replace(base_2, stages=ROWWISE_SCALED),
+        in_base_2(replace(plain, name="ordered sums", dot=ordered(contract), stages=ROWWISE_SCALED)),
         flushed(plain),
         *(replace(plain, name=name, dot=dot) for name, dot in units.items()),
-        *((replace(truncating, dot=unit),) if units else ()),
+        *(_truncating(replace(plain, dot=unit)) if units else ()),
         *(replace(plain, name=f"{name}, solve by blocks", dot=dot, stages=MERGING) for name, dot in units.items()),
-        replace(plain, name="matrix units, residual form", dot=unit, stages=RESIDUAL, exp=exp_base_2),
+        in_base_2(replace(plain, name="matrix units, residual form", dot=unit, stages=RESIDUAL)),
         replace(plain, name=f"chunks of {half.chunk_size}", contract=half, dot=unit),
         replace(plain, name=f"chunks of {quarter.chunk_size}", contract=quarter, stages=ROWWISE),
     )
-    factored = (
+    return members if contract.factors is None else (*members, *_factored(plain))
+
+
+def _truncating(plain: Emulator) -> tuple[Emulator, ...]:
+    """The unit whose fp32 sums are cut off, many terms at once: none where sums are declared to be made otherwise."""
+    contract = plain.contract
+    if contract.order != "free" or contract.accumulate.name != "fp32":
+        return ()
+    cut = replace(STAGES, state=truncated_state(contract.operands))
+    return (approximately(replace(plain, name="sums that truncate", stages=cut)),)
+
+
+def _factored(plain: Emulator) -> tuple[Emulator, ...]:
+    columns = replace(plain, name="factored decays, beta on the columns", stages=FACTORED_COLUMNS)
+    return (
         replace(plain, name="factored decays", stages=FACTORED),
-        replace(plain, name="factored decays, beta on the columns", stages=FACTORED_COLUMNS),
-        replace(plain, name="factored decays, residual form", stages=FACTORED_RESIDUAL, exp=exp_base_2),
-        flushed(replace(plain, name="factored decays, beta on the columns", stages=FACTORED_COLUMNS)),
+        columns,
+        in_base_2(replace(plain, name="factored decays, residual form", stages=FACTORED_RESIDUAL)),
+        flushed(columns),
     )
-    return members if contract.factors is None else (*members, *factored)
 
 
 def _solved_apart(plain: Emulator, solve: Format) -> tuple[Emulator, ...]:
     """The family where scores and solve have a format of their own: free are order, exponential, flushing and the way of the solve."""
     ways = [
-        Emulator(
-            name if i == 0 else f"{name}, other anchor",
-            plain.contract,
-            plain.io,
+        replace(
+            plain,
+            name=name if i == 0 else f"{name}, other anchor",
             stages=replace(STAGES, scores=with_dot(scores, dot), solve=with_dot(merge_blocks, dot)),
             backward=scores_backward(dot, diagonal=plain.contract.anchored),
         )
         for i, scores in enumerate(scores_of(plain.contract))
-        for name, dot in matrix_units(solve).items()
+        for name, dot in matrix_units(solve, plain.contract).items()
     ]
     return (
         plain,
-        replace(plain, name="ordered sums, base-2 exponential", dot=sequential, exp=exp_base_2, stages=ROWWISE_SCALED),
+        in_base_2(replace(plain, name="ordered sums", dot=ordered(plain.contract), stages=ROWWISE_SCALED)),
         flushed(plain),
-        *(replace(way, name=f"{way.name}, base-2 exponential", exp=exp_base_2) for way in ways),
+        *(in_base_2(way) for way in ways),
         *ways,
     )

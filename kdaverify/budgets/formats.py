@@ -40,6 +40,18 @@ class Format:
             return (tensor * scale).to(self.dtype).to(tensor.dtype) / scale
         return tensor if torch.finfo(tensor.dtype).eps >= 2.0 * self.unit else tensor.to(self.dtype).to(tensor.dtype)
 
+    def truncate(self, tensor: Tensor) -> Tensor:
+        """`tensor` cut off to this format, returned in its own dtype."""
+        if self.name == "tf32":
+            return truncate_tf32(tensor)
+        nearest = self.round(tensor)
+        away = nearest.abs() > tensor.abs()
+        if not bool(away.any()):
+            return nearest
+        narrow = nearest.to(self.dtype)
+        bits = narrow.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[narrow.element_size()])
+        return torch.where(away, (bits - 1).view(self.dtype).to(tensor.dtype), nearest)  # one less in sign and magnitude: towards zero
+
 
 def _tile_scale(tensor: Tensor, largest: float) -> Tensor:
     """[..., 1, 1] the power of two that takes the largest element of each matrix to within a factor 2 of `largest`; 1 for zeros."""

@@ -66,7 +66,7 @@ def _missed(joined: Inputs, exact: Gradients[Tensor], terms: Terms, contract: Co
 
 
 def _returned(name: str, contract: Contract, io: Format) -> Format:
-    return io if name in RETURNED else contract.accumulate
+    return io if name in RETURNED else contract.wide
 
 
 def _zero(like: Tensor) -> Enclosure:

@@ -16,12 +16,15 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.emulate import Dot, merge_blocks, scores_backward, tree, with_dot
+from kdaverify.budgets.emulate import merge_blocks, scores_backward, with_dot
 from kdaverify.budgets.factored import FACTORED
 from kdaverify.budgets.formats import FORMATS, Format
+from kdaverify.budgets.freedoms import flushing, flushing_exp
 from kdaverify.budgets.parts import Outputs, run_in_parts
 from kdaverify.budgets.pipeline import run_form
 from kdaverify.budgets.score_blocks import scores_of
+from kdaverify.budgets.solves import Dot
+from kdaverify.budgets.sums import running, tree
 from oracles.arithmetic import Arithmetic
 from oracles.chunk import STAGES, Chunk, Stage, Stages
 from oracles.chunk_backward import BACKWARD, BackwardStages
@@ -62,25 +65,28 @@ class Noise:
 
     def way(self, rng: torch.Generator) -> tuple[torch.dtype, Arithmetic, Stages]:
         """The type computed in, the arithmetic that draws, and the stages."""
-        if self.contract.operands.precision < self.contract.accumulate.precision:
+        contract = self.contract
+        if contract.operands.precision < contract.accumulate.precision and not contract.narrow_sums:
             # Beside 16-bit storage the sums' own roundings are nothing: they may fall as they do in the working type. Those of gates
             # are all that is left to a state to which nothing is written.
-            return self.contract.work, self._narrow(rng), replace(self._matrix_stages(rng), cumsum=self._running_cumsum(rng))
+            return contract.work, self._narrow(rng), replace(self._matrix_stages(rng), cumsum=self._running_cumsum(rng))
         return torch.float64, self._wide(rng), replace(STAGES, cumsum=self._running_cumsum(rng))
 
     def backward(self, rng: torch.Generator) -> BackwardStages:
         """The backward stages of the same kernel."""
         contract = self.contract
-        return BACKWARD if contract.solve is None else scores_backward(_matrix_unit(contract.solve, rng), diagonal=contract.anchored)
+        return BACKWARD if contract.solve is None else scores_backward(self._matrix_unit(contract.solve, rng), diagonal=contract.anchored)
 
     def way_back(self, rng: torch.Generator) -> tuple[torch.dtype, Arithmetic]:
         """The same for stages of the backward: what they add to is kept in the accumulator's format, where its roundings show."""
-        if self.contract.operands.name == "tf32":
+        operands = self.contract.operands
+        if operands.name == "tf32":
             return self.contract.work, self._narrow(rng)
         if self.contract.solve is None:
             return torch.float64, self._wide(rng)
-        # Products of states may be summed in storage: few roundings, all of their size, and in an order of the kernel's own.
-        return torch.float64, replace(self._wide(rng), total=_in_any_order(tree(self.contract.operands), rng))
+        # Products of states may be summed in storage: few roundings, all of their size, and in an order of the kernel's own if it may.
+        total = _in_any_order(tree(operands), rng) if self.contract.order == "free" else running(operands)
+        return torch.float64, replace(self._wide(rng), total=total)
 
     def _run(self, inputs: Inputs, rng: torch.Generator) -> Outputs:
         dtype, arithmetic, stages = self.way(rng)
@@ -91,12 +97,26 @@ class Noise:
         """Every tensor stored in fewer bits than it is computed in takes a draw."""
 
         def store(name: str, tensor: Tensor) -> Tensor:
-            storage = self.contract.storage(name, self.io)
-            return tensor if storage is self.contract.accumulate else _disturb(tensor, storage, rng)
+            return tensor if self.contract.storage(name, self.io) is self.contract.accumulate else self._stored(name, tensor, rng)
 
         # TF32 is a format of operands alone: nothing is stored in it, so every product rounds its own.
         operands = self.contract.operands
-        return Arithmetic(store=store, dot=_matrix_unit(operands, rng) if operands.name == "tf32" else torch.matmul)
+        dot = self._matrix_unit(operands, rng) if operands.name == "tf32" else torch.matmul
+        return self._flushing(Arithmetic(store=store, dot=dot, sub_block=self.contract.sub_block))
+
+    def _stored(self, name: str, tensor: Tensor, rng: torch.Generator) -> Tensor:
+        return _disturb(tensor, self.contract.storage(name, self.io), rng, cut=self.contract.storage_rounding == "truncate")
+
+    def _matrix_unit(self, fmt: Format, rng: torch.Generator) -> Dot:
+        cut = self.contract.operand_rounding == "truncate"
+        return lambda a, b: _disturb(a, fmt, rng, cut=cut) @ _disturb(b, fmt, rng, cut=cut)
+
+    def _flushing(self, arithmetic: Arithmetic) -> Arithmetic:
+        """The same on a unit that flushes, where that is declared."""
+        if self.contract.flush != "always":
+            return arithmetic
+        smallest = self.contract.accumulate.min_normal
+        return replace(arithmetic, dot=flushing(arithmetic.dot, smallest), exp=flushing_exp(arithmetic.exp, smallest))
 
     def _matrix_stages(self, rng: torch.Generator) -> Stages:
         """The scores' operands are made for one product and stored nowhere: matrix units round them all the same."""
@@ -104,17 +124,22 @@ class Noise:
         if self.contract.factors is not None:
             return FACTORED
         if solve is None:
-            return replace(STAGES, scores=with_dot(STAGES.scores, _matrix_unit(self.contract.operands, rng)))
-        unit = _matrix_unit(solve, rng)
+            return replace(STAGES, scores=with_dot(STAGES.scores, self._matrix_unit(self.contract.operands, rng)))
+        unit = self._matrix_unit(solve, rng)
         return replace(STAGES, scores=with_dot(scores_of(self.contract)[0], unit), solve=with_dot(merge_blocks, unit))
 
     def _wide(self, rng: torch.Generator) -> Arithmetic:
         """Every store, dot product and exponential takes a draw, in float64."""
-        accumulate = self.contract.accumulate
-        return Arithmetic(
-            store=lambda name, tensor: _disturb(tensor, self.contract.storage(name, self.io), rng),
-            dot=lambda a, b: _dot(a, b, accumulate, rng),
-            exp=lambda x: _exp(x, accumulate, rng),
+        contract = self.contract
+        # Token by token the argument of a natural exponential is the gate itself: nothing of it is rounded.
+        exact_argument = contract.form == "recurrent" and contract.exponential == "natural"
+        return self._flushing(
+            Arithmetic(
+                store=lambda name, tensor: self._stored(name, tensor, rng),
+                dot=lambda a, b: _dot(a, b, contract.accumulate, rng),
+                exp=lambda x: _exp(x, contract.accumulate, rng, argument=not exact_argument),
+                sub_block=contract.sub_block,
+            )
         )
 
     def _running_cumsum(self, rng: torch.Generator) -> Stage:
@@ -134,13 +159,10 @@ def _in_any_order(total: Callable[[Tensor], Tensor], rng: torch.Generator) -> Ca
     return lambda terms: total(terms[..., torch.randperm(terms.shape[-1], generator=rng, device=terms.device)])
 
 
-def _matrix_unit(fmt: Format, rng: torch.Generator) -> Dot:
-    return lambda a, b: _disturb(a, fmt, rng) @ _disturb(b, fmt, rng)
-
-
-def _disturb(tensor: Tensor, fmt: Format, rng: torch.Generator) -> Tensor:
-    """Moves every element that `fmt` cannot hold by a relative draw of the size of rounding to nearest; the others stay."""
-    moved = torch.addcmul(tensor, tensor, _draw(tensor, fmt, rng).to(tensor.dtype))
+def _disturb(tensor: Tensor, fmt: Format, rng: torch.Generator, *, cut: bool = False) -> Tensor:
+    """Moves every element that `fmt` cannot hold by a relative draw of the size of rounding to nearest, or of cutting off."""
+    draw = _draw(tensor, fmt, rng)
+    moved = torch.addcmul(tensor, tensor, (draw.sub_(MEAN_UNIT * fmt.unit) if cut else draw).to(tensor.dtype))
     return torch.where(_holds(fmt, tensor), tensor, moved)
 
 
@@ -159,10 +181,10 @@ def _holds(fmt: Format, tensor: Tensor) -> Tensor:
     return (FORMATS["fp32"] if fmt.name == "fp64" else fmt).round(tensor) == tensor
 
 
-def _exp(x: Tensor, fmt: Format, rng: torch.Generator) -> Tensor:
-    """exp with its argument and its result rounded: a relative error of (|x| + 1) units; exp 0 is exact."""
+def _exp(x: Tensor, fmt: Format, rng: torch.Generator, *, argument: bool) -> Tensor:
+    """exp with its result rounded, and its argument too: a relative error of (|x| + 1) units, or 1; exp 0 is exact."""
     decay = x.exp()
-    units = _draw(x, fmt, rng) * (1 - x.clamp(min=-DEEPEST))
+    units = _draw(x, fmt, rng) * (1 - x.clamp(min=-DEEPEST) if argument else 1.0)
     return decay.addcmul_(decay, units.masked_fill_(x == 0, 0.0))
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import with_dot
-from oracles.chunk import STAGES, SUB_BLOCK, Chunk, Stage
+from oracles.chunk import STAGES, Chunk, Stage
 
 Anchor = Callable[[Tensor], Tensor]
 
@@ -31,7 +31,7 @@ def vector_diagonal_scores(c: Chunk) -> None:
     STAGES.scores(c)
     Aqk, Akk = c.Aqk, c.Akk
     with_dot(STAGES.scores, torch.matmul)(c)
-    block = torch.arange(Aqk.shape[-1], device=Aqk.device) // SUB_BLOCK
+    block = torch.arange(Aqk.shape[-1], device=Aqk.device) // c.arithmetic.sub_block
     diagonal = block[:, None] == block
     c.Aqk, c.Akk = torch.where(diagonal, c.Aqk, Aqk), torch.where(diagonal, c.Akk, Akk)
 
@@ -45,8 +45,8 @@ def _anchored_at(anchor: Anchor) -> Stage:
             return
         q, k, beta = c.tokens.q, c.tokens.k, c.tokens.beta[..., None]
         Aqk, Akk = c.Aqk.clone(), c.Akk.clone()
-        for first in range(0, q.shape[-2], SUB_BLOCK):
-            rows = slice(first, min(first + SUB_BLOCK, q.shape[-2]))
+        for first in range(0, q.shape[-2], c.arithmetic.sub_block):
+            rows = slice(first, min(first + c.arithmetic.sub_block, q.shape[-2]))
             exponent = c.G[..., rows, :] - anchor(c.G[..., rows, :])
             if float(exponent.abs().max()) > LARGEST_EXPONENT:
                 continue
@@ -67,9 +67,11 @@ def _shifted_first(G: Tensor) -> Tensor:
     return G[..., :1, :] - SHIFT
 
 
-ANCHORED = (_anchored_at(_shifted_first), _anchored_at(_middle))
+ANCHORED = {"first": _anchored_at(_shifted_first), "middle": _anchored_at(_middle)}
 
 
 def scores_of(contract: Contract) -> tuple[Stage, ...]:
     """The ways of math.md 3.2 that a contract with a solve apart leaves open."""
-    return ANCHORED if contract.anchored else (vector_diagonal_scores,)
+    if not contract.anchored:
+        return (vector_diagonal_scores,)
+    return tuple(ANCHORED.values()) if contract.anchor == "free" else (ANCHORED[contract.anchor],)

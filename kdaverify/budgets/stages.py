@@ -15,7 +15,6 @@ from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import (
     LOG2_E,
     Emulator,
-    matrix_units,
     residual_state,
     residual_wy,
     running_cumsum,
@@ -28,6 +27,7 @@ from kdaverify.budgets.formats import Format
 from kdaverify.budgets.noise import DRAWS, SEED, Noise
 from kdaverify.budgets.solves import SUBSTITUTIONS, Dot, Solve
 from kdaverify.budgets.standard import GAIN, SUMS_LOSE
+from kdaverify.budgets.sums import matrix_units
 from oracles.backward_stages import BACKWARD_SIGNATURES, run_backward_stages
 from oracles.chunk import STAGES, Chunk, Stage, Stages
 from oracles.enclosure import Enclosure
@@ -120,7 +120,7 @@ def stage_standard(question: StageQuestion, formats: Callable[[str], Format]) ->
             [run[name] for run in drawn],
             io=formats(name),
             unit=max(contract.operands.unit, formats(name).unit),
-            lost=longest * contract.accumulate.min_normal,
+            lost=longest * contract.vanishing,
             moved=exact[name] - x.state.double() if name == "final_state" else None,
             terms=terms.get(name),
             floor=SUMS_LOSE * contract.accumulate.unit * terms[name] if name in terms else 0.0,
@@ -146,13 +146,14 @@ def stage_family(question: StageQuestion) -> tuple[Emulator, ...]:
     whole = [m for m in family(contract, question.io) if m.contract.chunk_size == contract.chunk_size]
     members = [replace(m, stages=_plain(m.stages)) for m in whole]
     plain = members[0]
-    if question.covers == ("cumsum",):
+    if question.covers == ("cumsum",) and contract.exponential != "natural":
         members += [
-            replace(plain, name="gates in base 2", stages=replace(STAGES, cumsum=_base_2(way))) for way in (STAGES.cumsum, running_cumsum)
+            replace(plain, name="gates in base 2", stages=replace(STAGES, cumsum=_base_2(way)))
+            for way in (plain.stages.cumsum, running_cumsum)
         ]
     if "solve" in question.covers:
         products = contract.solve or contract.operands
-        units = {"vector units": plain.dot} if products is contract.accumulate else matrix_units(products)
+        units = {"vector units": plain.dot} if products is contract.accumulate else matrix_units(products, contract)
         for unit, dot in units.items():
             members += [
                 replace(plain, name=f"solve by {name} on {unit}", stages=replace(plain.stages, solve=solving(way, dot)))

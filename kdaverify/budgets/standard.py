@@ -96,7 +96,7 @@ def gradient_standard(inputs: Inputs, cotangents: Cotangents, contract: Contract
 
         def of(name: str) -> Budget:
             rounded, drawn = ([run.named()[name] for run in runs] for runs in (emulation.rounded.values(), emulation.drawn))
-            fmt = io if name in RETURNED else contract.accumulate
+            fmt = io if name in RETURNED else contract.wide
             terms = cancelling.get(name)
             floor = None if terms is None else SUMS_LOSE * contract.accumulate.unit * terms
             return room.budget(truth.named()[name], rounded, drawn, fmt, moved=terms, terms=terms, floor=floor)
@@ -127,7 +127,7 @@ class Room:
     def budget(self, truth: Enclosure, rounded: list[Tensor], drawn: list[Tensor], fmt: Format, **relative_to: Tensor | None) -> Budget:
         """The budget of one output; `moved`, `terms` and `floor` as `budget` takes them."""
         given: dict[str, Any] = {name: tensor for name, tensor in relative_to.items() if tensor is not None}
-        unit, lost = max(self.contract.operands.unit, fmt.unit), self.terms * self.contract.accumulate.min_normal
+        unit, lost = max(self.contract.operands.unit, fmt.unit), self.terms * self.contract.vanishing
         return budget(truth, rounded, drawn, io=fmt, unit=unit, lost=lost, **given)
 
 

@@ -92,7 +92,7 @@ def _kept_by_the_family(adapter: Adapter, problem: Problem, given: Sequence[Cota
     plain, scaled = (emulate_gradients(received, dy, contract, io).rounded for dy in given)
     if plain.keys() != scaled.keys():
         raise ContractOverflow(f"{factor:g} times the loss overflows in a legal kernel of {contract.name}")
-    lost = GAIN * max(problem.K, problem.V) * contract.accumulate.min_normal
+    lost = GAIN * max(problem.K, problem.V) * contract.vanishing
 
     def kept(name: str) -> Tensor:
         pairs = [(plain[member].named()[name], scaled[member].named()[name]) for member in plain]

@@ -11,6 +11,7 @@ import typer
 from typer.exceptions import TyperException
 
 from kdaverify.cli.complaint import Complaint, complain, guarded
+from kdaverify.cli.contracts import contracts
 from kdaverify.cli.export import export
 from kdaverify.cli.listing import list_
 from kdaverify.cli.mailboxes import mailboxes
@@ -29,6 +30,7 @@ app = typer.Typer(
 app.command()(verify)
 app.command(context_settings={"ignore_unknown_options": False})(replay)
 app.command("list")(list_)
+app.add_typer(contracts, name="contracts")
 app.command()(oracle)
 app.command()(export)
 app.command()(score)

@@ -9,9 +9,9 @@ import torch
 
 from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.contract import contract_from_name
-from kdaverify.budgets.emulate import tree
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.statistics import rms
+from kdaverify.budgets.sums import tree
 from kdaverify.problems import Problem, cotangents
 from oracles.adjoint import adjoint
 

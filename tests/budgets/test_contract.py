@@ -88,7 +88,7 @@ def test_a_tensor_may_be_stored_in_a_format_of_its_own() -> None:
     contract = plain.storing(w=FP32, dG_state=BF16).storing(h=FP32)
     assert [contract.storage(t, BF16).name for t in ("w", "h", "dG_state", "u")] == ["fp32", "fp32", "bf16", "bf16"]
     assert contract == plain.storing(h=FP32, dG_state=BF16, w=FP32)
-    assert {contract.name, plain.name} == {"chunk64-bf16[dG_state=bf16,h=fp32,w=fp32]", "chunk64-bf16"}
+    assert {contract.name, plain.name} == {"chunk64-bf16[dG_state:bf16;h:fp32;w:fp32]", "chunk64-bf16"}
     assert len({contract, plain}) == 2
 
 

@@ -38,7 +38,9 @@ def test_the_wheel_holds_code_types_suites_and_licence(site: Path) -> None:
     held = {str(path.relative_to(site)) for path in site.rglob("*") if path.is_file()}
     suites = {f"kdaverify/{path.relative_to(ROOT)}" for path in (ROOT / "suites").rglob("*.py")}
     assert suites
-    assert suites | {"kdaverify/py.typed", "oracles/py.typed", "kdaverify/cli/suites.ini"} <= held
+    contracts = {str(path.relative_to(ROOT)) for path in (ROOT / "kdaverify" / "budgets" / "presets").glob("*.toml")}
+    assert contracts
+    assert suites | contracts | {"kdaverify/py.typed", "oracles/py.typed", "kdaverify/cli/suites.ini"} <= held
     assert any(name.endswith("licenses/LICENSE") for name in held)
     assert not [name for name in held if name.startswith(("tests", "conftest", "benchmarks"))]
 

@@ -18,7 +18,8 @@ from kdaverify.adapters.ascend.route import DEDUCED, route, work_of
 from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError, Output, WrongKernelError
 from kdaverify.adapters.conventions import ALLOWED, Conventions
 from kdaverify.adapters.placement import on_device
-from kdaverify.budgets.contract import Contract, contract_from_name
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.presets import preset
 from kdaverify.problems import Problem
 from oracles.inputs import Inputs
 
@@ -91,7 +92,7 @@ class AscendC(Adapter):
         return lacking(self.device, self._options.module.partition(".")[0])
 
     def contract(self, dtype: str) -> Contract:
-        return contract_from_name(f"chunk{self._options.chunk_size}-{dtype}")
+        return replace(preset("ascendc", dtype), chunk_size=self._options.chunk_size)
 
     def supports(self, problem: Problem) -> str | None:
         try:

@@ -13,7 +13,7 @@ import torch
 from kdaverify.adapters.ascend import selftest
 from kdaverify.adapters.ascend.gates import CUMULATED_LOG2, CUMULATED_NATURAL, LOG2, NATURAL
 from kdaverify.adapters.ascend.mega_call import HEAD_MAJOR, last_snapshots, pointed, prepared, show_edits
-from kdaverify.adapters.ascend.mega_kernel import CHUNK, ENTRY, WIDTH
+from kdaverify.adapters.ascend.mega_kernel import ENTRY, WIDTH
 from kdaverify.adapters.ascend.options import Known, checked
 from kdaverify.adapters.ascend.presence import lacking, npu_environment
 from kdaverify.adapters.ascend.shared_object import SharedObject, load
@@ -21,7 +21,9 @@ from kdaverify.adapters.base import NOTHING_YET, OUTPUTS, Adapter, AdapterError,
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.handover import fold_scale
 from kdaverify.adapters.placement import on_device
-from kdaverify.budgets.contract import Contract, contract_from_name
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.formats import FORMATS
+from kdaverify.budgets.presets import preset
 from kdaverify.problems import Problem
 from oracles.inputs import Inputs
 
@@ -93,8 +95,8 @@ class AscendPto(Adapter):
         return lacking(self.device)
 
     def contract(self, dtype: str) -> Contract:
-        carry = "-fp16carry" if self._options.final_state == SNAPSHOT else ""
-        return contract_from_name(f"chunk{CHUNK}-{dtype}{carry}")
+        declared = preset("ascend_pto", dtype)
+        return replace(declared, carry=FORMATS["fp16"]) if self._options.final_state == SNAPSHOT else declared
 
     def supports(self, problem: Problem) -> str | None:
         if (problem.K, problem.V) != (WIDTH, WIDTH):

@@ -11,6 +11,9 @@ from pydantic import BaseModel, ConfigDict
 from kdaverify.adapters.base import AdapterError
 from kdaverify.adapters.conventions import TOKENS
 from kdaverify.adapters.kernel import KernelAdapter, kernel
+from kdaverify.budgets.contract import spelled
+from kdaverify.budgets.contract_checks import ContractError
+from kdaverify.budgets.declared import declared_contracts
 from kdaverify.problems import Problem
 
 ANSWERS: Final = {"yes": True, "no": False}
@@ -110,6 +113,8 @@ def declared(words: Mapping[str, str]) -> Declaration:
         given["dtypes"] = tuple(words["dtypes"].split("+"))
     if "=" in words.get("contract", ""):
         given["contract"] = dict(_pair(part) for part in words["contract"].split("+"))
+    if ".toml" in words.get("contract", ""):
+        given["contract"] = _spelled(given["contract"], given.get("dtypes", Declaration.model_fields["dtypes"].default))
     if "widths" in words:
         given["widths"] = tuple(_width(part) for part in words["widths"].split("+"))
     for option in ("initial_state", "final_state", "grouped_heads"):
@@ -117,6 +122,14 @@ def declared(words: Mapping[str, str]) -> Declaration:
     for option, allowed in (("scale", ("argument", "fixed", "folded")), ("padding", ("zero", "undefined"))):
         _one_of(option, words.get(option, allowed[0]), allowed)
     return Declaration(**given)
+
+
+def _spelled(declared: Any, dtypes: tuple[str, ...]) -> dict[str, str]:
+    """Contracts by the names that say it all: a file may not be there where they are read."""
+    try:
+        return {dtype: spelled(contract) for dtype, contract in declared_contracts(declared, dtypes).items()}
+    except ContractError as error:
+        raise AdapterError(f"contract: {error}") from None
 
 
 def _pair(text: str) -> tuple[str, str]:

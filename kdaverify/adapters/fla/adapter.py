@@ -23,7 +23,8 @@ from kdaverify.adapters.handover import Handover
 from kdaverify.adapters.normalisation import received_normalised, stretched
 from kdaverify.adapters.placement import on_device
 from kdaverify.adapters.stages import StageArguments, StageCall
-from kdaverify.budgets.contract import Contract, contract_from_name
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.presets import preset
 from kdaverify.problems import TORCH, Problem
 from oracles.inputs import Inputs
 from oracles.stages import Named
@@ -84,12 +85,14 @@ class Fla(Adapter):
 
     def contract(self, dtype: str) -> Contract:
         if self._form == "recurrent":
-            return contract_from_name("recurrent-fp32")
-        matrix_units = "tf32" if self._options.tf32 == "yes" or (self._native and self._backend == "cuda") else "fp32"
-        anchored = "-anchored" if self._options.safe_gate == "yes" else ""
-        solve = "" if dtype == "fp32" else f"{anchored}-{matrix_units}solve"
-        softplus = "-softplus" if self._options.gate == "softplus" else ""
-        return contract_from_name(f"chunk{self._options.chunk_size}-{matrix_units if dtype == 'fp32' else dtype}{solve}{softplus}")
+            return preset("fla-recurrent", dtype)
+        tf32 = self._options.tf32 == "yes" or (self._native and self._backend == "cuda")
+        return replace(
+            preset("fla" if tf32 else "triton_npu", dtype),
+            chunk_size=int(self._options.chunk_size),
+            anchored=self._options.safe_gate == "yes" and dtype != "fp32",
+            softplus=self._options.gate == "softplus",
+        )
 
     def configured(self, options: Mapping[str, str]) -> Adapter:
         return Fla(self._base, self._backend, self._form, self._options.changed(self._base, self._form, options))

@@ -12,7 +12,9 @@ from kdaverify.adapters.fla.activations import port_activations
 from kdaverify.adapters.fla.stages import port_stages
 from kdaverify.adapters.stages import StageArguments, StageCall, StageError, chain, formats_of
 from kdaverify.adapters.unconfigured import Unconfigured
-from kdaverify.budgets.contract import Contract, contract_from_name
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.contract_checks import ContractError
+from kdaverify.budgets.declared import declared_contracts
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.problems import TORCH
 from oracles.inputs import Inputs
@@ -21,7 +23,7 @@ NAME: Final = "fla_port"
 OPTIONS: Final = ("module", "dtypes", "contract", "gate")
 NEEDS: Final = (
     f"takes options: {NAME}:module=MODULE for a module that holds stage functions under FLA's names, and if need be "
-    "dtypes=FORMAT+FORMAT (fp32+bf16+fp16), contract=PRESET (chunk64-fp32, chunk64-bf16-fp32solve, ...), gate=log2 or log"
+    "dtypes=FORMAT+FORMAT (fp32+bf16+fp16), contract=NAME (a .toml file, chunk64-fp32, ...), gate=log2 or log"
 )
 ALL_DTYPES: Final = "fp32+bf16+fp16"
 
@@ -32,22 +34,21 @@ class FlaPort(Adapter):
     Args:
         module: holds functions of `kdaverify.adapters.fla.functions`, under their names, and if it has them those of
             `kdaverify.adapters.fla.activations.FUNCTIONS`.
-        dtypes: the formats they take.
-        contract: what is declared in every format; None: what FLA's own kernels do in each.
+        contracts: what is declared in each format they take; by default what FLA's own kernels do where fp32 products stay in fp32.
         base_2: whether gates are summed in base 2.
     """
 
-    def __init__(self, module: str, *, dtypes: tuple[str, ...], contract: Contract | None, base_2: bool) -> None:
+    def __init__(self, module: str, *, contracts: Mapping[str, Contract], base_2: bool) -> None:
         self.name = f"{NAME}:module={module}"
-        self.dtypes = dtypes
+        self.dtypes = tuple(contracts)
         self.conventions = Conventions(packing="cu_seqlens")
-        self._contract, self._module = contract, module
+        self._contracts, self._module = contracts, module
         self._activations = port_activations(module)
         self._stages = port_stages(module, base_2=base_2, alone=not self._activations)
         self._ran = NOTHING_YET
 
     def contract(self, dtype: str) -> Contract:
-        return self._contract or contract_from_name("chunk64-fp32" if dtype == "fp32" else f"chunk64-{dtype}-fp32solve")
+        return self._contracts[dtype]
 
     def stages(self, dtype: str) -> Mapping[str, StageCall]:
         del dtype
@@ -90,10 +91,10 @@ def _port(options: Mapping[str, str]) -> FlaPort:
     if gate not in ("log2", "log"):
         raise AdapterError(f"{NAME}: gate: wanted log2 or log, got {gate!r}")
     try:
-        contract = contract_from_name(options["contract"]) if "contract" in options else None
-    except ValueError as error:
+        contracts = declared_contracts(options.get("contract", "triton_npu"), dtypes)
+    except ContractError as error:
         raise AdapterError(f"{NAME}: contract: {error}") from error
-    return FlaPort(options["module"], dtypes=dtypes, contract=contract, base_2=gate == "log2")
+    return FlaPort(options["module"], contracts=contracts, base_2=gate == "log2")
 
 
 FLA_PORT: Final = Unconfigured(NAME, NEEDS, _port)

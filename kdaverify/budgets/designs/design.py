@@ -81,9 +81,9 @@ class Design:
         """The arithmetic of the design, or of the same with other formats in some mailboxes; operands are those of its matrix core."""
         narrow = operands.name in ("bf16", "fp16")
         plain = contract_from_name(f"chunk64-{operands.name}{f'-{operands.name}factors' if self.factored and narrow else ''}")
-        own = tuple(dict.fromkeys((*(mailbox.name for mailbox in self.every), *self.kept)))
         stored = {**self.formats(operands, plain.accumulate), **(formats or {})}
-        return replace(plain, own=own).storing(**stored)
+        own = replace(plain, own=tuple(name for name in dict.fromkeys((*stored, *self.kept)) if name not in plain.named_tensors))
+        return own.storing(**{name: fmt for name, fmt in stored.items() if fmt != own.storage(name, operands)})
 
     def emulator(self, operands: Format, formats: Formats | None = None) -> Emulator:
         return Emulator(self.name, self.contract(operands, formats), operands, stages=self.stages, backward=self.backward)

@@ -127,7 +127,7 @@ class Bench:
 
     def trial_of(self, emulator: Emulator) -> Trial:
         """The same of any emulated kernel."""
-        formats = dict(emulator.contract.tensors)
+        formats = {mailbox.name: emulator.contract.storage(mailbox.name, self.operands) for mailbox in self.design.every}
         shares: dict[Place, float] = {}
         statistics: dict[Place, str] = {}
         errors: dict[Place, float] = {}

@@ -13,9 +13,10 @@ from torch import Tensor
 from kdaverify.budgets.designs.catalogue import TRITON_NPU_STATE as KERNEL
 from kdaverify.budgets.designs.design import BYTES_A_US, KIB, TRANSFER_US, Formats
 from kdaverify.budgets.designs.state_kernel import ONLY_GATED
-from kdaverify.budgets.emulate import Emulator, one_by_one
+from kdaverify.budgets.emulate import Emulator
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.pipeline import run_form
+from kdaverify.budgets.sums import one_by_one
 from kdaverify.checks.mailboxes.bench import Bench, Trial
 from kdaverify.checks.mailboxes.memory import Drift, Memory
 from oracles.inputs import Inputs

@@ -1,0 +1,93 @@
+"""Contracts that contradict themselves are refused, with the reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal, get_args
+
+from oracles.arithmetic import SUB_BLOCK
+
+if TYPE_CHECKING:
+    from kdaverify.budgets.contract import Contract
+
+Form = Literal["recurrent", "chunk"]
+Anchor = Literal["free", "first", "middle"]
+Flush = Literal["free", "always", "never"]
+Rounding = Literal["free", "nearest", "truncate"]
+Order = Literal["free", "in-order"]
+Exponential = Literal["free", "natural", "base-2", "approximate"]
+
+CHOICES: Final = {
+    "form": get_args(Form),
+    "anchor": get_args(Anchor),
+    "flush": get_args(Flush),
+    "operand_rounding": get_args(Rounding),
+    "storage_rounding": ("nearest", "truncate"),
+    "order": get_args(Order),
+    "exponential": get_args(Exponential),
+}
+"""The fields that are one of a few words, and the words."""
+
+RETURNED = ("o", "dq", "dk", "dv", "dbeta")
+"""Tensors that are returned in the format of the inputs."""
+
+
+class ContractError(ValueError):
+    """A contract that means nothing; the message says why, and what would."""
+
+
+def check_form(contract: Contract) -> None:
+    """Refuses what the form has no place for."""
+    words = {name: getattr(contract, name) for name in CHOICES}
+    for name, word in words.items():
+        if word not in CHOICES[name]:
+            raise ContractError(f"contract: {name}: wanted one of {', '.join(CHOICES[name])}, got {word!r}")
+    special = "solve in a wider format" if contract.solve is not None else "factor their decays" if contract.factors is not None else ""
+    if special and (contract.form == "recurrent" or contract.operands.name not in ("bf16", "fp16")):
+        raise ContractError(f"contract: only chunks of 16-bit operands {special}, got {contract.form} {contract.operands.name}")
+    if contract.solve is not None and contract.factors is not None:
+        raise ContractError("contract: factored decays and a solve of its own exclude each other: no emulated kernel has both; drop one")
+    if contract.anchored and contract.solve is None:
+        raise ContractError("contract: anchored scores go with a solve of their own; name its format too, as in -anchored-tf32solve")
+    if contract.anchor != "free" and not contract.anchored:
+        raise ContractError(f"contract: anchor {contract.anchor!r} is the row of anchored scores; declare them anchored too")
+    _check_sizes(contract)
+
+
+def _check_sizes(contract: Contract) -> None:
+    if contract.chunk_size < 1:
+        raise ContractError(f"contract: chunk size {contract.chunk_size} must be at least 1")
+    if contract.form == "recurrent" and contract.chunk_size != 1:
+        raise ContractError(f"contract: the recurrent form has no chunk size, got {contract.chunk_size}")
+    if contract.form == "recurrent" and contract.sub_block != SUB_BLOCK:
+        raise ContractError(f"contract: the recurrent form has no scores, so no sub-blocks, got sub_block {contract.sub_block}")
+    if contract.sub_block < 1:
+        raise ContractError(f"contract: sub_block {contract.sub_block} must be at least 1")
+
+
+def check_arithmetic(contract: Contract) -> None:
+    """Refuses formats and ways of rounding that contradict each other."""
+    operands, accumulate = contract.operands.name, contract.accumulate
+    if accumulate.name == "tf32" or accumulate.precision < contract.operands.precision:
+        raise ContractError(f"contract: sums of {operands} products need an accumulator of at least as many bits, got {accumulate.name}")
+    if contract.operand_rounding != "free" and operands in ("fp32", "fp64"):
+        raise ContractError(f"contract: operands in {operands} are used as they are stored: operand_rounding has nothing to round")
+    if contract.exponential == "approximate" and accumulate.name == "fp64":
+        raise ContractError("contract: approximate exponential units work in fp32; with sums in fp64 the exponential is natural or base-2")
+
+
+def check_tensors(contract: Contract) -> None:
+    """Refuses formats of tensors that there are none of, or that are declared elsewhere."""
+    known = contract.named_tensors
+    for name in contract.own:
+        if not name.isidentifier() or known.count(name) > 1:
+            raise ContractError(f"contract: own tensor {name!r}: wanted a name that the {contract.form} form does not have")
+    for name, fmt in (*contract.tensors, ("carry", contract.carry)):
+        if fmt.name == "tf32":
+            raise ContractError(f"contract: {name}: tf32 is a format of operands, nothing is stored in it; wanted fp32")
+    for name, _ in contract.tensors:
+        if name == "S":
+            raise ContractError("contract: the state S is stored as it is carried; set the carry instead of tensor S")
+        if name in RETURNED:
+            raise ContractError(f"contract: tensor {name} is returned in the format of the inputs; it takes none of its own")
+        if name not in known:
+            raise ContractError(f"contract: tensor {name!r} is none that the {contract.form} form stores; it stores {', '.join(known)}")

@@ -1,0 +1,162 @@
+"""`kdaverify contracts`: the arithmetic that implementations declare, listed and spelled out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kdaverify.cli.complaint import Complaint
+
+if TYPE_CHECKING:
+    from kdaverify.adapters.base import Adapter
+    from kdaverify.budgets.contract import Contract
+    from kdaverify.budgets.description import DescribedStage, Description
+
+contracts = typer.Typer(no_args_is_help=True, help="The arithmetic that kernels declare: what is rounded where.")
+
+WHAT = "a shipped contract, a .toml file, a name such as chunk64-bf16, or impl:NAME for what an implementation declares"
+DTYPE = "format of q, k, v and o: fp64, fp32, bf16 or fp16"
+IMPL = "impl:"
+USUAL = "bf16"
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A contract, what is known of it, and the inputs it is for."""
+
+    contract: Contract
+    dtype: str | None
+    about: str = ""
+    source: tuple[str, ...] = ()
+
+
+@contracts.command("list")
+def list_(as_json: Annotated[bool, typer.Option("--json", help="a JSON list of objects with `name`")] = False) -> None:
+    """Show the contracts that ship with the implementations.
+
+    What each declares is shown for bf16 inputs, or for the format that its name ends in.
+
+    Example: kdaverify contracts list
+    """
+    from kdaverify.budgets.contract import spelled
+    from kdaverify.budgets.presets import presets
+
+    rows = [
+        {"name": name, "declares": spelled(file.contract(USUAL)), "about": file.about, "source": file.source}
+        for name, file in presets().items()
+    ]  # fmt: skip
+    if as_json:
+        print(json.dumps(rows, indent=2))  # noqa: T201 # plain text for other programs
+        return
+    table = Table("name", "declares", "about")
+    for row in rows:
+        table.add_row(*(Text(str(row[column])) for column in ("name", "declares", "about")))
+    console = Console()
+    console.print(table)
+    console.print(
+        Text("Spelled out: kdaverify contracts show NAME. A contract of your own: kdaverify contracts show NAME --toml > mine.toml")
+    )
+
+
+@contracts.command()
+def show(
+    contract: Annotated[str, typer.Argument(help=WHAT)],
+    dtype: Annotated[str | None, typer.Option(help=DTYPE)] = None,
+    as_toml: Annotated[bool, typer.Option("--toml", help="as a file that contract= and this command take")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="as JSON")] = False,
+) -> None:
+    """Spell a contract out as its pipeline.
+
+    Stage by stage, forward and then backward: the format of the operands of every product, of its sums, and of every tensor where it is
+    stored; then what holds throughout, and the kernels of the family, which decide differently what the contract leaves open.
+
+    kdaverify contracts show chunk64-bf16
+
+    kdaverify contracts show impl:fla --dtype fp16
+
+    kdaverify contracts show fla --dtype bf16 --toml > mine.toml
+    """
+    from kdaverify.budgets.contract import known_format
+    from kdaverify.budgets.contract_file import to_toml
+    from kdaverify.budgets.description import describe
+
+    if as_toml and as_json:
+        raise Complaint("--toml and --json: wanted one of them, got both")
+    found = _found(contract, dtype)
+    if as_toml:
+        print(to_toml(found.contract, about=found.about, source=found.source), end="")  # noqa: T201 # a file
+        return
+    described = describe(found.contract, None if found.dtype is None else known_format(found.dtype, "dtype"))
+    if as_json:
+        known = {"name": found.contract.name, "about": found.about, "source": list(found.source), "dtype": found.dtype}
+        print(json.dumps({**known, **described.json()}, indent=2))  # noqa: T201 # plain text for other programs
+        return
+    _print(found, described, Console())
+
+
+def _found(named: str, dtype: str | None) -> _Found:
+    from pathlib import Path
+
+    from kdaverify.adapters.base import AdapterError
+    from kdaverify.adapters.registry import find
+    from kdaverify.budgets.contract_checks import ContractError
+    from kdaverify.budgets.contract_file import read_contract
+    from kdaverify.budgets.declared import declared_contract
+    from kdaverify.budgets.presets import presets
+    from kdaverify.problems import DTYPES
+
+    if dtype is not None and dtype not in DTYPES:
+        raise Complaint(f"--dtype: wanted one of {', '.join(DTYPES)}, got {dtype!r}")
+    try:
+        if named.startswith(IMPL):
+            return _of_implementation(find(named.removeprefix(IMPL)), dtype)
+        file = presets().get(named) or (read_contract(Path(named)) if named.endswith(".toml") else None)
+        if file is None:
+            return _Found(declared_contract(named, dtype), dtype)
+        dtype = dtype or (USUAL if file.needs_dtype else None)
+        declared = file.contract(dtype) if named.endswith(".toml") else declared_contract(named, dtype)
+        return _Found(declared, dtype, file.about, tuple(file.source))
+    except (AdapterError, ContractError) as error:
+        raise Complaint(str(error)) from None
+
+
+def _of_implementation(adapter: Adapter, dtype: str | None) -> _Found:
+    if not adapter.dtypes:
+        raise Complaint(f"{adapter.name}: it takes no inputs before it is told more: {adapter.missing()}")
+    chosen = dtype or (USUAL if USUAL in adapter.dtypes else adapter.dtypes[0])
+    if chosen not in adapter.dtypes:
+        raise Complaint(f"--dtype: {adapter.name} takes {', '.join(adapter.dtypes)}, got {chosen!r}")
+    return _Found(adapter.contract(chosen), chosen, f"what {adapter.name} declares; it takes {', '.join(adapter.dtypes)}")
+
+
+def _print(found: _Found, described: Description, console: Console) -> None:
+    console.print(Text(found.contract.name, "bold"), Text("" if found.dtype is None else f"for {found.dtype} inputs"))
+    for line in (found.about, *(f"from {fact}" for fact in found.source)):
+        if line:
+            console.print(Text(line))
+    console.print(_pipeline("forward", described.forward))
+    console.print(_pipeline("backward", described.backward))
+    if any(stage.declared for stage in (*described.forward, *described.backward)):
+        console.print(Text("* declared for this tensor alone"))
+    throughout = Table("throughout", "declared")
+    for name, value in described.settled.items():
+        throughout.add_row(name, value)
+    console.print(throughout)
+    console.print(Text(f"The family: {len(described.members)} kernels, and {described.draws} draws of every rounding", "bold"))
+    for name in described.members:
+        console.print(Text(f"  {name}{'' if name in described.backward_members else ' (forward alone)'}"))
+
+
+def _pipeline(title: str, stages: Iterable[DescribedStage]) -> Table:
+    table = Table(title, "products of", "summed in", "stores")
+    for stage in stages:
+        stores = (f"{name}{'*' if name in stage.declared else ''}:{fmt}" for name, fmt in stage.stores.items())
+        table.add_row(stage.name, stage.operands or "-", stage.sums, "  ".join(stores))
+    return table

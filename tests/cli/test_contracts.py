@@ -1,0 +1,92 @@
+"""`kdaverify contracts` lists what ships and spells any contract out, for people, for programs and as a file to start from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kdaverify.budgets.contract import contract_from_name
+from kdaverify.budgets.contract_file import parse_contract
+from kdaverify.budgets.presets import presets
+
+Cli = Callable[..., tuple[int, str, str]]
+MINE = 'name = "mine"\nabout = "a port"\nform = "chunk"\nchunk_size = 32\noperands = "inputs"\n[tensors]\nh = "fp32"\ndw = "fp32"\n'
+
+
+def test_every_shipped_contract_is_listed(cli: Cli) -> None:
+    listed = [entry["name"] for entry in json.loads(cli("contracts", "list", "--json")[1])]
+    assert listed == list(presets())
+    table = cli("contracts", "list")[1]
+    assert all(name in table for name in listed)
+
+
+def test_a_contract_is_shown_stage_by_stage_with_the_format_of_every_tensor(cli: Cli) -> None:
+    shown = json.loads(cli("contracts", "show", "chunk64-bf16-tf32solve[h:fp32]", "--json")[1])
+    stages = {stage["stage"]: stage for stage in (*shown["forward"], *shown["backward"])}
+    assert list(stages)[:6] == ["cumsum", "scores", "solve", "wy", "state", "output"]
+    assert stages["state"]["stores"] == {"h": "fp32", "v_new": "bf16", "S": "fp32"}
+    assert stages["state"]["declared"] == ["h"]
+    assert (stages["solve"]["operands"], stages["wy"]["operands"], stages["output"]["stores"]["o"]) == ("tf32", "bf16", "inputs")
+    assert "library order" in shown["family"]["forward"]
+
+
+def test_the_tables_hold_the_same_at_a_hundred_columns(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    code, out, _ = cli("contracts", "show", "chunk64-bf16-tf32solve[h:fp32]")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 100
+    for cell in ("h*:fp32", "v_new:bf16", "dG_state:fp32", "tf32, on the diagonal fp32", "library order", "state carried in"):
+        assert cell in out
+
+
+def test_a_file_of_ones_own_is_shown_for_the_inputs_that_are_asked_for(cli: Cli) -> None:
+    Path("mine.toml").write_text(MINE)
+    shown = json.loads(cli("contracts", "show", "mine.toml", "--dtype", "fp16", "--json")[1])
+    assert (shown["name"], shown["about"]) == ("mine (chunk32-fp16[dw:fp32;h:fp32])", "a port")
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        (("impl:transformers-chunk",), "chunk64-fp32"),
+        (("impl:eager", "--dtype", "fp16"), "chunk64-fp16"),
+        (("fla", "--dtype", "fp32"), "chunk64-tf32"),
+        (("eager",), "chunk64-bf16"),
+        (("chunk64-bf16[dh:fp32]",), "chunk64-bf16[dh:fp32]"),
+        (("impl:port.py",), "recurrent-fp32"),
+    ],
+)
+def test_what_is_written_as_toml_is_what_was_asked_for(cli: Cli, words: tuple[str, ...], name: str) -> None:
+    code, out, _ = cli("contracts", "show", *words, "--toml")
+    assert code == 0
+    assert parse_contract(out, "shown").contract(None) == contract_from_name(name)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("flaa",), "a shipped contract such as 'fla'"),
+        (("none.toml",), "none.toml: cannot be read"),
+        (("impl:nope",), "known names: eager"),
+        (("impl:fla_port",), "it takes no inputs before it is told more"),
+        (("impl:onnxruntime", "--dtype", "bf16"), "takes fp32, fp16"),
+        (("eager", "--dtype", "int8"), "wanted one of fp64"),
+        (("eager", "--toml", "--json"), "wanted one of them"),
+        ((), "Missing argument"),
+    ],
+)
+def test_what_cannot_be_shown_is_one_line_that_says_why(cli: Cli, words: tuple[str, ...], says: str) -> None:
+    code, out, err = cli("contracts", "show", *words)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("verb", ["list", "show"])
+def test_help_has_an_example(cli: Cli, verb: str) -> None:
+    code, out, _ = cli("contracts", verb, "--help")
+    assert code == 0
+    assert f"kdaverify contracts {verb}" in out
