@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from kdaverify.budgets.contract import Contract, contract_from_name
@@ -64,7 +64,7 @@ class Design:
     mailboxes: tuple[Mailbox, ...]
     backward_mailboxes: tuple[Mailbox, ...]
     kept: tuple[str, ...] = ()
-    backward: BackwardStages = field(default=BACKWARD)
+    backward: BackwardStages = BACKWARD
     buffers: int = 1
     factored: bool = False
     square: bool = False
@@ -95,9 +95,6 @@ class Design:
     def bytes_moved(self, formats: Formats) -> int:
         """Bytes that the mailboxes of the forward move for a chunk of one head, or of one block of its columns."""
         return sum(mailbox.bytes_in(formats[mailbox.name]) for mailbox in self.mailboxes)
-
-    def backward_bytes(self, formats: Formats) -> int:
-        return sum(mailbox.bytes_in(formats[mailbox.name]) for mailbox in self.backward_mailboxes)
 
     def microseconds(self, formats: Formats) -> float:
         """What the design's own model takes these transfers to cost."""
