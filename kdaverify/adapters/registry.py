@@ -37,6 +37,10 @@ SHIPPED: Final[Mapping[str, str]] = {
     "ascend_pto": "kdaverify.adapters.ascend.pto:ASCEND_PTO",
     "cudnn": "kdaverify.adapters.cudnn_kda:CUDNN",
     "flash_kda": "kdaverify.adapters.flash_kda:FLASH_KDA",
+    "emulated:ascend_v1": "kdaverify.adapters.emulated:ASCEND_V1",
+    "emulated:ascend_v2": "kdaverify.adapters.emulated:ASCEND_V2",
+    "emulated:ascend_v3": "kdaverify.adapters.emulated:ASCEND_V3",
+    "emulated:triton_npu_state": "kdaverify.adapters.emulated:TRITON_NPU_STATE",
 }
 _FILE = re.compile(r"(?P<path>.+\.py)(?::(?P<object>[\w.]+))?")
 _MODULE = re.compile(r"(?P<module>[A-Za-z_][\w.]*)(?::(?P<object>[\w.]+))?")

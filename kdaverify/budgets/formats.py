@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,16 +13,18 @@ class Format:
     """A binary floating-point format.
 
     Args:
-        name: fp64, fp32, tf32, bf16 or fp16.
+        name: fp64, fp32, tf32, bf16 or fp16; for mailboxes also e4m3 or e5m2, and any with -tile.
         dtype: the torch type that holds it (TF32 lives in float32).
         precision: bits of the significand, the hidden one included; unit roundoff is 2^-precision.
         min_normal: smallest normal number.
+        tiled: whether every matrix is stored with a power of two that brings its largest element to the top of the range.
     """
 
     name: str
     dtype: torch.dtype
     precision: int
     min_normal: float
+    tiled: bool = False
 
     @property
     def unit(self) -> float:
@@ -33,6 +35,9 @@ class Format:
         """`tensor` rounded to nearest into this format, returned in its own dtype; wider formats change nothing."""
         if self.name == "tf32":
             return _round_tf32(tensor)
+        if self.tiled:
+            scale = _tile_scale(tensor, torch.finfo(self.dtype).max)
+            return (tensor * scale).to(self.dtype).to(tensor.dtype) / scale
         return tensor if torch.finfo(tensor.dtype).eps >= 2.0 * self.unit else tensor.to(self.dtype).to(tensor.dtype)
 
     def truncate(self, tensor: Tensor) -> Tensor:
@@ -46,6 +51,13 @@ class Format:
         narrow = nearest.to(self.dtype)
         bits = narrow.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[narrow.element_size()])
         return torch.where(away, (bits - 1).view(self.dtype).to(tensor.dtype), nearest)  # one less in sign and magnitude: towards zero
+
+
+def _tile_scale(tensor: Tensor, largest: float) -> Tensor:
+    """[..., 1, 1] the power of two that takes the largest element of each matrix to within a factor 2 of `largest`; 1 for zeros."""
+    peak = tensor.abs().amax((-2, -1), keepdim=True)
+    exponent = torch.frexp(largest / peak).exponent - 1
+    return torch.where(peak > 0, torch.exp2(exponent.to(tensor.dtype)), torch.ones_like(peak))
 
 
 _TF32_DROPS = 13
@@ -78,6 +90,25 @@ FORMATS = {
         Format("fp16", torch.float16, 11, 2.0**-14),
     )
 }
+
+
+def tiled(fmt: Format) -> Format:
+    """`fmt` with a scale for every matrix."""
+    return replace(fmt, name=f"{fmt.name}-tile", tiled=True)
+
+
+_EIGHT_BITS = (Format("e4m3", torch.float8_e4m3fn, 4, 2.0**-6), Format("e5m2", torch.float8_e5m2, 3, 2.0**-14))
+
+MAILBOX_FORMATS = {
+    f.name: f
+    for f in (
+        *(FORMATS[name] for name in ("fp32", "bf16", "fp16")),
+        tiled(FORMATS["fp16"]),
+        *_EIGHT_BITS,
+        *(tiled(fmt) for fmt in _EIGHT_BITS),
+    )
+}
+"""What a tensor may be stored in on its way from one core to another, widest first. No kernel returns eight bits."""
 
 
 def format_of(dtype: torch.dtype) -> Format:

@@ -15,6 +15,7 @@ from kdaverify.cli.contracts import contracts
 from kdaverify.cli.drift import drift
 from kdaverify.cli.export import export
 from kdaverify.cli.listing import list_
+from kdaverify.cli.mailboxes import mailboxes
 from kdaverify.cli.oracle import oracle
 from kdaverify.cli.replay import replay
 from kdaverify.cli.score import score
@@ -35,6 +36,7 @@ app.command()(oracle)
 app.command()(export)
 app.command()(score)
 app.command()(drift)
+app.command()(mailboxes)
 
 
 def main() -> None:

@@ -1,0 +1,70 @@
+"""Designs that exist on paper, emulated: what they would compute if every core did as the design says."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from torch import Tensor
+
+from kdaverify.adapters.base import NOTHING_YET, Adapter, Output
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.designs import design
+from kdaverify.budgets.emulate import Emulator
+from kdaverify.budgets.formats import FORMATS, format_of
+from kdaverify.problems import Problem
+from oracles.chunk import chunk
+from oracles.chunk_backward import chunk_backward
+from oracles.gradients import Cotangents, Gradients
+from oracles.inputs import Inputs
+
+
+class Emulated(Adapter):
+    """A design in torch: mailboxes in its formats, sums and exponentials in fp32 (fp64 for fp64)."""
+
+    dtypes = ("fp64", "fp32", "bf16", "fp16")
+
+    def __init__(self, name: str) -> None:
+        self.name = f"emulated:{name}"
+        self._design = design(name)
+        self._ran = NOTHING_YET
+
+    def contract(self, dtype: str) -> Contract:
+        return self._design.contract(FORMATS[dtype])
+
+    def supports(self, problem: Problem) -> str | None:
+        if self._design.square and problem.K != problem.V:
+            return f"{self.name} decays along the value axis, which needs K = V; the problem has K = {problem.K}, V = {problem.V}"
+        return None
+
+    def forward(self, inputs: Inputs) -> Output:
+        emulator = self._emulator(inputs)
+        size, work = emulator.contract.chunk_size, emulator.contract.work
+        o, final = chunk(inputs, chunk_size=size, dtype=work, arithmetic=emulator.arithmetic, stages=emulator.stages)
+        # A pack without tokens passes the initial state through: a copy, never the caller's tensor.
+        return Output(o.to(inputs.q.dtype), final.to(emulator.contract.carry.dtype, copy=True))
+
+    def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Tensor]:
+        emulator = self._emulator(inputs)
+        found = chunk_backward(
+            inputs,
+            cotangents,
+            chunk_size=emulator.contract.chunk_size,
+            dtype=emulator.contract.work,
+            arithmetic=emulator.arithmetic,
+            stages=emulator.stages,
+            backward=emulator.backward,
+        )
+        returned = {name: getattr(found, name).to(inputs.q.dtype) for name in ("dq", "dk", "dv", "dbeta")}
+        return Gradients(**returned, dg=found.dg, d_initial_state=found.d_initial_state)
+
+    def proof(self) -> str:
+        return self._ran
+
+    def _emulator(self, inputs: Inputs) -> Emulator:
+        emulator = self._design.emulator(format_of(inputs.q.dtype))
+        self._ran = f"{self._design.name} in torch, emulated"
+        return emulator
+
+
+ASCEND_V1, ASCEND_V2, ASCEND_V3 = (Emulated(name) for name in ("ascend_v1", "ascend_v2", "ascend_v3"))
+TRITON_NPU_STATE: Final = Emulated("triton_npu_state")

@@ -1,0 +1,35 @@
+"""Emulated designs are judged as any kernel is."""
+
+from __future__ import annotations
+
+import pytest
+
+from kdaverify.adapters import find
+from kdaverify.checks.forward import forward
+from kdaverify.checks.gradients import gradients
+from kdaverify.checks.status import Status
+from tests.adapters.standins import Ask
+
+DESIGNS = ("emulated:ascend_v3", "emulated:ascend_v2", "emulated:triton_npu_state")
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_a_right_design_is_legal_there_and_back_where_gates_are_mild(ask: Ask, name: str, dtype: str) -> None:
+    adapter, problem = find(name), ask(B=1, T=70, H=1, HV=2, dtype=dtype, gate="mild")
+    for outcome in (*forward(adapter, problem), *gradients(adapter, problem, of="both")):
+        assert outcome.status is Status.PASS, outcome.message
+    assert name.removeprefix("emulated:") in adapter.proof()
+
+
+def test_the_decay_along_the_wrong_axis_is_rejected(ask: Ask) -> None:
+    adapter = find("emulated:ascend_v1")
+    wrong = forward(adapter, ask(B=1, T=5, H=1, HV=1, V=8, dtype="bf16"))
+    assert {outcome.output: outcome.status for outcome in wrong} == {"o": Status.PASS, "final_state": Status.FAIL}
+    assert "needs K = V" in str(adapter.supports(ask(V=12)))
+
+
+@pytest.mark.parametrize(("name", "status"), [("emulated:ascend_v3", Status.NONFINITE), ("emulated:triton_npu_state", Status.PASS)])
+def test_deep_gates_reject_what_forms_their_inverse(ask: Ask, name: str, status: Status) -> None:
+    found = forward(find(name), ask(B=1, T=70, H=1, HV=1, dtype="bf16", gate="bound-5"))
+    assert {outcome.status for outcome in found} == {status}
