@@ -16,8 +16,8 @@ from kdaverify.budgets.formats import FORMATS, Format, format_of
 from kdaverify.budgets.parts import Outputs
 from kdaverify.budgets.pipeline import run_form
 from kdaverify.budgets.solves import Dot, by_neumann
-from oracles.arithmetic import keep
-from oracles.chunk import STAGES, SUB_BLOCK, Chunk
+from oracles.arithmetic import SUB_BLOCK, keep
+from oracles.chunk import STAGES, Chunk
 from oracles.inputs import Inputs
 from tests.checks.staged import exp_of_minus_cumsum, tables
 
