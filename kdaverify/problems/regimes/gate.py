@@ -25,11 +25,6 @@ def _constant(value: float) -> Callable[[Draw], Array]:
     return draw
 
 
-def _memory(d: Draw) -> Array:
-    # Around -2^-13.6 = -8e-5 a token, no two alike: a legal kernel then rounds at random, and nothing but a fault adds up token by token.
-    return -FAINT * (0.5 + d.uniform("memory", d.problem.HV, d.problem.K))
-
-
 def _log_sigmoid(d: Draw) -> Array:
     # (1 + (x/2) / sqrt(1 + (x/2)^2)) / 2 follows sigmoid(x) closely over the draw's range and needs no exponential.
     half = 0.5 * d.normal("logit", d.problem.HV, d.problem.K)
@@ -129,7 +124,7 @@ def _mixed(d: Draw) -> Array:
 GATES = table(
     Regime("zero", "decay differences of exactly 0 dropped or mis-masked (GA15, B30); the plain delta rule", _constant(0.0)),
     Regime("slow", "carry faults that decay would hide: lost carry, 16-bit hand-over (H2, H11, H12, S12, C2)", _constant(SLOW)),
-    Regime("memory", "what is lost at every token or chunk adds up over thousands (H11, H12, S12)", _memory, weight=0),
+    Regime("memory", "decays that few bits tell from 1, so that what is lost at every token adds up (H11, H12, S12, C2)", _jittered(FAINT), weight=0),
     Regime("mild", "wrong last-row gate whose cost is small per token (H6, H7, H8)", _constant(-0.05)),
     Regime("log-sigmoid", "general gate algebra: log for linear, base 2 for e, decay twice (GA2, GA3, H1)", _log_sigmoid, weight=2),
     Regime("half-zero", "guards on the sign of one step's decay, mixed with real decay (GA15, GA16)", _half_zero),
@@ -144,7 +139,6 @@ GATES = table(
     Regime("one-token-hard-reset", "one step of -inf: inf - inf after the reset (GA22, X3)", _one_token(-np.inf)),
     Regime("hard-reset", "-inf at scattered tokens and channels (GA22, X3)", _hard_reset),
     Regime("mixed", "strong channels beside weak ones: no fault can hide (GA15, GA17, GA18, GA22, H2)", _mixed, weight=4),
-    Regime("memory", "decays that few bits cannot tell from 1 (H11, H12, S12, C2)", _jittered(8e-5), weight=0),
     Regime("deep", "32 nats over a chunk, in even steps: exponents clamped at -20 (GA17, GA18)", _jittered(0.5), weight=0),
     Regime("last", "the gate of the last token alone, which a short chunk may lose (H6, H7, H8)", _last, weight=0),
     Regime("strong-step", "one step of -1000, then weak ones: factors anchored before it (GA4, GA18, CS5)", _strong_step, weight=0),
