@@ -29,7 +29,7 @@ _SUPPRESSED = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow, Health
 
 
 # Largest `cost` of a drawn problem, in seconds: smoke judges some 450 of them within a minute.
-_COST = {"smoke": 0.07, "acceptance": 0.3, "nightly": 1.2}
+_COST = {"smoke": 0.1, "acceptance": 0.3, "nightly": 1.2}
 
 
 def cost_of(profile: str) -> float:
