@@ -34,8 +34,9 @@ from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.noise import Noise
 from kdaverify.budgets.standard import Standard, standard
 from kdaverify.checks.compare import Comparison, compare
+from kdaverify.checks.near_miss import Finding
 from kdaverify.checks.outcome import Outcome
-from kdaverify.checks.recheck import Finding, is_near, recheck
+from kdaverify.checks.recheck import is_near, recheck
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from kdaverify.verdicts.paired import paired

@@ -63,6 +63,7 @@ class ChunkGradients:
 
 BackwardStage = Callable[[ChunkGradients], None]
 Dot = Callable[[Tensor, Tensor], Tensor]
+Within = Callable[[Chunk, slice], Tensor]
 
 
 def dv_local(b: ChunkGradients) -> None:
@@ -123,9 +124,7 @@ def wy_bwd(b: ChunkGradients, *, right_first: bool = False) -> None:
     b.dAkk = b.store("dAkk", -outer.tril(-1))
 
 
-def intra_bwd(
-    b: ChunkGradients, *, across: Dot | None = None, own_apart: bool = True, within: Callable[[Chunk, slice], Tensor] = Chunk.pair_decay
-) -> None:
+def intra_bwd(b: ChunkGradients, *, across: Dot | None = None, own_apart: bool = True, within: Within | None = None) -> None:
     """Math: VJP of 3.2. Completes dq, dk, dbeta, dG.
 
     The pair (i, i) has no decay between its rows: it is added to dq and dk after dG has taken what the other pairs give.
@@ -133,7 +132,7 @@ def intra_bwd(
     Args:
         across: dot products of pairs of different sub-blocks; by default those of the arithmetic.
         own_apart: False: it is one of the pairs, and what it gives to dG cancels but for roundings.
-        within: the decays [s, s, K] between the rows of a sub-block.
+        within: the decays [s, s, K] between the rows of a sub-block; by default those of the chunk.
     """
     q, k, beta = b.c.tokens.q, b.c.tokens.k, b.c.tokens.beta[..., None]
     dq, dkb, dk = _pairs(b, b.dAqk.tril(-1 if own_apart else 0), across or b.dot, within)
@@ -146,7 +145,7 @@ def intra_bwd(
     b.dk = b.store("dk_head", b.dk + beta * dkb + dk)
 
 
-def _pairs(b: ChunkGradients, dAqk: Tensor, across_by: Dot, within: Callable[[Chunk, slice], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def _pairs(b: ChunkGradients, dAqk: Tensor, across_by: Dot, within: Within | None) -> tuple[Tensor, Tensor, Tensor]:
     """What the pairs of `dAqk` and dAkk give, [C, K] each: to q_i, to (beta k)_i, and to k_j. Anchored as the scores are."""
     c, q, k = b.c, b.c.tokens.q, b.c.tokens.k
     kb = b.store("beta_k", c.tokens.beta[..., None] * k)
@@ -155,7 +154,7 @@ def _pairs(b: ChunkGradients, dAqk: Tensor, across_by: Dot, within: Callable[[Ch
     earlier = torch.zeros_like(k)
     for first in range(0, k.shape[-2], c.arithmetic.sub_block):
         rows, before = slice(first, min(first + c.arithmetic.sub_block, k.shape[-2])), slice(0, first)
-        decay, own = within(c, rows), dA[..., rows, rows]
+        decay, own = c.pair_decay(rows) if within is None else within(c, rows), dA[..., rows, rows]
         band = b.dot(own.transpose(-3, -2), decay * k[..., None, rows, :]).transpose(-3, -2)
         both = torch.cat((q[..., rows, :], kb[..., rows, :]), dim=-2)  # [2s, K]
         spread = _t(torch.cat((decay, decay), dim=-3).transpose(-3, -2) * both[..., None, :, :])  # [s, K, 2s]

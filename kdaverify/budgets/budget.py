@@ -142,10 +142,11 @@ def budget(
     moved: Tensor | None = None,
     terms: Tensor | None = None,
     floor: Tensor | float = 0.0,
+    sharp: bool = True,
 ) -> Budget:
     """The budget of one output from the family's own outputs on the same problem: `allow` of `family_errors`."""
     errors = family_errors(truth, rounded, drawn, io=io, lost=lost, terms=terms)
-    return allow(truth, errors, io=io, unit=unit, lost=lost, moved=moved, terms=terms, floor=floor)
+    return allow(truth, errors, io=io, unit=unit, lost=lost, moved=moved, terms=terms, floor=floor, sharp=sharp)
 
 
 def allow(
@@ -158,6 +159,7 @@ def allow(
     moved: Tensor | None = None,
     terms: Tensor | None = None,
     floor: Tensor | float = 0.0,
+    sharp: bool = True,
 ) -> Budget:
     """The budget of one output from the errors of the family on the same problem.
 
@@ -177,6 +179,7 @@ def allow(
         moved: what the row allowance is relative to, where not the output itself (S_T - S_0 for the final state).
         terms: likewise for errors of single elements: the size of the terms that cancel in one.
         floor: what an element may miss beside that, even where the family happens to be exact.
+        sharp: whether `sharp_rms` limits it: a whole run averages over enough roundings for that, one product of a stage may not.
     """
     E, margin, rounded, drawn = errors.worst, errors.margin, errors.rounded, errors.drawn
     exact = truth.high
@@ -191,7 +194,7 @@ def allow(
     slack = ROW_UNITS * unit * (own if moved is None else row_rms(moved))
     return Budget(
         ErrorStatistics(
-            rms=min(RMS_FACTOR * margin.rms * E_rms, sharp_rms(rounded.rms, drawn.rms, floor_rms)),
+            rms=min(RMS_FACTOR * margin.rms * E_rms, sharp_rms(rounded.rms, drawn.rms, floor_rms) if sharp else math.inf),
             largest=max(LARGEST_FACTOR, RMS_FACTOR * margin.largest) * E_largest,
             rows=(RMS_FACTOR * margin.rows).clamp(min=ROW_FACTOR) * rows + slack,
             median=MEDIAN_FACTOR * margin.median * E.median + io.unit / 2,

@@ -18,6 +18,7 @@ from torch import Tensor
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import with_dot
 from oracles.chunk import STAGES, Chunk, Stage
+from oracles.chunk_backward import Within
 
 Anchor = Callable[[Tensor], Tensor]
 Inside: TypeAlias = Literal["vector units", "matrix units", "three products"]
@@ -28,12 +29,12 @@ class Blocks(NamedTuple):
 
     Args:
         scores: the stage.
-        within: the decays [s, s, K] between the rows of a block, as the backward forms them.
+        within: the decays [s, s, K] between the rows of a block, as the backward forms them; None: as differences.
         inside: what takes their dot products in the backward.
     """
 
     scores: Stage
-    within: Callable[[Chunk, slice], Tensor] = Chunk.pair_decay
+    within: Within | None = None
     inside: Inside = "vector units"
 
 
@@ -84,7 +85,7 @@ def _shifted_first(G: Tensor) -> Tensor:
     return G[..., :1, :] - SHIFT
 
 
-def _decays_at(anchor: Anchor) -> Callable[[Chunk, slice], Tensor]:
+def _decays_at(anchor: Anchor) -> Within:
     """D of math.md 3.2 for a block of rows against itself, as a product of rounded factors."""
 
     def decays(c: Chunk, rows: slice) -> Tensor:

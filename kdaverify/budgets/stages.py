@@ -124,6 +124,7 @@ def stage_standard(question: StageQuestion, formats: Callable[[str], Format]) ->
             moved=exact[name] - x.state.double() if name == "final_state" else None,
             terms=terms.get(name),
             floor=SUMS_LOSE * contract.accumulate.unit * terms[name] if name in terms else 0.0,
+            sharp=False,
         )
         return made if name not in terms else _of_a_sum(made, contract.accumulate.unit)
 

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from kdaverify.budgets.budget import Budget
+from kdaverify.checks.grade import Grade, grade_of
 from kdaverify.checks.place import Place, first_true, place
 from kdaverify.checks.status import Status
 from kdaverify.checks.vacuity import impostors
 from oracles.enclosure import Enclosure
 from oracles.inputs import Inputs
-
-Grade = Literal["A", "B", "C", "F"]
 
 
 class Standard(Protocol):
@@ -164,13 +163,3 @@ def _worst_element(error: Tensor, exact: Tensor, statistic: str, row: int) -> in
     if statistic in ("median", "tail"):
         return int((error.abs() / exact.abs().clamp(min=torch.finfo(torch.float64).tiny)).argmax())
     return int(error.abs().argmax())
-
-
-def grade_of(ratios: dict[str, float]) -> Grade:
-    """The finest measure that all statistics of it and of every coarser one meet: elements, rows, norms alone, not even these."""
-    over = {name for name, ratio in ratios.items() if ratio > 1}
-    if not over:
-        return "A"
-    if over <= {"median", "tail"}:
-        return "B"
-    return "F" if over & {"rms", "ceiling"} else "C"

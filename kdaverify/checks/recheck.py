@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import math
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from statistics import median_low
 from typing import Final
 
-from kdaverify.checks.compare import Comparison, Grade, grade_of
+from kdaverify.checks.compare import Comparison
+from kdaverify.checks.grade import grade_of
+from kdaverify.checks.median_limit import median_limit
+from kdaverify.checks.near_miss import Finding, Recheck
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
@@ -29,43 +29,6 @@ LARGEST: Final = 0.5
 """Largest `cost` of a case that is run again: 200 of that size are judged in two or three minutes on one core."""
 INTERPRETED: Final = 1 / 10
 """What is left of that for interpreted kernels."""
-
-
-class Finding(StrEnum):
-    """What fresh seeds say of a near miss."""
-
-    CONFIRMED = "confirmed"
-    ACQUITTED = "acquitted"
-    UNDECIDED = "undecided"
-
-
-@dataclass(frozen=True)
-class Recheck:
-    """What became of a near miss.
-
-    Args:
-        finding: confirmed, acquitted, or undecided, which leaves it a failure.
-        seeds: fresh ones that were judged.
-        over: of these, over budget.
-        median: of their ratios; None where there are none.
-        limit: lower limit of that median.
-        grade: by the medians of the statistics.
-        reason: why nothing was decided, or what was found beside figures.
-    """
-
-    finding: Finding
-    seeds: int = 0
-    over: int = 0
-    median: float | None = None
-    limit: float | None = None
-    grade: Grade | None = None
-    reason: str = ""
-
-    def __str__(self) -> str:
-        figures = ""
-        if self.median is not None and self.limit is not None:
-            figures = f" at {self.seeds} fresh seeds: {self.over} over budget, median {self.median:.3g}, its lower limit {self.limit:.3g}"
-        return f"near miss, {self.finding}{figures}{f'; {self.reason}' if self.reason else ''}"
 
 
 def is_near(status: Status, statistic: str | None, ratio: float | None) -> bool:
@@ -155,24 +118,3 @@ class _Sample:
             grade=grade_of(medians),
             reason=reason,
         )
-
-
-def median_limit(values: Sequence[float], confidence: float) -> float:
-    """The one-sided lower limit of the median by the percentile bootstrap, exactly.
-
-    Math: the median of a resample is at most the k-th smallest value with probability P(Binomial(n, k / n) >= ceil(n / 2)); the limit is
-    the smallest value where that reaches 1 - confidence. No resample is drawn.
-
-    Source: Maritz and Jarrett, A note on estimating the variance of the sample median, 1978; Efron, 1979.
-    """
-    ordered, n = sorted(values), len(values)
-    half = math.ceil(n / 2)
-
-    def reached(k: int) -> float:
-        return 1.0 if k == n else sum(math.exp(_log_binomial(n, j, k / n)) for j in range(half, n + 1))
-
-    return ordered[bisect_left(range(1, n + 1), 1 - confidence, key=reached)]
-
-
-def _log_binomial(n: int, j: int, p: float) -> float:
-    return math.lgamma(n + 1) - math.lgamma(j + 1) - math.lgamma(n - j + 1) + j * math.log(p) + (n - j) * math.log1p(-p)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean, median_low
 from typing import Final
 
-from kdaverify.checks.recheck import median_limit
+from kdaverify.checks.median_limit import median_limit
 from kdaverify.verdicts.verdict import Verdict
 
 PROPERTIES: Final = ("forward", "panel", "state", "extreme_gates", "resume", "packing", "causality", "options", "gradients")

@@ -7,9 +7,10 @@ from itertools import groupby
 from typing import Final
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.checks.near_miss import Finding, Recheck
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
-from kdaverify.checks.recheck import INTERPRETED, LARGEST, Finding, Recheck, is_near, recheck, undecided
+from kdaverify.checks.recheck import INTERPRETED, LARGEST, is_near, recheck, undecided
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from kdaverify.verdicts.verdict import Verdict

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from kdaverify.checks.grade import Grade
 from kdaverify.checks.location import NoStage
-from kdaverify.checks.recheck import Recheck
+from kdaverify.checks.near_miss import Recheck
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.opinion import Opinion
 
 SCHEMA = 1
 """Version of the row; a reader refuses a newer one."""
-
-Grade = Literal["A", "B", "C", "F"]
 
 
 class Verdict(BaseModel):

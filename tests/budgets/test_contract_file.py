@@ -135,7 +135,8 @@ def test_a_file_beside_the_kernel_is_found_from_anywhere(tmp_path: Path) -> None
 
 
 def test_every_implementation_that_ships_a_contract_declares_its_file() -> None:
-    for name in SHIPPED:
+    # What emulates a design is declared by the design.
+    for name in (name for name in SHIPPED if not name.startswith("emulated:")):
         adapter = find(name)
         for dtype in adapter.dtypes:
             file = {"fla": "triton_npu", "triton_npu-recurrent": "fla-recurrent"}.get(name, name)

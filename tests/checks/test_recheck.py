@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from kdaverify.checks.compare import Comparison, grade_of
+from kdaverify.checks.median_limit import median_limit
+from kdaverify.checks.near_miss import Finding
 from kdaverify.checks.outcome import Outcome, skipped
-from kdaverify.checks.recheck import LARGEST, LOOKS, SEEDS, Finding, fresh, is_near, median_limit, recheck
+from kdaverify.checks.recheck import LARGEST, LOOKS, SEEDS, fresh, is_near, recheck
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from kdaverify.problems.cost import cost

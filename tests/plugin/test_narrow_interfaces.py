@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from kdaverify.adapters.activations import ActivationCall
-from kdaverify.adapters.eager import Eager
+from kdaverify.adapters.eager import EAGER, Eager
 from kdaverify.plugin import session
 from kdaverify.plugin.collect import fitted
 from kdaverify.plugin.options import Subject
@@ -41,7 +41,7 @@ def test_the_panel_comes_at_widths_that_the_kernel_takes(entry: NamedProblem) ->
     asked = fitted(Narrow(), entry.problem)
     assert Narrow().supports(asked) is None
     assert asked == entry.problem.replace(K=asked.K, V=asked.V)
-    assert fitted(Eager("any", {}), entry.problem) == entry.problem
+    assert fitted(EAGER, entry.problem) == entry.problem
 
 
 def test_widths_that_it_takes_are_left_alone() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kdaverify.checks import recheck as fresh_seeds
-from kdaverify.checks.recheck import Finding
+from kdaverify.checks.near_miss import Finding
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.record import read
 from tests.verdicts.louder import PROBLEM, factor_for

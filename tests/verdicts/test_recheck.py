@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kdaverify.checks import recheck as fresh_seeds
-from kdaverify.checks.recheck import Finding
+from kdaverify.checks.near_miss import Finding
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.judge import Judge, Rejected
 from kdaverify.verdicts.recheck import FILED, SETTLED, only_near, rechecked

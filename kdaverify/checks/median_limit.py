@@ -1,0 +1,28 @@
+"""How low the median of what a sample is drawn from may be."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+
+
+def median_limit(values: Sequence[float], confidence: float) -> float:
+    """The one-sided lower limit of the median by the percentile bootstrap, exactly.
+
+    Math: the median of a resample is at most the k-th smallest value with probability P(Binomial(n, k / n) >= ceil(n / 2)); the limit is
+    the smallest value where that reaches 1 - confidence. No resample is drawn.
+
+    Source: Maritz and Jarrett, A note on estimating the variance of the sample median, 1978; Efron, 1979.
+    """
+    ordered, n = sorted(values), len(values)
+    half = math.ceil(n / 2)
+
+    def reached(k: int) -> float:
+        return 1.0 if k == n else sum(math.exp(_log_binomial(n, j, k / n)) for j in range(half, n + 1))
+
+    return ordered[bisect_left(range(1, n + 1), 1 - confidence, key=reached)]
+
+
+def _log_binomial(n: int, j: int, p: float) -> float:
+    return math.lgamma(n + 1) - math.lgamma(j + 1) - math.lgamma(n - j + 1) + j * math.log(p) + (n - j) * math.log1p(-p)
