@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -179,7 +179,8 @@ def allow(
         moved: what the row allowance is relative to, where not the output itself (S_T - S_0 for the final state).
         terms: likewise for errors of single elements: the size of the terms that cancel in one.
         floor: what an element may miss beside that, even where the family happens to be exact.
-        sharp: whether `sharp_rms` limits it: a whole run averages over enough roundings for that, one product of a stage may not.
+        sharp: whether limits are those of a whole run, which averages over many roundings; those of a single product that may hang on
+            a few are 2.5 margin E for largest and rows, and no `sharp_rms`.
     """
     E, margin, rounded, drawn = errors.worst, errors.margin, errors.rounded, errors.drawn
     exact = truth.high
@@ -195,8 +196,8 @@ def allow(
     return Budget(
         ErrorStatistics(
             rms=min(RMS_FACTOR * margin.rms * E_rms, sharp_rms(rounded.rms, drawn.rms, floor_rms) if sharp else math.inf),
-            largest=max(LARGEST_FACTOR, RMS_FACTOR * margin.largest) * E_largest,
-            rows=(RMS_FACTOR * margin.rows).clamp(min=ROW_FACTOR) * rows + slack,
+            largest=_widened(margin.largest, LARGEST_FACTOR, sharp=sharp) * E_largest,
+            rows=_widened(margin.rows, ROW_FACTOR, sharp=sharp) * rows + slack,
             median=MEDIAN_FACTOR * margin.median * E.median + io.unit / 2,
             tail=TAIL_FACTOR * margin.tail * E.tail + io.unit,
             bias=allowed_bias(rounded.bias, drawn.bias, *relative_floors),
@@ -207,6 +208,16 @@ def allow(
         peers=() if were_lucky(rounded.rms, drawn.rms) else rounded.rms,
         plain=errors.plain,
     )
+
+
+M = TypeVar("M", float, Tensor)
+
+
+def _widened(margin: M, factor: float, *, sharp: bool) -> M:
+    """`factor` and margin: the wider of it and of the rms's where that averages, else both."""
+    if not sharp:
+        return factor * margin
+    return (RMS_FACTOR * margin).clamp(min=factor) if isinstance(margin, Tensor) else max(factor, RMS_FACTOR * margin)
 
 
 def spread(draws: list[ErrorStatistics]) -> ErrorStatistics:
