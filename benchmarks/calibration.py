@@ -1,6 +1,7 @@
 """Does an emulated contract err as the real kernel does? The kernel's rms error over the emulated one, outputs and gradients.
 
     python benchmarks/calibration.py --impl fla --impl fla:chunk_size=32 --dtype bf16 --dtype fp16 --tokens 4096 --json F.json
+    python benchmarks/calibration.py --read F.json
 
 Sizes are those of a model's head, K = V = 128, with a random initial state. The truth is the float64 chunk form, which agrees with
 certified values to 4.4e-14 (`benchmarks/gradient_agreement.py`). Ratios are to the member of the contract's family that decides as the
@@ -70,6 +71,8 @@ BASE: Final = {
 
 
 REGIMES: Final = (*WITH_DECAY, *LONG_MEMORY)
+LONG: Final = ("zero", "slow", "slow coherent-0.9 near-one")
+WITHIN, WITHIN_LONG = (0.95, 1.05), (0.9, 1.1)
 LIKELY: Final = (
     "matrix units that truncate, products of states summed in storage",
     "matrix units that truncate, diagonal on vector units",
@@ -101,16 +104,18 @@ class Row:
 
 
 def main(
-    impl: Annotated[list[str], typer.Option(help="implementation, as for kdaverify verify; repeatable")],
+    *,
+    impl: Annotated[list[str] | None, typer.Option(help="implementation, as for kdaverify verify; repeatable")] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="format of the problems, repeatable; bf16 by default")] = None,
     tokens: Annotated[list[int] | None, typer.Option(help="lengths, repeatable; 1024 by default")] = None,
     member: Annotated[list[str] | None, typer.Option(help="member of the family, repeatable: ratios are to the first that exists")] = None,
     record: Annotated[Path | None, typer.Option("--json", help="write every figure")] = None,
+    read: Annotated[list[Path] | None, typer.Option(help="figures to sum up instead, repeatable")] = None,
 ) -> None:
-    """Prints one table for every implementation, dtype and length."""
-    rows: list[Row] = []
+    """Prints one table for every implementation, dtype and length, and a line of each at the end."""
+    rows = [Row(**row) for path in read or [] for row in json.loads(path.read_text())]
     likely = tuple(member or LIKELY)
-    for spec in impl:
+    for spec in impl or []:
         adapter = find(spec)
         if reason := adapter.missing():
             raise typer.BadParameter(reason)
@@ -122,6 +127,7 @@ def main(
                     shown(found)
                 if record is not None:
                     record.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+    summed_up(rows)
 
 
 @dataclass(frozen=True)
@@ -219,6 +225,30 @@ def shown(rows: list[Row]) -> None:
     for regime in dict.fromkeys(row.regime for row in rows):
         table.add_row(regime, *(f"{row.kernel / row.emulated:.3f}" if (row := of.get((regime, output))) else "" for output in outputs))
     Console(width=140).print(table)
+
+
+def summed_up(rows: list[Row]) -> None:
+    """A line an implementation, dtype, length and kind of memory, in Markdown: the span of the ratios, and how many are inside the band."""
+    outputs = list(dict.fromkeys(row.output for row in rows))
+    _line("kernel", "T", "memory", *outputs)
+    _line(*["---"] * (3 + len(outputs)))
+    for key in dict.fromkeys((row.implementation, row.dtype, row.T) for row in rows):
+        of_it = [row for row in rows if (row.implementation, row.dtype, row.T) == key]
+        for memory, band, lasting in (("decays", WITHIN, False), ("stays", WITHIN_LONG, True)):
+            kept = [row for row in of_it if (row.regime in LONG) == lasting]
+            spans = [_span([row.kernel / row.emulated for row in kept if row.output == output], *band) for output in outputs]
+            _line(f"{key[0]}, {key[1]}", str(key[2]), memory, *spans)
+
+
+def _line(*cells: str) -> None:
+    print("|", " | ".join(cells), "|")  # noqa: T201 # for documents
+
+
+def _span(ratios: list[float], low: float, high: float) -> str:
+    if not ratios:
+        return ""
+    inside = sum(low <= ratio <= high for ratio in ratios)
+    return f"{min(ratios):.2f}-{max(ratios):.2f}{'' if inside == len(ratios) else f' ({inside}/{len(ratios)})'}"
 
 
 if __name__ == "__main__":

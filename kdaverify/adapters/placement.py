@@ -54,6 +54,7 @@ def shares_memory(a: Tensor, b: Tensor) -> bool:
 def runs_elsewhere(adapter: Adapter, device: str) -> str | None:
     """A sentence where `adapter` runs on another device than asked for; None where it runs there."""
     runs_on = adapter.environment()["device"]
-    if runs_on.lower().startswith(device.lower()):
+    # By type, as torch says (cuda), or by name (NVIDIA H200).
+    if any(name.lower().startswith(device.lower()) for name in (adapter.device, runs_on)):
         return None
     return f"--device: {adapter.name} runs on {runs_on}, not on {device}; leave the option out or name another implementation"
