@@ -1,7 +1,7 @@
 """Does an emulated contract err as the real kernel does? The kernel's rms error over the emulated one, outputs and gradients.
 
-    python benchmarks/calibration.py --impl fla --impl fla:chunk_size=32 --dtype bf16 --dtype fp16 --tokens 4096 --json F.json
-    python benchmarks/calibration.py --read F.json
+    python -m benchmarks.calibration --impl fla --impl fla:chunk_size=32 --dtype bf16 --dtype fp16 --tokens 4096 --json F.json
+    python -m benchmarks.calibration --read F.json
 
 Sizes are those of a model's head, K = V = 128, with a random initial state. The truth is the float64 chunk form, which agrees with
 certified values to 4.4e-14 (`benchmarks/gradient_agreement.py`). Ratios are to the member of the contract's family that decides as the
@@ -241,7 +241,7 @@ def summed_up(rows: list[Row]) -> None:
 
 
 def _line(*cells: str) -> None:
-    print("|", " | ".join(cells), "|")  # noqa: T201 # for documents
+    print("|", " | ".join(cells), "|")  # for documents
 
 
 def _span(ratios: list[float], low: float, high: float) -> str:
