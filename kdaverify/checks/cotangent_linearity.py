@@ -30,6 +30,9 @@ Law = Literal["sum", "power", "zero"]
 LAWS: Final[tuple[Law, ...]] = ("sum", "power", "zero")
 """do1 - 2 do2 gives the sum of what each gives; 2^n do gives 2^n times the same bits; 0 gives exactly 0."""
 
+UNREACHED: Final = 2.0**-100
+"""Formats whose normal numbers go down to here lose no bits on the way from the values that problems have."""
+
 FACTORS: Final = (1.0, -2.0, -1.0)
 """Of do1, do2 and do1 - 2 do2, which they add up to 0 with."""
 
@@ -64,6 +67,9 @@ def _sum(adapter: Adapter, problem: Problem, inputs: Inputs, of: str) -> list[Ou
 
 def _power(adapter: Adapter, problem: Problem, inputs: Inputs, of: str, exponent: int) -> list[Outcome]:
     """Bits are demanded wherever the rounding members of the family keep them: where nothing under- or overflows on the way."""
+    storage = adapter.backward_contract(problem.dtype).operands
+    if storage.min_normal > UNREACHED:
+        return skipped(f"what is stored in {storage.name} on the way may be subnormal, and a power of two then costs bits of any kernel")
     given, factor = coarse_cotangents(problem, of, 0), 2.0**exponent
     scaled = combined([given], [factor])
     plain, found = (run_backward(adapter, inputs, dy) for dy in (given, scaled))
