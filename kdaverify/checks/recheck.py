@@ -27,8 +27,10 @@ LOOKS: Final = (25, 50, 100, SEEDS)
 """After so many seeds an error may be confirmed, the chance of an error shared among the looks; acquitted is it after all of them."""
 LARGEST: Final = 0.5
 """Largest `cost` of a case that is run again: 200 of that size are judged in two or three minutes on one core."""
-INTERPRETED: Final = 1 / 10
+INTERPRETED: Final = 1 / 50
 """What is left of that for interpreted kernels."""
+THERE_AND_BACK: Final = 1 / 8
+"""And for gradients."""
 
 
 def is_near(status: Status, statistic: str | None, ratio: float | None) -> bool:

@@ -10,10 +10,11 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.checks.near_miss import Finding, Recheck
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
-from kdaverify.checks.recheck import INTERPRETED, LARGEST, is_near, recheck, undecided
+from kdaverify.checks.recheck import INTERPRETED, LARGEST, THERE_AND_BACK, is_near, recheck, undecided
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from kdaverify.verdicts.verdict import Verdict
+from oracles.gradients import GRADIENTS
 
 FILED: Final = "its outputs come from files, which answer no other seed"
 SETTLED: Final = "another case of the same test is wrong for certain"
@@ -52,7 +53,7 @@ def _again(first: Verdict, outputs: list[str], adapter: Adapter) -> dict[str, Re
     def ask(problem: Problem) -> list[Outcome]:
         return check(first.property, adapter, problem, first.detail)
 
-    largest = LARGEST * INTERPRETED if first.mode == "interpreted" else LARGEST
+    largest = LARGEST * (INTERPRETED if first.mode == "interpreted" else 1) * (THERE_AND_BACK if set(outputs) & set(GRADIENTS) else 1)
     return recheck(ask, Problem.from_json(first.problem), outputs, largest=largest)
 
 
