@@ -123,7 +123,8 @@ def _choices(subject: Subject, axis: str, profile: str) -> list[tuple[str, Any]]
         "double": lambda: [dtype for dtype in adapter.dtypes if dtype == "fp64"],
         "staged": lambda: staged(adapter),
         "staged_backward": lambda: staged(adapter, backward=True),
-        "gate": lambda: GATES,
+        # Regimes without weight are named by probes alone.
+        "gate": lambda: [name for name, regime in GATES.items() if regime.weight],
         "variant": adapter.variants,
     }
     return [(name, name) for name in names[axis]()]
