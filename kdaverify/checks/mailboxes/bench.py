@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.budgets.backward import Way, emulate_gradients, run_backward
+from kdaverify.budgets.backward import emulate_gradients, member_gradients
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.designs.design import Design, Formats
 from kdaverify.budgets.emulate import Emulator
@@ -163,13 +163,9 @@ class Bench:
         one, calls, given = self._calls
         number = len(self.problems)
         o, final = emulator.run(calls)
-        way = Way(emulator.contract.work, emulator.arithmetic, emulator.stages, emulator.backward)
-        gradients = gradients_apart(run_backward(emulator.contract, calls, given, way), one, number)
+        gradients = gradients_apart(member_gradients(emulator, calls, given), one, number)
         pairs = zip(tokens_apart(o, one, number), states_apart(final, one, number), gradients, strict=True)
-        return {
-            name: {"o": o, "final_state": final, **{key: x.double() for key, x in back.named().items()}}
-            for name, (o, final, back) in zip(self.problems, pairs, strict=True)
-        }
+        return {name: {"o": o, "final_state": final, **back.named()} for name, (o, final, back) in zip(self.problems, pairs, strict=True)}
 
     def _standards(self, problem: Problem) -> tuple[Standard, Standard]:
         x, given = problem.inputs(), cotangents(problem, "both")
