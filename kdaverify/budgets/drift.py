@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -14,8 +15,6 @@ from kdaverify.budgets.emulate import Emulator
 from kdaverify.budgets.family import ContractOverflow, family
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.noise import SEED, Noise
-from kdaverify.budgets.parts import Outputs
-from kdaverify.budgets.pipeline import run_form
 from oracles.enclosure import OUTPUTS
 from oracles.inputs import Inputs
 from oracles.long_run import Truth
@@ -75,7 +74,8 @@ def legal_curves(
         ContractOverflow: every one of them overflows on these inputs.
     """
     at = [there.tokens for there in truth.reached]
-    drawn = _drawn(contract, io, torch.Generator(inputs.q.device).manual_seed(SEED))
+    # Its roundings are draws, one after the other over all the calls of a run.
+    drawn = partial(Noise(contract, io).once, rng=torch.Generator(inputs.q.device).manual_seed(SEED))
     runs = [*((member.name, member.run) for member in carriers(contract, io)), ("roundings drawn", drawn)]
     found = [curves(name, list(walk(run, inputs, at, cuts)), truth, outputs) for name, run in runs]
     finite = [by_output for by_output in found if all(bool(curve.rms.isfinite().all()) for curve in by_output.values())]
@@ -95,14 +95,3 @@ def carriers(contract: Contract, io: Format) -> list[Emulator]:
     one_sided = [member for member in others if member.exp in (exp_approximate, exp_short)]
     short = replace(plain, name="approximate exponential", exp=exp_short)
     return [plain, *([smallest] if smallest.contract != contract else []), *(one_sided or [short])]
-
-
-def _drawn(contract: Contract, io: Format, rng: torch.Generator) -> Callable[[Inputs], Outputs]:
-    """A kernel whose roundings are draws, one after the other over all the calls of a run."""
-    dtype, arithmetic, stages = Noise(contract, io).way(rng)
-
-    def run(inputs: Inputs) -> Outputs:
-        o, final = run_form(contract, inputs, dtype=dtype, arithmetic=arithmetic, stages=stages)
-        return o.double(), final.double()
-
-    return run

@@ -58,7 +58,7 @@ class Noise:
         """DRAWS independent (o, S_T), float64, from one batched run resumed at `cuts`; the same on every call."""
         rng = torch.Generator(inputs.q.device).manual_seed(seed)
         repeated = together([inputs] * DRAWS)
-        o, final = run_in_parts(lambda part: self._run(part, rng), repeated, cuts)
+        o, final = run_in_parts(lambda part: self.once(part, rng), repeated, cuts)
         if self.contract.factors is not None and not (bool(torch.isfinite(o).all()) and bool(torch.isfinite(final).all())):
             # Factors overflow where decay is deep: what is drawn then is a kernel that takes differences.
             return replace(self, contract=replace(self.contract, factors=None)).run(inputs, cuts, seed=seed)
@@ -91,7 +91,8 @@ class Noise:
         total = _in_any_order(tree(operands), rng) if self.contract.order == "free" else running(operands)
         return torch.float64, replace(self._wide(rng), total=total)
 
-    def _run(self, inputs: Inputs, rng: torch.Generator) -> Outputs:
+    def once(self, inputs: Inputs, rng: torch.Generator) -> Outputs:
+        """One uncut (o, S_T), float64, whose roundings are the next draws of `rng`."""
         dtype, arithmetic, stages = self.way(rng)
         o, final = run_form(self.contract, inputs, dtype=dtype, arithmetic=arithmetic, stages=stages)
         return o.double(), final.double()
