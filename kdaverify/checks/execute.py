@@ -79,6 +79,8 @@ def watched(call: Callable[[], X], output: str) -> X:
     except Exception as error:
         fault = fault_of(error)
         raise Misbehaviour(Status(fault.kind), output, fault.message) from error
+    finally:
+        torch.set_flush_denormal(False)  # a mode of the thread that a kernel may have left: what is judged next must not feel it
 
 
 def _wanted_shape(name: str, inputs: Inputs) -> tuple[int, ...]:

@@ -88,11 +88,22 @@ class Fla(Adapter):
             return preset("fla-recurrent", dtype)
         tf32 = self._options.tf32 == "yes" or (self._native and self._backend == "cuda")
         return replace(
-            preset("fla" if tf32 else "triton_npu", dtype),
+            self._with_beta(preset(self._preset(tf32=tf32), dtype)),
             chunk_size=int(self._options.chunk_size),
             anchored=self._options.safe_gate == "yes" and dtype != "fp32",
             softplus=self._options.gate == "softplus",
         )
+
+    def _preset(self, *, tf32: bool) -> str:
+        if tf32:
+            return "fla"
+        return "fla-interpreted" if self._backend == "cuda" else "triton_npu"
+
+    def _with_beta(self, contract: Contract) -> Contract:
+        """A beta made in the kernel is fp32, and so is its product with k."""
+        if self._options.beta == "value" or contract.solve is None:
+            return contract
+        return contract.storing(beta_k=contract.wide, beta_k_wy=contract.wide)
 
     def configured(self, options: Mapping[str, str]) -> Adapter:
         return Fla(self._base, self._backend, self._form, self._options.changed(self._base, self._form, options))
