@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _AXES = ("dtype", "double", "staged", "staged_backward", "activated", "variant", "lawful", "gate", "named", "probed", "drifting")
 # Of the problems that a profile draws for a test: laws are many, and each is asked in every format.
 _LAW = 1 / 3
+_USUAL = ("bf16", "fp32")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -119,6 +120,8 @@ def _choices(subject: Subject, axis: str, profile: str) -> list[tuple[str, Any]]
         ]
     if axis == "drifting":
         return drifting(adapter, profile)
+    if axis == "lawful":
+        return [(f"{dtype}-{law}", (law, dtype)) for dtype in lawful_dtypes(adapter, profile) for law in LAWS]
     if axis == "activated":
         return [(f"{op}-{dtype}", (op, dtype)) for op, dtype in activated(adapter)]
     names: dict[str, Callable[[], Iterable[str]]] = {
@@ -129,9 +132,14 @@ def _choices(subject: Subject, axis: str, profile: str) -> list[tuple[str, Any]]
         # Regimes without weight are named by probes alone.
         "gate": lambda: [name for name, regime in GATES.items() if regime.weight],
         "variant": adapter.variants,
-        "lawful": lambda: LAWS,
     }
     return [(name, name) for name in names[axis]()]
+
+
+def lawful_dtypes(adapter: Adapter, profile: str) -> tuple[str, ...]:
+    """The formats that laws are asked in: in smoke the usual ones, where the implementation takes one of them."""
+    usual = tuple(dtype for dtype in adapter.dtypes if dtype in _USUAL)
+    return usual if usual and profile == "smoke" else adapter.dtypes
 
 
 def drifting(adapter: Adapter, profile: str) -> list[tuple[str, Any]]:
