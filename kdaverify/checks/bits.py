@@ -14,7 +14,7 @@ from kdaverify.adapters.isolation.arena import same
 from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.family import ContractOverflow, emulate
-from kdaverify.budgets.formats import FORMATS
+from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.standard import GAIN
 from kdaverify.checks.execute import Misbehaviour, execute
 from kdaverify.checks.gradients import run_backward
@@ -101,12 +101,11 @@ def same_bits(adapter: Adapter, problem: Problem, relation: Relation) -> list[Ou
     return judged or skipped("nothing is left to compare")
 
 
-def subnormals(contract: Contract) -> str | None:
-    """Why a power of two may cost bits of any kernel of the contract; None where it may not."""
-    storage = contract.operands
+def subnormals(storage: Format) -> str | None:
+    """Why a power of two may cost bits of any kernel that stores in this format; None where it may not."""
     if storage.min_normal <= UNREACHED:
         return None
-    return f"what is stored in {storage.name} on the way may be subnormal, and a power of two then costs bits of any kernel"
+    return f"what is stored in {storage.name} may be subnormal, and a power of two then costs bits of any kernel"
 
 
 def exactly(name: str, wrong: Tensor, found: Tensor, inputs: Inputs, *, wanted: Tensor, compared: Tensor) -> Outcome:

@@ -163,8 +163,8 @@ def _columns_past_eight_swapped(right: Call, x: Inputs) -> tuple[Tensor, Tensor]
     return (o.flip(-1) if x.V > 8 else o), final
 
 
-def _first_channel_s_gate_above_others(right: Call, x: Inputs) -> tuple[Tensor, Tensor]:
-    return right(replace(x, g=torch.maximum(x.g, 20 * x.g[..., :1])))
+def _first_channel_s_gate_bounds_all(right: Call, x: Inputs) -> tuple[Tensor, Tensor]:
+    return right(replace(x, g=torch.minimum(x.g, x.g[..., :1])))
 
 
 def _state_of_the_first_tile(right: Call, x: Inputs) -> tuple[Tensor, Tensor]:
@@ -192,7 +192,7 @@ BROKEN: Final[dict[str, tuple[Adapter, Problem]]] = {
     "repeated-heads": (Wrong(_one_head_s_key_for_all_where_they_are_as_many), DENSE),
     "padded-keys": (Wrong(_scale_of_the_width), DENSE),
     "padded-values": (Wrong(_columns_past_eight_swapped), DENSE),
-    "permuted-channels": (Wrong(_first_channel_s_gate_above_others), DENSE),
+    "permuted-channels": (Wrong(_first_channel_s_gate_bounds_all), DENSE),
     "appended-tokens": (Wrong(_state_of_the_first_tile), DENSE),
 }
 
@@ -227,7 +227,7 @@ def test_rows_and_columns_that_nothing_writes_must_stay_zero() -> None:
 
 
 def test_only_bits_that_every_legal_kernel_keeps_are_demanded() -> None:
-    """A kernel that sums from its own largest element on is no legal one; one that flushes what a power of two makes subnormal is."""
+    """A power of two makes outputs subnormal here, which a unit may flush."""
 
     def flushes(right: Call, x: Inputs) -> tuple[Tensor, Tensor]:
         o, final = right(x)
@@ -272,7 +272,7 @@ def test_what_a_kernel_does_not_support_is_skipped_not_passed() -> None:
     def fixed(q: Any, k: Any, v: Any, g: Any, beta: Any) -> Any:
         raise AssertionError("never asked")
 
-    for law in ("scaled-output", "no-writes", "absent-state"):
+    for law in ("scaled-output", "absent-state"):
         (outcome,) = check("laws", fixed, ABSENT, {"law": law})
         assert outcome.status is Status.SKIP, law
 

@@ -16,7 +16,7 @@ FACTOR: Final = 2.0**-2
 
 def scaled_output(adapter: Adapter, problem: Problem) -> list[Outcome]:
     """Math: law 6 for q, whose factor the scale is."""
-    reason = subnormals(adapter.contract(problem.dtype))
+    reason = subnormals(adapter.contract(problem.dtype).operands)
     if reason:
         return skipped(reason)
     own = problem.inputs()

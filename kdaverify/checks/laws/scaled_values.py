@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.bits import Call, Relation, same_bits, subnormals
 from kdaverify.checks.laws.law import Law
 from kdaverify.checks.outcome import Outcome, skipped
@@ -17,7 +18,7 @@ FACTOR: Final = 2.0**-20
 
 def scaled_values(adapter: Adapter, problem: Problem) -> list[Outcome]:
     """Math: law 6. Every product and sum has one factor of v or S_0 in it, and a power of two passes through every rounding."""
-    reason = subnormals(adapter.contract(problem.dtype))
+    reason = subnormals(adapter.contract(problem.dtype).operands) or subnormals(FORMATS[problem.dtype])
     if reason:
         return skipped(reason)
     own = problem.inputs()
