@@ -209,9 +209,8 @@ def test_a_kernel_that_breaks_the_law_is_rejected(law: str) -> None:
 
 def test_a_state_of_zeros_is_no_other_than_an_absent_one() -> None:
     def leaks(right: Call, x: Inputs) -> tuple[Tensor, Tensor]:
-        return right(
-            replace(x, initial_state=x.state + 1.0 if x.initial_state is not None and not bool(x.state.any()) else x.initial_state)
-        )
+        zeros = x.initial_state is not None and not bool(x.initial_state.any())
+        return right(replace(x, initial_state=x.state + 1.0 if zeros else x.initial_state))
 
     assert rejected(Wrong(leaks), "absent-state", ZERO) == {"o", "final_state"}
     assert rejected(find("eager"), "absent-state", ZERO) == set()
@@ -294,3 +293,17 @@ def test_what_is_drawn_for_a_law_can_be_asked_of_it(law: str) -> None:
 
     take()
     assert found and all(LAWS[law].asked(problem) is None and problem.T >= 3 for problem in found)
+
+
+def test_a_kernel_of_one_scale_without_packs_is_asked_what_it_takes() -> None:
+    @kv.kernel(name="fixed", contract="chunk64-fp32", dtypes=("fp32",))
+    def fixed(q: Any, k: Any, v: Any, g: Any, beta: Any, *, initial_state: Any) -> Any:
+        raise AssertionError("never asked")
+
+    @seed(1)
+    @settings(settings_for("smoke", fixed=True), max_examples=5)
+    @given(problem=law_problems(LAWS["negated-values"], fixed, "fp32", {"max_cost": 0.1, "widths": ()}))
+    def take(problem: Problem) -> None:
+        assert fixed.supports(problem) is None
+
+    take()
