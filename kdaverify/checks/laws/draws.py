@@ -25,6 +25,6 @@ def law_problems(draw: st.DrawFn, law: Law, adapter: Adapter, dtype: str, bounds
     """Problems that the law can be asked of: dense ones where a kernel takes no packs and the law needs none, at a scale that it takes."""
     asked: Bounds = {**bounds, "max_cost": bounds["max_cost"] * (JUDGED if law.judged else 1)}
     plain = draw(problems(dtype=dtype, **law.draws, **asked).filter(lambda p: p.T >= SHORTEST and law.asked(p) is None))
-    scaled = plain.replace(scale=draw(st.sampled_from(SCALES)))
-    tried = (scaled, plain, *(problem.replace(lengths=None) for problem in (scaled, plain)))
+    scales, layouts = (draw(st.sampled_from(SCALES)), None), (plain.lengths, None)
+    tried = [plain.replace(scale=scale, lengths=lengths) for lengths in layouts for scale in scales]
     return next((p for p in tried if law.asked(p) is None and adapter.supports(p) is None), plain)
