@@ -10,7 +10,7 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.bits import Call, Relation, same_bits
 from kdaverify.checks.laws.anew import drawn_anew
-from kdaverify.checks.laws.law import Law
+from kdaverify.checks.laws.law import LIVELY, Law
 from kdaverify.checks.outcome import Outcome
 from kdaverify.problems import Problem
 
@@ -47,5 +47,5 @@ LATER_TOKENS: Final = Law(
     exists_for="masks: pairs above the diagonal, rows of a tile past the token, an inverse that is not triangular (A2, A3, SO4)",
     check=later_tokens,
     asked=_asked,
-    draws={"packed": False},
+    draws={**LIVELY, "packed": False},
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import Final, TypedDict
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.outcome import Outcome
@@ -16,8 +16,20 @@ class Draws(TypedDict, total=False):
 
     packed: bool
     gate: tuple[str, ...]
+    key: tuple[str, ...]
+    beta: tuple[str, ...]
     state: tuple[str, ...]
     value: tuple[str, ...]
+
+
+LIVELY: Final[Draws] = {
+    "gate": ("log-sigmoid", "slow", "mild", "half-zero", "mixed"),
+    "key": ("random", "coherent-0.3", "coherent-0.6", "alternating"),
+    "beta": ("uniform", "mixed", "near-one"),
+    "state": ("random", "asymmetric", "absent"),
+    "value": ("normal", "large"),
+}
+"""Regimes under which every token, and the initial state, can be seen in what comes after: what leaks then shows."""
 
 
 def of_any(_: Problem) -> str | None:

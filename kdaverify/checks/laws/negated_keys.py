@@ -7,7 +7,7 @@ from typing import Final
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.bits import Call, Relation, same_bits
-from kdaverify.checks.laws.law import Law
+from kdaverify.checks.laws.law import LIVELY, Law
 from kdaverify.checks.outcome import Outcome
 from kdaverify.problems import Problem
 
@@ -26,4 +26,5 @@ NEGATED_KEYS: Final = Law(
     section="7, law 7",
     exists_for="keys that are read where they have no part: rows of other tokens or heads, and terms of odd degree in k (A4, H25)",
     check=negated_keys,
+    draws=LIVELY,
 )

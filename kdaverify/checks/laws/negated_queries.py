@@ -7,7 +7,7 @@ from typing import Final
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.bits import Call, Relation, same_bits
-from kdaverify.checks.laws.law import Law
+from kdaverify.checks.laws.law import LIVELY, Law
 from kdaverify.checks.outcome import Outcome
 from kdaverify.problems import Problem
 
@@ -24,4 +24,5 @@ NEGATED_QUERIES: Final = Law(
     section="7, law 7",
     exists_for="queries that reach the state, terms of o without a query: accumulators that start from something else (H23, O10)",
     check=negated_queries,
+    draws=LIVELY,
 )

@@ -7,7 +7,7 @@ from typing import Final
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.bits import Call, Relation, same_bits
-from kdaverify.checks.laws.law import Law
+from kdaverify.checks.laws.law import LIVELY, Law
 from kdaverify.checks.outcome import Outcome
 from kdaverify.problems import Problem
 
@@ -26,4 +26,5 @@ NEGATED_VALUES: Final = Law(
     section="7, law 6",
     exists_for="terms without v or S_0: stale tiles, memory never written, one-sided clamps, rounding towards infinity (S11, O10)",
     check=negated_values,
+    draws=LIVELY,
 )

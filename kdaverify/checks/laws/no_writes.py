@@ -9,7 +9,7 @@ import torch
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.bits import Call, Relation, same_bits
 from kdaverify.checks.laws.anew import drawn_anew
-from kdaverify.checks.laws.law import Law
+from kdaverify.checks.laws.law import LIVELY, Law
 from kdaverify.checks.outcome import Outcome
 from kdaverify.problems import Problem
 
@@ -31,5 +31,5 @@ NO_WRITES: Final = Law(
     exists_for="writes that miss their beta, terms of k or v beside the delta rule, beta of another token or head (P8, H15, B33)",
     check=no_writes,
     becomes=_pure,
-    draws={"state": ("random", "large", "asymmetric")},
+    draws={**LIVELY, "state": ("random", "large", "asymmetric")},
 )

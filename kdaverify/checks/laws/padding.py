@@ -10,7 +10,7 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.bits import Call, Relation, everywhere, same_bits
 from kdaverify.checks.laws.anew import TOKENS, drawn_anew
-from kdaverify.checks.laws.law import Law
+from kdaverify.checks.laws.law import LIVELY, Law
 from kdaverify.checks.outcome import Outcome
 from kdaverify.problems import Problem
 
@@ -37,5 +37,5 @@ PADDING: Final = Law(
     exists_for="rows past the end that are read or written back: padded tokens in states, in tails, in slot 0 or -1 (P8, S16, V9, H8)",
     check=padding,
     asked=_asked,
-    draws={"packed": True},
+    draws={**LIVELY, "packed": True},
 )

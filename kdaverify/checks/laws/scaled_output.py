@@ -7,7 +7,7 @@ from typing import Final
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.bits import Call, Relation, same_bits, subnormals
-from kdaverify.checks.laws.law import Law
+from kdaverify.checks.laws.law import LIVELY, Law
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.problems import Problem
 
@@ -34,4 +34,5 @@ SCALED_OUTPUT: Final = Law(
     exists_for="a scale kept from another call, applied twice, to one term alone, or to a part of the width (B35, O2, O4)",
     check=scaled_output,
     becomes=_scaled,
+    draws=LIVELY,
 )
