@@ -15,6 +15,7 @@ from kdaverify.checks.forward import forward
 from kdaverify.checks.gradcheck import gradcheck
 from kdaverify.checks.gradients import gradients
 from kdaverify.checks.jacobian import jacobian
+from kdaverify.checks.laws.registry import laws
 from kdaverify.checks.options import options
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.packing import packing
@@ -39,6 +40,7 @@ PROPERTIES: Mapping[str, Callable[..., list[Outcome]]] = {
     "self_consistency": self_consistency,
     "jacobian": jacobian,
     "cotangent_linearity": cotangent_linearity,
+    "laws": laws,
     "stages": stages,
     "backward_stages": backward_stages,
     "activations": activations,

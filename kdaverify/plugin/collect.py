@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
     from kdaverify.problems import Problem
 
-_AXES = ("dtype", "double", "staged", "staged_backward", "activated", "variant", "gate", "named", "probed", "drifting")
+_AXES = ("dtype", "double", "staged", "staged_backward", "activated", "variant", "lawful", "gate", "named", "probed", "drifting")
+# Of the problems that a profile draws for a test: laws are many, and each is asked in every format.
+_LAW = 1 / 3
+_USUAL = ("bf16", "fp32")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -27,7 +30,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     found = [case for subject in subjects(metafunc.config) for case in _cases(subject, axes, metafunc.config.option.profile)]
     metafunc.parametrize(("kernel", *axes), found, indirect=("kernel",))
     fixed = not all(subject.adapter.open_ended for subject in subjects(metafunc.config))
-    _settle(metafunc.function, metafunc.config.option.profile, fixed=fixed)
+    _settle(metafunc.function, metafunc.config.option.profile, fixed=fixed, share=_LAW if "lawful" in axes else 1)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -78,12 +81,12 @@ def fix_draws(item: pytest.Item, seed: int) -> None:
     item.obj._hypothesis_internal_use_seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])  # noqa: SLF001
 
 
-def _settle(function: Any, profile: str, *, fixed: bool) -> None:
+def _settle(function: Any, profile: str, *, fixed: bool, share: float) -> None:
     """Gives a Hypothesis test the settings of the profile, unless it states its own."""
     from kdaverify.problems.profiles import settings_for
 
     if hypothesis.is_hypothesis_test(function) and not hasattr(function, "_hypothesis_internal_settings_applied"):
-        settings_for(profile, fixed=fixed)(function)
+        settings_for(profile, fixed=fixed, share=share)(function)
 
 
 def _cases(subject: Subject, axes: list[str], profile: str) -> Iterator[Any]:
@@ -96,6 +99,7 @@ def _cases(subject: Subject, axes: list[str], profile: str) -> Iterator[Any]:
 
 def _choices(subject: Subject, axis: str, profile: str) -> list[tuple[str, Any]]:
     from kdaverify.checks.activations import activated
+    from kdaverify.checks.laws.registry import LAWS
     from kdaverify.checks.stages import staged
     from kdaverify.problems import panel
     from kdaverify.problems.probes import probes
@@ -116,6 +120,8 @@ def _choices(subject: Subject, axis: str, profile: str) -> list[tuple[str, Any]]
         ]
     if axis == "drifting":
         return drifting(adapter, profile)
+    if axis == "lawful":
+        return [(f"{dtype}-{law}", (law, dtype)) for dtype in lawful_dtypes(adapter, profile) for law in LAWS]
     if axis == "activated":
         return [(f"{op}-{dtype}", (op, dtype)) for op, dtype in activated(adapter)]
     names: dict[str, Callable[[], Iterable[str]]] = {
@@ -128,6 +134,12 @@ def _choices(subject: Subject, axis: str, profile: str) -> list[tuple[str, Any]]
         "variant": adapter.variants,
     }
     return [(name, name) for name in names[axis]()]
+
+
+def lawful_dtypes(adapter: Adapter, profile: str) -> tuple[str, ...]:
+    """The formats that laws are asked in: in smoke the usual ones, where the implementation takes one of them."""
+    usual = tuple(dtype for dtype in adapter.dtypes if dtype in _USUAL)
+    return usual if usual and profile == "smoke" else adapter.dtypes
 
 
 def drifting(adapter: Adapter, profile: str) -> list[tuple[str, Any]]:
