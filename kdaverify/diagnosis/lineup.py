@@ -1,0 +1,64 @@
+"""The kernel beside every suspect on one question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.checks.options import asked_of
+from kdaverify.diagnosis.answer import Answer
+from kdaverify.diagnosis.question import Bench, Question, bench
+from kdaverify.diagnosis.suspects import Suspect
+from kdaverify.diagnosis.yardstick import Fit, Yardstick, fit
+
+SHARE: Final = 0.25
+"""Most of what is wrong that a suspect may leave unexplained, where that is within the noise of legal kernels."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """How near one suspect comes."""
+
+    suspect: Suspect
+    fit: Fit
+
+    @property
+    def indistinguishable(self) -> bool:
+        """Whether no output tells the two apart, and the mistake accounts for what is wrong."""
+        return self.fit.noise <= 1 and self.fit.distance <= SHARE
+
+
+class Lineup:
+    """One question, the kernel's answer to it, and what others answer.
+
+    Args:
+        question: what failed.
+        judged: the kernel.
+    Raises:
+        ContractOverflow, UncertifiedError: there is no truth to measure by.
+    """
+
+    def __init__(self, question: Question, judged: Adapter) -> None:
+        self.question, self.judged = question, judged
+        self.bench: Bench = bench(question, judged)
+        self.kernel: Answer = self.bench.answer(judged)
+        self.yard: Yardstick = self.bench.yardstick()
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the kernel answers the same twice."""
+        return self.kernel.same(self.bench.answer(self.judged))
+
+    def match(self, suspect: Suspect) -> Match:
+        """How near one suspect comes."""
+        return Match(suspect, fit(self.kernel, self.answer(suspect), self.yard))
+
+    def answer(self, suspect: Suspect) -> Answer:
+        asked, dtype = asked_of(self.judged, self.question.detail), self.question.problem.dtype
+        return self.bench.answer(suspect.adapter(asked.contract(dtype)))
+
+    def matches(self, suspects: Iterable[Suspect]) -> list[Match]:
+        """The nearest first."""
+        return sorted((self.match(suspect) for suspect in suspects), key=lambda match: (match.fit.distance, match.fit.noise))
