@@ -106,12 +106,3 @@ def _before_the_cut(call: Call, adapter: Adapter, inputs: Inputs) -> dict[str, T
 _WAYS: Final[Mapping[str, Way]] = {"resume": _resumed, "packing": _arranged, "options": _under_option, "causality": _before_the_cut}
 """How properties ask that do not ask for one plain call."""
 
-
-def asks(question: Question) -> bool:
-    """Whether the property's own way is known, so that its detail means something."""
-    return question.property in (*_WAYS, *BACKWARD)
-
-
-def plain(question: Question) -> dict[str, Any]:
-    """The detail that is left where a property is asked again as a plain call."""
-    return dict(question.detail) if asks(question) else {}

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.options import asked_of
 from kdaverify.diagnosis.answer import Answer
 from kdaverify.diagnosis.question import Bench, Question, bench
-from kdaverify.diagnosis.suspects import Suspect
-from kdaverify.diagnosis.yardstick import Fit, Yardstick, fit
+from kdaverify.diagnosis.suspects import Suspect, declared
+from kdaverify.diagnosis.yardstick import APART, Fit, Yardstick, fit
 
 SHARE: Final = 0.25
 """Most of what is wrong that a suspect may leave unexplained, where that is within the noise of legal kernels."""
@@ -51,14 +50,23 @@ class Lineup:
         """Whether the kernel answers the same twice."""
         return self.kernel.same(self.bench.answer(self.judged))
 
-    def match(self, suspect: Suspect) -> Match:
-        """How near one suspect comes."""
-        return Match(suspect, fit(self.kernel, self.answer(suspect), self.yard))
+    @property
+    def wrong(self) -> bool:
+        """Whether any output is outside its budget."""
+        right = Answer({name: scale.exact for name, scale in self.yard.items() if name in self.kernel.outputs})
+        return self.kernel.failed is not None or fit(self.kernel, right, self.yard).noise * APART > 1
 
-    def answer(self, suspect: Suspect) -> Answer:
-        asked, dtype = asked_of(self.judged, self.question.detail), self.question.problem.dtype
-        return self.bench.answer(suspect.adapter(asked.contract(dtype)))
+    def match(self, suspect: Suspect) -> Match:
+        """How near one suspect comes; one that is near, but for more than the noise of legal kernels, may have more of it."""
+        answer = self._answer(suspect)
+        found = Match(suspect, fit(self.kernel, answer, self.yard))
+        if not found.fit.distance <= SHARE or not 1 < found.fit.noise < float("inf"):
+            return found
+        return Match(suspect, fit(self.kernel, answer, self.yard, twin=self._answer(suspect, twin=True)))
 
     def matches(self, suspects: Iterable[Suspect]) -> list[Match]:
         """The nearest first."""
         return sorted((self.match(suspect) for suspect in suspects), key=lambda match: (match.fit.distance, match.fit.noise))
+
+    def _answer(self, suspect: Suspect, *, twin: bool = False) -> Answer:
+        return self.bench.answer(suspect.adapter(declared(self.question, self.judged), twin=twin))

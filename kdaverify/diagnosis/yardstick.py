@@ -60,17 +60,23 @@ Yardstick = dict[str, Scale]
 FAR: Final = Fit(float("inf"), float("inf"))
 
 
-def fit(kernel: Answer, other: Answer, yard: Yardstick) -> Fit:
+def fit(kernel: Answer, other: Answer, yard: Yardstick, *, twin: Answer | None = None) -> Fit:
     """How near `other` comes to the kernel.
 
     Math: with b the rms budget of each output, distance^2 = sum (rms(kernel - other) / b)^2 / sum (rms(kernel - exact) / b)^2 over finite
     elements; the share of elements of which only one is not finite, where that is more. Budgets grow with the output of `other`, where
     that is larger than the exact one: so do its roundings.
+
+    Args:
+        kernel: the one that is wrong.
+        other: who may be wrong in the same way.
+        twin: `other` in another arithmetic: what lies between the two is noise as well.
     """
     if kernel.failed is not None or other.failed is not None:
         return Fit(0.0, 0.0) if kernel.failed is other.failed is not Status.SKIP else FAR
     if kernel.outputs.keys() != other.outputs.keys():
         return FAR
+    twin = None if twin is None or twin.outputs.keys() != other.outputs.keys() else twin
     apart, effect, noise, lost, unequal = 0.0, 0.0, 0.0, 0, 0
     for name, told in yard.items():
         if name not in kernel.outputs:
@@ -83,7 +89,9 @@ def fit(kernel: Answer, other: Answer, yard: Yardstick) -> Fit:
         apart += (rms(difference) / told.rms) ** 2
         effect += (rms((mine - exact)[here]) / told.rms) ** 2
         for size, allowed in ((rms, told.rms), (_largest, told.largest)):
-            noise = max(noise, size(difference) / (allowed * max(1.0, _ratio(size(theirs[both]), size(exact[both])))))
+            more = max(1.0, _ratio(size(theirs[both]), size(exact[both])))
+            spread = 0.0 if twin is None else size((theirs - told.counted(twin.outputs[name]))[both].nan_to_num(0.0, 0.0, 0.0))
+            noise = max(noise, size(difference) / max(allowed * more, spread))
     effect = max(effect, CLEAR**2 * len(yard)) if lost else effect
     distance = (apart / effect) ** 0.5 if effect else (0.0 if not apart else float("inf"))
     return Fit(max(distance, unequal / lost if lost else 0.0), float("inf") if unequal else noise / APART)
