@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from torch import Tensor
 
@@ -105,4 +105,3 @@ def _before_the_cut(call: Call, adapter: Adapter, inputs: Inputs) -> dict[str, T
 
 _WAYS: Final[Mapping[str, Way]] = {"resume": _resumed, "packing": _arranged, "options": _under_option, "causality": _before_the_cut}
 """How properties ask that do not ask for one plain call."""
-

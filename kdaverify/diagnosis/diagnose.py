@@ -16,31 +16,31 @@ from kdaverify.diagnosis.question import Question
 from kdaverify.diagnosis.separate import separate
 from kdaverify.diagnosis.suspects import declared, suspects
 from kdaverify.diagnosis.traces import traces
+from kdaverify.limits import DIAGNOSIS_SECONDS
 from kdaverify.problems import Problem
 from kdaverify.problems.cost import cost
 from oracles.certified import UncertifiedError
 
-SECONDS: Final = 10.0
-"""For one case: half of it to find a smaller one, the rest to tell suspects apart."""
 LARGEST: Final = 0.5
 """Largest `cost` of a case that every suspect is asked."""
 NOTHING: Final = "asked again, nothing fails: there is nothing to diagnose, or its results differ from call to call"
 UNEVEN: Final = "the same call gives other results when it is repeated: no fault that always strikes can be compared with it"
 WITHIN: Final = "asked as one plain call it is within budget: what fails is a measure of the property's own"
+SHOWN: Final = 5
 LARGE: Final = "too large to be compared with every known fault"
 
 
-def diagnose(adapter: Adapter, question: Question, *, seconds: float = SECONDS) -> Diagnosis:
+def diagnose(adapter: Adapter, question: Question, *, seconds: float = DIAGNOSIS_SECONDS) -> Diagnosis:
     """What a kernel that fails a question does wrong.
 
     Args:
         adapter: the kernel.
-        seconds: after which no smaller case and no further input is looked for; what is begun is ended.
+        seconds: half of them to find a smaller case, the rest to tell suspects apart; what is begun is ended.
     """
     started = time.monotonic()
     failed = failure(adapter, question)
     if failed is None:
-        return Diagnosis(question, silent=NOTHING)
+        return Diagnosis(question, silent=NOTHING, passes=True)
     smallest = question
     if adapter.open_ended and not failed[1].takes_process:
         smallest = minimise(adapter, question, until=started + seconds / 2, failed=failed)
@@ -77,6 +77,7 @@ def _named(adapter: Adapter, lineup: Lineup, smallest: Question, first: Question
         smallest,
         named=tuple(match for match in left if match.suspect.known),
         signatures=tuple(match for match in left if not match.suspect.known),
+        ranked=tuple(sorted(matches, key=lambda match: match.fit.distance)[:SHOWN]),
         nearest=min(others, key=lambda match: match.fit.distance, default=None),
         chunk_size=size if size > 1 else next((match.suspect.chunk_size for match in matches), size),
         where=_where(adapter, lineup, first, size),

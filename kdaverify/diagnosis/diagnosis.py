@@ -21,19 +21,23 @@ class Diagnosis:
         smallest: the smallest question that still fails.
         named: faults of the catalogue that no input tells apart from it, the nearest first; () where none fits.
         signatures: simple mistakes that fit as well.
+        ranked: the nearest of all, on the input that they were compared on.
         nearest: the nearest of those that do not fit.
         chunk_size: that the kernel declares; faults may fit in another one.
         where: what part of the outputs is wrong.
         silent: why nothing was compared; "" where it was.
+        passes: whether nothing fails.
     """
 
     smallest: Question
     named: tuple[Match, ...] = ()
     signatures: tuple[Match, ...] = ()
+    ranked: tuple[Match, ...] = ()
     nearest: Match | None = None
     chunk_size: int = 0
     where: str = ""
     silent: str = ""
+    passes: bool = False
 
     @property
     def fits(self) -> bool:
@@ -62,7 +66,9 @@ class Diagnosis:
     def _poor(self) -> str:
         if self.nearest is None or not self.nearest.fit.distance < NEAR:
             return "no known fault fits: none comes near"
-        return f"no known fault fits: the nearest, {self._name(self.nearest)}, leaves {self.nearest.fit.distance:.0%} of the error unexplained"
+        return (
+            f"no known fault fits: the nearest, {self._name(self.nearest)}, leaves {self.nearest.fit.distance:.0%} of the error unexplained"
+        )
 
     def _name(self, match: Match) -> str:
         size = match.suspect.chunk_size

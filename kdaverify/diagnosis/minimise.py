@@ -17,7 +17,13 @@ from kdaverify.problems.regimes import REGIMES
 LENGTHS: Final = (1, 2, 3, 4, 8, 16, 17, 32, 33, 64, 65, 66, 80, 128, 129, 130, 192)
 """Tokens that are tried, fewest first: around sub-blocks and chunks, where faults begin."""
 WIDTHS: Final = (1, 2, 4, 8, 16, 32)
-FAMILIAR: Final = {"gate": ("mild", "log-sigmoid"), "key": ("random",), "beta": ("uniform",), "state": ("absent", "random"), "value": ("normal",)}
+FAMILIAR: Final = {
+    "gate": ("mild", "log-sigmoid"),
+    "key": ("random",),
+    "beta": ("uniform",),
+    "state": ("absent", "random"),
+    "value": ("normal",),
+}
 """Regimes that hide nothing and add nothing."""
 OBVIOUS: Final = 8.0
 """A ratio from which a failure is told from noise; what fails by less keeps half of what it had."""
@@ -112,7 +118,7 @@ def _packs(problem: Problem) -> list[dict[str, Any]]:
     """Without one sequence, without padding, or with one sequence shorter."""
     lengths, padding = problem.lengths or (), problem.T - sum(problem.lengths or ())
     fewer = [lengths[:n] + lengths[n + 1 :] for n in range(len(lengths))] if len(lengths) > 1 else []
-    halves = [lengths[: len(lengths) // 2], lengths[len(lengths) // 2 :]] if len(lengths) > 3 else []  # noqa: PLR2004 # more than are dropped one by one
+    halves = [lengths[: len(lengths) // 2], lengths[len(lengths) // 2 :]] if len(lengths) > 3 else []  # more than are dropped one by one
     shorter = [
         (*lengths[:n], tokens, *lengths[n + 1 :]) for n, length in enumerate(lengths) for tokens in _below(length, LENGTHS)
     ]  # fmt: skip

@@ -19,7 +19,11 @@ from oracles.certified import UncertifiedError
 
 VISIBLE: Final = 2.0**-5
 """Answers that differ by this share of themselves are worth a question to the kernel."""
-_SIZES: Final[tuple[dict[str, Any], ...]] = ({"HV": 4, "H": 2, "K": 8, "V": 8}, {"HV": 2, "H": 1, "K": 4, "V": 8}, {"HV": 2, "H": 2, "K": 8, "V": 4})
+_SIZES: Final[tuple[dict[str, Any], ...]] = (
+    {"HV": 4, "H": 2, "K": 8, "V": 8},
+    {"HV": 2, "H": 1, "K": 4, "V": 8},
+    {"HV": 2, "H": 2, "K": 8, "V": 4},
+)
 _LENGTHS: Final[tuple[int, ...]] = (70, 150, 20)
 _PACKS: Final[tuple[tuple[int, ...], ...]] = ((70, 5, 0, 65), (3, 20), (40,))
 _PADDING: Final = 7
@@ -43,7 +47,7 @@ def separate(judged: Adapter, question: Question, first: Question, fits: Sequenc
     """
     left = tuple(fits)
     for other in _others(question, first):
-        if len(left) < 2 or time.monotonic() > until:  # noqa: PLR2004 # nothing to tell apart
+        if len(left) < 2 or time.monotonic() > until:  # nothing to tell apart
             break
         left = _told_apart(judged, other, left) or left
     return left

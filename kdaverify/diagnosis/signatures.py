@@ -150,7 +150,11 @@ def _loss_of_o_alone(derive: Derive, x: Inputs, given: Cotangents) -> Gradients[
 SIGNATURES: Final = (
     _signature("state transposed", "S_T is returned transposed", called(_returned(final_state=_square))),
     _signature("initial state transposed", "S_0 is read transposed", called(_given(_square, "initial_state"))),
-    _signature("states transposed", "S_0 and S_T both are", called(lambda k, x: _returned(final_state=_square)(k, each(x, ("initial_state",), _square)))),
+    _signature(
+        "states transposed",
+        "S_0 and S_T both are",
+        called(lambda k, x: _returned(final_state=_square)(k, each(x, ("initial_state",), _square))),
+    ),
     _signature("layout", "o has heads before tokens", called(_returned(o=_heads_first))),
     _signature("gates times 1.4427", "natural logarithms are taken for those of base 2 twice", called(_given(lambda g: g * LOG2_E, "g"))),
     _signature("gates times 0.6931", "natural logarithms are taken for those of base 2", called(_given(lambda g: g / LOG2_E, "g"))),

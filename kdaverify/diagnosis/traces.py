@@ -29,7 +29,7 @@ def traces(kernel: Answer, yard: Yardstick, problem: Problem, chunk_size: int) -
 def _clauses(kernel: Answer, yard: Yardstick, problem: Problem, chunk_size: int) -> Iterator[tuple[str, str]]:
     for name, scale in yard.items():
         found = kernel.outputs.get(name)
-        if found is None or found.ndim < 3 or (name not in _STATES and found.shape[1] != problem.T):  # noqa: PLR2004 # tokens and heads
+        if found is None or found.ndim < 3 or (name not in _STATES and found.shape[1] != problem.T):  # tokens and heads
             continue
         wrong = ~((found - scale.exact).abs() <= APART * scale.largest)
         if not bool(wrong.any()):
@@ -46,7 +46,7 @@ def _zeros(found: Tensor, exact: Tensor, wrong: Tensor) -> list[str]:
 def _of_states(wrong: Tensor) -> Iterator[str]:
     """[N, HV, K, V]."""
     for axis, noun in enumerate(("sequence", "head", "row", "column")):
-        yield from _only(wrong, axis, noun, most=1.0 if axis < 2 else SOME)  # noqa: PLR2004 # rows and columns
+        yield from _only(wrong, axis, noun, most=1.0 if axis < 2 else SOME)  # rows and columns
 
 
 def _of_tokens(wrong: Tensor, problem: Problem, chunk_size: int) -> Iterator[str]:
@@ -61,14 +61,16 @@ def _of_tokens(wrong: Tensor, problem: Problem, chunk_size: int) -> Iterator[str
         yield f"only in {_listed([n for n, tokens, _ in bad if tokens], 'sequence')} of {problem.N}"
     earliest = min(tokens[0] for tokens, _ in hit)
     partial = [(length - 1) // chunk_size * chunk_size for _, length in hit]
-    if all(length % chunk_size and length > chunk_size and tokens[0] >= start for (tokens, length), start in zip(hit, partial, strict=True)):
+    if all(
+        length % chunk_size and length > chunk_size and tokens[0] >= start for (tokens, length), start in zip(hit, partial, strict=True)
+    ):
         yield "only in the last, partial chunk"
     elif all(tokens == [0] for tokens, _ in hit) and any(length > 1 for _, length in hit):
         yield "only at the first token"
     elif earliest:
         yield f"only from token {earliest} on"
     yield from _only(wrong, 2, "head")
-    if wrong.ndim > 3:  # noqa: PLR2004 # channels
+    if wrong.ndim > 3:  # channels
         yield from _only(wrong, 3, "channel", most=SOME)
 
 
@@ -84,4 +86,4 @@ def _listed(places: list[int], noun: str) -> str:
         return f"{noun} {places[0]}"
     if places == list(range(places[0], places[-1] + 1)):
         return f"{noun}s {places[0]} to {places[-1]}"
-    return f"{noun}s {', '.join(map(str, places[:6]))}{', ...' if len(places) > 6 else ''}"  # noqa: PLR2004 # enough to see the pattern
+    return f"{noun}s {', '.join(map(str, places[:6]))}{', ...' if len(places) > 6 else ''}"  # enough to see the pattern

@@ -84,7 +84,9 @@ class Faulty(Adapter):
 
     @cached_property
     def _variants(self) -> Mapping[str, Adapter]:
-        return {name: Faulty(self.fault, self.strength, patch=patch, contract=self._contract) for name, patch in self._patch.variants.items()}
+        return {
+            name: Faulty(self.fault, self.strength, patch=patch, contract=self._contract) for name, patch in self._patch.variants.items()
+        }
 
     def _kernel(self, inputs: Inputs) -> Kernel:
         return Kernel(self.contract(format_of(inputs.q.dtype).name), self._patch)

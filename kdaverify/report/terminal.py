@@ -132,6 +132,8 @@ def _show_failure(console: Console, group: Sequence[Verdict]) -> None:
     console.print(Padding(Text(shown.message), (0, 0, 0, 2), expand=False))
     if shown.stage is not None:
         console.print(Padding(Text(shown.whereabouts(), style="bold"), (0, 0, 0, 2), expand=False))
+    if shown.diagnosis:
+        console.print(Padding(Text(f"diagnosis: {shown.diagnosis}", style="bold"), (0, 0, 0, 2), expand=False))
     if shown.case:
         console.print(Padding(Text(f"case {shown.case}"), (0, 0, 0, 2), expand=False))
     if shown.replay:
