@@ -71,7 +71,8 @@ def _named(adapter: Adapter, lineup: Lineup, smallest: Question, first: Question
         fits = [match for match in matches if match.indistinguishable]
         if fits or time.monotonic() > until:
             break
-    left = separate(adapter, lineup.question, first, fits, until=until) if adapter.open_ended else tuple(fits)
+    kept, unexplained = _on_the_whole(adapter, lineup, first, fits)
+    left = separate(adapter, first, kept, until=until) if adapter.open_ended else tuple(kept)
     others = [match for match in matches if not match.indistinguishable]
     return Diagnosis(
         smallest,
@@ -80,8 +81,19 @@ def _named(adapter: Adapter, lineup: Lineup, smallest: Question, first: Question
         ranked=tuple(sorted(matches, key=lambda match: match.fit.distance)[:SHOWN]),
         nearest=min(others, key=lambda match: match.fit.distance, default=None),
         chunk_size=size if size > 1 else next((match.suspect.chunk_size for match in matches), size),
+        unexplained=unexplained,
         where=_where(adapter, lineup, first, size),
     )
+
+
+def _on_the_whole(adapter: Adapter, lineup: Lineup, first: Question, fits: list[Match]) -> tuple[list[Match], float]:
+    """Those that fit the case as it was asked as well, and 0; or all of them, and the share of its error that the best leaves."""
+    if not fits or first == lineup.question or (isinstance(first.problem, Problem) and cost(first.problem) > LARGEST):
+        return fits, 0.0
+    whole = Lineup(first, adapter)
+    found = {match.suspect: whole.match(match.suspect).fit for match in fits}
+    kept = [match for match in fits if found[match.suspect].noise <= 1]
+    return (kept, 0.0) if kept else (fits, min(told.distance for told in found.values()))
 
 
 def _where(adapter: Adapter, lineup: Lineup, first: Question, chunk_size: int) -> str:

@@ -23,6 +23,7 @@ class Diagnosis:
         signatures: simple mistakes that fit as well.
         ranked: the nearest of all, on the input that they were compared on.
         nearest: the nearest of those that do not fit.
+        unexplained: the share of the error that they leave of the case as it was asked, where they fit the smallest alone; else 0.
         chunk_size: that the kernel declares; faults may fit in another one.
         where: what part of the outputs is wrong.
         silent: why nothing was compared; "" where it was.
@@ -34,6 +35,7 @@ class Diagnosis:
     signatures: tuple[Match, ...] = ()
     ranked: tuple[Match, ...] = ()
     nearest: Match | None = None
+    unexplained: float = 0.0
     chunk_size: int = 0
     where: str = ""
     silent: str = ""
@@ -42,7 +44,7 @@ class Diagnosis:
     @property
     def fits(self) -> bool:
         """Whether something known accounts for what is wrong."""
-        return bool(self.named or self.signatures)
+        return bool(self.named or self.signatures) and not self.unexplained
 
     def __str__(self) -> str:
         where = f"; {self.where}" if self.where else ""
@@ -64,6 +66,10 @@ class Diagnosis:
         return "next best none" if self.nearest is None else f"next best {self.nearest.suspect.fault.id} at {self.nearest.fit.distance:.2g}"
 
     def _poor(self) -> str:
+        if self.unexplained:
+            first = (self.named or self.signatures)[0]
+            left = f"{min(self.unexplained, 1.0):.0%} of the error of the case as it was asked"
+            return f"no single known fault fits: {self._name(first)} accounts for the smallest case alone, and leaves {left} unexplained"
         if self.nearest is None or not self.nearest.fit.distance < NEAR:
             return "no known fault fits: none comes near"
         return (

@@ -9,7 +9,7 @@ from typing import Final
 from kdaverify.adapters.base import Adapter
 from kdaverify.diagnosis.answer import Answer
 from kdaverify.diagnosis.question import Bench, Question, bench
-from kdaverify.diagnosis.suspects import Suspect, declared
+from kdaverify.diagnosis.suspects import Suspect, declared, right
 from kdaverify.diagnosis.yardstick import APART, Fit, Yardstick, fit
 
 SHARE: Final = 0.25
@@ -18,15 +18,20 @@ SHARE: Final = 0.25
 
 @dataclass(frozen=True)
 class Match:
-    """How near one suspect comes."""
+    """How near one suspect comes.
+
+    Args:
+        shows: whether the mistake changes anything here.
+    """
 
     suspect: Suspect
     fit: Fit
+    shows: bool = True
 
     @property
     def indistinguishable(self) -> bool:
         """Whether no output tells the two apart, and the mistake accounts for what is wrong."""
-        return self.fit.noise <= 1 and self.fit.distance <= SHARE
+        return self.shows and self.fit.noise <= 1 and self.fit.distance <= SHARE
 
 
 class Lineup:
@@ -59,10 +64,11 @@ class Lineup:
     def match(self, suspect: Suspect) -> Match:
         """How near one suspect comes; one that is near, but for more than the noise of legal kernels, may have more of it."""
         answer = self._answer(suspect)
-        found = Match(suspect, fit(self.kernel, answer, self.yard))
-        if not found.fit.distance <= SHARE or not 1 < found.fit.noise < float("inf"):
-            return found
-        return Match(suspect, fit(self.kernel, answer, self.yard, twin=self._answer(suspect, twin=True)))
+        found = fit(self.kernel, answer, self.yard)
+        if found.distance <= SHARE and 1 < found.noise < float("inf"):
+            found = fit(self.kernel, answer, self.yard, twin=self._answer(suspect, twin=True))
+        near = found.distance <= SHARE
+        return Match(suspect, found, shows=near and fit(answer, self._answer(right(suspect.chunk_size)), self.yard).noise > 1)
 
     def matches(self, suspects: Iterable[Suspect]) -> list[Match]:
         """The nearest first."""

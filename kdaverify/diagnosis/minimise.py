@@ -16,6 +16,8 @@ from kdaverify.problems.regimes import REGIMES
 
 LENGTHS: Final = (1, 2, 3, 4, 8, 16, 17, 32, 33, 64, 65, 66, 80, 128, 129, 130, 192)
 """Tokens that are tried, fewest first: around sub-blocks and chunks, where faults begin."""
+LEAPS: Final = (2, 17, 66, 130)
+NARROW: Final = 4
 WIDTHS: Final = (1, 2, 4, 8, 16, 32)
 FAMILIAR: Final = {
     "gate": ("mild", "log-sigmoid"),
@@ -95,7 +97,8 @@ def _smaller(question: Question) -> Iterator[Question]:
     if isinstance(problem, ActivationProblem):
         yield from _replaced(question, [{axis: size} for axis in ("B", "T", "HV", "K") for size in _below(getattr(problem, axis), WIDTHS)])
         return
-    # What rarely matters first, so that every later try is cheap.
+    # Leaps first, then what rarely matters, so that every later try is cheap.
+    yield from _leaps(question)
     yield from _replaced(question, [{"B": 1}] if problem.B > 1 else [])
     yield from _replaced(question, [{"H": 1, "HV": 1}, {"H": 1, "HV": 2}, {"H": 1}, {"HV": problem.H}])
     widths = [{axis: size} for size in WIDTHS for axis in ("K", "V") if size < getattr(problem, axis)]
@@ -108,6 +111,15 @@ def _smaller(question: Question) -> Iterator[Question]:
             yield from _cut(question, tokens)
     regimes = [{axis: name} for axis in REGIMES for name in FAMILIAR[axis] if getattr(problem, axis) not in FAMILIAR[axis]]
     yield from _replaced(question, regimes)
+
+
+def _leaps(question: Question) -> Iterator[Question]:
+    """Few tokens, heads and channels at once."""
+    problem = question.problem
+    if not isinstance(problem, Problem) or problem.packed or "cut" in question.detail:
+        return
+    small = {"B": 1, "H": 1, "HV": 2 if problem.HV > problem.H else 1, "K": min(problem.K, NARROW), "V": min(problem.V, NARROW)}
+    yield from _replaced(question, [{**small, "T": tokens} for tokens in _below(problem.T, LEAPS)])
 
 
 def _below(size: int, choices: tuple[int, ...]) -> list[int]:

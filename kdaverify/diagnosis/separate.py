@@ -37,16 +37,15 @@ _REGIMES: Final[tuple[dict[str, str], ...]] = (
 )
 
 
-def separate(judged: Adapter, question: Question, first: Question, fits: Sequence[Match], *, until: float) -> tuple[Match, ...]:
+def separate(judged: Adapter, first: Question, fits: Sequence[Match], *, until: float) -> tuple[Match, ...]:
     """The suspects that answer as the kernel does on other inputs too; all of them, if none does.
 
     Args:
-        question: on which they fit.
-        first: the question as it was asked; it is the first of the others.
+        first: the question as it was asked; the others are of its kind.
         until: of the monotonic clock.
     """
     left = tuple(fits)
-    for other in _others(question, first):
+    for other in _others(first):
         if len(left) < 2 or time.monotonic() > until:  # nothing to tell apart
             break
         left = _told_apart(judged, other, left) or left
@@ -74,10 +73,8 @@ def _differ(a: Answer, b: Answer) -> bool:
     return any(bool((x.isfinite() ^ y.isfinite()).any()) or rms((x - y).nan_to_num()) > VISIBLE * rms(y.nan_to_num()) for x, y in pairs)
 
 
-def _others(question: Question, first: Question) -> Iterator[Question]:
+def _others(first: Question) -> Iterator[Question]:
     problem = first.problem
-    if first.problem != question.problem:
-        yield first
     if not isinstance(problem, Problem):
         yield from (Question(first.property, problem.replace(seed=problem.seed + n), first.detail) for n in (1, 2))
         return

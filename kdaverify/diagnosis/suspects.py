@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Final
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager import EAGER
@@ -17,9 +18,15 @@ from kdaverify.diagnosis.signatures import SIGNATURES
 from kdaverify.faults.adapter import Faulty
 from kdaverify.faults.catalogue import FAULTS
 from kdaverify.faults.fault import Fault
+from kdaverify.faults.kernel import Patch
 
 RANDOM = "D"
 """The class of faults that strike at random: no two runs of them are alike."""
+
+
+_RIGHT: Final = Fault(
+    id="right", title="nothing", reference="", kind="A", trigger="", outputs=(), patch=lambda _: Patch(), stage="call"
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,11 @@ class Suspect:
 def _sized(contract: Contract, size: int, twin: bool, dtype: str) -> Contract:  # noqa: FBT001 # a partial's argument
     own = replace(EAGER.contract(dtype) if contract.form == "recurrent" else contract, chunk_size=size)
     return replace(own, operands=own.accumulate, solve=None, factors=None, anchored=False, sub_block=own.sub_block // 2) if twin else own
+
+
+def right(chunk_size: int) -> Suspect:
+    """The same kernel with nothing wrong in it: what is indistinguishable from it has no fault to name."""
+    return Suspect(_RIGHT, chunk_size, known=False)
 
 
 def declared(question: Question, judged: Adapter) -> Contract:

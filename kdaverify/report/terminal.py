@@ -125,7 +125,7 @@ def _size(verdict: Verdict) -> int:
 
 def _show_failure(console: Console, group: Sequence[Verdict]) -> None:
     """The smallest of a kind: what is wrong, where, how badly, how to replay it."""
-    shown = min(group, key=_size)
+    shown = min(group, key=lambda verdict: (not verdict.diagnosis, _size(verdict)))
     dtypes = ", ".join(sorted({verdict.dtype for verdict in group}))
     times = "once" if len(group) == 1 else f"{len(group)} times"
     console.print(Text(f"{shown.implementation}: {_kind(group)} in {dtypes}, {times}", style="bold red"))
