@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from itertools import combinations
+from itertools import combinations, cycle
 from typing import Any, Final
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.family import ContractOverflow
 from kdaverify.budgets.statistics import rms
 from kdaverify.diagnosis.answer import Answer
+from kdaverify.diagnosis.call import BACKWARD
 from kdaverify.diagnosis.lineup import Lineup, Match
 from kdaverify.diagnosis.question import Question, bench
 from kdaverify.diagnosis.suspects import declared
@@ -74,15 +75,22 @@ def _differ(a: Answer, b: Answer) -> bool:
 
 
 def _others(first: Question) -> Iterator[Question]:
+    """Questions of the same kind, and where the property has no way of its own, packs and dense runs of the forward."""
     problem = first.problem
     if not isinstance(problem, Problem):
         yield from (Question(first.property, problem.replace(seed=problem.seed + n), first.detail) for n in (1, 2))
         return
-    for i, regimes in enumerate(_REGIMES):
-        sizes: dict[str, Any] = {**_SIZES[i % len(_SIZES)], **regimes, "seed": problem.seed + i + 1}
-        if problem.packed:
-            pack = _PACKS[i % len(_PACKS)]
-            yield Question(first.property, problem.replace(**sizes, lengths=pack, T=sum(pack) + _PADDING * (i % 2)), first.detail)
-        else:
-            T = _LENGTHS[i % len(_LENGTHS)] if "cut" not in first.detail else problem.T
-            yield Question(first.property, problem.replace(**sizes, B=1 + i % 2, T=T), first.detail)
+    if first.property in BACKWARD:
+        yield Question("forward", problem)
+    for i, (regimes, sizes) in enumerate(zip(_REGIMES, cycle(_SIZES))):
+        changed: dict[str, Any] = {**regimes, **sizes, "seed": problem.seed + i + 1}
+        if "cut" in first.detail:
+            yield Question(first.property, problem.replace(**changed), first.detail)
+            continue
+        pack, T = _PACKS[i % len(_PACKS)], _LENGTHS[i % len(_LENGTHS)]
+        packed = problem.replace(**changed, B=1, lengths=pack, T=sum(pack) + _PADDING * (i % 2))
+        dense = problem.replace(**changed, B=1 + i % 2, lengths=None, T=T)
+        mine, other = (packed, dense) if problem.packed else (dense, packed)
+        yield Question(first.property, mine, first.detail)
+        if first.property != "packing":
+            yield Question(first.property, other, first.detail)

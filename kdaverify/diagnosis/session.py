@@ -9,7 +9,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.isolation.fault import told
 from kdaverify.diagnosis.diagnose import diagnose
 from kdaverify.diagnosis.question import Question
-from kdaverify.problems import Problem, problem_from_json
+from kdaverify.problems import Problem, ProblemError, problem_from_json
 from kdaverify.problems.cost import cost
 from kdaverify.verdicts.verdict import Verdict
 
@@ -60,5 +60,8 @@ def _by_property(verdicts: Sequence[Verdict]) -> dict[str, list[Verdict]]:
 
 
 def _size(verdict: Verdict) -> float:
-    problem = problem_from_json(verdict.problem)
+    try:
+        problem = problem_from_json(verdict.problem)
+    except ProblemError:
+        return float("inf")
     return cost(problem) if isinstance(problem, Problem) else 0.0
