@@ -12,6 +12,7 @@ from typer.exceptions import TyperException
 
 from kdaverify.cli.complaint import Complaint, complain, guarded
 from kdaverify.cli.contracts import contracts
+from kdaverify.cli.diagnose import diagnose
 from kdaverify.cli.drift import drift
 from kdaverify.cli.export import export
 from kdaverify.cli.listing import list_
@@ -30,6 +31,7 @@ app = typer.Typer(
 )
 app.command()(verify)
 app.command(context_settings={"ignore_unknown_options": False})(replay)
+app.command()(diagnose)
 app.command("list")(list_)
 app.add_typer(contracts, name="contracts")
 app.command()(oracle)

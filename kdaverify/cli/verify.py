@@ -17,7 +17,7 @@ from kdaverify.cli.benchmark import Benchmark
 from kdaverify.cli.complaint import Complaint, complain
 from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
 from kdaverify.cli.request import Request
-from kdaverify.limits import Limits
+from kdaverify.limits import DIAGNOSIS_SECONDS, Limits
 from kdaverify.verdicts.record import RecordError, is_parquet
 
 Impls = Annotated[list[str] | None, typer.Option("--impl", help="shipped name, file.py[:object] or package.module[:object]; repeatable")]
@@ -32,6 +32,9 @@ def verify(
     workers: Annotated[str, typer.Option(help="processes; 0 runs in one, auto takes every core")] = "auto",
     require_impl: Annotated[bool, typer.Option("--require-impl", help="what cannot run here ends in exit code 3")] = False,
     benchmark: Benchmark = None,
+    diagnosis: Annotated[
+        float, typer.Option(min=0, help="seconds to name what is wrong with each rejected one; 0: none")
+    ] = DIAGNOSIS_SECONDS,
     isolate: Isolate = None,
     time_limit: TimeLimit = Limits.seconds,
     memory_limit: MemoryLimit = Limits.gib,
@@ -55,6 +58,7 @@ def verify(
         workers=workers,
         require_impl=require_impl,
         benchmark=benchmark,
+        diagnosis=diagnosis,
         isolate=isolate,
         limits=limits_from(time_limit, memory_limit),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -84,6 +84,29 @@ class Session:
         ]
 
 
+def diagnose(session: Session, judged: Iterable[Subject], *, seconds: float) -> None:
+    """Names, in the rows of every implementation that is rejected, what is wrong with it."""
+    for subject in judged:
+        own = [row for row in session.ordered() if row.implementation == subject.adapter.name]
+        if seconds <= 0 or subject.missing is not None or not any(row.status.localised and row.problem for row in own):
+            continue
+        import torch
+
+        from kdaverify.diagnosis.session import diagnosed
+
+        # One thread: sums are then made in one order, on any machine.
+        torch.set_num_threads(1)
+        told = diagnosed(own, subject.adapter, seconds=seconds)
+        session.rows[:] = [(test, place, _with(row, subject.adapter.name, told)) for test, place, row in session.rows]
+
+
+def _with(row: Verdict, name: str, told: Mapping[tuple[str, str, str, str], str]) -> Verdict:
+    """The row with what is known of its case, if it is of that implementation and rejects."""
+    if row.implementation != name or not row.status.rejects or row.asked() not in told:
+        return row
+    return row.model_copy(update={"diagnosis": told[row.asked()]})
+
+
 def session_of(config: pytest.Config) -> Session:
     return config.stash[_SESSION]
 
@@ -126,6 +149,8 @@ class _Receiver:
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     found = session.config.stash.get(_SESSION, None)
+    if found is not None and not _is_worker(session.config) and session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        diagnose(found, subjects(session.config), seconds=session.config.option.diagnosis)
     if found is not None and found.writer is not None:
         found.writer.settle(found.ordered())
     if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and _lacks_required(session.config):

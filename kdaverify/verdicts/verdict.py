@@ -35,6 +35,7 @@ class Verdict(BaseModel):
         stage: the first stage outside its budget ("solve"; of stages fused into one with its tensor, "intra (R)"), or a NoStage in its
             place; None where nothing was localised.
         located: what of that stage is off and on which inputs, or what was judged of the stages and what was not.
+        diagnosis: of one case of every property that fails, which known fault it cannot be told from, or that none fits.
         vacuous: of zeros, the negated and a shuffled output, those that would pass too: the verdict then proves nothing.
         peers: the rms error over that of every emulated legal kernel that rounds to nearest; () where those were lucky, or not compared.
         recheck: of a near miss, what fresh seeds found; status and grade follow it, the figures are those of the first seed.
@@ -69,6 +70,7 @@ class Verdict(BaseModel):
     message: str = ""
     stage: str | None = None
     located: str = ""
+    diagnosis: str = ""
     vacuous: tuple[str, ...] = ()
     peers: tuple[float, ...] = ()
     recheck: Recheck | None = None
