@@ -19,6 +19,7 @@ class What(StrEnum):
     REGIMES = "regimes"
     PROFILES = "profiles"
     PROBES = "probes"
+    CALLS = "calls"
     FAULTS = "faults"
     STANDARDS = "standards"
 
@@ -27,7 +28,7 @@ def list_(
     what: Annotated[What, typer.Argument(help="which list")],
     as_json: Annotated[bool, typer.Option("--json", help="a JSON list of objects with `name`")] = False,
 ) -> None:
-    """Show the implementations, operations, regimes, profiles, probes, faults or published standards there are.
+    """Show the implementations, operations, regimes, profiles, probes, rules of calls, faults or published standards there are.
 
     Example: kdaverify list impls
     """
@@ -37,6 +38,7 @@ def list_(
         What.REGIMES: _regimes,
         What.PROFILES: _profiles,
         What.PROBES: _probes,
+        What.CALLS: _calls,
         What.FAULTS: _faults,
         What.STANDARDS: _standards,
     }
@@ -135,6 +137,12 @@ def _faults() -> list[dict[str, Any]]:
         for fault in FAULTS.values()
     ]
     return [*there, *({**dict.fromkeys(there[0]), "name": gap.id, "reference": gap.reference, "missing": gap.why} for gap in NOT_RECREATED)]
+
+
+def _calls() -> list[dict[str, Any]]:
+    from kdaverify.checks.calls import RULES
+
+    return [{"name": rule.name, "about": rule.about, "exposes": rule.exposes, "profile": rule.profile} for rule in RULES.values()]
 
 
 def _probes() -> list[dict[str, Any]]:

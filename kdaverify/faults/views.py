@@ -131,8 +131,8 @@ def as_if_contiguous(tensor: Tensor) -> Tensor:
     if tensor.is_contiguous():
         return tensor
     start, storage = tensor.storage_offset(), tensor.untyped_storage().nbytes() // tensor.element_size()
-    there = tensor.detach().as_strided((storage - start,), (1,), start)
-    wanted = torch.cat((there, there.new_zeros(max(0, tensor.numel() - len(there)))))[: tensor.numel()]
+    there = tensor.detach().as_strided((min(tensor.numel(), storage - start),), (1,), start)
+    wanted = torch.cat((there, there.new_zeros(tensor.numel() - len(there))))
     return straight(tensor, wanted.view(tensor.shape))
 
 

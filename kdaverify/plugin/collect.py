@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
     from kdaverify.problems import Problem
 
-_AXES = ("dtype", "double", "staged", "staged_backward", "activated", "variant", "gate", "named", "probed", "drifting")
+_AXES = ("dtype", "double", "staged", "staged_backward", "activated", "variant", "gate", "named", "probed", "drifting", "called")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -96,6 +96,7 @@ def _cases(subject: Subject, axes: list[str], profile: str) -> Iterator[Any]:
 
 def _choices(subject: Subject, axis: str, profile: str) -> list[tuple[str, Any]]:
     from kdaverify.checks.activations import activated
+    from kdaverify.checks.calls import questions
     from kdaverify.checks.stages import staged
     from kdaverify.problems import panel
     from kdaverify.problems.probes import probes
@@ -114,6 +115,8 @@ def _choices(subject: Subject, axis: str, profile: str) -> list[tuple[str, Any]]
             for dtype in adapter.dtypes
             for probe in probes(dtype, profile)
         ]
+    if axis == "called":
+        return [(question.name, question) for question in questions(adapter, profile)]
     if axis == "drifting":
         return drifting(adapter, profile)
     if axis == "activated":

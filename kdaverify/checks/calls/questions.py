@@ -1,0 +1,61 @@
+"""Which rules a profile asks of an implementation, and on which problems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Final
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.checks.calls.rule import Rule
+from kdaverify.checks.calls.rules import RULES
+from kdaverify.problems import Problem
+from kdaverify.problems.profiles import PROFILES
+
+TIMES: Final = {"smoke": 8, "acceptance": 20, "nightly": 1000}
+SEEDS: Final = {"smoke": 1, "acceptance": 3, "nightly": 10}
+
+_PLAIN: Final[dict[str, Any]] = {
+    "B": 1, "H": 1, "HV": 2, "K": 8, "V": 4, "gate": "mild", "key": "random", "beta": "uniform", "state": "random", "value": "normal",
+}  # fmt: skip
+_PACKS: Final = {"tails": {"lengths": (66, 0, 9, 2), "T": 82}, "tiny": {"lengths": (5, 0, 2), "T": 10}}
+_BATCHES: Final = {"tails": {"B": 2, "T": 70}, "tiny": {"B": 3, "T": 6}}
+# From the most that an interface can take to the least.
+_NARROWER: Final[tuple[dict[str, Any], ...]] = ({}, {"state": "absent"}, {"H": 2}, {"H": 2, "state": "absent"})
+
+
+@dataclass(frozen=True)
+class Question:
+    """A rule, the problem it is asked on, and what else it is told."""
+
+    rule: Rule
+    problem: Problem
+    detail: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return f"{self.problem.dtype}-{self.rule.name}-{self.problem.seed}"
+
+
+def questions(adapter: Adapter, profile: str) -> Iterator[Question]:
+    """Those of a profile, by rule and format."""
+    for number, rule in enumerate(RULES.values()):
+        if PROFILES.index(rule.profile) > PROFILES.index(profile):  # pyright: ignore[reportArgumentType]
+            continue
+        dtypes = adapter.dtypes
+        if profile == "smoke" and rule.judged:
+            dtypes = (dtypes[number % len(dtypes)],)
+        detail = {"rule": rule.name, **({"times": TIMES[profile]} if rule.counted else {})}
+        for dtype, seed in product(dtypes, range(SEEDS[profile])):
+            yield Question(rule, posed(rule, adapter, dtype, seed), detail)
+
+
+def posed(rule: Rule, adapter: Adapter, dtype: str, seed: int) -> Problem:
+    """The problem that shows most of those the implementation takes."""
+    shapes = [_PACKS[rule.size], _BATCHES[rule.size]] if rule.packed else [_BATCHES[rule.size], _PACKS[rule.size]]
+    widths = dict.fromkeys(("K", "V"), adapter.widths[0]) if adapter.widths else {}
+    asked = [
+        Problem(**{**_PLAIN, **shape, **narrower, **widths, "dtype": dtype, "seed": seed}) for shape, narrower in product(shapes, _NARROWER)
+    ]
+    return next((problem for problem in asked if adapter.supports(problem) is None), asked[0])

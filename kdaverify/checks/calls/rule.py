@@ -1,0 +1,38 @@
+"""A rule: what a caller may rely on, whatever the numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from kdaverify.checks.calls.case import Ask
+
+Size = Literal["tails", "tiny"]
+"""A chunk and tails of several lengths, or a handful of tokens."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule.
+
+    Args:
+        name: unique; `kdaverify list calls` and the detail of a verdict say it.
+        about: what is relied on.
+        exposes: what breaks it.
+        ask: tries it.
+        size: of the problem it is asked on.
+        packed: asked on packs, or on batches.
+        counted: calls many times: how often, the profile says.
+        judged: compares with the truth, which takes a hundred times as long as a call: smoke asks it in one format.
+        profile: the smallest profile that asks it.
+    """
+
+    name: str
+    about: str
+    exposes: str
+    ask: Ask
+    size: Size = "tiny"
+    packed: bool = True
+    counted: bool = False
+    judged: bool = False
+    profile: str = "smoke"
