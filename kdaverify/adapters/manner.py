@@ -9,15 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 _UNWRITTEN: Final = frozenset({
-    torch.ops.aten.empty.memory_format,
-    torch.ops.aten.empty_like.default,
-    torch.ops.aten.empty_strided.default,
-    torch.ops.aten.empty_permuted.default,
-    torch.ops.aten.new_empty.default,
-    torch.ops.aten.new_empty_strided.default,
+    torch.empty, torch.empty_like, torch.empty_strided, torch.empty_permuted, torch.Tensor.new_empty, torch.Tensor.new_empty_strided,
 })  # fmt: skip
 
 
@@ -56,8 +51,8 @@ def calling(how: Manner) -> Generator[None]:
         _manner.reset(token)
 
 
-class _Poison(TorchDispatchMode):
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+class _Poison(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         made = func(*args, **(kwargs or {}))
         return made.fill_(float("nan")) if func in _UNWRITTEN and made.is_floating_point() else made

@@ -104,7 +104,8 @@ def straight(x: Tensor, value: Tensor) -> Tensor:
 
 def order(x: Inputs) -> list[int]:
     """Sequences that have tokens, as the walk over chunks meets them: longest first."""
-    return [n for n in sorted(range(x.N), key=lambda n: -x.lengths[n]) if x.lengths[n]]
+    lengths = x.lengths
+    return [n for n in sorted(range(x.N), key=lambda n: -lengths[n]) if lengths[n]]
 
 
 def token_rows(x: Inputs, rows: Tensor) -> Inputs:

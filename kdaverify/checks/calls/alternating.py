@@ -66,7 +66,7 @@ def _option(case: Case) -> Case:
 
 def _rule(name: str, differ: str, exposes: str, change: Callable[[Case], Case]) -> Rule:
     return Rule(
-        f"alternating-{name}", f"calls that differ in {differ}, in turns", exposes, partial(_alternating, change=change), judged=True
+        f"alternating-{name}", f"calls that differ in {differ}, in turns", exposes, partial(_alternating, change=change), costly=True
     )
 
 

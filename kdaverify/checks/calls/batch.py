@@ -37,6 +37,6 @@ def _entry(x: Inputs, which: int | slice, *, flipped: bool = False) -> Inputs:
 
 
 RULES = (
-    Rule("batch-alone", "the entries of a batch, one by one", "offsets of batch entries, work space shared among them", _alone, packed=False, judged=True),
-    Rule("batch-reversed", "the entries of a batch in another order", "the same", _reversed, packed=False, judged=True),
+    Rule("batch-alone", "the entries of a batch, one by one", "offsets of batch entries, work space shared among them", _alone, packed=False, costly=True),
+    Rule("batch-reversed", "the entries of a batch in another order", "the same", _reversed, packed=False, costly=True),
 )  # fmt: skip

@@ -46,6 +46,6 @@ RULES = (
         f"more than {PLACES} sequences times heads in a pack, nearly all empty",
         "limits of launch grids (L4)",
         _crowded,
-        judged=True,
+        costly=True,
     ),
 )

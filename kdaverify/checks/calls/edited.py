@@ -43,7 +43,7 @@ def _other_values(case: Case) -> Inputs:
 RULES = (
     Rule("edited-offsets", "offsets edited in place, without a new version of the tensor, are new offsets",
          "chunk indices kept for a tensor of offsets that has changed since", partial(_edited, other=_other_offsets), size="tails",
-         judged=True),
+         costly=True),
     Rule("edited-values", "all tensors overwritten in place are a new call", "results or converted inputs kept for tensors that have changed",
-         partial(_edited, other=_other_values), judged=True),
+         partial(_edited, other=_other_values), costly=True),
 )  # fmt: skip

@@ -21,6 +21,8 @@ GARBAGE: Final = 2**30
 """In the place of NaN among integers."""
 WRAP: Final = 2**31
 """Elements: offsets from here on do not fit an int32."""
+NORESERVE: Final = 0x4000
+"""MAP_NORESERVE of Linux, which Python names from 3.13 on."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def _wide(_: str, tensor: Tensor) -> Tensor:
     apart = WRAP // (tensor.shape[axis] - 1) + 1
     stride = [apart * (tensor.shape[axis] if place < axis else 1) if place <= axis else own for place, own in enumerate(_strides(tensor))]
     room = 2 * (WRAP + apart) * tensor.itemsize
-    memory = mmap.mmap(-1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_NORESERVE)
+    memory = mmap.mmap(-1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE)
     return torch.frombuffer(memory, dtype=tensor.dtype).as_strided(tensor.shape, stride, WRAP).copy_(tensor)
 
 

@@ -44,7 +44,7 @@ def questions(adapter: Adapter, profile: str) -> Iterator[Question]:
         if PROFILES.index(rule.profile) > PROFILES.index(profile):  # pyright: ignore[reportArgumentType]
             continue
         dtypes = adapter.dtypes
-        if profile == "smoke" and rule.judged:
+        if profile == "smoke" and rule.costly:
             dtypes = (dtypes[number % len(dtypes)],)
         detail = {"rule": rule.name, **({"times": TIMES[profile]} if rule.counted else {})}
         for dtype, seed in product(dtypes, range(SEEDS[profile])):

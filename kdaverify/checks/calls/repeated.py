@@ -43,5 +43,6 @@ RULES = (
         partial(_repeated, call=Case.back, judge=lambda case: case.judged_back),
         size="tails",
         counted=True,
+        costly=True,
     ),
 )

@@ -23,7 +23,7 @@ class Rule:
         size: of the problem it is asked on.
         packed: asked on packs, or on batches.
         counted: calls many times: how often, the profile says.
-        judged: compares with the truth, which takes a hundred times as long as a call: smoke asks it in one format.
+        costly: smoke asks it in one format.
         profile: the smallest profile that asks it.
     """
 
@@ -34,5 +34,5 @@ class Rule:
     size: Size = "tiny"
     packed: bool = True
     counted: bool = False
-    judged: bool = False
+    costly: bool = False
     profile: str = "smoke"

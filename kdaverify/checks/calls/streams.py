@@ -40,6 +40,6 @@ RULES = (
         "inputs that are made late, on a stream that is not the default one",
         "launches on the default stream",
         _on_a_stream,
-        judged=True,
+        costly=True,
     ),
 )

@@ -24,4 +24,4 @@ def _each(case: Case) -> list[Outcome]:
 
 
 RULES = (Rule("tuned", "every configuration of the tuner, forced one by one", "configurations that race, or run out of a resource (L6, WU8, B19, B22)",
-              _each, size="tails", judged=True, profile="acceptance"),)  # fmt: skip
+              _each, size="tails", costly=True, profile="acceptance"),)  # fmt: skip

@@ -72,18 +72,18 @@ RULES = (
             f"all inputs {layout.about}",
             f"{_STRIDES} (S15, S29, S30, X5, A11, SO4)",
             partial(_viewed, layout=layout),
-            judged=True,
+            costly=True,
         )
         for name, layout in LAYOUTS.items()
     ),
-    Rule("view-wide", f"all inputs with {WIDE.about}", "offsets computed in int32", _wide, judged=True),
+    Rule("view-wide", f"all inputs with {WIDE.about}", "offsets computed in int32", _wide, costly=True),
     *(
         Rule(
             f"cotangent-{name}",
             f"the gradients of the outputs {LAYOUTS[name].about}",
             f"{_STRIDES} (P7)",
             partial(_viewed_back, layout=LAYOUTS[name]),
-            judged=True,
+            costly=True,
         )
         for name in ("misaligned", "sliced", "swapped")
     ),
