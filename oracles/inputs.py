@@ -33,7 +33,7 @@ class Inputs:
         beta: [B, T, HV] write strength in [0, 2].
         scale: factor of the output; None means K^-1/2.
         initial_state: [N, HV, K, V], or None for zeros.
-        cu_seqlens: [N + 1] integer offsets of packed sequences (B must be 1), or None. Tokens past the last offset are padding, whatever they hold.
+        cu_seqlens: [N + 1] integer offsets of packed sequences (B must be 1), or None. Tokens past the last one are padding: any values.
     Raises:
         InputError: a shape, dtype, offset or value is not what this says.
     """

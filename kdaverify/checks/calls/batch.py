@@ -36,7 +36,8 @@ def _entry(x: Inputs, which: int | slice, *, flipped: bool = False) -> Inputs:
     return replace(x, **{name: tensor.flip(0) if flipped else tensor.contiguous() for name, tensor in cut.items()})
 
 
+_EXPOSES = "offsets of batch entries, work space shared among them"
 RULES = (
-    Rule("batch-alone", "the entries of a batch, one by one", "offsets of batch entries, work space shared among them", _alone, packed=False, costly=True),
-    Rule("batch-reversed", "the entries of a batch in another order", "the same", _reversed, packed=False, costly=True),
-)  # fmt: skip
+    Rule("batch-alone", "the entries of a batch, one by one", _EXPOSES, _alone, packed=False, costly=True),
+    Rule("batch-reversed", "the entries of a batch in another order", _EXPOSES, _reversed, packed=False, costly=True),
+)

@@ -10,7 +10,7 @@ import torch
 
 from kdaverify.adapters.isolation.arena import bytes_of
 from kdaverify.checks.calls.bits import same_or_right
-from kdaverify.checks.calls.case import Case
+from kdaverify.checks.calls.case import Case, Unreachable
 from kdaverify.checks.calls.rule import Rule
 from kdaverify.checks.outcome import Outcome
 from oracles.inputs import TENSORS, Inputs
@@ -32,6 +32,8 @@ def _edited(case: Case, other: Callable[[Case], Inputs]) -> list[Outcome]:
 
 
 def _other_offsets(case: Case) -> Inputs:
+    if case.problem.lengths is None:
+        raise Unreachable("it takes no packs")
     lengths = case.inputs.lengths[::-1]
     return replace(case.inputs.copied(), cu_seqlens=torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0).to(torch.int32)).copied()
 
@@ -41,9 +43,19 @@ def _other_values(case: Case) -> Inputs:
 
 
 RULES = (
-    Rule("edited-offsets", "offsets edited in place, without a new version of the tensor, are new offsets",
-         "chunk indices kept for a tensor of offsets that has changed since", partial(_edited, other=_other_offsets), size="tails",
-         costly=True),
-    Rule("edited-values", "all tensors overwritten in place are a new call", "results or converted inputs kept for tensors that have changed",
-         partial(_edited, other=_other_values), costly=True),
-)  # fmt: skip
+    Rule(
+        "edited-offsets",
+        "offsets edited in place, without a new version of the tensor, are new offsets",
+        "chunk indices kept for a tensor of offsets that has changed since",
+        partial(_edited, other=_other_offsets),
+        size="tails",
+        costly=True,
+    ),
+    Rule(
+        "edited-values",
+        "all tensors overwritten in place are a new call",
+        "results, or converted inputs, kept for tensors that have changed since",
+        partial(_edited, other=_other_values),
+        costly=True,
+    ),
+)

@@ -14,13 +14,16 @@ from kdaverify.problems import Problem
 from kdaverify.problems.profiles import PROFILES
 
 TIMES: Final = {"smoke": 8, "acceptance": 20, "nightly": 1000}
+INTERPRETED: Final = 4
+"""A call of an interpreted kernel takes a thousand times as long: it is made less often by this."""
 SEEDS: Final = {"smoke": 1, "acceptance": 3, "nightly": 10}
 
 _PLAIN: Final[dict[str, Any]] = {
     "B": 1, "H": 1, "HV": 2, "K": 8, "V": 4, "gate": "mild", "key": "random", "beta": "uniform", "state": "random", "value": "normal",
 }  # fmt: skip
-_PACKS: Final = {"tails": {"lengths": (66, 0, 9, 2), "T": 82}, "tiny": {"lengths": (5, 0, 2), "T": 10}}
-_BATCHES: Final = {"tails": {"B": 2, "T": 70}, "tiny": {"B": 3, "T": 6}}
+_PACKS: Final = {"tails": (66, 0, 9, 2), "tiny": (5, 0, 2)}
+_SPARE: Final = 3
+_BATCHES: Final = {"tails": {"B": 2, "T": 70}, "tiny": {"B": 2, "T": 6}}
 # From the most that an interface can take to the least.
 _NARROWER: Final[tuple[dict[str, Any], ...]] = ({}, {"state": "absent"}, {"H": 2}, {"H": 2, "state": "absent"})
 
@@ -38,6 +41,11 @@ class Question:
         return f"{self.problem.dtype}-{self.rule.name}-{self.problem.seed}"
 
 
+def shortened(detail: dict[str, Any]) -> dict[str, Any]:
+    """For kernels that run in an interpreter."""
+    return {**detail, **({"times": max(2, detail["times"] // INTERPRETED)} if "times" in detail else {})}
+
+
 def questions(adapter: Adapter, profile: str) -> Iterator[Question]:
     """Those of a profile, by rule and format."""
     for number, rule in enumerate(RULES.values()):
@@ -53,7 +61,9 @@ def questions(adapter: Adapter, profile: str) -> Iterator[Question]:
 
 def posed(rule: Rule, adapter: Adapter, dtype: str, seed: int) -> Problem:
     """The problem that shows most of those the implementation takes."""
-    shapes = [_PACKS[rule.size], _BATCHES[rule.size]] if rule.packed else [_BATCHES[rule.size], _PACKS[rule.size]]
+    lengths, batch = _PACKS[rule.size], _BATCHES[rule.size]
+    pack = {"lengths": lengths, "T": sum(lengths) + (_SPARE if rule.spare else 0)}
+    shapes = [pack, batch] if rule.packed else [batch, pack]
     widths = dict.fromkeys(("K", "V"), adapter.widths[0]) if adapter.widths else {}
     asked = [
         Problem(**{**_PLAIN, **shape, **narrower, **widths, "dtype": dtype, "seed": seed}) for shape, narrower in product(shapes, _NARROWER)

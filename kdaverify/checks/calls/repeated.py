@@ -42,6 +42,7 @@ RULES = (
         "the same in the backward, sums by atomic additions (L6)",
         partial(_repeated, call=Case.back, judge=lambda case: case.judged_back),
         size="tails",
+        spare=False,
         counted=True,
         costly=True,
     ),

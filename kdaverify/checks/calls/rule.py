@@ -22,6 +22,7 @@ class Rule:
         ask: tries it.
         size: of the problem it is asked on.
         packed: asked on packs, or on batches.
+        spare: whether a pack has tokens past its last offset; their gradients are what the suite `gradients` judges.
         counted: calls many times: how often, the profile says.
         costly: smoke asks it in one format.
         profile: the smallest profile that asks it.
@@ -33,6 +34,7 @@ class Rule:
     ask: Ask
     size: Size = "tiny"
     packed: bool = True
+    spare: bool = True
     counted: bool = False
     costly: bool = False
     profile: str = "smoke"

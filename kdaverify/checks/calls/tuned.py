@@ -23,5 +23,14 @@ def _each(case: Case) -> list[Outcome]:
     return found
 
 
-RULES = (Rule("tuned", "every configuration of the tuner, forced one by one", "configurations that race, or run out of a resource (L6, WU8, B19, B22)",
-              _each, size="tails", costly=True, profile="acceptance"),)  # fmt: skip
+RULES = (
+    Rule(
+        "tuned",
+        "every configuration of the tuner, forced one by one",
+        "configurations that race, or run out of a resource (L6, WU8, B19, B22)",
+        _each,
+        size="tails",
+        costly=True,
+        profile="acceptance",
+    ),
+)

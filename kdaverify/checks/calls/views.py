@@ -83,6 +83,7 @@ RULES = (
             f"the gradients of the outputs {LAYOUTS[name].about}",
             f"{_STRIDES} (P7)",
             partial(_viewed_back, layout=LAYOUTS[name]),
+            spare=False,
             costly=True,
         )
         for name in ("misaligned", "sliced", "swapped")
