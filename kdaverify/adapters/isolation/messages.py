@@ -13,7 +13,8 @@ from kdaverify.adapters.isolation.parcel import Parcel, Stranger
 from kdaverify.adapters.manner import Manner
 
 Step = (
-    tuple[Literal["variant", "configuration"], str]
+    tuple[Literal["variant"], str]
+    | tuple[Literal["configuration"], str]
     | tuple[Literal["redeclared"], Conventions]
     | tuple[Literal["configured"], tuple[tuple[str, str], ...]]
 )

@@ -60,6 +60,10 @@ class Case:
         if channel in self.adapter.barriers:
             raise Unreachable(self.adapter.barriers[channel])
 
+    def step(self) -> Tensors:
+        """The outputs of one call of the decode entry point."""
+        return execute(self.adapter, self.inputs, self.exposed, entry=self.adapter.step).outputs
+
     def run(self, inputs: Inputs | None = None, *, copied: Callable[[Inputs], Inputs] = Inputs.copied) -> Tensors:
         """The outputs of one call, in the kernel's own memory."""
         return execute(self.adapter, self.inputs if inputs is None else inputs, self.exposed, copied=copied).outputs

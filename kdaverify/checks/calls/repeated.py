@@ -37,6 +37,15 @@ RULES = (
         counted=True,
     ),
     Rule(
+        "repeated-step",
+        "the same of the decode entry point",
+        "the same in a decode kernel (O11)",
+        partial(_repeated, call=Case.step, judge=lambda case: case.judged),
+        size="one",
+        packed=False,
+        counted=True,
+    ),
+    Rule(
         "repeated-backward",
         "the same of all gradients",
         "the same in the backward, sums by atomic additions (L6)",

@@ -7,8 +7,8 @@ from typing import Literal
 
 from kdaverify.checks.calls.case import Ask
 
-Size = Literal["tails", "tiny"]
-"""A chunk and tails of several lengths, or a handful of tokens."""
+Size = Literal["tails", "tiny", "one"]
+"""A chunk and tails of several lengths, a handful of tokens, or one."""
 
 
 @dataclass(frozen=True)
