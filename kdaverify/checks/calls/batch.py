@@ -18,8 +18,8 @@ def _alone(case: Case) -> list[Outcome]:
         raise Unreachable("it takes no batches")
     case.beside(B=1)
     parts = [case.run(_entry(case.inputs, b)) for b in range(case.inputs.B)]
-    found = {name: torch.cat([part[name] for part in parts]) for name in case.exposed}
-    return same_or_right(case.run(), found, case.judged, "for every batch entry alone")
+    alone = {name: torch.cat([part[name] for part in parts]) for name in case.exposed}
+    return same_or_right(alone, case.run(), case.judged, "for every batch entry alone")
 
 
 def _reversed(case: Case) -> list[Outcome]:

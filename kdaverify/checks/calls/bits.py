@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import torch
 from torch import Tensor
 
 from kdaverify.adapters.isolation.arena import same
@@ -36,8 +37,12 @@ def same_bits(plain: Mapping[str, Tensor], found: Mapping[str, Tensor], inputs: 
 
 
 def same_or_right(plain: Mapping[str, Tensor], found: Mapping[str, Tensor], judge: Judge, said: str) -> list[Outcome]:
-    """The same bits, or within the budget: a kernel may add in another order where it is called otherwise."""
-    wrong = differing(plain, found)
+    """The same bits, or within the budget: a kernel may add in another order where it is called otherwise.
+
+    The same bits prove nothing where they are no numbers: memory that nobody wrote may hold NaN in both calls.
+    """
+    other = differing(plain, found)
+    wrong = [name for name in found if name in other or not bool(torch.isfinite(found[name]).all())]
     kept = [Outcome(name, Status.PASS, f"{name}: same bits {said}") for name in plain if name not in wrong]
     return [*kept, *(judge({name: found[name] for name in wrong}) if wrong else [])]
 

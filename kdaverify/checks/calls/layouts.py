@@ -91,13 +91,13 @@ def _swapped(name: str, tensor: Tensor) -> Tensor:
 
 
 def _wide(_: str, tensor: Tensor) -> Tensor:
-    """Rows so far apart that the last one begins past 2^31 elements, with as much before the first one; nothing else takes memory."""
+    """Rows so far apart that half of them begin past 2^31 elements, with as much before the first one; nothing else takes memory."""
     axis = next((axis for axis, size in enumerate(tensor.shape) if size > 1), None)
     if axis is None or not tensor.is_floating_point():
         return tensor.clone()
-    apart = WRAP // (tensor.shape[axis] - 1) + 1
+    apart = 2 * WRAP // (tensor.shape[axis] - 1) + 1
     stride = [apart * (tensor.shape[axis] if place < axis else 1) if place <= axis else own for place, own in enumerate(_strides(tensor))]
-    room = 2 * (WRAP + apart) * tensor.itemsize
+    room = (WRAP + apart * tensor.shape[axis]) * tensor.itemsize
     memory = mmap.mmap(-1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE)
     return torch.frombuffer(memory, dtype=tensor.dtype).as_strided(tensor.shape, stride, WRAP).copy_(tensor)
 

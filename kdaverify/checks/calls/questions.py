@@ -19,13 +19,14 @@ INTERPRETED: Final = 4
 SEEDS: Final = {"smoke": 1, "acceptance": 3, "nightly": 10}
 
 _PLAIN: Final[dict[str, Any]] = {
-    "B": 1, "H": 1, "HV": 2, "K": 8, "V": 4, "gate": "mild", "key": "random", "beta": "uniform", "state": "random", "value": "normal",
+    "B": 1, "K": 8, "V": 4, "gate": "mild", "key": "random", "beta": "uniform", "state": "random", "value": "normal",
 }  # fmt: skip
 _PACKS: Final = {"tails": (66, 0, 9, 2), "tiny": (5, 0, 2), "one": (1,)}
+_HEADS: Final = {"tails": {"H": 1, "HV": 2}, "tiny": {"H": 2, "HV": 4}, "one": {"H": 2, "HV": 4}}
 _SPARE: Final = 3
 _BATCHES: Final[dict[str, dict[str, Any]]] = {"tails": {"B": 2, "T": 70}, "tiny": {"B": 2, "T": 6}, "one": {"B": 2, "T": 1}}
 # From the most that an interface can take to the least.
-_NARROWER: Final[tuple[dict[str, Any], ...]] = ({}, {"state": "absent"}, {"H": 2}, {"H": 2, "state": "absent"})
+_NARROWER: Final[tuple[dict[str, Any], ...]] = ({}, {"state": "absent"}, {"H": 2, "HV": 2}, {"H": 2, "HV": 2, "state": "absent"})
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,6 @@ def posed(rule: Rule, adapter: Adapter, dtype: str, seed: int) -> Problem:
     pack: dict[str, Any] = {"lengths": lengths, "T": sum(lengths) + (_SPARE if rule.spare else 0)}
     shapes = [pack, batch] if rule.packed else [batch, pack]
     widths = dict.fromkeys(("K", "V"), adapter.widths[0]) if adapter.widths else {}
-    plain = {**_PLAIN, **widths, "dtype": dtype, "seed": seed}
+    plain = {**_PLAIN, **_HEADS[rule.size], **widths, "dtype": dtype, "seed": seed}
     asked = [Problem.model_validate({**plain, **shape, **narrower}) for shape, narrower in product(shapes, _NARROWER)]
     return next((problem for problem in asked if adapter.supports(problem) is None), asked[0])

@@ -76,7 +76,7 @@ RULES = (
         )
         for name, layout in LAYOUTS.items()
     ),
-    Rule("view-wide", f"all inputs with {WIDE.about}", "offsets computed in int32", _wide, costly=True),
+    Rule("view-wide", f"all inputs with {WIDE.about}", "offsets computed in int32", _wide, spare=False, costly=True),
     *(
         Rule(
             f"cotangent-{name}",
