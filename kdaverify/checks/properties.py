@@ -8,6 +8,7 @@ from typing import Any
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.activations import activations
+from kdaverify.checks.calls import calls
 from kdaverify.checks.causality import causality
 from kdaverify.checks.cotangent_linearity import cotangent_linearity
 from kdaverify.checks.drift import drift
@@ -46,6 +47,7 @@ PROPERTIES: Mapping[str, Callable[..., list[Outcome]]] = {
     "activations": activations,
     "probes": probes,
     "drift": drift,
+    "calls": calls,
 }
 
 
@@ -54,7 +56,7 @@ def check(name: str, adapter: Adapter, problem: Problem | ActivationProblem, det
 
     Args:
         name: a key of PROPERTIES.
-        detail: the property's own arguments (cut, way, arrangement, variant, of, exponent, feed, order, law, probe).
+        detail: the property's own arguments (cut, way, arrangement, variant, of, exponent, feed, order, law, probe, rule, times).
     Raises:
         ProblemError: the property is not asked of such a problem.
     """

@@ -20,6 +20,7 @@ class What(StrEnum):
     PROFILES = "profiles"
     LAWS = "laws"
     PROBES = "probes"
+    CALLS = "calls"
     FAULTS = "faults"
     STANDARDS = "standards"
 
@@ -28,7 +29,7 @@ def list_(
     what: Annotated[What, typer.Argument(help="which list")],
     as_json: Annotated[bool, typer.Option("--json", help="a JSON list of objects with `name`")] = False,
 ) -> None:
-    """Show the implementations, operations, regimes, profiles, laws, probes, faults or published standards there are.
+    """Show the implementations, operations, regimes, profiles, laws, probes, rules of calls, faults or published standards there are.
 
     Example: kdaverify list impls
     """
@@ -39,6 +40,7 @@ def list_(
         What.PROFILES: _profiles,
         What.LAWS: _laws,
         What.PROBES: _probes,
+        What.CALLS: _calls,
         What.FAULTS: _faults,
         What.STANDARDS: _standards,
     }
@@ -153,6 +155,12 @@ def _laws() -> list[dict[str, Any]]:
         {"name": law.name, "suite": suite, "statement": law.statement, "math": law.section, "exists_for": law.exists_for}
         for suite, law in asked
     ]
+
+
+def _calls() -> list[dict[str, Any]]:
+    from kdaverify.checks.calls import RULES
+
+    return [{"name": rule.name, "about": rule.about, "exposes": rule.exposes, "profile": rule.profile} for rule in RULES.values()]
 
 
 def _probes() -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
     from kdaverify.problems import Problem
 
-_AXES = ("dtype", "double", "staged", "staged_backward", "activated", "variant", "lawful", "gate", "named", "probed", "drifting")
+_AXES = ("dtype", "double", "staged", "staged_backward", "activated", "variant", "lawful", "gate", "named", "probed", "drifting", "called")
 # Of the problems that a profile draws for a test: laws are many, and each is asked in every format.
 _LAW = 1 / 3
 _USUAL = ("bf16", "fp32")
@@ -100,6 +100,7 @@ def _cases(subject: Subject, axes: list[str], profile: str) -> Iterator[Any]:
 def _choices(subject: Subject, axis: str, profile: str) -> list[tuple[str, Any]]:
     from kdaverify.checks.activations import activated
     from kdaverify.checks.laws.registry import LAWS
+    from kdaverify.checks.calls import questions
     from kdaverify.checks.stages import staged
     from kdaverify.problems import panel
     from kdaverify.problems.probes import probes
@@ -118,6 +119,8 @@ def _choices(subject: Subject, axis: str, profile: str) -> list[tuple[str, Any]]
             for dtype in adapter.dtypes
             for probe in probes(dtype, profile)
         ]
+    if axis == "called":
+        return [(question.name, question) for question in questions(adapter, profile)]
     if axis == "drifting":
         return drifting(adapter, profile)
     if axis == "lawful":

@@ -36,6 +36,8 @@ LACKING: Final[Mapping[Backend, tuple[str, ...]]] = {"cuda": ("dqkwg",), "npu": 
 """Stage functions that 0.6.0 has no longer, that have no Ascend kernel, or whose Ascend kernel computes something else: chunk_bwd_dv_local
 there takes no notice of the scores it is handed (`A`)."""
 WIDEST_KEY: Final = 256
+CONFIGURATIONS: Final = 8
+"""Of its tuner that are forced one by one; kernels with fewer count round."""
 SAFE: Final = -5.0
 
 
@@ -114,6 +116,13 @@ class Fla(Adapter):
     @cached_property
     def _variants(self) -> Mapping[str, Adapter]:
         return {name: self.configured(options) for name, options in variants_of(self._form).items()}
+
+    def configurations(self) -> Mapping[str, Adapter]:
+        return self._configurations
+
+    @cached_property
+    def _configurations(self) -> Mapping[str, Adapter]:
+        return {f"autotune={n}": self.configured({"autotune": str(n)}) for n in range(CONFIGURATIONS)}
 
     def stages(self, dtype: str) -> Mapping[str, StageCall]:
         if self._form == "recurrent":
