@@ -16,6 +16,7 @@ from kdaverify.cli.drift import drift
 from kdaverify.cli.export import export
 from kdaverify.cli.listing import list_
 from kdaverify.cli.mailboxes import mailboxes
+from kdaverify.cli.merge import merge
 from kdaverify.cli.oracle import oracle
 from kdaverify.cli.replay import replay
 from kdaverify.cli.score import score
@@ -35,6 +36,7 @@ app.add_typer(contracts, name="contracts")
 app.command()(oracle)
 app.command()(export)
 app.command()(score)
+app.command()(merge)
 app.command()(drift)
 app.command()(mailboxes)
 

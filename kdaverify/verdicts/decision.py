@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.paired import Paired, paired
+from kdaverify.verdicts.seal import Expected
 from kdaverify.verdicts.verdict import Verdict
 
 
@@ -28,24 +29,6 @@ class Ruling(StrEnum):
 # Heaviest first: a harness that broke proves nothing, a wrong kernel outweighs what was left unasked.
 WEIGHT = (Ruling.ERROR, Ruling.REJECT, Ruling.INSUFFICIENT, Ruling.ACCEPT)
 MOST_UNANSWERED = 3
-
-
-@dataclass(frozen=True)
-class Expected:
-    """What must be shown before an implementation is accepted.
-
-    Args:
-        implementation: its name.
-        dtypes, outputs: every pair of them needs a pass.
-        properties: each of them needs a pass.
-        excused: properties that the implementation declares it does not have, and in which words.
-    """
-
-    implementation: str
-    dtypes: tuple[str, ...]
-    outputs: tuple[str, ...]
-    properties: tuple[str, ...]
-    excused: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True)
