@@ -134,14 +134,14 @@ def _rejections(counted: Tally) -> tuple[str, ...]:
     """One reason for every property, format and status, the most frequent first."""
     times: Counter[tuple[str, str, str]] = Counter()
     for kind, count in counted.kinds.items():
-        if kind.rejects and kind.status != Status.ORACLE_UNCERTIFIED:
+        if kind.rejects() and kind.status != Status.ORACLE_UNCERTIFIED:
             times[kind.property, kind.dtype, kind.status] += count
     ranked = sorted(times.items(), key=lambda item: (-item[1], item[0]))
     return tuple(f"{' '.join(filter(None, key))}: {count} {plural('verdict', count)}" for key, count in ranked)
 
 
 def _gaps(counted: Tally, expected: Expected) -> tuple[str, ...]:
-    passed = [kind for kind in counted.kinds if kind.proves]
+    passed = [kind for kind in counted.kinds if kind.proves()]
     pairs, properties = {(kind.dtype, kind.output) for kind in passed}, {kind.property for kind in passed}
     uncertified = counted.cases.get(Status.ORACLE_UNCERTIFIED, 0)
     gaps = [f"{uncertified} {plural('case', uncertified)} without a certified reference value"] if uncertified else []
@@ -172,7 +172,7 @@ def _why_not(counted: Tally) -> str:
         return "no case was judged"
     first, *others = counted.skipped
     more = f" (and {len(others)} more reasons)" if others else ""
-    return f"every case was skipped, {first}{more}" if counted.cases.keys() == {Status.SKIP.value} else f"{first}{more}"
+    return f"every case was skipped, {first}{more}" if {*counted.cases} == {Status.SKIP.value} else f"{first}{more}"
 
 
 def plural(noun: str, count: int) -> str:

@@ -32,11 +32,9 @@ class Kind(NamedTuple):
     status: str
     vacuous: bool
 
-    @property
     def rejects(self) -> bool:
         return Status(self.status).rejects
 
-    @property
     def proves(self) -> bool:
         """Whether it is evidence: a pass that no impostor would get."""
         return self.status == Status.PASS and not self.vacuous
@@ -84,9 +82,9 @@ def tally(verdicts: Sequence[Verdict]) -> Tally:
 def tally_of(rows: pl.DataFrame) -> Tally:
     """The same of a table."""
     pl = polars("a tally")
-    told = rows.with_columns(
-        vacuous=pl.col("vacuous").list.len() > 0, headline=pl.col("message").str.splitn("\n", 2).struct.field("field_0")
-    )
+    headline = pl.col("message").str.splitn("\n", 2).struct.field("field_0")
+    told = rows.with_columns(vacuous=pl.col("vacuous").list.len() > 0, headline=headline)
+    compared = rows.filter(pl.col("peers").list.len() > 0).select(Sample._fields)
     kinds = told.select(*Kind._fields, "case", "detail").unique().group_by(Kind._fields).len()
     cases = told.select(*CASE, "status").unique()
     judged = cases.filter(pl.col("status").is_in([status.value for status in Status if status.judged])).select(CASE).n_unique()
@@ -98,7 +96,7 @@ def tally_of(rows: pl.DataFrame) -> Tally:
         judged,
         tuple(unanswered.to_list()),
         tuple(sorted(skipped)),
-        paired(samples),
+        paired(Sample(*row) for row in compared.iter_rows()),
     )
 
 
