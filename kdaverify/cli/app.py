@@ -14,6 +14,8 @@ from kdaverify.cli.complaint import Complaint, complain, guarded
 from kdaverify.cli.contracts import contracts
 from kdaverify.cli.drift import drift
 from kdaverify.cli.export import export
+from kdaverify.cli.gate import gate
+from kdaverify.cli.ledger import app as ledger
 from kdaverify.cli.listing import list_
 from kdaverify.cli.mailboxes import mailboxes
 from kdaverify.cli.merge import merge
@@ -36,7 +38,9 @@ app.add_typer(contracts, name="contracts")
 app.command()(oracle)
 app.command()(export)
 app.command()(score)
+app.command()(gate)
 app.command()(merge)
+app.add_typer(ledger, name="ledger")
 app.command()(drift)
 app.command()(mailboxes)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from typing import Protocol
 
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.paired import Paired
@@ -30,6 +31,13 @@ class Ruling(StrEnum):
 
 # Heaviest first: a harness that broke proves nothing, a wrong kernel outweighs what was left unasked.
 WEIGHT = (Ruling.ERROR, Ruling.REJECT, Ruling.INSUFFICIENT, Ruling.ACCEPT)
+
+
+class Ruled(Protocol):
+    """Whatever ends in a ruling."""
+
+    @property
+    def ruling(self) -> Ruling: ...
 
 
 @dataclass(frozen=True)
@@ -124,7 +132,7 @@ def conclude(counted: Tally, expected: Expected, beside: Mapping[Ruling, Sequenc
     return ruling, (*(reason for kind in WEIGHT for reason in weighed[kind]), *excused)
 
 
-def heaviest(decisions: Iterable[Decision]) -> Ruling:
+def heaviest(decisions: Iterable[Ruled]) -> Ruling:
     """The ruling on a session; with no implementation at all there is no evidence."""
     found = {decision.ruling for decision in decisions}
     return next((ruling for ruling in WEIGHT if ruling in found), Ruling.INSUFFICIENT)
