@@ -120,16 +120,16 @@ def _groups(rows: pl.DataFrame) -> pl.DataFrame:
     rejects = pl.col("status").is_in([status.value for status in Status if status.rejects])
     told = pl.col("status") != Status.PASS
     headline = pl.col("message").str.splitn("\n", 2).struct.field("field_0")
-    return (
-        rows.sort(*GROUP, rejects.not_(), "case", "detail", "output")
-        .group_by(GROUP, maintain_order=True)
-        .agg(
-            pl.len().alias("verdicts"),
-            (pl.col("status") == Status.PASS).sum().alias("passed"),
-            rejects.sum().alias("rejected"),
-            pl.col("status").filter(rejects).unique().sort().alias("statuses"),
-            pl.col("duration_s").sum().alias("seconds"),
-            headline.filter(told).head(MOST_TOLD).alias("messages"),
-            pl.col("replay").filter(told).head(MOST_TOLD).alias("replays"),
-        )
+    counts = rows.group_by(GROUP).agg(
+        pl.len().alias("verdicts"),
+        (pl.col("status") == Status.PASS).sum().alias("passed"),
+        rejects.sum().alias("rejected"),
+        pl.col("status").filter(rejects).unique().sort().alias("statuses"),
+        pl.col("duration_s").sum().alias("seconds"),
     )
+    worst = rows.filter(told).sort(rejects.not_(), "case", "detail", "output", "message")
+    words = worst.group_by(GROUP, maintain_order=True).agg(
+        headline.head(MOST_TOLD).alias("messages"), pl.col("replay").head(MOST_TOLD).alias("replays")
+    )
+    joined = counts.join(words, on=GROUP, how="left").sort(GROUP)
+    return joined.with_columns(pl.col("messages", "replays").fill_null(pl.lit([], dtype=pl.List(pl.String))))

@@ -33,7 +33,7 @@ class Listener:
         self.decisions = tuple(decisions_of(session.config))
 
 
-@pytest.mark.parametrize(("name", "ending"), zip(BODIES, ("jsonl", "parquet") * len(BODIES), strict=False))
+@pytest.mark.parametrize(("name", "ending"), [*zip(BODIES, ("jsonl", "parquet") * 3, strict=True)])
 def test_the_gate_decides_as_the_session(pytester: pytest.Pytester, suite: Callable[..., None], name: str, ending: str) -> None:
     suite(**BODIES[name])
     record, heard = Path(pytester.path) / f"r.{ending}", Listener()
