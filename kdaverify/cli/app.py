@@ -15,8 +15,11 @@ from kdaverify.cli.contracts import contracts
 from kdaverify.cli.diagnose import diagnose
 from kdaverify.cli.drift import drift
 from kdaverify.cli.export import export
+from kdaverify.cli.gate import gate
+from kdaverify.cli.ledger import app as ledger
 from kdaverify.cli.listing import list_
 from kdaverify.cli.mailboxes import mailboxes
+from kdaverify.cli.merge import merge
 from kdaverify.cli.oracle import oracle
 from kdaverify.cli.replay import replay
 from kdaverify.cli.score import score
@@ -37,6 +40,9 @@ app.add_typer(contracts, name="contracts")
 app.command()(oracle)
 app.command()(export)
 app.command()(score)
+app.command()(gate)
+app.command()(merge)
+app.add_typer(ledger, name="ledger")
 app.command()(drift)
 app.command()(mailboxes)
 

@@ -13,6 +13,7 @@ from rich.text import Text
 import kdaverify
 from kdaverify.cli.complaint import HARNESS, complain, guarded
 from kdaverify.cli.request import Request
+from kdaverify.plugin.account import COMPLETE, cut_off
 from kdaverify.plugin.session import decisions_of, refused, session_of
 from kdaverify.report.progress import ProgressBar
 from kdaverify.report.summary import summary
@@ -20,8 +21,6 @@ from kdaverify.report.terminal import show
 from kdaverify.verdicts.decision import Decision, Ruling, heaviest
 
 MOST_TRACEBACKS = 3
-# Ends of pytest after which the verdicts are worth reading: all passed, some failed.
-COMPLETE = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 
 
 class _Listener:
@@ -90,8 +89,7 @@ def _conclude(config: pytest.Config, request: Request, console: Console, ended: 
 def _ruling(decisions: list[Decision], ended: int, console: Console) -> Ruling:
     if ended in COMPLETE:
         return heaviest(decisions)
-    said = "was interrupted" if ended == pytest.ExitCode.INTERRUPTED else f"ended with {ended!r}"
-    console.print(Text(f"the session {said} before every case was judged", style="magenta"))
+    console.print(Text(cut_off(ended), style="magenta"))
     return Ruling.ERROR
 
 

@@ -14,6 +14,7 @@ from kdaverify.checks.options import asked_of
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.problems import ActivationProblem, Problem
+from kdaverify.verdicts.figures import bits_of, sizes_of
 from kdaverify.verdicts.published import NamedBenchmark, Opinions, opinions
 from kdaverify.verdicts.recheck import only_near, rechecked
 from kdaverify.verdicts.verdict import Verdict
@@ -104,7 +105,8 @@ class Judge:
     ) -> Verdict:
         figures = outcome.comparison
         asked = asked_of(self.adapter, detail)
-        about = asked.environment()
+        about, asked_json = asked.environment(), "" if problem is None else problem.to_json()
+        sizes: dict[str, Any] = sizes_of(asked_json)
         dtype = self.adapter.dtypes[0] if problem is None else problem.dtype
         return Verdict(
             implementation=self.adapter.name,
@@ -113,7 +115,8 @@ class Judge:
             dtype=dtype,
             regime="" if problem is None else problem.gate,
             case="" if problem is None else problem.id,
-            problem="" if problem is None else problem.to_json(),
+            problem=asked_json,
+            **sizes,
             detail=detail,
             output=outcome.output,
             status=outcome.status,
@@ -130,6 +133,7 @@ class Judge:
             benchmark=others.benchmark,
             contract=asked.contract(dtype).name if dtype in asked.dtypes else "",
             oracle=outcome.oracle,
+            oracle_bits=bits_of(outcome.oracle),
             device=about.pop("device", "cpu"),
             mode=about.pop("mode", "native"),
             versions={**about, "kernel": asked.proof()} if figures else about,
