@@ -14,6 +14,7 @@ from kdaverify.cli.complaint import Complaint, complain, guarded
 from kdaverify.cli.contracts import contracts
 from kdaverify.cli.drift import drift
 from kdaverify.cli.export import export
+from kdaverify.cli.kill_matrix import kill_matrix
 from kdaverify.cli.listing import list_
 from kdaverify.cli.mailboxes import mailboxes
 from kdaverify.cli.oracle import oracle
@@ -37,6 +38,7 @@ app.command()(export)
 app.command()(score)
 app.command()(drift)
 app.command()(mailboxes)
+app.command("kill-matrix")(kill_matrix)
 
 
 def main() -> None:

@@ -47,6 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--kda-seed", type=_seed, metavar="N", help=f"seed of the drawn problems (default: {FIXED_SEED}; nightly: the date)")
     group.addoption("--benchmark", metavar="IMPL", help="others' standards compare errors with its own (default: an emulated plain kernel)")
     group.addoption("--record", type=Path, metavar="PATH", help="append every verdict to this .jsonl or .parquet file")
+    group.addoption("--bare", action="store_true", help="verdicts alone: nothing shrunk or localised, no published rule asked")
     group.addoption("--require-impl", action="store_true", help="an implementation that cannot run here ends in exit code 3, not in 0")
     _add_isolation(group)
 

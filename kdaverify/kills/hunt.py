@@ -1,0 +1,103 @@
+"""One session of the suites that ends as soon as something is proven: a pytest plugin, and the call that runs it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+import kdaverify
+from kdaverify.cli.request import Request
+from kdaverify.plugin.collect import property_of
+from kdaverify.problems import Problem
+from kdaverify.problems.cost import cost
+from kdaverify.problems.profiles import cost_of
+from kdaverify.verdicts.verdict import Verdict
+
+LONG = cost_of("acceptance")
+SETTINGS = Path(kdaverify.__file__).parent / "cli" / "suites.ini"
+
+
+@dataclass
+class Hunt:
+    """Watches a session.
+
+    Args:
+        objection: why a rejection is no kill; "" if it is one, which ends the session. None: every test is run.
+        until: when the session is to end, by time.time().
+    """
+
+    objection: Callable[[Verdict], str] | None
+    until: float
+    killer: Verdict | None = None
+    rejected: list[Verdict] = field(default_factory=list[Verdict])
+    dismissed: list[str] = field(default_factory=list[str])
+    trouble: list[str] = field(default_factory=list[str])
+    asked: set[tuple[str, ...]] = field(default_factory=set[tuple[str, ...]])
+    out_of_time: bool = False
+    _session: pytest.Session | None = None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
+        """One test of every suite in turn: what only one suite sees is met early; long runs last."""
+        self._session = session
+        turn = Counter[str]()
+        places: dict[pytest.Item, tuple[bool, int]] = {}
+        for item in items:
+            name = property_of(item.path)
+            places[item] = (_is_long(item), turn[name])
+            turn[name] += 1
+        items.sort(key=places.__getitem__)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.trouble.append(f"{report.nodeid}: {report.longreprtext.splitlines()[-1]}")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        part = getattr(report, "kdaverify", None)
+        verdicts = [] if part is None else [Verdict.model_validate_json(row) for row in part["verdicts"]]
+        self.asked |= {verdict.asked() for verdict in verdicts if verdict.status.judged}
+        self._weigh([verdict for verdict in verdicts if verdict.status.rejects])
+        if report.failed and (part is None or part["broken"]):
+            self.trouble.append(f"{report.nodeid}: {part['broken'] if part else report.longreprtext.splitlines()[-1]}")
+        self.out_of_time = self.killer is None and time.time() > self.until
+        assert self._session is not None
+        if self.killer is not None or self.out_of_time:
+            self._session.shouldstop = "enough is known"
+
+    def _weigh(self, wrong: list[Verdict]) -> None:
+        self.rejected += wrong
+        if self.objection is None:
+            return
+        for verdict in wrong:
+            why = self.objection(verdict)
+            if not why:
+                self.killer = verdict
+                return
+            self.dismissed.append(why)
+
+
+def _is_long(item: pytest.Item) -> bool:
+    """Whether a test names a problem that costs more than a drawn one may."""
+    assert isinstance(item, pytest.Function)
+    named = [value for value in item.callspec.params.values() if isinstance(value, Problem | tuple)]
+    problems = [part for value in named for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, Problem)]
+    return any(cost(problem) > LONG for problem in problems)
+
+
+def hunt(spec: str, profile: str, objection: Callable[[Verdict], str] | None, until: float) -> Hunt:
+    """Runs the suites on what `spec` names.
+
+    Raises:
+        RuntimeError: pytest itself broke.
+    """
+    found = Hunt(objection, until)
+    request = Request(impls=(spec,), profile=profile, seed=None, record=None, json_file=None, workers="0", require_impl=True, isolate=False)
+    ended = pytest.main([*request.pytest_arguments(kdaverify.suites_folder(), SETTINGS), "--bare"], plugins=[found])
+    if ended not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED):
+        raise RuntimeError(f"the suites on {spec} ended with {ended!r}")
+    return found
