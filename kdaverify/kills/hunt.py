@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -18,8 +19,11 @@ from kdaverify.problems.cost import cost
 from kdaverify.problems.profiles import cost_of
 from kdaverify.verdicts.verdict import Verdict
 
-LONG = cost_of("acceptance")
-SETTINGS = Path(kdaverify.__file__).parent / "cli" / "suites.ini"
+USUAL: Final = 0.5
+SECONDS: Final = {"conventions": 0.005, "activations": 0.02, "probes": 0.1, "panel": 0.2, "gradients": 1.2, "resume": 1.0}
+"""About how long one test of a suite takes under smoke, where it is not the usual; it decides the order of tests and nothing else."""
+LONG: Final = cost_of("acceptance")
+SETTINGS: Final = Path(kdaverify.__file__).parent / "cli" / "suites.ini"
 
 
 @dataclass
@@ -43,14 +47,14 @@ class Hunt:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
-        """One test of every suite in turn: what only one suite sees is met early; long runs last."""
+        """Every suite gets the same share of the time: what only one of them sees is met early; long runs come last."""
         self._session = session
-        turn = Counter[str]()
-        places: dict[pytest.Item, tuple[bool, int]] = {}
+        spent = defaultdict[str, float](float)
+        places: dict[pytest.Item, tuple[bool, float]] = {}
         for item in items:
             name = property_of(item.path)
-            places[item] = (_is_long(item), turn[name])
-            turn[name] += 1
+            places[item] = (_is_long(item), spent[name])
+            spent[name] += SECONDS.get(name, USUAL)
         items.sort(key=places.__getitem__)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -89,15 +93,19 @@ def _is_long(item: pytest.Item) -> bool:
     return any(cost(problem) > LONG for problem in problems)
 
 
-def hunt(spec: str, profile: str, objection: Callable[[Verdict], str] | None, until: float) -> Hunt:
+def hunt(spec: str, profile: str, objection: Callable[[Verdict], str] | None, until: float, *, only: str = "*") -> Hunt:
     """Runs the suites on what `spec` names.
 
+    Args:
+        only: suites to run, by property; a glob.
     Raises:
         RuntimeError: pytest itself broke.
     """
     found = Hunt(objection, until)
     request = Request(impls=(spec,), profile=profile, seed=None, record=None, json_file=None, workers="0", require_impl=True, isolate=False)
-    ended = pytest.main([*request.pytest_arguments(kdaverify.suites_folder(), SETTINGS), "--bare"], plugins=[found])
+    folder, *arguments = request.pytest_arguments(kdaverify.suites_folder(), SETTINGS)
+    files = [str(file) for file in sorted(Path(folder).rglob(f"test_{only}.py"))]
+    ended = pytest.main([*files, *arguments, "--bare"], plugins=[found])
     if ended not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED):
         raise RuntimeError(f"the suites on {spec} ended with {ended!r}")
     return found

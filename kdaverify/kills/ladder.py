@@ -41,7 +41,7 @@ class Ladder:
         Raises:
             Unfinished: the time was up.
         """
-        started, spec = time.perf_counter(), _spec(self.fault, strength)
+        started, spec = time.process_time(), _spec(self.fault, strength)
         killer, met = self._again(spec, known), Hunt(None, 0.0)
         if killer is None:
             met = hunt(spec, self.profile, self.jury.objection, self.until)
@@ -53,7 +53,7 @@ class Ladder:
             profile=self.profile,
             kill=None if killer is None else kill_of(killer),
             cases=max(1, len(met.asked)),
-            seconds=round(time.perf_counter() - started, 1),
+            seconds=round(time.process_time() - started, 1),
             dismissed=tuple(met.dismissed),
             trouble=tuple(met.trouble),
         )
@@ -93,7 +93,7 @@ def whole(name: str, profile: str, until: float) -> LegalRow:
     Raises:
         Unfinished: the time was up before the last one.
     """
-    started = time.perf_counter()
+    started = time.process_time()
     met = hunt(name, profile, None, until)
     if met.out_of_time:
         raise Unfinished(name)
@@ -101,7 +101,7 @@ def whole(name: str, profile: str, until: float) -> LegalRow:
         id=name,
         profile=profile,
         runs=len(met.asked),
-        seconds=round(time.perf_counter() - started, 1),
+        seconds=round(time.process_time() - started, 1),
         false_alarms=tuple(f"{told.headline()}; {told.replay}" for told in met.rejected),
         trouble=tuple(met.trouble),
     )

@@ -9,7 +9,7 @@ from typing import Any
 from kdaverify.faults.fault import Fault
 from kdaverify.faults.survivors import SURVIVORS
 from kdaverify.kills.plan import SMOKE, Plan
-from kdaverify.kills.rows import Attempt, FaultRow, LegalRow
+from kdaverify.kills.rows import Attempt, FaultRow, Kill, LegalRow
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,16 @@ class Found:
             "profile": (self.killer or self.attempts[-1]).profile,
             "cases": sum(attempt.cases for attempt in self.attempts if attempt.strength == 1),
             "seconds": round(sum(attempt.seconds for attempt in self.attempts), 1),
-            "threshold": weakest and weakest.kill and {"strength": weakest.strength, "ratio": weakest.kill.ratio},
+            "threshold": None if weakest is None or weakest.kill is None else _threshold(weakest.strength, weakest.kill),
             "survives_at": [attempt.strength for attempt in self.attempts if attempt.strength < 1 and attempt.kill is None],
             "why": "" if self.killer else SURVIVORS.get(self.fault.id, ""),
             "dismissed": [why for attempt in self.attempts for why in attempt.dismissed],
             "trouble": [what for attempt in self.attempts for what in attempt.trouble],
         }
+
+
+def _threshold(strength: float, kill: Kill) -> dict[str, Any]:
+    return {"strength": strength, "ratio": kill.ratio, "over_family": kill.over_family}
 
 
 @dataclass(frozen=True)

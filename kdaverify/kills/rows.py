@@ -41,7 +41,7 @@ class Attempt(Row):
     Args:
         kill: None where it survived.
         cases: that were judged until then.
-        seconds: that took, on one core.
+        seconds: of processor time that took.
         dismissed: rejections that count for nothing, and why: a legal kernel is rejected too, or the call broke where it should not.
         trouble: what went wrong in the harness.
     """
