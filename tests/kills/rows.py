@@ -34,4 +34,5 @@ def fault_row(name: str, *attempts: Attempt, profile: str = SMOKE) -> FaultRow:
 
 
 def legal_row(name: str = "eager", profile: str = SMOKE, **fields: Any) -> LegalRow:
-    return LegalRow(**{"id": name, "profile": profile, "runs": 100, "seconds": 9.0, **fields})
+    given: dict[str, Any] = {"id": name, "profile": profile, "runs": 100, "seconds": 9.0, **fields}
+    return LegalRow(**given)

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from kdaverify.kills.matrix import Matrix, matrix
 from kdaverify.kills.plan import Plan, chosen
+from kdaverify.kills.rows import FaultRow, LegalRow
 from kdaverify.report.kill_matrix import show
 from tests.kills.rows import ACCEPTANCE, attempt, fault_row, legal_row
 
@@ -16,8 +17,8 @@ ALIVE = (fault_row("S26", attempt(killed=False)), fault_row("S26", attempt(kille
 LATE = (fault_row("H2", attempt(killed=False)), fault_row("H2", attempt(profile=ACCEPTANCE), profile=ACCEPTANCE))
 
 
-def made(*rows: object) -> Matrix:
-    return matrix(Plan(tuple(chosen("H1,H2,S26")), ACCEPTANCE, legal=True), rows)  # pyright: ignore[reportArgumentType]
+def made(*rows: FaultRow | LegalRow) -> Matrix:
+    return matrix(Plan(tuple(chosen("H1,H2,S26")), ACCEPTANCE, legal=True), rows)
 
 
 def test_the_public_keys_count_what_was_asked() -> None:
