@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Generator
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -113,6 +114,8 @@ def _run(plan: Plan, workers: int, until: float, journal: Journal, console: Cons
                 advance(row, len(plan.follow(row)))
         except KeyboardInterrupt:
             console.print("interrupted: what was finished is in the journal")
+        except BrokenProcessPool:
+            raise Complaint("a process of the matrix died (out of memory?); --resume goes on, with fewer --workers if so") from None
     return not plan.jobs(journal.rows)
 
 

@@ -100,6 +100,7 @@ def hunt(spec: str, profile: str, objection: Callable[[Verdict], str] | None, un
         only: suites to run, by property; a glob.
     Raises:
         RuntimeError: pytest itself broke.
+        KeyboardInterrupt: someone ended it; nothing is known then.
     """
     found = Hunt(objection, until)
     request = Request(impls=(spec,), profile=profile, seed=None, record=None, json_file=None, workers="0", require_impl=True, isolate=False)
@@ -108,4 +109,6 @@ def hunt(spec: str, profile: str, objection: Callable[[Verdict], str] | None, un
     ended = pytest.main([*files, *arguments, "--bare"], plugins=[found])
     if ended not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED):
         raise RuntimeError(f"the suites on {spec} ended with {ended!r}")
+    if ended == pytest.ExitCode.INTERRUPTED and found.killer is None and not found.out_of_time:
+        raise KeyboardInterrupt
     return found
