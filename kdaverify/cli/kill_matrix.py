@@ -63,7 +63,7 @@ def kill_matrix(
     from kdaverify.kills.journal import Journal, JournalError
     from kdaverify.kills.matrix import matrix
     from kdaverify.kills.plan import Plan
-    from kdaverify.report.kill_matrix import show
+    from kdaverify.kills.page import show
 
     asked = _asked(faults, profile, without or [])
     try:

@@ -1,4 +1,4 @@
-"""The kill matrix for a terminal."""
+"""The kill matrix as a page of the terminal."""
 
 from __future__ import annotations
 
