@@ -62,8 +62,8 @@ def kill_matrix(
     """
     from kdaverify.kills.journal import Journal, JournalError
     from kdaverify.kills.matrix import matrix
-    from kdaverify.kills.plan import Plan
     from kdaverify.kills.page import show
+    from kdaverify.kills.plan import Plan
 
     asked = _asked(faults, profile, without or [])
     try:

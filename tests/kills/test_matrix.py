@@ -7,9 +7,9 @@ from io import StringIO
 from rich.console import Console
 
 from kdaverify.kills.matrix import Matrix, matrix
+from kdaverify.kills.page import show
 from kdaverify.kills.plan import Plan, chosen
 from kdaverify.kills.rows import FaultRow, LegalRow
-from kdaverify.kills.page import show
 from tests.kills.rows import ACCEPTANCE, attempt, fault_row, legal_row
 
 DEAD = fault_row("H1", attempt(1.0), attempt(0.5), attempt(0.25, killed=False))
