@@ -44,7 +44,7 @@ class Found:
         return {
             **about,
             "killed": self.killer is not None,
-            "by": self.killer and self.killer.kill and self.killer.kill.model_dump(mode="json"),
+            "by": self.killer and self.killer.kill and self.killer.kill.plain(),
             "profile": (self.killer or self.attempts[-1]).profile,
             "cases": sum(attempt.cases for attempt in self.attempts if attempt.strength == 1),
             "seconds": round(sum(attempt.seconds for attempt in self.attempts), 1),
@@ -57,7 +57,8 @@ class Found:
 
 
 def _threshold(strength: float, kill: Kill) -> dict[str, Any]:
-    return {"strength": strength, "ratio": kill.ratio, "over_family": kill.over_family}
+    found = kill.plain()
+    return {"strength": strength, "ratio": found["ratio"], "over_family": found["over_family"]}
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class Matrix:
             "unfinished": self.unfinished,
             "legal_runs": sum(row.runs for row in self.legal),
             "false_alarms": sum(len(row.false_alarms) for row in self.legal),
-            "legal": [row.model_dump(mode="json", exclude={"row"}) for row in self.legal],
+            "legal": [row.plain() for row in self.legal],
             "faults": [found.told() for found in self.faults],
         }
 

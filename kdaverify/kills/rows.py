@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import json
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -13,6 +14,10 @@ class Row(BaseModel):
     """Frozen data that is written and read again."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+    def plain(self) -> dict[str, Any]:
+        """As data that is JSON for any reader: what is infinite is a string."""
+        return json.loads(self.model_dump_json())
 
 
 class Kill(Row):

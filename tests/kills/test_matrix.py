@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from io import StringIO
 
 from rich.console import Console
@@ -10,7 +11,7 @@ from kdaverify.kills.matrix import Matrix, matrix
 from kdaverify.kills.page import show
 from kdaverify.kills.plan import Plan, chosen
 from kdaverify.kills.rows import FaultRow, LegalRow
-from tests.kills.rows import ACCEPTANCE, attempt, fault_row, legal_row
+from tests.kills.rows import ACCEPTANCE, attempt, fault_row, kill, legal_row
 
 DEAD = fault_row("H1", attempt(1.0), attempt(0.5), attempt(0.25, killed=False))
 ALIVE = (fault_row("S26", attempt(killed=False)), fault_row("S26", attempt(killed=False, profile=ACCEPTANCE), profile=ACCEPTANCE))
@@ -31,6 +32,12 @@ def test_the_public_keys_count_what_was_asked() -> None:
 def test_the_threshold_is_the_smallest_strength_killed() -> None:
     (told,) = (fault for fault in made(DEAD).told()["faults"] if fault["id"] == "H1")
     assert told["threshold"] == {"strength": 0.5, "ratio": 20.0, "over_family": 30.0} and told["survives_at"] == [0.25]
+
+
+def test_what_is_infinite_is_json_all_the_same() -> None:
+    row = fault_row("H1", attempt(1.0), attempt(0.5).model_copy(update={"kill": kill(ratio=float("inf"))}))
+    (told,) = (fault for fault in made(row).told()["faults"] if fault["id"] == "H1")
+    assert '"ratio": "Infinity"' in json.dumps(told["threshold"], allow_nan=False)
 
 
 def test_a_survivor_of_smoke_alone_is_not_finished() -> None:
