@@ -17,6 +17,7 @@ from kdaverify.cli.drift import drift
 from kdaverify.cli.export import export
 from kdaverify.cli.gate import gate
 from kdaverify.cli.ledger import app as ledger
+from kdaverify.cli.kill_matrix import kill_matrix
 from kdaverify.cli.listing import list_
 from kdaverify.cli.mailboxes import mailboxes
 from kdaverify.cli.merge import merge
@@ -45,6 +46,7 @@ app.command()(merge)
 app.add_typer(ledger, name="ledger")
 app.command()(drift)
 app.command()(mailboxes)
+app.command("kill-matrix")(kill_matrix)
 
 
 def main() -> None:

@@ -107,5 +107,6 @@ class Faulty(Adapter):
 
 
 def unpatched(fault: Fault) -> Faulty:
-    """The adapter of a fault with its patch off: the embedded kernel, but for the name."""
-    return Faulty(fault, patch=Patch())
+    """The adapter of a fault with its patch off: the embedded kernel, but for the name; it has the fault's options."""
+    options = fault.patch(Setting(1.0, torch.Generator())).variants
+    return Faulty(fault, patch=Patch(variants={name: Patch(chunk_size=p.chunk_size, exposes=p.exposes) for name, p in options.items()}))

@@ -29,7 +29,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     axes = [axis for axis in _AXES if axis in metafunc.fixturenames]
     found = [case for subject in subjects(metafunc.config) for case in _cases(subject, axes, metafunc.config.option.profile)]
     metafunc.parametrize(("kernel", *axes), found, indirect=("kernel",))
-    fixed = not all(subject.adapter.open_ended for subject in subjects(metafunc.config))
+    fixed = metafunc.config.option.bare or not all(subject.adapter.open_ended for subject in subjects(metafunc.config))
     _settle(metafunc.function, metafunc.config.option.profile, fixed=fixed, share=_LAW if "lawful" in axes else 1)
 
 

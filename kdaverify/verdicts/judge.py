@@ -55,6 +55,7 @@ class Judge:
         seed: of the session, for the record.
         defers: whether near misses are reported as they are, and not raised: who holds the verdicts runs them again.
         benchmark: whose errors others' standards compare with; None for a plain member of the family.
+        published: whether others' standards are asked at all.
     """
 
     def __init__(
@@ -67,9 +68,11 @@ class Judge:
         seed: int = 0,
         defers: bool = False,
         benchmark: NamedBenchmark | None = None,
+        published: bool = True,
     ) -> None:
         self.adapter, self.report, self.property_name = adapter, report, property_name
-        self.spec, self.seed, self.defers, self.benchmark = spec or adapter.name, seed, defers, benchmark
+        self.spec, self.seed, self.defers = spec or adapter.name, seed, defers
+        self.benchmark, self.published = benchmark, published
 
     def __call__(self, problem: Problem | ActivationProblem, **detail: Any) -> None:
         """Runs the property on `problem` and reports a verdict for every output.
@@ -92,7 +95,7 @@ class Judge:
         self._conclude([conventions(self.adapter)], None, {}, time.perf_counter() - started)
 
     def _conclude(self, found: list[Outcome], problem: Problem | ActivationProblem | None, detail: dict[str, Any], seconds: float) -> None:
-        said = opinions(found, problem, self.benchmark)
+        said = opinions(found if self.published else [], problem, self.benchmark) or [Opinions()] * len(found)
         verdicts = [self._verdict(*told, problem, detail, seconds / len(found)) for told in zip(found, said, strict=True)]
         verdicts = verdicts if self.defers else rechecked(verdicts, self.adapter)
         for verdict in verdicts:
