@@ -34,6 +34,7 @@ class Verdict(BaseModel):
         message: the comparison in words, what the call did wrong, or why it was skipped.
         stage: the first stage outside its budget ("solve"; of stages fused into one with its tensor, "intra (R)"), or a NoStage in its
             place; None where nothing was localised.
+        diagnosis: which known fault it looks like, in words; "" where none is named.
         located: what of that stage is off and on which inputs, or what was judged of the stages and what was not.
         vacuous: of zeros, the negated and a shuffled output, those that would pass too: the verdict then proves nothing.
         peers: the rms error over that of every emulated legal kernel that rounds to nearest; () where those were lucky, or not compared.
@@ -43,6 +44,7 @@ class Verdict(BaseModel):
         contract, oracle: what was declared, and how the exact value was obtained.
         device, mode, versions: where and with what it ran.
         seed: of the session that drew the problem.
+        number: of the case in the campaign of that seed; None for any other case.
         duration_s: of the check, oracle included.
         replay: the command that repeats it.
     """
@@ -69,6 +71,7 @@ class Verdict(BaseModel):
     message: str = ""
     stage: str | None = None
     located: str = ""
+    diagnosis: str = ""
     vacuous: tuple[str, ...] = ()
     peers: tuple[float, ...] = ()
     recheck: Recheck | None = None
@@ -80,6 +83,7 @@ class Verdict(BaseModel):
     mode: str = ""
     versions: dict[str, str] = Field(default_factory=dict)
     seed: int = 0
+    number: int | None = None
     duration_s: float = 0.0
     replay: str = ""
 
