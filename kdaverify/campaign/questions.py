@@ -7,7 +7,7 @@ import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -85,7 +85,7 @@ class Question:
     """
 
     property: str
-    test: Callable[..., None]
+    test: Callable[..., Any]
     drawn: bool
     chosen: Mapping[str, Any]
     adapter: Adapter
@@ -128,8 +128,8 @@ def questions(adapter: Adapter, profile: str, *, drawn: bool) -> tuple[Question,
     )
 
 
-@lru_cache(maxsize=None)
-def _tests(path: Path) -> tuple[Callable[..., None], ...]:
+@cache
+def _tests(path: Path) -> tuple[Callable[..., Any], ...]:
     """The functions that pytest would collect from a suite."""
     spec = importlib.util.spec_from_file_location(f"kdaverify_suite_{path.parent.name}_{path.stem}", path)
     assert spec is not None and spec.loader is not None

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kdaverify.campaign.questions import Ask
 from kdaverify.limits import Limits
-from kdaverify.problems.profiles import Profile
 from kdaverify.verdicts.verdict import Verdict
 
 Key: TypeAlias = tuple[str | int, ...]
@@ -29,11 +28,11 @@ class Orders:
     """
 
     specs: Mapping[str, str]
-    profile: Profile
+    profile: str
     seed: int
     folder: str
     isolate: bool | None = None
-    limits: Limits = Limits()
+    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kdaverify.campaign.cases import Case, case
 from kdaverify.campaign.questions import CONVENTIONS, Ask, Question, questions
 from kdaverify.campaign.shrink import shrunk
-from kdaverify.campaign.task import Answer, Drawn, Fixed, Orders, Smaller, Task
+from kdaverify.campaign.task import Answer, Fixed, Orders, Smaller, Task
 from kdaverify.problems import problem_from_json
 from kdaverify.verdicts.judge import Judge, Rejected, Struck
 from kdaverify.verdicts.locate import located
@@ -41,7 +41,7 @@ class Worker:
             apart: whether the kernel runs in a process of its own, whatever the orders say.
         """
         try:
-            verdicts = self._of(task.implementation, apart).verdicts(task)
+            verdicts = self._of(task.implementation, apart=apart).verdicts(task)
         except Exception as error:  # noqa: BLE001 # whatever it is, it is ours, and concerns this task
             return Answer(trouble=f"{type(error).__name__}: {' '.join(str(error).split())}")
         return Answer(tuple(verdict.model_dump_json() for verdict in verdicts))
@@ -50,7 +50,7 @@ class Worker:
         for bench in self._bench.values():
             bench.adapter.end()
 
-    def _of(self, name: str, apart: bool) -> Bench:
+    def _of(self, name: str, *, apart: bool) -> Bench:
         from kdaverify.adapters.isolation import housed
         from kdaverify.adapters.registry import find
 

@@ -10,6 +10,7 @@ import sys
 import typer
 from typer.exceptions import TyperException
 
+from kdaverify.cli.campaign import campaign
 from kdaverify.cli.complaint import Complaint, complain, guarded
 from kdaverify.cli.contracts import contracts
 from kdaverify.cli.drift import drift
@@ -36,6 +37,7 @@ app.command()(oracle)
 app.command()(export)
 app.command()(score)
 app.command()(drift)
+app.command()(campaign)
 app.command()(mailboxes)
 
 
