@@ -14,7 +14,7 @@ from rich.text import Text
 from kdaverify.cli.complaint import Complaint
 from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
 from kdaverify.limits import Limits
-from kdaverify.report.campaign import Pace, campaign_page, campaign_summary
+from kdaverify.report.campaign import Pace, campaign_summary, show_campaign
 from kdaverify.verdicts.record import RecordError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def campaign(
         raise Complaint(f"--{error}") from None
     with engine_of(orders, engine, workers, address) as many:
         _ask(run, many, console)
-    console.print(campaign_page(run.tally))
+    show_campaign(console, run.tally)
     for gap in run.tally.gaps(orders.specs):
         console.print(Text(gap, style="yellow"))
     ruling = run.tally.ruling(orders.specs)

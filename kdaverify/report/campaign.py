@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 LOG_SECONDS: Final = 30.0
 """Between lines of a log that is no terminal."""
 MOST_KINDS: Final = 12
+MOST_TROUBLES: Final = 3
 
 
 class Pace:
@@ -56,25 +57,32 @@ class Pace:
         self._bar.update(self._task, told=f"{left} kinds of failure to make smaller")
 
 
-def campaign_page(tally: Tally) -> Group:
+def show_campaign(console: Console, tally: Tally) -> None:
     """What was found: a table by format, then the kinds of failure, most frequent first, each with the line that replays it."""
     table = Table("implementation", "dtype")
     for name in ("cases", "skipped", "failing", "worst / budget"):
         table.add_column(name, justify="right")
     for (name, dtype), line in sorted(tally.lines.items()):
         table.add_row(Text(name), dtype, str(line.cases), str(line.skipped), str(line.failing), f"{line.worst:.3g}")
+    console.print(table)
     kinds = tally.ranked()
-    more = [Text(f"and {len(kinds) - MOST_KINDS} more kinds of failure")] if len(kinds) > MOST_KINDS else []
-    return Group(table, *(_kind(kind) for kind in kinds[:MOST_KINDS]), *more, *(Text(line, style="magenta") for line in tally.trouble[:3]))
+    for kind in kinds[:MOST_KINDS]:
+        _show_kind(console, kind)
+    if len(kinds) > MOST_KINDS:
+        console.print(f"and {len(kinds) - MOST_KINDS} more kinds of failure\n")
+    for trouble in tally.trouble[:MOST_TROUBLES]:
+        console.print(Text(trouble, style="magenta"))
 
 
-def _kind(kind: Kind) -> Group:
+def _show_kind(console: Console, kind: Kind) -> None:
     shown = kind.shown
-    head = Text(f"{shown.status} {shown.whereabouts() or f'{shown.property} {shown.output}'}", style="bold red")
-    struck = f"{kind.verdicts} verdicts; {', '.join(sorted(kind.properties))}; {', '.join(sorted(kind.dtypes))}"
-    told = [line for line in (struck, shown.diagnosis, shown.headline(), f"{_size(kind)}: {shown.case}") if line]
-    body = Group(*(Text(line) for line in told), Text(shown.replay, style="cyan", overflow="fold"))
-    return Group(head, Padding(body, (0, 0, 1, 2)))
+    where = shown.whereabouts() or f"{shown.property} {shown.output}"
+    struck = f"{kind.verdicts} verdicts of {', '.join(sorted(kind.properties))}, in {', '.join(sorted(kind.dtypes))}"
+    console.print(Text(f"{shown.implementation}: {shown.status}, {where}", style="bold red"))
+    for line in filter(None, (struck, shown.diagnosis, shown.headline(), f"{_size(kind)}: {shown.case}")):
+        console.print(Padding(Text(line), (0, 0, 0, 2), expand=False))
+    # Never broken: the line is there to be pasted.
+    console.print(f"  {shown.replay}\n", soft_wrap=True, highlight=False, markup=False)
 
 
 def _size(kind: Kind) -> str:
