@@ -51,7 +51,7 @@ class Run:
 
         Args:
             see: called after every case.
-            more: whether another drawn case may be begun.
+            more: whether another case may be begun.
         """
         with RecordWriter(self._record) as writer:
             # Under a wrongly declared convention nothing else is scored.
@@ -73,8 +73,17 @@ class Run:
             kind.smaller = next((v for v in answer.verdicts() if v.output == kind.representative.output and v.status.rejects), None)
             see(len(waiting))
 
+    def unasked(self, implementation: str) -> int:
+        """Fixed cases of an implementation that were not answered; none where a wrongly declared convention left nothing to ask."""
+        own = [task for task in self._fixed if task.implementation == implementation and implementation not in self._misfits]
+        return sum(task.key not in self.tally.done for task in own)
+
     def _others(self, more: Callable[[], bool]) -> Iterator[Task]:
-        yield from (task for task in self._fixed if task.implementation not in self._misfits)
+        for task in self._fixed:
+            if not more():
+                return
+            if task.implementation not in self._misfits:
+                yield task
         for number in range(self._cases):
             for name in self._orders.specs:
                 if name in self._misfits:

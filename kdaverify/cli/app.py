@@ -17,6 +17,7 @@ from kdaverify.cli.drift import drift
 from kdaverify.cli.export import export
 from kdaverify.cli.listing import list_
 from kdaverify.cli.mailboxes import mailboxes
+from kdaverify.cli.nightly import nightly
 from kdaverify.cli.oracle import oracle
 from kdaverify.cli.replay import replay
 from kdaverify.cli.score import score
@@ -38,6 +39,7 @@ app.command()(export)
 app.command()(score)
 app.command()(drift)
 app.command()(campaign)
+app.command()(nightly)
 app.command()(mailboxes)
 
 
