@@ -31,6 +31,8 @@ class LocalEngine(Engine):
     def __init__(self, orders: Orders, *, places: int, device: str = "cpu") -> None:
         self.places, self._orders, self._device = places, orders, device
         self._executors: dict[int, ProcessPoolExecutor] = {}
+        # Read when a worker imports its libraries: one core each, or they fight for them.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
 
     def submit(self, place: int, task: Task, *, apart: bool) -> Hashable:
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -17,17 +16,17 @@ from tests.test_package import imported_by
 CASES = 3
 
 
-def test_two_actors_one_of_which_is_killed_give_the_same_record_and_leave_no_process(tmp_path: Path) -> None:
+def test_two_actors_one_of_which_is_killed_give_the_same_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray")
     from kdaverify.campaign.engine_ray import RayEngine
 
     (tmp_path / "port.py").write_text(FATAL)
     orders = Orders({"port": str(tmp_path / "port.py")}, "smoke", 3, str(tmp_path), isolate=False)
     here, there = (Run(orders, cases=CASES, record=tmp_path / name) for name in ("here.jsonl", "there.jsonl"))
-    home = Path.cwd()
+    # A worker goes where the user stands; this one is here.
+    monkeypatch.chdir(tmp_path)
     with InlineEngine(orders) as engine:
         here.ask(engine, lambda _: None)
-    os.chdir(home)
     (tmp_path / "fatal").touch()
     with RayEngine(orders, places=2) as engine:
         there.ask(engine, lambda _: None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -45,8 +46,9 @@ def whole(folder: Path, orders: Orders, monkeypatch_module: pytest.MonkeyPatch) 
 
 
 @pytest.fixture(scope="module")
-def monkeypatch_module() -> pytest.MonkeyPatch:
-    return pytest.MonkeyPatch()
+def monkeypatch_module() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
 
 
 @pytest.mark.parametrize("left", [0.1, 0.45, 0.8, 0.999])
