@@ -45,6 +45,7 @@ class Faulty(Adapter):
     def begin(self, case: str) -> None:
         # A random fault strikes at the same calls of a case wherever that case is asked.
         self._random.manual_seed(int.from_bytes(hashlib.sha256(f"{self.name} {case}".encode()).digest()[:7]))
+        self._ran = NOTHING_YET
 
     def contract(self, dtype: str) -> Contract:
         return self._contract(dtype)

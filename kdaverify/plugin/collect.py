@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
     from kdaverify.problems import Problem
 
-_AXES = ("dtype", "double", "staged", "staged_backward", "activated", "variant", "lawful", "gate", "named", "probed", "drifting", "called")
+AXES = ("dtype", "double", "staged", "staged_backward", "activated", "variant", "lawful", "gate", "named", "probed", "drifting", "called")
 # Of the problems that a profile draws for a test: laws are many, and each is asked in every format.
 _LAW = 1 / 3
 _USUAL = ("bf16", "fp32")
@@ -26,7 +26,7 @@ _USUAL = ("bf16", "fp32")
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kernel" not in metafunc.fixturenames:
         return
-    axes = [axis for axis in _AXES if axis in metafunc.fixturenames]
+    axes = [axis for axis in AXES if axis in metafunc.fixturenames]
     found = [case for subject in subjects(metafunc.config) for case in _cases(subject, axes, metafunc.config.option.profile)]
     metafunc.parametrize(("kernel", *axes), found, indirect=("kernel",))
     fixed = metafunc.config.option.bare or not all(subject.adapter.open_ended for subject in subjects(metafunc.config))
@@ -91,22 +91,22 @@ def _settle(function: Any, profile: str, *, fixed: bool, share: float) -> None:
 
 def _cases(subject: Subject, axes: list[str], profile: str) -> Iterator[Any]:
     """Every combination of the axes a test asks for, ids first the implementation, then the format."""
-    choices = [_choices(subject, axis, profile) for axis in axes]
-    for combination in product(*choices):
+    found = [choices(subject.adapter, axis, profile) for axis in axes]
+    for combination in product(*found):
         ids, values = [name for name, _ in combination], [value for _, value in combination]
         yield pytest.param(subject, *values, id="-".join((subject.adapter.name, *ids)))
 
 
-def _choices(subject: Subject, axis: str, profile: str) -> list[tuple[str, Any]]:
+def choices(adapter: Adapter, axis: str, profile: str) -> list[tuple[str, Any]]:
+    """What an axis of the tests goes over for an implementation, each with its part of the test's id."""
     from kdaverify.checks.activations import activated
-    from kdaverify.checks.laws.registry import LAWS
     from kdaverify.checks.calls import questions
+    from kdaverify.checks.laws.registry import LAWS
     from kdaverify.checks.stages import staged
     from kdaverify.problems import panel
     from kdaverify.problems.probes import probes
     from kdaverify.problems.regimes import GATES
 
-    adapter = subject.adapter
     if axis == "named":
         return [
             (f"{dtype}-{entry.name}", fitted(adapter, entry.problem))

@@ -9,6 +9,7 @@ import pytest
 
 from kdaverify.checks.status import Status
 from kdaverify.plugin.benchmark import benchmark_of
+from kdaverify.plugin.bounds import bounds_of
 from kdaverify.plugin.collect import fix_draws, property_of, subject_of
 from kdaverify.plugin.options import Subject
 from kdaverify.plugin.trim import trim
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
     from kdaverify.problems import Bounds
     from kdaverify.verdicts.judge import Judge
 
-# How many times the cost of a drawn problem may grow for kernels on an accelerator.
-REAL_SIZES = 8.0
-# And what is left of it for interpreted ones, whose tokens cost a thousand times what compiled ones do: still two chunks.
-INTERPRETED = 1 / 3
 CONVENTIONS = "conventions"
 _VERDICTS = pytest.StashKey[list[Verdict]]()
 _MISFITS = pytest.StashKey[dict[str, str | None]]()
@@ -70,18 +67,7 @@ def judge(request: pytest.FixtureRequest, kernel: Adapter) -> Judge:
 @pytest.fixture
 def bounds(request: pytest.FixtureRequest, kernel: Adapter) -> Bounds:
     """Which problems this profile draws for the implementation."""
-    from kdaverify.plugin.collect import takes_real_sizes
-    from kdaverify.problems.profiles import cost_of
-
-    params = request.node.callspec.params
-    cost = cost_of(request.config.option.profile)
-    dtype = next((params[axis] for axis in ("dtype", "staged", "staged_backward") if axis in params), None)
-    # On an accelerator a token of full width costs little, and a case of a single chunk shows little.
-    if dtype in kernel.dtypes and takes_real_sizes(kernel, dtype):
-        cost *= REAL_SIZES
-    if kernel.environment()["mode"] == "interpreted":
-        cost *= INTERPRETED
-    return {"max_cost": cost, "widths": kernel.widths}
+    return bounds_of(kernel, request.node.callspec.params, request.config.option.profile)
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)

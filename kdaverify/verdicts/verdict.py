@@ -47,6 +47,7 @@ class Verdict(BaseModel):
         oracle_bits: the precision at which it was; None where no exact value was needed.
         device, mode, versions: where and with what it ran.
         seed: of the session that drew the problem.
+        number: of the case in the campaign of that seed; None for any other case.
         duration_s: of the check, oracle included.
         replay: the command that repeats it.
     """
@@ -93,6 +94,7 @@ class Verdict(BaseModel):
     mode: str = ""
     versions: dict[str, str] = Field(default_factory=dict)
     seed: int = 0
+    number: int | None = None
     duration_s: float = 0.0
     replay: str = ""
 

@@ -1,0 +1,63 @@
+"""Which case is number i of seed s: the same on every machine, whatever was asked before."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+from hypothesis.errors import StopTest, UnsatisfiedAssumption
+from hypothesis.internal.conjecture.data import ConjectureData
+
+from kdaverify.campaign.questions import Ask, Question
+from kdaverify.problems.provider import Provider
+
+TRIES: Final = 1000
+
+
+class UndrawableError(RuntimeError):
+    """A suite whose filters leave nothing of what it draws."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One drawn case.
+
+    Args:
+        question: the test that asks it, under which choice of its axes.
+        asks: what it asks.
+        choices: what Hypothesis drew, from which a smaller case can be looked for.
+    """
+
+    question: Question
+    asks: tuple[Ask, ...]
+    choices: tuple[Any, ...]
+
+
+def case(questions: Sequence[Question], seed: int, number: int) -> Case:
+    """Case `number` of `seed`.
+
+    Every question is as likely as any other, as in a session of the suites. Hypothesis' own loop would begin every test with its
+    simplest problem, and draw a problem from those before it; here each is drawn alone, from a digest of seed and number.
+
+    Args:
+        questions: drawn ones, of one implementation.
+    Raises:
+        UndrawableError: the question drawn asks nothing.
+    """
+    question = questions[_random(f"{seed}:{number}").randrange(len(questions))]
+    for attempt in range(TRIES):
+        data = ConjectureData(random=_random(f"{seed}:{number}:{attempt}"), provider=Provider)
+        try:
+            asks = data.draw(question.strategy())
+        except (StopTest, UnsatisfiedAssumption):
+            continue
+        data.freeze()
+        return Case(question, asks, data.choices)
+    raise UndrawableError(f"suite {question.property}: {TRIES} draws for {dict(question.chosen)} gave no problem that it asks")
+
+
+def _random(text: str) -> Random:
+    return Random(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]))  # noqa: S311 # problems, not secrets

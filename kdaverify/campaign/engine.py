@@ -1,0 +1,54 @@
+"""What every engine can do: keep workers, give each a task, and notice when one is gone."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Hashable, Sequence
+from types import TracebackType
+from typing import Self
+
+from kdaverify.campaign.task import Answer, Task
+
+
+class WorkerLostError(RuntimeError):
+    """A worker is gone, and with it the answer it was working on."""
+
+
+class EngineError(RuntimeError):
+    """An engine that cannot be had; the message says what is wanted and what to do."""
+
+
+class Engine(abc.ABC):
+    """Workers in numbered places, one task at a time in each.
+
+    Args:
+        places: how many workers there are.
+    """
+
+    places: int
+
+    @abc.abstractmethod
+    def submit(self, place: int, task: Task, *, apart: bool) -> Hashable:
+        """Gives the worker of an idle place a task, a new worker if the last one is gone; what comes back stands for the answer."""
+
+    @abc.abstractmethod
+    def wait(self, pending: Sequence[Hashable]) -> Sequence[Hashable]:
+        """Waits until one of the answers is there or its worker gone; gives all of which that holds."""
+
+    @abc.abstractmethod
+    def answer(self, done: Hashable) -> Answer:
+        """The answer.
+
+        Raises:
+            WorkerLostError: the worker is gone.
+        """
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Ends every worker, whatever it does."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

@@ -1,0 +1,52 @@
+"""Failures of one kind together: those that go wrong in the same stage, in the same way, look like the same fault."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from kdaverify.problems import Problem
+from kdaverify.problems.cost import cost
+from kdaverify.verdicts.verdict import Verdict
+
+KindKey: TypeAlias = tuple[str, ...]
+
+
+def kind_of(verdict: Verdict) -> KindKey:
+    """By stage and diagnosis where there are any, else by what was asked and which output is wrong."""
+    known = (verdict.stage or "", verdict.diagnosis) if verdict.names_stage() or verdict.diagnosis else (verdict.property, verdict.output)
+    return verdict.implementation, verdict.status.value, *known
+
+
+@dataclass
+class Kind:
+    """Failures of one kind.
+
+    Args:
+        representative: the cheapest to judge, of equals the one with the lowest number, whatever order they came in.
+        verdicts: how many there are.
+        properties, dtypes: what they struck.
+        smaller: the representative, made smaller; None where it could not be, or was not tried.
+    """
+
+    representative: Verdict
+    verdicts: int = 0
+    properties: set[str] = field(default_factory=set[str])
+    dtypes: set[str] = field(default_factory=set[str])
+    smaller: Verdict | None = None
+
+    def take(self, verdict: Verdict) -> None:
+        self.verdicts += 1
+        self.properties.add(verdict.property)
+        self.dtypes.add(verdict.dtype)
+        self.representative = min(self.representative, verdict, key=_size)
+
+    @property
+    def shown(self) -> Verdict:
+        return self.smaller or self.representative
+
+
+def _size(verdict: Verdict) -> tuple[bool, float, int, str, str]:
+    """Drawn ones first: only these can be made smaller."""
+    dear = cost(Problem.from_json(verdict.problem)) if verdict.op == "kda" and verdict.problem else 0.0
+    return verdict.number is None, dear, verdict.number or 0, verdict.case, verdict.output

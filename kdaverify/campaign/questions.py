@@ -1,0 +1,155 @@
+"""What the suites ask, as data: every test of every suite, for every choice of its axes."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import hypothesis
+from hypothesis import strategies as st
+
+import kdaverify
+from kdaverify.plugin.bounds import bounds_of
+from kdaverify.plugin.collect import AXES, choices, property_of
+
+if TYPE_CHECKING:
+    from kdaverify.adapters.base import Adapter
+    from kdaverify.problems import ActivationProblem, Problem
+
+GIVEN: Final = ("judge", "bounds", "data")
+"""What every test may take beside its axes."""
+
+
+class UnknownTestError(RuntimeError):
+    """A suite holds a test that cannot be asked outside pytest; the message names it and what it takes."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One call of a judge.
+
+    Args:
+        property: what is asked.
+        problem: as JSON; "" where the conventions are asked.
+        detail: what the property chose beside the problem, as JSON.
+    """
+
+    property: str
+    problem: str = ""
+    detail: str = "{}"
+
+
+CONVENTIONS: Final = Ask("conventions")
+
+
+@dataclass(frozen=True)
+class _Notebook:
+    """Stands in for a judge: writes down what it would be asked."""
+
+    adapter: Adapter
+    property_name: str
+    asked: list[Ask] = field(default_factory=list[Ask])
+
+    def __call__(self, problem: Problem | ActivationProblem, **detail: Any) -> None:
+        self.asked.append(Ask(self.property_name, problem.to_json(), json.dumps(detail, sort_keys=True)))
+
+    def conventions(self) -> None:
+        self.asked.append(CONVENTIONS)
+
+
+@dataclass(frozen=True)
+class _Drawing:
+    """Stands in for the `data` of Hypothesis."""
+
+    draw: Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Question:
+    """One test under one choice of its axes.
+
+    Args:
+        property: the suite's name.
+        test: its function, as Hypothesis calls it.
+        drawn: whether it draws what it asks; otherwise it asks the same in every run.
+        chosen: by axis.
+        adapter: of whom.
+        profile: decides how dear a drawn problem may be.
+    """
+
+    property: str
+    test: Callable[..., Any]
+    drawn: bool
+    chosen: Mapping[str, Any]
+    adapter: Adapter
+    profile: str
+
+    def asks(self, data: Any = None) -> tuple[Ask, ...]:
+        """What the test asks its judge, given what it draws from."""
+        notebook = _Notebook(self.adapter, self.property)
+        given: dict[str, Callable[[], Any]] = {
+            "judge": lambda: notebook,
+            "data": lambda: data,
+            "bounds": lambda: bounds_of(self.adapter, self.chosen, self.profile),
+        }
+        wanted = inspect.signature(self.test).parameters
+        self.test(**{name: make() for name, make in given.items() if name in wanted}, **self.chosen)
+        return tuple(notebook.asked)
+
+    def strategy(self) -> st.SearchStrategy[tuple[Ask, ...]]:
+        """What the test asks, drawn as the suite draws it, so that it shrinks as the suite's own failures do."""
+
+        @st.composite
+        def asks(draw: st.DrawFn) -> tuple[Ask, ...]:
+            return self.asks(_Drawing(draw))
+
+        return asks()
+
+
+def questions(adapter: Adapter, profile: str, *, drawn: bool) -> tuple[Question, ...]:
+    """The drawn tests of the suites, or the fixed ones, in an order that depends on nothing else.
+
+    Raises:
+        UnknownTestError: a test takes more than a judge, bounds, data and axes.
+    """
+    return tuple(
+        question
+        for path in sorted(kdaverify.suites_folder().rglob("test_*.py"))
+        for test in _tests(path)
+        if hypothesis.is_hypothesis_test(test) == drawn
+        for question in _of_test(adapter, profile, property_of(path), test)
+    )
+
+
+@cache
+def _tests(path: Path) -> tuple[Callable[..., Any], ...]:
+    """The functions that pytest would collect from a suite."""
+    spec = importlib.util.spec_from_file_location(f"kdaverify_suite_{path.parent.name}_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return tuple(found for name, found in vars(module).items() if name.startswith("test_") and callable(found))
+
+
+def _of_test(adapter: Adapter, profile: str, property_name: str, test: Any) -> Iterator[Question]:
+    drawn = hypothesis.is_hypothesis_test(test)
+    body = test.hypothesis.inner_test if drawn else test
+    wanted = [name for name in inspect.signature(body).parameters if name not in GIVEN]
+    marked = {mark.args[0]: mark.args[1] for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"}
+    unknown = [name for name in wanted if name not in {*AXES, *marked}]
+    if unknown:
+        raise UnknownTestError(
+            f"suite {property_name}: {test.__name__} takes {', '.join(unknown)}; a campaign can give it {', '.join((*GIVEN, *AXES))} alone"
+        )
+    values: list[Sequence[Any]] = [
+        marked[name] if name in marked else [value for _, value in choices(adapter, name, profile)] for name in wanted
+    ]
+    for combination in product(*values):
+        yield Question(property_name, body, drawn, dict(zip(wanted, combination, strict=True)), adapter, profile)

@@ -1,0 +1,48 @@
+"""A smaller case that fails alike, found by Hypothesis on the choices that drew the first one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from hypothesis import Phase, Verbosity, find, settings
+from hypothesis.database import InMemoryExampleDatabase, choices_to_bytes
+from hypothesis.errors import NoSuchExample
+
+from kdaverify.campaign.cases import Case
+from kdaverify.campaign.questions import Ask
+from kdaverify.problems.provider import BACKEND
+from kdaverify.verdicts.recheck import only_near
+from kdaverify.verdicts.verdict import Verdict
+
+MOST_TRIES: Final = 60
+"""Cases judged on the way down."""
+_KEY: Final = b"case"
+
+
+def shrunk(case: Case, judge: Callable[[Ask], list[Verdict]], output: str, status: str) -> list[Verdict]:
+    """The verdicts of the smallest case found of which `output` is rejected with `status`, and no near miss; [] where there is none.
+
+    Args:
+        judge: the verdicts of one question, near misses as they are: to decide each would take 200 seeds.
+    """
+    seen: dict[tuple[Ask, ...], list[Verdict]] = {}
+
+    def fails(asks: tuple[Ask, ...]) -> bool:
+        if asks not in seen:
+            if len(seen) == MOST_TRIES:
+                return False
+            seen[asks] = [verdict for ask in asks for verdict in judge(ask)]
+        rejecting = [verdict for verdict in seen[asks] if verdict.status.rejects]
+        return not only_near(rejecting) and any((v.output, v.status) == (output, status) for v in rejecting)
+
+    # Of the two shelves of the database, what lies on the first is taken to be shrunk already.
+    database = InMemoryExampleDatabase()
+    database.save(_KEY + b".secondary", choices_to_bytes(case.choices))
+    asked = settings(
+        database=database, phases=(Phase.reuse, Phase.shrink), deadline=None, backend=BACKEND, verbosity=Verbosity.quiet, print_blob=False
+    )
+    try:
+        return seen[find(case.question.strategy(), fails, settings=asked, database_key=_KEY)]
+    except NoSuchExample:
+        return []

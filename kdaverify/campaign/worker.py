@@ -1,0 +1,98 @@
+"""One worker: it keeps its kernels, and answers one task after the other."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from kdaverify.campaign.cases import Case, case
+from kdaverify.campaign.questions import CONVENTIONS, Ask, Question, questions
+from kdaverify.campaign.shrink import shrunk
+from kdaverify.campaign.task import Answer, Fixed, Orders, Smaller, Task
+from kdaverify.problems import problem_from_json
+from kdaverify.verdicts.judge import Judge, Rejected, Struck
+from kdaverify.verdicts.locate import located
+from kdaverify.verdicts.verdict import Verdict
+
+if TYPE_CHECKING:
+    from kdaverify.adapters.base import Adapter
+
+
+class Worker:
+    """Answers tasks, on one core and one device."""
+
+    def __init__(self, orders: Orders) -> None:
+        import torch
+
+        self._orders = orders
+        self._bench: dict[tuple[str, bool], Bench] = {}
+        # One thread: sums are then made in one order, on any machine.
+        torch.set_num_threads(1)
+        if os.path.isdir(orders.folder):  # noqa: PTH112 # a worker on another machine may not have it
+            os.chdir(orders.folder)
+
+    def answer(self, task: Task, *, apart: bool = False) -> Answer:
+        """The verdicts of a task, or what went wrong in the harness.
+
+        Args:
+            apart: whether the kernel runs in a process of its own, whatever the orders say.
+        """
+        try:
+            verdicts = self._of(task.implementation, apart=apart).verdicts(task)
+        except Exception as error:  # noqa: BLE001 # whatever it is, it is ours, and concerns this task
+            return Answer(trouble=f"{type(error).__name__}: {' '.join(str(error).split())}")
+        return Answer(tuple(verdict.model_dump_json() for verdict in verdicts))
+
+    def end(self) -> None:
+        for bench in self._bench.values():
+            bench.adapter.end()
+
+    def _of(self, name: str, *, apart: bool) -> Bench:
+        from kdaverify.adapters.isolation import housed
+        from kdaverify.adapters.registry import find
+
+        if (name, apart) not in self._bench:
+            spec, isolate = self._orders.specs[name], True if apart else self._orders.isolate
+            adapter = housed(find(spec), spec, isolate=isolate, limits=self._orders.limits)
+            self._bench[name, apart] = Bench(adapter, spec, self._orders)
+        return self._bench[name, apart]
+
+
+class Bench:
+    """One implementation, and what is asked of it."""
+
+    def __init__(self, adapter: Adapter, spec: str, orders: Orders) -> None:
+        self.adapter, self._spec, self._orders = adapter, spec, orders
+
+    @cached_property
+    def drawn(self) -> tuple[Question, ...]:
+        return questions(self.adapter, self._orders.profile, drawn=True)
+
+    def case(self, number: int) -> Case:
+        return case(self.drawn, self._orders.seed, number)
+
+    def verdicts(self, task: Task) -> list[Verdict]:
+        """Of a task, failures with their stage."""
+        if isinstance(task, Fixed):
+            return located(self.judged(task.ask), self.adapter)
+        found = self.case(task.number)
+        if isinstance(task, Smaller):
+            least = shrunk(found, lambda ask: self.judged(ask, defers=True), task.output, task.status)
+        else:
+            least = [verdict for ask in found.asks for verdict in self.judged(ask)]
+        return [verdict.model_copy(update={"number": task.number}) for verdict in located(least, self.adapter)]
+
+    def judged(self, ask: Ask, *, defers: bool = False) -> list[Verdict]:
+        """What the judge reports: the one place where a verdict is made."""
+        reported: list[Verdict] = []
+        judge = Judge(self.adapter, reported.append, ask.property, spec=self._spec, seed=self._orders.seed, defers=defers)
+        # A rejection is raised for the sake of tests; its verdicts are reported before.
+        with suppress(Rejected, Struck):
+            if ask == CONVENTIONS:
+                judge.conventions()
+            else:
+                judge(problem_from_json(ask.problem), **json.loads(ask.detail))
+        return reported

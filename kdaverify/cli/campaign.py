@@ -1,0 +1,148 @@
+"""`kdaverify campaign`: many drawn cases, on every core or device of this machine or of a cluster."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
+from kdaverify.limits import Limits
+from kdaverify.report.campaign import Pace, campaign_summary, show_campaign
+from kdaverify.verdicts.record import RecordError
+
+if TYPE_CHECKING:
+    from kdaverify.campaign.engine import Engine
+    from kdaverify.campaign.run import Run
+    from kdaverify.campaign.task import Orders
+
+
+class EngineName(StrEnum):
+    LOCAL = "local"
+    RAY = "ray"
+
+
+Impls = Annotated[list[str] | None, typer.Option("--impl", help="shipped name, file.py[:object] or package.module[:object]; repeatable")]
+Workers = Annotated[int | None, typer.Option(min=1, help="default: one a core, or one a device for kernels on an accelerator")]
+Where = Annotated[EngineName, typer.Option("--engine", help="local: processes of this machine; ray: a cluster")]
+Address = Annotated[str | None, typer.Option(help="of a Ray cluster; default: one that is started here")]
+
+
+def campaign(
+    impl: Impls = None,
+    cases: Annotated[int, typer.Option(min=1, help="drawn cases for each implementation")] = 1000,
+    profile: Annotated[str, typer.Option(help="how dear a case may be: smoke, acceptance or nightly")] = "acceptance",
+    kda_seed: Annotated[int, typer.Option("--kda-seed", min=0, help="seed of the cases; case i of a seed is always the same")] = 0,
+    record: Annotated[Path | None, typer.Option(help=".jsonl file of all verdicts; what it holds is not asked again")] = None,
+    engine: Where = EngineName.LOCAL,
+    address: Address = None,
+    workers: Workers = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write what was found to this file")] = None,
+    isolate: Isolate = None,
+    time_limit: TimeLimit = Limits.seconds,
+    memory_limit: MemoryLimit = Limits.gib,
+) -> int:
+    """Ask what the suites draw, as often as you like: the same cases and verdicts whatever the number of workers.
+
+    A record goes on where it ends: after Ctrl-C, a crash or a power cut give the same line again; give more cases to go further.
+
+    Failures are told by kind, wrong stage and diagnosis, each with a case made as small as it fails.
+
+    Examples:
+    kdaverify campaign --impl my_port.py --cases 10000 --record records/many.jsonl
+    kdaverify campaign --impl fla --cases 1000000 --engine ray --address auto --record records/many.jsonl
+
+    Exit codes: 0 nothing wrong, 1 wrong, 2 harness or usage error, 3 not every case was asked, or nothing could be judged.
+    """
+    from kdaverify.campaign.run import Run
+
+    orders = orders_of(tuple(dict.fromkeys(impl or ["eager"])), profile, kda_seed, isolate, limits_from(time_limit, memory_limit))
+    path = record or Path("records") / f"campaign-{'-'.join(orders.specs)}-{profile}-{kda_seed}.jsonl".replace("/", "_").replace(":", "_")
+    console = Console()
+    try:
+        run = Run(orders, cases=cases, record=path)
+    except RecordError as error:
+        raise Complaint(f"--{error}") from None
+    with engine_of(orders, engine, workers, address) as many:
+        _ask(run, many, console)
+    show_campaign(console, run.tally)
+    for gap in run.tally.gaps(orders.specs):
+        console.print(Text(gap, style="yellow"))
+    ruling = run.tally.ruling(orders.specs)
+    console.print(Text(f"decision: {ruling.upper()} (exit code {ruling.exit_code})", style="bold"))
+    console.print(Text(f"record: {path}"), soft_wrap=True)
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps(campaign_summary(run.tally, orders.specs), indent=1) + "\n")
+    return ruling.exit_code
+
+
+def _ask(run: Run, engine: Engine, console: Console) -> None:
+    """Until all is asked, or Ctrl-C: what is recorded stays."""
+    with Pace(console, wanted=run.tally.wanted, known=len(run.tally.done)) as pace:
+        try:
+            run.ask(engine, pace.see)
+            run.shrink(engine, pace.shrinking)
+        except KeyboardInterrupt:
+            console.print(f"interrupted: {len(run.tally.done)} cases are recorded; the same line goes on with them")
+
+
+def orders_of(impls: tuple[str, ...], profile: str, seed: int, isolate: bool | None, limits: Limits) -> Orders:  # noqa: FBT001 # as typer gives it
+    """What every worker is told.
+
+    Raises:
+        Complaint: an implementation that there is not, or cannot run here; two of one name; no such profile.
+    """
+    from kdaverify.adapters.base import AdapterError
+    from kdaverify.adapters.registry import find
+    from kdaverify.campaign.task import Orders
+    from kdaverify.problems.profiles import check_profile
+
+    specs: dict[str, str] = {}
+    try:
+        check_profile(profile)
+        for spec in impls:
+            name = find(spec).name
+            if name in specs:
+                raise Complaint(f"--impl: {specs[name]} and {spec} are both named {name!r}; rename one, records tell them apart by name")
+            specs[name] = spec
+    except AdapterError as error:
+        raise Complaint(f"--impl: {error}") from None
+    except ValueError as error:
+        raise Complaint(f"--{error}") from None
+    return Orders(specs, profile, seed, str(Path.cwd()), isolate, limits)
+
+
+def engine_of(orders: Orders, name: EngineName, workers: int | None, address: str | None) -> Engine:
+    """The engine that the options ask for.
+
+    Raises:
+        Complaint: it cannot be had, or the implementations run on different devices.
+    """
+    from kdaverify.adapters.registry import find
+    from kdaverify.campaign.devices import places
+    from kdaverify.campaign.engine import EngineError
+
+    devices = {name: find(spec).device for name, spec in orders.specs.items()}
+    if len({*devices.values()}) > 1:
+        told = ", ".join(f"{name} on {device}" for name, device in devices.items())
+        raise Complaint(f"--impl: wanted implementations of one device, got {told}; ask them one after the other")
+    device = next(iter(devices.values()))
+    if name is EngineName.LOCAL:
+        from kdaverify.campaign.engine_local import LocalEngine
+
+        if address is not None:
+            raise Complaint("--address: is that of a Ray cluster; add --engine ray")
+        return LocalEngine(orders, places=workers or places(device), device=device)
+    from kdaverify.campaign.engine_ray import RayEngine
+
+    try:
+        return RayEngine(orders, places=workers, device=device, address=address)
+    except EngineError as error:
+        raise Complaint(str(error)) from None

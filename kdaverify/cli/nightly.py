@@ -1,0 +1,129 @@
+"""`kdaverify nightly`: the same cases every night, fresh ones by the date, and what changed since the nights before."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from kdaverify.cli.campaign import Address, EngineName, Impls, Where, Workers, engine_of, orders_of
+from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
+from kdaverify.limits import Limits
+from kdaverify.report.campaign import Pace
+from kdaverify.report.nightly import night_summary, show_night
+from kdaverify.verdicts.decision import WEIGHT, Ruling
+from kdaverify.verdicts.record import RecordError, read
+
+if TYPE_CHECKING:
+    from kdaverify.campaign.engine import Engine
+    from kdaverify.campaign.run import Run
+    from kdaverify.campaign.task import Fixed
+    from kdaverify.nightly.history import History
+    from kdaverify.nightly.night import Night
+
+MINUTE = 60.0
+
+
+def nightly(
+    history: Annotated[str, typer.Option(help="folder, or s3://, gs:// or az:// address, that keeps every night")],
+    impl: Impls = None,
+    minutes: Annotated[float, typer.Option(min=0, help="no case is begun after so many")] = 60.0,
+    cases: Annotated[int, typer.Option(min=0, help="fresh cases for each implementation, if there is time")] = 10_000,
+    date: Annotated[str | None, typer.Option(help="of the night, as 2026-01-31: seed of the fresh cases; default: today's, in UTC")] = None,
+    profile: Annotated[str, typer.Option(help="how much is asked: smoke, acceptance or nightly")] = "nightly",
+    record: Annotated[Path | None, typer.Option(help=".jsonl file of tonight's verdicts; what it holds is not asked again")] = None,
+    engine: Where = EngineName.LOCAL,
+    address: Address = None,
+    workers: Workers = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the decisions to this file")] = None,
+    isolate: Isolate = None,
+    time_limit: TimeLimit = Limits.seconds,
+    memory_limit: MemoryLimit = Limits.gib,
+) -> int:
+    """Judge implementations night after night, and tell what changed.
+
+    Asked are the fixed tests of the suites, the cases that earlier nights promoted, and cases drawn by the date until the time is up.
+
+    The same line goes on with a night that was cut off.
+
+    Examples:
+    kdaverify nightly --impl my_port.py --history nights --minutes 45
+
+    Exit codes: 0 accept, 1 wrong or worse, 2 harness or usage error, 3 flaky, or not everything was asked.
+    """
+    from kdaverify.campaign.run import Run
+    from kdaverify.nightly.history import History, HistoryError
+
+    night = _date(date)
+    started = time.monotonic()
+    orders = orders_of(
+        tuple(dict.fromkeys(impl or ["eager"])), profile, int(night.replace("-", "")), isolate, limits_from(time_limit, memory_limit)
+    )
+    path = record or Path("records") / f"nightly-{night}-{'-'.join(orders.specs)}.jsonl".replace("/", "_").replace(":", "_")
+    console = Console()
+    try:
+        kept = History(history)
+        run = Run(orders, fixed=_fixed(orders.specs, profile, kept), cases=cases, record=path)
+        with engine_of(orders, engine, workers, address) as many:
+            _ask(run, many, console, lambda: time.monotonic() - started < minutes * MINUTE)
+        found = _conclude(run, tuple(orders.specs), night, kept, path, console)
+    except (HistoryError, RecordError) as error:
+        raise Complaint(f"{error}") from None
+    ruling = next((ruling for ruling in WEIGHT if ruling in {one.ruling for one in found}), Ruling.INSUFFICIENT)
+    console.print(Text(f"decision: {ruling.upper()} (exit code {ruling.exit_code}); record: {path}", style="bold"), soft_wrap=True)
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        told = {"date": night, "decision": ruling.value, "exit_code": ruling.exit_code}
+        json_file.write_text(json.dumps({**told, "implementations": [night_summary(one) for one in found]}, indent=1) + "\n")
+    return ruling.exit_code
+
+
+def _date(given: str | None) -> str:
+    try:
+        return f"{datetime.now(UTC) if given is None else datetime.strptime(given, '%Y-%m-%d').replace(tzinfo=UTC):%Y-%m-%d}"
+    except ValueError:
+        raise Complaint(f"--date: wanted a date such as 2026-01-31, got {given!r}") from None
+
+
+def _fixed(specs: Mapping[str, str], profile: str, history: History) -> list[Fixed]:
+    from kdaverify.adapters.registry import find
+    from kdaverify.nightly.night import fixed_tasks
+
+    return [task for spec in specs.values() for task in fixed_tasks(find(spec), profile, history)]
+
+
+def _ask(run: Run, engine: Engine, console: Console, more: Callable[[], bool]) -> None:
+    """Until all is asked, the time is up, or Ctrl-C: what is recorded stays."""
+    with Pace(console, wanted=run.tally.wanted, known=len(run.tally.done)) as pace:
+        try:
+            run.ask(engine, pace.see, more=more)
+        except KeyboardInterrupt:
+            console.print(f"interrupted: {len(run.tally.done)} cases are recorded; the same line goes on with them")
+
+
+def _conclude(run: Run, names: tuple[str, ...], date: str, history: History, record: Path, console: Console) -> list[Night]:
+    """Every implementation's night, shown and kept."""
+    import polars as pl
+
+    from kdaverify.nightly.history import table
+    from kdaverify.nightly.night import conclude
+    from kdaverify.nightly.promote import promoted
+    from kdaverify.nightly.trend import medians
+
+    nights, verdicts, found = history.nights(), read(record).verdicts, list["Night"]()
+    for name in names:
+        tonight = table(date, (verdict for verdict in verdicts if verdict.implementation == name))
+        trouble = [line for line in run.tally.trouble if line.startswith(f"{name}: ")]
+        night = conclude(name, tonight, nights, date, unasked=run.unasked(name), trouble=trouble)
+        history.write(date, name, tonight, promoted(tonight))
+        show_night(console, night, medians(pl.concat([nights.filter(pl.col("date") < date), tonight])))
+        found.append(night)
+    return found

@@ -1,0 +1,1 @@
+"""Night after night: the same cases and fresh ones, what changed since, and what only sometimes fails."""

@@ -1,0 +1,115 @@
+"""What earlier nights found: folders of Parquet files, on this machine or in object storage, one file a night and implementation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from kdaverify.campaign.questions import Ask
+from kdaverify.verdicts.verdict import Verdict
+
+if TYPE_CHECKING:
+    import polars as pl
+
+QUESTION: Final = ("implementation", "property", "problem", "detail")
+"""What makes two rows of different nights the same question; with `output`, the same figure."""
+COLUMNS: Final[dict[str, str]] = {
+    "date": "String", "implementation": "String", "property": "String", "problem": "String", "detail": "String", "case": "String",
+    "dtype": "String", "output": "String", "status": "String", "rejects": "Boolean", "judged": "Boolean", "statistic": "String",
+    "ratio": "Float64", "stage": "String", "diagnosis": "String", "number": "Int64", "seed": "Int64", "versions": "String",
+    "replay": "String",
+}  # fmt: skip
+MOST_REGRESSIONS: Final = 200
+"""Cases of the regression set that are asked of an implementation, those that failed before those that were merely worst."""
+
+
+class HistoryError(RuntimeError):
+    """A history that cannot be read or written; the message names the place and what to do."""
+
+
+class History:
+    """The nights and the regression set of one place.
+
+    Args:
+        root: a folder, or an address that polars knows (s3://, gs://, az://), its credentials in the environment.
+    Raises:
+        HistoryError: polars is not installed.
+    """
+
+    def __init__(self, root: str) -> None:
+        try:
+            import polars as pl
+        except ImportError:
+            raise HistoryError("--history: needs polars; pip install 'kdaverify[parquet]'") from None
+        self._polars, self._root = pl, root.rstrip("/")
+
+    def nights(self) -> pl.DataFrame:
+        """Every row of every night."""
+        return self._read("nights")
+
+    def regressions(self, implementation: str) -> tuple[Ask, ...]:
+        """What later nights ask of an implementation: the cases promoted so far, failures first, then the latest."""
+        pl = self._polars
+        own = self._read("regressions").filter(pl.col("implementation") == implementation)
+        kept = own.sort(["rejects", "date"], descending=True).unique(QUESTION, keep="first", maintain_order=True).head(MOST_REGRESSIONS)
+        return tuple(Ask(row["property"], row["problem"], row["detail"]) for row in kept.iter_rows(named=True))
+
+    def write(self, date: str, implementation: str, tonight: pl.DataFrame, promoted: pl.DataFrame) -> None:
+        """Keeps a night and what it adds to the regression set; a night of that date and implementation is replaced."""
+        for kind, rows in (("nights", tonight), ("regressions", promoted)):
+            self._write(f"{kind}/{date}-{_safe(implementation)}.parquet", rows)
+
+    def _read(self, kind: str) -> pl.DataFrame:
+        pl = self._polars
+        # With a schema a history that has not begun is empty; rows of earlier versions lack columns, those of later ones have more.
+        files = f"{self._root}/{kind}/*.parquet"
+        try:
+            return pl.scan_parquet(files, schema=_schema(), missing_columns="insert", extra_columns="ignore").collect()
+        except (pl.exceptions.PolarsError, OSError) as error:
+            raise HistoryError(f"--history: {files} cannot be read: {error}") from None
+
+    def _write(self, name: str, rows: pl.DataFrame) -> None:
+        remote = "://" in self._root
+        target = f"{self._root}/{name}"
+        try:
+            if remote:
+                rows.write_parquet(target)
+                return
+            # Beside, then renamed: a night that is cut off while it is written is no night.
+            beside = Path(target + ".part")
+            beside.parent.mkdir(parents=True, exist_ok=True)
+            rows.write_parquet(beside)
+            beside.replace(target)
+        except (self._polars.exceptions.PolarsError, OSError) as error:
+            raise HistoryError(f"--history: {target} cannot be written: {error}") from None
+
+
+def table(date: str, verdicts: Iterable[Verdict]) -> pl.DataFrame:
+    """The rows of a night."""
+    import polars as pl
+
+    return pl.DataFrame([_row(date, verdict) for verdict in verdicts], schema=_schema())
+
+
+def _schema() -> pl.Schema:
+    import polars as pl
+
+    return pl.Schema({name: getattr(pl, kind)() for name, kind in COLUMNS.items()})
+
+
+def _row(date: str, verdict: Verdict) -> dict[str, Any]:
+    given = verdict.model_dump(include={*COLUMNS} - {"detail", "versions", "status"})
+    return given | {
+        "date": date,
+        "status": verdict.status.value,
+        "rejects": verdict.status.rejects,
+        "judged": verdict.status.judged,
+        "detail": json.dumps(verdict.detail, sort_keys=True),
+        "versions": json.dumps({**verdict.versions, "device": verdict.device, "mode": verdict.mode}, sort_keys=True),
+    }
+
+
+def _safe(name: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in name)

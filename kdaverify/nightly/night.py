@@ -1,0 +1,96 @@
+"""One night of one implementation: what is asked, and what it comes to beside the nights before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kdaverify.campaign.questions import questions
+from kdaverify.campaign.task import Fixed
+from kdaverify.nightly.flaky import flaky
+from kdaverify.nightly.history import QUESTION
+from kdaverify.nightly.trend import Change, changes, window
+from kdaverify.verdicts.decision import Ruling
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from kdaverify.adapters.base import Adapter
+    from kdaverify.nightly.history import History
+
+
+@dataclass(frozen=True)
+class Night:
+    """What a night comes to.
+
+    Args:
+        ruling: of it.
+        reasons: heaviest first.
+        failing: tonight's rows that reject, but for the flaky ones.
+        flaky: figures that went back and forth within the last nights, tonight among them.
+        changes: against the nights before, of every group of cases.
+        nights: how many there were before.
+    """
+
+    implementation: str
+    ruling: Ruling
+    reasons: tuple[str, ...]
+    failing: pl.DataFrame
+    flaky: pl.DataFrame
+    changes: tuple[Change, ...]
+    nights: int
+
+
+def fixed_tasks(adapter: Adapter, profile: str, history: History) -> tuple[Fixed, ...]:
+    """What every night asks: the fixed tests of the suites, and the regression set."""
+    asks = [ask for question in questions(adapter, profile, drawn=False) for ask in question.asks()]
+    return tuple(Fixed(adapter.name, ask) for ask in dict.fromkeys((*asks, *history.regressions(adapter.name))))
+
+
+def conclude(
+    implementation: str, tonight: pl.DataFrame, nights: pl.DataFrame, date: str, *, unasked: int = 0, trouble: Iterable[str] = ()
+) -> Night:
+    """The night of one implementation.
+
+    Args:
+        tonight: its rows.
+        nights: of the history.
+        unasked: fixed cases that the time did not suffice for.
+        trouble: what went wrong in the harness.
+    """
+    import polars as pl
+
+    own = nights.filter(pl.col("implementation") == implementation)
+    earlier = window(own, date)
+    unsteady = flaky(pl.concat([earlier, tonight]))
+    # Without a sharp enough reference value nothing is wrong with the kernel, and nothing is shown.
+    uncertified = tonight.filter(pl.col("status") == "ORACLE_UNCERTIFIED")
+    failing = tonight.filter(pl.col("rejects") & (pl.col("status") != "ORACLE_UNCERTIFIED"))
+    steady = failing.join(unsteady, on=[*QUESTION, "output"], how="anti")
+    found = changes(earlier, tonight, unsteady)
+    passed = tonight.filter(pl.col("status") == "PASS").height
+    weighed = {
+        Ruling.ERROR: tuple(trouble),
+        Ruling.REJECT: (*_counted(steady), *(str(change) for change in found if change.worse)),
+        Ruling.INSUFFICIENT: tuple(
+            reason
+            for count, reason in (
+                (unasked, f"{unasked} fixed cases were not asked: give more --minutes, or the same line again"),
+                (unsteady.height, f"{unsteady.height} figures are flaky: a kernel that depends on no race gives the same ones every night"),
+                (uncertified.height, f"{uncertified.height} verdicts without a certified reference value"),
+                (not passed, "nothing passed"),
+            )
+            if count
+        ),
+    }
+    ruling = next((ruling for ruling, reasons in weighed.items() if reasons), Ruling.ACCEPT)
+    reasons = tuple(reason for reasons in weighed.values() for reason in reasons)
+    return Night(implementation, ruling, reasons, steady, unsteady, tuple(found), earlier["date"].n_unique())
+
+
+def _counted(failing: pl.DataFrame) -> tuple[str, ...]:
+    import polars as pl
+
+    counted = failing.group_by(["property", "dtype", "status"]).agg(times=pl.len()).sort(["times", "property"], descending=[True, False])
+    return tuple(f"{row['property']} {row['dtype']} {row['status']}: {row['times']} verdicts" for row in counted.iter_rows(named=True))

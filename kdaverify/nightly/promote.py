@@ -1,0 +1,22 @@
+"""Which of tonight's drawn cases every later night asks again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kdaverify.nightly.history import QUESTION
+
+if TYPE_CHECKING:
+    import polars as pl
+
+MOST: Final = 5
+"""Cases that a night may promote for an implementation."""
+
+
+def promoted(tonight: pl.DataFrame) -> pl.DataFrame:
+    """The worst drawn cases of one implementation: those that failed, then those nearest to their budget, one row each."""
+    import polars as pl
+
+    drawn = tonight.filter(pl.col("number").is_not_null() & (pl.col("rejects") | pl.col("ratio").is_not_null()))
+    worst = drawn.sort(["rejects", "ratio"], descending=True, nulls_last=True, maintain_order=True)
+    return worst.unique(QUESTION, keep="first", maintain_order=True).head(MOST)

@@ -1,0 +1,117 @@
+"""A campaign on the terminal: how fast it goes while it runs, what it found when it is done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from kdaverify.campaign.kinds import Kind
+    from kdaverify.campaign.tally import Tally
+
+LOG_SECONDS: Final = 30.0
+"""Between lines of a log that is no terminal."""
+MOST_KINDS: Final = 12
+MOST_TROUBLES: Final = 3
+
+
+class Pace:
+    """Cases done, cases a second, failures and time left: a bar on a terminal, a line now and then elsewhere.
+
+    Args:
+        known: cases that an earlier run has answered; they do not count for the rate.
+    """
+
+    def __init__(self, console: Console, *, wanted: int, known: int) -> None:
+        self._console, self._wanted, self._known = console, wanted, known
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[told]}"), TimeElapsedColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task("", total=wanted, completed=known, told="")
+        self._started = self._said = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._bar.stop()
+
+    def see(self, tally: Tally) -> None:
+        now, done = time.monotonic(), len(tally.done)
+        rate = (done - self._known) / max(now - self._started, 1e-9)
+        told = f"{rate:.3g} a second, {tally.failing} failing in {len(tally.kinds)} kinds"
+        self._bar.update(self._task, completed=done, told=told)
+        if not self._console.is_terminal and now - self._said > LOG_SECONDS:
+            self._said = now
+            left = (self._wanted - done) / max(rate, 1e-9)
+            self._console.print(f"{done} of {self._wanted} cases, {told}, {left / 60:.0f} minutes left", highlight=False)
+
+    def shrinking(self, left: int) -> None:
+        self._bar.update(self._task, told=f"{left} kinds of failure to make smaller")
+
+
+def show_campaign(console: Console, tally: Tally) -> None:
+    """What was found: a table by format, then the kinds of failure, most frequent first, each with the line that replays it."""
+    table = Table("implementation", "dtype")
+    for name in ("cases", "skipped", "failing", "worst / budget"):
+        table.add_column(name, justify="right")
+    for (name, dtype), line in sorted(tally.lines.items()):
+        table.add_row(Text(name), dtype, str(line.cases), str(line.skipped), str(line.failing), f"{line.worst:.3g}")
+    console.print(table)
+    kinds = tally.ranked()
+    for kind in kinds[:MOST_KINDS]:
+        _show_kind(console, kind)
+    if len(kinds) > MOST_KINDS:
+        console.print(f"and {len(kinds) - MOST_KINDS} more kinds of failure\n")
+    for trouble in tally.trouble[:MOST_TROUBLES]:
+        console.print(Text(trouble, style="magenta"))
+
+
+def _show_kind(console: Console, kind: Kind) -> None:
+    shown = kind.shown
+    where = shown.whereabouts() or f"{shown.property} {shown.output}"
+    struck = f"{kind.verdicts} verdicts of {', '.join(sorted(kind.properties))}, in {', '.join(sorted(kind.dtypes))}"
+    console.print(Text(f"{shown.implementation}: {shown.status}, {where}", style="bold red"))
+    for line in filter(None, (struck, shown.diagnosis, shown.headline(), f"{_size(kind)}: {shown.case}")):
+        console.print(Padding(Text(line), (0, 0, 0, 2), expand=False))
+    # Never broken: the line is there to be pasted.
+    console.print(f"  {shown.replay}\n", soft_wrap=True, highlight=False, markup=False)
+
+
+def _size(kind: Kind) -> str:
+    return "made smaller" if kind.smaller else "smallest that was drawn"
+
+
+def campaign_summary(tally: Tally, implementations: Iterable[str]) -> dict[str, Any]:
+    """The same for machines."""
+    ruling = tally.ruling(implementations)
+    return {
+        "decision": ruling.value,
+        "exit_code": ruling.exit_code,
+        "cases": len(tally.done),
+        "wanted": tally.wanted,
+        "failing": tally.failing,
+        "trouble": tally.trouble,
+        "kinds": [
+            {
+                "implementation": kind.representative.implementation,
+                "status": kind.representative.status.value,
+                "stage": kind.representative.stage,
+                "diagnosis": kind.representative.diagnosis,
+                "verdicts": kind.verdicts,
+                "properties": sorted(kind.properties),
+                "dtypes": sorted(kind.dtypes),
+                "number": kind.representative.number,
+                "replay": kind.representative.replay,
+                "smaller": kind.smaller and kind.smaller.replay,
+            }
+            for kind in tally.ranked()
+        ],
+    }

@@ -1,0 +1,47 @@
+"""Case i of a seed is always the same, and cases are as varied as the suites' own."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+import kdaverify
+from kdaverify.adapters.registry import find
+from kdaverify.campaign.cases import case
+from kdaverify.campaign.questions import Question, questions
+from kdaverify.plugin.collect import property_of
+from kdaverify.problems import problem_from_json
+
+SEED = 7
+
+
+@pytest.fixture(scope="module")
+def drawn() -> tuple[Question, ...]:
+    return questions(find("eager"), "smoke", drawn=True)
+
+
+def test_every_suite_is_asked_drawn_or_fixed(drawn: tuple[Question, ...]) -> None:
+    fixed = questions(find("eager"), "smoke", drawn=False)
+    # eager has no variants: the suite of options asks nothing of it.
+    shipped = {property_of(path) for path in kdaverify.suites_folder().rglob("test_*.py")} - {"options"}
+    assert {question.property for question in (*drawn, *fixed)} == shipped
+    assert all(question.asks() for question in fixed)
+
+
+def test_a_case_depends_on_its_number_alone(drawn: tuple[Question, ...]) -> None:
+    forwards = [case(drawn, SEED, number).asks for number in range(20)]
+    backwards = [case(drawn, SEED, number).asks for number in reversed(range(20))]
+    assert forwards == backwards[::-1]
+    assert forwards != [case(drawn, SEED + 1, number).asks for number in range(20)]
+
+
+def test_cases_are_varied_and_not_the_simplest_ones(drawn: tuple[Question, ...]) -> None:
+    cases = [case(drawn, SEED, number) for number in range(120)]
+    asks = [ask for found in cases for ask in found.asks]
+    problems = [problem_from_json(ask.problem) for ask in asks]
+    kda = [problem for problem in problems if problem.op == "kda"]
+    assert len({ask.problem for ask in asks}) > 0.95 * len(asks)
+    assert len({problem.gate for problem in kda}) > 10 and len({problem.dtype for problem in kda}) == 4
+    assert sum(getattr(problem, "T", 0) > 64 for problem in kda) > len(kda) / 4
+    assert Counter(found.question.property for found in cases).most_common(1)[0][1] < len(cases) * 0.6

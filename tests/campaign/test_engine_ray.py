@@ -1,0 +1,46 @@
+"""Workers of Ray give the verdicts of any other worker, also when one of them is killed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from kdaverify.campaign.engine import EngineError
+from kdaverify.campaign.run import Run
+from kdaverify.campaign.task import Orders
+from tests.campaign.inline import FATAL, InlineEngine, told
+from tests.test_package import imported_by
+
+CASES = 3
+
+
+def test_two_actors_one_of_which_is_killed_give_the_same_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray")
+    from kdaverify.campaign.engine_ray import RayEngine
+
+    (tmp_path / "port.py").write_text(FATAL)
+    orders = Orders({"port": str(tmp_path / "port.py")}, "smoke", 3, str(tmp_path), isolate=False)
+    here, there = (Run(orders, cases=CASES, record=tmp_path / name) for name in ("here.jsonl", "there.jsonl"))
+    # A worker goes where the user stands; this one is here.
+    monkeypatch.chdir(tmp_path)
+    with InlineEngine(orders) as engine:
+        here.ask(engine, lambda _: None)
+    (tmp_path / "fatal").touch()
+    with RayEngine(orders, places=2) as engine:
+        there.ask(engine, lambda _: None)
+    assert not (tmp_path / "fatal").exists() and not ray.is_initialized()
+    assert told(tmp_path / "there.jsonl") == told(tmp_path / "here.jsonl")
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from kdaverify.campaign.engine_ray import RayEngine
+
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(EngineError, match=r"kdaverify\[ray\]"):
+        RayEngine(Orders({}, "smoke", 0, str(tmp_path)), places=1)
+
+
+def test_only_the_engine_that_is_asked_for_imports_ray() -> None:
+    assert "ray" not in imported_by("import kdaverify.cli.campaign, kdaverify.campaign.run, kdaverify.campaign.engine_local")
