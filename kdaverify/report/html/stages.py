@@ -1,0 +1,70 @@
+"""The view by stage: what the stages judged by themselves came to, and which stage failures name first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from kdaverify.checks.location import NoStage
+from kdaverify.report.html.rows import Rows
+
+PROPERTIES: Final = ("stages", "backward_stages")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of one implementation.
+
+    Args:
+        tensors: what it writes, as judged.
+        judged, failed, skipped: outputs.
+        worst: the largest ratio.
+        blamed: failures of whole calls that name it as the first wrong stage.
+    """
+
+    implementation: str
+    direction: str
+    name: str
+    tensors: tuple[str, ...]
+    judged: int
+    failed: int
+    skipped: int
+    worst: float | None
+    blamed: int
+
+
+def stages(rows: Rows) -> list[Stage]:
+    """By implementation, forward before backward, in the order of the record."""
+    own = rows.counted.filter(pl.col("property").is_in(PROPERTIES))
+    split = pl.col("output").cast(pl.String).str.splitn(".", 2)
+    blamed = _blamed(rows)
+    found = (
+        own.with_columns(split.struct[0].alias("name"), split.struct[1].alias("tensor"))
+        .group_by("implementation", "property", "name", maintain_order=True)
+        .agg(
+            pl.col("tensor").drop_nulls().unique(maintain_order=True),
+            pl.col("judged").sum(),
+            pl.col("rejects").sum(),
+            pl.col("judged").not_().sum().alias("skipped"),
+            pl.col("ratio").max(),
+        )
+    )
+    listed = [
+        Stage(who, _direction(asked), name, tuple(tensors), *figures, blamed.pop((who, name), 0))
+        for who, asked, name, tensors, *figures in found.iter_rows()
+    ]
+    # Fused stages are named with their tensor, "intra (R)": no row of theirs.
+    listed += [Stage(who, "named by failures", name, (), 0, 0, 0, None, times) for (who, name), times in sorted(blamed.items())]
+    order = {name: place for place, name in enumerate(rows.implementations)}
+    return sorted(listed, key=lambda stage: (order[stage.implementation], ("forward", "backward").index(stage.direction) if stage.judged + stage.skipped else 2))
+
+
+def _direction(asked: str) -> str:
+    return "forward" if asked == PROPERTIES[0] else "backward"
+
+
+def _blamed(rows: Rows) -> dict[tuple[str, str], int]:
+    named = rows.counted.filter(pl.col("rejects") & ~pl.col("stage").cast(pl.String).is_in(["", *NoStage]))
+    return {(who, stage): times for who, stage, times in named.group_by("implementation", "stage").len().iter_rows()}
