@@ -18,6 +18,7 @@ from kdaverify.cli.listing import list_
 from kdaverify.cli.mailboxes import mailboxes
 from kdaverify.cli.oracle import oracle
 from kdaverify.cli.replay import replay
+from kdaverify.cli.report import report
 from kdaverify.cli.score import score
 from kdaverify.cli.verify import verify
 
@@ -35,6 +36,7 @@ app.add_typer(contracts, name="contracts")
 app.command()(oracle)
 app.command()(export)
 app.command()(score)
+app.command()(report)
 app.command()(drift)
 app.command()(mailboxes)
 

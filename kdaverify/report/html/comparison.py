@@ -95,5 +95,7 @@ def _changes(both: pl.DataFrame) -> tuple[Change, ...]:
         pl.col("earlier").filter(pl.col("earlier").is_finite()).max().alias("before"),
         pl.col("ratio").filter(pl.col("ratio").is_finite()).max().alias("now"),
     )
-    ranked = found.sort("broken", "mended", "times", "who", "dtype", "output", descending=[True, True, True, False, False, False], nulls_last=True)
+    ranked = found.sort(
+        "broken", "mended", "times", "who", "dtype", "output", descending=[True, True, True, False, False, False], nulls_last=True
+    )
     return tuple(Change(*row) for row in ranked.iter_rows())

@@ -54,7 +54,10 @@ def distributions(rows: Rows) -> list[Distribution]:
     for name, dtype, place, count in counts.iter_rows():
         by_panel.setdefault((name, dtype), {})[place] = count
     totals = compared.group_by("implementation", "dtype").agg(
-        pl.len(), (pl.col("ratio") > 1).sum().alias("over"), pl.col("ratio").median().alias("half"), pl.col("ratio").quantile(0.99).alias("most")
+        pl.len(),
+        (pl.col("ratio") > 1).sum().alias("over"),
+        pl.col("ratio").median().alias("half"),
+        pl.col("ratio").quantile(0.99).alias("most"),
     )
     panels = [Distribution(*row, _bars(by_panel[row[0], row[1]])) for row in totals.iter_rows()]
     order = {name: place for place, name in enumerate(rows.implementations)}

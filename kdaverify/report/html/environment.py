@@ -43,7 +43,9 @@ def environments(rows: Rows) -> list[Environment]:
     told = rows.full.group_by("implementation", "versions").len().collect(engine="streaming")
     spent = dict(rows.full.group_by("implementation").agg(pl.col("duration_s").sum()).collect(engine="streaming").iter_rows())
     return [
-        _environment(rows.counted.filter(pl.col("implementation") == name), name, told.filter(pl.col("implementation") == name), spent[name])
+        _environment(
+            rows.counted.filter(pl.col("implementation") == name), name, told.filter(pl.col("implementation") == name), spent[name]
+        )
         for name in rows.implementations
     ]
 
@@ -58,7 +60,9 @@ def _environment(own: pl.DataFrame, name: str, told: pl.DataFrame, seconds: floa
             else:
                 versions.setdefault(package, set()).add(version)
     ranked = sorted(kernels.items(), key=lambda item: (-item[1], item[0]))
-    ran = own.filter("judged").select(pl.format("{} on {}", pl.col("mode").cast(pl.String), pl.col("device").cast(pl.String)).unique().sort())
+    ran = own.filter("judged").select(
+        pl.format("{} on {}", pl.col("mode").cast(pl.String), pl.col("device").cast(pl.String)).unique().sort()
+    )
     return Environment(
         implementation=name,
         ran=tuple(ran.to_series().drop_nulls()),

@@ -26,6 +26,7 @@ from kdaverify.report.html.failures import Kinds, kinds, worst
 from kdaverify.report.html.glance import Glance, glance
 from kdaverify.report.html.heat import SHADES, Heat, heats
 from kdaverify.report.html.lengths import Lengths, lengths
+from kdaverify.report.html.markdown import code, plain
 from kdaverify.report.html.rows import Rows
 from kdaverify.report.html.rulings import Ruled
 from kdaverify.report.html.stages import Stage, stages
@@ -149,7 +150,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(figure=words.figure, counted=words.counted, distinct=_distinct)
+    environment.filters.update(figure=words.figure, counted=words.counted, distinct=_distinct, plain=plain, code=code)
     return environment
 
 

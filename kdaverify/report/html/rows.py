@@ -10,27 +10,42 @@ from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
+from pydantic import TypeAdapter
 
+from kdaverify.checks.near_miss import Recheck
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.record import read
 from kdaverify.verdicts.verdict import Verdict
 
-TEXTS: Final = ("implementation", "property", "op", "dtype", "regime", "case", "problem", "output", "statistic", "grade", "worst", "message")
-MORE_TEXTS: Final = ("stage", "located", "diagnosis", "benchmark", "contract", "oracle", "device", "mode", "replay")
+TEXTS: Final = (
+    *(
+        "implementation",
+        "property",
+        "op",
+        "dtype",
+        "regime",
+        "case",
+        "problem",
+        "output",
+        "statistic",
+        "grade",
+        "worst",
+        "message",
+        "stage",
+    ),
+    *("located", "diagnosis", "benchmark", "contract", "oracle", "device", "mode", "replay"),
+)
 NUMBERS: Final = ("value", "budget", "ratio", "duration_s")
+NESTED: Final = ("detail", "versions", "published", "recheck")
 COLUMNS: Final[dict[str, Any]] = {
-    **dict.fromkeys((*TEXTS, *MORE_TEXTS), pl.String),
+    **dict.fromkeys((*TEXTS, "status", *NESTED), pl.String),
     **dict.fromkeys(NUMBERS, pl.Float64),
-    "status": pl.String,
-    "detail": pl.String,
-    "versions": pl.String,
-    "recheck": pl.String,
-    "vacuous": pl.Boolean,
+    "T": pl.Int64,
     "seed": pl.Int64,
+    "vacuous": pl.List(pl.String),
     "peers": pl.List(pl.Float64),
-    "published": pl.List(pl.Struct({"rule": pl.String, "says": pl.String})),
 }
-"""Detail and versions are JSON objects, recheck is a sentence."""
+"""A column for every field of a verdict that the page needs; what is nested is JSON."""
 
 COUNTED: Final = (
     *("implementation", "property", "op", "dtype", "regime", "output", "status", "grade", "stage", "diagnosis", "contract", "device"),
@@ -45,32 +60,27 @@ class Rows:
     """Verdicts by column.
 
     Args:
-        full: every column of COLUMNS.
+        full: every column of COLUMNS; others do not matter.
     """
 
     full: pl.LazyFrame
 
     @cached_property
     def counted(self) -> pl.DataFrame:
-        """The short columns, and from the problem: `T` (tokens) and `key` (regime); `rejects`, `judged`, `proves`, `asked`, `same`, `row`.
+        """The short columns, and with them `key` (regime of the problem), `rejects`, `judged`, `proves`, `asked`, `same`, `row`.
 
         `asked` tells cases apart (Verdict.asked), `same` their outputs; `row` is the place in `full`.
         """
-        status, problem = pl.col("status"), pl.col("problem")
+        status, asked = pl.col("status"), ("property", "dtype", "case", "detail")
         frame = self.full.with_row_index("row").select(
-            "row",
-            *(pl.col(name).cast(pl.Categorical) for name in COUNTED),
-            "ratio",
-            "seed",
-            "vacuous",
-            pl.col("recheck").ne("").alias("rechecked"),
+            *("row", "T", "ratio", "seed"),
+            *(pl.col(name).fill_null("").cast(pl.Categorical) for name in COUNTED),
             status.is_in(REJECTS).alias("rejects"),
             status.is_in(UNJUDGED).not_().alias("judged"),
-            (status.eq(Status.PASS.value) & pl.col("vacuous").not_()).alias("proves"),
-            pl.struct("property", "dtype", "case", "detail").hash(0).alias("asked"),
-            pl.struct("property", "dtype", "case", "detail", "output").hash(0).alias("same"),
-            problem.str.extract(r'"T":(\d+)').cast(pl.Int64).alias("T"),
-            problem.str.extract(r'"key":"([^"]*)"').cast(pl.Categorical).alias("key"),
+            (status.eq(Status.PASS.value) & pl.col("vacuous").list.len().eq(0)).alias("proves"),
+            pl.struct(asked).hash(0).alias("asked"),
+            pl.struct(*asked, "output").hash(0).alias("same"),
+            pl.col("problem").str.extract(r'"key":"([^"]*)"').cast(pl.Categorical).alias("key"),
         )
         return frame.collect(engine="streaming")
 
@@ -78,10 +88,14 @@ class Rows:
     def implementations(self) -> tuple[str, ...]:
         return tuple(self.counted["implementation"].cast(pl.String).unique(maintain_order=True).to_list())
 
+    def of(self, implementation: str) -> pl.DataFrame:
+        """What is counted of one implementation."""
+        return self.counted.filter(pl.col("implementation") == implementation)
+
     def shown(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        """These rows in full, in the order asked for."""
+        """These rows in full, in the order asked for; what became of a near miss is a sentence."""
         frame = self.full.with_row_index("row").filter(pl.col("row").is_in(list(rows))).collect(engine="streaming")
-        found = {row["row"]: row for row in frame.to_dicts()}
+        found = {row["row"]: {**row, "recheck": _told(row["recheck"])} for row in frame.to_dicts()}
         return [found[row] for row in rows]
 
 
@@ -104,14 +118,17 @@ def read_rows(paths: Sequence[Path]) -> tuple[Rows, tuple[str, ...]]:
 
 
 def _row(verdict: Verdict) -> dict[str, Any]:
+    nested = json.loads(verdict.model_dump_json(include={*NESTED}))
+    problem = json.loads(verdict.problem) if verdict.problem else {}
     return {
-        **{name: getattr(verdict, name, "") or "" for name in (*TEXTS, *MORE_TEXTS)},
-        **{name: getattr(verdict, name) for name in (*NUMBERS, "seed")},
+        **{name: getattr(verdict, name, None) for name in (*TEXTS, *NUMBERS, "seed")},
+        **{name: None if value is None else json.dumps(value, sort_keys=True, separators=(",", ":")) for name, value in nested.items()},
         "status": verdict.status.value,
-        "detail": json.dumps(verdict.detail, sort_keys=True) if verdict.detail else "",
-        "versions": json.dumps(verdict.versions, sort_keys=True),
-        "recheck": "" if verdict.recheck is None else str(verdict.recheck),
-        "vacuous": bool(verdict.vacuous),
-        "peers": list(verdict.peers),
-        "published": [{"rule": rule, "says": opinion.says.value} for rule, opinion in verdict.published.items()],
+        "T": problem.get("T"),
+        "vacuous": [*verdict.vacuous],
+        "peers": [*verdict.peers],
     }
+
+
+def _told(recheck: str | None) -> str:
+    return "" if recheck is None else str(TypeAdapter(Recheck).validate_json(recheck))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,12 +11,11 @@ import polars as pl
 from kdaverify.checks.status import Status
 from kdaverify.report.html.rows import Rows
 from kdaverify.report.html.words import STATUSES, counted, figure
-from kdaverify.verdicts.decision import Decision, Ruling
+from kdaverify.verdicts.decision import Decision, Expected, Ruling
 from kdaverify.verdicts.paired import paired
 from kdaverify.verdicts.verdict import Verdict
 
 MOST_NAMED: Final = 3
-MOST_REASONS: Final = 6
 
 
 @dataclass(frozen=True)
@@ -36,32 +35,43 @@ class Ruled:
 
 def ruled(decisions: Iterable[Decision], rows: Rows) -> list[Ruled]:
     """What a session decided."""
-    return [Ruled(d.implementation, d.ruling, d.reasons, _words(d.implementation, d.ruling, rows)) for d in decisions]
+    return [Ruled(d.implementation, d.ruling, d.reasons, _words(d.ruling, rows.of(d.implementation))) for d in decisions]
 
 
-def ruled_from_rows(rows: Rows, suites: Sequence[str]) -> list[Ruled]:
+def ruled_from_rows(rows: Rows, expected: Mapping[str, Expected]) -> list[Ruled]:
     """What follows from the rows alone: whatever they do not show is missing evidence.
 
     Args:
-        suites: the shipped ones; each needs a pass.
+        expected: what must be shown, by implementation.
     """
     found: list[Ruled] = []
     for name in rows.implementations:
-        wrong, gaps = _rejections(rows, name), _gaps(rows, name, suites)
+        wrong, gaps = (*_rejections(rows.of(name)), *_raised(rows, name)), _gaps(rows.of(name), expected[name])
         ruling = Ruling.REJECT if wrong else Ruling.INSUFFICIENT if gaps else Ruling.ACCEPT
-        found.append(Ruled(name, ruling, (*wrong, *gaps), _words(name, ruling, rows)))
+        excused = (f"not asked of it: {suite} ({why})" for suite, why in expected[name].excused.items())
+        found.append(Ruled(name, ruling, (*wrong, *gaps, *excused), _words(ruling, rows.of(name))))
     return found
 
 
-def _of(rows: Rows, implementation: str) -> pl.DataFrame:
-    return rows.counted.filter(pl.col("implementation") == implementation)
+def as_asked(rows: Rows, suites: Sequence[str]) -> dict[str, Expected]:
+    """What a record must show that does not say it itself: all suites, and every format of every output that it has.
+
+    Args:
+        suites: the shipped ones.
+    """
+    return {name: _as_asked(name, rows.of(name), suites) for name in rows.implementations}
 
 
-def _rejections(rows: Rows, implementation: str) -> tuple[str, ...]:
-    own = _of(rows, implementation).filter(pl.col("rejects") & (pl.col("status") != Status.ORACLE_UNCERTIFIED.value))
-    kinds = own.group_by("property", "dtype", "status").len().sort("len", "property", "dtype", "status", descending=[True, False, False, False])
-    told = (f"{' '.join(filter(None, kind))}: {counted(times, 'verdict')}" for *kind, times in kinds.iter_rows())
-    return (*told, *_raised(rows, implementation))
+def _as_asked(name: str, own: pl.DataFrame, suites: Sequence[str]) -> Expected:
+    dtypes, outputs = (sorted(own[column].cast(pl.String).unique()) for column in ("dtype", "output"))
+    return Expected(name, tuple(filter(None, dtypes)), tuple(outputs), tuple(sorted({*suites, *own["property"].cast(pl.String)})))
+
+
+def _rejections(own: pl.DataFrame) -> tuple[str, ...]:
+    wrong = own.filter(pl.col("rejects") & (pl.col("status") != Status.ORACLE_UNCERTIFIED.value))
+    kinds = wrong.group_by(pl.col("property", "dtype", "status").cast(pl.String)).len()
+    ranked = kinds.sort("len", "property", "dtype", "status", descending=[True, False, False, False])
+    return tuple(f"{' '.join(filter(None, kind))}: {counted(times, 'verdict')}" for *kind, times in ranked.iter_rows())
 
 
 def _raised(rows: Rows, implementation: str) -> tuple[str, ...]:
@@ -75,23 +85,22 @@ def _raised(rows: Rows, implementation: str) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def _gaps(rows: Rows, implementation: str, suites: Sequence[str]) -> tuple[str, ...]:
-    own = _of(rows, implementation)
-    uncertified, unanswered = (own.filter(pl.col("status") == s.value)["asked"].n_unique() for s in (Status.ORACLE_UNCERTIFIED, Status.UNANSWERED))
-    gaps = [f"{counted(uncertified, 'case')} without a certified reference value"] if uncertified else []
-    gaps += [f"{counted(unanswered, 'case')} without outputs"] if unanswered else []
-    proved = own.filter("proves")
-    shown, lacking = set(proved["property"]), own.group_by("output").agg(pl.col("dtype").unique().sort()).sort("output")
-    passed = set(proved.select("dtype", "output").unique().iter_rows())
-    for output, dtypes in lacking.iter_rows():
-        without = [dtype for dtype in dtypes if (dtype, output) not in passed]
-        gaps += [f"no pass for {output} in {', '.join(without)}"] if without and output != "call" else []
-    unasked = [suite for suite in suites if suite not in shown]
-    return (*gaps, *([f"no pass for the suites {', '.join(unasked)}, and the record does not say that they were excused"] if unasked else []))
+def _gaps(own: pl.DataFrame, expected: Expected) -> tuple[str, ...]:
+    gaps: list[str] = []
+    for status, what in ((Status.ORACLE_UNCERTIFIED, "without a certified reference value"), (Status.UNANSWERED, "without outputs")):
+        cases = own.filter(pl.col("status") == status.value)["asked"].n_unique()
+        gaps += [f"{counted(cases, 'case')} {what}"] if cases else []
+    proved = own.filter("proves").select(pl.col("dtype", "output", "property").cast(pl.String))
+    passed, shown = set(proved.select("dtype", "output").iter_rows()), set(proved["property"])
+    for output in expected.outputs:
+        without = [dtype for dtype in expected.dtypes if (dtype, output) not in passed]
+        gaps += [f"no pass for {output} in {', '.join(without)}"] if without else []
+    unasked = [suite for suite in expected.properties if suite not in shown and suite not in expected.excused]
+    return (*gaps, *([f"no pass for suites: {', '.join(unasked)}"] if unasked else []))
 
 
-def _words(implementation: str, ruling: Ruling, rows: Rows) -> tuple[str, ...]:
-    own = _of(rows, implementation).filter("judged")
+def _words(ruling: Ruling, asked: pl.DataFrame) -> tuple[str, ...]:
+    own = asked.filter("judged")
     wrong, what = own.filter("rejects"), f"{own.height:,} outputs"
     covers = f"Judged: {what} in {counted(own['asked'].n_unique(), 'case')}, {counted(own['property'].n_unique(), 'suite')}, formats {_names(own, 'dtype')}."
     worst = own.filter(pl.col("rejects").not_())["ratio"].max()

@@ -58,7 +58,13 @@ def stages(rows: Rows) -> list[Stage]:
     # Fused stages are named with their tensor, "intra (R)": no row of theirs.
     listed += [Stage(who, "named by failures", name, (), 0, 0, 0, None, times) for (who, name), times in sorted(blamed.items())]
     order = {name: place for place, name in enumerate(rows.implementations)}
-    return sorted(listed, key=lambda stage: (order[stage.implementation], ("forward", "backward").index(stage.direction) if stage.judged + stage.skipped else 2))
+    return sorted(
+        listed,
+        key=lambda stage: (
+            order[stage.implementation],
+            ("forward", "backward").index(stage.direction) if stage.judged + stage.skipped else 2,
+        ),
+    )
 
 
 def _direction(asked: str) -> str:

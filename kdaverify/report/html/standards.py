@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from dataclasses import dataclass
+from typing import Any, Final
 
 import polars as pl
 
+from kdaverify.checks.published.registry import RULES
 from kdaverify.checks.published.says import Says
 from kdaverify.report.html.rows import REJECTS, Rows
 from kdaverify.report.published import Tally
+
+# All of an opinion but what it says: without figures, few different sets of opinions are left.
+FIGURES: Final = r'"(?:limit|statistic|value)":(?:"(?:[^"\\]|\\.)*"|[^,}"]*),?'
 
 
 @dataclass(frozen=True)
@@ -30,30 +37,32 @@ class Standards:
 
 def standards(rows: Rows) -> list[Standards]:
     """Of every implementation that others' rules were asked of."""
-    asked = rows.full.filter(pl.col("published").list.len() > 0).with_columns(pl.col("status").is_in(REJECTS).alias("rejects"))
-    totals = asked.group_by("implementation").agg(pl.len(), pl.col("rejects").sum(), pl.col("benchmark").mode().first())
-    single = asked.select("implementation", "rejects", "published").explode("published", empty_as_null=False, keep_nulls=False).unnest("published")
-    counts = single.group_by("implementation", "rule", "says", "rejects").len().collect(engine="streaming")
-    by_rule: dict[tuple[str, str], dict[tuple[str, bool], int]] = {}
-    for who, rule, says, rejects, times in counts.sort("rule").iter_rows():
-        by_rule.setdefault((who, rule), {})[says, rejects] = times
+    asked = rows.full.filter(pl.col("published") != "{}").with_columns(pl.col("status").is_in(REJECTS).alias("rejects"))
+    totals = asked.group_by("implementation").agg(pl.len(), pl.col("rejects").sum(), pl.col("benchmark").mode().sort().first())
+    said = pl.col("published").str.replace_all(FIGURES, "").str.replace_all(",}", "}", literal=True).alias("said")
+    sets = asked.select("implementation", "rejects", said).group_by("implementation", "rejects", "said").len()
     figures = {who: told for who, *told in totals.collect(engine="streaming").iter_rows()}
-    return [
-        Standards(name, *figures[name], tuple(_tally(rule, found) for (who, rule), found in by_rule.items() if who == name))
-        for name in rows.implementations
-        if name in figures
-    ]
+    counts: dict[str, Counter[tuple[str, str, bool]]] = {name: Counter() for name in figures}
+    for who, rejects, opinions, times in sets.collect(engine="streaming").iter_rows():
+        found: dict[str, Any] = json.loads(opinions)
+        counts[who].update({(rule, opinion["says"], rejects): times for rule, opinion in found.items()})
+    return [Standards(name, *figures[name], _tallies(counts[name])) for name in rows.implementations if name in figures]
 
 
-def _tally(rule: str, found: dict[tuple[str, bool], int]) -> Tally:
-    def count(says: Says, *rejected: bool) -> int:
-        return sum(found.get((says.value, ours), 0) for ours in rejected)
+def _tallies(counts: Counter[tuple[str, str, bool]]) -> tuple[Tally, ...]:
+    seen = {rule for rule, _, _ in counts}
 
-    return Tally(
-        rule=rule,
-        passed=count(Says.PASS, True, False),
-        failed=count(Says.FAIL, True, False),
-        not_applicable=count(Says.NOT_APPLICABLE, True, False),
-        passed_rejected=count(Says.PASS, True),
-        failed_passed=count(Says.FAIL, False),
+    def count(rule: str, says: Says, *rejected: bool) -> int:
+        return sum(counts[rule, says.value, ours] for ours in rejected)
+
+    return tuple(
+        Tally(
+            rule=rule,
+            passed=count(rule, Says.PASS, True, False),
+            failed=count(rule, Says.FAIL, True, False),
+            not_applicable=count(rule, Says.NOT_APPLICABLE, True, False),
+            passed_rejected=count(rule, Says.PASS, True),
+            failed_passed=count(rule, Says.FAIL, False),
+        )
+        for rule in (*(rule for rule in RULES if rule in seen), *sorted(seen.difference(RULES)))
     )
