@@ -10,7 +10,9 @@ import polars as pl
 
 from kdaverify.report.html.rows import Rows
 
-MOST_CHANGED: Final = 60
+MOST_CHANGED: Final = 40
+NOTED: Final = 0.02
+"""A median error that moved by less is the same."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,10 @@ class Change:
     before: float | None
     now: float | None
 
+    @property
+    def moved(self) -> bool:
+        return bool(self.broken or self.mended or (self.times is not None and abs(self.times - 1) > NOTED))
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -42,7 +48,8 @@ class Comparison:
     Args:
         other: what the other is called.
         only_now, only_before: outputs that one of them alone judged.
-        changes: what changed most first.
+        changes: outputs and formats that changed, most first; unchanged: how many did not.
+        newly_rejected, mended: outputs rejected now alone, and then alone.
         broken: newly rejected outputs in full, the worst first.
     """
 
@@ -50,16 +57,11 @@ class Comparison:
     shared: int
     only_now: int
     only_before: int
+    newly_rejected: int
+    mended: int
     changes: tuple[Change, ...]
+    unchanged: int
     broken: tuple[Mapping[str, Any], ...]
-
-    @property
-    def newly_rejected(self) -> int:
-        return sum(change.broken for change in self.changes)
-
-    @property
-    def mended(self) -> int:
-        return sum(change.mended for change in self.changes)
 
 
 def comparison(rows: Rows, before: Rows, other: str) -> Comparison:
@@ -75,12 +77,17 @@ def comparison(rows: Rows, before: Rows, other: str) -> Comparison:
     earlier = then.select(*keys, pl.col("ratio").alias("earlier"), pl.col("rejects").alias("rejected"))
     both = now.join(earlier, on=keys, how="inner")
     broken = both.filter(pl.col("rejects") & ~pl.col("rejected")).sort("ratio", "row", descending=[True, False], nulls_last=True)
+    changes = _changes(both)
+    moved = tuple(change for change in changes if change.moved)
     return Comparison(
         other=other,
         shared=both.height,
         only_now=now.height - both.height,
         only_before=then.height - both.height,
-        changes=_changes(both),
+        newly_rejected=broken.height,
+        mended=sum(change.mended for change in changes),
+        changes=moved[:MOST_CHANGED],
+        unchanged=len(changes) - len(moved),
         broken=tuple(rows.shown(broken["row"].head(MOST_CHANGED).to_list())),
     )
 

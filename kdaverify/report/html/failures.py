@@ -8,14 +8,17 @@ from typing import Any, Final
 
 import polars as pl
 
+from kdaverify.checks.location import NoStage
 from kdaverify.report.html.rows import Rows
 
 MOST_KINDS: Final = 40
 MOST_WORST: Final = 150
+ALIKE: Final = 3
+"""Failures shown that agree in implementation, suite, output and status."""
 NEAREST: Final = 10
 """Passes shown for every implementation: those nearest to their limit."""
 
-KIND: Final = ("implementation", "property", "output", "status", "stage", "diagnosis")
+KIND: Final = ("implementation", "property", "status", "blamed", "diagnosis")
 
 
 @dataclass(frozen=True)
@@ -24,13 +27,16 @@ class Kind:
 
     Args:
         times: how many.
-        dtypes, regimes: in which formats and under which gates.
-        row: the smallest of them, in full.
+        outputs, dtypes, regimes: which outputs, in which formats and under which gates.
+        blamed: the stage that they name as the first wrong one; "" where they name none.
+        row: the one with the fewest tokens, in full.
     """
 
     times: int
+    outputs: tuple[str, ...]
     dtypes: tuple[str, ...]
     regimes: tuple[str, ...]
+    blamed: str
     row: Mapping[str, Any]
 
 
@@ -45,17 +51,18 @@ class Kinds:
 
 def kinds(rows: Rows) -> Kinds:
     """Kinds of failure, the most frequent first."""
-    wrong = rows.counted.filter("rejects")
+    stage = pl.col("stage").cast(pl.String)
+    named = pl.when(stage.is_in([*NoStage])).then(pl.lit("")).otherwise(stage)
+    wrong = rows.counted.filter("rejects").with_columns(pl.col("T").fill_null(0), blamed=named)
     grouped = (
-        wrong.with_columns(pl.col("T").fill_null(0))
-        .group_by(KIND)
-        .agg(pl.len(), pl.col("dtype", "regime").cast(pl.String).unique().sort(), pl.col("row").sort_by("T", "row").first())
+        wrong.group_by(KIND)
+        .agg(pl.len(), pl.col("output", "dtype", "regime").cast(pl.String).unique().sort(), pl.col("row").sort_by("T", "row").first())
         .sort("len", "row", descending=[True, False])
     )
     top = grouped.head(MOST_KINDS)
     examples = rows.shown(top["row"].to_list())
-    figures = zip(top["len"], top["dtype"].to_list(), top["regime"].to_list(), examples, strict=True)
-    shown = tuple(Kind(times, _named(dtypes), _named(regimes), row) for times, dtypes, regimes, row in figures)
+    figures = top.select("len", "blamed", "output", "dtype", "regime").iter_rows()
+    shown = tuple(Kind(times, *map(_named, names), blamed, row) for (times, blamed, *names), row in zip(figures, examples, strict=True))
     return Kinds(shown, grouped.height - top.height, wrong.height)
 
 
@@ -64,8 +71,10 @@ def worst(rows: Rows) -> list[Mapping[str, Any]]:
     own = pl.col("implementation")
     share = max(1, MOST_WORST // max(1, len(rows.implementations)))
     by_ratio = rows.counted.filter("judged").sort("ratio", "row", descending=[True, False], nulls_last=True)
-    wrong = by_ratio.filter("rejects").filter(pl.int_range(pl.len()).over(own) < share)
-    near = by_ratio.filter(pl.col("rejects").not_() & pl.col("ratio").is_not_null()).filter(pl.int_range(pl.len()).over(own) < NEAREST)
+    place = pl.int_range(pl.len())
+    varied = by_ratio.filter("rejects").filter(place.over("implementation", "property", "output", "status") < ALIKE)
+    wrong = varied.filter(place.over(own) < share)
+    near = by_ratio.filter(pl.col("rejects").not_() & pl.col("ratio").is_not_null()).filter(place.over(own) < NEAREST)
     return [*rows.shown([*wrong["row"], *near["row"]])]
 
 

@@ -31,7 +31,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Line:
+    """`spans` is how many lines the implementation has, in the first of them; 0 in the others."""
+
     implementation: str
+    spans: int
     op: str
     cells: tuple[Cell | None, ...]
 
@@ -56,8 +59,9 @@ def glance(rows: Rows) -> Glance:
     cells = {(row.pop("implementation"), row.pop("op"), row.pop("dtype")): Cell(**row) for row in found.to_dicts()}
     seen = {dtype for _, _, dtype in cells}
     dtypes = (*(dtype for dtype in AXIS if dtype in seen), *sorted(seen.difference(AXIS)))
-    pairs = [(name, op) for name in rows.implementations for op in _ops({op for own, op, _ in cells if own == name})]
-    return Glance(dtypes, tuple(Line(name, op, tuple(cells.get((name, op, dtype)) for dtype in dtypes)) for name, op in pairs))
+    ops = {name: _ops({op for own, op, _ in cells if own == name}) for name in rows.implementations}
+    pairs = [(name, len(own) if op == own[0] else 0, op) for name, own in ops.items() for op in own]
+    return Glance(dtypes, tuple(Line(*pair, tuple(cells.get((pair[0], pair[2], dtype)) for dtype in dtypes)) for pair in pairs))
 
 
 def _ops(ops: set[str]) -> list[str]:

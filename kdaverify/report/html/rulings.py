@@ -10,7 +10,7 @@ import polars as pl
 
 from kdaverify.checks.status import Status
 from kdaverify.report.html.rows import Rows
-from kdaverify.report.html.words import STATUSES, counted, figure
+from kdaverify.report.html.words import STATUSES, counted
 from kdaverify.verdicts.decision import Decision, Expected, Ruling
 from kdaverify.verdicts.paired import paired
 from kdaverify.verdicts.verdict import Verdict
@@ -35,7 +35,7 @@ class Ruled:
 
 def ruled(decisions: Iterable[Decision], rows: Rows) -> list[Ruled]:
     """What a session decided."""
-    return [Ruled(d.implementation, d.ruling, d.reasons, _words(d.ruling, rows.of(d.implementation))) for d in decisions]
+    return [Ruled(d.implementation, d.ruling, d.reasons, _words(d.ruling, d.reasons, rows.of(d.implementation))) for d in decisions]
 
 
 def ruled_from_rows(rows: Rows, expected: Mapping[str, Expected]) -> list[Ruled]:
@@ -49,12 +49,13 @@ def ruled_from_rows(rows: Rows, expected: Mapping[str, Expected]) -> list[Ruled]
         wrong, gaps = (*_rejections(rows.of(name)), *_raised(rows, name)), _gaps(rows.of(name), expected[name])
         ruling = Ruling.REJECT if wrong else Ruling.INSUFFICIENT if gaps else Ruling.ACCEPT
         excused = (f"not asked of it: {suite} ({why})" for suite, why in expected[name].excused.items())
-        found.append(Ruled(name, ruling, (*wrong, *gaps, *excused), _words(ruling, rows.of(name))))
+        reasons = (*wrong, *gaps, *excused)
+        found.append(Ruled(name, ruling, reasons, _words(ruling, reasons, rows.of(name))))
     return found
 
 
 def as_asked(rows: Rows, suites: Sequence[str]) -> dict[str, Expected]:
-    """What a record must show that does not say it itself: all suites, and every format of every output that it has.
+    """What a record must show that does not say it itself: all suites, and every output of whole calls in every format that it has.
 
     Args:
         suites: the shipped ones.
@@ -63,8 +64,9 @@ def as_asked(rows: Rows, suites: Sequence[str]) -> dict[str, Expected]:
 
 
 def _as_asked(name: str, own: pl.DataFrame, suites: Sequence[str]) -> Expected:
-    dtypes, outputs = (sorted(own[column].cast(pl.String).unique()) for column in ("dtype", "output"))
-    return Expected(name, tuple(filter(None, dtypes)), tuple(outputs), tuple(sorted({*suites, *own["property"].cast(pl.String)})))
+    whole = own.filter(pl.col("judged") & (pl.col("property") == "forward"))
+    dtypes, outputs = (tuple(sorted(whole[column].cast(pl.String).unique())) for column in ("dtype", "output"))
+    return Expected(name, dtypes, outputs, tuple(sorted({*suites, *own["property"].cast(pl.String)})))
 
 
 def _rejections(own: pl.DataFrame) -> tuple[str, ...]:
@@ -99,12 +101,13 @@ def _gaps(own: pl.DataFrame, expected: Expected) -> tuple[str, ...]:
     return (*gaps, *([f"no pass for suites: {', '.join(unasked)}"] if unasked else []))
 
 
-def _words(ruling: Ruling, asked: pl.DataFrame) -> tuple[str, ...]:
-    own = asked.filter("judged")
+def _words(ruling: Ruling, reasons: Sequence[str], rows: pl.DataFrame) -> tuple[str, ...]:
+    own = rows.filter("judged")
     wrong, what = own.filter("rejects"), f"{own.height:,} outputs"
-    covers = f"Judged: {what} in {counted(own['asked'].n_unique(), 'case')}, {counted(own['property'].n_unique(), 'suite')}, formats {_names(own, 'dtype')}."
+    asked, suites = counted(own["asked"].n_unique(), "case"), counted(own["property"].n_unique(), "suite")
+    covers = f"Judged: {what} in {asked} of {suites}; formats {_names(own, 'dtype')}."
     worst = own.filter(pl.col("rejects").not_())["ratio"].max()
-    closest = f"What passes uses at most {figure(worst)} of what the declared arithmetic allows." if isinstance(worst, float) else ""
+    closest = f"What passes uses up to {100 * worst:.4g} % of its budget." if isinstance(worst, float) else ""
     if ruling is Ruling.ACCEPT:
         first = f"Every one of {what} is as accurate as the arithmetic that the kernel declares allows."
     elif ruling is Ruling.REJECT and wrong.height:
@@ -112,9 +115,9 @@ def _words(ruling: Ruling, asked: pl.DataFrame) -> tuple[str, ...]:
     elif ruling is Ruling.REJECT:
         first = "No single output is wrong, but over the whole run the error is larger than that of legal kernels."
     elif ruling is Ruling.ERROR:
-        first = "The harness itself failed, so nothing can be concluded."
+        first = f"The harness itself failed, so nothing can be concluded: {reasons[0]}."
     else:
-        first = "Nothing wrong was found, but too little was shown to accept it."
+        first = f"Nothing wrong was found, but too little was shown to accept it: {reasons[0]}."
     return tuple(filter(None, (first, _where(wrong), closest, covers)))
 
 

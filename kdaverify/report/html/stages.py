@@ -11,6 +11,7 @@ from kdaverify.checks.location import NoStage
 from kdaverify.report.html.rows import Rows
 
 PROPERTIES: Final = ("stages", "backward_stages")
+DIRECTIONS: Final = ("forward", "backward", "fused")
 
 
 @dataclass(frozen=True)
@@ -56,19 +57,13 @@ def stages(rows: Rows) -> list[Stage]:
         for who, asked, name, tensors, *figures in found.iter_rows()
     ]
     # Fused stages are named with their tensor, "intra (R)": no row of theirs.
-    listed += [Stage(who, "named by failures", name, (), 0, 0, 0, None, times) for (who, name), times in sorted(blamed.items())]
+    listed += [Stage(who, DIRECTIONS[2], name, (), 0, 0, 0, None, times) for (who, name), times in sorted(blamed.items())]
     order = {name: place for place, name in enumerate(rows.implementations)}
-    return sorted(
-        listed,
-        key=lambda stage: (
-            order[stage.implementation],
-            ("forward", "backward").index(stage.direction) if stage.judged + stage.skipped else 2,
-        ),
-    )
+    return sorted(listed, key=lambda stage: (order[stage.implementation], DIRECTIONS.index(stage.direction)))
 
 
 def _direction(asked: str) -> str:
-    return "forward" if asked == PROPERTIES[0] else "backward"
+    return DIRECTIONS[PROPERTIES.index(asked)]
 
 
 def _blamed(rows: Rows) -> dict[tuple[str, str], int]:

@@ -8,7 +8,7 @@ from kdaverify.checks.status import Status
 from kdaverify.report.evidence import MEANING
 from kdaverify.verdicts.decision import Ruling
 
-RULINGS: Final = {Ruling.ACCEPT: "accepted", Ruling.REJECT: "rejected", Ruling.ERROR: "not judged", Ruling.INSUFFICIENT: "not shown"}
+RULINGS: Final = {Ruling.ACCEPT: "accepted", Ruling.REJECT: "rejected", Ruling.ERROR: "not judged", Ruling.INSUFFICIENT: "undecided"}
 SIGNS: Final = {Ruling.ACCEPT: "✓", Ruling.REJECT: "✗", Ruling.ERROR: "!", Ruling.INSUFFICIENT: "?"}
 STATUSES: Final = {
     Status.PASS: "within budget",
