@@ -13,6 +13,18 @@ from kdaverify.report.html.rows import Rows
 
 SHADES: Final = (0.125, 0.25, 0.5, 0.75, 1.0)
 """Upper ends of the shades; what is beyond the last is wrong."""
+COHERENCE: Final = (
+    "one-hot",
+    "random",
+    "coherent-0.3",
+    "coherent-0.5",
+    "coherent-0.6",
+    "coherent-0.9",
+    "coherent-0.99",
+    "identical",
+    "alternating",
+)
+"""Key regimes from orthogonal to parallel; the others, which are drawn for other reasons, come after them."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +45,7 @@ class Spot:
 
 @dataclass(frozen=True)
 class Heat:
-    """Rows are gates, columns keys, both in the order of the regimes; None where nothing was asked."""
+    """Rows are gates in the order of the regimes, columns keys from orthogonal to parallel; None where nothing was asked."""
 
     implementation: str
     keys: tuple[str, ...]
@@ -47,7 +59,7 @@ def heats(rows: Rows) -> list[Heat]:
     figures = (pl.col("ratio").max().alias("worst"), pl.len().alias("judged"), pl.col("rejects").sum().alias("failed"))
     found = asked.group_by("implementation", "regime", "key").agg(figures)
     spots = {(name, gate, key): _spot(*told) for name, gate, key, *told in found.iter_rows()}
-    gates, keys = (_known({place[axis] for place in spots}, order) for axis, order in ((1, (*GATES,)), (2, (*KEYS,))))
+    gates, keys = (_known({place[axis] for place in spots}, order) for axis, order in ((1, (*GATES,)), (2, (*COHERENCE, *KEYS))))
     return [
         Heat(name, keys, gates, tuple(tuple(spots.get((name, gate, key)) for key in keys) for gate in gates))
         for name in rows.implementations
@@ -56,7 +68,7 @@ def heats(rows: Rows) -> list[Heat]:
 
 
 def _known(seen: set[str], order: tuple[str, ...]) -> tuple[str, ...]:
-    return (*(name for name in order if name in seen), *sorted(seen.difference(order)))
+    return (*(name for name in dict.fromkeys(order) if name in seen), *sorted(seen.difference(order)))
 
 
 def _spot(worst: float | None, judged: int, failed: int) -> Spot:

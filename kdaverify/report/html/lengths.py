@@ -34,6 +34,11 @@ class Point:
     y_most: float
     y_worst: float
 
+    @property
+    def labelled(self) -> bool:
+        """Whether T is a power of four: every other octave has room for its number."""
+        return self.T.bit_length() % 2 == 1
+
 
 @dataclass(frozen=True)
 class Lengths:

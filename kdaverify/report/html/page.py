@@ -102,6 +102,11 @@ class Page:
     def standards(self) -> list[Standards]:
         return standards(self.rows)
 
+    @property
+    def rules(self) -> list[str]:
+        """Every published rule that was asked of any implementation."""
+        return list(dict.fromkeys(tally.rule for own in self.standards for tally in own.tallies))
+
     @cached_property
     def environments(self) -> list[Environment]:
         return environments(self.rows)

@@ -34,6 +34,10 @@ class Standards:
     benchmark: str
     tallies: tuple[Tally, ...]
 
+    def of(self, rule: str) -> Tally | None:
+        """What one rule says; None where it was not asked."""
+        return next((tally for tally in self.tallies if tally.rule == rule), None)
+
 
 def standards(rows: Rows) -> list[Standards]:
     """Of every implementation that others' rules were asked of."""
