@@ -18,7 +18,7 @@ LEAST, MOST = -8, 4
 
 @dataclass(frozen=True)
 class Bar:
-    """Outputs whose ratio lies from `low` to twice its square root; the first and last bar take everything beyond."""
+    """Outputs whose ratio is above `low` and at most `high`; the first and the last bar take everything beyond."""
 
     low: float
     high: float
@@ -48,18 +48,18 @@ class Distribution:
 def distributions(rows: Rows) -> list[Distribution]:
     """Panels by implementation, then format."""
     compared = rows.counted.filter(pl.col("ratio").is_not_null() & pl.col("ratio").is_not_nan())
-    bins = (pl.col("ratio").log(2) * PER_OCTAVE).floor().clip(LEAST * PER_OCTAVE, MOST * PER_OCTAVE - 1).cast(pl.Int64)
+    bins = ((pl.col("ratio").log(2) * PER_OCTAVE).ceil() - 1).clip(LEAST * PER_OCTAVE, MOST * PER_OCTAVE - 1).cast(pl.Int64)
     counts = compared.with_columns(bins.alias("bin")).group_by("implementation", "dtype", "bin").len()
     by_panel: dict[tuple[str, str], dict[int, int]] = {}
     for name, dtype, place, count in counts.iter_rows():
         by_panel.setdefault((name, dtype), {})[place] = count
     totals = compared.group_by("implementation", "dtype").agg(
-        pl.len(),
+        pl.len().alias("compared"),
         (pl.col("ratio") > 1).sum().alias("over"),
         pl.col("ratio").median().alias("half"),
         pl.col("ratio").quantile(0.99).alias("most"),
     )
-    panels = [Distribution(*row, _bars(by_panel[row[0], row[1]])) for row in totals.iter_rows()]
+    panels = [Distribution(**row, bars=_bars(by_panel[row["implementation"], row["dtype"]])) for row in totals.iter_rows(named=True)]
     order = {name: place for place, name in enumerate(rows.implementations)}
     return sorted(panels, key=lambda panel: (order[panel.implementation], (*AXIS, panel.dtype).index(panel.dtype), panel.dtype))
 

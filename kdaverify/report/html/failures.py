@@ -61,8 +61,7 @@ def kinds(rows: Rows) -> Kinds:
     )
     top = grouped.head(MOST_KINDS)
     examples = rows.shown(top["row"].to_list())
-    figures = top.select("len", "blamed", "output", "dtype", "regime").iter_rows()
-    shown = tuple(Kind(times, *map(_named, names), blamed, row) for (times, blamed, *names), row in zip(figures, examples, strict=True))
+    shown = tuple(_kind(figures, row) for figures, row in zip(top.iter_rows(named=True), examples, strict=True))
     return Kinds(shown, grouped.height - top.height, wrong.height)
 
 
@@ -76,6 +75,11 @@ def worst(rows: Rows) -> list[Mapping[str, Any]]:
     wrong = varied.filter(place.over(own) < share)
     near = by_ratio.filter(pl.col("rejects").not_() & pl.col("ratio").is_not_null()).filter(place.over(own) < NEAREST)
     return [*rows.shown([*wrong["row"], *near["row"]])]
+
+
+def _kind(figures: dict[str, Any], row: Mapping[str, Any]) -> Kind:
+    outputs, dtypes, regimes = (_named(figures[column]) for column in ("output", "dtype", "regime"))
+    return Kind(figures["len"], outputs, dtypes, regimes, figures["blamed"], row)
 
 
 def _named(names: list[str]) -> tuple[str, ...]:

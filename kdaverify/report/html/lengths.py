@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -54,14 +54,19 @@ def lengths(rows: Rows) -> list[Lengths]:
     widest = last if isinstance(last, int) and last > 0 else 1
     passed = pl.col("ratio").filter(pl.col("rejects").not_() & pl.col("ratio").is_finite())
     found = octaves.group_by("implementation", "octave").agg(
-        pl.len(), pl.col("rejects").sum().alias("failed"),
+        pl.len().alias("judged"), pl.col("rejects").sum().alias("failed"),
         passed.median().alias("half"), passed.quantile(0.9).alias("most"), passed.max().alias("worst"),
     ).sort("octave")  # fmt: skip
     points: dict[str, list[Point]] = {}
-    for name, octave, judged, failed, *ratios in found.iter_rows():
-        known = [0.0 if ratio is None else ratio for ratio in ratios]
-        points.setdefault(name, []).append(Point(2**octave, judged, failed, *known, octave / widest, *map(_depth, known)))
+    for row in found.iter_rows(named=True):
+        points.setdefault(row["implementation"], []).append(_point(row, widest))
     return [Lengths(name, tuple(points[name])) for name in rows.implementations if name in points]
+
+
+def _point(row: dict[str, Any], widest: int) -> Point:
+    ratios = {name: row[name] or 0.0 for name in ("half", "most", "worst")}
+    depths = {f"y_{name}": _depth(ratio) for name, ratio in ratios.items()}
+    return Point(T=2 ** row["octave"], judged=row["judged"], failed=row["failed"], x=row["octave"] / widest, **ratios, **depths)
 
 
 def _depth(ratio: float) -> float:

@@ -148,6 +148,14 @@ def render(page: Page, template: str, *, now: datetime | None = None) -> str:
     )  # fmt: skip
 
 
+def _distinct(rows: Sequence[Mapping[str, Any]], column: str) -> list[str]:
+    """The texts of a column, each once, for a filter."""
+    return sorted({row[column] for row in rows if row[column]})
+
+
+FILTERS: Final[dict[str, Any]] = {"figure": words.figure, "counted": words.counted, "distinct": _distinct, "plain": plain, "code": code}
+
+
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_asset),
@@ -157,7 +165,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(figure=words.figure, counted=words.counted, distinct=_distinct, plain=plain, code=code)
+    environment.filters.update(FILTERS)
     return environment
 
 
@@ -168,8 +176,3 @@ def _asset(name: str) -> str:
 def _digest(text: str) -> str:
     """What a content security policy allows a script by."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
-def _distinct(rows: Sequence[Mapping[str, Any]], column: str) -> list[str]:
-    """The texts of a column, each once, for a filter."""
-    return sorted({row[column] for row in rows if row[column]})

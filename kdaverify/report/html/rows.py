@@ -17,28 +17,13 @@ from kdaverify.checks.status import Status
 from kdaverify.verdicts.record import read
 from kdaverify.verdicts.verdict import Verdict
 
-TEXTS: Final = (
-    *(
-        "implementation",
-        "property",
-        "op",
-        "dtype",
-        "regime",
-        "case",
-        "problem",
-        "output",
-        "statistic",
-        "grade",
-        "worst",
-        "message",
-        "stage",
-    ),
-    *("located", "diagnosis", "benchmark", "contract", "oracle", "device", "mode", "replay"),
-)
+ASKED: Final = ("implementation", "property", "op", "dtype", "regime", "case", "problem", "output")
+FOUND: Final = ("statistic", "grade", "worst", "message", "stage", "located", "diagnosis", "benchmark")
+BEHIND: Final = ("contract", "oracle", "device", "mode", "replay")
 NUMBERS: Final = ("value", "budget", "ratio", "duration_s")
 NESTED: Final = ("detail", "versions", "published", "recheck")
 COLUMNS: Final[dict[str, Any]] = {
-    **dict.fromkeys((*TEXTS, "status", *NESTED), pl.String),
+    **dict.fromkeys((*ASKED, *FOUND, *BEHIND, "status", *NESTED), pl.String),
     **dict.fromkeys(NUMBERS, pl.Float64),
     "T": pl.Int64,
     "seed": pl.Int64,
@@ -121,7 +106,7 @@ def _row(verdict: Verdict) -> dict[str, Any]:
     nested = json.loads(verdict.model_dump_json(include={*NESTED}))
     problem = json.loads(verdict.problem) if verdict.problem else {}
     return {
-        **{name: getattr(verdict, name, None) for name in (*TEXTS, *NUMBERS, "seed")},
+        **{name: getattr(verdict, name, None) for name in (*ASKED, *FOUND, *BEHIND, *NUMBERS, "seed")},
         **{name: None if value is None else json.dumps(value, sort_keys=True, separators=(",", ":")) for name, value in nested.items()},
         "status": verdict.status.value,
         "T": problem.get("T"),

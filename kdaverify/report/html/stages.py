@@ -43,27 +43,24 @@ def stages(rows: Rows) -> list[Stage]:
     blamed = _blamed(rows)
     found = (
         own.with_columns(split.struct[0].alias("name"), split.struct[1].alias("tensor"))
-        .group_by("implementation", "property", "name", maintain_order=True)
+        .group_by("implementation", pl.col("property").alias("direction"), "name", maintain_order=True)
         .agg(
-            pl.col("tensor").drop_nulls().unique(maintain_order=True),
+            pl.col("tensor").drop_nulls().unique(maintain_order=True).alias("tensors"),
             pl.col("judged").sum(),
-            pl.col("rejects").sum(),
+            pl.col("rejects").sum().alias("failed"),
             pl.col("judged").not_().sum().alias("skipped"),
-            pl.col("ratio").max(),
+            pl.col("ratio").max().alias("worst"),
         )
     )
-    listed = [
-        Stage(who, _direction(asked), name, tuple(tensors), *figures, blamed.pop((who, name), 0))
-        for who, asked, name, tensors, *figures in found.iter_rows()
-    ]
+    listed: list[Stage] = []
+    for row in found.iter_rows(named=True):
+        direction, tensors = DIRECTIONS[PROPERTIES.index(row["direction"])], tuple(row["tensors"])
+        times = blamed.pop((row["implementation"], row["name"]), 0)
+        listed.append(Stage(**{**row, "direction": direction, "tensors": tensors}, blamed=times))
     # Fused stages are named with their tensor, "intra (R)": no row of theirs.
     listed += [Stage(who, DIRECTIONS[2], name, (), 0, 0, 0, None, times) for (who, name), times in sorted(blamed.items())]
     order = {name: place for place, name in enumerate(rows.implementations)}
     return sorted(listed, key=lambda stage: (order[stage.implementation], DIRECTIONS.index(stage.direction)))
-
-
-def _direction(asked: str) -> str:
-    return DIRECTIONS[PROPERTIES.index(asked)]
 
 
 def _blamed(rows: Rows) -> dict[tuple[str, str], int]:

@@ -42,15 +42,15 @@ class Standards:
 def standards(rows: Rows) -> list[Standards]:
     """Of every implementation that others' rules were asked of."""
     asked = rows.full.filter(pl.col("published") != "{}").with_columns(pl.col("status").is_in(REJECTS).alias("rejects"))
-    totals = asked.group_by("implementation").agg(pl.len(), pl.col("rejects").sum(), pl.col("benchmark").mode().sort().first())
+    figures = (pl.len().alias("asked"), pl.col("rejects").sum().alias("rejected"), pl.col("benchmark").mode().sort().first())
+    totals = {row["implementation"]: row for row in asked.group_by("implementation").agg(figures).collect(engine="streaming").to_dicts()}
     said = pl.col("published").str.replace_all(FIGURES, "").str.replace_all(",}", "}", literal=True).alias("said")
     sets = asked.select("implementation", "rejects", said).group_by("implementation", "rejects", "said").len()
-    figures = {who: told for who, *told in totals.collect(engine="streaming").iter_rows()}
-    counts: dict[str, Counter[tuple[str, str, bool]]] = {name: Counter() for name in figures}
+    counts: dict[str, Counter[tuple[str, str, bool]]] = {name: Counter() for name in totals}
     for who, rejects, opinions, times in sets.collect(engine="streaming").iter_rows():
         found: dict[str, Any] = json.loads(opinions)
         counts[who].update({(rule, opinion["says"], rejects): times for rule, opinion in found.items()})
-    return [Standards(name, *figures[name], _tallies(counts[name])) for name in rows.implementations if name in figures]
+    return [Standards(**totals[name], tallies=_tallies(counts[name])) for name in rows.implementations if name in totals]
 
 
 def _tallies(counts: Counter[tuple[str, str, bool]]) -> tuple[Tally, ...]:
