@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,13 +13,11 @@ from rich.text import Text
 
 import kdaverify
 from kdaverify.cli.complaint import Complaint
+from kdaverify.verdicts.decision import Decision, Ruling, heaviest
 from kdaverify.verdicts.record import RecordError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from kdaverify.report.html.page import Page
-    from kdaverify.verdicts.decision import Decision
 
 MISSING = "the page needs jinja2 and polars: pip install 'kdaverify[html]'"
 Html = Annotated[Path | None, typer.Option(help="write one self-contained page to this .html file")]
@@ -41,6 +41,8 @@ def report(
     """
     if html is None and markdown is None:
         raise Complaint("report: wanted --html FILE, --markdown FILE or both, got neither")
+    if html is not None:
+        check_html(html)
     console = Console(stderr=True)
     with console.status("reading the record"):
         page = _page(records, against)
@@ -54,7 +56,7 @@ def report(
 
 
 def check_html(path: Path) -> None:
-    """Refuses before anything is judged what could not be written.
+    """Refuses before any work is done what could not be written.
 
     Raises:
         Complaint: another ending, or a package that is not installed.
@@ -67,9 +69,12 @@ def check_html(path: Path) -> None:
         raise Complaint(f"--html: {MISSING}")
 
 
-def page_of(decisions: Sequence[Decision], path: Path, *, record: Path | None) -> None:
+def page_of(ruling: Ruling, decisions: Sequence[Decision], path: Path, *, record: Path | None) -> None:
     """Writes the page of a session.
 
+    Args:
+        ruling: of the whole session: a harness error is one of every implementation.
+        record: where its verdicts lie.
     Raises:
         Complaint: as `written`.
     """
@@ -78,6 +83,10 @@ def page_of(decisions: Sequence[Decision], path: Path, *, record: Path | None) -
     from kdaverify.report.html.rulings import ruled
 
     rows = rows_of(verdict for decision in decisions for verdict in decision.verdicts)
+    if ruling is Ruling.ERROR and heaviest(decisions) is not Ruling.ERROR:
+        decisions = [
+            replace(one, ruling=ruling, reasons=("the session ended before every case was judged", *one.reasons)) for one in decisions
+        ]
     written(Page(rows, tuple(ruled(decisions, rows)), () if record is None else (record.name,)), path)
 
 

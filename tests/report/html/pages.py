@@ -90,7 +90,8 @@ def a_hostile_run() -> list[Verdict]:
 def page_of(verdicts: list[Verdict], before: list[Verdict] | None = None, **fields: Any) -> Page:
     rows = rows_of(verdicts)
     other = None if before is None else (rows_of(before), "before.jsonl")
-    return Page(rows, tuple(ruled_from_rows(rows, as_asked(rows, SUITES))), ("run.jsonl",), before=other, **fields)
+    given = {"sources": ("run.jsonl",), **fields}
+    return Page(rows, tuple(ruled_from_rows(rows, as_asked(rows, SUITES))), before=other, **given)
 
 
 def written(page: Page, path: Path) -> Path:

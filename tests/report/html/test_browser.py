@@ -11,17 +11,7 @@ import pytest
 from tests.report.html.conftest import Browser
 from tests.report.html.pages import HOSTILE, a_hostile_run, a_run, page_of, verdict, written
 
-# Contrast of every text with what is painted behind it, by the formula of WCAG 2.
-CONTRAST = """
-const rgb = (text) => (text.match(/[\\d.]+/g) ?? []).map(Number);
-const light = (c) => c.slice(0, 3).map((x) => (x /= 255) <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4)
-  .reduce((sum, x, i) => sum + x * [0.2126, 0.7152, 0.0722][i], 0);
-const behind = (e) => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c.length < 4 || c[3] > 0) return c; } return rgb(getComputedStyle(document.body).backgroundColor); };
-const texts = [...document.querySelectorAll("body *")].filter((e) => !e.closest("svg, .unseen, script") && e.checkVisibility()
-  && [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()));
-return texts.map((e) => { const [a, b] = [light(rgb(getComputedStyle(e).color)), light(behind(e))].sort((x, y) => y - x);
-  return [(a + 0.05) / (b + 0.05), e.tagName + "." + e.className + ": " + e.textContent.slice(0, 30)]; });
-"""
+CONTRAST = Path(__file__).with_name("contrast.js").read_text()
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +40,9 @@ def test_dark_is_dark_and_light_is_light(browser: Browser, page: Path) -> None:
     paper = "return getComputedStyle(document.body).backgroundColor"
     dark = browser.run(paper)
     browser.settings(theme="light")
-    assert sum(map(int, re.findall(r"\d+", dark))) < 150 < 600 < sum(map(int, re.findall(r"\d+", browser.run(paper))))
+    darkness, lightness = (sum(map(int, re.findall(r"\d+", colour))) for colour in (dark, browser.run(paper)))
+    assert darkness < 150
+    assert lightness > 600
 
 
 def test_filters_show_what_fits_and_say_how_many(browser: Browser, page: Path) -> None:
