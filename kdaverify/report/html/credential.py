@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -16,13 +15,32 @@ class CredentialError(ValueError):
     """A kill matrix that cannot be read; the message names the file and what is wrong."""
 
 
+class Fault(BaseModel):
+    """One planted fault.
+
+    Args:
+        id, stage, title: what it is, and where.
+        killed: whether it was rejected.
+        why: of one that was not.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    id: str
+    stage: str = ""
+    title: str = ""
+    killed: bool
+    why: str = ""
+
+
 class Credential(BaseModel):
     """The kill matrix in figures.
 
     Args:
         total, killed: planted faults, and those that were rejected.
         legal_runs, false_alarms: runs of legal kernels, and those that were rejected.
-        faults: one entry each, as the file has it.
+        unfinished: faults that were not asked everything, and are not among the total.
+        faults: each of the total.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -31,7 +49,21 @@ class Credential(BaseModel):
     killed: int = Field(ge=0)
     legal_runs: int = Field(ge=0)
     false_alarms: int = Field(ge=0)
-    faults: dict[str, Any] | list[Any] = Field(default_factory=list[Any])
+    unfinished: int = Field(default=0, ge=0)
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def survivors(self) -> list[Fault]:
+        return [fault for fault in self.faults if not fault.killed]
+
+    @property
+    def stages(self) -> dict[str, tuple[int, int]]:
+        """Faults killed, and all, by stage."""
+        found: dict[str, tuple[int, int]] = {}
+        for fault in self.faults:
+            killed, total = found.get(fault.stage, (0, 0))
+            found[fault.stage] = killed + fault.killed, total + 1
+        return found
 
 
 def credential() -> Credential | None:
@@ -49,4 +81,4 @@ def credential() -> Credential | None:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(step) for step in first["loc"])
-        raise CredentialError(f"{path}: {where}: {first['msg']}; `python -m benchmarks.kill_matrix` writes it") from None
+        raise CredentialError(f"{path}: {where}: {first['msg']}; `kdaverify kill-matrix` writes it") from None

@@ -1,4 +1,4 @@
-"""Kinds of failure, each by its smallest case, and the worst cases one by one."""
+"""Kinds of failure, each by one case, and the worst cases one by one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALIKE: Final = 3
 NEAREST: Final = 10
 """Passes shown for every implementation: those nearest to their limit."""
 
-KIND: Final = ("implementation", "property", "status", "blamed", "diagnosis")
+KIND: Final = ("implementation", "property", "status", "blamed")
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Kind:
         times: how many.
         outputs, dtypes, regimes: which outputs, in which formats and under which gates.
         blamed: the stage that they name as the first wrong one; "" where they name none.
-        row: the one with the fewest tokens, in full.
+        row: in full the diagnosed one with the fewest tokens; of all where none was diagnosed.
     """
 
     times: int
@@ -56,7 +56,11 @@ def kinds(rows: Rows) -> Kinds:
     wrong = rows.counted.filter("rejects").with_columns(pl.col("T").fill_null(0), blamed=named)
     grouped = (
         wrong.group_by(KIND)
-        .agg(pl.len(), pl.col("output", "dtype", "regime").cast(pl.String).unique().sort(), pl.col("row").sort_by("T", "row").first())
+        .agg(
+            pl.len(),
+            pl.col("output", "dtype", "regime").cast(pl.String).unique().sort(),
+            pl.col("row").sort_by(pl.col("diagnosis").cast(pl.String) == "", "T", "row").first(),
+        )
         .sort("len", "row", descending=[True, False])
     )
     top = grouped.head(MOST_KINDS)

@@ -153,7 +153,14 @@ def _distinct(rows: Sequence[Mapping[str, Any]], column: str) -> list[str]:
     return sorted({row[column] for row in rows if row[column]})
 
 
-FILTERS: Final[dict[str, Any]] = {"figure": words.figure, "counted": words.counted, "distinct": _distinct, "plain": plain, "code": code}
+FILTERS: Final[dict[str, Any]] = {
+    "figure": words.figure,
+    "counted": words.counted,
+    "headline": words.headline,
+    "distinct": _distinct,
+    "plain": plain,
+    "code": code,
+}
 
 
 def _environment() -> jinja2.Environment:

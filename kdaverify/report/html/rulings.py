@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import polars as pl
 
 from kdaverify.checks.status import Status
 from kdaverify.report.html.rows import Rows
-from kdaverify.report.html.words import STATUSES, counted
-from kdaverify.verdicts.decision import Decision, Expected, Ruling
+from kdaverify.report.html.words import STATUSES, counted, headline
+from kdaverify.verdicts.decision import Expected, Ruling
 from kdaverify.verdicts.paired import paired
 from kdaverify.verdicts.verdict import Verdict
 
@@ -33,8 +33,19 @@ class Ruled:
     words: tuple[str, ...]
 
 
-def ruled(decisions: Iterable[Decision], rows: Rows) -> list[Ruled]:
-    """What a session decided."""
+class Decided(Protocol):
+    """What was decided of one implementation, by whomever."""
+
+    @property
+    def implementation(self) -> str: ...
+    @property
+    def ruling(self) -> Ruling: ...
+    @property
+    def reasons(self) -> tuple[str, ...]: ...
+
+
+def ruled(decisions: Iterable[Decided], rows: Rows) -> list[Ruled]:
+    """Decisions with the words for them."""
     return [Ruled(d.implementation, d.ruling, d.reasons, _words(d.ruling, d.reasons, rows.of(d.implementation))) for d in decisions]
 
 
@@ -136,7 +147,7 @@ def _where(wrong: pl.DataFrame) -> str:
 
 def _most(wrong: pl.DataFrame, column: str) -> str:
     counts = wrong.filter(pl.col(column).cast(pl.String) != "")[column].cast(pl.String).value_counts(sort=True)
-    named = ", ".join(f"{name} ({times:,})" for name, times in counts.head(MOST_NAMED).iter_rows())
+    named = ", ".join(f"{headline(name)} ({times:,})" for name, times in counts.head(MOST_NAMED).iter_rows())
     return f"{named} and {counted(counts.height - MOST_NAMED, 'other')}" if counts.height > MOST_NAMED else named
 
 

@@ -10,13 +10,14 @@ class Waived:
     """One waiver that was applied.
 
     Args:
-        covers: which verdicts, in words.
+        covers: which failures of the implementation, in words.
+        cap: the most that it forgives.
         reason, owner, expires: as its file says.
-        rows: verdicts it took out of the decision.
     """
 
+    implementation: str
     covers: str
+    cap: str
     reason: str
     owner: str
     expires: str
-    rows: int

@@ -44,3 +44,8 @@ def figure(ratio: float | None) -> str:
     if ratio is None:
         return "-"
     return "∞" if ratio == float("inf") else f"{ratio:.3g}"
+
+
+def headline(text: str) -> str:
+    """The first line."""
+    return text.partition("\n")[0]

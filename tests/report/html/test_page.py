@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kdaverify.checks.status import Status
-from kdaverify.report.html.credential import NAME, Credential, CredentialError
+from kdaverify.report.html.credential import NAME, Credential, CredentialError, Fault
 from kdaverify.report.html.markdown import code, plain
 from kdaverify.report.html.page import Page, render
 from kdaverify.report.html.waivers import Waived
@@ -33,6 +33,13 @@ class Elements(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found.append((tag, dict(attrs)))
+
+
+CAUGHT, SURVIVOR = (
+    Fault(id="H1", stage="state", killed=True),
+    Fault(id="H2", stage="state", killed=False, title="a lost carry", why="not yet"),
+)
+MATRIX = Credential(total=120, killed=118, legal_runs=1500, false_alarms=0, unfinished=3, faults=(CAUGHT, SURVIVOR))
 
 
 def html(page: Page) -> str:
@@ -72,22 +79,15 @@ def test_a_rise_over_the_whole_run_rejects_though_every_case_passes() -> None:
 
 
 def test_every_section_is_there_and_in_the_list_of_sections() -> None:
-    page = page_of(a_run(), before=a_run(), waived=(Waived("gradients in fp16", "known", "me", "2026-12-01", 3),))
-    page.__dict__["credential"] = Credential(total=120, killed=118, legal_runs=1500, false_alarms=0)
+    page = page_of(a_run(), before=a_run(), waived=(Waived("port", "gradients in fp16", "1.5", "known", "me", "2026-12-01"),))
+    page.__dict__["credential"] = MATRIX
     text = html(page)
     named = ["comparison", "glance", "failures", "worst", "distributions", "heat", "lengths", "stages", "standards", "waivers"]
     for section in (*named, "environment", "credential", "reading"):
         assert f'<section id="{section}"' in text
         assert f'href="#{section}"' in text
-    for said in (
-        *RULES,
-        "118 of 120",
-        "0 of 1,500",
-        "gradients in fp16",
-        "chunk64-bf16",
-        "interpreted on cpu",
-        *(s.value for s in STATUSES),
-    ):
+    shown = ["118 of 120", "0 of 1,500", "state 1 of 2", "a lost carry: not yet", "gradients in fp16", "chunk64-bf16", "interpreted on cpu"]
+    for said in (*RULES, *shown, *(status.value for status in STATUSES)):
         assert said in text
 
 

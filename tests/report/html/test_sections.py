@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import polars as pl
 import pytest
 
 from kdaverify.checks.near_miss import Finding, Recheck
@@ -15,7 +16,7 @@ from kdaverify.report.html.failures import ALIKE, kinds, worst
 from kdaverify.report.html.glance import glance
 from kdaverify.report.html.heat import heats
 from kdaverify.report.html.lengths import lengths
-from kdaverify.report.html.rows import rows_of
+from kdaverify.report.html.rows import Rows, rows_of
 from kdaverify.report.html.stages import stages
 from kdaverify.report.html.standards import standards
 from kdaverify.report.published import tallies
@@ -44,6 +45,13 @@ def test_failures_of_one_kind_are_one_and_the_shortest_case_stands_for_them() ->
     [kind] = kinds(rows).shown
     assert (kind.times, kind.outputs, kind.dtypes, kind.blamed, kind.row["T"]) == (12, ("dq", "o"), ("bf16", "fp32"), "solve", 3)
     assert kinds(rows_of([wrong(stage="not judged"), wrong(stage=None)])).shown[0].times == 2
+
+
+def test_a_kind_opens_on_a_case_that_was_diagnosed() -> None:
+    rows = rows_of([wrong(T=T) for T in (3, 9, 64)])
+    said = pl.when(pl.col("T") > 3).then(pl.lit("like H1"))
+    [kind] = kinds(Rows(rows.full.with_columns(diagnosis=said))).shown
+    assert (kind.times, kind.row["T"], kind.row["diagnosis"]) == (3, 9, "like H1")
 
 
 def test_the_worst_come_first_few_alike_then_the_nearest_passes() -> None:
