@@ -54,9 +54,9 @@ def stages(rows: Rows) -> list[Stage]:
     )
     listed: list[Stage] = []
     for row in found.iter_rows(named=True):
-        direction, tensors = DIRECTIONS[PROPERTIES.index(row["direction"])], tuple(row["tensors"])
+        direction, tensors = DIRECTIONS[PROPERTIES.index(row.pop("direction"))], tuple(row.pop("tensors"))
         times = blamed.pop((row["implementation"], row["name"]), 0)
-        listed.append(Stage(**{**row, "direction": direction, "tensors": tensors}, blamed=times))
+        listed.append(Stage(**row, direction=direction, tensors=tensors, blamed=times))
     # Fused stages are named with their tensor, "intra (R)": no row of theirs.
     listed += [Stage(who, DIRECTIONS[2], name, (), 0, 0, 0, None, times) for (who, name), times in sorted(blamed.items())]
     order = {name: place for place, name in enumerate(rows.implementations)}

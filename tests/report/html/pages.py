@@ -39,7 +39,8 @@ def verdict(status: Status = Status.PASS, *, T: int = 8, key: str = "random", **
 
 
 def wrong(**fields: Any) -> Verdict:
-    return verdict(Status.FAIL, **{"ratio": 7.0, "grade": "F", "message": "o: rms error 7\n  worst at token 3", "stage": "solve", **fields})
+    given: dict[str, Any] = {"ratio": 7.0, "grade": "F", "message": "o: rms error 7\n  worst at token 3", "stage": "solve"}
+    return verdict(Status.FAIL, **{**given, **fields})
 
 
 def a_run(name: str = "port") -> list[Verdict]:
@@ -83,14 +84,14 @@ def a_hostile_run() -> list[Verdict]:
     }
     about |= {"versions": {HOSTILE: HOSTILE, "kernel": HOSTILE}, "published": {HOSTILE: Opinion(says=Says.PASS, statistic=HOSTILE)}}
     problem = json.dumps({"T": 4, "key": "</title><script>document.title='struck'</script>"})
-    stage = {**about, "property": "stages", "output": f"solve{HOSTILE}.R{HOSTILE}", "problem": problem}
+    stage: dict[str, Any] = {**about, "property": "stages", "output": f"solve{HOSTILE}.R{HOSTILE}", "problem": problem}
     return [wrong(**about), wrong(**{**about, "problem": problem}), verdict(**about), verdict(**stage), wrong(**stage)]
 
 
 def page_of(verdicts: list[Verdict], before: list[Verdict] | None = None, **fields: Any) -> Page:
     rows = rows_of(verdicts)
     other = None if before is None else (rows_of(before), "before.jsonl")
-    given = {"sources": ("run.jsonl",), **fields}
+    given: dict[str, Any] = {"sources": ("run.jsonl",), **fields}
     return Page(rows, tuple(ruled_from_rows(rows, as_asked(rows, SUITES))), before=other, **given)
 
 
