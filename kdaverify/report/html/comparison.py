@@ -10,7 +10,7 @@ import polars as pl
 
 from kdaverify.report.html.rows import Rows
 
-MOST_CHANGED: Final = 40
+MOST_CHANGED: Final = 25
 NOTED: Final = 0.02
 """A median error that moved by less is the same."""
 
