@@ -25,6 +25,7 @@ from kdaverify.cli.merge import merge
 from kdaverify.cli.nightly import nightly
 from kdaverify.cli.oracle import oracle
 from kdaverify.cli.replay import replay
+from kdaverify.cli.report import report
 from kdaverify.cli.score import score
 from kdaverify.cli.verify import verify
 
@@ -46,6 +47,7 @@ app.command()(score)
 app.command()(gate)
 app.command()(merge)
 app.add_typer(ledger, name="ledger")
+app.command()(report)
 app.command()(drift)
 app.command()(campaign)
 app.command()(nightly)

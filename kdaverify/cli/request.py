@@ -15,6 +15,7 @@ class Request(BaseModel):
     Args:
         seed: None for the profile's own.
         record: None to keep none.
+        html: where the page of the run goes; None for none.
         workers: a number, or "auto".
         benchmark: whose errors others' standards compare with; None for an emulated plain kernel.
         isolate: whether kernels run in worker processes; None leaves it to each.
@@ -28,6 +29,7 @@ class Request(BaseModel):
     seed: int | None
     record: Path | None
     json_file: Path | None
+    html: Path | None = None
     workers: str
     require_impl: bool
     benchmark: str | None = None
