@@ -16,8 +16,9 @@ import hypothesis
 from hypothesis import strategies as st
 
 import kdaverify
+from kdaverify.plugin.axes import AXES
 from kdaverify.plugin.bounds import bounds_of
-from kdaverify.plugin.collect import AXES, choices, property_of
+from kdaverify.plugin.collect import property_of
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
@@ -149,7 +150,7 @@ def _of_test(adapter: Adapter, profile: str, property_name: str, test: Any) -> I
             f"suite {property_name}: {test.__name__} takes {', '.join(unknown)}; a campaign can give it {', '.join((*GIVEN, *AXES))} alone"
         )
     values: list[Sequence[Any]] = [
-        marked[name] if name in marked else [value for _, value in choices(adapter, name, profile)] for name in wanted
+        marked[name] if name in marked else [value for _, value in AXES[name](adapter, profile)] for name in wanted
     ]
     for combination in product(*values):
         yield Question(property_name, body, drawn, dict(zip(wanted, combination, strict=True)), adapter, profile)

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import hypothesis
 import pytest
 
+from kdaverify.plugin.axes import AXES
 from kdaverify.plugin.options import Subject, subjects
 
-if TYPE_CHECKING:
-    from kdaverify.adapters.base import Adapter
-    from kdaverify.problems import Problem
-
-AXES = ("dtype", "double", "staged", "staged_backward", "activated", "variant", "lawful", "gate", "named", "probed", "drifting", "called")
 # Of the problems that a profile draws for a test: laws are many, and each is asked in every format.
 _LAW = 1 / 3
-_USUAL = ("bf16", "fp32")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -91,81 +86,6 @@ def _settle(function: Any, profile: str, *, fixed: bool, share: float) -> None:
 
 def _cases(subject: Subject, axes: list[str], profile: str) -> Iterator[Any]:
     """Every combination of the axes a test asks for, ids first the implementation, then the format."""
-    found = [choices(subject.adapter, axis, profile) for axis in axes]
-    for combination in product(*found):
+    for combination in product(*(AXES[axis](subject.adapter, profile) for axis in axes)):
         ids, values = [name for name, _ in combination], [value for _, value in combination]
         yield pytest.param(subject, *values, id="-".join((subject.adapter.name, *ids)))
-
-
-def choices(adapter: Adapter, axis: str, profile: str) -> list[tuple[str, Any]]:
-    """What an axis of the tests goes over for an implementation, each with its part of the test's id."""
-    from kdaverify.checks.activations import activated
-    from kdaverify.checks.calls import questions
-    from kdaverify.checks.laws.registry import LAWS
-    from kdaverify.checks.stages import staged
-    from kdaverify.problems import panel
-    from kdaverify.problems.probes import probes
-    from kdaverify.problems.regimes import GATES
-
-    if axis == "named":
-        return [
-            (f"{dtype}-{entry.name}", fitted(adapter, entry.problem))
-            for dtype in adapter.dtypes
-            for entry in panel(dtype, profile, real_sizes=takes_real_sizes(adapter, dtype))
-        ]
-    if axis == "probed":
-        return [
-            (f"{dtype}-{probe.name}", probe.of(fitted(adapter, probe.problem)))
-            for dtype in adapter.dtypes
-            for probe in probes(dtype, profile)
-        ]
-    if axis == "called":
-        return [(question.name, question) for question in questions(adapter, profile)]
-    if axis == "drifting":
-        return drifting(adapter, profile)
-    if axis == "lawful":
-        return [(f"{dtype}-{law}", (law, dtype)) for dtype in lawful_dtypes(adapter, profile) for law in LAWS]
-    if axis == "activated":
-        return [(f"{op}-{dtype}", (op, dtype)) for op, dtype in activated(adapter)]
-    names: dict[str, Callable[[], Iterable[str]]] = {
-        "dtype": lambda: adapter.dtypes,
-        "double": lambda: [dtype for dtype in adapter.dtypes if dtype == "fp64"],
-        "staged": lambda: staged(adapter),
-        "staged_backward": lambda: staged(adapter, backward=True),
-        # Regimes without weight are named by probes alone.
-        "gate": lambda: [name for name, regime in GATES.items() if regime.weight],
-        "variant": adapter.variants,
-    }
-    return [(name, name) for name in names[axis]()]
-
-
-def lawful_dtypes(adapter: Adapter, profile: str) -> tuple[str, ...]:
-    """The formats that laws are asked in: in smoke the usual ones, where the implementation takes one of them."""
-    usual = tuple(dtype for dtype in adapter.dtypes if dtype in _USUAL)
-    return usual if usual and profile == "smoke" else adapter.dtypes
-
-
-def drifting(adapter: Adapter, profile: str) -> list[tuple[str, Any]]:
-    """The questions of drift that a profile asks of the implementation: how the tokens are fed, and the problem."""
-    from kdaverify.problems.drift_probes import drift_cases
-
-    return [
-        (f"{dtype}-{case.name}", (case.way, fitted(adapter, case.problem(dtype))))
-        for dtype in adapter.dtypes
-        for case in drift_cases(profile, dtype, adapter.dtypes)
-    ]
-
-
-def fitted(adapter: Adapter, problem: Problem) -> Problem:
-    """The problem at the nearest widths that the kernel was compiled for, where it does not take the problem's own."""
-    if not adapter.widths or {problem.K, problem.V} <= {*adapter.widths} or adapter.supports(problem) is None:
-        return problem
-    K, V = (min(adapter.widths, key=lambda width: abs(width - wanted)) for wanted in (problem.K, problem.V))
-    return problem.replace(K=K, V=V)
-
-
-def takes_real_sizes(adapter: Adapter, dtype: str) -> bool:
-    """Kernels on an accelerator, where the float64 oracle is sharp enough: balls of these sizes would take hours."""
-    from kdaverify.budgets.standard import FLOAT64_ORACLE_PRECISION
-
-    return adapter.device != "cpu" and adapter.contract(dtype).operands.precision <= FLOAT64_ORACLE_PRECISION

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from kdaverify.plugin.collect import drifting, fitted
+from kdaverify.plugin.axes import drifting, fitted
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter

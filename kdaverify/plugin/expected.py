@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import kdaverify
-from kdaverify.plugin.collect import fitted, property_of
+from kdaverify.plugin.axes import fitted
+from kdaverify.plugin.collect import property_of
 from kdaverify.plugin.excuses import excuses
 from kdaverify.plugin.options import Subject
 from kdaverify.verdicts.seal import Expected

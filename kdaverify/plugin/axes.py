@@ -1,0 +1,123 @@
+"""What the tests of a suite go over for an implementation: formats, regimes, panel problems, laws, stages, each with its part of the id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from kdaverify.adapters.base import Adapter
+    from kdaverify.problems import Problem
+
+Choices = list[tuple[str, Any]]
+"""Part of a test's id, and what its fixture gets."""
+
+_USUAL: Final = ("bf16", "fp32")
+
+
+def _same(names: Iterable[str]) -> Choices:
+    return [(name, name) for name in names]
+
+
+def _named(adapter: Adapter, profile: str) -> Choices:
+    from kdaverify.problems import panel
+
+    return [
+        (f"{dtype}-{entry.name}", fitted(adapter, entry.problem))
+        for dtype in adapter.dtypes
+        for entry in panel(dtype, profile, real_sizes=takes_real_sizes(adapter, dtype))
+    ]
+
+
+def _probed(adapter: Adapter, profile: str) -> Choices:
+    from kdaverify.problems.probes import probes
+
+    return [
+        (f"{dtype}-{probe.name}", probe.of(fitted(adapter, probe.problem))) for dtype in adapter.dtypes for probe in probes(dtype, profile)
+    ]
+
+
+def _called(adapter: Adapter, profile: str) -> Choices:
+    from kdaverify.checks.calls import questions
+
+    return [(question.name, question) for question in questions(adapter, profile)]
+
+
+def _lawful(adapter: Adapter, profile: str) -> Choices:
+    from kdaverify.checks.laws.registry import LAWS
+
+    return [(f"{dtype}-{law}", (law, dtype)) for dtype in lawful_dtypes(adapter, profile) for law in LAWS]
+
+
+def _activated(adapter: Adapter, profile: str) -> Choices:
+    from kdaverify.checks.activations import activated
+
+    del profile
+    return [(f"{op}-{dtype}", (op, dtype)) for op, dtype in activated(adapter)]
+
+
+def _staged(*, backward: bool) -> Callable[[Adapter, str], Choices]:
+    def choices(adapter: Adapter, profile: str) -> Choices:
+        from kdaverify.checks.stages import staged
+
+        del profile
+        return _same(staged(adapter, backward=backward))
+
+    return choices
+
+
+def _gate(adapter: Adapter, profile: str) -> Choices:
+    from kdaverify.problems.regimes import GATES
+
+    del adapter, profile
+    # Regimes without weight are named by probes alone.
+    return _same(name for name, regime in GATES.items() if regime.weight)
+
+
+def lawful_dtypes(adapter: Adapter, profile: str) -> tuple[str, ...]:
+    """The formats that laws are asked in: in smoke the usual ones, where the implementation takes one of them."""
+    usual = tuple(dtype for dtype in adapter.dtypes if dtype in _USUAL)
+    return usual if usual and profile == "smoke" else adapter.dtypes
+
+
+def drifting(adapter: Adapter, profile: str) -> Choices:
+    """The questions of drift that a profile asks of the implementation: how the tokens are fed, and the problem."""
+    from kdaverify.problems.drift_probes import drift_cases
+
+    return [
+        (f"{dtype}-{case.name}", (case.way, fitted(adapter, case.problem(dtype))))
+        for dtype in adapter.dtypes
+        for case in drift_cases(profile, dtype, adapter.dtypes)
+    ]
+
+
+def fitted(adapter: Adapter, problem: Problem) -> Problem:
+    """The problem at the nearest widths that the kernel was compiled for, where it does not take the problem's own."""
+    if not adapter.widths or {problem.K, problem.V} <= {*adapter.widths} or adapter.supports(problem) is None:
+        return problem
+    K, V = (min(adapter.widths, key=lambda width: abs(width - wanted)) for wanted in (problem.K, problem.V))
+    return problem.replace(K=K, V=V)
+
+
+def takes_real_sizes(adapter: Adapter, dtype: str) -> bool:
+    """Kernels on an accelerator, where the float64 oracle is sharp enough: balls of these sizes would take hours."""
+    from kdaverify.budgets.standard import FLOAT64_ORACLE_PRECISION
+
+    return adapter.device != "cpu" and adapter.contract(dtype).operands.precision <= FLOAT64_ORACLE_PRECISION
+
+
+AXES: Final[Mapping[str, Callable[[Adapter, str], Choices]]] = {
+    "dtype": lambda adapter, _: _same(adapter.dtypes),
+    "double": lambda adapter, _: _same(dtype for dtype in adapter.dtypes if dtype == "fp64"),
+    "staged": _staged(backward=False),
+    "staged_backward": _staged(backward=True),
+    "activated": _activated,
+    "variant": lambda adapter, _: _same(adapter.variants()),
+    "lawful": _lawful,
+    "gate": _gate,
+    "named": _named,
+    "probed": _probed,
+    "drifting": drifting,
+    "called": _called,
+}
+"""By the fixture's name, in the order of a test's id: what it goes over for an implementation under a profile."""
