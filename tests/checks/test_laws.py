@@ -256,7 +256,6 @@ def test_a_kernel_that_gives_other_bits_at_every_call_is_left_to_its_budget() ->
         ("other-heads", DENSE.replace(H=1, HV=1), "one value head"),
         ("other-entries", DENSE.replace(B=1), "one batch entry"),
         ("later-tokens", PACKED, "wanted a dense problem"),
-        ("repeated-heads", DENSE.replace(H=4), "a key head of its own"),
         ("appended-tokens", PACKED, "cannot be appended"),
         ("scaled-values", DENSE.replace(dtype="fp16"), "may be subnormal"),
     ],
