@@ -34,7 +34,7 @@ REPEATED_HEADS: Final = Law(
     name="repeated-heads",
     statement="q and k repeated for every value head that reads them, H = HV: the same o and S_T",
     section="7, law 11",
-    exists_for="the map from value heads to key heads, grids and strides that count one kind of head for the other (H25, X5)",
+    exists_for="the map from value heads to key heads, grids and strides that count one kind of head for the other",
     check=repeated_heads,
     becomes=_both,
     judged=True,
