@@ -51,7 +51,7 @@ APPENDED_TOKENS: Final = Law(
     name="appended-tokens",
     statement="17 tokens of beta = 0 and g = 0 appended: the same o before them, the same S_T",
     section="7, law 14",
-    exists_for="the end of a sequence: a partial chunk, its last gate, its tail of rows (H6, H7, H8, DESIGN-b)",
+    exists_for="the end of a sequence: a partial chunk, its last gate, its tail of rows (H6, H7, DESIGN-b)",
     check=appended_tokens,
     asked=_asked,
     becomes=_longer,

@@ -23,7 +23,7 @@ EQUAL_CHANNELS: Final = Law(
     name="equal-channels",
     statement="the same gate in every channel of a head: the gated delta rule",
     section="2, where channels agree",
-    exists_for="paths for gates of one number a head, offsets shared by channels that happen to agree (GA17, GA5)",
+    exists_for="paths for gates of one number a head, offsets shared by channels that happen to agree (GA5)",
     check=equal_channels,
     judged=True,
 )

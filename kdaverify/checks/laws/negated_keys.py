@@ -24,7 +24,7 @@ NEGATED_KEYS: Final = Law(
     name="negated-keys",
     statement="q, k and S_0 negated: o is the same bits, S_T the same bits, negated",
     section="7, law 7",
-    exists_for="keys that are read where they have no part: rows of other tokens or heads, and terms of odd degree in k (A4, H25)",
+    exists_for="keys that are read where they have no part: rows of other tokens, and terms of odd degree in k (A4)",
     check=negated_keys,
     draws=LIVELY,
 )

@@ -22,7 +22,7 @@ NEGATED_QUERIES: Final = Law(
     name="negated-queries",
     statement="q negated: o is the same bits, negated, and S_T the same bits",
     section="7, law 7",
-    exists_for="queries that reach the state, terms of o without a query: accumulators that start from something else (H23, O10)",
+    exists_for="queries that reach the state, terms of o without a query (O10)",
     check=negated_queries,
     draws=LIVELY,
 )

@@ -38,6 +38,6 @@ PREFIX_GRADIENTS: Final = replace(
     LATER_TOKENS,
     name="prefix-gradients",
     statement="a loss on o up to t, and q, k, v and beta after t drawn anew: gradients up to t keep their bits, later ones stay 0",
-    exists_for="masks of the backward: gradients that leak from later rows or chunks into earlier ones, or back (B4, B12, B16)",
+    exists_for="masks of the backward: gradients that leak from later rows or chunks into earlier ones, or back (A12, B16, B26)",
     check=prefix_gradients,
 )

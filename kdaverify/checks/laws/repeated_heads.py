@@ -14,26 +14,28 @@ from kdaverify.problems import Problem
 
 def repeated_heads(adapter: Adapter, problem: Problem) -> list[Outcome]:
     """Math: law 11."""
-    own = problem.inputs()
-    q, k = (x.repeat_interleave(problem.HV // problem.H, dim=2) for x in (own.q, own.k))
+    grouped = _grouped(problem)
+    own = grouped.inputs()
+    q, k = (x.repeat_interleave(grouped.HV // grouped.H, dim=2) for x in (own.q, own.k))
     return outcomes(adapter, own, lambda: execute(adapter, replace(own, q=q, k=k), adapter.exposes(problem)).outputs)
 
 
-def _asked(problem: Problem) -> str | None:
-    return None if problem.HV > problem.H else "every value head has a key head of its own"
+def _grouped(problem: Problem) -> Problem:
+    """The problem, with twice the value heads where every one has a key head of its own."""
+    return problem if problem.HV > problem.H else problem.replace(HV=2 * problem.H)
 
 
-def _repeated(problem: Problem) -> tuple[Problem, ...]:
-    return (problem.replace(H=problem.HV),)
+def _both(problem: Problem) -> tuple[Problem, ...]:
+    grouped = _grouped(problem)
+    return (grouped, grouped.replace(H=grouped.HV))
 
 
 REPEATED_HEADS: Final = Law(
     name="repeated-heads",
     statement="q and k repeated for every value head that reads them, H = HV: the same o and S_T",
     section="7, law 11",
-    exists_for="the map from value heads to key heads, grids and strides that count one kind of head for the other (H25, X5)",
+    exists_for="the map from value heads to key heads, grids and strides that count one kind of head for the other",
     check=repeated_heads,
-    asked=_asked,
-    becomes=_repeated,
+    becomes=_both,
     judged=True,
 )

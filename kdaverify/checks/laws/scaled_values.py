@@ -31,7 +31,7 @@ SCALED_VALUES: Final = Law(
     name="scaled-values",
     statement="v and S_0 times 2^-20: o and S_T are the same bits, times 2^-20",
     section="7, law 6",
-    exists_for="absolute epsilons, thresholds and clamps on values or on the state; a state that is added without its factor (P1, X6, O6)",
+    exists_for="absolute epsilons, thresholds and clamps on values or on the state, terms of neither (O6, X6)",
     check=scaled_values,
     draws={**LIVELY, "value": ("normal", "powers-of-two", "large")},
 )
