@@ -42,9 +42,8 @@ def measure(folder: Path) -> None:
     page, path = Page(rows, tuple(ruled_from_rows(rows, as_asked(rows, ())))), folder / "page.html"
     write_html(page, path)
     used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(
-        f"{time.perf_counter() - started:.1f} s ({time.process_time():.1f} s of CPU), {used:.2f} GiB, page {path.stat().st_size / 2**20:.2f} MiB"
-    )
+    took, size = time.perf_counter() - started, path.stat().st_size / 2**20
+    print(f"{took:.1f} s ({time.process_time():.1f} s of CPU), {used:.2f} GiB, page {size:.2f} MiB")
 
 
 def main() -> None:
