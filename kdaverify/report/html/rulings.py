@@ -114,12 +114,15 @@ def _gaps(own: pl.DataFrame, expected: Expected) -> tuple[str, ...]:
 
 def _words(ruling: Ruling, reasons: Sequence[str], rows: pl.DataFrame) -> tuple[str, ...]:
     own = rows.filter("judged")
-    wrong, what = own.filter("rejects"), f"{own.height:,} outputs"
+    wrong = own.filter(pl.col("rejects") & (pl.col("status") != Status.ORACLE_UNCERTIFIED.value))
+    what = f"{own.height:,} outputs"
     asked, suites = counted(own["asked"].n_unique(), "case"), counted(own["property"].n_unique(), "suite")
     covers = f"Judged: {what} in {asked} of {suites}; formats {_names(own, 'dtype')}."
     worst = own.filter(pl.col("rejects").not_())["ratio"].max()
     closest = f"What passes uses up to {100 * worst:.4g} % of its budget." if isinstance(worst, float) else ""
-    if ruling is Ruling.ACCEPT:
+    if ruling is Ruling.ACCEPT and wrong.height:
+        first = f"{wrong.height:,} of {what} are wrong and waived; every other is as accurate as the kernel declares."
+    elif ruling is Ruling.ACCEPT:
         first = f"Every one of {what} is as accurate as the arithmetic that the kernel declares allows."
     elif ruling is Ruling.REJECT and wrong.height:
         first = f"{wrong.height:,} of {what} are wrong: {_kinds(wrong)}."

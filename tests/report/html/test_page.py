@@ -13,8 +13,11 @@ from kdaverify.checks.status import Status
 from kdaverify.report.html.credential import NAME, Credential, CredentialError, Fault
 from kdaverify.report.html.markdown import code, plain
 from kdaverify.report.html.page import Page, render
+from kdaverify.report.html.rows import rows_of
+from kdaverify.report.html.rulings import ruled
 from kdaverify.report.html.waivers import Waived
 from kdaverify.report.html.words import STATUSES
+from kdaverify.verdicts.decision import Decision, Ruling
 from kdaverify.verdicts.record import RecordWriter
 from kdaverify.verdicts.verdict import Verdict
 from tests.report.html.pages import HOSTILE, LINK, NOW, RULES, a_hostile_run, a_run, page_of, verdict, wrong
@@ -71,6 +74,17 @@ def test_what_a_record_does_not_show_is_never_accepted(verdicts: list[Verdict], 
     assert f"<h1>{said}</h1>" in html(page_of(verdicts))
 
 
+def test_a_decision_on_what_never_ran_and_on_what_is_waived_is_told() -> None:
+    rows = rows_of([verdict(), wrong()])
+    decisions = [
+        Decision("port", Ruling.ACCEPT, (), ()),
+        Decision("absent", Ruling.INSUFFICIENT, ("nothing passed: no case was judged",), ()),
+    ]
+    text = html(Page(rows, tuple(ruled(decisions, rows))))
+    assert "1 of 2 outputs are wrong and waived" in text
+    assert "too little was shown to accept it: nothing passed: no case was judged." in text
+
+
 def test_a_rise_over_the_whole_run_rejects_though_every_case_passes() -> None:
     risen = [verdict(T=n, peers=(1.2 + n / 1e4, 3.0)) for n in range(1, 200)]
     assert "port rejected" in html(page_of([*risen, verdict(property="resume")]))
@@ -122,7 +136,8 @@ def test_the_summary_cannot_link_mention_or_format() -> None:
     text = render(page_of(a_hostile_run(), before=a_hostile_run()), "summary.md", now=NOW)
     assert HOSTILE not in re.sub(r"(`+) .*? \1|`[^`]*`", "", text)
     assert f"]({LINK})" not in text
-    assert plain("[x](javascript:y) @me #1 | <b> `c`\n# head") == r"\[x\]\(javascript:y\) \@me \#1 \| \<b\> \`c\` \# head"
+    assert plain("[x](javascript:y) | <b> `c`\n# head") == r"\[x\]\(javascript:y\) \| \<b\> \`c\` \# head"
+    assert plain("@me #1 http://a www.b").split("\u200b") == [r"\@", r"me \#", "1 http:", "//a www", ".b"]
     assert code("a ` b `` c") == "``` a ` b `` c ```"
 
 
