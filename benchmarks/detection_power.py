@@ -103,6 +103,15 @@ class Tally:
     near: list[tuple[Bench, str, list[str]]] = field(default_factory=list[tuple[Bench, str, list[str]]])
     alarms: list[str] = field(default_factory=list[str])
 
+    def keep(self, path: Path | None) -> None:
+        """Writes what is known, if there is a path to write it to."""
+        if path is not None:
+            table = [
+                {"what": w, "dtype": d, "contract": c, "hits": self.hits[w, d, c], "trials": n} for (w, d, c), n in self.trials.items()
+            ]
+            near = [_told(bench, who, ", ".join(outputs)) for bench, who, outputs in self.near]
+            path.write_text(json.dumps({"table": table, "near": near, "alarms": self.alarms}, indent=2) + "\n")
+
     def add(self, what: str, bench: Bench, *, hit: bool) -> None:
         key = what, bench.problem.dtype, bench.contract.name
         self.hits[key] += hit
@@ -203,11 +212,11 @@ def main() -> None:
             judge(Bench(problem, name), tally)
     judge_runs(tally)
     show(tally)
+    # Before the near misses too: asking them again may take long.
+    tally.keep(told.json)
     judge_near(tally)
+    tally.keep(told.json)
     conclude(tally)
-    if told.json:
-        table = [{"what": w, "dtype": d, "contract": c, "hits": tally.hits[w, d, c], "trials": n} for (w, d, c), n in tally.trials.items()]
-        told.json.write_text(json.dumps({"table": table, "alarms": tally.alarms}, indent=2) + "\n")
 
 
 def show(tally: Tally) -> None:

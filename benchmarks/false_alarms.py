@@ -30,6 +30,7 @@ from kdaverify.budgets.family import emulate, family
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import Standard, standard
 from kdaverify.checks.compare import compare
+from kdaverify.faults.legal import backwards
 from kdaverify.problems import Problem, problems
 from kdaverify.problems.profiles import cost_of, settings_for
 from oracles.enclosure import OUTPUTS
@@ -53,15 +54,6 @@ def drawn(count: int, dtype: str, number: int, max_cost: float | None = None) ->
 
     take()
     return found
-
-
-def backwards(a: Tensor, b: Tensor) -> Tensor:
-    """A dot product summed in 16 partial sums, last first."""
-    parts = min(a.shape[-1], 16)
-    total = torch.zeros((), dtype=a.dtype)
-    for left, right in reversed(list(zip(a.tensor_split(parts, dim=-1), b.tensor_split(parts, dim=-2), strict=True))):
-        total = total + left @ right
-    return total
 
 
 def backward(contract: Contract, dtype: str) -> Emulator:

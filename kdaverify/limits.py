@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
 
 @dataclass(frozen=True)
@@ -24,3 +25,7 @@ class Limits:
         for option, value, unit in (("time-limit", self.seconds, "seconds"), ("memory-limit", self.gib, "GiB")):
             if not 0 < value < math.inf:
                 raise ValueError(f"--{option}: wanted a positive number of {unit}, got {value:g}")
+
+
+DIAGNOSIS_SECONDS: Final = 10.0
+"""For each implementation that is rejected, to name what is wrong with it."""

@@ -159,7 +159,7 @@ def wy(c: Chunk) -> None:
     """Math: 3.4. Writes w, u, qg, kg."""
     every, last = slice(None), slice(-1, None)
     beta = c.tokens.beta[..., None]
-    c.w = c.store("w", c.dot(c.R, c.store("kb", beta * c.tokens.k * c.decay(every))))
+    c.w = c.store("w", c.dot(c.R, c.store("kb", c.store("beta_k_wy", beta * c.tokens.k) * c.decay(every))))
     c.u = c.store("u", c.dot(c.R, c.store("vb", beta * c.tokens.v)))
     c.qg = c.store("qg", c.tokens.q * c.decay(every))
     c.kg = c.store("kg", c.tokens.k * c.decay(last, every))
@@ -209,7 +209,7 @@ def chunk(
 ) -> tuple[Tensor, Tensor]:
     """Chunk form, batched over sequences and value heads; any chunk size, short tails, hard resets.
 
-    Math: section 3. Tensors are stored in the order G, Aqk, Akk, R, kb, w, vb, u, qg, kg, h, v_new, S, o.
+    Math: section 3. Tensors are stored in the order G, Aqk, Akk, R, beta_k_wy, kb, w, vb, u, qg, kg, h, v_new, S, o.
 
     Args:
         inputs: the call; every tensor is cast to `dtype` first.

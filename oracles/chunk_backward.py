@@ -63,7 +63,7 @@ class ChunkGradients:
 
 BackwardStage = Callable[[ChunkGradients], None]
 Dot = Callable[[Tensor, Tensor], Tensor]
-Within = Callable[[Chunk, slice], Tensor]
+Within = Callable[[Chunk, slice], tuple[Tensor, Tensor] | None]
 
 
 def dv_local(b: ChunkGradients) -> None:
@@ -132,7 +132,8 @@ def intra_bwd(b: ChunkGradients, *, across: Dot | None = None, own_apart: bool =
     Args:
         across: dot products of pairs of different sub-blocks; by default those of the arithmetic.
         own_apart: False: it is one of the pairs, and what it gives to dG cancels but for roundings.
-        within: the decays [s, s, K] between the rows of a sub-block; by default those of the chunk.
+        within: the decays between the rows of a sub-block as factors [s, K] of the later and of the earlier row, where they are such
+            products; None: each pair takes its own exponent.
     """
     q, k, beta = b.c.tokens.q, b.c.tokens.k, b.c.tokens.beta[..., None]
     dq, dkb, dk = _pairs(b, b.dAqk.tril(-1 if own_apart else 0), across or b.dot, within)
@@ -146,30 +147,55 @@ def intra_bwd(b: ChunkGradients, *, across: Dot | None = None, own_apart: bool =
 
 
 def _pairs(b: ChunkGradients, dAqk: Tensor, across_by: Dot, within: Within | None) -> tuple[Tensor, Tensor, Tensor]:
-    """What the pairs of `dAqk` and dAkk give, [C, K] each: to q_i, to (beta k)_i, and to k_j. Anchored as the scores are."""
+    """What the pairs of `dAqk` and dAkk give, [C, K] each: to q_i, to (beta k)_i, and to k_j.
+
+    Decays between sub-blocks are products of two, each at most 1: relative to the first row of the later one on the way to q and beta k,
+    as the scores are, and to the last row of the earlier one on the way to k. What is stored of beta k is an operand of products: where
+    every pair has a decay of its own there are none.
+    """
     c, q, k = b.c, b.c.tokens.q, b.c.tokens.k
-    kb = b.store("beta_k", c.tokens.beta[..., None] * k)
+    kb = c.tokens.beta[..., None] * k
+    apart, both = torch.stack((q, kb), dim=-3), torch.stack((q, b.store("beta_k", kb)), dim=-3)  # [2, C, K]
     dA = torch.stack((dAqk, b.dAkk), dim=-3)  # [2, C, C]
-    later: list[Tensor] = []  # [2, s, K] of every band
-    earlier = torch.zeros_like(k)
-    for first in range(0, k.shape[-2], c.arithmetic.sub_block):
-        rows, before = slice(first, min(first + c.arithmetic.sub_block, k.shape[-2])), slice(0, first)
-        decay, own = c.pair_decay(rows) if within is None else within(c, rows), dA[..., rows, rows]
-        band = b.dot(own.transpose(-3, -2), decay * k[..., None, rows, :]).transpose(-3, -2)
-        both = torch.cat((q[..., rows, :], kb[..., rows, :]), dim=-2)  # [2s, K]
-        spread = _t(torch.cat((decay, decay), dim=-3).transpose(-3, -2) * both[..., None, :, :])  # [s, K, 2s]
-        columns = _t(own.flatten(-3, -2))  # [s, 2s]
-        earlier[..., rows, :] += b.dot(spread, columns[..., None]).squeeze(-1)
+    C, size = k.shape[-2], c.arithmetic.sub_block
+    later: list[Tensor] = []  # [2, s, K] of every sub-block
+    earlier: list[Tensor] = []  # [s, K]
+    for first in range(0, C, size):
+        rows = slice(first, min(first + size, C))
+        before, after = slice(0, first), slice(rows.stop, C)
+        own, factors = dA[..., rows, rows], None if within is None else within(c, rows)
+        if factors is None:
+            up, down = _pairs_apart(b, own, c.pair_decay(rows), apart[..., rows, :], k[..., rows, :])
+        else:
+            up, down = _to_rows(b.dot, own, *factors, k[..., rows, :]), _to_columns(b.dot, own, *factors, both[..., rows, :])
         if first:
             anchor = slice(first, first + 1)
-            inward, outward = c.decay(rows, anchor), c.decay(anchor, before)
-            across = dA[..., rows, before]
-            band = band + inward[..., None, :, :] * across_by(across, (k[..., before, :] * outward)[..., None, :, :])
-            sources = torch.cat((q[..., rows, :] * inward, kb[..., rows, :] * inward), dim=-2)
-            earlier[..., before, :] += outward * across_by(_t(across.flatten(-3, -2)), sources)
-        later.append(band)
+            up = up + _to_rows(across_by, dA[..., rows, before], c.decay(rows, anchor), c.decay(anchor, before), k[..., before, :])
+        if rows.stop < C:
+            anchor = slice(rows.stop - 1, rows.stop)
+            down = down + _to_columns(across_by, dA[..., after, rows], c.decay(after, anchor), c.decay(anchor, rows), both[..., after, :])
+        later.append(up)
+        earlier.append(down)
     dq, dkb = torch.cat(later, dim=-2).unbind(-3)
-    return dq, dkb, earlier
+    return dq, dkb, torch.cat(earlier, dim=-2)
+
+
+def _to_rows(dot: Dot, dA: Tensor, inward: Tensor, outward: Tensor, k: Tensor) -> Tensor:
+    """Math: sum_j dA_ij D_ij k_j with D_ij = inward_i outward_j, for both dA [2, i, j] at once."""
+    return inward[..., None, :, :] * dot(dA, (k * outward)[..., None, :, :])
+
+
+def _to_columns(dot: Dot, dA: Tensor, inward: Tensor, outward: Tensor, both: Tensor) -> Tensor:
+    """Math: sum_i dA_ij D_ij x_i with D_ij = inward_i outward_j, summed over both dA [2, i, j] and their x [2, i, K]."""
+    return outward * dot(_t(dA.flatten(-3, -2)), (both * inward[..., None, :, :]).flatten(-3, -2))
+
+
+def _pairs_apart(b: ChunkGradients, dA: Tensor, decay: Tensor, both: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """The same two sums where every pair has a decay [s, s, K] of its own."""
+    up = b.dot(dA.transpose(-3, -2), decay * k[..., None, :, :]).transpose(-3, -2)
+    spread = _t((decay[..., None, :, :, :] * both[..., None, :]).flatten(-4, -3).transpose(-3, -2))  # [s, K, 2s]
+    down = b.dot(spread, _t(dA.flatten(-3, -2))[..., None]).squeeze(-1)
+    return up, down
 
 
 def cumsum_bwd(b: ChunkGradients) -> None:

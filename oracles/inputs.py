@@ -33,7 +33,7 @@ class Inputs:
         beta: [B, T, HV] write strength in [0, 2].
         scale: factor of the output; None means K^-1/2.
         initial_state: [N, HV, K, V], or None for zeros.
-        cu_seqlens: [N + 1] integer offsets of packed sequences (B must be 1), or None. Tokens past the last offset are padding.
+        cu_seqlens: [N + 1] integer offsets of packed sequences (B must be 1), or None. Tokens past the last one are padding: any values.
     Raises:
         InputError: a shape, dtype, offset or value is not what this says.
     """
@@ -171,16 +171,20 @@ def _check_offsets(x: Inputs) -> None:
 
 
 def _check_values(x: Inputs) -> None:
+    """Of the tokens of sequences; what lies past the last offset is no value."""
+    used = x.T if x.cu_seqlens is None else int(x.cu_seqlens[-1])
     for name in ("q", "k", "v", "beta", "initial_state"):
         tensor = getattr(x, name)
-        if tensor is not None and not bool(torch.isfinite(tensor).all()):
-            raise InputError(f"{name}: wanted finite values, got {_first(tensor, ~torch.isfinite(tensor))}")
-    bad = ~(x.g <= 0)
+        counts = tensor if tensor is None or name == "initial_state" else tensor[:, :used]
+        if counts is not None and not bool(torch.isfinite(counts).all()):
+            raise InputError(f"{name}: wanted finite values, got {_first(counts, ~torch.isfinite(counts))}")
+    g, beta = x.g[:, :used], x.beta[:, :used]
+    bad = ~(g <= 0)
     if bool(bad.any()):
-        raise InputError(f"g: wanted log decays <= 0 (-inf allowed), got {_first(x.g, bad)}; pass log(alpha), not alpha")
-    bad = (x.beta < 0) | (x.beta > 2)
+        raise InputError(f"g: wanted log decays <= 0 (-inf allowed), got {_first(g, bad)}; pass log(alpha), not alpha")
+    bad = (beta < 0) | (beta > 2)
     if bool(bad.any()):
-        raise InputError(f"beta: wanted values in [0, 2], got {_first(x.beta, bad)}; pass sigmoid(logit), not the logit")
+        raise InputError(f"beta: wanted values in [0, 2], got {_first(beta, bad)}; pass sigmoid(logit), not the logit")
 
 
 def _first(tensor: Tensor, mask: Tensor) -> str:

@@ -73,7 +73,8 @@ def scan(
     """
     if not any(inputs.lengths):
         raise ValueError("scan: every sequence is empty, so there is no block to run; return the initial state instead")
-    order = sorted(range(inputs.N), key=lambda n: -inputs.lengths[n])
+    lengths = inputs.lengths
+    order = sorted(range(inputs.N), key=lambda n: -lengths[n])
     blocks = list(_blocks(inputs, order, size))
     carry = tuple(tensor[order] for tensor in carry)
     resting = tuple(tensor[:0] for tensor in carry)
@@ -137,8 +138,8 @@ def there_and_back(
 
 def _blocks(inputs: Inputs, order: list[int], size: int) -> Iterator[tuple[Tensor, Tensor]]:
     """Rows of the token axis and which of them are real, block by block; on the CPU, where asking costs an accelerator nothing."""
-    starts = torch.as_tensor([inputs.starts[n] for n in order])
-    lengths = torch.as_tensor([inputs.lengths[n] for n in order])
+    starts = torch.as_tensor(inputs.starts)[order]
+    lengths = torch.as_tensor(inputs.lengths)[order]
     for first in range(0, max(inputs.lengths), size):
         live = int((lengths > first).sum())
         offsets = torch.arange(first, first + size)

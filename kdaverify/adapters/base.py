@@ -7,11 +7,13 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata, util
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from kdaverify.adapters.activations import ActivationCall
+from kdaverify.adapters.channels import Channel
 from kdaverify.adapters.conventions import CANONICAL, Conventions
 from kdaverify.adapters.stages import StageCall
 from kdaverify.budgets.contract import Contract
@@ -58,6 +60,8 @@ class Adapter(abc.ABC):
         answers: False where calls are only written down, and nothing can be judged.
         differentiable: False where there is no backward to run; otherwise a backward is looked for.
         open_ended: False where only the calls of an export can be answered, so that no failure is shrunk.
+        deterministic: False where the same call may give other bits; each of its results is then judged by itself.
+        barriers: why a caller cannot see or touch memory of the kernel, by what it is.
     """
 
     name: str
@@ -69,6 +73,8 @@ class Adapter(abc.ABC):
     answers: bool = True
     differentiable: bool = True
     open_ended: bool = True
+    deterministic: bool = True
+    barriers: Mapping[Channel, str] = MappingProxyType({})
 
     @abc.abstractmethod
     def contract(self, dtype: str) -> Contract:
@@ -151,6 +157,19 @@ class Adapter(abc.ABC):
         """The operations beside the kernel that can be called by themselves in `dtype`, by name (`oracles.operations`); none by default."""
         del dtype
         return {}
+
+    def configurations(self) -> Mapping[str, Adapter]:
+        """The same kernel under each of the configurations that its tuner chooses from, by a name for each; none by default."""
+        return {}
+
+    def called_with(self, inputs: Inputs, unknown: Mapping[str, Any]) -> None:
+        """Calls the wrapped function with keywords more than it can know, as it stands.
+
+        Raises:
+            NotImplementedError: no function of others is wrapped as it stands; the default.
+        """
+        del inputs, unknown
+        raise NotImplementedError(f"{self.name} is no plain function that keywords could be passed to")
 
     def surroundings(self) -> Mapping[str, str]:
         """Environment variables that its process needs before anything is imported."""

@@ -112,6 +112,14 @@ class Conventions:
         rounded = {name: self._rounded(name, getattr(inputs, name)) for name in ("g", "beta") if self._values(name).to is not _same}
         return replace(inputs, **rounded) if rounded else inputs
 
+    def converted(self) -> tuple[str, ...]:
+        """The inputs of which the kernel gets a converted copy."""
+        tokens = TOKENS if self.layout in ("bhtd", "thd") else ()
+        values = [name for name in ("g", "beta") if self.gate != "raw" and self._values(name).to is not _same]
+        state = ("initial_state",) if self.state == "vk" else ()
+        offsets = ("cu_seqlens",) if self.packing == "segment_ids" else ()
+        return tuple(dict.fromkeys((*tokens, *values, *state, *offsets)))
+
     def _rounded(self, name: str, tensor: Tensor) -> Tensor:
         codec = self._values(name)
         return codec.back(_round(codec.to(_checked(name, tensor).double()), tensor.dtype).double())

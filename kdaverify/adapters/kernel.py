@@ -44,6 +44,7 @@ def kernel(
     proof: Callable[[], str] | None = None,
     environment: Callable[[], Mapping[str, str]] | None = None,
     activations: Mapping[str, ActivationCall] | None = None,
+    deterministic: bool = True,
 ) -> Callable[[Function], KernelAdapter]:
     """Turns a function (q, k, v, g, beta, *, scale, initial_state, cu_seqlens | segment_ids) -> (o, final_state) into an adapter.
 
@@ -70,13 +71,14 @@ def kernel(
         proof: returns what ran, as the kernel's framework observed it; by default the function and where it is.
         environment: returns what to record beside torch's version (package versions, device, mode).
         activations: the kernel's own gate_softplus, gate_bounded, beta_sigmoid or l2norm, to be judged by themselves.
+        deterministic: False if the same call may give other bits, as sums by atomic additions do.
     Returns:
         A decorator; the adapter it makes can still be called like the function.
     Raises:
         AdapterError: an option has no such value, or the signature does not fit.
     """
     conventions = {"layout": layout, "state": state, "gate": gate, "beta": beta, "packing": packing}
-    options = _Options(contract, dtypes, scale, padding, final_state, step, supports, proof, environment, activations or {})
+    options = _Options(contract, dtypes, scale, padding, final_state, step, supports, proof, environment, activations or {}, deterministic)
 
     def decorate(function: Function) -> KernelAdapter:
         return _adapted(name or getattr(function, "__name__", type(function).__name__), function, conventions, options)
@@ -98,6 +100,7 @@ class _Options:
     proof: Callable[[], str] | None
     environment: Callable[[], Mapping[str, str]] | None
     activations: Mapping[str, ActivationCall]
+    deterministic: bool
 
 
 def _adapted(title: str, function: Function, chosen: Mapping[str, str], options: _Options) -> KernelAdapter:
@@ -118,6 +121,7 @@ def _adapted(title: str, function: Function, chosen: Mapping[str, str], options:
         proof=options.proof,
         environment=options.environment or dict,
         activations=activations,
+        deterministic=options.deterministic,
     )
     if conventions.layout == "thd" and "cu_seqlens" not in entry.keywords:
         raise AdapterError(f"kernel {title!r}: layout thd always passes cu_seqlens, but the signature does not name it; add it")
@@ -137,8 +141,8 @@ class _Entry:
     keywords: tuple[str, ...]
     by_name: bool
 
-    def __call__(self, arguments: Mapping[str, Any]) -> Any:
-        keywords = {name: arguments[name] for name in self.keywords}
+    def __call__(self, arguments: Mapping[str, Any], unknown: Mapping[str, Any] = {}) -> Any:  # never written to
+        keywords = {name: arguments[name] for name in self.keywords} | {**unknown}
         if self.by_name:
             return self.function(**{name: arguments[name] for name in TOKENS}, **keywords)
         return self.function(*(arguments[name] for name in TOKENS), **keywords)
@@ -160,6 +164,7 @@ class _Declaration:
     proof: Callable[[], str] | None
     environment: Callable[[], Mapping[str, str]]
     activations: Mapping[str, ActivationCall]
+    deterministic: bool
 
 
 class KernelAdapter(Adapter):
@@ -169,6 +174,7 @@ class KernelAdapter(Adapter):
         self.name = name
         self.conventions = conventions
         self.dtypes = tuple(declared.contracts)
+        self.deterministic = declared.deterministic
         self._entry, self._step, self._declared = entry, step, declared
         self._ran = NOTHING_YET
 
@@ -202,6 +208,9 @@ class KernelAdapter(Adapter):
 
     def step(self, inputs: Inputs) -> Output:
         return self._call(self._step, inputs)
+
+    def called_with(self, inputs: Inputs, unknown: Mapping[str, Any]) -> None:
+        self._entry(self.conventions.arguments(self._folded(inputs)), unknown)
 
     def proof(self) -> str:
         return self._ran if self._declared.proof is None else self._declared.proof()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import NOTHING_YET, OUTPUTS, Adapter, Output, WrongKernelError, absent, versions
+from kdaverify.adapters.channels import all_behind
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.presets import preset
@@ -49,6 +50,7 @@ class OnnxRuntime(Adapter):
     name = "onnxruntime"
     dtypes = ("fp32", "fp16")
     conventions = Conventions()
+    barriers = all_behind("torch tensors are copied to arrays of the runtime and back")
 
     def __init__(self) -> None:
         self._ran = NOTHING_YET

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from kdaverify.adapters.base import NOTHING_YET, OUTPUTS, Adapter, Output, WrongKernelError, absent, versions
+from kdaverify.adapters.channels import all_behind
 from kdaverify.adapters.conventions import OUTSIDE, Conventions
 from kdaverify.adapters.handover import clear_padding, fold_scale
 from kdaverify.adapters.jax_arrays import from_jax, through_jax, to_jax
@@ -57,6 +58,7 @@ class Pallas(Adapter):
     name = "pallas"
     dtypes = ("fp32", "bf16")
     conventions = Conventions(packing="segment_ids")
+    barriers = all_behind("torch tensors are copied to JAX arrays and back")
 
     def __init__(self) -> None:
         self._ran = NOTHING_YET

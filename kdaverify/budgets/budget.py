@@ -224,6 +224,8 @@ def spread(draws: list[ErrorStatistics]) -> ErrorStatistics:
     """1 + 3 times the coefficient of variation of every statistic: near 1 where many roundings average, near 3 for a single one."""
 
     def margin(values: Tensor) -> Tensor:
+        if not values.numel():
+            return torch.ones_like(values[0])
         mean = values.mean(0)
         return 1 + DEVIATIONS * torch.where(mean > 0, values.std(0) / mean, torch.zeros_like(mean))
 

@@ -117,7 +117,8 @@ class ChunkErrors:
         c, r = self.c, self.r
         kb, vb = self.beta * self.k * self.decay, self.beta * c.tokens.v.abs()
         of_factors, few = (r.counts("wy") * x for x in (r.factors, PRODUCTS * r.unit))
-        self.d_kb = kb * self._with(2 * r.relative("wy", "kb") + of_factors + few) + r.stored("wy", "kb", torch.zeros_like(kb))
+        self.d_kb = kb * self._with(2 * r.relative("wy", "kb") + r.relative("wy", "beta_k_wy") + of_factors + few)
+        self.d_kb = self.d_kb + r.stored("wy", "kb", torch.zeros_like(kb))
         self.d_vb = r.stored("wy", "vb", vb) + few * vb
         self.kb, self.kb_most, self.vb_most = kb, kb + self.d_kb, vb + self.d_vb
         stored = 2 if r.factors else 1  # factors meet keys and queries that are stored already

@@ -62,6 +62,7 @@ SUMS = (
         "dbeta_wy",
         "dk_wy",
         "dG_wy",
+        "beta_k_wy",
         "beta_k",
         "dG",
         "dg",

@@ -1,4 +1,4 @@
-"""What roundings may make of the linearity of a backward in its cotangents."""
+"""What roundings may make of linearity: of a backward in its cotangents, of the outputs in values and initial state."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from torch import Tensor
 from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.budget import Budget
 from kdaverify.budgets.contract import RETURNED, Contract
+from kdaverify.budgets.family import emulate
 from kdaverify.budgets.formats import Format
+from kdaverify.budgets.parts import Outputs
 from kdaverify.budgets.standard import GAIN, SUMS_LOSE, Room, Standard
 from oracles.adjoint import adjoint_with_terms
-from oracles.enclosure import Enclosure
+from oracles.enclosure import OUTPUTS, Answer, Enclosure
 from oracles.gradients import GRADIENTS, Cotangents, GradientAnswer, Gradients, Terms, largest_ahead
 from oracles.inputs import Inputs
-from oracles.together import cotangents_together, gradients_apart, together
+from oracles.recurrence import recurrence
+from oracles.together import cotangents_together, gradients_apart, states_apart, together, tokens_apart
 
 METHOD: Final = "linear in exact arithmetic"
 
@@ -56,6 +59,34 @@ def linearity_standard(inputs: Inputs, given: Sequence[Cotangents], factors: Seq
         return room.budget(zeros.named()[name], members, draws, _returned(name, contract, io), floor=sizes[name])
 
     return Standard(GradientAnswer(zeros, terms, METHOD), {name: budget(name) for name in GRADIENTS})
+
+
+def output_linearity_standard(calls: Sequence[Inputs], factors: Sequence[float], contract: Contract, io: Format) -> Standard:
+    """The same for outputs: 0, what the family's own defects are, and what rounding each output on its return costs.
+
+    Args:
+        calls: what the kernel receives; they differ in v and S_0 alone, which add up to 0 with `factors`.
+    Raises:
+        ContractOverflow: every member of the family overflows on these inputs.
+    """
+    one, number, formats = calls[0], len(calls), {"o": io, "final_state": contract.carry}
+    joined = together(calls)
+
+    def defects(run: Outputs, by: Sequence[float] = factors) -> dict[str, Tensor]:
+        apart = zip(tokens_apart(run[0], one, number), states_apart(run[1], one, number), strict=True)
+        return defect([dict(zip(OUTPUTS, part, strict=True)) for part in apart], by)
+
+    o, final = recurrence(joined)
+    returned = (formats["o"].unit * o.abs(), formats["final_state"].unit * final.abs())
+    floors, emulation = defects(returned, [abs(factor) for factor in factors]), emulate(joined, contract, io)
+    rounded, drawn = [defects(run) for run in emulation.rounded.values()], [defects(run) for run in emulation.drawn]
+    room, zeros = Room(contract, io, one.K), {name: _zero(x) for name, x in floors.items()}
+
+    def budget(name: str) -> Budget:
+        members, draws = ([run[name] for run in runs] for runs in (rounded, drawn))
+        return room.budget(zeros[name], members, draws, formats[name], floor=floors[name])
+
+    return Standard(Answer(**zeros, method=METHOD), {name: budget(name) for name in OUTPUTS})
 
 
 def _missed(joined: Inputs, exact: Gradients[Tensor], terms: Terms, contract: Contract, io: Format) -> Gradients[Tensor]:

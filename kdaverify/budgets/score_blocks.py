@@ -29,7 +29,7 @@ class Blocks(NamedTuple):
 
     Args:
         scores: the stage.
-        within: the decays [s, s, K] between the rows of a block, as the backward forms them; None: as differences.
+        within: the factors of the decays between the rows of a block, as the backward forms them; None: differences.
         inside: what takes their dot products in the backward.
     """
 
@@ -85,24 +85,22 @@ def _shifted_first(G: Tensor) -> Tensor:
     return G[..., :1, :] - SHIFT
 
 
-def _decays_at(anchor: Anchor) -> Within:
-    """D of math.md 3.2 for a block of rows against itself, as a product of rounded factors."""
+def _factors_at(anchor: Anchor) -> Within:
+    """The factors of D of math.md 3.2 for a block of rows against itself, where neither overflows."""
 
-    def decays(c: Chunk, rows: slice) -> Tensor:
+    def factors(c: Chunk, rows: slice) -> tuple[Tensor, Tensor] | None:
         exponent = c.G[..., rows, :] - anchor(c.G[..., rows, :])
         if c.resets is not None or float(exponent.abs().max()) > LARGEST_EXPONENT:
-            return c.pair_decay(rows)
-        product = c.arithmetic.exp(exponent)[..., :, None, :] * c.arithmetic.exp(-exponent)[..., None, :, :]
-        above = torch.ones(product.shape[-3], product.shape[-2], dtype=torch.bool, device=product.device).triu(1)
-        return product.masked_fill(above[..., None], 0.0)
+            return None
+        return c.arithmetic.exp(exponent), c.arithmetic.exp(-exponent)
 
-    return decays
+    return factors
 
 
 # flash-linear-attention 0.6.0 takes the backward's diagonal blocks in three bf16 products; 0.5.2 took them in TF32.
 ANCHORED = {
-    "first": Blocks(_anchored_at(_shifted_first), _decays_at(_shifted_first), "three products"),
-    "middle": Blocks(_anchored_at(_middle), _decays_at(_middle), "matrix units"),
+    "first": Blocks(_anchored_at(_shifted_first), _factors_at(_shifted_first), "three products"),
+    "middle": Blocks(_anchored_at(_middle), _factors_at(_middle), "matrix units"),
 }
 VECTOR = Blocks(vector_diagonal_scores)
 

@@ -40,7 +40,7 @@ CHUNK: Final = Pipeline(
         StageTensors("cumsum", ("G",)),
         StageTensors("scores", ("Aqk", "Akk"), ("factor", "q_in", "k_in", "k_out")),
         StageTensors("solve", ("R",)),
-        StageTensors("wy", ("kb", "w", "vb", "u", "qg", "kg"), ("k_back",)),
+        StageTensors("wy", ("beta_k_wy", "kb", "w", "vb", "u", "qg", "kg"), ("k_back",)),
         StageTensors("state", ("h", "v_new", "S"), ("residual",)),
         StageTensors("output", ("o",), ("o_part",)),
     ),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.execute import execute
 from kdaverify.checks.outcome import Outcome, outcomes
 from kdaverify.problems import Problem
+from oracles.inputs import Inputs
 
 
 def causality(adapter: Adapter, problem: Problem, *, cut: int) -> list[Outcome]:
@@ -24,12 +26,21 @@ def causality(adapter: Adapter, problem: Problem, *, cut: int) -> list[Outcome]:
     if problem.packed or not 0 < cut < problem.T:
         raise ValueError(f"causality: wanted a dense problem longer than the cut, got {problem.describe()} cut at {cut}")
     own = problem.inputs()
+    return outcomes(adapter, own.span(0, cut, own.initial_state), lambda: before(adapter, spoilt(problem, own, cut), cut))
+
+
+def spoilt(problem: Problem, own: Inputs, cut: int) -> Inputs:
+    """The call with hostile tokens from `cut` on."""
     other = problem.replace(seed=problem.seed + 1, gate="bound-100", beta="one", value="large").inputs()
     names = ("q", "k", "v", "g", "beta")
     joined = {name: torch.cat((getattr(own, name)[:, :cut], getattr(other, name)[:, cut:]), dim=1) for name in names}
-    spoilt = replace(own, **joined)
-    return outcomes(
-        adapter,
-        own.span(0, cut, own.initial_state),
-        lambda: {"o": execute(adapter, spoilt, ("o",)).outputs["o"][:, :cut]},
-    )
+    return replace(own, **joined)
+
+
+def before(adapter: Adapter, inputs: Inputs, cut: int) -> dict[str, Tensor]:
+    """o of the tokens before `cut`.
+
+    Raises:
+        Misbehaviour: the call gave nothing to compare.
+    """
+    return {"o": execute(adapter, inputs, ("o",)).outputs["o"][:, :cut]}

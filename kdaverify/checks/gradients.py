@@ -40,6 +40,11 @@ def gradients(adapter: Adapter, problem: Problem, *, of: str, exponent: int = 0)
         return skipped(str(reason))
     except Misbehaviour as fault:
         return [Outcome(fault.output, fault.status, fault.message)]
+    return judge_gradients(adapter, problem, inputs, given, found)
+
+
+def judge_gradients(adapter: Adapter, problem: Problem, inputs: Inputs, given: Cotangents, found: dict[str, Tensor]) -> list[Outcome]:
+    """Compares gradients of a loss with the truth."""
     received, contract, io = adapter.received(inputs), adapter.backward_contract(problem.dtype), FORMATS[problem.dtype]
 
     def hold(x: Inputs) -> Standard:

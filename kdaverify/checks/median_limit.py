@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import cache
 
 
 def median_limit(values: Sequence[float], confidence: float) -> float:
@@ -15,13 +16,20 @@ def median_limit(values: Sequence[float], confidence: float) -> float:
 
     Source: Maritz and Jarrett, A note on estimating the variance of the sample median, 1978; Efron, 1979.
     """
-    ordered, n = sorted(values), len(values)
+    return sorted(values)[_rank(len(values), confidence)]
+
+
+@cache
+def _rank(n: int, confidence: float) -> int:
+    """The place of the limit among n values in order."""
     half = math.ceil(n / 2)
 
     def reached(k: int) -> float:
-        return 1.0 if k == n else sum(math.exp(_log_binomial(n, j, k / n)) for j in range(half, n + 1))
+        # Beyond 20 standard deviations nothing is left to add.
+        last = min(n, math.ceil(k + 10 * math.sqrt(n)))
+        return 1.0 if k == n else sum(math.exp(_log_binomial(n, j, k / n)) for j in range(half, last + 1))
 
-    return ordered[bisect_left(range(1, n + 1), 1 - confidence, key=reached)]
+    return bisect_left(range(1, n + 1), 1 - confidence, key=reached)
 
 
 def _log_binomial(n: int, j: int, p: float) -> float:

@@ -29,15 +29,22 @@ def packing(adapter: Adapter, problem: Problem, *, arrangement: Arrangement) -> 
         raise ValueError(f"packing: wanted a packed problem, got {problem.describe()}")
     inputs = problem.inputs()
     exposed = adapter.exposes(problem)
-    if arrangement == "packed":
-        return outcomes(adapter, inputs, lambda: execute(adapter, inputs, exposed).outputs)
-    if arrangement == "reversed":
-        return outcomes(adapter, inputs, lambda: _reversed(adapter, inputs, exposed))
-    for length in set(inputs.lengths) - {0}:
+    for length in set(inputs.lengths) - {0} if arrangement == "alone" else ():
         reason = adapter.supports(problem.replace(lengths=None, T=length))
         if reason:
             return skipped(reason)
-    return outcomes(adapter, inputs, lambda: _alone(adapter, inputs, exposed))
+    return outcomes(adapter, inputs, lambda: arranged(adapter, inputs, exposed, arrangement))
+
+
+def arranged(adapter: Adapter, inputs: Inputs, exposed: tuple[str, ...], arrangement: Arrangement) -> dict[str, Tensor]:
+    """The outputs of a pack, by way of an arrangement.
+
+    Raises:
+        Misbehaviour: a call gave nothing to compare.
+    """
+    if arrangement == "packed":
+        return execute(adapter, inputs, exposed).outputs
+    return (_reversed if arrangement == "reversed" else _alone)(adapter, inputs, exposed)
 
 
 def _alone(adapter: Adapter, inputs: Inputs, exposed: tuple[str, ...]) -> dict[str, Tensor]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.activations import activations
+from kdaverify.checks.calls import calls
 from kdaverify.checks.causality import causality
 from kdaverify.checks.cotangent_linearity import cotangent_linearity
 from kdaverify.checks.drift import drift
@@ -15,6 +16,7 @@ from kdaverify.checks.forward import forward
 from kdaverify.checks.gradcheck import gradcheck
 from kdaverify.checks.gradients import gradients
 from kdaverify.checks.jacobian import jacobian
+from kdaverify.checks.laws.registry import laws
 from kdaverify.checks.options import options
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.packing import packing
@@ -39,11 +41,13 @@ PROPERTIES: Mapping[str, Callable[..., list[Outcome]]] = {
     "self_consistency": self_consistency,
     "jacobian": jacobian,
     "cotangent_linearity": cotangent_linearity,
+    "laws": laws,
     "stages": stages,
     "backward_stages": backward_stages,
     "activations": activations,
     "probes": probes,
     "drift": drift,
+    "calls": calls,
 }
 
 
@@ -52,7 +56,7 @@ def check(name: str, adapter: Adapter, problem: Problem | ActivationProblem, det
 
     Args:
         name: a key of PROPERTIES.
-        detail: the property's own arguments (cut, way, arrangement, variant, of, exponent, feed, order, law, probe).
+        detail: the property's own arguments (cut, way, arrangement, variant, of, exponent, feed, order, law, probe, rule, times).
     Raises:
         ProblemError: the property is not asked of such a problem.
     """

@@ -18,7 +18,9 @@ class What(StrEnum):
     OPS = "ops"
     REGIMES = "regimes"
     PROFILES = "profiles"
+    LAWS = "laws"
     PROBES = "probes"
+    CALLS = "calls"
     FAULTS = "faults"
     STANDARDS = "standards"
 
@@ -27,7 +29,7 @@ def list_(
     what: Annotated[What, typer.Argument(help="which list")],
     as_json: Annotated[bool, typer.Option("--json", help="a JSON list of objects with `name`")] = False,
 ) -> None:
-    """Show the implementations, operations, regimes, profiles, probes, faults or published standards there are.
+    """Show the implementations, operations, regimes, profiles, laws, probes, rules of calls, faults or published standards there are.
 
     Example: kdaverify list impls
     """
@@ -36,7 +38,9 @@ def list_(
         What.OPS: _ops,
         What.REGIMES: _regimes,
         What.PROFILES: _profiles,
+        What.LAWS: _laws,
         What.PROBES: _probes,
+        What.CALLS: _calls,
         What.FAULTS: _faults,
         What.STANDARDS: _standards,
     }
@@ -44,8 +48,8 @@ def list_(
     if as_json:
         print(json.dumps(rows, indent=2))  # noqa: T201 # plain text for other programs
         return
-    if what is What.FAULTS:
-        rows = [_told(row) for row in rows]
+    told = {What.FAULTS: _told, What.LAWS: _told_law}.get(what)
+    rows = rows if told is None else [told(row) for row in rows]
     table = Table()
     for name in rows[0]:
         table.add_column(name, overflow="fold", no_wrap=name == "name")
@@ -65,6 +69,11 @@ def _told(fault: dict[str, Any]) -> dict[str, Any]:
         }
     about = f"{fault['title']}; shows on {fault['trigger']}, in {', '.join(fault['outputs'])}; seen in {fault['reference']}"
     return {"name": fault["name"], "stage": fault["stage"], "class": fault["class"], "about": about}
+
+
+def _told_law(law: dict[str, Any]) -> dict[str, Any]:
+    """A law in few columns."""
+    return {"name": law["name"], "suite": law["suite"], "about": f"{law['statement']} (math.md {law['math']}); for {law['exists_for']}"}
 
 
 def _cell(value: Any) -> str:
@@ -135,6 +144,23 @@ def _faults() -> list[dict[str, Any]]:
         for fault in FAULTS.values()
     ]
     return [*there, *({**dict.fromkeys(there[0]), "name": gap.id, "reference": gap.reference, "missing": gap.why} for gap in NOT_RECREATED)]
+
+
+def _laws() -> list[dict[str, Any]]:
+    from kdaverify.checks.laws.own_suites import OWN_SUITES
+    from kdaverify.checks.laws.registry import LAWS
+
+    asked = [*(("laws", law) for law in LAWS.values()), *((law.name, law) for law in OWN_SUITES)]
+    return [
+        {"name": law.name, "suite": suite, "statement": law.statement, "math": law.section, "exists_for": law.exists_for}
+        for suite, law in asked
+    ]
+
+
+def _calls() -> list[dict[str, Any]]:
+    from kdaverify.checks.calls import RULES
+
+    return [{"name": rule.name, "about": rule.about, "exposes": rule.exposes, "profile": rule.profile} for rule in RULES.values()]
 
 
 def _probes() -> list[dict[str, Any]]:

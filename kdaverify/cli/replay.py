@@ -111,15 +111,15 @@ def _recorded(path: Path, case: str, impl: str | None, property_name: str | None
     if not fitting:
         raise Complaint(f"replay: {path} has no case {case!r} to replay{_narrowed(impl, property_name)}; its rows name theirs as `case`")
     row = min(fitting, key=lambda row: not row.status.rejects)
-    spec, isolate = _told(row, "--impl"), True if row.status.takes_process else None
-    return Case(spec or row.implementation, row.property, row.problem, row.detail, isolate, _told(row, "--benchmark"))
+    spec, isolate = told_option(row, "--impl"), True if row.status.takes_process else None
+    return Case(spec or row.implementation, row.property, row.problem, row.detail, isolate, told_option(row, "--benchmark"))
 
 
 def _narrowed(impl: str | None, property_name: str | None) -> str:
     return "".join(f" with {option} {value}" for option, value in (("--impl", impl), ("--property", property_name)) if value)
 
 
-def _told(row: Verdict, option: str) -> str | None:
+def told_option(row: Verdict, option: str) -> str | None:
     """What the row's replay line gives an option."""
     words = shlex.split(row.replay)
     return words[words.index(option) + 1] if option in words else None

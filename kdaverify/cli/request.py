@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from kdaverify.limits import Limits
+from kdaverify.limits import DIAGNOSIS_SECONDS, Limits
 
 
 class Request(BaseModel):
@@ -15,9 +15,11 @@ class Request(BaseModel):
     Args:
         seed: None for the profile's own.
         record: None to keep none.
+        html: where the page of the run goes; None for none.
         workers: a number, or "auto".
         benchmark: whose errors others' standards compare with; None for an emulated plain kernel.
         isolate: whether kernels run in worker processes; None leaves it to each.
+        diagnosis: seconds, for each implementation that is rejected, to name what is wrong with it.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -27,11 +29,13 @@ class Request(BaseModel):
     seed: int | None
     record: Path | None
     json_file: Path | None
+    html: Path | None = None
     workers: str
     require_impl: bool
     benchmark: str | None = None
     isolate: bool | None = None
     limits: Limits = Limits()
+    diagnosis: float = DIAGNOSIS_SECONDS
 
     def pytest_arguments(self, suites: Path, settings: Path) -> list[str]:
         """The same session, whatever folder it is started from and whatever that folder tells pytest."""
@@ -53,6 +57,7 @@ class Request(BaseModel):
             *([] if self.benchmark is None else [f"--benchmark={self.benchmark}"]),
             *(["--require-impl"] if self.require_impl else []),
             *({True: ["--isolate"], False: ["--no-isolate"], None: []}[self.isolate]),
+            f"--diagnosis={self.diagnosis}",
             f"--time-limit={self.limits.seconds}",
             f"--memory-limit={self.limits.gib}",
         ]

@@ -11,8 +11,10 @@ from rich.console import Console
 from rich.text import Text
 
 import kdaverify
-from kdaverify.cli.complaint import HARNESS, complain, guarded
+from kdaverify.cli.complaint import HARNESS, Complaint, complain, guarded
+from kdaverify.cli.report import page_of
 from kdaverify.cli.request import Request
+from kdaverify.plugin.account import COMPLETE, cut_off
 from kdaverify.plugin.session import decisions_of, refused, session_of
 from kdaverify.report.progress import ProgressBar
 from kdaverify.report.summary import summary
@@ -20,8 +22,6 @@ from kdaverify.report.terminal import show
 from kdaverify.verdicts.decision import Decision, Ruling, heaviest
 
 MOST_TRACEBACKS = 3
-# Ends of pytest after which the verdicts are worth reading: all passed, some failed.
-COMPLETE = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 
 
 class _Listener:
@@ -84,14 +84,22 @@ def _conclude(config: pytest.Config, request: Request, console: Console, ended: 
     if request.json_file is not None:
         request.json_file.parent.mkdir(parents=True, exist_ok=True)
         request.json_file.write_text(json.dumps(summary(ruling, decisions), indent=2) + "\n")
+    return ruling.exit_code if request.html is None else _page(request.html, ruling, decisions, request, console)
+
+
+def _page(path: Path, ruling: Ruling, decisions: list[Decision], request: Request, console: Console) -> int:
+    try:
+        page_of(ruling, decisions, path, record=request.record)
+    except Complaint as error:
+        return complain(str(error))
+    console.print(Text(f"page: {path}"), soft_wrap=True)
     return ruling.exit_code
 
 
 def _ruling(decisions: list[Decision], ended: int, console: Console) -> Ruling:
     if ended in COMPLETE:
         return heaviest(decisions)
-    said = "was interrupted" if ended == pytest.ExitCode.INTERRUPTED else f"ended with {ended!r}"
-    console.print(Text(f"the session {said} before every case was judged", style="magenta"))
+    console.print(Text(cut_off(ended), style="magenta"))
     return Ruling.ERROR
 
 

@@ -16,8 +16,9 @@ import typer
 from kdaverify.cli.benchmark import Benchmark
 from kdaverify.cli.complaint import Complaint, complain
 from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
+from kdaverify.cli.report import Html, check_html
 from kdaverify.cli.request import Request
-from kdaverify.limits import Limits
+from kdaverify.limits import DIAGNOSIS_SECONDS, Limits
 from kdaverify.verdicts.record import RecordError, is_parquet
 
 Impls = Annotated[list[str] | None, typer.Option("--impl", help="shipped name, file.py[:object] or package.module[:object]; repeatable")]
@@ -29,9 +30,13 @@ def verify(
     kda_seed: Annotated[int | None, typer.Option("--kda-seed", min=0, help="seed of the drawn problems")] = None,
     record: Annotated[Path | None, typer.Option(help="append verdicts to this .jsonl or .parquet file")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="write the decision to this file")] = None,
+    html: Html = None,
     workers: Annotated[str, typer.Option(help="processes; 0 runs in one, auto takes every core")] = "auto",
     require_impl: Annotated[bool, typer.Option("--require-impl", help="what cannot run here ends in exit code 3")] = False,
     benchmark: Benchmark = None,
+    diagnosis: Annotated[
+        float, typer.Option(min=0, help="seconds to name what is wrong with each rejected one; 0: none")
+    ] = DIAGNOSIS_SECONDS,
     isolate: Isolate = None,
     time_limit: TimeLimit = Limits.seconds,
     memory_limit: MemoryLimit = Limits.gib,
@@ -46,15 +51,19 @@ def verify(
     """
     if not (workers.isdecimal() or workers == "auto"):
         raise Complaint(f"--workers: wanted a number or auto, got {workers!r}")
+    if html is not None:
+        check_html(html)
     request = Request(
         impls=tuple(dict.fromkeys(impl or ["eager"])),
         profile=profile,
         seed=kda_seed,
         record=record or default_record(datetime.now(UTC)),
         json_file=json_file,
+        html=html,
         workers=workers,
         require_impl=require_impl,
         benchmark=benchmark,
+        diagnosis=diagnosis,
         isolate=isolate,
         limits=limits_from(time_limit, memory_limit),
     )

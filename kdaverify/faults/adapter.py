@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import Any
 
@@ -28,15 +28,18 @@ from oracles.stages import Named, run_stages
 
 
 class Faulty(Adapter):
-    """The embedded kernel with one fault in it; it declares what the embedded kernel declares."""
+    """The embedded kernel with one fault in it; it declares what the embedded kernel declares, unless told otherwise."""
 
-    def __init__(self, fault: Fault, strength: float = 1.0, *, patch: Patch | None = None) -> None:
+    def __init__(
+        self, fault: Fault, strength: float = 1.0, *, patch: Patch | None = None, contract: Callable[[str], Contract] = EAGER.contract
+    ) -> None:
         self.name = f"fault:{fault.id}" if strength == 1.0 else f"fault:{fault.id}@{strength:g}"
         self.dtypes = fault.dtypes
         self.fault, self.strength = fault, strength
         self._random = torch.Generator()
         self.begin("")
         self._patch = patch or fault.patch(Setting(strength, self._random))
+        self._contract = contract
         self._ran = NOTHING_YET
 
     def begin(self, case: str) -> None:
@@ -45,7 +48,7 @@ class Faulty(Adapter):
         self._ran = NOTHING_YET
 
     def contract(self, dtype: str) -> Contract:
-        return EAGER.contract(dtype)
+        return self._contract(dtype)
 
     def forward(self, inputs: Inputs) -> Output:
         return self._returned(self._patch.forward(self._kernel(inputs), inputs))
@@ -82,7 +85,9 @@ class Faulty(Adapter):
 
     @cached_property
     def _variants(self) -> Mapping[str, Adapter]:
-        return {name: Faulty(self.fault, self.strength, patch=patch) for name, patch in self._patch.variants.items()}
+        return {
+            name: Faulty(self.fault, self.strength, patch=patch, contract=self._contract) for name, patch in self._patch.variants.items()
+        }
 
     def _kernel(self, inputs: Inputs) -> Kernel:
         return Kernel(self.contract(format_of(inputs.q.dtype).name), self._patch)
@@ -103,5 +108,6 @@ class Faulty(Adapter):
 
 
 def unpatched(fault: Fault) -> Faulty:
-    """The adapter of a fault with its patch off: the embedded kernel, but for the name."""
-    return Faulty(fault, patch=Patch())
+    """The adapter of a fault with its patch off: the embedded kernel, but for the name; it has the fault's options."""
+    options = fault.patch(Setting(1.0, torch.Generator())).variants
+    return Faulty(fault, patch=Patch(variants={name: Patch(chunk_size=p.chunk_size, exposes=p.exposes) for name, p in options.items()}))

@@ -41,7 +41,7 @@ class Patch:
         step: the same of the decode entry point; None: `forward`.
         gradients: (backward, inputs, cotangents) -> gradients.
         activations: operations beside the kernel, by name.
-        chunk_size: C.
+        chunk_size: C; None: the contract's own.
         variants: patches of the same kernel under options that must not change what it computes, by option.
         exposes: the outputs returned.
     """
@@ -53,7 +53,7 @@ class Patch:
     step: Callable[[Kernel, Inputs], Outputs] | None = None
     gradients: Callable[[Derive, Inputs, Cotangents], Gradients[Tensor]] | None = None
     activations: Mapping[str, ActivationCall] = field(default_factory=dict[str, ActivationCall])
-    chunk_size: int = 64
+    chunk_size: int | None = None
     variants: Mapping[str, Patch] = field(default_factory=dict[str, "Patch"])
     exposes: tuple[str, ...] = ("o", "final_state")
 
@@ -90,7 +90,7 @@ class Kernel:
         found = chunk_backward(
             inputs,
             cotangents,
-            chunk_size=patch.chunk_size,
+            chunk_size=self._sized.chunk_size,
             dtype=self.contract.work,
             arithmetic=self.arithmetic,
             stages=patch.stages(inputs),
@@ -100,7 +100,7 @@ class Kernel:
 
     @property
     def _sized(self) -> Contract:
-        return replace(self.contract, chunk_size=self.patch.chunk_size)
+        return replace(self.contract, chunk_size=self.patch.chunk_size or self.contract.chunk_size)
 
 
 def _as_received(found: Gradients[Tensor], x: Inputs) -> Gradients[Tensor]:

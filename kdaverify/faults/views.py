@@ -104,7 +104,8 @@ def straight(x: Tensor, value: Tensor) -> Tensor:
 
 def order(x: Inputs) -> list[int]:
     """Sequences that have tokens, as the walk over chunks meets them: longest first."""
-    return [n for n in sorted(range(x.N), key=lambda n: -x.lengths[n]) if x.lengths[n]]
+    lengths = x.lengths
+    return [n for n in sorted(range(x.N), key=lambda n: -lengths[n]) if lengths[n]]
 
 
 def token_rows(x: Inputs, rows: Tensor) -> Inputs:
@@ -131,8 +132,8 @@ def as_if_contiguous(tensor: Tensor) -> Tensor:
     if tensor.is_contiguous():
         return tensor
     start, storage = tensor.storage_offset(), tensor.untyped_storage().nbytes() // tensor.element_size()
-    there = tensor.detach().as_strided((storage - start,), (1,), start)
-    wanted = torch.cat((there, there.new_zeros(max(0, tensor.numel() - len(there)))))[: tensor.numel()]
+    there = tensor.detach().as_strided((min(tensor.numel(), storage - start),), (1,), start)
+    wanted = torch.cat((there, there.new_zeros(tensor.numel() - len(there))))
     return straight(tensor, wanted.view(tensor.shape))
 
 

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
     from kdaverify.problems import Problem
 
-AXES = ("dtype", "double", "staged", "staged_backward", "activated", "variant", "gate", "named", "probed", "drifting")
+AXES = ("dtype", "double", "staged", "staged_backward", "activated", "variant", "lawful", "gate", "named", "probed", "drifting", "called")
+# Of the problems that a profile draws for a test: laws are many, and each is asked in every format.
+_LAW = 1 / 3
+_USUAL = ("bf16", "fp32")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -26,8 +29,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     axes = [axis for axis in AXES if axis in metafunc.fixturenames]
     found = [case for subject in subjects(metafunc.config) for case in _cases(subject, axes, metafunc.config.option.profile)]
     metafunc.parametrize(("kernel", *axes), found, indirect=("kernel",))
-    fixed = not all(subject.adapter.open_ended for subject in subjects(metafunc.config))
-    _settle(metafunc.function, metafunc.config.option.profile, fixed=fixed)
+    fixed = metafunc.config.option.bare or not all(subject.adapter.open_ended for subject in subjects(metafunc.config))
+    _settle(metafunc.function, metafunc.config.option.profile, fixed=fixed, share=_LAW if "lawful" in axes else 1)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -78,12 +81,12 @@ def fix_draws(item: pytest.Item, seed: int) -> None:
     item.obj._hypothesis_internal_use_seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])  # noqa: SLF001
 
 
-def _settle(function: Any, profile: str, *, fixed: bool) -> None:
+def _settle(function: Any, profile: str, *, fixed: bool, share: float) -> None:
     """Gives a Hypothesis test the settings of the profile, unless it states its own."""
     from kdaverify.problems.profiles import settings_for
 
     if hypothesis.is_hypothesis_test(function) and not hasattr(function, "_hypothesis_internal_settings_applied"):
-        settings_for(profile, fixed=fixed)(function)
+        settings_for(profile, fixed=fixed, share=share)(function)
 
 
 def _cases(subject: Subject, axes: list[str], profile: str) -> Iterator[Any]:
@@ -97,6 +100,8 @@ def _cases(subject: Subject, axes: list[str], profile: str) -> Iterator[Any]:
 def choices(adapter: Adapter, axis: str, profile: str) -> list[tuple[str, Any]]:
     """What an axis of the tests goes over for an implementation, each with its part of the test's id."""
     from kdaverify.checks.activations import activated
+    from kdaverify.checks.calls import questions
+    from kdaverify.checks.laws.registry import LAWS
     from kdaverify.checks.stages import staged
     from kdaverify.problems import panel
     from kdaverify.problems.probes import probes
@@ -114,8 +119,12 @@ def choices(adapter: Adapter, axis: str, profile: str) -> list[tuple[str, Any]]:
             for dtype in adapter.dtypes
             for probe in probes(dtype, profile)
         ]
+    if axis == "called":
+        return [(question.name, question) for question in questions(adapter, profile)]
     if axis == "drifting":
         return drifting(adapter, profile)
+    if axis == "lawful":
+        return [(f"{dtype}-{law}", (law, dtype)) for dtype in lawful_dtypes(adapter, profile) for law in LAWS]
     if axis == "activated":
         return [(f"{op}-{dtype}", (op, dtype)) for op, dtype in activated(adapter)]
     names: dict[str, Callable[[], Iterable[str]]] = {
@@ -128,6 +137,12 @@ def choices(adapter: Adapter, axis: str, profile: str) -> list[tuple[str, Any]]:
         "variant": adapter.variants,
     }
     return [(name, name) for name in names[axis]()]
+
+
+def lawful_dtypes(adapter: Adapter, profile: str) -> tuple[str, ...]:
+    """The formats that laws are asked in: in smoke the usual ones, where the implementation takes one of them."""
+    usual = tuple(dtype for dtype in adapter.dtypes if dtype in _USUAL)
+    return usual if usual and profile == "smoke" else adapter.dtypes
 
 
 def drifting(adapter: Adapter, profile: str) -> list[tuple[str, Any]]:

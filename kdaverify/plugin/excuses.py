@@ -40,6 +40,7 @@ def _undeclared(adapter: Adapter, outputs: tuple[str, ...]) -> dict[str, str]:
         "gradcheck": "" if "fp64" in adapter.dtypes else "it takes no fp64",
         "resume": "" if "final_state" in outputs else "it exposes no final state",
         "drift": _no_drift(adapter),
+        "calls": "" if adapter.open_ended else "its outputs come from files",
         "extreme_gates": f"it takes no extreme gate ({refused})" if refused else "",
     }
     return {name: reason for name, reason in lacks.items() if reason}

@@ -58,7 +58,10 @@ def judge(request: pytest.FixtureRequest, kernel: Adapter) -> Judge:
     subject, seed = subject_of(item), item.config.option.kda_seed
     assert subject is not None
     report, benchmark = item.stash[_VERDICTS].append, benchmark_of(item.config)
-    return Judge(kernel, report, property_of(item.path), spec=subject.spec, seed=seed, benchmark=benchmark, defers=True)
+    published = not item.config.option.bare
+    return Judge(
+        kernel, report, property_of(item.path), spec=subject.spec, seed=seed, benchmark=benchmark, defers=True, published=published
+    )
 
 
 @pytest.fixture
@@ -81,7 +84,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
             from kdaverify.verdicts.recheck import rechecked
 
             kept = rechecked(trim(item.stash[_VERDICTS]), subject.adapter)
-            item.stash[_VERDICTS][:] = located(kept, subject.adapter)
+            item.stash[_VERDICTS][:] = kept if item.config.option.bare else located(kept, subject.adapter)
         raise
     return result
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kdaverify.limits import Limits
+from kdaverify.limits import DIAGNOSIS_SECONDS, Limits
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
@@ -47,6 +47,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--kda-seed", type=_seed, metavar="N", help=f"seed of the drawn problems (default: {FIXED_SEED}; nightly: the date)")
     group.addoption("--benchmark", metavar="IMPL", help="others' standards compare errors with its own (default: an emulated plain kernel)")
     group.addoption("--record", type=Path, metavar="PATH", help="append every verdict to this .jsonl or .parquet file")
+    group.addoption(
+        "--diagnosis",
+        type=float,
+        default=DIAGNOSIS_SECONDS,
+        metavar="SECONDS",
+        help=f"for each implementation that is rejected, to name what is wrong with it; 0: none (default: {DIAGNOSIS_SECONDS:g})",
+    )
+    group.addoption("--bare", action="store_true", help="verdicts alone: nothing shrunk or localised, no published rule asked")
     group.addoption("--require-impl", action="store_true", help="an implementation that cannot run here ends in exit code 3, not in 0")
     _add_isolation(group)
 

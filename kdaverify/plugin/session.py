@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-import kdaverify
+from kdaverify.plugin.account import COMPLETE, account, cut_off
 from kdaverify.plugin.benchmark import benchmark_of, end_benchmark
-from kdaverify.plugin.collect import fitted, property_of
-from kdaverify.plugin.excuses import excuses
+from kdaverify.plugin.expected import expected
 from kdaverify.plugin.options import Subject, end_workers, subjects
-from kdaverify.verdicts.decision import Decision, Expected, Ruling, decide
+from kdaverify.verdicts.decision import Decision, Ruling, decide
 from kdaverify.verdicts.record import RecordError, RecordWriter
+from kdaverify.verdicts.seal import Account, Expected
 from kdaverify.verdicts.verdict import Verdict
-
-if TYPE_CHECKING:
-    from kdaverify.adapters.base import Adapter
 
 _SESSION = pytest.StashKey["Session"]()
 _REFUSED = pytest.StashKey[bool]()
@@ -71,17 +68,44 @@ class Session:
         """By test and place in it: the same for any number of workers and any order of tests."""
         return [verdict for _, _, verdict in sorted(self.rows, key=lambda row: row[:2])]
 
-    def decisions(self, judged: Iterable[Subject], profile: str) -> list[Decision]:
+    def weighed(self, judged: Iterable[Subject], profile: str) -> list[tuple[list[Verdict], Expected, list[str]]]:
+        """What is decided upon, by implementation: its verdicts, what must be shown, what went wrong in the harness."""
         rows = self.ordered()
         own = {subject: [row for row in rows if row.implementation == subject.adapter.name] for subject in judged}
         return [
-            decide(
+            (
                 verdicts,
-                _expected(subject, self.asked.get(subject.adapter.name, set()), profile, verdicts),
-                trouble=_told([trouble for trouble in self.trouble if trouble.implementation in ("", subject.adapter.name)]),
+                expected(subject, self.asked.get(subject.adapter.name, set()), profile, verdicts),
+                _told([trouble for trouble in self.trouble if trouble.implementation in ("", subject.adapter.name)]),
             )
             for subject, verdicts in own.items()
         ]
+
+    def decisions(self, judged: Iterable[Subject], profile: str) -> list[Decision]:
+        return [decide(verdicts, wanted, trouble=trouble) for verdicts, wanted, trouble in self.weighed(judged, profile)]
+
+
+def diagnose(session: Session, judged: Iterable[Subject], *, seconds: float) -> None:
+    """Names, in the rows of every implementation that is rejected, what is wrong with it."""
+    for subject in judged:
+        own = [row for row in session.ordered() if row.implementation == subject.adapter.name]
+        if seconds <= 0 or subject.missing is not None or not any(row.status.localised and row.problem for row in own):
+            continue
+        import torch
+
+        from kdaverify.diagnosis.session import diagnosed
+
+        # One thread: sums are then made in one order, on any machine.
+        torch.set_num_threads(1)
+        told = diagnosed(own, subject.adapter, seconds=seconds)
+        session.rows[:] = [(test, place, _with(row, subject.adapter.name, told)) for test, place, row in session.rows]
+
+
+def _with(row: Verdict, name: str, told: Mapping[tuple[str, str, str, str], str]) -> Verdict:
+    """The row with what is known of its case, if it is of that implementation and rejects."""
+    if row.implementation != name or not row.status.rejects or row.asked() not in told:
+        return row
+    return row.model_copy(update={"diagnosis": told[row.asked()]})
 
 
 def session_of(config: pytest.Config) -> Session:
@@ -126,11 +150,21 @@ class _Receiver:
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     found = session.config.stash.get(_SESSION, None)
+    if found is not None and not _is_worker(session.config) and session.exitstatus in COMPLETE:
+        diagnose(found, subjects(session.config), seconds=session.config.option.diagnosis)
+    lacking = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and _lacks_required(session.config)
     if found is not None and found.writer is not None:
-        found.writer.settle(found.ordered())
-    if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and _lacks_required(session.config):
+        whole = lacking or session.exitstatus in COMPLETE
+        found.writer.settle(found.ordered(), _account(session.config, found, "" if whole else cut_off(session.exitstatus)))
+    if lacking:
         session.config.stash[_REFUSED] = True
         session.exitstatus = Ruling.INSUFFICIENT.exit_code
+
+
+def _account(config: pytest.Config, found: Session, cut_short: str) -> Account:
+    weighed = found.weighed(subjects(config), config.option.profile)
+    trouble = {wanted.implementation: told for _, wanted, told in weighed}
+    return account(config, [wanted for _, wanted, _ in weighed], trouble, cut_short=cut_short)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -186,25 +220,3 @@ def _last_line(longrepr: str) -> str:
     lines = [line.strip() for line in longrepr.splitlines() if line.strip()]
     marked = [line.removeprefix("E").strip() for line in lines if line.startswith("E ")]
     return (marked or lines or ["no message"])[-1]
-
-
-def _expected(subject: Subject, asked: set[str], profile: str, verdicts: Sequence[Verdict] = ()) -> Expected:
-    adapter = subject.adapter
-    shipped = (property_of(path) for path in kdaverify.suites_folder().rglob("test_*.py"))
-    outputs = () if subject.missing else _exposed(adapter, profile)
-    return Expected(
-        implementation=adapter.name,
-        dtypes=adapter.dtypes,
-        outputs=outputs,
-        # All that ship, so that a part of them accepts nothing.
-        properties=tuple(sorted({*asked, *shipped})),
-        excused={} if subject.missing else excuses(adapter, outputs, verdicts),
-    )
-
-
-def _exposed(adapter: Adapter, profile: str) -> tuple[str, ...]:
-    """The outputs it declares to return for any problem of the panel that it takes."""
-    from kdaverify.problems import panel
-
-    asked = [fitted(adapter, entry.problem) for dtype in adapter.dtypes for entry in panel(dtype, profile)]
-    return tuple(sorted({output for problem in asked if adapter.supports(problem) is None for output in adapter.exposes(problem)}))

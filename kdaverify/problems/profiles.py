@@ -52,17 +52,18 @@ def check_profile(profile: str) -> None:
         raise ValueError(f"profile: no profile named {profile!r}; known ones are {', '.join(PROFILES)}")
 
 
-def settings_for(profile: str, *, fixed: bool = False) -> settings:
+def settings_for(profile: str, *, fixed: bool = False, share: float = 1.0) -> settings:
     """Hypothesis settings of a profile: 3, 25 or 150 examples a test; smoke does not shrink, nightly alone remembers failures.
 
     Args:
         fixed: asks the drawn problems and no others: nothing is shrunk or remembered.
+        share: of these examples, at least one.
     Raises:
         ValueError: no such profile.
     """
     check_profile(profile)
     return settings(
-        max_examples=_EXAMPLES[profile],
+        max_examples=max(1, round(share * _EXAMPLES[profile])),
         derandomize=False,
         database=DirectoryBasedExampleDatabase(Path(".hypothesis") / "examples") if profile == "nightly" and not fixed else None,
         verbosity=Verbosity.normal,

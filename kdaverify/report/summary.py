@@ -52,5 +52,6 @@ def _failure(verdict: Verdict) -> dict[str, Any]:
         # JSON has no infinity: null where nothing was allowed, or nothing compared.
         "ratio": verdict.ratio if verdict.ratio is not None and isfinite(verdict.ratio) else None,
         "stage": verdict.stage,
+        "diagnosis": verdict.diagnosis,
         "replay": verdict.replay,
     }

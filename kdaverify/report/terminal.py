@@ -125,13 +125,15 @@ def _size(verdict: Verdict) -> int:
 
 def _show_failure(console: Console, group: Sequence[Verdict]) -> None:
     """The smallest of a kind: what is wrong, where, how badly, how to replay it."""
-    shown = min(group, key=_size)
+    shown = min(group, key=lambda verdict: (not verdict.diagnosis, _size(verdict)))
     dtypes = ", ".join(sorted({verdict.dtype for verdict in group}))
     times = "once" if len(group) == 1 else f"{len(group)} times"
     console.print(Text(f"{shown.implementation}: {_kind(group)} in {dtypes}, {times}", style="bold red"))
     console.print(Padding(Text(shown.message), (0, 0, 0, 2), expand=False))
     if shown.stage is not None:
         console.print(Padding(Text(shown.whereabouts(), style="bold"), (0, 0, 0, 2), expand=False))
+    if shown.diagnosis:
+        console.print(Padding(Text(f"diagnosis: {shown.diagnosis}", style="bold"), (0, 0, 0, 2), expand=False))
     if shown.case:
         console.print(Padding(Text(f"case {shown.case}"), (0, 0, 0, 2), expand=False))
     if shown.replay:

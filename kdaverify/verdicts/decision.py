@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
+from typing import Protocol
 
 from kdaverify.checks.status import Status
-from kdaverify.verdicts.paired import Paired, paired
+from kdaverify.verdicts.paired import Paired
+from kdaverify.verdicts.seal import Expected
+from kdaverify.verdicts.tally import Tally, tally
 from kdaverify.verdicts.verdict import Verdict
 
 
@@ -27,25 +31,13 @@ class Ruling(StrEnum):
 
 # Heaviest first: a harness that broke proves nothing, a wrong kernel outweighs what was left unasked.
 WEIGHT = (Ruling.ERROR, Ruling.REJECT, Ruling.INSUFFICIENT, Ruling.ACCEPT)
-MOST_UNANSWERED = 3
 
 
-@dataclass(frozen=True)
-class Expected:
-    """What must be shown before an implementation is accepted.
+class Ruled(Protocol):
+    """Whatever ends in a ruling."""
 
-    Args:
-        implementation: its name.
-        dtypes, outputs: every pair of them needs a pass.
-        properties: each of them needs a pass.
-        excused: properties that the implementation declares it does not have, and in which words.
-    """
-
-    implementation: str
-    dtypes: tuple[str, ...]
-    outputs: tuple[str, ...]
-    properties: tuple[str, ...]
-    excused: Mapping[str, str] = field(default_factory=dict[str, str])
+    @property
+    def ruling(self) -> Ruling: ...
 
 
 @dataclass(frozen=True)
@@ -84,7 +76,7 @@ class Decision:
     @cached_property
     def paired(self) -> tuple[Paired, ...]:
         """The run as a whole, beside the legal kernels on the same problems."""
-        return paired(self.verdicts)
+        return tally(self.verdicts).runs
 
     @property
     def vacuous(self) -> int:
@@ -118,67 +110,78 @@ def decide(verdicts: Sequence[Verdict], expected: Expected, *, trouble: Sequence
         expected: what must be shown.
         trouble: what went wrong in the harness itself, one sentence each.
     """
-    weighed = {
-        Ruling.ERROR: tuple(trouble),
-        Ruling.REJECT: (*_rejections(verdicts), *(str(run) for run in paired(verdicts) if run.raised)),
-        Ruling.INSUFFICIENT: _gaps(verdicts, expected),
+    ruling, reasons = conclude(tally(verdicts), expected, {Ruling.ERROR: trouble})
+    return Decision(expected.implementation, ruling, reasons, tuple(verdicts))
+
+
+def conclude(counted: Tally, expected: Expected, beside: Mapping[Ruling, Sequence[str]]) -> tuple[Ruling, tuple[str, ...]]:
+    """The ruling and its reasons, heaviest first, then what was not asked.
+
+    Args:
+        counted: the verdicts.
+        expected: what must be shown.
+        beside: reasons that do not come from the verdicts, by what they lead to; told before the others of their weight.
+    """
+    own: dict[Ruling, tuple[str, ...]] = {
+        Ruling.REJECT: (*_rejections(counted), *(str(run) for run in counted.runs if run.raised)),
+        Ruling.INSUFFICIENT: _gaps(counted, expected),
     }
-    ruling = next((ruling for ruling in WEIGHT if weighed.get(ruling)), Ruling.ACCEPT)
-    reasons = tuple(reason for kind in WEIGHT for reason in weighed.get(kind, ()))
-    excused = tuple(f"not asked of it: {name} ({why})" for name, why in expected.excused.items())
-    return Decision(expected.implementation, ruling, (*reasons, *excused), tuple(verdicts))
+    weighed = {kind: (*beside.get(kind, ()), *own.get(kind, ())) for kind in WEIGHT}
+    ruling = next((kind for kind in WEIGHT if weighed[kind]), Ruling.ACCEPT)
+    excused = (f"not asked of it: {name} ({why})" for name, why in expected.excused.items())
+    return ruling, (*(reason for kind in WEIGHT for reason in weighed[kind]), *excused)
 
 
-def heaviest(decisions: Iterable[Decision]) -> Ruling:
+def heaviest(decisions: Iterable[Ruled]) -> Ruling:
     """The ruling on a session; with no implementation at all there is no evidence."""
     found = {decision.ruling for decision in decisions}
     return next((ruling for ruling in WEIGHT if ruling in found), Ruling.INSUFFICIENT)
 
 
-def _rejections(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+def _rejections(counted: Tally) -> tuple[str, ...]:
     """One reason for every property, format and status, the most frequent first."""
-    counted: dict[tuple[str, str, str], int] = {}
-    for verdict in verdicts:
-        if verdict.status.rejects and verdict.status is not Status.ORACLE_UNCERTIFIED:
-            key = (verdict.property, verdict.dtype, verdict.status)
-            counted[key] = counted.get(key, 0) + 1
-    ranked = sorted(counted.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(f"{' '.join(filter(None, key))}: {times} {_plural('verdict', times)}" for key, times in ranked)
+    times: Counter[tuple[str, str, str]] = Counter()
+    for kind, count in counted.kinds.items():
+        if kind.rejects() and kind.status != Status.ORACLE_UNCERTIFIED:
+            times[kind.property, kind.dtype, kind.status] += count
+    ranked = sorted(times.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(f"{' '.join(filter(None, key))}: {count} {plural('verdict', count)}" for key, count in ranked)
 
 
-def _gaps(verdicts: Sequence[Verdict], expected: Expected) -> tuple[str, ...]:
-    passed = [verdict for verdict in verdicts if verdict.proves()]
-    pairs, properties = {(v.dtype, v.output) for v in passed}, {v.property for v in passed}
-    uncertified = count_cases(v for v in verdicts if v.status is Status.ORACLE_UNCERTIFIED)
-    gaps = [f"{uncertified} {_plural('case', uncertified)} without a certified reference value"] if uncertified else []
-    gaps += _unanswered([verdict for verdict in verdicts if verdict.status is Status.UNANSWERED])
+def _gaps(counted: Tally, expected: Expected) -> tuple[str, ...]:
+    passed = [kind for kind in counted.kinds if kind.proves()]
+    pairs, properties = {(kind.dtype, kind.output) for kind in passed}, {kind.property for kind in passed}
+    uncertified = counted.cases.get(Status.ORACLE_UNCERTIFIED, 0)
+    gaps = [f"{uncertified} {plural('case', uncertified)} without a certified reference value"] if uncertified else []
+    gaps += _unanswered(counted)
     if not passed:
-        return (*gaps, f"nothing passed: {_why_not(verdicts)}")
+        return (*gaps, f"nothing passed: {_why_not(counted)}")
     for output in expected.outputs:
         dtypes = [dtype for dtype in expected.dtypes if (dtype, output) not in pairs]
         gaps += [f"no pass for {output} in {', '.join(dtypes)}"] if dtypes else []
     unasked = [name for name in expected.properties if name not in properties and name not in expected.excused]
-    gaps += [f"no pass for {_plural('suite', len(unasked))} {', '.join(unasked)}"] if unasked else []
+    gaps += [f"no pass for {plural('suite', len(unasked))} {', '.join(unasked)}"] if unasked else []
     return tuple(gaps)
 
 
-def _unanswered(verdicts: Sequence[Verdict]) -> list[str]:
-    if not verdicts:
+def _unanswered(counted: Tally) -> list[str]:
+    count = counted.count(Status.UNANSWERED)
+    if not count:
         return []
-    shown = [verdict.headline() for verdict in verdicts[:MOST_UNANSWERED]]
-    more = f"; and {len(verdicts) - len(shown)} more" if len(verdicts) > len(shown) else ""
-    return [f"{len(verdicts)} {_plural('case', len(verdicts))} without outputs: {'; '.join(shown)}{more}"]
+    left = count - len(counted.unanswered)
+    more = f"; and {left} more" if left > 0 else ""
+    return [f"{count} {plural('case', count)} without outputs: {'; '.join(counted.unanswered)}{more}"]
 
 
-def _why_not(verdicts: Sequence[Verdict]) -> str:
-    if any(verdict.vacuous for verdict in verdicts if verdict.status is Status.PASS):
+def _why_not(counted: Tally) -> str:
+    if any(kind.vacuous for kind in counted.kinds if kind.status == Status.PASS):
         return "what did would pass as zeros, negated or shuffled too"
-    reasons = sorted({verdict.headline() for verdict in verdicts if verdict.status is Status.SKIP})
-    if not reasons:
+    if not counted.skipped:
         return "no case was judged"
-    more = f" (and {len(reasons) - 1} more reasons)" if len(reasons) > 1 else ""
-    return f"every case was skipped, {reasons[0]}{more}" if all(v.status is Status.SKIP for v in verdicts) else f"{reasons[0]}{more}"
+    first, *others = counted.skipped
+    more = f" (and {len(others)} more reasons)" if others else ""
+    return f"every case was skipped, {first}{more}" if {*counted.cases} == {Status.SKIP.value} else f"{first}{more}"
 
 
-def _plural(noun: str, count: int) -> str:
+def plural(noun: str, count: int) -> str:
     return noun if count == 1 else f"{noun}s"

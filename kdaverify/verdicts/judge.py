@@ -14,6 +14,7 @@ from kdaverify.checks.options import asked_of
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.problems import ActivationProblem, Problem
+from kdaverify.verdicts.figures import bits_of, sizes_of
 from kdaverify.verdicts.published import NamedBenchmark, Opinions, opinions
 from kdaverify.verdicts.recheck import only_near, rechecked
 from kdaverify.verdicts.verdict import Verdict
@@ -54,6 +55,7 @@ class Judge:
         seed: of the session, for the record.
         defers: whether near misses are reported as they are, and not raised: who holds the verdicts runs them again.
         benchmark: whose errors others' standards compare with; None for a plain member of the family.
+        published: whether others' standards are asked at all.
     """
 
     def __init__(
@@ -66,9 +68,11 @@ class Judge:
         seed: int = 0,
         defers: bool = False,
         benchmark: NamedBenchmark | None = None,
+        published: bool = True,
     ) -> None:
         self.adapter, self.report, self.property_name = adapter, report, property_name
-        self.spec, self.seed, self.defers, self.benchmark = spec or adapter.name, seed, defers, benchmark
+        self.spec, self.seed, self.defers = spec or adapter.name, seed, defers
+        self.benchmark, self.published = benchmark, published
 
     def __call__(self, problem: Problem | ActivationProblem, **detail: Any) -> None:
         """Runs the property on `problem` and reports a verdict for every output.
@@ -91,7 +95,7 @@ class Judge:
         self._conclude([conventions(self.adapter)], None, {}, time.perf_counter() - started)
 
     def _conclude(self, found: list[Outcome], problem: Problem | ActivationProblem | None, detail: dict[str, Any], seconds: float) -> None:
-        said = opinions(found, problem, self.benchmark)
+        said = opinions(found if self.published else [], problem, self.benchmark) or [Opinions()] * len(found)
         verdicts = [self._verdict(*told, problem, detail, seconds / len(found)) for told in zip(found, said, strict=True)]
         verdicts = verdicts if self.defers else rechecked(verdicts, self.adapter)
         for verdict in verdicts:
@@ -104,7 +108,8 @@ class Judge:
     ) -> Verdict:
         figures = outcome.comparison
         asked = asked_of(self.adapter, detail)
-        about = asked.environment()
+        about, asked_json = asked.environment(), "" if problem is None else problem.to_json()
+        sizes: dict[str, Any] = sizes_of(asked_json)
         dtype = self.adapter.dtypes[0] if problem is None else problem.dtype
         return Verdict(
             implementation=self.adapter.name,
@@ -113,7 +118,8 @@ class Judge:
             dtype=dtype,
             regime="" if problem is None else problem.gate,
             case="" if problem is None else problem.id,
-            problem="" if problem is None else problem.to_json(),
+            problem=asked_json,
+            **sizes,
             detail=detail,
             output=outcome.output,
             status=outcome.status,
@@ -130,6 +136,7 @@ class Judge:
             benchmark=others.benchmark,
             contract=asked.contract(dtype).name if dtype in asked.dtypes else "",
             oracle=outcome.oracle,
+            oracle_bits=bits_of(outcome.oracle),
             device=about.pop("device", "cpu"),
             mode=about.pop("mode", "native"),
             versions={**about, "kernel": asked.proof()} if figures else about,

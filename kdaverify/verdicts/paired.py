@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median_low
-from typing import Final
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kdaverify.checks.median_limit import median_limit
 from kdaverify.verdicts.verdict import Verdict
@@ -52,7 +53,18 @@ class Paired:
         )
 
 
-def paired(verdicts: Sequence[Verdict]) -> tuple[Paired, ...]:
+class Sample(NamedTuple):
+    """What of a verdict counts in a run: of which output it is, and its rms error over that of every legal kernel."""
+
+    property: str
+    dtype: str
+    output: str
+    contract: str
+    case: str
+    peers: Sequence[float]
+
+
+def paired(samples: Iterable[Sample | Verdict]) -> tuple[Paired, ...]:
     """One for every format, output and contract with enough cases.
 
     Math: r[i, j] = rms error of case i over that of legal kernel j on the same problem. A kernel that computes as j does has r near 1 in
@@ -61,31 +73,29 @@ def paired(verdicts: Sequence[Verdict]) -> tuple[Paired, ...]:
     limit at 99 %, by the bootstrap over cases; the smallest of these limits is judged. Only cases count whose legal kernels were not lucky,
     and all of which stayed finite.
     """
-    runs: dict[tuple[str, str, str], dict[str, list[tuple[float, ...]]]] = defaultdict(lambda: defaultdict(list))
-    for verdict in verdicts:
-        if verdict.peers and verdict.property in PROPERTIES:
-            runs[verdict.dtype, verdict.output, verdict.contract][verdict.case].append(verdict.peers)
-    found = (_of(key, cases) for key, cases in sorted(runs.items()))
+    runs: dict[tuple[str, str, str], list[Sample | Verdict]] = defaultdict(list)
+    for sample in samples:
+        if sample.peers and sample.property in PROPERTIES:
+            runs[sample.dtype, sample.output, sample.contract].append(sample)
+    found = (_of(key, run) for key, run in sorted(runs.items()))
     return tuple(run for run in found if run is not None)
 
 
-def _of(key: tuple[str, str, str], cases: dict[str, list[tuple[float, ...]]]) -> Paired | None:
-    family = Counter(len(peers) for rows in cases.values() for peers in rows).most_common(1)[0][0]
-    complete = {case: [peers for peers in rows if len(peers) == family] for case, rows in cases.items()}
-    ratios = [_mean(rows) for rows in complete.values() if rows]
-    if len(ratios) < FEWEST:
+def _of(key: tuple[str, str, str], samples: list[Sample | Verdict]) -> Paired | None:
+    family = Counter(len(sample.peers) for sample in samples).most_common(1)[0][0]
+    complete = [sample for sample in samples if len(sample.peers) == family]
+    logs = _mean([sample.case for sample in complete], np.log([sample.peers for sample in complete]))
+    if len(logs) < FEWEST:
         return None
-    by_kernel = list(zip(*ratios, strict=True))
-    furthest = 2 * min(_scatter(column) for column in by_kernel) + ALIKE
-    nearest = min((column for column in by_kernel if _scatter(column) <= furthest), key=lambda column: median_limit(column, CONFIDENCE))
-    return Paired(*key, len(ratios), median_low(nearest), median_limit(nearest, CONFIDENCE))
+    ordered = np.sort(logs, axis=0)
+    scatter = ordered[len(logs) * 4 // 5] - ordered[len(logs) // 5]
+    alike = [np.exp(column) for column in ordered[:, scatter <= 2 * scatter.min() + ALIKE].T]
+    nearest = min(alike, key=lambda column: median_limit(column, CONFIDENCE))
+    return Paired(*key, len(logs), float(nearest[(len(logs) - 1) // 2]), float(median_limit(nearest, CONFIDENCE)))
 
 
-def _mean(rows: list[tuple[float, ...]]) -> list[float]:
-    """The geometric mean over the runs of one problem, by legal kernel."""
-    return [math.exp(fmean(math.log(ratio) for ratio in column)) for column in zip(*rows, strict=True)]
-
-
-def _scatter(ratios: Sequence[float]) -> float:
-    logs = sorted(math.log(ratio) for ratio in ratios)
-    return logs[len(logs) * 4 // 5] - logs[len(logs) // 5]
+def _mean(cases: list[str], logs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The mean over the runs of one problem, by legal kernel."""
+    _, place, times = np.unique(cases, return_inverse=True, return_counts=True)
+    sums = np.stack([np.bincount(place, column) for column in logs.T], axis=1)
+    return sums / times[:, None]

@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Self
 
-from pydantic import ValidationError
-
+from kdaverify.verdicts import parquet
+from kdaverify.verdicts.columns import from_frame, polars, to_frame
+from kdaverify.verdicts.lines import Torn, line_of, read_lines, sealed
+from kdaverify.verdicts.record_error import RecordError
+from kdaverify.verdicts.seal import Account, Seal
 from kdaverify.verdicts.verdict import Verdict
 
-# Columns of a parquet file beside the row itself: what people filter by.
-COLUMNS = (
-    "implementation",
-    "property",
-    "dtype",
-    "regime",
-    "case",
-    "output",
-    "status",
-    "statistic",
-    "value",
-    "budget",
-    "ratio",
-    "grade",
-    "stage",
-    "seed",
-)
+if TYPE_CHECKING:
+    import polars as pl
 
-
-class RecordError(ValueError):
-    """A record that cannot be read or written; the message names the file, the line and what to do."""
+__all__ = ["Record", "RecordError", "RecordWriter", "Table", "is_parquet", "read", "replace", "scan"]
 
 
 @dataclass(frozen=True)
@@ -43,10 +28,29 @@ class Record:
     Args:
         verdicts: its complete rows, in order.
         truncated: what is wrong with a last row that was cut off by a crash; "" where none was.
+        accounts: what the sessions that closed it say beside their rows.
+        open_rows: how many rows are of sessions that never closed it.
     """
 
     verdicts: tuple[Verdict, ...]
     truncated: str = ""
+    accounts: tuple[Account, ...] = ()
+    open_rows: int = 0
+
+
+@dataclass(frozen=True)
+class Table:
+    """The same as columns, for files of any length.
+
+    Args:
+        rows: a column for every field of a verdict; those of a Parquet file are read when asked for.
+        truncated, accounts, open_rows: as of a Record.
+    """
+
+    rows: pl.LazyFrame
+    truncated: str = ""
+    accounts: tuple[Account, ...] = ()
+    open_rows: int = 0
 
 
 class RecordWriter:
@@ -59,24 +63,29 @@ class RecordWriter:
         self.path = path
         self._lines = path.with_suffix(".jsonl.part") if is_parquet(path) else path
         if is_parquet(path):
-            _pyarrow(path)
+            polars(str(path))
         path.parent.mkdir(parents=True, exist_ok=True)
         _end_last_line(self._lines)
         self._file = self._lines.open("ab")
         self._start = self._file.tell()
 
     def append(self, verdict: Verdict) -> None:
-        self._file.write(_line(verdict))
+        self._file.write(line_of(verdict))
         self._file.flush()
 
-    def settle(self, verdicts: Iterable[Verdict]) -> None:
-        """Replaces the rows of this writer by `verdicts`, in one step that a crash cannot split, and closes it."""
+    def settle(self, verdicts: Iterable[Verdict], account: Account | None = None) -> None:
+        """Replaces the rows of this writer by `verdicts`, seals them in one step that a crash cannot split, and closes the file.
+
+        Args:
+            account: what the session says beside them.
+        """
         self._file.close()
-        earlier = self._lines.read_bytes()[: self._start]
-        _replace(self._lines, earlier + b"".join(_line(verdict) for verdict in verdicts))
+        replace(self._lines, sealed(self._lines.read_bytes()[: self._start], verdicts, () if account is None else (account,)))
         if is_parquet(self.path):
-            there = read(self.path).verdicts if self.path.exists() else ()
-            _to_parquet((*there, *read(self._lines).verdicts), self.path)
+            there = read(self.path) if self.path.exists() else Record(())
+            new = read(self._lines)
+            rows = to_frame((*there.verdicts, *new.verdicts))
+            parquet.write(rows, self.path, (*there.accounts, *new.accounts), open_rows=there.open_rows + new.open_rows)
             self._lines.unlink()
 
     def close(self) -> None:
@@ -95,20 +104,62 @@ def read(path: Path) -> Record:
     Returns:
         Every complete row; a last row cut off in the middle is left out and reported.
     Raises:
-        RecordError: the file is absent, or a row before the last is not a verdict, or comes from a newer version.
+        RecordError: the file is absent, a row before the last is not a verdict, comes from a newer version, or was changed once sealed.
     """
-    if not path.exists():
+    if _there(path):
+        rows, seal = parquet.scan(path)
+        frame = rows.collect()
+        return Record(tuple(from_frame(frame)), "", *_of_table(seal, frame.height))
+    found = list(read_lines(path))
+    verdicts = tuple(item for item in found if isinstance(item, Verdict))
+    return Record(verdicts, *_of_lines([item for item in found if not isinstance(item, Verdict)], len(verdicts)))
+
+
+def scan(path: Path) -> Table:
+    """The same as columns; of a Parquet file nothing is read yet but what shows that it is whole.
+
+    Raises:
+        RecordError: as `read`.
+    """
+    if _there(path):
+        rows, seal = parquet.scan(path)
+        return Table(rows, "", *_of_table(seal, 0 if seal else rows.select(polars(str(path)).len()).collect().item()))
+    others: list[Seal | Torn] = []
+    rows = to_frame(_parted(read_lines(path), others))
+    return Table(rows.lazy(), *_of_lines(others, rows.height))
+
+
+def _parted(items: Iterable[Verdict | Seal | Torn], others: list[Seal | Torn]) -> Iterable[Verdict]:
+    """The verdicts among the items; the others are put aside."""
+    for item in items:
+        if isinstance(item, Verdict):
+            yield item
+        else:
+            others.append(item)
+
+
+def _of_lines(others: list[Seal | Torn], rows: int) -> tuple[str, tuple[Account, ...], int]:
+    """Truncation, accounts and open rows of a .jsonl file."""
+    seals = [item for item in others if isinstance(item, Seal)]
+    torn = [item.message for item in others if isinstance(item, Torn)]
+    accounts = tuple(account for seal in seals for account in seal.accounts)
+    return "".join(torn), accounts, rows - sum(seal.rows - seal.open_rows for seal in seals)
+
+
+def _of_table(seal: Seal | None, rows: int) -> tuple[tuple[Account, ...], int]:
+    """Accounts and open rows of a .parquet file."""
+    return ((), rows) if seal is None else (seal.accounts, seal.open_rows)
+
+
+def _there(path: Path) -> bool:
+    """Whether it is a .parquet file.
+
+    Raises:
+        RecordError: there is no such file.
+    """
+    if not path.is_file():
         raise RecordError(f"record: no file {path}; a record is written by `kdaverify verify --record {path}`")
-    if path.suffix == ".parquet":
-        return Record(tuple(_from_parquet(path)))
-    *complete, last = path.read_bytes().split(b"\n")
-    verdicts = tuple(_verdict(line, path, number) for number, line in enumerate(complete, start=1) if line)
-    if not last:
-        return Record(verdicts)
-    return Record(
-        verdicts,
-        truncated=f"{path}: row {len(complete) + 1} was cut off after {len(last)} bytes; its test was running when the session died",
-    )
+    return path.suffix == ".parquet"
 
 
 def is_parquet(path: Path) -> bool:
@@ -122,56 +173,17 @@ def is_parquet(path: Path) -> bool:
     return path.suffix == ".parquet"
 
 
-def _line(verdict: Verdict) -> bytes:
-    return verdict.model_dump_json().encode() + b"\n"
-
-
-def _verdict(line: bytes, path: Path, number: int) -> Verdict:
-    try:
-        return Verdict.model_validate_json(line)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(step) for step in first["loc"])
-        raise RecordError(
-            f"{path}: row {number} is no verdict of this version: {where} {first['msg']}; read it with the version that wrote it"
-        ) from None
-
-
 def _end_last_line(path: Path) -> None:
     """Drops a row that an earlier crash cut off, so that the next one does not continue it."""
     if not path.exists():
         return
     content = path.read_bytes()
     if content and not content.endswith(b"\n"):
-        _replace(path, content[: content.rfind(b"\n") + 1])
+        replace(path, content[: content.rfind(b"\n") + 1])
 
 
-def _replace(path: Path, content: bytes) -> None:
+def replace(path: Path, content: bytes) -> None:
+    """Gives a file its content in one step that a crash cannot split."""
     beside = path.with_name(path.name + ".new")
     beside.write_bytes(content)
     beside.replace(path)
-
-
-def _pyarrow(path: Path) -> tuple[Any, Any]:
-    try:
-        import pyarrow as pa
-        from pyarrow import parquet
-    except ImportError:
-        raise RecordError(f"record: {path} needs pyarrow; pip install 'kdaverify[parquet]', or end the name in .jsonl") from None
-    return pa, parquet
-
-
-def _to_parquet(verdicts: Sequence[Verdict], path: Path) -> None:
-    pyarrow, parquet = _pyarrow(path)
-    table: dict[str, list[Any]] = {name: [getattr(verdict, name) for verdict in verdicts] for name in COLUMNS}
-    table["status"] = [verdict.status.value for verdict in verdicts]
-    # The row as JSON: infinities and details survive as they are.
-    table["row"] = [verdict.model_dump_json() for verdict in verdicts]
-    content = io.BytesIO()
-    parquet.write_table(pyarrow.table(table), content)
-    _replace(path, content.getvalue())
-
-
-def _from_parquet(path: Path) -> Iterable[Verdict]:
-    rows: list[str] = _pyarrow(path)[1].read_table(path, columns=["row"])["row"].to_pylist()
-    return (Verdict.model_validate_json(row) for row in rows)

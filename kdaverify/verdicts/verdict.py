@@ -12,8 +12,8 @@ from kdaverify.checks.near_miss import Recheck
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.opinion import Opinion
 
-SCHEMA = 1
-"""Version of the row; a reader refuses a newer one."""
+SCHEMA = 2
+"""Version of the row; a reader takes every older one and refuses a newer one."""
 
 
 class Verdict(BaseModel):
@@ -25,6 +25,7 @@ class Verdict(BaseModel):
         op, dtype, regime: the operation, the problem's format and its gate regime.
         case: id of the problem; "" where no problem was asked.
         problem: the problem as JSON; "" likewise.
+        B, T, N, H, HV, K, V: its sizes: batch entries, tokens of each, sequences, heads of keys and of values, widths; None: not stated.
         detail: what the property chose beside the problem (a cut, an arrangement).
         output: "o", "final_state", or "call" for what concerns the whole call.
         status: what is concluded.
@@ -36,12 +37,14 @@ class Verdict(BaseModel):
             place; None where nothing was localised.
         diagnosis: which known fault it looks like, in words; "" where none is named.
         located: what of that stage is off and on which inputs, or what was judged of the stages and what was not.
+        diagnosis: of one case of every property that fails, which known fault it cannot be told from, or that none fits.
         vacuous: of zeros, the negated and a shuffled output, those that would pass too: the verdict then proves nothing.
         peers: the rms error over that of every emulated legal kernel that rounds to nearest; () where those were lucky, or not compared.
         recheck: of a near miss, what fresh seeds found; status and grade follow it, the figures are those of the first seed.
         published: what the rules of others say of the same output, by rule; never part of `status`.
         benchmark: whose errors those that compare errors held its own against.
         contract, oracle: what was declared, and how the exact value was obtained.
+        oracle_bits: the precision at which it was; None where no exact value was needed.
         device, mode, versions: where and with what it ran.
         seed: of the session that drew the problem.
         number: of the case in the campaign of that seed; None for any other case.
@@ -59,6 +62,13 @@ class Verdict(BaseModel):
     regime: str = ""
     case: str = ""
     problem: str = ""
+    B: int | None = None
+    T: int | None = None
+    N: int | None = None
+    H: int | None = None
+    HV: int | None = None
+    K: int | None = None
+    V: int | None = None
     detail: dict[str, Any] = Field(default_factory=dict)
     output: str = "call"
     status: Status
@@ -79,6 +89,7 @@ class Verdict(BaseModel):
     benchmark: str = ""
     contract: str = ""
     oracle: str = ""
+    oracle_bits: int | None = None
     device: str = ""
     mode: str = ""
     versions: dict[str, str] = Field(default_factory=dict)

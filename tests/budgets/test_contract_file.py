@@ -139,7 +139,7 @@ def test_every_implementation_that_ships_a_contract_declares_its_file() -> None:
     for name in (name for name in SHIPPED if not name.startswith("emulated:")):
         adapter = find(name)
         for dtype in adapter.dtypes:
-            file = {"fla": "triton_npu", "triton_npu-recurrent": "fla-recurrent"}.get(name, name)
+            file = {"fla": "fla-interpreted", "triton_npu-recurrent": "fla-recurrent"}.get(name, name)
             assert adapter.contract(dtype) == preset(file, dtype), f"{name} {dtype}"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -104,3 +106,51 @@ def test_ten_per_cent_more_than_the_allowed_rms_is_a_verdict(pack: tuple[Inputs,
     exact = truth.high
     assert compare("o", exact + error * (0.95 / used), held, inputs).ratios["rms"] <= 1
     assert compare("o", exact + error * (1.05 / used), held, inputs).ratios["rms"] > 1
+
+
+def test_peers_are_how_much_more_a_kernel_errs_than_each_legal_one(pack: tuple[Inputs, Standard, torch.Tensor, torch.Tensor]) -> None:
+    inputs, held, o, _ = pack
+    truth = held.exact("o")
+    error = truth.error(o)
+    once, twice = (compare("o", truth.high + times * error, held, inputs).peers for times in (1, 2))
+    assert once
+    assert twice == pytest.approx([2 * ratio for ratio in once])
+    # The kernel is one of its own family.
+    assert min(abs(ratio - 1) for ratio in once) < 1e-6
+
+
+def test_only_masks_and_a_broken_ceiling_are_beyond_doubt(pack: tuple[Inputs, Standard, torch.Tensor, torch.Tensor]) -> None:
+    whole = spoil(pack, (0, 42, 1, 7), 3.0)
+    assert replace(whole, ratios={"ceiling": 1.01}).is_beyond_doubt
+    assert not replace(whole, ratios={"ceiling": 1.0}).is_beyond_doubt
+    assert not replace(whole, ratios={"largest": 9.0}).is_beyond_doubt
+    assert spoil(pack, (0, 3, 0, 0), float("nan")).is_beyond_doubt
+    assert spoil(pack, (0, 85, 0, 0), 1e-30).is_beyond_doubt
+
+
+def test_the_ceiling_is_named_where_it_alone_is_broken(pack: tuple[Inputs, Standard, torch.Tensor, torch.Tensor]) -> None:
+    inputs, held, o, _ = pack
+    allowed = held.budgets["o"]
+    assert allowed.ceiling is not None
+    # A budget so wide that nothing else can break, as after a family that errs everywhere.
+    wide = replace(
+        allowed, allowed=replace(allowed.allowed, rms=1e9, largest=1e9, rows=allowed.allowed.rows + 1e9, median=1e9, tail=1e9, bias=1e9)
+    )
+    loose = Standard(held.truth, {**held.budgets, "o": wide})
+    wrong = o.double()
+    wrong[0, 42, 1, 7] += 1e3
+    comparison = compare("o", wrong, loose, inputs)
+    assert (comparison.status, comparison.statistic) == (Status.FAIL, "ceiling")
+    assert comparison.value == pytest.approx(1e3, rel=1e-3)
+    assert comparison.ratio == pytest.approx(comparison.value / comparison.budget)
+    assert comparison.worst is not None
+    assert comparison.worst.where == "sequence 2, token 12 of 50, value head 1, column 7"
+    assert comparison.ceiling
+    assert compare("o", o, loose, inputs).statistic != "ceiling"
+
+
+def test_no_elements_are_no_error() -> None:
+    inputs = PACK.replace(B=1, T=0, lengths=(0,)).inputs()
+    held = standard(inputs, CONTRACT, BF16, emulate(inputs, CONTRACT, BF16))
+    comparison = compare("o", torch.zeros(1, 0, 2, 24, dtype=torch.bfloat16), held, inputs)
+    assert (comparison.status, comparison.worst, comparison.found) == (Status.PASS, None, 0.0)

@@ -140,3 +140,13 @@ def test_an_unsupported_dtype_is_a_skip_with_its_reason() -> None:
     (outcome,) = check("forward", port(raises), PROBLEM.replace(dtype="bf16"), {})
     assert outcome.status is Status.SKIP
     assert "port does not take bf16" in outcome.message
+
+
+def test_a_kernel_that_flushes_subnormals_leaves_the_judge_s_own() -> None:
+    def flushes(o: Any, final: Any, v: Any, state: Any) -> Any:
+        if not torch.set_flush_denormal(True):
+            pytest.skip("this processor does not flush")
+        return o, final
+
+    execute(port(flushes), PROBLEM.inputs(), ("o",))
+    assert float(torch.full((1,), 1e-30) * 1e-10) > 0

@@ -25,6 +25,8 @@ Cli = Callable[..., tuple[int, str, str]]
         ("standards", "ascend-L1"),
         ("standards", "fla-ci"),
         ("probes", "nine-bit-state"),
+        ("laws", "other-heads"),
+        ("laws", "resume"),
     ],
 )
 def test_json_is_a_list_of_objects_with_a_name(cli: Cli, what: str, some: str) -> None:
@@ -33,7 +35,7 @@ def test_json_is_a_list_of_objects_with_a_name(cli: Cli, what: str, some: str) -
     assert some in [entry["name"] for entry in json.loads(out)]
 
 
-@pytest.mark.parametrize("what", ["impls", "ops", "regimes", "profiles", "probes", "faults", "standards"])
+@pytest.mark.parametrize("what", ["impls", "ops", "regimes", "profiles", "laws", "probes", "faults", "standards"])
 def test_the_table_holds_the_same_names(cli: Cli, what: str) -> None:
     names = [entry["name"] for entry in json.loads(cli("list", what, "--json")[1])]
     table = cli("list", what)[1]
@@ -47,7 +49,7 @@ def test_the_table_of_faults_says_where_each_was_seen(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["list", "laws"], ["list"], ["verfy"], ["verify", "--time-limit", "0"], ["verify", "--workers", "many"], ["oracle"]]
+    "words", [["list", "lawz"], ["list"], ["verfy"], ["verify", "--time-limit", "0"], ["verify", "--workers", "many"], ["oracle"]]
 )
 def test_misuse_is_one_line_and_exit_code_2(cli: Cli, words: list[str]) -> None:
     code, out, err = cli(*words)

@@ -52,6 +52,7 @@ def session(folder: Path, body: str, workers: str = "0") -> Done:
         seed=None,
         record=Path("records/r.jsonl"),
         json_file=Path("out/d.json"),
+        html=Path("out/page.html"),
         workers=workers,
         require_impl=False,
     )
@@ -73,6 +74,14 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[Done, 
         text = (folder / "out/d.json").read_text()
         done[code] = ended, json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     return done
+
+
+@pytest.mark.parametrize(("code", "title"), [(0, "accepted"), (1, "rejected"), (2, "not judged"), (3, "undecided")])
+def test_the_page_says_what_the_exit_code_says(sessions: dict[int, tuple[Done, dict[str, Any]]], code: int, title: str) -> None:
+    done, _ = sessions[code]
+    assert "page: out/page.html" in done.stdout
+    page = (Path(done.args[3]).parent / "out/page.html").read_text()
+    assert f"<h1>port {title}</h1>" in page
 
 
 @pytest.mark.parametrize("code", BODIES)

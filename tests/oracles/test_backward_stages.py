@@ -22,7 +22,7 @@ Call = Callable[..., Inputs]
 Weigh = Callable[..., Cotangents]
 Differ = Callable[..., dict[str, float]]
 
-FORWARD = ["G", "Aqk", "Akk", "R", "kb", "w", "vb", "u", "qg", "kg", "h", "v_new", "S", "o"]
+FORWARD = ["G", "Aqk", "Akk", "R", "beta_k_wy", "kb", "w", "vb", "u", "qg", "kg", "h", "v_new", "S", "o"]
 STORED = [
     *("dv_local", "dAqk", "dh", "dv_new", "dS_o", "dS", "dq_state", "dk_state", "dw", "h_dh", "h_dh", "dG_state"),
     *("k_decayed", "dkb", "dvb", "dv", "dbeta_wy", "dk_wy", "dG_wy", "dR", "R_dR", "dAkk"),

@@ -105,7 +105,7 @@ def test_every_named_tensor_passes_through_the_store_hook() -> None:
         return tensor
 
     chunk(draw("short", "slow"), arithmetic=Arithmetic(store=note))
-    assert seen == ["G", "Aqk", "Akk", "R", "kb", "w", "vb", "u", "qg", "kg", "h", "v_new", "S", "o"]
+    assert seen == ["G", "Aqk", "Akk", "R", "beta_k_wy", "kb", "w", "vb", "u", "qg", "kg", "h", "v_new", "S", "o"]
 
 
 @pytest.mark.parametrize("stage", ["cumsum", "scores", "solve", "wy", "state", "output"])

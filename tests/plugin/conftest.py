@@ -32,7 +32,9 @@ def run(pytester: pytest.Pytester) -> Pytest:
     """Runs pytest with the plugin on the folder."""
 
     def call(*words: Any) -> pytest.RunResult:
-        return pytester.runpytest_inprocess("-p", "kdaverify.plugin", "--impl", "port.py", "-p", "no:cacheprovider", *words)
+        return pytester.runpytest_inprocess(
+            "-p", "kdaverify.plugin", "--impl", "port.py", "-p", "no:cacheprovider", "--diagnosis=0", *words
+        )
 
     return call
 

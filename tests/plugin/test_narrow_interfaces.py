@@ -8,8 +8,8 @@ import pytest
 
 from kdaverify.adapters.activations import ActivationCall
 from kdaverify.adapters.eager import EAGER, Eager
-from kdaverify.plugin import session
 from kdaverify.plugin.collect import fitted
+from kdaverify.plugin.expected import expected
 from kdaverify.plugin.options import Subject
 from kdaverify.problems import Problem, panel
 from kdaverify.problems.panel import NamedProblem
@@ -32,8 +32,7 @@ class Narrow(Eager):
 
 
 def excused(adapter: Eager) -> dict[str, str]:
-    expected = session._expected(Subject("narrow", adapter, None), set(), "smoke")  # pyright: ignore[reportPrivateUsage]
-    return dict(expected.excused)
+    return dict(expected(Subject("narrow", adapter, None), set(), "smoke").excused)
 
 
 @pytest.mark.parametrize("entry", panel("bf16", "smoke"), ids=lambda entry: entry.name)

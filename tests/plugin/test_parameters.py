@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from kdaverify.adapters import find
+from kdaverify.checks.laws.registry import LAWS
+from kdaverify.plugin.collect import lawful_dtypes
 from kdaverify.problems import panel
 from kdaverify.problems.regimes import GATES
 
@@ -21,6 +24,13 @@ def test_ids_carry_implementation_format_and_regime(suite: Suite, run: Pytest) -
     suite(forward="def test_forward(judge, dtype, gate): tell(judge)")
     found = ids(run("--collect-only", "-q"))
     assert found == [f"test_forward[port-{dtype}-{gate}]" for dtype in ("fp32", "bf16") for gate, regime in GATES.items() if regime.weight]
+
+
+def test_laws_are_asked_in_every_format_but_in_smoke_in_the_usual_ones(suite: Suite, run: Pytest) -> None:
+    suite(laws="def test_laws(judge, lawful): tell(judge)")
+    assert ids(run("--collect-only", "-q")) == [f"test_laws[port-{dtype}-{law}]" for dtype in ("fp32", "bf16") for law in LAWS]
+    assert lawful_dtypes(find("eager"), "smoke") == ("fp32", "bf16")
+    assert lawful_dtypes(find("eager"), "acceptance") == find("eager").dtypes
 
 
 def test_the_panel_is_a_parameter(suite: Suite, run: Pytest) -> None:

@@ -105,7 +105,7 @@ def test_a_missing_file_and_an_unknown_ending_say_what_to_do(tmp_path: Path) -> 
         RecordWriter(tmp_path / "r.csv")
 
 
-def test_parquet_without_pyarrow_says_which_extra_brings_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
+def test_parquet_without_polars_says_which_extra_brings_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(RecordError, match=r"kdaverify\[parquet\]"):
         RecordWriter(tmp_path / "r.parquet")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kdaverify.adapters.base import Adapter, Output
+from kdaverify.adapters.channels import all_behind
 from kdaverify.adapters.exchange.declaration import Declaration
 from kdaverify.budgets.contract import Contract
 from kdaverify.problems import Problem
@@ -38,6 +39,8 @@ class Declared(Adapter):
     Raises:
         AdapterError: the declaration contradicts itself.
     """
+
+    barriers = all_behind("calls go to the kernel as files and come back as files")
 
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration

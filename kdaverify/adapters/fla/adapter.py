@@ -36,6 +36,8 @@ LACKING: Final[Mapping[Backend, tuple[str, ...]]] = {"cuda": ("dqkwg",), "npu": 
 """Stage functions that 0.6.0 has no longer, that have no Ascend kernel, or whose Ascend kernel computes something else: chunk_bwd_dv_local
 there takes no notice of the scores it is handed (`A`)."""
 WIDEST_KEY: Final = 256
+CONFIGURATIONS: Final = 8
+"""Of its tuner that are forced one by one; kernels with fewer count round."""
 SAFE: Final = -5.0
 
 
@@ -88,11 +90,22 @@ class Fla(Adapter):
             return preset("fla-recurrent", dtype)
         tf32 = self._options.tf32 == "yes" or (self._native and self._backend == "cuda")
         return replace(
-            preset("fla" if tf32 else "triton_npu", dtype),
+            self._with_beta(preset(self._preset(tf32=tf32), dtype)),
             chunk_size=int(self._options.chunk_size),
             anchored=self._options.safe_gate == "yes" and dtype != "fp32",
             softplus=self._options.gate == "softplus",
         )
+
+    def _preset(self, *, tf32: bool) -> str:
+        if tf32:
+            return "fla"
+        return "fla-interpreted" if self._backend == "cuda" else "triton_npu"
+
+    def _with_beta(self, contract: Contract) -> Contract:
+        """A beta made in the kernel is fp32, and so is its product with k."""
+        if self._options.beta == "value" or contract.solve is None:
+            return contract
+        return contract.storing(beta_k=contract.wide, beta_k_wy=contract.wide)
 
     def configured(self, options: Mapping[str, str]) -> Adapter:
         return Fla(self._base, self._backend, self._form, self._options.changed(self._base, self._form, options))
@@ -103,6 +116,13 @@ class Fla(Adapter):
     @cached_property
     def _variants(self) -> Mapping[str, Adapter]:
         return {name: self.configured(options) for name, options in variants_of(self._form).items()}
+
+    def configurations(self) -> Mapping[str, Adapter]:
+        return self._configurations
+
+    @cached_property
+    def _configurations(self) -> Mapping[str, Adapter]:
+        return {f"autotune={n}": self.configured({"autotune": str(n)}) for n in range(CONFIGURATIONS)}
 
     def stages(self, dtype: str) -> Mapping[str, StageCall]:
         if self._form == "recurrent":

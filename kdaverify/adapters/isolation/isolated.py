@@ -13,14 +13,16 @@ from torch import Tensor
 
 from kdaverify.adapters.activations import ActivationCall
 from kdaverify.adapters.base import Adapter, Output, versions
+from kdaverify.adapters.channels import Channel
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.isolation.activations import asked_activations
-from kdaverify.adapters.isolation.arena import same
+from kdaverify.adapters.isolation.arena import bytes_of, same
 from kdaverify.adapters.isolation.fault import Fault
 from kdaverify.adapters.isolation.keeper import Keeper
 from kdaverify.adapters.isolation.messages import About, Ask, Call, Entry, Returned, Step, Way
 from kdaverify.adapters.isolation.parcel import unpack
 from kdaverify.adapters.isolation.stages import asked_stages
+from kdaverify.adapters.manner import manner
 from kdaverify.adapters.stages import StageCall
 from kdaverify.budgets.contract import Contract
 from kdaverify.limits import Limits
@@ -29,6 +31,11 @@ from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import TENSORS, Inputs
 
 _CASES: Final = itertools.count(1)
+_BARRIERS: Final[Mapping[Channel, str]] = {
+    "objects": "its process sees new tensors at every call",
+    "results": "what it returns is copied out of its process",
+}
+_COPIED: Final[Mapping[Channel, str]] = {"memory": "its process copies what it gets to its device"}
 
 
 def housed(adapter: Adapter, spec: str, *, isolate: bool | None = None, limits: Limits) -> Adapter:
@@ -64,6 +71,7 @@ class Isolated(Adapter):
     def __init__(self, local: Adapter, spec: str, *, limits: Limits, way: Way = (), keeper: Keeper | None = None) -> None:
         for declared in Adapter.__annotations__.keys() - {"isolated"}:
             setattr(self, declared, getattr(local, declared))
+        self.barriers = {**_BARRIERS, **({} if local.device == "cpu" else _COPIED), **local.barriers}
         self._local, self._spec, self._limits, self._way = local, spec, limits, way
         surroundings = dict(local.surroundings())
         if keeper is None or keeper.surroundings != surroundings:
@@ -105,6 +113,12 @@ class Isolated(Adapter):
 
     def variants(self) -> Mapping[str, Adapter]:
         return {name: self._beside(variant, ("variant", name)) for name, variant in self._local.variants().items()}
+
+    def configurations(self) -> Mapping[str, Adapter]:
+        return {name: self._beside(one, ("configuration", name)) for name, one in self._local.configurations().items()}
+
+    def called_with(self, inputs: Inputs, unknown: Mapping[str, Any]) -> None:
+        raise NotImplementedError("its function is called in a process of its own")
 
     def stages(self, dtype: str) -> Mapping[str, StageCall]:
         return asked_stages(self._local.stages(dtype), dtype, self._way, self._keeper)
@@ -154,14 +168,18 @@ class Isolated(Adapter):
 
     def _call(self, entry: Entry, inputs: Inputs, beside: Mapping[str, Tensor] = {}) -> Any:  # never written to
         arena, given = self._keeper.inputs, _tensors(inputs)
-        places = arena.lay_out({**given, **beside})
-        call = Call(self._way, entry, self._case, torch.get_num_threads(), places, inputs.scale)
+        how = manner()
+        places = arena.lay_out({**given, **beside}, whole=how.as_they_lie)
+        call = Call(self._way, entry, self._case, torch.get_num_threads(), places, inputs.scale, how)
         try:
             returned = self._keeper.ask(call, Returned)
         finally:
             self._called = self._keeper.process() is not None
-        for name, tensor in given.items():
-            _show_edits(tensor, arena.view(places[name]))
+        for name, tensor in ({**given, **beside} if how.as_they_lie else given).items():
+            if how.as_they_lie:
+                _show_edits(bytes_of(tensor), arena.storage(places[name]))
+            else:
+                _show_edits(tensor, arena.view(places[name]))
         return unpack(returned.parcels, inputs, self._keeper.outputs)
 
     def _told(self) -> About:

@@ -10,9 +10,13 @@ from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.isolation.arena import Place
 from kdaverify.adapters.isolation.fault import Kind
 from kdaverify.adapters.isolation.parcel import Parcel, Stranger
+from kdaverify.adapters.manner import Manner
 
 Step = (
-    tuple[Literal["variant"], str] | tuple[Literal["redeclared"], Conventions] | tuple[Literal["configured"], tuple[tuple[str, str], ...]]
+    tuple[Literal["variant"], str]
+    | tuple[Literal["configuration"], str]
+    | tuple[Literal["redeclared"], Conventions]
+    | tuple[Literal["configured"], tuple[tuple[str, str], ...]]
 )
 Way = tuple[Step, ...]
 """From the adapter that the spec names to the one meant, step by step."""
@@ -56,6 +60,7 @@ class Call:
         threads: of torch.
         places: of the inputs, and of the cotangents for gradients.
         scale: as in Inputs.
+        manner: of the call.
     """
 
     way: Way
@@ -64,6 +69,7 @@ class Call:
     threads: int
     places: Mapping[str, Place]
     scale: float | None
+    manner: Manner
 
 
 @dataclass(frozen=True)

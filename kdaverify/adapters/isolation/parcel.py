@@ -74,7 +74,8 @@ def _view(value: Tensor, inputs: Inputs) -> View | None:
     for name in TENSORS:
         source = getattr(inputs, name)
         if source is not None and shares_memory(value, source):
-            return View(name, int(value.storage_offset()), value.dtype, tuple(value.shape), value.stride())
+            offset = int(value.storage_offset()) - int(source.storage_offset()) * source.itemsize // value.itemsize
+            return View(name, offset, value.dtype, tuple(value.shape), value.stride())
     return None
 
 

@@ -37,6 +37,7 @@ from kdaverify.adapters.isolation.messages import (
 from kdaverify.adapters.isolation.parcel import pack
 from kdaverify.adapters.isolation.stacks import watch_stacks
 from kdaverify.adapters.isolation.stages import run_stage
+from kdaverify.adapters.manner import calling
 from kdaverify.adapters.registry import find
 from oracles.autograd import ForwardOnlyError
 from oracles.gradients import COTANGENTS, Cotangents
@@ -113,7 +114,9 @@ class _Worker:
             self._begun[call.way] = number
             adapter.begin(case)
         inputs = self._taken(call)
-        return Returned(pack(self._answer(adapter, call, inputs), inputs, self._outputs))
+        with calling(call.manner):
+            answered = self._answer(adapter, call, inputs)
+        return Returned(pack(answered, inputs, self._outputs))
 
     def _answer(self, adapter: Adapter, call: Call, inputs: Inputs) -> Any:
         if call.entry == "gradients":
@@ -138,6 +141,8 @@ class _Worker:
 def _stepped(adapter: Adapter, step: Step) -> Adapter:
     if step[0] == "variant":
         return adapter.variants()[step[1]]
+    if step[0] == "configuration":
+        return adapter.configurations()[step[1]]
     if step[0] == "configured":
         return adapter.configured(dict(step[1]))
     other = adapter.redeclared(step[1])

@@ -70,18 +70,21 @@ def test_options_that_do_not_exist_are_refused_with_those_that_do(spec: str, tol
 
 
 # What its backward keeps in fp32.
-KEPT = "[dAkk:fp32;dAqk:fp32;dkb:fp32;dvb:fp32]"
+KEPT = "dAkk:fp32;dAqk:fp32;dkb:fp32;dvb:fp32]"
 
 
 def test_contracts_follow_the_format_and_where_it_runs() -> None:
+    rounded = {dtype: f"beta_k:{dtype};beta_k_wy:{dtype};{KEPT}" for dtype in ("bf16", "fp16")}
     interpreted = Fla("fla", "cuda", "chunk")
     vars(interpreted)["_native"] = False
-    assert [interpreted.contract(dtype).name for dtype in ("fp32", "bf16")] == ["chunk64-fp32", f"chunk64-bf16-fp32solve{KEPT}"]
+    assert [interpreted.contract(dtype).name for dtype in ("fp32", "bf16")] == ["chunk64-fp32", f"chunk64-bf16-fp32solve[{rounded['bf16']}"]
     native = Fla("fla", "cuda", "chunk")
     vars(native)["_native"] = True
-    assert [native.contract(dtype).name for dtype in ("fp32", "fp16")] == ["chunk64-tf32", f"chunk64-fp16-tf32solve{KEPT}"]
+    assert [native.contract(dtype).name for dtype in ("fp32", "fp16")] == ["chunk64-tf32", f"chunk64-fp16-tf32solve[{rounded['fp16']}"]
     assert find("fla-recurrent").contract("bf16").name == "recurrent-fp32"
-    assert find("triton_npu:safe_gate=yes").contract("bf16").name == f"chunk64-bf16-anchored-fp32solve{KEPT}"
+    assert find("triton_npu:safe_gate=yes").contract("bf16").name == f"chunk64-bf16-anchored-fp32solve[beta_k_wy:bf16;{KEPT}"
+    # Made in the kernel, beta is fp32, and so is its product with k.
+    assert find("fla:beta=sigmoid").contract("bf16").name == f"chunk64-bf16-fp32solve[beta_k:fp32;beta_k_wy:fp32;{KEPT}"
 
 
 def test_limits_are_reasons(ask: Ask) -> None:

@@ -1,0 +1,224 @@
+"""How often the diagnosis names the right fault, and whether it ever names one where none, or more than one, is to blame.
+
+    python -m benchmarks.diagnosis faults --json FILE [--kinds AB] [--dtypes bf16,fp32]
+    python -m benchmarks.diagnosis legal --json FILE [--problems 75]
+    python -m benchmarks.diagnosis pairs --json FILE [--pairs 48]
+
+faults: every fault of the catalogue is planted in a kernel of another arithmetic than that of the candidates it is compared with: it
+stores 16-bit operands in fp32, and makes every sum in 16 parts, last first. It is asked on the inputs on which the catalogue's tests say
+that it shows, at another seed; the first format in which it is rejected counts. legal: legal kernels, asked as if they had been rejected.
+pairs: two faults of one forward planted together, in cases on which each of them shows.
+
+FILE keeps what is done; started again, only the rest is run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from rich.progress import track
+
+from benchmarks.false_alarms import backwards, drawn
+from kdaverify.adapters import find
+from kdaverify.adapters.eager import arithmetic_of
+from kdaverify.budgets.family import ContractOverflow
+from kdaverify.diagnosis.diagnose import diagnose
+from kdaverify.diagnosis.lineup import Lineup
+from kdaverify.diagnosis.minimise import failure
+from kdaverify.diagnosis.question import Question
+from kdaverify.diagnosis.suspects import suspects
+from kdaverify.faults.adapter import Faulty
+from kdaverify.faults.catalogue import FAULTS
+from kdaverify.faults.fault import Fault, Setting
+from kdaverify.faults.kernel import Kernel, Patch
+from kdaverify.problems import ActivationProblem, Problem
+from oracles.arithmetic import Arithmetic
+from oracles.certified import UncertifiedError
+from oracles.chunk import STAGES, Stages
+from oracles.inputs import Inputs
+from tests.faults.triggers import PLAIN, TRIGGERS
+
+SEED = 7
+SECONDS = 6.0
+RIGHT = Patch()
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Otherwise(Kernel):
+    """The pipeline in an arithmetic of its own: no intermediate in 16 bits, and sums made backwards."""
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        narrow = self.contract.operands.precision < self.contract.accumulate.precision
+        finer = replace(self.contract, operands=self.contract.accumulate) if narrow else self.contract
+        return self.changed(replace(arithmetic_of(finer), dot=backwards))
+
+
+class Planted(Faulty):
+    """A fault in such a kernel; it declares what the embedded kernel declares."""
+
+    def _kernel(self, inputs: Inputs) -> Kernel:
+        kernel = super()._kernel(inputs)
+        return Otherwise(kernel.contract, kernel.patch)
+
+
+def questions(fault: Fault, dtypes: Iterable[str]) -> Iterator[Question]:
+    """The inputs on which it shows, in every format it is asked in."""
+    trigger = TRIGGERS[fault.id]
+    for dtype in (name for name in dtypes if name in fault.dtypes and trigger.how != "own"):
+        if trigger.how == "activation":
+            yield Question("activations", ActivationProblem.model_validate({**trigger.fields, "dtype": dtype, "seed": SEED}))
+            continue
+        problem = trigger.problem(fault.dtypes).replace(dtype=dtype, seed=SEED)
+        if trigger.how == "step":
+            yield Question("resume", problem.replace(T=70), {"cut": 66, "way": "chunk-step"})
+        elif trigger.how == "variant":
+            yield Question("options", problem, {"variant": next(iter(Faulty(fault).variants()))})
+        elif trigger.how == "call":
+            yield Question("forward", problem)
+        else:
+            yield Question("gradients", problem, {"of": "o" if "of o" in trigger.how else "both"})
+
+
+def planted(fault: Fault, dtypes: tuple[str, ...]) -> Row:
+    """What is said of one fault, on the first question that it fails."""
+    for question in questions(fault, dtypes):
+        adapter = Planted(fault)
+        if failure(adapter, question) is None:
+            continue
+        started = time.monotonic()
+        found = diagnose(adapter, question, seconds=SECONDS)
+        named = [match.suspect.fault.id for match in found.named]
+        first, among = named[:1] == [fault.id], fault.id in named
+        told = "alone" if named == [fault.id] else "first of several" if first else "among several" if among else "missed"
+        told = told if found.fits or told == "missed" else "poor fit"
+        seconds = round(time.monotonic() - started, 1)
+        return {"kind": fault.kind, "dtype": question.problem.dtype, "told": told, "named": named, "said": str(found), "seconds": seconds}
+    return {"kind": fault.kind, "told": "not rejected"}
+
+
+def legal(name: str, problem: Problem) -> Row:
+    """Who is named for a legal kernel: as it is asked, and if what it answers were taken for wrong."""
+    adapter = Planted(FAULTS["H1"], patch=RIGHT) if name == "backwards" else find(name)
+    question = Question("forward", problem)
+    try:
+        asked = diagnose(adapter, question, seconds=SECONDS)
+        lineup = Lineup(question, adapter)
+        forced = [str(match.suspect) for match in lineup.matches(next(suspects(question, adapter))) if match.indistinguishable]
+    except (ContractOverflow, UncertifiedError):
+        return {"told": "not judged"}
+    return {"told": "named" if asked.named or asked.signatures else "not named", "forced": forced, "said": str(asked)}
+
+
+def together(a: Patch, b: Patch) -> Patch | None:
+    """Two forward patches in one; None where both replace the same part."""
+    x = Problem.model_validate(PLAIN).inputs()
+    mine, theirs = (_replaced(patch.stages(x)) for patch in (a, b))
+    called = [patch.forward for patch in (a, b) if patch.forward is not RIGHT.forward]
+    if mine & theirs or len(called) > 1 or not all(mine | {"call"} if called else (mine, theirs)):
+        return None
+
+    def stages(x: Inputs) -> Stages:
+        other = b.stages(x)
+        return replace(a.stages(x), **{name: getattr(other, name) for name in theirs})
+
+    return Patch(stages=stages, forward=called[0] if called else RIGHT.forward)
+
+
+def _replaced(stages: Stages) -> set[str]:
+    return {name for name, stage in vars(stages).items() if stage is not getattr(STAGES, name)}
+
+
+def pairs(count: int) -> list[tuple[str, str]]:
+    """Faults of class A and B that each fail one plain forward, two at a time, in an order drawn once."""
+    question = Question("forward", Problem.model_validate({**PLAIN, "seed": SEED}))
+    alone = [
+        f.id for f in FAULTS.values() if f.kind in "AB" and "fp32" in f.dtypes and TRIGGERS[f.id].how == "call" and _finite(f, question)
+    ]
+    found = [(a, b) for a, b in combinations(alone, 2) if together(_patch(a), _patch(b)) is not None]
+    Random(SEED).shuffle(found)  # noqa: S311 # a sample
+    return found[:count]
+
+
+def _finite(fault: Fault, question: Question) -> bool:
+    found = failure(Planted(fault), question)
+    return found is not None and found[1] == "FAIL"
+
+
+def _patch(name: str) -> Patch:
+    return FAULTS[name].patch(Setting(1.0, torch.Generator()))
+
+
+def paired(a: str, b: str) -> Row:
+    """What is said of two faults in one kernel."""
+    patch = together(_patch(a), _patch(b))
+    assert patch is not None
+    adapter, question = Planted(FAULTS[a], patch=patch), Question("forward", Problem.model_validate({**PLAIN, "seed": SEED}))
+    try:
+        lineup = Lineup(question, adapter)
+    except (ContractOverflow, UncertifiedError):
+        return {"told": "not judged"}
+    ranked = {match.suspect.fault.id: match.fit for match in lineup.matches(next(suspects(question, adapter)))}
+    if min(ranked[a].noise, ranked[b].noise) <= 1:
+        return {"told": "one hides the other"}
+    found = diagnose(adapter, question, seconds=SECONDS)
+    return {"told": "named" if found.fits else "poor fit", "said": str(found)}
+
+
+def run(jobs: dict[str, Callable[[], Row]], path: Path) -> dict[str, Row]:
+    """Runs what the file does not have, and keeps every row as it comes."""
+    done: dict[str, Row] = json.loads(path.read_text()) if path.exists() else {}
+    left = {name: job for name, job in jobs.items() if name not in done}
+    for name, job in track(left.items(), description=f"{len(done)} of {len(jobs)} done before"):
+        done[name] = job()
+        path.write_text(json.dumps(done, indent=1) + "\n")
+    return {name: done[name] for name in jobs}
+
+
+def show(rows: dict[str, Row]) -> None:
+    for kind in sorted({row.get("kind", "") for row in rows.values()}):
+        own = {name: row for name, row in rows.items() if row.get("kind", "") == kind}
+        for told in sorted({row["told"] for row in own.values()}):
+            names = [name for name, row in own.items() if row["told"] == told]
+            print(f"{kind or 'all':4s} {told}: {len(names)}{'' if len(names) > 12 else f' ({chr(44).join(names)})'}")
+    forced = [name for name, row in rows.items() if row.get("forced")]
+    if any("forced" in row for row in rows.values()):
+        print(f"named if a legal kernel is taken for wrong: {len(forced)} {forced}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("faults", "legal", "pairs"))
+    parser.add_argument("--json", type=Path, required=True, help="what is done, by name")
+    parser.add_argument("--kinds", default="AB", help="classes of faults (default AB)")
+    parser.add_argument("--dtypes", default="bf16,fp32,fp16", help="formats, in the order they are tried (default bf16,fp32,fp16)")
+    parser.add_argument("--problems", type=int, default=75, help="drawn problems, for each of bf16 and fp32 (default 75)")
+    parser.add_argument("--pairs", type=int, default=48, help="pairs of faults (default 48)")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    jobs: dict[str, Callable[[], Row]]
+    if given.what == "faults":
+        dtypes = tuple(given.dtypes.split(","))
+        chosen = [fault for fault in FAULTS.values() if fault.kind in given.kinds and TRIGGERS[fault.id].how != "own"]
+        jobs = {fault.id: lambda fault=fault: planted(fault, dtypes) for fault in chosen}
+    elif given.what == "legal":
+        problems = [p for dtype in ("bf16", "fp32") for p in drawn(given.problems, dtype, SEED, 0.02)]
+        names = ("eager", "eager-recurrent", "backwards")
+        jobs = {f"{name} {p.id}": lambda name=name, p=p: legal(name, p) for p in problems for name in names}
+    else:
+        jobs = {f"{a}+{b}": lambda a=a, b=b: paired(a, b) for a, b in pairs(given.pairs)}
+    show(run(jobs, given.json))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""A call knows nothing of the calls before it, however they differed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from kdaverify.checks.calls.bits import same_bits, same_or_right
+from kdaverify.checks.calls.case import Case, Unreachable
+from kdaverify.checks.calls.rule import Rule
+from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.status import Status
+
+HALF = 0.5
+
+
+def _alternating(case: Case, change: Callable[[Case], Case]) -> list[Outcome]:
+    other = change(case)
+    before = {name: tensor.clone() for name, tensor in case.run().items()}
+    between = other.judged(other.run())
+    again = case.run()
+    if any(outcome.status.rejects for outcome in between):
+        return between
+    said = f"after a call that differs: {other.problem.describe()}"
+    after = (
+        same_bits(before, again, case.inputs, said)
+        if case.adapter.deterministic
+        else same_or_right(before, again, case.judged, said)
+    )  # fmt: skip
+    skips = [outcome for outcome in between if outcome.status is Status.SKIP]
+    return skips or after
+
+
+def _scale(case: Case) -> Case:
+    return replace(case, problem=case.beside(scale=HALF * case.problem.K**-0.5))
+
+
+def _state(case: Case) -> Case:
+    return replace(case, problem=case.beside(state="random" if case.problem.state == "absent" else "absent"))
+
+
+def _packing(case: Case) -> Case:
+    if case.problem.lengths is None:
+        raise Unreachable("it takes no packs")
+    return replace(case, problem=case.beside(lengths=(*case.problem.lengths[1:], case.problem.lengths[0])))
+
+
+def _shape(case: Case) -> Case:
+    return replace(case, problem=case.beside(T=case.problem.T + 1))
+
+
+def _dtype(case: Case) -> Case:
+    others = [dtype for dtype in case.adapter.dtypes if dtype != case.problem.dtype]
+    if not others:
+        raise Unreachable(f"it takes {case.problem.dtype} alone")
+    return replace(case, problem=case.beside(dtype=others[0]))
+
+
+def _option(case: Case) -> Case:
+    for variant in case.adapter.variants().values():
+        if variant.supports(case.problem) is None:
+            return replace(case, adapter=variant)
+    raise Unreachable("it has no option that such a problem could be asked under")
+
+
+def _rule(name: str, differ: str, exposes: str, change: Callable[[Case], Case]) -> Rule:
+    return Rule(
+        f"alternating-{name}", f"calls that differ in {differ}, in turns", exposes, partial(_alternating, change=change), costly=True
+    )
+
+
+RULES = (
+    _rule("scale", "the scale", "an executor or a compiled kernel kept by shape alone (B35)", _scale),
+    _rule("state", "whether there is an initial state", "a state left over from the call before (S3)", _state),
+    _rule("packing", "the offsets of a pack", "chunk indices kept by shape", _packing),
+    _rule("shape", "the number of tokens", "work space or grids of the call before", _shape),
+    _rule("dtype", "the format", "work space or executors of another format", _dtype),
+    _rule("option", "an option", "an executor kept without its options (B35)", _option),
+)

@@ -1,0 +1,43 @@
+"""A batch entry has the results that it has alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from kdaverify.checks.calls.bits import same_or_right
+from kdaverify.checks.calls.case import Case, Tensors, Unreachable
+from kdaverify.checks.calls.rule import Rule
+from kdaverify.checks.outcome import Outcome
+from oracles.inputs import Inputs
+
+
+def _alone(case: Case) -> list[Outcome]:
+    if case.problem.packed:
+        raise Unreachable("it takes no batches")
+    case.beside(B=1)
+    parts = [case.run(_entry(case.inputs, b)) for b in range(case.inputs.B)]
+    alone = {name: torch.cat([part[name] for part in parts]) for name in case.exposed}
+    return same_or_right(alone, case.run(), case.judged, "for every batch entry alone")
+
+
+def _reversed(case: Case) -> list[Outcome]:
+    if case.problem.packed:
+        raise Unreachable("it takes no batches")
+    turned: Tensors = case.run(_entry(case.inputs, slice(None), flipped=True))
+    return same_or_right(case.run(), {name: tensor.flip(0) for name, tensor in turned.items()}, case.judged, "in reversed order")
+
+
+def _entry(x: Inputs, which: int | slice, *, flipped: bool = False) -> Inputs:
+    rows = slice(which, which + 1) if isinstance(which, int) else which
+    names = ["q", "k", "v", "g", "beta", *(["initial_state"] if x.initial_state is not None else [])]
+    cut = {name: getattr(x, name)[rows] for name in names}
+    return replace(x, **{name: tensor.flip(0) if flipped else tensor.contiguous() for name, tensor in cut.items()})
+
+
+_EXPOSES = "offsets of batch entries, work space shared among them"
+RULES = (
+    Rule("batch-alone", "the entries of a batch, one by one", _EXPOSES, _alone, packed=False, costly=True),
+    Rule("batch-reversed", "the entries of a batch in another order", _EXPOSES, _reversed, packed=False, costly=True),
+)

@@ -1,0 +1,32 @@
+"""The contract of a call: one rule asked on one problem."""
+
+from __future__ import annotations
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.checks.calls.case import Case, Unreachable
+from kdaverify.checks.calls.rules import RULES
+from kdaverify.checks.execute import Misbehaviour
+from kdaverify.checks.outcome import Outcome, skipped
+from kdaverify.problems import Problem
+from oracles.autograd import ForwardOnlyError
+
+FEW = 8
+
+
+def calls(adapter: Adapter, problem: Problem, *, rule: str, times: int = FEW) -> list[Outcome]:
+    """Asks what a caller may rely on whatever the numbers.
+
+    Args:
+        rule: a name of RULES.
+        times: how often a rule about repetition calls.
+    """
+    if rule not in RULES:
+        raise ValueError(f"calls: no rule {rule!r}; there are {', '.join(RULES)}")
+    if not adapter.open_ended:
+        return skipped("its outputs come from files: no call is made that could differ")
+    try:
+        return RULES[rule].ask(Case(adapter, problem, times))
+    except (Unreachable, ForwardOnlyError) as reason:
+        return skipped(str(reason))
+    except Misbehaviour as fault:
+        return [Outcome(fault.output, fault.status, fault.message)]

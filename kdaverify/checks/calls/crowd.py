@@ -1,0 +1,51 @@
+"""A pack may hold more sequences than an axis of a launch grid has places."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from kdaverify.checks.calls.bits import same_or_right
+from kdaverify.checks.calls.case import Case, Unreachable
+from kdaverify.checks.calls.rule import Rule
+from kdaverify.checks.execute import execute
+from kdaverify.checks.outcome import Outcome
+from oracles.inputs import Inputs
+
+PLACES = 65535
+
+
+def _crowded(case: Case) -> list[Outcome]:
+    if case.problem.lengths is None:
+        raise Unreachable("it takes no packs")
+    if case.adapter.environment()["mode"] == "interpreted":
+        raise Unreachable(f"an interpreter would take minutes over {PLACES} programs")
+    x = case.inputs
+    extra = PLACES // x.HV + 1
+    case.beside(lengths=(*case.problem.lengths, *[0] * extra))
+    found = execute(case.adapter, _with_empties(x, extra), case.exposed).outputs
+    seen = {name: tensor if name == "o" else tensor[: x.N] for name, tensor in found.items()}
+    return same_or_right(case.run(), seen, case.judged, f"in a pack with {extra} empty sequences more")
+
+
+def _with_empties(x: Inputs, extra: int) -> Inputs:
+    offsets = x.cu_seqlens
+    assert offsets is not None
+
+    def longer(tensor: Tensor) -> Tensor:
+        return torch.cat((tensor, tensor[-1:].expand(extra, *tensor.shape[1:])))
+
+    return replace(x, cu_seqlens=longer(offsets), initial_state=None if x.initial_state is None else longer(x.initial_state))
+
+
+RULES = (
+    Rule(
+        "crowd",
+        f"more than {PLACES} sequences times heads in a pack, nearly all empty",
+        "limits of launch grids (L4)",
+        _crowded,
+        costly=True,
+    ),
+)

@@ -1,0 +1,61 @@
+"""The same tensors with other contents are another call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from kdaverify.adapters.isolation.arena import bytes_of
+from kdaverify.checks.calls.bits import same_or_right
+from kdaverify.checks.calls.case import Case, Unreachable
+from kdaverify.checks.calls.rule import Rule
+from kdaverify.checks.outcome import Outcome
+from oracles.inputs import TENSORS, Inputs
+
+
+def _edited(case: Case, other: Callable[[Case], Inputs]) -> list[Outcome]:
+    case.reaches("objects")
+    wanted = other(case)
+    plain = case.run(wanted)
+    given = case.inputs.copied()
+    case.run(copied=lambda _: given)
+    for name in TENSORS:
+        tensor = getattr(given, name)
+        if tensor is not None:
+            # Through the storage, as another library writes: no version of the tensor counts it.
+            bytes_of(tensor).copy_(bytes_of(getattr(wanted, name)))
+    found = case.run(wanted, copied=lambda _: given)
+    return same_or_right(plain, found, lambda x: case.judged(x, wanted), "where the tensors of an earlier call hold other values")
+
+
+def _other_offsets(case: Case) -> Inputs:
+    if case.problem.lengths is None:
+        raise Unreachable("it takes no packs")
+    lengths = case.inputs.lengths[::-1]
+    return replace(case.inputs.copied(), cu_seqlens=torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0).to(torch.int32)).copied()
+
+
+def _other_values(case: Case) -> Inputs:
+    return case.problem.replace(seed=case.problem.seed + 1).inputs().copied()
+
+
+RULES = (
+    Rule(
+        "edited-offsets",
+        "offsets edited in place, without a new version of the tensor, are new offsets",
+        "chunk indices kept for a tensor of offsets that has changed since",
+        partial(_edited, other=_other_offsets),
+        size="tails",
+        costly=True,
+    ),
+    Rule(
+        "edited-values",
+        "all tensors overwritten in place are a new call",
+        "results, or converted inputs, kept for tensors that have changed since",
+        partial(_edited, other=_other_values),
+        costly=True,
+    ),
+)

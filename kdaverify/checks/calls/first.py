@@ -1,0 +1,39 @@
+"""The first call gives what later ones give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kdaverify.checks.calls.bits import same_bits, same_or_right
+from kdaverify.checks.calls.case import Case, Unreachable
+from kdaverify.checks.calls.rule import Rule
+from kdaverify.checks.outcome import Outcome
+
+# More tokens than any other rule asks for.
+TOKENS = 13
+
+
+def _of_a_shape(case: Case) -> list[Outcome]:
+    return _twice(replace(case, problem=case.beside(T=case.problem.T + TOKENS)), "after the first call of this shape")
+
+
+def _after_start(case: Case) -> list[Outcome]:
+    if not case.adapter.isolated:
+        raise Unreachable("it runs in this process, which has called it before; say --isolate")
+    case.adapter.end()
+    return _twice(case, "after the first call of its process")
+
+
+def _twice(case: Case, said: str) -> list[Outcome]:
+    first = {name: tensor.clone() for name, tensor in case.run().items()}
+    again = case.run()
+    if case.adapter.deterministic:
+        return same_bits(first, again, case.inputs, said)
+    return same_or_right(first, again, case.judged, said)
+
+
+_EXPOSES = "tuning runs that update what they are given, caches filled wrongly (S28)"
+RULES = (
+    Rule("first-of-shape", "the first call of a shape gives the bits of the next", _EXPOSES, _of_a_shape),
+    Rule("first-after-start", "the first call of a process gives the bits of the next", _EXPOSES, _after_start, profile="acceptance"),
+)

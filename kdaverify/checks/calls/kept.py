@@ -1,0 +1,66 @@
+"""What a call returned stays what it was, and is nobody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import combinations
+
+from torch import Tensor
+
+from kdaverify.adapters.placement import shares_memory
+from kdaverify.checks.calls.bits import differing
+from kdaverify.checks.calls.case import Case, Tensors
+from kdaverify.checks.calls.rule import Rule
+from kdaverify.checks.gradients import run_backward
+from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.status import Status
+
+
+def _kept(case: Case, call: Callable[[Case], Tensors], later: Callable[[Case], Tensors]) -> list[Outcome]:
+    case.reaches("results")
+    first = call(case)
+    before = {name: tensor.clone() for name, tensor in first.items()}
+    second = later(case)
+    wrong = dict(_shared(first)) | dict.fromkeys(differing(before, first), "changed by a later call with other values")
+    wrong |= {name: "lies in the memory of what the call before returned" for name in first if _overlaps(first[name], second)} | wrong
+    return [
+        Outcome(name, Status.ALIASED_OUTPUT, f"{name}: {wrong[name]}")
+        if name in wrong
+        else Outcome(name, Status.PASS, f"{name}: in memory of its own, unchanged by a later call")
+        for name in first
+    ]
+
+
+def _overlaps(tensor: Tensor, others: Mapping[str, Tensor]) -> bool:
+    return any(shares_memory(tensor, other) and tensor.data_ptr() == other.data_ptr() for other in others.values())
+
+
+def _shared(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:
+    for (one, a), (two, b) in combinations(tensors.items(), 2):
+        if _extent(a)[0] < _extent(b)[1] and _extent(b)[0] < _extent(a)[1]:
+            yield two, f"overlaps {one}"
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    """Addresses of the first byte and past the last."""
+    if not tensor.numel():
+        return (0, 0)
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.itemsize
+
+
+def _other_values(case: Case) -> Tensors:
+    return case.run(case.problem.replace(seed=case.problem.seed + 1).inputs())
+
+
+def _other_gradients(case: Case) -> Tensors:
+    return run_backward(case.adapter, case.problem.replace(seed=case.problem.seed + 1).inputs(), case.cotangents)
+
+
+_EXPOSES = "one buffer for all calls, outputs that overlap (S26)"
+RULES = (
+    Rule("kept", "a later call changes nothing that an earlier one returned; outputs share no memory", _EXPOSES,
+         partial(_kept, call=Case.run, later=_other_values)),
+    Rule("kept-backward", "the same of all gradients", _EXPOSES, partial(_kept, call=Case.back, later=_other_gradients), spare=False),
+)  # fmt: skip

@@ -1,0 +1,116 @@
+"""Ways for a tensor to lie in memory, each with NaN wherever no element is."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.isolation.arena import bytes_of
+from kdaverify.checks.execute import Misbehaviour
+from kdaverify.checks.status import Status
+
+GUARD: Final = 256
+"""Bytes before and behind every tensor."""
+GAP: Final = 3
+GARBAGE: Final = 2**30
+"""In the place of NaN among integers."""
+WRAP: Final = 2**31
+"""Elements: offsets from here on do not fit an int32."""
+NORESERVE: Final = 0x4000
+"""MAP_NORESERVE of Linux, which Python names from 3.13 on."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way.
+
+    Args:
+        lay: (name, tensor) -> a tensor of the same values.
+        about: in words.
+    """
+
+    lay: Callable[[str, Tensor], Tensor]
+    about: str
+
+
+class Room:
+    """Tensors laid out, and what lay around them before a call."""
+
+    def __init__(self, layout: Layout, tensors: Mapping[str, Tensor]) -> None:
+        self.tensors = {name: layout.lay(name, tensor) for name, tensor in tensors.items()}
+        self._before = {name: bytes_of(tensor).clone() for name, tensor in self.tensors.items() if _is_watched(tensor)}
+
+    def check(self) -> None:
+        """Refuses a kernel that wrote to a tensor it was given, or beside it.
+
+        Raises:
+            Misbehaviour: naming the tensor.
+        """
+        for name, before in self._before.items():
+            count = int((bytes_of(self.tensors[name]) != before).sum())
+            if count:
+                said = f"{name}: the kernel changed {count} bytes of it, or of the memory around it"
+                raise Misbehaviour(Status.MUTATED_INPUT, "call", said)
+
+
+def _is_watched(tensor: Tensor) -> bool:
+    return tensor.untyped_storage().nbytes() < WRAP
+
+
+def _room(like: Tensor, shape: Sequence[int], lead: int) -> Tensor:
+    """A dense tensor of `shape` that begins `lead` bytes into memory full of NaN."""
+    guard, count = lead // like.itemsize, torch.Size(shape).numel()
+    poison = float("nan") if like.is_floating_point() else GARBAGE
+    return torch.full((guard + count + GUARD // like.itemsize,), poison, dtype=like.dtype, device=like.device)[guard:][:count].view(*shape)
+
+
+def _dense(lead: int) -> Callable[[str, Tensor], Tensor]:
+    return lambda _, tensor: _room(tensor, tensor.shape, lead).copy_(tensor)
+
+
+def _misaligned(_: str, tensor: Tensor) -> Tensor:
+    return _room(tensor, tensor.shape, GUARD + tensor.itemsize).copy_(tensor)
+
+
+def _sliced(_: str, tensor: Tensor) -> Tensor:
+    *outer, last = tensor.shape
+    return _room(tensor, (*outer, last + GAP), GUARD)[..., :last].copy_(tensor)
+
+
+def _swapped(name: str, tensor: Tensor) -> Tensor:
+    """Tokens with heads, sequences with heads."""
+    if tensor.ndim < 3:
+        return _dense(GUARD)(name, tensor)
+    axes = (0, 1) if "state" in name else (1, 2)
+    return _room(tensor, tensor.transpose(*axes).shape, GUARD).transpose(*axes).copy_(tensor)
+
+
+def _wide(_: str, tensor: Tensor) -> Tensor:
+    """Rows so far apart that half of them begin past 2^31 elements, with as much before the first one; nothing else takes memory."""
+    axis = next((axis for axis, size in enumerate(tensor.shape) if size > 1), None)
+    if axis is None or not tensor.is_floating_point():
+        return tensor.clone()
+    apart = 2 * WRAP // (tensor.shape[axis] - 1) + 1
+    stride = [apart * (tensor.shape[axis] if place < axis else 1) if place <= axis else own for place, own in enumerate(_strides(tensor))]
+    room = (WRAP + apart * tensor.shape[axis]) * tensor.itemsize
+    memory = mmap.mmap(-1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE)
+    return torch.frombuffer(memory, dtype=tensor.dtype).as_strided(tensor.shape, stride, WRAP).copy_(tensor)
+
+
+def _strides(tensor: Tensor) -> tuple[int, ...]:
+    return torch.empty(tensor.shape, device="meta").stride()
+
+
+LAYOUTS: Final = {
+    "guarded": Layout(_dense(GUARD), "dense, between NaNs"),
+    "shifted": Layout(_dense(GUARD + 16), "dense, 16 bytes past an aligned address"),
+    "misaligned": Layout(_misaligned, "dense, one element past an aligned address"),
+    "sliced": Layout(_sliced, "the first columns of a wider tensor, NaN behind every row"),
+    "swapped": Layout(_swapped, "head-major where token-major is meant, head first where sequence first is meant"),
+}
+WIDE: Final = Layout(_wide, "rows so far apart that offsets of elements pass 2^31")

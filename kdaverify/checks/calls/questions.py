@@ -1,0 +1,71 @@
+"""Which rules a profile asks of an implementation, and on which problems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Final
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.checks.calls.rule import Rule
+from kdaverify.checks.calls.rules import RULES
+from kdaverify.problems import Problem
+from kdaverify.problems.profiles import PROFILES
+
+TIMES: Final = {"smoke": 8, "acceptance": 20, "nightly": 1000}
+INTERPRETED: Final = 4
+"""A call of an interpreted kernel takes a thousand times as long: it is made less often by this."""
+SEEDS: Final = {"smoke": 1, "acceptance": 3, "nightly": 10}
+
+_PLAIN: Final[dict[str, Any]] = {
+    "B": 1, "K": 8, "V": 4, "gate": "mild", "key": "random", "beta": "uniform", "state": "random", "value": "normal",
+}  # fmt: skip
+_PACKS: Final = {"tails": (66, 0, 9, 2), "tiny": (5, 0, 2), "one": (1,)}
+_HEADS: Final = {"tails": {"H": 1, "HV": 2}, "tiny": {"H": 2, "HV": 4}, "one": {"H": 2, "HV": 4}}
+_SPARE: Final = 3
+_BATCHES: Final[dict[str, dict[str, Any]]] = {"tails": {"B": 2, "T": 70}, "tiny": {"B": 2, "T": 6}, "one": {"B": 2, "T": 1}}
+# From the most that an interface can take to the least.
+_NARROWER: Final[tuple[dict[str, Any], ...]] = ({}, {"state": "absent"}, {"H": 2, "HV": 2}, {"H": 2, "HV": 2, "state": "absent"})
+
+
+@dataclass(frozen=True)
+class Question:
+    """A rule, the problem it is asked on, and what else it is told."""
+
+    rule: Rule
+    problem: Problem
+    detail: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return f"{self.problem.dtype}-{self.rule.name}-{self.problem.seed}"
+
+
+def shortened(detail: dict[str, Any]) -> dict[str, Any]:
+    """For kernels that run in an interpreter."""
+    return {**detail, **({"times": max(2, detail["times"] // INTERPRETED)} if "times" in detail else {})}
+
+
+def questions(adapter: Adapter, profile: str) -> Iterator[Question]:
+    """Those of a profile, by rule and format."""
+    for number, rule in enumerate(RULES.values()):
+        if PROFILES.index(rule.profile) > PROFILES.index(profile):  # pyright: ignore[reportArgumentType]
+            continue
+        dtypes = adapter.dtypes
+        if profile == "smoke" and rule.costly:
+            dtypes = (dtypes[number % len(dtypes)],)
+        detail = {"rule": rule.name, **({"times": TIMES[profile]} if rule.counted else {})}
+        for dtype, seed in product(dtypes, range(SEEDS[profile])):
+            yield Question(rule, posed(rule, adapter, dtype, seed), detail)
+
+
+def posed(rule: Rule, adapter: Adapter, dtype: str, seed: int) -> Problem:
+    """The problem that shows most of those the implementation takes."""
+    lengths, batch = _PACKS[rule.size], _BATCHES[rule.size]
+    pack: dict[str, Any] = {"lengths": lengths, "T": sum(lengths) + (_SPARE if rule.spare else 0)}
+    shapes = [pack, batch] if rule.packed else [batch, pack]
+    widths = dict.fromkeys(("K", "V"), adapter.widths[0]) if adapter.widths else {}
+    plain = {**_PLAIN, **_HEADS[rule.size], **widths, "dtype": dtype, "seed": seed}
+    asked = [Problem.model_validate({**plain, **shape, **narrower}) for shape, narrower in product(shapes, _NARROWER)]
+    return next((problem for problem in asked if adapter.supports(problem) is None), asked[0])

@@ -1,0 +1,58 @@
+"""The same call gives the same bits, however often it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from kdaverify.checks.calls.bits import Judge, differing, same_bits
+from kdaverify.checks.calls.case import Case, Tensors
+from kdaverify.checks.calls.rule import Rule
+from kdaverify.checks.outcome import Outcome
+
+
+def _repeated(case: Case, call: Callable[[Case], Tensors], judge: Callable[[Case], Judge]) -> list[Outcome]:
+    first = call(case)
+    plain = {name: tensor.clone() for name, tensor in first.items()}
+    for number in range(2, case.times + 1):
+        found = call(case)
+        wrong = differing(plain, found)
+        if not wrong:
+            continue
+        if case.adapter.deterministic:
+            return same_bits(plain, found, case.inputs, f"in call {number} of {case.times}")
+        outcomes = judge(case)(found)
+        if any(outcome.status.rejects for outcome in outcomes):
+            return outcomes
+    return same_bits(plain, plain, case.inputs, f"in all of {case.times} calls") if case.adapter.deterministic else judge(case)(plain)
+
+
+RULES = (
+    Rule(
+        "repeated",
+        "the same call gives the same bits, or right ones each time where the implementation declares deterministic=False",
+        "races: reads before writes, missing waits and barriers, tiles of the call before (A8, H13, H20 to H27, O11, X6)",
+        partial(_repeated, call=Case.run, judge=lambda case: case.judged),
+        size="tails",
+        counted=True,
+    ),
+    Rule(
+        "repeated-step",
+        "the same of the decode entry point",
+        "the same in a decode kernel (O11)",
+        partial(_repeated, call=Case.step, judge=lambda case: case.judged),
+        size="one",
+        packed=False,
+        counted=True,
+    ),
+    Rule(
+        "repeated-backward",
+        "the same of all gradients",
+        "the same in the backward, sums by atomic additions (L6)",
+        partial(_repeated, call=Case.back, judge=lambda case: case.judged_back),
+        size="tails",
+        spare=False,
+        counted=True,
+        costly=True,
+    ),
+)

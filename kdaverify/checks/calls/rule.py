@@ -1,0 +1,40 @@
+"""A rule: what a caller may rely on, whatever the numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from kdaverify.checks.calls.case import Ask
+
+Size = Literal["tails", "tiny", "one"]
+"""A chunk and tails of several lengths, a handful of tokens, or one."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule.
+
+    Args:
+        name: unique; `kdaverify list calls` and the detail of a verdict say it.
+        about: what is relied on.
+        exposes: what breaks it.
+        ask: tries it.
+        size: of the problem it is asked on.
+        packed: asked on packs, or on batches.
+        spare: whether a pack has tokens past its last offset; their gradients are what the suite `gradients` judges.
+        counted: calls many times: how often, the profile says.
+        costly: smoke asks it in one format.
+        profile: the smallest profile that asks it.
+    """
+
+    name: str
+    about: str
+    exposes: str
+    ask: Ask
+    size: Size = "tiny"
+    packed: bool = True
+    spare: bool = True
+    counted: bool = False
+    costly: bool = False
+    profile: str = "smoke"

@@ -1,0 +1,45 @@
+"""A kernel runs on the stream that is current, after what was queued there."""
+
+from __future__ import annotations
+
+import torch
+
+from kdaverify.checks.calls.bits import same_or_right
+from kdaverify.checks.calls.case import Case, Unreachable
+from kdaverify.checks.calls.rule import Rule
+from kdaverify.checks.outcome import Outcome
+from oracles.inputs import Inputs
+
+CYCLES = 20_000_000
+"""What the inputs wait for: some ten milliseconds."""
+
+
+def _on_a_stream(case: Case) -> list[Outcome]:
+    if case.adapter.device != "cuda" or case.adapter.isolated:
+        raise Unreachable("streams are those of CUDA, of kernels in this process (--no-isolate)")
+    there = case.inputs.on("cuda")
+    plain = case.run(there)
+    stream = torch.cuda.Stream()
+
+    def late(x: Inputs) -> Inputs:
+        torch.cuda._sleep(CYCLES)  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType] # noqa: SLF001 # it has no other name
+        return x.copied()
+
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        found = case.run(there, copied=late)
+    torch.cuda.synchronize()
+    return same_or_right(
+        {n: x.cpu() for n, x in plain.items()}, {n: x.cpu() for n, x in found.items()}, case.judged, "on a stream of its own"
+    )
+
+
+RULES = (
+    Rule(
+        "other-stream",
+        "inputs that are made late, on a stream that is not the default one",
+        "launches on the default stream",
+        _on_a_stream,
+        costly=True,
+    ),
+)

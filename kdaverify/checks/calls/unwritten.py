@@ -1,0 +1,29 @@
+"""What a kernel allocates holds nothing until it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from kdaverify.adapters.manner import Manner, calling
+from kdaverify.checks.calls.bits import Judge, same_or_right
+from kdaverify.checks.calls.case import Case, Tensors
+from kdaverify.checks.calls.rule import Rule
+from kdaverify.checks.outcome import Outcome
+
+
+def _unwritten(case: Case, call: Callable[[Case], Tensors], judge: Callable[[Case], Judge]) -> list[Outcome]:
+    case.reaches("buffers")
+    plain = call(case)
+    with calling(Manner(poisoned=True)):
+        found = call(case)
+    return same_or_right(plain, found, judge(case), "where whatever torch allocates and nobody writes is NaN")
+
+
+_EXPOSES = "elements of outputs and work space that are read, or returned, without having been written (A3, V4, B12)"
+RULES = (
+    Rule("unwritten", "NaN in all freshly allocated memory changes nothing", _EXPOSES,
+         partial(_unwritten, call=Case.run, judge=lambda case: case.judged), size="tails"),
+    Rule("unwritten-backward", "the same of all gradients", _EXPOSES,
+         partial(_unwritten, call=Case.back, judge=lambda case: case.judged_back), size="tails", spare=False),
+)  # fmt: skip

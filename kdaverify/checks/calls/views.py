@@ -1,0 +1,91 @@
+"""A view holds the values of its elements, wherever they lie, and nothing else of its memory counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from kdaverify.adapters.manner import Manner, calling
+from kdaverify.checks.calls.bits import same_or_right
+from kdaverify.checks.calls.case import Case, Tensors, Unreachable
+from kdaverify.checks.calls.layouts import LAYOUTS, WIDE, Layout, Room
+from kdaverify.checks.calls.rule import Rule
+from kdaverify.checks.outcome import Outcome
+from oracles.gradients import Cotangents
+from oracles.inputs import TENSORS, Inputs
+
+DEVICES = ("cpu", "cuda", "npu")
+
+
+def _viewed(case: Case, layout: Layout) -> list[Outcome]:
+    return same_or_right(case.run(), _run_viewed(case, layout), case.judged, f"from views: {layout.about}")
+
+
+def _wide(case: Case) -> list[Outcome]:
+    if case.adapter.isolated or case.adapter.device != "cpu":
+        raise Unreachable("memory of this extent is not handed to another process or device")
+    return _viewed(case, WIDE)
+
+
+def _run_viewed(case: Case, layout: Layout) -> Tensors:
+    case.reaches("memory")
+    converted = case.adapter.conventions.converted()
+    names = [name for name in TENSORS if name not in converted and getattr(case.inputs, name) is not None]
+    if not {*names} - {"cu_seqlens"}:
+        raise Unreachable("every input is converted before the kernel sees it")
+    there = case.inputs.on(_place(case))
+    room = Room(layout, {name: getattr(there, name) for name in names})
+
+    def laid(_: Inputs) -> Inputs:
+        return replace(there.copied(), **room.tensors)
+
+    with calling(Manner(as_they_lie=True)):
+        found = case.run(there, copied=laid)
+    room.check()
+    return {name: tensor.to(case.inputs.q.device) for name, tensor in found.items()}
+
+
+def _place(case: Case) -> torch.device:
+    """Where the kernel takes tensors as they are."""
+    elsewhere = case.adapter.isolated or case.adapter.device not in DEVICES
+    return case.inputs.q.device if elsewhere else torch.device(case.adapter.device)
+
+
+def _viewed_back(case: Case, layout: Layout) -> list[Outcome]:
+    case.reaches("memory")
+    given = {name: tensor for name, tensor in vars(case.cotangents).items() if tensor is not None}
+    plain = case.back()
+    room = Room(layout, given)
+    with calling(Manner(as_they_lie=True)):
+        found = case.back(Cotangents(**room.tensors))
+    room.check()
+    return same_or_right(plain, found, case.judged_back, f"from incoming gradients that are views: {layout.about}")
+
+
+_STRIDES = "strides ignored, alignment demanded, memory around a tensor read or written"
+RULES = (
+    *(
+        Rule(
+            f"view-{name}",
+            f"all inputs {layout.about}",
+            f"{_STRIDES} (S15, S29, S30, X5, A11, SO4)",
+            partial(_viewed, layout=layout),
+            costly=True,
+        )
+        for name, layout in LAYOUTS.items()
+    ),
+    Rule("view-wide", f"all inputs with {WIDE.about}", "offsets computed in int32", _wide, spare=False, costly=True),
+    *(
+        Rule(
+            f"cotangent-{name}",
+            f"the gradients of the outputs {LAYOUTS[name].about}",
+            f"{_STRIDES} (P7)",
+            partial(_viewed_back, layout=LAYOUTS[name]),
+            spare=False,
+            costly=True,
+        )
+        for name in ("misaligned", "sliced", "swapped")
+    ),
+)

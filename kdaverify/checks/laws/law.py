@@ -1,0 +1,69 @@
+"""A relation that holds between runs of every right kernel, and the problems it is asked of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypedDict
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.checks.outcome import Outcome
+from kdaverify.problems import Problem
+
+
+class Draws(TypedDict, total=False):
+    """What `problems` takes from a law: see there."""
+
+    packed: bool
+    gate: tuple[str, ...]
+    key: tuple[str, ...]
+    beta: tuple[str, ...]
+    state: tuple[str, ...]
+    value: tuple[str, ...]
+
+
+LIVELY: Final[Draws] = {
+    "gate": ("log-sigmoid", "slow", "mild", "half-zero", "mixed"),
+    "key": ("random", "coherent-0.3", "coherent-0.6", "alternating"),
+    "beta": ("uniform", "mixed", "near-one"),
+    "state": ("random", "asymmetric", "absent"),
+    "value": ("normal", "large"),
+}
+"""Regimes under which every token, and the initial state, can be seen in what comes after: what leaks then shows."""
+
+
+def of_any(_: Problem) -> str | None:
+    """For laws that every problem can be asked."""
+    return None
+
+
+def nothing_else(_: Problem) -> tuple[Problem, ...]:
+    """For laws whose calls have the sizes and options of the problem itself."""
+    return ()
+
+
+@dataclass(frozen=True)
+class Law:
+    """One law.
+
+    Args:
+        name: what a verdict's detail calls it.
+        statement: what holds, in one line.
+        section: of math.md, and the number of the law there.
+        exists_for: the mechanism of the faults it is to catch, with entries of the catalogue as examples.
+        check: asks a kernel.
+        asked: why it cannot be asked of a problem; None if it can.
+        becomes: problems whose calls have the sizes and options of those that the law makes of a problem: a kernel must support them too.
+        draws: which problems are drawn for it.
+        judged: whether results are held against truth and budget, as the cost of a problem then asks for smaller ones; bits need neither.
+    """
+
+    name: str
+    statement: str
+    section: str
+    exists_for: str
+    check: Callable[[Adapter, Problem], list[Outcome]]
+    asked: Callable[[Problem], str | None] = of_any
+    becomes: Callable[[Problem], tuple[Problem, ...]] = nothing_else
+    draws: Draws = field(default_factory=Draws)
+    judged: bool = False

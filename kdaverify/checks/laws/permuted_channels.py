@@ -1,0 +1,45 @@
+"""Key channels and value columns in another order: the same results, in that order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.checks.execute import execute
+from kdaverify.checks.laws.law import Law
+from kdaverify.checks.outcome import Outcome, outcomes
+from kdaverify.problems import Problem
+
+
+def permuted_channels(adapter: Adapter, problem: Problem) -> list[Outcome]:
+    """Math: section 2 names no channel. Sums over channels are then made in another order, so bits may change."""
+    own, random = problem.inputs(), torch.Generator().manual_seed(problem.seed)
+    rows, columns = (torch.randperm(width, generator=random) for width in (problem.K, problem.V))
+    state = None if own.initial_state is None else own.initial_state[..., rows, :][..., columns]
+    moved = replace(own, q=own.q[..., rows], k=own.k[..., rows], g=own.g[..., rows], v=own.v[..., columns], initial_state=state)
+
+    def produce() -> dict[str, Tensor]:
+        found = execute(adapter, moved, adapter.exposes(problem)).outputs
+        back = {name: x[..., columns.argsort()] for name, x in found.items()}
+        return {name: x[..., rows.argsort(), :] if name == "final_state" else x for name, x in back.items()}
+
+    return outcomes(adapter, own, produce)
+
+
+def _asked(problem: Problem) -> str | None:
+    return None if max(problem.K, problem.V) > 1 else "one channel and one column have no other order"
+
+
+PERMUTED_CHANNELS: Final = Law(
+    name="permuted-channels",
+    statement="key channels and value columns in another order: the same o and S_T, in that order",
+    section="2, which names no channel",
+    exists_for="lanes and tiles that are treated otherwise than the rest: an anchor from one channel, a tail of the width (GA17, A4, B22)",
+    check=permuted_channels,
+    asked=_asked,
+    judged=True,
+)

@@ -1,0 +1,117 @@
+"""`kdaverify diagnose`: a failing case of a record made small, and what is wrong with the kernel."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.implementation import implementation
+from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
+from kdaverify.cli.replay import told_option
+from kdaverify.limits import DIAGNOSIS_SECONDS, Limits
+from kdaverify.verdicts.decision import Ruling
+from kdaverify.verdicts.record import RecordError, read
+from kdaverify.verdicts.verdict import Verdict
+
+if TYPE_CHECKING:
+    from kdaverify.diagnosis.diagnosis import Diagnosis
+    from kdaverify.diagnosis.question import Question
+
+
+def diagnose(
+    record: Annotated[Path, typer.Argument(help="a record of `kdaverify verify`")],
+    case: Annotated[str, typer.Argument(help="a case id, the beginning of one, or the number of a row")],
+    impl: Annotated[str | None, typer.Option(help="implementation; default: the record's")] = None,
+    property_name: Annotated[str | None, typer.Option("--property", help="of several that failed the case, which")] = None,
+    seconds: Annotated[
+        float, typer.Option(min=0, help="half of them to make the case smaller, half to tell faults apart")
+    ] = DIAGNOSIS_SECONDS,
+    isolate: Isolate = None,
+    time_limit: TimeLimit = Limits.seconds,
+    memory_limit: MemoryLimit = Limits.gib,
+) -> int:
+    """Say what is wrong with the kernel of a failing case.
+
+    The input is made as small as it fails, its first wrong stage is named, and the kernel's own outputs are compared with those of every
+    fault that `kdaverify list faults` knows, and of simple mistakes, on the same input.
+
+    Examples:
+    kdaverify diagnose records/night.jsonl kda-bf16-B1T65
+    kdaverify diagnose records/night.jsonl 17 --seconds 30
+
+    Exit codes: 0 nothing fails, 1 something does, 2 harness or usage error.
+    """
+    from kdaverify.checks.localise import localise
+    from kdaverify.diagnosis.diagnose import diagnose as diagnosed
+    from kdaverify.diagnosis.session import question_of
+    from kdaverify.problems import Problem, ProblemError
+
+    row = _row(record, case, impl, property_name)
+    spec = impl or told_option(row, "--impl") or row.implementation
+    adapter = implementation(spec, isolate=isolate, limits=limits_from(time_limit, memory_limit))
+    console = Console()
+    try:
+        with Console(stderr=True).status("making the case smaller, and comparing it with known faults"):
+            found = diagnosed(adapter, question_of(row), seconds=seconds)
+            smallest = found.smallest
+            stage = (
+                localise(adapter, smallest.problem, smallest.property, smallest.detail) if isinstance(smallest.problem, Problem) else None
+            )
+    except ProblemError as error:
+        raise Complaint(str(error)) from None
+    finally:
+        adapter.end()
+    console.print(Text(f"{row.implementation}: {row.property} {row.output} {row.status}", style="bold red"))
+    console.print(Text(f"smallest case that fails: {smallest.problem.id}"))
+    console.print(f"  {_replay(spec, smallest)}", soft_wrap=True, highlight=False, markup=False)
+    if stage is not None:
+        console.print(Text(row.model_copy(update={"stage": str(stage.stage), "located": stage.told}).whereabouts()))
+    if found.ranked:
+        console.print(_table(found))
+    console.print(Text(f"diagnosis: {found}", style="bold"))
+    return Ruling.ACCEPT.exit_code if found.passes else Ruling.REJECT.exit_code
+
+
+def _row(path: Path, case: str, impl: str | None, property_name: str | None) -> Verdict:
+    """The failing row that is meant."""
+    try:
+        rows = read(path).verdicts
+    except (RecordError, OSError) as error:
+        raise Complaint(str(error)) from None
+    if case.isdecimal():
+        if not 1 <= int(case) <= len(rows):
+            raise Complaint(f"diagnose: {path} has rows 1 to {len(rows)}, got {case}")
+        fitting = [rows[int(case) - 1]]
+    else:
+        fitting = [row for row in rows if row.case.startswith(case) and property_name in (None, row.property)]
+    fitting = [row for row in fitting if row.problem and impl in (None, row.implementation, told_option(row, "--impl"))]
+    if not fitting:
+        raise Complaint(f"diagnose: {path} has no case {case!r}; its rows name theirs as `case`")
+    failing = [row for row in fitting if row.status.rejects]
+    if not failing:
+        raise Complaint(f"diagnose: {case} does not fail in {path}; there is nothing to diagnose")
+    return failing[0]
+
+
+def _replay(spec: str, question: Question) -> str:
+    detail = ["--detail", json.dumps(dict(question.detail), sort_keys=True)] if question.detail else []
+    words = ["kdaverify", "replay", "--impl", spec, "--property", question.property, *detail, question.problem.to_json()]
+    return shlex.join(words)
+
+
+def _table(found: Diagnosis) -> Table:
+    table = Table("known fault", "is", "away", "beyond noise", title="the nearest", title_justify="left")
+    for match in found.ranked:
+        style = "bold" if match.indistinguishable else ""
+        fault = match.suspect.fault
+        away, noise = (f"{figure:.2g}" for figure in (match.fit.distance, match.fit.noise))
+        table.add_row(*(Text(text, style) for text in (fault.id, fault.title, away, noise)))
+    return table

@@ -1,0 +1,62 @@
+"""`kdaverify gate`: a decision on records, under rules, waivers and a ledger."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from kdaverify.cli.complaint import Complaint
+
+Records = Annotated[list[Path], typer.Argument(help="records (.jsonl or .parquet), decided upon together")]
+
+
+def gate(
+    records: Records,
+    rules: Annotated[
+        str | None, typer.Option(help="session, acceptance, nightly or a .toml file; default: by the profile that ran")
+    ] = None,
+    waivers: Annotated[Path | None, typer.Option(help="a .toml file of known failures, each capped, owned and expiring")] = None,
+    ledger: Annotated[Path | None, typer.Option(help="folder of accepted precision, which must not get worse")] = None,
+    junit: Annotated[Path | None, typer.Option(help="write JUnit XML to this file")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="write the decision to this file")] = None,
+) -> int:
+    """Decide on records alone; the exit code is the decision, and what was not run is never taken for passed.
+
+    Examples:
+    kdaverify gate records/night.parquet --rules acceptance --waivers waivers.toml
+    kdaverify gate record.jsonl --ledger reports/ledger --junit gate.xml
+
+    Exit codes: 0 accept, 1 reject, 2 harness or usage error, 3 not enough evidence.
+    """
+    from kdaverify.report import gate as page
+    from kdaverify.verdicts.decision import heaviest
+    from kdaverify.verdicts.gate import Question, heaviest_first
+    from kdaverify.verdicts.gate import gate as decided
+    from kdaverify.verdicts.ledger import Ledger
+    from kdaverify.verdicts.record import RecordError
+    from kdaverify.verdicts.toml_file import FileError
+    from kdaverify.verdicts.waivers import read_waivers
+
+    today = datetime.now(UTC).date()
+    try:
+        forgiven = () if waivers is None else read_waivers(waivers, today)
+        question = Question(today, rules, forgiven, None if ledger is None else Ledger(ledger))
+        with Console(stderr=True).status(f"reading {len(records)} records"):
+            found = heaviest_first(decided(records, question))
+    except (RecordError, FileError, OSError) as error:
+        raise Complaint(f"gate: {error}") from None
+    ruling = heaviest(found)
+    page.show(Console(), ruling, found)
+    for path, content in (
+        (junit, lambda: page.junit(ruling, found)),
+        (json_file, lambda: json.dumps(page.summary(ruling, found), indent=2).encode() + b"\n"),
+    ):
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content())
+    return ruling.exit_code

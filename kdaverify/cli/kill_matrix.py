@@ -1,0 +1,146 @@
+"""`kdaverify kill-matrix`: how many of the known faults the suites find."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
+
+from kdaverify.cli.complaint import Complaint
+from kdaverify.verdicts.decision import Ruling
+
+if TYPE_CHECKING:
+    from kdaverify.faults.fault import Fault
+    from kdaverify.kills.journal import Journal
+    from kdaverify.kills.matrix import Matrix
+    from kdaverify.kills.plan import Plan
+    from kdaverify.kills.rows import FaultRow, LegalRow
+
+PROFILES = ("smoke", "acceptance")
+
+
+def kill_matrix(
+    faults: Annotated[str, typer.Option(help="which: globs of ids with commas between, such as 'H*,DESIGN-?'")] = "*",
+    profile: Annotated[str, typer.Option(help="smoke; or acceptance, which asks everything of what survives smoke")] = "smoke",
+    without: Annotated[list[str] | None, typer.Option("--without", metavar="STAGE", help="leave out a stage's faults; repeatable")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="processes; each takes one core and up to 1 GiB")] = os.cpu_count() or 1,
+    minutes: Annotated[float, typer.Option(min=0.0, help="stop then, keep what is done, and say what is left; --resume goes on")] = 1440.0,
+    out: Annotated[Path, typer.Option(help="the matrix as JSON; its journal lies beside it")] = Path("reports/kill_matrix.json"),
+    legal: Annotated[bool, typer.Option("--legal/--no-legal", help="whether legal kernels run through the whole suites too")] = True,
+    resume: Annotated[bool, typer.Option("--resume", help="go on from the journal of a run that was stopped or killed")] = False,
+) -> int:
+    """Measure what the suites find: run them on every known fault, and on legal kernels.
+
+    Every fault is a real bug of a public kernel, patched into the embedded one (`kdaverify list faults`). It is killed by a verdict that
+    rejects it on a question (property, detail, problem) that every legal kernel passes: the embedded kernel without the patch, the
+    recurrent one, and one that sums backwards. They are asked that very question before a kill counts, and run through the whole
+    suites besides: what is rejected there is a false alarm. A near miss counts once fresh seeds confirm it; a call that breaks counts
+    where the fault is one that breaks calls.
+
+    Numeric faults are asked at strengths 1, 0.5, 0.25 and 0.125, as long as they die: the smallest is their threshold.
+
+    Examples:
+    kdaverify kill-matrix
+    kdaverify kill-matrix --profile acceptance --workers 14 --minutes 50
+    kdaverify kill-matrix --profile acceptance --workers 14 --resume
+    kdaverify kill-matrix --faults 'SO*,DESIGN-?' --out solve.json
+    kdaverify kill-matrix --without scores --out without_scores.json
+
+    Needs no network. Ctrl-C and kill -9 lose at most the faults under way.
+
+    Exit codes: 0 done and no false alarm, 1 a legal kernel was rejected, 2 harness or usage error, 3 not finished.
+    """
+    from kdaverify.kills.journal import Journal, JournalError
+    from kdaverify.kills.matrix import matrix
+    from kdaverify.kills.page import show
+    from kdaverify.kills.plan import Plan
+
+    asked = _asked(faults, profile, without or [])
+    try:
+        journal = Journal(out.with_suffix(".journal.jsonl"), resume=resume)
+    except JournalError as error:
+        raise Complaint(str(error)) from None
+    console = Console()
+    plan = Plan(tuple(asked), profile, legal=legal)
+    complete = _run(plan, workers, time.time() + 60 * minutes, journal, console)
+    found = matrix(plan, journal.rows)
+    show(console, found)
+    out.write_text(json.dumps(found.told(), indent=1, allow_nan=False) + "\n")
+    console.print(Text(f"written: {out}" + ("" if complete else "; not finished, go on with --resume")), soft_wrap=True)
+    return _code(found, complete=complete)
+
+
+def _code(found: Matrix, *, complete: bool) -> int:
+    if any(row.false_alarms for row in found.legal):
+        return Ruling.REJECT.exit_code
+    return Ruling.ACCEPT.exit_code if complete else Ruling.INSUFFICIENT.exit_code
+
+
+def _asked(pattern: str, profile: str, without: list[str]) -> list[Fault]:
+    from kdaverify.faults.catalogue import FAULTS
+    from kdaverify.kills.plan import chosen
+
+    if profile not in PROFILES:
+        raise Complaint(f"--profile: wanted {' or '.join(PROFILES)}, got {profile!r}")
+    stages = dict.fromkeys(fault.stage for fault in FAULTS.values())
+    unknown = [stage for stage in without if stage not in stages]
+    if unknown:
+        raise Complaint(f"--without: no stage named {unknown[0]!r}; they are {', '.join(stages)}")
+    found = chosen(pattern, without)
+    if not found:
+        raise Complaint(f"--faults: no fault matches {pattern!r}; `kdaverify list faults` names them")
+    return found
+
+
+def _run(plan: Plan, workers: int, until: float, journal: Journal, console: Console) -> bool:
+    """Fills the journal; whether nothing is left to do."""
+    from kdaverify.kills.pool import rows
+
+    left = plan.jobs(journal.rows)
+    with _bar(console, len(left)) as advance:
+        try:
+            for row in rows(left, workers, until, plan.follow):
+                journal.append(row)
+                advance(row, len(plan.follow(row)))
+        except KeyboardInterrupt:
+            console.print("interrupted: what was finished is in the journal")
+        except BrokenProcessPool:
+            raise Complaint("a process of the matrix died (out of memory?); --resume goes on, with fewer --workers if so") from None
+    return not plan.jobs(journal.rows)
+
+
+@contextmanager
+def _bar(console: Console, total: int) -> Generator[Callable[[FaultRow | LegalRow, int], None]]:
+    """A bar with the time left; a line for every row where there is no terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("hunting", total=total)
+
+        def advance(row: FaultRow | LegalRow, more: int) -> None:
+            whole = bar.tasks[task].total or 0
+            bar.update(task, advance=1, total=whole + more)
+            if not console.is_terminal:
+                console.print(_line(row), highlight=False, soft_wrap=True)
+
+        yield advance
+
+
+def _line(row: FaultRow | LegalRow) -> str:
+    if row.row == "legal":
+        return f"{row.id} ({row.profile}): {len(row.false_alarms)} false alarms in {row.runs} runs, {row.seconds:.0f} s"
+    first, last = row.attempts[0], row.attempts[-1]
+    took = sum(attempt.seconds for attempt in row.attempts)
+    if first.kill is None:
+        return f"{row.id} ({row.profile}): survives {first.cases} cases, {took:.0f} s"
+    weakest = "" if len(row.attempts) == 1 else f"; weakest asked {last.strength:g}: {'killed' if last.kill else 'survives'}"
+    return f"{row.id} ({row.profile}): killed by {first.kill.property} after {first.cases} cases, {took:.0f} s{weakest}"

@@ -1,0 +1,41 @@
+"""`kdaverify merge`: one record out of those of many workers, sessions or machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from kdaverify.cli.complaint import Complaint
+
+
+def merge(
+    records: Annotated[list[Path], typer.Argument(help="records (.jsonl or .parquet)")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="where to: a .jsonl or .parquet file, replaced")],
+) -> int:
+    """Merge records: every row once, in an order that does not depend on that of the files; mixed versions and unfinished runs are told.
+
+    Example: kdaverify merge records/*.jsonl --out night.parquet
+
+    Exit codes: 0 merged, 2 a record cannot be read.
+    """
+    from kdaverify.verdicts import merge as merging
+    from kdaverify.verdicts.record import RecordError
+
+    console = Console()
+    try:
+        with Console(stderr=True).status(f"merging {len(records)} records"):
+            merged = merging.merge(records)
+            merging.write(merged, out)
+    except (RecordError, OSError) as error:
+        raise Complaint(f"merge: {error}") from None
+    rows = merged.rows.height
+    console.print(Text(f"{out}: {rows} rows of {len(merged.accounts)} sessions; {merged.duplicates} duplicates left out"))
+    if merged.open_rows:
+        console.print(Text(f"{merged.open_rows} rows are of sessions that never closed their record", style="yellow"))
+    for told in merged.told:
+        console.print(Text(told, style="yellow"))
+    return 0

@@ -1,0 +1,49 @@
+"""What a kernel answered: tensors, or the status of a call that gave none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter, AdapterError
+from kdaverify.checks.execute import Misbehaviour
+from kdaverify.checks.status import Status
+from oracles.autograd import ForwardOnlyError
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One kernel's answer.
+
+    Args:
+        outputs: float64, by name; empty where the call failed.
+        failed: how it failed; None where it did not.
+    """
+
+    outputs: dict[str, Tensor]
+    failed: Status | None = None
+
+    def same(self, other: Answer) -> bool:
+        """Whether both are the same to the bit, NaN for NaN."""
+        pairs = ((tensor, other.outputs.get(name)) for name, tensor in self.outputs.items())
+        equal = all(b is not None and a.shape == b.shape and torch.equal(a.nan_to_num(0.5), b.nan_to_num(0.5)) for a, b in pairs)
+        return equal and self.failed is other.failed
+
+
+def answered(adapter: Adapter, case: str, call: Callable[[], Mapping[str, Tensor]]) -> Answer:
+    """The answer that `call` gives; one that cannot be asked of the kernel is skipped.
+
+    Args:
+        case: what the kernel is told that comes.
+    """
+    adapter.begin(case)
+    try:
+        found = call()
+    except Misbehaviour as fault:
+        return Answer({}, fault.status)
+    except (AdapterError, ForwardOnlyError):
+        return Answer({}, Status.SKIP)
+    return Answer({name: tensor.detach().double().cpu().contiguous() for name, tensor in found.items()})

@@ -1,0 +1,107 @@
+"""A question about a whole call, there or back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.budgets.backward import emulate_gradients
+from kdaverify.budgets.family import emulate
+from kdaverify.budgets.formats import FORMATS
+from kdaverify.budgets.standard import Standard, gradient_standard, standard
+from kdaverify.checks.causality import before, spoilt
+from kdaverify.checks.execute import execute
+from kdaverify.checks.gradients import run_backward
+from kdaverify.checks.options import asked_of
+from kdaverify.checks.packing import arranged
+from kdaverify.checks.resume import resumed
+from kdaverify.diagnosis.answer import Answer, answered
+from kdaverify.diagnosis.question import Question
+from kdaverify.diagnosis.yardstick import Yardstick, scale
+from kdaverify.problems import Problem, cotangents
+from oracles.gradients import Cotangents
+from oracles.inputs import Inputs
+
+BACKWARD: Final = ("gradients", "gradcheck", "self_consistency", "jacobian", "cotangent_linearity", "backward_stages")
+"""Properties of derivatives; all are asked again as gradients of the same problem."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One property of one problem.
+
+    Args:
+        judged: the implementation whose answer is looked into.
+        problem: that of the question.
+    """
+
+    question: Question
+    judged: Adapter
+    problem: Problem
+
+    def answer(self, adapter: Adapter, /) -> Answer:
+        # A kernel converts what it is given by itself; others are given what it made of that.
+        own = self.problem.inputs()
+        inputs = own if adapter is self.judged else self.judged.received(own)
+        return answered(adapter, self.problem.id, lambda: self._ask(adapter, inputs))
+
+    def yardstick(self) -> Yardstick:
+        held, io = self._standard(self.judged.received(self.problem.inputs())), FORMATS[self.problem.dtype]
+        exact = {name: held.exact(name).high.cpu() for name in held.budgets}
+        least = io.unit * max((float(tensor.abs().max()) for tensor in exact.values() if tensor.numel()), default=0.0)
+        allowed = {name: budget.allowed for name, budget in held.budgets.items()}
+        return {name: scale(exact[name], told.rms, told.largest, least=least) for name, told in allowed.items()}
+
+    def _ask(self, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
+        if self.question.property in BACKWARD:
+            return run_backward(adapter, inputs, self._cotangents)
+        return _WAYS.get(self.question.property, _called)(self, adapter, inputs)
+
+    def _standard(self, inputs: Inputs) -> Standard:
+        asked, io, dtype = asked_of(self.judged, self.question.detail), FORMATS[self.problem.dtype], self.problem.dtype
+        if self.question.property in BACKWARD:
+            declared, given = asked.backward_contract(dtype), self._cotangents
+            return gradient_standard(inputs, given, declared, io, lambda: emulate_gradients(inputs, given, declared, io))
+        contract, cuts = asked.contract(dtype), (self.question.detail["cut"],) if self.question.property == "resume" else ()
+        if self.question.property == "causality":
+            inputs = inputs.span(0, self.question.detail["cut"], inputs.initial_state)
+        return standard(inputs, contract, io, lambda: emulate(inputs, contract, io, cuts=cuts), cuts=cuts)
+
+    @property
+    def _cotangents(self) -> Cotangents:
+        detail, whole = self.question.detail, "final_state" in self.judged.exposes(self.problem)
+        return cotangents(self.problem, detail.get("of", "both" if whole else "o"), detail.get("exponent", 0))
+
+
+Way = Callable[[Call, Adapter, Inputs], dict[str, Tensor]]
+
+
+def _called(call: Call, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
+    return execute(adapter, inputs, adapter.exposes(call.problem)).outputs
+
+
+def _resumed(call: Call, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
+    return resumed(adapter, inputs, **call.question.detail)
+
+
+def _arranged(call: Call, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
+    return arranged(adapter, inputs, adapter.exposes(call.problem), **call.question.detail)
+
+
+def _under_option(call: Call, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
+    # A fault that knows nothing of an option is the same under it.
+    other = adapter.variants().get(call.question.detail["variant"], adapter)
+    return execute(other, inputs, asked_of(call.judged, call.question.detail).exposes(call.problem)).outputs
+
+
+def _before_the_cut(call: Call, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
+    cut = call.question.detail["cut"]
+    return before(adapter, spoilt(call.problem, inputs, cut), cut)
+
+
+_WAYS: Final[Mapping[str, Way]] = {"resume": _resumed, "packing": _arranged, "options": _under_option, "causality": _before_the_cut}
+"""How properties ask that do not ask for one plain call."""

@@ -1,0 +1,104 @@
+"""From a failing case to what is wrong: the smallest input, the suspects that fit it, and those that other inputs leave."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from itertools import groupby
+from typing import Final
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.budgets.family import ContractOverflow
+from kdaverify.diagnosis.diagnosis import Diagnosis
+from kdaverify.diagnosis.lineup import Lineup, Match
+from kdaverify.diagnosis.minimise import Failure, failure, minimise
+from kdaverify.diagnosis.question import Question
+from kdaverify.diagnosis.separate import separate
+from kdaverify.diagnosis.suspects import declared, suspects
+from kdaverify.diagnosis.traces import traces
+from kdaverify.limits import DIAGNOSIS_SECONDS
+from kdaverify.problems import Problem
+from kdaverify.problems.cost import cost
+from oracles.certified import UncertifiedError
+
+LARGEST: Final = 0.5
+"""Largest `cost` of a case that every suspect is asked."""
+NOTHING: Final = "asked again, nothing fails: there is nothing to diagnose, or its results differ from call to call"
+UNEVEN: Final = "the same call gives other results when it is repeated: no fault that always strikes can be compared with it"
+WITHIN: Final = "asked as one plain call it is within budget: what fails is a measure of the property's own"
+SHOWN: Final = 5
+LARGE: Final = "too large to be compared with every known fault"
+
+
+def diagnose(adapter: Adapter, question: Question, *, seconds: float = DIAGNOSIS_SECONDS) -> Diagnosis:
+    """What a kernel that fails a question does wrong.
+
+    Args:
+        adapter: the kernel.
+        seconds: half of them to find a smaller case, the rest to tell suspects apart; what is begun is ended.
+    """
+    started = time.monotonic()
+    failed = failure(adapter, question)
+    if failed is None:
+        return Diagnosis(question, silent=NOTHING, passes=True)
+    smallest = question
+    if adapter.open_ended and not failed[1].takes_process:
+        smallest = minimise(adapter, question, until=started + seconds / 2, failed=failed)
+    try:
+        return _compared(adapter, smallest, question, failed, until=started + seconds)
+    except (ContractOverflow, UncertifiedError) as reason:
+        return Diagnosis(smallest, silent=f"nothing to measure by: {reason}")
+
+
+def _compared(adapter: Adapter, smallest: Question, question: Question, failed: Failure, *, until: float) -> Diagnosis:
+    if failed[1].takes_process:
+        return Diagnosis(smallest, silent=f"{failed[1]}: it returned nothing that could be compared")
+    asked = [x for x, _ in groupby([smallest, question]) if not isinstance(x.problem, Problem) or cost(x.problem) <= LARGEST]
+    found = Diagnosis(smallest, silent=LARGE)
+    for one in asked:
+        lineup = Lineup(one, adapter)
+        silent = UNEVEN if not lineup.repeats else "" if lineup.wrong else WITHIN
+        found = replace(found, silent=silent) if silent else _named(adapter, lineup, smallest, question, until=until)
+        if found.fits or silent == UNEVEN or time.monotonic() > until:
+            break
+    return found
+
+
+def _named(adapter: Adapter, lineup: Lineup, smallest: Question, first: Question, *, until: float) -> Diagnosis:
+    size, matches, fits = declared(lineup.question, adapter).chunk_size, list[Match](), list[Match]()
+    for group in suspects(lineup.question, adapter):
+        matches += lineup.matches(group)
+        fits = [match for match in matches if match.indistinguishable]
+        if fits or time.monotonic() > until:
+            break
+    kept, unexplained = _on_the_whole(adapter, lineup, first, fits)
+    left = separate(adapter, first, kept, until=until) if adapter.open_ended else tuple(kept)
+    others = [match for match in matches if not match.indistinguishable]
+    return Diagnosis(
+        smallest,
+        named=tuple(match for match in left if match.suspect.known),
+        signatures=tuple(match for match in left if not match.suspect.known),
+        ranked=tuple(sorted(matches, key=lambda match: match.fit.distance)[:SHOWN]),
+        nearest=min(others, key=lambda match: match.fit.distance, default=None),
+        chunk_size=size if size > 1 else next((match.suspect.chunk_size for match in matches), size),
+        unexplained=unexplained,
+        where=_where(adapter, lineup, first, size),
+    )
+
+
+def _on_the_whole(adapter: Adapter, lineup: Lineup, first: Question, fits: list[Match]) -> tuple[list[Match], float]:
+    """Those that fit the case as it was asked as well, and 0; or all of them, and the share of its error that the best leaves."""
+    if not fits or first == lineup.question or (isinstance(first.problem, Problem) and cost(first.problem) > LARGEST):
+        return fits, 0.0
+    whole = Lineup(first, adapter)
+    found = {match.suspect: whole.match(match.suspect).fit for match in fits}
+    kept = [match for match in fits if found[match.suspect].noise <= 1]
+    return (kept, 0.0) if kept else (fits, min(told.distance for told in found.values()))
+
+
+def _where(adapter: Adapter, lineup: Lineup, first: Question, chunk_size: int) -> str:
+    """In the case as it was asked, which has more tokens and heads to tell apart."""
+    if not isinstance(first.problem, Problem) or cost(first.problem) > LARGEST:
+        return ""
+    shown = lineup if first == lineup.question else Lineup(first, adapter)
+    return traces(shown.kernel, shown.yard, first.problem, max(chunk_size, 1))

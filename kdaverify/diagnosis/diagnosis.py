@@ -1,0 +1,81 @@
+"""What a diagnosis says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from kdaverify.diagnosis.lineup import Match
+from kdaverify.diagnosis.question import Question
+
+MOST_NAMED: Final = 4
+NEAR: Final = 0.9
+"""A suspect that leaves more than this of what is wrong unexplained is not worth a name."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What is wrong with a kernel.
+
+    Args:
+        smallest: the smallest question that still fails.
+        named: faults of the catalogue that no input tells apart from it, the nearest first; () where none fits.
+        signatures: simple mistakes that fit as well.
+        ranked: the nearest of all, on the input that they were compared on.
+        nearest: the nearest of those that do not fit.
+        unexplained: the share of the error that they leave of the case as it was asked, where they fit the smallest alone; else 0.
+        chunk_size: that the kernel declares; faults may fit in another one.
+        where: what part of the outputs is wrong.
+        silent: why nothing was compared; "" where it was.
+        passes: whether nothing fails.
+    """
+
+    smallest: Question
+    named: tuple[Match, ...] = ()
+    signatures: tuple[Match, ...] = ()
+    ranked: tuple[Match, ...] = ()
+    nearest: Match | None = None
+    unexplained: float = 0.0
+    chunk_size: int = 0
+    where: str = ""
+    silent: str = ""
+    passes: bool = False
+
+    @property
+    def fits(self) -> bool:
+        """Whether something known accounts for what is wrong."""
+        return bool(self.named or self.signatures) and not self.unexplained
+
+    def __str__(self) -> str:
+        where = f"; {self.where}" if self.where else ""
+        return self.silent or f"{self._fitting() if self.fits else self._poor()}{where}"
+
+    def _fitting(self) -> str:
+        best = (self.named or self.signatures)[0]
+        names = [self._name(match) for match in self.named]
+        shown, more = names[:MOST_NAMED], len(names) - MOST_NAMED
+        several = f", and {more} more" if more > 0 else ""
+        told = f"indistinguishable from {', and from '.join(shown)}{several}" if names else ""
+        simple = f"{'; in short: ' if names else 'indistinguishable from this mistake: '}{self._simple()}" if self.signatures else ""
+        return f"{told}{simple} ({best.fit.distance:.2g} away, {self._next()})"
+
+    def _simple(self) -> str:
+        return " or ".join(f"{match.suspect.fault.id} ({match.suspect.fault.title})" for match in self.signatures[:MOST_NAMED])
+
+    def _next(self) -> str:
+        return "next best none" if self.nearest is None else f"next best {self.nearest.suspect.fault.id} at {self.nearest.fit.distance:.2g}"
+
+    def _poor(self) -> str:
+        if self.unexplained:
+            first = (self.named or self.signatures)[0]
+            left = f"{min(self.unexplained, 1.0):.0%} of the error of the case as it was asked"
+            return f"no single known fault fits: {self._name(first)} accounts for the smallest case alone, and leaves {left} unexplained"
+        if self.nearest is None or not self.nearest.fit.distance < NEAR:
+            return "no known fault fits: none comes near"
+        return (
+            f"no known fault fits: the nearest, {self._name(self.nearest)}, leaves {self.nearest.fit.distance:.0%} of the error unexplained"
+        )
+
+    def _name(self, match: Match) -> str:
+        size = match.suspect.chunk_size
+        return str(match.suspect) if size == self.chunk_size else f"{match.suspect} (in chunks of {size})"

@@ -1,0 +1,78 @@
+"""The kernel beside every suspect on one question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.diagnosis.answer import Answer
+from kdaverify.diagnosis.question import Bench, Question, bench
+from kdaverify.diagnosis.suspects import Suspect, declared, right
+from kdaverify.diagnosis.yardstick import APART, Fit, Yardstick, fit
+
+SHARE: Final = 0.25
+"""Most of what is wrong that a suspect may leave unexplained, where that is within the noise of legal kernels."""
+
+
+@dataclass(frozen=True)
+class Match:
+    """How near one suspect comes.
+
+    Args:
+        shows: whether the mistake changes anything here.
+    """
+
+    suspect: Suspect
+    fit: Fit
+    shows: bool = True
+
+    @property
+    def indistinguishable(self) -> bool:
+        """Whether no output tells the two apart, and the mistake accounts for what is wrong."""
+        return self.shows and self.fit.noise <= 1 and self.fit.distance <= SHARE
+
+
+class Lineup:
+    """One question, the kernel's answer to it, and what others answer.
+
+    Args:
+        question: what failed.
+        judged: the kernel.
+    Raises:
+        ContractOverflow, UncertifiedError: there is no truth to measure by.
+    """
+
+    def __init__(self, question: Question, judged: Adapter) -> None:
+        self.question, self.judged = question, judged
+        self.bench: Bench = bench(question, judged)
+        self.kernel: Answer = self.bench.answer(judged)
+        self.yard: Yardstick = self.bench.yardstick()
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the kernel answers the same twice."""
+        return self.kernel.same(self.bench.answer(self.judged))
+
+    @property
+    def wrong(self) -> bool:
+        """Whether any output is outside its budget."""
+        right = Answer({name: scale.exact for name, scale in self.yard.items() if name in self.kernel.outputs})
+        return self.kernel.failed is not None or fit(self.kernel, right, self.yard).noise * APART > 1
+
+    def match(self, suspect: Suspect) -> Match:
+        """How near one suspect comes; one that is near, but for more than the noise of legal kernels, may have more of it."""
+        answer = self._answer(suspect)
+        found = fit(self.kernel, answer, self.yard)
+        if found.distance <= SHARE and 1 < found.noise < float("inf"):
+            found = fit(self.kernel, answer, self.yard, twin=self._answer(suspect, twin=True))
+        near = found.distance <= SHARE
+        return Match(suspect, found, shows=near and fit(answer, self._answer(right(suspect.chunk_size)), self.yard).noise > 1)
+
+    def matches(self, suspects: Iterable[Suspect]) -> list[Match]:
+        """The nearest first."""
+        return sorted((self.match(suspect) for suspect in suspects), key=lambda match: (match.fit.distance, match.fit.noise))
+
+    def _answer(self, suspect: Suspect, *, twin: bool = False) -> Answer:
+        return self.bench.answer(suspect.adapter(declared(self.question, self.judged), twin=twin))

@@ -1,0 +1,47 @@
+"""What was asked of a kernel, in a form that other kernels can be asked too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.diagnosis.answer import Answer
+from kdaverify.diagnosis.yardstick import Yardstick
+from kdaverify.problems import ActivationProblem, Problem
+
+
+@dataclass(frozen=True)
+class Question:
+    """One property of one problem; property and detail as a verdict has them."""
+
+    property: str
+    problem: Problem | ActivationProblem
+    detail: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+class Bench(Protocol):
+    """A question with its tensors: whom it is asked, and what is right."""
+
+    def answer(self, adapter: Adapter, /) -> Answer:
+        """What a kernel answers; what it does wrong is its answer."""
+        ...
+
+    def yardstick(self) -> Yardstick:
+        """What is right, and how much legal kernels may miss it by.
+
+        Raises:
+            ContractOverflow: no legal kernel stays finite.
+            UncertifiedError: no reference value is sharp enough.
+        """
+        ...
+
+
+def bench(question: Question, judged: Adapter) -> Bench:
+    """The question as `judged` was asked it; others answer the call that it received."""
+    from kdaverify.diagnosis.beside import Beside
+    from kdaverify.diagnosis.call import Call
+
+    problem = question.problem
+    return Call(question, judged, problem) if isinstance(problem, Problem) else Beside(judged, problem)

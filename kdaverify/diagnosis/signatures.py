@@ -1,0 +1,197 @@
+"""Simple mistakes that need no catalogue: each a right kernel called, or answering, in one wrong way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.budgets.emulate import LOG2_E
+from kdaverify.budgets.solves import identity
+from kdaverify.faults.fault import Fault, Make
+from kdaverify.faults.kernel import Derive, Kernel, Outputs
+from kdaverify.faults.patches import Call, called, derived, staged
+from kdaverify.faults.views import each, transposed
+from oracles.chunk import STAGES, Chunk
+from oracles.gradients import Cotangents, Gradients
+from oracles.inputs import Inputs
+
+Change = Callable[[Tensor], Tensor]
+
+
+def _signature(name: str, title: str, patch: Make) -> Fault:
+    return Fault(id=name, title=title, reference="by construction", kind="A", trigger="", outputs=(), patch=patch, stage="call")
+
+
+def _given(change: Change, *names: str) -> Call:
+    """The right kernel, some of its inputs changed."""
+    return lambda kernel, x: kernel(each(x, names, change))
+
+
+def _returned(o: Change | None = None, final_state: Change | None = None) -> Call:
+    """The right kernel, what it returns changed."""
+
+    def call(kernel: Kernel, x: Inputs) -> Outputs:
+        outputs = kernel(x)
+        changes = zip(outputs, (o, final_state), strict=True)
+        first, second = (output if change is None else change(output) for output, change in changes)
+        return first, second
+
+    return call
+
+
+def _derived(name: str, change: Callable[[Tensor, Inputs], Tensor]) -> Make:
+    """The right backward, one gradient changed."""
+
+    def derivation(derive: Derive, x: Inputs, given: Cotangents) -> Gradients[Tensor]:
+        found = derive(x, given)
+        return replace(found, **{name: change(getattr(found, name), x)})
+
+    return derived(derivation)
+
+
+def _scaled(factor: Callable[[float], float]) -> Call:
+    return lambda kernel, x: kernel(replace(x, scale=factor(x.factor)))
+
+
+def _later(x: Tensor) -> Tensor:
+    """Every token in the place of the next one."""
+    return torch.cat((torch.zeros_like(x[:, :1]), x[:, :-1]), dim=1)
+
+
+def _earlier(x: Tensor) -> Tensor:
+    return torch.cat((x[:, 1:], torch.zeros_like(x[:, :1])), dim=1)
+
+
+def _square(x: Tensor) -> Tensor:
+    return transposed(x).contiguous() if x.shape[-1] == x.shape[-2] else x
+
+
+def _heads_first(x: Tensor) -> Tensor:
+    return x.transpose(1, 2).reshape(x.shape)
+
+
+def _next_head(x: Tensor) -> Tensor:
+    return x.roll(1, dims=2)
+
+
+def _keys_by_turns(kernel: Kernel, x: Inputs) -> Outputs:
+    spread = {name: getattr(x, name).repeat(1, 1, x.HV // x.H, 1) for name in ("q", "k")}
+    return kernel(replace(x, **spread))
+
+
+def _q_and_k_swapped(kernel: Kernel, x: Inputs) -> Outputs:
+    return kernel(replace(x, q=x.k, k=x.q))
+
+
+def _state_ignored(kernel: Kernel, x: Inputs) -> Outputs:
+    return kernel(replace(x, initial_state=None))
+
+
+def _final_state_given_back(kernel: Kernel, x: Inputs) -> Outputs:
+    o, final = kernel(x)
+    return o, x.state.to(final.dtype)
+
+
+def _boundaries_ignored(kernel: Kernel, x: Inputs) -> Outputs:
+    if x.cu_seqlens is None:
+        return kernel(x)
+    whole = torch.tensor([0, sum(x.lengths)], dtype=x.cu_seqlens.dtype)
+    o, final = kernel(replace(x, cu_seqlens=whole, initial_state=None if x.initial_state is None else x.initial_state[:1]))
+    return o, final.expand(x.N, *final.shape[1:]).contiguous()
+
+
+def _nothing_corrected(c: Chunk) -> None:
+    c.R = c.store("R", identity(c.Akk))
+
+
+def _state_not_read_for_the_update(c: Chunk) -> None:
+    STAGES.wy(c)
+    c.w = torch.zeros_like(c.w)
+
+
+def _no_state_between_chunks(c: Chunk) -> None:
+    c.S = torch.zeros_like(c.S)
+    STAGES.state(c)
+
+
+def _without_the_state(c: Chunk) -> None:
+    c.o = c.store("o", c.dot(c.Aqk, c.v_new))
+
+
+def _without_the_chunk(c: Chunk) -> None:
+    c.o = c.store("o", c.scale * c.dot(c.qg, c.h))
+
+
+def _before_the_write(c: Chunk) -> None:
+    STAGES.scores(c)
+    c.Aqk = c.Aqk.tril(-1)
+
+
+def _negated(x: Tensor) -> Tensor:
+    return -x
+
+
+def _one_gate(x: Tensor) -> Tensor:
+    return x[..., :1].expand_as(x)
+
+
+def _backwards(derive: Derive, x: Inputs, given: Cotangents) -> Gradients[Tensor]:
+    return Gradients(*(-gradient for gradient in derive(x, given).named().values()))
+
+
+def _loss_of_o_alone(derive: Derive, x: Inputs, given: Cotangents) -> Gradients[Tensor]:
+    return derive(x, given if given.do is None else replace(given, d_final_state=None))
+
+
+SIGNATURES: Final = (
+    _signature("state transposed", "S_T is returned transposed", called(_returned(final_state=_square))),
+    _signature("initial state transposed", "S_0 is read transposed", called(_given(_square, "initial_state"))),
+    _signature(
+        "states transposed",
+        "S_0 and S_T both are",
+        called(lambda k, x: _returned(final_state=_square)(k, each(x, ("initial_state",), _square))),
+    ),
+    _signature("layout", "o has heads before tokens", called(_returned(o=_heads_first))),
+    _signature("gates times 1.4427", "natural logarithms are taken for those of base 2 twice", called(_given(lambda g: g * LOG2_E, "g"))),
+    _signature("gates times 0.6931", "natural logarithms are taken for those of base 2", called(_given(lambda g: g / LOG2_E, "g"))),
+    _signature("gates ignored", "nothing decays", called(_given(torch.zeros_like, "g"))),
+    _signature("one gate a head", "all channels decay as the first one", called(_given(_one_gate, "g"))),
+    _signature("gates of the token before", "decays are one token late", called(_given(_later, "g"))),
+    _signature("gates of the next token", "decays are one token early", called(_given(_earlier, "g"))),
+    _signature("scale missing", "q is not scaled", called(_scaled(lambda _: 1.0))),
+    _signature("scale applied twice", "q is scaled twice", called(_scaled(lambda factor: factor * factor))),
+    _signature("one token late", "o_t is that of token t - 1", called(_returned(o=_later))),
+    _signature("one token early", "o_t is that of token t + 1", called(_returned(o=_earlier))),
+    _signature("values of the token before", "v is one token late", called(_given(_later, "v"))),
+    _signature("wrong head", "o of every head is that of the head before", called(_returned(o=_next_head))),
+    _signature("heads reversed", "o of the first head is that of the last", called(_returned(o=lambda o: o.flip(2)))),
+    _signature("key heads by turns", "value head j reads key head j mod H", called(_keys_by_turns, when=lambda x: x.HV > x.H > 1)),
+    _signature("q and k swapped", "queries are taken for keys", called(_q_and_k_swapped)),
+    _signature("sign of o", "o is negated", called(_returned(o=_negated))),
+    _signature("sign of the state", "S_T is negated", called(_returned(final_state=_negated))),
+    _signature("initial state ignored", "S_0 is taken for 0", called(_state_ignored)),
+    _signature("final state not updated", "S_T is S_0", called(_final_state_given_back)),
+    _signature("final state zero", "S_T is 0", called(_returned(final_state=torch.zeros_like))),
+    _signature("o zero", "o is 0", called(_returned(o=torch.zeros_like))),
+    _signature("beta ignored", "beta is taken for 1", called(_given(torch.ones_like, "beta"))),
+    _signature("beta applied twice", "beta is squared", called(_given(torch.square, "beta"))),
+    _signature("sigmoid of beta", "beta is taken for a logit", called(_given(torch.sigmoid, "beta"))),
+    _signature("boundaries ignored", "a pack is one sequence", called(_boundaries_ignored)),
+    _signature("delta rule missing", "no write is corrected by those before it in its chunk", staged(solve=_nothing_corrected)),
+    _signature("state not subtracted", "writes are not corrected by the state before the chunk", staged(wy=_state_not_read_for_the_update)),
+    _signature("state not carried", "every chunk starts from 0", staged(state=_no_state_between_chunks)),
+    _signature("state not read", "o lacks what the state before the chunk gives", staged(output=_without_the_state)),
+    _signature("chunk not read", "o lacks what the chunk's own tokens give", staged(output=_without_the_chunk)),
+    _signature("read before the write", "o_t does not see token t", staged(scores=_before_the_write)),
+    _signature("sign of the gradients", "all gradients are negated", derived(_backwards)),
+    _signature("gradient of S_T ignored", "the loss is taken for one of o alone", derived(_loss_of_o_alone)),
+    _signature("dg times 1.4427", "dg is of another base", _derived("dg", lambda dg, _: dg * LOG2_E)),
+    _signature("dg times 0.6931", "dg is of another base", _derived("dg", lambda dg, _: dg / LOG2_E)),
+    _signature("dg not summed", "dg is that of the cumulative gate", _derived("dg", lambda dg, _: dg - _earlier(dg))),
+    _signature("dq without the scale", "dq lacks the scale", _derived("dq", lambda dq, x: dq / x.factor if x.factor else dq)),
+    _signature("dq scaled twice", "dq has the scale twice", _derived("dq", lambda dq, x: dq * x.factor)),
+)

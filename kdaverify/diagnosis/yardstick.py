@@ -1,0 +1,105 @@
+"""The exact outputs of a question, and how far two legal kernels may lie apart in each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from torch import Tensor
+
+from kdaverify.budgets.statistics import rms
+from kdaverify.checks.status import Status
+from kdaverify.diagnosis.answer import Answer
+
+APART: Final = 2.0
+"""Two kernels within budget of one value lie at most two budgets apart."""
+LEAST: Final = 2.0**-149
+CLEAR: Final = 8.0
+"""Where elements are not finite, the others show an effect only from so many budgets on."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """One output.
+
+    Args:
+        exact: float64.
+        rms, largest: budgets of these statistics; above 0.
+        unit: what elements are counted in, where each has a budget of its own.
+    """
+
+    exact: Tensor
+    rms: float
+    largest: float
+    unit: Tensor | None = None
+
+    def counted(self, x: Tensor) -> Tensor:
+        """`x` in units of the elements."""
+        return x if self.unit is None else x / self.unit
+
+
+def scale(exact: Tensor, rms_budget: float, largest_budget: float, *, least: float) -> Scale:
+    """The scale of an output whose elements share a budget; one that is exactly 0 is allowed `least`."""
+    return Scale(exact.double(), rms_budget or least or LEAST, largest_budget or least or LEAST)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """How near two answers are.
+
+    Args:
+        distance: between them, as a fraction of what is wrong with the first; 1 is as far as a right kernel.
+        noise: the most that an output of theirs differs by, in units of what two legal kernels may.
+    """
+
+    distance: float
+    noise: float
+
+
+Yardstick = dict[str, Scale]
+FAR: Final = Fit(float("inf"), float("inf"))
+
+
+def fit(kernel: Answer, other: Answer, yard: Yardstick, *, twin: Answer | None = None) -> Fit:
+    """How near `other` comes to the kernel.
+
+    Math: with b the rms budget of each output, distance^2 = sum (rms(kernel - other) / b)^2 / sum (rms(kernel - exact) / b)^2 over finite
+    elements; the share of elements of which only one is not finite, where that is more. Budgets grow with the output of `other`, where
+    that is larger than the exact one: so do its roundings.
+
+    Args:
+        kernel: the one that is wrong.
+        other: who may be wrong in the same way.
+        twin: `other` in another arithmetic: what lies between the two is noise as well.
+    """
+    if kernel.failed is not None or other.failed is not None:
+        return Fit(0.0, 0.0) if kernel.failed is other.failed is not Status.SKIP else FAR
+    if kernel.outputs.keys() != other.outputs.keys():
+        return FAR
+    twin = None if twin is None or twin.outputs.keys() != other.outputs.keys() else twin
+    apart, effect, noise, lost, unequal = 0.0, 0.0, 0.0, 0, 0
+    for name, told in yard.items():
+        if name not in kernel.outputs:
+            continue
+        mine, theirs, exact = (told.counted(x) for x in (kernel.outputs[name], other.outputs[name], told.exact))
+        here, there = mine.isfinite(), theirs.isfinite()
+        both = here & there
+        lost, unequal = lost + int((~both).sum()), unequal + int((here ^ there).sum())
+        difference = (mine - theirs)[both]
+        apart += (rms(difference) / told.rms) ** 2
+        effect += (rms((mine - exact)[here]) / told.rms) ** 2
+        for size, allowed in ((rms, told.rms), (_largest, told.largest)):
+            more = max(1.0, _ratio(size(theirs[both]), size(exact[both])))
+            spread = 0.0 if twin is None else size((theirs - told.counted(twin.outputs[name]))[both].nan_to_num(0.0, 0.0, 0.0))
+            noise = max(noise, size(difference) / max(allowed * more, spread))
+    effect = max(effect, CLEAR**2 * len(yard)) if lost else effect
+    distance = (apart / effect) ** 0.5 if effect else (0.0 if not apart else float("inf"))
+    return Fit(max(distance, unequal / lost if lost else 0.0), float("inf") if unequal else noise / APART)
+
+
+def _largest(x: Tensor) -> float:
+    return float(x.abs().max()) if x.numel() else 0.0
+
+
+def _ratio(a: float, b: float) -> float:
+    return a / b if b else 1.0

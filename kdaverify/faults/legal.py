@@ -1,0 +1,40 @@
+"""Kernels that are legal by construction and that no budget has seen: whatever rejects them is a false alarm."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import Output
+from kdaverify.adapters.eager import Eager, arithmetic_of, run_eager
+from kdaverify.budgets.formats import format_of
+from kdaverify.problems import DTYPES
+from oracles.inputs import Inputs
+
+LEGAL: Final = ("eager", "eager-recurrent", "kdaverify.faults.legal:backwards_eager")
+"""The legal kernels that faults are held against, as `--impl` names them."""
+
+
+def backwards(a: Tensor, b: Tensor) -> Tensor:
+    """A dot product summed in 16 partial sums, last first."""
+    parts = min(a.shape[-1], 16)
+    total = torch.zeros((), dtype=a.dtype)
+    for left, right in reversed(list(zip(a.tensor_split(parts, dim=-1), b.tensor_split(parts, dim=-2), strict=True))):
+        total = total + left @ right
+    return total
+
+
+class Backwards(Eager):
+    """The embedded kernel with every sum taken last part first."""
+
+    def forward(self, inputs: Inputs) -> Output:
+        contract = self.contract(format_of(inputs.q.dtype).name)
+        o, final_state = run_eager(contract, inputs, arithmetic=replace(arithmetic_of(contract), dot=backwards))
+        self._ran = f"oracles in torch as {contract.name}, sums taken backwards"
+        return Output(o, final_state)
+
+
+backwards_eager: Final = Backwards("eager-backwards", dict.fromkeys(DTYPES, "eager"))

@@ -1,0 +1,78 @@
+"""Whether legal kernels pass the question that a fault was rejected on: only then is the rejection a kill."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.registry import find
+from kdaverify.checks.near_miss import Finding
+from kdaverify.checks.options import asked_of
+from kdaverify.checks.status import Status
+from kdaverify.faults.adapter import unpatched
+from kdaverify.faults.fault import Fault
+from kdaverify.faults.legal import LEGAL
+from kdaverify.problems import ActivationProblem, Problem
+from kdaverify.verdicts.judge import Judge, Rejected, Struck
+from kdaverify.verdicts.verdict import Verdict
+
+BROKEN = (Status.ERROR, Status.CRASH, Status.HANG, Status.OOM)
+CALL = "call"
+
+
+def answers(adapter: Adapter, question: Verdict, spec: str = "") -> list[Verdict]:
+    """The verdicts of an implementation on what another one was asked, near misses run again; none where it has no such option."""
+    told = list[Verdict]()
+    judge = Judge(adapter, told.append, question.property, spec=spec or None, seed=question.seed, published=False)
+    try:
+        asked_of(adapter, question.detail)
+    except ValueError:
+        return told
+    try:
+        if not question.problem:
+            judge.conventions()
+        else:
+            judge(_problem(question), **question.detail)
+    except (Rejected, Struck):
+        pass
+    return told
+
+
+def _problem(question: Verdict) -> Problem | ActivationProblem:
+    beside = json.loads(question.problem).get("op") != "kda"
+    return ActivationProblem.from_json(question.problem) if beside else Problem.from_json(question.problem)
+
+
+class Jury:
+    """The legal kernels, and what of a fault's rejections they let stand.
+
+    Args:
+        fault: whose patch is taken off for the kernel that differs from it in nothing else.
+        specs: of the others, as `--impl` names them.
+    """
+
+    def __init__(self, fault: Fault, specs: Sequence[str] = LEGAL) -> None:
+        self.fault, self.twin = fault, unpatched(fault)
+        self.others = [find(spec) for spec in specs]
+
+    def objection(self, verdict: Verdict) -> str:
+        """Why a rejection of the fault is no kill; "" if it is one."""
+        about = f"{verdict.property} {verdict.dtype} {verdict.output} {verdict.status}"
+        if verdict.recheck is not None and verdict.recheck.finding is not Finding.CONFIRMED:
+            return f"{about}: a near miss that no fresh seed confirms"
+        if verdict.status in BROKEN and CALL not in self.fault.outputs:
+            return f"{about}: the call breaks, and the fault does not say so: {verdict.headline()}"
+        if verdict.status in (Status.ORACLE_UNCERTIFIED, Status.WRONG_KERNEL):
+            return f"{about}: nothing was compared: {verdict.headline()}"
+        return self._rejected_too(verdict, about)
+
+    def _rejected_too(self, verdict: Verdict, about: str) -> str:
+        for kernel in (self.twin, *self.others):
+            found = answers(kernel, verdict)
+            wrong = [told for told in found if told.status.rejects]
+            if wrong:
+                return f"{about}: {kernel.name} is rejected too: {wrong[0].headline()}; {verdict.replay}"
+            if kernel is self.twin and not any(told.status is Status.PASS for told in found):
+                return f"{about}: the kernel without the fault is not judged on it; {verdict.replay}"
+        return ""

@@ -1,0 +1,107 @@
+"""What is run in one process: a fault at falling strengths, or a legal kernel from the first test to the last."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from functools import cached_property
+
+from kdaverify.adapters.registry import find
+from kdaverify.faults.catalogue import FAULTS
+from kdaverify.faults.fault import Fault
+from kdaverify.kills.acquittal import Jury, answers
+from kdaverify.kills.hunt import Hunt, hunt
+from kdaverify.kills.rows import Attempt, FaultRow, LegalRow, kill_of
+from kdaverify.verdicts.verdict import Verdict
+
+
+class Unfinished(Exception):
+    """The time was up before anything was proven."""
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The strengths of one fault under one profile.
+
+    Args:
+        until: when to give up, by time.time().
+    """
+
+    fault: Fault
+    profile: str
+    until: float
+
+    @cached_property
+    def jury(self) -> Jury:
+        return Jury(self.fault)
+
+    def step(self, strength: float, known: Verdict | None) -> tuple[Attempt, Verdict | None]:
+        """The suites at one strength; what killed the fault at the strength before is asked first.
+
+        Raises:
+            Unfinished: the time was up.
+        """
+        started, spec = time.process_time(), _spec(self.fault, strength)
+        killer, met = self._again(spec, known), Hunt(None, 0.0)
+        if killer is None:
+            met = hunt(spec, self.profile, self.jury.objection, self.until)
+            killer = met.killer
+        if met.out_of_time:
+            raise Unfinished(spec)
+        attempt = Attempt(
+            strength=strength,
+            profile=self.profile,
+            kill=None if killer is None else kill_of(killer),
+            cases=max(1, len(met.asked)),
+            seconds=round(time.process_time() - started, 1),
+            dismissed=tuple(met.dismissed),
+            trouble=tuple(met.trouble),
+        )
+        return attempt, killer
+
+    def _again(self, spec: str, known: Verdict | None) -> Verdict | None:
+        told = [] if known is None else answers(find(spec), known, spec)
+        return next((verdict for verdict in told if verdict.status.rejects and not self.jury.objection(verdict)), None)
+
+
+def descend(name: str, profile: str, until: float, *, weaker: bool) -> FaultRow:
+    """A fault at full strength and, as long as it dies, at its weaker ones.
+
+    Args:
+        name: its id.
+        until: when to give up, by time.time().
+        weaker: whether weaker ones are asked at all.
+    Raises:
+        Unfinished: it was not known by then.
+    """
+    ladder, found, killer = Ladder(FAULTS[name], profile, until), list[Attempt](), None
+    for strength in ladder.fault.strengths if weaker else ladder.fault.strengths[:1]:
+        attempt, killer = ladder.step(strength, killer)
+        found.append(attempt)
+        if killer is None:
+            break
+    return FaultRow(id=name, profile=profile, attempts=tuple(found))
+
+
+def _spec(fault: Fault, strength: float) -> str:
+    return f"fault:{fault.id}" if strength == 1 else f"fault:{fault.id}@{strength:g}"
+
+
+def whole(name: str, profile: str, until: float) -> LegalRow:
+    """A legal kernel under every test.
+
+    Raises:
+        Unfinished: the time was up before the last one.
+    """
+    started = time.process_time()
+    met = hunt(name, profile, None, until)
+    if met.out_of_time:
+        raise Unfinished(name)
+    return LegalRow(
+        id=name,
+        profile=profile,
+        runs=len(met.asked),
+        seconds=round(time.process_time() - started, 1),
+        false_alarms=tuple(f"{told.headline()}; {told.replay}" for told in met.rejected),
+        trouble=tuple(met.trouble),
+    )

@@ -1,0 +1,102 @@
+"""The whole matrix: what the rows of faults and of legal kernels say together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from kdaverify.faults.fault import Fault
+from kdaverify.faults.survivors import SURVIVORS
+from kdaverify.kills.plan import SMOKE, Plan
+from kdaverify.kills.rows import Attempt, FaultRow, Kill, LegalRow
+
+
+@dataclass(frozen=True)
+class Found:
+    """What became of one fault.
+
+    Args:
+        rows: under smoke and, where it survived that, under the profile.
+    """
+
+    fault: Fault
+    rows: tuple[FaultRow, ...]
+
+    @property
+    def attempts(self) -> tuple[Attempt, ...]:
+        return tuple(attempt for row in self.rows for attempt in row.attempts)
+
+    @property
+    def killer(self) -> Attempt | None:
+        """The attempt at full strength that killed it."""
+        return next((attempt for attempt in self.attempts if attempt.strength == 1 and attempt.kill), None)
+
+    @property
+    def weakest(self) -> Attempt | None:
+        """The smallest strength that was killed."""
+        return min((attempt for attempt in self.attempts if attempt.kill), key=lambda attempt: attempt.strength, default=None)
+
+    def told(self) -> dict[str, Any]:
+        """As data."""
+        weakest = self.weakest if self.fault.graded else None
+        about = {name: getattr(self.fault, name) for name in ("id", "stage", "kind", "title", "reference", "trigger", "outputs")}
+        return {
+            **about,
+            "killed": self.killer is not None,
+            "by": self.killer and self.killer.kill and self.killer.kill.plain(),
+            "profile": (self.killer or self.attempts[-1]).profile,
+            "cases": sum(attempt.cases for attempt in self.attempts if attempt.strength == 1),
+            "seconds": round(sum(attempt.seconds for attempt in self.attempts), 1),
+            "threshold": None if weakest is None or weakest.kill is None else _threshold(weakest.strength, weakest.kill),
+            "survives_at": [attempt.strength for attempt in self.attempts if attempt.strength < 1 and attempt.kill is None],
+            "why": "" if self.killer else SURVIVORS.get(self.fault.id, ""),
+            "dismissed": [why for attempt in self.attempts for why in attempt.dismissed],
+            "trouble": [what for attempt in self.attempts for what in attempt.trouble],
+        }
+
+
+def _threshold(strength: float, kill: Kill) -> dict[str, Any]:
+    found = kill.plain()
+    return {"strength": strength, "ratio": found["ratio"], "over_family": found["over_family"]}
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Every fault that was asked, and every legal kernel."""
+
+    profile: str
+    faults: tuple[Found, ...]
+    legal: tuple[LegalRow, ...]
+    unfinished: int
+
+    @property
+    def killed(self) -> int:
+        return sum(found.killer is not None for found in self.faults)
+
+    def under_smoke(self) -> int:
+        """How many die under smoke."""
+        return sum(found.killer is not None and found.killer.profile == SMOKE for found in self.faults)
+
+    def told(self) -> dict[str, Any]:
+        """As data, for programs."""
+        return {
+            "profile": self.profile,
+            "total": len(self.faults),
+            "killed": self.killed,
+            "killed_under_smoke": self.under_smoke(),
+            "unfinished": self.unfinished,
+            "legal_runs": sum(row.runs for row in self.legal),
+            "false_alarms": sum(len(row.false_alarms) for row in self.legal),
+            "legal": [row.plain() for row in self.legal],
+            "faults": [found.told() for found in self.faults],
+        }
+
+
+def matrix(plan: Plan, rows: Iterable[FaultRow | LegalRow]) -> Matrix:
+    """The rows put together; faults that have not been asked everything are counted as unfinished and left out."""
+    done = list(rows)
+    found = [Found(fault, tuple(row for row in done if isinstance(row, FaultRow) and row.id == fault.id)) for fault in plan.faults]
+    whole = tuple(one for one in found if one.killer or plan.profile in {row.profile for row in one.rows})
+    legal = tuple(row for row in done if isinstance(row, LegalRow) and row.profile in plan.profiles)
+    return Matrix(plan.profile, whole, legal, len(found) - len(whole))

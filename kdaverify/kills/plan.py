@@ -1,0 +1,58 @@
+"""Which runs of the suites a matrix is made of, and which of them are left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from kdaverify.faults.catalogue import FAULTS
+from kdaverify.faults.fault import Fault
+from kdaverify.faults.legal import LEGAL
+from kdaverify.kills.pool import Job
+from kdaverify.kills.rows import FaultRow, LegalRow
+
+SMOKE = "smoke"
+
+
+def chosen(pattern: str, without: Iterable[str] = ()) -> list[Fault]:
+    """The faults whose id matches, less those of some stages.
+
+    Args:
+        pattern: globs with commas between, such as H*,DESIGN-?.
+    """
+    globs, left_out = pattern.split(","), set(without)
+    return [fault for fault in FAULTS.values() if fault.stage not in left_out and any(fnmatchcase(fault.id, glob) for glob in globs)]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked of a run of the matrix.
+
+    Args:
+        profile: what faults that survive smoke are asked.
+        legal: whether legal kernels run through the whole suites.
+    """
+
+    faults: tuple[Fault, ...]
+    profile: str
+    legal: bool
+
+    @property
+    def profiles(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((SMOKE, self.profile)))
+
+    def jobs(self, done: Iterable[FaultRow | LegalRow]) -> list[Job]:
+        """What is left, longest first: legal kernels under every profile, survivors under the last, every fault under smoke."""
+        rows, ids = list(done), {fault.id for fault in self.faults}
+        legal = [Job(name, profile, legal=True) for profile in reversed(self.profiles) for name in LEGAL] if self.legal else []
+        then = [job for row in rows if row.id in ids for job in self.follow(row)]
+        first = [Job(fault.id, SMOKE, weaker=True) for fault in self.faults]
+        known = {(row.id, row.profile) for row in rows}
+        return [job for job in (*legal, *then, *first) if (job.name, job.profile) not in known]
+
+    def follow(self, row: FaultRow | LegalRow) -> list[Job]:
+        """What a row makes necessary: a fault that survives smoke is asked everything."""
+        if isinstance(row, LegalRow) or row.profile == self.profile or row.killed:
+            return []
+        return [Job(row.id, self.profile)]

@@ -1,0 +1,64 @@
+"""Rows made in parallel, each in a process of its own that is forked with everything imported."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from multiprocessing import get_context
+
+from kdaverify.kills.ladder import Unfinished, descend, whole
+from kdaverify.kills.rows import FaultRow, LegalRow
+
+PRELOADED = ("torch", "kdaverify.kills.ladder", "kdaverify.cli.run")
+
+
+@dataclass(frozen=True, order=True)
+class Job:
+    """What one process does.
+
+    Args:
+        legal: whether `name` is a legal kernel as `--impl` names it, or a fault's id.
+        weaker: whether a fault is asked at its weaker strengths too.
+    """
+
+    name: str
+    profile: str
+    legal: bool = False
+    weaker: bool = False
+
+    def run(self, until: float) -> FaultRow | LegalRow | None:
+        """None where the time was up."""
+        try:
+            return whole(self.name, self.profile, until) if self.legal else descend(self.name, self.profile, until, weaker=self.weaker)
+        except Unfinished:
+            return None
+
+
+def rows(jobs: list[Job], workers: int, until: float, follow: Callable[[FaultRow | LegalRow], list[Job]]) -> Iterator[FaultRow | LegalRow]:
+    """The rows as they come.
+
+    Args:
+        jobs: in the order they are begun.
+        workers: processes.
+        until: by time.time(); nothing is begun later, and what is under way gives up.
+        follow: what is to be done once a row is there.
+    """
+    context = get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOADED))
+    waiting, running = list(jobs), set[Future[FaultRow | LegalRow | None]]()
+    with ProcessPoolExecutor(workers, mp_context=context, max_tasks_per_child=1) as pool:
+        try:
+            while running or (waiting and time.time() < until):
+                while waiting and len(running) < workers and time.time() < until:
+                    running.add(pool.submit(waiting.pop(0).run, until))
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for row in (future.result() for future in done):
+                    if row is not None:
+                        waiting += follow(row)
+                        yield row
+        except BaseException:
+            for future in running:
+                future.cancel()
+            raise

@@ -1,0 +1,44 @@
+"""What a session wants shown of an implementation before it is accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import kdaverify
+from kdaverify.plugin.collect import fitted, property_of
+from kdaverify.plugin.excuses import excuses
+from kdaverify.plugin.options import Subject
+from kdaverify.verdicts.seal import Expected
+from kdaverify.verdicts.verdict import Verdict
+
+if TYPE_CHECKING:
+    from kdaverify.adapters.base import Adapter
+
+
+def expected(subject: Subject, asked: set[str], profile: str, verdicts: Sequence[Verdict] = ()) -> Expected:
+    """All that it declares, by every suite there is.
+
+    Args:
+        asked: properties that were asked of it.
+        verdicts: what came of them.
+    """
+    adapter = subject.adapter
+    shipped = (property_of(path) for path in kdaverify.suites_folder().rglob("test_*.py"))
+    outputs = () if subject.missing else _exposed(adapter, profile)
+    return Expected(
+        implementation=adapter.name,
+        dtypes=adapter.dtypes,
+        outputs=outputs,
+        # All that ship, so that a part of them accepts nothing.
+        properties=tuple(sorted({*asked, *shipped})),
+        excused={} if subject.missing else excuses(adapter, outputs, verdicts),
+    )
+
+
+def _exposed(adapter: Adapter, profile: str) -> tuple[str, ...]:
+    """The outputs it declares to return for any problem of the panel that it takes."""
+    from kdaverify.problems import panel
+
+    asked = [fitted(adapter, entry.problem) for dtype in adapter.dtypes for entry in panel(dtype, profile)]
+    return tuple(sorted({output for problem in asked if adapter.supports(problem) is None for output in adapter.exposes(problem)}))

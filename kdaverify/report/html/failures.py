@@ -1,0 +1,90 @@
+"""Kinds of failure, each by one case, and the worst cases one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import polars as pl
+
+from kdaverify.checks.location import NoStage
+from kdaverify.report.html.rows import Rows
+
+MOST_KINDS: Final = 40
+MOST_WORST: Final = 150
+ALIKE: Final = 3
+"""Failures shown that agree in implementation, suite, output and status."""
+NEAREST: Final = 10
+"""Passes shown for every implementation: those nearest to their limit."""
+
+KIND: Final = ("implementation", "property", "status", "blamed")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Failures that agree in all but the problem.
+
+    Args:
+        times: how many.
+        outputs, dtypes, regimes: which outputs, in which formats and under which gates.
+        blamed: the stage that they name as the first wrong one; "" where they name none.
+        row: in full the diagnosed one with the fewest tokens; of all where none was diagnosed.
+    """
+
+    times: int
+    outputs: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    regimes: tuple[str, ...]
+    blamed: str
+    row: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """The most frequent kinds, how many more there are, and the failures in them all."""
+
+    shown: tuple[Kind, ...]
+    hidden: int
+    failures: int
+
+
+def kinds(rows: Rows) -> Kinds:
+    """Kinds of failure, the most frequent first."""
+    stage = pl.col("stage").cast(pl.String)
+    named = pl.when(stage.is_in([*NoStage])).then(pl.lit("")).otherwise(stage)
+    wrong = rows.counted.filter("rejects").with_columns(pl.col("T").fill_null(0), blamed=named)
+    grouped = (
+        wrong.group_by(KIND)
+        .agg(
+            pl.len(),
+            pl.col("output", "dtype", "regime").cast(pl.String).unique().sort(),
+            pl.col("row").sort_by(pl.col("diagnosis").cast(pl.String) == "", "T", "row").first(),
+        )
+        .sort("len", "row", descending=[True, False])
+    )
+    top = grouped.head(MOST_KINDS)
+    examples = rows.shown(top["row"].to_list())
+    shown = tuple(_kind(figures, row) for figures, row in zip(top.iter_rows(named=True), examples, strict=True))
+    return Kinds(shown, grouped.height - top.height, wrong.height)
+
+
+def worst(rows: Rows) -> list[Mapping[str, Any]]:
+    """The worst failures of every implementation, then the passes nearest to their limit."""
+    own = pl.col("implementation")
+    share = max(1, MOST_WORST // max(1, len(rows.implementations)))
+    by_ratio = rows.counted.filter("judged").sort("ratio", "row", descending=[True, False], nulls_last=True)
+    place = pl.int_range(pl.len())
+    varied = by_ratio.filter("rejects").filter(place.over("implementation", "property", "output", "status") < ALIKE)
+    wrong = varied.filter(place.over(own) < share)
+    near = by_ratio.filter(pl.col("rejects").not_() & pl.col("ratio").is_not_null()).filter(place.over(own) < NEAREST)
+    return [*rows.shown([*wrong["row"], *near["row"]])]
+
+
+def _kind(figures: dict[str, Any], row: Mapping[str, Any]) -> Kind:
+    outputs, dtypes, regimes = (_named(figures[column]) for column in ("output", "dtype", "regime"))
+    return Kind(figures["len"], outputs, dtypes, regimes, figures["blamed"], row)
+
+
+def _named(names: list[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if name)

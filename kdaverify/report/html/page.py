@@ -1,0 +1,185 @@
+"""The page: everything it shows, and its rendering into one file that needs no network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+import jinja2
+from markupsafe import Markup
+
+import kdaverify
+from kdaverify.checks.status import Status
+from kdaverify.report.html import words
+from kdaverify.report.html.comparison import Comparison, comparison
+from kdaverify.report.html.credential import Credential, credential
+from kdaverify.report.html.distributions import Distribution, distributions
+from kdaverify.report.html.environment import Environment, environments
+from kdaverify.report.html.failures import Kinds, kinds, worst
+from kdaverify.report.html.glance import Glance, glance
+from kdaverify.report.html.heat import SHADES, Heat, heats
+from kdaverify.report.html.lengths import Lengths, lengths
+from kdaverify.report.html.markdown import code, plain
+from kdaverify.report.html.rows import Rows
+from kdaverify.report.html.rulings import Ruled
+from kdaverify.report.html.stages import Stage, stages
+from kdaverify.report.html.standards import Standards, standards
+from kdaverify.report.html.visible import visible
+from kdaverify.report.html.waivers import Waived
+from kdaverify.verdicts.decision import Ruling
+
+TEMPLATES: Final = "templates"
+POLICY: Final = "default-src 'none'; style-src '{style}'; script-src '{script}'; img-src data:; base-uri 'none'; form-action 'none'"
+"""What a browser may load and run: the style and the script of this file, and nothing else."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """What is told of one or more runs.
+
+    Args:
+        ruled: of every implementation.
+        sources: the records it was made from.
+        troubles: what is wrong with these, in sentences.
+        waived: waivers that were applied; None where none could be given.
+        before: the rows of another run, and what it is called.
+    """
+
+    rows: Rows
+    ruled: tuple[Ruled, ...]
+    sources: tuple[str, ...] = ()
+    troubles: tuple[str, ...] = ()
+    waived: tuple[Waived, ...] | None = None
+    before: tuple[Rows, str] | None = None
+
+    @property
+    def title(self) -> str:
+        """The decision in a line."""
+        if len(self.ruled) > words.MOST_TITLED:
+            accepted = sum(one.ruling is Ruling.ACCEPT for one in self.ruled)
+            return f"{accepted} of {len(self.ruled)} implementations accepted"
+        by_ruling: dict[Ruling, list[str]] = {}
+        for one in self.ruled:
+            by_ruling.setdefault(one.ruling, []).append(one.implementation)
+        return "; ".join(f"{' and '.join(names)} {words.RULINGS[ruling]}" for ruling, names in by_ruling.items()) or "nothing was judged"
+
+    @cached_property
+    def glance(self) -> Glance:
+        return glance(self.rows)
+
+    @cached_property
+    def kinds(self) -> Kinds:
+        return kinds(self.rows)
+
+    @cached_property
+    def worst(self) -> list[Mapping[str, Any]]:
+        return worst(self.rows)
+
+    @cached_property
+    def distributions(self) -> list[Distribution]:
+        return distributions(self.rows)
+
+    @cached_property
+    def heats(self) -> list[Heat]:
+        return heats(self.rows)
+
+    @cached_property
+    def lengths(self) -> list[Lengths]:
+        return lengths(self.rows)
+
+    @cached_property
+    def stages(self) -> list[Stage]:
+        return stages(self.rows)
+
+    @cached_property
+    def standards(self) -> list[Standards]:
+        return standards(self.rows)
+
+    @property
+    def rules(self) -> list[str]:
+        """Every published rule that was asked of any implementation."""
+        return list(dict.fromkeys(tally.rule for own in self.standards for tally in own.tallies))
+
+    @cached_property
+    def environments(self) -> list[Environment]:
+        return environments(self.rows)
+
+    @cached_property
+    def credential(self) -> Credential | None:
+        return credential()
+
+    @cached_property
+    def comparison(self) -> Comparison | None:
+        return None if self.before is None else comparison(self.rows, *self.before)
+
+
+def write_html(page: Page, path: Path, *, now: datetime | None = None) -> None:
+    """Writes the page.
+
+    Raises:
+        OSError: the file cannot be written.
+        CredentialError: the kill matrix of the harness is malformed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(render(page, "page.html", now=now), encoding="utf-8")
+
+
+def render(page: Page, template: str, *, now: datetime | None = None) -> str:
+    """The page by one of the templates; those that end in .html escape all that they are given."""
+    style, script = (_asset(name) for name in ("style.css", "script.js"))
+    return _environment().get_template(template).render(
+        page=page,
+        created=now or datetime.now(UTC),
+        version=kdaverify.__version__,
+        words=words,
+        Ruling=Ruling,
+        Status=Status,
+        shades=SHADES,
+        style=Markup(style),  # noqa: S704 # our own file
+        script=Markup(script),  # noqa: S704 # likewise
+        policy=POLICY.format(style=_digest(style), script=_digest(script)),
+    )  # fmt: skip
+
+
+def _distinct(rows: Sequence[Mapping[str, Any]], column: str) -> list[str]:
+    """The texts of a column, each once, for a filter."""
+    return sorted({row[column] for row in rows if row[column]})
+
+
+FILTERS: Final[dict[str, Any]] = {
+    "figure": words.figure,
+    "counted": words.counted,
+    "headline": words.headline,
+    "distinct": _distinct,
+    "plain": plain,
+    "code": code,
+}
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_asset),
+        autoescape=jinja2.select_autoescape(("html",), default=False),
+        undefined=jinja2.StrictUndefined,
+        finalize=visible,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(FILTERS)
+    return environment
+
+
+def _asset(name: str) -> str:
+    return files("kdaverify.report.html").joinpath(TEMPLATES, name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    """What a content security policy allows a script by."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

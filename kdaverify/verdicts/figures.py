@@ -1,0 +1,35 @@
+"""Figures of a row that are read off its words: the sizes of its problem, the precision of its oracle."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Final
+
+SIZES: Final = ("B", "T", "N", "H", "HV", "K", "V")
+DOUBLE: Final = 53
+"""Bits of a float64."""
+
+_BITS: Final = re.compile(r"(\d+) bits\b")
+
+
+def sizes_of(problem: str) -> dict[str, int]:
+    """The sizes that the JSON of a problem states, and the number of its sequences.
+
+    Returns:
+        By axis letter; nothing for what is no problem.
+    """
+    asked: Any = json.loads(problem) if problem else {}
+    found = {axis: asked[axis] for axis in SIZES if isinstance(asked.get(axis), int)}
+    if "B" in found:
+        lengths = asked.get("lengths")
+        found["N"] = found["B"] if lengths is None else len(lengths)
+    return found
+
+
+def bits_of(oracle: str) -> int | None:
+    """The precision that an oracle's description states; None where it states none."""
+    found = _BITS.search(oracle)
+    if found is not None:
+        return int(found[1])
+    return DOUBLE if oracle.startswith("float64") else None

@@ -1,0 +1,167 @@
+"""The gate: a decision on records alone, long after their sessions, under rules, waivers and a ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from kdaverify.checks.status import Status
+from kdaverify.verdicts.columns import polars
+from kdaverify.verdicts.decision import WEIGHT, Ruling, conclude
+from kdaverify.verdicts.demands import exceeded, lacking
+from kdaverify.verdicts.ledger import Ledger
+from kdaverify.verdicts.record import Table, scan
+from kdaverify.verdicts.rules import BY_PROFILE, rules_named
+from kdaverify.verdicts.seal import Account, Expected
+from kdaverify.verdicts.tally import Tally, tally_of
+from kdaverify.verdicts.versions import mixed
+from kdaverify.verdicts.waivers import Waiver, apply
+
+if TYPE_CHECKING:
+    import polars as pl
+
+COLUMNS: Final = (
+    "implementation", "property", "op", "dtype", "regime", "case", "detail", "output", "status", "statistic", "ratio", "vacuous",
+    "peers", "recheck", "contract", "device", "mode", "message", "replay", "duration_s",
+)  # fmt: skip
+"""What a decision reads of a record."""
+WORDY: Final = ("message", "replay")
+"""Of these, what is kept of verdicts that did not pass."""
+
+
+@dataclass(frozen=True)
+class Gated:
+    """The decision on one implementation.
+
+    Args:
+        ruling, reasons: heaviest first; then what is only told.
+        rules: by which.
+        tally: of the verdicts that count.
+        rows: the verdicts, those that a waiver forgives included.
+        waived: how many are forgiven.
+    """
+
+    implementation: str
+    ruling: Ruling
+    reasons: tuple[str, ...]
+    rules: str
+    tally: Tally
+    rows: pl.DataFrame = field(repr=False)
+    waived: int = 0
+
+
+@dataclass(frozen=True)
+class Question:
+    """What records are held against.
+
+    Args:
+        today: the day by which waivers hold.
+        rules: a shipped name or a file; None for those of the profile that ran.
+        waivers: of all implementations.
+        ledger: accepted precision, if it is asked for.
+    """
+
+    today: date
+    rules: str | None = None
+    waivers: tuple[Waiver, ...] = ()
+    ledger: Ledger | None = None
+
+
+def gate(paths: Sequence[Path], question: Question) -> list[Gated]:
+    """Decides on every implementation of the records.
+
+    Raises:
+        RecordError: a record is absent, damaged, or none.
+        FileError: the rules are wrong.
+    """
+    pl = polars("the gate")
+    tables = [scan(path) for path in dict.fromkeys(paths)]
+    accounts = [account for table in tables for account in table.accounts]
+    told = pl.col("status") != Status.PASS
+    wordless = [pl.when(told).then(pl.col(name)).otherwise(pl.lit("")).alias(name) for name in WORDY]
+    read = [table.rows.select(COLUMNS).with_columns(wordless).collect(engine="streaming") for table in tables]
+    rows = pl.concat(read) if read else pl.DataFrame()
+    gaps, versions = _unfinished(tables), mixed(pl.concat([table.rows for table in tables]))
+    names = sorted({*rows["implementation"].unique().to_list(), *(one.implementation for account in accounts for one in account.expected)})
+    strangers = [waiver for waiver in question.waivers if waiver.impl not in names]
+    found: list[Gated] = []
+    for name in names:
+        own = rows.filter(pl.col("implementation") == name).with_row_index("number")
+        asked = [account for account in accounts if any(one.implementation == name for one in account.expected)]
+        lost = [f"{waiver} of {waiver.impl}, which is not in the record: take it out of the file" for waiver in strangers]
+        found.append(_one(name, own, asked, question, gaps=[*gaps], versions=versions.get(name, ()), broken=lost))
+    return found
+
+
+def _one(
+    name: str,
+    rows: pl.DataFrame,
+    accounts: Sequence[Account],
+    question: Question,
+    *,
+    gaps: Sequence[str],
+    versions: Sequence[str],
+    broken: Sequence[str],
+) -> Gated:
+    pl = polars("the gate")
+    named = question.rules or _rules_of(accounts)
+    rules, expected = rules_named(named), _expected(name, accounts)
+    waived = apply(rows, [waiver for waiver in question.waivers if waiver.impl == name], question.today)
+    counted = tally_of(rows.filter(pl.col("number").is_in([*waived.rows]).not_()))
+    over = exceeded(rules, rows)
+    held = None if question.ledger is None else question.ledger.against(name, rows)
+    several = [f"mixed versions: {said}" for said in (*versions, *_harnesses(accounts))]
+    beside = {
+        Ruling.ERROR: [told for account in accounts for told in account.trouble.get(name, ())],
+        Ruling.REJECT: [*broken, *waived.broken, *(held.worse if held else ()), *over],
+        Ruling.INSUFFICIENT: [
+            *gaps,
+            *(several if rules.mixed_versions == "refuse" else []),
+            *([] if accounts else ["no session says what it declares: judge it with `kdaverify verify --record`"]),
+            *lacking(rules, counted, expected, accounts),
+            *(held.missing if held else ()),
+        ],
+    }
+    ruling, reasons = conclude(counted, expected, beside)
+    told = (*waived.told, *(several if rules.mixed_versions == "tell" else ()), *(held.told if held else ()))
+    return Gated(name, ruling, (*reasons, *told), named, counted, rows, len(waived.rows))
+
+
+def _unfinished(tables: Sequence[Table]) -> list[str]:
+    """What shows that not everything that was to be judged is in the records."""
+    torn = [table.truncated for table in tables if table.truncated]
+    left = sum(table.open_rows for table in tables)
+    half = [f"half-run: {left} verdicts are of sessions that never closed their record, or of version 1, which could not"] if left else []
+    return [*torn, *half]
+
+
+def _rules_of(accounts: Sequence[Account]) -> str:
+    """The strictest of the rules by the profiles that ran."""
+    named = {BY_PROFILE.get(account.profile, "acceptance") for account in accounts} or {"acceptance"}
+    return next(name for name in ("nightly", "acceptance", "session") if name in named)
+
+
+def _expected(name: str, accounts: Sequence[Account]) -> Expected:
+    """What all sessions together want shown; excused is what each of them excuses."""
+    asked = [one for account in accounts for one in account.expected if one.implementation == name]
+    excused = [{*one.excused} for one in asked]
+    common = set[str].intersection(*excused) if excused else set[str]()
+    return Expected(
+        name,
+        tuple(dict.fromkeys(dtype for one in asked for dtype in one.dtypes)),
+        tuple(dict.fromkeys(output for one in asked for output in one.outputs)),
+        tuple(dict.fromkeys(prop for one in asked for prop in one.properties)),
+        {prop: why for one in asked for prop, why in one.excused.items() if prop in common},
+    )
+
+
+def _harnesses(accounts: Sequence[Account]) -> list[str]:
+    found = sorted({account.harness for account in accounts})
+    return [f"kdaverify in versions {', '.join(found)}"] if len(found) > 1 else []
+
+
+def heaviest_first(found: Sequence[Gated]) -> list[Gated]:
+    return sorted(found, key=lambda one: (WEIGHT.index(one.ruling), one.implementation))

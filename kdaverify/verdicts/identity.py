@@ -1,0 +1,22 @@
+"""The name of a verdict, by which waivers and the ledger know it from run to run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+FIELDS: Final = ("property", "dtype", "regime", "case", "output", "detail")
+"""The fields of a row that make its name; `detail` as JSON."""
+
+
+def identity(about: Sequence[str]) -> str:
+    """PROPERTY/DTYPE/REGIME/CASE/OUTPUT, and /NAME=VALUE,... where the property chose something beside the problem.
+
+    Args:
+        about: the values of FIELDS.
+    """
+    *named, detail = about
+    chosen: dict[str, Any] = json.loads(detail)
+    told = ",".join(f"{name}={value}" for name, value in sorted(chosen.items()))
+    return "/".join((*named, *([told] if told else [])))

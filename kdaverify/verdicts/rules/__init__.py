@@ -1,0 +1,105 @@
+"""Rules: what must be shown beside what an implementation declares, and what must not be exceeded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from kdaverify.verdicts.toml_file import FileError, read_toml
+
+_FOLDER: Final = Path(__file__).parent
+SHIPPED: Final = ("session", "acceptance", "nightly")
+BY_PROFILE: Final = {"smoke": "session", "acceptance": "acceptance", "nightly": "nightly"}
+"""The rules of a record whose reader names none; of a profile there is not, acceptance."""
+
+Count = Annotated[int, Field(ge=1, strict=True)]
+Share = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Require(BaseModel):
+    """What needs a pass whatever the implementation declares: names of each axis."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    ops: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    regimes: tuple[str, ...] = ()
+    properties: tuple[str, ...] = ()
+
+
+class AtLeast(BaseModel):
+    """The fewest verdicts that prove something: in all, and of everything that is required or declared.
+
+    Args:
+        total: in all.
+        op, dtype, regime, property: of each.
+        output: of each output in each format.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    total: Count = 1
+    op: Count = 1
+    output: Count = 1
+    dtype: Count = 1
+    regime: Count = 1
+    property: Count = 1
+
+
+class Limit(BaseModel):
+    """A statistic over verdicts that must not be exceeded.
+
+    Args:
+        statistic: of ratios, value / budget: "worst", "q99" (99 % quantile) or "median"; of verdicts, the share that is "skipped",
+            "vacuous" or "acquitted" (near misses that passed at fresh seeds).
+        most: the largest it may be.
+        property, op, dtype, regime, output: globs; which verdicts count.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    statistic: Literal["worst", "q99", "median", "skipped", "vacuous", "acquitted"]
+    most: Share
+    property: str = "*"
+    op: str = "*"
+    dtype: str = "*"
+    regime: str = "*"
+    output: str = "*"
+
+
+class Rules(BaseModel):
+    """What an implementation must show to be accepted, beside what it declares.
+
+    Args:
+        about: in words.
+        profiles: the sessions must have run one of these; () takes any.
+        require: what needs passes.
+        at_least: how many.
+        limits: what must not be exceeded.
+        mixed_versions: whether verdicts on more than one version of something are no evidence, or only told.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    about: str = Field(min_length=1)
+    profiles: tuple[str, ...] = ()
+    require: Require = Require()
+    at_least: AtLeast = AtLeast()
+    limits: tuple[Limit, ...] = ()
+    mixed_versions: Literal["refuse", "tell"] = "refuse"
+
+
+def rules_named(name: str) -> Rules:
+    """Shipped rules by name, or those of a file.
+
+    Raises:
+        FileError: there are none of that name, or the file is wrong.
+    """
+    if name in SHIPPED:
+        return read_toml(_FOLDER / f"{name}.toml", Rules, "rules")
+    if not name.endswith(".toml"):
+        raise FileError(f"rules: wanted {', '.join(SHIPPED)} or a file ending in .toml, got {name!r}")
+    return read_toml(Path(name), Rules, "rules")

@@ -1,0 +1,82 @@
+"""What closes a record: how many rows there are, what they hash to, and what the session says beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from kdaverify.verdicts.verdict import SCHEMA
+
+BLANK: Final = "0" * 64
+"""What stands in the place of a digest while it is taken."""
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Expected:
+    """What must be shown before an implementation is accepted.
+
+    Args:
+        implementation: its name.
+        dtypes, outputs: every pair of them needs a pass.
+        properties: each of them needs a pass.
+        excused: properties that the implementation declares it does not have, and in which words.
+    """
+
+    implementation: str
+    dtypes: tuple[str, ...]
+    outputs: tuple[str, ...]
+    properties: tuple[str, ...]
+    excused: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class Account(BaseModel):
+    """What a session says beside its rows: with it they decide the same later, elsewhere.
+
+    Args:
+        harness: version of kdaverify.
+        profile, seed: of the session.
+        finished: when it ended, in UTC, as ISO 8601.
+        expected: what it wanted shown, by implementation.
+        trouble: what went wrong in the harness, by implementation, one sentence each.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    harness: str = ""
+    profile: str = ""
+    seed: int = 0
+    finished: str = ""
+    expected: tuple[Expected, ...] = ()
+    trouble: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+
+
+class Seal(BaseModel):
+    """The last line of a .jsonl record, and an entry in the footer of a .parquet one.
+
+    Args:
+        schema_version: of the newest row.
+        rows: of the sessions it closes: the last ones before it.
+        digest: SHA-256 in hex, taken with BLANK in its own place: of all up to the end of this line, or of the whole .parquet file.
+        accounts: of the sessions whose rows these are; a .jsonl file has one seal for each.
+        open_rows: how many of the rows are of sessions that never closed their record.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: int = Field(default=SCHEMA, le=SCHEMA)
+    rows: int = Field(ge=0)
+    digest: str = Field(pattern="^[0-9a-f]{64}$")
+    accounts: tuple[Account, ...] = ()
+    open_rows: int = Field(default=0, ge=0)
+
+
+class SealedLine(BaseModel):
+    """A seal as a line of its own, which no verdict can be taken for."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seal: Seal

@@ -1,0 +1,110 @@
+"""What a decision needs to know of verdicts: how many of which kind there are, each counted once."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kdaverify.checks.status import Status
+from kdaverify.verdicts.columns import polars
+from kdaverify.verdicts.paired import Paired, Sample, paired
+from kdaverify.verdicts.verdict import Verdict
+
+if TYPE_CHECKING:
+    import polars as pl
+
+MOST_UNANSWERED: Final = 3
+CASE: Final = ("property", "dtype", "case", "detail")
+"""What was asked, whatever came of it: rows that agree in it are the outputs of one case."""
+
+
+class Kind(NamedTuple):
+    """Verdicts that are alike to a decision."""
+
+    property: str
+    op: str
+    dtype: str
+    regime: str
+    output: str
+    status: str
+    vacuous: bool
+
+    def rejects(self) -> bool:
+        return Status(self.status).rejects
+
+    def proves(self) -> bool:
+        """Whether it is evidence: a pass that no impostor would get."""
+        return self.status == Status.PASS and not self.vacuous
+
+
+@dataclass(frozen=True)
+class Tally:
+    """The verdicts on one implementation, counted.
+
+    Args:
+        kinds: how many of each there are; the same verdict found twice counts once.
+        cases: by status, how many cases have an output of it.
+        judged: cases of which anything was judged.
+        unanswered: the first headlines of calls without outputs.
+        skipped: why cases were skipped, each reason once, in order.
+        runs: the run as a whole, beside the legal kernels.
+    """
+
+    kinds: Mapping[Kind, int]
+    cases: Mapping[str, int]
+    judged: int
+    unanswered: tuple[str, ...]
+    skipped: tuple[str, ...]
+    runs: tuple[Paired, ...]
+
+    def count(self, status: Status) -> int:
+        return sum(times for kind, times in self.kinds.items() if kind.status == status)
+
+
+def tally(verdicts: Sequence[Verdict]) -> Tally:
+    """Counts verdicts."""
+    seen = {(_kind(verdict), verdict.case, detail_of(verdict)) for verdict in verdicts}
+    cases = {(verdict.asked(), verdict.status) for verdict in verdicts}
+    unanswered = [verdict.headline() for verdict in verdicts if verdict.status is Status.UNANSWERED]
+    return Tally(
+        Counter(kind for kind, _, _ in seen),
+        Counter(status.value for _, status in cases),
+        len({asked for asked, status in cases if status.judged}),
+        tuple(unanswered[:MOST_UNANSWERED]),
+        tuple(sorted({verdict.headline() for verdict in verdicts if verdict.status is Status.SKIP})),
+        paired(verdicts),
+    )
+
+
+def tally_of(rows: pl.DataFrame) -> Tally:
+    """The same of a table."""
+    pl = polars("a tally")
+    headline = pl.col("message").str.splitn("\n", 2).struct.field("field_0")
+    told = rows.with_columns(vacuous=pl.col("vacuous").list.len() > 0, headline=headline)
+    compared = rows.filter(pl.col("peers").list.len() > 0).select(Sample._fields)
+    kinds = told.select(*Kind._fields, "case", "detail").unique().group_by(Kind._fields).len()
+    cases = told.select(*CASE, "status").unique()
+    judged = cases.filter(pl.col("status").is_in([status.value for status in Status if status.judged])).select(CASE).n_unique()
+    unanswered = told.filter(pl.col("status") == Status.UNANSWERED)["headline"].head(MOST_UNANSWERED)
+    skipped = told.filter(pl.col("status") == Status.SKIP)["headline"].unique().to_list()
+    return Tally(
+        {Kind(*kind): times for *kind, times in kinds.iter_rows()},
+        dict(cases.group_by("status").len().iter_rows()),
+        judged,
+        tuple(unanswered.to_list()),
+        tuple(sorted(skipped)),
+        paired(Sample(*row) for row in compared.iter_rows()),
+    )
+
+
+def detail_of(verdict: Verdict) -> str:
+    """The detail in one canonical form."""
+    return json.dumps(verdict.detail, sort_keys=True)
+
+
+def _kind(verdict: Verdict) -> Kind:
+    about = (verdict.property, verdict.op, verdict.dtype, verdict.regime, verdict.output)
+    return Kind(*about, verdict.status.value, vacuous=bool(verdict.vacuous))

@@ -1,0 +1,136 @@
+"""Waivers: failures that are known, capped, owned, and forgiven for at most 90 days."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from kdaverify.checks.status import Status
+from kdaverify.verdicts.columns import polars
+from kdaverify.verdicts.decision import plural
+from kdaverify.verdicts.identity import FIELDS, identity
+from kdaverify.verdicts.toml_file import FileError, read_toml
+
+if TYPE_CHECKING:
+    import polars as pl
+
+LONGEST: Final = timedelta(days=90)
+COMPARED: Final = (Status.FAIL,)
+"""Statuses with a statistic of their own; the others are named by a waiver as they are."""
+STATUSES: Final = frozenset(status.value for status in Status)
+WAIVABLE: Final = STATUSES - {Status.PASS, Status.SKIP, Status.UNANSWERED, Status.ORACLE_UNCERTIFIED, *COMPARED}
+"""Statuses that a waiver may name."""
+
+Words = Annotated[str, Field(min_length=1)]
+
+
+class Waiver(BaseModel):
+    """One known failure.
+
+    Args:
+        id: glob over PROPERTY/DTYPE/REGIME/CASE/OUTPUT[/DETAIL].
+        impl: name of the implementation.
+        statistic: the statistic that is over budget (rms, max, ...), or of what is no comparison the status (NONFINITE, ERROR, ...).
+        cap: of a statistic the largest ratio to its budget, of a status the most verdicts.
+        reason, owner: why, and who mends it.
+        expires: the last day it holds.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: Words
+    impl: Words
+    statistic: Words
+    cap: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    reason: Words
+    owner: Words
+    expires: date
+
+    def __str__(self) -> str:
+        return f"waiver of {self.statistic} of {self.id} ({self.owner})"
+
+
+class WaiverFile(BaseModel):
+    """A file of waivers: one or more tables `[[waiver]]`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    waiver: Annotated[tuple[Waiver, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class Waived:
+    """What waivers do to the failures of an implementation.
+
+    Args:
+        rows: numbers of the rows that are forgiven.
+        broken: waivers that reject: expired, exceeded, or of nothing that fails.
+        told: what is forgiven, how long, why.
+    """
+
+    rows: frozenset[int] = frozenset()
+    broken: tuple[str, ...] = ()
+    told: tuple[str, ...] = ()
+
+
+def read_waivers(path: Path, today: date) -> tuple[Waiver, ...]:
+    """The waivers of a file.
+
+    Raises:
+        FileError: the file is wrong, a waiver holds too long, or forgives what is no failure of the kernel.
+    """
+    waivers = read_toml(path, WaiverFile, "waivers").waiver
+    for waiver in waivers:
+        if waiver.expires > today + LONGEST:
+            raise FileError(f"waivers: {path}: {waiver} expires on {waiver.expires}: at most {LONGEST.days} days ahead, {today + LONGEST}")
+        if waiver.statistic in STATUSES - WAIVABLE:
+            raise FileError(f"waivers: {path}: {waiver}: wanted a statistic such as rms, or the status of a wrong kernel such as NONFINITE")
+    return waivers
+
+
+def apply(rows: pl.DataFrame, waivers: Sequence[Waiver], today: date) -> Waived:
+    """Holds the failures of one implementation against its waivers.
+
+    Args:
+        rows: its verdicts, with a column `number`.
+        waivers: those of the implementation.
+    """
+    if not waivers:
+        return Waived()
+    pl = polars("waivers")
+    wrong = rows.filter(pl.col("status").is_in([status.value for status in Status if status.rejects]))
+    found = [(number, _statistic(status, statistic), ratio, identity(about)) for number, status, statistic, ratio, *about in
+             wrong.select("number", "status", "statistic", "ratio", *FIELDS).iter_rows()]  # fmt: skip
+    forgiven, broken, told = set[int](), list[str](), list[str]()
+    for waiver in waivers:
+        matched = [(number, ratio) for number, what, ratio, name in found if what == waiver.statistic and fnmatchcase(name, waiver.id)]
+        fault = _fault(waiver, [ratio for _, ratio in matched], today)
+        if fault:
+            broken.append(f"{waiver} {fault}")
+        else:
+            forgiven.update(number for number, _ in matched)
+            told.append(f"{waiver} until {waiver.expires} covers {len(matched)} {plural('verdict', len(matched))}: {waiver.reason}")
+    return Waived(frozenset(forgiven), tuple(broken), tuple(told))
+
+
+def _statistic(status: str, statistic: str | None) -> str | None:
+    return statistic if status in COMPARED else status
+
+
+def _fault(waiver: Waiver, ratios: list[float | None], today: date) -> str:
+    """Why it does not hold; "" where it does."""
+    if waiver.expires < today:
+        return f"expired on {waiver.expires}: mend what it waives, or argue for it anew"
+    if not ratios:
+        return "matches no failure of this run: take it out of the file"
+    if waiver.statistic in STATUSES:
+        return f"is exceeded: {len(ratios)} verdicts, {waiver.cap:g} allowed" if len(ratios) > waiver.cap else ""
+    worst = max(math.inf if ratio is None or math.isnan(ratio) else ratio for ratio in ratios)
+    return "" if worst <= waiver.cap else f"is exceeded: {worst:.3g} of budget, {waiver.cap:g} allowed"

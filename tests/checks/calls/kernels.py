@@ -1,0 +1,288 @@
+"""Kernels that break one rule of calls each: small patches of a right one, and that one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import kdaverify as kv
+from kdaverify.adapters.base import Adapter, Output
+from kdaverify.adapters.eager import EAGER
+from oracles.gradients import Cotangents, Gradients
+from oracles.inputs import Inputs
+
+Outputs = tuple[Tensor, Tensor]
+Patch = Callable[[Inputs, dict[Any, Any]], Outputs]
+DTYPES = ("fp32", "bf16")
+
+
+def right(x: Inputs) -> Outputs:
+    output = EAGER.forward(x)
+    return output.o, output.final_state
+
+
+def port(patch: Patch, **declared: Any) -> Adapter:
+    """A kernel that keeps a dict between its calls."""
+    kept: dict[Any, Any] = {}
+
+    @kv.kernel(
+        name="port", contract={"fp32": "chunk64-fp32", "bf16": "chunk64-bf16"}, packing="cu_seqlens", dtypes=DTYPES, **declared
+    )  # fmt: skip
+    def call(
+        q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, initial_state: Tensor, cu_seqlens: Tensor
+    ) -> Outputs:
+        return patch(Inputs(q, k, v, g, beta, scale, initial_state, cu_seqlens), kept)
+
+    return call
+
+
+def counted(kept: dict[Any, Any]) -> int:
+    kept["calls"] = kept.get("calls", 0) + 1
+    return kept["calls"]
+
+
+def wrong_at_times(x: Inputs, kept: dict[Any, Any]) -> Outputs:
+    o, final = right(x)
+    return (o * (1 + 1e-7 * (counted(kept) % 5 == 0)) if o.dtype == torch.float32 else o), final
+
+
+def wrong_at_first(x: Inputs, kept: dict[Any, Any]) -> Outputs:
+    o, final = right(x)
+    return o * (2 - 1.0 * (kept.setdefault(x.T, counted(kept)) != counted(kept) - 1)), final
+
+
+def one_buffer(x: Inputs, kept: dict[Any, Any]) -> Outputs:
+    o, final = right(x)
+    return kept.setdefault((o.shape, o.dtype), torch.empty_like(o)).copy_(o), final
+
+
+def remembers(key: Callable[[Inputs], Any], field: str) -> Patch:
+    """Takes one argument from the first call with the same key."""
+
+    def patch(x: Inputs, kept: dict[Any, Any]) -> Outputs:
+        own = getattr(x, field)
+        held = kept.setdefault((key(x), x.q.dtype), own.clone() if isinstance(own, Tensor) else own)
+        return right(replace(x, **{field: held}))
+
+    return patch
+
+
+def from_the_start(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Takes v from the beginning of its memory."""
+    return right(replace(x, v=torch.empty(0, dtype=x.v.dtype).set_(x.v.untyped_storage())[: x.v.numel()].view(x.v.shape).nan_to_num(0.0)))
+
+
+def as_if_dense(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Takes k by its address and its shape alone."""
+    return right(replace(x, k=x.k.as_strided(x.k.shape, torch.empty(x.k.shape, device="meta").stride()).nan_to_num(0.0)))
+
+
+def demands(alignment: int) -> Patch:
+    def patch(x: Inputs, _: dict[Any, Any]) -> Outputs:
+        if x.q.data_ptr() % alignment:
+            raise RuntimeError(f"misaligned address, wanted a multiple of {alignment}")
+        return right(x)
+
+    return patch
+
+
+def int32_offsets(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Offsets of tokens wrap at 2^31 elements."""
+    stride = x.v.stride(1)
+    rows = [(t * stride + 2**31) % 2**32 - 2**31 for t in range(x.T)]
+    start = x.v.storage_offset()
+    v = torch.stack([x.v.as_strided((x.B, x.HV, x.V), (x.v.stride(0), *x.v.stride()[2:]), start + row) for row in rows], dim=1)
+    return right(replace(x, v=v))
+
+
+def writes_behind(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    end = x.v.storage_offset() + x.v.numel()
+    if x.v.untyped_storage().nbytes() > (end + 1) * x.v.itemsize:
+        x.v.as_strided((1,), (1,), end).fill_(7.0)
+    return right(x)
+
+
+def masks_by_products(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    used = (torch.arange(x.T) < sum(x.lengths)).to(x.v.dtype)[:, None, None]
+    o, final = right(x)
+    return o + 0 * (x.v * used).sum(dim=1, keepdim=True), final
+
+
+def writes_sequences_alone(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    o, final = right(x)
+    written = torch.empty_like(o)
+    written[:, : sum(x.lengths)] = o[:, : sum(x.lengths)]
+    return written, final
+
+
+def first_entry_for_all(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    return right(replace(x, v=x.v[:1].expand_as(x.v)))
+
+
+def last_entry_by_number(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    beta = x.beta.clone()
+    beta[1:] *= 0.5
+    return right(replace(x, beta=beta))
+
+
+def grid(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    if x.N * x.HV > 65535:
+        raise RuntimeError("invalid configuration argument")
+    return right(x)
+
+
+Derivation = Callable[[Inputs, Cotangents, dict[Any, Any]], Gradients[Any]]
+
+
+def derived_right(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
+    return EAGER.gradients(x, given)
+
+
+class Derived(Adapter):
+    """The embedded kernel with a backward that is patched."""
+
+    name = "derived"
+    dtypes = DTYPES
+
+    def __init__(self, patch: Derivation = derived_right) -> None:
+        self._patch, self._kept = patch, dict[Any, Any]()
+
+    def contract(self, dtype: str) -> Any:
+        return EAGER.contract(dtype)
+
+    def forward(self, inputs: Inputs) -> Output:
+        return EAGER.forward(inputs)
+
+    def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
+        return self._patch(inputs, cotangents, self._kept)
+
+    def proof(self) -> str:
+        return "derived"
+
+
+def derived_wrong_at_times(x: Inputs, given: Cotangents, kept: dict[Any, Any]) -> Gradients[Any]:
+    found = EAGER.gradients(x, given)
+    return replace(found, dk=found.dk * 2) if counted(kept) == 3 else found
+
+
+def derived_in_one_buffer(x: Inputs, given: Cotangents, kept: dict[Any, Any]) -> Gradients[Any]:
+    found = EAGER.gradients(x, given)
+    return replace(found, dv=kept.setdefault(x.T, torch.empty_like(found.dv)).copy_(found.dv))
+
+
+def derived_from_dense(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
+    assert given.do is not None
+    do = given.do.as_strided(given.do.shape, torch.empty(given.do.shape, device="meta").stride()).nan_to_num(0.0)
+    return EAGER.gradients(x, Cotangents(do, given.d_final_state))
+
+
+def derived_from_the_start(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
+    assert given.do is not None
+    do = torch.empty(0, dtype=given.do.dtype).set_(given.do.untyped_storage())[: given.do.numel()].view(given.do.shape)
+    return EAGER.gradients(x, Cotangents(do.nan_to_num(0.0), given.d_final_state))
+
+
+def derived_without_writing(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
+    found = EAGER.gradients(x, given)
+    dq = torch.empty_like(found.dq)
+    dq[:, 1:] = found.dq[:, 1:]
+    return replace(found, dq=dq)
+
+
+class Tuned(Derived):
+    """A kernel with two configurations, the second of which is wrong."""
+
+    def configurations(self) -> Mapping[str, Adapter]:
+        return {"warps=4": Derived(), "warps=8": port(lambda x, _: right(replace(x, g=x.g * 0.5)))}
+
+
+class Optioned(Derived):
+    """A kernel that forgets its scale once it was called under its option."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        kept: dict[Any, Any] = {}
+
+        def plain(x: Inputs, _: dict[Any, Any]) -> Outputs:
+            return right(replace(x, scale=2.0) if kept else x)
+
+        def optioned(x: Inputs, _: dict[Any, Any]) -> Outputs:
+            kept["called"] = True
+            return right(x)
+
+        self._plain, self._optioned = port(plain), port(optioned)
+
+    def forward(self, inputs: Inputs) -> Output:
+        return self._plain.forward(inputs)
+
+    def variants(self) -> Mapping[str, Adapter]:
+        return {"option": self._optioned}
+
+
+@kv.kernel(name="swallows", contract="chunk64-fp32", packing="cu_seqlens", dtypes=("fp32",))
+def swallows(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, initial_state: Tensor, cu_seqlens: Tensor, **rest: Any
+) -> Outputs:
+    del rest
+    return right(Inputs(q, k, v, g, beta, scale, initial_state, cu_seqlens))
+
+
+RIGHT = port(lambda x, _: right(x))
+
+
+class Several(Derived):
+    """Kernels that share a worker process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._made: dict[str, Adapter] = {
+            "reads dense": port(as_if_dense),
+            "unwritten": port(writes_sequences_alone),
+            "writes behind": port(writes_behind),
+            "wrong at first": port(lambda x, kept: (right(x)[0] * (1 + (counted(kept) == 1)), right(x)[1])),
+        }
+
+    def variants(self) -> Mapping[str, Adapter]:
+        return self._made
+
+
+BROKEN: dict[str, Callable[[], Adapter]] = {
+    "repeated": lambda: port(wrong_at_times),
+    "repeated-step": lambda: port(wrong_at_times),
+    "repeated-backward": lambda: Derived(derived_wrong_at_times),
+    "kept": lambda: port(one_buffer),
+    "kept-backward": lambda: Derived(derived_in_one_buffer),
+    "edited-offsets": lambda: port(remembers(lambda x: id(x.cu_seqlens), "cu_seqlens")),
+    "edited-values": lambda: port(remembers(lambda x: id(x.v), "v")),
+    "alternating-scale": lambda: port(remembers(lambda x: x.q.shape, "scale")),
+    "alternating-state": lambda: port(remembers(lambda x: x.q.shape, "initial_state")),
+    "alternating-packing": lambda: port(remembers(lambda x: x.q.shape, "cu_seqlens")),
+    "alternating-shape": lambda: port(lambda x, kept: right(replace(x, scale=kept.setdefault("tokens", x.T) / x.T * x.factor))),
+    "alternating-dtype": lambda: port(
+        lambda x, kept: right(replace(x, scale=x.factor * (1 + (kept.setdefault("q", x.q.dtype) != x.q.dtype))))
+    ),
+    "alternating-option": Optioned,
+    "first-of-shape": lambda: port(wrong_at_first),
+    "view-guarded": lambda: port(from_the_start),
+    "view-shifted": lambda: port(demands(32)),
+    "view-misaligned": lambda: port(demands(16)),
+    "view-sliced": lambda: port(as_if_dense),
+    "view-swapped": lambda: port(as_if_dense),
+    "view-wide": lambda: port(int32_offsets),
+    "cotangent-misaligned": lambda: Derived(derived_from_the_start),
+    "cotangent-sliced": lambda: Derived(derived_from_dense),
+    "cotangent-swapped": lambda: Derived(derived_from_dense),
+    "padding": lambda: port(masks_by_products),
+    "unwritten": lambda: port(writes_sequences_alone),
+    "unwritten-backward": lambda: Derived(derived_without_writing),
+    "batch-alone": lambda: port(first_entry_for_all),
+    "batch-reversed": lambda: port(last_entry_by_number),
+    "crowd": lambda: port(grid),
+    "unknown-keyword": lambda: swallows,
+    "tuned": Tuned,
+}
+"""By the rule that each breaks."""

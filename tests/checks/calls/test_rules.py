@@ -1,0 +1,74 @@
+"""Every rule of calls finds the kernel that breaks it, and passes the right one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from kdaverify.adapters.eager import EAGER
+from kdaverify.checks.calls import RULES, Question, questions, shortened
+from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.properties import check
+from kdaverify.checks.status import Status
+from tests.checks.calls.kernels import BROKEN, RIGHT, port, wrong_at_times
+
+# Asked elsewhere: of a kernel in a process of its own, and on a GPU.
+ELSEWHERE = {"first-after-start", "other-stream"}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def question(rule: str, adapter: Any) -> Question:
+    found = [asked for asked in questions(adapter, "acceptance") if asked.rule.name == rule and asked.problem.dtype == "fp32"]
+    return found[0]
+
+
+def asked(rule: str, adapter: Any) -> list[Outcome]:
+    one = question(rule, adapter)
+    return check("calls", adapter, one.problem, one.detail)
+
+
+def test_every_rule_has_a_kernel_that_breaks_it() -> None:
+    assert {*RULES} - ELSEWHERE == {*BROKEN}
+
+
+@pytest.mark.parametrize("rule", BROKEN)
+def test_a_broken_rule_is_found(rule: str) -> None:
+    assert any(outcome.status.rejects for outcome in asked(rule, BROKEN[rule]()))
+
+
+@pytest.mark.parametrize("rule", BROKEN)
+def test_a_right_kernel_keeps_every_rule(rule: str) -> None:
+    told = {(outcome.status, outcome.message) for outcome in asked(rule, RIGHT)}
+    assert {status for status, _ in told} == {Status.SKIP if rule in ("tuned", "alternating-option") else Status.PASS}, told
+
+
+@pytest.mark.parametrize("rule", ["repeated-backward", "kept-backward", "cotangent-swapped", "unwritten-backward"])
+def test_the_embedded_backward_keeps_every_rule(rule: str) -> None:
+    assert {outcome.status for outcome in asked(rule, EAGER)} == {Status.PASS}
+
+
+def test_a_kernel_that_declares_other_bits_is_judged_call_by_call() -> None:
+    assert {outcome.status for outcome in asked("repeated", port(wrong_at_times, deterministic=False))} == {Status.PASS}
+
+
+def test_smoke_asks_costly_rules_in_one_format_and_the_others_in_all() -> None:
+    found = {rule: [one.problem.dtype for one in questions(EAGER, "smoke") if one.rule.name == rule] for rule in RULES}
+    assert found["kept"] == list(EAGER.dtypes)
+    assert len(found["view-sliced"]) == 1
+    assert found["tuned"] == []
+
+
+def test_an_interpreter_is_asked_less_often() -> None:
+    assert shortened({"rule": "repeated", "times": 20}) == {"rule": "repeated", "times": 5}
+    assert shortened({"rule": "kept"}) == {"rule": "kept"}
+
+
+def test_an_unknown_rule_is_the_caller_s_mistake() -> None:
+    with pytest.raises(ValueError, match="no rule 'nothing'"):
+        check("calls", RIGHT, question("kept", RIGHT).problem, {"rule": "nothing"})

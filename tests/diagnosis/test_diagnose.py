@@ -1,0 +1,146 @@
+"""A wrong kernel gets the name of its fault, a right one none, and what nothing known explains is told to be so."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kdaverify.adapters import find
+from kdaverify.adapters.base import Adapter, Output
+from kdaverify.adapters.eager import EAGER
+from kdaverify.diagnosis.diagnose import diagnose
+from kdaverify.diagnosis.lineup import Lineup
+from kdaverify.diagnosis.minimise import failure, minimise
+from kdaverify.diagnosis.question import Question
+from kdaverify.diagnosis.session import diagnosed
+from kdaverify.diagnosis.signatures import SIGNATURES
+from kdaverify.diagnosis.suspects import Suspect, suspects
+from kdaverify.faults.adapter import Faulty
+from kdaverify.faults.catalogue import FAULTS
+from kdaverify.faults.fault import Fault, Setting
+from kdaverify.faults.kernel import Patch
+from kdaverify.problems import ActivationProblem, Problem, cotangents
+from kdaverify.verdicts.judge import Judge, Rejected
+from kdaverify.verdicts.verdict import Verdict
+from oracles.inputs import Inputs
+from tests.faults import kernels
+from tests.faults.triggers import PLAIN
+
+SMALL = Problem.model_validate({**PLAIN, "T": 20, "HV": 1, "K": 4, "V": 4, "dtype": "bf16"})
+NORM = ActivationProblem(op="l2norm", B=1, T=8, HV=2, K=8, dtype="fp32", values="mixed", seed=1)
+SOON = 0.3
+
+
+class _Uneven(Faulty):
+    """Wrong by another factor at every call."""
+
+    calls = 0
+
+    def forward(self, inputs: Inputs) -> Output:
+        self.calls += 1
+        right = super().forward(inputs)
+        return Output(right.o * (1 + self.calls), right.final_state)
+
+
+def asked(**fields: object) -> Question:
+    return Question("forward", SMALL.replace(**fields))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "question", "name"),
+    [
+        (kernels.key_decay_applied_twice, asked(), "H1"),
+        (kernels.ignores_cu_seqlens, asked(lengths=(12, 8)), "V11"),
+        (kernels.last_gate_from_padding, asked(), "H6"),
+        (kernels.resume_drops_partial_chunk, asked(T=70), "DESIGN-b"),
+        (find("fault:B25"), Question("gradients", SMALL, {"of": "both"}), "B25"),
+        (find("fault:S8"), Question("resume", SMALL, {"cut": 18, "way": "chunk-step"}), "S8"),
+        (find("fault:X7"), Question("options", SMALL.replace(T=70, state="absent"), {"variant": "final_state=no"}), "X7"),
+        (
+            find("fault:P1"),
+            Question("activations", ActivationProblem(op="l2norm", B=1, T=8, HV=2, K=8, dtype="fp32", values="mixed", seed=1)),
+            "P1",
+        ),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_a_known_fault_is_named_first(wrong: Adapter, question: Question, name: str) -> None:
+    found = diagnose(wrong, question, seconds=SOON)
+    assert found.fits
+    assert found.named[0].suspect.fault.id == name
+    assert str(found).startswith(f"indistinguishable from {name}: {FAULTS[name].title}")
+
+
+def test_a_simple_mistake_is_told_without_the_catalogue() -> None:
+    found = diagnose(kernels.state_transposed_where_square, asked(), seconds=SOON)
+    assert not found.named
+    assert [match.suspect.fault.id for match in found.signatures] == ["state transposed"]
+    assert "state transposed (S_T is returned transposed)" in str(found)
+
+
+@pytest.mark.parametrize("right", [kernels.right_bf16, EAGER, find("eager-recurrent")], ids=lambda right: right.name)
+def test_a_legal_kernel_gets_no_name_even_if_it_is_taken_for_wrong(right: Adapter) -> None:
+    found = diagnose(right, asked(), seconds=SOON)
+    assert found.passes
+    assert not (found.named or found.signatures)
+    assert not any(match.indistinguishable for match in Lineup(asked(), right).matches(next(suspects(asked(), right))))
+
+
+def test_a_fault_that_nothing_knows_is_not_named() -> None:
+    found = diagnose(kernels.one_token_zeroed, asked(T=70), seconds=SOON)
+    assert not found.fits
+    assert str(found).startswith("no known fault fits")
+    assert "0 wherever it is wrong" in str(found)
+
+
+def test_two_faults_in_one_kernel_are_a_poor_fit() -> None:
+    first, second = (FAULTS[name].patch(Setting(1.0, torch.Generator())) for name in ("H1", "O5"))
+    both = Faulty(FAULTS["H1"], patch=Patch(stages=first.stages, forward=second.forward))
+    question = asked(T=40)
+    found = diagnose(both, question, seconds=SOON)
+    assert not found.fits
+    assert str(found).startswith("no ")
+
+
+def test_a_kernel_that_differs_from_call_to_call_is_told_to() -> None:
+    found = diagnose(_Uneven(FAULTS["H1"]), asked(), seconds=SOON)
+    assert "the same call gives other results" in str(found)
+
+
+def test_the_smaller_case_fails_in_the_same_way() -> None:
+    kernel, question = kernels.key_decay_applied_twice, asked(HV=2)
+    failed = failure(kernel, question)
+    assert failed is not None
+    smallest = minimise(kernel, question, until=float("inf"), failed=failed)
+    again = failure(kernel, smallest)
+    assert again is not None
+    assert again[1] is failed[1]
+    assert (smallest.problem.T, smallest.problem.K, smallest.problem.V) == (2, 1, 1)
+
+
+@pytest.mark.parametrize("signature", SIGNATURES, ids=lambda signature: signature.id)
+def test_every_signature_changes_what_a_right_kernel_answers(signature: Fault) -> None:
+    problem = SMALL.replace(T=70, B=1, H=2, HV=4, lengths=(66, 4), dtype="fp32")
+    x, given, wrong = problem.inputs(), cotangents(problem, "both"), Suspect(signature, 64, known=False).adapter(EAGER.contract("fp32"))
+    mine, right = wrong.forward(x), EAGER.forward(x)
+    same = bool((mine.o == right.o).all()) and bool((mine.final_state == right.final_state).all())
+    back = zip(wrong.gradients(x, given).named().values(), EAGER.gradients(x, given).named().values(), strict=True)
+    assert not same or any(bool((a != b).any()) for a, b in back)
+
+
+def test_of_every_property_that_fails_one_case_is_diagnosed() -> None:
+    rows = list[Verdict]()
+    for name, detail, problem in (("forward", {}, SMALL), ("forward", {}, SMALL.replace(T=30)), ("resume", {"cut": 5}, SMALL)):
+        with pytest.raises(Rejected):
+            Judge(kernels.key_decay_applied_twice, rows.append, name)(problem, **detail)
+    told = diagnosed(rows, kernels.key_decay_applied_twice, seconds=4 * SOON)
+    assert [(name, case) for name, _, case, _ in told] == [("forward", SMALL.id), ("resume", SMALL.id)]
+    assert all("H1: key decay applied twice" in text for text in told.values())
+
+
+def test_a_diagnosis_that_breaks_off_loses_nothing() -> None:
+    rows = list[Verdict]()
+    with pytest.raises(Rejected):
+        Judge(kernels.key_decay_applied_twice, rows.append, "forward")(SMALL)
+    broken = [row.model_copy(update={"problem": "{}"}) for row in rows]
+    assert "not diagnosed: ProblemError" in next(iter(diagnosed(broken, EAGER, seconds=SOON).values()))

@@ -1,0 +1,49 @@
+"""What the documentation tells people to type exists."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from kdaverify.cli.app import app
+from tests.docs.blocks import PAGES, ROOT, blocks, commands
+
+
+def _unknown(call: str) -> list[str]:
+    """The words of a call that the command line does not know: commands and options."""
+    found, words = typer.main.get_command(app), call.split()[1:]
+    while words and (commands_of := getattr(found, "commands", None)):
+        if words[0] not in commands_of:
+            return words[:1]
+        found = commands_of[words.pop(0)]
+    known = {option for parameter in found.params for option in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
+    return [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_shown_has_these_options(page: Path) -> None:
+    assert {call: unknown for call in commands(page, "kdaverify") if (unknown := _unknown(call))} == {}
+
+
+def test_an_unknown_command_or_option_is_seen() -> None:
+    assert _unknown("kdaverify verfy --impl x") == ["verfy"]
+    assert _unknown("kdaverify verify --imp x") == ["--imp"]
+    assert _unknown("kdaverify contracts show NAME --toml") == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_benchmark_and_suite_shown_exists(page: Path) -> None:
+    modules = [call.split()[2] for call in commands(page, "python -m") if call.split()[2].startswith("benchmarks")]
+    assert [name for name in modules if importlib.util.find_spec(name) is None] == []
+    suites = [word.partition("::")[0] for call in commands(page, "pytest") for word in call.split()[1:] if word.endswith(".py")]
+    assert [path for path in suites if "/" in path and not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_python_block_is_python(page: Path) -> None:
+    for block in blocks(page):
+        if block.language == "python":
+            compile(block.text, page.name, "exec")

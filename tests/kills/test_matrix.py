@@ -1,0 +1,54 @@
+"""What rows say together: counts, thresholds, survivors, false alarms."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+
+from rich.console import Console
+
+from kdaverify.kills.matrix import Matrix, matrix
+from kdaverify.kills.page import show
+from kdaverify.kills.plan import Plan, chosen
+from kdaverify.kills.rows import FaultRow, LegalRow
+from tests.kills.rows import ACCEPTANCE, attempt, fault_row, kill, legal_row
+
+DEAD = fault_row("H1", attempt(1.0), attempt(0.5), attempt(0.25, killed=False))
+ALIVE = (fault_row("S26", attempt(killed=False)), fault_row("S26", attempt(killed=False, profile=ACCEPTANCE), profile=ACCEPTANCE))
+LATE = (fault_row("H2", attempt(killed=False)), fault_row("H2", attempt(profile=ACCEPTANCE), profile=ACCEPTANCE))
+
+
+def made(*rows: FaultRow | LegalRow) -> Matrix:
+    return matrix(Plan(tuple(chosen("H1,H2,S26")), ACCEPTANCE, legal=True), rows)
+
+
+def test_the_public_keys_count_what_was_asked() -> None:
+    told = made(DEAD, *ALIVE, *LATE, legal_row(), legal_row("eager-recurrent")).told()
+    assert (told["total"], told["killed"], told["killed_under_smoke"], told["unfinished"]) == (3, 2, 1, 0)
+    assert (told["legal_runs"], told["false_alarms"]) == (200, 0)
+    assert {fault["id"]: fault["killed"] for fault in told["faults"]} == {"H1": True, "H2": True, "S26": False}
+
+
+def test_the_threshold_is_the_smallest_strength_killed() -> None:
+    (told,) = (fault for fault in made(DEAD).told()["faults"] if fault["id"] == "H1")
+    assert told["threshold"] == {"strength": 0.5, "ratio": 20.0, "over_family": 30.0} and told["survives_at"] == [0.25]
+
+
+def test_what_is_infinite_is_json_all_the_same() -> None:
+    row = fault_row("H1", attempt(1.0), attempt(0.5).model_copy(update={"kill": kill(ratio=float("inf"))}))
+    (told,) = (fault for fault in made(row).told()["faults"] if fault["id"] == "H1")
+    assert '"ratio": "Infinity"' in json.dumps(told["threshold"], allow_nan=False)
+
+
+def test_a_survivor_of_smoke_alone_is_not_finished() -> None:
+    told = made(DEAD, ALIVE[0]).told()
+    assert (told["total"], told["unfinished"]) == (1, 2)
+
+
+def test_the_page_shows_survivors_and_false_alarms() -> None:
+    page = StringIO()
+    show(Console(file=page, width=160), made(DEAD, *ALIVE, legal_row(false_alarms=("o is off; kdaverify replay",))))
+    text = page.getvalue()
+    assert "killed: 1 of 2 faults (50.0%), 1 of them under smoke; 1 not finished; legal kernels: 1 false alarms in 100 runs" in text
+    assert "false alarm: eager: o is off; kdaverify replay" in text
+    assert "survivors" in text and "S26" in text

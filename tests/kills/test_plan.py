@@ -1,0 +1,38 @@
+"""Which runs of the suites are asked, and which are left after a stop."""
+
+from __future__ import annotations
+
+from kdaverify.faults.catalogue import FAULTS
+from kdaverify.faults.legal import LEGAL
+from kdaverify.kills.plan import Plan, chosen
+from kdaverify.kills.pool import Job
+from tests.kills.rows import ACCEPTANCE, SMOKE, attempt, fault_row, legal_row
+
+ASKED = tuple(chosen("H1,H2,S26"))
+
+
+def test_globs_choose_faults_and_a_stage_can_be_left_out() -> None:
+    assert {fault.id for fault in chosen("SO?,GA3")} == {"SO1", "SO4", "SO5", "SO6", "SO8", "GA3"}
+    left = chosen("*", ("scores",))
+    assert {fault.stage for fault in FAULTS.values()} - {fault.stage for fault in left} == {"scores"}
+
+
+def test_everything_is_asked_under_smoke_and_legal_kernels_under_both() -> None:
+    jobs = Plan(ASKED, ACCEPTANCE, legal=True).jobs(())
+    assert [job for job in jobs if job.legal] == [Job(name, of, legal=True) for of in (ACCEPTANCE, SMOKE) for name in LEGAL]
+    assert [job for job in jobs if not job.legal] == [Job(fault.id, SMOKE, weaker=True) for fault in ASKED]
+
+
+def test_a_survivor_of_smoke_is_asked_everything_and_a_dead_one_is_not() -> None:
+    plan = Plan(ASKED, ACCEPTANCE, legal=False)
+    assert plan.follow(fault_row("S26", attempt(killed=False))) == [Job("S26", ACCEPTANCE)]
+    assert plan.follow(fault_row("H1")) == []
+    assert plan.follow(legal_row()) == []
+
+
+def test_what_is_done_is_not_done_again() -> None:
+    plan = Plan(ASKED, ACCEPTANCE, legal=True)
+    done = [fault_row("H1"), fault_row("S26", attempt(killed=False)), legal_row("eager", ACCEPTANCE)]
+    left = plan.jobs(done)
+    assert Job("S26", ACCEPTANCE) in left and Job("H2", SMOKE, weaker=True) in left
+    assert not {("H1", SMOKE), ("S26", SMOKE), ("eager", ACCEPTANCE)} & {(job.name, job.profile) for job in left}

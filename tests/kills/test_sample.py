@@ -1,0 +1,37 @@
+"""A sample of the kill matrix: of every stage and every class a fault, each killed under smoke where legal kernels pass."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from kdaverify.faults.catalogue import FAULTS
+from kdaverify.faults.fault import KINDS
+from kdaverify.kills.pool import Job, rows
+from kdaverify.kills.rows import FaultRow
+
+SAMPLE = (
+    "GA8", "B33", "CS2", "GA2", "A10", "SO6", "WU2", "H2", "H23", "O2", "S8", "S12", "SO8", "V11", "S10", "P9", "B15", "L8",
+)  # fmt: skip
+LIMIT = 1800.0
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, FaultRow]:
+    """The rows of the sample, each made in a process of its own."""
+    jobs = [Job(name, "smoke") for name in SAMPLE]
+    return {row.id: row for row in rows(jobs, 1, time.time() + LIMIT, lambda _: []) if isinstance(row, FaultRow)}
+
+
+def test_every_stage_and_every_class_is_in_it() -> None:
+    sampled = [FAULTS[name] for name in SAMPLE]
+    assert {fault.stage for fault in sampled} == {fault.stage for fault in FAULTS.values()}
+    assert {fault.kind for fault in sampled} == set(KINDS)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_it_is_killed(found: dict[str, FaultRow], name: str) -> None:
+    (attempt,) = found[name].attempts
+    assert attempt.kill is not None, attempt
+    assert attempt.trouble == ()

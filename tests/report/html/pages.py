@@ -1,0 +1,100 @@
+"""Verdicts and pages that the tests of the HTML report share."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from kdaverify.checks.published.says import Says
+from kdaverify.checks.status import Status
+from kdaverify.report.html.page import Page, render
+from kdaverify.report.html.rows import rows_of
+from kdaverify.report.html.rulings import as_asked, ruled_from_rows
+from kdaverify.verdicts.opinion import Opinion
+from kdaverify.verdicts.verdict import Verdict
+from tests.rows import row
+
+NOW = datetime(2026, 11, 22, 2, 0, tzinfo=UTC)
+SUITES = ("forward", "resume")
+RULES = {"fla": Says.PASS, "ascend-L0": Says.FAIL}
+
+
+def verdict(status: Status = Status.PASS, *, T: int = 8, key: str = "random", **fields: Any) -> Verdict:
+    """A row whose problem has a length and a key regime."""
+    gate = fields.get("regime", "mild")
+    problem = json.dumps({"B": 1, "T": T, "gate": gate, "key": key, "op": "kda"}, separators=(",", ":"))
+    said = {rule: Opinion(says=says, statistic='a "statistic", with }', value=0.5, limit=1.0) for rule, says in RULES.items()}
+    given: dict[str, Any] = {
+        "problem": problem,
+        "ratio": 0.5,
+        "grade": "A",
+        "case": f"kda-{T}-{gate}-{key}",
+        "message": "o: rms 0.5",
+        "published": said,
+    }
+    about = {"device": "cpu", "mode": "interpreted", "contract": "chunk64-bf16", "versions": {"torch": "2.13", "kernel": "a kernel"}}
+    return row(status, **{**given, **about, **fields})
+
+
+def wrong(**fields: Any) -> Verdict:
+    given: dict[str, Any] = {"ratio": 7.0, "grade": "F", "message": "o: rms error 7\n  worst at token 3", "stage": "solve"}
+    return verdict(Status.FAIL, **{**given, **fields})
+
+
+def a_run(name: str = "port") -> list[Verdict]:
+    """Two suites, three formats, many lengths; wrong on hard resets in bf16."""
+    own: dict[str, Any] = {"implementation": name}
+    found = [
+        verdict(T=2**n, dtype=dtype, property=suite, ratio=2.0**-n, regime=gate, key=key, **own)
+        for n, (gate, key) in enumerate([("mild", "random"), ("zero", "coherent-0.9"), ("slow", "identical"), ("mixed", "one-hot")])
+        for dtype in ("fp32", "bf16", "fp16")
+        for suite in SUITES
+    ]
+    found += [wrong(T=4, dtype="bf16", regime="hard-reset", output=output, **own) for output in ("o", "final_state")]
+    found += [verdict(property="stages", output=output, ratio=0.9, **own) for output in ("solve.R", "solve.R (I + Akk) = I", "state.h")]
+    return [*found, verdict(Status.SKIP, case="kda-skipped", message="not supported", ratio=None, grade=None, **own)]
+
+
+HOSTILE = "<script>document.title='struck'</script><img src=x onerror=\"document.title='struck'\">"
+LINK = "javascript:document.title='struck'"
+
+
+def a_hostile_run() -> list[Verdict]:
+    """Markup, quotes, links, controls and rich's marks in every field that an adapter can fill."""
+    name = f"\"'><b onmouseover=\"document.title='struck'\">{HOSTILE}"
+    texts = dict.fromkeys(
+        ("message", "located", "worst", "oracle", "contract", "device", "mode", "benchmark"),
+        f"{name} [link={LINK}]x[/link] \x00\x1b[31m\u202e",
+    )
+    about: dict[str, Any] = {
+        **texts,
+        "implementation": name,
+        "property": f"forward{HOSTILE}",
+        "op": f"kda{HOSTILE}",
+        "regime": f"mild{HOSTILE}",
+    }
+    about |= {
+        "dtype": f"bf16{HOSTILE}",
+        "output": f"o{HOSTILE}",
+        "stage": f"solve{HOSTILE}",
+        "case": f"{HOSTILE}",
+        "replay": f"kdaverify {HOSTILE}",
+    }
+    about |= {"versions": {HOSTILE: HOSTILE, "kernel": HOSTILE}, "published": {HOSTILE: Opinion(says=Says.PASS, statistic=HOSTILE)}}
+    problem = json.dumps({"T": 4, "key": "</title><script>document.title='struck'</script>"})
+    stage: dict[str, Any] = {**about, "property": "stages", "output": f"solve{HOSTILE}.R{HOSTILE}", "problem": problem}
+    return [wrong(**about), wrong(**{**about, "problem": problem}), verdict(**about), verdict(**stage), wrong(**stage)]
+
+
+def page_of(verdicts: list[Verdict], before: list[Verdict] | None = None, **fields: Any) -> Page:
+    rows = rows_of(verdicts)
+    other = None if before is None else (rows_of(before), "before.jsonl")
+    given: dict[str, Any] = {"sources": ("run.jsonl",), **fields}
+    return Page(rows, tuple(ruled_from_rows(rows, as_asked(rows, SUITES))), before=other, **given)
+
+
+def written(page: Page, path: Path) -> Path:
+    path.write_text(render(page, "page.html", now=NOW), encoding="utf-8")
+    return path

@@ -1,0 +1,167 @@
+"""The page says the decision first, holds every section, loads nothing, and escapes whatever it is given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from kdaverify.checks.status import Status
+from kdaverify.report.html.credential import NAME, Credential, CredentialError, Fault
+from kdaverify.report.html.markdown import code, plain
+from kdaverify.report.html.page import Page, render
+from kdaverify.report.html.waivers import Waived
+from kdaverify.report.html.words import STATUSES
+from kdaverify.verdicts.record import RecordWriter
+from kdaverify.verdicts.verdict import Verdict
+from tests.report.html.pages import HOSTILE, LINK, NOW, RULES, a_hostile_run, a_run, page_of, verdict, wrong
+
+LOADING = {"src", "srcset", "action", "formaction", "data", "poster", "background", "ping", "xlink:href"}
+FOREIGN = {"img", "iframe", "object", "embed", "base", "audio", "video", "source", "use", "image", "foreignobject", "frame"}
+
+
+class Elements(HTMLParser):
+    """Names and attributes of all elements."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+CAUGHT, SURVIVOR = (
+    Fault(id="H1", stage="state", killed=True),
+    Fault(id="H2", stage="state", killed=False, title="a lost carry", why="not yet"),
+)
+MATRIX = Credential(total=120, killed=118, legal_runs=1500, false_alarms=0, unfinished=3, faults=(CAUGHT, SURVIVOR))
+
+
+def html(page: Page) -> str:
+    return render(page, "page.html", now=NOW)
+
+
+def test_the_decision_comes_first_in_words() -> None:
+    text = html(page_of([*a_run(), *(verdict(implementation="other", property=suite) for suite in ("forward", "resume"))]))
+    assert "<h1>port rejected; other accepted</h1>" in text
+    assert "2 of 29 outputs are wrong: 2 further from the exact value than any legal kernel." in text
+    assert "Gates: hard-reset (2)." in text
+    assert text.index("port rejected") < text.index('id="glance"') < text.index('id="failures"') < text.index('id="worst"')
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "said"),
+    [
+        ([verdict(), verdict(property="resume")], "port accepted"),
+        ([verdict()], "port undecided"),
+        ([verdict(), verdict(Status.SKIP, property="resume")], "port undecided"),
+        ([verdict(), verdict(property="resume", vacuous=("zeros",))], "port undecided"),
+        ([verdict(), verdict(property="resume", dtype="bf16"), verdict(Status.UNANSWERED)], "port undecided"),
+        ([verdict(Status.ORACLE_UNCERTIFIED), verdict(), verdict(property="resume")], "port undecided"),
+        ([verdict(), verdict(property="resume"), wrong()], "port rejected"),
+        ([], "nothing was judged"),
+    ],
+)
+def test_what_a_record_does_not_show_is_never_accepted(verdicts: list[Verdict], said: str) -> None:
+    assert f"<h1>{said}</h1>" in html(page_of(verdicts))
+
+
+def test_a_rise_over_the_whole_run_rejects_though_every_case_passes() -> None:
+    risen = [verdict(T=n, peers=(1.2 + n / 1e4, 3.0)) for n in range(1, 200)]
+    assert "port rejected" in html(page_of([*risen, verdict(property="resume")]))
+    level = [verdict(T=n, peers=(1.0 + n / 1e4, 3.0)) for n in range(1, 200)]
+    assert "port accepted" in html(page_of([*level, verdict(property="resume")]))
+
+
+def test_every_section_is_there_and_in_the_list_of_sections() -> None:
+    page = page_of(a_run(), before=a_run(), waived=(Waived("port", "gradients in fp16", "1.5", "known", "me", "2026-12-01"),))
+    page.__dict__["credential"] = MATRIX
+    text = html(page)
+    named = ["comparison", "glance", "failures", "worst", "distributions", "heat", "lengths", "stages", "standards", "waivers"]
+    for section in (*named, "environment", "credential", "reading"):
+        assert f'<section id="{section}"' in text
+        assert f'href="#{section}"' in text
+    shown = ["118 of 120", "0 of 1,500", "state 1 of 2", "a lost carry: not yet", "gradients in fp16", "chunk64-bf16", "interpreted on cpu"]
+    for said in (*RULES, *shown, *(status.value for status in STATUSES)):
+        assert said in text
+
+
+@pytest.mark.parametrize("run", [a_run, a_hostile_run])
+def test_nothing_is_loaded_and_no_script_but_ours_may_run(run: Callable[[], list[Verdict]]) -> None:
+    text = html(page_of(run(), before=run()))
+    elements = Elements(text).found
+    [policy] = [about["content"] for tag, about in elements if tag == "meta" and about.get("http-equiv")]
+    assert policy is not None and policy.startswith("default-src 'none'; style-src 'sha256-") and "unsafe" not in policy
+    assert not {tag for tag, _ in elements} & FOREIGN
+    assert [tag for tag, _ in elements].count("script") == 1
+    assert {about.get("href") for tag, about in elements if tag == "link"} == {"data:,"}
+    assert all((about["href"] or "").startswith("#") for tag, about in elements if tag == "a")
+    assert not [name for _, about in elements for name in about if name.startswith("on") or name == "style"]
+    assert not {name for _, about in elements for name in about} & LOADING
+
+
+def test_hostile_text_is_shown_as_what_it_is() -> None:
+    text = html(page_of(a_hostile_run(), before=a_hostile_run()))
+    assert HOSTILE not in text
+    assert "&lt;script&gt;document.title" in text
+    assert "⟨U+202E⟩" in text and "⟨U+001B⟩[31m" in text and "⟨U+0000⟩" in text
+    assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e]", text)
+
+
+def test_an_unescaped_page_would_be_noticed() -> None:
+    tags = [tag for tag, _ in Elements(html(page_of(a_hostile_run())).replace("&lt;", "<").replace("&gt;", ">")).found]
+    assert tags.count("img") > 0
+
+
+def test_the_summary_cannot_link_mention_or_format() -> None:
+    text = render(page_of(a_hostile_run(), before=a_hostile_run()), "summary.md", now=NOW)
+    assert HOSTILE not in re.sub(r"(`+) .*? \1|`[^`]*`", "", text)
+    assert f"]({LINK})" not in text
+    assert plain("[x](javascript:y) @me #1 | <b> `c`\n# head") == r"\[x\]\(javascript:y\) \@me \#1 \| \<b\> \`c\` \# head"
+    assert code("a ` b `` c") == "``` a ` b `` c ```"
+
+
+def test_the_summary_has_the_decision_the_table_and_the_replay_lines() -> None:
+    text = render(page_of(a_run(), before=[v for v in a_run() if not v.status.rejects]), "summary.md", now=NOW)
+    assert text.startswith("## kdaverify: port rejected\n")
+    assert "| port | kda | ✓ A 1 | ✗ 2 of 10 wrong | ✓ A 1 |" in text
+    assert "`kdaverify replay --impl port.py" in text
+
+
+def test_a_malformed_kill_matrix_is_an_error_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import kdaverify
+
+    (tmp_path / NAME).write_text('{"total": -1, "killed": 0, "legal_runs": 0, "false_alarms": 0}')
+    monkeypatch.setattr(kdaverify, "__file__", str(tmp_path / "__init__.py"))
+    with pytest.raises(CredentialError, match=r"kill_matrix\.json: total: .*greater than or equal to 0"):
+        html(page_of(a_run()))
+
+
+def test_a_long_run_shows_aggregates_and_some_of_its_worst_rows() -> None:
+    failing = [
+        wrong(T=n, case=f"kda-{n}", property=f"suite-{n % 70}", ratio=float(n), implementation=f"port{n % 7}") for n in range(1, 3000)
+    ]
+    text = html(page_of(failing))
+    assert 100 <= len(re.findall('data-label="Status"', text)) <= 250
+    assert len(text.encode()) < 2**20
+    assert "0 of 7 implementations accepted" in text
+
+
+def test_a_record_that_was_cut_off_is_said_on_the_page() -> None:
+    assert "row 3 was cut off" in html(page_of(a_run(), troubles=("run.jsonl: row 3 was cut off after 7 bytes",)))
+
+
+def test_a_page_is_written_from_files(tmp_path: Path) -> None:
+    from kdaverify.report.html.rows import read_rows
+
+    for name in ("a.jsonl", "b.parquet"):
+        with RecordWriter(tmp_path / name) as writer:
+            writer.settle(a_run(name[0]))
+    rows, troubles = read_rows([tmp_path / "a.jsonl", tmp_path / "b.parquet"])
+    assert rows.implementations == ("a", "b")
+    assert troubles == ()
