@@ -6,13 +6,15 @@ from collections import Counter, deque
 from collections.abc import Hashable, Iterator
 from typing import Final
 
-from kdaverify.campaign.engine import Engine, WorkerLostError
+from kdaverify.campaign.engine import Engine, EngineError, WorkerLostError
 from kdaverify.campaign.task import Answer, Key, Task
 
 APART: Final = 2
 """Workers that a task may cost before its kernel is given a process of its own, so that a crash becomes a verdict."""
 MOST_LOST: Final = 3
 """Workers that a task may cost before it is given up."""
+MOST_IN_A_ROW: Final = 12
+"""Workers that may be lost without one answer: more, and it is no case's fault."""
 
 
 def dispatch(engine: Engine, tasks: Iterator[Task]) -> Iterator[tuple[Task, Answer]]:
@@ -20,9 +22,12 @@ def dispatch(engine: Engine, tasks: Iterator[Task]) -> Iterator[tuple[Task, Answ
 
     Args:
         tasks: taken from one at a time, when a worker is idle: what ends it ends the campaign, once the running ones are done.
+    Raises:
+        EngineError: worker after worker is lost.
     """
     idle, again, lost = deque(range(engine.places)), deque[Task](), Counter[Key]()
     running: dict[Hashable, tuple[int, Task]] = {}
+    in_a_row = 0
     while True:
         while idle:
             task = again.popleft() if again else next(tasks, None)
@@ -36,10 +41,16 @@ def dispatch(engine: Engine, tasks: Iterator[Task]) -> Iterator[tuple[Task, Answ
             place, task = running.pop(done)
             idle.append(place)
             try:
-                yield task, engine.answer(done)
+                answer = engine.answer(done)
             except WorkerLostError as reason:
                 lost[task.key] += 1
+                in_a_row += 1
+                if in_a_row == MOST_IN_A_ROW:
+                    raise EngineError(f"--engine: {MOST_IN_A_ROW} workers were lost in a row, the last one over {task}: {reason}") from None
                 if lost[task.key] < MOST_LOST:
                     again.append(task)
                 else:
                     yield task, Answer(trouble=f"{MOST_LOST} workers were lost over {task}: {reason}")
+            else:
+                in_a_row = 0
+                yield task, answer

@@ -15,7 +15,7 @@ class WorkerLostError(RuntimeError):
 
 
 class EngineError(RuntimeError):
-    """An engine that cannot be had; the message says what is wanted and what to do."""
+    """An engine that cannot be had, or keeps no worker; the message says what is wanted and what to do."""
 
 
 class Engine(abc.ABC):

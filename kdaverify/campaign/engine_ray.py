@@ -64,7 +64,8 @@ class RayEngine(Engine):
             return cast("Answer", self._ray.get(reference))
         except self._ray.exceptions.RayActorError as reason:
             self._actors.pop(place, None)
-            raise WorkerLostError(str(reason).partition("\n")[0]) from None
+            # The last line is the cause, also of a worker that could not be made.
+            raise WorkerLostError(str(reason).strip().rpartition("\n")[2]) from None
 
     def close(self) -> None:
         for actor in self._actors.values():

@@ -60,6 +60,7 @@ def campaign(
 
     Exit codes: 0 nothing wrong, 1 wrong, 2 harness or usage error, 3 not every case was asked, or nothing could be judged.
     """
+    from kdaverify.campaign.engine import EngineError
     from kdaverify.campaign.run import Run
 
     orders = orders_of(tuple(dict.fromkeys(impl or ["eager"])), profile, kda_seed, isolate, limits_from(time_limit, memory_limit))
@@ -67,10 +68,12 @@ def campaign(
     console = Console()
     try:
         run = Run(orders, cases=cases, record=path)
+        with engine_of(orders, engine, workers, address) as many:
+            _ask(run, many, console)
     except RecordError as error:
         raise Complaint(f"--{error}") from None
-    with engine_of(orders, engine, workers, address) as many:
-        _ask(run, many, console)
+    except EngineError as error:
+        raise Complaint(str(error)) from None
     show_campaign(console, run.tally)
     for gap in run.tally.gaps(orders.specs):
         console.print(Text(gap, style="yellow"))
@@ -123,13 +126,14 @@ def engine_of(orders: Orders, name: EngineName, workers: int | None, address: st
     """The engine that the options ask for.
 
     Raises:
-        Complaint: it cannot be had, or the implementations run on different devices.
+        Complaint: the implementations run on different devices, or one cannot run here.
+        EngineError: it cannot be had.
     """
     from kdaverify.adapters.registry import find
     from kdaverify.campaign.devices import places
-    from kdaverify.campaign.engine import EngineError
 
-    devices = {name: find(spec).device for name, spec in orders.specs.items()}
+    adapters = {name: find(spec) for name, spec in orders.specs.items()}
+    devices = {name: adapter.device for name, adapter in adapters.items()}
     if len({*devices.values()}) > 1:
         told = ", ".join(f"{name} on {device}" for name, device in devices.items())
         raise Complaint(f"--impl: wanted implementations of one device, got {told}; ask them one after the other")
@@ -139,10 +143,10 @@ def engine_of(orders: Orders, name: EngineName, workers: int | None, address: st
 
         if address is not None:
             raise Complaint("--address: is that of a Ray cluster; add --engine ray")
+        for adapter in adapters.values():
+            if missing := adapter.missing():
+                raise Complaint(f"--impl: {adapter.name} cannot run here, {missing}")
         return LocalEngine(orders, places=workers or places(device), device=device)
     from kdaverify.campaign.engine_ray import RayEngine
 
-    try:
-        return RayEngine(orders, places=workers, device=device, address=address)
-    except EngineError as error:
-        raise Complaint(str(error)) from None
+    return RayEngine(orders, places=workers, device=device, address=address)

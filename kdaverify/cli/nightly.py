@@ -59,6 +59,7 @@ def nightly(
 
     Exit codes: 0 accept, 1 wrong or worse, 2 harness or usage error, 3 flaky, or not everything was asked.
     """
+    from kdaverify.campaign.engine import EngineError
     from kdaverify.campaign.run import Run
     from kdaverify.nightly.history import History, HistoryError
 
@@ -75,8 +76,8 @@ def nightly(
         with engine_of(orders, engine, workers, address) as many:
             _ask(run, many, console, lambda: time.monotonic() - started < minutes * MINUTE)
         found = _conclude(run, tuple(orders.specs), night, kept, path, console)
-    except (HistoryError, RecordError) as error:
-        raise Complaint(f"{error}") from None
+    except (EngineError, HistoryError, RecordError) as error:
+        raise Complaint(str(error)) from None
     ruling = next((ruling for ruling in WEIGHT if ruling in {one.ruling for one in found}), Ruling.INSUFFICIENT)
     console.print(Text(f"decision: {ruling.upper()} (exit code {ruling.exit_code}); record: {path}", style="bold"), soft_wrap=True)
     if json_file is not None:

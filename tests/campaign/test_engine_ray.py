@@ -23,13 +23,15 @@ def test_two_actors_one_of_which_is_killed_give_the_same_record(tmp_path: Path, 
     (tmp_path / "port.py").write_text(FATAL)
     orders = Orders({"port": str(tmp_path / "port.py")}, "smoke", 3, str(tmp_path), isolate=False)
     here, there = (Run(orders, cases=CASES, record=tmp_path / name) for name in ("here.jsonl", "there.jsonl"))
-    # A worker goes where the user stands; this one is here.
-    monkeypatch.chdir(tmp_path)
-    with InlineEngine(orders) as engine:
-        here.ask(engine, lambda _: None)
+    # A worker goes where the user stands; this one takes the test with it.
+    with monkeypatch.context() as patch:
+        patch.chdir(tmp_path)
+        with InlineEngine(orders) as engine:
+            here.ask(engine, lambda _: None)
     (tmp_path / "fatal").touch()
     with RayEngine(orders, places=2) as engine:
         there.ask(engine, lambda _: None)
+    assert there.tally.trouble == []
     assert not (tmp_path / "fatal").exists() and not ray.is_initialized()
     assert told(tmp_path / "there.jsonl") == told(tmp_path / "here.jsonl")
 
