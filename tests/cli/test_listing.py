@@ -25,6 +25,7 @@ Cli = Callable[..., tuple[int, str, str]]
         ("standards", "ascend-L1"),
         ("standards", "fla-ci"),
         ("probes", "nine-bit-state"),
+        ("calls", "view-sliced"),
     ],
 )
 def test_json_is_a_list_of_objects_with_a_name(cli: Cli, what: str, some: str) -> None:
@@ -33,7 +34,7 @@ def test_json_is_a_list_of_objects_with_a_name(cli: Cli, what: str, some: str) -
     assert some in [entry["name"] for entry in json.loads(out)]
 
 
-@pytest.mark.parametrize("what", ["impls", "ops", "regimes", "profiles", "probes", "faults", "standards"])
+@pytest.mark.parametrize("what", ["impls", "ops", "regimes", "profiles", "probes", "calls", "faults", "standards"])
 def test_the_table_holds_the_same_names(cli: Cli, what: str) -> None:
     names = [entry["name"] for entry in json.loads(cli("list", what, "--json")[1])]
     table = cli("list", what)[1]
