@@ -27,6 +27,7 @@ Cli = Callable[..., tuple[int, str, str]]
         ("probes", "nine-bit-state"),
         ("laws", "other-heads"),
         ("laws", "resume"),
+        ("calls", "view-sliced"),
     ],
 )
 def test_json_is_a_list_of_objects_with_a_name(cli: Cli, what: str, some: str) -> None:
@@ -35,7 +36,7 @@ def test_json_is_a_list_of_objects_with_a_name(cli: Cli, what: str, some: str) -
     assert some in [entry["name"] for entry in json.loads(out)]
 
 
-@pytest.mark.parametrize("what", ["impls", "ops", "regimes", "profiles", "laws", "probes", "faults", "standards"])
+@pytest.mark.parametrize("what", ["impls", "ops", "regimes", "profiles", "laws", "probes", "calls", "faults", "standards"])
 def test_the_table_holds_the_same_names(cli: Cli, what: str) -> None:
     names = [entry["name"] for entry in json.loads(cli("list", what, "--json")[1])]
     table = cli("list", what)[1]

@@ -118,7 +118,8 @@ class Fla(Adapter):
         return {name: self.configured(options) for name, options in variants_of(self._form).items()}
 
     def configurations(self) -> Mapping[str, Adapter]:
-        return self._configurations
+        # On a device a configuration is forced for the whole process, and the calls after it would keep it.
+        return {} if self._native else self._configurations
 
     @cached_property
     def _configurations(self) -> Mapping[str, Adapter]:

@@ -69,7 +69,7 @@ class Isolated(Adapter):
     isolated = True
 
     def __init__(self, local: Adapter, spec: str, *, limits: Limits, way: Way = (), keeper: Keeper | None = None) -> None:
-        for declared in Adapter.__annotations__.keys() - {"isolated"}:
+        for declared in Adapter.__annotations__.keys() - {"isolated", "barriers"}:
             setattr(self, declared, getattr(local, declared))
         self.barriers = {**_BARRIERS, **({} if local.device == "cpu" else _COPIED), **local.barriers}
         self._local, self._spec, self._limits, self._way = local, spec, limits, way

@@ -28,8 +28,7 @@ def _alternating(case: Case, change: Callable[[Case], Case]) -> list[Outcome]:
         if case.adapter.deterministic
         else same_or_right(before, again, case.judged, said)
     )  # fmt: skip
-    skips = [outcome for outcome in between if outcome.status is Status.SKIP]
-    return skips or after
+    return [*(outcome for outcome in between if outcome.status is Status.SKIP), *after]
 
 
 def _scale(case: Case) -> Case:

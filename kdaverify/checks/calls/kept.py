@@ -22,8 +22,8 @@ def _kept(case: Case, call: Callable[[Case], Tensors], later: Callable[[Case], T
     first = call(case)
     before = {name: tensor.clone() for name, tensor in first.items()}
     second = later(case)
-    wrong = dict(_shared(first)) | dict.fromkeys(differing(before, first), "changed by a later call with other values")
-    wrong |= {name: "lies in the memory of what the call before returned" for name in first if _overlaps(first[name], second)} | wrong
+    wrong = {name: "lies in the memory of what a later call returned" for name in first if _overlaps(first[name], second)}
+    wrong |= dict(_shared(first)) | dict.fromkeys(differing(before, first), "changed by a later call with other values")
     return [
         Outcome(name, Status.ALIASED_OUTPUT, f"{name}: {wrong[name]}")
         if name in wrong

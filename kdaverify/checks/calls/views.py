@@ -55,13 +55,13 @@ def _place(case: Case) -> torch.device:
 
 def _viewed_back(case: Case, layout: Layout) -> list[Outcome]:
     case.reaches("memory")
-    given = {name: tensor for name, tensor in vars(case.cotangents).items() if tensor is not None}
-    plain = case.back()
-    room = Room(layout, given)
+    there, given = case.inputs.on(_place(case)), case.cotangents.on(_place(case))
+    room = Room(layout, {name: tensor for name, tensor in vars(given).items() if tensor is not None})
     with calling(Manner(as_they_lie=True)):
-        found = case.back(Cotangents(**room.tensors))
+        found = case.back(Cotangents(**room.tensors), there)
     room.check()
-    return same_or_right(plain, found, case.judged_back, f"from incoming gradients that are views: {layout.about}")
+    back = {name: tensor.to(case.inputs.q.device) for name, tensor in found.items()}
+    return same_or_right(case.back(), back, case.judged_back, f"from incoming gradients that are views: {layout.about}")
 
 
 _STRIDES = "strides ignored, alignment demanded, memory around a tensor read or written"
