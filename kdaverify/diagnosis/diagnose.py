@@ -35,7 +35,7 @@ def diagnose(adapter: Adapter, question: Question, *, seconds: float = DIAGNOSIS
 
     Args:
         adapter: the kernel.
-        seconds: half of them to find a smaller case, the rest to tell suspects apart; what is begun is ended.
+        seconds: half of them to find a smaller case, the rest, and at least a quarter, to tell suspects apart; what is begun is ended.
     """
     started = time.monotonic()
     failed = failure(adapter, question)
@@ -45,12 +45,12 @@ def diagnose(adapter: Adapter, question: Question, *, seconds: float = DIAGNOSIS
     if adapter.open_ended and not failed[1].takes_process:
         smallest = minimise(adapter, question, until=started + seconds / 2, failed=failed)
     try:
-        return _compared(adapter, smallest, question, failed, until=started + seconds)
+        return _compared(adapter, smallest, question, failed, until=started + seconds, least=seconds / 4)
     except (ContractOverflow, UncertifiedError) as reason:
         return Diagnosis(smallest, silent=f"nothing to measure by: {reason}")
 
 
-def _compared(adapter: Adapter, smallest: Question, question: Question, failed: Failure, *, until: float) -> Diagnosis:
+def _compared(adapter: Adapter, smallest: Question, question: Question, failed: Failure, *, until: float, least: float) -> Diagnosis:
     if failed[1].takes_process:
         return Diagnosis(smallest, silent=f"{failed[1]}: it returned nothing that could be compared")
     asked = [x for x, _ in groupby([smallest, question]) if not isinstance(x.problem, Problem) or cost(x.problem) <= LARGEST]
@@ -58,13 +58,13 @@ def _compared(adapter: Adapter, smallest: Question, question: Question, failed: 
     for one in asked:
         lineup = Lineup(one, adapter)
         silent = UNEVEN if not lineup.repeats else "" if lineup.wrong else WITHIN
-        found = replace(found, silent=silent) if silent else _named(adapter, lineup, smallest, question, until=until)
+        found = replace(found, silent=silent) if silent else _named(adapter, lineup, smallest, question, until=until, least=least)
         if found.fits or silent == UNEVEN or time.monotonic() > until:
             break
     return found
 
 
-def _named(adapter: Adapter, lineup: Lineup, smallest: Question, first: Question, *, until: float) -> Diagnosis:
+def _named(adapter: Adapter, lineup: Lineup, smallest: Question, first: Question, *, until: float, least: float) -> Diagnosis:
     size, matches, fits = declared(lineup.question, adapter).chunk_size, list[Match](), list[Match]()
     for group in suspects(lineup.question, adapter):
         matches += lineup.matches(group)
@@ -72,7 +72,7 @@ def _named(adapter: Adapter, lineup: Lineup, smallest: Question, first: Question
         if fits or time.monotonic() > until:
             break
     kept, unexplained = _on_the_whole(adapter, lineup, first, fits)
-    left = separate(adapter, first, kept, until=until) if adapter.open_ended else tuple(kept)
+    left = separate(adapter, first, kept, until=max(until, time.monotonic() + least)) if adapter.open_ended else tuple(kept)
     others = [match for match in matches if not match.indistinguishable]
     return Diagnosis(
         smallest,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from kdaverify.diagnosis.lineup import Match
+from kdaverify.diagnosis.lineup import SHARE, Match
 from kdaverify.diagnosis.question import Question
 
 MOST_NAMED: Final = 4
@@ -72,9 +72,10 @@ class Diagnosis:
             return f"no single known fault fits: {self._name(first)} accounts for the smallest case alone, and leaves {left} unexplained"
         if self.nearest is None or not self.nearest.fit.distance < NEAR:
             return "no known fault fits: none comes near"
-        return (
-            f"no known fault fits: the nearest, {self._name(self.nearest)}, leaves {self.nearest.fit.distance:.0%} of the error unexplained"
-        )
+        name, left = self._name(self.nearest), self.nearest.fit.distance
+        if left <= SHARE:
+            return f"no single known fault fits: {name} accounts for most of the error, but for {left:.1%} of it, which is more than noise"
+        return f"no known fault fits: the nearest, {name}, leaves {left:.0%} of the error unexplained"
 
     def _name(self, match: Match) -> str:
         size = match.suspect.chunk_size

@@ -115,6 +115,7 @@ def test_the_smaller_case_fails_in_the_same_way() -> None:
     again = failure(kernel, smallest)
     assert again is not None
     assert again[1] is failed[1]
+    assert isinstance(smallest.problem, Problem)
     assert (smallest.problem.T, smallest.problem.K, smallest.problem.V) == (2, 1, 1)
 
 
