@@ -25,7 +25,7 @@ LARGEST: Final = 0.5
 """Largest `cost` of a case that every suspect is asked."""
 NOTHING: Final = "asked again, nothing fails: there is nothing to diagnose, or its results differ from call to call"
 UNEVEN: Final = "the same call gives other results when it is repeated: no fault that always strikes can be compared with it"
-WITHIN: Final = "asked as one plain call it is within budget: what fails is a measure of the property's own"
+WITHIN: Final = "as one plain call, and as a whole, the outputs are within budget: too little is wrong to be compared with known faults"
 SHOWN: Final = 5
 LARGE: Final = "too large to be compared with every known fault"
 
@@ -71,7 +71,7 @@ def _named(adapter: Adapter, lineup: Lineup, smallest: Question, first: Question
         fits = [match for match in matches if match.indistinguishable]
         if fits or time.monotonic() > until:
             break
-    kept, unexplained = _on_the_whole(adapter, lineup, first, fits)
+    kept, unexplained = _elsewhere(adapter, first if lineup.question == smallest else smallest, lineup, fits)
     left = separate(adapter, first, kept, until=max(until, time.monotonic() + least)) if adapter.open_ended else tuple(kept)
     others = [match for match in matches if not match.indistinguishable]
     return Diagnosis(
@@ -86,12 +86,12 @@ def _named(adapter: Adapter, lineup: Lineup, smallest: Question, first: Question
     )
 
 
-def _on_the_whole(adapter: Adapter, lineup: Lineup, first: Question, fits: list[Match]) -> tuple[list[Match], float]:
-    """Those that fit the case as it was asked as well, and 0; or all of them, and the share of its error that the best leaves."""
-    if not fits or first == lineup.question or (isinstance(first.problem, Problem) and cost(first.problem) > LARGEST):
+def _elsewhere(adapter: Adapter, other: Question, lineup: Lineup, fits: list[Match]) -> tuple[list[Match], float]:
+    """Those that fit the other case, smallest or first, as well, and 0; or all, and the share of its error that they leave."""
+    if not fits or other == lineup.question or (isinstance(other.problem, Problem) and cost(other.problem) > LARGEST):
         return fits, 0.0
-    whole = Lineup(first, adapter)
-    found = {match.suspect: whole.match(match.suspect).fit for match in fits}
+    there = Lineup(other, adapter)
+    found = {match.suspect: there.match(match.suspect).fit for match in fits}
     kept = [match for match in fits if found[match.suspect].noise <= 1]
     return (kept, 0.0) if kept else (fits, min(told.distance for told in found.values()))
 
