@@ -37,7 +37,7 @@ Failure = tuple[str, Status, float]
 
 
 def failure(adapter: Adapter, question: Question) -> Failure | None:
-    """(output, status, ratio) of the worst of what rejects; None where nothing does. The ratio is that of the output as a whole, if known."""
+    """(output, status, ratio) of the worst of what rejects, the ratio that of the output as a whole; None where nothing does."""
     found = [outcome for outcome in check(question.property, adapter, question.problem, question.detail) if outcome.status.rejects]
     return max((_told(outcome) for outcome in found), key=lambda told: told[2], default=None)
 

@@ -50,7 +50,7 @@ def asked(**fields: object) -> Question:
     ("wrong", "question", "name"),
     [
         (kernels.key_decay_applied_twice, asked(), "H1"),
-        (kernels.ignores_cu_seqlens, asked(lengths=(2, 1)), "V11"),
+        (kernels.ignores_cu_seqlens, asked(lengths=(2, 2)), "V11"),
         (kernels.last_gate_from_padding, asked(), "H6"),
         (find("fault:B25"), Question("gradients", SMALL, {"of": "both"}), "B25"),
         (find("fault:S8"), Question("resume", SMALL, {"cut": 2, "way": "chunk-step"}), "S8"),
@@ -130,7 +130,7 @@ def test_every_signature_changes_what_a_right_kernel_answers(signature: Fault) -
 
 def test_of_every_property_that_fails_one_case_is_diagnosed() -> None:
     rows = list[Verdict]()
-    for name, detail, problem in (("forward", {}, SMALL), ("forward", {}, SMALL.replace(T=5)), ("resume", {"cut": 2}, SMALL)):
+    for name, detail, problem in (("forward", {}, SMALL), ("forward", {}, SMALL.replace(T=8)), ("resume", {"cut": 2}, SMALL)):
         with pytest.raises(Rejected):
             Judge(kernels.key_decay_applied_twice, rows.append, name)(problem, **detail)
     told = diagnosed(rows, kernels.key_decay_applied_twice, seconds=60)
