@@ -49,6 +49,7 @@ from tests.faults.triggers import PLAIN, TRIGGERS
 
 SEED = 7
 SECONDS = 6.0
+LEGAL_COST = 0.004
 RIGHT = Patch()
 Row = dict[str, Any]
 
@@ -212,7 +213,7 @@ def main() -> None:
         chosen = [fault for fault in FAULTS.values() if fault.kind in given.kinds and TRIGGERS[fault.id].how != "own"]
         jobs = {fault.id: lambda fault=fault: planted(fault, dtypes) for fault in chosen}
     elif given.what == "legal":
-        problems = [p for dtype in ("bf16", "fp32") for p in drawn(given.problems, dtype, SEED, 0.02)]
+        problems = [p for dtype in ("bf16", "fp32") for p in drawn(given.problems, dtype, SEED, LEGAL_COST)]
         names = ("eager", "eager-recurrent", "backwards")
         jobs = {f"{name} {p.id}": lambda name=name, p=p: legal(name, p) for p in problems for name in names}
     else:

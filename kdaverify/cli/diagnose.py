@@ -49,6 +49,7 @@ def diagnose(
 
     Exit codes: 0 nothing fails, 1 something does, 2 harness or usage error.
     """
+    from kdaverify.adapters.base import AdapterError
     from kdaverify.checks.localise import localise
     from kdaverify.diagnosis.diagnose import diagnose as diagnosed
     from kdaverify.diagnosis.session import question_of
@@ -65,7 +66,7 @@ def diagnose(
             stage = (
                 localise(adapter, smallest.problem, smallest.property, smallest.detail) if isinstance(smallest.problem, Problem) else None
             )
-    except ProblemError as error:
+    except (AdapterError, ProblemError) as error:
         raise Complaint(str(error)) from None
     finally:
         adapter.end()

@@ -81,7 +81,7 @@ Way = Callable[[Call, Adapter, Inputs], dict[str, Tensor]]
 
 
 def _called(call: Call, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
-    return execute(adapter, inputs, adapter.exposes(call.problem)).outputs
+    return execute(adapter, inputs, call.judged.exposes(call.problem)).outputs
 
 
 def _resumed(call: Call, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
@@ -89,7 +89,7 @@ def _resumed(call: Call, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
 
 
 def _arranged(call: Call, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
-    return arranged(adapter, inputs, adapter.exposes(call.problem), **call.question.detail)
+    return arranged(adapter, inputs, call.judged.exposes(call.problem), **call.question.detail)
 
 
 def _under_option(call: Call, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:

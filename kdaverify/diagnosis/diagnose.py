@@ -25,7 +25,7 @@ LARGEST: Final = 0.5
 """Largest `cost` of a case that every suspect is asked."""
 NOTHING: Final = "asked again, nothing fails: there is nothing to diagnose, or its results differ from call to call"
 UNEVEN: Final = "the same call gives other results when it is repeated: no fault that always strikes can be compared with it"
-WITHIN: Final = "asked as one plain call it is within budget: what fails is a measure of the property's own"
+WITHIN: Final = "as one plain call, and as a whole, the outputs are within budget: too little is wrong to be compared with known faults"
 SHOWN: Final = 5
 LARGE: Final = "too large to be compared with every known fault"
 
@@ -35,7 +35,7 @@ def diagnose(adapter: Adapter, question: Question, *, seconds: float = DIAGNOSIS
 
     Args:
         adapter: the kernel.
-        seconds: half of them to find a smaller case, the rest to tell suspects apart; what is begun is ended.
+        seconds: half of them to find a smaller case, the rest, and at least a quarter, to tell suspects apart; what is begun is ended.
     """
     started = time.monotonic()
     failed = failure(adapter, question)
@@ -45,12 +45,12 @@ def diagnose(adapter: Adapter, question: Question, *, seconds: float = DIAGNOSIS
     if adapter.open_ended and not failed[1].takes_process:
         smallest = minimise(adapter, question, until=started + seconds / 2, failed=failed)
     try:
-        return _compared(adapter, smallest, question, failed, until=started + seconds)
+        return _compared(adapter, smallest, question, failed, until=started + seconds, least=seconds / 4)
     except (ContractOverflow, UncertifiedError) as reason:
         return Diagnosis(smallest, silent=f"nothing to measure by: {reason}")
 
 
-def _compared(adapter: Adapter, smallest: Question, question: Question, failed: Failure, *, until: float) -> Diagnosis:
+def _compared(adapter: Adapter, smallest: Question, question: Question, failed: Failure, *, until: float, least: float) -> Diagnosis:
     if failed[1].takes_process:
         return Diagnosis(smallest, silent=f"{failed[1]}: it returned nothing that could be compared")
     asked = [x for x, _ in groupby([smallest, question]) if not isinstance(x.problem, Problem) or cost(x.problem) <= LARGEST]
@@ -58,21 +58,21 @@ def _compared(adapter: Adapter, smallest: Question, question: Question, failed: 
     for one in asked:
         lineup = Lineup(one, adapter)
         silent = UNEVEN if not lineup.repeats else "" if lineup.wrong else WITHIN
-        found = replace(found, silent=silent) if silent else _named(adapter, lineup, smallest, question, until=until)
+        found = replace(found, silent=silent) if silent else _named(adapter, lineup, smallest, question, until=until, least=least)
         if found.fits or silent == UNEVEN or time.monotonic() > until:
             break
     return found
 
 
-def _named(adapter: Adapter, lineup: Lineup, smallest: Question, first: Question, *, until: float) -> Diagnosis:
+def _named(adapter: Adapter, lineup: Lineup, smallest: Question, first: Question, *, until: float, least: float) -> Diagnosis:
     size, matches, fits = declared(lineup.question, adapter).chunk_size, list[Match](), list[Match]()
     for group in suspects(lineup.question, adapter):
         matches += lineup.matches(group)
         fits = [match for match in matches if match.indistinguishable]
         if fits or time.monotonic() > until:
             break
-    kept, unexplained = _on_the_whole(adapter, lineup, first, fits)
-    left = separate(adapter, first, kept, until=until) if adapter.open_ended else tuple(kept)
+    kept, unexplained = _elsewhere(adapter, first if lineup.question == smallest else smallest, lineup, fits)
+    left = separate(adapter, first, kept, until=max(until, time.monotonic() + least)) if adapter.open_ended else tuple(kept)
     others = [match for match in matches if not match.indistinguishable]
     return Diagnosis(
         smallest,
@@ -86,12 +86,12 @@ def _named(adapter: Adapter, lineup: Lineup, smallest: Question, first: Question
     )
 
 
-def _on_the_whole(adapter: Adapter, lineup: Lineup, first: Question, fits: list[Match]) -> tuple[list[Match], float]:
-    """Those that fit the case as it was asked as well, and 0; or all of them, and the share of its error that the best leaves."""
-    if not fits or first == lineup.question or (isinstance(first.problem, Problem) and cost(first.problem) > LARGEST):
+def _elsewhere(adapter: Adapter, other: Question, lineup: Lineup, fits: list[Match]) -> tuple[list[Match], float]:
+    """Those that fit the other case, smallest or first, as well, and 0; or all, and the share of its error that they leave."""
+    if not fits or other == lineup.question or (isinstance(other.problem, Problem) and cost(other.problem) > LARGEST):
         return fits, 0.0
-    whole = Lineup(first, adapter)
-    found = {match.suspect: whole.match(match.suspect).fit for match in fits}
+    there = Lineup(other, adapter)
+    found = {match.suspect: there.match(match.suspect).fit for match in fits}
     kept = [match for match in fits if found[match.suspect].noise <= 1]
     return (kept, 0.0) if kept else (fits, min(told.distance for told in found.values()))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from kdaverify.diagnosis.lineup import Match
+from kdaverify.diagnosis.lineup import SHARE, Match
 from kdaverify.diagnosis.question import Question
 
 MOST_NAMED: Final = 4
@@ -23,7 +23,7 @@ class Diagnosis:
         signatures: simple mistakes that fit as well.
         ranked: the nearest of all, on the input that they were compared on.
         nearest: the nearest of those that do not fit.
-        unexplained: the share of the error that they leave of the case as it was asked, where they fit the smallest alone; else 0.
+        unexplained: where they fit the smallest or the first case alone, the share of the error that they leave of the other; else 0.
         chunk_size: that the kernel declares; faults may fit in another one.
         where: what part of the outputs is wrong.
         silent: why nothing was compared; "" where it was.
@@ -68,13 +68,14 @@ class Diagnosis:
     def _poor(self) -> str:
         if self.unexplained:
             first = (self.named or self.signatures)[0]
-            left = f"{min(self.unexplained, 1.0):.0%} of the error of the case as it was asked"
-            return f"no single known fault fits: {self._name(first)} accounts for the smallest case alone, and leaves {left} unexplained"
+            left = f"{min(self.unexplained, 1.0):.0%} of the error of the other"
+            return f"no single known fault fits: {self._name(first)} accounts for one of the smallest and the first case, and leaves {left}"
         if self.nearest is None or not self.nearest.fit.distance < NEAR:
             return "no known fault fits: none comes near"
-        return (
-            f"no known fault fits: the nearest, {self._name(self.nearest)}, leaves {self.nearest.fit.distance:.0%} of the error unexplained"
-        )
+        name, left = self._name(self.nearest), self.nearest.fit.distance
+        if left <= SHARE:
+            return f"no single known fault fits: {name} accounts for most of the error, but for {left:.1%} of it, which is more than noise"
+        return f"no known fault fits: the nearest, {name}, leaves {left:.0%} of the error unexplained"
 
     def _name(self, match: Match) -> str:
         size = match.suspect.chunk_size

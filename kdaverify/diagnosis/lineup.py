@@ -58,8 +58,8 @@ class Lineup:
     @property
     def wrong(self) -> bool:
         """Whether any output is outside its budget."""
-        right = Answer({name: scale.exact for name, scale in self.yard.items() if name in self.kernel.outputs})
-        return self.kernel.failed is not None or fit(self.kernel, right, self.yard).noise * APART > 1
+        exact = Answer({name: scale.exact for name, scale in self.yard.items() if name in self.kernel.outputs})
+        return self.kernel.failed is not None or fit(self.kernel, exact, self.yard).noise * APART > 1
 
     def match(self, suspect: Suspect) -> Match:
         """How near one suspect comes; one that is near, but for more than the noise of legal kernels, may have more of it."""

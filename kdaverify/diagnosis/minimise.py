@@ -11,7 +11,7 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.diagnosis.question import Question, bench
-from kdaverify.problems import ActivationProblem, Problem, ProblemError
+from kdaverify.problems import ActivationProblem, Problem
 from kdaverify.problems.regimes import REGIMES
 
 LENGTHS: Final = (1, 2, 3, 4, 8, 16, 17, 32, 33, 64, 65, 66, 80, 128, 129, 130, 192)
@@ -27,40 +27,48 @@ FAMILIAR: Final = {
     "value": ("normal",),
 }
 """Regimes that hide nothing and add nothing."""
+OWN_PROBLEMS: Final = ("probes", "drift")
+"""Properties that are asked of problems of their own, which lose their point when they are made smaller."""
 OBVIOUS: Final = 8.0
 """A ratio from which a failure is told from noise; what fails by less keeps half of what it had."""
+WHOLE: Final = ("rms", "largest")
+"""The statistics by which kernels are compared with known faults."""
 Failure = tuple[str, Status, float]
 
 
 def failure(adapter: Adapter, question: Question) -> Failure | None:
-    """(output, status, ratio) of the worst of what rejects; None where nothing does."""
-    try:
-        found = [outcome for outcome in check(question.property, adapter, question.problem, question.detail) if outcome.status.rejects]
-    except (ProblemError, ValueError):
-        return None
+    """(output, status, ratio) of the worst of what rejects, the ratio that of the output as a whole; None where nothing does."""
+    found = [outcome for outcome in check(question.property, adapter, question.problem, question.detail) if outcome.status.rejects]
     return max((_told(outcome) for outcome in found), key=lambda told: told[2], default=None)
 
 
 def _told(outcome: Outcome) -> Failure:
-    return outcome.output, outcome.status, float("inf") if outcome.ratio is None else outcome.ratio
+    whole = [outcome.comparison.ratios[name] for name in WHOLE if name in outcome.comparison.ratios] if outcome.comparison else []
+    ratio = float("inf") if outcome.ratio is None else outcome.ratio
+    return outcome.output, outcome.status, max(whole, default=ratio)
 
 
 def minimise(adapter: Adapter, question: Question, *, until: float, failed: Failure) -> Question:
     """Shrinks a question while it fails with the same status, by no less than is needed to tell it from noise.
 
-    Sequences first, then tokens, heads, widths, the scale and the regimes: each choice that keeps the failure is kept, until none does.
+    Batch, heads, widths and scale first, then sequences and tokens, then regimes, until no choice keeps the failure.
 
     Args:
         until: of the monotonic clock; what was reached by then is returned.
         failed: how the question fails.
     """
+    if question.property in OWN_PROBLEMS:
+        return question
     _, status, ratio = failed
-    least = min(OBVIOUS, ratio / 2) if ratio > 1 else 1.0
+    least = min(OBVIOUS, ratio / 2) if ratio > 1 else ratio
 
     def keeps(smaller: Question) -> bool:
         if status is Status.NONFINITE and _finite(adapter, smaller):
             return False
-        found = failure(adapter, smaller)
+        try:
+            found = failure(adapter, smaller)
+        except ValueError:  # the property is not asked of such a problem
+            return False
         return found is not None and found[1] is status and found[2] >= least
 
     return _shrunk(question, keeps, until)

@@ -19,12 +19,15 @@ Asked = tuple[str, str, str, str]
 def diagnosed(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float) -> dict[Asked, str]:
     """What is wrong, by what was asked: of every property that fails the smallest case, which is the one that is shown.
 
-    Math: every property gets an equal share of the time that is left; what is begun is ended.
+    Math: every property gets an equal share of the time that is left; what is begun is ended. A kernel that took its process once is
+    not asked again: every smaller case could cost a time limit.
 
     Args:
         verdicts: of `adapter`.
         seconds: in all.
     """
+    if any(verdict.status.takes_process for verdict in verdicts):
+        return {}
     cases = [min(own, key=_size) for own in _by_property(verdicts).values()]
     until, found = time.monotonic() + seconds, dict[Asked, str]()
     for number, verdict in enumerate(cases):

@@ -19,6 +19,7 @@ from kdaverify.faults.adapter import Faulty
 from kdaverify.faults.catalogue import FAULTS
 from kdaverify.faults.fault import Fault
 from kdaverify.faults.kernel import Patch
+from kdaverify.problems import Problem
 
 RANDOM = "D"
 """The class of faults that strike at random: no two runs of them are alike."""
@@ -72,8 +73,10 @@ def declared(question: Question, judged: Adapter) -> Contract:
 
 
 def suspects(question: Question, judged: Adapter) -> Iterator[tuple[Suspect, ...]]:
-    """All of them at the declared chunk size; then at the smaller ones that are legal too."""
-    dtype, contract = question.problem.dtype, declared(question, judged)
+    """All of them at the declared chunk size; then at the smaller ones that are legal too, where they cut the sequences elsewhere."""
+    problem, dtype, contract = question.problem, question.problem.dtype, declared(question, judged)
     known = [fault for fault in FAULTS.values() if fault.kind != RANDOM and dtype in fault.dtypes]
-    for size in (64,) if contract.form == "recurrent" else chunk_sizes(contract):
+    longest = max(length for _, _, length in problem.spans) if isinstance(problem, Problem) else 0
+    first, *smaller = (EAGER.contract(dtype).chunk_size,) if contract.form == "recurrent" else chunk_sizes(contract)
+    for size in (first, *(size for size in smaller if size < longest)):
         yield (*(Suspect(fault, size, known=True) for fault in known), *(Suspect(fault, size, known=False) for fault in SIGNATURES))

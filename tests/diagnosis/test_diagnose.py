@@ -26,7 +26,7 @@ from oracles.inputs import Inputs
 from tests.faults import kernels
 from tests.faults.triggers import PLAIN
 
-SMALL = Problem.model_validate({**PLAIN, "T": 20, "HV": 1, "K": 4, "V": 4, "dtype": "bf16"})
+SMALL = Problem.model_validate({**PLAIN, "T": 4, "HV": 1, "K": 4, "V": 4, "dtype": "bf16"})
 NORM = ActivationProblem(op="l2norm", B=1, T=8, HV=2, K=8, dtype="fp32", values="mixed", seed=1)
 SOON = 0.3
 
@@ -50,12 +50,11 @@ def asked(**fields: object) -> Question:
     ("wrong", "question", "name"),
     [
         (kernels.key_decay_applied_twice, asked(), "H1"),
-        (kernels.ignores_cu_seqlens, asked(lengths=(12, 8)), "V11"),
+        (kernels.ignores_cu_seqlens, asked(lengths=(2, 2)), "V11"),
         (kernels.last_gate_from_padding, asked(), "H6"),
-        (kernels.resume_drops_partial_chunk, asked(T=70), "DESIGN-b"),
         (find("fault:B25"), Question("gradients", SMALL, {"of": "both"}), "B25"),
-        (find("fault:S8"), Question("resume", SMALL, {"cut": 18, "way": "chunk-step"}), "S8"),
-        (find("fault:X7"), Question("options", SMALL.replace(T=70, state="absent"), {"variant": "final_state=no"}), "X7"),
+        (find("fault:S8"), Question("resume", SMALL, {"cut": 2, "way": "chunk-step"}), "S8"),
+        (find("fault:X7"), Question("options", SMALL.replace(T=66, state="absent"), {"variant": "final_state=no"}), "X7"),
         (
             find("fault:P1"),
             Question("activations", ActivationProblem(op="l2norm", B=1, T=8, HV=2, K=8, dtype="fp32", values="mixed", seed=1)),
@@ -96,7 +95,7 @@ def test_a_fault_that_nothing_knows_is_not_named() -> None:
 def test_two_faults_in_one_kernel_are_a_poor_fit() -> None:
     first, second = (FAULTS[name].patch(Setting(1.0, torch.Generator())) for name in ("H1", "O5"))
     both = Faulty(FAULTS["H1"], patch=Patch(stages=first.stages, forward=second.forward))
-    question = asked(T=40)
+    question = asked(T=9)
     found = diagnose(both, question, seconds=SOON)
     assert not found.fits
     assert str(found).startswith("no ")
@@ -108,13 +107,14 @@ def test_a_kernel_that_differs_from_call_to_call_is_told_to() -> None:
 
 
 def test_the_smaller_case_fails_in_the_same_way() -> None:
-    kernel, question = kernels.key_decay_applied_twice, asked(HV=2)
+    kernel, question = kernels.key_decay_applied_twice, asked(T=9, HV=2)
     failed = failure(kernel, question)
     assert failed is not None
     smallest = minimise(kernel, question, until=float("inf"), failed=failed)
     again = failure(kernel, smallest)
     assert again is not None
     assert again[1] is failed[1]
+    assert isinstance(smallest.problem, Problem)
     assert (smallest.problem.T, smallest.problem.K, smallest.problem.V) == (2, 1, 1)
 
 
@@ -130,10 +130,10 @@ def test_every_signature_changes_what_a_right_kernel_answers(signature: Fault) -
 
 def test_of_every_property_that_fails_one_case_is_diagnosed() -> None:
     rows = list[Verdict]()
-    for name, detail, problem in (("forward", {}, SMALL), ("forward", {}, SMALL.replace(T=30)), ("resume", {"cut": 5}, SMALL)):
+    for name, detail, problem in (("forward", {}, SMALL), ("forward", {}, SMALL.replace(T=8)), ("resume", {"cut": 2}, SMALL)):
         with pytest.raises(Rejected):
             Judge(kernels.key_decay_applied_twice, rows.append, name)(problem, **detail)
-    told = diagnosed(rows, kernels.key_decay_applied_twice, seconds=4 * SOON)
+    told = diagnosed(rows, kernels.key_decay_applied_twice, seconds=60)
     assert [(name, case) for name, _, case, _ in told] == [("forward", SMALL.id), ("resume", SMALL.id)]
     assert all("H1: key decay applied twice" in text for text in told.values())
 
