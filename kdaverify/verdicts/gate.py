@@ -92,7 +92,7 @@ def gate(paths: Sequence[Path], question: Question) -> list[Gated]:
         own = rows.filter(pl.col("implementation") == name).with_row_index("number")
         asked = [account for account in accounts if any(one.implementation == name for one in account.expected)]
         lost = [f"{waiver} of {waiver.impl}, which is not in the record: take it out of the file" for waiver in strangers]
-        found.append(_one(name, own, asked, question, gaps=[*gaps], versions=versions.get(name, ()), broken=lost))
+        found.append(_one(name, own, asked, question, gaps=gaps, versions=versions.get(name, ()), broken=lost))
     return found
 
 

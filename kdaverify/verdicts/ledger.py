@@ -80,8 +80,8 @@ class Ledger:
             return Against(missing=(f"no accepted precision on {device}: `kdaverify ledger accept RECORD --ledger {self.folder}`",))
         accepted = read(path, implementation, device)
         absent, new = [name for name in accepted if name not in cases], [name for name in cases if name not in accepted]
-        missing = (f"{len(absent)} cases of the ledger were not judged, or failed: {absent[0]} and others",) if absent else ()
-        told = (f"{len(new)} cases of the panel are not in the ledger yet",) if new else ()
+        missing = (f"of the ledger's cases {len(absent)} did not pass or were not judged, the first {absent[0]}",) if absent else ()
+        told = (f"of the panel's cases {len(new)} are not in the ledger yet",) if new else ()
         return Against(tuple(_worse(accepted, cases)), missing, told)
 
 

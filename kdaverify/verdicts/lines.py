@@ -56,10 +56,11 @@ def line_of(verdict: Verdict) -> bytes:
 def sealed(before: bytes, rows: Iterable[Verdict], accounts: tuple[Account, ...], *, open_rows: int = 0) -> bytes:
     """Everything that was before, the rows, and the seal that closes them."""
     lines = [line_of(verdict) for verdict in rows]
-    digest = hashlib.sha256(before + b"".join(lines))
+    content = before + b"".join(lines)
+    digest = hashlib.sha256(content)
     blank = _sealing(Seal(rows=len(lines), digest=BLANK, accounts=accounts, open_rows=open_rows))
     digest.update(blank)
-    return before + b"".join(lines) + blank.replace(BLANK.encode(), digest.hexdigest().encode(), 1)
+    return content + blank.replace(BLANK.encode(), digest.hexdigest().encode(), 1)
 
 
 def _sealing(seal: Seal) -> bytes:

@@ -61,7 +61,7 @@ def test_one_case_that_got_worse_is_no_ratchet(tmp_path: Path) -> None:
 
 
 def test_a_case_that_was_not_judged_is_missed(tmp_path: Path) -> None:
-    absent = "1 cases of the ledger were not judged, or failed: panel/bf16/mild/kda-15/final_state and others"
+    absent = "of the ledger's cases 1 did not pass or were not judged, the first panel/bf16/mild/kda-15/final_state"
     assert against(tmp_path, panel()[:-1]) == (3, absent)
     assert against(tmp_path, []) == (3, "no case of the fixed panel was judged, and the ledger is about these")
     skipped = [verdict.model_copy(update={"status": Status.SKIP, "ratio": None}) for verdict in panel()]
