@@ -43,8 +43,7 @@ def backward_family(contract: Contract, io: Format) -> Iterator[BackwardWay]:
     yield BackwardWay(contract.work, plain.arithmetic, replace(table, cumsum_bwd=running_cumsum_bwd))
     otherwise = replace(table, state_bwd=scaled_first, dqkwg=last_row_in_both, intra_bwd=own_pairs_in_both)
     yield BackwardWay(contract.work, plain.arithmetic, otherwise)
-    if "beta_k" not in dict(contract.tensors):
-        yield BackwardWay(contract.work, _beta_k_rounded(plain), replace(table, wy_bwd=beta_first(contract.operands)))
+    yield BackwardWay(contract.work, _beta_k_rounded(plain), replace(table, wy_bwd=beta_first(contract.operands)))
     if contract.solve is not None:
         exp = {"exp": anchored_exp} if contract.anchored else {}
         ways = [{"dot": dot, **exp} for dot in matrix_units(contract.solve, contract).values()]

@@ -176,7 +176,7 @@ def allow(
         io: format the output is stored in.
         unit: the contract's unit roundoff for this output.
         lost: what underflow may take from an element.
-        moved: what the row allowance is relative to, where not the output itself (S_T - S_0 for the final state).
+        moved: what the row allowance is relative to, where not the output itself (S_T - S_0 where a final state has hardly changed).
         terms: likewise for errors of single elements: the size of the terms that cancel in one.
         floor: what an element may miss beside that, even where the family happens to be exact.
         sharp: whether limits are those of a whole run, which averages over many roundings; those of a single product that may hang on

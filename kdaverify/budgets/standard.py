@@ -81,7 +81,7 @@ def standard(
 
     def budgets(truth: Answer) -> dict[str, Budget]:
         found = KeptErrors(inputs, contract, io, cuts).of(truth.method, lambda: errors(truth)) if callable(emulation) else errors(truth)
-        moved = {"o": None, "final_state": truth.final_state.high - inputs.state.double()}
+        moved = {"o": None, "final_state": _kept_or_changed(truth.final_state.high, inputs.state.double())}
         return {
             name: replace(room.allow(truth.named()[name], found[name], fmt, moved=moved[name]), ceiling=Ceiling(ceilings, name))
             for name, fmt in formats.items()
@@ -93,6 +93,11 @@ def standard(
         lambda accept, extra: certify(inputs, accept=accept, extra_bits=extra, cache=cache_in(default_folder())),
         budgets,
     )
+
+
+def _kept_or_changed(final: Tensor, initial: Tensor) -> Tensor:
+    """The smaller of what a state is and of what it differs from the one before: that one is large where it has decayed to nothing."""
+    return torch.minimum(final.abs(), (final - initial).abs())
 
 
 def gradient_standard(

@@ -94,6 +94,16 @@ def test_a_row_is_held_to_its_own_size() -> None:
     assert ratios["rms"] < 1 < ratios["row"]
 
 
+def test_a_row_of_a_state_whose_past_has_decayed_is_held_to_what_is_left() -> None:
+    inputs = PROBLEM.replace(gate="bound-5").inputs()
+    held = standard(inputs, CONTRACT, BF16)
+    truth, allowed = held.exact("final_state"), held.budgets["final_state"]
+    legal = truth.error(emulate(inputs, CONTRACT, BF16).rounded["library order"][1])
+    wrong = legal.clone()
+    wrong[0, 1, 7] *= 5
+    assert allowed.ratios(allowed.measure(legal, truth))["row"] < 1 < allowed.ratios(allowed.measure(wrong, truth))["row"]
+
+
 def test_the_margin_is_wide_for_a_single_rounding_and_narrow_for_many() -> None:
     rng = torch.Generator().manual_seed(0)
     exact = exactly(torch.ones(50, 40, dtype=torch.float64))
