@@ -79,9 +79,9 @@ def kill_matrix(
     complete = _run(plan, workers, time.time() + 60 * minutes, journal, console)
     found = matrix(plan, journal.rows)
     show(console, found)
+    out.write_text(json.dumps(found.told(), indent=1, allow_nan=False) + "\n")
     if complete:
         journal.path.unlink()
-    out.write_text(json.dumps(found.told(), indent=1, allow_nan=False) + "\n")
     console.print(Text(f"written: {out}" + ("" if complete else "; not finished, go on with --resume")), soft_wrap=True)
     return _code(found, complete=complete)
 
