@@ -41,13 +41,17 @@ def kill_matrix(
 ) -> int:
     """Measure what the suites find: run them on every known fault, and on legal kernels.
 
-    Every fault is a real bug of a public kernel, patched into the embedded one (`kdaverify list faults`). It is killed by a verdict that
-    rejects it on a question (property, detail, problem) that every legal kernel passes: the embedded kernel without the patch, the
-    recurrent one, and one that sums backwards. They are asked that very question before a kill counts, and run through the whole
-    suites besides: what is rejected there is a false alarm. A near miss counts once fresh seeds confirm it; a call that breaks counts
-    where the fault is one that breaks calls.
+    Every fault is a real bug of a public kernel, patched into the embedded one (`kdaverify list faults`).
 
-    Numeric faults are asked at strengths 1, 0.5, 0.25 and 0.125, as long as they die: the smallest is their threshold.
+    killed: by a verdict on a question (property, detail, problem) that every legal kernel passes when asked the same.
+
+    legal kernels: the embedded one without the patch, the recurrent one, and one that sums backwards.
+
+    false alarm: whatever rejects a legal kernel; each runs through the whole suites too, unless --no-legal.
+
+    near misses count once fresh seeds confirm them, calls that break where the fault is one that breaks calls.
+
+    threshold: numeric faults are asked at strengths 1, 0.5, 0.25 and 0.125, as long as they die.
 
     Examples:
     kdaverify kill-matrix
@@ -76,6 +80,8 @@ def kill_matrix(
     found = matrix(plan, journal.rows)
     show(console, found)
     out.write_text(json.dumps(found.told(), indent=1, allow_nan=False) + "\n")
+    if complete:
+        journal.path.unlink()
     console.print(Text(f"written: {out}" + ("" if complete else "; not finished, go on with --resume")), soft_wrap=True)
     return _code(found, complete=complete)
 

@@ -1,4 +1,4 @@
-"""Kernels that are legal by construction and that no budget has seen: whatever rejects them is a false alarm."""
+"""Kernels that are legal by construction: whatever rejects one of them is a false alarm."""
 
 from __future__ import annotations
 

@@ -35,6 +35,7 @@ def test_what_is_in_the_journal_is_not_done_again(cli: Cli) -> None:
     code, out, err = cli("kill-matrix", "--faults", "H1,H2", "--no-legal", "--resume", "--minutes", 0, "--out", OUT)
     assert code == 0, err
     assert "killed: 2 of 2 faults" in out
+    assert not OUT.with_suffix(".journal.jsonl").exists()
 
 
 def test_a_stop_keeps_what_is_done_and_says_so(cli: Cli) -> None:

@@ -7,6 +7,8 @@ from io import StringIO
 
 from rich.console import Console
 
+from kdaverify.faults.catalogue import FAULTS
+from kdaverify.faults.survivors import SURVIVORS
 from kdaverify.kills.matrix import Matrix, matrix
 from kdaverify.kills.page import show
 from kdaverify.kills.plan import Plan, chosen
@@ -52,3 +54,8 @@ def test_the_page_shows_survivors_and_false_alarms() -> None:
     assert "killed: 1 of 2 faults (50.0%), 1 of them under smoke; 1 not finished; legal kernels: 1 false alarms in 100 runs" in text
     assert "false alarm: eager: o is off; kdaverify replay" in text
     assert "survivors" in text and "S26" in text
+
+
+def test_every_reason_belongs_to_a_fault_and_says_which_kind_it_is() -> None:
+    assert set(SURVIVORS) <= set(FAULTS)
+    assert all(why.startswith(("equivalent: ", "below the noise: ", "gap: ")) for why in SURVIVORS.values())
