@@ -107,26 +107,24 @@ def choices(adapter: Adapter, axis: str, profile: str) -> list[tuple[str, Any]]:
     from kdaverify.problems.probes import probes
     from kdaverify.problems.regimes import GATES
 
-    if axis == "named":
-        return [
+    pairs: dict[str, Callable[[], Iterable[tuple[str, Any]]]] = {
+        "named": lambda: (
             (f"{dtype}-{entry.name}", fitted(adapter, entry.problem))
             for dtype in adapter.dtypes
             for entry in panel(dtype, profile, real_sizes=takes_real_sizes(adapter, dtype))
-        ]
-    if axis == "probed":
-        return [
+        ),
+        "probed": lambda: (
             (f"{dtype}-{probe.name}", probe.of(fitted(adapter, probe.problem)))
             for dtype in adapter.dtypes
             for probe in probes(dtype, profile)
-        ]
-    if axis == "called":
-        return [(question.name, question) for question in questions(adapter, profile)]
-    if axis == "drifting":
-        return drifting(adapter, profile)
-    if axis == "lawful":
-        return [(f"{dtype}-{law}", (law, dtype)) for dtype in lawful_dtypes(adapter, profile) for law in LAWS]
-    if axis == "activated":
-        return [(f"{op}-{dtype}", (op, dtype)) for op, dtype in activated(adapter)]
+        ),
+        "called": lambda: ((question.name, question) for question in questions(adapter, profile)),
+        "drifting": lambda: drifting(adapter, profile),
+        "lawful": lambda: ((f"{dtype}-{law}", (law, dtype)) for dtype in lawful_dtypes(adapter, profile) for law in LAWS),
+        "activated": lambda: ((f"{op}-{dtype}", (op, dtype)) for op, dtype in activated(adapter)),
+    }
+    if axis in pairs:
+        return list(pairs[axis]())
     names: dict[str, Callable[[], Iterable[str]]] = {
         "dtype": lambda: adapter.dtypes,
         "double": lambda: [dtype for dtype in adapter.dtypes if dtype == "fp64"],
