@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from kdaverify.adapters.registry import find
 from kdaverify.campaign.engine_local import LocalEngine
 from kdaverify.campaign.run import Run
-from kdaverify.campaign.task import Orders
+from kdaverify.campaign.tally import Tally
+from kdaverify.campaign.task import Orders, Smaller
+from kdaverify.campaign.worker import Bench
+from kdaverify.checks.status import Status
 from kdaverify.verdicts.decision import Ruling
 from kdaverify.verdicts.record import RecordError
 from tests.campaign.inline import FATAL, InlineEngine, told
+from tests.rows import row
 
 CASES = 8
 
@@ -85,19 +90,27 @@ def test_the_record_of_another_run_is_refused(folder: Path, orders: Orders, whol
         Run(orders, cases=1, record=folder / "r.parquet")
 
 
-def test_failures_of_one_kind_are_told_once_with_a_smaller_case(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kdaverify.campaign.run.MOST_SMALLER", 1)
+def test_a_failure_is_made_smaller_as_the_suites_would(folder: Path) -> None:
     # The planted fault: o is a tenth too large where there are ten tokens or more.
-    (folder / "wrong.py").write_text(
-        FATAL.replace('"port"', '"wrong"').replace("o.to(q.dtype)", "o.to(q.dtype) * (1 + 0.1 * (o.shape[1] > 9))")
-    )
-    orders = Orders({"wrong": str(folder / "wrong.py")}, "smoke", 3, str(folder), isolate=False)
-    run = Run(orders, cases=4, record=tmp_path / "r.jsonl")
-    with InlineEngine(orders) as engine:
-        run.ask(engine, lambda _: None)
-        run.shrink(engine, lambda _: None)
-    assert run.tally.ruling(orders.specs) is Ruling.REJECT
-    kinds = run.tally.ranked()
-    assert sum(kind.verdicts for kind in kinds) > len(kinds)
-    (smaller,) = (kind.smaller for kind in kinds if kind.smaller is not None)
-    assert smaller.status.rejects and '"T":10,' in smaller.problem and '"K":1,' in smaller.problem
+    wrong = FATAL.replace('"port"', '"wrong"').replace("o.to(q.dtype)", "o.to(q.dtype) * (1 + 0.1 * (o.shape[1] > 9))")
+    (folder / "wrong.py").write_text(wrong)
+    spec = str(folder / "wrong.py")
+    bench = Bench(find(spec), spec, Orders({"wrong": spec}, "smoke", 3, str(folder), isolate=False))
+    forward = (number for number in range(1000) if bench.case(number).question.property == "forward")
+    found = next(filter(None, (bench.verdicts(Smaller("wrong", number, "o", "FAIL")) for number in forward)))
+    assert {verdict.output: verdict.status.rejects for verdict in found} == {"o": True, "final_state": False}
+    assert all('"T":10,' in verdict.problem and '"K":1,' in verdict.problem for verdict in found)
+
+
+def test_failures_of_one_kind_are_told_once_by_the_cheapest_whatever_their_order() -> None:
+    solve = [
+        row(Status.FAIL, stage="solve", number=n, case=f"kda-{n}", property=("forward", "resume")[n % 2], problem="") for n in range(4)
+    ]
+    other = row(Status.FAIL, stage="solve", diagnosis="SO1", number=9, problem="")
+    for rows in ([*solve, other], [other, *reversed(solve)]):
+        tally = Tally(9)
+        tally.take(rows)
+        first, second = tally.ranked()
+        assert (first.verdicts, first.representative.number, first.properties) == (4, 0, {"forward", "resume"})
+        assert (second.verdicts, second.representative) == (1, other)
+        assert tally.ruling(["port"]) is Ruling.REJECT
