@@ -50,7 +50,7 @@ class Gated:
     rules: str
     tally: Tally
     rows: pl.DataFrame = field(repr=False)
-    waived: Waived = Waived()
+    waived: Waived = field(default_factory=Waived)
 
 
 @dataclass(frozen=True)

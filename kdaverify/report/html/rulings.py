@@ -60,24 +60,29 @@ def _words(ruling: Ruling, reasons: Sequence[str], rows: pl.DataFrame) -> tuple[
     own = rows.filter("judged")
     failed = own.filter(pl.col("rejects") & (pl.col("status") != Status.ORACLE_UNCERTIFIED.value))
     wrong, waived = failed.filter(pl.col("waived").not_()), failed.filter("waived").height
-    what, others = f"{own.height:,} outputs", f" {counted(waived, 'other')} {'is' if waived == 1 else 'are'} waived." if waived else ""
+    what, beyond = f"{own.height:,} outputs", " beyond what is waived" if waived else ""
+    known = f"{counted(waived, 'other wrong output')} {_are(waived)} waived." if waived and wrong.height else ""
     asked, suites = counted(own["asked"].n_unique(), "case"), counted(own["property"].n_unique(), "suite")
     covers = f"Judged: {what} in {asked} of {suites}; formats {_names(own, 'dtype')}."
     worst = own.filter(pl.col("rejects").not_())["ratio"].max()
     closest = f"What passes uses up to {100 * worst:.4g} % of its budget." if isinstance(worst, float) else ""
     if ruling is Ruling.ACCEPT and waived:
-        first = f"{waived:,} of {what} {'is' if waived == 1 else 'are'} wrong and waived; every other is as accurate as the kernel declares."
+        first = f"{waived:,} of {what} {_are(waived)} wrong and waived; every other is as accurate as the kernel declares."
     elif ruling is Ruling.ACCEPT:
         first = f"Every one of {what} is as accurate as the arithmetic that the kernel declares allows."
     elif ruling is Ruling.REJECT and wrong.height:
-        first = f"{wrong.height:,} of {what} are wrong: {_kinds(wrong)}.{others}"
+        first = f"{wrong.height:,} of {what} {_are(wrong.height)} wrong: {_kinds(wrong)}."
     elif ruling is Ruling.REJECT:
-        first = f"No output is wrong{' but what is waived' if waived else ''}, and yet it is rejected: {reasons[0]}."
+        first = f"No output is wrong{beyond}, and yet it is rejected: {reasons[0]}."
     elif ruling is Ruling.ERROR:
         first = f"The harness itself failed, so nothing can be concluded: {reasons[0]}."
     else:
-        first = f"Nothing wrong was found, but too little was shown to accept it: {reasons[0]}."
-    return tuple(filter(None, (first, _where(failed), closest, covers)))
+        first = f"Nothing wrong was found{beyond}, but too little was shown to accept it: {reasons[0]}."
+    return tuple(filter(None, (first, known, _where(failed), closest, covers)))
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
 
 
 def _kinds(wrong: pl.DataFrame) -> str:
