@@ -131,7 +131,7 @@ def _page(records: list[Path], against: Path | None, question: Question) -> Page
         ruled=tuple(ruled(found, rows, {one.implementation: one.waived.rows for one in found})),
         sources=tuple(path.name for path in records),
         troubles=(*unfinished(tables), *([] if before is None else unfinished([before]))),
-        waivers=tuple(held for one in found for held in one.waived.held),
+        waivers=tuple(dict.fromkeys(held for one in found for held in one.waived.held)),
         before=None if before is None or against is None else (rows_in([before]), against.name),
     )
 

@@ -18,7 +18,7 @@ from kdaverify.verdicts.rules import BY_PROFILE, rules_named
 from kdaverify.verdicts.seal import Account, Expected
 from kdaverify.verdicts.tally import Tally, tally_of
 from kdaverify.verdicts.versions import mixed
-from kdaverify.verdicts.waivers import Waived, Waiver, apply
+from kdaverify.verdicts.waivers import Held, Waived, Waiver, apply, lost
 
 if TYPE_CHECKING:
     import polars as pl
@@ -94,13 +94,12 @@ def decided(tables: Sequence[Table], question: Question) -> list[Gated]:
     rows = pl.concat(read) if read else pl.DataFrame()
     gaps, versions = unfinished(tables), mixed(pl.concat([table.rows for table in tables]))
     names = sorted({*rows["implementation"].unique().to_list(), *(one.implementation for account in accounts for one in account.expected)})
-    strangers = [waiver for waiver in question.waivers if waiver.impl not in names]
+    strangers = tuple(lost(waiver) for waiver in question.waivers if waiver.impl not in names)
     found: list[Gated] = []
     for name in names:
         own = rows.filter(pl.col("implementation") == name).with_row_index("number")
         asked = [account for account in accounts if any(one.implementation == name for one in account.expected)]
-        lost = [f"{waiver} of {waiver.impl}, which is not in the record: take it out of the file" for waiver in strangers]
-        found.append(_one(name, own, asked, question, gaps=gaps, versions=versions.get(name, ()), broken=lost))
+        found.append(_one(name, own, asked, question, gaps=gaps, versions=versions.get(name, ()), strangers=strangers))
     return found
 
 
@@ -112,19 +111,19 @@ def _one(
     *,
     gaps: Sequence[str],
     versions: Sequence[str],
-    broken: Sequence[str],
+    strangers: tuple[Held, ...],
 ) -> Gated:
     pl = polars("the gate")
     named = question.rules or _rules_of(accounts)
     rules, expected = rules_named(named), _expected(name, accounts)
-    waived = apply(rows, [waiver for waiver in question.waivers if waiver.impl == name], question.today)
+    waived = apply(rows, [waiver for waiver in question.waivers if waiver.impl == name], question.today).beside(strangers)
     counted = tally_of(rows.filter(pl.col("number").is_in([*waived.rows]).not_()))
     over = exceeded(rules, rows)
     held = None if question.ledger is None else question.ledger.against(name, rows)
     several = [f"mixed versions: {said}" for said in (*versions, *_harnesses(accounts))]
     beside = {
         Ruling.ERROR: [told for account in accounts for told in account.trouble.get(name, ())],
-        Ruling.REJECT: [*broken, *waived.broken, *(held.worse if held else ()), *over],
+        Ruling.REJECT: [*waived.broken, *(held.worse if held else ()), *over],
         Ruling.INSUFFICIENT: [
             *gaps,
             *(several if rules.mixed_versions == "refuse" else []),

@@ -91,11 +91,15 @@ class Waived:
 
     Args:
         rows: numbers of the rows that are forgiven.
-        held: its waivers.
+        held: its waivers, and those of implementations that are in no record.
     """
 
     rows: frozenset[int] = frozenset()
     held: tuple[Held, ...] = ()
+
+    def beside(self, others: tuple[Held, ...]) -> Waived:
+        """The same with waivers that forgive nothing here, told first."""
+        return Waived(self.rows, (*others, *self.held))
 
     @property
     def broken(self) -> list[str]:
@@ -121,6 +125,11 @@ def read_waivers(path: Path, today: date) -> tuple[Waiver, ...]:
         if waiver.statistic in STATUSES - WAIVABLE:
             raise FileError(f"waivers: {path}: {waiver}: wanted a statistic such as rms, or the status of a wrong kernel such as NONFINITE")
     return waivers
+
+
+def lost(waiver: Waiver) -> Held:
+    """A waiver of an implementation that is in no record."""
+    return Held(waiver, 0, f"of {waiver.impl}, which is not in the record: take it out of the file")
 
 
 def apply(rows: pl.DataFrame, waivers: Sequence[Waiver], today: date) -> Waived:

@@ -87,7 +87,7 @@ def test_a_decision_on_what_never_ran_is_told() -> None:
         ([], {}, "port accepted", ["2 of 32 outputs are wrong and waived; every other", '<td data-label="Holds">yes</td>']),
         ([wrong(dtype="fp16")], {}, "port rejected", ["1 of 33 outputs is wrong: 1 further", "2 other wrong outputs are waived."]),
         ([], {"cap": 2.0}, "port rejected", ["2 of 32 outputs are wrong", "no: is exceeded: 7 of budget, 2 allowed"]),
-        ([], {"impl": "other"}, "port rejected", ["of other, which is not in the record"]),
+        ([], {"impl": "other"}, "port rejected", ["me) of other, which is not in the record", "no: of other, which is not in"]),
     ],
 )
 def test_a_waiver_is_shown_with_what_it_does(also: list[Verdict], change: dict[str, object], title: str, said: list[str]) -> None:
