@@ -77,7 +77,7 @@ def test_the_page_decides_as_the_gate_does(  # noqa: PLR0917 # a row of the tabl
     (found,) = json.loads((tmp_path / "d.json").read_text())["implementations"]
     assert all(f"<li>{escape(reason)}</li>" in page for reason in found["reasons"])
     assert ("None was given" in page) is ("--waivers" not in options)
-    assert (f'<td data-label="Until">{day}</td>' in page) is ("--waivers" in options)
+    assert (f'<td data-label="Until"><time>{day}</time></td>' in page) is ("--waivers" in options)
 
 
 LATER = {"B", "T", "N", "H", "HV", "K", "V", "oracle_bits", "number"}

@@ -78,7 +78,7 @@ def _words(ruling: Ruling, reasons: Sequence[str], rows: pl.DataFrame) -> tuple[
         first = f"The harness itself failed, so nothing can be concluded: {reasons[0]}."
     else:
         first = f"Nothing wrong was found{beyond}, but too little was shown to accept it: {reasons[0]}."
-    return tuple(filter(None, (first, known, _where(failed), closest, covers)))
+    return tuple(filter(None, (first, known, _where(wrong if wrong.height else failed), closest, covers)))
 
 
 def _are(number: int) -> str:

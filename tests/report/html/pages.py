@@ -120,9 +120,8 @@ def page_of(verdicts: list[Verdict], before: list[Verdict] | None = None, waiver
     decisions = ruled(found, rows, {one.implementation: one.waived.rows for one in found})
     other = None if before is None else (rows_of(before), "before.jsonl")
     given: dict[str, Any] = {"sources": ("run.jsonl",), **fields}
-    return Page(
-        rows, tuple(decisions), waivers=tuple(dict.fromkeys(held for one in found for held in one.waived.held)), before=other, **given
-    )
+    held = dict.fromkeys(held for one in found for held in one.waived.held)
+    return Page(rows, tuple(decisions), waivers=tuple(held), before=other, **given)
 
 
 def written(page: Page, path: Path) -> Path:
