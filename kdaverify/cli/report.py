@@ -124,15 +124,15 @@ def _page(records: list[Path], against: Path | None, question: Question) -> Page
     from kdaverify.verdicts.record import scan
 
     tables = [scan(path) for path in dict.fromkeys(records)]
-    before = None if against is None else scan(against)
+    before = None if against is None else (scan(against), against.name)
     rows, found = rows_in(tables), heaviest_first(decided(tables, question))
     return Page(
         rows=rows,
         ruled=tuple(ruled(found, rows, {one.implementation: one.waived.rows for one in found})),
         sources=tuple(path.name for path in records),
-        troubles=(*unfinished(tables), *([] if before is None else unfinished([before]))),
+        troubles=(*unfinished(tables), *([] if before is None else [f"{before[1]}: {said}" for said in unfinished([before[0]])])),
         waivers=tuple(dict.fromkeys(held for one in found for held in one.waived.held)),
-        before=None if before is None or against is None else (rows_in([before]), against.name),
+        before=None if before is None else (rows_in([before[0]]), before[1]),
     )
 
 
