@@ -5,23 +5,27 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from kdaverify.cli.complaint import Complaint
 
+if TYPE_CHECKING:
+    from kdaverify.verdicts.gate import Question
+
 Records = Annotated[list[Path], typer.Argument(help="records (.jsonl or .parquet), decided upon together")]
+Rules = Annotated[str | None, typer.Option(help="session, acceptance, nightly or a .toml file; default: by the profile that ran")]
+Waivers = Annotated[Path | None, typer.Option(help="a .toml file of known failures, each capped, owned and expiring")]
+LedgerFolder = Annotated[Path | None, typer.Option(help="folder of accepted precision, which must not get worse")]
 
 
 def gate(
     records: Records,
-    rules: Annotated[
-        str | None, typer.Option(help="session, acceptance, nightly or a .toml file; default: by the profile that ran")
-    ] = None,
-    waivers: Annotated[Path | None, typer.Option(help="a .toml file of known failures, each capped, owned and expiring")] = None,
-    ledger: Annotated[Path | None, typer.Option(help="folder of accepted precision, which must not get worse")] = None,
+    rules: Rules = None,
+    waivers: Waivers = None,
+    ledger: LedgerFolder = None,
     junit: Annotated[Path | None, typer.Option(help="write JUnit XML to this file")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="write the decision to this file")] = None,
 ) -> int:
@@ -35,17 +39,13 @@ def gate(
     """
     from kdaverify.report import gate as page
     from kdaverify.verdicts.decision import heaviest
-    from kdaverify.verdicts.gate import Question, heaviest_first
     from kdaverify.verdicts.gate import gate as decided
-    from kdaverify.verdicts.ledger import Ledger
+    from kdaverify.verdicts.gate import heaviest_first
     from kdaverify.verdicts.record import RecordError
     from kdaverify.verdicts.toml_file import FileError
-    from kdaverify.verdicts.waivers import read_waivers
 
-    today = datetime.now(UTC).date()
     try:
-        forgiven = () if waivers is None else read_waivers(waivers, today)
-        question = Question(today, rules, forgiven, None if ledger is None else Ledger(ledger))
+        question = question_of(rules, waivers, ledger)
         with Console(stderr=True).status(f"reading {len(records)} records"):
             found = heaviest_first(decided(records, question))
     except (RecordError, FileError, OSError) as error:
@@ -60,3 +60,18 @@ def gate(
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content())
     return ruling.exit_code
+
+
+def question_of(rules: str | None, waivers: Path | None, ledger: Path | None) -> Question:
+    """What records are held against today.
+
+    Raises:
+        FileError: the waivers or the ledger are wrong.
+    """
+    from kdaverify.verdicts.gate import Question
+    from kdaverify.verdicts.ledger import Ledger
+    from kdaverify.verdicts.waivers import read_waivers
+
+    today = datetime.now(UTC).date()
+    forgiven = () if waivers is None else read_waivers(waivers, today)
+    return Question(today, rules, forgiven, None if ledger is None else Ledger(ledger))

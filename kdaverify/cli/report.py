@@ -11,23 +11,28 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-import kdaverify
 from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.gate import LedgerFolder, Records, Rules, Waivers, question_of
 from kdaverify.verdicts.decision import Decision, Ruling, heaviest
 from kdaverify.verdicts.record import RecordError
+from kdaverify.verdicts.toml_file import FileError
 
 if TYPE_CHECKING:
     from kdaverify.report.html.page import Page
+    from kdaverify.verdicts.gate import Question
 
 MISSING = "the page needs jinja2 and polars: pip install 'kdaverify[html]'"
 Html = Annotated[Path | None, typer.Option(help="write one self-contained page to this .html file")]
 
 
 def report(
-    records: Annotated[list[Path], typer.Argument(help="records of `kdaverify verify`, .jsonl or .parquet")],
+    records: Records,
     html: Html = None,
     markdown: Annotated[Path | None, typer.Option(help="write a summary for a pull request to this file; - prints it")] = None,
     against: Annotated[Path | None, typer.Option(help="record of an earlier run, or of another implementation, to compare with")] = None,
+    rules: Rules = None,
+    waivers: Waivers = None,
+    ledger: LedgerFolder = None,
 ) -> int:
     """Write the page of one or more records: the decision and why, the worst cases, and what stands behind them.
 
@@ -35,7 +40,7 @@ def report(
     kdaverify report records/eager.jsonl --html eager.html
     kdaverify report new.parquet --against old.parquet --html change.html --markdown -
 
-    The exit code says whether the page was written; the decision is on it. A suite without a pass in the record is missing evidence.
+    The exit code says whether the page was written; the decision is on it: that of `kdaverify gate` on the same files.
 
     Exit codes: 0 written, 2 harness or usage error.
     """
@@ -44,8 +49,11 @@ def report(
     if html is not None:
         check_html(html)
     console = Console(stderr=True)
-    with console.status("reading the record"):
-        page = _page(records, against)
+    try:
+        with console.status("reading the record"):
+            page = _page(records, against, question_of(rules, waivers, ledger))
+    except (RecordError, FileError, OSError) as error:
+        raise Complaint(str(error)) from None
     if html is not None:
         with console.status("writing the page"):
             written(page, html)
@@ -105,25 +113,26 @@ def written(page: Page, path: Path) -> None:
         raise Complaint(f"--html: {error}") from None
 
 
-def _page(records: list[Path], against: Path | None) -> Page:
+def _page(records: list[Path], against: Path | None, question: Question) -> Page:
     try:
         from kdaverify.report.html.page import Page
-        from kdaverify.report.html.rows import read_rows
-        from kdaverify.report.html.rulings import as_asked, ruled_from_rows
+        from kdaverify.report.html.rows import rows_in
+        from kdaverify.report.html.rulings import ruled
     except ImportError:
         raise Complaint(f"report: {MISSING}") from None
-    try:
-        rows, cut_off = read_rows(records)
-        before, before_cut_off = (None, ()) if against is None else read_rows([against])
-    except (RecordError, OSError) as error:
-        raise Complaint(str(error)) from None
-    suites = sorted(path.stem.removeprefix("test_") for path in kdaverify.suites_folder().rglob("test_*.py"))
+    from kdaverify.verdicts.gate import decided, heaviest_first, unfinished
+    from kdaverify.verdicts.record import scan
+
+    tables = [scan(path) for path in dict.fromkeys(records)]
+    before = None if against is None else (scan(against), against.name)
+    rows, found = rows_in(tables), heaviest_first(decided(tables, question))
     return Page(
         rows=rows,
-        ruled=tuple(ruled_from_rows(rows, as_asked(rows, suites))),
+        ruled=tuple(ruled(found, rows, {one.implementation: one.waived.rows for one in found})),
         sources=tuple(path.name for path in records),
-        troubles=(*cut_off, *before_cut_off),
-        before=None if before is None or against is None else (before, against.name),
+        troubles=(*unfinished(tables), *([] if before is None else [f"{before[1]}: {said}" for said in unfinished([before[0]])])),
+        waivers=tuple(dict.fromkeys(held for one in found for held in one.waived.held)),
+        before=None if before is None else (rows_in([before[0]]), before[1]),
     )
 
 

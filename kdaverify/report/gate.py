@@ -43,7 +43,7 @@ def show(console: Console, ruling: Ruling, found: Sequence[Gated]) -> None:
 
 def _counts(one: Gated) -> str:
     failing = sum(times for kind, times in one.tally.kinds.items() if kind.rejects())
-    waived = f", {one.waived} waived" if one.waived else ""
+    waived = f", {len(one.waived.rows)} waived" if one.waived.rows else ""
     return f"{one.tally.judged} cases judged, {one.tally.cases.get(Status.SKIP, 0)} skipped, {failing} failing verdicts{waived}"
 
 
@@ -61,7 +61,7 @@ def summary(ruling: Ruling, found: Sequence[Gated]) -> dict[str, Any]:
                 "cases": one.tally.judged,
                 "skipped": one.tally.cases.get(Status.SKIP, 0),
                 "passes": one.tally.count(Status.PASS),
-                "waived": one.waived,
+                "waived": len(one.waived.rows),
             }
             for one in found
         ],

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kdaverify.checks.published.says import Says
+from kdaverify.report.plain import told
 from kdaverify.verdicts.verdict import Verdict
 
 TITLE = "what other published standards would have said"
@@ -60,7 +61,7 @@ def standards_table(verdicts: Sequence[Verdict]) -> Table | None:
     asked = [verdict for verdict in verdicts if verdict.published]
     if not asked:
         return None
-    table = Table(title=TITLE, title_justify="left", title_style="bold", caption=_compared_with(asked), caption_justify="left")
+    table = Table(title=TITLE, title_justify="left", title_style="bold", caption=told(_compared_with(asked)), caption_justify="left")
     table.add_column("rule", no_wrap=True)
     for name in ("passes", "fails", "n/a", "passes,\nwe reject", "fails,\nwe pass"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -68,14 +69,14 @@ def standards_table(verdicts: Sequence[Verdict]) -> Table | None:
     table.add_row("ours", str(len(asked) - rejected), str(rejected), "-", "-", "-", style="bold")
     for tally in tallies(asked):
         figures = (tally.passed, tally.failed, tally.not_applicable)
-        table.add_row(tally.rule, *map(str, figures), _marked(tally.passed_rejected, "red"), _marked(tally.failed_passed, "yellow"))
+        table.add_row(told(tally.rule), *map(str, figures), _marked(tally.passed_rejected, "red"), _marked(tally.failed_passed, "yellow"))
     return table
 
 
 def opinions_table(verdict: Verdict) -> Table:
     """What every rule says of one output, and why."""
     title, caption = f"{TITLE} of {verdict.output}", _compared_with([verdict])
-    table = Table(title=title, caption=caption, box=SIMPLE_HEAD, title_justify="left", caption_justify="left")
+    table = Table(title=told(title), caption=told(caption), box=SIMPLE_HEAD, title_justify="left", caption_justify="left")
     table.add_column("rule", no_wrap=True)
     table.add_column("says")
     table.add_column("measured", overflow="fold")
@@ -84,7 +85,7 @@ def opinions_table(verdict: Verdict) -> Table:
     colours = {Says.PASS: "green", Says.FAIL: "red", Says.NOT_APPLICABLE: "dim"}
     for name, opinion in verdict.published.items():
         figures = ("-" if figure is None else f"{figure:.4g}" for figure in (opinion.value, opinion.limit))
-        table.add_row(name, Text(opinion.says, style=colours[opinion.says]), Text(opinion.statistic), *figures)
+        table.add_row(told(name), Text(opinion.says, style=colours[opinion.says]), told(opinion.statistic), *figures)
     return table
 
 

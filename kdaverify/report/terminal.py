@@ -16,6 +16,7 @@ from rich.text import Text
 
 from kdaverify.checks.status import Status
 from kdaverify.report.evidence import evidence
+from kdaverify.report.plain import plain, told
 from kdaverify.report.published import standards_table
 from kdaverify.verdicts.decision import Decision, Ruling, count_cases, worst_grade
 from kdaverify.verdicts.verdict import Verdict
@@ -38,7 +39,7 @@ def show(console: Console, decisions: Sequence[Decision], *, record: Path | None
             _show_failure(console, group)
         hidden = _distinct(decision.failures)[MOST_FAILURES:]
         if hidden:
-            console.print(f"  and {len(hidden)} more kinds of failure: {', '.join(_kind_and_stage(group) for group in hidden)}\n")
+            console.print(told(f"  and {len(hidden)} more kinds of failure: {', '.join(_kind_and_stage(group) for group in hidden)}\n"))
     for decision in decisions:
         _show_decision(console, decision)
     if record is not None:
@@ -46,7 +47,7 @@ def show(console: Console, decisions: Sequence[Decision], *, record: Path | None
 
 
 def _table(decision: Decision) -> Table:
-    table = Table(title=f"{decision.implementation}", title_justify="left", title_style="bold", caption_justify="left")
+    table = Table(title=told(decision.implementation), title_justify="left", title_style="bold", caption_justify="left")
     for name in ("op", "dtype"):
         table.add_column(name, no_wrap=True)
     for name in ("cases", "skipped", "worst /\nbudget"):
@@ -58,7 +59,7 @@ def _table(decision: Decision) -> Table:
     for (op, dtype), group in groupby(rows, key=lambda verdict: (verdict.op, verdict.dtype)):
         verdicts = list(group)
         figures = (*_counts(verdicts), _worst(verdicts), worst_grade(verdicts) or "-")
-        table.add_row(op, dtype or "-", *figures, _first_failing(verdicts), _first_wrong_stage(verdicts))
+        table.add_row(told(op), told(dtype or "-"), *figures, _first_failing(verdicts), _first_wrong_stage(verdicts))
     return table
 
 
@@ -70,8 +71,8 @@ def _ran(verdicts: Sequence[Verdict]) -> list[Text]:
             seen.setdefault((verdict.mode, verdict.device), Counter())[verdict.versions["kernel"]] += 1
     lines: list[Text] = []
     for (mode, device), kernels in seen.items():
-        line = Text(f"ran {mode} on {device}: ", style="bold")
-        line.append(kernels.most_common(1)[0][0], style="not bold")
+        line = told(f"ran {mode} on {device}: ", "bold")
+        line.append(plain(kernels.most_common(1)[0][0]), style="not bold")
         if len(kernels) > 1:
             line.append(f"; and {len(kernels) - 1} other choices of kernels, named in the record", style="not bold")
         lines.append(line)
@@ -92,13 +93,13 @@ def _first_failing(verdicts: Sequence[Verdict]) -> Text:
     failing = next((verdict for verdict in verdicts if verdict.status.rejects), None)
     if failing is None:
         return Text("-")
-    return Text(f"{failing.property} {failing.output} {failing.status}", style="red")
+    return told(f"{failing.property} {failing.output} {failing.status}", "red")
 
 
 def _first_wrong_stage(verdicts: Sequence[Verdict]) -> Text:
     """Of the first failure that names one; else what is said in its place."""
-    told = sorted((verdict for verdict in verdicts if verdict.stage is not None), key=lambda verdict: not verdict.names_stage())
-    return Text(told[0].stage or "-", style="red" if told[0].names_stage() else "") if told else Text("-")
+    found = sorted((verdict for verdict in verdicts if verdict.stage is not None), key=lambda verdict: not verdict.names_stage())
+    return told(found[0].stage or "-", "red" if found[0].names_stage() else "") if found else Text("-")
 
 
 def _distinct(failures: Sequence[Verdict]) -> list[list[Verdict]]:
@@ -128,27 +129,27 @@ def _show_failure(console: Console, group: Sequence[Verdict]) -> None:
     shown = min(group, key=lambda verdict: (not verdict.diagnosis, _size(verdict)))
     dtypes = ", ".join(sorted({verdict.dtype for verdict in group}))
     times = "once" if len(group) == 1 else f"{len(group)} times"
-    console.print(Text(f"{shown.implementation}: {_kind(group)} in {dtypes}, {times}", style="bold red"))
-    console.print(Padding(Text(shown.message), (0, 0, 0, 2), expand=False))
+    console.print(told(f"{shown.implementation}: {_kind(group)} in {dtypes}, {times}", "bold red"))
+    console.print(Padding(told(shown.message), (0, 0, 0, 2), expand=False))
     if shown.stage is not None:
-        console.print(Padding(Text(shown.whereabouts(), style="bold"), (0, 0, 0, 2), expand=False))
+        console.print(Padding(told(shown.whereabouts(), "bold"), (0, 0, 0, 2), expand=False))
     if shown.diagnosis:
-        console.print(Padding(Text(f"diagnosis: {shown.diagnosis}", style="bold"), (0, 0, 0, 2), expand=False))
+        console.print(Padding(told(f"diagnosis: {shown.diagnosis}", "bold"), (0, 0, 0, 2), expand=False))
     if shown.case:
-        console.print(Padding(Text(f"case {shown.case}"), (0, 0, 0, 2), expand=False))
+        console.print(Padding(told(f"case {shown.case}"), (0, 0, 0, 2), expand=False))
     if shown.replay:
         # Never broken: the line is there to be pasted.
-        console.print(f"  {shown.replay}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"  {plain(shown.replay)}", soft_wrap=True, highlight=False, markup=False)
     console.print()
 
 
 def _show_decision(console: Console, decision: Decision) -> None:
-    head = Text(f"{decision.implementation}: {decision.ruling.upper()}", style=COLOURS[decision.ruling])
+    head = told(f"{decision.implementation}: {decision.ruling.upper()}", COLOURS[decision.ruling])
     head.append(
         f"  ({decision.cases} cases judged, {decision.skipped} skipped, {len(decision.failures)} failing verdicts)", style="not bold"
     )
     console.print(head)
     for reason in decision.reasons[:MOST_REASONS]:
-        console.print(Padding(Text(f"- {reason}"), (0, 0, 0, 2), expand=False))
+        console.print(Padding(told(f"- {reason}"), (0, 0, 0, 2), expand=False))
     if len(decision.reasons) > MOST_REASONS:
         console.print(f"  - and {len(decision.reasons) - MOST_REASONS} more")

@@ -6,6 +6,8 @@ import json
 import re
 from typing import Any, Final
 
+from kdaverify.verdicts.verdict import Verdict
+
 SIZES: Final = ("B", "T", "N", "H", "HV", "K", "V")
 DOUBLE: Final = 53
 """Bits of a float64."""
@@ -33,3 +35,10 @@ def bits_of(oracle: str) -> int | None:
     if found is not None:
         return int(found[1])
     return DOUBLE if oracle.startswith("float64") else None
+
+
+def completed(verdict: Verdict) -> Verdict:
+    """A verdict of version 1 with the figures that it did not have; any other as it is."""
+    if verdict.schema_version > 1:
+        return verdict
+    return verdict.model_copy(update={**sizes_of(verdict.problem), "oracle_bits": bits_of(verdict.oracle)})

@@ -18,7 +18,7 @@ from kdaverify.verdicts.rules import BY_PROFILE, rules_named
 from kdaverify.verdicts.seal import Account, Expected
 from kdaverify.verdicts.tally import Tally, tally_of
 from kdaverify.verdicts.versions import mixed
-from kdaverify.verdicts.waivers import Waiver, apply
+from kdaverify.verdicts.waivers import Held, Waived, Waiver, apply, lost
 
 if TYPE_CHECKING:
     import polars as pl
@@ -41,7 +41,7 @@ class Gated:
         rules: by which.
         tally: of the verdicts that count.
         rows: the verdicts, those that a waiver forgives included.
-        waived: how many are forgiven.
+        waived: what its waivers forgive, by the place in `rows`.
     """
 
     implementation: str
@@ -50,7 +50,7 @@ class Gated:
     rules: str
     tally: Tally
     rows: pl.DataFrame = field(repr=False)
-    waived: int = 0
+    waived: Waived = field(default_factory=Waived)
 
 
 @dataclass(frozen=True)
@@ -71,28 +71,35 @@ class Question:
 
 
 def gate(paths: Sequence[Path], question: Question) -> list[Gated]:
-    """Decides on every implementation of the records.
+    """Decides on every implementation of the records, each read once.
 
     Raises:
         RecordError: a record is absent, damaged, or none.
         FileError: the rules are wrong.
     """
+    return decided([scan(path) for path in dict.fromkeys(paths)], question)
+
+
+def decided(tables: Sequence[Table], question: Question) -> list[Gated]:
+    """The same of records that have been opened.
+
+    Raises:
+        RecordError, FileError: as `gate`.
+    """
     pl = polars("the gate")
-    tables = [scan(path) for path in dict.fromkeys(paths)]
     accounts = [account for table in tables for account in table.accounts]
     told = pl.col("status") != Status.PASS
     wordless = [pl.when(told).then(pl.col(name)).otherwise(pl.lit("")).alias(name) for name in WORDY]
     read = [table.rows.select(COLUMNS).with_columns(wordless).collect(engine="streaming") for table in tables]
     rows = pl.concat(read) if read else pl.DataFrame()
-    gaps, versions = _unfinished(tables), mixed(pl.concat([table.rows for table in tables]))
+    gaps, versions = unfinished(tables), mixed(pl.concat([table.rows for table in tables]))
     names = sorted({*rows["implementation"].unique().to_list(), *(one.implementation for account in accounts for one in account.expected)})
-    strangers = [waiver for waiver in question.waivers if waiver.impl not in names]
+    strangers = tuple(lost(waiver) for waiver in question.waivers if waiver.impl not in names)
     found: list[Gated] = []
     for name in names:
         own = rows.filter(pl.col("implementation") == name).with_row_index("number")
         asked = [account for account in accounts if any(one.implementation == name for one in account.expected)]
-        lost = [f"{waiver} of {waiver.impl}, which is not in the record: take it out of the file" for waiver in strangers]
-        found.append(_one(name, own, asked, question, gaps=gaps, versions=versions.get(name, ()), broken=lost))
+        found.append(_one(name, own, asked, question, gaps=gaps, versions=versions.get(name, ()), strangers=strangers))
     return found
 
 
@@ -104,19 +111,19 @@ def _one(
     *,
     gaps: Sequence[str],
     versions: Sequence[str],
-    broken: Sequence[str],
+    strangers: tuple[Held, ...],
 ) -> Gated:
     pl = polars("the gate")
     named = question.rules or _rules_of(accounts)
     rules, expected = rules_named(named), _expected(name, accounts)
-    waived = apply(rows, [waiver for waiver in question.waivers if waiver.impl == name], question.today)
+    waived = apply(rows, [waiver for waiver in question.waivers if waiver.impl == name], question.today).beside(strangers)
     counted = tally_of(rows.filter(pl.col("number").is_in([*waived.rows]).not_()))
     over = exceeded(rules, rows)
     held = None if question.ledger is None else question.ledger.against(name, rows)
     several = [f"mixed versions: {said}" for said in (*versions, *_harnesses(accounts))]
     beside = {
         Ruling.ERROR: [told for account in accounts for told in account.trouble.get(name, ())],
-        Ruling.REJECT: [*broken, *waived.broken, *(held.worse if held else ()), *over],
+        Ruling.REJECT: [*waived.broken, *(held.worse if held else ()), *over],
         Ruling.INSUFFICIENT: [
             *gaps,
             *(several if rules.mixed_versions == "refuse" else []),
@@ -127,10 +134,10 @@ def _one(
     }
     ruling, reasons = conclude(counted, expected, beside)
     told = (*waived.told, *(several if rules.mixed_versions == "tell" else ()), *(held.told if held else ()))
-    return Gated(name, ruling, (*reasons, *told), named, counted, rows, len(waived.rows))
+    return Gated(name, ruling, (*reasons, *told), named, counted, rows, waived)
 
 
-def _unfinished(tables: Sequence[Table]) -> list[str]:
+def unfinished(tables: Sequence[Table]) -> list[str]:
     """What shows that not everything that was to be judged is in the records."""
     torn = [table.truncated for table in tables if table.truncated]
     left = sum(table.open_rows for table in tables)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from kdaverify.verdicts.figures import completed
 from kdaverify.verdicts.record_error import RecordError
 from kdaverify.verdicts.seal import BLANK, Account, Seal, SealedLine
 from kdaverify.verdicts.verdict import Verdict
@@ -76,11 +77,10 @@ def _seal(line: bytes, where: str) -> Seal:
 
 def _verdict(line: bytes, path: Path, number: int) -> Verdict:
     try:
-        return Verdict.model_validate_json(line)
-    except ValidationError as error:
-        raise RecordError(
-            f"{path}: row {number} is no verdict of this version: {_first(error)}; read it with the version that wrote it"
-        ) from None
+        return completed(Verdict.model_validate_json(line))
+    except ValueError as error:
+        told = _first(error) if isinstance(error, ValidationError) else str(error)
+        raise RecordError(f"{path}: row {number} is no verdict of this version: {told}; read it with the version that wrote it") from None
 
 
 def _first(error: ValidationError) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 
 from kdaverify.verdicts.columns import checked, fitted, polars, to_frame
-from kdaverify.verdicts.figures import bits_of, sizes_of
+from kdaverify.verdicts.figures import completed
 from kdaverify.verdicts.record_error import RecordError
 from kdaverify.verdicts.seal import BLANK, Account, Seal
 from kdaverify.verdicts.verdict import Verdict
@@ -118,10 +118,8 @@ def _upgraded(path: Path) -> pl.DataFrame:
 
 
 def _of_first_version(row: str, path: Path, number: int) -> Verdict:
-    """A verdict of version 1, with the figures that it did not have."""
     try:
-        verdict = Verdict.model_validate_json(row)
-        return verdict.model_copy(update={**sizes_of(verdict.problem), "oracle_bits": bits_of(verdict.oracle)})
+        return completed(Verdict.model_validate_json(row))
     except ValueError as error:
         first, _, _ = str(error).partition("\n")
         raise RecordError(f"{path}: row {number} is no verdict: {first}") from None

@@ -35,7 +35,6 @@ class Verdict(BaseModel):
         message: the comparison in words, what the call did wrong, or why it was skipped.
         stage: the first stage outside its budget ("solve"; of stages fused into one with its tensor, "intra (R)"), or a NoStage in its
             place; None where nothing was localised.
-        diagnosis: which known fault it looks like, in words; "" where none is named.
         located: what of that stage is off and on which inputs, or what was judged of the stages and what was not.
         diagnosis: of one case of every property that fails, which known fault it cannot be told from, or that none fits.
         vacuous: of zeros, the negated and a shuffled output, those that would pass too: the verdict then proves nothing.

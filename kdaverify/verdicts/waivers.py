@@ -66,18 +66,50 @@ class WaiverFile(BaseModel):
 
 
 @dataclass(frozen=True)
+class Held:
+    """A waiver held against the failures of its implementation.
+
+    Args:
+        verdicts: how many it is of.
+        fault: why it rejects: expired, exceeded, or of nothing that fails; "" where it holds.
+    """
+
+    waiver: Waiver
+    verdicts: int
+    fault: str
+
+    def __str__(self) -> str:
+        if self.fault:
+            return f"{self.waiver} {self.fault}"
+        until, covered = self.waiver.expires, f"{self.verdicts} {plural('verdict', self.verdicts)}"
+        return f"{self.waiver} until {until} covers {covered}: {self.waiver.reason}"
+
+
+@dataclass(frozen=True)
 class Waived:
     """What waivers do to the failures of an implementation.
 
     Args:
         rows: numbers of the rows that are forgiven.
-        broken: waivers that reject: expired, exceeded, or of nothing that fails.
-        told: what is forgiven, how long, why.
+        held: its waivers, and those of implementations that are in no record.
     """
 
     rows: frozenset[int] = frozenset()
-    broken: tuple[str, ...] = ()
-    told: tuple[str, ...] = ()
+    held: tuple[Held, ...] = ()
+
+    def beside(self, others: tuple[Held, ...]) -> Waived:
+        """The same with waivers that forgive nothing here, told first."""
+        return Waived(self.rows, (*others, *self.held))
+
+    @property
+    def broken(self) -> list[str]:
+        """What is said of those that reject."""
+        return [str(one) for one in self.held if one.fault]
+
+    @property
+    def told(self) -> list[str]:
+        """What is forgiven, how long, why."""
+        return [str(one) for one in self.held if not one.fault]
 
 
 def read_waivers(path: Path, today: date) -> tuple[Waiver, ...]:
@@ -95,6 +127,11 @@ def read_waivers(path: Path, today: date) -> tuple[Waiver, ...]:
     return waivers
 
 
+def lost(waiver: Waiver) -> Held:
+    """A waiver of an implementation that is in no record."""
+    return Held(waiver, 0, f"of {waiver.impl}, which is not in the record: take it out of the file")
+
+
 def apply(rows: pl.DataFrame, waivers: Sequence[Waiver], today: date) -> Waived:
     """Holds the failures of one implementation against its waivers.
 
@@ -108,16 +145,13 @@ def apply(rows: pl.DataFrame, waivers: Sequence[Waiver], today: date) -> Waived:
     wrong = rows.filter(pl.col("status").is_in([status.value for status in Status if status.rejects]))
     found = [(number, _statistic(status, statistic), ratio, identity(about)) for number, status, statistic, ratio, *about in
              wrong.select("number", "status", "statistic", "ratio", *FIELDS).iter_rows()]  # fmt: skip
-    forgiven, broken, told = set[int](), list[str](), list[str]()
+    forgiven, held = set[int](), list[Held]()
     for waiver in waivers:
         matched = [(number, ratio) for number, what, ratio, name in found if what == waiver.statistic and fnmatchcase(name, waiver.id)]
-        fault = _fault(waiver, [ratio for _, ratio in matched], today)
-        if fault:
-            broken.append(f"{waiver} {fault}")
-        else:
+        held.append(Held(waiver, len(matched), _fault(waiver, [ratio for _, ratio in matched], today)))
+        if not held[-1].fault:
             forgiven.update(number for number, _ in matched)
-            told.append(f"{waiver} until {waiver.expires} covers {len(matched)} {plural('verdict', len(matched))}: {waiver.reason}")
-    return Waived(frozenset(forgiven), tuple(broken), tuple(told))
+    return Waived(frozenset(forgiven), tuple(held))
 
 
 def _statistic(status: str, statistic: str | None) -> str | None:

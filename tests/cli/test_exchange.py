@@ -51,7 +51,7 @@ from kdaverify.cli.app import main
 main()
 """
 # What the journey may change in a row; where the kernel raised, nobody says on which device.
-APART: dict[str, Any] = {"duration_s": 0.0, "versions": {}, "device": "", "mode": "", "replay": ""}
+APART: dict[str, Any] = {"diagnosis": "", "duration_s": 0.0, "versions": {}, "device": "", "mode": "", "replay": ""}
 
 
 def python(folder: Path, *words: str) -> Done:

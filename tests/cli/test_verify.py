@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from kdaverify.cli.gate import gate
+from kdaverify.cli.report import report
 from kdaverify.cli.request import Request
 from kdaverify.problems import Problem
 from tests.rows import PORT, ROOT, SUITE
@@ -77,11 +79,14 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[Done, 
 
 
 @pytest.mark.parametrize(("code", "title"), [(0, "accepted"), (1, "rejected"), (2, "not judged"), (3, "undecided")])
-def test_the_page_says_what_the_exit_code_says(sessions: dict[int, tuple[Done, dict[str, Any]]], code: int, title: str) -> None:
+def test_the_page_and_the_gate_say_what_the_exit_code_says(sessions: dict[int, tuple[Done, dict[str, Any]]], code: int, title: str) -> None:
     done, _ = sessions[code]
     assert "page: out/page.html" in done.stdout
-    page = (Path(done.args[3]).parent / "out/page.html").read_text()
-    assert f"<h1>port {title}</h1>" in page
+    folder = Path(done.args[3]).parent
+    assert f"<h1>port {title}</h1>" in (folder / "out/page.html").read_text()
+    report([folder / "records/r.jsonl"], html=folder / "later.html")
+    assert f"<h1>port {title}</h1>" in (folder / "later.html").read_text()
+    assert gate([folder / "records/r.jsonl"]) == code
 
 
 @pytest.mark.parametrize("code", BODIES)

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from kdaverify.report.html.credential import NAME
 from tests.rows import PORT, ROOT
+from tests.verdicts.gated import closed
 
 BUILD = "import sys; from hatchling.build import build_wheel; build_wheel(sys.argv[1])"
+DATA = ("kdaverify/budgets/presets/*.toml", "kdaverify/verdicts/rules/*.toml", "kdaverify/report/html/templates/*.*")
 WHERE = "import kdaverify, oracles; print(kdaverify.suites_folder()); print(oracles.__file__)"
 
 
@@ -38,9 +41,9 @@ def test_the_wheel_holds_code_types_suites_and_licence(site: Path) -> None:
     held = {str(path.relative_to(site)) for path in site.rglob("*") if path.is_file()}
     suites = {f"kdaverify/{path.relative_to(ROOT)}" for path in (ROOT / "suites").rglob("*.py")}
     assert suites
-    contracts = {str(path.relative_to(ROOT)) for path in (ROOT / "kdaverify" / "budgets" / "presets").glob("*.toml")}
-    assert contracts
-    assert suites | contracts | {"kdaverify/py.typed", "oracles/py.typed", "kdaverify/cli/suites.ini"} <= held
+    data = {str(path.relative_to(ROOT)) for pattern in DATA for path in ROOT.glob(pattern)}
+    assert {name.rpartition(".")[2] for name in data} == {"toml", "html", "css", "js", "md"}
+    assert suites | data | {"kdaverify/py.typed", "oracles/py.typed", "kdaverify/cli/suites.ini"} <= held
     assert any(name.endswith("licenses/LICENSE") for name in held)
     assert not [name for name in held if name.startswith(("tests", "conftest", "benchmarks"))]
 
@@ -56,3 +59,14 @@ def test_the_suites_judge_a_port_from_the_wheel(site: Path, tmp_path: Path) -> N
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
     assert (tmp_path / "r.jsonl").read_text().count('"status":"PASS"') == 1
+
+
+def test_the_page_of_the_wheel_quotes_its_kill_matrix(site: Path, tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    assert (site / "kdaverify" / NAME).read_bytes() == (ROOT / "reports" / NAME).read_bytes()
+    closed(tmp_path / "r.jsonl")
+    done = far_away(site, tmp_path, "-m", "kdaverify", "report", "r.jsonl", "--html", "page.html", "--rules", "session")
+    assert done.returncode == 0, done.stdout + done.stderr
+    text = (tmp_path / "page.html").read_text()
+    assert "<h1>port accepted</h1>" in text
+    assert 'id="credential"' in text

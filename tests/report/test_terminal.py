@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from kdaverify.checks.published.says import Says
 from kdaverify.checks.status import Status
 from kdaverify.report.terminal import MOST_FAILURES, show
 from kdaverify.verdicts.decision import Decision, Expected, decide
+from kdaverify.verdicts.opinion import Opinion
 from kdaverify.verdicts.verdict import Verdict
 from tests.rows import row
 
@@ -93,3 +95,17 @@ def test_the_page_ends_with_the_decision_and_the_record(verdict: Verdict, word: 
 
 def test_messages_are_shown_as_they_are_even_if_they_look_like_markup() -> None:
     assert "wanted [1, 2] got [red]" in page(wrong(message="wanted [1, 2] got [red]"))
+
+
+def test_words_of_a_kernel_cannot_steer_the_terminal() -> None:
+    hostile = "[red]x[/red]\x1b[31m\u202e\x00"
+    names = "implementation op dtype output message stage located diagnosis case replay device mode benchmark"
+    about = {
+        **dict.fromkeys(names.split(), hostile),
+        "versions": {"kernel": hostile},
+        "published": {hostile: Opinion(says=Says.PASS, statistic=hostile)},
+    }
+    kinds = [wrong(**about, property=f"law{number}{hostile}") for number in range(MOST_FAILURES + 2)]
+    text = page(*kinds, trouble=(hostile,), width=400)
+    assert "[red]x[/red]" in text
+    assert not set(text) & set("\x1b\u202e\x00")

@@ -61,7 +61,7 @@ def test_a_waiver_caps_a_failure_and_nothing_else(tmp_path: Path, changes: dict[
 
 def test_a_waived_failure_is_told_and_is_no_evidence(tmp_path: Path) -> None:
     (found,) = gate([closed(tmp_path / "r.parquet", [*GOOD, BROKEN])], waiving(tmp_path))
-    assert found.waived == 1 and found.reasons[-1].endswith("until 2026-03-01 covers 1 verdict: known")
+    assert len(found.waived.rows) == 1 and found.reasons[-1].endswith("until 2026-03-01 covers 1 verdict: known")
     alone = [BROKEN.model_copy(update={"output": output}) for output in ("o", "final_state")]
     kept = [verdict for verdict in GOOD if verdict.dtype != "bf16"]
     assert decided(closed(tmp_path / "r.parquet", [*kept, *alone]), question=waiving(tmp_path)) == (3, "no pass for o in bf16")

@@ -32,8 +32,8 @@ from kdaverify.report.html.rulings import Ruled
 from kdaverify.report.html.stages import Stage, stages
 from kdaverify.report.html.standards import Standards, standards
 from kdaverify.report.html.visible import visible
-from kdaverify.report.html.waivers import Waived
 from kdaverify.verdicts.decision import Ruling
+from kdaverify.verdicts.waivers import Held
 
 TEMPLATES: Final = "templates"
 POLICY: Final = "default-src 'none'; style-src '{style}'; script-src '{script}'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -48,7 +48,7 @@ class Page:
         ruled: of every implementation.
         sources: the records it was made from.
         troubles: what is wrong with these, in sentences.
-        waived: waivers that were applied; None where none could be given.
+        waivers: what was held against failures; None where none could be given.
         before: the rows of another run, and what it is called.
     """
 
@@ -56,7 +56,7 @@ class Page:
     ruled: tuple[Ruled, ...]
     sources: tuple[str, ...] = ()
     troubles: tuple[str, ...] = ()
-    waived: tuple[Waived, ...] | None = None
+    waivers: tuple[Held, ...] | None = None
     before: tuple[Rows, str] | None = None
 
     @property

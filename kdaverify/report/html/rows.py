@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
@@ -14,23 +12,9 @@ from pydantic import TypeAdapter
 
 from kdaverify.checks.near_miss import Recheck
 from kdaverify.checks.status import Status
-from kdaverify.verdicts.record import read
+from kdaverify.verdicts.columns import to_frame
+from kdaverify.verdicts.record import Table
 from kdaverify.verdicts.verdict import Verdict
-
-ASKED: Final = ("implementation", "property", "op", "dtype", "regime", "case", "problem", "output")
-FOUND: Final = ("statistic", "grade", "worst", "message", "stage", "located", "diagnosis", "benchmark")
-BEHIND: Final = ("contract", "oracle", "device", "mode", "replay")
-NUMBERS: Final = ("value", "budget", "ratio", "duration_s")
-NESTED: Final = ("detail", "versions", "published", "recheck")
-COLUMNS: Final[dict[str, Any]] = {
-    **dict.fromkeys((*ASKED, *FOUND, *BEHIND, "status", *NESTED), pl.String),
-    **dict.fromkeys(NUMBERS, pl.Float64),
-    "T": pl.Int64,
-    "seed": pl.Int64,
-    "vacuous": pl.List(pl.String),
-    "peers": pl.List(pl.Float64),
-}
-"""A column for every field of a verdict that the page needs; what is nested is JSON."""
 
 COUNTED: Final = (
     *("implementation", "property", "op", "dtype", "regime", "output", "status", "grade", "stage", "diagnosis", "contract", "device"),
@@ -45,7 +29,7 @@ class Rows:
     """Verdicts by column.
 
     Args:
-        full: every column of COLUMNS; others do not matter.
+        full: a column for every field of a verdict; what is nested is JSON.
     """
 
     full: pl.LazyFrame
@@ -86,33 +70,12 @@ class Rows:
 
 def rows_of(verdicts: Iterable[Verdict]) -> Rows:
     """The columns of verdicts in memory."""
-    return Rows(pl.DataFrame([_row(verdict) for verdict in verdicts], schema=COLUMNS).lazy())
+    return Rows(to_frame(verdicts).lazy())
 
 
-def read_rows(paths: Sequence[Path]) -> tuple[Rows, tuple[str, ...]]:
-    """The columns of records, one after the other.
-
-    Returns:
-        The rows, and what is wrong with files that were cut off.
-    Raises:
-        RecordError: a file is absent or is no record.
-    """
-    records = [read(path) for path in paths]
-    rows = rows_of(verdict for record in records for verdict in record.verdicts)
-    return rows, tuple(record.truncated for record in records if record.truncated)
-
-
-def _row(verdict: Verdict) -> dict[str, Any]:
-    nested = json.loads(verdict.model_dump_json(include={*NESTED}))
-    problem = json.loads(verdict.problem) if verdict.problem else {}
-    return {
-        **{name: getattr(verdict, name, None) for name in (*ASKED, *FOUND, *BEHIND, *NUMBERS, "seed")},
-        **{name: None if value is None else json.dumps(value, sort_keys=True, separators=(",", ":")) for name, value in nested.items()},
-        "status": verdict.status.value,
-        "T": problem.get("T"),
-        "vacuous": [*verdict.vacuous],
-        "peers": [*verdict.peers],
-    }
+def rows_in(tables: Iterable[Table]) -> Rows:
+    """The columns of records, one after the other."""
+    return Rows(pl.concat([table.rows for table in tables]))
 
 
 def _told(recheck: str | None) -> str:

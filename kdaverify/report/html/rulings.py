@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -11,9 +11,7 @@ import polars as pl
 from kdaverify.checks.status import Status
 from kdaverify.report.html.rows import Rows
 from kdaverify.report.html.words import STATUSES, counted, headline
-from kdaverify.verdicts.decision import Expected, Ruling
-from kdaverify.verdicts.paired import paired
-from kdaverify.verdicts.verdict import Verdict
+from kdaverify.verdicts.decision import Ruling
 
 MOST_NAMED: Final = 3
 
@@ -44,95 +42,47 @@ class Decided(Protocol):
     def reasons(self) -> tuple[str, ...]: ...
 
 
-def ruled(decisions: Iterable[Decided], rows: Rows) -> list[Ruled]:
-    """Decisions with the words for them."""
-    return [Ruled(d.implementation, d.ruling, d.reasons, _words(d.ruling, d.reasons, rows.of(d.implementation))) for d in decisions]
-
-
-def ruled_from_rows(rows: Rows, expected: Mapping[str, Expected]) -> list[Ruled]:
-    """What follows from the rows alone: whatever they do not show is missing evidence.
+def ruled(decisions: Iterable[Decided], rows: Rows, waived: Mapping[str, Collection[int]] | None = None) -> list[Ruled]:
+    """Decisions with the words for them.
 
     Args:
-        expected: what must be shown, by implementation.
+        waived: of each implementation, the places of its rows that are forgiven.
     """
     found: list[Ruled] = []
-    for name in rows.implementations:
-        wrong, gaps = (*_rejections(rows.of(name)), *_raised(rows, name)), _gaps(rows.of(name), expected[name])
-        ruling = Ruling.REJECT if wrong else Ruling.INSUFFICIENT if gaps else Ruling.ACCEPT
-        excused = (f"not asked of it: {suite} ({why})" for suite, why in expected[name].excused.items())
-        reasons = (*wrong, *gaps, *excused)
-        found.append(Ruled(name, ruling, reasons, _words(ruling, reasons, rows.of(name))))
+    for one in decisions:
+        forgiven = pl.int_range(pl.len()).is_in([*(waived or {}).get(one.implementation, ())])
+        own = rows.of(one.implementation).with_columns(forgiven.alias("waived"))
+        found.append(Ruled(one.implementation, one.ruling, one.reasons, _words(one.ruling, one.reasons, own)))
     return found
-
-
-def as_asked(rows: Rows, suites: Sequence[str]) -> dict[str, Expected]:
-    """What a record must show that does not say it itself: all suites, and every output of whole calls in every format that it has.
-
-    Args:
-        suites: the shipped ones.
-    """
-    return {name: _as_asked(name, rows.of(name), suites) for name in rows.implementations}
-
-
-def _as_asked(name: str, own: pl.DataFrame, suites: Sequence[str]) -> Expected:
-    whole = own.filter(pl.col("judged") & (pl.col("property") == "forward"))
-    dtypes, outputs = (tuple(sorted(whole[column].cast(pl.String).unique())) for column in ("dtype", "output"))
-    return Expected(name, dtypes, outputs, tuple(sorted({*suites, *own["property"].cast(pl.String)})))
-
-
-def _rejections(own: pl.DataFrame) -> tuple[str, ...]:
-    wrong = own.filter(pl.col("rejects") & (pl.col("status") != Status.ORACLE_UNCERTIFIED.value))
-    kinds = wrong.group_by(pl.col("property", "dtype", "status").cast(pl.String)).len()
-    ranked = kinds.sort("len", "property", "dtype", "status", descending=[True, False, False, False])
-    return tuple(f"{' '.join(filter(None, kind))}: {counted(times, 'verdict')}" for *kind, times in ranked.iter_rows())
-
-
-def _raised(rows: Rows, implementation: str) -> tuple[str, ...]:
-    """What only the run as a whole shows, one output and format at a time."""
-    runs = rows.full.filter((pl.col("implementation") == implementation) & (pl.col("peers").list.len() > 0))
-    frame = runs.select("property", "dtype", "output", "contract", "case", "peers").collect(engine="streaming")
-    found: list[str] = []
-    for _, group in frame.group_by("dtype", "output", "contract", maintain_order=True):
-        verdicts = [Verdict(implementation=implementation, status=Status.PASS, **row) for row in group.to_dicts()]
-        found += [str(run) for run in paired(verdicts) if run.raised]
-    return tuple(sorted(found))
-
-
-def _gaps(own: pl.DataFrame, expected: Expected) -> tuple[str, ...]:
-    gaps: list[str] = []
-    for status, what in ((Status.ORACLE_UNCERTIFIED, "without a certified reference value"), (Status.UNANSWERED, "without outputs")):
-        cases = own.filter(pl.col("status") == status.value)["asked"].n_unique()
-        gaps += [f"{counted(cases, 'case')} {what}"] if cases else []
-    proved = own.filter("proves").select(pl.col("dtype", "output", "property").cast(pl.String))
-    passed, shown = set(proved.select("dtype", "output").iter_rows()), set(proved["property"])
-    for output in expected.outputs:
-        without = [dtype for dtype in expected.dtypes if (dtype, output) not in passed]
-        gaps += [f"no pass for {output} in {', '.join(without)}"] if without else []
-    unasked = [suite for suite in expected.properties if suite not in shown and suite not in expected.excused]
-    return (*gaps, *([f"no pass for suites: {', '.join(unasked)}"] if unasked else []))
 
 
 def _words(ruling: Ruling, reasons: Sequence[str], rows: pl.DataFrame) -> tuple[str, ...]:
     own = rows.filter("judged")
-    wrong = own.filter(pl.col("rejects") & (pl.col("status") != Status.ORACLE_UNCERTIFIED.value))
-    what = f"{own.height:,} outputs"
+    failed = own.filter(pl.col("rejects") & (pl.col("status") != Status.ORACLE_UNCERTIFIED.value))
+    wrong, waived = failed.filter(pl.col("waived").not_()), failed.filter("waived").height
+    what, beyond = f"{own.height:,} outputs", " beyond what is waived" if waived else ""
+    known = f"{counted(waived, 'other wrong output')} {_are(waived)} waived." if waived and wrong.height else ""
     asked, suites = counted(own["asked"].n_unique(), "case"), counted(own["property"].n_unique(), "suite")
     covers = f"Judged: {what} in {asked} of {suites}; formats {_names(own, 'dtype')}."
     worst = own.filter(pl.col("rejects").not_())["ratio"].max()
     closest = f"What passes uses up to {100 * worst:.4g} % of its budget." if isinstance(worst, float) else ""
-    if ruling is Ruling.ACCEPT and wrong.height:
-        first = f"{wrong.height:,} of {what} are wrong and waived; every other is as accurate as the kernel declares."
+    if ruling is Ruling.ACCEPT and waived:
+        first = f"{waived:,} of {what} {_are(waived)} wrong and waived; every other is as accurate as the kernel declares."
     elif ruling is Ruling.ACCEPT:
         first = f"Every one of {what} is as accurate as the arithmetic that the kernel declares allows."
     elif ruling is Ruling.REJECT and wrong.height:
-        first = f"{wrong.height:,} of {what} are wrong: {_kinds(wrong)}."
+        first = f"{wrong.height:,} of {what} {_are(wrong.height)} wrong: {_kinds(wrong)}."
     elif ruling is Ruling.REJECT:
-        first = "No single output is wrong, but over the whole run the error is larger than that of legal kernels."
+        first = f"No output is wrong{beyond}, and yet it is rejected: {reasons[0]}."
     elif ruling is Ruling.ERROR:
         first = f"The harness itself failed, so nothing can be concluded: {reasons[0]}."
     else:
-        first = f"Nothing wrong was found, but too little was shown to accept it: {reasons[0]}."
-    return tuple(filter(None, (first, _where(wrong), closest, covers)))
+        first = f"Nothing wrong was found{beyond}, but too little was shown to accept it: {reasons[0]}."
+    return tuple(filter(None, (first, known, _where(wrong if wrong.height else failed), closest, covers)))
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
 
 
 def _kinds(wrong: pl.DataFrame) -> str:

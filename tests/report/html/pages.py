@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,13 @@ from kdaverify.checks.published.says import Says
 from kdaverify.checks.status import Status
 from kdaverify.report.html.page import Page, render
 from kdaverify.report.html.rows import rows_of
-from kdaverify.report.html.rulings import as_asked, ruled_from_rows
+from kdaverify.report.html.rulings import ruled
+from kdaverify.verdicts.gate import Gated, Question, decided, heaviest_first
 from kdaverify.verdicts.opinion import Opinion
+from kdaverify.verdicts.record import Table
+from kdaverify.verdicts.seal import Account, Expected
 from kdaverify.verdicts.verdict import Verdict
+from kdaverify.verdicts.waivers import Waiver
 from tests.rows import row
 
 NOW = datetime(2026, 11, 22, 2, 0, tzinfo=UTC)
@@ -28,6 +33,7 @@ def verdict(status: Status = Status.PASS, *, T: int = 8, key: str = "random", **
     said = {rule: Opinion(says=says, statistic='a "statistic", with }', value=0.5, limit=1.0) for rule, says in RULES.items()}
     given: dict[str, Any] = {
         "problem": problem,
+        "T": T,
         "ratio": 0.5,
         "grade": "A",
         "case": f"kda-{T}-{gate}-{key}",
@@ -88,11 +94,34 @@ def a_hostile_run() -> list[Verdict]:
     return [wrong(**about), wrong(**{**about, "problem": problem}), verdict(**about), verdict(**stage), wrong(**stage)]
 
 
-def page_of(verdicts: list[Verdict], before: list[Verdict] | None = None, **fields: Any) -> Page:
-    rows = rows_of(verdicts)
+def account_of(verdicts: Sequence[Verdict]) -> Account:
+    """What the session of these verdicts says: of whole calls it wanted every output in every format that they have."""
+    whole = [verdict for verdict in verdicts if verdict.property == "forward" and verdict.status.judged]
+    expected = [
+        Expected(
+            name,
+            tuple(sorted({verdict.dtype for verdict in whole if verdict.implementation == name})),
+            tuple(sorted({verdict.output for verdict in whole if verdict.implementation == name})),
+            SUITES,
+        )
+        for name in dict.fromkeys(verdict.implementation for verdict in verdicts)
+    ]
+    return Account(profile="smoke", expected=tuple(expected))
+
+
+def gated(verdicts: Sequence[Verdict], waivers: tuple[Waiver, ...] = ()) -> list[Gated]:
+    """The gate's decisions on a closed record of these verdicts."""
+    table = Table(rows_of(verdicts).full, accounts=(account_of(verdicts),))
+    return heaviest_first(decided([table], Question(NOW.date(), waivers=waivers)))
+
+
+def page_of(verdicts: list[Verdict], before: list[Verdict] | None = None, waivers: tuple[Waiver, ...] = (), **fields: Any) -> Page:
+    rows, found = rows_of(verdicts), gated(verdicts, waivers)
+    decisions = ruled(found, rows, {one.implementation: one.waived.rows for one in found})
     other = None if before is None else (rows_of(before), "before.jsonl")
     given: dict[str, Any] = {"sources": ("run.jsonl",), **fields}
-    return Page(rows, tuple(ruled_from_rows(rows, as_asked(rows, SUITES))), before=other, **given)
+    held = dict.fromkeys(held for one in found for held in one.waived.held)
+    return Page(rows, tuple(decisions), waivers=tuple(held), before=other, **given)
 
 
 def written(page: Page, path: Path) -> Path:

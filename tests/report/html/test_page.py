@@ -15,11 +15,10 @@ from kdaverify.report.html.markdown import code, plain
 from kdaverify.report.html.page import Page, render
 from kdaverify.report.html.rows import rows_of
 from kdaverify.report.html.rulings import ruled
-from kdaverify.report.html.waivers import Waived
 from kdaverify.report.html.words import STATUSES
 from kdaverify.verdicts.decision import Decision, Ruling
-from kdaverify.verdicts.record import RecordWriter
 from kdaverify.verdicts.verdict import Verdict
+from kdaverify.verdicts.waivers import Waiver
 from tests.report.html.pages import HOSTILE, LINK, NOW, RULES, a_hostile_run, a_run, page_of, verdict, wrong
 
 LOADING = {"src", "srcset", "action", "formaction", "data", "poster", "background", "ping", "xlink:href"}
@@ -42,6 +41,7 @@ CAUGHT, SURVIVOR = (
     Fault(id="H1", stage="state", killed=True),
     Fault(id="H2", stage="state", killed=False, title="a lost carry", why="not yet"),
 )
+KNOWN = Waiver(id="forward/bf16/hard-reset/*", impl="port", statistic="rms", cap=9.0, reason="known", owner="me", expires=NOW.date())
 MATRIX = Credential(total=120, killed=118, legal_runs=1500, false_alarms=0, unfinished=3, faults=(CAUGHT, SURVIVOR))
 
 
@@ -74,15 +74,35 @@ def test_what_a_record_does_not_show_is_never_accepted(verdicts: list[Verdict], 
     assert f"<h1>{said}</h1>" in html(page_of(verdicts))
 
 
-def test_a_decision_on_what_never_ran_and_on_what_is_waived_is_told() -> None:
-    rows = rows_of([verdict(), wrong()])
-    decisions = [
-        Decision("port", Ruling.ACCEPT, (), ()),
-        Decision("absent", Ruling.INSUFFICIENT, ("nothing passed: no case was judged",), ()),
-    ]
-    text = html(Page(rows, tuple(ruled(decisions, rows))))
-    assert "1 of 2 outputs are wrong and waived" in text
+def test_a_decision_on_what_never_ran_is_told() -> None:
+    rows = rows_of([verdict()])
+    absent = Decision("absent", Ruling.INSUFFICIENT, ("nothing passed: no case was judged",), ())
+    text = html(Page(rows, tuple(ruled([absent], rows))))
     assert "too little was shown to accept it: nothing passed: no case was judged." in text
+
+
+@pytest.mark.parametrize(
+    ("also", "change", "title", "said"),
+    [
+        ([], {}, "port accepted", ["2 of 32 outputs are wrong and waived; every other", '<td data-label="Holds">yes</td>']),
+        ([wrong(dtype="fp16")], {}, "port rejected", ["1 of 33 outputs is wrong: 1 further", "2 other wrong outputs are waived."]),
+        ([], {"cap": 2.0}, "port rejected", ["2 of 32 outputs are wrong", "no: is exceeded: 7 of budget, 2 allowed"]),
+        ([], {"impl": "other"}, "port rejected", ["me) of other, which is not in the record", "no: of other, which is not in"]),
+    ],
+)
+def test_a_waiver_is_shown_with_what_it_does(also: list[Verdict], change: dict[str, object], title: str, said: list[str]) -> None:
+    states = [verdict(dtype=dtype, output="final_state") for dtype in ("fp32", "bf16", "fp16")]
+    failing = [*(one.model_copy(update={"statistic": "rms"}) for one in a_run()), *states, *also]
+    text = html(page_of(failing, waivers=(KNOWN.model_copy(update=change),)))
+    assert f"<h1>{title}</h1>" in text
+    for sentence in said:
+        assert sentence in text
+
+
+def test_a_waiver_that_forgives_nothing_rejects_what_is_right() -> None:
+    right = [verdict for verdict in a_run() if not verdict.status.rejects]
+    text = html(page_of(right, waivers=(KNOWN,)))
+    assert "No output is wrong, and yet it is rejected: waiver of rms of forward/bf16/hard-reset/* (me) matches no failure" in text
 
 
 def test_a_rise_over_the_whole_run_rejects_though_every_case_passes() -> None:
@@ -93,14 +113,14 @@ def test_a_rise_over_the_whole_run_rejects_though_every_case_passes() -> None:
 
 
 def test_every_section_is_there_and_in_the_list_of_sections() -> None:
-    page = page_of(a_run(), before=a_run(), waived=(Waived("port", "gradients in fp16", "1.5", "known", "me", "2026-12-01"),))
+    page = page_of(a_run(), before=a_run(), waivers=(KNOWN,))
     page.__dict__["credential"] = MATRIX
     text = html(page)
     named = ["comparison", "glance", "failures", "worst", "distributions", "heat", "lengths", "stages", "standards", "waivers"]
     for section in (*named, "environment", "credential", "reading"):
         assert f'<section id="{section}"' in text
         assert f'href="#{section}"' in text
-    shown = ["118 of 120", "0 of 1,500", "state 1 of 2", "a lost carry: not yet", "gradients in fp16", "chunk64-bf16", "interpreted on cpu"]
+    shown = ["118 of 120", "0 of 1,500", "state 1 of 2", "a lost carry: not yet", KNOWN.id, "chunk64-bf16", "interpreted on cpu"]
     for said in (*RULES, *shown, *(status.value for status in STATUSES)):
         assert said in text
 
@@ -148,6 +168,14 @@ def test_the_summary_has_the_decision_the_table_and_the_replay_lines() -> None:
     assert "`kdaverify replay --impl port.py" in text
 
 
+def test_without_a_kill_matrix_the_page_says_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import kdaverify
+
+    assert 'href="#credential"' in html(page_of(a_run()))
+    monkeypatch.setattr(kdaverify, "__file__", str(tmp_path / "__init__.py"))
+    assert 'href="#credential"' not in html(page_of(a_run()))
+
+
 def test_a_malformed_kill_matrix_is_an_error_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import kdaverify
 
@@ -169,14 +197,3 @@ def test_a_long_run_shows_aggregates_and_some_of_its_worst_rows() -> None:
 
 def test_a_record_that_was_cut_off_is_said_on_the_page() -> None:
     assert "row 3 was cut off" in html(page_of(a_run(), troubles=("run.jsonl: row 3 was cut off after 7 bytes",)))
-
-
-def test_a_page_is_written_from_files(tmp_path: Path) -> None:
-    from kdaverify.report.html.rows import read_rows
-
-    for name in ("a.jsonl", "b.parquet"):
-        with RecordWriter(tmp_path / name) as writer:
-            writer.settle(a_run(name[0]))
-    rows, troubles = read_rows([tmp_path / "a.jsonl", tmp_path / "b.parquet"])
-    assert rows.implementations == ("a", "b")
-    assert troubles == ()
