@@ -18,7 +18,7 @@ Records = Annotated[list[Path], typer.Argument(help="records (.jsonl or .parquet
 def gate(
     records: Records,
     rules: Annotated[
-        str | None, typer.Option(help="session, acceptance, nightly or a .toml file; default: by the profile that ran")
+        str | None, typer.Option(help="session, campaign, acceptance, nightly or a .toml file; default: by the profile that ran")
     ] = None,
     waivers: Annotated[Path | None, typer.Option(help="a .toml file of known failures, each capped, owned and expiring")] = None,
     ledger: Annotated[Path | None, typer.Option(help="folder of accepted precision, which must not get worse")] = None,

@@ -14,6 +14,7 @@ from kdaverify.campaign.tally import Tally
 from kdaverify.campaign.task import Orders, Smaller
 from kdaverify.campaign.worker import Bench
 from kdaverify.checks.status import Status
+from kdaverify.diagnosis.diagnosis import names_of
 from kdaverify.verdicts.record import RecordError
 from tests.campaign.inline import FATAL, InlineEngine, told
 from tests.rows import row
@@ -114,3 +115,16 @@ def test_failures_of_one_kind_are_told_once_by_the_cheapest_whatever_their_order
         first, second = tally.ranked()
         assert (first.verdicts, first.representative.number, first.properties) == (4, 0, {"forward", "resume"})
         assert (second.verdicts, second.representative) == (1, other)
+
+
+def test_kinds_that_a_diagnosis_names_alike_are_one_and_others_stay_apart() -> None:
+    said = "indistinguishable from SO1, a row too few, and from SO2, a row too many; in short: x (y) ({} away, next best none); only late"
+    tally = Tally(9)
+    tally.take([row(Status.FAIL, output=output, number=n, case=f"kda-{n}", problem="") for n, output in enumerate(("o", "dq", "dk"))])
+    for kind, words in zip(
+        tally.ranked(), (said.format("0.01"), said.format("2e-05"), "no known fault fits: none comes near"), strict=True
+    ):
+        kind.diagnosis = words
+    tally.join()
+    assert sorted(kind.verdicts for kind in tally.ranked()) == [1, 2]
+    assert names_of(said.format("1")) == ("SO1, a row too few", "SO2, a row too many") and names_of("no known fault fits: o") == ()

@@ -85,11 +85,14 @@ def test_the_gate_decides_on_the_record_of_a_campaign_as_the_campaign_did(cli: C
 
 def test_a_campaign_on_a_broken_kernel_rejects_with_lines_to_replay(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "port.py").write_text(BF16.replace("o.to(q.dtype)", "2 * o.to(q.dtype)"))
-    code, out, _ = cli("campaign", "--impl", "port.py", "--cases", 3, "--profile", "smoke", "--no-isolate", "--json", "d.json")
+    code, out, _ = cli(
+        "campaign", "--impl", "port.py", "--cases", 3, "--profile", "smoke", "--no-isolate", "--json", "d.json", "--diagnosis", 1
+    )
     assert code == 1 and "port: FAIL" in out and "made smaller" in out
     (kind, *_others) = json.loads((tmp_path / "d.json").read_text())["kinds"]
     assert kind["smaller"].startswith("kdaverify replay --impl port.py --property forward")
     assert kind["smaller"] in out
+    assert kind["diagnosis"].startswith("indistinguishable from ") and kind["diagnosis"][:60] in out
 
 
 @pytest.mark.parametrize(
