@@ -164,12 +164,16 @@ def _smaller(kind: Kind) -> Smaller | None:
 
 def _unnamed(kinds: Sequence[Kind], seconds: float) -> Iterator[tuple[Kind, Named]]:
     """What can be diagnosed, with an equal share of the time of its implementation."""
-    struck = {kind.shown.implementation for kind in kinds if kind.representative.status.takes_process}
-    able = [kind for kind in kinds if kind.shown.status.localised and kind.shown.problem and kind.shown.implementation not in struck]
-    shares = Counter(kind.shown.implementation for kind in able)
+    struck = {kind.representative.implementation for kind in kinds if kind.representative.status.takes_process}
+    able = [
+        kind
+        for kind in kinds
+        if kind.representative.status.localised and kind.representative.problem and kind.representative.implementation not in struck
+    ]
+    shares = Counter(kind.representative.implementation for kind in able)
     for kind in able if seconds else ():
-        name = kind.shown.implementation
-        yield kind, Named(name, kind.shown.model_dump_json(), seconds / shares[name])
+        name = kind.representative.implementation
+        yield kind, Named(name, kind.representative.model_dump_json(), seconds / shares[name])
 
 
 def _foreign(path: Path, reason: str) -> str:

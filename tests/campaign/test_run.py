@@ -121,9 +121,8 @@ def test_kinds_that_a_diagnosis_names_alike_are_one_and_others_stay_apart() -> N
     said = "indistinguishable from SO1, a row too few, and from SO2, a row too many; in short: x (y) ({} away, next best none); only late"
     tally = Tally(9)
     tally.take([row(Status.FAIL, output=output, number=n, case=f"kda-{n}", problem="") for n, output in enumerate(("o", "dq", "dk"))])
-    for kind, words in zip(
-        tally.ranked(), (said.format("0.01"), said.format("2e-05"), "no known fault fits: none comes near"), strict=True
-    ):
+    diagnoses = (said.format("0.01"), said.format("2e-05"), "no known fault fits: none comes near")
+    for kind, words in zip(tally.ranked(), diagnoses, strict=True):
         kind.diagnosis = words
     tally.join()
     assert sorted(kind.verdicts for kind in tally.ranked()) == [1, 2]

