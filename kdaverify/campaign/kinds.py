@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from kdaverify.diagnosis.diagnosis import names_of
 from kdaverify.problems import Problem
 from kdaverify.problems.cost import cost
 from kdaverify.verdicts.verdict import Verdict
@@ -13,8 +14,8 @@ KindKey: TypeAlias = tuple[str, ...]
 
 
 def kind_of(verdict: Verdict) -> KindKey:
-    """By stage and diagnosis where there are any, else by what was asked and which output is wrong."""
-    known = (verdict.stage or "", verdict.diagnosis) if verdict.names_stage() or verdict.diagnosis else (verdict.property, verdict.output)
+    """By its stage where there is one, else by what was asked and which output is wrong."""
+    known = (verdict.stage or "",) if verdict.names_stage() else (verdict.property, verdict.output)
     return verdict.implementation, verdict.status.value, *known
 
 
@@ -27,6 +28,7 @@ class Kind:
         verdicts: how many there are.
         properties, dtypes: what they struck.
         smaller: the representative, made smaller; None where it could not be, or was not tried.
+        diagnosis: which known faults it cannot be told from, or that none fits; "" where it was not asked.
     """
 
     representative: Verdict
@@ -34,12 +36,24 @@ class Kind:
     properties: set[str] = field(default_factory=set[str])
     dtypes: set[str] = field(default_factory=set[str])
     smaller: Verdict | None = None
+    diagnosis: str = ""
 
     def take(self, verdict: Verdict) -> None:
         self.verdicts += 1
         self.properties.add(verdict.property)
         self.dtypes.add(verdict.dtype)
         self.representative = min(self.representative, verdict, key=_size)
+
+    def named(self) -> KindKey | None:
+        """What failures that look like the same known faults agree in; None where none fits."""
+        faults = names_of(self.diagnosis)
+        return (self.representative.implementation, *faults) if faults else None
+
+    def join(self, other: Kind) -> Kind:
+        """Both as one, shown by that of which the representative is the cheaper."""
+        kept, left = (self, other) if _size(self.representative) <= _size(other.representative) else (other, self)
+        both = self.verdicts + other.verdicts
+        return replace(kept, verdicts=both, properties=kept.properties | left.properties, dtypes=kept.dtypes | left.dtypes)
 
     @property
     def shown(self) -> Verdict:

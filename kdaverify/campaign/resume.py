@@ -2,39 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kdaverify.campaign.task import key_of
-from kdaverify.verdicts.record import RecordError, RecordWriter, is_parquet, read
+from kdaverify.verdicts.lines import Torn, cut, read_lines
+from kdaverify.verdicts.record import RecordError, is_parquet
+from kdaverify.verdicts.seal import Seal
 from kdaverify.verdicts.verdict import Verdict
 
 
-def resumed(path: Path, seed: int) -> list[Verdict]:
-    """The complete cases of the record; [] where there is none yet.
+def resumed(path: Path, seed: int, take: Callable[[Sequence[Verdict]], None]) -> None:
+    """Reads the complete cases of the record, one at a time, and leaves nothing else in it.
 
     The rows of a case lie together, so all cases but the last are complete. The last is asked again, in one case too many where it was
-    complete, and the file begins anew without it.
+    complete; where a seal says that it is, it stays, and the record is open again.
 
+    Args:
+        take: called with the rows of each; what it raises leaves the file as it is.
     Raises:
         RecordError: the file cannot be read, or is that of another campaign.
     """
     if is_parquet(path):
         raise RecordError(f"record: wanted a file ending in .jsonl, got {path}; a campaign goes on with what it has written, row by row")
     if not path.exists():
-        return []
-    kept = _without_last(read(path).verdicts)
-    strange = next((verdict for verdict in kept if verdict.seed != seed), None)
-    if strange is not None:
-        raise RecordError(f"record: {path} is of seed {strange.seed}, this run of {seed}; name another file or --kda-seed")
-    beside = path.with_suffix(".kept.jsonl")
-    beside.unlink(missing_ok=True)
-    with RecordWriter(beside) as writer:
-        for verdict in kept:
-            writer.append(verdict)
-    beside.replace(path)
-    return kept
-
-
-def _without_last(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    return [verdict for verdict in verdicts if key_of(verdict) != key_of(verdicts[-1])]
+        return
+    kept, case, closed = 0, list[Verdict](), False
+    for item in read_lines(path):
+        if isinstance(item, Torn):
+            break
+        if closed:
+            raise RecordError(f"record: {path} holds several sessions; name a file that campaigns alone write")
+        if isinstance(item, Seal):
+            closed = True
+            continue
+        if item.seed != seed:
+            raise RecordError(f"record: {path} is of seed {item.seed}, this run of {seed}; name another file or --kda-seed")
+        if case and key_of(item) != key_of(case[0]):
+            take(case)
+            kept, case = kept + len(case), []
+        case.append(item)
+    if closed and case:
+        take(case)
+        kept += len(case)
+    cut(path, kept)

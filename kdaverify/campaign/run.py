@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -12,16 +14,16 @@ from kdaverify.campaign.kinds import Kind
 from kdaverify.campaign.questions import CONVENTIONS
 from kdaverify.campaign.resume import resumed
 from kdaverify.campaign.tally import Tally
-from kdaverify.campaign.task import Drawn, Fixed, Orders, Smaller, Task, key_of
+from kdaverify.campaign.task import Drawn, Fixed, Named, Orders, Smaller, Task, key_of
 from kdaverify.campaign.worker import Bench
 from kdaverify.checks.status import Status
+from kdaverify.verdicts.lines import seal
 from kdaverify.verdicts.record import RecordError, RecordWriter
+from kdaverify.verdicts.seal import Account
 from kdaverify.verdicts.verdict import Verdict
 
-MOST_SMALLER: Final = 8
-"""Kinds of failure whose representatives are made smaller."""
-SAMPLE: Final = 3
-"""Recorded cases that are drawn again, to see whether this campaign draws them."""
+MOST_SHOWN: Final = 8
+"""Kinds of failure whose representatives are made smaller, and diagnosed."""
 
 
 class Run:
@@ -41,10 +43,9 @@ class Run:
         self._conventions = [Fixed(name, CONVENTIONS) for name in orders.specs]
         self._fixed = [task for task in fixed if task.ask != CONVENTIONS]
         self.tally = Tally(len(orders.specs) * (cases + 1) + len(self._fixed))
-        known = resumed(record, orders.seed)
-        self._check(known)
-        self._misfits = {verdict.implementation for verdict in known if verdict.status is Status.CONVENTION}
-        self.tally.take(known)
+        self._misfits = set[str]()
+        self._asked_all = False
+        resumed(record, orders.seed, self._known())
 
     def ask(self, engine: Engine, see: Callable[[Tally], None], *, more: Callable[[], bool] = lambda: True) -> None:
         """Asks what is not recorded yet.
@@ -53,12 +54,24 @@ class Run:
             see: called after every case.
             more: whether another case may be begun.
         """
+        self._asked_all = False
         with RecordWriter(self._record) as writer:
             # Under a wrongly declared convention nothing else is scored.
             for tasks in (iter(self._conventions), self._others(more)):
                 for task, answer in dispatch(engine, (task for task in tasks if task.key not in self.tally.done)):
                     self._take(task, answer.verdicts(), answer.trouble, writer)
                     see(self.tally)
+        self._asked_all = not any(self.unasked(name) and not self.tally.trouble.get(name) for name in self._orders.specs)
+
+    def seal(self, account: Callable[[Orders, Tally], Account]) -> bool:
+        """Closes the record, unless fixed cases were left out or Ctrl-C ended the asking: a record without a seal is half a run.
+
+        Args:
+            account: makes what is said beside the verdicts.
+        """
+        if self._asked_all:
+            seal(self._record, account(self._orders, self.tally))
+        return self._asked_all
 
     def shrink(self, engine: Engine, see: Callable[[int], None]) -> None:
         """Makes the representatives of the most frequent kinds of failure smaller.
@@ -66,12 +79,27 @@ class Run:
         Args:
             see: called with how many are left.
         """
-        waiting = {task.key: (kind, task) for kind, task in ((kind, _smaller(kind)) for kind in self.tally.ranked()[:MOST_SMALLER]) if task}
+        waiting = {task.key: (kind, task) for kind, task in ((kind, _smaller(kind)) for kind in self.tally.ranked()[:MOST_SHOWN]) if task}
         see(len(waiting))
         for done, answer in dispatch(engine, iter([task for _, task in waiting.values()])):
             kind, _ = waiting.pop(done.key)
             kind.smaller = next((v for v in answer.verdicts() if v.output == kind.representative.output and v.status.rejects), None)
             see(len(waiting))
+
+    def diagnose(self, engine: Engine, see: Callable[[int], None], *, seconds: float) -> None:
+        """Names what is wrong in the most frequent kinds of failure; those that are named alike become one.
+
+        Args:
+            see: called with how many are left.
+            seconds: for each implementation.
+        """
+        waiting = {task.key: (kind, task) for kind, task in _unnamed(self.tally.ranked()[:MOST_SHOWN], seconds)}
+        see(len(waiting))
+        for done, answer in dispatch(engine, iter([task for _, task in waiting.values()])):
+            kind, _ = waiting.pop(done.key)
+            kind.diagnosis = next((verdict.diagnosis for verdict in answer.verdicts()), "")
+            see(len(waiting))
+        self.tally.join()
 
     def unasked(self, implementation: str) -> int:
         """Fixed cases of an implementation that were not answered; none where a wrongly declared convention left nothing to ask."""
@@ -94,27 +122,37 @@ class Run:
 
     def _take(self, task: Task, verdicts: list[Verdict], trouble: str, writer: RecordWriter) -> None:
         if trouble:
-            self.tally.trouble.append(f"{task.implementation}: {trouble}")
+            self.tally.trouble[task.implementation].append(trouble)
         for verdict in verdicts:
             writer.append(verdict)
+        self._count(verdicts)
+
+    def _count(self, verdicts: Sequence[Verdict]) -> None:
         self._misfits |= {verdict.implementation for verdict in verdicts if verdict.status is Status.CONVENTION}
         self.tally.take(verdicts)
 
-    def _check(self, known: list[Verdict]) -> None:
-        """Refuses the record of another campaign: its numbers would stand for other cases."""
+    def _known(self) -> Callable[[Sequence[Verdict]], None]:
+        """Counts recorded cases, and refuses those of another campaign: their numbers would stand for other cases.
+
+        Drawn again are the first, second, fourth, eighth of them and so on.
+        """
         from kdaverify.adapters.registry import find
 
         mine = {task.key for task in (*self._conventions, *self._fixed)}
-        tasks = [verdict for verdict in known if verdict.number is not None]
         benches = {name: Bench(find(spec), spec, self._orders) for name, spec in self._orders.specs.items()}
-        for verdict in tasks[:: max(1, len(tasks) // SAMPLE)]:
-            bench = benches.get(verdict.implementation)
-            assert verdict.number is not None
-            asks = () if bench is None else bench.case(verdict.number).asks
-            if (verdict.property, verdict.problem) not in {(ask.property, ask.problem) for ask in asks}:
-                raise RecordError(_foreign(self._record, f"case {verdict.number} of {verdict.implementation} is another one there"))
-        if any(verdict.number is None and key_of(verdict) not in mine for verdict in known):
-            raise RecordError(_foreign(self._record, "it holds cases that this run does not ask"))
+        places = count(1)
+
+        def take(case: Sequence[Verdict]) -> None:
+            first, place = case[0], next(places)
+            if first.implementation not in benches or (first.number is None and key_of(first) not in mine):
+                raise RecordError(_foreign(self._record, "it holds cases that this run does not ask"))
+            if first.number is not None and place.bit_count() == 1:
+                asks = {(ask.property, ask.problem) for ask in benches[first.implementation].case(first.number).asks}
+                if (first.property, first.problem) not in asks:
+                    raise RecordError(_foreign(self._record, f"case {first.number} of {first.implementation} is another one there"))
+            self._count(case)
+
+        return take
 
 
 def _smaller(kind: Kind) -> Smaller | None:
@@ -122,6 +160,20 @@ def _smaller(kind: Kind) -> Smaller | None:
     if found.number is None or found.recheck is not None or found.status.takes_process:
         return None
     return Smaller(found.implementation, found.number, found.output, found.status.value)
+
+
+def _unnamed(kinds: Sequence[Kind], seconds: float) -> Iterator[tuple[Kind, Named]]:
+    """What can be diagnosed, with an equal share of the time of its implementation."""
+    struck = {kind.representative.implementation for kind in kinds if kind.representative.status.takes_process}
+    able = [
+        kind
+        for kind in kinds
+        if kind.representative.status.localised and kind.representative.problem and kind.representative.implementation not in struck
+    ]
+    shares = Counter(kind.representative.implementation for kind in able)
+    for kind in able if seconds else ():
+        name = kind.representative.implementation
+        yield kind, Named(name, kind.representative.model_dump_json(), seconds / shares[name])
 
 
 def _foreign(path: Path, reason: str) -> str:

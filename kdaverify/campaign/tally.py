@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -9,7 +10,6 @@ from itertools import groupby
 from kdaverify.campaign.kinds import Kind, KindKey, kind_of
 from kdaverify.campaign.task import Key, key_of
 from kdaverify.checks.status import Status
-from kdaverify.verdicts.decision import Ruling
 from kdaverify.verdicts.verdict import Verdict
 
 
@@ -19,14 +19,12 @@ class Line:
 
     Args:
         cases, skipped, failing: cases judged, not taken, and with a verdict that rejects.
-        proving: verdicts that are evidence for the implementation.
         worst: largest share of a budget.
     """
 
     cases: int = 0
     skipped: int = 0
     failing: int = 0
-    proving: int = 0
     worst: float = 0.0
 
     def take(self, case: Sequence[Verdict]) -> None:
@@ -34,7 +32,6 @@ class Line:
         self.cases += judged
         self.skipped += not judged
         self.failing += any(verdict.status.rejects for verdict in case)
-        self.proving += sum(verdict.proves() for verdict in case)
         self.worst = max([self.worst, *(verdict.ratio for verdict in case if verdict.ratio is not None)])
 
 
@@ -47,16 +44,16 @@ class Tally:
         done: keys of the tasks that were answered.
         lines: by implementation and format.
         kinds: of failures.
-        uncertified: verdicts without a sharp enough reference value.
-        trouble: what went wrong in the harness.
+        examples: by implementation, property and why it was not judged ("" where it was), one verdict each.
+        trouble: what went wrong in the harness, by implementation.
     """
 
     wanted: int
     done: set[Key] = field(default_factory=set[Key])
     lines: dict[tuple[str, str], Line] = field(default_factory=dict[tuple[str, str], Line])
     kinds: dict[KindKey, Kind] = field(default_factory=dict[KindKey, Kind])
-    uncertified: int = 0
-    trouble: list[str] = field(default_factory=list[str])
+    examples: dict[tuple[str, str, str], Verdict] = field(default_factory=dict[tuple[str, str, str], Verdict])
+    trouble: dict[str, list[str]] = field(default_factory=lambda: defaultdict[str, list[str]](list))
 
     def take(self, verdicts: Iterable[Verdict]) -> None:
         """Adds whole cases, each one's verdicts together."""
@@ -68,9 +65,9 @@ class Tally:
                 self._take(verdict)
 
     def _take(self, verdict: Verdict) -> None:
-        if verdict.status is Status.ORACLE_UNCERTIFIED:
-            self.uncertified += 1
-        elif verdict.status.rejects:
+        why = "" if verdict.status.judged else verdict.headline()
+        self.examples.setdefault((verdict.implementation, verdict.property, why), verdict)
+        if verdict.status.rejects and verdict.status is not Status.ORACLE_UNCERTIFIED:
             self.kinds.setdefault(kind_of(verdict), Kind(verdict)).take(verdict)
 
     @property
@@ -81,17 +78,17 @@ class Tally:
         """The most frequent kind first."""
         return [self.kinds[key] for key in sorted(self.kinds, key=lambda key: (-self.kinds[key].verdicts, key))]
 
-    def gaps(self, implementations: Iterable[str]) -> list[str]:
-        """What is missing before nothing rejected means anything."""
-        missing = self.wanted - len(self.done)
-        gaps = [f"{missing} of {self.wanted} cases were not asked"] if missing > 0 else []
-        gaps += [f"{self.uncertified} verdicts without a certified reference value"] if self.uncertified else []
-        proving = {name for (name, _), line in self.lines.items() if line.proving}
-        return gaps + [f"nothing passed for {name}" for name in implementations if name not in proving]
+    def join(self) -> None:
+        """Makes one kind of those that a diagnosis names alike."""
+        joined = dict[KindKey, Kind]()
+        for key, kind in self.kinds.items():
+            found = kind.named() or key
+            joined[found] = joined[found].join(kind) if found in joined else kind
+        self.kinds = joined
 
-    def ruling(self, implementations: Iterable[str]) -> Ruling:
-        if self.trouble:
-            return Ruling.ERROR
-        if self.kinds:
-            return Ruling.REJECT
-        return Ruling.INSUFFICIENT if self.gaps(implementations) else Ruling.ACCEPT
+    def heard(self, implementation: str) -> list[Verdict]:
+        """Examples of what came of every property."""
+        return [verdict for (name, _, _), verdict in self.examples.items() if name == implementation]
+
+    def asked(self, implementation: str) -> set[str]:
+        return {verdict.property for verdict in self.heard(implementation)}

@@ -73,7 +73,25 @@ class Smaller:
         return self.implementation, self.number, self.output, self.status
 
 
-Task: TypeAlias = Drawn | Fixed | Smaller
+@dataclass(frozen=True)
+class Named:
+    """A rejected case, of which is said what is wrong with the kernel.
+
+    Args:
+        row: its verdict as JSON.
+        seconds: that this may take.
+    """
+
+    implementation: str
+    row: str
+    seconds: float
+
+    @property
+    def key(self) -> Key:
+        return self.implementation, self.row
+
+
+Task: TypeAlias = Drawn | Fixed | Smaller | Named
 
 
 @dataclass(frozen=True)

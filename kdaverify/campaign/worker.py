@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kdaverify.campaign.cases import Case, case
 from kdaverify.campaign.questions import CONVENTIONS, Ask, Question, questions
 from kdaverify.campaign.shrink import shrunk
-from kdaverify.campaign.task import Answer, Fixed, Orders, Smaller, Task
+from kdaverify.campaign.task import Answer, Fixed, Named, Orders, Smaller, Task
 from kdaverify.problems import problem_from_json
 from kdaverify.verdicts.judge import Judge, Rejected, Struck
 from kdaverify.verdicts.locate import located
@@ -76,6 +76,8 @@ class Bench:
 
     def verdicts(self, task: Task) -> list[Verdict]:
         """Of a task, failures with their stage."""
+        if isinstance(task, Named):
+            return [self.named(Verdict.model_validate_json(task.row), task.seconds)]
         if isinstance(task, Fixed):
             return located(self.judged(task.ask), self.adapter)
         found = self.case(task.number)
@@ -84,6 +86,13 @@ class Bench:
         else:
             least = [verdict for ask in found.asks for verdict in self.judged(ask)]
         return [verdict.model_copy(update={"number": task.number}) for verdict in located(least, self.adapter)]
+
+    def named(self, verdict: Verdict, seconds: float) -> Verdict:
+        """The verdict with its diagnosis."""
+        from kdaverify.diagnosis.session import diagnosed
+
+        told = diagnosed([verdict], self.adapter, seconds=seconds)
+        return verdict.model_copy(update={"diagnosis": told.get(verdict.asked(), "")})
 
     def judged(self, ask: Ask, *, defers: bool = False) -> list[Verdict]:
         """What the judge reports: the one place where a verdict is made."""

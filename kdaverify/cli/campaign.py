@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from kdaverify.cli.complaint import Complaint
 from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
-from kdaverify.limits import Limits
+from kdaverify.limits import DIAGNOSIS_SECONDS, Limits
 from kdaverify.report.campaign import Pace, campaign_summary, show_campaign
 from kdaverify.verdicts.record import RecordError
 
@@ -33,6 +34,8 @@ Workers = Annotated[int | None, typer.Option(min=1, help="default: one a core, o
 Where = Annotated[EngineName, typer.Option("--engine", help="local: processes of this machine; ray: a cluster")]
 Address = Annotated[str | None, typer.Option(help="of a Ray cluster; default: one that is started here")]
 
+Diagnosis = Annotated[float, typer.Option(min=0, help="seconds to name what is wrong with each rejected one; 0: none")]
+
 
 def campaign(
     impl: Impls = None,
@@ -44,6 +47,7 @@ def campaign(
     address: Address = None,
     workers: Workers = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="write what was found to this file")] = None,
+    diagnosis: Diagnosis = DIAGNOSIS_SECONDS,
     isolate: Isolate = None,
     time_limit: TimeLimit = Limits.seconds,
     memory_limit: MemoryLimit = Limits.gib,
@@ -52,46 +56,55 @@ def campaign(
 
     A record goes on where it ends: after Ctrl-C, a crash or a power cut give the same line again; give more cases to go further.
 
-    Failures are told by kind, wrong stage and diagnosis, each with a case made as small as it fails.
+    Failures are told by kind, by what known faults they look like or which stage is wrong, each with a case made as small as it fails.
 
     Examples:
     kdaverify campaign --impl my_port.py --cases 10000 --record records/many.jsonl
     kdaverify campaign --impl fla --cases 1000000 --engine ray --address auto --record records/many.jsonl
 
-    Exit codes: 0 nothing wrong, 1 wrong, 2 harness or usage error, 3 not every case was asked, or nothing could be judged.
+    The decision is that of `kdaverify gate` on the record.
+
+    Exit codes: 0 accept, 1 reject, 2 harness or usage error, 3 not every case was asked, or too few to show anything.
     """
+    from kdaverify.campaign.account import of_campaign
     from kdaverify.campaign.engine import EngineError
     from kdaverify.campaign.run import Run
+    from kdaverify.report.gate import show
+    from kdaverify.verdicts.columns import polars
+    from kdaverify.verdicts.decision import heaviest
+    from kdaverify.verdicts.gate import Question, gate
 
     orders = orders_of(tuple(dict.fromkeys(impl or ["eager"])), profile, kda_seed, isolate, limits_from(time_limit, memory_limit))
     path = record or Path("records") / f"campaign-{'-'.join(orders.specs)}-{profile}-{kda_seed}.jsonl".replace("/", "_").replace(":", "_")
     console = Console()
     try:
+        polars("a campaign")
         run = Run(orders, cases=cases, record=path)
         with engine_of(orders, engine, workers, address) as many:
-            _ask(run, many, console)
+            _ask(run, many, console, diagnosis)
+        run.seal(of_campaign)
+        found = gate([path], Question(datetime.now(UTC).date()))
     except RecordError as error:
         raise Complaint(f"--{error}") from None
     except EngineError as error:
         raise Complaint(str(error)) from None
+    ruling = heaviest(found)
     show_campaign(console, run.tally)
-    for gap in run.tally.gaps(orders.specs):
-        console.print(Text(gap, style="yellow"))
-    ruling = run.tally.ruling(orders.specs)
-    console.print(Text(f"decision: {ruling.upper()} (exit code {ruling.exit_code})", style="bold"))
+    show(console, ruling, found)
     console.print(Text(f"record: {path}"), soft_wrap=True)
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(campaign_summary(run.tally, orders.specs), indent=1) + "\n")
+        json_file.write_text(json.dumps(campaign_summary(run.tally, ruling, found), indent=1) + "\n")
     return ruling.exit_code
 
 
-def _ask(run: Run, engine: Engine, console: Console) -> None:
+def _ask(run: Run, engine: Engine, console: Console, diagnosis: float) -> None:
     """Until all is asked, or Ctrl-C: what is recorded stays."""
     with Pace(console, wanted=run.tally.wanted, known=len(run.tally.done)) as pace:
         try:
             run.ask(engine, pace.see)
-            run.shrink(engine, pace.shrinking)
+            run.shrink(engine, lambda left: pace.say(f"{left} kinds of failure to make smaller"))
+            run.diagnose(engine, lambda left: pace.say(f"{left} kinds of failure to diagnose"), seconds=diagnosis)
         except KeyboardInterrupt:
             console.print(f"interrupted: {len(run.tally.done)} cases are recorded; the same line goes on with them")
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kdaverify.verdicts.gate import Question
 
 Records = Annotated[list[Path], typer.Argument(help="records (.jsonl or .parquet), decided upon together")]
-Rules = Annotated[str | None, typer.Option(help="session, acceptance, nightly or a .toml file; default: by the profile that ran")]
+Rules = Annotated[str | None, typer.Option(help="session, campaign, acceptance, nightly or a .toml file; default: by the profile that ran")]
 Waivers = Annotated[Path | None, typer.Option(help="a .toml file of known failures, each capped, owned and expiring")]
 LedgerFolder = Annotated[Path | None, typer.Option(help="folder of accepted precision, which must not get worse")]
 

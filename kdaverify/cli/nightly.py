@@ -59,6 +59,7 @@ def nightly(
 
     Exit codes: 0 accept, 1 wrong or worse, 2 harness or usage error, 3 flaky, or not everything was asked.
     """
+    from kdaverify.campaign.account import of_night
     from kdaverify.campaign.engine import EngineError
     from kdaverify.campaign.run import Run
     from kdaverify.nightly.history import History, HistoryError
@@ -75,6 +76,7 @@ def nightly(
         run = Run(orders, fixed=_fixed(orders.specs, profile, kept), cases=cases, record=path)
         with engine_of(orders, engine, workers, address) as many:
             _ask(run, many, console, lambda: time.monotonic() - started < minutes * MINUTE)
+        run.seal(of_night)
         found = _conclude(run, tuple(orders.specs), night, kept, path, console)
     except (EngineError, HistoryError, RecordError) as error:
         raise Complaint(str(error)) from None
@@ -122,8 +124,7 @@ def _conclude(run: Run, names: tuple[str, ...], date: str, history: History, rec
     nights, verdicts, found = history.nights(), read(record).verdicts, list["Night"]()
     for name in names:
         tonight = table(date, (verdict for verdict in verdicts if verdict.implementation == name))
-        trouble = [line for line in run.tally.trouble if line.startswith(f"{name}: ")]
-        night = conclude(name, tonight, nights, date, unasked=run.unasked(name), trouble=trouble)
+        night = conclude(name, tonight, nights, date, unasked=run.unasked(name), trouble=run.tally.trouble.get(name, ()))
         history.write(date, name, tonight, promoted(tonight))
         show_night(console, night, medians(pl.concat([nights.filter(pl.col("date") < date), tonight])))
         found.append(night)

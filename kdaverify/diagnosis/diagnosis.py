@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +12,16 @@ from kdaverify.diagnosis.question import Question
 MOST_NAMED: Final = 4
 NEAR: Final = 0.9
 """A suspect that leaves more than this of what is wrong unexplained is not worth a name."""
+
+
+FITS: Final = "indistinguishable from "
+"""How a diagnosis in words begins that names something."""
+
+
+def names_of(told: str) -> tuple[str, ...]:
+    """Of a diagnosis in words, the names of what fits; () where nothing does."""
+    found, _, _ = re.sub(r" \([\d.e+-]+ away, .*", "", told, flags=re.DOTALL).partition("; in short: ")
+    return tuple(sorted(found.removeprefix(FITS).split(", and from "))) if told.startswith(FITS) else ()
 
 
 @dataclass(frozen=True)
@@ -55,8 +66,8 @@ class Diagnosis:
         names = [self._name(match) for match in self.named]
         shown, more = names[:MOST_NAMED], len(names) - MOST_NAMED
         several = f", and {more} more" if more > 0 else ""
-        told = f"indistinguishable from {', and from '.join(shown)}{several}" if names else ""
-        simple = f"{'; in short: ' if names else 'indistinguishable from this mistake: '}{self._simple()}" if self.signatures else ""
+        told = f"{FITS}{', and from '.join(shown)}{several}" if names else ""
+        simple = f"{'; in short: ' if names else f'{FITS}this mistake: '}{self._simple()}" if self.signatures else ""
         return f"{told}{simple} ({best.fit.distance:.2g} away, {self._next()})"
 
     def _simple(self) -> str:

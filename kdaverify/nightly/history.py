@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from kdaverify.campaign.questions import Ask
+from kdaverify.checks.status import Status
+from kdaverify.verdicts.columns import schema, to_frame
 from kdaverify.verdicts.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -15,12 +17,6 @@ if TYPE_CHECKING:
 
 QUESTION: Final = ("implementation", "property", "problem", "detail")
 """What makes two rows of different nights the same question; with `output`, the same figure."""
-COLUMNS: Final[dict[str, str]] = {
-    "date": "String", "implementation": "String", "property": "String", "problem": "String", "detail": "String", "case": "String",
-    "dtype": "String", "output": "String", "status": "String", "rejects": "Boolean", "judged": "Boolean", "statistic": "String",
-    "ratio": "Float64", "stage": "String", "diagnosis": "String", "number": "Int64", "seed": "Int64", "versions": "String",
-    "replay": "String",
-}  # fmt: skip
 MOST_REGRESSIONS: Final = 200
 """Cases of the regression set that are asked of an implementation, those that failed before those that were merely worst."""
 
@@ -54,7 +50,7 @@ class History:
         pl = self._polars
         own = self._read("regressions").filter(pl.col("implementation") == implementation)
         kept = own.sort(["rejects", "date"], descending=True).unique(QUESTION, keep="first", maintain_order=True).head(MOST_REGRESSIONS)
-        return tuple(Ask(row["property"], row["problem"], row["detail"]) for row in kept.iter_rows(named=True))
+        return tuple(Ask(row["property"], row["problem"], _told(row["detail"])) for row in kept.iter_rows(named=True))
 
     def write(self, date: str, implementation: str, tonight: pl.DataFrame, promoted: pl.DataFrame) -> None:
         """Keeps a night and what it adds to the regression set; a night of that date and implementation is replaced."""
@@ -87,28 +83,27 @@ class History:
 
 
 def table(date: str, verdicts: Iterable[Verdict]) -> pl.DataFrame:
-    """The rows of a night."""
+    """The rows of a night: the columns of a record, the date, and whether the row rejects and whether anything was judged."""
     import polars as pl
 
-    return pl.DataFrame([_row(date, verdict) for verdict in verdicts], schema=_schema())
+    status = pl.col("status")
+    return to_frame(verdicts).select(
+        pl.lit(date).alias("date"),
+        pl.all(),
+        status.is_in([status for status in Status if status.rejects]).alias("rejects"),
+        status.is_in([status for status in Status if status.judged]).alias("judged"),
+    )
 
 
 def _schema() -> pl.Schema:
     import polars as pl
 
-    return pl.Schema({name: getattr(pl, kind)() for name, kind in COLUMNS.items()})
+    return pl.Schema({"date": pl.String, **schema(), "rejects": pl.Boolean, "judged": pl.Boolean})
 
 
-def _row(date: str, verdict: Verdict) -> dict[str, Any]:
-    given = verdict.model_dump(include={*COLUMNS} - {"detail", "versions", "status"})
-    return given | {
-        "date": date,
-        "status": verdict.status.value,
-        "rejects": verdict.status.rejects,
-        "judged": verdict.status.judged,
-        "detail": json.dumps(verdict.detail, sort_keys=True),
-        "versions": json.dumps({**verdict.versions, "device": verdict.device, "mode": verdict.mode}, sort_keys=True),
-    }
+def _told(detail: str) -> str:
+    """The detail as a question gives it."""
+    return json.dumps(json.loads(detail), sort_keys=True)
 
 
 def _safe(name: str) -> str:

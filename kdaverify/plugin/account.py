@@ -30,10 +30,20 @@ def account(config: pytest.Config, expected: Sequence[Expected], trouble: Mappin
         cut_short: why not every case was judged; "" where all were.
     """
     told = {one.implementation: (*trouble[one.implementation], *([cut_short] if cut_short else [])) for one in expected}
+    return account_of(config.option.profile, config.option.kda_seed, expected, told)
+
+
+def account_of(profile: str, seed: int, expected: Sequence[Expected], told: Mapping[str, tuple[str, ...]]) -> Account:
+    """The account of whatever ends now.
+
+    Args:
+        expected: what it wants shown of every implementation.
+        told: what went wrong in the harness, by implementation.
+    """
     return Account(
         harness=kdaverify.__version__,
-        profile=config.option.profile,
-        seed=config.option.kda_seed,
+        profile=profile,
+        seed=seed,
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
         expected=tuple(expected),
         trouble={name: sentences for name, sentences in told.items() if sentences},

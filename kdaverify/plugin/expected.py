@@ -25,15 +25,29 @@ def expected(subject: Subject, asked: set[str], profile: str, verdicts: Sequence
         verdicts: what came of them.
     """
     adapter = subject.adapter
-    shipped = (property_of(path) for path in kdaverify.suites_folder().rglob("test_*.py"))
-    outputs = () if subject.missing else _exposed(adapter, profile)
+    # All that ship, so that a part of them accepts nothing.
+    return declared(adapter, asked | shipped(), profile, verdicts, missing=subject.missing)
+
+
+def shipped() -> set[str]:
+    """The property of every suite."""
+    return {property_of(path) for path in kdaverify.suites_folder().rglob("test_*.py")}
+
+
+def declared(adapter: Adapter, properties: set[str], profile: str, verdicts: Sequence[Verdict], *, missing: str | None = None) -> Expected:
+    """Some properties, in every format and output that an implementation declares.
+
+    Args:
+        missing: why it cannot run here, or None.
+    """
+    outputs = () if missing else _exposed(adapter, profile)
+    excused = {} if missing else excuses(adapter, outputs, verdicts)
     return Expected(
         implementation=adapter.name,
         dtypes=adapter.dtypes,
         outputs=outputs,
-        # All that ship, so that a part of them accepts nothing.
-        properties=tuple(sorted({*asked, *shipped})),
-        excused={} if subject.missing else excuses(adapter, outputs, verdicts),
+        properties=tuple(sorted(properties)),
+        excused={name: why for name, why in excused.items() if name in properties},
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from rich.console import Console
@@ -12,9 +12,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from kdaverify.report.gate import summary
+
 if TYPE_CHECKING:
     from kdaverify.campaign.kinds import Kind
     from kdaverify.campaign.tally import Tally
+    from kdaverify.verdicts.decision import Ruling
+    from kdaverify.verdicts.gate import Gated
 
 LOG_SECONDS: Final = 30.0
 """Between lines of a log that is no terminal."""
@@ -53,8 +57,8 @@ class Pace:
             left = (self._wanted - done) / max(rate, 1e-9)
             self._console.print(f"{done} of {self._wanted} cases, {told}, {left / 60:.0f} minutes left", highlight=False)
 
-    def shrinking(self, left: int) -> None:
-        self._bar.update(self._task, told=f"{left} kinds of failure to make smaller")
+    def say(self, told: str) -> None:
+        self._bar.update(self._task, told=told)
 
 
 def show_campaign(console: Console, tally: Tally) -> None:
@@ -70,8 +74,9 @@ def show_campaign(console: Console, tally: Tally) -> None:
         _show_kind(console, kind)
     if len(kinds) > MOST_KINDS:
         console.print(f"and {len(kinds) - MOST_KINDS} more kinds of failure\n")
-    for trouble in tally.trouble[:MOST_TROUBLES]:
-        console.print(Text(trouble, style="magenta"))
+    for name, told in sorted(tally.trouble.items()):
+        for trouble in told[:MOST_TROUBLES]:
+            console.print(Text(f"{name}: {trouble}", style="magenta"))
 
 
 def _show_kind(console: Console, kind: Kind) -> None:
@@ -79,7 +84,7 @@ def _show_kind(console: Console, kind: Kind) -> None:
     where = shown.whereabouts() or f"{shown.property} {shown.output}"
     struck = f"{kind.verdicts} verdicts of {', '.join(sorted(kind.properties))}, in {', '.join(sorted(kind.dtypes))}"
     console.print(Text(f"{shown.implementation}: {shown.status}, {where}", style="bold red"))
-    for line in filter(None, (struck, shown.diagnosis, shown.headline(), f"{_size(kind)}: {shown.case}")):
+    for line in filter(None, (struck, kind.diagnosis, shown.headline(), f"{_size(kind)}: {shown.case}")):
         console.print(Padding(Text(line), (0, 0, 0, 2), expand=False))
     # Never broken: the line is there to be pasted.
     console.print(f"  {shown.replay}\n", soft_wrap=True, highlight=False, markup=False)
@@ -89,22 +94,20 @@ def _size(kind: Kind) -> str:
     return "made smaller" if kind.smaller else "smallest that was drawn"
 
 
-def campaign_summary(tally: Tally, implementations: Iterable[str]) -> dict[str, Any]:
-    """The same for machines."""
-    ruling = tally.ruling(implementations)
+def campaign_summary(tally: Tally, ruling: Ruling, found: Sequence[Gated]) -> dict[str, Any]:
+    """The same for machines: what the gate writes of its decision, and what was found."""
     return {
-        "decision": ruling.value,
-        "exit_code": ruling.exit_code,
+        **summary(ruling, found),
         "cases": len(tally.done),
         "wanted": tally.wanted,
         "failing": tally.failing,
-        "trouble": tally.trouble,
+        "trouble": dict(tally.trouble),
         "kinds": [
             {
                 "implementation": kind.representative.implementation,
                 "status": kind.representative.status.value,
                 "stage": kind.representative.stage,
-                "diagnosis": kind.representative.diagnosis,
+                "diagnosis": kind.diagnosis,
                 "verdicts": kind.verdicts,
                 "properties": sorted(kind.properties),
                 "dtypes": sorted(kind.dtypes),

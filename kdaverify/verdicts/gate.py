@@ -14,7 +14,7 @@ from kdaverify.verdicts.decision import WEIGHT, Ruling, conclude
 from kdaverify.verdicts.demands import exceeded, lacking
 from kdaverify.verdicts.ledger import Ledger
 from kdaverify.verdicts.record import Table, scan
-from kdaverify.verdicts.rules import BY_PROFILE, rules_named
+from kdaverify.verdicts.rules import BY_PROFILE, SHIPPED, rules_named
 from kdaverify.verdicts.seal import Account, Expected
 from kdaverify.verdicts.tally import Tally, tally_of
 from kdaverify.verdicts.versions import mixed
@@ -148,7 +148,7 @@ def unfinished(tables: Sequence[Table]) -> list[str]:
 def _rules_of(accounts: Sequence[Account]) -> str:
     """The strictest of the rules by the profiles that ran."""
     named = {BY_PROFILE.get(account.profile, "acceptance") for account in accounts} or {"acceptance"}
-    return next(name for name in ("nightly", "acceptance", "session") if name in named)
+    return next(name for name in reversed(SHIPPED) if name in named)
 
 
 def _expected(name: str, accounts: Sequence[Account]) -> Expected:

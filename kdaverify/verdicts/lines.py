@@ -58,10 +58,33 @@ def sealed(before: bytes, rows: Iterable[Verdict], accounts: tuple[Account, ...]
     """Everything that was before, the rows, and the seal that closes them."""
     lines = [line_of(verdict) for verdict in rows]
     content = before + b"".join(lines)
-    digest = hashlib.sha256(content)
     blank = _sealing(Seal(rows=len(lines), digest=BLANK, accounts=accounts, open_rows=open_rows))
-    digest.update(blank)
-    return content + blank.replace(BLANK.encode(), digest.hexdigest().encode(), 1)
+    return content + _signed(blank, hashlib.sha256(content + blank).hexdigest())
+
+
+def seal(path: Path, account: Account) -> None:
+    """Closes the rows of a file that no seal covers yet, as they lie; nothing of it is held."""
+    digest, rows = hashlib.sha256(), 0
+    with path.open("r+b") as lines:
+        for line in lines:
+            rows = 0 if line.startswith(_SEALED) else rows + (line != b"\n")
+            digest.update(line)
+        blank = _sealing(Seal(rows=rows, digest=BLANK, accounts=(account,)))
+        digest.update(blank)
+        lines.write(_signed(blank, digest.hexdigest()))
+
+
+def cut(path: Path, rows: int) -> None:
+    """Leaves the first rows of a file, and no seal."""
+    with path.open("r+b") as lines:
+        kept = 0
+        while kept < rows:
+            kept += lines.readline() != b"\n"
+        lines.truncate(lines.tell())
+
+
+def _signed(blank: bytes, digest: str) -> bytes:
+    return blank.replace(BLANK.encode(), digest.encode(), 1)
 
 
 def _sealing(seal: Seal) -> bytes:

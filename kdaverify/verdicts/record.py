@@ -177,9 +177,11 @@ def _end_last_line(path: Path) -> None:
     """Drops a row that an earlier crash cut off, so that the next one does not continue it."""
     if not path.exists():
         return
-    content = path.read_bytes()
-    if content and not content.endswith(b"\n"):
-        replace(path, content[: content.rfind(b"\n") + 1])
+    whole = 0
+    with path.open("r+b") as lines:
+        for line in lines:
+            whole += len(line) if line.endswith(b"\n") else 0
+        lines.truncate(whole)
 
 
 def replace(path: Path, content: bytes) -> None:

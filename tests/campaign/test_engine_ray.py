@@ -13,10 +13,10 @@ from kdaverify.campaign.task import Orders
 from tests.campaign.inline import FATAL, InlineEngine, told
 from tests.test_package import imported_by
 
-CASES = 3
+CASES = 2
 
 
-def test_two_actors_one_of_which_is_killed_give_the_same_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_actor_that_is_killed_and_the_one_after_it_give_the_same_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray")
     from kdaverify.campaign.engine_ray import RayEngine
 
@@ -29,9 +29,9 @@ def test_two_actors_one_of_which_is_killed_give_the_same_record(tmp_path: Path, 
         with InlineEngine(orders) as engine:
             here.ask(engine, lambda _: None)
     (tmp_path / "fatal").touch()
-    with RayEngine(orders, places=2) as engine:
+    with RayEngine(orders, places=1) as engine:
         there.ask(engine, lambda _: None)
-    assert there.tally.trouble == []
+    assert not there.tally.trouble
     assert not (tmp_path / "fatal").exists() and not ray.is_initialized()
     assert told(tmp_path / "there.jsonl") == told(tmp_path / "here.jsonl")
 

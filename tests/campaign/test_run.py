@@ -14,7 +14,7 @@ from kdaverify.campaign.tally import Tally
 from kdaverify.campaign.task import Orders, Smaller
 from kdaverify.campaign.worker import Bench
 from kdaverify.checks.status import Status
-from kdaverify.verdicts.decision import Ruling
+from kdaverify.diagnosis.diagnosis import names_of
 from kdaverify.verdicts.record import RecordError
 from tests.campaign.inline import FATAL, InlineEngine, told
 from tests.rows import row
@@ -46,7 +46,7 @@ def whole(folder: Path, orders: Orders, monkeypatch_module: pytest.MonkeyPatch) 
     """The record of a campaign that nothing interrupted."""
     monkeypatch_module.chdir(folder)
     run = ran(orders, folder / "whole.jsonl")
-    assert run.tally.ruling(orders.specs) is Ruling.ACCEPT and len(run.tally.done) == CASES + 1
+    assert not run.tally.kinds and len(run.tally.done) == CASES + 1
     return folder / "whole.jsonl"
 
 
@@ -85,6 +85,8 @@ def test_the_record_of_another_run_is_refused(folder: Path, orders: Orders, whol
     with pytest.raises(RecordError, match="is of seed 3, this run of 4"):
         Run(other, cases=1, record=whole)
     with pytest.raises(RecordError, match="is another one there"):
+        Run(Orders(orders.specs, "acceptance", 3, str(folder)), cases=1, record=whole)
+    with pytest.raises(RecordError, match="holds cases that this run does not ask"):
         Run(Orders({"eager": "eager"}, "smoke", 3, str(folder)), cases=1, record=whole)
     with pytest.raises(RecordError, match=r"ending in \.jsonl"):
         Run(orders, cases=1, record=folder / "r.parquet")
@@ -106,11 +108,22 @@ def test_failures_of_one_kind_are_told_once_by_the_cheapest_whatever_their_order
     solve = [
         row(Status.FAIL, stage="solve", number=n, case=f"kda-{n}", property=("forward", "resume")[n % 2], problem="") for n in range(4)
     ]
-    other = row(Status.FAIL, stage="solve", diagnosis="SO1", number=9, problem="")
+    other = row(Status.FAIL, stage="intra", number=9, problem="")
     for rows in ([*solve, other], [other, *reversed(solve)]):
         tally = Tally(9)
         tally.take(rows)
         first, second = tally.ranked()
         assert (first.verdicts, first.representative.number, first.properties) == (4, 0, {"forward", "resume"})
         assert (second.verdicts, second.representative) == (1, other)
-        assert tally.ruling(["port"]) is Ruling.REJECT
+
+
+def test_kinds_that_a_diagnosis_names_alike_are_one_and_others_stay_apart() -> None:
+    said = "indistinguishable from SO1, a row too few, and from SO2, a row too many; in short: x (y) ({} away, next best none); only late"
+    tally = Tally(9)
+    tally.take([row(Status.FAIL, output=output, number=n, case=f"kda-{n}", problem="") for n, output in enumerate(("o", "dq", "dk"))])
+    diagnoses = (said.format("0.01"), said.format("2e-05"), "no known fault fits: none comes near")
+    for kind, words in zip(tally.ranked(), diagnoses, strict=True):
+        kind.diagnosis = words
+    tally.join()
+    assert sorted(kind.verdicts for kind in tally.ranked()) == [1, 2]
+    assert names_of(said.format("1")) == ("SO1, a row too few", "SO2, a row too many") and names_of("no known fault fits: o") == ()

@@ -59,13 +59,40 @@ def test_a_campaign_ends_in_a_decision_and_goes_on_with_its_record(cli: Cli, tmp
     assert {verdict.number for verdict in read(tmp_path / "r.jsonl").verdicts} == {None, *range(6)}
 
 
+def test_the_gate_decides_on_the_record_of_a_campaign_as_the_campaign_did(cli: Cli, tmp_path: Path) -> None:
+    ask = ("campaign", "--impl", "port.py", "--profile", "smoke", "--no-isolate", "--record", "r.jsonl", "--cases")
+    record = tmp_path / "r.jsonl"
+    assert cli(*ask, 4)[0] == 0
+    code, out, _ = cli("gate", "r.jsonl")
+    assert code == 0 and "rules: campaign" in out
+    code, out, _ = cli("gate", "r.jsonl", "--rules", "acceptance")
+    assert code == 3 and "ran profile campaign, wanted acceptance or nightly" in out
+    sealed = record.read_bytes()
+    assert cli(*ask, 4)[0] == 0
+    assert len(record.read_bytes().splitlines()) == len(sealed.splitlines())
+    # What an interrupted campaign leaves.
+    record.write_bytes(b"".join(sealed.splitlines(keepends=True)[:-2]))
+    code, out, _ = cli("gate", "r.jsonl")
+    assert code == 3 and "- half-run" in out.splitlines()[1]
+    record.write_bytes(sealed.replace(b'"status":"PASS"', b'"status":"FAIL"', 1))
+    assert cli("gate", "r.jsonl")[0] == 2
+    (tmp_path / "port.py").write_text(BF16.replace("o.to(q.dtype)", "2 * o.to(q.dtype)"))
+    record.unlink()
+    assert cli(*ask, 4, "--diagnosis", 0)[0] == 1
+    code, out, _ = cli("gate", "r.jsonl")
+    assert code == 1 and "- forward bf16 FAIL" in out.splitlines()[1]
+
+
 def test_a_campaign_on_a_broken_kernel_rejects_with_lines_to_replay(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "port.py").write_text(BF16.replace("o.to(q.dtype)", "2 * o.to(q.dtype)"))
-    code, out, _ = cli("campaign", "--impl", "port.py", "--cases", 3, "--profile", "smoke", "--no-isolate", "--json", "d.json")
+    code, out, _ = cli(
+        "campaign", "--impl", "port.py", "--cases", 3, "--profile", "smoke", "--no-isolate", "--json", "d.json", "--diagnosis", 1
+    )
     assert code == 1 and "port: FAIL" in out and "made smaller" in out
     (kind, *_others) = json.loads((tmp_path / "d.json").read_text())["kinds"]
     assert kind["smaller"].startswith("kdaverify replay --impl port.py --property forward")
     assert kind["smaller"] in out
+    assert kind["diagnosis"] and kind["diagnosis"][:60] in out
 
 
 @pytest.mark.parametrize(

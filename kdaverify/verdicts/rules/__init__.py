@@ -10,8 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from kdaverify.verdicts.toml_file import FileError, read_toml
 
 _FOLDER: Final = Path(__file__).parent
-SHIPPED: Final = ("session", "acceptance", "nightly")
-BY_PROFILE: Final = {"smoke": "session", "acceptance": "acceptance", "nightly": "nightly"}
+SHIPPED: Final = ("session", "campaign", "acceptance", "nightly")
+"""The strictest last."""
+CAMPAIGN: Final = "campaign"
+"""What the account of a campaign gives for its profile: it asks what the suites draw, and nothing else."""
+BY_PROFILE: Final = {"smoke": "session", CAMPAIGN: "campaign", "acceptance": "acceptance", "nightly": "nightly"}
 """The rules of a record whose reader names none; of a profile there is not, acceptance."""
 
 Count = Annotated[int, Field(ge=1, strict=True)]

@@ -1,0 +1,41 @@
+"""What a campaign or a night leaves in its record beside the verdicts, so that the gate decides on the record alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kdaverify.campaign.questions import CONVENTIONS, questions
+from kdaverify.campaign.tally import Tally
+from kdaverify.campaign.task import Orders
+from kdaverify.plugin.account import account_of
+from kdaverify.plugin.expected import declared, shipped
+from kdaverify.verdicts.rules import CAMPAIGN
+from kdaverify.verdicts.seal import Account
+
+if TYPE_CHECKING:
+    from kdaverify.adapters.base import Adapter
+
+
+def of_campaign(orders: Orders, tally: Tally) -> Account:
+    """It asks what the suites draw: of the suites that draw nothing no pass is wanted, and rules for whole sessions are not met."""
+
+    def asked(adapter: Adapter) -> set[str]:
+        return {CONVENTIONS.property, *(question.property for question in questions(adapter, orders.profile, drawn=True))}
+
+    return _account(CAMPAIGN, orders, tally, asked)
+
+
+def of_night(orders: Orders, tally: Tally) -> Account:
+    """It asks all that a session of its profile asks, and is held against the same rules."""
+    return _account(orders.profile, orders, tally, lambda adapter: shipped() | tally.asked(adapter.name))
+
+
+def _account(profile: str, orders: Orders, tally: Tally, properties: Callable[[Adapter], set[str]]) -> Account:
+    from kdaverify.adapters.registry import find
+
+    adapters = [find(spec) for spec in orders.specs.values()]
+    expected = [
+        declared(adapter, properties(adapter), orders.profile, tally.heard(adapter.name), missing=adapter.missing()) for adapter in adapters
+    ]
+    return account_of(profile, orders.seed, expected, {name: tuple(told) for name, told in tally.trouble.items()})
