@@ -34,22 +34,35 @@ SECONDS: Final = 180.0
 SEED: Final = 0
 PARTS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "comparator": (
-        ("checks/compare.py", "checks/elements.py", "checks/near_miss.py", "checks/recheck.py", "checks/vacuity.py"),
-        ("checks/test_compare.py", "checks/test_vacuity.py", "checks/test_recheck.py"),
+        ("checks/compare.py", "checks/near_miss.py", "checks/recheck.py", "checks/median_limit.py", "checks/vacuity.py", "checks/bits.py"),
+        ("checks/test_compare.py", "checks/test_vacuity.py", "checks/test_recheck.py", "checks/test_laws.py"),
     ),
+    "activations": (("checks/elements.py", "budgets/activations.py"), ("checks/test_activations.py",)),
     "budgets": (
+        ("budgets/standard.py", "budgets/budget.py", "budgets/sharp.py", "budgets/bias.py", "budgets/statistics.py", "budgets/freedoms.py"),
         (
-            "budgets/standard.py",
-            "budgets/sharp.py",
-            "budgets/bias.py",
-            "budgets/statistics.py",
-            "budgets/measures.py",
-            "budgets/freedoms.py",
+            "budgets/test_statistics.py",
+            "budgets/test_budget.py",
+            "budgets/test_sharp.py",
+            "budgets/test_family.py",
+            "checks/test_compare.py",
         ),
-        ("budgets/test_budget.py", "budgets/test_sharp.py", "budgets/test_family.py", "checks/test_compare.py"),
     ),
-    "decision": (
-        ("verdicts/decision.py", "verdicts/paired.py", "verdicts/recheck.py", "verdicts/record.py", "checks/status.py"),
+    "probes": (("budgets/measures.py", "checks/probes.py"), ("checks/test_probes.py",)),
+    "laws": (("checks/laws/*.py",), ("checks/test_laws.py",)),
+    "gate": (
+        (
+            "verdicts/decision.py",
+            "verdicts/tally.py",
+            "verdicts/gate.py",
+            "verdicts/demands.py",
+            "verdicts/waivers.py",
+            "verdicts/ledger.py",
+        ),
+        ("verdicts", "cli/test_gate.py"),
+    ),
+    "records": (
+        ("verdicts/record.py", "verdicts/lines.py", "verdicts/parquet.py", "verdicts/seal.py", "verdicts/merge.py", "verdicts/paired.py"),
         ("verdicts",),
     ),
 }
@@ -83,7 +96,8 @@ def mutants(part: str) -> Iterator[Mutant]:
     from cosmic_ray.commands import init
     from cosmic_ray.work_db import WorkDB, use_db
 
-    for file in (f"kdaverify/{name}" for name in PARTS[part][0]):
+    found = sorted(path for name in PARTS[part][0] for path in (ROOT / "kdaverify").glob(name))
+    for file in (str(path.relative_to(ROOT)) for path in found):
         hidden = _annotated(ROOT / file)
         with tempfile.TemporaryDirectory() as folder, use_db(str(Path(folder) / "work.sqlite"), WorkDB.Mode.create) as work:
             init([ROOT / file], work, {})

@@ -36,23 +36,25 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command()(verify)
-app.command(context_settings={"ignore_unknown_options": False})(replay)
-app.command()(diagnose)
-app.command("list")(list_)
-app.add_typer(contracts, name="contracts")
-app.command()(oracle)
-app.command()(export)
-app.command()(score)
-app.command()(gate)
-app.command()(merge)
-app.add_typer(ledger, name="ledger")
-app.command()(report)
-app.command()(drift)
-app.command()(campaign)
-app.command()(nightly)
-app.command()(mailboxes)
-app.command("kill-matrix")(kill_matrix)
+JUDGE, DECIDE, EXACT, HARNESS = "Judge a kernel", "Decide and show", "Look things up", "Judge designs, and the harness itself"
+
+app.command(rich_help_panel=JUDGE)(verify)
+app.command(rich_help_panel=JUDGE, context_settings={"ignore_unknown_options": False})(replay)
+app.command(rich_help_panel=JUDGE)(diagnose)
+app.command(rich_help_panel=JUDGE)(drift)
+app.command(rich_help_panel=JUDGE)(campaign)
+app.command(rich_help_panel=JUDGE)(nightly)
+app.command(rich_help_panel=JUDGE)(export)
+app.command(rich_help_panel=JUDGE)(score)
+app.command(rich_help_panel=DECIDE)(gate)
+app.command(rich_help_panel=DECIDE)(report)
+app.command(rich_help_panel=DECIDE)(merge)
+app.add_typer(ledger, name="ledger", rich_help_panel=DECIDE)
+app.command("list", rich_help_panel=EXACT)(list_)
+app.add_typer(contracts, name="contracts", rich_help_panel=EXACT)
+app.command(rich_help_panel=EXACT)(oracle)
+app.command(rich_help_panel=HARNESS)(mailboxes)
+app.command("kill-matrix", rich_help_panel=HARNESS)(kill_matrix)
 
 
 def main() -> None:

@@ -86,7 +86,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_export_run_and_score_give_the_rows_of_verify(exported: Path) -> None:
-    here = python(exported, "-c", START, "verify", "--impl", "port.py:port", "--record", "here.jsonl", "--workers", "0")
+    here = python(exported, "-c", START, "verify", "--impl", "port.py:port", "--record", "here.jsonl", "--workers", "0", "--diagnosis", "0")
     there = python(exported, "-c", START, "score", "cases", "--record", "there.jsonl", "--json", "there.json", "--workers", "0")
     assert (here.returncode, there.returncode) == (1, 1), there.stdout + there.stderr
     told, brought = rows(exported / "here.jsonl"), rows(exported / "there.jsonl")

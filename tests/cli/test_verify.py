@@ -27,7 +27,7 @@ BODIES = {
     2: "def test_broken(judge): raise KeyError('ours')",
     3: "def test_unasked(judge): tell(judge, Status.ORACLE_UNCERTIFIED)",
 }
-FAILURE_KEYS = {"case", "op", "output", "dtype", "regime", "property", "status", "ratio", "stage", "replay"}
+FAILURE_KEYS = {"case", "op", "output", "dtype", "regime", "property", "status", "ratio", "stage", "diagnosis", "replay"}
 Done = subprocess.CompletedProcess[str]
 
 START = """
