@@ -16,6 +16,8 @@ from tests.test_package import imported_by
 CASES = 2
 
 
+# Ray forks to start its processes, which JAX warns of where an earlier test has imported it.
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
 def test_an_actor_that_is_killed_and_the_one_after_it_give_the_same_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ray = pytest.importorskip("ray")
     from kdaverify.campaign.engine_ray import RayEngine
