@@ -51,6 +51,6 @@ $(VENV)/.base: $(FACTS) | $(BIN)/python
 # deltanet-tpu asks for Python 3.12 and a TPU build of JAX; its Pallas kernel runs without either.
 $(VENV)/.all: $(VENV)/.base
 	@echo "installing every vendor that runs on this machine and our tools into $(VENV) (once)"
-	$(PIP) --editable '.[transformers,onnxruntime,pallas,fla,parquet,pictures,html,ray,docs,dev]'
+	$(PIP) --editable '.[transformers,onnxruntime,pallas,fla,parquet,pictures,html,ray,docs,mutation,dev]'
 	$(PIP) --no-deps --ignore-requires-python deltanet-tpu==0.3.0
 	@touch $@
