@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.box import SIMPLE_HEAD
@@ -37,11 +37,21 @@ class Tally:
 
 def tallies(verdicts: Sequence[Verdict]) -> list[Tally]:
     """One for every rule that was asked, in the order of the rules."""
-    counts = Counter((name, opinion.says, v.status.rejects) for v in verdicts for name, opinion in v.published.items())
-    rules = dict.fromkeys(name for name, _, _ in counts)
+    counts = Counter[tuple[str, str, bool]](
+        (name, opinion.says.value, v.status.rejects) for v in verdicts for name, opinion in v.published.items()
+    )
+    return tallied(counts, dict.fromkeys(name for name, _, _ in counts))
+
+
+def tallied(counts: Counter[tuple[str, str, bool]], rules: Iterable[str]) -> list[Tally]:
+    """One for every rule, in the order given.
+
+    Args:
+        counts: outputs by rule, what it says, and whether we reject.
+    """
 
     def count(rule: str, says: Says, *rejected: bool) -> int:
-        return sum(counts[rule, says, ours] for ours in rejected)
+        return sum(counts[rule, says.value, ours] for ours in rejected)
 
     return [
         Tally(

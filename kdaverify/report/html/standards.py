@@ -10,9 +10,8 @@ from typing import Any, Final
 import polars as pl
 
 from kdaverify.checks.published.registry import RULES
-from kdaverify.checks.published.says import Says
 from kdaverify.report.html.rows import REJECTS, Rows
-from kdaverify.report.published import Tally
+from kdaverify.report.published import Tally, tallied
 
 # All of an opinion but what it says: without figures, few different sets of opinions are left.
 FIGURES: Final = r'"(?:limit|statistic|value)":(?:"(?:[^"\\]|\\.)*"|[^,}"]*),?'
@@ -55,18 +54,4 @@ def standards(rows: Rows) -> list[Standards]:
 
 def _tallies(counts: Counter[tuple[str, str, bool]]) -> tuple[Tally, ...]:
     seen = {rule for rule, _, _ in counts}
-
-    def count(rule: str, says: Says, *rejected: bool) -> int:
-        return sum(counts[rule, says.value, ours] for ours in rejected)
-
-    return tuple(
-        Tally(
-            rule=rule,
-            passed=count(rule, Says.PASS, True, False),
-            failed=count(rule, Says.FAIL, True, False),
-            not_applicable=count(rule, Says.NOT_APPLICABLE, True, False),
-            passed_rejected=count(rule, Says.PASS, True),
-            failed_passed=count(rule, Says.FAIL, False),
-        )
-        for rule in (*(rule for rule in RULES if rule in seen), *sorted(seen.difference(RULES)))
-    )
+    return tuple(tallied(counts, (*(rule for rule in RULES if rule in seen), *sorted(seen.difference(RULES)))))
