@@ -51,7 +51,7 @@ def enclosed(inputs: Inputs) -> Answer:
 
     (final, r), (o, radius) = scan(inputs, 1, carry, step, dtype=torch.float64)
     state_radius = (r + TINY)[..., None, None].expand_as(final)
-    o_zero, state_zero = _structural_zeros(inputs, o, final)
+    o_zero, state_zero = structural_zeros(inputs, o, final)
     return Answer(enclose(o, radius, o_zero), enclose(final, state_radius, state_zero), "float64 recurrence, proven radius")
 
 
@@ -81,10 +81,15 @@ def exact(value: Tensor) -> Enclosure:
     return Enclosure(value, torch.zeros_like(value), torch.zeros_like(value), value == 0)
 
 
-def _structural_zeros(inputs: Inputs, o: Tensor, final: Tensor) -> tuple[Tensor, Tensor]:
+def structural_zeros(inputs: Inputs, o: Tensor, final: Tensor) -> tuple[Tensor, Tensor]:
     """Elements that are 0 because every term of every sum is 0, not because terms cancel or underflow.
 
-    The same recurrence over the supports of its operands: with 0/1 entries and additions only, a 0 is a proof.
+    Math: the same recurrence over the supports of its operands: with 0/1 entries and additions only, a 0 is a proof.
+
+    Args:
+        o, final: the outputs as computed; only their zeros are asked about.
+    Returns:
+        Masks of o and final.
     """
     if bool((o != 0).all()) and bool((final != 0).all()):
         return torch.zeros_like(o, dtype=torch.bool), torch.zeros_like(final, dtype=torch.bool)

@@ -23,7 +23,7 @@ from oracles.certified import certify, certify_gradients
 from oracles.enclosure import Answer, Enclosure
 from oracles.gradients import Cotangents, GradientAnswer, Gradients, largest_ahead
 from oracles.inputs import Inputs
-from oracles.running_error import enclosed
+from oracles.running_error import enclosed, structural_zeros
 
 # An oracle may be wrong by this fraction of any allowance, no more.
 ORACLE_SHARE = 2.0**-20
@@ -92,6 +92,7 @@ def standard(
         lambda: enclosed(inputs),
         lambda accept, extra: certify(inputs, accept=accept, extra_bits=extra, cache=cache_in(default_folder())),
         budgets,
+        lambda truth: _zero_by_structure(truth, inputs),
     )
 
 
@@ -215,6 +216,15 @@ def _is_sharp(truth: Enclosure, allowed: Budget) -> bool:
     # A radius has no sign that could lean one way; its rms bounds that of any error within.
     sizes = [ratio for name, ratio in ratios.items() if name != "bias"]
     return bool(torch.isfinite(truth.radius).all()) and max(sizes) <= ORACLE_SHARE
+
+
+def _zero_by_structure(truth: Answer, inputs: Inputs) -> Answer:
+    """Balls prove zeros that are differences of equal terms as well; a chunk form finds those by rounded sums."""
+    if not bool(truth.o.zero.any()) and not bool(truth.final_state.zero.any()):
+        return truth
+    by_structure = structural_zeros(inputs, truth.o.high, truth.final_state.high)
+    o, final = (replace(one, zero=one.zero & mask) for one, mask in zip((truth.o, truth.final_state), by_structure, strict=True))
+    return replace(truth, o=o, final_state=final)
 
 
 def _zero_on_padding(truth: GradientAnswer, inputs: Inputs) -> GradientAnswer:
