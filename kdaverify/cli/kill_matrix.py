@@ -143,7 +143,7 @@ def _bar(console: Console, total: int) -> Generator[Callable[[FaultRow | LegalRo
 
 def _line(row: FaultRow | LegalRow) -> str:
     if row.row == "legal":
-        return f"{row.id} ({row.profile}): {len(row.false_alarms)} false alarms in {row.runs} runs, {row.seconds:.0f} s"
+        return f"{row.id} ({row.profile}, {row.suite}): {len(row.false_alarms)} false alarms in {row.runs} runs, {row.seconds:.0f} s"
     first, last = row.attempts[0], row.attempts[-1]
     took = sum(attempt.seconds for attempt in row.attempts)
     if first.kill is None:

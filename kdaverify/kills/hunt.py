@@ -13,6 +13,7 @@ import pytest
 
 import kdaverify
 from kdaverify.cli.request import Request
+from kdaverify.kills.rows import EVERY
 from kdaverify.plugin.collect import property_of
 from kdaverify.problems import Problem
 from kdaverify.problems.cost import cost
@@ -23,6 +24,7 @@ USUAL: Final = 0.5
 SECONDS: Final = {"conventions": 0.005, "activations": 0.02, "probes": 0.1, "panel": 0.2, "gradients": 1.2, "resume": 1.0}
 """About how long one test of a suite takes under smoke, where it is not the usual; it decides the order of tests and nothing else."""
 LONG: Final = cost_of("acceptance")
+ENDS: Final = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED)
 SETTINGS: Final = Path(kdaverify.__file__).parent / "cli" / "suites.ini"
 
 
@@ -93,11 +95,16 @@ def _is_long(item: pytest.Item) -> bool:
     return any(cost(problem) > LONG for problem in problems)
 
 
-def hunt(spec: str, profile: str, objection: Callable[[Verdict], str] | None, until: float, *, only: str = "*") -> Hunt:
+def suites() -> tuple[str, ...]:
+    """The properties that the shipped suites ask for."""
+    return tuple(sorted(property_of(file) for file in kdaverify.suites_folder().rglob("test_*.py")))
+
+
+def hunt(spec: str, profile: str, objection: Callable[[Verdict], str] | None, until: float, *, only: str = EVERY) -> Hunt:
     """Runs the suites on what `spec` names.
 
     Args:
-        only: suites to run, by property; a glob.
+        only: suites to run, by property; a glob. One suite may have nothing to ask of an implementation.
     Raises:
         RuntimeError: pytest itself broke.
         KeyboardInterrupt: someone ended it; nothing is known then.
@@ -107,7 +114,7 @@ def hunt(spec: str, profile: str, objection: Callable[[Verdict], str] | None, un
     folder, *arguments = request.pytest_arguments(kdaverify.suites_folder(), SETTINGS)
     files = [str(file) for file in sorted(Path(folder).rglob(f"test_{only}.py"))]
     ended = pytest.main([*files, *arguments, "--bare"], plugins=[found])
-    if ended not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED):
+    if ended not in ENDS and not (ended == pytest.ExitCode.NO_TESTS_COLLECTED and only != EVERY):
         raise RuntimeError(f"the suites on {spec} ended with {ended!r}")
     if ended == pytest.ExitCode.INTERRUPTED and found.killer is None and not found.out_of_time:
         raise KeyboardInterrupt

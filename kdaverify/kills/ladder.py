@@ -11,7 +11,7 @@ from kdaverify.faults.catalogue import FAULTS
 from kdaverify.faults.fault import Fault
 from kdaverify.kills.acquittal import Jury, answers
 from kdaverify.kills.hunt import Hunt, hunt
-from kdaverify.kills.rows import Attempt, FaultRow, LegalRow, kill_of
+from kdaverify.kills.rows import EVERY, Attempt, FaultRow, LegalRow, kill_of
 from kdaverify.verdicts.verdict import Verdict
 
 
@@ -87,19 +87,20 @@ def _spec(fault: Fault, strength: float) -> str:
     return f"fault:{fault.id}" if strength == 1 else f"fault:{fault.id}@{strength:g}"
 
 
-def whole(name: str, profile: str, until: float) -> LegalRow:
-    """A legal kernel under every test.
+def whole(name: str, profile: str, until: float, suite: str = EVERY) -> LegalRow:
+    """A legal kernel under every test of a suite, or of all of them.
 
     Raises:
         Unfinished: the time was up before the last one.
     """
     started = time.process_time()
-    met = hunt(name, profile, None, until)
+    met = hunt(name, profile, None, until, only=suite)
     if met.out_of_time:
         raise Unfinished(name)
     return LegalRow(
         id=name,
         profile=profile,
+        suite=suite,
         runs=len(met.asked),
         seconds=round(time.process_time() - started, 1),
         false_alarms=tuple(f"{told.headline()}; {told.replay}" for told in met.rejected),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,12 +64,18 @@ def _threshold(strength: float, kill: Kill) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Every fault that was asked, and every legal kernel."""
+    """Every fault that was asked, and every legal kernel.
+
+    Args:
+        unfinished: faults that have not been asked everything.
+        suites_left: of legal kernels.
+    """
 
     profile: str
     faults: tuple[Found, ...]
     legal: tuple[LegalRow, ...]
     unfinished: int
+    suites_left: int
 
     @property
     def killed(self) -> int:
@@ -86,6 +93,7 @@ class Matrix:
             "killed": self.killed,
             "killed_under_smoke": self.under_smoke(),
             "unfinished": self.unfinished,
+            "legal_suites_unfinished": self.suites_left,
             "legal_runs": sum(row.runs for row in self.legal),
             "false_alarms": sum(len(row.false_alarms) for row in self.legal),
             "legal": [row.plain() for row in self.legal],
@@ -94,9 +102,25 @@ class Matrix:
 
 
 def matrix(plan: Plan, rows: Iterable[FaultRow | LegalRow]) -> Matrix:
-    """The rows put together; faults that have not been asked everything are counted as unfinished and left out."""
+    """The rows put together; faults that have not been asked everything are left out."""
     done = list(rows)
     found = [Found(fault, tuple(row for row in done if isinstance(row, FaultRow) and row.id == fault.id)) for fault in plan.faults]
     whole = tuple(one for one in found if one.killer or plan.profile in {row.profile for row in one.rows})
-    legal = tuple(row for row in done if isinstance(row, LegalRow) and row.profile in plan.profiles)
-    return Matrix(plan.profile, whole, legal, len(found) - len(whole))
+    legal = [row for row in done if isinstance(row, LegalRow) and row.profile in plan.profiles]
+    return Matrix(plan.profile, whole, tuple(_joined(legal)), len(found) - len(whole), sum(job.legal for job in plan.jobs(done)))
+
+
+def _joined(rows: Iterable[LegalRow]) -> Iterator[LegalRow]:
+    """One row for all suites of a kernel under a profile."""
+    runs = defaultdict[tuple[str, str], list[LegalRow]](list)
+    for row in rows:
+        runs[row.id, row.profile].append(row)
+    for (name, profile), parts in sorted(runs.items()):
+        yield LegalRow(
+            id=name,
+            profile=profile,
+            runs=sum(part.runs for part in parts),
+            seconds=round(sum(part.seconds for part in parts), 1),
+            false_alarms=tuple(alarm for part in parts for alarm in part.false_alarms),
+            trouble=tuple(what for part in parts for what in part.trouble),
+        )

@@ -32,11 +32,12 @@ def _conclusion(console: Console, found: Matrix) -> None:
     for name, alarm in alarms:
         console.print(Text(f"false alarm: {name}: {alarm}", style="bold red"))
     left = f"; {found.unfinished} not finished" if found.unfinished else ""
+    asked = f", {found.suites_left} suites not finished" if found.suites_left else ""
     share = f" ({found.killed / len(found.faults):.1%})" if found.faults else ""
     console.print(
         Text(
             f"killed: {found.killed} of {len(found.faults)} faults{share}, {found.under_smoke()} of them under smoke{left}; "
-            f"legal kernels: {len(alarms)} false alarms in {runs} runs",
+            f"legal kernels: {len(alarms)} false alarms in {runs} runs{asked}",
             style="bold",
         )
     )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 
 from kdaverify.kills.ladder import Unfinished, descend, whole
-from kdaverify.kills.rows import FaultRow, LegalRow
+from kdaverify.kills.rows import EVERY, FaultRow, LegalRow
 
 PRELOADED = ("torch", "kdaverify.kills.ladder", "kdaverify.cli.run")
 
@@ -21,17 +21,21 @@ class Job:
     Args:
         legal: whether `name` is a legal kernel as `--impl` names it, or a fault's id.
         weaker: whether a fault is asked at its weaker strengths too.
+        suite: what a legal kernel is asked, by property.
     """
 
     name: str
     profile: str
     legal: bool = False
     weaker: bool = False
+    suite: str = EVERY
 
     def run(self, until: float) -> FaultRow | LegalRow | None:
         """None where the time was up."""
         try:
-            return whole(self.name, self.profile, until) if self.legal else descend(self.name, self.profile, until, weaker=self.weaker)
+            if self.legal:
+                return whole(self.name, self.profile, until, self.suite)
+            return descend(self.name, self.profile, until, weaker=self.weaker)
         except Unfinished:
             return None
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from kdaverify.verdicts.verdict import Verdict
+
+EVERY: Final = "*"
 
 
 class Row(BaseModel):
@@ -75,9 +77,10 @@ class FaultRow(Row):
 
 
 class LegalRow(Row):
-    """A whole run of the suites on one legal kernel.
+    """One suite, or all of them, on one legal kernel.
 
     Args:
+        suite: by property; EVERY for all.
         runs: cases that were judged.
         false_alarms: those that were rejected, with their replay lines.
     """
@@ -85,6 +88,7 @@ class LegalRow(Row):
     row: Literal["legal"] = "legal"
     id: str
     profile: str
+    suite: str = EVERY
     runs: int
     seconds: float
     false_alarms: tuple[str, ...] = ()

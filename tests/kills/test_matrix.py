@@ -8,20 +8,22 @@ from io import StringIO
 from rich.console import Console
 
 from kdaverify.faults.catalogue import FAULTS
+from kdaverify.faults.legal import LEGAL
 from kdaverify.faults.survivors import SURVIVORS
+from kdaverify.kills.hunt import suites
 from kdaverify.kills.matrix import Matrix, matrix
 from kdaverify.kills.page import show
 from kdaverify.kills.plan import Plan, chosen
 from kdaverify.kills.rows import FaultRow, LegalRow
-from tests.kills.rows import ACCEPTANCE, attempt, fault_row, kill, legal_row
+from tests.kills.rows import ACCEPTANCE, SMOKE, attempt, fault_row, kill, legal_row
 
 DEAD = fault_row("H1", attempt(1.0), attempt(0.5), attempt(0.25, killed=False))
 ALIVE = (fault_row("S26", attempt(killed=False)), fault_row("S26", attempt(killed=False, profile=ACCEPTANCE), profile=ACCEPTANCE))
 LATE = (fault_row("H2", attempt(killed=False)), fault_row("H2", attempt(profile=ACCEPTANCE), profile=ACCEPTANCE))
 
 
-def made(*rows: FaultRow | LegalRow) -> Matrix:
-    return matrix(Plan(tuple(chosen("H1,H2,S26")), ACCEPTANCE, legal=True), rows)
+def made(*rows: FaultRow | LegalRow, legal: bool = False) -> Matrix:
+    return matrix(Plan(tuple(chosen("H1,H2,S26")), ACCEPTANCE, legal=legal), rows)
 
 
 def test_the_public_keys_count_what_was_asked() -> None:
@@ -45,6 +47,14 @@ def test_what_is_infinite_is_json_all_the_same() -> None:
 def test_a_survivor_of_smoke_alone_is_not_finished() -> None:
     told = made(DEAD, ALIVE[0]).told()
     assert (told["total"], told["unfinished"]) == (1, 2)
+
+
+def test_suites_of_one_kernel_are_one_row_and_those_left_are_counted() -> None:
+    alarm = legal_row(suite="laws", runs=5, false_alarms=("o is off",))
+    told = made(legal_row(suite="drift"), alarm, legal_row(suite="laws", profile=ACCEPTANCE), legal=True).told()
+    found = [(row["profile"], row["runs"], row["false_alarms"]) for row in told["legal"]]
+    assert found == [(ACCEPTANCE, 100, []), (SMOKE, 105, ["o is off"])]
+    assert told["legal_suites_unfinished"] == 2 * len(LEGAL) * len(suites()) - 3
 
 
 def test_the_page_shows_survivors_and_false_alarms() -> None:

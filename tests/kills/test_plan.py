@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kdaverify.faults.catalogue import FAULTS
 from kdaverify.faults.legal import LEGAL
+from kdaverify.kills.hunt import suites
 from kdaverify.kills.plan import Plan, chosen
 from kdaverify.kills.pool import Job
 from tests.kills.rows import ACCEPTANCE, SMOKE, attempt, fault_row, legal_row
@@ -19,7 +20,8 @@ def test_globs_choose_faults_and_a_stage_can_be_left_out() -> None:
 
 def test_everything_is_asked_under_smoke_and_legal_kernels_under_both() -> None:
     jobs = Plan(ASKED, ACCEPTANCE, legal=True).jobs(())
-    assert [job for job in jobs if job.legal] == [Job(name, of, legal=True) for of in (ACCEPTANCE, SMOKE) for name in LEGAL]
+    asked = {(name, of, suite) for name in LEGAL for of in (ACCEPTANCE, SMOKE) for suite in suites()}
+    assert len(asked) == 2 * len(LEGAL) * len(suites()) and {(job.name, job.profile, job.suite) for job in jobs if job.legal} == asked
     assert [job for job in jobs if not job.legal] == [Job(fault.id, SMOKE, weaker=True) for fault in ASKED]
 
 
@@ -32,7 +34,9 @@ def test_a_survivor_of_smoke_is_asked_everything_and_a_dead_one_is_not() -> None
 
 def test_what_is_done_is_not_done_again() -> None:
     plan = Plan(ASKED, ACCEPTANCE, legal=True)
-    done = [fault_row("H1"), fault_row("S26", attempt(killed=False)), legal_row("eager", ACCEPTANCE)]
+    done = [fault_row("H1"), fault_row("S26", attempt(killed=False)), legal_row("eager", ACCEPTANCE, suite="laws")]
     left = plan.jobs(done)
     assert Job("S26", ACCEPTANCE) in left and Job("H2", SMOKE, weaker=True) in left
-    assert not {("H1", SMOKE), ("S26", SMOKE), ("eager", ACCEPTANCE)} & {(job.name, job.profile) for job in left}
+    asked = {(job.name, job.profile, job.suite) for job in left}
+    assert not {("H1", SMOKE, "*"), ("S26", SMOKE, "*"), ("eager", ACCEPTANCE, "laws")} & asked
+    assert Job("eager", SMOKE, legal=True, suite="laws") in left
