@@ -1,6 +1,7 @@
 """How often a legal kernel is rejected, and how often a small fault is caught, with exact binomial limits.
 
     python -m benchmarks.detection_power --problems 1000 --seed 5 --minutes 25 --json power.json
+    python -m benchmarks.detection_power --pool power*.json
 
 Legal runs, on problems drawn as the suites draw them: `eager` and `eager-recurrent` in every format, sums taken backwards, and draws of the
 family's noise from a seed that no budget has seen. A near miss counts as an alarm only where fresh seeds confirm it, as in a session.
@@ -70,6 +71,9 @@ class Bench:
         made(self, "emulation", emulate(self.inputs, self.contract, io))
         made(self, "held", standard(self.inputs, self.contract, io, self.emulation))
 
+    def key(self, what: str) -> Key:
+        return what, self.problem.dtype, self.contract.name
+
     def legal(self) -> Iterator[tuple[str, tuple[Tensor, ...]]]:
         """Kernels that no budget has been made of."""
         io, shipped = FORMATS[self.problem.dtype], find(self.name).forward(self.inputs)
@@ -97,33 +101,39 @@ class Bench:
 
 @dataclass
 class Tally:
-    """Hits and trials by what was tried, format and contract; the legal kernels' verdicts; near misses, and alarms that are none."""
+    """Hits and trials by what was tried, format and contract; legal verdicts; near misses, and alarms that fresh seeds confirm."""
 
     hits: dict[Key, int] = field(default_factory=lambda: defaultdict(int))
     trials: dict[Key, int] = field(default_factory=lambda: defaultdict(int))
-    runs: list[Verdict] = field(default_factory=list[Verdict])
+    passed: list[Verdict] = field(default_factory=list[Verdict])
     near: list[tuple[Bench, str, list[str]]] = field(default_factory=list[tuple[Bench, str, list[str]]])
     alarms: list[str] = field(default_factory=list[str])
 
     def keep(self, path: Path | None) -> None:
         """Writes what is known, if there is a path to write it to."""
         if path is not None:
-            table = [
-                {"what": w, "dtype": d, "contract": c, "hits": self.hits[w, d, c], "trials": n} for (w, d, c), n in self.trials.items()
-            ]
+            table = [{"key": key, "hits": self.hits[key], "trials": trials} for key, trials in self.trials.items()]
             near = [_told(bench, who, ", ".join(outputs)) for bench, who, outputs in self.near]
-            path.write_text(json.dumps({"table": table, "near": near, "alarms": self.alarms}, indent=2) + "\n")
+            passed = [verdict.model_dump(mode="json", exclude_defaults=True) for verdict in self.passed]
+            path.write_text(json.dumps({"table": table, "near": near, "alarms": self.alarms, "passed": passed}, indent=2) + "\n")
 
-    def add(self, what: str, bench: Bench, *, hit: bool) -> None:
-        key = what, bench.problem.dtype, bench.contract.name
-        self.hits[key] += hit
-        self.trials[key] += 1
+    def take(self, path: Path) -> None:
+        """Adds what a run wrote; its near misses have been asked again there."""
+        found = json.loads(path.read_text())
+        for row in found["table"]:
+            self.add(tuple(row["key"]), row["hits"], row["trials"])
+        self.passed += [Verdict.model_validate(row) for row in found["passed"]]
+        self.alarms += found["alarms"]
+
+    def add(self, key: Key, hits: int, trials: int = 1) -> None:
+        self.hits[key] += hits
+        self.trials[key] += trials
 
 
 def judge_legal(bench: Bench, tally: Tally) -> None:
     for who, run in bench.legal():
         over = {name: c for name, c in bench.compared(run).items() if c.status.rejects}
-        tally.add(f"{LEGAL}, {who}", bench, hit=bool(over))
+        tally.add(bench.key(f"{LEGAL}, {who}"), bool(over))
         if over and all(is_near(c.status, c.statistic, c.ratio) for c in over.values()):
             tally.near.append((bench, who, list(over)))
         else:
@@ -153,10 +163,10 @@ def _again(name: str, who: str) -> Callable[[Problem], list[Outcome]]:
 
 def judge_faults(bench: Bench, tally: Tally) -> None:
     for fault, comparison in bench.faulty():
-        tally.add(f"{fault}: {comparison.output}", bench, hit=comparison.status.rejects)
+        tally.add(bench.key(f"{fault}: {comparison.output}"), comparison.status.rejects)
     shipped = dict(bench.legal())[bench.name]
     for name, comparison in bench.compared(shipped).items():
-        tally.runs.append(
+        tally.passed.append(
             Verdict(
                 implementation=bench.name,
                 property="forward",
@@ -170,18 +180,18 @@ def judge_faults(bench: Bench, tally: Tally) -> None:
         )
 
 
-def judge_runs(tally: Tally) -> None:
+def judge_runs(tally: Tally) -> Tally:
     """Runs of RUN cases of one format, contract and output, as they were and with a tenth more error; the last few cases are left over."""
-    groups: dict[Key, list[Verdict]] = defaultdict(list)
-    for verdict in tally.runs:
+    groups, found = defaultdict[Key, list[Verdict]](list), Tally()
+    for verdict in tally.passed:
         groups[verdict.output, verdict.dtype, verdict.contract].append(verdict)
     for (output, dtype, contract), rows in groups.items():
         for first in range(0, len(rows) - RUN + 1, RUN):
             run = rows[first : first + RUN]
             for what, rise in ((f"{LEGAL}, a whole run", 1.0), (f"rms at 1.1 times its own over a run: {output}", 1.1)):
                 raised = [v.model_copy(update={"peers": tuple(rise * ratio for ratio in v.peers)}) for v in run]
-                tally.trials[what, dtype, contract] += 1
-                tally.hits[what, dtype, contract] += any(found.raised for found in paired(raised))
+                found.add((what, dtype, contract), any(group.raised for group in paired(raised)))
+    return found
 
 
 def ordinary(count: int, dtype: str, start: int) -> list[Problem]:
@@ -197,10 +207,22 @@ def main() -> None:
     parser.add_argument("--faulty", type=int, default=480, help="problems in which faults are planted (default 480)")
     parser.add_argument("--seed", type=int, default=5, help="of the draw (default 5)")
     parser.add_argument("--minutes", type=float, default=25.0, help="for the table; near misses are asked again after (default 25)")
-    parser.add_argument("--json", type=Path, help="write the table here")
+    parser.add_argument("--json", type=Path, help="write what was found here")
+    parser.add_argument("--pool", type=Path, nargs="+", default=[], help="judge nothing: add up what runs with other seeds wrote")
     told = parser.parse_args()
+    tally = Tally()
+    if not told.pool:
+        measure(told, tally)
+    for path in told.pool:
+        tally.take(path)
+    show(tally)
+    conclude(tally)
+
+
+def measure(told: argparse.Namespace, tally: Tally) -> None:
+    """Everything that is judged, written as soon as it is known."""
     torch.set_num_threads(1)
-    ends, tally = time.monotonic() + 60 * told.minutes, Tally()
+    ends = time.monotonic() + 60 * told.minutes
     share, part = told.faulty // len(DTYPES), told.problems // len(DTYPES)
     todo: list[tuple[Callable[[Bench, Tally], None], Problem, str]] = []
     for dtype in DTYPES:
@@ -212,20 +234,18 @@ def main() -> None:
         if time.monotonic() < ends:
             judge, problem, name = todo[number]
             judge(Bench(problem, name), tally)
-    judge_runs(tally)
-    show(tally)
     # Before the near misses too: asking them again may take long.
     tally.keep(told.json)
     judge_near(tally)
     tally.keep(told.json)
-    conclude(tally)
 
 
 def show(tally: Tally) -> None:
-    for (what, dtype, contract), trials in sorted(tally.trials.items()):
-        hits = tally.hits[what, dtype, contract]
-        low, high = interval(hits, trials)
-        print(f"{hits:5d} of {trials:5d} rejected ({100 * low:5.1f} % to {100 * high:5.1f} %): {what}, {dtype}, {contract}")
+    for table in (tally, judge_runs(tally)):
+        for (what, dtype, contract), trials in sorted(table.trials.items()):
+            hits = table.hits[what, dtype, contract]
+            low, high = interval(hits, trials)
+            print(f"{hits:5d} of {trials:5d} rejected ({100 * low:5.1f} % to {100 * high:5.1f} %): {what}, {dtype}, {contract}")
 
 
 def conclude(tally: Tally) -> None:
