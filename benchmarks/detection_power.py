@@ -188,10 +188,21 @@ def judge_runs(tally: Tally) -> Tally:
     for (output, dtype, contract), rows in groups.items():
         for first in range(0, len(rows) - RUN + 1, RUN):
             run = rows[first : first + RUN]
-            for what, rise in ((f"{LEGAL}, a whole run", 1.0), (f"rms at 1.1 times its own over a run: {output}", 1.1)):
-                raised = [v.model_copy(update={"peers": tuple(rise * ratio for ratio in v.peers)}) for v in run]
-                found.add((what, dtype, contract), any(group.raised for group in paired(raised)))
+            for what, rise in _rises(run).items():
+                found.add((f"{what}: {output}", dtype, contract), any(group.raised for group in paired(_louder(run, rise))))
     return found
+
+
+def _rises(run: list[Verdict]) -> dict[str, float]:
+    """What a run's errors are multiplied by; runs whose legal kernels were lucky are compared with none."""
+    rises = {f"{LEGAL}, a whole run": 1.0, "rms at 1.1 times its own over a run": 1.1}
+    for group in paired(run):
+        rises["rms at 1.1 times the nearest legal kernel's over a run"] = 1.1 / group.ratio
+    return rises
+
+
+def _louder(run: list[Verdict], rise: float) -> list[Verdict]:
+    return [verdict.model_copy(update={"peers": tuple(rise * ratio for ratio in verdict.peers)}) for verdict in run]
 
 
 def ordinary(count: int, dtype: str, start: int) -> list[Problem]:
