@@ -29,6 +29,14 @@ def _named(adapter: Adapter, profile: str) -> Choices:
     ]
 
 
+def _named_backward(adapter: Adapter, profile: str) -> Choices:
+    from kdaverify.problems.cost import gradients_are_quick
+
+    found = _named(adapter, profile)
+    real = adapter.device != "cpu"
+    return found if profile == "nightly" else [choice for choice in found if gradients_are_quick(choice[1], accelerated=real)]
+
+
 def _probed(adapter: Adapter, profile: str) -> Choices:
     from kdaverify.problems.probes import probes
 
@@ -116,6 +124,7 @@ AXES: Final[Mapping[str, Callable[[Adapter, str], Choices]]] = {
     "lawful": _lawful,
     "gate": _gate,
     "named": _named,
+    "named_backward": _named_backward,
     "probed": _probed,
     "drifting": drifting,
     "called": _called,

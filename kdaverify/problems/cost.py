@@ -10,6 +10,9 @@ _SECONDS_PER_UNIT = 4e-8
 DRAWN_LIMIT = {"fp64": 0.3, "fp32": 0.3, "bf16": 1.2, "fp16": 1.2}
 """Seconds of `cost` that a drawn problem may take: 16-bit ones are judged in float64, far faster than in balls, and may be larger."""
 
+GRADIENTS_LIMIT = {"fp64": 0.3, "fp32": 0.3, "bf16": 3.0, "fp16": 3.0}
+"""And a named one whose gradients are asked: in balls, token by token, they take some forty times as long as the outputs."""
+
 
 def seconds(*, tokens: int, HV: int, K: int, V: int) -> float:
     """Estimated seconds on one core to certify `tokens` tokens of `HV` heads at 128 bits."""
@@ -19,3 +22,13 @@ def seconds(*, tokens: int, HV: int, K: int, V: int) -> float:
 def cost(problem: Problem) -> float:
     """Estimated seconds on one core to certify the outputs of this problem in ball arithmetic."""
     return seconds(tokens=problem.B * problem.T, HV=problem.HV, K=problem.K, V=problem.V)
+
+
+def gradients_are_quick(problem: Problem, *, accelerated: bool) -> bool:
+    """Whether the gradients of a named problem are known within seconds.
+
+    Args:
+        accelerated: the implementation runs on an accelerator, and so do its legal kernels where float64 is sharp enough.
+    """
+    balls = problem.dtype in ("fp64", "fp32")
+    return (accelerated and not balls) or cost(problem) <= GRADIENTS_LIMIT[problem.dtype]

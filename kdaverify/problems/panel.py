@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from kdaverify.problems.axes import DTYPES
 from kdaverify.problems.packs import ALL_EMPTY, CONSECUTIVE_EMPTY, EMPTY_ENDS, MANY
@@ -30,6 +30,7 @@ class NamedProblem:
     dtypes: tuple[str, ...] = DTYPES
 
 
+_NARROW: Final = ("bf16", "fp16")
 _PLAIN: dict[str, Any] = {
     "B": 1, "T": 65, "H": 2, "HV": 2, "K": 32, "V": 32, "dtype": "bf16", "seed": 0,
     "gate": "log-sigmoid", "key": "random", "beta": "uniform", "state": "random", "value": "normal",
@@ -80,14 +81,16 @@ _SMOKE = (
 )  # fmt: skip
 
 
-def _model(heads: int, dtypes: tuple[str, ...]) -> NamedProblem:
-    why = "a real model's heads at K = V = 128, one chunk and a tail (H22, H23, L8, B22)"
-    return _named(f"model-{heads}-heads", why, profile="acceptance", dtypes=dtypes, T=80, H=heads, HV=heads, K=128, V=128)
+def _model(heads: int, why: str, dtypes: tuple[str, ...] = DTYPES, T: int = 80) -> NamedProblem:
+    name = f"model-{heads}-heads" if heads > 1 else "model-head"
+    return _named(name, why, profile="acceptance", dtypes=dtypes, T=T, H=heads, HV=heads, K=128, V=128)
 
 
 _ACCEPTANCE = (
-    _model(16, DTYPES),
-    *(_model(heads, ("bf16", "fp16")) for heads in (32, 64, 96)),
+    _model(1, "a real model's widths, cheap enough for gradients in every format (L8, B22)", T=40),
+    _model(16, "a real model's heads at K = V = 128, one chunk and a tail (H22, H23, L8, B22)"),
+    *(_model(heads, "as many heads as larger models have, in less than a chunk (H22, L8)", _NARROW, T=24) for heads in (32, 64)),
+    _model(96, "the most heads that a model has, one chunk and a tail (H22, H23, L8)", _NARROW),
     _named("model-pack", "a pack at K = V = 128 with every tail (V1, A4, SO4, H27)",
            profile="acceptance", lengths=EMPTY_ENDS, H=1, HV=1, K=128, V=128, gate="mixed"),
     _named("model-coherent", "coherent keys over full chunks at K = V = 128 (SO1, H21)",
@@ -116,14 +119,14 @@ _ACCEPTANCE = (
 
 _NIGHTLY = (
     _named("16384-tokens", "256 chunks: drift of the carry (H12, GA10)",
-           profile="nightly", dtypes=("bf16", "fp16"), T=16384, H=1, HV=2, K=64, V=64, gate="slow"),
+           profile="nightly", dtypes=_NARROW, T=16384, H=1, HV=2, K=64, V=64, gate="slow"),
     _named("wide-state", "widths above one tile in both directions (WU9, A4)",
            profile="nightly", T=130, H=1, HV=1, K=256, V=256),
 )  # fmt: skip
 
 PANEL = (*_SMOKE, *_ACCEPTANCE, *_NIGHTLY)
 
-_REAL: dict[str, Any] = {"profile": "acceptance", "dtypes": ("bf16", "fp16"), "K": 128, "V": 128}
+_REAL: dict[str, Any] = {"profile": "acceptance", "dtypes": _NARROW, "K": 128, "V": 128}
 
 REAL_SIZES = (
     _named("real-heads-below-a-route", "32 heads over 127 chunks: the last size that an Ascend operator runs fused (H22, L8)",

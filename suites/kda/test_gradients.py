@@ -21,5 +21,5 @@ def test_gradients(judge: Judge, dtype: str, of: str, bounds: Bounds, data: st.D
     judge(data.draw(problems(dtype=dtype, **smaller)), of=of, exponent=data.draw(st.sampled_from(EXPONENTS[dtype])))
 
 
-def test_gradients_of_the_panel(judge: Judge, named: Problem) -> None:
-    judge(named, of="both", exponent=0)
+def test_gradients_of_the_panel(judge: Judge, named_backward: Problem) -> None:
+    judge(named_backward, of="both", exponent=0)

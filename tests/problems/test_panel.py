@@ -10,6 +10,8 @@ from typing import TypeAlias
 import pytest
 
 from kdaverify.problems import DTYPES, PANEL, PROFILES, Problem, cost, panel
+from kdaverify.problems.cost import GRADIENTS_LIMIT, gradients_are_quick
+from kdaverify.problems.panel import REAL_SIZES
 
 SMOKE = [entry.problem for entry in panel("bf16", "smoke")]
 ACCEPTANCE = [entry.problem for entry in panel("bf16", "acceptance")]
@@ -83,6 +85,20 @@ def test_smoke_asks_what_cheap_tests_miss(asked: str) -> None:
 @pytest.mark.parametrize("asked", ACCEPTANCE_ASKS)
 def test_acceptance_asks_real_shapes(asked: str) -> None:
     assert any(ACCEPTANCE_ASKS[asked](problem) for problem in ACCEPTANCE)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gradients_are_asked_at_real_widths_in_every_format_and_within_seconds(dtype: str) -> None:
+    quick = [entry.problem for entry in panel(dtype, "acceptance") if gradients_are_quick(entry.problem, accelerated=False)]
+    assert {entry.problem.id for entry in panel(dtype, "smoke")} <= {problem.id for problem in quick}
+    assert any(problem.K == problem.V == 128 for problem in quick)
+    assert max(cost(problem) for problem in quick) <= GRADIENTS_LIMIT[dtype]
+
+
+def test_on_an_accelerator_only_balls_are_slow() -> None:
+    assert all(gradients_are_quick(entry.problem, accelerated=True) for entry in REAL_SIZES)
+    assert not gradients_are_quick(REAL_SIZES[0].problem.replace(dtype="fp32"), accelerated=True)
+    assert not gradients_are_quick(REAL_SIZES[0].problem, accelerated=False)
 
 
 @pytest.mark.parametrize(
