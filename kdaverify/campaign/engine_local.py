@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import threading
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -15,6 +14,7 @@ from kdaverify.campaign.devices import sight
 from kdaverify.campaign.engine import Engine, WorkerLostError
 from kdaverify.campaign.task import Answer, Orders, Task
 from kdaverify.campaign.worker import Worker
+from kdaverify.parent import follow_parent
 
 # Fresh interpreters: a fork of a process that has used torch or an accelerator is not sound.
 _CONTEXT: Final = multiprocessing.get_context("spawn")
@@ -74,17 +74,9 @@ def _begin(orders: Orders, environment: Mapping[str, str]) -> None:
     global _worker  # noqa: PLW0603 # an initializer of the standard library has no other place to put it
     # Ctrl-C is the campaign's affair: it ends its workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_follow, daemon=True).start()
+    follow_parent()
     os.environ.update(environment)
     _worker = Worker(orders)
-
-
-def _follow() -> None:
-    """Ends this process with the one that started it, also where that was killed."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _answer(task: Task, apart: bool) -> Answer:  # noqa: FBT001 # executors pass arguments by position

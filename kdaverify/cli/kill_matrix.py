@@ -33,7 +33,7 @@ def kill_matrix(
     faults: Annotated[str, typer.Option(help="which: globs of ids with commas between, such as 'H*,DESIGN-?'")] = "*",
     profile: Annotated[str, typer.Option(help="smoke; or acceptance, which asks everything of what survives smoke")] = "smoke",
     without: Annotated[list[str] | None, typer.Option("--without", metavar="STAGE", help="leave out a stage's faults; repeatable")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="processes; each takes one core and up to 1 GiB")] = os.cpu_count() or 1,
+    workers: Annotated[int, typer.Option(min=1, help="processes; each takes one core and up to 2 GiB")] = os.cpu_count() or 1,
     minutes: Annotated[float, typer.Option(min=0.0, help="stop then, keep what is done, and say what is left; --resume goes on")] = 1440.0,
     out: Annotated[Path, typer.Option(help="the matrix as JSON; its journal lies beside it")] = Path("reports/kill_matrix.json"),
     legal: Annotated[bool, typer.Option("--legal/--no-legal", help="whether legal kernels run through the whole suites too")] = True,

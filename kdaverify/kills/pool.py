@@ -10,6 +10,7 @@ from multiprocessing import get_context
 
 from kdaverify.kills.ladder import Unfinished, descend, whole
 from kdaverify.kills.rows import EVERY, FaultRow, LegalRow
+from kdaverify.parent import follow_parent
 
 PRELOADED = ("torch", "kdaverify.kills.ladder", "kdaverify.cli.run")
 
@@ -40,6 +41,13 @@ class Job:
             return None
 
 
+def processes(workers: int) -> ProcessPoolExecutor:
+    """A pool whose processes take one job each, with everything imported, and end with this one."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOADED))
+    return ProcessPoolExecutor(workers, mp_context=context, max_tasks_per_child=1, initializer=follow_parent)
+
+
 def rows(jobs: list[Job], workers: int, until: float, follow: Callable[[FaultRow | LegalRow], list[Job]]) -> Iterator[FaultRow | LegalRow]:
     """The rows as they come.
 
@@ -49,10 +57,8 @@ def rows(jobs: list[Job], workers: int, until: float, follow: Callable[[FaultRow
         until: by time.time(); nothing is begun later, and what is under way gives up.
         follow: what is to be done once a row is there.
     """
-    context = get_context("forkserver")
-    context.set_forkserver_preload(list(PRELOADED))
     waiting, running = list(jobs), set[Future[FaultRow | LegalRow | None]]()
-    with ProcessPoolExecutor(workers, mp_context=context, max_tasks_per_child=1) as pool:
+    with processes(workers) as pool:
         try:
             while running or (waiting and time.time() < until):
                 while waiting and len(running) < workers and time.time() < until:
