@@ -89,8 +89,7 @@ def _model(heads: int, why: str, dtypes: tuple[str, ...] = DTYPES, T: int = 80) 
 _ACCEPTANCE = (
     _model(1, "a real model's widths, cheap enough for gradients in every format (L8, B22)", T=40),
     _model(16, "a real model's heads at K = V = 128, one chunk and a tail (H22, H23, L8, B22)"),
-    *(_model(heads, "as many heads as larger models have, in less than a chunk (H22, L8)", _NARROW, T=24) for heads in (32, 64)),
-    _model(96, "the most heads that a model has, one chunk and a tail (H22, H23, L8)", _NARROW),
+    *(_model(heads, "as many heads as larger models have, in less than a chunk (H22, H23, L8)", _NARROW, T=24) for heads in (32, 64, 96)),
     _named("model-pack", "a pack at K = V = 128 with every tail (V1, A4, SO4, H27)",
            profile="acceptance", lengths=EMPTY_ENDS, H=1, HV=1, K=128, V=128, gate="mixed"),
     _named("model-coherent", "coherent keys over full chunks at K = V = 128 (SO1, H21)",

@@ -15,7 +15,7 @@ Profile: TypeAlias = Literal["smoke", "acceptance", "nightly"]
 PROFILES: tuple[Profile, ...] = get_args(Profile)
 
 # The first example is always the simplest problem, so smoke draws three.
-_EXAMPLES = {"smoke": 3, "acceptance": 10, "nightly": 150}
+_EXAMPLES = {"smoke": 3, "acceptance": 8, "nightly": 150}
 
 # Shrinking asks a failing kernel some 50 new shapes: minutes that smoke does not have where each shape compiles.
 # Explaining would add dozens more; targeting needs Hypothesis' own backend.
@@ -53,7 +53,7 @@ def check_profile(profile: str) -> None:
 
 
 def settings_for(profile: str, *, fixed: bool = False, share: float = 1.0) -> settings:
-    """Hypothesis settings of a profile: 3, 10 or 150 examples a test; smoke does not shrink, nightly alone remembers failures.
+    """Hypothesis settings of a profile: 3, 8 or 150 examples a test; smoke does not shrink, nightly alone remembers failures.
 
     Args:
         fixed: asks the drawn problems and no others: nothing is shrunk or remembered.
