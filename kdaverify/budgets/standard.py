@@ -137,7 +137,7 @@ def gradient_standard(
 
     return _sharpened(
         contract,
-        lambda: enclosed_gradients(inputs, cotangents),
+        lambda: _zero_on_padding(enclosed_gradients(inputs, cotangents), inputs),
         lambda accept, extra: certify_gradients(inputs, cotangents, accept=accept, extra_bits=extra, cache=cache_in(default_folder())),
         budgets,
         lambda truth: _zero_on_padding(truth, inputs),
@@ -193,21 +193,21 @@ def _sharpened(
     float64: Callable[[], A],
     balls: Callable[[Callable[[A], bool], int], A],
     budgets: Callable[[A], dict[str, Budget]],
-    demanded: Callable[[A], A] = lambda truth: truth,
+    demanded: Callable[[A], A],
 ) -> Standard:
-    """Float64 where it is sharp enough, balls elsewhere; `demanded` takes back the exact zeros that are not asked for."""
-    last: tuple[A, dict[str, Budget]] | None = None
+    """Float64 where it is sharp enough, balls elsewhere; `demanded` takes back the zeros that balls prove and nobody asks for."""
+    seen: list[tuple[A, dict[str, Budget]]] = []
 
     def sharp(truth: A) -> bool:
-        nonlocal last
-        last = truth, budgets(truth)
-        return all(_is_sharp(truth.named()[name], allowed) for name, allowed in last[1].items())
+        allowed = budgets(truth)
+        seen[:] = [(truth, allowed)]
+        return all(_is_sharp(truth.named()[name], one) for name, one in allowed.items())
 
-    truth = float64() if contract.operands.precision <= FLOAT64_ORACLE_PRECISION else None
-    if truth is None or not sharp(truth):
-        # The rule's first precision suits fp32; each further bit of the contract needs one more.
-        truth = balls(sharp, max(0, contract.accumulate.precision - FORMATS["fp32"].precision))
-    return Standard(demanded(truth), last[1] if last is not None and last[0] is truth else budgets(truth))
+    if contract.operands.precision <= FLOAT64_ORACLE_PRECISION and sharp(float64()):
+        return Standard(*seen[-1])
+    # The rule's first precision suits fp32; each further bit of the contract needs one more.
+    truth = balls(sharp, max(0, contract.accumulate.precision - FORMATS["fp32"].precision))
+    return Standard(demanded(truth), seen[-1][1] if seen and seen[-1][0] is truth else budgets(truth))
 
 
 def _is_sharp(truth: Enclosure, allowed: Budget) -> bool:

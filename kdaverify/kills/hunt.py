@@ -95,11 +95,6 @@ def _is_long(item: pytest.Item) -> bool:
     return any(cost(problem) > LONG for problem in problems)
 
 
-def suites() -> tuple[str, ...]:
-    """The properties that the shipped suites ask for."""
-    return tuple(sorted(property_of(file) for file in kdaverify.suites_folder().rglob("test_*.py")))
-
-
 def hunt(spec: str, profile: str, objection: Callable[[Verdict], str] | None, until: float, *, only: str = EVERY) -> Hunt:
     """Runs the suites on what `spec` names.
 

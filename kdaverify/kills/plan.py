@@ -9,9 +9,9 @@ from fnmatch import fnmatchcase
 from kdaverify.faults.catalogue import FAULTS
 from kdaverify.faults.fault import Fault
 from kdaverify.faults.legal import LEGAL
-from kdaverify.kills.hunt import suites
 from kdaverify.kills.pool import Job
 from kdaverify.kills.rows import EVERY, FaultRow, LegalRow
+from kdaverify.plugin.expected import shipped
 
 SMOKE = "smoke"
 
@@ -46,16 +46,12 @@ class Plan:
     def jobs(self, done: Iterable[FaultRow | LegalRow]) -> list[Job]:
         """What is left, longest first: legal kernels, a suite at a time, survivors under the last profile, every fault under smoke."""
         rows, ids = list(done), {fault.id for fault in self.faults}
-        legal = [Job(*run, legal=True, suite=suite) for suite in suites() for run in self._legal]
+        runs = [(name, profile) for profile in reversed(self.profiles) for name in LEGAL] if self.legal else []
+        legal = [Job(*run, legal=True, suite=suite) for suite in sorted(shipped()) for run in runs]
         then = [job for row in rows if row.id in ids for job in self.follow(row)]
         first = [Job(fault.id, SMOKE, weaker=True) for fault in self.faults]
         known = {(row.id, row.profile, row.suite if isinstance(row, LegalRow) else EVERY) for row in rows}
         return [job for job in (*legal, *then, *first) if (job.name, job.profile, job.suite) not in known]
-
-    @property
-    def _legal(self) -> tuple[tuple[str, str], ...]:
-        """Which legal kernels run under which profile."""
-        return tuple((name, profile) for profile in reversed(self.profiles) for name in LEGAL) if self.legal else ()
 
     def follow(self, row: FaultRow | LegalRow) -> list[Job]:
         """What a row makes necessary: a fault that survives smoke is asked everything."""

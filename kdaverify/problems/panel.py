@@ -82,12 +82,12 @@ _SMOKE = (
 
 
 def _model(heads: int, why: str, dtypes: tuple[str, ...] = DTYPES, T: int = 80) -> NamedProblem:
-    name = f"model-{heads}-heads" if heads > 1 else "model-head"
-    return _named(name, why, profile="acceptance", dtypes=dtypes, T=T, H=heads, HV=heads, K=128, V=128)
+    return _named(f"model-{heads}-heads", why, profile="acceptance", dtypes=dtypes, T=T, H=heads, HV=heads, K=128, V=128)
 
 
 _ACCEPTANCE = (
-    _model(1, "a real model's widths, cheap enough for gradients in every format (L8, B22)", T=40),
+    _named("model-head", "a real model's widths, cheap enough for gradients in every format (L8, B22)",
+           profile="acceptance", T=40, H=1, HV=1, K=128, V=128),
     _model(16, "a real model's heads at K = V = 128, one chunk and a tail (H22, H23, L8, B22)"),
     *(_model(heads, "as many heads as larger models have, in less than a chunk (H22, H23, L8)", _NARROW, T=24) for heads in (32, 64, 96)),
     _named("model-pack", "a pack at K = V = 128 with every tail (V1, A4, SO4, H27)",

@@ -10,11 +10,11 @@ from rich.console import Console
 from kdaverify.faults.catalogue import FAULTS
 from kdaverify.faults.legal import LEGAL
 from kdaverify.faults.survivors import SURVIVORS
-from kdaverify.kills.hunt import suites
 from kdaverify.kills.matrix import Matrix, matrix
 from kdaverify.kills.page import show
 from kdaverify.kills.plan import Plan, chosen
 from kdaverify.kills.rows import FaultRow, LegalRow
+from kdaverify.plugin.expected import shipped
 from tests.kills.rows import ACCEPTANCE, SMOKE, attempt, fault_row, kill, legal_row
 
 DEAD = fault_row("H1", attempt(1.0), attempt(0.5), attempt(0.25, killed=False))
@@ -54,7 +54,7 @@ def test_suites_of_one_kernel_are_one_row_and_those_left_are_counted() -> None:
     told = made(legal_row(suite="drift"), alarm, legal_row(suite="laws", profile=ACCEPTANCE), legal=True).told()
     found = [(row["profile"], row["runs"], row["false_alarms"]) for row in told["legal"]]
     assert found == [(ACCEPTANCE, 100, []), (SMOKE, 105, ["o is off"])]
-    assert told["legal_suites_unfinished"] == 2 * len(LEGAL) * len(suites()) - 3
+    assert told["legal_suites_unfinished"] == 2 * len(LEGAL) * len(shipped()) - 3
 
 
 def test_the_page_shows_survivors_and_false_alarms() -> None:

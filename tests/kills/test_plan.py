@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kdaverify.faults.catalogue import FAULTS
 from kdaverify.faults.legal import LEGAL
-from kdaverify.kills.hunt import suites
 from kdaverify.kills.plan import Plan, chosen
 from kdaverify.kills.pool import Job
+from kdaverify.plugin.expected import shipped
 from tests.kills.rows import ACCEPTANCE, SMOKE, attempt, fault_row, legal_row
 
 ASKED = tuple(chosen("H1,H2,S26"))
@@ -20,8 +20,8 @@ def test_globs_choose_faults_and_a_stage_can_be_left_out() -> None:
 
 def test_everything_is_asked_under_smoke_and_legal_kernels_under_both() -> None:
     jobs = Plan(ASKED, ACCEPTANCE, legal=True).jobs(())
-    asked = {(name, of, suite) for name in LEGAL for of in (ACCEPTANCE, SMOKE) for suite in suites()}
-    assert len(asked) == 2 * len(LEGAL) * len(suites()) and {(job.name, job.profile, job.suite) for job in jobs if job.legal} == asked
+    asked = {(name, of, suite) for name in LEGAL for of in (ACCEPTANCE, SMOKE) for suite in shipped()}
+    assert len(asked) == 2 * len(LEGAL) * len(shipped()) and {(job.name, job.profile, job.suite) for job in jobs if job.legal} == asked
     assert [job for job in jobs if not job.legal] == [Job(fault.id, SMOKE, weaker=True) for fault in ASKED]
 
 

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+from tests.processes import alive
+
 SCRIPT = """
 import os, time
 from kdaverify.kills.pool import processes
@@ -23,14 +25,6 @@ if __name__ == "__main__":
         waiting.result()
 """
 PATIENCE = 30.0
-
-
-def alive(pid: int) -> bool:
-    """A process that has ended and was not waited for counts as gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_a_busy_process_ends_with_a_matrix_that_is_killed(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from kdaverify.verdicts.judge import Judge, Rejected, Struck
 from kdaverify.verdicts.verdict import Verdict
 from tests.adapters.standins import PACK, Ask
 from tests.interruptible import interruptible
+from tests.processes import alive
 from tests.rows import ROOT
 
 KERNELS = ROOT / "tests/adapters/numpy_kda.py"
@@ -195,10 +196,3 @@ def test_no_process_outlives_the_one_that_asks(python: Path, ask: Ask, end: sign
     while alive(process) and time.monotonic() < until:
         time.sleep(0.05)
     assert not alive(process)
-
-
-def alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

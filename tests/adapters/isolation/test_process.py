@@ -21,6 +21,7 @@ from kdaverify.limits import Limits
 from kdaverify.problems import Problem
 from tests.adapters.isolation.conftest import SPEC
 from tests.adapters.isolation.planted import PLANTED
+from tests.processes import alive
 from tests.rows import ROOT
 
 # Runs one call, says which process answered it, and then calls a kernel that never answers.
@@ -46,14 +47,6 @@ def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
     return condition()
 
 
-def gone(pid: int) -> bool:
-    """Whether a process has ended, waited for by its parent or not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
-
-
 def open_files() -> int:
     gc.collect()
     return len(list(Path("/proc/self/fd").iterdir()))
@@ -73,7 +66,7 @@ def test_processes_files_and_memory_are_given_back(problem: Problem) -> None:
     pids.append(isolated.process())
     del isolated
     assert open_files() == before
-    assert all(gone(pid) for pid in pids if pid is not None)
+    assert all(not alive(pid) for pid in pids if pid is not None)
     assert pids[1] is pids[3] is None
 
 
@@ -82,10 +75,10 @@ def test_a_forgotten_adapter_ends_its_process(problem: Problem) -> None:
     isolated.forward(problem.inputs())
     pid = isolated.process()
     assert pid is not None
-    assert not gone(pid)
+    assert alive(pid)
     del isolated
     gc.collect()
-    assert gone(pid)
+    assert not alive(pid)
 
 
 @pytest.mark.parametrize(("entry", "how"), [("none", None), ("loop in native code", signal.SIGKILL)])
@@ -98,7 +91,7 @@ def test_no_process_outlives_its_parent(problem: Problem, entry: str, how: signa
             parent.send_signal(how)
         _, complaints = parent.communicate(timeout=120)
     assert complaints == ""
-    assert wait_for(lambda: gone(pid))
+    assert wait_for(lambda: not alive(pid))
 
 
 def test_the_terminal_s_signals_do_not_reach_it(planted: Isolated, problem: Problem) -> None:
@@ -117,7 +110,7 @@ def test_an_interrupted_call_is_not_answered_later(planted: Isolated, problem: P
     signal.setitimer(signal.ITIMER_REAL, 0.3)
     with pytest.raises(KeyboardInterrupt):
         loop.forward(problem.inputs())
-    assert gone(pid)
+    assert not alive(pid)
     assert echo.forward(problem.inputs()).o.equal(problem.inputs().v)
 
 
