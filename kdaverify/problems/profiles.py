@@ -17,13 +17,10 @@ PROFILES: tuple[Profile, ...] = get_args(Profile)
 # The first example is always the simplest problem, so smoke draws three.
 _EXAMPLES = {"smoke": 3, "acceptance": 8, "nightly": 150}
 
-# Shrinking asks a failing kernel some 50 new shapes: minutes that smoke does not have where each shape compiles.
-# Explaining would add dozens more; targeting needs Hypothesis' own backend.
-_PHASES = {
-    "smoke": (Phase.explicit, Phase.generate),
-    "acceptance": (Phase.explicit, Phase.generate, Phase.shrink),
-    "nightly": (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
-}
+# Shrinking asks a failing kernel some 50 new shapes a test, hours where each is compiled or interpreted: only a night has them. Before that
+# the diagnosis makes one case smaller, in bounded time. Explaining would add dozens more; targeting needs Hypothesis' own backend.
+_DRAWING = (Phase.explicit, Phase.generate)
+_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
 
 _SUPPRESSED = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
 
@@ -53,7 +50,7 @@ def check_profile(profile: str) -> None:
 
 
 def settings_for(profile: str, *, fixed: bool = False, share: float = 1.0) -> settings:
-    """Hypothesis settings of a profile: 3, 8 or 150 examples a test; smoke does not shrink, nightly alone remembers failures.
+    """Hypothesis settings of a profile: 3, 8 or 150 examples a test; nightly alone shrinks and remembers failures.
 
     Args:
         fixed: asks the drawn problems and no others: nothing is shrunk or remembered.
@@ -62,12 +59,13 @@ def settings_for(profile: str, *, fixed: bool = False, share: float = 1.0) -> se
         ValueError: no such profile.
     """
     check_profile(profile)
+    shrinks = profile == "nightly" and not fixed
     return settings(
         max_examples=max(1, round(share * _EXAMPLES[profile])),
         derandomize=False,
-        database=DirectoryBasedExampleDatabase(Path(".hypothesis") / "examples") if profile == "nightly" and not fixed else None,
+        database=DirectoryBasedExampleDatabase(Path(".hypothesis") / "examples") if shrinks else None,
         verbosity=Verbosity.normal,
-        phases=_PHASES["smoke" if fixed else profile],
+        phases=_SHRINKING if shrinks else _DRAWING,
         stateful_step_count=50,
         report_multiple_bugs=False,
         suppress_health_check=_SUPPRESSED,
