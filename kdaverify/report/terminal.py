@@ -103,11 +103,11 @@ def _first_wrong_stage(verdicts: Sequence[Verdict]) -> Text:
 
 
 def _distinct(failures: Sequence[Verdict]) -> list[list[Verdict]]:
-    """Failures of one kind together, the kind with the most of them first."""
+    """Failures of one kind together: kinds that a diagnosis explains first, then those with the most failures."""
     groups: dict[tuple[str, str, str, str | None], list[Verdict]] = {}
     for verdict in failures:
         groups.setdefault((verdict.property, verdict.output, verdict.status, verdict.stage), []).append(verdict)
-    return sorted(groups.values(), key=len, reverse=True)
+    return sorted(groups.values(), key=lambda group: (not any(verdict.diagnosis for verdict in group), -len(group)))
 
 
 def _kind(group: Sequence[Verdict]) -> str:

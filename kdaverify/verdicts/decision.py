@@ -179,7 +179,7 @@ def _why_not(counted: Tally) -> str:
     if not counted.skipped:
         return "no case was judged"
     first, *others = counted.skipped
-    more = f" (and {len(others)} more reasons)" if others else ""
+    more = f" (and {len(others)} more {plural('reason', len(others))})" if others else ""
     return f"every case was skipped, {first}{more}" if {*counted.cases} == {Status.SKIP.value} else f"{first}{more}"
 
 

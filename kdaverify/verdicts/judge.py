@@ -111,6 +111,7 @@ class Judge:
         about, asked_json = asked.environment(), "" if problem is None else problem.to_json()
         sizes: dict[str, Any] = sizes_of(asked_json)
         dtype = self.adapter.dtypes[0] if problem is None else problem.dtype
+        ran = asked.proof() if figures else NOTHING_YET
         return Verdict(
             implementation=self.adapter.name,
             property=self.property_name,
@@ -139,7 +140,7 @@ class Judge:
             oracle_bits=bits_of(outcome.oracle),
             device=about.pop("device", "cpu"),
             mode=about.pop("mode", "native"),
-            versions={**about, "kernel": asked.proof()} if figures else about,
+            versions=about if ran == NOTHING_YET else {**about, "kernel": ran},
             seed=self.seed,
             duration_s=round(seconds, 4),
             replay=self._replay(problem, detail, isolated=outcome.status.takes_process),

@@ -6,18 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from kdaverify.adapters import find
+from kdaverify.budgets import standard as held_against
+from kdaverify.budgets.backward import GradientEmulation, emulate_gradients
 from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.family import emulate
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.standard import Standard, standard
+from kdaverify.budgets.standard import Standard, gradient_standard, standard
 from kdaverify.checks.execute import execute
 from kdaverify.checks.forward import forward
 from kdaverify.checks.status import Status
-from kdaverify.problems import Problem
+from kdaverify.problems import Problem, cotangents
 from kdaverify.problems.axes import Dtype
-from oracles.certified import recurrence
+from oracles.certified import certify, recurrence
+from oracles.gradients import Gradients
 
 # One-hot keys with beta = 1 and no decay overwrite S_0 with values of 0: S - k k^T S cancels to an exact 0.
 OVERWRITTEN: dict[str, Any] = {"gate": "zero", "key": "one-hot", "beta": "one", "state": "random", "value": "zero"}
@@ -69,3 +73,54 @@ def test_the_chunk_form_does_leave_a_rest_where_terms_cancel() -> None:
     final = execute(find("eager"), inputs, ("final_state",)).outputs["final_state"]
     assert bool((final[recurrence(inputs, bits=200).final_state.zero] != 0).any())
     assert {outcome.status for outcome in forward(find("eager"), asked)} == {Status.PASS}
+
+
+@pytest.mark.parametrize(("dtype", "extra"), [("fp32", 0), ("fp64", 53 - 24)])
+def test_balls_get_a_bit_for_every_bit_of_the_contract_beyond_fp32(dtype: Dtype, extra: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def recording(*args: Any, extra_bits: int, **options: Any) -> Any:
+        asked.append(extra_bits)
+        return certify(*args, extra_bits=extra_bits, **options)
+
+    monkeypatch.setattr(held_against, "certify", recording)
+    held(problem(dtype, {"gate": "mild", "key": "random", "beta": "uniform", "state": "random", "value": "normal"}).replace(T=6))
+    assert asked == [extra]
+
+
+PACK = Problem(
+    B=1, T=20, H=1, HV=2, K=16, V=24, dtype="bf16", gate="mild", key="random", beta="uniform", state="random", value="normal", seed=1,
+    lengths=(7, 0, 9),
+)  # fmt: skip
+
+
+def gradients_held(asked: Problem, emulation: GradientEmulation | None = None) -> Standard:
+    inputs, given, contract, io = asked.inputs(), cotangents(asked, "both"), contract_from_name("chunk64-bf16"), FORMATS["bf16"]
+    return gradient_standard(inputs, given, contract, io, emulation or emulate_gradients(inputs, given, contract, io))
+
+
+def test_gradients_are_zero_by_demand_on_padding_alone() -> None:
+    found = gradients_held(PACK.replace(beta="zero"))
+    for name, truth in found.truth.named().items():
+        wanted = torch.zeros_like(truth.zero)
+        if name != "d_initial_state":
+            wanted[:, 16:] = True
+        assert torch.equal(truth.zero, wanted), name
+    whole = gradients_held(PACK.replace(B=2, T=9, lengths=None))
+    assert not any(bool(truth.zero.any()) for truth in whole.truth.named().values())
+
+
+def test_underflow_in_a_backward_pass_counts_once_for_every_term_and_is_enlarged() -> None:
+    vanishing = contract_from_name("chunk64-bf16").vanishing
+    assert {budget.lost for budget in gradients_held(PACK).budgets.values()} == {2.0**10 * 24 * vanishing}
+
+
+def test_a_suffix_sum_that_cancels_may_lose_roundoffs_of_its_terms_where_the_family_happens_to_be_exact() -> None:
+    truth = gradients_held(PACK).truth
+    exact = Gradients(**{name: enclosure.high for name, enclosure in truth.named().items()})
+    found = gradients_held(PACK, GradientEmulation({"exact": exact}, [exact, exact])).budgets["dg"]
+    assert found.terms is not None
+    floor = found.lost + 16 * 2.0**-24 * float(found.terms.max())
+    rounding = FORMATS["fp32"].unit * float(truth.named()["dg"].high.abs().max()) / 2
+    assert found.allowed.largest == pytest.approx(2.5 * max(floor, rounding), rel=1e-6)
+    assert floor > rounding

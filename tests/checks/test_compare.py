@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
+from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.family import emulate, family
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.standard import Standard, standard
+from kdaverify.budgets.standard import Standard, gradient_standard, standard
 from kdaverify.checks.compare import Comparison, compare
 from kdaverify.checks.status import Status
-from kdaverify.problems import Problem
+from kdaverify.problems import Problem, cotangents
 from oracles.inputs import Inputs
 
 CONTRACT, BF16 = contract_from_name("chunk64-bf16"), FORMATS["bf16"]
@@ -147,10 +148,48 @@ def test_the_ceiling_is_named_where_it_alone_is_broken(pack: tuple[Inputs, Stand
     assert comparison.worst.where == "sequence 2, token 12 of 50, value head 1, column 7"
     assert comparison.ceiling
     assert compare("o", o, loose, inputs).statistic != "ceiling"
+    both = Standard(held.truth, {**held.budgets, "o": replace(wide, allowed=replace(wide.allowed, largest=1e3 / 1.5))})
+    assert compare("o", wrong, both, inputs).statistic == "largest", "the ceiling is named where it alone is broken"
+
+
+def test_a_relative_statistic_is_placed_where_the_relative_error_is_worst(
+    pack: tuple[Inputs, Standard, torch.Tensor, torch.Tensor],
+) -> None:
+    inputs, held, _, _ = pack
+    allowed, exact = held.budgets["o"], held.exact("o").high
+    tail = replace(allowed.allowed, rms=1e9, largest=1e9, rows=allowed.allowed.rows + 1e9, median=1e9, tail=1e-3, bias=1e9)
+    strict = Standard(held.truth, {**held.budgets, "o": replace(allowed, allowed=tail, ceiling=None)})
+    wrong = exact.clone()
+    wrong[0, 5:30] *= 2.25
+    small = exact[0, 40:60].abs().amax((0, 2)).argmin()
+    wrong[0, 41, small, 3] *= 2.75
+    comparison = compare("o", wrong, strict, inputs)
+    assert comparison.statistic == "tail" and comparison.worst is not None
+    assert comparison.worst.index == (0, 41, int(small), 3)
+    assert comparison.exact == exact[0, 41, small, 3]
+    assert str(comparison).startswith("o: relative tail error")
+
+
+def test_the_headline_names_the_worst_statistic_and_not_a_mask(pack: tuple[Inputs, Standard, torch.Tensor, torch.Tensor]) -> None:
+    inputs, held, o, _ = pack
+    told = str(compare("o", 1.5 * o.double(), held, inputs))
+    assert told.startswith("o: ") and " error " in told.splitlines()[0] and "elements differ" not in told
+
+
+def test_a_row_is_found_in_a_result_of_three_axes_too() -> None:
+    asked = PACK.replace(T=40, lengths=None, H=2, HV=4)
+    inputs, given = asked.inputs(), cotangents(asked, "both")
+    held = gradient_standard(inputs, given, CONTRACT, BF16, emulate_gradients(inputs, given, CONTRACT, BF16))
+    exact, allowed = held.exact("dbeta").high, held.budgets["dbeta"]
+    rows = replace(allowed.allowed, rms=1e9, largest=1e9, median=1e9, tail=1e9, bias=1e9)
+    wrong = exact.clone()
+    wrong[0, 23, 2] += 100 * float(allowed.allowed.rows[23])
+    comparison = compare("dbeta", wrong, Standard(held.truth, {**held.budgets, "dbeta": replace(allowed, allowed=rows)}), inputs)
+    assert comparison.statistic == "row" and comparison.worst is not None and comparison.worst.index == (0, 23, 2)
 
 
 def test_no_elements_are_no_error() -> None:
     inputs = PACK.replace(B=1, T=0, lengths=(0,)).inputs()
     held = standard(inputs, CONTRACT, BF16, emulate(inputs, CONTRACT, BF16))
     comparison = compare("o", torch.zeros(1, 0, 2, 24, dtype=torch.bfloat16), held, inputs)
-    assert (comparison.status, comparison.worst, comparison.found) == (Status.PASS, None, 0.0)
+    assert (comparison.status, comparison.worst, comparison.found, comparison.exact) == (Status.PASS, None, 0.0, 0.0)

@@ -12,14 +12,18 @@ from torch import Tensor
 
 import kdaverify as kv
 from kdaverify.adapters import find
-from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.base import Adapter, Output
+from kdaverify.checks.laws.anew import drawn_anew
 from kdaverify.checks.laws.draws import law_problems
+from kdaverify.checks.laws.later_tokens import before
 from kdaverify.checks.laws.registry import LAWS
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem, ProblemError
+from kdaverify.problems.cost import cost
 from kdaverify.problems.profiles import settings_for
+from oracles.gradients import Gradients
 from oracles.inputs import Inputs
 from tests.checks.lawbreakers import ABSENT, BROKEN, DENSE, PACKED, ZERO, Call, Wrong
 
@@ -45,6 +49,25 @@ def test_legal_kernels_keep_every_law(law: str, impl: str) -> None:
         assert rejected(find(impl), law, fitting(law).replace(dtype=dtype)) == set()
 
 
+def sizes_of(x: Inputs) -> tuple[object, ...]:
+    return x.T, x.H, x.HV, x.K, x.V, x.factor, x.initial_state is None, *x.lengths
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_a_law_calls_nothing_but_what_it_says_a_kernel_must_support(law: str) -> None:
+    called: set[tuple[object, ...]] = set()
+
+    class Watched(Wrong):
+        def forward(self, inputs: Inputs) -> Output:
+            called.add(sizes_of(inputs))
+            return super().forward(inputs)
+
+    problem = fitting(law).replace(H=2, HV=2)
+    outcomes = asked(Watched(), law, problem)
+    assert called <= {sizes_of(told.inputs()) for told in (problem, *LAWS[law].becomes(problem))}
+    assert LAWS[law].judged == any(outcome.comparison is not None for outcome in outcomes)
+
+
 def test_every_law_has_a_kernel_that_breaks_it() -> None:
     assert set(BROKEN) == set(LAWS)
 
@@ -53,6 +76,36 @@ def test_every_law_has_a_kernel_that_breaks_it() -> None:
 def test_a_kernel_that_breaks_the_law_is_rejected(law: str) -> None:
     adapter, problem = BROKEN[law]
     assert rejected(adapter, law, problem)
+
+
+def test_a_pack_without_empty_sequences_shows_a_neighbour_too() -> None:
+    assert rejected(BROKEN["neighbours"][0], "neighbours", PACKED.replace(lengths=(7, 4, 9))) == {"final_state"}
+
+
+@pytest.mark.parametrize("T", [20, 21])
+def test_the_cut_moves_with_the_seed_and_leaves_tokens_on_both_sides(T: int) -> None:
+    cuts = {int(before(DENSE.replace(T=T, seed=number))[0].sum()) for number in range(40)}
+    assert cuts == set(range(1, T))
+
+
+def test_heads_are_repeated_where_every_one_has_its_own() -> None:
+    adapter, _ = BROKEN["repeated-heads"]
+    for heads in (1, 2, 3):
+        assert rejected(adapter, "repeated-heads", DENSE.replace(H=heads, HV=heads)) == (set() if heads == 1 else {"o", "final_state"})
+
+
+def test_what_is_drawn_anew_differs_at_every_seed() -> None:
+    own, nothing = DENSE.replace(seed=0), torch.zeros(DENSE.B, DENSE.T, dtype=torch.bool)
+    assert not torch.equal(drawn_anew(own, tokens=nothing).q, own.inputs().q)
+
+
+@pytest.mark.parametrize("name", ["dq", "dk", "dv", "dbeta", "dg"])
+def test_later_gradients_are_compared_but_those_of_gates_which_may_be_differences(name: str) -> None:
+    def from_its_own_token(found: Gradients[Any], x: Inputs) -> Gradients[Any]:
+        leak = x.beta[..., None] if name == "dg" else getattr(x, name[1:])
+        return replace(found, **{name: getattr(found, name) + 1e-7 * leak})
+
+    assert rejected(Wrong(back=from_its_own_token), "prefix-gradients") == (set() if name == "dg" else {name})
 
 
 def test_a_state_of_zeros_is_no_other_than_an_absent_one() -> None:
@@ -133,13 +186,14 @@ def test_what_is_drawn_for_a_law_can_be_asked_of_it(law: str) -> None:
     found: list[Problem] = []
 
     @seed(1)
-    @settings(settings_for("smoke", fixed=True), max_examples=1)
+    @settings(settings_for("smoke", fixed=True), max_examples=3)
     @given(problem=law_problems(LAWS[law], find("eager"), "bf16", {"max_cost": 0.1, "widths": ()}))
     def take(problem: Problem) -> None:
         found.append(problem)
 
     take()
     assert found and all(LAWS[law].asked(problem) is None and problem.T >= 3 for problem in found)
+    assert all(cost(problem) <= (0.1 / 16 if LAWS[law].judged else 0.1) for problem in found)
 
 
 def test_a_kernel_of_one_scale_without_packs_is_asked_what_it_takes() -> None:

@@ -60,6 +60,12 @@ def test_a_median_a_hair_over_needs_more_seeds() -> None:
     assert found.finding is Finding.CONFIRMED and LOOKS[0] < found.seeds <= SEEDS
 
 
+def test_the_chance_of_an_error_is_shared_among_the_looks() -> None:
+    ratios = [float(at_ratio(1.1)(again)[0].comparison.ratio) for again in list(fresh(PROBLEM))[: LOOKS[0]]]  # pyright: ignore[reportOptionalMemberAccess]
+    found = recheck(at_ratio(1.1), PROBLEM, ["o"])["o"]
+    assert found.limit == median_limit(ratios, 1 - 0.01 / 4) != median_limit(ratios, 0.99)
+
+
 def test_every_output_is_decided_by_itself() -> None:
     def ask(problem: Problem) -> list[Outcome]:
         return [*at_ratio(1.2)(problem), judged(0.9, "final_state")]
@@ -87,6 +93,7 @@ def test_fresh_seeds_belong_to_the_problem() -> None:
     first, again = list(fresh(PROBLEM)), list(fresh(Problem.from_json(PROBLEM.to_json())))
     assert first == again and len({problem.seed for problem in first}) == SEEDS
     assert all(problem.replace(seed=PROBLEM.seed) == PROBLEM for problem in first)
+    assert all(0 <= problem.seed < 2**32 for problem in first)
     assert first[0].seed != next(fresh(PROBLEM.replace(seed=4))).seed
 
 

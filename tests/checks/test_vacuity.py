@@ -48,6 +48,12 @@ def test_a_budget_as_wide_as_the_output_is_told_of_each_impostor_that_it_passes(
     assert impostors(exact, NOWHERE, within(0.01)) == ()
 
 
+def test_rows_are_shuffled_over_all_axes_but_the_last() -> None:
+    exact = torch.tensor([[[[1.0, 2.0]], [[3.0, 4.0]]]], dtype=torch.float64)
+    assert impostors(exact, torch.zeros_like(exact, dtype=torch.bool), within(3.0)) == ("shuffled",)
+    assert impostors(exact.flatten(), torch.zeros(4, dtype=torch.bool), within(3.0)) == ("shuffled",)
+
+
 def test_an_output_that_is_zero_has_no_impostor_and_demands_zeros() -> None:
     comparison = judged(PROBLEM.replace(beta="zero", state="absent"), "o")
     assert comparison.vacuous == () and comparison.exact == 0

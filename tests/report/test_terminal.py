@@ -84,6 +84,13 @@ def test_many_kinds_of_failure_are_counted_not_shown() -> None:
     assert "and 2 more kinds of failure: law8 o FAIL in wy, law9 o FAIL" in page(*kinds)
 
 
+def test_a_kind_that_a_diagnosis_explains_is_shown_before_those_with_more_failures() -> None:
+    kinds = [wrong(property=f"law{number}", case=f"kda-{case}") for number in range(MOST_FAILURES + 2) for case in range(2)]
+    text = page(*kinds, wrong(property="resume", diagnosis="indistinguishable from H1: key decay applied twice"))
+    assert text.index("port: resume o FAIL in fp32, once") < text.index("port: law0 o FAIL in fp32, 2 times")
+    assert "diagnosis: indistinguishable from H1: key decay applied twice" in text and "and 3 more kinds of failure: law7" in text
+
+
 @pytest.mark.parametrize(
     ("verdict", "word"), [(row(), "ACCEPT"), (wrong(ratio=math.inf), "REJECT"), (row(Status.SKIP), "NOT ENOUGH EVIDENCE")]
 )

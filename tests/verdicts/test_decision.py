@@ -41,6 +41,12 @@ def test_all_skipped_is_no_evidence() -> None:
     assert ruled([row(Status.SKIP, property=v.property, dtype=v.dtype, message="no device") for v in FULL]) == (Ruling.INSUFFICIENT, 3)
 
 
+def test_why_nothing_passed_says_whether_all_was_skipped() -> None:
+    skipped = [row(Status.SKIP, message="no device"), row(Status.SKIP, case="kda-1", message="no packs")]
+    assert decide(skipped, EXPECTED).reasons[-1] == "nothing passed: every case was skipped, no device (and 1 more reason)"
+    assert decide([*skipped, row(Status.FAIL)], EXPECTED).reasons[-1] == "nothing passed: no device (and 1 more reason)"
+
+
 def test_nothing_at_all_is_no_evidence() -> None:
     assert ruled([]) == (Ruling.INSUFFICIENT, 3)
     assert heaviest([]) is Ruling.INSUFFICIENT
@@ -70,10 +76,12 @@ def test_what_an_implementation_declares_not_to_have_is_excused_and_said() -> No
 
 
 def test_reasons_come_heaviest_and_most_frequent_first() -> None:
-    verdicts = [*FULL, row(Status.NONFINITE, property="resume"), row(Status.FAIL), row(Status.FAIL, case="kda-1"), UNCERTIFIED]
+    several = [row(Status.FAIL, case=f"kda-{i}") for i in range(2)] + [row(Status.SHAPE, case=f"kda-{i}") for i in range(3)]
+    verdicts = [*FULL, row(Status.NONFINITE, property="resume"), *several, UNCERTIFIED]
     reasons = decide(verdicts, EXPECTED, trouble=["the harness broke"]).reasons
     assert [reason.split(":")[0] for reason in reasons] == [
         "the harness broke",
+        "forward fp32 SHAPE",
         "forward fp32 FAIL",
         "resume fp32 NONFINITE",
         "1 case without a certified reference value",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kdaverify.checks.near_miss import Finding, Recheck
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.gate import Question, gate
 from kdaverify.verdicts.record import RecordError, RecordWriter, read
@@ -46,6 +48,7 @@ def test_a_broken_kernel_is_rejected(tmp_path: Path, ending: str) -> None:
         ({}, 0, "not asked"),
         ({"id": "forward/bf16/mild/kda-7/o/cut=3"}, 0, "not asked"),
         ({"expires": TODAY - timedelta(days=1)}, 1, "waiver of rms of forward/bf16/* (me) expired on 2026-02-28"),
+        ({"cap": 2.5}, 0, "not asked"),
         ({"cap": 2.4}, 1, "waiver of rms of forward/bf16/* (me) is exceeded: 2.5 of budget, 2.4 allowed"),
         ({"id": "resume/*"}, 1, "waiver of rms of resume/* (me) matches no failure of this run"),
         ({"statistic": "max"}, 1, "waiver of max of forward/bf16/* (me) matches no failure of this run"),
@@ -77,7 +80,7 @@ def test_a_waiver_of_a_status_caps_how_often(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"expires": TODAY + timedelta(days=91)}, "at most 90 days"),
+        ({"expires": TODAY + timedelta(days=91)}, "at most 90 days ahead, 2026-05-30"),
         ({"owner": ""}, "waiver.0.owner"),
         ({"cap": "inf"}, "waiver.0.cap"),
         ({"statistic": "PASS"}, "wanted a statistic"),
@@ -175,6 +178,25 @@ def test_rules_ask_for_more_than_was_declared(tmp_path: Path, text: str, code: i
     path.write_text(f"about = 'ours'\n{text}\n")
     found = decided(closed(tmp_path / "r.parquet"), question=Question(TODAY, rules=str(path)))
     assert found[0] == code and found[1].startswith(reason)
+
+
+@pytest.mark.parametrize(("most", "code"), [(0.04, 0), (0.03, 1)])
+@pytest.mark.parametrize(
+    ("statistic", "changes"),
+    [
+        ("skipped", {"status": Status.SKIP}),
+        ("vacuous", {"vacuous": ("zeros",)}),
+        ("acquitted", {"recheck": Recheck(Finding.ACQUITTED, seeds=200)}),
+    ],
+)
+def test_a_share_of_all_verdicts_is_limited(tmp_path: Path, statistic: str, changes: dict[str, Any], most: float, code: int) -> None:
+    """One of 26 verdicts; a failure is vacuous and rechecked as well, but no share of what passed."""
+    wrong = BROKEN.model_copy(update={"vacuous": ("zeros",), "recheck": Recheck(Finding.CONFIRMED)})
+    path = tmp_path / "rules.toml"
+    path.write_text(f"about = 'ours'\n[[limits]]\nstatistic = '{statistic}'\nmost = {most}\n")
+    rows = [*GOOD, wrong, row(case="kda-x", **changes)]
+    found = decided(closed(tmp_path / "r.parquet", rows), question=replace(waiving(tmp_path), rules=str(path)))
+    assert found[0] == code and (code == 0 or found[1] == f"{statistic} of all verdicts: 0.0385, at most 0.03 wanted")
 
 
 @pytest.mark.parametrize("text", ["", "about = ''", "about = 'x'\nsurprise = 1", "about = 'x'\n[at_least]\ntotal = 0", "[[", "about = 1"])

@@ -55,6 +55,12 @@ def test_a_kernel_that_got_worse_is_rejected_with_its_figures(tmp_path: Path) ->
     assert against(tmp_path, one)[1].startswith("final_state in bf16 got worse")
 
 
+def test_the_median_that_is_told_is_the_lower_of_the_two_in_the_middle(tmp_path: Path) -> None:
+    rises = {f"kda-{i}": 1.1 + i / 100 for i in range(16)}
+    risen = [verdict.model_copy(update={"ratio": (verdict.ratio or 0) * rises[verdict.case]}) for verdict in panel()]
+    assert "median 1.17 times the accepted error" in against(tmp_path, risen)[1]
+
+
 def test_one_case_that_got_worse_is_no_ratchet(tmp_path: Path) -> None:
     first, *others = panel()
     assert against(tmp_path, [first.model_copy(update={"ratio": 0.9}), *others])[0] == 0

@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
-import torch
 
 from kdaverify.verdicts.decision import Expected, Ruling, decide
 from kdaverify.verdicts.paired import FEWEST, paired
-from kdaverify.verdicts.verdict import Verdict
-from tests.rows import row
+from tests.verdicts.paired_runs import run
 
 EXPECTED = Expected("port", dtypes=("bf16",), outputs=("o",), properties=("forward",))
-
-
-def run(rise: float, *, cases: int = 40, scatter: float = 0.03, member: int = 0, others: float = 0.3, **fields: Any) -> list[Verdict]:
-    """Verdicts of a kernel that computes as one of three legal kernels does, within `scatter`, with `rise` times its error."""
-    rng = torch.Generator().manual_seed(1)
-    sizes = torch.full((3,), others, dtype=torch.float64)
-    sizes[member] = scatter
-    draws = (torch.randn(cases, 3, generator=rng, dtype=torch.float64) * sizes).exp() * rise
-    given: dict[str, Any] = {"dtype": "bf16", "contract": "chunk64-bf16", **fields}
-    return [row(case=f"kda-{i}", peers=tuple(draws[i].tolist()), ratio=0.5, statistic="rms", **given) for i in range(cases)]
 
 
 @pytest.mark.parametrize("rise", [0.93, 1.0, 1.03])
@@ -61,6 +48,13 @@ def test_formats_contracts_and_cases_that_lack_a_legal_kernel_are_kept_apart() -
 
 def test_what_is_no_whole_call_does_not_count() -> None:
     assert paired(run(1.1, property="stages")) == ()
+
+
+@pytest.mark.parametrize("cases", [40, 41])
+def test_the_median_is_a_case_s_own_the_lower_of_two(cases: int) -> None:
+    (found,) = paired(run(1.0, cases=cases))
+    ratios = sorted(verdict.peers[0] for verdict in run(1.0, cases=cases))
+    assert found.ratio == pytest.approx(ratios[(cases - 1) // 2], rel=1e-12)
 
 
 def test_a_kernel_unlike_any_legal_one_is_held_to_all_of_them() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kdaverify.checks import recheck as fresh_seeds
-from kdaverify.checks.near_miss import Finding
+from kdaverify.checks.near_miss import Finding, Recheck
 from kdaverify.checks.status import Status
+from kdaverify.verdicts import recheck as rechecking
 from kdaverify.verdicts.judge import Judge, Rejected
 from kdaverify.verdicts.recheck import FILED, SETTLED, only_near, rechecked
 from kdaverify.verdicts.verdict import Verdict
@@ -68,3 +69,20 @@ def test_outputs_from_files_are_not_run_again() -> None:
     near = row(Status.FAIL, statistic="row", ratio=1.2, problem=PROBLEM.to_json())
     (told,) = rechecked([near], filed)
     assert told.status is Status.FAIL and told.recheck is not None and told.recheck.reason == FILED and not filed.calls
+
+
+@pytest.mark.parametrize(
+    ("mode", "output", "share"), [("native", "o", 1), ("interpreted", "o", 1 / 50), ("native", "dq", 1 / 8), ("interpreted", "dq", 1 / 400)]
+)
+def test_what_costs_more_a_call_is_run_again_at_smaller_sizes(
+    mode: str, output: str, share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    largest: list[float] = []
+
+    def recording(_: object, __: object, outputs: list[str], **options: float) -> dict[str, Recheck]:
+        largest.append(options["largest"])
+        return {name: fresh_seeds.undecided("told") for name in outputs}
+
+    monkeypatch.setattr(rechecking, "recheck", recording)
+    rechecked([row(Status.FAIL, statistic="rms", ratio=1.2, problem=PROBLEM.to_json(), mode=mode, output=output)], Louder(1.0))
+    assert largest == [pytest.approx(fresh_seeds.LARGEST * share)]

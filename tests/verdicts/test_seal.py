@@ -15,7 +15,7 @@ from kdaverify.checks.status import Status
 from kdaverify.verdicts import schema
 from kdaverify.verdicts.opinion import Opinion
 from kdaverify.verdicts.record import RecordError, RecordWriter, read, scan
-from kdaverify.verdicts.seal import Account, Expected
+from kdaverify.verdicts.seal import Account, Expected, Seal
 from kdaverify.verdicts.verdict import Verdict
 from tests.rows import ROOT, row
 
@@ -100,6 +100,16 @@ def test_a_row_taken_out_of_a_closed_record_is_noticed(tmp_path: Path) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([lines[0], *lines[2:]]))
     with pytest.raises(RecordError, match="changed or damaged"):
+        read(path)
+
+
+def test_a_table_whose_digest_is_written_otherwise_is_refused(tmp_path: Path) -> None:
+    """As JSON with one of its characters escaped: the same text, in no place of the file."""
+    digest = "a" * 64
+    seal = Seal(rows=3, digest=digest, accounts=(ACCOUNT,)).model_dump_json()
+    path = tmp_path / "r.parquet"
+    pl.read_parquet(written(path)).write_parquet(path, metadata={"kdaverify": seal.replace(digest, "\\u0061" + digest[1:])})
+    with pytest.raises(RecordError, match="its seal is not in one place"):
         read(path)
 
 
