@@ -9,6 +9,7 @@ from typing import Final, Protocol
 import polars as pl
 
 from kdaverify.checks.status import Status
+from kdaverify.diagnosis.diagnosis import FITS
 from kdaverify.report.html.rows import Rows
 from kdaverify.report.html.words import STATUSES, counted, headline
 from kdaverify.verdicts.decision import Ruling
@@ -64,8 +65,6 @@ def _words(ruling: Ruling, reasons: Sequence[str], rows: pl.DataFrame) -> tuple[
     known = f"{counted(waived, 'other wrong output')} {_are(waived)} waived." if waived and wrong.height else ""
     asked, suites = counted(own["asked"].n_unique(), "case"), counted(own["property"].n_unique(), "suite")
     covers = f"Judged: {what} in {asked} of {suites}; formats {_names(own, 'dtype')}."
-    worst = own.filter(pl.col("rejects").not_())["ratio"].max()
-    closest = f"What passes uses up to {100 * worst:.4g} % of its budget." if isinstance(worst, float) else ""
     if ruling is Ruling.ACCEPT and waived:
         first = f"{waived:,} of {what} {_are(waived)} wrong and waived; every other is as accurate as the kernel declares."
     elif ruling is Ruling.ACCEPT:
@@ -78,7 +77,7 @@ def _words(ruling: Ruling, reasons: Sequence[str], rows: pl.DataFrame) -> tuple[
         first = f"The harness itself failed, so nothing can be concluded: {reasons[0]}."
     else:
         first = f"Nothing wrong was found{beyond}, but too little was shown to accept it: {reasons[0]}."
-    return tuple(filter(None, (first, known, _where(wrong if wrong.height else failed), closest, covers)))
+    return tuple(filter(None, (first, known, _where(wrong if wrong.height else failed), _closest(own), covers)))
 
 
 def _are(number: int) -> str:
@@ -90,16 +89,30 @@ def _kinds(wrong: pl.DataFrame) -> str:
     return "; ".join(f"{times:,} {STATUSES[Status(status)]}" for status, times in counts.head(MOST_NAMED).iter_rows())
 
 
+def _closest(own: pl.DataFrame) -> str:
+    """How near to its budget comes what passes; what is over it and passes was run again."""
+    ratios = own.filter(pl.col("rejects").not_())["ratio"]
+    worst, again = ratios.filter(ratios <= 1).max(), int((ratios > 1).sum())
+    acquitted = f"; {counted(again, 'output')} above it passed at fresh seeds" if again else ""
+    return f"What passes uses up to {100 * worst:.4g} % of its budget{acquitted}." if isinstance(worst, float) else ""
+
+
 def _where(wrong: pl.DataFrame) -> str:
-    """Gates and diagnoses that gather most of what is wrong."""
-    if wrong.is_empty():
-        return ""
-    told = [f"{label}: {most}" for column, label in (("diagnosis", "Diagnosis"), ("regime", "Gates")) if (most := _most(wrong, column))]
+    """Diagnoses and gates that gather most of what is wrong."""
+    told = [f"{label}: {most}" for label, most in (("Diagnosis", _diagnoses(wrong)), ("Gates", _most(wrong["regime"]))) if most]
     return f"{'. '.join(told)}." if told else ""
 
 
-def _most(wrong: pl.DataFrame, column: str) -> str:
-    counts = wrong.filter(pl.col(column).cast(pl.String) != "")[column].cast(pl.String).value_counts(sort=True)
+def _diagnoses(wrong: pl.DataFrame) -> str:
+    """What fits; else that nothing does."""
+    told = wrong["diagnosis"].cast(pl.String)
+    fitting, diagnosed = told.filter(told.str.starts_with(FITS)), int((told != "").sum())
+    return _most(fitting) or (f"no known fault fits ({counted(diagnosed, 'case')})" if diagnosed else "")
+
+
+def _most(names: pl.Series) -> str:
+    told = names.cast(pl.String)
+    counts = told.filter(told != "").value_counts(sort=True)
     named = ", ".join(f"{headline(name)} ({times:,})" for name, times in counts.head(MOST_NAMED).iter_rows())
     return f"{named} and {counted(counts.height - MOST_NAMED, 'other')}" if counts.height > MOST_NAMED else named
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from kdaverify.checks.near_miss import Finding, Recheck
 from kdaverify.checks.status import Status
 from kdaverify.report.html.credential import NAME, Credential, CredentialError, Fault
 from kdaverify.report.html.markdown import code, plain
@@ -55,6 +56,22 @@ def test_the_decision_comes_first_in_words() -> None:
     assert "2 of 29 outputs are wrong: 2 further from the exact value than any legal kernel." in text
     assert "Gates: hard-reset (2)." in text
     assert text.index("port rejected") < text.index('id="glance"') < text.index('id="failures"') < text.index('id="worst"')
+
+
+def test_the_decision_tells_which_known_faults_fit_and_else_that_none_does() -> None:
+    poor = [wrong(case=f"kda-{i}", diagnosis=f"no known fault fits: none comes near; only in rows {i}") for i in range(2)]
+    assert "Diagnosis: no known fault fits (2 cases). Gates:" in html(page_of([verdict(), *poor]))
+    known = wrong(diagnosis="indistinguishable from H1: key decay applied twice (0 away, next best none)")
+    assert "Diagnosis: indistinguishable from H1: key decay applied twice (0 away, next best none) (1). Gates:" in html(
+        page_of([*poor, known])
+    )
+
+
+def test_how_near_to_its_budget_comes_what_passes_leaves_out_what_was_run_again() -> None:
+    again = verdict(case="kda-9", ratio=1.25, recheck=Recheck(Finding.ACQUITTED, seeds=200))
+    text = html(page_of([verdict(ratio=0.75), verdict(property="resume", ratio=0.5), again]))
+    assert "What passes uses up to 75 % of its budget; 1 output above it passed at fresh seeds." in text
+    assert "What passes uses up to 75 % of its budget." in html(page_of([verdict(ratio=0.75)]))
 
 
 @pytest.mark.parametrize(
