@@ -78,6 +78,21 @@ def exp_base_2(x: Tensor) -> Tensor:
     return torch.exp2(x * LOG2_E)
 
 
+def gates_in_base_2(c: Chunk) -> Tensor:
+    """Math: 3.1 as kernels with a base-2 exponential unit store it, G / ln 2: between its roundings lie other numbers. In nats, float64."""
+    return c.store("G", c.G * LOG2_E).double() / LOG2_E
+
+
+def summed_in_base_2(way: Stage) -> Stage:
+    """Math: 3.1 one way, stored in base 2."""
+
+    def cumsum(c: Chunk) -> None:
+        way(c)
+        c.G = gates_in_base_2(c).to(c.G.dtype)
+
+    return cumsum
+
+
 def substitute_rows(c: Chunk) -> None:
     """Math: 3.3 row by row, as vector units do it."""
     c.R = c.store("R", by_rows(c.Akk, c.dot))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kdaverify.budgets.accelerator import exp_approximate, exp_short
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.emulate import Emulator, exp_base_2, running_cumsum_bwd, running_cumsum_in, substitute_rows
+from kdaverify.budgets.emulate import Emulator, exp_base_2, running_cumsum_bwd, running_cumsum_in, substitute_rows, summed_in_base_2
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.solves import Dot
 from kdaverify.budgets.sums import library
@@ -36,8 +36,11 @@ def _approximate(contract: Contract) -> Exp:
 
 
 def in_base_2(member: Emulator) -> Emulator:
-    """The same kernel with a base-2 exponential unit, where that is open."""
-    return replace(member, name=f"{member.name}, base-2 exponential", exp=exp_base_2) if _is_open(member) else member
+    """The same kernel with a base-2 exponential unit, and gates stored for it, where that is open."""
+    if not _is_open(member):
+        return member
+    stages = replace(member.stages, cumsum=summed_in_base_2(member.stages.cumsum))
+    return replace(member, name=f"{member.name}, base-2 exponential", exp=exp_base_2, stages=stages)
 
 
 def approximately(member: Emulator) -> Emulator:

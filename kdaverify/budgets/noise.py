@@ -39,6 +39,8 @@ DEEPEST = 104.0
 MEAN_UNIT = 0.72
 # float64 rounds the draw away unless it exceeds half a spacing: this size moves one value in four by a whole one, the same rms.
 FLOAT64_UNIT = 1.0
+# Terms agree if their squares add up to no more than their total's, as far as float64 can tell.
+AGREEING = 1e-12
 SEED = 20
 
 
@@ -147,14 +149,19 @@ class Noise:
         )
 
     def _running_cumsum(self, rng: torch.Generator) -> Stage:
-        """Every partial sum is rounded, and each rounding stays in all later ones."""
+        """Every partial sum is rounded, and each rounding stays in all later ones; what is made of it for a base-2 unit is rounded again.
+
+        Whole numbers, as gates at a bound often are, sum to whole numbers; divided by ln 2 they are none.
+        """
+        accumulate, scaled = self.contract.accumulate, self.contract.exponential != "natural"
 
         def cumsum(c: Chunk) -> None:
             STAGES.cumsum(c)
             # Sums made in fp32 fit in fp32: which of them are not exact, only those in float64 tell.
             g = c.tokens.g.double()
             exact = g.masked_fill(g.isneginf(), 0.0).cumsum(-2)
-            c.G = (c.G + (_disturb(exact, self.contract.accumulate, rng) - exact).cumsum(-2)).to(c.G.dtype)
+            moved = (_disturb(exact, accumulate, rng) - exact).cumsum(-2)
+            c.G = (c.G + (moved.addcmul_(exact, _draw(exact, accumulate, rng)) if scaled else moved)).to(c.G.dtype)
 
         return cumsum
 
@@ -164,20 +171,27 @@ def _in_any_order(total: Callable[[Tensor], Tensor], rng: torch.Generator) -> Ca
 
 
 def _disturb(tensor: Tensor, fmt: Format, rng: torch.Generator, *, cut: bool = False) -> Tensor:
-    """Moves every element that `fmt` cannot hold by a relative draw of the size of rounding to nearest, or of cutting off."""
+    """Moves every element that `fmt` cannot hold by a draw of the size of rounding to nearest, or of cutting off.
+
+    Subnormals are as far apart as the smallest normal numbers; no rounding takes more than there is.
+    """
     draw = _draw(tensor, fmt, rng)
-    moved = torch.addcmul(tensor, tensor, (draw.sub_(MEAN_UNIT * fmt.unit) if cut else draw).to(tensor.dtype))
-    return torch.where(_holds(fmt, tensor), tensor, moved)
+    size = tensor.abs()
+    step = (draw.sub_(MEAN_UNIT * fmt.unit) if cut else draw).to(tensor.dtype).mul_(size.clamp(min=fmt.min_normal))
+    return torch.where(_holds(fmt, tensor), tensor, tensor + step.clamp_(-size, size).mul_(tensor.sign()))
 
 
 def _dot(a: Tensor, b: Tensor, fmt: Format, rng: torch.Generator) -> Tensor:
     """A dot product summed in order, every partial sum rounded.
 
     Math: the squares of the n partial sums add up to about n/3 total^2 where the terms agree and n/2 sum(terms^2) where they cancel.
+    A total that the format holds is exact where they agree; where they cancel, the partial sums that led to it need not be.
     """
     total, n = a @ b, a.shape[-1]
-    sums = (total.square() * (n / 3) + (a.square() @ b.square()) * (n / 2)).sqrt() if n > 1 else total
-    return torch.where(_holds(fmt, total), total, total + sums * _draw(total, fmt, rng))
+    squares = a.square() @ b.square()
+    sums = (total.square() * (n / 3) + squares * (n / 2)).sqrt() if n > 1 else total
+    agree = total.square() >= (1 - AGREEING) * squares
+    return torch.where(_holds(fmt, total) & agree, total, total + sums * _draw(total, fmt, rng))
 
 
 def _holds(fmt: Format, tensor: Tensor) -> Tensor:

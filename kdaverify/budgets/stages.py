@@ -13,8 +13,8 @@ from kdaverify.budgets.budget import Budget, budget
 from kdaverify.budgets.cancellation import sizes_of_terms
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import (
-    LOG2_E,
     Emulator,
+    gates_in_base_2,
     residual_state,
     residual_wy,
     running_cumsum,
@@ -179,11 +179,11 @@ def _plain(stages: Stages) -> Stages:
 
 
 def _base_2(way: Stage) -> Stage:
-    """Math: 3.1 as kernels with a base-2 exponential unit store it, G / ln 2: between its roundings lie other numbers than G's."""
+    """Math: 3.1 as it is stored for a base-2 exponential unit, and not rounded a second time on its way back to nats."""
 
     def cumsum(c: Chunk) -> None:
         way(c)
-        c.G = c.store("G", c.G * LOG2_E).double() / LOG2_E
+        c.G = gates_in_base_2(c)
 
     return cumsum
 

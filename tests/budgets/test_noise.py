@@ -1,0 +1,80 @@
+"""What the draws stand for: legal kernels whose roundings a problem of special numbers hides from the emulated ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kdaverify.budgets import noise
+from kdaverify.budgets.contract import contract_from_name
+from kdaverify.budgets.emulate import Emulator
+from kdaverify.budgets.family import emulate
+from kdaverify.budgets.formats import FORMATS, Format
+from kdaverify.budgets.standard import standard
+from kdaverify.problems import Problem
+from oracles.chunk import STAGES, Chunk
+
+FP32, FP16 = FORMATS["fp32"], FORMATS["fp16"]
+CONTRACT = contract_from_name("chunk64-fp32")
+RCP_LN2 = 1.4426950216293335
+WHOLE = Problem(
+    B=1, T=80, H=1, HV=3, K=32, V=32, dtype="fp32", gate="bound-20", key="random", beta="near-one", state="random", value="large", seed=3713
+)
+
+
+def base_2(c: Chunk) -> None:
+    """As GPU kernels do it: sums of gates times 1 / ln 2, which fp32 does not hold, stored in fp32."""
+    STAGES.cumsum(c)
+    c.G = ((c.G * RCP_LN2).float().double() * 0.6931471805599453).to(c.G.dtype)
+
+
+@pytest.mark.parametrize("key", ["random", "zero-rows", "one-hot", "identical"])
+@pytest.mark.parametrize("gate", ["bound-5", "bound-20", "bound-100", "huge", "log-sigmoid"])
+def test_gates_that_sum_to_whole_numbers_are_none_in_base_2(gate: str, key: str) -> None:
+    inputs = WHOLE.replace(gate=gate, key=key).inputs()
+    outsider = Emulator("gates in base 2", CONTRACT, FP32, stages=replace(STAGES, cumsum=base_2))
+    held = standard(inputs, CONTRACT, FP32, emulate(inputs, CONTRACT, FP32))
+    for name, output in zip(("o", "final_state"), outsider.run(inputs), strict=True):
+        truth, allowed = held.exact(name), held.budgets[name]
+        assert max(allowed.ratios(allowed.measure(truth.error(output), truth)).values()) <= 1, name
+
+
+def drawn(make: Callable[[torch.Generator], torch.Tensor]) -> torch.Tensor:
+    """[1000] draws of one number."""
+    rng = torch.Generator().manual_seed(1)
+    return torch.stack([make(rng) for _ in range(1000)]).flatten()
+
+
+def disturbed(value: float, fmt: Format) -> torch.Tensor:
+    return drawn(lambda rng: noise._disturb(torch.tensor([value], dtype=torch.float64), fmt, rng)) - value  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.mark.parametrize(
+    ("value", "largest"),
+    [
+        (1.0 / 3, 0.72 * FP16.unit / 3),
+        (-1.0 / 3, 0.72 * FP16.unit / 3),
+        (FP16.min_normal / 3, 0.72 * FP16.unit * FP16.min_normal),
+        (1e-12, 1e-12),
+        (0.5, 0.0),
+        (0.0, 0.0),
+    ],
+)
+def test_a_draw_is_as_large_as_the_rounding_it_stands_for(value: float, largest: float) -> None:
+    """Subnormals are as far apart as the smallest normal numbers, and what is far below them is lost and no more."""
+    moved = disturbed(value, FP16).abs()
+    assert float(moved.max()) <= largest * (1 + 1e-9)
+    assert float(moved.max()) >= 0.95 * largest
+
+
+@pytest.mark.parametrize(
+    ("terms", "moves"),
+    [([1.0, -1.0], True), ([1.0, 1.0], False), ([0.5, 0.0], False), ([0.0, 0.0], False), ([1.0 / 3, 0.0], True), ([3.0, 5.0, -8.0], True)],
+)
+def test_a_total_that_the_format_holds_is_exact_where_its_terms_agree(terms: list[float], moves: bool) -> None:  # noqa: FBT001
+    a, b = torch.tensor([terms], dtype=torch.float64), torch.ones(len(terms), 1, dtype=torch.float64)
+    found = drawn(lambda rng: noise._dot(a, b, FP32, rng))  # pyright: ignore[reportPrivateUsage]
+    assert (float((found - float(a.sum())).abs().max()) > 0) is moves
