@@ -44,7 +44,7 @@ def test_a_harness_exception_keeps_its_traceback_and_is_no_rejection(suite: Suit
 
 def test_of_a_shrunk_failure_the_first_and_the_smallest_case_stay(suite: Suite, rows: Rows) -> None:
     suite(forward=SHRINKING)
-    found = rows("--profile=acceptance")
+    found = rows("--profile=nightly", "--kda-seed=0")
     failing = [verdict.case for verdict in found if verdict.status is Status.FAIL]
     assert len(failing) == 2
     assert failing[1] == "100"
