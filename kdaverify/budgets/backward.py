@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.emulate import Emulator, residual_wy, scaled_output, scaled_wy
+from kdaverify.budgets.emulate import Emulator, residual_wy, scaled_output, scaled_queries, scaled_wy
 from kdaverify.budgets.factored import column_wy, factored_residual_wy
 from kdaverify.budgets.family import ContractOverflow, family
 from kdaverify.budgets.formats import Format
@@ -88,13 +88,20 @@ def _unscaled(stages: Stages) -> Stages:
 def member_gradients(member: Emulator, inputs: Inputs, cotangents: Cotangents) -> Gradients[Tensor]:
     """The gradients of one emulated kernel, as float64 tensors holding the formats it stores."""
     way = Way(member.contract.work, member.arithmetic, member.stages, member.backward)
-    return _wide(run_backward(member.contract, inputs, cotangents, way))
+    scaled = scaled_queries(inputs, member.contract, member.io.round)
+    return _unscaled_q(_wide(run_backward(member.contract, scaled, cotangents, way)), inputs, scaled)
+
+
+def _unscaled_q(found: Gradients[Tensor], inputs: Inputs, scaled: Inputs) -> Gradients[Tensor]:
+    """dq of the call itself, where the gradients are those of the call with q times the scale."""
+    return replace(found, dq=found.dq * (inputs.factor / scaled.factor))
 
 
 def _drawn(noise: Noise, inputs: Inputs, cotangents: Cotangents) -> list[Gradients[Tensor]]:
     rng = torch.Generator(inputs.q.device).manual_seed(SEED)
     repeated, many = together([inputs] * DRAWS), cotangents_together([cotangents] * DRAWS, inputs)
-    found = _wide(run_backward(noise.contract, repeated, many, Way(*noise.way(rng), noise.backward(rng))))
+    scaled = noise.scaled(repeated, rng)
+    found = _unscaled_q(_wide(run_backward(noise.contract, scaled, many, Way(*noise.way(rng), noise.backward(rng)))), repeated, scaled)
     if noise.contract.factors is not None and not _is_finite(found):
         # Factors overflow where decay is deep: what is drawn then is a kernel that takes differences.
         return _drawn(replace(noise, contract=replace(noise.contract, factors=None)), inputs, cotangents)

@@ -84,7 +84,7 @@ class ChunkErrors:
         """Math: 3.2."""
         c, r = self.c, self.r
         factored = r.counts("scores") * 2 * r.factors + (r.relative("scores", "q_in", "k_out") if r.factors else 0.0)
-        weight = self._with(r.sums("scores", self.K, scores=True) + factored)
+        weight = self._with(r.sums("scores", self.K, scores=True) + factored + r.counts("scores") * r.queries)
         rows = torch.stack((abs(c.scale) * self.q, self.beta * self.k), dim=-1)
         missed = decayed_products(c, rows * weight[..., None], self.k) + r.counts("scores") * self.lost[..., None]
         qk, kk = (missed + self._underflow_of_factors(rows)).unbind(-1)
@@ -122,7 +122,7 @@ class ChunkErrors:
         self.d_vb = r.stored("wy", "vb", vb) + few * vb
         self.kb, self.kb_most, self.vb_most = kb, kb + self.d_kb, vb + self.d_vb
         stored = 2 if r.factors else 1  # factors meet keys and queries that are stored already
-        of_factors, few = (r.counts("output") * x for x in (r.factors, PRODUCTS * r.unit))
+        of_factors, few = (r.counts("output") * x for x in (r.factors + r.queries, PRODUCTS * r.unit))
         least = r.stored("output", "qg", torch.zeros_like(c.qg)) / min(1.0, abs(c.scale) or 1.0)  # it may be stored with the scale in it
         self.d_qg = c.qg.abs() * self._with(stored * r.relative("output", "qg") + of_factors + few) + least
         self.qg_most = c.qg.abs() + self.d_qg

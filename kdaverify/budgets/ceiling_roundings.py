@@ -89,6 +89,11 @@ class Roundings:
         return 0.0 if self.contract.factors is None else self._unit(self.contract.factors)
 
     @property
+    def queries(self) -> float:
+        """u of q times the scale where that is stored, 0 where it is not."""
+        return 0.0 if self.contract.scale == "free" else self._storing(self.io)
+
+    @property
     def lost(self) -> float:
         """What underflow may take from a number, on a unit that flushes."""
         return self.contract.accumulate.min_normal

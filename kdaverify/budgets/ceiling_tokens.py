@@ -29,7 +29,8 @@ def token_ceiling(inputs: Inputs, roundings: Roundings, carried: Tensors) -> tup
         d_S, columns = _state(carry, x, token, roundings)
         q, after, scale = x.q.abs(), token.after.abs(), abs(inputs.factor)
         missed = torch.minimum(q @ d_S, norm(q, -1)[..., None] * columns[..., None, :])
-        missed = scale * (missed + roundings.sums("output", inputs.K) * (q @ (after + d_S)))
+        read = roundings.sums("output", inputs.K) + roundings.counts("output") * roundings.queries
+        missed = scale * (missed + read * (q @ (after + d_S)))
         o = (inputs.factor * (x.q @ token.after)).abs()
         return (token.after, d_S, columns), (missed + roundings.stored("result", "o", o + missed),)
 

@@ -18,6 +18,7 @@ from kdaverify.budgets.contract_checks import (
     Form,
     Order,
     Rounding,
+    Scale,
     check_arithmetic,
     check_form,
     check_tensors,
@@ -43,6 +44,7 @@ _WORDS: Final = {
     "storage_rounding": "nearest",
     "order": "free",
     "exponential": "free",
+    "scale": "free",
 }
 """Fields of one word that stand in brackets, and the words that are not written."""
 
@@ -100,6 +102,8 @@ class Contract:
         order: in-order where products and cumulative sums are made from their first term to their last, one at a time; free otherwise.
         exponential: natural (of the argument as it is), base-2 (of the argument times 1 / ln 2, rounded), approximate (base-2, and off in
             its last bits as a fast unit is), or free.
+        scale: in-q where q times the scale is stored in the format of q before anything else: scores that cancel then miss by a rounding of
+            their terms; free elsewhere.
         label: what its author calls it; no part of what it means.
     """
 
@@ -121,6 +125,7 @@ class Contract:
     storage_rounding: Literal["nearest", "truncate"] = "nearest"
     order: Order = "free"
     exponential: Exponential = "free"
+    scale: Scale = "free"
     label: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:

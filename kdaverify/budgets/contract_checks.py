@@ -15,6 +15,7 @@ Flush = Literal["free", "always", "never"]
 Rounding = Literal["free", "nearest", "truncate"]
 Order = Literal["free", "in-order"]
 Exponential = Literal["free", "natural", "base-2", "approximate"]
+Scale = Literal["free", "in-q"]
 
 CHOICES: Final = {
     "form": get_args(Form),
@@ -24,6 +25,7 @@ CHOICES: Final = {
     "storage_rounding": ("nearest", "truncate"),
     "order": get_args(Order),
     "exponential": get_args(Exponential),
+    "scale": get_args(Scale),
 }
 """The fields that are one of a few words, and the words."""
 

@@ -53,6 +53,7 @@ class ContractFile(BaseModel):
     storage_rounding: str = "nearest"
     order: str = "free"
     exponential: str = "free"
+    scale: str = "free"
     own: list[str] = []
     tensors: dict[str, str] = {}
 

@@ -44,6 +44,7 @@ class Emulator:
         return run_in_parts(self._run, short_gates(inputs, self.contract) if self.softplus else inputs, cuts)
 
     def _run(self, inputs: Inputs) -> Outputs:
+        inputs = scaled_queries(inputs, self.contract, self.io.round)
         o, final = run_form(self.contract, inputs, dtype=self.contract.work, arithmetic=self.arithmetic, stages=self.stages)
         return o.double(), final.double()
 
@@ -59,6 +60,11 @@ class Emulator:
 def short_gates(inputs: Inputs, contract: Contract) -> Inputs:
     """The call as a kernel sees it whose softplus, log(1 + exp x), has lost the last bit of its sum everywhere: g less that bit."""
     return replace(inputs, g=inputs.g.double() - 2 * contract.accumulate.unit)
+
+
+def scaled_queries(inputs: Inputs, contract: Contract, keep: Callable[[Tensor], Tensor]) -> Inputs:
+    """The call as a kernel goes on with it that keeps q times the scale in the format of q; any other call as it is."""
+    return inputs if contract.scale == "free" else replace(inputs, q=keep(inputs.q.double() * inputs.factor), scale=1.0)
 
 
 def with_dot(stage: Stage, dot: Dot) -> Stage:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.emulate import merge_blocks, with_dot
+from kdaverify.budgets.emulate import merge_blocks, scaled_queries, with_dot
 from kdaverify.budgets.factored import FACTORED
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.freedoms import flushing, flushing_exp
@@ -96,8 +96,12 @@ class Noise:
     def once(self, inputs: Inputs, rng: torch.Generator) -> Outputs:
         """One uncut (o, S_T), float64, whose roundings are the next draws of `rng`."""
         dtype, arithmetic, stages = self.way(rng)
-        o, final = run_form(self.contract, inputs, dtype=dtype, arithmetic=arithmetic, stages=stages)
+        o, final = run_form(self.contract, self.scaled(inputs, rng), dtype=dtype, arithmetic=arithmetic, stages=stages)
         return o.double(), final.double()
+
+    def scaled(self, inputs: Inputs, rng: torch.Generator) -> Inputs:
+        """The call with q times the scale, drawn, where that is stored."""
+        return scaled_queries(inputs, self.contract, lambda q: _disturb(q, self.io, rng))
 
     def _narrow(self, rng: torch.Generator) -> Arithmetic:
         """Every tensor stored in fewer bits than it is computed in takes a draw."""

@@ -52,6 +52,8 @@ CONTRACTS = (
     ("chunk64-bf16-tf32solve", "bf16"),
     ("chunk64-bf16-anchored-tf32solve", "bf16"),
     ("chunk64-bf16-fp32solve-bf16carry-softplus", "bf16"),
+    ("chunk64-bf16[scale:in-q]", "bf16"),
+    ("recurrent-bf16[scale:in-q]", "bf16"),
     ("chunk16-bf16-fp32factors", "bf16"),
     ("chunk16-bf16-bf16factors-bf16carry", "bf16"),
 )
