@@ -12,7 +12,7 @@ import pytest
 from kdaverify.checks.near_miss import Finding, Recheck
 from kdaverify.checks.published.says import Says
 from kdaverify.checks.status import Status
-from kdaverify.verdicts import schema
+from kdaverify.verdicts import lines, schema
 from kdaverify.verdicts.opinion import Opinion
 from kdaverify.verdicts.record import RecordError, RecordWriter, read, scan
 from kdaverify.verdicts.seal import Account, Expected, Seal
@@ -95,10 +95,22 @@ def test_rows_of_a_session_that_never_closed_stay_open_whoever_closes_after_it(t
     assert read(written(tmp_path / "p.parquet", ROWS[1:])).open_rows == 1
 
 
+def test_rows_that_are_sealed_as_they_lie_are_closed_each_time(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    for rows in (ROWS[:2], ROWS[2:]):
+        with RecordWriter(path) as writer:
+            for verdict in rows:
+                writer.append(verdict)
+        assert read(path).open_rows == len(rows)
+        lines.seal(path, ACCOUNT)
+        assert read(path).open_rows == 0
+    assert read(path).accounts == (ACCOUNT,) * 2 and len(read(path).verdicts) == len(ROWS)
+
+
 def test_a_row_taken_out_of_a_closed_record_is_noticed(tmp_path: Path) -> None:
     path = written(tmp_path / "r.jsonl")
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([lines[0], *lines[2:]]))
+    kept = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([kept[0], *kept[2:]]))
     with pytest.raises(RecordError, match="changed or damaged"):
         read(path)
 
