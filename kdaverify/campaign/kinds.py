@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from kdaverify.diagnosis.diagnosis import names_of
+from kdaverify.diagnosis.words import names_of
 from kdaverify.problems import Problem
 from kdaverify.problems.cost import cost
 from kdaverify.verdicts.verdict import Verdict

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Final
 
 from kdaverify.diagnosis.lineup import SHARE, Match
 from kdaverify.diagnosis.question import Question
+from kdaverify.diagnosis.words import FITS
 
 MOST_NAMED: Final = 4
 NEAR: Final = 0.9
 """A suspect that leaves more than this of what is wrong unexplained is not worth a name."""
-
-
-FITS: Final = "indistinguishable from "
-"""How a diagnosis in words begins that names something."""
-
-
-def names_of(told: str) -> tuple[str, ...]:
-    """Of a diagnosis in words, the names of what fits; () where nothing does."""
-    found, _, _ = re.sub(r" \([\d.e+-]+ away, .*", "", told, flags=re.DOTALL).partition("; in short: ")
-    return tuple(sorted(found.removeprefix(FITS).split(", and from "))) if told.startswith(FITS) else ()
 
 
 @dataclass(frozen=True)

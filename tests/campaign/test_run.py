@@ -14,7 +14,7 @@ from kdaverify.campaign.tally import Tally
 from kdaverify.campaign.task import Orders, Smaller
 from kdaverify.campaign.worker import Bench
 from kdaverify.checks.status import Status
-from kdaverify.diagnosis.diagnosis import names_of
+from kdaverify.diagnosis.words import names_of
 from kdaverify.verdicts.record import RecordError
 from tests.campaign.inline import FATAL, InlineEngine, told
 from tests.rows import row

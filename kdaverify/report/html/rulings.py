@@ -9,7 +9,7 @@ from typing import Final, Protocol
 import polars as pl
 
 from kdaverify.checks.status import Status
-from kdaverify.diagnosis.diagnosis import FITS
+from kdaverify.diagnosis.words import FITS
 from kdaverify.report.html.rows import Rows
 from kdaverify.report.html.words import STATUSES, counted, headline
 from kdaverify.verdicts.decision import Ruling
