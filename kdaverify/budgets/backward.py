@@ -14,7 +14,7 @@ from kdaverify.budgets.emulate import Emulator, residual_wy, scaled_output, scal
 from kdaverify.budgets.factored import column_wy, factored_residual_wy
 from kdaverify.budgets.family import ContractOverflow, family
 from kdaverify.budgets.formats import Format
-from kdaverify.budgets.noise import DRAWS, SEED, Noise
+from kdaverify.budgets.noise import DRAWS, SEED, Luck, Noise
 from oracles.adjoint import adjoint
 from oracles.arithmetic import Arithmetic
 from oracles.autograd import differentiate
@@ -98,10 +98,14 @@ def _unscaled_q(found: Gradients[Tensor], inputs: Inputs, scaled: Inputs) -> Gra
 
 
 def _drawn(noise: Noise, inputs: Inputs, cotangents: Cotangents) -> list[Gradients[Tensor]]:
-    rng = torch.Generator(inputs.q.device).manual_seed(SEED)
     repeated, many = together([inputs] * DRAWS), cotangents_together([cotangents] * DRAWS, inputs)
-    scaled = noise.scaled(repeated, rng)
-    found = _unscaled_q(_wide(run_backward(noise.contract, scaled, many, Way(*noise.way(rng), noise.backward(rng)))), repeated, scaled)
+
+    def run(luck: Luck) -> list[Tensor]:
+        scaled = noise.scaled(repeated, luck)
+        way = Way(*noise.way(luck), noise.backward(luck))
+        return [*_unscaled_q(_wide(run_backward(noise.contract, scaled, many, way)), repeated, scaled).named().values()]
+
+    found = Gradients(*noise.resolved(run, torch.Generator(inputs.q.device).manual_seed(SEED)))
     if noise.contract.factors is not None and not _is_finite(found):
         # Factors overflow where decay is deep: what is drawn then is a kernel that takes differences.
         return _drawn(replace(noise, contract=replace(noise.contract, factors=None)), inputs, cotangents)

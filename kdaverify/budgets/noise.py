@@ -9,7 +9,7 @@ Source: Monte Carlo arithmetic (D. S. Parker, 1997).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -33,15 +33,38 @@ from oracles.inputs import Inputs
 from oracles.together import states_apart, together, tokens_apart
 
 DRAWS = 8
+# Where the draws scatter by more than this share of their mean, so many more are taken: a few say too little of the next one.
+SCATTERED, MORE_DRAWS = 0.03, 24
 # Below this exponent fp32 has underflowed.
 DEEPEST = 104.0
 # Half a spacing over the value, averaged over the values of one binade, in units of roundoff: 1 at its foot, 1/2 at its top.
 MEAN_UNIT = 0.72
-# float64 rounds the draw away unless it exceeds half a spacing: this size moves one value in four by a whole one, the same rms.
-FLOAT64_UNIT = 1.0
+# float64 cannot hold draws of its own roundoffs: they are made so many times too large, and what they do is divided by as much.
+MAGNIFIED = 2.0**10
 # Terms agree if their squares add up to no more than their total's, as far as float64 can tell.
 AGREEING = 1e-12
 SEED = 20
+
+
+@dataclass(frozen=True)
+class Luck:
+    """Where the draws come from.
+
+    Args:
+        size: how many times too large they are made; 0 makes none.
+    """
+
+    rng: torch.Generator
+    size: float = 1.0
+
+    def draw(self, like: Tensor, fmt: Format) -> Tensor:
+        """Relative errors as rounding to nearest makes them in `fmt`, one for every element."""
+        step = 2 * MEAN_UNIT * fmt.unit * self.size
+        return torch.rand(like.shape, generator=self.rng, device=like.device).sub_(0.5).mul_(step)
+
+    def shuffled(self, terms: Tensor) -> Tensor:
+        """The same terms in another order."""
+        return terms[..., torch.randperm(terms.shape[-1], generator=self.rng, device=terms.device)]
 
 
 @dataclass(frozen=True)
@@ -57,69 +80,89 @@ class Noise:
     io: Format
 
     def run(self, inputs: Inputs, cuts: tuple[int, ...] = (), *, seed: int = SEED) -> list[Outputs]:
-        """DRAWS independent (o, S_T), float64, from one batched run resumed at `cuts`; the same on every call."""
+        """Independent (o, S_T), float64, resumed at `cuts`; the same on every call. DRAWS of them, and MORE_DRAWS where these scatter."""
         rng = torch.Generator(inputs.q.device).manual_seed(seed)
-        repeated = together([inputs] * DRAWS)
-        o, final = run_in_parts(lambda part: self.once(part, rng), repeated, cuts)
-        if self.contract.factors is not None and not (bool(torch.isfinite(o).all()) and bool(torch.isfinite(final).all())):
+        draws = self._several(inputs, cuts, DRAWS, rng)
+        if self.contract.factors is not None and not all(bool(torch.isfinite(output).all()) for run in draws for output in run):
             # Factors overflow where decay is deep: what is drawn then is a kernel that takes differences.
             return replace(self, contract=replace(self.contract, factors=None)).run(inputs, cuts, seed=seed)
-        return list(zip(tokens_apart(o, inputs, DRAWS), states_apart(final, inputs, DRAWS), strict=True))
+        if max(_scatter([run[i] for run in draws]) for i in range(2)) > SCATTERED:
+            draws += self._several(inputs, cuts, MORE_DRAWS, rng)
+        return draws
 
-    def way(self, rng: torch.Generator) -> tuple[torch.dtype, Arithmetic, Stages]:
+    def _several(self, inputs: Inputs, cuts: tuple[int, ...], number: int, rng: torch.Generator) -> list[Outputs]:
+        """From one batched run: small problems cost as much as their number of calls."""
+        o, final = run_in_parts(lambda part: self.once(part, rng), together([inputs] * number), cuts)
+        return list(zip(tokens_apart(o, inputs, number), states_apart(final, inputs, number), strict=True))
+
+    def once(self, inputs: Inputs, rng: torch.Generator) -> Outputs:
+        """One uncut (o, S_T), float64, whose roundings are the next draws of `rng`."""
+
+        def run(luck: Luck) -> Outputs:
+            dtype, arithmetic, stages = self.way(luck)
+            return run_form(self.contract, self.scaled(inputs, luck), dtype=dtype, arithmetic=arithmetic, stages=stages)
+
+        o, final = self.resolved(run, rng)
+        return o, final
+
+    def resolved(self, run: Callable[[Luck], Sequence[Tensor]], rng: torch.Generator) -> list[Tensor]:
+        """What a run makes of the next draws, float64, also where they are too small for it.
+
+        Math: y_0 + (y_s - y_0) / s, to first order in the draws, where y_s is the run with draws s times too large, y_0 that with none.
+        """
+        if self.contract.accumulate.name != "fp64":
+            return [output.double() for output in run(Luck(rng))]
+        none, large = run(Luck(rng, 0.0)), run(Luck(rng, MAGNIFIED))
+        return [y_0 + (y_s - y_0) / MAGNIFIED for y_0, y_s in zip(none, large, strict=True)]
+
+    def way(self, luck: Luck) -> tuple[torch.dtype, Arithmetic, Stages]:
         """The type computed in, the arithmetic that draws, and the stages."""
         contract = self.contract
         if contract.operands.precision < contract.accumulate.precision and not contract.narrow_sums:
             # Beside 16-bit storage the sums' own roundings are nothing: they may fall as they do in the working type. Those of gates
             # are all that is left to a state to which nothing is written.
-            return contract.work, self._narrow(rng), replace(self._matrix_stages(rng), cumsum=self._running_cumsum(rng))
-        return torch.float64, self._wide(rng), replace(STAGES, cumsum=self._running_cumsum(rng))
+            return contract.work, self._narrow(luck), replace(self._matrix_stages(luck), cumsum=self._running_cumsum(luck))
+        return torch.float64, self._wide(luck), replace(STAGES, cumsum=self._running_cumsum(luck))
 
-    def backward(self, rng: torch.Generator) -> BackwardStages:
+    def backward(self, luck: Luck) -> BackwardStages:
         """The backward stages of the same kernel."""
         contract = self.contract
         if contract.solve is None:
             return BACKWARD
-        return scores_backward(self._matrix_unit(contract.solve, rng), blocks_of(contract)[0], torch.matmul)
+        return scores_backward(self._matrix_unit(contract.solve, luck), blocks_of(contract)[0], torch.matmul)
 
-    def way_back(self, rng: torch.Generator) -> tuple[torch.dtype, Arithmetic]:
+    def way_back(self, luck: Luck) -> tuple[torch.dtype, Arithmetic]:
         """The same for stages of the backward: what they add to is kept in the accumulator's format, where its roundings show."""
         operands = self.contract.operands
         if operands.name == "tf32":
-            return self.contract.work, self._narrow(rng)
+            return self.contract.work, self._narrow(luck)
         if self.contract.solve is None:
-            return torch.float64, self._wide(rng)
+            return torch.float64, self._wide(luck)
         # Products of states may be summed in storage: few roundings, all of their size, and in an order of the kernel's own if it may.
-        total = _in_any_order(tree(operands), rng) if self.contract.order == "free" else running(operands)
-        return torch.float64, replace(self._wide(rng), total=total)
+        total = _in_any_order(tree(operands), luck) if self.contract.order == "free" else running(operands)
+        return torch.float64, replace(self._wide(luck), total=total)
 
-    def once(self, inputs: Inputs, rng: torch.Generator) -> Outputs:
-        """One uncut (o, S_T), float64, whose roundings are the next draws of `rng`."""
-        dtype, arithmetic, stages = self.way(rng)
-        o, final = run_form(self.contract, self.scaled(inputs, rng), dtype=dtype, arithmetic=arithmetic, stages=stages)
-        return o.double(), final.double()
-
-    def scaled(self, inputs: Inputs, rng: torch.Generator) -> Inputs:
+    def scaled(self, inputs: Inputs, luck: Luck) -> Inputs:
         """The call with q times the scale, drawn, where that is stored."""
-        return scaled_queries(inputs, self.contract, lambda q: _disturb(q, self.io, rng))
+        return scaled_queries(inputs, self.contract, lambda q: _disturb(q, self.io, luck))
 
-    def _narrow(self, rng: torch.Generator) -> Arithmetic:
+    def _narrow(self, luck: Luck) -> Arithmetic:
         """Every tensor stored in fewer bits than it is computed in takes a draw."""
 
         def store(name: str, tensor: Tensor) -> Tensor:
-            return tensor if self.contract.storage(name, self.io) is self.contract.accumulate else self._stored(name, tensor, rng)
+            return tensor if self.contract.storage(name, self.io) is self.contract.accumulate else self._stored(name, tensor, luck)
 
         # TF32 is a format of operands alone: nothing is stored in it, so every product rounds its own.
         operands = self.contract.operands
-        dot = self._matrix_unit(operands, rng) if operands.name == "tf32" else torch.matmul
+        dot = self._matrix_unit(operands, luck) if operands.name == "tf32" else torch.matmul
         return self._flushing(Arithmetic(store=store, dot=dot, sub_block=self.contract.sub_block))
 
-    def _stored(self, name: str, tensor: Tensor, rng: torch.Generator) -> Tensor:
-        return _disturb(tensor, self.contract.storage(name, self.io), rng, cut=self.contract.storage_rounding == "truncate")
+    def _stored(self, name: str, tensor: Tensor, luck: Luck) -> Tensor:
+        return _disturb(tensor, self.contract.storage(name, self.io), luck, cut=self.contract.storage_rounding == "truncate")
 
-    def _matrix_unit(self, fmt: Format, rng: torch.Generator) -> Dot:
+    def _matrix_unit(self, fmt: Format, luck: Luck) -> Dot:
         cut = self.contract.operand_rounding == "truncate"
-        return lambda a, b: _disturb(a, fmt, rng, cut=cut) @ _disturb(b, fmt, rng, cut=cut)
+        return lambda a, b: _disturb(a, fmt, luck, cut=cut) @ _disturb(b, fmt, luck, cut=cut)
 
     def _flushing(self, arithmetic: Arithmetic) -> Arithmetic:
         """The same on a unit that flushes, where that is declared."""
@@ -128,31 +171,31 @@ class Noise:
         smallest = self.contract.accumulate.min_normal
         return replace(arithmetic, dot=flushing(arithmetic.dot, smallest), exp=flushing_exp(arithmetic.exp, smallest))
 
-    def _matrix_stages(self, rng: torch.Generator) -> Stages:
+    def _matrix_stages(self, luck: Luck) -> Stages:
         """The scores' operands are made for one product and stored nowhere: matrix units round them all the same."""
         solve = self.contract.solve
         if self.contract.factors is not None:
             return FACTORED
         if solve is None:
-            return replace(STAGES, scores=with_dot(STAGES.scores, self._matrix_unit(self.contract.operands, rng)))
-        unit = self._matrix_unit(solve, rng)
+            return replace(STAGES, scores=with_dot(STAGES.scores, self._matrix_unit(self.contract.operands, luck)))
+        unit = self._matrix_unit(solve, luck)
         return replace(STAGES, scores=with_dot(blocks_of(self.contract)[0].scores, unit), solve=with_dot(merge_blocks, unit))
 
-    def _wide(self, rng: torch.Generator) -> Arithmetic:
+    def _wide(self, luck: Luck) -> Arithmetic:
         """Every store, dot product and exponential takes a draw, in float64."""
         contract = self.contract
         # Token by token the argument of a natural exponential is the gate itself: nothing of it is rounded.
         exact_argument = contract.form == "recurrent" and contract.exponential == "natural"
         return self._flushing(
             Arithmetic(
-                store=lambda name, tensor: self._stored(name, tensor, rng),
-                dot=lambda a, b: _dot(a, b, contract.accumulate, rng),
-                exp=lambda x: _exp(x, contract.accumulate, rng, argument=not exact_argument),
+                store=lambda name, tensor: self._stored(name, tensor, luck),
+                dot=lambda a, b: _dot(a, b, contract.accumulate, luck),
+                exp=lambda x: _exp(x, contract.accumulate, luck, argument=not exact_argument),
                 sub_block=contract.sub_block,
             )
         )
 
-    def _running_cumsum(self, rng: torch.Generator) -> Stage:
+    def _running_cumsum(self, luck: Luck) -> Stage:
         """Every partial sum is rounded, and each rounding stays in all later ones; what is made of it for a base-2 unit is rounded again.
 
         Whole numbers, as gates at a bound often are, sum to whole numbers; divided by ln 2 they are none.
@@ -164,28 +207,28 @@ class Noise:
             # Sums made in fp32 fit in fp32: which of them are not exact, only those in float64 tell.
             g = c.tokens.g.double()
             exact = g.masked_fill(g.isneginf(), 0.0).cumsum(-2)
-            moved = (_disturb(exact, accumulate, rng) - exact).cumsum(-2)
-            c.G = (c.G + (moved.addcmul_(exact, _draw(exact, accumulate, rng)) if scaled else moved)).to(c.G.dtype)
+            moved = (_disturb(exact, accumulate, luck) - exact).cumsum(-2)
+            c.G = (c.G + (moved.addcmul_(exact, luck.draw(exact, accumulate)) if scaled else moved)).to(c.G.dtype)
 
         return cumsum
 
 
-def _in_any_order(total: Callable[[Tensor], Tensor], rng: torch.Generator) -> Callable[[Tensor], Tensor]:
-    return lambda terms: total(terms[..., torch.randperm(terms.shape[-1], generator=rng, device=terms.device)])
+def _in_any_order(total: Callable[[Tensor], Tensor], luck: Luck) -> Callable[[Tensor], Tensor]:
+    return lambda terms: total(luck.shuffled(terms))
 
 
-def _disturb(tensor: Tensor, fmt: Format, rng: torch.Generator, *, cut: bool = False) -> Tensor:
+def _disturb(tensor: Tensor, fmt: Format, luck: Luck, *, cut: bool = False) -> Tensor:
     """Moves every element that `fmt` cannot hold by a draw of the size of rounding to nearest, or of cutting off.
 
     Subnormals are as far apart as the smallest normal numbers; no rounding takes more than there is.
     """
-    draw = _draw(tensor, fmt, rng)
+    draw = luck.draw(tensor, fmt)
     size = tensor.abs()
     step = (draw.sub_(MEAN_UNIT * fmt.unit) if cut else draw).to(tensor.dtype).mul_(size.clamp(min=fmt.min_normal))
     return torch.where(_holds(fmt, tensor), tensor, tensor + step.clamp_(-size, size).mul_(tensor.sign()))
 
 
-def _dot(a: Tensor, b: Tensor, fmt: Format, rng: torch.Generator) -> Tensor:
+def _dot(a: Tensor, b: Tensor, fmt: Format, luck: Luck) -> Tensor:
     """A dot product summed in order, every partial sum rounded.
 
     Math: the squares of the n partial sums add up to about n/3 total^2 where the terms agree and n/2 sum(terms^2) where they cancel.
@@ -195,7 +238,7 @@ def _dot(a: Tensor, b: Tensor, fmt: Format, rng: torch.Generator) -> Tensor:
     squares = a.square() @ b.square()
     sums = (total.square() * (n / 3) + squares * (n / 2)).sqrt() if n > 1 else total
     agree = total.square() >= (1 - AGREEING) * squares
-    return torch.where(_holds(fmt, total) & agree, total, total + sums * _draw(total, fmt, rng))
+    return torch.where(_holds(fmt, total) & agree, total, total + sums * luck.draw(total, fmt))
 
 
 def _holds(fmt: Format, tensor: Tensor) -> Tensor:
@@ -203,13 +246,15 @@ def _holds(fmt: Format, tensor: Tensor) -> Tensor:
     return (FORMATS["fp32"] if fmt.name == "fp64" else fmt).round(tensor) == tensor
 
 
-def _exp(x: Tensor, fmt: Format, rng: torch.Generator, *, argument: bool) -> Tensor:
+def _exp(x: Tensor, fmt: Format, luck: Luck, *, argument: bool) -> Tensor:
     """exp with its result rounded, and its argument too: a relative error of (|x| + 1) units, or 1; exp 0 is exact."""
     decay = x.exp()
-    units = _draw(x, fmt, rng) * (1 - x.clamp(min=-DEEPEST) if argument else 1.0)
+    units = luck.draw(x, fmt) * (1 - x.clamp(min=-DEEPEST) if argument else 1.0)
     return decay.addcmul_(decay, units.masked_fill_(x == 0, 0.0))
 
 
-def _draw(like: Tensor, fmt: Format, rng: torch.Generator) -> Tensor:
-    size = 2 * fmt.unit * (FLOAT64_UNIT if fmt.name == "fp64" else MEAN_UNIT)
-    return torch.rand(like.shape, generator=rng, device=like.device).sub_(0.5).mul_(size)
+def _scatter(draws: list[Tensor]) -> float:
+    """By which share of their mean the draws' distances from their common mean differ."""
+    middle = torch.stack(draws).mean(0)
+    sizes = torch.stack([(draw - middle).norm() for draw in draws])
+    return float(sizes.std() / sizes.mean()) if float(sizes.mean()) else 0.0

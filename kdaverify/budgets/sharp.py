@@ -10,8 +10,9 @@ from typing import Final
 # Real kernels' rms comes within this factor of the family's, beside what luck explains.
 FACTOR: Final = 1.1
 # What luck explains, in deviations of the draws: one further draw lies so far above their mean once in 400 times, as 8 of them give the
-# deviation (Student's t with 7 degrees of freedom).
+# deviation (Student's t with 7 degrees of freedom), or as 32 do.
 DEVIATIONS: Final = 4.0
+MANY, DEVIATIONS_OF_MANY = 32, 3.0
 # Rounding to nearest was lucky where roundings drawn at random come to more than this multiple of it on average.
 LUCKY: Final = 1.25
 
@@ -19,8 +20,9 @@ LUCKY: Final = 1.25
 def sharp_rms(rounded: Sequence[float], drawn: Sequence[float], floor: float) -> float:
     """What the rms error may be, by a typical draw instead of the worst one.
 
-    Math: 1.1 (1 + 4 deviation / mean of the draws) max(worst of the rounded, mean of the draws, floor). At a deviation of 1 %, as of some
-    thousands of elements, that is 1.14 times the worst kernel. inf where the draws are exact or overflow, which say nothing then.
+    Math: 1.1 (1 + n deviation / mean of the draws) max(worst of the rounded, mean of the draws, floor) with n = 4, or 3 where the draws are
+    many. At a deviation of 1 %, as of some thousands of elements, that is 1.14 times the worst kernel. inf where the draws are exact or
+    overflow, which say nothing then.
 
     Args:
         rounded: rms errors of the kernels that round to nearest.
@@ -31,7 +33,8 @@ def sharp_rms(rounded: Sequence[float], drawn: Sequence[float], floor: float) ->
     if not typical or not math.isfinite(typical):
         return math.inf
     deviation = math.hypot(*(x - typical for x in drawn)) / math.sqrt(max(1, len(drawn) - 1))
-    return FACTOR * (1 + DEVIATIONS * deviation / typical) * max(*rounded, typical, floor)
+    deviations = DEVIATIONS_OF_MANY if len(drawn) >= MANY else DEVIATIONS
+    return FACTOR * (1 + deviations * deviation / typical) * max(*rounded, typical, floor)
 
 
 def were_lucky(rounded: Sequence[float], drawn: Sequence[float]) -> bool:

@@ -24,7 +24,7 @@ from kdaverify.budgets.emulate import (
 from kdaverify.budgets.factored import column_output, column_scores, column_wy, factored_residual_wy
 from kdaverify.budgets.family import ContractOverflow, family
 from kdaverify.budgets.formats import Format
-from kdaverify.budgets.noise import DRAWS, SEED, Noise
+from kdaverify.budgets.noise import DRAWS, SEED, Luck, Noise
 from kdaverify.budgets.solves import SUBSTITUTIONS, Dot, Solve
 from kdaverify.budgets.standard import GAIN, SUMS_LOSE
 from kdaverify.budgets.sums import matrix_units
@@ -198,11 +198,13 @@ def _ways(question: StageQuestion) -> list[dict[str, object]]:
 def _draws(question: StageQuestion) -> list[dict[str, Tensor]]:
     rng = torch.Generator(question.inputs.q.device).manual_seed(SEED)
     noise = Noise(question.contract, question.io)
-    runs: list[dict[str, Tensor]] = []
-    for _ in range(DRAWS):
-        names = ("dtype", "arithmetic", "stages")
-        drawn = noise.way_back(rng) if question.backward else noise.way(rng)
-        runs.append(question.run(**dict(zip(names, drawn, strict=False))))
+
+    def run(luck: Luck) -> list[Tensor]:
+        drawn = noise.way_back(luck) if question.backward else noise.way(luck)
+        written = question.run(**dict(zip(("dtype", "arithmetic", "stages"), drawn, strict=False)))
+        return [written[name] for name in question.gives]
+
+    runs = [dict(zip(question.gives, noise.resolved(run, rng), strict=True)) for _ in range(DRAWS)]
     if question.contract.factors is not None and not all(_is_finite(run, question.gives) for run in runs):
         # Factors overflow where decay is deep: what is drawn then is a kernel that takes differences.
         return _draws(replace(question, contract=replace(question.contract, factors=None)))

@@ -13,6 +13,7 @@ from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.emulate import Emulator
 from kdaverify.budgets.family import emulate
 from kdaverify.budgets.formats import FORMATS, Format
+from kdaverify.budgets.noise import DRAWS, MORE_DRAWS, Luck, Noise
 from kdaverify.budgets.standard import standard
 from kdaverify.problems import Problem
 from oracles.chunk import STAGES, Chunk
@@ -42,14 +43,14 @@ def test_gates_that_sum_to_whole_numbers_are_none_in_base_2(gate: str, key: str)
         assert max(allowed.ratios(allowed.measure(truth.error(output), truth)).values()) <= 1, name
 
 
-def drawn(make: Callable[[torch.Generator], torch.Tensor]) -> torch.Tensor:
+def drawn(make: Callable[[Luck], torch.Tensor]) -> torch.Tensor:
     """[1000] draws of one number."""
-    rng = torch.Generator().manual_seed(1)
-    return torch.stack([make(rng) for _ in range(1000)]).flatten()
+    luck = Luck(torch.Generator().manual_seed(1))
+    return torch.stack([make(luck) for _ in range(1000)]).flatten()
 
 
 def disturbed(value: float, fmt: Format) -> torch.Tensor:
-    return drawn(lambda rng: noise._disturb(torch.tensor([value], dtype=torch.float64), fmt, rng)) - value  # pyright: ignore[reportPrivateUsage]
+    return drawn(lambda luck: noise._disturb(torch.tensor([value], dtype=torch.float64), fmt, luck)) - value  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.parametrize(
@@ -76,5 +77,21 @@ def test_a_draw_is_as_large_as_the_rounding_it_stands_for(value: float, largest:
 )
 def test_a_total_that_the_format_holds_is_exact_where_its_terms_agree(terms: list[float], moves: bool) -> None:  # noqa: FBT001
     a, b = torch.tensor([terms], dtype=torch.float64), torch.ones(len(terms), 1, dtype=torch.float64)
-    found = drawn(lambda rng: noise._dot(a, b, FP32, rng))  # pyright: ignore[reportPrivateUsage]
+    found = drawn(lambda luck: noise._dot(a, b, FP32, luck))  # pyright: ignore[reportPrivateUsage]
     assert (float((found - float(a.sum())).abs().max()) > 0) is moves
+
+
+@pytest.mark.parametrize(("gate", "draws"), [("mild", DRAWS), ("bound-5", DRAWS + MORE_DRAWS)])
+def test_where_draws_scatter_more_of_them_are_taken(gate: str, draws: int) -> None:
+    quiet = WHOLE.replace(gate=gate, T=96, H=2, HV=4, value="normal", beta="uniform")
+    assert len(Noise(CONTRACT, FP32).run(quiet.inputs())) == draws
+
+
+def test_draws_of_roundoffs_of_float64_are_not_lost_in_it() -> None:
+    """All 8 draws of a sum of gates that decides a row may round to nothing: the ninth, which does not, was 3.15 times over."""
+    problem = WHOLE.replace(dtype="fp64", T=135, H=3, K=16, V=16, gate="mixed", key="coherent-0.3", beta="one", state="zero", seed=36545)
+    inputs, contract, io = problem.inputs(), contract_from_name("chunk64-fp64"), FORMATS["fp64"]
+    held = standard(inputs, contract, io, emulate(inputs, contract, io))
+    for name, output in zip(("o", "final_state"), Noise(contract, io).run(inputs, seed=1545)[0], strict=True):
+        truth, allowed = held.exact(name), held.budgets[name]
+        assert max(allowed.ratios(allowed.measure(truth.error(output), truth)).values()) <= 1, name
