@@ -1,7 +1,8 @@
 """Elements that real kernels returned on an NVIDIA H200, to the bit: what the family emulates is what hardware does.
 
 Each is the worst element of a problem of the suites, taken from the kernel's verdict: cuDNN's plan kda_hopper_cuda (frontend 1.32.0)
-and FLA's chunk_kda (fla-core 0.6.0, Triton 3.6.0).
+and FLA's chunk_kda (fla-core 0.6.0, Triton 3.6.0). In what order a library sums is its processor's affair: here products are summed exactly
+and rounded once, on every machine.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import pytest
+from torch import Tensor
 
 from kdaverify.adapters.raw_gate import RawGate
-from kdaverify.budgets.contract import contract_from_name
+from kdaverify.budgets import sums
+from kdaverify.budgets.contract import Contract, contract_from_name
 from kdaverify.budgets.family import family
 from kdaverify.budgets.formats import FORMATS
+from kdaverify.budgets.solves import Dot
 from kdaverify.problems import Problem
 
 CUDNN = "chunk16-bf16-fp32factors"
@@ -59,6 +63,19 @@ ELEMENTS = (
     Measured(FLA, TRUNCATED, IDENTICAL, 0, (0, 51, 0, 11), 0.0468139648),
     Measured(FLA_SAFE, TRUNCATED, ALTERNATING, 0, (0, 184, 1, 16), 0.327148438, RawGate("bounded")),
 )
+
+
+def rounded_once(a: Tensor, b: Tensor) -> Tensor:
+    return (a.double() @ b.double()).to(a.dtype)
+
+
+@pytest.fixture(autouse=True)
+def _no_order_of_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    def library(contract: Contract) -> Dot:
+        del contract
+        return rounded_once
+
+    monkeypatch.setattr(sums, "library", library)
 
 
 def emulated(measured: Measured, member: str) -> float:
