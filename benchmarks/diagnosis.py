@@ -9,7 +9,8 @@ stores 16-bit operands in fp32, and makes every sum in 16 parts, last first. It 
 that it shows, at another seed; the first format in which it is rejected counts. legal: legal kernels, asked as if they had been rejected.
 pairs: two faults of one forward planted together, in cases on which each of them shows.
 
-FILE keeps what is done; started again, only the rest is run.
+FILE keeps what is done; started again, only the rest is run. `--part 3/16` asks every sixteenth from the third on: several machines, or
+processes, may share the work, each with a file of its own; `--read` adds up such files.
 """
 
 from __future__ import annotations
@@ -176,9 +177,9 @@ def paired(a: str, b: str) -> Row:
     return {"told": "named" if found.fits else "poor fit", "said": str(found)}
 
 
-def run(jobs: dict[str, Callable[[], Row]], path: Path) -> dict[str, Row]:
-    """Runs what the file does not have, and keeps every row as it comes."""
-    done: dict[str, Row] = json.loads(path.read_text()) if path.exists() else {}
+def run(jobs: dict[str, Callable[[], Row]], path: Path, others: list[Path]) -> dict[str, Row]:
+    """Runs what no file has, and keeps every row as it comes."""
+    done = {name: row for kept in (*others, path) if kept.exists() for name, row in json.loads(kept.read_text()).items()}
     left = {name: job for name, job in jobs.items() if name not in done}
     for name, job in track(left.items(), description=f"{len(done)} of {len(jobs)} done before"):
         done[name] = job()
@@ -205,6 +206,8 @@ def main() -> None:
     parser.add_argument("--dtypes", default="bf16,fp32,fp16", help="formats, in the order they are tried (default bf16,fp32,fp16)")
     parser.add_argument("--problems", type=int, default=75, help="drawn problems, for each of bf16 and fp32 (default 75)")
     parser.add_argument("--pairs", type=int, default=48, help="pairs of faults (default 48)")
+    parser.add_argument("--part", default="0/1", help="K/N: every N-th from the K-th on, from 0 (default 0/1: all)")
+    parser.add_argument("--read", type=Path, nargs="+", default=[], help="what other parts have done")
     given = parser.parse_args()
     torch.set_num_threads(1)
     jobs: dict[str, Callable[[], Row]]
@@ -218,7 +221,8 @@ def main() -> None:
         jobs = {f"{name} {p.id}": lambda name=name, p=p: legal(name, p) for p in problems for name in names}
     else:
         jobs = {f"{a}+{b}": lambda a=a, b=b: paired(a, b) for a, b in pairs(given.pairs)}
-    show(run(jobs, given.json))
+    first, step = map(int, given.part.split("/"))
+    show(run(dict([*jobs.items()][first::step]), given.json, given.read))
 
 
 if __name__ == "__main__":
