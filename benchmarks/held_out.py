@@ -6,7 +6,7 @@ For every stage, in processes of their own, the files of the catalogue that hold
 the harness is imported. What is left of such a fault is a kernel in a module that nobody has heard of, as a user's own would be. It goes
 through the suites of the smoke profile; a rejection counts under the rules of the kill matrix: legal kernels pass the same question.
 
-FILE is written as faults are done.
+FILE keeps what is done; started again, only the rest is asked.
 """
 
 from __future__ import annotations
@@ -116,9 +116,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write every fault and what killed it")
     given = parser.parse_args()
     asked = jobs([stage for stage in given.stages.split(",") if stage])
-    found = dict[str, Found]()
+    kept = given.json if given.json is not None and given.json.exists() else None
+    found = {row["fault"]: Found(**row) for row in json.loads(kept.read_text())} if kept else {}
     with ProcessPoolExecutor(given.workers, get_context("spawn"), follow_parent, max_tasks_per_child=1) as pool:
-        running = [pool.submit(hunted, job) for job in asked]
+        running = [pool.submit(hunted, job) for job in asked if job.fault not in found]
         for done in track(as_completed(running), "hunting", total=len(running)):
             found[done.result().fault] = done.result()
             if given.json is not None:
