@@ -149,7 +149,8 @@ def _print(found: _Found, described: Description, console: Console) -> None:
     for name, value in described.settled.items():
         throughout.add_row(name, value)
     console.print(throughout)
-    console.print(Text(f"The family: {len(described.members)} kernels, and {described.draws} draws of every rounding, more where they scatter", "bold"))
+    draws = f"{described.draws} draws of every rounding, more where they scatter"
+    console.print(Text(f"The family: {len(described.members)} kernels, and {draws}", "bold"))
     for name in described.members:
         console.print(Text(f"  {name}{'' if name in described.backward_members else ' (forward alone)'}"))
 

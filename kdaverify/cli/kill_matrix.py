@@ -32,7 +32,6 @@ PROFILES = ("smoke", "acceptance")
 def kill_matrix(
     faults: Annotated[str, typer.Option(help="which: globs of ids with commas between, such as 'H*,DESIGN-?'")] = "*",
     profile: Annotated[str, typer.Option(help="smoke; or acceptance, which asks everything of what survives smoke")] = "smoke",
-    without: Annotated[list[str] | None, typer.Option("--without", metavar="STAGE", help="leave out a stage's faults; repeatable")] = None,
     workers: Annotated[int, typer.Option(min=1, help="processes; each takes one core and up to 2 GiB")] = os.cpu_count() or 1,
     minutes: Annotated[float, typer.Option(min=0.0, help="stop then, keep what is done, and say what is left; --resume goes on")] = 1440.0,
     out: Annotated[Path, typer.Option(help="the matrix as JSON; its journal lies beside it")] = Path("reports/kill_matrix.json"),
@@ -58,7 +57,6 @@ def kill_matrix(
     kdaverify kill-matrix --profile acceptance --workers 14 --minutes 50
     kdaverify kill-matrix --profile acceptance --workers 14 --resume
     kdaverify kill-matrix --faults 'SO*,DESIGN-?' --out solve.json
-    kdaverify kill-matrix --without scores --out without_scores.json
 
     Needs no network. Ctrl-C and kill -9 lose at most the faults under way.
 
@@ -69,7 +67,7 @@ def kill_matrix(
     from kdaverify.kills.page import show
     from kdaverify.kills.plan import Plan
 
-    asked = _asked(faults, profile, without or [])
+    asked = _asked(faults, profile)
     try:
         journal = Journal(out.with_suffix(".journal.jsonl"), resume=resume)
     except JournalError as error:
@@ -92,17 +90,12 @@ def _code(found: Matrix, *, complete: bool) -> int:
     return Ruling.ACCEPT.exit_code if complete else Ruling.INSUFFICIENT.exit_code
 
 
-def _asked(pattern: str, profile: str, without: list[str]) -> list[Fault]:
-    from kdaverify.faults.catalogue import FAULTS
+def _asked(pattern: str, profile: str) -> list[Fault]:
     from kdaverify.kills.plan import chosen
 
     if profile not in PROFILES:
         raise Complaint(f"--profile: wanted {' or '.join(PROFILES)}, got {profile!r}")
-    stages = dict.fromkeys(fault.stage for fault in FAULTS.values())
-    unknown = [stage for stage in without if stage not in stages]
-    if unknown:
-        raise Complaint(f"--without: no stage named {unknown[0]!r}; they are {', '.join(stages)}")
-    found = chosen(pattern, without)
+    found = chosen(pattern)
     if not found:
         raise Complaint(f"--faults: no fault matches {pattern!r}; `kdaverify list faults` names them")
     return found

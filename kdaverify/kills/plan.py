@@ -16,14 +16,13 @@ from kdaverify.plugin.expected import shipped
 SMOKE = "smoke"
 
 
-def chosen(pattern: str, without: Iterable[str] = ()) -> list[Fault]:
-    """The faults whose id matches, less those of some stages.
+def chosen(pattern: str) -> list[Fault]:
+    """The faults whose id matches.
 
     Args:
         pattern: globs with commas between, such as H*,DESIGN-?.
     """
-    globs, left_out = pattern.split(","), set(without)
-    return [fault for fault in FAULTS.values() if fault.stage not in left_out and any(fnmatchcase(fault.id, glob) for glob in globs)]
+    return [fault for fault in FAULTS.values() if any(fnmatchcase(fault.id, glob) for glob in pattern.split(","))]
 
 
 @dataclass(frozen=True)

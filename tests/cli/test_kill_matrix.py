@@ -57,7 +57,6 @@ def test_a_false_alarm_is_a_failure(cli: Cli) -> None:
     [
         (("--profile", "nightly"), "--profile: wanted smoke or acceptance, got 'nightly'"),
         (("--faults", "ZZ*"), "--faults: no fault matches 'ZZ*'"),
-        (("--without", "flux"), "--without: no stage named 'flux'; they are gates, l2norm"),
     ],
 )
 def test_what_cannot_be_asked_is_said(cli: Cli, words: tuple[str, ...], said: str) -> None:
