@@ -66,7 +66,7 @@ def test_the_exact_inverse_is_right_on_the_hardest_keys() -> None:
         wrong = max(abs(float(exact[i, j].mid()) - R[i][j]) / abs(float(exact[i, j].mid())) for i in range(64) for j in range(i))
     finally:
         flint.ctx.prec = precision
-    assert wrong < 1e-11
+    assert wrong < 2.0**-30  # 1 / 64 of what fp32 rounds off
 
 
 def test_a_way_is_an_implementation_like_any_other() -> None:

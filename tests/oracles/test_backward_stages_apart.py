@@ -26,6 +26,11 @@ def before(inputs: Inputs, weights: Cotangents) -> dict[str, Tensor]:
     return {**run_stages(inputs, {}, chunk_size=C), "do": do, "d_final_state": dS}
 
 
+def alike(found: Tensor, wanted: Tensor) -> bool:
+    """Up to the order in which a library sums, which is another for another layout on some processors."""
+    return float((found - wanted).abs().max()) <= 1e-12 * float(wanted.abs().max())
+
+
 def one_by_one(inputs: Inputs, given: dict[str, Tensor]) -> dict[str, Tensor]:
     """Every stage from given tensors alone."""
     found: dict[str, Tensor] = {}
@@ -44,11 +49,11 @@ def test_backward_stages_on_stored_tensors_are_the_whole(gate: str, sizes: dict[
     given = before(inputs, weights)
     whole = run_backward_stages(inputs, given, chunk_size=C)
     for name, gradient in chunk_backward(inputs, weights, chunk_size=C).named().items():
-        assert torch.equal(whole[name], gradient), name
+        assert alike(whole[name], gradient), name
     apart = one_by_one(inputs, given | whole)
     assert list(apart) == list(whole)
     for name, tensor in whole.items():
-        assert torch.equal(apart[name], tensor), name
+        assert alike(apart[name], tensor), name
 
 
 def test_every_gradient_is_laid_out_as_kernels_store_it(call: Call, cotangents: Weigh) -> None:
