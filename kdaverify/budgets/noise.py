@@ -33,8 +33,8 @@ from oracles.inputs import Inputs
 from oracles.together import states_apart, together, tokens_apart
 
 DRAWS = 8
-# Where the draws scatter by more than this share of their mean, so many more are taken: a few say too little of the next one.
-SCATTERED, MORE_DRAWS = 0.03, 24
+# Where an output of so many elements scatters by more than this share of its mean, few roundings carry it: so many more draws are taken.
+MANY_ELEMENTS, SCATTERED, MORE_DRAWS = 8192, 0.06, 8
 # Below this exponent fp32 has underflowed.
 DEEPEST = 104.0
 # Half a spacing over the value, averaged over the values of one binade, in units of roundoff: 1 at its foot, 1/2 at its top.
@@ -80,40 +80,48 @@ class Noise:
     io: Format
 
     def run(self, inputs: Inputs, cuts: tuple[int, ...] = (), *, seed: int = SEED) -> list[Outputs]:
-        """Independent (o, S_T), float64, resumed at `cuts`; the same on every call. DRAWS of them, and MORE_DRAWS where these scatter."""
+        """Independent (o, S_T), float64, resumed at `cuts`; the same on every call: DRAWS of them, or MORE_DRAWS more."""
         rng = torch.Generator(inputs.q.device).manual_seed(seed)
         draws = self._several(inputs, cuts, DRAWS, rng)
         if self.contract.factors is not None and not all(bool(torch.isfinite(output).all()) for run in draws for output in run):
             # Factors overflow where decay is deep: what is drawn then is a kernel that takes differences.
             return replace(self, contract=replace(self.contract, factors=None)).run(inputs, cuts, seed=seed)
-        if max(_scatter([run[i] for run in draws]) for i in range(2)) > SCATTERED:
+        if any(_hang_on_few([run[i] for run in draws]) for i in range(2)):
             draws += self._several(inputs, cuts, MORE_DRAWS, rng)
         return draws
 
     def _several(self, inputs: Inputs, cuts: tuple[int, ...], number: int, rng: torch.Generator) -> list[Outputs]:
         """From one batched run: small problems cost as much as their number of calls."""
-        o, final = run_in_parts(lambda part: self.once(part, rng), together([inputs] * number), cuts)
-        return list(zip(tokens_apart(o, inputs, number), states_apart(final, inputs, number), strict=True))
+
+        def run(calls: int, luck: Luck) -> list[Outputs]:
+            o, final = run_in_parts(lambda part: self._once(part, luck), together([inputs] * calls), cuts)
+            return list(zip(tokens_apart(o, inputs, calls), states_apart(final, inputs, calls), strict=True))
+
+        if not self._needs_magnifying:
+            return run(number, Luck(rng))
+        ((o, final),) = run(1, Luck(rng, 0.0))
+        return [(_reduced(o, large[0]), _reduced(final, large[1])) for large in run(number, Luck(rng, MAGNIFIED))]
 
     def once(self, inputs: Inputs, rng: torch.Generator) -> Outputs:
         """One uncut (o, S_T), float64, whose roundings are the next draws of `rng`."""
-
-        def run(luck: Luck) -> Outputs:
-            dtype, arithmetic, stages = self.way(luck)
-            return run_form(self.contract, self.scaled(inputs, luck), dtype=dtype, arithmetic=arithmetic, stages=stages)
-
-        o, final = self.resolved(run, rng)
+        o, final = self.resolved(lambda luck: self._once(inputs, luck), rng)
         return o, final
 
-    def resolved(self, run: Callable[[Luck], Sequence[Tensor]], rng: torch.Generator) -> list[Tensor]:
-        """What a run makes of the next draws, float64, also where they are too small for it.
+    def _once(self, inputs: Inputs, luck: Luck) -> Outputs:
+        dtype, arithmetic, stages = self.way(luck)
+        o, final = run_form(self.contract, self.scaled(inputs, luck), dtype=dtype, arithmetic=arithmetic, stages=stages)
+        return o.double(), final.double()
 
-        Math: y_0 + (y_s - y_0) / s, to first order in the draws, where y_s is the run with draws s times too large, y_0 that with none.
-        """
-        if self.contract.accumulate.name != "fp64":
+    @property
+    def _needs_magnifying(self) -> bool:
+        return self.contract.accumulate.name == "fp64"
+
+    def resolved(self, run: Callable[[Luck], Sequence[Tensor]], rng: torch.Generator) -> list[Tensor]:
+        """What a run makes of the next draws, float64, also where they are too small for it."""
+        if not self._needs_magnifying:
             return [output.double() for output in run(Luck(rng))]
         none, large = run(Luck(rng, 0.0)), run(Luck(rng, MAGNIFIED))
-        return [y_0 + (y_s - y_0) / MAGNIFIED for y_0, y_s in zip(none, large, strict=True)]
+        return [_reduced(y_0, y_s) for y_0, y_s in zip(none, large, strict=True)]
 
     def way(self, luck: Luck) -> tuple[torch.dtype, Arithmetic, Stages]:
         """The type computed in, the arithmetic that draws, and the stages."""
@@ -213,6 +221,14 @@ class Noise:
         return cumsum
 
 
+def _reduced(y_0: Tensor, y_s: Tensor) -> Tensor:
+    """What draws make of an output, from what none make of it and what they make of it MAGNIFIED.
+
+    Math: y_0 + (y_s - y_0) / s, to first order in the draws.
+    """
+    return y_0 + (y_s - y_0) / MAGNIFIED
+
+
 def _in_any_order(total: Callable[[Tensor], Tensor], luck: Luck) -> Callable[[Tensor], Tensor]:
     return lambda terms: total(luck.shuffled(terms))
 
@@ -253,8 +269,10 @@ def _exp(x: Tensor, fmt: Format, luck: Luck, *, argument: bool) -> Tensor:
     return decay.addcmul_(decay, units.masked_fill_(x == 0, 0.0))
 
 
-def _scatter(draws: list[Tensor]) -> float:
-    """By which share of their mean the draws' distances from their common mean differ."""
+def _hang_on_few(draws: list[Tensor]) -> bool:
+    """Whether an output of many elements scatters as one of few does: by how much its draws' distances from their mean differ."""
+    if draws[0].numel() < MANY_ELEMENTS:
+        return False
     middle = torch.stack(draws).mean(0)
     sizes = torch.stack([(draw - middle).norm() for draw in draws])
-    return float(sizes.std() / sizes.mean()) if float(sizes.mean()) else 0.0
+    return float(sizes.std()) > SCATTERED * float(sizes.mean())

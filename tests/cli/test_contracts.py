@@ -52,9 +52,9 @@ def test_a_file_of_ones_own_is_shown_for_the_inputs_that_are_asked_for(cli: Cli)
     ("words", "name"),
     [
         (("impl:transformers-chunk",), "chunk64-fp32"),
-        (("impl:eager", "--dtype", "fp16"), "chunk64-fp16[exponential:natural]"),
+        (("impl:eager", "--dtype", "fp16"), "chunk64-fp16"),
         (("fla", "--dtype", "fp32"), "chunk64-tf32"),
-        (("eager",), "chunk64-bf16[exponential:natural]"),
+        (("eager",), "chunk64-bf16"),
         (("chunk64-bf16[dh:fp32]",), "chunk64-bf16[dh:fp32]"),
         (("impl:port.py",), "recurrent-fp32"),
     ],

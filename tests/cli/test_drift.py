@@ -20,7 +20,7 @@ def test_it_draws_every_output_and_writes_figures_and_picture(cli: Cli) -> None:
     assert "o: relative error against tokens; ● eager, ░ legal kernels" in out
     assert out.count("PASS") == 2 and "budget used" in out
     found = json.loads(Path("d.json").read_text())
-    assert found["contract"] == "chunk64-bf16[exponential:natural]" and found["outputs"]["o"]["lengths"] == [64, 128, 256]
+    assert found["contract"] == "chunk64-bf16" and found["outputs"]["o"]["lengths"] == [64, 128, 256]
     assert Problem.from_json(found["problems"][0]).B == 4
     assert Path("d.svg").read_text().startswith("<svg")
 
