@@ -33,8 +33,8 @@ from oracles.inputs import Inputs
 from oracles.together import states_apart, together, tokens_apart
 
 DRAWS = 8
-# Where an output of so many elements scatters by more than this share of its mean, few roundings carry it: so many more draws are taken.
-MANY_ELEMENTS, SCATTERED, MORE_DRAWS = 8192, 0.06, 8
+# Where an output of so many elements scatters by more than this share of its mean, few roundings carry it: it is drawn so often again.
+MANY_ELEMENTS, SCATTERED, AGAIN = 8192, 0.06, 3
 # Below this exponent fp32 has underflowed.
 DEEPEST = 104.0
 # Half a spacing over the value, averaged over the values of one binade, in units of roundoff: 1 at its foot, 1/2 at its top.
@@ -80,27 +80,27 @@ class Noise:
     io: Format
 
     def run(self, inputs: Inputs, cuts: tuple[int, ...] = (), *, seed: int = SEED) -> list[Outputs]:
-        """Independent (o, S_T), float64, resumed at `cuts`; the same on every call: DRAWS of them, or MORE_DRAWS more."""
+        """Independent (o, S_T), float64, resumed at `cuts`; the same on every call: DRAWS of them, or AGAIN times as many more."""
         rng = torch.Generator(inputs.q.device).manual_seed(seed)
-        draws = self._several(inputs, cuts, DRAWS, rng)
+        draws = self._several(inputs, cuts, rng)
         if self.contract.factors is not None and not all(bool(torch.isfinite(output).all()) for run in draws for output in run):
             # Factors overflow where decay is deep: what is drawn then is a kernel that takes differences.
             return replace(self, contract=replace(self.contract, factors=None)).run(inputs, cuts, seed=seed)
         if any(_hang_on_few([run[i] for run in draws]) for i in range(2)):
-            draws += self._several(inputs, cuts, MORE_DRAWS, rng)
+            draws += [run for _ in range(AGAIN) for run in self._several(inputs, cuts, rng)]
         return draws
 
-    def _several(self, inputs: Inputs, cuts: tuple[int, ...], number: int, rng: torch.Generator) -> list[Outputs]:
-        """From one batched run: small problems cost as much as their number of calls."""
+    def _several(self, inputs: Inputs, cuts: tuple[int, ...], rng: torch.Generator) -> list[Outputs]:
+        """DRAWS of them from one batched run: small problems cost as much as their number of calls."""
 
         def run(calls: int, luck: Luck) -> list[Outputs]:
             o, final = run_in_parts(lambda part: self._once(part, luck), together([inputs] * calls), cuts)
             return list(zip(tokens_apart(o, inputs, calls), states_apart(final, inputs, calls), strict=True))
 
         if not self._needs_magnifying:
-            return run(number, Luck(rng))
+            return run(DRAWS, Luck(rng))
         ((o, final),) = run(1, Luck(rng, 0.0))
-        return [(_reduced(o, large[0]), _reduced(final, large[1])) for large in run(number, Luck(rng, MAGNIFIED))]
+        return [(_reduced(o, large[0]), _reduced(final, large[1])) for large in run(DRAWS, Luck(rng, MAGNIFIED))]
 
     def once(self, inputs: Inputs, rng: torch.Generator) -> Outputs:
         """One uncut (o, S_T), float64, whose roundings are the next draws of `rng`."""

@@ -10,9 +10,9 @@ from typing import Final
 # Real kernels' rms comes within this factor of the family's, beside what luck explains.
 FACTOR: Final = 1.1
 # What luck explains, in deviations of the draws: one further draw lies so far above their mean once in 400 times, as 8 of them give the
-# deviation (Student's t with 7 degrees of freedom), or as 16 do.
+# deviation (Student's t with 7 degrees of freedom), or as 32 do.
 DEVIATIONS: Final = 4.0
-MANY, DEVIATIONS_OF_MANY = 16, 3.3
+MANY, DEVIATIONS_OF_MANY = 32, 3.0
 # Rounding to nearest was lucky where roundings drawn at random come to more than this multiple of it on average.
 LUCKY: Final = 1.25
 
@@ -20,7 +20,7 @@ LUCKY: Final = 1.25
 def sharp_rms(rounded: Sequence[float], drawn: Sequence[float], floor: float) -> float:
     """What the rms error may be, by a typical draw instead of the worst one.
 
-    Math: 1.1 (1 + n deviation / mean of the draws) max(worst of the rounded, mean of the draws, floor) with n = 4, or 3.3 where the draws
+    Math: 1.1 (1 + n deviation / mean of the draws) max(worst of the rounded, mean of the draws, floor) with n = 4, or 3 where the draws
     are many. At a deviation of 1 %, as of some thousands of elements, that is 1.14 times the worst kernel. inf where the draws are exact
     or overflow, which say nothing then.
 
