@@ -14,7 +14,7 @@ from kdaverify.budgets.emulate import Emulator, residual_wy, scaled_output, scal
 from kdaverify.budgets.factored import column_wy, factored_residual_wy
 from kdaverify.budgets.family import ContractOverflow, family
 from kdaverify.budgets.formats import Format
-from kdaverify.budgets.noise import DRAWS, SEED, Luck, Noise
+from kdaverify.budgets.noise import SEED, Luck, Noise
 from oracles.adjoint import adjoint
 from oracles.arithmetic import Arithmetic
 from oracles.autograd import differentiate
@@ -98,18 +98,14 @@ def _unscaled_q(found: Gradients[Tensor], inputs: Inputs, scaled: Inputs) -> Gra
 
 
 def _drawn(noise: Noise, inputs: Inputs, cotangents: Cotangents) -> list[Gradients[Tensor]]:
-    repeated, many = together([inputs] * DRAWS), cotangents_together([cotangents] * DRAWS, inputs)
-
-    def run(luck: Luck) -> list[Tensor]:
+    def at_once(noise: Noise, calls: int, luck: Luck) -> list[list[Tensor]]:
+        repeated, many = together([inputs] * calls), cotangents_together([cotangents] * calls, inputs)
         scaled = noise.scaled(repeated, luck)
-        way = Way(*noise.way(luck), noise.backward(luck))
-        return [*_unscaled_q(_wide(run_backward(noise.contract, scaled, many, way)), repeated, scaled).named().values()]
+        found = _wide(run_backward(noise.contract, scaled, many, Way(*noise.way(luck), noise.backward(luck))))
+        apart = gradients_apart(_unscaled_q(found, repeated, scaled), inputs, calls)
+        return [list(one.named().values()) for one in apart]
 
-    found = Gradients(*noise.resolved(run, torch.Generator(inputs.q.device).manual_seed(SEED)))
-    if noise.contract.factors is not None and not _is_finite(found):
-        # Factors overflow where decay is deep: what is drawn then is a kernel that takes differences.
-        return _drawn(replace(noise, contract=replace(noise.contract, factors=None)), inputs, cotangents)
-    return gradients_apart(found, inputs, DRAWS)
+    return [Gradients(*drawn) for drawn in noise.draws(at_once, torch.Generator(inputs.q.device).manual_seed(SEED))]
 
 
 def run_backward(contract: Contract, inputs: Inputs, cotangents: Cotangents, way: Way) -> Gradients[Tensor]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -44,6 +45,9 @@ MAGNIFIED = 2.0**10
 # Terms agree if their squares add up to no more than their total's, as far as float64 can tell.
 AGREEING = 1e-12
 SEED = 20
+
+# The outputs of several runs.
+Several = Sequence[Sequence[Tensor]]
 
 
 @dataclass(frozen=True)
@@ -81,47 +85,46 @@ class Noise:
 
     def run(self, inputs: Inputs, cuts: tuple[int, ...] = (), *, seed: int = SEED) -> list[Outputs]:
         """Independent (o, S_T), float64, resumed at `cuts`; the same on every call: DRAWS of them, or AGAIN times as many more."""
-        rng = torch.Generator(inputs.q.device).manual_seed(seed)
-        draws = self._several(inputs, cuts, rng)
-        if self.contract.factors is not None and not all(bool(torch.isfinite(output).all()) for run in draws for output in run):
-            # Factors overflow where decay is deep: what is drawn then is a kernel that takes differences.
-            return replace(self, contract=replace(self.contract, factors=None)).run(inputs, cuts, seed=seed)
-        if any(_hang_on_few([run[i] for run in draws]) for i in range(2)):
-            draws += [run for _ in range(AGAIN) for run in self._several(inputs, cuts, rng)]
-        return draws
 
-    def _several(self, inputs: Inputs, cuts: tuple[int, ...], rng: torch.Generator) -> list[Outputs]:
-        """DRAWS of them from one batched run: small problems cost as much as their number of calls."""
-
-        def run(calls: int, luck: Luck) -> list[Outputs]:
-            o, final = run_in_parts(lambda part: self._once(part, luck), together([inputs] * calls), cuts)
+        def at_once(noise: Noise, calls: int, luck: Luck) -> list[Outputs]:
+            o, final = run_in_parts(lambda part: noise.forward(part, luck), together([inputs] * calls), cuts)
             return list(zip(tokens_apart(o, inputs, calls), states_apart(final, inputs, calls), strict=True))
 
-        if not self._needs_magnifying:
-            return run(DRAWS, Luck(rng))
-        ((o, final),) = run(1, Luck(rng, 0.0))
-        return [(_reduced(o, large[0]), _reduced(final, large[1])) for large in run(DRAWS, Luck(rng, MAGNIFIED))]
+        rng = torch.Generator(inputs.q.device).manual_seed(seed)
+        drawn = self.draws(at_once, rng)
+        if any(_hang_on_few([run[i] for run in drawn]) for i in range(2)):
+            drawn += [run for _ in range(AGAIN) for run in self.draws(at_once, rng)]
+        return [(o, final) for o, final in drawn]
 
     def once(self, inputs: Inputs, rng: torch.Generator) -> Outputs:
         """One uncut (o, S_T), float64, whose roundings are the next draws of `rng`."""
-        o, final = self.resolved(lambda luck: self._once(inputs, luck), rng)
+        ((o, final),) = self.draws(lambda noise, _, luck: [noise.forward(inputs, luck)], rng, 1)
         return o, final
 
-    def _once(self, inputs: Inputs, luck: Luck) -> Outputs:
+    def draws(self, run: Run, rng: torch.Generator, number: int = DRAWS) -> list[list[Tensor]]:
+        """What so many runs make of the next draws of `rng`, float64.
+
+        Args:
+            run: the outputs of so many calls of a kernel of that noise under that luck; at once, as small problems cost as much as
+                their number of calls.
+        """
+        drawn = self._resolved(partial(run, self), rng, number)
+        if self.contract.factors is None or all(bool(torch.isfinite(output).all()) for outputs in drawn for output in outputs):
+            return drawn
+        # Factors overflow where decay is deep: what is drawn then is a kernel that takes differences.
+        return replace(self, contract=replace(self.contract, factors=None)).draws(run, rng, number)
+
+    def _resolved(self, run: Callable[[int, Luck], Several], rng: torch.Generator, number: int) -> list[list[Tensor]]:
+        """The same, also where draws are too small for float64."""
+        if self.contract.accumulate.name != "fp64":
+            return [[output.double() for output in outputs] for outputs in run(number, Luck(rng))]
+        (none,) = run(1, Luck(rng, 0.0))
+        return [[_reduced(y_0, y_s) for y_0, y_s in zip(none, large, strict=True)] for large in run(number, Luck(rng, MAGNIFIED))]
+
+    def forward(self, inputs: Inputs, luck: Luck) -> Outputs:
+        """One uncut (o, S_T) under that luck, in the type computed in."""
         dtype, arithmetic, stages = self.way(luck)
-        o, final = run_form(self.contract, self.scaled(inputs, luck), dtype=dtype, arithmetic=arithmetic, stages=stages)
-        return o.double(), final.double()
-
-    @property
-    def _needs_magnifying(self) -> bool:
-        return self.contract.accumulate.name == "fp64"
-
-    def resolved(self, run: Callable[[Luck], Sequence[Tensor]], rng: torch.Generator) -> list[Tensor]:
-        """What a run makes of the next draws, float64, also where they are too small for it."""
-        if not self._needs_magnifying:
-            return [output.double() for output in run(Luck(rng))]
-        none, large = run(Luck(rng, 0.0)), run(Luck(rng, MAGNIFIED))
-        return [_reduced(y_0, y_s) for y_0, y_s in zip(none, large, strict=True)]
+        return run_form(self.contract, self.scaled(inputs, luck), dtype=dtype, arithmetic=arithmetic, stages=stages)
 
     def way(self, luck: Luck) -> tuple[torch.dtype, Arithmetic, Stages]:
         """The type computed in, the arithmetic that draws, and the stages."""
@@ -219,6 +222,10 @@ class Noise:
             c.G = (c.G + (moved.addcmul_(exact, luck.draw(exact, accumulate)) if scaled else moved)).to(c.G.dtype)
 
         return cumsum
+
+
+# A kernel of that noise, so many times under that luck.
+Run = Callable[[Noise, int, Luck], Several]
 
 
 def _reduced(y_0: Tensor, y_s: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from kdaverify.budgets.emulate import (
 from kdaverify.budgets.factored import column_output, column_scores, column_wy, factored_residual_wy
 from kdaverify.budgets.family import ContractOverflow, family
 from kdaverify.budgets.formats import Format
-from kdaverify.budgets.noise import DRAWS, SEED, Luck, Noise
+from kdaverify.budgets.noise import SEED, Luck, Noise
 from kdaverify.budgets.solves import SUBSTITUTIONS, Dot, Solve
 from kdaverify.budgets.standard import GAIN, SUMS_LOSE
 from kdaverify.budgets.sums import matrix_units
@@ -196,19 +196,14 @@ def _ways(question: StageQuestion) -> list[dict[str, object]]:
 
 
 def _draws(question: StageQuestion) -> list[dict[str, Tensor]]:
-    rng = torch.Generator(question.inputs.q.device).manual_seed(SEED)
-    noise = Noise(question.contract, question.io)
-
-    def run(luck: Luck) -> list[Tensor]:
+    def once(noise: Noise, luck: Luck) -> list[Tensor]:
         drawn = noise.way_back(luck) if question.backward else noise.way(luck)
         written = question.run(**dict(zip(("dtype", "arithmetic", "stages"), drawn, strict=False)))
         return [written[name] for name in question.gives]
 
-    runs = [dict(zip(question.gives, noise.resolved(run, rng), strict=True)) for _ in range(DRAWS)]
-    if question.contract.factors is not None and not all(_is_finite(run, question.gives) for run in runs):
-        # Factors overflow where decay is deep: what is drawn then is a kernel that takes differences.
-        return _draws(replace(question, contract=replace(question.contract, factors=None)))
-    return runs
+    rng = torch.Generator(question.inputs.q.device).manual_seed(SEED)
+    drawn = Noise(question.contract, question.io).draws(lambda noise, calls, luck: [once(noise, luck) for _ in range(calls)], rng)
+    return [dict(zip(question.gives, run, strict=True)) for run in drawn]
 
 
 def _is_finite(run: dict[str, Tensor], names: tuple[str, ...]) -> bool:
