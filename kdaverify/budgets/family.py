@@ -8,7 +8,7 @@ import torch
 
 from kdaverify.budgets.accelerator import truncated_state
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.emulate import RESIDUAL, ROWWISE, ROWWISE_SCALED, Emulator, merge_blocks, with_dot
+from kdaverify.budgets.emulate import RESIDUAL, ROWWISE, ROWWISE_SCALED, Emulator, merge_blocks, substituted_in_order, with_dot
 from kdaverify.budgets.factored import FACTORED, FACTORED_COLUMNS, FACTORED_RESIDUAL
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.freedoms import approximately, as_declared, flushed, in_base_2, plainest
@@ -93,7 +93,7 @@ def _members(plain: Emulator) -> tuple[Emulator, ...]:
     _, half, quarter = (replace(contract, chunk_size=size) for size in chunk_sizes(contract))
     members = (
         plain,
-        in_base_2(replace(plain, name="ordered sums", dot=ordered(contract), stages=ROWWISE_SCALED, backward=RIGHT_FIRST)),
+        _in_order(replace(plain, backward=RIGHT_FIRST)),
         flushed(plain),
         *(replace(plain, name=name, dot=dot) for name, dot in units.items()),
         *(_truncating(replace(plain, dot=unit)) if units else ()),
@@ -104,6 +104,12 @@ def _members(plain: Emulator) -> tuple[Emulator, ...]:
         replace(plain, name=f"chunks of {quarter.chunk_size}", contract=quarter, stages=ROWWISE),
     )
     return members if contract.factors is None else (*members, *_factored(plain))
+
+
+def _in_order(plain: Emulator) -> Emulator:
+    """The kernel that sums in order, and takes the scale into qg."""
+    stages = replace(ROWWISE_SCALED, solve=substituted_in_order(plain.contract))
+    return in_base_2(replace(plain, name="ordered sums", dot=ordered(plain.contract), stages=stages))
 
 
 def _truncating(plain: Emulator) -> tuple[Emulator, ...]:
@@ -152,7 +158,7 @@ def _solved_apart(plain: Emulator, solve: Format) -> tuple[Emulator, ...]:
     total = tree(contract.operands) if contract.order == "free" else running(contract.operands)
     return (
         plain,
-        in_base_2(replace(plain, name="ordered sums", dot=ordered(contract), stages=ROWWISE_SCALED)),
+        _in_order(plain),
         flushed(plain),
         *(replace(in_base_2(way), name=f"{way.name}, products of states summed in storage", total=total) for way in ways),
         *ways,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kdaverify.budgets.accelerator import exp_approximate, exp_short
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.emulate import Emulator, exp_base_2, running_cumsum_bwd, running_cumsum_in, substitute_rows, summed_in_base_2
+from kdaverify.budgets.emulate import Emulator, exp_base_2, running_cumsum_bwd, running_cumsum_in, substituted_in_order, summed_in_base_2
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.solves import Dot
 from kdaverify.budgets.sums import library
@@ -93,7 +93,7 @@ def _summing_as_declared(member: Emulator) -> Emulator:
     cumsum = running_cumsum_in(contract.accumulate.round if contract.narrow_sums else None)
     exp = _rounded(member.exp, contract.accumulate) if contract.narrow_sums else member.exp
     # A library's triangular solve sums in an order, and a format, of its own.
-    solve = substitute_rows if member.stages.solve is STAGES.solve else member.stages.solve
+    solve = substituted_in_order(contract) if member.stages.solve is STAGES.solve else member.stages.solve
     stages, backward = replace(member.stages, cumsum=cumsum, solve=solve), replace(member.backward, cumsum_bwd=running_cumsum_bwd)
     return replace(member, stages=stages, backward=backward, exp=exp)
 

@@ -30,6 +30,14 @@ def by_rows(A: Tensor, dot: Dot) -> Tensor:
     return R
 
 
+def by_columns(A: Tensor, dot: Dot) -> Tensor:
+    """Column by column: once R_j is known, A_ij R_j leaves every later row i, whose sum is so made in order, in the type of A."""
+    R = identity(A).clone()
+    for j in range(R.shape[-1] - 1):
+        R[..., j + 1 :, : j + 1] -= dot(A[..., j + 1 :, j : j + 1], R[..., j : j + 1, : j + 1])
+    return R
+
+
 def by_blocks(A: Tensor, dot: Dot, *, size: int) -> Tensor:
     """By blocks: each diagonal one by substitution, the blocks left of it by products, R_ij = -R_ii sum_m A_im R_mj.
 

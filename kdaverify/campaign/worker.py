@@ -12,6 +12,7 @@ from kdaverify.campaign.cases import Case, case
 from kdaverify.campaign.questions import CONVENTIONS, Ask, Question, questions
 from kdaverify.campaign.shrink import shrunk
 from kdaverify.campaign.task import Answer, Fixed, Named, Orders, Smaller, Task
+from kdaverify.one_core import use_one_core
 from kdaverify.problems import problem_from_json
 from kdaverify.verdicts.judge import Judge, Rejected, Struck
 from kdaverify.verdicts.locate import located
@@ -25,12 +26,9 @@ class Worker:
     """Answers tasks, on one core and one device."""
 
     def __init__(self, orders: Orders) -> None:
-        import torch
-
         self._orders = orders
         self._bench: dict[tuple[str, bool], Bench] = {}
-        # One thread: sums are then made in one order, on any machine.
-        torch.set_num_threads(1)
+        use_one_core()
         if os.path.isdir(orders.folder):  # noqa: PTH112 # a worker on another machine may not have it
             os.chdir(orders.folder)
 

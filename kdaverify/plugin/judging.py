@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kdaverify.checks.status import Status
+from kdaverify.one_core import use_one_core
 from kdaverify.plugin.benchmark import benchmark_of
 from kdaverify.plugin.bounds import bounds_of
 from kdaverify.plugin.collect import fix_draws, property_of, subject_of
@@ -42,10 +43,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 @pytest.fixture
 def kernel(request: pytest.FixtureRequest) -> Adapter:
     """The implementation under test."""
-    import torch
-
-    # One thread: sums are then made in one order, on any machine.
-    torch.set_num_threads(1)
+    use_one_core()
     return request.param.adapter
 
 

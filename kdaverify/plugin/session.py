@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kdaverify.one_core import use_one_core
 from kdaverify.plugin.account import COMPLETE, account, cut_off
 from kdaverify.plugin.benchmark import benchmark_of, end_benchmark
 from kdaverify.plugin.expected import expected
@@ -91,12 +92,9 @@ def diagnose(session: Session, judged: Iterable[Subject], *, seconds: float) -> 
         own = [row for row in session.ordered() if row.implementation == subject.adapter.name]
         if seconds <= 0 or subject.missing is not None or not any(row.status.localised and row.problem for row in own):
             continue
-        import torch
-
         from kdaverify.diagnosis.session import diagnosed
 
-        # One thread: sums are then made in one order, on any machine.
-        torch.set_num_threads(1)
+        use_one_core()
         told = diagnosed(own, subject.adapter, seconds=seconds)
         session.rows[:] = [(test, place, _with(row, subject.adapter.name, told)) for test, place, row in session.rows]
 

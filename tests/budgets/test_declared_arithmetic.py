@@ -14,6 +14,7 @@ from kdaverify.budgets.contract import Contract, contract_from_name
 from kdaverify.budgets.emulate import Emulator, running_cumsum
 from kdaverify.budgets.family import Emulation, emulate, family
 from kdaverify.budgets.formats import FORMATS, Format
+from kdaverify.budgets.solves import by_columns, by_rows
 from kdaverify.budgets.standard import Standard, standard
 from kdaverify.budgets.statistics import rms
 from kdaverify.budgets.sums import one_by_one
@@ -279,3 +280,9 @@ def test_a_natural_exponential_narrows_the_draws_of_the_recurrence() -> None:
         for name in ("recurrent-fp32", "recurrent-fp32[exponential:natural]")
     }
     assert missed["recurrent-fp32[exponential:natural]"] < 0.5 * missed["recurrent-fp32"]
+
+
+def test_substitution_by_columns_sums_each_row_term_by_term() -> None:
+    """The same bits as row by row, where every sum stays in the working type."""
+    A = torch.randn(3, 40, 40, generator=torch.Generator().manual_seed(2)).tril(-1)
+    assert torch.equal(by_columns(A, one_by_one), by_rows(A, one_by_one))

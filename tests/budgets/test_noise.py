@@ -81,7 +81,7 @@ def test_a_total_that_the_format_holds_is_exact_where_its_terms_agree(terms: lis
     assert (float((found - float(a.sum())).abs().max()) > 0) is moves
 
 
-@pytest.mark.parametrize(("gate", "draws"), [("mild", DRAWS), ("bound-5", DRAWS * (1 + AGAIN))])
+@pytest.mark.parametrize(("gate", "draws"), [("mild", DRAWS), ("mixed", DRAWS * (1 + AGAIN))])
 def test_where_draws_scatter_more_of_them_are_taken(gate: str, draws: int) -> None:
     quiet = WHOLE.replace(gate=gate, T=96, H=8, HV=8, value="normal", beta="uniform")
     assert len(Noise(CONTRACT, FP32).run(quiet.inputs())) == draws
