@@ -14,7 +14,8 @@ from kdaverify.budgets.emulate import Emulator, residual_wy, scaled_output, scal
 from kdaverify.budgets.factored import column_wy, factored_residual_wy
 from kdaverify.budgets.family import ContractOverflow, family
 from kdaverify.budgets.formats import Format
-from kdaverify.budgets.noise import SEED, Luck, Noise
+from kdaverify.budgets.luck import Luck
+from kdaverify.budgets.noise import SEED, Noise
 from oracles.adjoint import adjoint
 from oracles.arithmetic import Arithmetic
 from oracles.autograd import differentiate

@@ -50,7 +50,8 @@ class Emulator:
 
     @property
     def arithmetic(self) -> Arithmetic:
-        return Arithmetic(self.store, self.dot, self.exp, self.total, self.contract.sub_block)
+        # Sums of gates in base 2 lie between the numbers that nats have in the working type: their differences no longer do.
+        return Arithmetic(self.store, self.dot, lambda x: self.exp(x.to(self.contract.work)), self.total, self.contract.sub_block)
 
     def store(self, name: str, tensor: Tensor) -> Tensor:
         """`tensor` in the format that the contract stores it in."""
@@ -84,17 +85,12 @@ def exp_base_2(x: Tensor) -> Tensor:
     return torch.exp2(x * LOG2_E)
 
 
-def gates_in_base_2(c: Chunk) -> Tensor:
-    """Math: 3.1 as kernels with a base-2 exponential unit store it, G / ln 2: between its roundings lie other numbers. In nats, float64."""
-    return c.store("G", c.G * LOG2_E).double() / LOG2_E
-
-
 def summed_in_base_2(way: Stage) -> Stage:
-    """Math: 3.1 one way, stored in base 2."""
+    """Math: 3.1 one way, stored as G / ln 2 for a base-2 exponential unit: between its roundings lie other numbers. In nats, float64."""
 
     def cumsum(c: Chunk) -> None:
         way(c)
-        c.G = gates_in_base_2(c).to(c.G.dtype)
+        c.G = c.store("G", c.G * LOG2_E).double() / LOG2_E
 
     return cumsum
 

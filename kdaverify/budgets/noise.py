@@ -3,8 +3,6 @@
 A handful of deterministic kernels says little where an output hangs on a few roundings (one wide key, one deep channel): they may
 all be lucky. Replacing each rounding to nearest by a uniform draw of the same size samples what any legal kernel may meet, and the
 spread of the draws says how far to trust a single one.
-
-Source: Monte Carlo arithmetic (D. S. Parker, 1997).
 """
 
 from __future__ import annotations
@@ -19,8 +17,9 @@ from torch import Tensor
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import merge_blocks, scaled_queries, with_dot
 from kdaverify.budgets.factored import FACTORED
-from kdaverify.budgets.formats import FORMATS, Format
+from kdaverify.budgets.formats import Format
 from kdaverify.budgets.freedoms import flushing, flushing_exp
+from kdaverify.budgets.luck import Luck
 from kdaverify.budgets.parts import Outputs, run_in_parts
 from kdaverify.budgets.pipeline import run_form
 from kdaverify.budgets.score_blocks import blocks_of
@@ -36,41 +35,12 @@ from oracles.together import states_apart, together, tokens_apart
 DRAWS = 8
 # Where an output of so many elements scatters by more than this share of its mean, few roundings carry it: it is drawn so often again.
 MANY_ELEMENTS, SCATTERED, AGAIN = 8192, 0.06, 3
-# Below this exponent fp32 has underflowed.
-DEEPEST = 104.0
-# Half a spacing over the value, averaged over the values of one binade, in units of roundoff: 1 at its foot, 1/2 at its top.
-MEAN_UNIT = 0.72
 # float64 cannot hold draws of its own roundoffs: they are made so many times too large, and what they do is divided by as much.
 MAGNIFIED = 2.0**10
-# Terms agree if their squares add up to no more than their total's, as far as float64 can tell.
-AGREEING = 1e-12
 SEED = 20
 
 # The outputs of several runs.
 Several = Sequence[Sequence[Tensor]]
-
-
-@dataclass(frozen=True)
-class Luck:
-    """Where the draws come from.
-
-    Args:
-        size: how many times too large they are made; 0 makes none.
-    """
-
-    rng: torch.Generator
-    size: float = 1.0
-
-    def draw(self, like: Tensor, fmt: Format) -> Tensor:
-        """Relative errors as rounding to nearest makes them in `fmt`, one for every element."""
-        # Sixteen bits are enough for each, and generating numbers is what takes time: four draws to one.
-        numbers = torch.empty(-(-like.numel() // 4), dtype=torch.int64, device=like.device).random_(-(2**63), None, generator=self.rng)
-        bits = numbers.view(torch.int16)[: like.numel()].view(like.shape)
-        return bits.to(like.dtype).mul_(2 * MEAN_UNIT * fmt.unit * self.size / 2**16)
-
-    def shuffled(self, terms: Tensor) -> Tensor:
-        """The same terms in another order."""
-        return terms[..., torch.randperm(terms.shape[-1], generator=self.rng, device=terms.device)]
 
 
 @dataclass(frozen=True)
@@ -152,12 +122,12 @@ class Noise:
         if self.contract.solve is None:
             return torch.float64, self._wide(luck)
         # Products of states may be summed in storage: few roundings, all of their size, and in an order of the kernel's own if it may.
-        total = _in_any_order(tree(operands), luck) if self.contract.order == "free" else running(operands)
+        total = luck.in_any_order(tree(operands)) if self.contract.order == "free" else running(operands)
         return torch.float64, replace(self._wide(luck), total=total)
 
     def scaled(self, inputs: Inputs, luck: Luck) -> Inputs:
         """The call with q times the scale, drawn, where that is stored."""
-        return scaled_queries(inputs, self.contract, lambda q: _disturb(q, self.io, luck))
+        return scaled_queries(inputs, self.contract, lambda q: luck.rounded(q, self.io))
 
     def _narrow(self, luck: Luck) -> Arithmetic:
         """Every tensor stored in fewer bits than it is computed in takes a draw."""
@@ -165,17 +135,20 @@ class Noise:
         def store(name: str, tensor: Tensor) -> Tensor:
             return tensor if self.contract.storage(name, self.io) is self.contract.accumulate else self._stored(name, tensor, luck)
 
+        def exp(x: Tensor) -> Tensor:
+            return x.to(self.contract.work).exp()
+
         # TF32 is a format of operands alone: nothing is stored in it, so every product rounds its own.
         operands = self.contract.operands
         dot = self._matrix_unit(operands, luck) if operands.name == "tf32" else torch.matmul
-        return self._flushing(Arithmetic(store=store, dot=dot, sub_block=self.contract.sub_block))
+        return self._flushing(Arithmetic(store=store, dot=dot, exp=exp, sub_block=self.contract.sub_block))
 
     def _stored(self, name: str, tensor: Tensor, luck: Luck) -> Tensor:
-        return _disturb(tensor, self.contract.storage(name, self.io), luck, cut=self.contract.storage_rounding == "truncate")
+        return luck.rounded(tensor, self.contract.storage(name, self.io), cut=self.contract.storage_rounding == "truncate")
 
     def _matrix_unit(self, fmt: Format, luck: Luck) -> Dot:
         cut = self.contract.operand_rounding == "truncate"
-        return lambda a, b: _disturb(a, fmt, luck, cut=cut) @ _disturb(b, fmt, luck, cut=cut)
+        return lambda a, b: luck.rounded(a, fmt, cut=cut) @ luck.rounded(b, fmt, cut=cut)
 
     def _flushing(self, arithmetic: Arithmetic) -> Arithmetic:
         """The same on a unit that flushes, where that is declared."""
@@ -202,26 +175,21 @@ class Noise:
         return self._flushing(
             Arithmetic(
                 store=lambda name, tensor: self._stored(name, tensor, luck),
-                dot=lambda a, b: _dot(a, b, contract.accumulate, luck),
-                exp=lambda x: _exp(x, contract.accumulate, luck, argument=not exact_argument),
+                dot=lambda a, b: luck.dot(a, b, contract.accumulate),
+                exp=lambda x: luck.exp(x, contract.accumulate, argument=not exact_argument),
                 sub_block=contract.sub_block,
             )
         )
 
     def _running_cumsum(self, luck: Luck) -> Stage:
-        """Every partial sum is rounded, and each rounding stays in all later ones; what is made of it for a base-2 unit is rounded again.
-
-        Whole numbers, as gates at a bound often are, sum to whole numbers; divided by ln 2 they are none.
-        """
+        """What is left of the sums' roundings in float64: less than a spacing in fp32, they move a base-2 unit's numbers all the same."""
         accumulate, scaled = self.contract.accumulate, self.contract.exponential != "natural"
 
         def cumsum(c: Chunk) -> None:
             STAGES.cumsum(c)
             # Sums made in fp32 fit in fp32: which of them are not exact, only those in float64 tell.
-            g = c.tokens.g.double()
-            exact = g.masked_fill(g.isneginf(), 0.0).cumsum(-2)
-            moved = (_disturb(exact, accumulate, luck) - exact).cumsum(-2)
-            c.G = (c.G + (moved.addcmul_(exact, luck.draw(exact, accumulate)) if scaled else moved)).to(c.G.dtype)
+            gates = c.tokens.g.double()
+            c.G = c.G + luck.cumsum(gates.masked_fill(gates.isneginf(), 0.0), accumulate, scaled=scaled)
 
         return cumsum
 
@@ -236,46 +204,6 @@ def _reduced(y_0: Tensor, y_s: Tensor) -> Tensor:
     Math: y_0 + (y_s - y_0) / s, to first order in the draws.
     """
     return y_0 + (y_s - y_0) / MAGNIFIED
-
-
-def _in_any_order(total: Callable[[Tensor], Tensor], luck: Luck) -> Callable[[Tensor], Tensor]:
-    return lambda terms: total(luck.shuffled(terms))
-
-
-def _disturb(tensor: Tensor, fmt: Format, luck: Luck, *, cut: bool = False) -> Tensor:
-    """Moves every element that `fmt` cannot hold by a draw of the size of rounding to nearest, or of cutting off.
-
-    Subnormals are as far apart as the smallest normal numbers; no rounding takes more than there is.
-    """
-    draw = luck.draw(tensor, fmt)
-    size = tensor.abs()
-    step = (draw.sub_(MEAN_UNIT * fmt.unit) if cut else draw).mul_(size.clamp(min=fmt.min_normal))
-    return torch.where(_holds(fmt, tensor), tensor, tensor + step.clamp_(-size, size).mul_(tensor.sign()))
-
-
-def _dot(a: Tensor, b: Tensor, fmt: Format, luck: Luck) -> Tensor:
-    """A dot product summed in order, every partial sum rounded.
-
-    Math: the squares of the n partial sums add up to about n/3 total^2 where the terms agree and n/2 sum(terms^2) where they cancel.
-    A total that the format holds is exact where they agree; where they cancel, the partial sums that led to it need not be.
-    """
-    total, n = a @ b, a.shape[-1]
-    squares = a.square() @ b.square()
-    sums = (total.square() * (n / 3) + squares * (n / 2)).sqrt() if n > 1 else total
-    agree = total.square() >= (1 - AGREEING) * squares
-    return torch.where(_holds(fmt, total) & agree, total, total + sums * luck.draw(total, fmt))
-
-
-def _holds(fmt: Format, tensor: Tensor) -> Tensor:
-    # float64 cannot see what it cannot hold itself: there, what fits in fp32 is taken to be exact.
-    return (FORMATS["fp32"] if fmt.name == "fp64" else fmt).round(tensor) == tensor
-
-
-def _exp(x: Tensor, fmt: Format, luck: Luck, *, argument: bool) -> Tensor:
-    """exp with its result rounded, and its argument too: a relative error of (|x| + 1) units, or 1; exp 0 is exact."""
-    decay = x.exp()
-    units = x.clamp(min=-DEEPEST).add_(x.sign()) if argument else x.sign()
-    return decay.addcmul_(decay, luck.draw(x, fmt).mul_(units))
 
 
 def _hang_on_few(draws: list[Tensor]) -> bool:

@@ -14,17 +14,18 @@ from kdaverify.budgets.cancellation import sizes_of_terms
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import (
     Emulator,
-    gates_in_base_2,
     residual_state,
     residual_wy,
     running_cumsum,
     scaled_output,
     scaled_wy,
+    summed_in_base_2,
 )
 from kdaverify.budgets.factored import column_output, column_scores, column_wy, factored_residual_wy
 from kdaverify.budgets.family import ContractOverflow, family
 from kdaverify.budgets.formats import Format
-from kdaverify.budgets.noise import SEED, Luck, Noise
+from kdaverify.budgets.luck import Luck
+from kdaverify.budgets.noise import SEED, Noise
 from kdaverify.budgets.solves import SUBSTITUTIONS, Dot, Solve
 from kdaverify.budgets.standard import GAIN, SUMS_LOSE
 from kdaverify.budgets.sums import matrix_units
@@ -149,7 +150,7 @@ def stage_family(question: StageQuestion) -> tuple[Emulator, ...]:
     plain = members[0]
     if question.covers == ("cumsum",) and contract.exponential != "natural":
         members += [
-            replace(plain, name="gates in base 2", stages=replace(STAGES, cumsum=_base_2(way)))
+            replace(plain, name="gates in base 2", stages=replace(STAGES, cumsum=summed_in_base_2(way)))
             for way in (plain.stages.cumsum, running_cumsum)
         ]
     if "solve" in question.covers:
@@ -176,16 +177,6 @@ def _plain(stages: Stages) -> Stages:
     """The same stages, but those of another meaning."""
     other = [field.name for field in fields(stages) if getattr(stages, field.name) in _OTHER_MEANING]
     return replace(stages, **{name: getattr(STAGES, name) for name in other})
-
-
-def _base_2(way: Stage) -> Stage:
-    """Math: 3.1 as it is stored for a base-2 exponential unit, and not rounded a second time on its way back to nats."""
-
-    def cumsum(c: Chunk) -> None:
-        way(c)
-        c.G = gates_in_base_2(c)
-
-    return cumsum
 
 
 def _ways(question: StageQuestion) -> list[dict[str, object]]:

@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kdaverify.budgets import noise
 from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.emulate import Emulator
 from kdaverify.budgets.family import emulate
 from kdaverify.budgets.formats import FORMATS, Format
-from kdaverify.budgets.noise import AGAIN, DRAWS, Luck, Noise
+from kdaverify.budgets.luck import Luck
+from kdaverify.budgets.noise import AGAIN, DRAWS, Noise
 from kdaverify.budgets.standard import standard
 from kdaverify.problems import Problem
 from oracles.chunk import STAGES, Chunk
@@ -50,7 +50,7 @@ def drawn(make: Callable[[Luck], torch.Tensor]) -> torch.Tensor:
 
 
 def disturbed(value: float, fmt: Format) -> torch.Tensor:
-    return drawn(lambda luck: noise._disturb(torch.tensor([value], dtype=torch.float64), fmt, luck)) - value  # pyright: ignore[reportPrivateUsage]
+    return drawn(lambda luck: luck.rounded(torch.tensor([value], dtype=torch.float64), fmt)) - value
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,11 @@ def test_a_draw_is_as_large_as_the_rounding_it_stands_for(value: float, largest:
 )
 def test_a_total_that_the_format_holds_is_exact_where_its_terms_agree(terms: list[float], moves: bool) -> None:  # noqa: FBT001
     a, b = torch.tensor([terms], dtype=torch.float64), torch.ones(len(terms), 1, dtype=torch.float64)
-    found = drawn(lambda luck: noise._dot(a, b, FP32, luck))  # pyright: ignore[reportPrivateUsage]
+    found = drawn(lambda luck: luck.dot(a, b, FP32))
     assert (float((found - float(a.sum())).abs().max()) > 0) is moves
 
 
-@pytest.mark.parametrize(("gate", "draws"), [("mild", DRAWS), ("mixed", DRAWS * (1 + AGAIN))])
+@pytest.mark.parametrize(("gate", "draws"), [("mild", DRAWS), ("spread", DRAWS * (1 + AGAIN))])
 def test_where_draws_scatter_more_of_them_are_taken(gate: str, draws: int) -> None:
     quiet = WHOLE.replace(gate=gate, T=96, H=8, HV=8, value="normal", beta="uniform")
     assert len(Noise(CONTRACT, FP32).run(quiet.inputs())) == draws
@@ -90,8 +90,22 @@ def test_where_draws_scatter_more_of_them_are_taken(gate: str, draws: int) -> No
 def test_draws_of_roundoffs_of_float64_are_not_lost_in_it() -> None:
     """All 8 draws of a sum of gates that decides a row may round to nothing: the ninth, which does not, was 3.15 times over."""
     problem = WHOLE.replace(dtype="fp64", T=135, H=3, K=16, V=16, gate="mixed", key="coherent-0.3", beta="one", state="zero", seed=36545)
-    inputs, contract, io = problem.inputs(), contract_from_name("chunk64-fp64"), FORMATS["fp64"]
+    assert budget_used_by_a_draw(problem, "chunk64-fp64", seed=1545) <= 1
+
+
+@pytest.mark.parametrize("seed", [1496, 902, 906, 907, 910])
+def test_equal_sums_of_gates_are_rounded_equally(seed: int) -> None:
+    """Padding repeats a chunk's last sum, here -1.1e6, stored for a base-2 unit: drawn apart, its decay was not 1, by 249 of budget."""
+    problem = WHOLE.replace(
+        dtype="fp16", HV=3, T=126, lengths=(0, 110), K=16, V=8, gate="huge", key="tiny", beta="mixed", state="large",
+        value="powers-of-two", seed=44496,
+    )  # fmt: skip
+    assert budget_used_by_a_draw(problem, "chunk64-fp16", seed=seed) <= 1
+
+
+def budget_used_by_a_draw(problem: Problem, preset: str, seed: int) -> float:
+    inputs, contract, io = problem.inputs(), contract_from_name(preset), FORMATS[problem.dtype]
     held = standard(inputs, contract, io, emulate(inputs, contract, io))
-    for name, output in zip(("o", "final_state"), Noise(contract, io).run(inputs, seed=1545)[0], strict=True):
-        truth, allowed = held.exact(name), held.budgets[name]
-        assert max(allowed.ratios(allowed.measure(truth.error(output), truth)).values()) <= 1, name
+    drawn = zip(("o", "final_state"), Noise(contract, io).run(inputs, seed=seed)[0], strict=True)
+    errors = {name: (held.budgets[name], held.exact(name), output) for name, output in drawn}
+    return max(max(allowed.ratios(allowed.measure(exact.error(output), exact)).values()) for allowed, exact, output in errors.values())

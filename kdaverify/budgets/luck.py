@@ -1,0 +1,94 @@
+"""One rounding as a draw: numbers moved as far as rounding may move them, whichever way it falls.
+
+Source: Monte Carlo arithmetic (D. S. Parker, 1997).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kdaverify.budgets.formats import FORMATS, Format
+
+# Below this exponent fp32 has underflowed.
+DEEPEST = 104.0
+# Half a spacing over the value, averaged over the values of one binade, in units of roundoff: 1 at its foot, 1/2 at its top.
+MEAN_UNIT = 0.72
+# Terms agree if their squares add up to no more than their total's, as far as float64 can tell.
+AGREEING = 1e-12
+
+
+@dataclass(frozen=True)
+class Luck:
+    """Where the draws come from.
+
+    Args:
+        size: how many times too large they are made; 0 makes none.
+    """
+
+    rng: torch.Generator
+    size: float = 1.0
+
+    def draw(self, like: Tensor, fmt: Format) -> Tensor:
+        """Relative errors as rounding to nearest makes them in `fmt`, one for every element."""
+        # Sixteen bits are enough for each, and generating numbers is what takes time: four draws to one.
+        numbers = torch.empty(-(-like.numel() // 4), dtype=torch.int64, device=like.device).random_(-(2**63), None, generator=self.rng)
+        bits = numbers.view(torch.int16)[: like.numel()].view(like.shape)
+        return bits.to(like.dtype).mul_(2 * MEAN_UNIT * fmt.unit * self.size / 2**16)
+
+    def rounded(self, tensor: Tensor, fmt: Format, *, cut: bool = False) -> Tensor:
+        """Every element that `fmt` cannot hold, moved by a draw of the size of rounding to nearest, or of cutting off.
+
+        Subnormals are as far apart as the smallest normal numbers; no rounding takes more than there is.
+        """
+        draw = self.draw(tensor, fmt)
+        size = tensor.abs()
+        step = (draw.sub_(MEAN_UNIT * fmt.unit) if cut else draw).mul_(size.clamp(min=fmt.min_normal))
+        return torch.where(_holds(fmt, tensor), tensor, tensor + step.clamp_(-size, size).mul_(tensor.sign()))
+
+    def dot(self, a: Tensor, b: Tensor, fmt: Format) -> Tensor:
+        """A dot product summed in order, every partial sum rounded.
+
+        Math: the squares of the n partial sums add up to about n/3 total^2 where the terms agree and n/2 sum(terms^2) where they
+        cancel. A total that the format holds is exact where they agree; where they cancel, the partial sums that led to it need not be.
+        """
+        total, n = a @ b, a.shape[-1]
+        squares = a.square() @ b.square()
+        sums = (total.square() * (n / 3) + squares * (n / 2)).sqrt() if n > 1 else total
+        agree = total.square() >= (1 - AGREEING) * squares
+        return torch.where(_holds(fmt, total) & agree, total, total + sums * self.draw(total, fmt))
+
+    def exp(self, x: Tensor, fmt: Format, *, argument: bool) -> Tensor:
+        """exp with its result rounded, and its argument too: a relative error of (|x| + 1) units, or 1; exp 0 is exact."""
+        decay = x.exp()
+        units = x.clamp(min=-DEEPEST).add_(x.sign()) if argument else x.sign()
+        return decay.addcmul_(decay, self.draw(x, fmt).mul_(units))
+
+    def cumsum(self, terms: Tensor, fmt: Format, *, scaled: bool) -> Tensor:
+        """By how much running sums over the rows of `terms` miss the exact ones.
+
+        Every partial sum is rounded, and each rounding stays in all later ones; what is made of it for a base-2 unit, where it is
+        `scaled`, is rounded again. Whole numbers, as gates at a bound often are, sum to whole numbers; divided by ln 2 they are none. A
+        term of 0 leaves the number before, which is rounded as it was.
+        """
+        exact, nothing = terms.cumsum(-2), terms == 0
+        missed = (self.rounded(exact, fmt) - exact).masked_fill_(nothing, 0.0).cumsum(-2)
+        return missed.addcmul_(exact, _of_the_last(self.draw(exact, fmt), ~nothing)) if scaled else missed
+
+    def in_any_order(self, total: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """The same sum of its terms in another order."""
+        return lambda terms: total(terms[..., torch.randperm(terms.shape[-1], generator=self.rng, device=terms.device)])
+
+
+def _of_the_last(rows: Tensor, new: Tensor) -> Tensor:
+    """Every row's value where it is new, and that of the last one that was where it is not."""
+    numbers = torch.arange(rows.shape[-2], device=rows.device)[:, None].expand_as(rows)
+    return rows.gather(-2, numbers.masked_fill(~new, 0).cummax(-2).values)
+
+
+def _holds(fmt: Format, tensor: Tensor) -> Tensor:
+    # float64 cannot see what it cannot hold itself: there, what fits in fp32 is taken to be exact.
+    return (FORMATS["fp32"] if fmt.name == "fp64" else fmt).round(tensor) == tensor
