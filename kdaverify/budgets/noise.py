@@ -33,8 +33,10 @@ from oracles.inputs import Inputs
 from oracles.together import states_apart, together, tokens_apart
 
 DRAWS = 8
-# Where an output of so many elements scatters by more than this share of its mean, few roundings carry it: it is drawn so often again.
-MANY_ELEMENTS, SCATTERED, AGAIN = 8192, 0.06, 3
+# Where draws of an output scatter by more than this share of their mean, few roundings carry it. It is drawn so often again if it has
+# many elements, of which good kernels are alike as a rule, or so few that eight draws do not even tell by how much they scatter.
+SCATTERED, AGAIN = 0.06, 3
+FEW_ELEMENTS, MANY_ELEMENTS = 256, 8192
 # float64 cannot hold draws of its own roundoffs: they are made so many times too large, and what they do is divided by as much.
 MAGNIFIED = 2.0**10
 SEED = 20
@@ -64,7 +66,7 @@ class Noise:
 
         rng = torch.Generator(inputs.q.device).manual_seed(seed)
         drawn = self.draws(at_once, rng)
-        if any(_hang_on_few([run[i] for run in drawn]) for i in range(2)):
+        if any(_hangs_on_few([run[i] for run in drawn]) for i in range(2)):
             drawn += [run for _ in range(AGAIN) for run in self.draws(at_once, rng)]
         return [(o, final) for o, final in drawn]
 
@@ -206,9 +208,9 @@ def _reduced(y_0: Tensor, y_s: Tensor) -> Tensor:
     return y_0 + (y_s - y_0) / MAGNIFIED
 
 
-def _hang_on_few(draws: list[Tensor]) -> bool:
-    """Whether an output of many elements scatters as one of few does: by how much its draws' distances from their mean differ."""
-    if draws[0].numel() < MANY_ELEMENTS:
+def _hangs_on_few(draws: list[Tensor]) -> bool:
+    """Whether an output is to be drawn again: by how much its draws' distances from their mean differ."""
+    if FEW_ELEMENTS < draws[0].numel() < MANY_ELEMENTS:
         return False
     middle = torch.stack(draws).mean(0)
     sizes = torch.stack([(draw - middle).norm() for draw in draws])

@@ -13,6 +13,8 @@ FACTOR: Final = 1.1
 # deviation (Student's t with 7 degrees of freedom), or as 32 do.
 DEVIATIONS: Final = 4.0
 MANY, DEVIATIONS_OF_MANY = 32, 3.0
+# Draws that scatter by more than this share of their mean hang on a handful of roundings, which do not average: luck has other odds there.
+A_HANDFUL: Final = 0.25
 # Rounding to nearest was lucky where roundings drawn at random come to more than this multiple of it on average.
 LUCKY: Final = 1.25
 
@@ -22,7 +24,7 @@ def sharp_rms(rounded: Sequence[float], drawn: Sequence[float], floor: float) ->
 
     Math: 1.1 (1 + n deviation / mean of the draws) max(worst of the rounded, mean of the draws, floor) with n = 4, or 3 where the draws
     are many. At a deviation of 1 %, as of some thousands of elements, that is 1.14 times the worst kernel. inf where the draws are exact
-    or overflow, which say nothing then.
+    or overflow, which say nothing then, and where they scatter as those of a handful of roundings do.
 
     Args:
         rounded: rms errors of the kernels that round to nearest.
@@ -33,6 +35,8 @@ def sharp_rms(rounded: Sequence[float], drawn: Sequence[float], floor: float) ->
     if not typical or not math.isfinite(typical):
         return math.inf
     deviation = math.hypot(*(x - typical for x in drawn)) / math.sqrt(max(1, len(drawn) - 1))
+    if deviation > A_HANDFUL * typical:
+        return math.inf
     deviations = DEVIATIONS_OF_MANY if len(drawn) >= MANY else DEVIATIONS
     return FACTOR * (1 + deviations * deviation / typical) * max(*rounded, typical, floor)
 

@@ -81,10 +81,12 @@ def test_a_total_that_the_format_holds_is_exact_where_its_terms_agree(terms: lis
     assert (float((found - float(a.sum())).abs().max()) > 0) is moves
 
 
-@pytest.mark.parametrize(("gate", "draws"), [("mild", DRAWS), ("spread", DRAWS * (1 + AGAIN))])
-def test_where_draws_scatter_more_of_them_are_taken(gate: str, draws: int) -> None:
-    quiet = WHOLE.replace(gate=gate, T=96, H=8, HV=8, value="normal", beta="uniform")
-    assert len(Noise(CONTRACT, FP32).run(quiet.inputs())) == draws
+@pytest.mark.parametrize(
+    ("gate", "T", "H", "draws"), [("mild", 96, 8, DRAWS), ("spread", 96, 8, 32), ("spread", 96, 1, DRAWS), ("mild", 1, 1, 32)]
+)
+def test_more_draws_are_taken_where_large_outputs_scatter_and_of_small_ones(gate: str, T: int, H: int, draws: int) -> None:
+    problem = WHOLE.replace(gate=gate, T=T, H=H, HV=H, value="normal", beta="uniform")
+    assert len(Noise(CONTRACT, FP32).run(problem.inputs())) == draws == DRAWS * (1 if draws == DRAWS else 1 + AGAIN)
 
 
 def test_draws_of_roundoffs_of_float64_are_not_lost_in_it() -> None:
