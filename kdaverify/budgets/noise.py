@@ -36,7 +36,7 @@ DRAWS = 8
 # Where draws of an output scatter by more than this share of their mean, few roundings carry it. It is drawn so often again if it has
 # many elements, of which good kernels are alike as a rule, or so few that eight draws do not even tell by how much they scatter.
 SCATTERED, AGAIN = 0.06, 3
-FEW_ELEMENTS, MANY_ELEMENTS = 256, 8192
+FEW_ELEMENTS, MANY_ELEMENTS = 32, 8192
 # float64 cannot hold draws of its own roundoffs: they are made so many times too large, and what they do is divided by as much.
 MAGNIFIED = 2.0**10
 SEED = 20
