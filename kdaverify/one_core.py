@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from contextlib import suppress
+from functools import cache
 from typing import Final
 
 # glibc's parameters of mallopt, and the largest threshold it takes for mapping a block by itself.
@@ -21,6 +22,7 @@ def use_one_core() -> None:
     _keep_freed_memory()
 
 
+@cache
 def _keep_freed_memory() -> None:
     """Has the C library keep up to 1 GiB of what is freed.
 

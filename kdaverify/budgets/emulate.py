@@ -166,5 +166,5 @@ def running_cumsum_bwd(b: ChunkGradients) -> None:
 
 
 ROWWISE = replace(STAGES, cumsum=running_cumsum, solve=substitute_rows)
-ROWWISE_SCALED = replace(ROWWISE, wy=scaled_wy, output=scaled_output)
+SCALED = replace(STAGES, cumsum=running_cumsum, wy=scaled_wy, output=scaled_output)
 RESIDUAL = replace(STAGES, wy=residual_wy, state=residual_state)

@@ -8,7 +8,7 @@ import torch
 
 from kdaverify.budgets.accelerator import truncated_state
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.emulate import RESIDUAL, ROWWISE, ROWWISE_SCALED, Emulator, merge_blocks, substituted_in_order, with_dot
+from kdaverify.budgets.emulate import RESIDUAL, ROWWISE, SCALED, Emulator, merge_blocks, substituted_in_order, with_dot
 from kdaverify.budgets.factored import FACTORED, FACTORED_COLUMNS, FACTORED_RESIDUAL
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.freedoms import approximately, as_declared, flushed, in_base_2, plainest
@@ -108,7 +108,7 @@ def _members(plain: Emulator) -> tuple[Emulator, ...]:
 
 def _in_order(plain: Emulator) -> Emulator:
     """The kernel that sums in order, and takes the scale into qg."""
-    stages = replace(ROWWISE_SCALED, solve=substituted_in_order(plain.contract))
+    stages = replace(SCALED, solve=substituted_in_order(plain.contract))
     return in_base_2(replace(plain, name="ordered sums", dot=ordered(plain.contract), stages=stages))
 
 
