@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+# Imported out here: pytester forgets what its sessions import, and polars does not stand being imported twice.
+import polars as pl  # noqa: F401
 import pytest
 
 from kdaverify.verdicts.record import read
