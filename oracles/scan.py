@@ -14,7 +14,7 @@ from oracles.inputs import Inputs
 Tensors = tuple[Tensor, ...]
 X = TypeVar("X")
 
-# Tokens between two kept carries of a walk there and back: those inside a block are computed a second time.
+# Tokens gathered at once, and those between two kept carries of a walk there and back, inside which they are computed a second time.
 BLOCK = 64
 
 
@@ -37,10 +37,10 @@ class Tokens:
     valid: Tensor
     others: Tensors = ()
 
-    def rows(self, rows: slice) -> Tokens:
-        """Some tokens of the block only."""
-        q, k, v, g, beta, *others = (x[:, :, rows] for x in (self.q, self.k, self.v, self.g, self.beta, *self.others))
-        return Tokens(q, k, v, g, beta, self.valid[:, rows], tuple(others))
+    def rows(self, rows: slice, live: int | None = None) -> Tokens:
+        """Some tokens of the block only; of the first `live` sequences."""
+        q, k, v, g, beta, *others = (x[:live, :, rows] for x in (self.q, self.k, self.v, self.g, self.beta, *self.others))
+        return Tokens(q, k, v, g, beta, self.valid[:live, rows], tuple(others))
 
 
 Body = Callable[[Tensors, Tokens], tuple[Tensors, Tensors]]
@@ -73,22 +73,22 @@ def scan(
     """
     if not any(inputs.lengths):
         raise ValueError("scan: every sequence is empty, so there is no block to run; return the initial state instead")
-    lengths = inputs.lengths
-    order = sorted(range(inputs.N), key=lambda n: -lengths[n])
-    blocks = list(_blocks(inputs, order, size))
+    order = sorted(range(inputs.N), key=lambda n: -inputs.lengths[n])
+    spans = list(_spans(inputs, order, size * max(1, BLOCK // size)))
     carry = tuple(tensor[order] for tensor in carry)
     resting = tuple(tensor[:0] for tensor in carry)
     rows: list[Tensor] = []
     produced: list[Tensors] = []
-    for block_rows, valid in reversed(blocks) if reverse else blocks:
-        live = len(block_rows)
-        if live != len(carry[0]):
-            everyone = tuple(torch.cat(pair) for pair in zip(carry, resting, strict=True))
-            carry, resting = tuple(tensor[:live] for tensor in everyone), tuple(tensor[live:] for tensor in everyone)
-        carry, outputs = body(carry, _gather(inputs, block_rows, valid, dtype, others))
-        rows.append(block_rows[valid])
-        kept = valid.to(inputs.q.device)
-        produced.append(tuple(output.transpose(1, 2)[kept] for output in outputs))
+    for span_rows, valid in reversed(spans) if reverse else spans:
+        tokens = _gather(inputs, span_rows, valid, dtype, others)
+        written = span_rows.masked_fill(~valid, inputs.B * inputs.T)
+        for block, live in _blocks(valid, size, reverse=reverse):
+            if live != len(carry[0]):
+                everyone = tuple(torch.cat(pair) for pair in zip(carry, resting, strict=True))
+                carry, resting = tuple(tensor[:live] for tensor in everyone), tuple(tensor[live:] for tensor in everyone)
+            carry, outputs = body(carry, tokens.rows(block, live))
+            rows.append(written[:live, block].flatten())
+            produced.append(tuple(output.transpose(1, 2).flatten(0, 1) for output in outputs))
     back = torch.as_tensor(order).argsort()
     final = tuple(torch.cat(pair)[back] for pair in zip(carry, resting, strict=True))
     return final, tuple(_scatter(inputs, rows, list(pieces)) for pieces in zip(*produced, strict=True))
@@ -136,16 +136,22 @@ def there_and_back(
     return scan(inputs, BLOCK, end, backwards, dtype=others[0].dtype, others=others, reverse=True)
 
 
-def _blocks(inputs: Inputs, order: list[int], size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows of the token axis and which of them are real, block by block; on the CPU, where asking costs an accelerator nothing."""
+def _spans(inputs: Inputs, order: list[int], size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Rows of the token axis that are gathered at once, and which of them are real; on the CPU, where asking costs nothing."""
     starts = torch.as_tensor(inputs.starts)[order]
     lengths = torch.as_tensor(inputs.lengths)[order]
     for first in range(0, max(inputs.lengths), size):
         live = int((lengths > first).sum())
         offsets = torch.arange(first, first + size)
-        valid = offsets < lengths[:live, None]
         last = lengths[:live, None] - 1
-        yield starts[:live, None] + torch.minimum(offsets, last), valid
+        yield starts[:live, None] + torch.minimum(offsets, last), offsets < lengths[:live, None]
+
+
+def _blocks(valid: Tensor, size: int, *, reverse: bool) -> list[tuple[slice, int]]:
+    """The blocks of a span in the order they are walked, each with the number of sequences that reach it."""
+    reached = [live for live in valid[:, ::size].sum(0).tolist() if live]
+    blocks = [(slice(n * size, (n + 1) * size), live) for n, live in enumerate(reached)]
+    return blocks[::-1] if reverse else blocks
 
 
 def _gather(inputs: Inputs, rows: Tensor, valid: Tensor, dtype: torch.dtype, others: Tensors) -> Tokens:
@@ -166,6 +172,7 @@ def _gather(inputs: Inputs, rows: Tensor, valid: Tensor, dtype: torch.dtype, oth
 
 
 def _scatter(inputs: Inputs, rows: list[Tensor], pieces: list[Tensor]) -> Tensor:
+    """The outputs at their rows; those of padding are at one row more, which is cut off."""
     values = torch.cat(pieces)
-    flat = values.new_zeros(inputs.B * inputs.T, *values.shape[1:])
-    return flat.index_copy(0, torch.cat(rows).to(values.device), values).unflatten(0, (inputs.B, inputs.T))
+    flat = values.new_zeros(inputs.B * inputs.T + 1, *values.shape[1:])
+    return flat.index_copy(0, torch.cat(rows).to(values.device), values)[:-1].unflatten(0, (inputs.B, inputs.T))
