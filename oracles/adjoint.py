@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +13,8 @@ from oracles.gradients import Cotangents, Gradients, Terms, over_key_heads, zero
 from oracles.inputs import Inputs
 from oracles.recurrence import Token, advance
 from oracles.scan import Tensors, Tokens, there_and_back
+
+Step = Callable[[Tensors, Tokens, Token], tuple[Tensors, Tensors]]
 
 
 def adjoint(
@@ -37,7 +40,16 @@ def adjoint(
     Raises:
         InputError: the cotangents do not fit the inputs.
     """
-    return adjoint_with_terms(inputs, cotangents, dtype=dtype, arithmetic=arithmetic)[0]
+    do, dS = cotangents.of(inputs, dtype)
+    if not any(inputs.lengths):
+        return zero_gradients(inputs, dS)
+
+    def back(carry: Tensors, x: Tokens, token: Token) -> tuple[Tensors, Tensors]:
+        found = retreat(carry[0], x, token, inputs.factor, arithmetic)
+        return (found.before,), found.gradients()
+
+    (dS,), found = _there_and_back(inputs, do, (dS,), back, arithmetic)
+    return _over_key_heads(inputs, found, dS, arithmetic)
 
 
 def adjoint_with_terms(
@@ -52,21 +64,29 @@ def adjoint_with_terms(
     if not any(inputs.lengths):
         return zero_gradients(inputs, dS), Terms(torch.zeros_like(inputs.g, dtype=dtype), dS.abs())
 
-    def there(carry: Tensors, x: Tokens) -> tuple[Tensors, Token]:
-        token = advance(carry[0], x, arithmetic)
-        return (token.after,), token
-
     def back(carry: Tensors, x: Tokens, token: Token) -> tuple[Tensors, Tensors]:
         found, decay = retreat(carry[0], x, token, inputs.factor, arithmetic), arithmetic.exp(x.g).transpose(-1, -2)
         terms = (found.d_decayed * token.decayed).abs().sum(-1)[..., None, :] + (x.q * found.dq).abs()
         terms = terms + (x.k * found.written).abs() + (x.k * found.read).abs()
         size = torch.maximum(carry[1], found.P.abs() + (found.P - found.d_decayed).abs()) * decay
-        return (found.before, size), (found.dq, found.dk, found.dv, found.dg, found.dbeta, terms)
+        return (found.before, size), (*found.gradients(), terms)
 
-    start, end = (inputs.state.to(dtype),), (dS, dS.abs())
-    (dS, size), (dq, dk, dv, dg, dbeta, terms) = there_and_back(inputs, start=start, there=there, end=end, back=back, others=(do,))
+    (dS, size), (*found, terms) = _there_and_back(inputs, do, (dS, dS.abs()), back, arithmetic)
+    return _over_key_heads(inputs, found, dS, arithmetic), Terms(terms, size)
+
+
+def _there_and_back(inputs: Inputs, do: Tensor, end: Tensors, back: Step, arithmetic: Arithmetic) -> tuple[Tensors, Tensors]:
+    def there(carry: Tensors, x: Tokens) -> tuple[Tensors, Token]:
+        token = advance(carry[0], x, arithmetic)
+        return (token.after,), token
+
+    return there_and_back(inputs, start=(inputs.state.to(do.dtype),), there=there, end=end, back=back, others=(do,))
+
+
+def _over_key_heads(inputs: Inputs, found: Sequence[Tensor], dS: Tensor, arithmetic: Arithmetic) -> Gradients[Tensor]:
+    dq, dk, dv, dg, dbeta = found
     dq, dk = (arithmetic.store(name, over_key_heads(inputs, x)) for name, x in (("dq", dq), ("dk", dk)))
-    return Gradients(dq, dk, dv, dg, dbeta, dS), Terms(terms, size)
+    return Gradients(dq, dk, dv, dg, dbeta, dS)
 
 
 @dataclass(frozen=True)
@@ -87,6 +107,10 @@ class Back:
     dv: Tensor
     dg: Tensor
     dbeta: Tensor
+
+    def gradients(self) -> Tensors:
+        """Those of the token itself: dq, dk, dv, dg, dbeta."""
+        return self.dq, self.dk, self.dv, self.dg, self.dbeta
 
 
 def retreat(dS: Tensor, x: Tokens, token: Token, scale: float, arithmetic: Arithmetic) -> Back:
