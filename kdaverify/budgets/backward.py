@@ -15,7 +15,7 @@ from kdaverify.budgets.factored import column_wy, factored_residual_wy
 from kdaverify.budgets.family import ContractOverflow, family
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.luck import Luck
-from kdaverify.budgets.noise import SEED, Noise
+from kdaverify.budgets.noise import SEED, Noise, calls_at_once
 from oracles.adjoint import adjoint
 from oracles.arithmetic import Arithmetic
 from oracles.autograd import differentiate
@@ -106,7 +106,8 @@ def _drawn(noise: Noise, inputs: Inputs, cotangents: Cotangents) -> list[Gradien
         apart = gradients_apart(_unscaled_q(found, repeated, scaled), inputs, calls)
         return [list(one.named().values()) for one in apart]
 
-    return [Gradients(*drawn) for drawn in noise.draws(at_once, torch.Generator(inputs.q.device).manual_seed(SEED))]
+    rng = torch.Generator(inputs.q.device).manual_seed(SEED)
+    return [Gradients(*drawn) for drawn in noise.draws(at_once, rng, several=calls_at_once(inputs))]
 
 
 def run_backward(contract: Contract, inputs: Inputs, cotangents: Cotangents, way: Way) -> Gradients[Tensor]:

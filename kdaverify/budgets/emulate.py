@@ -14,7 +14,7 @@ from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.parts import Outputs, run_in_parts
 from kdaverify.budgets.pipeline import run_form
-from kdaverify.budgets.solves import Dot, by_blocks, by_columns, by_rows, identity
+from kdaverify.budgets.solves import Dot, Inverse, by_blocks, by_columns, by_library, by_rows, identity
 from oracles.arithmetic import NATIVE, Arithmetic
 from oracles.chunk import STAGES, Chunk, Stage, Stages
 from oracles.chunk_backward import BACKWARD, BackwardStages, ChunkGradients
@@ -110,9 +110,9 @@ def substituted_in_order(contract: Contract) -> Stage:
     return substitute_rows if contract.narrow_sums else substitute_columns
 
 
-def merge_blocks(c: Chunk) -> None:
-    """Math: 3.3 by blocks of the size of the scores'."""
-    c.R = c.store("R", by_blocks(c.Akk, c.dot, size=c.arithmetic.sub_block))
+def merge_blocks(c: Chunk, own: Inverse = by_library) -> None:
+    """Math: 3.3 by blocks of the size of the scores', those on the diagonal by `own`."""
+    c.R = c.store("R", by_blocks(c.Akk, c.dot, size=c.arithmetic.sub_block, own=own))
 
 
 def residual_wy(c: Chunk) -> None:

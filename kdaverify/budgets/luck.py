@@ -55,11 +55,19 @@ class Luck:
         Math: the squares of the n partial sums add up to about n/3 total^2 where the terms agree and n/2 sum(terms^2) where they
         cancel. A total that the format holds is exact where they agree; where they cancel, the partial sums that led to it need not be.
         """
-        total, n = a @ b, a.shape[-1]
-        squares = a.square() @ b.square()
-        sums = (total.square() * (n / 3) + squares * (n / 2)).sqrt() if n > 1 else total
-        agree = total.square() >= (1 - AGREEING) * squares
-        return torch.where(_holds(fmt, total) & agree, total, total + sums * self.draw(total, fmt))
+        total, squares, n = a @ b, a.square() @ b.square(), a.shape[-1]
+        sums = _partial_sums(total, squares, n) if n > 1 else total
+        return torch.where(_is_exact(total, squares, fmt), total, total + sums * self.draw(total, fmt))
+
+    def substitution(self, A: Tensor, R: Tensor, fmt: Format) -> Tensor:
+        """By how much the inverse R of I + A is missed where it is found row by row, every partial sum of a row rounded.
+
+        Math: R = I - A R + E moves R by R E to first order. Element i, j is a sum of i - j terms, the first of them A_ij itself.
+        """
+        row = torch.arange(A.shape[-1], device=A.device)
+        total, squares, roundings = A @ R, A.square() @ R.square(), (row[:, None] - row - 1).clamp(min=0)
+        E = _partial_sums(total, squares, roundings) * self.draw(total, fmt)
+        return R @ E.masked_fill_(_is_exact(total, squares, fmt), 0.0)
 
     def exp(self, x: Tensor, fmt: Format, *, argument: bool) -> Tensor:
         """exp with its result rounded, and its argument too: a relative error of (|x| + 1) units, or 1; exp 0 is exact."""
@@ -87,6 +95,15 @@ def _of_the_last(rows: Tensor, new: Tensor) -> Tensor:
     """Every row's value where it is new, and that of the last one that was where it is not."""
     numbers = torch.arange(rows.shape[-2], device=rows.device)[:, None].expand_as(rows)
     return rows.gather(-2, numbers.masked_fill(~new, 0).cummax(-2).values)
+
+
+def _partial_sums(total: Tensor, squares: Tensor, n: int | Tensor) -> Tensor:
+    """Root of the squares of the partial sums of n terms, from their sum and from that of their squares."""
+    return (total.square() * (n / 3) + squares * (n / 2)).sqrt()
+
+
+def _is_exact(total: Tensor, squares: Tensor, fmt: Format) -> Tensor:
+    return _holds(fmt, total) & (total.square() >= (1 - AGREEING) * squares)
 
 
 def _holds(fmt: Format, tensor: Tensor) -> Tensor:

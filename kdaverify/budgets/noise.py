@@ -24,7 +24,7 @@ from kdaverify.budgets.parts import Outputs, run_in_parts
 from kdaverify.budgets.pipeline import run_form
 from kdaverify.budgets.score_blocks import blocks_of
 from kdaverify.budgets.scores_backward import scores_backward
-from kdaverify.budgets.solves import Dot
+from kdaverify.budgets.solves import Dot, by_library
 from kdaverify.budgets.sums import running, tree
 from oracles.arithmetic import Arithmetic
 from oracles.chunk import STAGES, Chunk, Stage, Stages
@@ -40,6 +40,8 @@ FEW_ELEMENTS, MANY_ELEMENTS = 32, 8192
 # float64 cannot hold draws of its own roundoffs: they are made so many times too large, and what they do is divided by as much.
 MAGNIFIED = 2.0**10
 SEED = 20
+# Elements of the states of calls that one core draws together.
+STATES_AT_ONCE = 2**18
 
 # The outputs of several runs.
 Several = Sequence[Sequence[Tensor]]
@@ -65,9 +67,10 @@ class Noise:
             return list(zip(tokens_apart(o, inputs, calls), states_apart(final, inputs, calls), strict=True))
 
         rng = torch.Generator(inputs.q.device).manual_seed(seed)
-        drawn = self.draws(at_once, rng)
+        several = calls_at_once(inputs)
+        drawn = self.draws(at_once, rng, several=several)
         if any(_hangs_on_few([run[i] for run in drawn]) for i in range(2)):
-            drawn += [run for _ in range(AGAIN) for run in self.draws(at_once, rng)]
+            drawn += [run for _ in range(AGAIN) for run in self.draws(at_once, rng, several=several)]
         return [(o, final) for o, final in drawn]
 
     def once(self, inputs: Inputs, rng: torch.Generator) -> Outputs:
@@ -75,25 +78,26 @@ class Noise:
         ((o, final),) = self.draws(lambda noise, _, luck: [noise.forward(inputs, luck)], rng, 1)
         return o, final
 
-    def draws(self, run: Run, rng: torch.Generator, number: int = DRAWS) -> list[list[Tensor]]:
+    def draws(self, run: Run, rng: torch.Generator, number: int = DRAWS, *, several: int = DRAWS) -> list[list[Tensor]]:
         """What so many runs make of the next draws of `rng`, float64.
 
         Args:
-            run: the outputs of so many calls of a kernel of that noise under that luck; at once, as small problems cost as much as
-                their number of calls.
+            run: the outputs of so many calls of a kernel of that noise under that luck.
+            several: calls that are made at once.
         """
-        drawn = self._resolved(partial(run, self), rng, number)
+        drawn = self._resolved(partial(run, self), rng, [min(several, number - first) for first in range(0, number, several)])
         if self.contract.factors is None or all(bool(torch.isfinite(output).all()) for outputs in drawn for output in outputs):
             return drawn
         # Factors overflow where decay is deep: what is drawn then is a kernel that takes differences.
-        return replace(self, contract=replace(self.contract, factors=None)).draws(run, rng, number)
+        return replace(self, contract=replace(self.contract, factors=None)).draws(run, rng, number, several=several)
 
-    def _resolved(self, run: Callable[[int, Luck], Several], rng: torch.Generator, number: int) -> list[list[Tensor]]:
+    def _resolved(self, run: Callable[[int, Luck], Several], rng: torch.Generator, groups: list[int]) -> list[list[Tensor]]:
         """The same, also where draws are too small for float64."""
         if self.contract.accumulate.name != "fp64":
-            return [[output.double() for output in outputs] for outputs in run(number, Luck(rng))]
+            return [[output.double() for output in outputs] for calls in groups for outputs in run(calls, Luck(rng))]
         (none,) = run(1, Luck(rng, 0.0))
-        return [[_reduced(y_0, y_s) for y_0, y_s in zip(none, large, strict=True)] for large in run(number, Luck(rng, MAGNIFIED))]
+        magnified = [large for calls in groups for large in run(calls, Luck(rng, MAGNIFIED))]
+        return [[_reduced(y_0, y_s) for y_0, y_s in zip(none, large, strict=True)] for large in magnified]
 
     def forward(self, inputs: Inputs, luck: Luck) -> Outputs:
         """One uncut (o, S_T) under that luck, in the type computed in."""
@@ -107,7 +111,7 @@ class Noise:
             # Beside 16-bit storage the sums' own roundings are nothing: they may fall as they do in the working type. Those of gates
             # are all that is left to a state to which nothing is written.
             return contract.work, self._narrow(luck), replace(self._matrix_stages(luck), cumsum=self._running_cumsum(luck))
-        return torch.float64, self._wide(luck), replace(STAGES, cumsum=self._running_cumsum(luck))
+        return torch.float64, self._wide(luck), replace(STAGES, cumsum=self._running_cumsum(luck), solve=self._drawn_solve(luck))
 
     def backward(self, luck: Luck) -> BackwardStages:
         """The backward stages of the same kernel."""
@@ -195,9 +199,29 @@ class Noise:
 
         return cumsum
 
+    def _drawn_solve(self, luck: Luck) -> Stage:
+        """By blocks, as libraries do: where keys are coherent that rounds more than rows do. By rows where sums are made in order."""
+        accumulate = self.contract.accumulate
+
+        def by_rows(A: Tensor) -> Tensor:
+            R = by_library(A)
+            return R + luck.substitution(A, R, accumulate)
+
+        def solve(c: Chunk) -> None:
+            c.R = c.store("R", by_rows(c.Akk))
+
+        return partial(merge_blocks, own=by_rows) if self.contract.order == "free" else solve
+
 
 # A kernel of that noise, so many times under that luck.
 Run = Callable[[Noise, int, Luck], Several]
+
+
+def calls_at_once(inputs: Inputs) -> int:
+    """How many calls are drawn together: all where their number is what costs; no more than a core's cache holds of large ones."""
+    if inputs.q.device.type != "cpu":
+        return DRAWS
+    return max(1, min(DRAWS, STATES_AT_ONCE // max(1, inputs.state.numel())))
 
 
 def _reduced(y_0: Tensor, y_s: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 Dot = Callable[[Tensor, Tensor], Tensor]
+Inverse = Callable[[Tensor], Tensor]
 Solve = Callable[[Tensor, Dot], Tensor]
 
 
@@ -38,16 +39,20 @@ def by_columns(A: Tensor, dot: Dot) -> Tensor:
     return R
 
 
-def by_blocks(A: Tensor, dot: Dot, *, size: int) -> Tensor:
-    """By blocks: each diagonal one by substitution, the blocks left of it by products, R_ij = -R_ii sum_m A_im R_mj.
+def by_library(A: Tensor) -> Tensor:
+    """As torch's library does it."""
+    return torch.linalg.solve_triangular(A, identity(A), upper=False, unitriangular=True)
+
+
+def by_blocks(A: Tensor, dot: Dot, *, size: int, own: Inverse = by_library) -> Tensor:
+    """By blocks: each diagonal one by `own`, the blocks left of it by products, R_ij = -R_ii sum_m A_im R_mj.
 
     A neighbour is taken as -(R_ii A_ij) R_jj: with coherent keys the order of the two products decides where the rounding goes.
     """
     R = torch.zeros_like(A)
     for first in range(0, R.shape[-1], size):
         rows = slice(first, first + size)
-        own = A[..., rows, rows]
-        R[..., rows, rows] = torch.linalg.solve_triangular(own, identity(own), upper=False, unitriangular=True)
+        R[..., rows, rows] = own(A[..., rows, rows])
         if first:
             neighbour, before = slice(first - size, first), slice(0, first - size)
             R[..., rows, neighbour] = -dot(dot(R[..., rows, rows], A[..., rows, neighbour]), R[..., neighbour, neighbour])
