@@ -80,12 +80,13 @@ class Bench:
         yield self.name, (shipped.o, shipped.final_state)
         yield "sums backwards", backward(self.contract, self.problem.dtype).run(self.inputs)
         noisy = Noise(self.contract, io).run(self.inputs, seed=OTHER_SEED + self.problem.seed % OTHER_SEED)[0]
-        yield "noise", tuple(self._returned(name, run) for name, run in zip(OUTPUTS, noisy, strict=True))
+        yield "noise", tuple(self._returned(place, run) for place, run in enumerate(noisy))
 
-    def _returned(self, name: str, output: Tensor) -> Tensor:
+    def _returned(self, place: int, output: Tensor) -> Tensor:
         """As a kernel would return it: what cancels to an exact 0 in every kernel, or is none in the output's format, is 0."""
-        fmt = FORMATS[self.problem.dtype] if name == "o" else self.contract.carry
-        return output.masked_fill(self.held.exact(name).zero | (fmt.round(output) == 0), 0)
+        fmt = FORMATS[self.problem.dtype] if OUTPUTS[place] == "o" else self.contract.carry
+        zero = torch.stack([run[place] == 0 for run in self.emulation.rounded.values()]).all(0)
+        return output.masked_fill(zero | (fmt.round(output) == 0), 0)
 
     def compared(self, run: tuple[Tensor, ...]) -> dict[str, Comparison]:
         return {name: compare(name, tensor, self.held, self.inputs) for name, tensor in zip(OUTPUTS, run, strict=True)}

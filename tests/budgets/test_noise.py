@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 import torch
+from torch.nn.functional import normalize
 
 from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.emulate import Emulator
@@ -14,7 +16,10 @@ from kdaverify.budgets.family import emulate
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.luck import Luck
 from kdaverify.budgets.noise import AGAIN, DRAWS, Noise
+from kdaverify.budgets.solves import by_library, by_rows
 from kdaverify.budgets.standard import standard
+from kdaverify.checks.recheck import fresh
+from kdaverify.faults.legal import backwards
 from kdaverify.problems import Problem
 from oracles.chunk import STAGES, Chunk
 
@@ -111,3 +116,34 @@ def assert_within_budget_when_drawn(problem: Problem, preset: str, seed: int) ->
     for name, output in zip(("o", "final_state"), Noise(contract, io).run(inputs, seed=seed)[0], strict=True):
         truth, allowed = held.exact(name), held.budgets[name]
         assert max(allowed.ratios(allowed.measure(truth.error(output), truth)).values()) <= 1, name
+
+
+@pytest.mark.parametrize("number", [0, 7, 8])
+def test_a_solve_rounds_as_libraries_solve(number: int) -> None:
+    """Coherent keys, each token written twice over: with R drawn as one rounding, rows of legal kernels were at 1.6 to 1.9 of budget."""
+    problem = WHOLE.replace(
+        dtype="fp64", H=2, HV=2, T=171, lengths=(25, 10, 135), K=100, V=8, gate="one-token-hard-reset", key="coherent-0.9", beta="two",
+        state="large", value="normal", seed=17093,
+    )  # fmt: skip
+    again = next(islice(fresh(problem), number, None)).inputs()
+    contract, io = contract_from_name("chunk64-fp64[exponential:natural]"), FORMATS["fp64"]
+    held = standard(again, contract, io, emulate(again, contract, io))
+    o, _ = Emulator("sums backwards", contract, io, dot=backwards).run(again)
+    truth, allowed = held.exact("o"), held.budgets["o"]
+    assert max(allowed.ratios(allowed.measure(truth.error(o), truth)).values()) <= 1
+
+
+@pytest.mark.parametrize(("coherence", "least", "most"), [(0.0, 0.8, 2.0), (0.9, 1.0, 5.0)])
+def test_draws_of_a_substitution_are_as_large_as_its_roundings(coherence: float, least: float, most: float) -> None:
+    rng = torch.Generator().manual_seed(0)
+    common, own = (normalize(torch.randn(*shape, generator=rng, dtype=torch.float64), dim=-1) for shape in ((64,), (8, 64, 64)))
+    k = coherence**0.5 * common + (1 - coherence) ** 0.5 * own
+    A = (2 * k @ k.mT).tril(-1).float().double()
+    R = by_library(A)
+    rounded, moved = by_rows(A.float(), torch.matmul) - R, Luck(rng).substitution(A, R, FP32)
+    assert least <= float(moved.norm() / rounded.norm()) <= most
+
+
+def test_a_substitution_of_single_terms_is_exact() -> None:
+    A = torch.diag(torch.tensor([0.5, 0.0, 0.25], dtype=torch.float64), -1)
+    assert not bool(Luck(torch.Generator().manual_seed(0)).substitution(A, by_library(A), FP32).any())
