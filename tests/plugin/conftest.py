@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Imported out here: pytester forgets what its sessions import, and polars does not stand being imported twice.
-import polars as pl  # noqa: F401
 import pytest
 
 from kdaverify.verdicts.record import read
 from kdaverify.verdicts.verdict import Verdict
 from tests.rows import PORT, ROOT, SUITE
+
+# pytester forgets what its sessions import, and polars does not stand being imported twice.
+importlib.import_module("polars")
 
 Pytest = Callable[..., pytest.RunResult]
 
