@@ -7,7 +7,7 @@ from typing import Final
 
 import torch
 
-from kdaverify.budgets.solves import identity
+from kdaverify.budgets.solves import by_library, identity
 from kdaverify.faults.fault import Fault
 from kdaverify.faults.patches import packed, staged
 from kdaverify.faults.views import lengths, transposed
@@ -42,7 +42,7 @@ def _from_the_right(c: Chunk) -> None:
 
 
 def _upper_triangle(c: Chunk) -> None:
-    c.R = c.store("R", torch.linalg.solve_triangular(transposed(c.Akk).tril(-1), identity(c.Akk), upper=False, unitriangular=True))
+    c.R = c.store("R", by_library(transposed(c.Akk).tril(-1)))
 
 
 FAULTS: Final = (
