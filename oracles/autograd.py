@@ -27,6 +27,8 @@ class ForwardOnlyError(Exception):
         super().__init__(FORWARD_ONLY + found.removeprefix(FORWARD_ONLY))
 
 
+# A graph is wanted, whatever the caller wants for itself.
+@torch.inference_mode(mode=False)
 def differentiate(forward: Callable[[Inputs], tuple[Any, Any]], inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
     """The gradients that torch's autograd finds for `forward`.
 

@@ -53,6 +53,7 @@ class GradientEmulation:
     drawn: list[Gradients[Tensor]]
 
 
+@torch.inference_mode()
 def emulate_gradients(inputs: Inputs, cotangents: Cotangents, contract: Contract, io: Format) -> GradientEmulation:
     """Runs the family and the noise on one problem, there and back.
 

@@ -14,14 +14,18 @@ SMALLEST: Final = 2.0**-12
 DEVIATIONS: Final = 5.0
 
 
-def bias(error: Tensor, exact: Tensor) -> float:
-    """By which fraction of itself the output is too large.
+def biases(errors: Tensor, exact: Tensor) -> list[float]:
+    """By which fraction of itself each of several outputs is too large.
 
     Math: b = |<error, exact>| / <exact, exact>; independent roundings of relative size u in n elements leave about u / sqrt(n) of it, an
     output scaled by 1 + b all of b.
+
+    Args:
+        errors: [outputs, elements].
+        exact: [elements].
     """
-    size = float(exact.square().sum())
-    return abs(float((error * exact).sum())) / size if size else 0.0
+    size = exact.square().sum()
+    return ((errors @ exact).abs() / size).tolist() if size else [0.0] * len(errors)
 
 
 def allowed_bias(rounded: Sequence[float], drawn: Sequence[float], rounding: float, least: float) -> float:

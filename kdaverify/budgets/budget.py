@@ -13,7 +13,7 @@ from kdaverify.budgets.bias import allowed_bias
 from kdaverify.budgets.ceiling import Ceiling
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.sharp import sharp_rms, were_lucky
-from kdaverify.budgets.statistics import ErrorStatistics, rms, row_rms, statistics, worst
+from kdaverify.budgets.statistics import ErrorStatistics, rms, row_rms, statistics, statistics_of_runs, worst
 from oracles.enclosure import Enclosure
 
 # design.md 5: factors over the worst of the family.
@@ -121,7 +121,7 @@ def family_errors(
     """
 
     def measured(outputs: list[Tensor]) -> list[ErrorStatistics]:
-        return [statistics(truth.error(output), truth, io, lost=lost, terms=terms) for output in outputs]
+        return statistics_of_runs([truth.error(output) for output in outputs], truth, io, lost=lost, terms=terms)
 
     members, draws = measured(rounded), measured(drawn)
     return FamilyErrors(worst([*members, *draws]), spread(draws), _runs(members), _runs(draws), rounded[0])

@@ -56,6 +56,7 @@ class Ceilings:
         sizes = chunk_sizes(self.contract)[:1]
         return {x: float(self._bounds(sizes, Roundings(self.contract, self.io, x))[output].flatten()[at]) for x in SOURCES}
 
+    @torch.inference_mode()
     def _bounds(self, sizes: tuple[int, ...], roundings: Roundings) -> dict[str, Tensor]:
         each = [self._of_size(size, roundings) for size in {*sizes}]
         return {name: torch.stack(bounds).amax(0) for name, bounds in zip(OUTPUTS, zip(*each, strict=True), strict=False)}

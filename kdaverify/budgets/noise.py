@@ -70,7 +70,7 @@ class Noise:
         several = calls_at_once(inputs)
         drawn = self.draws(at_once, rng, several=several)
         if any(_hangs_on_few([run[i] for run in drawn]) for i in range(2)):
-            drawn += [run for _ in range(AGAIN) for run in self.draws(at_once, rng, several=several)]
+            drawn += self.draws(at_once, rng, AGAIN * DRAWS, several=several)
         return [(o, final) for o, final in drawn]
 
     def once(self, inputs: Inputs, rng: torch.Generator) -> Outputs:
@@ -220,8 +220,8 @@ Run = Callable[[Noise, int, Luck], Several]
 def calls_at_once(inputs: Inputs) -> int:
     """How many calls are drawn together: all where their number is what costs; no more than a core's cache holds of large ones."""
     if inputs.q.device.type != "cpu":
-        return DRAWS
-    return max(1, min(DRAWS, STATES_AT_ONCE // max(1, inputs.state.numel())))
+        return AGAIN * DRAWS
+    return max(1, STATES_AT_ONCE // max(1, inputs.state.numel()))
 
 
 def _reduced(y_0: Tensor, y_s: Tensor) -> Tensor:

@@ -91,6 +91,7 @@ class StageStandard:
         return self.truth[output]
 
 
+@torch.inference_mode()
 def stage_standard(question: StageQuestion, formats: Callable[[str], Format]) -> StageStandard:
     """What the outputs of a stage are held against.
 

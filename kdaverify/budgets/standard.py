@@ -51,6 +51,7 @@ class Standard:
         return next(iter(self.truth.named().values())).high.device
 
 
+@torch.inference_mode()
 def standard(
     inputs: Inputs, contract: Contract, io: Format, emulation: Emulation | Callable[[], Emulation], *, cuts: tuple[int, ...] = ()
 ) -> Standard:
@@ -101,6 +102,7 @@ def _kept_or_changed(final: Tensor, initial: Tensor) -> Tensor:
     return torch.minimum(final.abs(), (final - initial).abs())
 
 
+@torch.inference_mode()
 def gradient_standard(
     inputs: Inputs, cotangents: Cotangents, contract: Contract, io: Format, emulation: GradientEmulation | Callable[[], GradientEmulation]
 ) -> Standard:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from kdaverify.budgets.bias import bias
+from kdaverify.budgets.bias import biases
 from kdaverify.budgets.formats import Format
 from oracles.enclosure import Enclosure
 
 # Elements smaller than this are judged by absolute error only.
 RELATIVE_FLOOR = 2.0**-120
+# Elements of the runs that are measured together: more no longer fit a core's cache.
+ELEMENTS_AT_ONCE = 2**18
 
 
 @dataclass(frozen=True)
@@ -61,24 +64,52 @@ def statistics(error: Tensor, truth: Enclosure, io: Format, *, lost: float = 0.0
         lost: what underflow may take from an element; relative errors count what exceeds it.
         terms: the size of the terms that cancel in an element, where they do: errors are then relative to them.
     """
-    size = truth.high.abs() if terms is None else torch.maximum(truth.high.abs(), terms)
-    scored = size > RELATIVE_FLOOR
-    relative = (error[scored].abs() - lost).clamp(min=0.0) / size[scored].clamp(min=io.min_normal)
-    return ErrorStatistics(
-        rms=rms(error),
-        largest=float(error.abs().max()) if error.numel() else 0.0,
-        rows=row_rms(error),
-        median=_quantile(relative, 0.5),
-        tail=_quantile(relative, 0.99),
-        bias=bias(error, truth.high),
-    )
+    return statistics_of_runs([error], truth, io, lost=lost, terms=terms)[0]
 
 
-def _quantile(values: Tensor, fraction: float) -> float:
-    if not values.numel():
-        return 0.0
-    # The smallest value that at least `fraction` of all do not exceed; torch.quantile refuses large tensors.
-    return float(values.kthvalue(max(1, math.ceil(fraction * values.numel()))).values)
+def statistics_of_runs(
+    errors: Sequence[Tensor], truth: Enclosure, io: Format, *, lost: float = 0.0, terms: Tensor | None = None
+) -> list[ErrorStatistics]:
+    """The same of each of several runs, small ones together: there the number of operations is what costs."""
+    if not truth.high.numel():
+        return [ErrorStatistics(0.0, 0.0, row_rms(error), 0.0, 0.0) for error in errors]
+    size = (truth.high.abs() if terms is None else torch.maximum(truth.high.abs(), terms)).flatten()
+    (scored,) = (size > RELATIVE_FLOOR).nonzero(as_tuple=True)
+    divisors = size[scored].clamp(min=io.min_normal)
+
+    def of(group: Sequence[Tensor]) -> list[ErrorStatistics]:
+        runs = torch.stack(list(group))
+        flat = runs.flatten(1)
+        sizes = flat.abs()
+        relative = (sizes[:, scored] - lost).clamp_(min=0.0).div_(divisors)
+        columns = (
+            flat.square().mean(1).sqrt().tolist(),
+            sizes.amax(1).tolist(),
+            runs.flatten(1, -2).square().mean(-1).sqrt(),
+            _median(relative),
+            _tail(relative),
+            biases(flat, truth.high.flatten()),
+        )
+        return [ErrorStatistics(*one) for one in zip(*columns, strict=True)]
+
+    together = max(1, ELEMENTS_AT_ONCE // size.numel())
+    return [one for first in range(0, len(errors), together) for one in of(errors[first : first + together])]
+
+
+def _median(values: Tensor) -> list[float]:
+    """[runs] The smallest value of each row that half of it do not exceed; torch.quantile refuses large tensors."""
+    rank = _rank(values, 0.5)
+    return values.kthvalue(rank, 1).values.tolist() if rank else [0.0] * len(values)
+
+
+def _tail(values: Tensor) -> list[float]:
+    """[runs] The same for 99 %, from the few values that are at least as large: those are found in less time."""
+    rank = _rank(values, 0.99)
+    return values.topk(values.shape[1] - rank + 1, 1).values[:, -1].tolist() if rank else [0.0] * len(values)
+
+
+def _rank(values: Tensor, fraction: float) -> int:
+    return math.ceil(fraction * values.shape[1])
 
 
 def worst(candidates: list[ErrorStatistics]) -> ErrorStatistics:

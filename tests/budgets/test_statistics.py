@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from kdaverify.budgets import statistics as module
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.statistics import RELATIVE_FLOOR, ErrorStatistics, rms, row_rms, statistics, worst
+from kdaverify.budgets.statistics import RELATIVE_FLOOR, ErrorStatistics, rms, row_rms, statistics, statistics_of_runs, worst
 from oracles.enclosure import Enclosure
 
 FP32 = FORMATS["fp32"]
@@ -70,6 +71,23 @@ def test_an_empty_output_has_no_error() -> None:
     assert (found.rms, found.largest, found.median, found.tail, found.value("row", 0)) == (0, 0, 0, 0, 0)
     assert rms(empty) == 0
     assert row_rms(torch.full((2, 3, 4), 2.0)).tolist() == [2.0] * 6
+
+
+@pytest.mark.parametrize("at_once", [1, 12, 1000])
+def test_runs_measured_together_are_measured_as_each_alone(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ELEMENTS_AT_ONCE", at_once)
+    rng = torch.Generator().manual_seed(5)
+    exact, *errors = torch.randn(6, 2, 3, dtype=torch.float64, generator=rng)
+    exact[0, 1] = 0.0
+    for error, found in zip(errors, statistics_of_runs(errors, exactly(exact), FP32, lost=0.01), strict=True):
+        relative = sorted(
+            (max(0.0, abs(e) - 0.01) / abs(x)) for e, x in zip(error.flatten().tolist(), exact.flatten().tolist(), strict=True) if x
+        )
+        assert found.rms == pytest.approx(rms(error))
+        assert found.largest == float(error.abs().max())
+        assert torch.equal(found.rows, row_rms(error))
+        assert (found.median, found.tail) == pytest.approx((relative[2], relative[4]))
+        assert found.bias == pytest.approx(abs(float((error * exact).sum() / exact.square().sum())))
 
 
 def test_the_worst_of_several_is_taken_statistic_by_statistic() -> None:
