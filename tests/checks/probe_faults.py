@@ -74,7 +74,7 @@ def rounded_gate_sums(x: Inputs, contract: Contract, io: Format) -> Outputs:
 
 
 def carried_in(fmt: Format) -> Kernel:
-    return lambda x, contract, io: legal(x, replace(contract, carry=fmt), io)
+    return lambda x, contract, io: legal(x, contract, io, also=lambda name, t: fmt.round(t) if name == "S" else t)
 
 
 def carried_in_fewer_bits(x: Inputs, contract: Contract, io: Format) -> Outputs:
