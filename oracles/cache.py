@@ -160,7 +160,9 @@ def answer_key(inputs: Inputs, options: Mapping[str, object], others: tuple[Tens
     for tensor in tensors:
         digest.update(b"absent" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}".encode())
         if tensor is not None:
-            digest.update(tensor.detach().cpu().flatten().clone().view(torch.uint8).numpy().tobytes())
+            # Bytes need a stride of 1, which a single element that was spread has not even as a copy of its own.
+            elements = tensor.detach().cpu().flatten().clone(memory_format=torch.contiguous_format)
+            digest.update(elements.view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

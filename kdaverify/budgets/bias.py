@@ -28,16 +28,20 @@ def biases(errors: Tensor, exact: Tensor) -> list[float]:
     return ((errors @ exact).abs() / size).tolist() if size else [0.0] * len(errors)
 
 
-def allowed_bias(rounded: Sequence[float], drawn: Sequence[float], rounding: float, least: float) -> float:
+def allowed_bias(rounded: Sequence[float], drawn: Sequence[float], rounding: float, least: float, missed: float) -> float:
     """The worst kernel that rounds to nearest, and beside it what draws of the noise, which lean no way, happen to have.
 
-    Math: max(2^-12, worst of the rounded + 5 rms of the draws, 4 `rounding`, `least`).
+    Math: max(2^-12, worst of the rounded + 5 rms of the draws, 4 `rounding`, `least`); inf where `missed` is 1 or more: of an output that
+    legal kernels miss by its own size nothing can lean, and what their few roundings leave of it has no typical bias.
 
     Args:
         rounded, drawn: biases of the family.
         rounding: the deviation that rounding the exact result once has.
         least: what underflow and sums that cancel may miss, relative to the output.
+        missed: the worst rms error of the family, likewise.
     """
+    if missed >= 1:
+        return math.inf
     deviation = math.hypot(*drawn) / math.sqrt(len(drawn))
     found = max(rounded, default=0.0) + DEVIATIONS * deviation
     return max(SMALLEST, found, 4 * rounding, least) if math.isfinite(found) else math.inf

@@ -186,9 +186,10 @@ def allow(
     exact = truth.high
     size = rms(exact)
     least = torch.zeros_like(exact) if bool(truth.zero.all()) else torch.zeros_like(exact) + lost + floor
-    floor_rms = max(IDEAL_ROUNDING * io.unit * size, rms(least))
+    rounding = IDEAL_ROUNDING * io.unit
+    floor_rms = max(rounding * size, rms(least))
+    least_bias, missed = (x / size if size else math.inf for x in (rms(least), E.rms))
     E_rms = max(E.rms, floor_rms)
-    relative_floors = (IDEAL_ROUNDING * io.unit / math.sqrt(max(1, exact.numel())), rms(least) / size if size else math.inf)
     E_largest = max(E.largest, io.unit * float(exact.abs().max()) / 2, float(least.max())) if exact.numel() else 0.0
     own = row_rms(exact)
     rows = torch.maximum(torch.maximum(E.rows, own * (E_rms / size if size else 0.0)), row_rms(least))
@@ -200,7 +201,7 @@ def allow(
             rows=_widened(margin.rows, ROW_FACTOR, sharp=sharp) * rows + slack,
             median=MEDIAN_FACTOR * margin.median * E.median + io.unit / 2,
             tail=TAIL_FACTOR * margin.tail * E.tail + io.unit,
-            bias=allowed_bias(rounded.bias, drawn.bias, *relative_floors),
+            bias=allowed_bias(rounded.bias, drawn.bias, rounding / math.sqrt(max(1, exact.numel())), least_bias, missed),
         ),
         io=io,
         lost=lost,

@@ -84,6 +84,13 @@ def test_and_what_underflow_and_cancelling_sums_may_take() -> None:
     assert found.bias == pytest.approx(0.75 / SIZE)
 
 
+@pytest.mark.parametrize(("share", "judged"), [(0.99, True), (1.0, False), (40.0, False)])
+def test_no_bias_is_asked_of_an_output_that_legal_kernels_miss_by_its_own_size(*, share: float, judged: bool) -> None:
+    found = allowed(replace(ERRORS, worst=replace(ERRORS.worst, rms=share * SIZE)))
+    assert (found.bias < 0.1) is judged
+    assert math.isfinite(found.rms)
+
+
 def test_the_slack_of_a_row_is_relative_to_what_moved_in_it() -> None:
     moved = torch.tensor([[0.0, 0.0], [8.0, 8.0]], dtype=torch.float64)
     still = allow(exactly(EXACT), NOTHING, io=BF16, unit=UNIT, lost=0.0, moved=moved).allowed

@@ -101,6 +101,14 @@ def test_every_bit_of_the_inputs_is_in_the_key(call: Call) -> None:
     assert answer_key(transposed, {}) == keys[0]
 
 
+def test_a_single_element_that_was_spread_has_a_key(call: Call) -> None:
+    inputs = call(T=1, B=1, H=1, HV=1)
+    beta = inputs.beta.bfloat16()
+    spread = beta.reshape(()).expand(1, 1, 1)
+    assert spread.stride() == (0, 0, 0)
+    assert answer_key(replace(inputs, beta=spread), {}) == answer_key(replace(inputs, beta=beta), {})
+
+
 def test_other_source_misses(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = call(T=2)
     before = answer_key(inputs, {})
