@@ -46,12 +46,19 @@ class ErrorStatistics:
 
 def rms(tensor: Tensor) -> float:
     """Root mean square, 0 for an empty tensor."""
-    return math.sqrt(float(tensor.square().mean())) if tensor.numel() else 0.0
+    return float(_root_mean_square(tensor.flatten(), 0)) if tensor.numel() else 0.0
 
 
 def row_rms(tensor: Tensor) -> Tensor:
     """[rows] root mean square over the last axis."""
-    return tensor.flatten(0, -2).square().mean(-1).sqrt()
+    return _root_mean_square(tensor.flatten(0, -2), -1)
+
+
+def _root_mean_square(tensor: Tensor, dim: int) -> Tensor:
+    """Of what is smaller than 2^-511 the squares underflow: errors of states that decayed so far are taken relative to the largest."""
+    largest = tensor.abs().amax(dim, keepdim=True)
+    shares = tensor / largest.masked_fill((largest == 0) | largest.isinf(), 1.0)
+    return shares.square().mean(dim).sqrt() * largest.squeeze(dim)
 
 
 def statistics(error: Tensor, truth: Enclosure, io: Format, *, lost: float = 0.0, terms: Tensor | None = None) -> ErrorStatistics:
@@ -83,9 +90,9 @@ def statistics_of_runs(
         sizes = flat.abs()
         relative = (sizes[:, scored] - lost).clamp_(min=0.0).div_(divisors)
         columns = (
-            flat.square().mean(1).sqrt().tolist(),
+            _root_mean_square(flat, 1).tolist(),
             sizes.amax(1).tolist(),
-            runs.flatten(1, -2).square().mean(-1).sqrt(),
+            _root_mean_square(runs.flatten(1, -2), -1),
             _median(relative),
             _tail(relative),
             biases(flat, truth.high.flatten()),

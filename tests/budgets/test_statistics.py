@@ -90,6 +90,20 @@ def test_runs_measured_together_are_measured_as_each_alone(at_once: int, monkeyp
         assert found.bias == pytest.approx(abs(float((error * exact).sum() / exact.square().sum())))
 
 
+@pytest.mark.parametrize("exponent", [-1070, -600, 0, 600])
+def test_no_square_underflows_or_overflows(exponent: int) -> None:
+    error = torch.tensor([[3.0, 4.0], [6.0, 8.0]], dtype=torch.float64) * 2.0**exponent
+    found = statistics(error, exactly(torch.ones_like(error)), FP32)
+    assert (found.rows / 2.0**exponent).tolist() == pytest.approx([math.sqrt(12.5), math.sqrt(50.0)], rel=0.1)
+    assert found.rms / 2.0**exponent == pytest.approx(math.sqrt(31.25), rel=0.1)
+
+
+def test_errors_without_limit_stay_so() -> None:
+    error = torch.tensor([[math.inf, 1.0], [1.0, 1.0]], dtype=torch.float64)
+    assert rms(error) == math.inf
+    assert row_rms(error).tolist() == [math.inf, 1.0]
+
+
 def test_the_worst_of_several_is_taken_statistic_by_statistic() -> None:
     one = ErrorStatistics(1.0, 5.0, torch.tensor([1.0, 4.0]), 0.1, 0.6, 0.0)
     other = ErrorStatistics(2.0, 4.0, torch.tensor([3.0, 2.0]), 0.2, 0.5, 0.3)
