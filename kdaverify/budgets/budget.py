@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -95,7 +95,7 @@ class FamilyErrors:
     """What the errors of a family come to in one output.
 
     Args:
-        worst: of every statistic, over all members and draws.
+        worst: of every statistic, over all members and draws; of a row, no less than `_typical_rows`.
         margin: what the spread of the draws adds to it, as factors.
         rounded, drawn: every kernel that rounds to nearest, and every draw of the noise.
         plain: what the plainest kernel makes of the output.
@@ -124,7 +124,21 @@ def family_errors(
         return statistics_of_runs([truth.error(output) for output in outputs], truth, io, lost=lost, terms=terms)
 
     members, draws = measured(rounded), measured(drawn)
-    return FamilyErrors(worst([*members, *draws]), spread(draws), _runs(members), _runs(draws), rounded[0])
+    found, margin = worst([*members, *draws]), spread(draws)
+    rows = torch.maximum(found.rows, _typical_rows(draws))
+    # What a row was raised by is part of its margin.
+    margin = replace(margin, rows=margin.rows * torch.where(rows > 0, found.rows / rows, torch.ones_like(rows)))
+    return FamilyErrors(replace(found, rows=rows), margin, _runs(members), _runs(draws), rounded[0])
+
+
+def _typical_rows(draws: list[ErrorStatistics]) -> Tensor:
+    """[rows] What a row comes to that need not be as lucky in its draws as it was: among many rows some are, in all of them.
+
+    Math: its mean times 1 + 3 c, where c is the root mean square of deviation / mean over the rows.
+    """
+    mean, shares = _scatter(torch.stack([draw.rows for draw in draws]))
+    finite = shares[torch.isfinite(shares) & (mean > 0)]
+    return mean * (1 + DEVIATIONS * rms(finite))
 
 
 def _runs(found: list[ErrorStatistics]) -> Runs:
@@ -225,13 +239,16 @@ def spread(draws: list[ErrorStatistics]) -> ErrorStatistics:
     """1 + 3 times the coefficient of variation of every statistic: near 1 where many roundings average, near 3 for a single one."""
 
     def margin(values: Tensor) -> Tensor:
-        if not values.numel():
-            return torch.ones_like(values[0])
-        mean = values.mean(0)
-        return 1 + DEVIATIONS * torch.where(mean > 0, values.std(0) / mean, torch.zeros_like(mean))
+        return 1 + DEVIATIONS * _scatter(values)[1]
 
     def scalar(name: str) -> float:
         return float(margin(torch.tensor([getattr(draw, name) for draw in draws], dtype=torch.float64)))
 
     rows = margin(torch.stack([draw.rows for draw in draws]))
     return ErrorStatistics(scalar("rms"), scalar("largest"), rows, scalar("median"), scalar("tail"))
+
+
+def _scatter(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean of several draws, and deviation / mean; 0 where there is nothing but 0."""
+    mean = values.mean(0)
+    return mean, torch.where(mean > 0, values.std(0) / mean, torch.zeros_like(mean))

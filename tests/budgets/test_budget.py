@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from kdaverify.budgets import budget as module
 from kdaverify.budgets.budget import Budget, budget, spread
 from kdaverify.budgets.contract import Contract, contract_from_name
 from kdaverify.budgets.emulate import RESIDUAL, ROWWISE, Emulator
@@ -112,6 +113,30 @@ def test_the_margin_is_wide_for_a_single_rounding_and_narrow_for_many() -> None:
     wide, narrow = (spread([statistics(draw, exact, BF16) for draw in draws]) for draws in (single, many))
     assert wide.rms > 1.8
     assert narrow.rms < 1.1
+
+
+def rows_over_budget(legal: int) -> int:
+    """How many of so many legal runs have a row over budget, where every row hangs on a single rounding."""
+    rng = torch.Generator().manual_seed(0)
+    exact = torch.ones(8000, 8, dtype=torch.float64)
+    sizes = torch.logspace(-6, -3, 8000, dtype=torch.float64)[:, None]
+
+    def run() -> torch.Tensor:
+        return exact + sizes * torch.randn(8000, 1, dtype=torch.float64, generator=rng)
+
+    held = budget(exactly(exact), [run(), run()], [run() for _ in range(8)], io=FORMATS["fp64"], unit=0.0, lost=0.0)
+    found = [held.measure(run() - exact, exactly(exact)) for _ in range(legal)]
+    return sum(bool((held.row_ratios(one) > 1).any()) for one in found)
+
+
+def untypical(draws: list[ErrorStatistics]) -> torch.Tensor:
+    return torch.zeros_like(draws[0].rows)
+
+
+def test_no_row_is_held_to_the_luck_it_had_in_all_of_the_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = rows_over_budget(100)
+    monkeypatch.setattr(module, "_typical_rows", untypical)
+    assert rows_over_budget(100) > 3 * own
 
 
 def test_a_contract_that_overflows_concludes_nothing() -> None:
