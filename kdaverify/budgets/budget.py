@@ -251,4 +251,6 @@ def spread(draws: list[ErrorStatistics]) -> ErrorStatistics:
 def _scatter(values: Tensor) -> tuple[Tensor, Tensor]:
     """Mean of several draws, and deviation / mean; 0 where there is nothing but 0."""
     mean = values.mean(0)
+    if not values.numel():
+        return mean, mean
     return mean, torch.where(mean > 0, values.std(0) / mean, torch.zeros_like(mean))
