@@ -200,9 +200,9 @@ def allow(
     exact = truth.high
     size = rms(exact)
     least = torch.zeros_like(exact) if bool(truth.zero.all()) else torch.zeros_like(exact) + lost + floor
-    rounding = IDEAL_ROUNDING * io.unit
-    floor_rms = max(rounding * size, rms(least))
-    least_bias, missed = (x / size if size else math.inf for x in (rms(least), E.rms))
+    rounding, least_rms = IDEAL_ROUNDING * io.unit, rms(least)
+    floor_rms = max(rounding * size, least_rms)
+    least_bias, missed = (x / size if size else math.inf for x in (least_rms, E.rms))
     E_rms = max(E.rms, floor_rms)
     E_largest = max(E.largest, io.unit * float(exact.abs().max()) / 2, float(least.max())) if exact.numel() else 0.0
     own = row_rms(exact)

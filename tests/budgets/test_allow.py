@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kdaverify.budgets.bias import biases
 from kdaverify.budgets.budget import Budget, FamilyErrors, Runs, allow
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.sharp import sharp_rms
@@ -109,6 +110,7 @@ def test_an_empty_output_is_allowed_nothing_and_needs_nothing() -> None:
     )
     found = allow(exactly(empty), nothing, io=BF16, unit=UNIT, lost=0.0)
     assert set(found.ratios(found.measure(empty, exactly(empty))).values()) == {0.0}
+    assert biases(empty.T, empty.flatten()) == [0.0, 0.0]
 
 
 def test_an_error_is_admitted_if_every_statistic_is() -> None:
