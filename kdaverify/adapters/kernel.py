@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal, cast
+
+import torch
 
 from kdaverify.adapters.activations import ActivationCall, ActivationError, checked
 from kdaverify.adapters.base import NOTHING_YET, OUTPUTS, Adapter, AdapterError, Output
 from kdaverify.adapters.conventions import TOKENS, ConventionError, Conventions
-from kdaverify.adapters.handover import Handover, fold_scale
+from kdaverify.adapters.handover import CONVERTED, Handover, fold_scale
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.contract_checks import ContractError
 from kdaverify.budgets.declared import Declared, declared_contracts
 from kdaverify.problems import Problem
+from oracles.autograd import derivatives
+from oracles.gradients import GRADIENTS, Cotangents, Gradients
 from oracles.inputs import Inputs
 
 Function = Callable[..., Any]
@@ -190,7 +194,9 @@ class KernelAdapter(Adapter):
     def contract(self, dtype: str) -> Contract:
         if dtype not in self._declared.contracts:
             raise AdapterError(f"dtype: {self.name} takes {', '.join(self.dtypes)}, got {dtype!r}")
-        return self._declared.contracts[dtype]
+        # What the conventions make a kernel compute rounds too, and is the kernel's own.
+        gate = "log" if self.conventions.gate == "raw" else self.conventions.gate
+        return replace(self._declared.contracts[dtype], gate=gate, beta=self.conventions.beta)
 
     def supports(self, problem: Problem) -> str | None:
         limits = _limits(self.conventions, self._entry.keywords, self._declared.scale, problem)
@@ -208,6 +214,28 @@ class KernelAdapter(Adapter):
 
     def step(self, inputs: Inputs) -> Output:
         return self._call(self._step, inputs)
+
+    # A graph is wanted, whatever the caller wants for itself.
+    @torch.inference_mode(mode=False)
+    def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
+        """With respect to what the function receives, in canonical axes: the leaves are its own arguments."""
+        handed = self.conventions.arguments(self._folded(inputs))
+        leaves = {name: handed[name].detach().clone().requires_grad_() for name in CONVERTED if handed[name] is not None}
+        handover = Handover(self.conventions, inputs, {**handed, **leaves}, self._declared.padding_undefined)
+
+        def outputs() -> tuple[Any, Any]:
+            returned = self._split(self._entry({**handed, **leaves}))
+            self._ran = self._entry.place
+            return handover.canonical("o", returned[0]), handover.canonical("final_state", returned[1])
+
+        found = derivatives(outputs, leaves, cotangents)
+        handover.show_edits()
+        return Gradients(
+            **{
+                gradient: self.conventions.in_canonical_axes(name, found[name], inputs) if name in found else None
+                for gradient, name in GRADIENTS.items()
+            }
+        )
 
     def called_with(self, inputs: Inputs, unknown: Mapping[str, Any]) -> None:
         self._entry(self.conventions.arguments(self._folded(inputs)), unknown)

@@ -12,10 +12,12 @@ from torch import Tensor
 from kdaverify.budgets.contract_checks import (
     RETURNED,
     Anchor,
+    Beta,
     ContractError,
     Exponential,
     Flush,
     Form,
+    Gate,
     Order,
     Rounding,
     Scale,
@@ -45,6 +47,8 @@ _WORDS: Final = {
     "order": "free",
     "exponential": "free",
     "scale": "free",
+    "gate": "log",
+    "beta": "value",
 }
 """Fields of one word that stand in brackets, and the words that are not written."""
 
@@ -104,6 +108,8 @@ class Contract:
             its last bits as a fast unit is), or free.
         scale: in-q where q times the scale is stored in the format of q before anything else: scores that cancel then miss by a rounding of
             their terms; free elsewhere.
+        gate, beta: what the kernel receives in place of a log decay and of a write strength. What it computes from that rounds too, and
+            its gradients are with respect to that. An adapter's conventions set both; a declared contract need not.
         label: what its author calls it; no part of what it means.
     """
 
@@ -126,6 +132,8 @@ class Contract:
     order: Order = "free"
     exponential: Exponential = "free"
     scale: Scale = "free"
+    gate: Gate = "log"
+    beta: Beta = "value"
     label: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
