@@ -18,6 +18,8 @@ ALLOWED: Final = {
     "gate": ("log", "log2", "decay", "raw"),
     "beta": ("value", "logit"),
     "packing": ("cu_seqlens", "segment_ids", "none"),
+    "scale": ("argument", "fixed", "folded"),
+    "padding": ("zero", "undefined"),
 }
 TOKENS: Final = ("q", "k", "v", "g", "beta")
 OUTSIDE: Final = -1
@@ -54,6 +56,8 @@ class Conventions:
         beta: value; logit (beta = sigmoid of it; 0 and 1 are -inf and inf).
         packing: cu_seqlens [N + 1]; segment_ids [1, T], the number of a token's sequence, -1 past the last offset; none.
             A kernel that sees segment_ids cannot see empty sequences, so packs take and give no state through it.
+        scale: argument (passed); fixed (the kernel always takes K^-1/2); folded (q comes multiplied, and rounded to its dtype).
+        padding: what rows of o past the last offset of a pack hold: zero, or undefined (not compared).
     Raises:
         ConventionError: a value that does not exist, or thd without cu_seqlens.
     """
@@ -63,6 +67,8 @@ class Conventions:
     gate: str = "log"
     beta: str = "value"
     packing: str = "none"
+    scale: str = "argument"
+    padding: str = "zero"
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -30,12 +30,16 @@ def build(problem: Problem) -> Inputs:
         q=rounded(q, dtype),
         k=rounded(k, dtype),
         v=rounded(VALUES[problem.value].draw(Draw(problem, "value")), dtype),
-        g=rounded(GATES[problem.gate].draw(Draw(problem, "gate")), wide),
-        beta=rounded(BETAS[problem.beta].draw(Draw(problem, "beta")), dtype),
+        g=rounded(_clamped(GATES[problem.gate].draw(Draw(problem, "gate")), problem.gate_range), wide),
+        beta=rounded(_clamped(BETAS[problem.beta].draw(Draw(problem, "beta")), problem.beta_range), dtype),
         scale=problem.scale,
         initial_state=None if state is None else rounded(state, wide),
         cu_seqlens=None if problem.lengths is None else torch.tensor([0, *np.cumsum(problem.lengths).tolist()], dtype=torch.int32),
     )
+
+
+def _clamped(values: Array, limits: tuple[float | None, float | None] | None) -> Array:
+    return values if limits is None else np.clip(values, *limits)
 
 
 def rounded(values: Array, dtype: torch.dtype) -> Tensor:

@@ -120,7 +120,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "suites/test_conventions.py").write_text("def test_conventions(judge): judge.conventions()\n")
     done = python(folder, "-c", START, "export", "cases", *DECLARED)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "5 cases, 7 calls" in done.stdout
+    assert "6 cases, 8 calls" in done.stdout
     assert python(folder, "cases/run.py", "port.py:port").returncode == 0
     return folder
 
