@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import combinations, product
+from random import Random
 from typing import Any, Final
 
 import torch
@@ -16,9 +18,23 @@ from torch import Tensor
 
 from kdaverify.adapters import kernel
 from kdaverify.adapters.kernel import KernelAdapter
+from kdaverify.problems import Problem
 
 LN_2: Final = 0.6931471805599453
 CHUNK: Final = 64
+JOINT: Final = "__"
+AXES: Final[dict[str, tuple[str, ...]]] = {
+    "form": ("token", "chunk"),
+    "layout": ("bthd", "bhtd", "thd"),
+    "state": ("kv", "vk"),
+    "gate": ("log", "log2", "decay"),
+    "beta": ("value", "logit"),
+    "packing": ("cu_seqlens", "segment_ids", "none"),
+    "scale": ("argument", "fixed", "folded"),
+    "padding": ("zero", "undefined"),
+    "dtype": ("fp32", "bf16", "fp16"),
+}
+"""What conventions combine; thd goes with cu_seqlens alone, and segment_ids always leave padding undefined."""
 
 
 def conforming(
@@ -33,17 +49,21 @@ def conforming(
     padding: str = "zero",
     dtype: str = "fp32",
     declared: dict[str, Any] | None = None,
+    takes: Callable[..., bool] | None = None,
 ) -> KernelAdapter:
     """A conforming kernel.
 
     Args:
         form: "token" (recurrent-fp32) or "chunk" (chunk64-fp32).
-        declared: what the adapter declares in place of the truth.
+        declared: what the adapter declares beside the truth, or in its place.
+        takes: (q, k, v, g, beta, keywords) -> whether the kernel takes such a call; it raises where not.
     """
     arithmetic = _token if form == "token" else _chunk
 
     def run(tokens: tuple[Tensor, ...], options: dict[str, Any]) -> tuple[Tensor, Tensor]:
         q, k, v, g, b = (_token_major(x, layout) for x in tokens)
+        if takes is not None and not takes(q, k, v, g, b, options):
+            raise ValueError("a call outside the declared domain")
         wide = torch.float64 if q.dtype == torch.float64 else torch.float32
         factor = {"argument": options["scale"], "fixed": q.shape[-1] ** -0.5, "folded": 1.0}[scale]
         write = b.to(wide).sigmoid() if beta == "logit" else b.to(wide)
@@ -68,7 +88,93 @@ def conforming(
     function = _with_signature(run, packing, scale)
     options: dict[str, Any] = {"layout": layout, "state": state, "gate": gate, "beta": beta, "packing": packing, "scale": scale}
     options |= {"padding": padding, "dtypes": (dtype,), "contract": _contract(form, dtype)} | (declared or {})
-    return kernel(name=f"{form}-{'-'.join(str(x) for x in options.values() if isinstance(x, str))}-{dtype}", **options)(function)
+    title = JOINT.join((form, layout, state, gate, beta, packing, scale, padding, dtype))
+    return kernel(name=title, **options)(function)
+
+
+class Matrix:
+    """Every combination, as an object of this file: FILE:MATRIX.form__layout__state__gate__beta__packing__scale__padding__dtype."""
+
+    def __getattr__(self, name: str) -> KernelAdapter:
+        values = name.split(JOINT)
+        if len(values) != len(AXES) or any(value not in known for value, known in zip(values, AXES.values(), strict=True)):
+            raise AttributeError(name)
+        named: dict[str, Any] = dict(zip(AXES, values, strict=True))
+        return conforming(**named)
+
+
+MATRIX: Final = Matrix()
+
+
+class Domains:
+    """Token loops that raise outside a domain, and declare it: FILE:DOMAINS.name."""
+
+    names = (
+        "gates_from_minus_5", "gates_by_supports", "beta_to_1", "width_128", "one_value_head", "multiples_of_64", "no_packs", "fixed_scale",
+        "fp16_alone",
+    )  # fmt: skip
+
+    def __getattr__(self, name: str) -> KernelAdapter:
+        if name not in self.names:
+            raise AttributeError(name)
+        return getattr(self, f"_{name}")()
+
+    def _gates_from_minus_5(self) -> KernelAdapter:
+        return conforming(packing="cu_seqlens", declared={"gate_range": (-5.0, 0.0)}, takes=lambda *x: bool((x[3] >= -5).all()))
+
+    def _gates_by_supports(self) -> KernelAdapter:
+        def supports(problem: Problem) -> str | None:
+            return "gates below -5" if bool((problem.inputs().g < -5).any()) else None
+
+        return conforming(dtype="bf16", declared={"supports": supports}, takes=lambda *x: bool((x[3] >= -5).all()))
+
+    def _beta_to_1(self) -> KernelAdapter:
+        return conforming(form="chunk", declared={"beta_range": (0.0, 1.0)}, takes=lambda *x: bool((x[4] <= 1).all()))
+
+    def _width_128(self) -> KernelAdapter:
+        return conforming(dtype="bf16", declared={"widths": (128,)}, takes=lambda *x: x[0].shape[-1] == x[2].shape[-1] == 128)
+
+    def _one_value_head(self) -> KernelAdapter:
+        return conforming(packing="cu_seqlens", declared={"head_ratios": (1,)}, takes=lambda *x: x[0].shape[2] == x[2].shape[2])
+
+    def _multiples_of_64(self) -> KernelAdapter:
+        return conforming(form="chunk", dtype="bf16", declared={"length_multiple": CHUNK}, takes=lambda *x: x[0].shape[1] % CHUNK == 0)
+
+    def _no_packs(self) -> KernelAdapter:
+        return conforming(layout="bhtd", state="vk", dtype="fp16")
+
+    def _fixed_scale(self) -> KernelAdapter:
+        return conforming(scale="fixed", packing="segment_ids")
+
+    def _fp16_alone(self) -> KernelAdapter:
+        return conforming(form="chunk", packing="cu_seqlens", dtype="fp16")
+
+
+DOMAINS: Final = Domains()
+
+
+def is_possible(row: dict[str, str]) -> bool:
+    """Whether a combination can be declared at all, and is none of another name."""
+    return (row["layout"] != "thd" or row["packing"] == "cu_seqlens") and (row["packing"] == "cu_seqlens" or row["padding"] == "zero")
+
+
+def covering_rows(number: int, seed: int = 0) -> list[dict[str, str]]:
+    """Combinations in which every possible pair of values of two axes occurs; then others, until there are `number` of them."""
+    rng = Random(seed)  # noqa: S311 # combinations, not secrets
+    possible = [row for values in product(*AXES.values()) if is_possible(row := dict(zip(AXES, values, strict=True)))]
+    rng.shuffle(possible)
+    open_pairs = {pair for row in possible for pair in _pairs(row)}
+    rows = list[dict[str, str]]()
+    while open_pairs:
+        best = max(possible, key=lambda row: len(open_pairs & _pairs(row)))
+        rows.append(best)
+        open_pairs -= _pairs(best)
+    rest = [row for row in possible if row not in rows]
+    return [*rows, *rest[: max(0, number - len(rows))]]
+
+
+def _pairs(row: dict[str, str]) -> set[tuple[tuple[str, str], ...]]:
+    return set(combinations(row.items(), 2))
 
 
 def _contract(form: str, dtype: str) -> str:

@@ -1,0 +1,151 @@
+"""Whether right kernels are rejected for their conventions or their declared domain.
+
+    python -m benchmarks.convention_matrix --combinations 60 --workers 2 --json reports/convention_matrix.json
+
+Judges token loops and chunk forms in plain torch (`tests/conforming.py`) that conform to their contract by construction, in a covering
+array of layout, state, gate, beta, packing, scale, padding and format, and in declared domains, on the cases of smoke and of acceptance.
+A rejection of one of these is a false alarm. Prints every one with its replay line, the number of runs, and the upper limit of the rate
+of false alarms at 95 % confidence. `--share` takes every n-th case, another n-th for each combination.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Final
+
+from rich.progress import track
+
+from benchmarks.binomial import upper
+from kdaverify.adapters import find
+from kdaverify.campaign.cases import case
+from kdaverify.campaign.questions import CONVENTIONS, Ask, questions
+from kdaverify.one_core import use_one_core
+from kdaverify.problems import problem_from_json
+from kdaverify.verdicts.judge import Judge, Rejected, Struck
+from kdaverify.verdicts.verdict import Verdict
+from tests.conforming import AXES, DOMAINS, JOINT, covering_rows
+
+FILE: Final = "tests/conforming.py"
+DRAWN: Final = {"smoke": 3, "acceptance": 8}
+"""Drawn cases of a test, as the profiles have them."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One kernel under one profile: every `share`-th case, beginning with number `first`."""
+
+    spec: str
+    profile: str
+    share: int
+    first: int
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of it.
+
+    Args:
+        statuses: verdicts by status.
+        rejected: message and replay line of every rejection.
+        seconds: of one core.
+    """
+
+    run: Run
+    statuses: Counter[str]
+    rejected: list[str]
+    seconds: float
+
+
+def judged(run: Run) -> Found:
+    """The verdicts of one run."""
+    use_one_core()
+    started, adapter, verdicts = time.perf_counter(), find(run.spec), list[Verdict]()
+    for ask in list(_asks(run))[run.first % run.share :: run.share]:
+        judge = Judge(adapter, verdicts.append, ask.property, spec=run.spec, published=False, fits=True)
+        with suppress(Rejected, Struck):
+            judge.conventions() if ask == CONVENTIONS else judge(problem_from_json(ask.problem), **json.loads(ask.detail))
+    wrong = [f"{v.property} {v.output}: {v.message}\n  replay: {v.replay}" for v in verdicts if v.status.rejects]
+    return Found(run, Counter(str(v.status) for v in verdicts), wrong, time.perf_counter() - started)
+
+
+def _asks(run: Run) -> Iterator[Ask]:
+    """The cases of a profile: the conventions first, the fixed ones, then as many drawn ones as the suites draw."""
+    adapter = find(run.spec)
+    yield CONVENTIONS
+    for question in questions(adapter, run.profile, drawn=False):
+        yield from question.asks()
+    drawn = questions(adapter, run.profile, drawn=True)
+    for number in range(DRAWN[run.profile] * len(drawn)):
+        yield from case(drawn, run.first, number).asks
+
+
+def runs(combinations: int, profiles: list[str], shares: dict[str, int], seed: int) -> list[Run]:
+    """Every combination in every format, and every domain, under every profile."""
+    formats = AXES["dtype"]
+    rows = [JOINT.join((*list(row.values())[:-1], dtype)) for row in covering_rows(combinations, seed) for dtype in formats]
+    specs = [f"{FILE}:MATRIX.{row}" for row in dict.fromkeys(rows)] + [f"{FILE}:DOMAINS.{name}" for name in DOMAINS.names]
+    return [Run(spec, profile, shares[profile], number) for profile in profiles for number, spec in enumerate(specs)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--combinations", type=int, default=60, help="of conventions, each in three formats (default 60)")
+    parser.add_argument("--profiles", nargs="+", default=["smoke", "acceptance"], choices=list(DRAWN))
+    parser.add_argument("--share", nargs="+", default=["smoke=1", "acceptance=8"], help="every n-th case of a profile, as smoke=1")
+    parser.add_argument("--seed", type=int, default=0, help="of the combinations and the drawn cases (default 0)")
+    parser.add_argument("--workers", type=int, default=2, help="processes (default 2); the result does not depend on it")
+    parser.add_argument("--minutes", type=float, default=1440.0, help="stop then, and report what was judged")
+    parser.add_argument("--json", type=Path, help="write the summary here")
+    given = parser.parse_args()
+    shares = {profile: int(number) for profile, number in (part.split("=") for part in given.share)}
+    asked, found, until = runs(given.combinations, given.profiles, shares, given.seed), list[Found](), time.time() + 60 * given.minutes
+    with get_context("spawn").Pool(given.workers) as pool:
+        for one in track(pool.imap_unordered(judged, asked), total=len(asked), description="judging conforming kernels"):
+            found.append(one)
+            if time.time() > until:
+                pool.terminate()
+                break
+    summary = summarised(found, len(asked))
+    for one in found:
+        for message in one.rejected:
+            print(f"REJECTED {one.run.spec} {one.run.profile}: {message}")
+    print(json.dumps(summary, indent=1))
+    if given.json:
+        given.json.write_text(json.dumps(summary, indent=1) + "\n")
+
+
+def summarised(found: list[Found], asked: int) -> dict[str, Any]:
+    """Counts by profile, and what they say of the rate of false alarms."""
+    by_profile: dict[str, Any] = {}
+    for profile in dict.fromkeys(one.run.profile for one in found):
+        own = [one for one in found if one.run.profile == profile]
+        statuses = sum((one.statuses for one in own), Counter[str]())
+        verdicts = sum(statuses.values()) - statuses["SKIP"]
+        by_profile[profile] = {
+            "kernels": len(own),
+            "kernels_rejected": sum(bool(one.rejected) for one in own),
+            "verdicts": verdicts,
+            "rejections": sum(len(one.rejected) for one in own),
+            "skipped_share": round(statuses["SKIP"] / max(1, sum(statuses.values())), 4),
+            "core_seconds": round(sum(one.seconds for one in own)),
+        }
+    kernels, wrong = len(found), sum(bool(one.rejected) for one in found)
+    return {
+        "runs": kernels,
+        "runs_planned": asked,
+        "runs_rejected": wrong,
+        "rate_below_at_95_percent": round(upper(wrong, kernels), 5) if kernels else None,
+        "profiles": by_profile,
+    }
+
+
+if __name__ == "__main__":
+    main()
