@@ -64,8 +64,12 @@ def short_gates(inputs: Inputs, contract: Contract) -> Inputs:
 
 
 def scaled_queries(inputs: Inputs, contract: Contract, keep: Callable[[Tensor], Tensor]) -> Inputs:
-    """The call as a kernel goes on with it that keeps q times the scale in the format of q; any other call as it is."""
-    return inputs if contract.scale == "free" else replace(inputs, q=keep(inputs.q.double() * inputs.factor), scale=1.0)
+    """The call as a kernel goes on with it that keeps q times the scale in the format of q, or rounds the scale; any other as it is."""
+    if contract.scale == "in-q":
+        return replace(inputs, q=keep(inputs.q.double() * inputs.factor), scale=1.0)
+    if contract.scale == "rounded":
+        return replace(inputs, scale=contract.operands.round(torch.tensor(inputs.factor, dtype=torch.float32)).item())
+    return inputs
 
 
 def with_dot(stage: Stage, dot: Dot) -> Stage:
