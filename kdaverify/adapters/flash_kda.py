@@ -70,7 +70,7 @@ class FlashKda(Adapter):
             return f"K = V = {WIDTH}, wanted K = {problem.K}, V = {problem.V}"
         if problem.HV != problem.H:
             return f"one key head per value head, wanted H = {problem.H}, HV = {problem.HV}"
-        if bool((problem.inputs().beta > 1).any()):
+        if bool((problem.betas() > 1).any()):
             return "no beta above 1 (a sigmoid)"
         return self._gate.refuses(problem)
 

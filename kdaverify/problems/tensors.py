@@ -30,12 +30,22 @@ def build(problem: Problem) -> Inputs:
         q=rounded(q, dtype),
         k=rounded(k, dtype),
         v=rounded(VALUES[problem.value].draw(Draw(problem, "value")), dtype),
-        g=rounded(GATES[problem.gate].draw(Draw(problem, "gate")), wide),
-        beta=rounded(BETAS[problem.beta].draw(Draw(problem, "beta")), dtype),
+        g=gates(problem),
+        beta=betas(problem),
         scale=problem.scale,
         initial_state=None if state is None else rounded(state, wide),
         cu_seqlens=None if problem.lengths is None else torch.tensor([0, *np.cumsum(problem.lengths).tolist()], dtype=torch.int32),
     )
+
+
+def gates(problem: Problem) -> Tensor:
+    """g alone [B, T, HV, K]: an interface that must see its values first need not draw a state of gigabytes."""
+    return rounded(GATES[problem.gate].draw(Draw(problem, "gate")), state_dtype(problem.dtype))
+
+
+def betas(problem: Problem) -> Tensor:
+    """beta alone [B, T, HV]."""
+    return rounded(BETAS[problem.beta].draw(Draw(problem, "beta")), TORCH[problem.dtype])
 
 
 def rounded(values: Array, dtype: torch.dtype) -> Tensor:
