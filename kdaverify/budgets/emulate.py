@@ -26,7 +26,10 @@ LOG2_E = 1.4426950408889634
 
 @dataclass(frozen=True)
 class Emulator:
-    """One legal kernel: a contract's roundings with the freedoms it leaves open decided one way."""
+    """One legal kernel: a contract's roundings with the freedoms it leaves open decided one way.
+
+    `wide_state`: the state stays in the accumulator's format within a run, and is brought to the carried one as it is returned.
+    """
 
     name: str
     contract: Contract
@@ -38,6 +41,7 @@ class Emulator:
     backward: BackwardStages = BACKWARD
     softplus: bool = False
     flushes: bool = False
+    wide_state: bool = False
 
     def run(self, inputs: Inputs, cuts: tuple[int, ...] = ()) -> Outputs:
         """o [B, T, HV, V] and S_T [N, HV, K, V] as float64 tensors holding the formats this kernel stores, resumed at `cuts`."""
@@ -46,6 +50,8 @@ class Emulator:
     def _run(self, inputs: Inputs) -> Outputs:
         inputs = scaled_queries(inputs, self.contract, self.io.round)
         o, final = run_form(self.contract, inputs, dtype=self.contract.work, arithmetic=self.arithmetic, stages=self.stages)
+        if self.wide_state:
+            final = self.contract.stored("S", final, self.io)
         return o.double(), final.double()
 
     @property
@@ -55,6 +61,8 @@ class Emulator:
 
     def store(self, name: str, tensor: Tensor) -> Tensor:
         """`tensor` in the format that the contract stores it in."""
+        if self.wide_state and name == "S":
+            return tensor
         return self.contract.stored(name, tensor, self.io)
 
 

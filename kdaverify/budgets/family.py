@@ -134,11 +134,18 @@ def _factored(plain: Emulator) -> tuple[Emulator, ...]:
 
 
 def _difference_first(plain: Emulator, unit: Dot) -> tuple[Emulator, ...]:
-    """The kernel that subtracts before beta multiplies, and merges its inverse on matrix units; where that is declared."""
-    if not plain.contract.difference_first:
+    """The kernels that subtract before beta multiplies, and merge their inverse on matrix units; where that is declared.
+
+    Where gates are alike in all channels, so are the roundings of their factors: with the state in more bits than declared, which is
+    no fault, o then leans by another amount than with the declared ones.
+    """
+    contract = plain.contract
+    if not contract.difference_first:
         return ()
-    stages = replace(FACTORED_DIFFERENCE, solve=with_dot(merge_blocks, unit))
-    return (replace(plain, name="factored decays, difference first", stages=stages),)
+    own = replace(plain, name="factored decays, difference first", stages=replace(FACTORED_DIFFERENCE, solve=with_dot(merge_blocks, unit)))
+    if contract.carry == contract.accumulate:
+        return (own,)
+    return (own, replace(own, name=f"{own.name}, state in {contract.accumulate.name} within a run", wide_state=True))
 
 
 def _on_vector_diagonal(plain: Emulator, unit: Dot, name: str) -> Emulator:

@@ -152,3 +152,17 @@ def test_beta_has_a_format_of_its_own_beside_factored_decays_alone() -> None:
 def test_where_factors_overflow_the_samples_take_differences() -> None:
     x = RANDOM.replace(gate="bound-20", T=40).inputs()
     assert all(bool(torch.isfinite(output).all()) for run in Noise(DECLARED, BF16).run(x) for output in run)
+
+
+def test_a_state_in_more_bits_than_declared_is_no_bias() -> None:
+    """Equal gates round alike in every channel: what the carried state's own roundings would undo stays in o."""
+    x = read_as_bf16(RANDOM.replace(T=81, key="alternating", gate="slow", value="zero", scale=None, K=128, V=128, seed=55843))
+    assert ratios(DECLARED, x, kernel(x))["o"]["bias"] < 0.9
+
+
+def test_what_is_returned_is_in_the_format_of_the_carried_state_all_the_same() -> None:
+    x = RANDOM.inputs()
+    wide = [member for member in family(DECLARED, BF16) if member.wide_state]
+    assert len(wide) == 1
+    _, final = wide[0].run(x, cuts=(100,))
+    assert torch.equal(final, BF16.round(final))
