@@ -210,7 +210,7 @@ class ChunkErrors:
             return 0.0
         prediction = self.beta.clamp(min=1.0) * r.stored("state", "prediction", self.kb_most @ self.h_most / self.beta.clamp(min=1.0))
         difference = self.beta.clamp(min=1.0) * r.stored("state", "residual", torch.zeros_like(unsolved))
-        relative = (1 + r.relative("state", "residual")) * (1 + r.relative("state", "beta")) - 1
+        relative = (1 + r.relative("state", "residual")) * (1 + r.relative("state", "rounded_beta")) - 1
         return (1 + relative) * (prediction + difference) + relative * unsolved
 
     def _outward(self) -> Tensor | float:

@@ -32,7 +32,7 @@ CHOICES: Final = {
 OTHER_KEYS: Final = ("accumulator", "sub_block", "own")
 """The other fields that a name may hold beside tensors."""
 
-DIFFERENCE = ("beta", "prediction")
+DIFFERENCE = ("rounded_beta", "prediction")
 """Tensors that only kernels of factored decays store that subtract k exp(G) S from v before beta multiplies the difference."""
 
 RETURNED = ("o", "dq", "dk", "dv", "dbeta")

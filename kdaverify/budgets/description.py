@@ -17,7 +17,7 @@ from kdaverify.budgets.tensors import PIPELINES, StageTensors
 
 SUMS_ALONE: Final = ("cumsum", "cumsum_bwd")
 SCORES: Final = ("scores", "intra_bwd")
-DIFFERENCE_STORED: Final = ("prediction", "beta", "residual")
+DIFFERENCE_STORED: Final = ("prediction", "rounded_beta", "residual")
 FACTORED: Final = ("factor", "q_in", "k_in", "k_out", "k_back", "o_part")
 
 

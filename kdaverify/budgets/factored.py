@@ -99,7 +99,7 @@ def difference_state(c: Chunk) -> None:
         return
     c.h = c.store("h", c.S)
     left = c.store("residual", c.u - c.store("prediction", c.dot(c.w, c.h)))
-    c.v_new = c.store("v_new", c.dot(c.R, c.store("residual", c.store("beta", c.tokens.beta[..., None]) * left)))
+    c.v_new = c.store("v_new", c.dot(c.R, c.store("residual", c.store("rounded_beta", c.tokens.beta[..., None]) * left)))
     carried = c.S * c.decay(slice(-1, None)).transpose(-1, -2)
     c.S = c.store("S", carried + c.dot(c.kg.transpose(-1, -2), c.v_new))
 

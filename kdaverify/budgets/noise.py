@@ -155,7 +155,7 @@ class Noise:
         return self._flushing(Arithmetic(store=store, dot=dot, exp=exp, sub_block=self.contract.sub_block))
 
     def _stored(self, name: str, tensor: Tensor, luck: Luck) -> Tensor:
-        if name == "beta":
+        if name == "rounded_beta":
             # An input, not a sum: every conforming kernel rounds it alike, and its error is shared by all columns of a token.
             return self.contract.stored(name, tensor, self.io)
         return luck.rounded(tensor, self.contract.storage(name, self.io), cut=self.contract.storage_rounding == "truncate")

@@ -41,7 +41,7 @@ CHUNK: Final = Pipeline(
         StageTensors("scores", ("Aqk", "Akk"), ("factor", "q_in", "k_in", "k_out")),
         StageTensors("solve", ("R",)),
         StageTensors("wy", ("beta_k_wy", "kb", "w", "vb", "u", "qg", "kg"), ("k_back",)),
-        StageTensors("state", ("h", "v_new", "S"), ("residual", "prediction", "beta")),
+        StageTensors("state", ("h", "v_new", "S"), ("residual", "prediction", "rounded_beta")),
         StageTensors("output", ("o",), ("o_part",)),
     ),
     backward=(

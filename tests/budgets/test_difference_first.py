@@ -145,8 +145,8 @@ def test_a_rounded_scale_is_the_same_in_every_kernel_and_in_no_sample() -> None:
 
 
 def test_beta_has_a_format_of_its_own_beside_factored_decays_alone() -> None:
-    with pytest.raises(ContractError, match="tensor beta: only kernels of factored decays are emulated with it"):
-        contract_from_name("chunk64-bf16[beta:bf16]")
+    with pytest.raises(ContractError, match="tensor rounded_beta: only kernels of factored decays are emulated with it"):
+        contract_from_name("chunk64-bf16[rounded_beta:bf16]")
 
 
 def test_where_factors_overflow_the_samples_take_differences() -> None:
