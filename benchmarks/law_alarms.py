@@ -31,7 +31,7 @@ def drawn(law: Law, adapter: Adapter, dtype: str, count: int, *, max_cost: float
 
     @seed(number)
     @settings(settings_for("smoke", fixed=True), max_examples=count)
-    @given(law_problems(law, adapter, dtype, {"max_cost": max_cost, "widths": adapter.widths}))
+    @given(law_problems(law, adapter, dtype, {"max_cost": max_cost, "widths": adapter.widths, "domain": adapter.domain}))
     def take(problem: Problem) -> None:
         found.append(problem)
 

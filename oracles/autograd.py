@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -42,21 +42,35 @@ def differentiate(forward: Callable[[Inputs], tuple[Any, Any]], inputs: Inputs, 
         ForwardOnlyError: no output has a graph.
     """
     leaves = {name: getattr(inputs, name).detach().clone().requires_grad_() for name in _given(inputs)}
-    outputs = _with_graph(forward, replace(inputs, **leaves))
+    by_input = derivatives(lambda: forward(replace(inputs, **leaves)), leaves, cotangents)
+    return Gradients(**{gradient: by_input.get(name) for gradient, name in GRADIENTS.items()})
+
+
+def derivatives(call: Callable[[], tuple[Any, Any]], leaves: Mapping[str, Tensor], cotangents: Cotangents) -> dict[str, Tensor]:
+    """The gradients of every leaf that torch's autograd finds.
+
+    Args:
+        call: gives o and S_T, made from the leaves; what is no tensor, or has no graph, has no gradient.
+        leaves: by name; they require gradients.
+    Returns:
+        By the name of the leaf, in its type; zeros where the graph does not reach.
+    Raises:
+        ForwardOnlyError: no output has a graph.
+    """
+    outputs = _with_graph(call)
     attached = {name: value for name, value in zip(OUTPUTS, outputs, strict=True) if _has_graph(value)}
     if not attached:
         raise ForwardOnlyError("no output carries a gradient graph of torch")
     wanted = {"o": cotangents.do, "final_state": cotangents.d_final_state}
     asked = {name: dy for name, dy in wanted.items() if dy is not None and name in attached}
     found = _grad([attached[name] for name in asked], list(asked.values()), list(leaves.values()))
-    by_input = dict(zip(leaves, found, strict=True))
-    return Gradients(**{gradient: by_input.get(name) for gradient, name in GRADIENTS.items()})
+    return dict(zip(leaves, found, strict=True))
 
 
-def _with_graph(forward: Callable[[Inputs], tuple[Any, Any]], inputs: Inputs) -> tuple[Any, Any]:
+def _with_graph(call: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
     try:
         with torch.enable_grad():
-            return forward(inputs)
+            return call()
     except RuntimeError as error:
         # What torch says to a kernel that takes its tensors over to NumPy, JAX or a runtime.
         if "Tensor that requires grad" in str(error):

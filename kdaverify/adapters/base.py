@@ -17,7 +17,7 @@ from kdaverify.adapters.channels import Channel
 from kdaverify.adapters.conventions import CANONICAL, Conventions
 from kdaverify.adapters.stages import StageCall
 from kdaverify.budgets.contract import Contract
-from kdaverify.problems import Problem
+from kdaverify.problems import EVERYTHING, Domain, Problem
 from oracles.autograd import ForwardOnlyError, differentiate
 from oracles.enclosure import OUTPUTS
 from oracles.gradients import Cotangents, Gradients
@@ -55,7 +55,8 @@ class Adapter(abc.ABC):
         dtypes: the formats of q, k, v, beta and o it takes, of fp64, fp32, bf16, fp16.
         conventions: how it wants its tensors; `CANONICAL` unless it differs.
         device: type of the torch device the kernel runs on.
-        widths: key and value widths it is drawn at, for kernels compiled for a few; () where any will do.
+        widths: key and value widths that cases are drawn at, for kernels compiled for each; () where any will do.
+        domain: the problems it takes: whatever is generated or altered stays inside.
         isolated: whether it runs in a worker process unless told otherwise: kernels that can take their process with them do.
         answers: False where calls are only written down, and nothing can be judged.
         differentiable: False where there is no backward to run; otherwise a backward is looked for.
@@ -69,6 +70,7 @@ class Adapter(abc.ABC):
     conventions: Conventions = CANONICAL
     device: str = "cpu"
     widths: tuple[int, ...] = ()
+    domain: Domain = EVERYTHING
     isolated: bool = False
     answers: bool = True
     differentiable: bool = True
@@ -116,8 +118,7 @@ class Adapter(abc.ABC):
 
     def supports(self, problem: Problem) -> str | None:
         """Why its interface cannot take `problem`; None if it can. A wrong result is no such reason."""
-        del problem
-        return None
+        return self.domain.refuses(problem)
 
     def exposes(self, problem: Problem) -> tuple[str, ...]:
         """The outputs it returns for `problem`, of ("o", "final_state")."""

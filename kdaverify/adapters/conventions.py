@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
@@ -10,10 +9,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from oracles.codecs import BETAS, GATES, IDENTITY, Codec
 from oracles.inputs import Inputs
-
-Map = Callable[[Tensor], Tensor]
-LN_2: Final = math.log(2.0)
 
 ALLOWED: Final = {
     "layout": ("bthd", "bhtd", "thd"),
@@ -21,6 +18,8 @@ ALLOWED: Final = {
     "gate": ("log", "log2", "decay", "raw"),
     "beta": ("value", "logit"),
     "packing": ("cu_seqlens", "segment_ids", "none"),
+    "scale": ("argument", "fixed", "folded"),
+    "padding": ("zero", "undefined"),
 }
 TOKENS: Final = ("q", "k", "v", "g", "beta")
 OUTSIDE: Final = -1
@@ -32,23 +31,18 @@ class ConventionError(ValueError):
 
 
 @dataclass(frozen=True)
-class _Codec:
-    """One tensor's conversion: values first (computed in float64, rounded once to the tensor's dtype), then the axes."""
+class _Axes:
+    """One tensor's layout, there and back: a permutation, exact and linear."""
 
-    to: Map
-    back: Map
+    to: Callable[[Tensor], Tensor]
+    back: Callable[[Tensor], Tensor]
 
 
 def _same(x: Tensor) -> Tensor:
     return x
 
 
-_GATE = {
-    "log": _Codec(_same, _same),
-    "log2": _Codec(lambda g: g / LN_2, lambda g: g * LN_2),
-    "decay": _Codec(torch.exp, torch.log),
-}
-_BETA = {"value": _Codec(_same, _same), "logit": _Codec(torch.logit, torch.sigmoid)}
+_AS_THEY_ARE: Final = _Axes(_same, _same)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +56,8 @@ class Conventions:
         beta: value; logit (beta = sigmoid of it; 0 and 1 are -inf and inf).
         packing: cu_seqlens [N + 1]; segment_ids [1, T], the number of a token's sequence, -1 past the last offset; none.
             A kernel that sees segment_ids cannot see empty sequences, so packs take and give no state through it.
+        scale: argument (passed); fixed (the kernel always takes K^-1/2); folded (q comes multiplied, and rounded to its dtype).
+        padding: what rows of o past the last offset of a pack hold: zero, or undefined (not compared).
     Raises:
         ConventionError: a value that does not exist, or thd without cu_seqlens.
     """
@@ -71,6 +67,8 @@ class Conventions:
     gate: str = "log"
     beta: str = "value"
     packing: str = "none"
+    scale: str = "argument"
+    padding: str = "zero"
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -95,50 +93,53 @@ class Conventions:
         return arguments
 
     def hand(self, name: str, tensor: Tensor, inputs: Inputs) -> Tensor:
-        """The tensor `name` of the call `inputs` as the kernel wants it."""
+        """The tensor `name` of the call `inputs` as the kernel wants it: values computed in float64 and rounded once, then axes."""
         codec, axes = self._values(name), self._axes(name, inputs)
-        if codec.to is not _same:
-            tensor = _round(codec.to(_checked(name, tensor).double()), tensor.dtype)
+        if codec.converts:
+            tensor = _round(codec.there(_checked(name, tensor).double()), tensor.dtype)
         return tensor if axes.to is _same else axes.to(tensor).contiguous()
 
     def take(self, name: str, tensor: Tensor, inputs: Inputs) -> Tensor:
         """The inverse of `hand`; also for the output "o" (laid out as v) and "final_state" (as initial_state)."""
-        codec, axes = self._values(name), self._axes(name, inputs)
-        tensor = axes.back(tensor)
-        return tensor if codec.back is _same else _round(codec.back(tensor.double()), tensor.dtype)
+        codec, tensor = self._values(name), self.in_canonical_axes(name, tensor, inputs)
+        return _round(codec.back(tensor.double()), tensor.dtype) if codec.converts else tensor
+
+    def in_canonical_axes(self, name: str, tensor: Tensor, inputs: Inputs) -> Tensor:
+        """A tensor of the kernel, or the gradient of one, in the axes of `Inputs`; its values are the kernel's."""
+        return self._axes(name, inputs).back(tensor)
 
     def received(self, inputs: Inputs) -> Inputs:
         """The call as the kernel effectively gets it: gates and betas carry the rounding of their conversion, in float64."""
-        rounded = {name: self._rounded(name, getattr(inputs, name)) for name in ("g", "beta") if self._values(name).to is not _same}
+        rounded = {name: self._rounded(name, getattr(inputs, name)) for name in ("g", "beta") if self._values(name).converts}
         return replace(inputs, **rounded) if rounded else inputs
 
     def converted(self) -> tuple[str, ...]:
         """The inputs of which the kernel gets a converted copy."""
         tokens = TOKENS if self.layout in ("bhtd", "thd") else ()
-        values = [name for name in ("g", "beta") if self.gate != "raw" and self._values(name).to is not _same]
+        values = [name for name in ("g", "beta") if self.gate != "raw" and self._values(name).converts]
         state = ("initial_state",) if self.state == "vk" else ()
         offsets = ("cu_seqlens",) if self.packing == "segment_ids" else ()
         return tuple(dict.fromkeys((*tokens, *values, *state, *offsets)))
 
     def _rounded(self, name: str, tensor: Tensor) -> Tensor:
         codec = self._values(name)
-        return codec.back(_round(codec.to(_checked(name, tensor).double()), tensor.dtype).double())
+        return codec.back(_round(codec.there(_checked(name, tensor).double()), tensor.dtype).double())
 
-    def _values(self, name: str) -> _Codec:
+    def _values(self, name: str) -> Codec:
         if name == "g":
             if self.gate == "raw":
                 raise ConventionError("gate: 'raw' needs the activation stage, which is not driven yet; wrap the kernel to take gate='log'")
-            return _GATE[self.gate]
-        return _BETA[self.beta] if name == "beta" else _GATE["log"]
+            return GATES[self.gate]
+        return BETAS[self.beta] if name == "beta" else IDENTITY
 
-    def _axes(self, name: str, inputs: Inputs) -> _Codec:
+    def _axes(self, name: str, inputs: Inputs) -> _Axes:
         if name in ("initial_state", "final_state"):
-            return _Codec(_swap_widths, _swap_widths) if self.state == "vk" else _Codec(_same, _same)
+            return _Axes(_swap_widths, _swap_widths) if self.state == "vk" else _AS_THEY_ARE
         if self.layout == "bhtd":
-            return _Codec(_swap_heads, _swap_heads)
+            return _Axes(_swap_heads, _swap_heads)
         if self.layout == "thd":
-            return _Codec(_flat, lambda x: x.reshape(inputs.B, inputs.T, *x.shape[1:]))
-        return _Codec(_same, _same)
+            return _Axes(_flat, lambda x: x.reshape(inputs.B, inputs.T, *x.shape[1:]))
+        return _AS_THEY_ARE
 
     def _offsets(self, inputs: Inputs) -> Tensor | None:
         if self.packing != "cu_seqlens":

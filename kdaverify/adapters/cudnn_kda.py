@@ -15,7 +15,7 @@ from kdaverify.adapters.handover import Handover
 from kdaverify.adapters.placement import on_device
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.presets import preset
-from kdaverify.problems import Problem
+from kdaverify.problems import Domain
 from oracles.autograd import ForwardOnlyError
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
@@ -43,7 +43,8 @@ class Cudnn(Adapter):
     dtypes = ("bf16",)
     conventions = Conventions(layout="thd", state="vk", packing="cu_seqlens")
     device = "cuda"
-    widths = (WIDTH,)
+    # The kernel cuts its seeds on the promise that nothing expands: no beta above 1.
+    domain = Domain(widths=(WIDTH,), beta_range=(0.0, 1.0))
     isolated = True
 
     def __init__(self) -> None:
@@ -62,13 +63,6 @@ class Cudnn(Adapter):
 
     def backward_contract(self, dtype: str) -> Contract:
         return preset("cudnn-backward", dtype)
-
-    def supports(self, problem: Problem) -> str | None:
-        if (problem.K, problem.V) != (WIDTH, WIDTH):
-            return f"K = V = {WIDTH}, wanted K = {problem.K}, V = {problem.V}"
-        if bool((problem.inputs().beta > 1).any()):
-            return "no beta above 1: the kernel cuts its seeds on the promise that nothing expands"
-        return None
 
     def forward(self, inputs: Inputs) -> Output:
         return on_device(self.device, self._run, inputs)

@@ -11,7 +11,7 @@ from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.designs import design
 from kdaverify.budgets.emulate import Emulator
 from kdaverify.budgets.formats import FORMATS, format_of
-from kdaverify.problems import Problem
+from kdaverify.problems import Domain
 from oracles.chunk import chunk
 from oracles.chunk_backward import chunk_backward
 from oracles.gradients import Cotangents, Gradients
@@ -26,15 +26,11 @@ class Emulated(Adapter):
     def __init__(self, name: str) -> None:
         self.name = f"emulated:{name}"
         self._design = design(name)
+        self.domain = Domain(square=self._design.square)  # a design that decays along the value axis needs K = V
         self._ran = NOTHING_YET
 
     def contract(self, dtype: str) -> Contract:
         return self._design.contract(FORMATS[dtype])
-
-    def supports(self, problem: Problem) -> str | None:
-        if self._design.square and problem.K != problem.V:
-            return f"{self.name} decays along the value axis, which needs K = V; the problem has K = {problem.K}, V = {problem.V}"
-        return None
 
     def forward(self, inputs: Inputs) -> Output:
         emulator = self._emulator(inputs)

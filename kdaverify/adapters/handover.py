@@ -61,20 +61,37 @@ class Handover:
         An input that the kernel edited in its own memory is edited in `inputs` too, and an output that is one of the kernel's
         inputs becomes that input of the caller: there the harness looks for both.
         """
-        self._show_edits()
-        return Output(self._canonical("o", o), self._canonical("final_state", final_state))
+        self.show_edits()
+        return Output(self._unless_aliased("o", o), self._unless_aliased("final_state", final_state))
 
     @torch.no_grad()
-    def _show_edits(self) -> None:
-        for name, before in self._kept.items():
-            own = self.handed[name]
-            if not torch.equal(own, before):
-                getattr(self.inputs, name).copy_(self.conventions.take(name, own, self.inputs))
+    def show_edits(self) -> None:
+        """Edits in `inputs` what the kernel edited in its own copies.
 
-    def _canonical(self, name: str, value: Any) -> Any:
+        Element by element: NaN is no edit of NaN, and a round trip through the conversion would change what the kernel left alone.
+        """
+        for name, before in self._kept.items():
+            own, given = self.handed[name].detach(), getattr(self.inputs, name)
+            edited = (own != before) & ~(own.isnan() & before.isnan())
+            if not bool(edited.any()):
+                continue
+            value = self.conventions.take(name, own, self.inputs)
+            # An edit that the conversion rounds away is one all the same.
+            value = torch.where(value == given, torch.nan, value)
+            given.copy_(torch.where(self.conventions.in_canonical_axes(name, edited, self.inputs), value, given))
+
+    def canonical(self, name: str, value: Any) -> Any:
+        """The output `name` in canonical axes, still in the kernel's graph; junk as it is."""
         if not isinstance(value, Tensor) or not self._fits(name, value):
             return value
-        taken = self.conventions.take(name, value, self.inputs)
+        taken = self.conventions.in_canonical_axes(name, value, self.inputs)
+        return clear_padding(taken, self.inputs) if name == "o" and self.padding_undefined else taken
+
+    def _unless_aliased(self, name: str, value: Any) -> Any:
+        """The output, or the caller's tensor where it lies in the memory of the kernel's copy of that."""
+        if not isinstance(value, Tensor) or not self._fits(name, value):
+            return value
+        taken = self.conventions.in_canonical_axes(name, value, self.inputs)
         for source in CONVERTED:
             own, given = self.handed[source], getattr(self.inputs, source)
             if (
@@ -85,7 +102,7 @@ class Handover:
                 and torch.equal(taken, given)
             ):
                 return given
-        return clear_padding(taken, self.inputs) if name == "o" and self.padding_undefined else taken
+        return self.canonical(name, value)
 
     def _fits(self, name: str, value: Tensor) -> bool:
         """Whether `value` can be brought to the canonical axes; a wrong shape is for the judge to name."""

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final
+
+import torch
+from pydantic import ValidationError
 
 from kdaverify.adapters.activations import ActivationCall, ActivationError, checked
 from kdaverify.adapters.base import NOTHING_YET, OUTPUTS, Adapter, AdapterError, Output
-from kdaverify.adapters.conventions import TOKENS, ConventionError, Conventions
-from kdaverify.adapters.handover import Handover, fold_scale
+from kdaverify.adapters.conventions import TOKENS, Conventions
+from kdaverify.adapters.declaration import Declaration
+from kdaverify.adapters.handover import CONVERTED, Handover, fold_scale
+from kdaverify.adapters.placement import gradients_on_device, lacks_device, on_device
+from kdaverify.adapters.stages import StageCall
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.contract_checks import ContractError
 from kdaverify.budgets.declared import Declared, declared_contracts
 from kdaverify.problems import Problem
+from kdaverify.problems.canonical import explain
+from kdaverify.problems.domain import EVERY_BETA, EVERY_GATE
+from oracles.autograd import ForwardOnlyError, derivatives
+from oracles.gradients import GRADIENTS, Cotangents, Gradients
 from oracles.inputs import Inputs
 
 Function = Callable[..., Any]
-Scale = Literal["argument", "fixed", "folded"]
-Padding = Literal["zero", "undefined"]
-SCALES: Final = ("argument", "fixed", "folded")
-PADDINGS: Final = ("zero", "undefined")
 OPTIONAL: Final = ("scale", "initial_state", "cu_seqlens", "segment_ids")
 
 
@@ -36,25 +42,36 @@ def kernel(
     beta: str = "value",
     packing: str = "none",
     dtypes: Sequence[str] = ("fp32",),
-    scale: Scale | None = None,
-    padding: Padding = "zero",
+    scale: str | None = None,
+    padding: str = "zero",
     final_state: bool = True,
+    widths: Sequence[int] = (),
+    head_ratios: Sequence[int] = (),
+    gate_range: tuple[float, float] = EVERY_GATE,
+    beta_range: tuple[float, float] = EVERY_BETA,
+    length_multiple: int = 1,
+    longest: int | None = None,
+    device: str = "cpu",
+    isolate: bool | None = None,
+    deterministic: bool = True,
+    gradients: bool = True,
     step: Function | None = None,
     supports: Callable[[Problem], str | None] | None = None,
     proof: Callable[[], str] | None = None,
     environment: Callable[[], Mapping[str, str]] | None = None,
     activations: Mapping[str, ActivationCall] | None = None,
-    deterministic: bool = True,
+    stages: Mapping[str, StageCall] | None = None,
 ) -> Callable[[Function], KernelAdapter]:
     """Turns a function (q, k, v, g, beta, *, scale, initial_state, cu_seqlens | segment_ids) -> (o, final_state) into an adapter.
 
     The function gets torch tensors in the declared conventions; of the four keywords it gets those its signature names
-    (**kwargs names none). What is not declared takes the strictest reading.
+    (**kwargs names none). Gradients are those of the tensors that it gets.
 
     Args:
         name: shown in every record; the function's own name by default.
         contract: name, .toml file (looked up beside the function's own first) or Contract, for all dtypes or per dtype. Undeclared it is
-            recurrent-fp64 for fp64 and recurrent-fp32 for all others: for 16-bit inputs that allows one rounding, of o.
+            recurrent-fp64 for fp64 and recurrent-fp32, the strictest contract, for all others: for 16-bit inputs that allows one
+            rounding, of o.
         layout: bthd, bhtd or thd.
         state: kv or vk.
         gate: log, log2, decay or raw.
@@ -63,69 +80,104 @@ def kernel(
         dtypes: of q, k, v, beta and o, of fp64, fp32, bf16, fp16; gates and states come in fp32 (fp64 beside fp64).
         scale: argument (passed), fixed (the kernel always takes K^-1/2), folded (q comes multiplied). By default argument if the
             signature names scale, else fixed.
-        padding: what rows of o past the last offset of a pack hold: zero, or undefined (never judged). A kernel that sees
+        padding: what rows of o past the last offset of a pack hold: zero, or undefined (not compared). A kernel that sees
             segment_ids cannot know padding, so there it is always undefined.
         final_state: False if the function returns o alone.
+        widths, head_ratios: all values of K and V, and of HV / H, that it takes; () any.
+        gate_range, beta_range: (lowest, highest) log decay, and write strength, that it takes.
+        length_multiple, longest: of which every length is a multiple, and tokens of a sequence at most.
+        device: type of the torch device that it runs on: tensors are moved there and back.
+        isolate: True runs it in a worker process, False in this one; by default as the command line says.
+        deterministic: False if the same call may give other bits, as sums by atomic additions do.
+        gradients: False if there is no backward to test.
         step: the decode entry point, a function like this one for T = 1; by default this one.
-        supports: gets a Problem; returns None or why the interface cannot take it.
+        supports: gets a Problem; returns None or why the interface cannot take it. What the words above can say belongs there: cases are
+            then generated inside, and nothing has to be skipped.
         proof: returns what ran, as the kernel's framework observed it; by default the function and where it is.
         environment: returns what to record beside torch's version (package versions, device, mode).
         activations: the kernel's own gate_softplus, gate_bounded, beta_sigmoid or l2norm, to be judged by themselves.
-        deterministic: False if the same call may give other bits, as sums by atomic additions do.
+        stages: the kernel's own stages, to be judged by themselves.
     Returns:
         A decorator; the adapter it makes can still be called like the function.
     Raises:
         AdapterError: an option has no such value, or the signature does not fit.
     """
-    conventions = {"layout": layout, "state": state, "gate": gate, "beta": beta, "packing": packing}
-    options = _Options(contract, dtypes, scale, padding, final_state, step, supports, proof, environment, activations or {}, deterministic)
+    words: dict[str, Any] = {
+        "contract": contract, "layout": layout, "state": state, "gate": gate, "beta": beta, "packing": packing, "dtypes": dtypes,
+        "padding": padding, "final_state": final_state, "widths": widths, "head_ratios": head_ratios, "gate_range": gate_range,
+        "beta_range": beta_range, "length_multiple": length_multiple, "longest": longest, "device": device, "isolate": isolate,
+        "deterministic": deterministic, "gradients": gradients,
+    }  # fmt: skip
+    own = OwnCalls(step, supports or (lambda _: None), proof, environment or dict, activations or {}, stages or {})
 
     def decorate(function: Function) -> KernelAdapter:
-        return _adapted(name or getattr(function, "__name__", type(function).__name__), function, conventions, options)
+        title = name or getattr(function, "__name__", type(function).__name__)
+        found = _entry(title, function)
+        read = {
+            "scale": scale or ("argument" if "scale" in found.keywords else "fixed"),
+            "initial_state": "initial_state" in found.keywords,
+        }
+        return adapted(declaration_of(title, {**words, **read}), function, own)
 
     return decorate
 
 
-@dataclass(frozen=True)
-class _Options:
-    """The options of `kernel` as given, but for its name and conventions."""
+def declaration_of(title: str, words: Mapping[str, Any]) -> Declaration:
+    """The declaration of a kernel.
 
-    contract: Declared | Mapping[str, Declared] | None
-    dtypes: Sequence[str]
-    scale: str | None
-    padding: str
-    final_state: bool
-    step: Function | None
-    supports: Callable[[Problem], str | None] | None
-    proof: Callable[[], str] | None
-    environment: Callable[[], Mapping[str, str]] | None
-    activations: Mapping[str, ActivationCall]
-    deterministic: bool
-
-
-def _adapted(title: str, function: Function, chosen: Mapping[str, str], options: _Options) -> KernelAdapter:
+    Raises:
+        AdapterError: a word has no such value.
+    """
+    given: dict[str, Any] = {**words, "name": title}
+    for option in ("widths", "head_ratios", "dtypes"):
+        value = given[option]
+        given[option] = (value,) if isinstance(value, str) else tuple(value)
     try:
-        conventions = Conventions(**chosen)
-        contracts = declared_contracts(options.contract, options.dtypes, beside=_folder(function))
-        activations = checked(options.activations)
-    except (ConventionError, ContractError, ActivationError) as error:
+        return Declaration(**given)
+    except ValidationError as error:
+        raise AdapterError(f"kernel {title!r}: {explain(error)}") from None
+
+
+@dataclass(frozen=True)
+class OwnCalls:
+    """What a kernel brings along beside its function: see `kernel`."""
+
+    step: Function | None = None
+    supports: Callable[[Problem], str | None] = lambda _: None
+    proof: Callable[[], str] | None = None
+    environment: Callable[[], Mapping[str, str]] = dict
+    activations: Mapping[str, ActivationCall] = field(default_factory=dict[str, ActivationCall])
+    stages: Mapping[str, StageCall] = field(default_factory=dict[str, StageCall])
+
+
+def adapted(declaration: Declaration, function: Function, own: OwnCalls | None = None) -> KernelAdapter:
+    """The adapter of a declared function.
+
+    Raises:
+        AdapterError: the declaration contradicts itself, or the signature.
+    """
+    title, own = declaration.name, own or OwnCalls()
+    conventions, entry = declaration.conventions, _entry(title, function)
+    try:
+        contracts = declared_contracts(declaration.contract, declaration.dtypes, beside=_folder(function))
+        checked(own.activations)
+    except (ContractError, ActivationError) as error:
         raise AdapterError(f"kernel {title!r}: {error}") from None
-    entry = _entry(title, function)
-    padding = _one_of(title, "padding", options.padding, PADDINGS)
-    declared = _Declaration(
-        contracts=contracts,
-        scale=_scale(title, options.scale, entry),
-        padding_undefined=conventions.packing == "segment_ids" or padding == "undefined",
-        final_state=options.final_state,
-        supports=options.supports or (lambda _: None),
-        proof=options.proof,
-        environment=options.environment or dict,
-        activations=activations,
-        deterministic=options.deterministic,
-    )
+    _check_signature(title, conventions, entry)
+    return KernelAdapter(declaration, contracts, (entry, entry if own.step is None else _entry(title, own.step)), own)
+
+
+def _check_signature(title: str, conventions: Conventions, entry: _Entry) -> None:
+    """Refuses conventions that the signature has no place for."""
+    takes = "scale" in entry.keywords
+    if (conventions.scale == "argument") != takes:
+        has = "names" if takes else "does not name"
+        raise AdapterError(f"kernel {title!r}: scale={conventions.scale!r}, but the signature {has} scale; change one of them")
     if conventions.layout == "thd" and "cu_seqlens" not in entry.keywords:
         raise AdapterError(f"kernel {title!r}: layout thd always passes cu_seqlens, but the signature does not name it; add it")
-    return KernelAdapter(title, conventions, entry, entry if options.step is None else _entry(title, options.step), declared)
+    if conventions.packing != "none" and conventions.packing not in entry.keywords:
+        said = f"packing={conventions.packing!r}, but the signature does not name {conventions.packing}"
+        raise AdapterError(f"kernel {title!r}: {said}; add it, or declare packing='none'")
 
 
 def _folder(function: Function) -> Path | None:
@@ -154,128 +206,122 @@ class _Entry:
         return name if code is None else f"{name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
 
 
-@dataclass(frozen=True)
-class _Declaration:
-    contracts: dict[str, Contract]
-    scale: Scale
-    padding_undefined: bool
-    final_state: bool
-    supports: Callable[[Problem], str | None]
-    proof: Callable[[], str] | None
-    environment: Callable[[], Mapping[str, str]]
-    activations: Mapping[str, ActivationCall]
-    deterministic: bool
-
-
 class KernelAdapter(Adapter):
     """What `kernel` makes; also the machinery of adapters that are one function."""
 
-    def __init__(self, name: str, conventions: Conventions, entry: _Entry, step: _Entry, declared: _Declaration) -> None:
-        self.name = name
-        self.conventions = conventions
-        self.dtypes = tuple(declared.contracts)
-        self.deterministic = declared.deterministic
-        self._entry, self._step, self._declared = entry, step, declared
+    def __init__(self, declaration: Declaration, contracts: dict[str, Contract], entries: tuple[_Entry, _Entry], own: OwnCalls) -> None:
+        self.declaration, self.name, self.conventions = declaration, declaration.name, declaration.conventions
+        self.domain, self.dtypes, self.device = declaration.domain, tuple(contracts), declaration.device
+        self.isolated, self.deterministic = bool(declaration.isolate), declaration.deterministic
+        self.differentiable = declaration.gradients
+        self._contracts, self._entries, self._own = contracts, entries, own
+        self._undefined = self.conventions.packing == "segment_ids" or self.conventions.padding == "undefined"
         self._ran = NOTHING_YET
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """The decorated function itself."""
-        return self._entry.function(*args, **keywords)
+        return self._entries[0].function(*args, **keywords)
 
     def begin(self, case: str) -> None:
         # What ran in an earlier case proves nothing of this one.
         del case
         self._ran = NOTHING_YET
 
+    def missing(self) -> str | None:
+        return lacks_device(self.device)
+
     def contract(self, dtype: str) -> Contract:
-        if dtype not in self._declared.contracts:
+        if dtype not in self._contracts:
             raise AdapterError(f"dtype: {self.name} takes {', '.join(self.dtypes)}, got {dtype!r}")
-        return self._declared.contracts[dtype]
+        # What the conventions make a kernel compute rounds too, and is the kernel's own.
+        gate = "log" if self.conventions.gate == "raw" else self.conventions.gate
+        return replace(self._contracts[dtype], gate=gate, beta=self.conventions.beta)
 
     def supports(self, problem: Problem) -> str | None:
-        limits = _limits(self.conventions, self._entry.keywords, self._declared.scale, problem)
-        return next(limits, None) or self._declared.supports(problem)
+        if self.conventions.gate == "raw":
+            return "raw gates: the activation stage is not driven yet; wrap the kernel to take gate='log'"
+        return self.domain.refuses(problem) or self._own.supports(problem)
 
     def exposes(self, problem: Problem) -> tuple[str, ...]:
         hidden = problem.packed and self.conventions.packing == "segment_ids"
-        return OUTPUTS if self._declared.final_state and not hidden else OUTPUTS[:1]
+        return OUTPUTS if self.declaration.final_state and not hidden else OUTPUTS[:1]
 
     def received(self, inputs: Inputs) -> Inputs:
         return self.conventions.received(self._folded(inputs))
 
     def forward(self, inputs: Inputs) -> Output:
-        return self._call(self._entry, inputs)
+        return on_device(self.device, lambda there: self._call(self._entries[0], there), inputs)
 
     def step(self, inputs: Inputs) -> Output:
-        return self._call(self._step, inputs)
+        return on_device(self.device, lambda there: self._call(self._entries[1], there), inputs)
+
+    def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
+        """With respect to what the function receives, in canonical axes."""
+        if not self.differentiable:
+            raise ForwardOnlyError(f"{self.name} declares gradients=False")
+        return gradients_on_device(self.device, self._differentiated, inputs, cotangents)
 
     def called_with(self, inputs: Inputs, unknown: Mapping[str, Any]) -> None:
-        self._entry(self.conventions.arguments(self._folded(inputs)), unknown)
+        self._entries[0](self.conventions.arguments(self._folded(inputs)), unknown)
 
     def proof(self) -> str:
-        return self._ran if self._declared.proof is None else self._declared.proof()
+        return self._ran if self._own.proof is None else self._own.proof()
 
     def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
         del dtype
-        return self._declared.activations
+        return self._own.activations
+
+    def stages(self, dtype: str) -> Mapping[str, StageCall]:
+        del dtype
+        return self._own.stages
 
     def redeclared(self, conventions: Conventions) -> Adapter | None:
-        if conventions.layout == "thd" and "cu_seqlens" not in self._entry.keywords:
+        declaration = self.declaration.model_copy(update=asdict(conventions))
+        try:
+            _check_signature(self.name, conventions, self._entries[0])
+            return KernelAdapter(declaration, self._contracts, self._entries, self._own)
+        except AdapterError:
             return None
-        return KernelAdapter(self.name, conventions, self._entry, self._step, self._declared)
 
     def environment(self) -> dict[str, str]:
-        return {**super().environment(), **self._declared.environment()}
+        return {**super().environment(), **self._own.environment()}
 
     def _folded(self, inputs: Inputs) -> Inputs:
-        return fold_scale(inputs) if self._declared.scale == "folded" else inputs
+        return fold_scale(inputs) if self.conventions.scale == "folded" else inputs
 
     def _call(self, entry: _Entry, inputs: Inputs) -> Output:
-        meant = self._folded(inputs)
-        handed = self.conventions.arguments(meant)
-        handover = Handover(self.conventions, inputs, handed, self._declared.padding_undefined)
+        handed = self.conventions.arguments(self._folded(inputs))
+        handover = Handover(self.conventions, inputs, handed, self._undefined)
         o, final_state = self._split(entry(handed))
         self._ran = entry.place
         return handover.output(o, final_state)
 
+    # A graph is wanted, whatever the caller wants for itself.
+    @torch.inference_mode(mode=False)
+    def _differentiated(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
+        entry, handed = self._entries[0], self.conventions.arguments(self._folded(inputs))
+        leaves = {name: handed[name].detach().clone().requires_grad_() for name in CONVERTED if handed[name] is not None}
+        handover = Handover(self.conventions, inputs, {**handed, **leaves}, self._undefined)
+
+        def outputs() -> tuple[Any, Any]:
+            o, final_state = self._split(entry({**handed, **leaves}))
+            self._ran = entry.place
+            return handover.canonical("o", o), handover.canonical("final_state", final_state)
+
+        found = derivatives(outputs, leaves, cotangents)
+        handover.show_edits()
+        by_gradient = {gradient: (name, found.get(name)) for gradient, name in GRADIENTS.items()}
+        return Gradients(
+            **{
+                gradient: None if dx is None else self.conventions.in_canonical_axes(name, dx, inputs)
+                for gradient, (name, dx) in by_gradient.items()
+            }
+        )
+
     def _split(self, returned: Any) -> tuple[Any, Any]:
         if isinstance(returned, tuple | list) and len(returned) == len(OUTPUTS):  # pyright: ignore[reportUnknownArgumentType]
-            return returned[0], returned[1] if self._declared.final_state else None  # pyright: ignore[reportUnknownVariableType]
+            return returned[0], returned[1] if self.declaration.final_state else None  # pyright: ignore[reportUnknownVariableType]
         return returned, None
-
-
-def _limits(conventions: Conventions, keywords: tuple[str, ...], scale: Scale, problem: Problem) -> Iterator[str]:
-    """What the declared interface cannot express of `problem`."""
-    packing, stateful = conventions.packing, problem.state != "absent"
-    if conventions.gate == "raw":
-        yield "raw gates: the activation stage is not driven yet; wrap the kernel to take gate='log'"
-    if problem.packed and packing == "none":
-        yield "no packed sequences (packing='none')"
-    if problem.packed and packing not in keywords:
-        yield f"no packed sequences: the signature does not name {packing}"
-    if stateful and "initial_state" not in keywords:
-        yield "no initial state: the signature does not name initial_state"
-    if stateful and problem.packed and packing == "segment_ids":
-        yield "no initial states of a pack: segment_ids do not show empty sequences"
-    if scale == "fixed" and problem.scale not in (None, problem.K**-0.5):
-        yield f"no scale but K^-1/2, wanted {problem.scale} (scale='fixed')"
-    if conventions.beta == "logit" and bool((problem.inputs().beta > 1).any()):
-        yield "no beta above 1 (beta='logit')"
-
-
-def _scale(title: str, declared: str | None, entry: _Entry) -> Scale:
-    takes = "scale" in entry.keywords
-    scale = _one_of(title, "scale", declared or ("argument" if takes else "fixed"), SCALES)
-    if (scale == "argument") != takes:
-        has = "names" if takes else "does not name"
-        raise AdapterError(f"kernel {title!r}: scale={scale!r}, but the signature {has} scale; change one of them")
-    return cast(Scale, scale)
-
-
-def _one_of(title: str, option: str, value: str, allowed: tuple[str, ...]) -> str:
-    if value not in allowed:
-        raise AdapterError(f"kernel {title!r}: {option}: wanted one of {', '.join(allowed)}, got {value!r}")
-    return value
 
 
 def _entry(title: str, function: Function) -> _Entry:

@@ -18,7 +18,7 @@ from kdaverify.adapters.channels import all_behind
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.presets import preset
-from kdaverify.problems import TORCH, Problem
+from kdaverify.problems import TORCH, Domain, Problem
 from oracles.inputs import Inputs
 
 OPERATOR: Final = "LinearAttention"
@@ -50,6 +50,8 @@ class OnnxRuntime(Adapter):
     name = "onnxruntime"
     dtypes = ("fp32", "fp16")
     conventions = Conventions()
+    domain = Domain(packed=False)  # the operator has no offsets
+    differentiable = False
     barriers = all_behind("torch tensors are copied to arrays of the runtime and back")
 
     def __init__(self) -> None:
@@ -62,11 +64,7 @@ class OnnxRuntime(Adapter):
         return preset("onnxruntime", dtype)
 
     def supports(self, problem: Problem) -> str | None:
-        if problem.packed:
-            return "no packed sequences: the operator has no offsets"
-        if problem.scale == 0.0:
-            return "scale 0 stands for K^-1/2 in the operator"
-        return None
+        return "scale 0 stands for K^-1/2 in the operator" if problem.scale == 0.0 else super().supports(problem)
 
     def received(self, inputs: Inputs) -> Inputs:
         return replace(inputs, g=inputs.g.to(inputs.q.dtype).to(inputs.g.dtype))

@@ -20,7 +20,7 @@ from kdaverify.adapters.handover import clear_padding, fold_scale
 from kdaverify.adapters.jax_arrays import from_jax, through_jax, to_jax
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.presets import preset
-from kdaverify.problems import TORCH, Problem
+from kdaverify.problems import TORCH, Domain, Problem
 from oracles.inputs import Inputs
 
 WIDTH: Final = 128
@@ -58,6 +58,7 @@ class Pallas(Adapter):
     name = "pallas"
     dtypes = ("fp32", "bf16")
     conventions = Conventions(packing="segment_ids")
+    domain = Domain(widest=WIDTH, packed_states=False)  # segments start from zero
     barriers = all_behind("torch tensors are copied to JAX arrays and back")
 
     def __init__(self) -> None:
@@ -70,13 +71,7 @@ class Pallas(Adapter):
         return preset("pallas", dtype)
 
     def supports(self, problem: Problem) -> str | None:
-        if problem.K > WIDTH or problem.V > WIDTH:
-            return f"widths up to {WIDTH}, wanted K = {problem.K}, V = {problem.V}"
-        if problem.T == 0:
-            return "at least one token: the kernel refuses T = 0"
-        if problem.packed and problem.state != "absent":
-            return "no initial states of a pack: segments start from zero"
-        return None
+        return "at least one token: the kernel refuses T = 0" if problem.T == 0 else super().supports(problem)
 
     def exposes(self, problem: Problem) -> tuple[str, ...]:
         return OUTPUTS[:1] if problem.packed else OUTPUTS

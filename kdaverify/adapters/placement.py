@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter, Output
+from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import TENSORS, Inputs
 
 
@@ -26,6 +27,31 @@ def on_device(device: str, call: Callable[[Inputs], Output], inputs: Inputs) -> 
     output = call(there)
     _show_edits(inputs, there, kept)
     return Output(_home(output.o, inputs, there, home), _home(output.final_state, inputs, there, home))
+
+
+def gradients_on_device(
+    device: str, call: Callable[[Inputs, Cotangents], Gradients[Any]], inputs: Inputs, cotangents: Cotangents
+) -> Gradients[Any]:
+    """The same for a backward: gradients come back to where the inputs lie."""
+    home = inputs.q.device
+    if home.type == device:
+        return call(inputs, cotangents)
+    there = inputs.on(device)
+    kept = there.copied()
+    found = call(there, cotangents.on(device))
+    _show_edits(inputs, there, kept)
+    return Gradients(**{name: dx.to(home) if isinstance(dx, Tensor) else dx for name, dx in found.named().items()})
+
+
+def lacks_device(device: str) -> str | None:
+    """Why nothing can run on a torch device of that type here; None if something can."""
+    if device == "cpu":
+        return None
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        return f"no device {device!r} here: {str(error).partition(chr(10))[0]}"
+    return None
 
 
 @torch.no_grad()

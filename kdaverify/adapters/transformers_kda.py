@@ -13,7 +13,7 @@ from kdaverify.adapters.base import NOTHING_YET, Adapter, Output, WrongKernelErr
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.presets import preset
-from kdaverify.problems import Problem
+from kdaverify.problems import Domain
 from oracles.inputs import Inputs
 
 MODULE: Final = "transformers.models.kimi_linear.modeling_kimi_linear"
@@ -31,6 +31,8 @@ class Transformers(Adapter):
 
     dtypes = ("fp32", "bf16", "fp16")
     conventions = Conventions()
+    # No cu_seqlens, no grouped heads, and always K^-1/2.
+    domain = Domain(packed=False, head_ratios=(1,), scales=False)
 
     def __init__(self, form: str) -> None:
         self.name = f"transformers-{form}"
@@ -42,15 +44,6 @@ class Transformers(Adapter):
 
     def contract(self, dtype: str) -> Contract:
         return preset(self.name, dtype)
-
-    def supports(self, problem: Problem) -> str | None:
-        if problem.packed:
-            return "no packed sequences: the torch functions take no cu_seqlens"
-        if problem.HV != problem.H:
-            return f"one key head per value head (the model has no grouped heads), wanted H = {problem.H}, HV = {problem.HV}"
-        if problem.scale not in (None, problem.K**-0.5):
-            return f"the scale is always K^-1/2, wanted {problem.scale}"
-        return None
 
     def forward(self, inputs: Inputs) -> Output:
         return self._run(FUNCTIONS[self._form], inputs)

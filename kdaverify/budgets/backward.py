@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.conversions import received_gradients
 from kdaverify.budgets.emulate import Emulator, residual_wy, scaled_output, scaled_queries, scaled_wy
 from kdaverify.budgets.factored import column_wy, factored_residual_wy
 from kdaverify.budgets.family import ContractOverflow, family
@@ -70,7 +71,8 @@ def emulate_gradients(inputs: Inputs, cotangents: Cotangents, contract: Contract
     if contract.form == "chunk":
         # It sees the pairs (i, i), whose parts of dG cancel, and rounds where the forward did.
         stateful = replace(inputs, initial_state=inputs.state)
-        runs["autograd"] = _wide(differentiate(members[0].run, stateful, cotangents))
+        found = _wide(differentiate(members[0].run, stateful, cotangents))
+        runs["autograd"] = received_gradients(found, members[0].computed(inputs), contract, contract.wide.round)
     finite = {name: run for name, run in runs.items() if _is_finite(run)}
     if not finite:
         raise ContractOverflow(f"every emulated backward of {contract.name} overflows on this problem; choose milder values")
@@ -90,8 +92,10 @@ def _unscaled(stages: Stages) -> Stages:
 def member_gradients(member: Emulator, inputs: Inputs, cotangents: Cotangents) -> Gradients[Tensor]:
     """The gradients of one emulated kernel, as float64 tensors holding the formats it stores."""
     way = Way(member.contract.work, member.arithmetic, member.stages, member.backward)
-    scaled = scaled_queries(inputs, member.contract, member.io.round)
-    return _unscaled_q(_wide(run_backward(member.contract, scaled, cotangents, way)), inputs, scaled)
+    computed = member.computed(inputs)
+    scaled = scaled_queries(computed, member.contract, member.io.round)
+    found = _unscaled_q(_wide(run_backward(member.contract, scaled, cotangents, way)), inputs, scaled)
+    return received_gradients(found, computed, member.contract, member.contract.wide.round)
 
 
 def _unscaled_q(found: Gradients[Tensor], inputs: Inputs, scaled: Inputs) -> Gradients[Tensor]:
@@ -100,11 +104,15 @@ def _unscaled_q(found: Gradients[Tensor], inputs: Inputs, scaled: Inputs) -> Gra
 
 
 def _drawn(noise: Noise, inputs: Inputs, cotangents: Cotangents) -> list[Gradients[Tensor]]:
+    contract = noise.contract
+
     def at_once(noise: Noise, calls: int, luck: Luck) -> list[list[Tensor]]:
         repeated, many = together([inputs] * calls), cotangents_together([cotangents] * calls, inputs)
-        scaled = noise.scaled(repeated, luck)
-        found = _wide(run_backward(noise.contract, scaled, many, Way(*noise.way(luck), noise.backward(luck))))
-        apart = gradients_apart(_unscaled_q(found, repeated, scaled), inputs, calls)
+        computed = noise.computed(repeated, luck)
+        found = _wide(run_backward(noise.contract, computed, many, Way(*noise.way(luck), noise.backward(luck))))
+        unscaled = _unscaled_q(found, repeated, computed)
+        received = received_gradients(unscaled, computed, contract, lambda x: luck.rounded(x, contract.wide))
+        apart = gradients_apart(received, inputs, calls)
         return [list(one.named().values()) for one in apart]
 
     rng = torch.Generator(inputs.q.device).manual_seed(SEED)

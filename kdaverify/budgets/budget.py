@@ -38,6 +38,7 @@ class Budget:
         ceiling: what no legal kernel can miss an element by, where that is known.
         peers: rms error of every kernel that rounds to nearest, where these were not all lucky.
         plain: what the family's plain kernel makes of the output, for standards that compare errors.
+        undefined: elements that have no exact value, and only have to be finite.
     """
 
     allowed: ErrorStatistics
@@ -47,6 +48,7 @@ class Budget:
     ceiling: Ceiling | None = None
     peers: tuple[float, ...] = ()
     plain: Tensor | None = None
+    undefined: Tensor | None = None
 
     def measure(self, error: Tensor, truth: Enclosure) -> ErrorStatistics:
         """The statistics of `error` as this budget counts them."""

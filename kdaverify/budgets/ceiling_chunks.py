@@ -89,6 +89,7 @@ class ChunkErrors:
         missed = decayed_products(c, rows * weight[..., None], self.k) + r.counts("scores") * self.lost[..., None]
         qk, kk = (missed + self._underflow_of_factors(rows)).unbind(-1)
         self.d_Aqk = (qk + r.stored("scores", "Aqk", c.Aqk.abs() + qk)).tril()
+        kk = kk + r.written * c.Akk.abs()
         self.d_Akk = (kk + r.stored("scores", "Akk", c.Akk.abs() + kk)).tril(-1)
         self.Aqk_most = c.Aqk.abs() + self.d_Aqk
 
@@ -118,8 +119,8 @@ class ChunkErrors:
         kb, vb = self.beta * self.k * self.decay, self.beta * c.tokens.v.abs()
         of_factors, few = (r.counts("wy") * x for x in (r.factors, PRODUCTS * r.unit))
         self.d_kb = kb * self._with(2 * r.relative("wy", "kb") + r.relative("wy", "beta_k_wy") + of_factors + few)
-        self.d_kb = self.d_kb + r.stored("wy", "kb", torch.zeros_like(kb))
-        self.d_vb = r.stored("wy", "vb", vb) + few * vb
+        self.d_kb = self.d_kb + r.written * kb + r.stored("wy", "kb", torch.zeros_like(kb))
+        self.d_vb = r.stored("wy", "vb", vb) + (few + r.written) * vb
         self.kb, self.kb_most, self.vb_most = kb, kb + self.d_kb, vb + self.d_vb
         stored = 2 if r.factors else 1  # factors meet keys and queries that are stored already
         of_factors, few = (r.counts("output") * x for x in (r.factors + r.queries, PRODUCTS * r.unit))

@@ -29,6 +29,8 @@ PRODUCTS = 4
 TRUNCATED = 2.5
 # A gate made by the kernel itself misses this many units, of 1.
 SOFTPLUS = 4
+# A sigmoid of a logit: its exponential with an argument of at most 104 (fp32 has underflowed there), a sum and a quotient.
+SIGMOID = EXPONENTIAL + 2 * 104 + 4
 # What a draw of the noise may move a float64 by: it rounds as well.
 FLOAT64_UNITS = 2.0
 
@@ -94,6 +96,11 @@ class Roundings:
         if self.contract.scale == "rounded":
             return self._unit(self.contract.operands) + 2 * self._storing(self.contract.storage("qg", self.io))
         return 0.0 if self.contract.scale == "free" else self._storing(self.io)
+
+    @property
+    def written(self) -> float:
+        """The relative error of beta where the kernel makes it from a logit, 0 where it does not."""
+        return self.counts("wy") * SIGMOID * self.unit if self.contract.beta == "logit" else 0.0
 
     @property
     def lost(self) -> float:

@@ -51,7 +51,7 @@ def _state(carry: Tensors, x: Tokens, token: Token, r: Roundings) -> tuple[Tenso
     most = token.decayed.abs() + d_decayed
     read = r.sums("state", k.shape[-1]) * (k @ most) + r.stored("state", "p", k @ most)
     left = token.residual.abs() + k @ d_decayed + read
-    d_u = beta * (read + unit * left) + r.stored("state", "u", beta * left)
+    d_u = beta * (read + (unit + r.written) * left) + r.stored("state", "u", beta * left)
     reflected = d_decayed + k.mT * beta * torch.minimum(k @ d_decayed, norm(k, -1)[..., None] * columns[..., None, :])
     added = 2 * unit * (most + k.mT * (token.u.abs() + d_u)) + r.stored("state", "S", token.after.abs() + reflected)
     own = k.mT * d_u + added

@@ -13,10 +13,12 @@ from kdaverify.budgets.contract_checks import (
     DIFFERENCE,
     RETURNED,
     Anchor,
+    Beta,
     ContractError,
     Exponential,
     Flush,
     Form,
+    Gate,
     Order,
     Rounding,
     Scale,
@@ -46,6 +48,8 @@ _WORDS: Final = {
     "order": "free",
     "exponential": "free",
     "scale": "free",
+    "gate": "log",
+    "beta": "value",
 }
 """Fields of one word that stand in brackets, and the words that are not written."""
 
@@ -106,6 +110,8 @@ class Contract:
         scale: in-q where q times the scale is stored in the format of q before anything else: scores that cancel then miss by a rounding of
             their terms; rounded where the scale itself is brought to the format of the operands, and multiplies q exp(G) after that
             is stored: a constant relative error of every output, up to one unit; free elsewhere.
+        gate, beta: what the kernel receives in place of a log decay and of a write strength. What it computes from that rounds too, and
+            its gradients are with respect to that. An adapter's conventions set both; a declared contract need not.
         label: what its author calls it; no part of what it means.
     """
 
@@ -128,6 +134,8 @@ class Contract:
     order: Order = "free"
     exponential: Exponential = "free"
     scale: Scale = "free"
+    gate: Gate = "log"
+    beta: Beta = "value"
     label: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:

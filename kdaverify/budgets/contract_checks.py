@@ -16,6 +16,8 @@ Rounding = Literal["free", "nearest", "truncate"]
 Order = Literal["free", "in-order"]
 Exponential = Literal["free", "natural", "base-2", "approximate"]
 Scale = Literal["free", "in-q", "rounded"]
+Gate = Literal["log", "log2", "decay"]
+Beta = Literal["value", "logit"]
 
 CHOICES: Final = {
     "form": get_args(Form),
@@ -26,6 +28,8 @@ CHOICES: Final = {
     "order": get_args(Order),
     "exponential": get_args(Exponential),
     "scale": get_args(Scale),
+    "gate": get_args(Gate),
+    "beta": get_args(Beta),
 }
 """The fields that are one of a few words, and the words."""
 

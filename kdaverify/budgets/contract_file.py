@@ -54,6 +54,8 @@ class ContractFile(BaseModel):
     order: str = "free"
     exponential: str = "free"
     scale: str = "free"
+    gate: str = "log"
+    beta: str = "value"
     own: list[str] = []
     tensors: dict[str, str] = {}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from kdaverify.budgets.backward import GradientEmulation, emulate_gradients
 from kdaverify.budgets.budget import DEVIATIONS, RMS_FACTOR
 from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.conversions import as_handed, received_gradients
 from kdaverify.budgets.family import emulate
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.parts import Outputs
@@ -58,9 +59,25 @@ def loss(outputs: Outputs, weights: Outputs) -> float:
     return sum(float((y.double() * c).sum()) for y, c in zip(outputs, weights, strict=True))
 
 
-def along(gradients: dict[str, Tensor], pair: Pair) -> float:
-    """The derivative of the loss along a pair, by `gradients`."""
-    return sum(float((gradients[name].double() * pair.along(source)).sum()) for name, source in _present(pair).items())
+def along(gradients: dict[str, Tensor], pair: Pair, contract: Contract) -> float:
+    """The derivative of the loss along a pair of calls as the kernel receives them, by `gradients` with respect to that."""
+    return sum(float((gradients[name].double() * moved(pair, source, contract)).sum()) for name, source in _present(pair).items())
+
+
+def moved(pair: Pair, source: str, contract: Contract) -> Tensor:
+    """up - down of one input as the kernel receives it, float64; 0 where it stays at an infinite value."""
+    up, down = (as_handed(contract, source, getattr(end, source)) for end in (pair.up, pair.down))
+    return (up - down).nan_to_num(nan=0.0)
+
+
+def kept_finite(pair: Pair, start: Inputs, contract: Contract) -> Pair:
+    """The pair without the moves that begin or end where the kernel receives an infinite value, as the logit of 0 and of 1 is."""
+    for source in ("g", "beta"):
+        ends = [getattr(end, source) for end in (pair.up, pair.down)]
+        infinite = torch.stack([~torch.isfinite(as_handed(contract, source, end)) for end in ends]).any(0)
+        up, down = (torch.where(infinite, getattr(start, source), end) for end in ends)
+        pair = Pair(replace(pair.up, **{source: up}), replace(pair.down, **{source: down}))
+    return pair
 
 
 def _present(pair: Pair) -> dict[str, str]:
@@ -139,7 +156,7 @@ class Differences:
 
     @cached_property
     def _exact(self) -> Gradients[Tensor]:
-        return adjoint(self.inputs, self.given)
+        return received_gradients(adjoint(self.inputs, self.given), self.inputs, self.backward, torch.Tensor.double)
 
     @cached_property
     def _emulated(self) -> GradientEmulation:
@@ -166,7 +183,11 @@ class Differences:
 
         def noise(found: Gradients[Tensor]) -> float:
             errors = {name: x - self._exact.named()[name] for name, x in found.named().items()}
-            sizes = [float((errors[name] * pair.along(source)).norm()) for pair in pairs for name, source in _present(pair).items()]
+            sizes = [
+                float((errors[name] * moved(pair, source, self.backward)).norm())
+                for pair in pairs
+                for name, source in _present(pair).items()
+            ]
             return math.hypot(*sizes) / math.sqrt(len(pairs))
 
         return _worst([noise(run) for run in self._emulated.rounded.values()], [noise(run) for run in self._emulated.drawn])
@@ -174,7 +195,7 @@ class Differences:
     def _curvature(self, pairs: list[Pair]) -> Tensor:
         points = _points(pairs)
         values = [loss(y, self._weights) for y in self._apart(recurrence(together(points)), len(points))]
-        linear = [along(self._exact.named(), pair) for pair in pairs]
+        linear = [along(self._exact.named(), pair, self.backward) for pair in pairs]
         missed = [abs(up - down - by) for up, down, by in zip(values[::2], values[1::2], linear, strict=True)]
         return torch.tensor(missed, dtype=torch.float64)
 

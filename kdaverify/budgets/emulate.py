@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.conversions import as_computed
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.parts import Outputs, run_in_parts
 from kdaverify.budgets.pipeline import run_form
@@ -48,11 +49,15 @@ class Emulator:
         return run_in_parts(self._run, short_gates(inputs, self.contract) if self.softplus else inputs, cuts)
 
     def _run(self, inputs: Inputs) -> Outputs:
-        inputs = scaled_queries(inputs, self.contract, self.io.round)
+        inputs = scaled_queries(self.computed(inputs), self.contract, self.io.round)
         o, final = run_form(self.contract, inputs, dtype=self.contract.work, arithmetic=self.arithmetic, stages=self.stages)
         if self.wide_state:
             final = self.contract.stored("S", final, self.io)
         return o.double(), final.double()
+
+    def computed(self, inputs: Inputs) -> Inputs:
+        """The call as this kernel goes on with it, its conventions converted."""
+        return as_computed(inputs, self.contract, self.io, self.exp)
 
     @property
     def arithmetic(self) -> Arithmetic:

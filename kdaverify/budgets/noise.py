@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.conversions import drawn
 from kdaverify.budgets.emulate import merge_blocks, scaled_queries, with_dot
 from kdaverify.budgets.factored import FACTORED, FACTORED_DIFFERENCE
 from kdaverify.budgets.formats import Format
@@ -102,7 +103,7 @@ class Noise:
     def forward(self, inputs: Inputs, luck: Luck) -> Outputs:
         """One uncut (o, S_T) under that luck, in the type computed in."""
         dtype, arithmetic, stages = self.way(luck)
-        return run_form(self.contract, self.scaled(inputs, luck), dtype=dtype, arithmetic=arithmetic, stages=stages)
+        return run_form(self.contract, self.computed(inputs, luck), dtype=dtype, arithmetic=arithmetic, stages=stages)
 
     def way(self, luck: Luck) -> tuple[torch.dtype, Arithmetic, Stages]:
         """The type computed in, the arithmetic that draws, and the stages."""
@@ -131,14 +132,15 @@ class Noise:
         total = luck.in_any_order(tree(operands)) if self.contract.order == "free" else running(operands)
         return torch.float64, replace(self._wide(luck), total=total)
 
-    def scaled(self, inputs: Inputs, luck: Luck) -> Inputs:
-        """The call with q times the scale, drawn, where that is stored.
+    def computed(self, inputs: Inputs, luck: Luck) -> Inputs:
+        """The call as a kernel goes on with it: its conventions converted, and q times the scale where that is stored, all drawn.
 
         A rounded scale stays exact here: a constant that no draw moves, it leans one way, and every kernel that rounds to nearest has it.
         """
+        converted = drawn(inputs, self.contract, luck.rounded)
         if self.contract.scale == "rounded":
-            return inputs
-        return scaled_queries(inputs, self.contract, lambda q: luck.rounded(q, self.io))
+            return converted
+        return scaled_queries(converted, self.contract, lambda q: luck.rounded(q, self.io))
 
     def _narrow(self, luck: Luck) -> Arithmetic:
         """Every tensor stored in fewer bits than it is computed in takes a draw."""
@@ -187,7 +189,7 @@ class Noise:
         """Every store, dot product and exponential takes a draw, in float64."""
         contract = self.contract
         # Token by token the argument of a natural exponential is the gate itself: nothing of it is rounded.
-        exact_argument = contract.form == "recurrent" and contract.exponential == "natural"
+        exact_argument = contract.form == "recurrent" and contract.exponential == "natural" and contract.gate == "log"
         return self._flushing(
             Arithmetic(
                 store=lambda name, tensor: self._stored(name, tensor, luck),

@@ -14,6 +14,7 @@ from kdaverify.budgets.backward import GradientEmulation
 from kdaverify.budgets.budget import Budget, FamilyErrors, allow, family_errors
 from kdaverify.budgets.ceiling import Ceiling, Ceilings
 from kdaverify.budgets.contract import RETURNED, Contract
+from kdaverify.budgets.conversions import received_answer, received_terms, undefined_gradients
 from kdaverify.budgets.family import Emulation
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.kept import Errors, KeptErrors
@@ -113,11 +114,20 @@ def gradient_standard(
     likewise.
     """
     room, made = Room(contract, io, GAIN * max(inputs.K, inputs.V)), _made(emulation)
+    undefined = undefined_gradients(inputs, contract)
     kept = KeptErrors(inputs, contract, io, others=(cotangents.do, cotangents.d_final_state))
+
+    def received(answer: GradientAnswer) -> GradientAnswer:
+        return received_answer(answer, inputs, contract)
+
+    def balls(accept: Callable[[GradientAnswer], bool], extra: int) -> GradientAnswer:
+        cache = cache_in(default_folder())
+        return received(certify_gradients(inputs, cotangents, accept=lambda x: accept(received(x)), extra_bits=extra, cache=cache))
 
     def budgets(certain: GradientAnswer) -> dict[str, Budget]:
         truth = _zero_on_padding(certain, inputs)
-        cancelling = {"dg": largest_ahead(inputs, truth.terms.dg, contract.chunk_size), "d_initial_state": truth.terms.d_initial_state}
+        ahead = received_terms(largest_ahead(inputs, truth.terms.dg, contract.chunk_size), inputs, contract)
+        cancelling = {"dg": ahead, "d_initial_state": truth.terms.d_initial_state}
         formats = {name: io if name in RETURNED else contract.wide for name in truth.named()}
 
         def errors() -> Errors:
@@ -133,14 +143,15 @@ def gradient_standard(
         def of(name: str, fmt: Format) -> Budget:
             terms = cancelling.get(name)
             floor = None if terms is None else SUMS_LOSE * contract.accumulate.unit * terms
-            return room.allow(truth.named()[name], found[name], fmt, moved=terms, terms=terms, floor=floor)
+            allowed = room.allow(truth.named()[name], found[name], fmt, moved=terms, terms=terms, floor=floor)
+            return replace(allowed, undefined=undefined.get(name))
 
         return {name: of(name, fmt) for name, fmt in formats.items()}
 
     return _sharpened(
         contract,
-        lambda: _zero_on_padding(enclosed_gradients(inputs, cotangents), inputs),
-        lambda accept, extra: certify_gradients(inputs, cotangents, accept=accept, extra_bits=extra, cache=cache_in(default_folder())),
+        lambda: _zero_on_padding(received(enclosed_gradients(inputs, cotangents)), inputs),
+        balls,
         budgets,
         lambda truth: _zero_on_padding(truth, inputs),
     )

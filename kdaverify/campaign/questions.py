@@ -16,13 +16,16 @@ import hypothesis
 from hypothesis import strategies as st
 
 import kdaverify
+from kdaverify.adapters.fitting import fitted
 from kdaverify.plugin.axes import AXES
 from kdaverify.plugin.bounds import bounds_of
 from kdaverify.plugin.collect import property_of
+from kdaverify.plugin.excuses import not_applicable
+from kdaverify.problems import ActivationProblem
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
-    from kdaverify.problems import ActivationProblem, Problem
+    from kdaverify.problems import Problem
 
 GIVEN: Final = ("judge", "bounds", "data")
 """What every test may take beside its axes."""
@@ -59,7 +62,8 @@ class _Notebook:
     asked: list[Ask] = field(default_factory=list[Ask])
 
     def __call__(self, problem: Problem | ActivationProblem, **detail: Any) -> None:
-        self.asked.append(Ask(self.property_name, problem.to_json(), json.dumps(detail, sort_keys=True)))
+        asked = problem if isinstance(problem, ActivationProblem) else fitted(self.adapter, problem)
+        self.asked.append(Ask(self.property_name, asked.to_json(), json.dumps(detail, sort_keys=True)))
 
     def conventions(self) -> None:
         self.asked.append(CONVENTIONS)
@@ -120,9 +124,11 @@ def questions(adapter: Adapter, profile: str, *, drawn: bool) -> tuple[Question,
     Raises:
         UnknownTestError: a test takes more than a judge, bounds, data and axes.
     """
+    excused = not_applicable(adapter, profile)
     return tuple(
         question
         for path in sorted(kdaverify.suites_folder().rglob("test_*.py"))
+        if property_of(path) not in excused
         for test in _tests(path)
         if hypothesis.is_hypothesis_test(test) == drawn
         for question in _of_test(adapter, profile, property_of(path), test)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.fitting import fitted
 from kdaverify.checks.execute import execute
 from kdaverify.checks.outcome import Outcome, outcomes
 from kdaverify.problems import Problem
@@ -26,12 +27,14 @@ def causality(adapter: Adapter, problem: Problem, *, cut: int) -> list[Outcome]:
     if problem.packed or not 0 < cut < problem.T:
         raise ValueError(f"causality: wanted a dense problem longer than the cut, got {problem.describe()} cut at {cut}")
     own = problem.inputs()
-    return outcomes(adapter, own.span(0, cut, own.initial_state), lambda: before(adapter, spoilt(problem, own, cut), cut))
+    spoilt = with_hostile_tokens(adapter, problem, own, cut)
+    return outcomes(adapter, own.span(0, cut, own.initial_state), lambda: before(adapter, spoilt, cut))
 
 
-def spoilt(problem: Problem, own: Inputs, cut: int) -> Inputs:
-    """The call with hostile tokens from `cut` on."""
-    other = problem.replace(seed=problem.seed + 1, gate="bound-100", beta="one", value="large").inputs()
+def with_hostile_tokens(adapter: Adapter, problem: Problem, own: Inputs, cut: int) -> Inputs:
+    """The call with the most hostile tokens from `cut` on that the kernel declares to take."""
+    hostile = problem.replace(seed=problem.seed + 1, gate="bound-100", beta="one", value="large")
+    other = fitted(adapter, hostile).inputs()
     names = ("q", "k", "v", "g", "beta")
     joined = {name: torch.cat((getattr(own, name)[:, :cut], getattr(other, name)[:, cut:]), dim=1) for name in names}
     return replace(own, **joined)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -98,10 +98,12 @@ def compare(output: str, actual: Tensor, standard: Standard, inputs: Inputs) -> 
     lost = ~torch.isfinite(verdict.actual)
     if bool(lost.any()):
         return verdict.broken(lost, Status.NONFINITE, "finite")
+    allowed = standard.budgets[output]
+    if allowed.undefined is not None:
+        verdict = replace(verdict, actual=torch.where(allowed.undefined, truth.high, verdict.actual))
     nonzero = truth.zero & (verdict.actual != 0)
     if bool(nonzero.any()):
         return verdict.broken(nonzero, Status.FAIL, "zero")
-    allowed = standard.budgets[output]
     error = truth.error(verdict.actual)
     found = allowed.measure(error, truth)
     top = None if allowed.ceiling is None or not error.numel() else allowed.ceiling.used(error, truth, allowed.io)

@@ -1,4 +1,4 @@
-"""Conventions: are layout, state order, gate base and beta what the adapter declares? Asked before anything is scored."""
+"""Conventions: layout, state order, gate base, beta, scale and padding are what the adapter declares; tested before anything is scored."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.conventions import ALLOWED, ConventionError, Conventions
+from kdaverify.adapters.fitting import fitted
 from kdaverify.budgets.statistics import rms
 from kdaverify.checks.execute import Misbehaviour, execute
 from kdaverify.checks.outcome import Outcome
@@ -34,6 +35,7 @@ PROBE = Problem(
     value="normal",
     seed=1,
 )
+PACK, PADDING = (2, 0, 3), 2
 SIZES = ((2, 5, 3, 8, 12), (1, 5, 3, 8, 12), (1, 5, 3, 16, 16), (1, 5, 2, 64, 64), (1, 5, 2, 128, 128))
 
 
@@ -55,9 +57,10 @@ def conventions(adapter: Adapter) -> Outcome:
 
 
 def _compared(adapter: Adapter, problem: Problem) -> Outcome:
-    complaint = _complaint(adapter, problem)
+    # Both are called whatever the first gives: an export writes down what a score plays back.
+    complaint, padding = _complaint(adapter, problem), _padded(adapter)
     if complaint is None:
-        return Outcome("call", Status.PASS, f"conventions: {_told(adapter.conventions)} fit {problem.describe()}")
+        return padding or Outcome("call", Status.PASS, f"conventions: {_told(adapter.conventions)} fit {problem.describe()}")
     for choice, other in _others(adapter):
         if _complaint(other, problem) is None:
             own, fitting = getattr(adapter.conventions, choice), getattr(other.conventions, choice)
@@ -66,17 +69,44 @@ def _compared(adapter: Adapter, problem: Problem) -> Outcome:
     return Outcome("call", Status.SKIP, f"conventions: no single other choice explains it; under the declared ones {complaint}")
 
 
+def _padded(adapter: Adapter) -> Outcome | None:
+    """What is wrong with rows of o past the last offset of a pack that are declared to be zero; None if nothing is."""
+    if adapter.conventions.padding != "zero" or adapter.conventions.packing != "cu_seqlens" or not adapter.domain.packed:
+        return None
+    for dtype in adapter.dtypes:
+        problem = fitted(adapter, PROBE.replace(lengths=PACK, T=sum(PACK) + PADDING, dtype=dtype))
+        if problem.packed and adapter.supports(problem) is None:
+            return _padding_of(adapter, problem)
+    return None
+
+
+def _padding_of(adapter: Adapter, problem: Problem) -> Outcome | None:
+    assert problem.lengths is not None
+    adapter.begin(f"conventions {problem.to_json()}")
+    try:
+        rows = execute(adapter, problem.inputs(), ("o",)).outputs["o"][:, sum(problem.lengths) :]
+    except Misbehaviour as fault:
+        if fault.status.takes_process:
+            raise
+        return None  # the suites report it
+    other = rows[rows != 0]  # NaN is other than zero
+    if not other.numel():
+        return None
+    said = f"declared padding='zero', but rows of o past the last offset hold other values, such as {float(other[0]):.3g}"
+    return Outcome("call", Status.CONVENTION, f"conventions: {said}; zero these rows, or declare padding='undefined'")
+
+
 def _told(declared: Conventions) -> str:
-    return f"layout {declared.layout}, state {declared.state}, gate {declared.gate}, beta {declared.beta}"
+    said = f"layout {declared.layout}, state {declared.state}, gate {declared.gate}, beta {declared.beta}, scale {declared.scale}"
+    return f"{said}, padding {declared.padding}"
 
 
 def _probe(adapter: Adapter) -> Problem | None:
     for B, T, H, K, V in SIZES:
         for dtype in adapter.dtypes:
-            problem = PROBE.replace(B=B, T=T, H=H, HV=H, K=K, V=V, dtype=dtype)
-            for variant in (problem, problem.replace(state="absent")):
-                if adapter.supports(variant) is None:
-                    return variant
+            problem = fitted(adapter, PROBE.replace(B=B, T=T, H=H, HV=H, K=K, V=V, dtype=dtype))
+            if adapter.supports(problem) is None:
+                return problem
     return None
 
 
@@ -105,7 +135,7 @@ def _complaint(adapter: Adapter, problem: Problem) -> str | None:
 
 
 def _others(adapter: Adapter) -> Iterator[tuple[str, Adapter]]:
-    for choice in ("state", "gate", "beta", "layout"):
+    for choice in ("state", "gate", "beta", "layout", "scale"):
         for value in ALLOWED[choice]:
             if value in (getattr(adapter.conventions, choice), "raw"):
                 continue

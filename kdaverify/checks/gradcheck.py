@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.budgets.conversions import canonical_gradient
 from kdaverify.checks.execute import Misbehaviour, watched
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.status import Status
@@ -124,7 +125,12 @@ def _own(adapter: Adapter, inputs: Inputs, names: list[str], exposed: tuple[str,
         def backward(ctx: Any, *dy: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
             by_output = dict(zip(exposed, dy, strict=True))
             found = adapter.gradients(ctx.call, Cotangents(by_output.get("o"), by_output.get("final_state"))).named()
-            return tuple(found[gradient] for gradient, name in GRADIENTS.items() if name in names)
+            received, contract = adapter.received(ctx.call), adapter.backward_contract("fp64")
+            return tuple(
+                canonical_gradient(name, found[gradient], ctx.call, received, contract)
+                for gradient, name in GRADIENTS.items()
+                if name in names
+            )
 
     return Kernel.apply  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 

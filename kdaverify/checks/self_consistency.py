@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.budgets.differences import Allowance, Differences, along, loss
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.differences import Allowance, Differences, along, kept_finite, loss
 from kdaverify.budgets.family import ContractOverflow
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.compare import Comparison
@@ -59,9 +60,13 @@ class _Case:
     given: Cotangents
     exposed: tuple[str, ...]
 
+    @property
+    def backward(self) -> Contract:
+        return self.adapter.backward_contract(self.problem.dtype)
+
     def judged(self, gradients: dict[str, Tensor]) -> Outcome:
         adapter, dtype = self.adapter, self.problem.dtype
-        contracts = adapter.contract(dtype), adapter.backward_contract(dtype)
+        contracts = adapter.contract(dtype), self.backward
         differences = Differences(adapter.received(self.inputs), self.given, *contracts, FORMATS[dtype], adapter.received)
         sources = {name: GRADIENTS[name] for name in gradients}
         found = self._missed(gradients, differences.allowance(lambda h: self._pairs(DIRECTIONS, h, [*sources.values()])))
@@ -76,11 +81,11 @@ class _Case:
         return found.outcome(Status.FAIL, f"\n  moved by itself, over budget: {suspects or 'none'}")
 
     def _pairs(self, number: int, h: float, names: Sequence[str]) -> list[Pair]:
-        return [pair(self.problem, j, h, names) for j in range(number)]
+        return [kept_finite(pair(self.problem, j, h, names), self.inputs, self.backward) for j in range(number)]
 
     def _missed(self, gradients: dict[str, Tensor], allowed: Allowance) -> _Missed:
         moved = torch.tensor([self._loss(p.up) - self._loss(p.down) for p in allowed.pairs], dtype=torch.float64)
-        told = torch.tensor([along(gradients, p) for p in allowed.received], dtype=torch.float64)
+        told = torch.tensor([along(gradients, p, self.backward) for p in allowed.received], dtype=torch.float64)
         if not bool(torch.isfinite(moved - told).all()):
             raise Misbehaviour(Status.NONFINITE, "loss", "loss: outputs or gradients of a moved call are not finite")
         return _Missed(moved, told, allowed)

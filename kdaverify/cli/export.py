@@ -41,6 +41,11 @@ def export(
     final_state: Annotated[bool, typer.Option(help="whether the kernel returns one")] = True,
     width: Annotated[list[int] | None, typer.Option(min=1, help="of K and V, where it takes but a few; repeatable")] = None,
     grouped_heads: Annotated[bool, typer.Option(help="whether it takes more value heads than key heads")] = True,
+    head_ratio: Annotated[list[int] | None, typer.Option(min=1, help="of HV / H, where it takes but a few; repeatable")] = None,
+    gate_range: Annotated[str | None, typer.Option(help="lowest and highest log decay that it takes, such as -5..0")] = None,
+    beta_range: Annotated[str | None, typer.Option(help="lowest and highest write strength that it takes, such as 0..1")] = None,
+    length_multiple: Annotated[int | None, typer.Option(min=1, help="of which every sequence length is a multiple")] = None,
+    longest: Annotated[int | None, typer.Option(min=1, help="tokens of a sequence at most")] = None,
 ) -> int:
     """Write what the suites ask of a kernel to files, with a runner that needs only safetensors and the kernel.
 
@@ -65,6 +70,11 @@ def export(
         initial_state=initial_state,
         final_state=final_state,
         grouped_heads=grouped_heads,
+        head_ratios=head_ratio,
+        gate_range=gate_range,
+        beta_range=beta_range,
+        length_multiple=length_multiple,
+        longest=longest,
         widths=width,
         dtypes=dtype,
         contract=contract,
@@ -72,11 +82,11 @@ def export(
     return _export(folder, _draft(folder, profile, kda_seed, {"name": name or folder.resolve().name, **words}), Console())
 
 
-def _words(**given: str | bool | list[str] | list[int] | None) -> dict[str, str]:
+def _words(**given: str | int | list[str] | list[int] | None) -> dict[str, str]:
     """Options as NAME:option=value has them."""
     texts = {True: "yes", False: "no"}
     return {
-        option: "+".join(map(str, value)) if isinstance(value, list) else texts[value] if isinstance(value, bool) else value
+        option: "+".join(map(str, value)) if isinstance(value, list) else texts[value] if isinstance(value, bool) else str(value)
         for option, value in given.items()
         if value not in (None, [])
     }
@@ -85,7 +95,7 @@ def _words(**given: str | bool | list[str] | list[int] | None) -> dict[str, str]
 def _draft(folder: Path, profile: str, seed: int | None, words: dict[str, str]) -> Manifest:
     """Makes the folder, with a manifest that has no cases yet."""
     from kdaverify.adapters.base import AdapterError
-    from kdaverify.adapters.exchange.declaration import declared
+    from kdaverify.adapters.declaration import declared
     from kdaverify.adapters.exchange.folder import prepare
     from kdaverify.adapters.exchange.manifest import Manifest
     from kdaverify.plugin.options import default_seed

@@ -13,7 +13,7 @@ from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.family import emulate
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import Standard, gradient_standard, standard
-from kdaverify.checks.causality import before, spoilt
+from kdaverify.checks.causality import before, with_hostile_tokens
 from kdaverify.checks.execute import execute
 from kdaverify.checks.gradients import run_backward
 from kdaverify.checks.options import asked_of
@@ -100,7 +100,7 @@ def _under_option(call: Call, adapter: Adapter, inputs: Inputs) -> dict[str, Ten
 
 def _before_the_cut(call: Call, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
     cut = call.question.detail["cut"]
-    return before(adapter, spoilt(call.problem, inputs, cut), cut)
+    return before(adapter, with_hostile_tokens(call.judged, call.problem, inputs, cut), cut)
 
 
 _WAYS: Final[Mapping[str, Way]] = {"resume": _resumed, "packing": _arranged, "options": _under_option, "causality": _before_the_cut}

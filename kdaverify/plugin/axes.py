@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
-    from kdaverify.problems import Problem
 
 Choices = list[tuple[str, Any]]
 """Part of a test's id, and what its fixture gets."""
@@ -20,6 +19,7 @@ def _same(names: Iterable[str]) -> Choices:
 
 
 def _named(adapter: Adapter, profile: str) -> Choices:
+    from kdaverify.adapters.fitting import fitted
     from kdaverify.problems import panel
 
     return [
@@ -38,6 +38,7 @@ def _named_backward(adapter: Adapter, profile: str) -> Choices:
 
 
 def _probed(adapter: Adapter, profile: str) -> Choices:
+    from kdaverify.adapters.fitting import fitted
     from kdaverify.problems.probes import probes
 
     return [
@@ -54,7 +55,19 @@ def _called(adapter: Adapter, profile: str) -> Choices:
 def _lawful(adapter: Adapter, profile: str) -> Choices:
     from kdaverify.checks.laws.registry import LAWS
 
-    return [(f"{dtype}-{law}", (law, dtype)) for dtype in lawful_dtypes(adapter, profile) for law in LAWS]
+    return [(f"{dtype}-{law}", (law, dtype)) for dtype in lawful_dtypes(adapter, profile) for law in LAWS if _can_hold(adapter, law, dtype)]
+
+
+def _can_hold(adapter: Adapter, law: str, dtype: str) -> bool:
+    """Whether the domain has problems of the kind that the law needs: others cannot be drawn."""
+    from kdaverify.checks.laws.registry import LAWS
+    from kdaverify.problems import panel
+
+    chosen, domain = LAWS[law], adapter.domain
+    if chosen.draws.get("packed") and not domain.packed:
+        return False
+    tried = (domain.fit(entry.problem) for entry in panel(dtype, "smoke"))
+    return any(chosen.asked(problem) is None and not any(map(domain.refuses, chosen.becomes(problem))) for problem in tried)
 
 
 def _activated(adapter: Adapter, profile: str) -> Choices:
@@ -90,6 +103,7 @@ def lawful_dtypes(adapter: Adapter, profile: str) -> tuple[str, ...]:
 
 def drifting(adapter: Adapter, profile: str) -> Choices:
     """The questions of drift that a profile asks of the implementation: how the tokens are fed, and the problem."""
+    from kdaverify.adapters.fitting import fitted
     from kdaverify.problems.drift_probes import drift_cases
 
     return [
@@ -97,14 +111,6 @@ def drifting(adapter: Adapter, profile: str) -> Choices:
         for dtype in adapter.dtypes
         for case in drift_cases(profile, dtype, adapter.dtypes)
     ]
-
-
-def fitted(adapter: Adapter, problem: Problem) -> Problem:
-    """The problem at the nearest widths that the kernel was compiled for, where it does not take the problem's own."""
-    if not adapter.widths or {problem.K, problem.V} <= {*adapter.widths} or adapter.supports(problem) is None:
-        return problem
-    K, V = (min(adapter.widths, key=lambda width: abs(width - wanted)) for wanted in (problem.K, problem.V))
-    return problem.replace(K=K, V=V)
 
 
 def takes_real_sizes(adapter: Adapter, dtype: str) -> bool:

@@ -1,4 +1,4 @@
-"""Which problems a profile draws for an implementation: how dear, and at which widths."""
+"""Which problems a profile draws for an implementation: how expensive, at which widths, inside which domain."""
 
 from __future__ import annotations
 
@@ -32,4 +32,4 @@ def bounds_of(adapter: Adapter, chosen: Mapping[str, Any], profile: str) -> Boun
         cost *= REAL_SIZES
     if adapter.environment()["mode"] == "interpreted":
         cost *= INTERPRETED
-    return {"max_cost": cost, "widths": adapter.widths}
+    return {"max_cost": cost, "widths": adapter.widths, "domain": adapter.domain}

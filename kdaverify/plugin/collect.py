@@ -22,7 +22,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kernel" not in metafunc.fixturenames:
         return
     axes = [axis for axis in AXES if axis in metafunc.fixturenames]
-    found = [case for subject in subjects(metafunc.config) for case in _cases(subject, axes, metafunc.config.option.profile)]
+    profile, asked = metafunc.config.option.profile, property_of(metafunc.definition.path)
+    found = [case for subject in subjects(metafunc.config) if _applies(asked, subject, profile) for case in _cases(subject, axes, profile)]
     metafunc.parametrize(("kernel", *axes), found, indirect=("kernel",))
     fixed = metafunc.config.option.bare or not all(subject.adapter.open_ended for subject in subjects(metafunc.config))
     _settle(metafunc.function, metafunc.config.option.profile, fixed=fixed, share=_LAW if "lawful" in axes else 1)
@@ -82,6 +83,13 @@ def _settle(function: Any, profile: str, *, fixed: bool, share: float) -> None:
 
     if hypothesis.is_hypothesis_test(function) and not hasattr(function, "_hypothesis_internal_settings_applied"):
         settings_for(profile, fixed=fixed, share=share)(function)
+
+
+def _applies(asked: str, subject: Subject, profile: str) -> bool:
+    """Whether a property is one that the implementation declares to have; one that cannot run here keeps one test, to say so."""
+    from kdaverify.plugin.excuses import not_applicable
+
+    return subject.missing is not None or asked not in not_applicable(subject.adapter, profile)
 
 
 def _cases(subject: Subject, axes: list[str], profile: str) -> Iterator[Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from kdaverify.plugin.axes import drifting, fitted
+from kdaverify.plugin.axes import drifting
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
@@ -15,15 +16,31 @@ NEED_A_BACKWARD: Final = ("gradients", "gradcheck", "self_consistency", "jacobia
 """Properties that ask for derivatives."""
 
 
-def excuses(adapter: Adapter, outputs: tuple[str, ...], verdicts: Sequence[Verdict]) -> dict[str, str]:
+def excuses(adapter: Adapter, profile: str, verdicts: Sequence[Verdict]) -> dict[str, str]:
     """The reason by property.
 
     Args:
         adapter: one that can run here.
-        outputs: those that it exposes.
         verdicts: what has come of it.
     """
-    return {**_undeclared(adapter, outputs), **_forward_only(verdicts)}
+    return {**not_applicable(adapter, profile), **_forward_only(verdicts)}
+
+
+@lru_cache(maxsize=8)
+def not_applicable(adapter: Adapter, profile: str) -> dict[str, str]:
+    """The properties that an implementation declares it does not have, and why: no case of them is generated."""
+    outputs = exposed(adapter, profile)
+    backward = {} if adapter.differentiable else dict.fromkeys((*NEED_A_BACKWARD, "backward_stages"), "it declares that it has no backward")
+    return {**_undeclared(adapter, outputs), **backward}
+
+
+def exposed(adapter: Adapter, profile: str) -> tuple[str, ...]:
+    """The outputs it declares to return for any problem of the panel that it takes."""
+    from kdaverify.adapters.fitting import fitted
+    from kdaverify.problems import panel
+
+    asked = [fitted(adapter, entry.problem) for dtype in adapter.dtypes for entry in panel(dtype, profile)]
+    return tuple(sorted({output for problem in asked if adapter.supports(problem) is None for output in adapter.exposes(problem)}))
 
 
 def _undeclared(adapter: Adapter, outputs: tuple[str, ...]) -> dict[str, str]:
@@ -32,13 +49,15 @@ def _undeclared(adapter: Adapter, outputs: tuple[str, ...]) -> dict[str, str]:
 
     refused = _all_refused(adapter)
     lacks = {
-        "packing": "it declares packing='none'" if adapter.conventions.packing == "none" else "",
+        "packing": _no_packs(adapter),
         "options": "" if adapter.variants() else "it declares no options",
         "stages": "" if staged(adapter) else "it exposes no stage",
         "backward_stages": "" if staged(adapter, backward=True) else "it exposes no stage of the backward",
         "activations": "" if activated(adapter) else "it exposes no activation, beta or l2norm",
         "gradcheck": "" if "fp64" in adapter.dtypes else "it takes no fp64",
-        "resume": "" if "final_state" in outputs else "it exposes no final state",
+        "resume": _no_resume(adapter, outputs),
+        "jacobian": _no_tiny_problem(adapter),
+        "self_consistency": "it takes fp64 alone" if {*adapter.dtypes} <= {"fp64"} else "",
         "drift": _no_drift(adapter),
         "calls": "" if adapter.open_ended else "its outputs come from files",
         "extreme_gates": f"it takes no extreme gate ({refused})" if refused else "",
@@ -58,6 +77,31 @@ def _forward_only(verdicts: Sequence[Verdict]) -> dict[str, str]:
     return found
 
 
+def _no_packs(adapter: Adapter) -> str:
+    if adapter.conventions.packing == "none":
+        return "it declares packing='none'"
+    return "" if adapter.domain.packed else "it takes no packed sequences"
+
+
+def _no_resume(adapter: Adapter, outputs: tuple[str, ...]) -> str:
+    if "final_state" not in outputs:
+        return "it exposes no final state"
+    return "" if adapter.domain.states else "it takes no initial state"
+
+
+def _no_tiny_problem(adapter: Adapter) -> str:
+    """Why no problem is small enough that every output element can be differentiated by itself; "" if one is."""
+    from kdaverify.checks.jacobian import most_rows, rows
+    from kdaverify.problems import Problem
+
+    if {*adapter.dtypes} <= {"fp64"}:
+        return "it takes fp64 alone"
+    named = {"dtype": adapter.dtypes[-1], "gate": "mild", "key": "random", "beta": "uniform", "state": "absent", "value": "normal"}
+    tiny = Problem.model_validate({**dict.fromkeys(("B", "T", "H", "HV", "K", "V"), 1), **named, "seed": 0})
+    least = rows(adapter.domain.fit(tiny))
+    return f"its smallest problem has {least} output elements" if least > most_rows(adapter) else ""
+
+
 def _no_drift(adapter: Adapter) -> str:
     """Why it cannot be asked any long run of smoke; "" if it takes one."""
     if {*adapter.dtypes} <= {"fp64"}:
@@ -68,6 +112,7 @@ def _no_drift(adapter: Adapter) -> str:
 
 def _all_refused(adapter: Adapter) -> str | None:
     """Why its interface expresses none of the extreme gates; None if it takes one."""
+    from kdaverify.adapters.fitting import fitted
     from kdaverify.problems import panel
     from kdaverify.problems.regimes.gate import EXTREME
 

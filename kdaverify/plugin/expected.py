@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import kdaverify
-from kdaverify.plugin.axes import fitted
 from kdaverify.plugin.collect import property_of
-from kdaverify.plugin.excuses import excuses
+from kdaverify.plugin.excuses import excuses, exposed
 from kdaverify.plugin.options import Subject
 from kdaverify.verdicts.seal import Expected
 from kdaverify.verdicts.verdict import Verdict
@@ -40,20 +39,13 @@ def declared(adapter: Adapter, properties: set[str], profile: str, verdicts: Seq
     Args:
         missing: why it cannot run here, or None.
     """
-    outputs = () if missing else _exposed(adapter, profile)
-    excused = {} if missing else excuses(adapter, outputs, verdicts)
+    outputs = () if missing else exposed(adapter, profile)
+    excused = {} if missing else excuses(adapter, profile, verdicts)
     return Expected(
         implementation=adapter.name,
         dtypes=adapter.dtypes,
         outputs=outputs,
         properties=tuple(sorted(properties)),
         excused={name: why for name, why in excused.items() if name in properties},
+        outside=() if missing else adapter.domain.leaves_out(),
     )
-
-
-def _exposed(adapter: Adapter, profile: str) -> tuple[str, ...]:
-    """The outputs it declares to return for any problem of the panel that it takes."""
-    from kdaverify.problems import panel
-
-    asked = [fitted(adapter, entry.problem) for dtype in adapter.dtypes for entry in panel(dtype, profile)]
-    return tuple(sorted({output for problem in asked if adapter.supports(problem) is None for output in adapter.exposes(problem)}))

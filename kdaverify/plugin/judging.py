@@ -58,7 +58,15 @@ def judge(request: pytest.FixtureRequest, kernel: Adapter) -> Judge:
     report, benchmark = item.stash[_VERDICTS].append, benchmark_of(item.config)
     published = not item.config.option.bare
     return Judge(
-        kernel, report, property_of(item.path), spec=subject.spec, seed=seed, benchmark=benchmark, defers=True, published=published
+        kernel,
+        report,
+        property_of(item.path),
+        spec=subject.spec,
+        seed=seed,
+        benchmark=benchmark,
+        defers=True,
+        published=published,
+        fits=True,
     )
 
 

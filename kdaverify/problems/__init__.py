@@ -8,6 +8,7 @@ from kdaverify.problems.axes import DTYPES, TORCH
 from kdaverify.problems.canonical import ProblemError
 from kdaverify.problems.cost import DRAWN_LIMIT, cost
 from kdaverify.problems.cotangents import cotangents
+from kdaverify.problems.domain import EVERYTHING, Domain, DomainError
 from kdaverify.problems.panel import PANEL, NamedProblem, panel
 from kdaverify.problems.problem import Problem
 from kdaverify.problems.profiles import PROFILES, settings_for
@@ -17,12 +18,15 @@ from kdaverify.problems.strategies import Bounds, problems
 __all__ = [
     "DRAWN_LIMIT",
     "DTYPES",
+    "EVERYTHING",
     "PANEL",
     "PROFILES",
     "REGIMES",
     "TORCH",
     "ActivationProblem",
     "Bounds",
+    "Domain",
+    "DomainError",
     "NamedProblem",
     "Problem",
     "ProblemError",

@@ -26,11 +26,6 @@ class Pair:
     up: Inputs
     down: Inputs
 
-    def along(self, name: str) -> Tensor:
-        """up - down of one input, float64; 0 where a hard reset stays one."""
-        moved = getattr(self.up, name).double() - getattr(self.down, name).double()
-        return moved.nan_to_num(nan=0.0)
-
 
 def pair(problem: Problem, number: int, step: float, names: Iterable[str] = tuple(GRADIENTS.values())) -> Pair:
     """The problem's inputs moved by `step` of their size up and down along a random sign of every element, rounded to their type.

@@ -18,6 +18,7 @@ _SHOWN_LENGTHS = 12
 
 Size = Annotated[int, Field(ge=1, strict=True)]
 Count = Annotated[int, Field(ge=0, strict=True)]
+Limits = tuple[float | None, float | None]
 
 
 class Problem(Canonical):
@@ -31,6 +32,7 @@ class Problem(Canonical):
         lengths: tokens of each packed sequence, or None for B separate ones; tokens past their sum are padding.
         dtype: type of q, k, v and beta; gates and states are fp32 (fp64 beside fp64).
         gate, key, beta, state, value: regime names.
+        gate_range, beta_range: what g and beta are clamped to, (lowest, highest), None where a side is open; None: they are as drawn.
         scale: factor of the output; None means K^-1/2.
         seed: of every random number.
     Raises:
@@ -51,6 +53,8 @@ class Problem(Canonical):
     beta: str
     state: str
     value: str
+    gate_range: Limits | None = None
+    beta_range: Limits | None = None
     scale: float | None = None
     seed: Count
 
@@ -99,7 +103,15 @@ class Problem(Canonical):
         sizes = f"B={self.B} T={self.T} H={self.H} HV={self.HV} K={self.K} V={self.V}"
         regimes = " ".join(f"{axis}={getattr(self, axis)}" for axis in REGIMES)
         scale = "" if self.scale is None else f" scale={self.scale:g}"
-        return f"{self.op} {sizes}{_pack(self.lengths)} {self.dtype} {regimes}{scale} seed={self.seed}"
+        clamped = "".join(_clamped(name, getattr(self, f"{name}_range")) for name in ("gate", "beta"))
+        return f"{self.op} {sizes}{_pack(self.lengths)} {self.dtype} {regimes}{clamped}{scale} seed={self.seed}"
+
+
+def _clamped(name: str, limits: Limits | None) -> str:
+    if limits is None:
+        return ""
+    low, high = ("" if limit is None else f"{limit:g}" for limit in limits)
+    return f" {name}_range={low}..{high}"
 
 
 def _pack(lengths: tuple[int, ...] | None) -> str:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kdaverify.problems.axes import DTYPES
 from kdaverify.problems.cost import DRAWN_LIMIT, seconds
+from kdaverify.problems.domain import EVERYTHING, Domain
 from kdaverify.problems.packs import DRAWN_LENGTHS
 from kdaverify.problems.problem import Problem
 from kdaverify.problems.regimes import REGIMES
@@ -35,6 +36,7 @@ class _Choices:
     packed: bool | None
     max_cost: float | None
     widths: tuple[int, ...]
+    domain: Domain
 
 
 class Bounds(TypedDict):
@@ -42,6 +44,7 @@ class Bounds(TypedDict):
 
     max_cost: float
     widths: tuple[int, ...]
+    domain: Domain
 
 
 def problems(
@@ -55,6 +58,7 @@ def problems(
     packed: bool | None = None,
     max_cost: float | None = None,
     widths: tuple[int, ...] = (),
+    domain: Domain = EVERYTHING,
 ) -> st.SearchStrategy[Problem]:
     """Problems of every kind, or of the kinds named.
 
@@ -62,7 +66,8 @@ def problems(
         dtype, gate, key, beta, state, value: a name or several to choose from; None means all, each as often as its weight says.
         packed: only packs, only unpacked problems, or (None) both.
         max_cost: largest `cost` in seconds; None means `DRAWN_LIMIT` of the dtype.
-        widths: what K and V are picked from, smallest first; () means every kind of width.
+        widths: what K and V are picked from, smallest first; () means those of the domain, or every kind of width.
+        domain: what is drawn is moved into it.
     Raises:
         ValueError: an unknown name, or a cost that no problem can meet.
     """
@@ -72,7 +77,7 @@ def problems(
     smallest = seconds(tokens=max(_BATCHES), **_TYPICAL)
     if max_cost is not None and max_cost < smallest:
         raise ValueError(f"max_cost: wanted at least {smallest:.1e} s (two tokens of one narrow head), got {max_cost}; raise it")
-    return _problems(_Choices(names, packed, max_cost, widths or _WIDTHS))
+    return _problems(_Choices(names, packed if domain.packed else False, max_cost, widths or domain.widths or _WIDTHS, domain))
 
 
 def _weighted(axis: str) -> tuple[str, ...]:
@@ -99,7 +104,7 @@ def _problems(draw: st.DrawFn, choices: _Choices) -> Problem:
     scale = draw(st.sampled_from(_SCALES))
     # Bytes, not an integer: shrinking would trade a smaller size for a larger seed for ever.
     seed = int.from_bytes(draw(st.binary(min_size=_SEED_BYTES, max_size=_SEED_BYTES)), "big")
-    return Problem(dtype=dtype, **layout, **widths, **regimes, scale=scale, seed=seed)  # pyright: ignore[reportArgumentType]
+    return choices.domain.fit(Problem(dtype=dtype, **layout, **widths, **regimes, scale=scale, seed=seed))  # pyright: ignore[reportArgumentType]
 
 
 @st.composite

@@ -40,12 +40,16 @@ def build(problem: Problem) -> Inputs:
 
 def gates(problem: Problem) -> Tensor:
     """g alone [B, T, HV, K]: an interface that must see its values first need not draw a state of gigabytes."""
-    return rounded(GATES[problem.gate].draw(Draw(problem, "gate")), state_dtype(problem.dtype))
+    return rounded(_clamped(GATES[problem.gate].draw(Draw(problem, "gate")), problem.gate_range), state_dtype(problem.dtype))
 
 
 def betas(problem: Problem) -> Tensor:
     """beta alone [B, T, HV]."""
-    return rounded(BETAS[problem.beta].draw(Draw(problem, "beta")), TORCH[problem.dtype])
+    return rounded(_clamped(BETAS[problem.beta].draw(Draw(problem, "beta")), problem.beta_range), TORCH[problem.dtype])
+
+
+def _clamped(values: Array, limits: tuple[float | None, float | None] | None) -> Array:
+    return values if limits is None else np.clip(values, *limits)
 
 
 def rounded(values: Array, dtype: torch.dtype) -> Tensor:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Final, TypedDict
 
-from kdaverify.problems.strategies import Bounds
 
-TINY: Final[Bounds] = {"max_cost": 0.0037, "widths": (1, 2, 3, 4)}
+class Sizes(TypedDict):
+    """Sizes of tiny problems for `problems`."""
+
+    max_cost: float
+    widths: tuple[int, ...]
+
+
+TINY: Final[Sizes] = {"max_cost": 0.0037, "widths": (1, 2, 3, 4)}
 """At most nine tokens, key and value widths up to 4."""
 
-TINIEST: Final[Bounds] = {"max_cost": 0.0017, "widths": (1, 2, 3)}
+TINIEST: Final[Sizes] = {"max_cost": 0.0017, "widths": (1, 2, 3)}
 """At most four tokens, widths up to 3."""
 
 

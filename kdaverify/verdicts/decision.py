@@ -128,8 +128,9 @@ def conclude(counted: Tally, expected: Expected, beside: Mapping[Ruling, Sequenc
     }
     weighed = {kind: (*beside.get(kind, ()), *own.get(kind, ())) for kind in WEIGHT}
     ruling = next((kind for kind in WEIGHT if weighed[kind]), Ruling.ACCEPT)
-    excused = (f"not asked of it: {name} ({why})" for name, why in expected.excused.items())
-    return ruling, (*(reason for kind in WEIGHT for reason in weighed[kind]), *excused)
+    excused = (f"not tested: {name} ({why})" for name, why in expected.excused.items())
+    outside = (f"not tested: {what} (outside the declared domain)" for what in expected.outside)
+    return ruling, (*(reason for kind in WEIGHT for reason in weighed[kind]), *excused, *outside)
 
 
 def heaviest(decisions: Iterable[Ruled]) -> Ruling:

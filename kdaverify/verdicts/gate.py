@@ -162,6 +162,7 @@ def _expected(name: str, accounts: Sequence[Account]) -> Expected:
         tuple(dict.fromkeys(output for one in asked for output in one.outputs)),
         tuple(dict.fromkeys(prop for one in asked for prop in one.properties)),
         {prop: why for one in asked for prop, why in one.excused.items() if prop in common},
+        tuple(dict.fromkeys(what for one in asked for what in one.outside)),
     )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kdaverify.adapters.base import NOTHING_YET, Adapter
+from kdaverify.adapters.fitting import fitted
 from kdaverify.checks.conventions import conventions
 from kdaverify.checks.options import asked_of
 from kdaverify.checks.outcome import Outcome
@@ -56,6 +57,7 @@ class Judge:
         defers: whether near misses are reported as they are, and not raised: who holds the verdicts runs them again.
         benchmark: whose errors others' standards compare with; None for a plain member of the family.
         published: whether others' standards are asked at all.
+        fits: whether a problem that the implementation does not take is replaced by the nearest one that it does.
     """
 
     def __init__(
@@ -69,10 +71,11 @@ class Judge:
         defers: bool = False,
         benchmark: NamedBenchmark | None = None,
         published: bool = True,
+        fits: bool = False,
     ) -> None:
         self.adapter, self.report, self.property_name = adapter, report, property_name
         self.spec, self.seed, self.defers = spec or adapter.name, seed, defers
-        self.benchmark, self.published = benchmark, published
+        self.benchmark, self.published, self.fits = benchmark, published, fits
 
     def __call__(self, problem: Problem | ActivationProblem, **detail: Any) -> None:
         """Runs the property on `problem` and reports a verdict for every output.
@@ -81,6 +84,7 @@ class Judge:
             Rejected: one of them rejects.
             Struck: likewise, and the kernel's process is gone.
         """
+        problem = fitted(self.adapter, problem) if self.fits and isinstance(problem, Problem) else problem
         started = time.perf_counter()
         self._conclude(check(self.property_name, self.adapter, problem, detail), problem, detail, time.perf_counter() - started)
 

@@ -24,6 +24,7 @@ class Expected:
         dtypes, outputs: every pair of them needs a pass.
         properties: each of them needs a pass.
         excused: properties that the implementation declares it does not have, and in which words.
+        outside: problems that it declares it does not take, one phrase each.
     """
 
     implementation: str
@@ -31,6 +32,7 @@ class Expected:
     outputs: tuple[str, ...]
     properties: tuple[str, ...]
     excused: Mapping[str, str] = field(default_factory=dict[str, str])
+    outside: tuple[str, ...] = ()
 
 
 class Account(BaseModel):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdaverify.plugin.axes import fitted
+from kdaverify.adapters.fitting import fitted
 from kdaverify.problems import Bounds, problems
 from kdaverify.problems.drift_probes import MEASURED
 from kdaverify.problems.probes import PROBES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,10 @@ def returning(made: Callable[[dict[str, Tensor]], Any]) -> Any:
     return call
 
 
+def reading(q: Any, k: Any, v: Any, g: Any, beta: Any, *, cu_seqlens: Any) -> Any:
+    return v.clone(), None
+
+
 @pytest.mark.parametrize("declared", [STRAIGHT, CONVERTED])
 @pytest.mark.parametrize("edited", ["q", "k", "v", "g", "beta", "initial_state"])
 def test_an_edit_in_place_reaches_the_callers_tensor(ask: Ask, declared: dict[str, str], edited: str) -> None:
@@ -37,6 +42,29 @@ def test_an_edit_in_place_reaches_the_callers_tensor(ask: Ask, declared: dict[st
     kernel(**declared)(returning(edit)).forward(x)  # pyright: ignore[reportArgumentType]
     for name in ("q", "k", "v", "g", "beta", "initial_state"):
         assert torch.equal(getattr(x, name), getattr(before, name)) is (name != edited)
+
+
+@pytest.mark.parametrize("declared", [{"gate": "decay"}, {"gate": "log2"}, {"beta": "logit"}, CONVERTED])
+def test_poisoned_padding_is_no_edit(ask: Ask, declared: dict[str, str]) -> None:
+    x = ask(B=1, T=8, lengths=(2, 3), state="absent").inputs()
+    for name in ("q", "k", "v", "g", "beta"):
+        getattr(x, name)[:, 5:] = math.nan
+    before = x.copied()
+    kernel(packing="cu_seqlens", **declared)(reading).forward(x)  # pyright: ignore[reportArgumentType]
+    for name in ("q", "k", "v", "g", "beta"):
+        assert torch.equal(getattr(x, name).nan_to_num(9.0), getattr(before, name).nan_to_num(9.0))
+
+
+@pytest.mark.parametrize("gate", ["log2", "decay"])
+def test_an_edit_of_one_element_leaves_the_others_alone_however_small_it_is(ask: Ask, gate: str) -> None:
+    def nudge(named: dict[str, Tensor]) -> tuple[None, None]:
+        first = named["g"].view(-1)[:1]
+        first.copy_(torch.nextafter(first, first - 1))
+        return None, None
+
+    x, before = ask(gate="mild").inputs(), ask(gate="mild").inputs()
+    kernel(gate=gate)(returning(nudge)).forward(x)
+    assert int((x.g != before.g).sum()) == 1
 
 
 @pytest.mark.parametrize("declared", [STRAIGHT, CONVERTED])

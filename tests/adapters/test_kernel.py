@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,9 +64,11 @@ def test_what_the_signature_does_not_name_is_a_reason_not_a_call(ask: Ask) -> No
     def swallowing(q: Any, k: Any, v: Any, g: Any, beta: Any, **rest: Any) -> Any:
         raise AssertionError(rest)
 
-    adapter = kernel(packing="cu_seqlens")(swallowing)
-    assert "does not name initial_state" in str(adapter.supports(ask()))
-    assert "does not name cu_seqlens" in str(adapter.supports(ask(B=1, lengths=(21,), state="absent")))
+    with pytest.raises(AdapterError, match="packing='cu_seqlens', but the signature does not name cu_seqlens; add it"):
+        kernel(packing="cu_seqlens")(swallowing)
+    adapter = kernel()(swallowing)
+    assert "no initial state" in str(adapter.supports(ask()))
+    assert "no packed sequences" in str(adapter.supports(ask(B=1, lengths=(21,), state="absent")))
     assert "no scale but K^-1/2, wanted 0.5" in str(adapter.supports(ask(state="absent", scale=0.5)))
     assert adapter.supports(ask(state="absent")) is None
     assert adapter.supports(ask(state="absent", scale=8**-0.5)) is None
@@ -73,9 +76,9 @@ def test_what_the_signature_does_not_name_is_a_reason_not_a_call(ask: Ask) -> No
 
 def test_every_declared_limit_is_a_reason(ask: Ask) -> None:
     packed = ask(B=1, lengths=(21,))
-    assert "packing='none'" in str(kernel()(plain).supports(packed))
+    assert "no packed sequences" in str(kernel()(plain).supports(packed))
     assert "activation stage" in str(kernel(gate="raw")(plain).supports(ask()))
-    assert "no beta above 1" in str(kernel(beta="logit")(plain).supports(ask(beta="two")))
+    assert "beta in [0, 1] alone, wanted [2, 2]" in str(kernel(beta="logit")(plain).supports(ask(beta="two")))
     assert kernel(beta="logit")(plain).supports(ask()) is None
     assert kernel(supports=lambda problem: f"T = {problem.T}")(plain).supports(ask()) == "T = 21"
 
@@ -150,9 +153,9 @@ def _bhtd(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: float, initial_st
 
 def test_another_convention_can_be_tried_on_the_same_function() -> None:
     adapter = kernel(packing="none")(five)
-    other = adapter.redeclared(type(adapter.conventions)(state="vk"))
+    other = adapter.redeclared(replace(adapter.conventions, state="vk"))
     assert isinstance(other, KernelAdapter) and other.conventions.state == "vk"
-    assert adapter.redeclared(type(adapter.conventions)(layout="thd", packing="cu_seqlens")) is None
+    assert adapter.redeclared(replace(adapter.conventions, layout="thd", packing="cu_seqlens")) is None
 
 
 @pytest.mark.parametrize(

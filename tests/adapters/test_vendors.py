@@ -128,11 +128,11 @@ def test_pallas_is_differentiated_through_the_package_s_own_backward(ask: Ask) -
 
 def test_limits_of_the_interfaces_are_reasons(ask: Ask) -> None:
     assert "no packed sequences" in str(find("transformers-chunk").supports(ask(B=1, lengths=(21,))))
-    assert "one key head per value head" in str(find("transformers-chunk").supports(ask(HV=6)))
-    assert "always K^-1/2" in str(find("transformers-recurrent").supports(ask(scale=0.5)))
+    assert "it takes 1 alone" in str(find("transformers-chunk").supports(ask(HV=6)))
+    assert "no scale but K^-1/2" in str(find("transformers-recurrent").supports(ask(scale=0.5)))
     assert "no packed sequences" in str(find("onnxruntime").supports(ask(B=1, lengths=(21,))))
     assert "scale 0" in str(find("onnxruntime").supports(ask(scale=0.0)))
-    assert "widths up to 128" in str(find("pallas").supports(ask(V=160)))
+    assert "no V = 160: it takes widths up to 128" in str(find("pallas").supports(ask(V=160)))
     assert "at least one token" in str(find("pallas").supports(ask(B=1, lengths=(0,), T=0)))
 
 

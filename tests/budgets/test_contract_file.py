@@ -9,7 +9,7 @@ import pytest
 
 from kdaverify import find, kernel
 from kdaverify.adapters.base import AdapterError
-from kdaverify.adapters.exchange.declaration import declared
+from kdaverify.adapters.declaration import declared
 from kdaverify.adapters.registry import SHIPPED
 from kdaverify.budgets.contract import Contract, contract_from_name, spelled
 from kdaverify.budgets.contract_checks import ContractError

@@ -17,6 +17,7 @@ from kdaverify.budgets.contract import Contract, ContractError, contract_from_na
 from kdaverify.budgets.emulate import scaled_queries
 from kdaverify.budgets.family import emulate, family
 from kdaverify.budgets.formats import FORMATS
+from kdaverify.budgets.luck import Luck
 from kdaverify.budgets.noise import Noise
 from kdaverify.budgets.parts import Outputs
 from kdaverify.budgets.presets import preset
@@ -141,7 +142,7 @@ def test_a_rounded_scale_is_the_same_in_every_kernel_and_in_no_sample() -> None:
     x = RANDOM.inputs()
     rounded = scaled_queries(x, DECLARED, BF16.round)
     assert rounded.factor == float(torch.tensor(SCALE).to(torch.bfloat16)) != SCALE
-    assert Noise(DECLARED, BF16).scaled(x, None).factor == SCALE  # type: ignore[arg-type]
+    assert Noise(DECLARED, BF16).computed(x, Luck(torch.Generator())).factor == SCALE
 
 
 def test_beta_has_a_format_of_its_own_beside_factored_decays_alone() -> None:

@@ -20,7 +20,7 @@ from kdaverify.checks.laws.registry import LAWS
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
-from kdaverify.problems import Problem, ProblemError
+from kdaverify.problems import EVERYTHING, Problem, ProblemError
 from kdaverify.problems.cost import cost
 from kdaverify.problems.profiles import settings_for
 from oracles.gradients import Gradients
@@ -187,7 +187,7 @@ def test_what_is_drawn_for_a_law_can_be_asked_of_it(law: str) -> None:
 
     @seed(1)
     @settings(settings_for("smoke", fixed=True), max_examples=3)
-    @given(problem=law_problems(LAWS[law], find("eager"), "bf16", {"max_cost": 0.1, "widths": ()}))
+    @given(problem=law_problems(LAWS[law], find("eager"), "bf16", {"max_cost": 0.1, "widths": (), "domain": EVERYTHING}))
     def take(problem: Problem) -> None:
         found.append(problem)
 
@@ -203,7 +203,7 @@ def test_a_kernel_of_one_scale_without_packs_is_asked_what_it_takes() -> None:
 
     @seed(1)
     @settings(settings_for("smoke", fixed=True), max_examples=5)
-    @given(problem=law_problems(LAWS["negated-values"], fixed, "fp32", {"max_cost": 0.1, "widths": ()}))
+    @given(problem=law_problems(LAWS["negated-values"], fixed, "fp32", {"max_cost": 0.1, "widths": (), "domain": EVERYTHING}))
     def take(problem: Problem) -> None:
         assert fixed.supports(problem) is None
 

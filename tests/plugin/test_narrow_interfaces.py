@@ -8,7 +8,7 @@ import pytest
 
 from kdaverify.adapters.activations import ActivationCall
 from kdaverify.adapters.eager import EAGER, Eager
-from kdaverify.plugin.axes import fitted
+from kdaverify.adapters.fitting import fitted
 from kdaverify.plugin.expected import expected
 from kdaverify.plugin.options import Subject
 from kdaverify.problems import Problem, panel

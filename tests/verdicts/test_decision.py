@@ -72,7 +72,7 @@ def test_what_an_implementation_declares_not_to_have_is_excused_and_said() -> No
     expected = Expected("port", EXPECTED.dtypes, EXPECTED.outputs, (*EXPECTED.properties, "packing"), {"packing": "packing='none'"})
     decision = decide(FULL, expected)
     assert decision.ruling is Ruling.ACCEPT
-    assert decision.reasons == ("not asked of it: packing (packing='none')",)
+    assert decision.reasons == ("not tested: packing (packing='none')",)
 
 
 def test_reasons_come_heaviest_and_most_frequent_first() -> None:

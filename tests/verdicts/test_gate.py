@@ -34,7 +34,7 @@ def waiving(tmp_path: Path, **changes: Any) -> Question:
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
 def test_a_good_record_is_accepted_and_says_what_was_not_asked(tmp_path: Path, ending: str) -> None:
-    assert decided(closed(tmp_path / f"r.{ending}")) == (0, "not asked of it: packing (it declares packing='none')")
+    assert decided(closed(tmp_path / f"r.{ending}")) == (0, "not tested: packing (it declares packing='none')")
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
@@ -45,10 +45,10 @@ def test_a_broken_kernel_is_rejected(tmp_path: Path, ending: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "code", "reason"),
     [
-        ({}, 0, "not asked"),
-        ({"id": "forward/bf16/mild/kda-7/o/cut=3"}, 0, "not asked"),
+        ({}, 0, "not tested"),
+        ({"id": "forward/bf16/mild/kda-7/o/cut=3"}, 0, "not tested"),
         ({"expires": TODAY - timedelta(days=1)}, 1, "waiver of rms of forward/bf16/* (me) expired on 2026-02-28"),
-        ({"cap": 2.5}, 0, "not asked"),
+        ({"cap": 2.5}, 0, "not tested"),
         ({"cap": 2.4}, 1, "waiver of rms of forward/bf16/* (me) is exceeded: 2.5 of budget, 2.4 allowed"),
         ({"id": "resume/*"}, 1, "waiver of rms of resume/* (me) matches no failure of this run"),
         ({"statistic": "max"}, 1, "waiver of max of forward/bf16/* (me) matches no failure of this run"),
@@ -162,13 +162,13 @@ RULES = [
     ("[require]\noutputs = ['dq']", 3, "no passes for dq in fp32, wanted 1"),
     ("[require]\ndtypes = ['fp16']", 3, "no passes for dtype fp16, wanted 1"),
     ("[require]\nproperties = ['drift']", 3, "no passes for property drift, wanted 1"),
-    ("[require]\nproperties = ['packing']", 0, "not asked of it: packing"),
+    ("[require]\nproperties = ['packing']", 0, "not tested: packing"),
     ("profiles = ['nightly']", 3, "the session ran profile smoke, wanted nightly"),
     ("[[limits]]\nstatistic = 'worst'\nmost = 0.4", 1, "worst of all verdicts: 0.5, at most 0.4 wanted"),
     ("[[limits]]\nstatistic = 'q99'\nmost = 0.4\ndtype = 'bf*'", 1, "q99 of dtype bf*: 0.5, at most 0.4 wanted"),
     ("[[limits]]\nstatistic = 'median'\nmost = 0.4\noutput = 'absent'", 1, "median of output absent: nothing to measure"),
-    ("[[limits]]\nstatistic = 'skipped'\nmost = 0.0", 0, "not asked of it: packing"),
-    ("[at_least]\ntotal = 24\n[require]\nops = ['kda']", 0, "not asked of it: packing"),
+    ("[[limits]]\nstatistic = 'skipped'\nmost = 0.0", 0, "not tested: packing"),
+    ("[at_least]\ntotal = 24\n[require]\nops = ['kda']", 0, "not tested: packing"),
 ]
 
 

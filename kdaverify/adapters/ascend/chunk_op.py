@@ -13,8 +13,9 @@ from kdaverify.adapters.ascend.gates import NATURAL
 from kdaverify.adapters.ascend.layouts import Layout, chunk_indices
 from kdaverify.adapters.ascend.revisions import Revision
 from kdaverify.adapters.base import Output
-from kdaverify.adapters.conventions import Conventions, Map
+from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.handover import Handover
+from oracles.codecs import Map
 from oracles.inputs import Inputs
 
 

@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.conventions import LN_2
+from oracles.codecs import LN_2
 from oracles.inputs import Inputs
 
 

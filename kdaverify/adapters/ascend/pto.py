@@ -24,7 +24,7 @@ from kdaverify.adapters.placement import on_device
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.presets import preset
-from kdaverify.problems import Problem
+from kdaverify.problems import Domain, Problem
 from oracles.inputs import Inputs
 
 SNAPSHOT: Final = "snapshot"
@@ -76,7 +76,7 @@ class AscendPto(Adapter):
 
     name = "ascend_pto"
     dtypes = ("fp16",)
-    widths = (WIDTH,)
+    domain = Domain(widths=(WIDTH,), states=False)  # the kernel starts from zero
     isolated = True
     differentiable = False
 
@@ -99,13 +99,7 @@ class AscendPto(Adapter):
         return replace(declared, carry=FORMATS["fp16"]) if self._options.final_state == SNAPSHOT else declared
 
     def supports(self, problem: Problem) -> str | None:
-        if (problem.K, problem.V) != (WIDTH, WIDTH):
-            return f"K = V = {WIDTH} only, wanted K = {problem.K}, V = {problem.V}"
-        if problem.state != "absent":
-            return "no initial state: the kernel starts from zero"
-        if problem.T == 0:
-            return "at least one token"
-        return None
+        return "at least one token" if problem.T == 0 else super().supports(problem)
 
     def exposes(self, problem: Problem) -> tuple[str, ...]:
         del problem

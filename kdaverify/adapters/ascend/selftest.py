@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kdaverify.adapters.ascend.gates import GateForm
 from kdaverify.adapters.base import WrongKernelError
-from kdaverify.adapters.conventions import Map
+from oracles.codecs import Map
 from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
 

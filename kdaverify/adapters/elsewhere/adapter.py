@@ -15,9 +15,9 @@ from torch import Tensor
 
 from kdaverify.adapters.base import NOTHING_YET, Adapter
 from kdaverify.adapters.conventions import Conventions
+from kdaverify.adapters.declaration import Declaration
 from kdaverify.adapters.elsewhere.interpreter import Interpreter
 from kdaverify.adapters.exchange.answer import Answer, answer
-from kdaverify.adapters.exchange.declaration import Declaration
 from kdaverify.adapters.exchange.declared import Declared, Passed
 from kdaverify.adapters.exchange.manifest import INPUTS, OUTPUTS, Call
 

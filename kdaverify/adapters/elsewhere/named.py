@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from kdaverify.adapters.base import Adapter, AdapterError
+from kdaverify.adapters.declaration import WORDS, declared
 from kdaverify.adapters.elsewhere.adapter import Elsewhere, Place
-from kdaverify.adapters.exchange.declaration import WORDS, declared
 from kdaverify.adapters.unconfigured import Unconfigured
 
 NAME: Final = "elsewhere"

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import abc
+import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from kdaverify.adapters.base import Adapter, Output
 from kdaverify.adapters.channels import all_behind
-from kdaverify.adapters.exchange.declaration import Declaration
+from kdaverify.adapters.conventions import TOKENS
+from kdaverify.adapters.declaration import Declaration
+from kdaverify.adapters.kernel import KernelAdapter, adapted
 from kdaverify.budgets.contract import Contract
 from kdaverify.problems import Problem
 from oracles.autograd import ForwardOnlyError
@@ -33,6 +37,28 @@ class Passed:
     arguments: dict[str, Any]
 
 
+class _Function:
+    """A callable whose signature is what the declaration says."""
+
+    def __init__(self, call: Callable[[dict[str, Any]], Any], keywords: tuple[str, ...]) -> None:
+        tokens = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in TOKENS]
+        others = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in keywords]
+        self.__signature__ = inspect.Signature([*tokens, *others])
+        self._call = call
+
+    def __call__(self, **arguments: Any) -> Any:
+        return self._call(arguments)
+
+
+def adapter_of(declaration: Declaration, call: Callable[[dict[str, Any]], Any]) -> KernelAdapter:
+    """The adapter of a declared kernel that is called as `call`, which gets all arguments as one mapping.
+
+    Raises:
+        AdapterError: an option has no such value, or contradicts another.
+    """
+    return adapted(declaration, _Function(call, declaration.keywords))
+
+
 class Declared(Adapter):
     """All that the declaration decides; subclasses carry the calls.
 
@@ -44,9 +70,9 @@ class Declared(Adapter):
 
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration
-        self._kernel = declaration.adapter(lambda arguments: self.carry(Passed(*self._asked, arguments)))
+        self._kernel = adapter_of(declaration, lambda arguments: self.carry(Passed(*self._asked, arguments)))
         self.name, self.dtypes, self.conventions = self._kernel.name, self._kernel.dtypes, self._kernel.conventions
-        self.widths = declaration.widths
+        self.domain, self.deterministic = self._kernel.domain, declaration.deterministic
 
     @abc.abstractmethod
     def carry(self, call: Passed) -> tuple[Any, Any]:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 import kdaverify
 from kdaverify.adapters.base import AdapterError
-from kdaverify.adapters.exchange.declaration import Declaration
+from kdaverify.adapters.declaration import Declaration
 from kdaverify.adapters.exchange.declared import Entry
 
 NAME: Final = "manifest.json"

@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any, Final
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.fitting import fitted
 from kdaverify.checks.calls.rule import Rule
 from kdaverify.checks.calls.rules import RULES
 from kdaverify.problems import Problem
@@ -67,5 +68,5 @@ def posed(rule: Rule, adapter: Adapter, dtype: str, seed: int) -> Problem:
     shapes = [pack, batch] if rule.packed else [batch, pack]
     widths = dict.fromkeys(("K", "V"), adapter.widths[0]) if adapter.widths else {}
     plain = {**_PLAIN, **_HEADS[rule.size], **widths, "dtype": dtype, "seed": seed}
-    asked = [Problem.model_validate({**plain, **shape, **narrower}) for shape, narrower in product(shapes, _NARROWER)]
+    asked = [fitted(adapter, Problem.model_validate({**plain, **shape, **narrower})) for shape, narrower in product(shapes, _NARROWER)]
     return next((problem for problem in asked if adapter.supports(problem) is None), asked[0])

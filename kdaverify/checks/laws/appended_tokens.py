@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.execute import execute
-from kdaverify.checks.laws.law import Law
+from kdaverify.checks.laws.law import Law, ends_excluded
 from kdaverify.checks.outcome import Outcome, outcomes
 from kdaverify.problems import Problem
 from oracles.inputs import Inputs
@@ -40,7 +40,9 @@ def _appended(own: Inputs) -> Inputs:
 
 
 def _asked(problem: Problem) -> str | None:
-    return "tokens cannot be appended to every sequence of a pack" if problem.packed else None
+    if problem.packed:
+        return "tokens cannot be appended to every sequence of a pack"
+    return ends_excluded(problem, gate=True, beta=True)
 
 
 def _longer(problem: Problem) -> tuple[Problem, ...]:

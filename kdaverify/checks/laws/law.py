@@ -42,6 +42,14 @@ def nothing_else(_: Problem) -> tuple[Problem, ...]:
     return ()
 
 
+def ends_excluded(problem: Problem, *, gate: bool = False, beta: bool = False) -> str | None:
+    """For laws that set gates, or betas, to exactly 0: why that lies outside the problem's ranges; None if it does not."""
+    highest, weakest = (problem.gate_range or (None, None))[1], (problem.beta_range or (None, None))[0]
+    if gate and highest is not None and highest < 0:
+        return f"gates of 0 lie outside the declared range, at most {highest:g}"
+    return f"beta 0 lies outside the declared range, at least {weakest:g}" if beta and weakest is not None and weakest > 0 else None
+
+
 @dataclass(frozen=True)
 class Law:
     """One law.

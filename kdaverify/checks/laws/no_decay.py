@@ -6,7 +6,7 @@ from typing import Final
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.forward import forward
-from kdaverify.checks.laws.law import Law
+from kdaverify.checks.laws.law import Law, ends_excluded
 from kdaverify.checks.outcome import Outcome
 from kdaverify.problems import Problem
 
@@ -26,6 +26,7 @@ NO_DECAY: Final = Law(
     section="7, law 10",
     exists_for="decay differences of exactly 0 dropped or masked, constants inside the logarithm or the exponential (GA15, DESIGN-e)",
     check=no_decay,
+    asked=lambda problem: ends_excluded(problem, gate=True),
     becomes=_plain,
     judged=True,
 )

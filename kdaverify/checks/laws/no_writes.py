@@ -9,7 +9,7 @@ import torch
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.bits import Call, Relation, same_bits
 from kdaverify.checks.laws.anew import drawn_anew
-from kdaverify.checks.laws.law import LIVELY, Law
+from kdaverify.checks.laws.law import LIVELY, Law, ends_excluded
 from kdaverify.checks.outcome import Outcome
 from kdaverify.problems import Problem
 
@@ -30,6 +30,7 @@ NO_WRITES: Final = Law(
     section="7, law 8",
     exists_for="writes that miss their beta, terms of k or v beside the delta rule, beta of another token or head",
     check=no_writes,
+    asked=lambda problem: ends_excluded(problem, beta=True),
     becomes=_pure,
     draws={**LIVELY, "state": ("random", "large", "asymmetric")},
 )

@@ -141,7 +141,7 @@ def test_an_edited_input_is_the_callers(ask: Ask, compiled: Compile, heads: tupl
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"V": 64}, "K = V = 128 only, wanted K = 128, V = 64"),
+        ({"V": 64}, "no V = 64: it takes widths of 128 alone"),
         ({"state": "random"}, "no initial state"),
         ({"lengths": (0,), "T": 0}, "at least one token"),
     ],

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.adapters.exchange.declaration import declared
+from kdaverify.adapters.declaration import declared
 from kdaverify.adapters.exchange.folder import RUNNER, prepare
 from kdaverify.adapters.exchange.manifest import Manifest
 from kdaverify.adapters.exchange.offline import OFFLINE

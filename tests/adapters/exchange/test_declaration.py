@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from kdaverify.adapters.base import Adapter, AdapterError
-from kdaverify.adapters.exchange.declaration import WORDS, Declaration, declared
+from kdaverify.adapters.declaration import WORDS, Declaration, declared
+from kdaverify.adapters.exchange.declared import adapter_of
 from kdaverify.adapters.exchange.manifest import Manifest
 from kdaverify.adapters.exchange.recorder import Recorder
 from kdaverify.adapters.registry import find
@@ -16,12 +17,12 @@ from tests.adapters.standins import Ask
 
 def test_what_is_not_declared_takes_the_strictest_reading() -> None:
     assert declared({"name": "port"}) == Declaration(name="port")
-    adapter = declared({"name": "port"}).adapter(dict)
+    adapter = adapter_of(declared({"name": "port"}), dict)
     assert (adapter.dtypes, adapter.contract("fp32").name, adapter.conventions.packing) == (("fp32",), "recurrent-fp32", "none")
 
 
 def test_formats_and_contracts_come_in_lists() -> None:
-    adapter = declared({"name": "x", "dtypes": "bf16+fp32", "contract": "fp32=chunk64-fp32+bf16=chunk64-bf16"}).adapter(dict)
+    adapter = adapter_of(declared({"name": "x", "dtypes": "bf16+fp32", "contract": "fp32=chunk64-fp32+bf16=chunk64-bf16"}), dict)
     assert [adapter.contract(dtype).name for dtype in adapter.dtypes] == ["chunk64-bf16", "chunk64-fp32"]
 
 
@@ -33,12 +34,12 @@ def test_the_function_gets_what_the_declaration_says() -> None:
 
 def test_declared_limits_are_reasons_to_skip_and_widths_are_drawn(ask: Ask, tmp_path: Path) -> None:
     declaration = declared({"name": "x", "widths": "64+128", "grouped_heads": "no"})
-    adapter = declaration.adapter(dict)
+    adapter = adapter_of(declaration, dict)
     assert adapter.supports(ask(K=64, V=128)) is None
-    assert "widths of 64, 128 alone, wanted K = 8, V = 12" in str(adapter.supports(ask()))
-    assert "one key head per value head" in str(adapter.supports(ask(K=64, V=64, H=1)))
+    assert "no K = 8: it takes widths of 64, 128 alone" in str(adapter.supports(ask()))
+    assert "no 3 value heads a key head (HV = 3, H = 1): it takes 1 alone" in str(adapter.supports(ask(K=64, V=64, H=1)))
     draft = Manifest(profile="smoke", seed=0, declaration=declaration, keywords=())
-    assert Recorder(tmp_path, draft).widths == (64, 128)
+    assert Recorder(tmp_path, draft).domain.widths == (64, 128)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_declared_limits_are_reasons_to_skip_and_widths_are_drawn(ask: Ask, tmp_
 )
 def test_a_wrong_word_is_named(words: dict[str, str], complaint: str) -> None:
     with pytest.raises(AdapterError, match=complaint):
-        declared({"name": "x", **words}).adapter(dict)
+        adapter_of(declared({"name": "x", **words}), dict)
 
 
 @pytest.mark.parametrize("spec", ["offline", "elsewhere"])

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.adapters.exchange.declaration import declared
+from kdaverify.adapters.declaration import declared
+from kdaverify.adapters.exchange.declared import adapter_of
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.verdict import Verdict
 from tests.adapters.exchange.conftest import WORDS, Export, Question, answered, judged, right, scored
@@ -27,7 +28,7 @@ def alike(verdicts: list[Verdict]) -> list[Verdict]:
 
 def in_process(words: dict[str, str]) -> Adapter:
     declaration = declared({**WORDS, **words})
-    return declaration.adapter(lambda arguments: right(**arguments))
+    return adapter_of(declaration, lambda arguments: right(**arguments))
 
 
 def test_a_right_kernel_gets_the_verdicts_it_gets_in_this_process(export: Export, questions: list[Question]) -> None:
@@ -52,7 +53,7 @@ def test_a_wrong_kernel_gets_the_same_figures_in_any_conventions(export: Export,
     # Read in any conventions but the canonical ones this kernel is wrong, and so is every figure, in the same way.
     words = {**words, "packing": "cu_seqlens"} if words.get("layout") == "thd" else words
     there = scored(answered(export(**words), off), questions)
-    here = judged(declared({**WORDS, **words}).adapter(call), questions)
+    here = judged(adapter_of(declared({**WORDS, **words}), call), questions)
     assert [(v.status, v.value, v.ratio) for v in there] == [(v.status, v.value, v.ratio) for v in here]
     assert any(verdict.status.rejects for verdict in there)
 

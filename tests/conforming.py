@@ -1,0 +1,189 @@
+"""Kernels that are right, in any conventions: a token loop and a chunk form in plain torch, both differentiated by autograd.
+
+Each computes from the tensors as they are declared (a decay multiplies the state, a logit goes through the kernel's own sigmoid),
+in fp32 for fp32, bf16 and fp16 inputs and in fp64 for fp64, and conforms to the contract that it declares.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters import kernel
+from kdaverify.adapters.kernel import KernelAdapter
+
+LN_2: Final = 0.6931471805599453
+CHUNK: Final = 64
+
+
+def conforming(
+    form: str = "token",
+    *,
+    layout: str = "bthd",
+    state: str = "kv",
+    gate: str = "log",
+    beta: str = "value",
+    packing: str = "none",
+    scale: str = "argument",
+    padding: str = "zero",
+    dtype: str = "fp32",
+    declared: dict[str, Any] | None = None,
+) -> KernelAdapter:
+    """A conforming kernel.
+
+    Args:
+        form: "token" (recurrent-fp32) or "chunk" (chunk64-fp32).
+        declared: what the adapter declares in place of the truth.
+    """
+    arithmetic = _token if form == "token" else _chunk
+
+    def run(tokens: tuple[Tensor, ...], options: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        q, k, v, g, b = (_token_major(x, layout) for x in tokens)
+        wide = torch.float64 if q.dtype == torch.float64 else torch.float32
+        factor = {"argument": options["scale"], "fixed": q.shape[-1] ** -0.5, "folded": 1.0}[scale]
+        write = b.to(wide).sigmoid() if beta == "logit" else b.to(wide)
+        given = options["initial_state"]
+        start = None if given is None else (given.mT if state == "vk" else given).to(wide)
+        o, final = torch.zeros(v.shape, dtype=wide), list[Tensor]()
+        rows, spans = list[Tensor](), list(_spans(q, options))
+        groups = v.shape[2] // q.shape[2]
+        for n, (row, first, end) in enumerate(spans):
+            x = [y[row, first:end].to(wide) for y in (q, k, v, g)]
+            x[0], x[1] = (y.repeat_interleave(groups, 1) for y in x[:2])
+            before = start[n] if start is not None else torch.zeros(v.shape[2], q.shape[3], v.shape[3], dtype=wide)
+            part, after = arithmetic(_Span(*x, beta=write[row, first:end], gate=gate, scale=factor), before)
+            rows.append(part)
+            final.append(after)
+        o = _placed(rows, spans, o, padding)
+        o = o.to(q.dtype)
+        o = o.transpose(1, 2) if layout == "bhtd" else o.flatten(0, 1) if layout == "thd" else o
+        states = torch.stack(final)
+        return o, (states.mT if state == "vk" else states)
+
+    function = _with_signature(run, packing, scale)
+    options: dict[str, Any] = {"layout": layout, "state": state, "gate": gate, "beta": beta, "packing": packing, "scale": scale}
+    options |= {"padding": padding, "dtypes": (dtype,), "contract": _contract(form, dtype)} | (declared or {})
+    return kernel(name=f"{form}-{'-'.join(str(x) for x in options.values() if isinstance(x, str))}-{dtype}", **options)(function)
+
+
+def _contract(form: str, dtype: str) -> str:
+    wide = "fp64" if dtype == "fp64" else "fp32"
+    return f"recurrent-{wide}" if form == "token" else f"chunk{CHUNK}-{wide}"
+
+
+def _with_signature(run: Callable[..., Any], packing: str, scale: str) -> Callable[..., Any]:
+    """`run` with the keywords that a kernel of these conventions has."""
+    names = ["initial_state", *(["scale"] if scale == "argument" else []), *([packing] if packing != "none" else [])]
+    passed = ", ".join(f"{name!r}: {name}" for name in names)
+    body = f"def call(q, k, v, g, beta, *, {', '.join(names)}):\n    return run((q, k, v, g, beta), {{**ABSENT, {passed}}})"
+    scope: dict[str, Any] = {"run": run, "ABSENT": dict.fromkeys(("scale", "cu_seqlens", "segment_ids"))}
+    exec(body, scope)  # noqa: S102 # a signature is what the decorator reads
+    return scope["call"]
+
+
+def _token_major(x: Tensor, layout: str) -> Tensor:
+    if layout == "thd":
+        return x[None]
+    return x.transpose(1, 2) if layout == "bhtd" else x
+
+
+def _spans(q: Tensor, options: dict[str, Any]) -> Iterator[tuple[int, int, int]]:
+    """(row, first token, end) of every sequence."""
+    offsets, ids = options["cu_seqlens"], options["segment_ids"]
+    if offsets is not None:
+        for first, end in itertools.pairwise(offsets.tolist()):
+            yield 0, first, end
+    elif ids is not None:
+        changes = [0, *((ids[0, 1:] != ids[0, :-1]).nonzero().flatten() + 1).tolist(), ids.shape[1]]
+        for first, end in itertools.pairwise(changes):
+            yield 0, first, end
+    else:
+        for row in range(q.shape[0]):
+            yield row, 0, q.shape[1]
+
+
+def _placed(rows: list[Tensor], spans: list[tuple[int, int, int]], o: Tensor, padding: str) -> Tensor:
+    """All rows of o; those of no sequence are zero, or NaN where they are undefined."""
+    out = list[Tensor]()
+    for row in range(o.shape[0]):
+        parts = [part for part, span in zip(rows, spans, strict=True) if span[0] == row]
+        used = sum(len(part) for part in parts)
+        rest = torch.full_like(o[row, used:], torch.nan if padding == "undefined" else 0.0)
+        out.append(torch.cat([*parts, rest]))
+    return torch.stack(out) if out else o
+
+
+@dataclass(frozen=True)
+class _Span:
+    """One sequence, or a chunk of one: [T, HV, ...], the gates as they are declared, beta as a value."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    g: Tensor
+    beta: Tensor
+    gate: str
+    scale: float
+
+    def __len__(self) -> int:
+        return len(self.q)
+
+    def head_major(self, first: int, end: int) -> list[Tensor]:
+        """q, k, v, g [HV, c, ...] and beta [HV, c] of some tokens."""
+        return [x[first:end].transpose(0, 1) for x in (self.q, self.k, self.v, self.g, self.beta)]
+
+
+def _token(x: _Span, state: Tensor) -> tuple[Tensor, Tensor]:
+    """math.md 2."""
+    decay = x.g if x.gate == "decay" else torch.exp2(x.g) if x.gate == "log2" else torch.exp(x.g)
+    out = list[Tensor]()
+    for t in range(len(x)):
+        state = state * decay[t][..., None]
+        u = x.beta[t][..., None] * (x.v[t] - torch.einsum("hk,hkv->hv", x.k[t], state))
+        state = state + x.k[t][..., None] * u[..., None, :]
+        out.append(x.scale * torch.einsum("hk,hkv->hv", x.q[t], state))
+    return (torch.stack(out) if out else torch.zeros_like(x.v)), state.clone()
+
+
+def _chunk(x: _Span, state: Tensor) -> tuple[Tensor, Tensor]:
+    """math.md 3, chunk by chunk."""
+    out = list[Tensor]()
+    for first in range(0, len(x), CHUNK):
+        q, k, v, g, beta = x.head_major(first, first + CHUNK)
+        decays = _decays(g, x.gate)
+        A = beta[..., None] * torch.einsum("hik,hjk,hijk->hij", k, k, decays.between).tril(-1)
+        P = x.scale * torch.einsum("hik,hjk,hijk->hij", q, k, decays.between).tril()
+        right = beta[..., None] * (v - (k * decays.from_start) @ state)
+        u = torch.linalg.solve_triangular(A + torch.eye(A.shape[-1], dtype=A.dtype), right, upper=False, unitriangular=True)
+        out.append((x.scale * (q * decays.from_start) @ state + P @ u).transpose(0, 1))
+        state = decays.from_start[:, -1, :, None] * state + (k * decays.to_end).mT @ u
+    return (torch.cat(out) if out else torch.zeros_like(x.v)), state.clone()
+
+
+@dataclass(frozen=True)
+class _Decays:
+    """exp(G_i - G_j) [HV, c, c, K], exp(G_i) and exp(G_c - G_i) [HV, c, K]."""
+
+    between: Tensor
+    from_start: Tensor
+    to_end: Tensor
+
+
+def _decays(g: Tensor, gate: str) -> _Decays:
+    """Exponentials of differences of log decays; a hard reset is counted, never subtracted."""
+    reset = g == 0 if gate == "decay" else g.isneginf()
+    safe = torch.where(reset, torch.ones_like(g) if gate == "decay" else torch.zeros_like(g), g)
+    total = (safe.log() if gate == "decay" else safe * LN_2 if gate == "log2" else safe).cumsum(1)
+    resets = reset.long().cumsum(1)
+    causal = torch.ones(g.shape[1], g.shape[1], dtype=torch.bool).tril()[..., None]
+    unbroken = (resets[:, :, None] == resets[:, None]) & causal
+    return _Decays(
+        torch.where(unbroken, total[:, :, None] - total[:, None], -torch.inf).exp(),
+        torch.where(resets == 0, total, -torch.inf).exp(),
+        torch.where(resets == resets[:, -1:], total[:, -1:] - total, -torch.inf).exp(),
+    )
