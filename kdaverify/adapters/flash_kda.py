@@ -29,9 +29,9 @@ class FlashKda(Adapter):
     """fwd of the library: raw gate (bounded) and beta logits in bf16, q and k normalised inside, chunks of 16.
 
     What it leaves in the rows past the last offset means nothing. The state is taken and returned in fp32 tensors, value-first, but
-    rounded to bf16 when read and carried in it from chunk to chunk, so bf16 is what is judged. Decays are products of exponentials
-    rounded to bf16.
-    Source: torch.ops._flashkda_C.fwd, vLLM 0.33.0; the arithmetic from the kernel's own bitwise reference (MoonshotAI/FlashKDA).
+    rounded to bf16 when read, and carried from chunk to chunk in bf16 (vLLM 0.29.0) or fp32 (0.33.0), so bf16 is what is judged.
+    Decays are products of exponentials rounded to bf16.
+    Source: torch.ops._flashkda_C.fwd, vLLM 0.29.0 and 0.33.0; the arithmetic: reports/findings/flash_kda_inverse.md.
 
     Args:
         library: the shared object; None until the option gives it.
@@ -70,7 +70,7 @@ class FlashKda(Adapter):
             return f"K = V = {WIDTH}, wanted K = {problem.K}, V = {problem.V}"
         if problem.HV != problem.H:
             return f"one key head per value head, wanted H = {problem.H}, HV = {problem.HV}"
-        if bool((problem.inputs().beta > 1).any()):
+        if bool((problem.betas() > 1).any()):
             return "no beta above 1 (a sigmoid)"
         return self._gate.refuses(problem)
 

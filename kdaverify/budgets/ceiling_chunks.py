@@ -105,7 +105,7 @@ class ChunkErrors:
         moved = W @ (self.d_Akk @ R)
         cost = 2 * r.sums("solve", self.C, scores=True)
         position, ways = torch.arange(self.C, device=R.device), list[Tensor]()
-        for width in SOLVED_AT_ONCE:
+        for width in {*SOLVED_AT_ONCE, r.contract.sub_block}:
             apart = position[:, None] // width != position // width
             reaches = (c.R + c.R @ c.Akk.masked_fill(apart, 0.0)).abs() + moved
             ways.append(reaches @ (cost * (W.masked_fill(apart, 0.0) @ (A.masked_fill(~apart, 0.0) @ W))))
@@ -200,9 +200,19 @@ class ChunkErrors:
 
     def _stored_residual(self, unsolved: Tensor) -> Tensor:
         r = self.r
-        missed = r.sums("state", self.K) * (self.kb_most @ self.h_most + self.vb_most)
+        missed = r.sums("state", self.K) * (self.kb_most @ self.h_most + self.vb_most) + self._stored_difference(unsolved)
         missed = missed + r.stored("state", "residual", unsolved + missed)
         return self.R_most @ missed + r.sums("state", self.C) * (self.R_most @ (unsolved + missed))
+
+    def _stored_difference(self, unsolved: Tensor) -> Tensor | float:
+        """What rounding k exp(G) h, then its difference from v, then beta adds to beta times that difference, before it is stored."""
+        r = self.r
+        if not r.contract.difference_first:
+            return 0.0
+        prediction = self.beta.clamp(min=1.0) * r.stored("state", "prediction", self.kb_most @ self.h_most / self.beta.clamp(min=1.0))
+        difference = self.beta.clamp(min=1.0) * r.stored("state", "residual", torch.zeros_like(unsolved))
+        relative = (1 + r.relative("state", "residual")) * (1 + r.relative("state", "rounded_beta")) - 1
+        return (1 + relative) * (prediction + difference) + relative * unsolved
 
     def _outward(self) -> Tensor | float:
         """k exp(-G), where decays are products of factors: what underflow takes of exp(G), this brings back.

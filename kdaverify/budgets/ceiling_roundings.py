@@ -92,7 +92,9 @@ class Roundings:
 
     @property
     def queries(self) -> float:
-        """u of q times the scale where that is stored, 0 where it is not."""
+        """u of q times the scale where that is stored, of a rounded scale and its product too, 0 where neither is."""
+        if self.contract.scale == "rounded":
+            return self._unit(self.contract.operands) + 2 * self._storing(self.contract.storage("qg", self.io))
         return 0.0 if self.contract.scale == "free" else self._storing(self.io)
 
     @property

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.contract_checks import (
+    DIFFERENCE,
     RETURNED,
     Anchor,
     Beta,
@@ -107,7 +108,8 @@ class Contract:
         exponential: natural (of the argument as it is), base-2 (of the argument times 1 / ln 2, rounded), approximate (base-2, and off in
             its last bits as a fast unit is), or free.
         scale: in-q where q times the scale is stored in the format of q before anything else: scores that cancel then miss by a rounding of
-            their terms; free elsewhere.
+            their terms; rounded where the scale itself is brought to the format of the operands, and multiplies q exp(G) after that
+            is stored: a constant relative error of every output, up to one unit; free elsewhere.
         gate, beta: what the kernel receives in place of a log decay and of a write strength. What it computes from that rounds too, and
             its gradients are with respect to that. An adapter's conventions set both; a declared contract need not.
         label: what its author calls it; no part of what it means.
@@ -148,6 +150,16 @@ class Contract:
     def named_tensors(self) -> tuple[str, ...]:
         """Every tensor that the contract's pipeline stores by name: those of its form, forward and backward, and its own."""
         return (*PIPELINES[self.form].names, *self.own)
+
+    @property
+    def difference_first(self) -> bool:
+        """Whether v - k exp(G) S is stored before beta, in a format of its own, multiplies it."""
+        return any(name in DIFFERENCE for name, _ in self.tensors)
+
+    def unfactored(self) -> Contract:
+        """The same with exponentials of differences: what is left to a kernel where factors overflow."""
+        tensors = tuple((name, fmt) for name, fmt in self.tensors if name not in DIFFERENCE)
+        return replace(self, factors=None, tensors=tensors)
 
     def storing(self, **formats: Format) -> Contract:
         """The same contract with the named tensors in other formats.

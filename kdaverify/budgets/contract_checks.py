@@ -15,7 +15,7 @@ Flush = Literal["free", "always", "never"]
 Rounding = Literal["free", "nearest", "truncate"]
 Order = Literal["free", "in-order"]
 Exponential = Literal["free", "natural", "base-2", "approximate"]
-Scale = Literal["free", "in-q"]
+Scale = Literal["free", "in-q", "rounded"]
 Gate = Literal["log", "log2", "decay"]
 Beta = Literal["value", "logit"]
 
@@ -35,6 +35,9 @@ CHOICES: Final = {
 
 OTHER_KEYS: Final = ("accumulator", "sub_block", "own")
 """The other fields that a name may hold beside tensors."""
+
+DIFFERENCE = ("rounded_beta", "prediction")
+"""Tensors that only kernels of factored decays store that subtract k exp(G) S from v before beta multiplies the difference."""
 
 RETURNED = ("o", "dq", "dk", "dv", "dbeta")
 """Tensors that are returned in the format of the inputs."""
@@ -98,5 +101,7 @@ def check_tensors(contract: Contract) -> None:
             raise ContractError("contract: the state S is stored as it is carried; set the carry instead of tensor S")
         if name in RETURNED:
             raise ContractError(f"contract: tensor {name} is returned in the format of the inputs; it takes none of its own")
+        if name in DIFFERENCE and contract.factors is None:
+            raise ContractError(f"contract: tensor {name}: only kernels of factored decays are emulated with it; declare factors too")
         if name not in known:
             raise ContractError(f"contract: tensor {name!r} is none that the {contract.form} form stores; it stores {', '.join(known)}")

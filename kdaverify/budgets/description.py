@@ -17,6 +17,7 @@ from kdaverify.budgets.tensors import PIPELINES, StageTensors
 
 SUMS_ALONE: Final = ("cumsum", "cumsum_bwd")
 SCORES: Final = ("scores", "intra_bwd")
+DIFFERENCE_STORED: Final = ("prediction", "rounded_beta", "residual")
 FACTORED: Final = ("factor", "q_in", "k_in", "k_out", "k_back", "o_part")
 
 
@@ -110,7 +111,8 @@ def _stage(stage: StageTensors, contract: Contract, io: Format | None) -> Descri
 
 def _is_stored(name: str, contract: Contract) -> bool:
     """Whether a tensor of some kernels alone belongs to those of this contract."""
-    return name in dict(contract.tensors) or (name in FACTORED and contract.factors is not None)
+    difference = name in DIFFERENCE_STORED and contract.difference_first
+    return difference or name in dict(contract.tensors) or (name in FACTORED and contract.factors is not None)
 
 
 def _operands(stage: str, contract: Contract) -> str:

@@ -27,7 +27,10 @@ LOG2_E = 1.4426950408889634
 
 @dataclass(frozen=True)
 class Emulator:
-    """One legal kernel: a contract's roundings with the freedoms it leaves open decided one way."""
+    """One legal kernel: a contract's roundings with the freedoms it leaves open decided one way.
+
+    `wide_state`: the state stays in the accumulator's format within a run, and is brought to the carried one as it is returned.
+    """
 
     name: str
     contract: Contract
@@ -39,6 +42,7 @@ class Emulator:
     backward: BackwardStages = BACKWARD
     softplus: bool = False
     flushes: bool = False
+    wide_state: bool = False
 
     def run(self, inputs: Inputs, cuts: tuple[int, ...] = ()) -> Outputs:
         """o [B, T, HV, V] and S_T [N, HV, K, V] as float64 tensors holding the formats this kernel stores, resumed at `cuts`."""
@@ -47,6 +51,8 @@ class Emulator:
     def _run(self, inputs: Inputs) -> Outputs:
         inputs = scaled_queries(self.computed(inputs), self.contract, self.io.round)
         o, final = run_form(self.contract, inputs, dtype=self.contract.work, arithmetic=self.arithmetic, stages=self.stages)
+        if self.wide_state:
+            final = self.contract.stored("S", final, self.io)
         return o.double(), final.double()
 
     def computed(self, inputs: Inputs) -> Inputs:
@@ -60,6 +66,8 @@ class Emulator:
 
     def store(self, name: str, tensor: Tensor) -> Tensor:
         """`tensor` in the format that the contract stores it in."""
+        if self.wide_state and name == "S":
+            return tensor
         return self.contract.stored(name, tensor, self.io)
 
 
@@ -69,8 +77,12 @@ def short_gates(inputs: Inputs, contract: Contract) -> Inputs:
 
 
 def scaled_queries(inputs: Inputs, contract: Contract, keep: Callable[[Tensor], Tensor]) -> Inputs:
-    """The call as a kernel goes on with it that keeps q times the scale in the format of q; any other call as it is."""
-    return inputs if contract.scale == "free" else replace(inputs, q=keep(inputs.q.double() * inputs.factor), scale=1.0)
+    """The call as a kernel goes on with it that keeps q times the scale in the format of q, or rounds the scale; any other as it is."""
+    if contract.scale == "in-q":
+        return replace(inputs, q=keep(inputs.q.double() * inputs.factor), scale=1.0)
+    if contract.scale == "rounded":
+        return replace(inputs, scale=contract.operands.round(torch.tensor(inputs.factor, dtype=torch.float32)).item())
+    return inputs
 
 
 def with_dot(stage: Stage, dot: Dot) -> Stage:

@@ -71,6 +71,52 @@ def column_output(c: Chunk) -> None:
     c.o = c.store("o", c.dot(c.qg, c.h) + c.dot(c.Aqk, c.v_new))
 
 
+def difference_scores(c: Chunk) -> None:
+    """Math: 3.2 of keys without beta, which multiplies the rows of their products; the scale is in qg."""
+    if c.resets is not None:
+        STAGES.scores(c)
+        return
+    _keys_and_queries(c)
+    back = c.store("k_out", c.tokens.k * _outward(c)).transpose(-1, -2)
+    c.Aqk = c.store("Aqk", c.dot(c.qg, back).tril())
+    c.Akk = c.tokens.beta[..., None] * c.dot(c.w, back).tril(-1)  # inverted where it is accumulated
+
+
+def difference_wy(c: Chunk) -> None:
+    """Math: 3.4 with nothing solved and no beta: w = k exp(G), u = v."""
+    if c.resets is not None:
+        residual_wy(c)
+        return
+    _keys_and_queries(c)
+    c.u = c.tokens.v
+    c.kg = c.store("kg", c.store("k_out", c.tokens.k * _outward(c)) * c.store("factor", c.decay(slice(-1, None))))
+
+
+def difference_state(c: Chunk) -> None:
+    """Math: 3.5 with v_new = R beta (v - k exp(G) h): prediction, difference and their product with beta are stored in turn."""
+    if c.resets is not None:
+        residual_state(c)
+        return
+    c.h = c.store("h", c.S)
+    left = c.store("residual", c.u - c.store("prediction", c.dot(c.w, c.h)))
+    c.v_new = c.store("v_new", c.dot(c.R, c.store("residual", c.store("rounded_beta", c.tokens.beta[..., None]) * left)))
+    carried = c.S * c.decay(slice(-1, None)).transpose(-1, -2)
+    c.S = c.store("S", carried + c.dot(c.kg.transpose(-1, -2), c.v_new))
+
+
+def difference_output(c: Chunk) -> None:
+    """Math: 3.6 with the scale in qg, both terms stored before they are added."""
+    if c.resets is not None:
+        STAGES.output(c)
+        return
+    c.o = c.store("o", c.store("o_part", c.dot(c.qg, c.h)) + c.store("o_part", c.dot(c.Aqk, c.v_new)))
+
+
+def _keys_and_queries(c: Chunk) -> None:
+    c.w = c.store("k_in", c.tokens.k * _inward(c))
+    c.qg = c.store("qg", c.scale * c.store("q_in", c.tokens.q * _inward(c)))
+
+
 def _columns(c: Chunk) -> Tensor:
     return c.store("k_out", c.tokens.beta[..., None] * c.tokens.k * _outward(c))
 
@@ -92,4 +138,5 @@ def _outward(c: Chunk) -> Tensor:
 
 FACTORED = replace(STAGES, scores=factored_scores, wy=factored_wy, output=factored_output)
 FACTORED_COLUMNS = replace(STAGES, scores=column_scores, wy=column_wy, output=column_output)
+FACTORED_DIFFERENCE = replace(STAGES, scores=difference_scores, wy=difference_wy, state=difference_state, output=difference_output)
 FACTORED_RESIDUAL = replace(FACTORED, wy=factored_residual_wy, state=residual_state)

@@ -9,7 +9,7 @@ import torch
 from kdaverify.budgets.accelerator import truncated_state
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import RESIDUAL, ROWWISE, SCALED, Emulator, merge_blocks, substituted_in_order, with_dot
-from kdaverify.budgets.factored import FACTORED, FACTORED_COLUMNS, FACTORED_RESIDUAL
+from kdaverify.budgets.factored import FACTORED, FACTORED_COLUMNS, FACTORED_DIFFERENCE, FACTORED_RESIDUAL
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.freedoms import approximately, as_declared, flushed, in_base_2, plainest
 from kdaverify.budgets.noise import Noise
@@ -105,7 +105,7 @@ def _members(plain: Emulator) -> tuple[Emulator, ...]:
         replace(plain, name=f"chunks of {half.chunk_size}", contract=half, dot=unit),
         replace(plain, name=f"chunks of {quarter.chunk_size}", contract=quarter, stages=ROWWISE),
     )
-    return members if contract.factors is None else (*members, *_factored(plain))
+    return members if contract.factors is None else (*members, *_factored(plain), *_difference_first(plain, unit))
 
 
 def _in_order(plain: Emulator) -> Emulator:
@@ -131,6 +131,21 @@ def _factored(plain: Emulator) -> tuple[Emulator, ...]:
         in_base_2(replace(plain, name="factored decays, residual form", stages=FACTORED_RESIDUAL)),
         flushed(columns),
     )
+
+
+def _difference_first(plain: Emulator, unit: Dot) -> tuple[Emulator, ...]:
+    """The kernels that subtract before beta multiplies, and merge their inverse on matrix units; where that is declared.
+
+    Where gates are alike in all channels, so are the roundings of their factors: with the state in more bits than declared, which is
+    no fault, o then leans by another amount than with the declared ones.
+    """
+    contract = plain.contract
+    if not contract.difference_first:
+        return ()
+    own = replace(plain, name="factored decays, difference first", stages=replace(FACTORED_DIFFERENCE, solve=with_dot(merge_blocks, unit)))
+    if contract.carry == contract.accumulate:
+        return (own,)
+    return (own, replace(own, name=f"{own.name}, state in {contract.accumulate.name} within a run", wide_state=True))
 
 
 def _on_vector_diagonal(plain: Emulator, unit: Dot, name: str) -> Emulator:

@@ -17,7 +17,7 @@ from torch import Tensor
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.conversions import drawn
 from kdaverify.budgets.emulate import merge_blocks, scaled_queries, with_dot
-from kdaverify.budgets.factored import FACTORED
+from kdaverify.budgets.factored import FACTORED, FACTORED_DIFFERENCE
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.freedoms import flushing, flushing_exp
 from kdaverify.budgets.luck import Luck
@@ -90,7 +90,7 @@ class Noise:
         if self.contract.factors is None or all(bool(torch.isfinite(output).all()) for outputs in drawn for output in outputs):
             return drawn
         # Factors overflow where decay is deep: what is drawn then is a kernel that takes differences.
-        return replace(self, contract=replace(self.contract, factors=None)).draws(run, rng, number, several=several)
+        return replace(self, contract=self.contract.unfactored()).draws(run, rng, number, several=several)
 
     def _resolved(self, run: Callable[[int, Luck], Several], rng: torch.Generator, groups: list[int]) -> list[list[Tensor]]:
         """The same, also where draws are too small for float64."""
@@ -133,8 +133,13 @@ class Noise:
         return torch.float64, replace(self._wide(luck), total=total)
 
     def computed(self, inputs: Inputs, luck: Luck) -> Inputs:
-        """The call as a kernel goes on with it: its conventions converted, and q times the scale where that is stored, all drawn."""
+        """The call as a kernel goes on with it: its conventions converted, and q times the scale where that is stored, all drawn.
+
+        A rounded scale stays exact here: a constant that no draw moves, it leans one way, and every kernel that rounds to nearest has it.
+        """
         converted = drawn(inputs, self.contract, luck.rounded)
+        if self.contract.scale == "rounded":
+            return converted
         return scaled_queries(converted, self.contract, lambda q: luck.rounded(q, self.io))
 
     def _narrow(self, luck: Luck) -> Arithmetic:
@@ -152,6 +157,9 @@ class Noise:
         return self._flushing(Arithmetic(store=store, dot=dot, exp=exp, sub_block=self.contract.sub_block))
 
     def _stored(self, name: str, tensor: Tensor, luck: Luck) -> Tensor:
+        if name == "rounded_beta":
+            # An input, not a sum: every conforming kernel rounds it alike, and its error is shared by all columns of a token.
+            return self.contract.stored(name, tensor, self.io)
         return luck.rounded(tensor, self.contract.storage(name, self.io), cut=self.contract.storage_rounding == "truncate")
 
     def _matrix_unit(self, fmt: Format, luck: Luck) -> Dot:
@@ -168,6 +176,8 @@ class Noise:
     def _matrix_stages(self, luck: Luck) -> Stages:
         """The scores' operands are made for one product and stored nowhere: matrix units round them all the same."""
         solve = self.contract.solve
+        if self.contract.difference_first:
+            return replace(FACTORED_DIFFERENCE, solve=with_dot(merge_blocks, self._matrix_unit(self.contract.operands, luck)))
         if self.contract.factors is not None:
             return FACTORED
         if solve is None:

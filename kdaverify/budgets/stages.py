@@ -21,7 +21,16 @@ from kdaverify.budgets.emulate import (
     scaled_wy,
     summed_in_base_2,
 )
-from kdaverify.budgets.factored import column_output, column_scores, column_wy, factored_residual_wy
+from kdaverify.budgets.factored import (
+    column_output,
+    column_scores,
+    column_wy,
+    difference_output,
+    difference_scores,
+    difference_state,
+    difference_wy,
+    factored_residual_wy,
+)
 from kdaverify.budgets.family import ContractOverflow, family
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.luck import Luck
@@ -44,6 +53,10 @@ _OTHER_MEANING = (
     column_scores,
     column_wy,
     column_output,
+    difference_scores,
+    difference_wy,
+    difference_state,
+    difference_output,
     factored_residual_wy,
 )
 

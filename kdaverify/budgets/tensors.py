@@ -11,7 +11,7 @@ class StageTensors(NamedTuple):
     Args:
         stage: its name; that of the oracle's stage for the chunk form.
         every: stored by every kernel, in order.
-        some: stored only by those that factor their decays, take the residual form or scale do first.
+        some: stored only by those that factor their decays, take the residual form, round beta or scale do first.
     """
 
     stage: str
@@ -41,7 +41,7 @@ CHUNK: Final = Pipeline(
         StageTensors("scores", ("Aqk", "Akk"), ("factor", "q_in", "k_in", "k_out")),
         StageTensors("solve", ("R",)),
         StageTensors("wy", ("beta_k_wy", "kb", "w", "vb", "u", "qg", "kg"), ("k_back",)),
-        StageTensors("state", ("h", "v_new", "S"), ("residual",)),
+        StageTensors("state", ("h", "v_new", "S"), ("residual", "prediction", "rounded_beta")),
         StageTensors("output", ("o",), ("o_part",)),
     ),
     backward=(

@@ -6,11 +6,12 @@ import math
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
+from torch import Tensor
 
 from kdaverify.problems.axes import Dtype
 from kdaverify.problems.canonical import Canonical
 from kdaverify.problems.regimes import REGIMES
-from kdaverify.problems.tensors import build
+from kdaverify.problems.tensors import betas, build, gates
 from oracles.inputs import Inputs
 
 _SHOWN_LENGTHS = 12
@@ -88,6 +89,14 @@ class Problem(Canonical):
     def inputs(self) -> Inputs:
         """The tensors, bit-identical on every machine."""
         return build(self)
+
+    def gates(self) -> Tensor:
+        """g of `inputs`, without the other tensors."""
+        return gates(self)
+
+    def betas(self) -> Tensor:
+        """beta of `inputs`, without the other tensors."""
+        return betas(self)
 
     def describe(self) -> str:
         """One line for people."""

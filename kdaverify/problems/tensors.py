@@ -30,12 +30,22 @@ def build(problem: Problem) -> Inputs:
         q=rounded(q, dtype),
         k=rounded(k, dtype),
         v=rounded(VALUES[problem.value].draw(Draw(problem, "value")), dtype),
-        g=rounded(_clamped(GATES[problem.gate].draw(Draw(problem, "gate")), problem.gate_range), wide),
-        beta=rounded(_clamped(BETAS[problem.beta].draw(Draw(problem, "beta")), problem.beta_range), dtype),
+        g=gates(problem),
+        beta=betas(problem),
         scale=problem.scale,
         initial_state=None if state is None else rounded(state, wide),
         cu_seqlens=None if problem.lengths is None else torch.tensor([0, *np.cumsum(problem.lengths).tolist()], dtype=torch.int32),
     )
+
+
+def gates(problem: Problem) -> Tensor:
+    """g alone [B, T, HV, K]: an interface that must see its values first need not draw a state of gigabytes."""
+    return rounded(_clamped(GATES[problem.gate].draw(Draw(problem, "gate")), problem.gate_range), state_dtype(problem.dtype))
+
+
+def betas(problem: Problem) -> Tensor:
+    """beta alone [B, T, HV]."""
+    return rounded(_clamped(BETAS[problem.beta].draw(Draw(problem, "beta")), problem.beta_range), TORCH[problem.dtype])
 
 
 def _clamped(values: Array, limits: tuple[float | None, float | None] | None) -> Array:

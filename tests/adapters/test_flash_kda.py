@@ -13,6 +13,8 @@ from torch import Tensor
 from kdaverify.adapters import Adapter, AdapterError, find
 from kdaverify.adapters import flash_kda as module
 from kdaverify.adapters.flash_kda import FlashKda
+from kdaverify.checks.properties import check
+from kdaverify.checks.status import Status
 from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
 from tests.adapters.standins import Ask, distance
@@ -90,3 +92,22 @@ def test_limits_are_reasons(ask: Ask) -> None:
     assert "one key head per value head" in str(adapter.supports(ask(**SIZES | {"HV": 4})))
     assert "a sigmoid" in str(adapter.supports(ask(**SIZES, beta="two")))
     assert "bounded activation" in str(adapter.supports(ask(**SIZES | {"gate": "bound-20"})))
+
+
+def test_limits_are_found_without_a_state(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pack of 65,536 sequences at K = V = 128 has a state of 4 GiB, which no limit depends on."""
+    problem = ask(**SIZES)
+    x = problem.inputs()
+    assert torch.equal(problem.gates(), x.g) and torch.equal(problem.betas(), x.beta)
+    monkeypatch.setattr(type(problem), "inputs", pytest.fail)
+    assert find("flash_kda").supports(problem) is None
+
+
+def test_channels_in_another_order_are_held_to_what_their_raw_gates_stand_for(load: Callable[[Library], Adapter], ask: Ask) -> None:
+    """The bias of a gate differs by channel, and so does the rounding of what is added to it: a state of 600 is off by 1 % from it."""
+    problem = ask(
+        **SIZES | {"H": 1, "HV": 1, "lengths": (10, 0), "T": 10, "gate": "log-sigmoid"},
+        key="one-hot", beta="near-one", state="large", value="powers-of-two", seed=49916,
+    )  # fmt: skip
+    (*_, final) = check("laws", load(Library()), problem, {"law": "permuted-channels"})
+    assert (final.output, final.status) == ("final_state", Status.PASS)

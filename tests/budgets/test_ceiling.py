@@ -56,6 +56,7 @@ CONTRACTS = (
     ("recurrent-bf16[scale:in-q]", "bf16"),
     ("chunk16-bf16-fp32factors", "bf16"),
     ("chunk16-bf16-bf16factors-bf16carry", "bf16"),
+    ("chunk16-bf16-bf16factors-bf16carry[sub_block:8;scale:rounded;rounded_beta:bf16]", "bf16"),
 )
 
 

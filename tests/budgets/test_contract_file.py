@@ -27,6 +27,7 @@ NAMES = (
     "chunk64-bf16-fp32carry[accumulator:fp64;sub_block:8;flush:never;operand_rounding:truncate;storage_rounding:truncate;order:in-order;exponential:base-2]",
     "recurrent-fp32[dp:bf16;p:fp16]",
     "chunk64-fp16[own:left+right;G:fp64;left:fp32]",
+    "chunk16-bf16-bf16factors-bf16carry[sub_block:8;scale:rounded;rounded_beta:bf16]",
 )
 PLAIN = 'form = "chunk"\nchunk_size = 64\noperands = "bf16"\n'
 
@@ -78,6 +79,8 @@ def test_inputs_stand_for_the_format_of_the_inputs() -> None:
         (PLAIN + "carry = 'fp8'", "carry: format 'fp8' is not known; wanted one of fp64, fp32, tf32, bf16, fp16"),
         (PLAIN + "[tensors]\nww = 'fp32'", "tensor 'ww' is none that the chunk form stores; it stores G, Aqk"),
         (PLAIN + "[tensors]\nS = 'bf16'", "set the carry"),
+        (PLAIN + "[tensors]\nrounded_beta = 'bf16'", "only kernels of factored decays are emulated with it; declare factors too"),
+        (PLAIN + "scale = 'bf16'", "scale: wanted one of free, in-q, rounded"),
         (PLAIN + "[tensors]\nw = 'fp9'", "w: format 'fp9'"),
         (PLAIN + "[tensors]\nw = 'tf32'", "nothing is stored in it"),
         (PLAIN + "flush = 'sometimes'", "flush: wanted one of free, always, never"),

@@ -134,7 +134,7 @@ def test_what_factored_kernels_store_is_among_the_named_tensors() -> None:
             seen.add(name)
             return super().store(name, tensor)
 
-    for member in family(contract_from_name("chunk16-bf16-fp32factors"), BF16):
+    for member in family(contract_from_name("chunk16-bf16-fp32factors[rounded_beta:bf16]"), BF16):
         Noting(**vars(member)).run(inputs(T=20))
     some = {name for stage in PIPELINES["chunk"].forward for name in stage.some}
     assert some <= seen <= set(PIPELINES["chunk"].names)

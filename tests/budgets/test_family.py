@@ -23,6 +23,7 @@ CONTRACTS = (
     "chunk64-tf32",
     "chunk16-bf16-fp32factors",
     "chunk16-bf16-bf16factors",
+    "chunk16-bf16-bf16factors-bf16carry[sub_block:8;scale:rounded;rounded_beta:bf16]",
 )
 
 

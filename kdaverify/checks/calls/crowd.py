@@ -47,5 +47,6 @@ RULES = (
         "limits of launch grids (L4)",
         _crowded,
         costly=True,
+        once=True,
     ),
 )

@@ -62,5 +62,6 @@ _EXPOSES = "one buffer for all calls, outputs that overlap (S26)"
 RULES = (
     Rule("kept", "a later call changes nothing that an earlier one returned; outputs share no memory", _EXPOSES,
          partial(_kept, call=Case.run, later=_other_values)),
-    Rule("kept-backward", "the same of all gradients", _EXPOSES, partial(_kept, call=Case.back, later=_other_gradients), spare=False),
+    Rule("kept-backward", "the same of all gradients", _EXPOSES, partial(_kept, call=Case.back, later=_other_gradients), spare=False,
+         backward=True),
 )  # fmt: skip

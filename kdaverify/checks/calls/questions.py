@@ -57,7 +57,7 @@ def questions(adapter: Adapter, profile: str) -> Iterator[Question]:
         if profile == "smoke" and rule.costly:
             dtypes = (dtypes[number % len(dtypes)],)
         detail = {"rule": rule.name, **({"times": TIMES[profile]} if rule.counted else {})}
-        for dtype, seed in product(dtypes, range(SEEDS[profile])):
+        for dtype, seed in product(dtypes, range(1 if rule.once else SEEDS[profile])):
             yield Question(rule, posed(rule, adapter, dtype, seed), detail)
 
 

@@ -52,6 +52,7 @@ RULES = (
         partial(_repeated, call=Case.back, judge=lambda case: case.judged_back),
         size="tails",
         spare=False,
+        backward=True,
         counted=True,
         costly=True,
     ),

@@ -24,6 +24,8 @@ class Rule:
         packed: asked on packs, or on batches.
         spare: whether a pack has tokens past its last offset; their gradients are what the suite `gradients` judges.
         counted: calls many times: how often, the profile says.
+        once: tested with one seed in every profile: a limit of a launch depends on no value, and takes gigabytes to reach.
+        backward: about gradients: not tested on kernels that have none.
         costly: smoke asks it in one format.
         profile: the smallest profile that asks it.
     """
@@ -36,5 +38,7 @@ class Rule:
     packed: bool = True
     spare: bool = True
     counted: bool = False
+    once: bool = False
+    backward: bool = False
     costly: bool = False
     profile: str = "smoke"

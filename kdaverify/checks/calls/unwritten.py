@@ -25,5 +25,5 @@ RULES = (
     Rule("unwritten", "NaN in all freshly allocated memory changes nothing", _EXPOSES,
          partial(_unwritten, call=Case.run, judge=lambda case: case.judged), size="tails"),
     Rule("unwritten-backward", "the same of all gradients", _EXPOSES,
-         partial(_unwritten, call=Case.back, judge=lambda case: case.judged_back), size="tails", spare=False),
+         partial(_unwritten, call=Case.back, judge=lambda case: case.judged_back), size="tails", spare=False, backward=True),
 )  # fmt: skip

@@ -84,6 +84,7 @@ RULES = (
             f"{_STRIDES} (P7)",
             partial(_viewed_back, layout=LAYOUTS[name]),
             spare=False,
+            backward=True,
             costly=True,
         )
         for name in ("misaligned", "sliced", "swapped")

@@ -63,6 +63,7 @@ class Law:
         asked: why it cannot be asked of a problem; None if it can.
         becomes: problems whose calls have the sizes and options of those that the law makes of a problem: a kernel must support them too.
         draws: which problems are drawn for it.
+        backward: whether it is a law of gradients: it is not tested on kernels that have none.
         judged: whether results are held against truth and budget, as the cost of a problem then asks for smaller ones; bits need neither.
     """
 
@@ -74,4 +75,5 @@ class Law:
     asked: Callable[[Problem], str | None] = of_any
     becomes: Callable[[Problem], tuple[Problem, ...]] = nothing_else
     draws: Draws = field(default_factory=Draws)
+    backward: bool = False
     judged: bool = False

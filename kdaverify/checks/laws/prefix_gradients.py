@@ -40,4 +40,5 @@ PREFIX_GRADIENTS: Final = replace(
     statement="a loss on o up to t, and q, k, v and beta after t drawn anew: gradients up to t keep their bits, later ones stay 0",
     exists_for="masks of the backward: gradients that leak from later rows or chunks into earlier ones, or back (A12, B16, B26)",
     check=prefix_gradients,
+    backward=True,
 )

@@ -72,3 +72,8 @@ def test_an_interpreter_is_asked_less_often() -> None:
 def test_an_unknown_rule_is_the_caller_s_mistake() -> None:
     with pytest.raises(ValueError, match="no rule 'nothing'"):
         check("calls", RIGHT, question("kept", RIGHT).problem, {"rule": "nothing"})
+
+
+def test_a_rule_about_the_size_of_a_launch_is_tested_with_one_seed() -> None:
+    found = [asked.problem.seed for asked in questions(EAGER, "acceptance") if asked.rule.name == "crowd" and asked.problem.dtype == "bf16"]
+    assert found == [0]
