@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from kdaverify.adapters.custom_vjp import with_vjp
 
 
 def to_jax(tensor: Tensor) -> Any:
@@ -39,21 +41,26 @@ def from_jax(array: Any) -> Tensor:
 def through_jax(forward: Callable[..., Sequence[Any]], vjp: Callable[..., Sequence[Any]], *tensors: Tensor) -> tuple[Tensor, ...]:
     """What a JAX function makes of torch tensors, in torch's graph: whatever converts them before and after is differentiated by torch.
 
+    JAX keeps 64-bit types during a call with float64 tensors, whatever it does otherwise.
+
     Args:
         forward: takes the arrays, returns the outputs.
         vjp: takes a tuple of the arrays and one of the outputs' cotangents, returns a cotangent of every array.
     """
-    return _Through.apply(forward, vjp, *tensors)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+
+    def call(*given: Tensor) -> tuple[Tensor, ...]:
+        with _types(given):
+            return tuple(from_jax(output) for output in forward(*map(to_jax, given)))
+
+    def back(given: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        with _types(given):
+            return tuple(from_jax(found) for found in vjp(tuple(map(to_jax, given)), tuple(map(to_jax, cotangents))))
+
+    return with_vjp(call, back, *tensors)
 
 
-class _Through(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, forward: Callable[..., Sequence[Any]], vjp: Callable[..., Sequence[Any]], *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.vjp, ctx.arrays = vjp, tuple(to_jax(tensor) for tensor in tensors)
-        return tuple(from_jax(output) for output in forward(*ctx.arrays))
+def _types(tensors: Sequence[Tensor]) -> AbstractContextManager[Any]:
+    """JAX's 64-bit types where a tensor has one."""
+    import jax
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        found = ctx.vjp(ctx.arrays, tuple(to_jax(cotangent) for cotangent in cotangents))
-        return (None, None, *(from_jax(array) for array in found))
+    return jax.enable_x64() if any(tensor.dtype == torch.float64 for tensor in tensors) else nullcontext()

@@ -15,6 +15,7 @@ from kdaverify.adapters.activations import ActivationCall, ActivationError, chec
 from kdaverify.adapters.base import NOTHING_YET, OUTPUTS, Adapter, AdapterError, Output
 from kdaverify.adapters.conventions import TOKENS, Conventions
 from kdaverify.adapters.declaration import Declaration
+from kdaverify.adapters.frameworks import FRAMEWORKS, Framework, framework_of
 from kdaverify.adapters.handover import CONVERTED, Handover, fold_scale
 from kdaverify.adapters.placement import gradients_on_device, lacks_device, on_device
 from kdaverify.adapters.stages import StageCall
@@ -61,11 +62,12 @@ def kernel(
     environment: Callable[[], Mapping[str, str]] | None = None,
     activations: Mapping[str, ActivationCall] | None = None,
     stages: Mapping[str, StageCall] | None = None,
+    framework: str = "torch",
 ) -> Callable[[Function], KernelAdapter]:
     """Turns a function (q, k, v, g, beta, *, scale, initial_state, cu_seqlens | segment_ids) -> (o, final_state) into an adapter.
 
-    The function gets torch tensors in the declared conventions; of the four keywords it gets those its signature names
-    (**kwargs names none). Gradients are those of the tensors that it gets.
+    The function gets torch tensors, or JAX arrays, in the declared conventions; of the four keywords it gets those its signature names
+    (**kwargs names none). Gradients are those of the arguments that it gets.
 
     Args:
         name: shown in every record; the function's own name by default.
@@ -97,6 +99,8 @@ def kernel(
         environment: returns what to record beside torch's version (package versions, device, mode).
         activations: the kernel's own gate_softplus, gate_bounded, beta_sigmoid or l2norm, to be judged by themselves.
         stages: the kernel's own stages, to be judged by themselves.
+        framework: torch or jax: whose arrays the function takes and returns. The backward of a JAX function is its `jax.vjp`, that of a
+            `jax.custom_vjp` included; offsets and segment ids are int32 arrays.
     Returns:
         A decorator; the adapter it makes can still be called like the function.
     Raises:
@@ -108,7 +112,8 @@ def kernel(
         "beta_range": beta_range, "length_multiple": length_multiple, "longest": longest, "device": device, "isolate": isolate,
         "deterministic": deterministic, "gradients": gradients,
     }  # fmt: skip
-    own = OwnCalls(step, supports or (lambda _: None), proof, environment or dict, activations or {}, stages or {})
+    adapt = _framework(framework).adapt
+    own = OwnCalls(step and adapt(step), supports or (lambda _: None), proof, environment or dict, activations or {}, stages or {})
 
     def decorate(function: Function) -> KernelAdapter:
         title = name or getattr(function, "__name__", type(function).__name__)
@@ -117,9 +122,15 @@ def kernel(
             "scale": scale or ("argument" if "scale" in found.keywords else "fixed"),
             "initial_state": "initial_state" in found.keywords,
         }
-        return adapted(declaration_of(title, {**words, **read}), function, own)
+        return adapted(declaration_of(title, {**words, **read}), adapt(function), own)
 
     return decorate
+
+
+def _framework(name: str) -> Framework:
+    if name not in FRAMEWORKS:
+        raise AdapterError(f"framework: wanted one of {', '.join(FRAMEWORKS)}, got {name!r}")
+    return FRAMEWORKS[name]
 
 
 def declaration_of(title: str, words: Mapping[str, Any]) -> Declaration:
@@ -215,6 +226,8 @@ class KernelAdapter(Adapter):
         self.isolated, self.deterministic = bool(declaration.isolate), declaration.deterministic
         self.differentiable = declaration.gradients
         self._contracts, self._entries, self._own = contracts, entries, own
+        self._framework = framework_of(entries[0].function)
+        self.barriers = self._framework.barriers
         self._undefined = self.conventions.packing == "segment_ids" or self.conventions.padding == "undefined"
         self._ran = NOTHING_YET
 
@@ -228,7 +241,7 @@ class KernelAdapter(Adapter):
         self._ran = NOTHING_YET
 
     def missing(self) -> str | None:
-        return lacks_device(self.device)
+        return self._framework.missing() or lacks_device(self.device)
 
     def contract(self, dtype: str) -> Contract:
         if dtype not in self._contracts:
@@ -284,7 +297,7 @@ class KernelAdapter(Adapter):
             return None
 
     def environment(self) -> dict[str, str]:
-        return {**super().environment(), **self._own.environment()}
+        return {**super().environment(), **self._framework.environment(), **self._own.environment()}
 
     def _folded(self, inputs: Inputs) -> Inputs:
         return fold_scale(inputs) if self.conventions.scale == "folded" else inputs

@@ -1,0 +1,53 @@
+"""The framework of a decorated function: how a function of its arrays becomes one of torch tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kdaverify.adapters.base import absent, versions
+from kdaverify.adapters.channels import Channel, all_behind
+from kdaverify.adapters.jax_function import JaxFunction
+
+
+@dataclass(frozen=True)
+class Framework:
+    """One framework.
+
+    Args:
+        adapt: turns a function of its arrays into one of torch tensors, with the same signature.
+        missing: why nothing of it can run here, or None.
+        environment: what decides the result beside torch's version.
+        barriers: of its kernels, as `Adapter` has them.
+    """
+
+    adapt: Callable[[Callable[..., Any]], Callable[..., Any]]
+    missing: Callable[[], str | None]
+    environment: Callable[[], Mapping[str, str]]
+    barriers: Mapping[Channel, str] = field(default_factory=dict[Channel, str])
+
+
+def _unchanged(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
+def _jax_missing() -> str | None:
+    return absent(("jax", "ml_dtypes"), "pip install jax")
+
+
+def _jax_environment() -> dict[str, str]:
+    import jax
+
+    return {**versions("jax", "jaxlib"), "device": jax.default_backend()}
+
+
+FRAMEWORKS: Final[Mapping[str, Framework]] = {
+    "torch": Framework(_unchanged, lambda: None, dict),
+    "jax": Framework(JaxFunction, _jax_missing, _jax_environment, all_behind("torch tensors are copied to JAX arrays and back")),
+}
+
+
+def framework_of(function: Callable[..., Any]) -> Framework:
+    """That of an adapted function."""
+    return FRAMEWORKS["jax" if isinstance(function, JaxFunction) else "torch"]
