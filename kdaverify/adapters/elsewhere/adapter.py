@@ -5,25 +5,35 @@ from __future__ import annotations
 import dataclasses
 import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
 from kdaverify.adapters.base import NOTHING_YET, Adapter
+from kdaverify.adapters.base import OUTPUTS as RETURNED
 from kdaverify.adapters.conventions import Conventions
+from kdaverify.adapters.custom_vjp import with_vjp
 from kdaverify.adapters.declaration import Declaration
 from kdaverify.adapters.elsewhere.interpreter import Interpreter
 from kdaverify.adapters.exchange.answer import Answer, answer
-from kdaverify.adapters.exchange.declared import Declared, Passed
+from kdaverify.adapters.exchange.declared import Declared, Entry, Passed
 from kdaverify.adapters.exchange.manifest import INPUTS, OUTPUTS, Call
+from kdaverify.adapters.isolation.fault import Fault
+from oracles.autograd import ForwardOnlyError
+from oracles.gradients import COTANGENTS, GRADIENTS, Cotangents, Gradients
+from oracles.inputs import Inputs
 
 FILE: Final = "call.safetensors"
 SECONDS: Final = 30
 FINDS: Final = "import importlib.util as u, sys; print(*[name for name in sys.argv[1:] if u.find_spec(name) is None])"
+
+_COTANGENT: Final[Mapping[str, str]] = dict(zip(RETURNED, COTANGENTS, strict=True))
+_GRADIENT: Final = {name: gradient for gradient, name in GRADIENTS.items()}
 
 
 @dataclass(frozen=True)
@@ -35,12 +45,15 @@ class Place:
         kernel: package.module:function or path/file.py:function.
         framework: whose arrays it takes: torch, jax or numpy.
         step: its decode function; "" for the same.
+        backward: (do, d_final_state, q, k, v, g, beta, *, keywords) -> (dq, dk, dv, dg, dbeta[, d_initial_state]), the last one if there
+            is an initial state; "" where the framework differentiates the kernel.
     """
 
     python: Path
     kernel: str
     framework: str
     step: str = ""
+    backward: str = ""
 
 
 class Elsewhere(Declared):
@@ -54,16 +67,18 @@ class Elsewhere(Declared):
     def __init__(self, declaration: Declaration, place: Place, limit: float, interpreter: Interpreter | None = None) -> None:
         super().__init__(declaration)
         self._place, self._limit = place, limit
-        told = (place.kernel, place.step, place.framework, json.dumps(declaration.keywords))
+        told = (place.kernel, place.step, place.backward, place.framework, json.dumps(declaration.keywords))
         self._interpreter = interpreter or Interpreter(place.python, told, limit)
         self._last: Answer | None = None
 
     def missing(self) -> str | None:
-        python, kernel = self._place.python, self._place.kernel.rpartition(":")[0]
+        python = self._place.python
         if not python.is_file():
             return f"no interpreter {python}; say python=/path/of/its/bin/python"
-        if kernel.endswith(".py") and not Path(kernel).is_file():
-            return f"no file {kernel}; say kernel=/path/of/my_port.py:my_function"
+        for option in ("kernel", "backward"):
+            file = str(getattr(self._place, option)).rpartition(":")[0]
+            if file.endswith(".py") and not Path(file).is_file():
+                return f"no file {file}; say {option}=/path/of/my_port.py:my_function"
         needed = ("safetensors", "numpy", self._place.framework)
         asked = subprocess.run([python, "-c", FINDS, *needed], capture_output=True, text=True, timeout=SECONDS, check=False)
         if asked.returncode:
@@ -72,16 +87,45 @@ class Elsewhere(Declared):
         return f"{python} has no {', '.join(lacking)}: {python} -m pip install {' '.join(lacking)}" if lacking else None
 
     def carry(self, call: Passed) -> tuple[Any, Any]:
-        tensors = {name: value.contiguous() for name, value in call.arguments.items() if isinstance(value, Tensor)}
+        tensors = {name: value for name, value in call.arguments.items() if isinstance(value, Tensor)}
+        leaves = [name for name, value in tensors.items() if value.requires_grad]
+        names: list[str] = []
+
+        def forward(*values: Tensor) -> tuple[Tensor, ...]:
+            outputs = self._answered(call, call.entry, {**tensors, **dict(zip(leaves, values, strict=True))})
+            names.extend(outputs)
+            return tuple(outputs.values())
+
+        def vjp(values: Sequence[Tensor], cotangents: Sequence[Tensor]) -> list[Tensor]:
+            given = dict(zip(leaves, values, strict=True))
+            loss = {_COTANGENT[name]: dy for name, dy in zip(names, cotangents, strict=True)}
+            found = self._answered(call, "vjp", {**tensors, **given, **loss})
+            return [_checked(_GRADIENT[name], found, given[name]) for name in leaves]
+
+        returned = with_vjp(forward, vjp, *(tensors[name] for name in leaves))
+        outputs = dict(zip(names, returned, strict=True))
+        return outputs.get("o"), outputs.get("final_state")
+
+    def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
+        if self._place.framework == "numpy" and not self._place.backward:
+            raise ForwardOnlyError("NumPy has no derivatives; name the kernel's own backward by the option backward=module:function")
+        self._asked = ("forward", inputs)
+        return self._kernel.gradients(inputs, cotangents)
+
+    def _answered(self, call: Passed, entry: Entry, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What the other interpreter returns for one call, by name."""
         folder, asked = self._interpreter.folder, Call(
-            file=FILE, entry=call.entry, scale=call.arguments.get("scale"), state_from=None, sha256="", outputs={}
+            file=FILE, entry=entry, scale=call.arguments.get("scale"), state_from=None, sha256="", outputs={}
         )  # fmt: skip
         for left in (folder / OUTPUTS).iterdir():
             left.unlink()
-        save_file(tensors, folder / INPUTS / FILE)
+        # A file holds no two names of one memory.
+        save_file(
+            {name: value.detach().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}, folder / INPUTS / FILE
+        )
         self._interpreter.ask(asked)
         self._last = answer(folder, asked)
-        return self._last.outputs.get("o"), self._last.outputs.get("final_state")
+        return self._last.outputs
 
     def redeclared(self, conventions: Conventions) -> Adapter | None:
         if conventions.layout == "thd" and "cu_seqlens" not in self.declaration.keywords:
@@ -99,3 +143,15 @@ class Elsewhere(Declared):
 
     def end(self) -> None:
         self._interpreter.end()
+
+
+def _checked(name: str, found: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """The gradient of `x`, which torch would otherwise sum or cast to fit.
+
+    Raises:
+        Fault: it is not there, or has another shape or type.
+    """
+    wanted, got = (f"{list(y.shape)} in {y.dtype}" if y is not None else "none" for y in (x, found.get(name)))
+    if wanted != got:
+        raise Fault("ERROR", f"the backward returned {name}: wanted {wanted}, got {got}")
+    return found[name]

@@ -12,6 +12,7 @@ from torch import Tensor
 from kdaverify.adapters.base import OUTPUTS as NAMES
 from kdaverify.adapters.exchange.manifest import INPUTS, OUTPUTS, Call
 from kdaverify.adapters.isolation.fault import Fault
+from oracles.gradients import GRADIENTS
 
 ANSWERS = "answers"
 AGAIN = "delete it, run run.py again where the kernel is, and bring it back"
@@ -22,7 +23,7 @@ class Answer:
     """The outputs of one call.
 
     Args:
-        outputs: by name, as they came.
+        outputs: by name, as they came; of a VJP the gradients.
         about: what the runner wrote beside them: function, versions, device.
     """
 
@@ -46,9 +47,10 @@ def answer(folder: Path, call: Call) -> Answer:
             outputs: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 # not a mapping
     except (SafetensorError, OSError, ValueError) as error:
         raise Fault("ERROR", f"wanted a safetensors file, got one that is cut off or damaged ({error}); {AGAIN}") from None
-    strangers = sorted(set(outputs) - set(NAMES))
+    wanted = tuple(GRADIENTS) if call.entry == "vjp" else NAMES
+    strangers = sorted(set(outputs) - set(wanted))
     if strangers:
-        raise Fault("ERROR", f"wanted {' and '.join(NAMES)}, got {', '.join(strangers)} too; {AGAIN}")
+        raise Fault("ERROR", f"wanted {' and '.join(wanted)}, got {', '.join(strangers)} too; {AGAIN}")
     if about.pop(ANSWERS, None) != _digest(folder, call):
         raise Fault("ERROR", f"wanted outputs for {INPUTS}/{call.file} as it is here, got some made from other inputs; {AGAIN}")
     return Answer(outputs, about)

@@ -19,7 +19,7 @@ from oracles.autograd import ForwardOnlyError
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 
-Entry = Literal["forward", "step"]
+Entry = Literal["forward", "step", "vjp"]
 
 
 @dataclass(frozen=True)

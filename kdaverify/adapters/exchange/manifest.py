@@ -42,7 +42,7 @@ class Call(Frozen):
 
     Args:
         file: name of its file, in the folder of the inputs and in that of the outputs.
-        entry: "forward", or "step" for decoding one token.
+        entry: "forward", "step" for decoding one token, or "vjp" for the gradients; the file of that holds do and d_final_state too.
         scale: the factor of o that the function is told.
         state_from: the call whose final state is the initial state of this one, by its file.
         sha256: of the input file.

@@ -16,7 +16,6 @@ import pytest
 from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.adapters.registry import find
 from kdaverify.checks.conventions import conventions
-from kdaverify.checks.gradients import gradients
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.judge import Judge, Rejected, Struck
 from kdaverify.verdicts.verdict import Verdict
@@ -93,12 +92,6 @@ def test_a_right_kernel_passes_in_all_formats_and_packed(named: Named, ask: Ask)
     about = verdicts[0].versions
     assert set(about) == {"python", "numpy", "kernel"}
     assert "numpy_kda.py:kda in " in about["kernel"]
-
-
-def test_it_has_no_backward_and_says_why(named: Named, ask: Ask) -> None:
-    (outcome,) = gradients(named("kda"), ask(T=3), of="both")
-    assert outcome.status is Status.SKIP
-    assert outcome.message == "forward only: calls go to the kernel as files and come back as files, which carry outputs and no gradients"
 
 
 def test_every_convention_gets_there_and_back(named: Named, ask: Ask) -> None:

@@ -14,11 +14,12 @@ def answer(call, keywords, functions, framework, about, folder):
         files = [folder / "inputs" / call["file"], *(folder / "outputs" / name for name in (call["state_from"],) if name)]
         x = {**io.load_file(files[0]), "scale": call["scale"], **{"initial_state": io.load_file(f)["final_state"] for f in files[1:]}}
         returned = functions[call["entry"]](*(x[name] for name in "q k v g beta".split()), **{name: x.get(name) for name in keywords})
-        o, state = returned if isinstance(returned, (tuple, list)) and len(returned) == 2 else (returned, None)
+        pair = returned if isinstance(returned, (tuple, list)) and len(returned) == 2 else (returned, None)
+        outputs = returned if isinstance(returned, dict) else {name: y for name, y in zip(("o", "final_state"), pair) if y is not None}
         own = (lambda x: x.detach().clone().contiguous()) if framework == "torch" else importlib.import_module("numpy").ascontiguousarray
         answers = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
-        about = {**about, "device": str(getattr(o, "device", "cpu")), "answers": answers}
-        io.save_file({"o": own(o), **({} if state is None else {"final_state": own(state)})}, part, metadata=about)
+        about = {**about, "device": str(getattr([*outputs.values(), None][0], "device", "cpu")), "answers": answers}
+        io.save_file({name: own(y) for name, y in outputs.items()}, part, metadata=about)
         os.replace(part, output)
     except Exception as e:
         at = traceback.extract_tb(e.__traceback__)[-1]
@@ -30,9 +31,8 @@ if __name__ == "__main__":
     parser.add_argument("--framework", choices=("torch", "jax", "numpy"), default="torch", help="whose arrays your function takes")
     parser.add_argument("--step", help="another function for the calls that decode one token")
     chosen, manifest = parser.parse_args(), json.loads((here / "manifest.json").read_text())
-    functions = {"forward": find(chosen.function), "step": find(chosen.step or chosen.function)}
-    about = {"function": chosen.function, "python": platform.python_version()}
-    about[chosen.framework] = importlib.import_module(chosen.framework).__version__
+    functions, module = {"forward": find(chosen.function), "step": find(chosen.step or chosen.function)}, importlib.import_module(chosen.framework)
+    about = {"function": chosen.function, "python": platform.python_version(), chosen.framework: module.__version__}
     calls = [call for case in manifest["cases"] for call in case["calls"] if not (here / "outputs" / call["file"]).exists()]
     for number, call in enumerate(sorted(calls, key=lambda call: (here / "outputs" / (call["file"] + ".part")).exists()), 1):
         answer(call, manifest["keywords"], functions, chosen.framework, about, here)

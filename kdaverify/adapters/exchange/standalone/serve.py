@@ -1,4 +1,4 @@
-"""Answers calls one by one for the process that started this one, with the functions of run.py beside it.
+"""Answers calls one by one for the process that started this one, with the functions of run.py and serve_vjp.py beside it.
 
 In comes a line of JSON for every call, out goes a line when it is answered; tensors lie in files. Needs what run.py needs.
 """
@@ -20,20 +20,28 @@ from typing import Any
 PR_SET_PDEATHSIG = 1
 
 
-def main(folder: Path, kernel: str, step: str, framework: str, keywords: list[str]) -> None:
-    """Serves until nobody is there to ask."""
+def main(folder: Path, kernel: str, others: dict[str, str], framework: str, keywords: list[str]) -> None:
+    """Serves until the other end is gone.
+
+    Args:
+        others: the kernel's step and backward; "" for none of its own.
+    """
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what a kernel prints is no reply
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    run = importlib.import_module("run")
-    functions = {"forward": run.find(kernel), "step": run.find(step or kernel)}
+    run, vjp = importlib.import_module("run"), importlib.import_module("serve_vjp")
+    functions = {"forward": run.find(kernel), "step": run.find(others["step"] or kernel)}
+    functions["vjp"] = vjp.vjp_of(functions["forward"], run.find(others["backward"]) if others["backward"] else None, framework)
     about = {"function": kernel, "python": platform.python_version(), framework: importlib.import_module(framework).__version__}
     replies.write(json.dumps(about) + "\n")
     calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=listen, args=(calls,), daemon=True).start()
     while True:
-        run.answer(calls.get(), keywords, functions, framework, about, folder)
+        call = calls.get()
+        with vjp.wide_types(framework, folder / "inputs" / call["file"]):
+            names = [*keywords, "do", "d_final_state"] if call["entry"] == "vjp" else keywords
+            run.answer(call, names, functions, framework, about, folder)
         replies.write("\n")
 
 
@@ -45,5 +53,5 @@ def listen(calls: Any) -> None:
 
 
 if __name__ == "__main__":
-    place, of_kernel, of_step, chosen, names = sys.argv[1:]
-    main(Path(place), of_kernel, of_step, chosen, json.loads(names))
+    place, of_kernel, of_step, of_backward, chosen, taken = sys.argv[1:]
+    main(Path(place), of_kernel, {"step": of_step, "backward": of_backward}, chosen, json.loads(taken))
