@@ -108,6 +108,28 @@ def test_other_layouts_and_a_decode_step_of_its_own() -> None:
     assert port.step(DENSE.replace(T=1).inputs()).o.shape == (1, 1, 2, 4)
 
 
+def test_offsets_are_concrete_outside_of_a_kernel_s_own_jit() -> None:
+    def lengths_first(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: float, initial_state: Any = None, cu_seqlens: Any = None) -> Any:
+        offsets = None if cu_seqlens is None else jax.numpy.array(tuple(map(int, cu_seqlens)))
+        assert isinstance(scale, float)
+        return jax_kda.compiled(q, k, v, g, beta, scale=scale, initial_state=initial_state, cu_seqlens=offsets)
+
+    assert rejected(gradients(adapter(lengths_first), PACKED, of="both")) == {}
+
+
+def test_segment_ids_reach_it() -> None:
+    def by_ids(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: float, initial_state: Any = None, segment_ids: Any = None) -> Any:
+        if segment_ids is None:
+            return jax_kda.compiled(q, k, v, g, beta, scale=scale, initial_state=initial_state)
+        ids = segment_ids[0]
+        offsets = jax.numpy.searchsorted(jax.numpy.where(ids < 0, ids.shape[0], ids), jax.numpy.arange(4), side="left")
+        return jax_kda.compiled(q, k, v, g, beta, scale=scale, cu_seqlens=offsets)[0], None
+
+    problem = PACKED.replace(state="absent")
+    port = adapter(by_ids, packing="segment_ids")
+    assert rejected(forward(port, problem)) == rejected(gradients(port, problem, of="o")) == {}
+
+
 def test_it_can_still_be_called_with_arrays() -> None:
     x = [jax.numpy.ones((1, 2, 1, 3))] * 4
     o, _ = adapter(jax_kda.kda)(*x, x[0][..., 0], scale=1.0)
