@@ -17,11 +17,13 @@ from kdaverify.adapters.placement import on_device
 from kdaverify.adapters.raw_gate import RawGate
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.presets import preset
-from kdaverify.problems import Problem
+from kdaverify.problems import Domain
 from oracles.inputs import Inputs
 
 LIBRARY: Final = "_flashkda_C"
 WIDTH: Final = 128
+GATES: Final = (-5.0 * (1 - 2.0**-12), -5.0 * 2.0**-20)
+"""Inside (-5, 0), which a bounded sigmoid reaches at infinite logits alone."""
 OPTION: Final = f"--impl flash_kda:library=/path/to/{LIBRARY}.abi3.so (it lies in a vLLM wheel)"
 
 
@@ -41,7 +43,7 @@ class FlashKda(Adapter):
     dtypes = ("bf16",)
     conventions = Conventions(state="vk", beta="logit", packing="cu_seqlens")
     device = "cuda"
-    widths = (WIDTH,)
+    domain = Domain(widths=(WIDTH,), head_ratios=(1,), gate_range=GATES, beta_range=(0.0, 1.0))
     isolated = True
     differentiable = False
 
@@ -64,15 +66,6 @@ class FlashKda(Adapter):
 
     def contract(self, dtype: str) -> Contract:
         return preset("flash_kda", dtype)
-
-    def supports(self, problem: Problem) -> str | None:
-        if (problem.K, problem.V) != (WIDTH, WIDTH):
-            return f"K = V = {WIDTH}, wanted K = {problem.K}, V = {problem.V}"
-        if problem.HV != problem.H:
-            return f"one key head per value head, wanted H = {problem.H}, HV = {problem.HV}"
-        if bool((problem.betas() > 1).any()):
-            return "no beta above 1 (a sigmoid)"
-        return self._gate.refuses(problem)
 
     def received(self, inputs: Inputs) -> Inputs:
         received = self.conventions.received(received_normalised(self._gate.received(inputs), stored=True))

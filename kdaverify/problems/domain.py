@@ -171,8 +171,7 @@ class Domain:
         """Tensors are built and looked at only where a range is declared that the problem's own does not say already."""
         if (p.gate_range, p.beta_range) == (self._bounds["gate_range"], self._bounds["beta_range"]):
             return
-        inputs = p.inputs()
-        for name, tensor, (low, high) in (("gates g", inputs.g, self.gate_range), ("beta", inputs.beta, self.beta_range)):
+        for name, tensor, (low, high) in (("gates g", p.gates(), self.gate_range), ("beta", p.betas(), self.beta_range)):
             if tensor.numel() and (float(tensor.min()) < low or float(tensor.max()) > high):
                 yield f"{name} in [{low:g}, {high:g}] alone, wanted [{float(tensor.min()):g}, {float(tensor.max()):g}]"
 

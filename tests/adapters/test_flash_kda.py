@@ -88,10 +88,10 @@ def test_the_library_is_an_option(tmp_path: Path) -> None:
 
 def test_limits_are_reasons(ask: Ask) -> None:
     adapter = find("flash_kda")
-    assert "K = V = 128" in str(adapter.supports(ask(K=64, V=128)))
-    assert "one key head per value head" in str(adapter.supports(ask(**SIZES | {"HV": 4})))
-    assert "a sigmoid" in str(adapter.supports(ask(**SIZES, beta="two")))
-    assert "bounded activation" in str(adapter.supports(ask(**SIZES | {"gate": "bound-20"})))
+    assert "no K = 64: it takes widths of 128 alone" in str(adapter.supports(ask(K=64, V=128)))
+    assert "value heads a key head" in str(adapter.supports(ask(**SIZES | {"HV": 4})))
+    assert "beta in [0, 1] alone" in str(adapter.supports(ask(**SIZES, beta="two")))
+    assert "gates g in [-4.99878, -4.76837e-06] alone" in str(adapter.supports(ask(**SIZES | {"gate": "bound-20"})))
 
 
 def test_limits_are_found_without_a_state(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
