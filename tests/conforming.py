@@ -120,16 +120,16 @@ class Domains:
         return getattr(self, f"_{name}")()
 
     def _gates_from_minus_5(self) -> KernelAdapter:
-        return conforming(packing="cu_seqlens", declared={"gate_range": (-5.0, 0.0)}, takes=lambda *x: bool((x[3] >= -5).all()))
+        return conforming(packing="cu_seqlens", declared={"gate_range": (-5.0, 0.0)}, takes=lambda *x: not bool((x[3] < -5).any()))
 
     def _gates_by_supports(self) -> KernelAdapter:
         def supports(problem: Problem) -> str | None:
             return "gates below -5" if bool((problem.inputs().g < -5).any()) else None
 
-        return conforming(dtype="bf16", declared={"supports": supports}, takes=lambda *x: bool((x[3] >= -5).all()))
+        return conforming(dtype="bf16", declared={"supports": supports}, takes=lambda *x: not bool((x[3] < -5).any()))
 
     def _beta_to_1(self) -> KernelAdapter:
-        return conforming(form="chunk", declared={"beta_range": (0.0, 1.0)}, takes=lambda *x: bool((x[4] <= 1).all()))
+        return conforming(form="chunk", declared={"beta_range": (0.0, 1.0)}, takes=lambda *x: not bool((x[4] > 1).any()))
 
     def _width_128(self) -> KernelAdapter:
         return conforming(dtype="bf16", declared={"widths": (128,)}, takes=lambda *x: x[0].shape[-1] == x[2].shape[-1] == 128)
