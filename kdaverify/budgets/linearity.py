@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.budget import Budget
 from kdaverify.budgets.contract import RETURNED, Contract
+from kdaverify.budgets.conversions import received_gradients, received_terms, undefined_gradients
 from kdaverify.budgets.family import emulate
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.parts import Outputs
@@ -44,7 +46,8 @@ def linearity_standard(inputs: Inputs, given: Sequence[Cotangents], factors: Seq
     """
     number = len(given)
     joined, cotangents = together([inputs] * number), cotangents_together(given, inputs)
-    exact, terms = adjoint_with_terms(joined, cotangents)
+    canonical, terms = adjoint_with_terms(joined, cotangents)
+    exact, undefined = received_gradients(canonical, joined, contract, torch.Tensor.double), undefined_gradients(inputs, contract)
 
     def defects(run: Gradients[Tensor], by: Sequence[float] = factors) -> dict[str, Tensor]:
         return defect([part.named() for part in gradients_apart(run, inputs, number)], by)
@@ -56,7 +59,8 @@ def linearity_standard(inputs: Inputs, given: Sequence[Cotangents], factors: Seq
 
     def budget(name: str) -> Budget:
         members, draws = ([run[name] for run in runs] for runs in (rounded, drawn))
-        return room.budget(zeros.named()[name], members, draws, _returned(name, contract, io), floor=sizes[name])
+        allowed = room.budget(zeros.named()[name], members, draws, _returned(name, contract, io), floor=sizes[name])
+        return replace(allowed, undefined=undefined.get(name))
 
     return Standard(GradientAnswer(zeros, terms, METHOD), {name: budget(name) for name in GRADIENTS})
 
@@ -92,7 +96,8 @@ def output_linearity_standard(calls: Sequence[Inputs], factors: Sequence[float],
 def _missed(joined: Inputs, exact: Gradients[Tensor], terms: Terms, contract: Contract, io: Format) -> Gradients[Tensor]:
     """What an element of each gradient may miss however lucky the family is."""
     missed = {name: _returned(name, contract, io).unit * x.abs() for name, x in exact.named().items()}
-    cancelling = {"dg": largest_ahead(joined, terms.dg, contract.chunk_size), "d_initial_state": terms.d_initial_state}
+    ahead = received_terms(largest_ahead(joined, terms.dg, contract.chunk_size), joined, contract)
+    cancelling = {"dg": ahead, "d_initial_state": terms.d_initial_state}
     return Gradients(**missed | {name: missed[name] + SUMS_LOSE * contract.accumulate.unit * x for name, x in cancelling.items()})
 
 

@@ -11,7 +11,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.checks.execute import Misbehaviour, execute
 from kdaverify.checks.outcome import Outcome, outcomes, skipped
 from kdaverify.checks.status import Status
-from kdaverify.problems import Problem
+from kdaverify.problems import Domain, Problem
 from oracles.inputs import Inputs
 
 Entry = Literal["chunk", "step"]
@@ -21,6 +21,11 @@ WAYS: tuple[Way, ...] = ("chunk-chunk", "chunk-step", "step-chunk")
 STEPS = 3
 # Where real kernels lose a partial chunk: around sub-blocks, chunks, and one token from either end.
 CUTS = (1, 2, 15, 16, 17, 31, 33, 48, 63, 64, 65, 100, 127, 128, 129)
+
+
+def cuts_within(problem: Problem, domain: Domain) -> list[int]:
+    """The cuts that leave two parts of lengths that a kernel takes."""
+    return [cut for cut in CUTS if cut < problem.T and cut % domain.length_multiple == 0]
 
 
 def resume(adapter: Adapter, problem: Problem, *, cut: int, way: Way = "chunk-chunk") -> list[Outcome]:
