@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kdaverify.limits import DIAGNOSIS_SECONDS, Limits
+from kdaverify.limits import DIAGNOSIS_SECONDS, ISOLATE, NO_ISOLATE, Limits
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
@@ -60,8 +61,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _add_isolation(group: pytest.OptionGroup) -> None:
-    group.addoption("--isolate", action="store_true", default=None, help="run kernels in a worker process (default: native ones)")
-    group.addoption("--no-isolate", action="store_false", dest="isolate", help="run kernels in this process, whatever they do to it")
+    group.addoption("--isolate", action="store_true", default=None, help=ISOLATE)
+    group.addoption("--no-isolate", action="store_false", dest="isolate", help=NO_ISOLATE)
+    # Given by `kdaverify verify`, which reads there during which test its session ended.
+    group.addoption("--crash-folder", type=Path, help=argparse.SUPPRESS)
     group.addoption(
         "--time-limit",
         type=float,

@@ -13,6 +13,7 @@ import pytest
 from kdaverify.one_core import use_one_core
 from kdaverify.plugin.account import COMPLETE, account, cut_off
 from kdaverify.plugin.benchmark import benchmark_of, end_benchmark
+from kdaverify.plugin.crashes import crash_files, end_crash_files, present
 from kdaverify.plugin.expected import expected
 from kdaverify.plugin.options import Subject, end_workers, subjects
 from kdaverify.verdicts.decision import Decision, Ruling, decide
@@ -149,7 +150,7 @@ class _Receiver:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     found = session.config.stash.get(_SESSION, None)
     if found is not None and not _is_worker(session.config) and session.exitstatus in COMPLETE:
-        diagnose(found, subjects(session.config), seconds=session.config.option.diagnosis)
+        _diagnose(session.config, found)
     lacking = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and _lacks_required(session.config)
     if found is not None and found.writer is not None:
         whole = lacking or session.exitstatus in COMPLETE
@@ -157,6 +158,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if lacking:
         session.config.stash[_REFUSED] = True
         session.exitstatus = Ruling.INSUFFICIENT.exit_code
+
+
+def _diagnose(config: pytest.Config, found: Session) -> None:
+    """Diagnoses each implementation; a kernel that ends this process is isolated in the next try."""
+    for subject in (present(config, subject) for subject in subjects(config)):
+        files = None if subject.adapter.isolated else crash_files(config)
+        if files is not None:
+            files.begin(subject.spec, "the diagnosis")
+        diagnose(found, [subject], seconds=config.option.diagnosis)
+        if files is not None:
+            files.end()
 
 
 def _account(config: pytest.Config, found: Session, cut_short: str) -> Account:
@@ -167,6 +179,7 @@ def _account(config: pytest.Config, found: Session, cut_short: str) -> Account:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     end_workers(config)
+    end_crash_files(config)
     end_benchmark(config)
     found = config.stash.get(_SESSION, None)
     if found is not None and found.writer is not None:
