@@ -16,9 +16,11 @@ from kdaverify.plugin.benchmark import benchmark_of, end_benchmark
 from kdaverify.plugin.crashes import crash_files, end_crash_files, present
 from kdaverify.plugin.expected import expected
 from kdaverify.plugin.options import Subject, end_workers, subjects
+from kdaverify.verdicts.cannot_run import cannot_run
 from kdaverify.verdicts.decision import Decision, Ruling, decide
 from kdaverify.verdicts.record import RecordError, RecordWriter
 from kdaverify.verdicts.seal import Account, Expected
+from kdaverify.verdicts.tally import tally
 from kdaverify.verdicts.verdict import Verdict
 
 _SESSION = pytest.StashKey["Session"]()
@@ -91,7 +93,12 @@ def diagnose(session: Session, judged: Iterable[Subject], *, seconds: float) -> 
     """Names, in the rows of every implementation that is rejected, what is wrong with it."""
     for subject in judged:
         own = [row for row in session.ordered() if row.implementation == subject.adapter.name]
-        if seconds <= 0 or subject.missing is not None or not any(row.status.localised and row.problem for row in own):
+        if (
+            seconds <= 0
+            or cannot_run(tally(own))
+            or subject.missing is not None
+            or not any(row.status.localised and row.problem for row in own)
+        ):
             continue
         from kdaverify.diagnosis.session import diagnosed
 
