@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kdaverify.foreign_warnings import foreign_warnings
 from kdaverify.limits import DIAGNOSIS_SECONDS, ISOLATE, NO_ISOLATE, Limits
 
 if TYPE_CHECKING:
@@ -144,11 +145,12 @@ def _subject(spec: str, config: pytest.Config, limits: Limits) -> Subject:
 
     device = config.option.device
     try:
-        adapter = housed(find(spec), spec, isolate=config.option.isolate, limits=limits)
+        with foreign_warnings():
+            adapter = housed(find(spec), spec, isolate=config.option.isolate, limits=limits)
+            missing = adapter.missing()
+            misplaced = None if device is None or missing else runs_elsewhere(adapter, device)
     except AdapterError as error:
         raise pytest.UsageError(f"--impl: {error}") from None
-    missing = adapter.missing()
-    misplaced = None if device is None or missing else runs_elsewhere(adapter, device)
     if misplaced:
         raise pytest.UsageError(misplaced)
     return Subject(spec, adapter, missing)

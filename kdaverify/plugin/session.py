@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from kdaverify.foreign_warnings import foreign_warnings
 from kdaverify.one_core import use_one_core
 from kdaverify.plugin.account import COMPLETE, account, cut_off
 from kdaverify.plugin.benchmark import benchmark_of, end_benchmark
@@ -173,7 +174,8 @@ def _diagnose(config: pytest.Config, found: Session) -> None:
         files = None if subject.adapter.isolated else crash_files(config)
         if files is not None:
             files.begin(subject.spec, "the diagnosis")
-        diagnose(found, [subject], seconds=config.option.diagnosis)
+        with foreign_warnings():
+            diagnose(found, [subject], seconds=config.option.diagnosis)
         if files is not None:
             files.end()
 

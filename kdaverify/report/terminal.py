@@ -29,7 +29,7 @@ MOST_REASONS = 8
 def show(console: Console, decisions: Sequence[Decision], *, record: Path | None) -> None:
     """Writes the table, the distinct failures and the decision of every implementation, then where the record lies."""
     for decision in decisions:
-        if decision.verdicts:
+        if decision.verdicts and not decision.cannot_run:
             console.print(_table(decision))
             for line in (*_ran(decision.verdicts), *evidence(decision)):
                 console.print(line)
