@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import NOTHING_YET, Adapter, Output
@@ -32,6 +33,9 @@ class Emulated(Adapter):
     def contract(self, dtype: str) -> Contract:
         return self._design.contract(FORMATS[dtype])
 
+    # The design's backward is `gradients`. Torch's autograd of this forward is another function: where all channels of a token share a
+    # gate, the state kernel reads the first channel's, and autograd would charge that channel with the derivatives of all.
+    @torch.no_grad()
     def forward(self, inputs: Inputs) -> Output:
         emulator = self._emulator(inputs)
         size, work = emulator.contract.chunk_size, emulator.contract.work

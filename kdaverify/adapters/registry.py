@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from kdaverify.adapters.base import Adapter, AdapterError
+from kdaverify.foreign_warnings import foreign_warnings
 
 GROUP: Final = "kdaverify.adapters"
 SHIPPED: Final[Mapping[str, str]] = {
@@ -48,6 +49,10 @@ _FAULT: Final = "fault:"
 _OPTIONS = re.compile(r"(?P<name>[\w-]+):(?P<options>\w+=.*)")
 
 
+class CannotImportError(AdapterError):
+    """An implementation is there, and imports what this machine lacks, or has in another version."""
+
+
 @dataclass(frozen=True)
 class Listing:
     """One implementation that can be named.
@@ -74,7 +79,13 @@ def find(spec: str) -> Adapter:
             fault:ID[@STRENGTH] is the embedded kernel with a fault of the catalogue in it.
     Raises:
         AdapterError: nothing by that name, it raised at import, what it holds is no adapter, or it has no such option.
+        CannotImportError: what it raised at import is an ImportError.
     """
+    with foreign_warnings():
+        return _find(spec)
+
+
+def _find(spec: str) -> Adapter:
     if spec.startswith(_FAULT):
         return _fault(spec.removeprefix(_FAULT))
     if match := _OPTIONS.fullmatch(spec):
@@ -110,6 +121,11 @@ def _options(text: str, spec: str) -> dict[str, str]:
 
 def shipped() -> tuple[Listing, ...]:
     """Every implementation known by name, those that cannot run here with the reason; no vendor framework is imported."""
+    with foreign_warnings():
+        return _shipped()
+
+
+def _shipped() -> tuple[Listing, ...]:
     listings = [_listing(name, "shipped", _from_module(place)) for name, place in SHIPPED.items()]
     for name, point in sorted(_entry_points().items()):
         try:
@@ -148,10 +164,10 @@ def _from_module(spec: str) -> Adapter:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
-            raise AdapterError(_raised(name, None, error)) from error
+            raise _refusal(name, None, error) from error
         raise AdapterError(f"{spec!r}: no module named {error.name}; install it, or say path.py[:object] for a file") from None
     except Exception as error:
-        raise AdapterError(_raised(name, None, error)) from error
+        raise _refusal(name, None, error) from error
     return _adapter(module, match["object"], name)
 
 
@@ -176,8 +192,12 @@ def _import_file(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise AdapterError(_raised(str(path), full, error)) from error
+        raise _refusal(str(path), full, error) from error
     return module
+
+
+def _refusal(name: str, path: Path | None, error: BaseException) -> AdapterError:
+    return (CannotImportError if isinstance(error, ImportError) else AdapterError)(_raised(name, path, error))
 
 
 def _raised(name: str, path: Path | None, error: BaseException) -> str:

@@ -84,7 +84,7 @@ def watched(call: Callable[[], X], output: str) -> X:
         return call()
     except (AdapterError, ForwardOnlyError, Misbehaviour):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         fault = fault_of(error)
         raise Misbehaviour(Status(fault.kind), output, fault.message) from error
     finally:

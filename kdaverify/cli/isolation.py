@@ -7,11 +7,9 @@ from typing import Annotated
 import typer
 
 from kdaverify.cli.complaint import Complaint
-from kdaverify.limits import Limits
+from kdaverify.limits import ISOLATE, NO_ISOLATE, Limits
 
-Isolate = Annotated[
-    bool | None, typer.Option("--isolate/--no-isolate", help="run kernels in a worker process; default: the native and interpreted ones")
-]
+Isolate = Annotated[bool | None, typer.Option("--isolate/--no-isolate", help=f"--isolate: {ISOLATE}; --no-isolate: {NO_ISOLATE}")]
 TimeLimit = Annotated[float, typer.Option("--time-limit", help="seconds that one call may take in a worker process")]
 MemoryLimit = Annotated[float, typer.Option("--memory-limit", help="memory of a worker process, in GiB")]
 

@@ -18,6 +18,7 @@ class Request(BaseModel):
         html: where the page of the run goes; None for none.
         workers: a number, or "auto".
         benchmark: whose errors others' standards compare with; None for an emulated plain kernel.
+        crash_folder: where a session leaves during which test it ended; None where nobody reads it.
         isolate: whether kernels run in worker processes; None leaves it to each.
         diagnosis: seconds, for each implementation that is rejected, to name what is wrong with it.
     """
@@ -34,6 +35,7 @@ class Request(BaseModel):
     require_impl: bool
     benchmark: str | None = None
     isolate: bool | None = None
+    crash_folder: Path | None = None
     limits: Limits = Limits()
     diagnosis: float = DIAGNOSIS_SECONDS
 
@@ -57,6 +59,7 @@ class Request(BaseModel):
             *([] if self.benchmark is None else [f"--benchmark={self.benchmark}"]),
             *(["--require-impl"] if self.require_impl else []),
             *({True: ["--isolate"], False: ["--no-isolate"], None: []}[self.isolate]),
+            *([] if self.crash_folder is None else [f"--crash-folder={self.crash_folder}"]),
             f"--diagnosis={self.diagnosis}",
             f"--time-limit={self.limits.seconds}",
             f"--memory-limit={self.limits.gib}",

@@ -19,6 +19,7 @@ from kdaverify.plugin.session import decisions_of, refused, session_of
 from kdaverify.report.progress import ProgressBar
 from kdaverify.report.summary import summary
 from kdaverify.report.terminal import show
+from kdaverify.verdicts.cannot_run import CANNOT_RUN
 from kdaverify.verdicts.decision import Decision, Ruling, heaviest
 
 MOST_TRACEBACKS = 3
@@ -36,9 +37,13 @@ class _Listener:
 
 def run(request: Request, console: Console) -> int:
     """Runs the session and returns the decision's exit code."""
-    from kdaverify.adapters.registry import find
+    from kdaverify.adapters.registry import CannotImportError, find
 
-    misuse = _misuse(request)
+    try:
+        misuse = _misuse(request)
+    except CannotImportError as error:
+        complain(f"{CANNOT_RUN}: {error}")
+        return Ruling.INSUFFICIENT.exit_code
     if misuse is not None:
         return complain(misuse)
     names = ", ".join(find(spec).name for spec in request.impls)
@@ -48,9 +53,13 @@ def run(request: Request, console: Console) -> int:
 
 
 def _misuse(request: Request) -> str | None:
-    """What is wrong with what was asked for."""
+    """What is wrong with what was asked for.
+
+    Raises:
+        CannotImportError: nothing is, but an implementation imports what is not here.
+    """
     from kdaverify.adapters.base import AdapterError
-    from kdaverify.adapters.registry import find
+    from kdaverify.adapters.registry import CannotImportError, find
     from kdaverify.problems.profiles import check_profile
 
     try:
@@ -60,6 +69,8 @@ def _misuse(request: Request) -> str | None:
     for option, spec in [*(("impl", spec) for spec in request.impls), ("benchmark", request.benchmark)]:
         try:
             _ = None if spec is None else find(spec)
+        except CannotImportError:
+            raise
         except AdapterError as error:
             return f"--{option}: {error}"
     return None

@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from kdaverify.cli.apart import judge_apart
 from kdaverify.cli.complaint import Complaint
 from kdaverify.cli.request import Request
-from kdaverify.cli.verify import default_record, judge_apart
+from kdaverify.cli.verify import default_record
 
 
 def score(

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from kdaverify.cli.apart import judge_apart
 from kdaverify.cli.benchmark import Benchmark
-from kdaverify.cli.complaint import Complaint, complain
+from kdaverify.cli.complaint import Complaint
 from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
 from kdaverify.cli.report import Html, check_html
 from kdaverify.cli.request import Request
 from kdaverify.limits import DIAGNOSIS_SECONDS, Limits
-from kdaverify.verdicts.record import RecordError, is_parquet
 
 Impls = Annotated[list[str] | None, typer.Option("--impl", help="shipped name, file.py[:object] or package.module[:object]; repeatable")]
 
@@ -73,34 +69,3 @@ def verify(
 def default_record(now: datetime) -> Path:
     # The process number keeps two sessions of one second apart.
     return Path("records") / f"{now:%Y%m%d-%H%M%S}-{os.getpid()}.jsonl"
-
-
-def _ending(session: subprocess.Popen[bytes]) -> Callable[[int, object], None]:
-    return lambda _signal, _frame: session.terminate()
-
-
-def judge_apart(request: Request) -> int:
-    """Runs the session in a process of its own: a kernel that kills its process still ends in a sentence.
-
-    Raises:
-        Complaint: the record has another ending than .jsonl or .parquet.
-    """
-    assert request.record is not None
-    try:
-        is_parquet(request.record)
-    except RecordError as error:
-        raise Complaint(f"--{error}") from None
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")}
-    command = [sys.executable, "-m", "kdaverify.cli.run", request.model_dump_json()]
-    with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) as session:
-        signal.signal(signal.SIGTERM, _ending(session))
-        try:
-            code = session.wait()
-        except KeyboardInterrupt:
-            # The terminal has told the session too: it closes its record and concludes.
-            code = session.wait()
-    if code in range(4):
-        return code
-    died = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-    names = ", ".join(request.impls)
-    return complain(f"the session judging {names} {died}; what it had found lies in {request.record}; with --isolate the session survives")

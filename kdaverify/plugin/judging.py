@@ -12,6 +12,7 @@ from kdaverify.one_core import use_one_core
 from kdaverify.plugin.benchmark import benchmark_of
 from kdaverify.plugin.bounds import bounds_of
 from kdaverify.plugin.collect import fix_draws, property_of, subject_of
+from kdaverify.plugin.crashes import present, unrepeated
 from kdaverify.plugin.options import Subject
 from kdaverify.plugin.trim import trim
 from kdaverify.verdicts.verdict import Verdict
@@ -35,6 +36,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if subject.missing is not None:
         _refuse(item, subject, subject.missing)
     fix_draws(item, item.config.option.kda_seed)
+    subject = present(item.config, subject)
     misfit = None if property_of(item.path) == CONVENTIONS else _misfit(item.config, subject)
     if misfit is not None:
         _skip(item, subject, f"not scored: {misfit}")
@@ -44,7 +46,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def kernel(request: pytest.FixtureRequest) -> Adapter:
     """The implementation under test."""
     use_one_core()
-    return request.param.adapter
+    return present(request.config, request.param).adapter
 
 
 @pytest.fixture
@@ -83,12 +85,15 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     try:
         result = yield
         if subject is not None:
+            subject = present(item.config, subject)
             _settle(item.stash[_VERDICTS], subject.adapter)
+            _account_for_crash(item, subject)
     except BaseException as error:
         if subject is not None and _rejection(error) is not None:
             from kdaverify.verdicts.locate import located
             from kdaverify.verdicts.recheck import rechecked
 
+            subject = present(item.config, subject)
             kept = rechecked(trim(item.stash[_VERDICTS]), subject.adapter)
             item.stash[_VERDICTS][:] = kept if item.config.option.bare else located(kept, subject.adapter)
         raise
@@ -107,6 +112,26 @@ def _settle(verdicts: list[Verdict], adapter: Adapter) -> None:
 
         verdicts[:] = rechecked(verdicts, adapter)
         reject(verdicts)
+
+
+def _account_for_crash(item: pytest.Item, subject: Subject) -> None:
+    """Sees to it that a process that ended during this test counts, though no worker process did when it ran again.
+
+    Raises:
+        Rejected: it ended inside a call of the kernel.
+        RuntimeError: nothing shows that.
+    """
+    crash = unrepeated(item, subject, item.stash[_VERDICTS])
+    if crash is None:
+        return
+    said = f"{crash}; run again in a worker process, the test did not end that"
+    if not crash.in_kernel:
+        raise RuntimeError(said)
+    from kdaverify.verdicts.judge import reject
+
+    verdict = _blank(item, subject, Status.CRASH, f"{said}: the crash depends on what ran before")
+    item.stash[_VERDICTS].append(verdict.model_copy(update={"output": "call"}))
+    reject(item.stash[_VERDICTS])
 
 
 @pytest.hookimpl(wrapper=True)
@@ -170,16 +195,21 @@ def _refuse(item: pytest.Item, subject: Subject, reason: str) -> None:
 
 
 def _skip(item: pytest.Item, subject: Subject, reason: str, property_name: str = "") -> None:
+    verdict = _blank(item, subject, Status.SKIP, reason)
+    item.stash[_VERDICTS].append(verdict.model_copy(update={"property": property_name}) if property_name else verdict)
+    pytest.skip(reason)
+
+
+def _blank(item: pytest.Item, subject: Subject, status: Status, message: str = "") -> Verdict:
+    """A row about a test as a whole."""
     assert isinstance(item, pytest.Function)
-    verdict = Verdict(
+    return Verdict(
         implementation=subject.adapter.name,
-        property=property_name or property_of(item.path),
+        property=property_of(item.path),
         dtype=str(item.callspec.params.get("dtype", "")),
         regime=str(item.callspec.params.get("gate", "")),
         case=item.name,
-        status=Status.SKIP,
-        message=reason,
+        status=status,
+        message=message,
         seed=item.config.option.kda_seed,
     )
-    item.stash[_VERDICTS].append(verdict)
-    pytest.skip(reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kdaverify.limits import DIAGNOSIS_SECONDS, Limits
+from kdaverify.foreign_warnings import foreign_warnings
+from kdaverify.limits import DIAGNOSIS_SECONDS, ISOLATE, NO_ISOLATE, Limits
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
@@ -60,8 +62,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def _add_isolation(group: pytest.OptionGroup) -> None:
-    group.addoption("--isolate", action="store_true", default=None, help="run kernels in a worker process (default: native ones)")
-    group.addoption("--no-isolate", action="store_false", dest="isolate", help="run kernels in this process, whatever they do to it")
+    group.addoption("--isolate", action="store_true", default=None, help=ISOLATE)
+    group.addoption("--no-isolate", action="store_false", dest="isolate", help=NO_ISOLATE)
+    # Given by `kdaverify verify`, which reads there during which test its session ended.
+    group.addoption("--crash-folder", type=Path, help=argparse.SUPPRESS)
     group.addoption(
         "--time-limit",
         type=float,
@@ -141,11 +145,12 @@ def _subject(spec: str, config: pytest.Config, limits: Limits) -> Subject:
 
     device = config.option.device
     try:
-        adapter = housed(find(spec), spec, isolate=config.option.isolate, limits=limits)
+        with foreign_warnings():
+            adapter = housed(find(spec), spec, isolate=config.option.isolate, limits=limits)
+            missing = adapter.missing()
+            misplaced = None if device is None or missing else runs_elsewhere(adapter, device)
     except AdapterError as error:
         raise pytest.UsageError(f"--impl: {error}") from None
-    missing = adapter.missing()
-    misplaced = None if device is None or missing else runs_elsewhere(adapter, device)
     if misplaced:
         raise pytest.UsageError(misplaced)
     return Subject(spec, adapter, missing)

@@ -10,14 +10,18 @@ from typing import Any
 
 import pytest
 
+from kdaverify.foreign_warnings import foreign_warnings
 from kdaverify.one_core import use_one_core
 from kdaverify.plugin.account import COMPLETE, account, cut_off
 from kdaverify.plugin.benchmark import benchmark_of, end_benchmark
+from kdaverify.plugin.crashes import crash_files, end_crash_files, present
 from kdaverify.plugin.expected import expected
 from kdaverify.plugin.options import Subject, end_workers, subjects
+from kdaverify.verdicts.cannot_run import cannot_run
 from kdaverify.verdicts.decision import Decision, Ruling, decide
 from kdaverify.verdicts.record import RecordError, RecordWriter
 from kdaverify.verdicts.seal import Account, Expected
+from kdaverify.verdicts.tally import tally
 from kdaverify.verdicts.verdict import Verdict
 
 _SESSION = pytest.StashKey["Session"]()
@@ -90,7 +94,12 @@ def diagnose(session: Session, judged: Iterable[Subject], *, seconds: float) -> 
     """Names, in the rows of every implementation that is rejected, what is wrong with it."""
     for subject in judged:
         own = [row for row in session.ordered() if row.implementation == subject.adapter.name]
-        if seconds <= 0 or subject.missing is not None or not any(row.status.localised and row.problem for row in own):
+        if (
+            seconds <= 0
+            or cannot_run(tally(own))
+            or subject.missing is not None
+            or not any(row.status.localised and row.problem for row in own)
+        ):
             continue
         from kdaverify.diagnosis.session import diagnosed
 
@@ -149,7 +158,7 @@ class _Receiver:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     found = session.config.stash.get(_SESSION, None)
     if found is not None and not _is_worker(session.config) and session.exitstatus in COMPLETE:
-        diagnose(found, subjects(session.config), seconds=session.config.option.diagnosis)
+        _diagnose(session.config, found)
     lacking = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and _lacks_required(session.config)
     if found is not None and found.writer is not None:
         whole = lacking or session.exitstatus in COMPLETE
@@ -157,6 +166,18 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if lacking:
         session.config.stash[_REFUSED] = True
         session.exitstatus = Ruling.INSUFFICIENT.exit_code
+
+
+def _diagnose(config: pytest.Config, found: Session) -> None:
+    """Diagnoses each implementation; a kernel that ends this process is isolated in the next try."""
+    for subject in (present(config, subject) for subject in subjects(config)):
+        files = None if subject.adapter.isolated else crash_files(config)
+        if files is not None:
+            files.begin(subject.spec, "the diagnosis")
+        with foreign_warnings():
+            diagnose(found, [subject], seconds=config.option.diagnosis)
+        if files is not None:
+            files.end()
 
 
 def _account(config: pytest.Config, found: Session, cut_short: str) -> Account:
@@ -167,6 +188,7 @@ def _account(config: pytest.Config, found: Session, cut_short: str) -> Account:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     end_workers(config)
+    end_crash_files(config)
     end_benchmark(config)
     found = config.stash.get(_SESSION, None)
     if found is not None and found.writer is not None:

@@ -29,15 +29,17 @@ MOST_REASONS = 8
 def show(console: Console, decisions: Sequence[Decision], *, record: Path | None) -> None:
     """Writes the table, the distinct failures and the decision of every implementation, then where the record lies."""
     for decision in decisions:
-        if decision.verdicts:
+        if decision.verdicts and not decision.cannot_run:
             console.print(_table(decision))
             for line in (*_ran(decision.verdicts), *evidence(decision)):
                 console.print(line)
             if standards := standards_table(decision.verdicts):
                 console.print(standards)
-        for group in _distinct(decision.failures)[:MOST_FAILURES]:
+        # What cannot run here has one failure, which is the reason of its decision.
+        groups = [] if decision.cannot_run else _distinct(decision.failures)
+        for group in groups[:MOST_FAILURES]:
             _show_failure(console, group)
-        hidden = _distinct(decision.failures)[MOST_FAILURES:]
+        hidden = groups[MOST_FAILURES:]
         if hidden:
             console.print(told(f"  and {len(hidden)} more kinds of failure: {', '.join(_kind_and_stage(group) for group in hidden)}\n"))
     for decision in decisions:

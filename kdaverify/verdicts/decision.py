@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Protocol
 
 from kdaverify.checks.status import Status
+from kdaverify.verdicts.cannot_run import cannot_run
 from kdaverify.verdicts.paired import Paired
 from kdaverify.verdicts.seal import Expected
 from kdaverify.verdicts.tally import Tally, tally
@@ -78,6 +79,11 @@ class Decision:
         """The run as a whole, beside the legal kernels on the same problems."""
         return tally(self.verdicts).runs
 
+    @cached_property
+    def cannot_run(self) -> str:
+        """Why it cannot run here, "" where it can."""
+        return cannot_run(tally(self.verdicts))
+
     @property
     def vacuous(self) -> int:
         """Verdicts that prove nothing: an output that is plainly wrong would pass too."""
@@ -122,9 +128,10 @@ def conclude(counted: Tally, expected: Expected, beside: Mapping[Ruling, Sequenc
         expected: what must be shown.
         beside: reasons that do not come from the verdicts, by what they lead to; told before the others of their weight.
     """
+    unable = cannot_run(counted)
     own: dict[Ruling, tuple[str, ...]] = {
-        Ruling.REJECT: (*_rejections(counted), *(str(run) for run in counted.runs if run.raised)),
-        Ruling.INSUFFICIENT: _gaps(counted, expected),
+        Ruling.REJECT: () if unable else (*_rejections(counted), *(str(run) for run in counted.runs if run.raised)),
+        Ruling.INSUFFICIENT: (unable,) if unable else _gaps(counted, expected),
     }
     weighed = {kind: (*beside.get(kind, ()), *own.get(kind, ())) for kind in WEIGHT}
     ruling = next((kind for kind in WEIGHT if weighed[kind]), Ruling.ACCEPT)

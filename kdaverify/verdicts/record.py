@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from kdaverify.verdicts.verdict import Verdict
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["Record", "RecordError", "RecordWriter", "Table", "is_parquet", "read", "replace", "scan"]
+__all__ = ["Record", "RecordError", "RecordWriter", "Table", "cut_back", "is_parquet", "lines_there", "read", "replace", "scan"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class RecordWriter:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lines = path.with_suffix(".jsonl.part") if is_parquet(path) else path
+        self._lines = _lines_of(path)
         if is_parquet(path):
             polars(str(path))
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -171,6 +172,28 @@ def is_parquet(path: Path) -> bool:
     if path.suffix not in (".jsonl", ".parquet"):
         raise RecordError(f"record: wanted a file ending in .jsonl or .parquet, got {path}; rename it")
     return path.suffix == ".parquet"
+
+
+def lines_there(path: Path) -> int:
+    """Bytes of the lines that a new session would append to.
+
+    Raises:
+        RecordError: an ending that is neither .jsonl nor .parquet.
+    """
+    lines = _lines_of(path)
+    return lines.stat().st_size if lines.is_file() else 0
+
+
+def cut_back(path: Path, size: int) -> None:
+    """Drops what a session that did not come to its end has appended since `lines_there` was `size`."""
+    lines = _lines_of(path)
+    if lines.is_file() and lines.stat().st_size > size:
+        os.truncate(lines, size)
+
+
+def _lines_of(path: Path) -> Path:
+    """Where new rows are written, line by line."""
+    return path.with_suffix(".jsonl.part") if is_parquet(path) else path
 
 
 def _end_last_line(path: Path) -> None:

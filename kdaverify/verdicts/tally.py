@@ -49,6 +49,7 @@ class Tally:
         cases: by status, how many cases have an output of it.
         judged: cases of which anything was judged.
         unanswered: the first headlines of calls without outputs.
+        errors: what the kernel raised, each headline once, in order.
         skipped: why cases were skipped, each reason once, in order.
         runs: the run as a whole, beside the legal kernels.
     """
@@ -57,6 +58,7 @@ class Tally:
     cases: Mapping[str, int]
     judged: int
     unanswered: tuple[str, ...]
+    errors: tuple[str, ...]
     skipped: tuple[str, ...]
     runs: tuple[Paired, ...]
 
@@ -74,7 +76,8 @@ def tally(verdicts: Sequence[Verdict]) -> Tally:
         Counter(status.value for _, status in cases),
         len({asked for asked, status in cases if status.judged}),
         tuple(unanswered[:MOST_UNANSWERED]),
-        tuple(sorted({verdict.headline() for verdict in verdicts if verdict.status is Status.SKIP})),
+        _headlines(verdicts, Status.ERROR),
+        _headlines(verdicts, Status.SKIP),
         paired(verdicts),
     )
 
@@ -89,15 +92,20 @@ def tally_of(rows: pl.DataFrame) -> Tally:
     cases = told.select(*CASE, "status").unique()
     judged = cases.filter(pl.col("status").is_in([status.value for status in Status if status.judged])).select(CASE).n_unique()
     unanswered = told.filter(pl.col("status") == Status.UNANSWERED)["headline"].head(MOST_UNANSWERED)
-    skipped = told.filter(pl.col("status") == Status.SKIP)["headline"].unique().to_list()
+    errors, skipped = (told.filter(pl.col("status") == status)["headline"].unique().sort() for status in (Status.ERROR, Status.SKIP))
     return Tally(
         {Kind(*kind): times for *kind, times in kinds.iter_rows()},
         dict(cases.group_by("status").len().iter_rows()),
         judged,
         tuple(unanswered.to_list()),
-        tuple(sorted(skipped)),
+        tuple(errors),
+        tuple(skipped),
         paired(Sample(*row) for row in compared.iter_rows()),
     )
+
+
+def _headlines(verdicts: Sequence[Verdict], status: Status) -> tuple[str, ...]:
+    return tuple(sorted({verdict.headline() for verdict in verdicts if verdict.status is status}))
 
 
 def detail_of(verdict: Verdict) -> str:

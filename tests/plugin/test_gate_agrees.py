@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -19,6 +20,9 @@ BODIES = {
     "skips": {"forward": "def test_it(judge): tell(judge, Status.SKIP, message='no device')\n"},
     "breaks": {"forward": PASSES, "resume": "def test_it(judge): raise KeyError('ours')\n"},
     "uncertified": {"forward": PASSES, "state": "def test_it(judge): tell(judge, Status.ORACLE_UNCERTIFIED)\n"},
+    "raises": {
+        "forward": "def test_it(judge): tell(judge, Status.ERROR, case='kda-1', message='the kernel raised NameError: x (p.py:1 in p)')\n"
+    },
     "hollow": {"forward": "def test_it(judge): tell(judge, vacuous=('zeros',))\n"},
 }
 
@@ -33,7 +37,7 @@ class Listener:
         self.decisions = tuple(decisions_of(session.config))
 
 
-@pytest.mark.parametrize(("name", "ending"), [*zip(BODIES, ("jsonl", "parquet") * 3, strict=True)])
+@pytest.mark.parametrize(("name", "ending"), [*zip(BODIES, itertools.cycle(("jsonl", "parquet")))])
 def test_the_gate_decides_as_the_session(pytester: pytest.Pytester, suite: Callable[..., None], name: str, ending: str) -> None:
     suite(**BODIES[name])
     record, heard = Path(pytester.path) / f"r.{ending}", Listener()

@@ -113,3 +113,41 @@ def test_a_pass_that_zeros_would_get_is_no_evidence() -> None:
 def test_the_worst_grade_of_every_format_is_told() -> None:
     graded = [row(dtype="fp32", grade="A"), row(Status.FAIL, dtype="bf16", grade="B"), row(Status.SHAPE, dtype="fp16"), row(Status.SKIP)]
     assert decide(graded, EXPECTED).grades == {"bf16": "B", "fp16": "F", "fp32": "A"}
+
+
+RAISED = (
+    "the kernel raised AttributeError: module 'torch' has no attribute 'scan' (__init__.py:9 in __getattr__, called at port.py:{} in port)"
+)
+REFUSED = row(property="calls", output="call", case="kda-7", message="call: inital_state=None is refused: TypeError")
+
+
+def errors(*messages: str) -> list[Verdict]:
+    return [row(Status.ERROR, case=f"kda-{i}", message=message) for i, message in enumerate(messages)]
+
+
+def test_the_same_error_in_every_case_is_no_rejection() -> None:
+    decision = decide([*errors(RAISED.format(3), RAISED.format(9)), REFUSED, row(Status.SKIP, case="kda-8")], EXPECTED)
+    assert decision.ruling is Ruling.INSUFFICIENT
+    (reason,) = decision.reasons
+    assert reason.startswith("cannot run here: the kernel raised AttributeError: module 'torch' has no attribute 'scan'")
+    assert reason.endswith("so in each of 2 cases tried")
+
+
+def test_several_missing_names_are_no_rejection() -> None:
+    assert ruled(errors(RAISED.format(3), "the kernel raised ImportError: cannot import name 'a' (b.py:1 in f)")) == (
+        Ruling.INSUFFICIENT,
+        3,
+    )
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [row(case="kda-9")],
+        [row(Status.FAIL, case="kda-9")],
+        errors("", "the kernel raised ValueError: T = 65 (port.py:3 in port)")[1:],
+        [row(property="calls", output="o", case="kda-9")],
+    ],
+)
+def test_an_error_beside_another_verdict_or_another_error_is_a_rejection(others: list[Verdict]) -> None:
+    assert ruled([*errors("the kernel raised ValueError: T = 64 (port.py:3 in port)"), *others]) == (Ruling.REJECT, 1)

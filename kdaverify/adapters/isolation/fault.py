@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import traceback
+from pathlib import Path
 from typing import Final, Literal
 
 import torch
@@ -14,6 +15,7 @@ Kind = Literal["ERROR", "WRONG_KERNEL", "CRASH", "HANG", "OOM", "UNANSWERED"]
 _MEMORY: Final = re.compile(
     r"out of memory|out_of_memory|can't allocate memory|cannot allocate memory|std::bad_alloc|resource_exhausted", re.IGNORECASE
 )
+_TORCH: Final = f"{Path(torch.__file__).parent}/"
 # What CUDA and Ascend say once every later call on the device will fail too.
 _DEVICE: Final = re.compile(
     r"illegal memory access|illegal_address|device-side assert|unspecified launch failure|misaligned address|illegal instruction was enc"
@@ -54,5 +56,12 @@ def lost_device(error: BaseException) -> Fault:
 
 def told(error: BaseException) -> str:
     """Type, text and place of an exception, in one line."""
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({where.filename.rsplit('/', 1)[-1]}:{where.lineno} in {where.name})"
+    frames = traceback.extract_tb(error.__traceback__)
+    # A missing function of torch is raised in torch; what has to change is the line that called it.
+    own = next((frame for frame in reversed(frames) if not frame.filename.startswith(_TORCH)), frames[-1])
+    caller = "" if own is frames[-1] else f", called at {_place(own)}"
+    return f"{type(error).__name__}: {error} ({_place(frames[-1])}{caller})"
+
+
+def _place(frame: traceback.FrameSummary) -> str:
+    return f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno} in {frame.name}"

@@ -13,6 +13,7 @@ from typing import Final, Literal
 SIGNAL: Final = signal.SIGUSR2
 DEEPEST: Final = 3
 _FRAME: Final = re.compile(r'\s+File "(?P<path>.*)", line (?P<line>\d+|\?\?\?) in (?P<name>.*)')
+_FATAL: Final = re.compile(r"Fatal Python error: (.+)")
 _MACHINERY: Final = str(Path(__file__).parents[1])
 _WORKER: Final = str(Path(__file__).with_name("worker.py"))
 
@@ -48,6 +49,20 @@ def innermost(fd: int, *, thread: Literal["dying", "called"]) -> str:
     else:
         wanted = [frames for _, frames in threads if any(frame.path == _WORKER for frame in frames)]
     return ", called by ".join(map(str, _before_machinery(wanted[0])[:DEEPEST])) if wanted else ""
+
+
+def death_in(text: str) -> tuple[str, bool]:
+    """How a process died that ran a kernel in itself: signal and innermost frames, and whether it was inside a call of the kernel.
+
+    Args:
+        text: what faulthandler wrote; "" where the process ended otherwise than by a signal, or was killed.
+    """
+    fatal = _FATAL.search(text)
+    if fatal is None:
+        return "", False
+    frames = next((frames for current, frames in _threads(text[fatal.start() :]) if current), [])
+    where = ", called by ".join(map(str, _before_machinery(frames)[:DEEPEST]))
+    return f"{fatal[1]}{where and f' in {where}'}", any(frame.path.startswith(_MACHINERY) for frame in frames)
 
 
 def _threads(text: str) -> list[tuple[bool, list[Frame]]]:

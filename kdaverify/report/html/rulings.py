@@ -12,6 +12,7 @@ from kdaverify.checks.status import Status
 from kdaverify.diagnosis.words import FITS
 from kdaverify.report.html.rows import Rows
 from kdaverify.report.html.words import STATUSES, counted, headline
+from kdaverify.verdicts.cannot_run import CANNOT_RUN
 from kdaverify.verdicts.decision import Ruling
 
 MOST_NAMED: Final = 3
@@ -58,6 +59,8 @@ def ruled(decisions: Iterable[Decided], rows: Rows, waived: Mapping[str, Collect
 
 
 def _words(ruling: Ruling, reasons: Sequence[str], rows: pl.DataFrame) -> tuple[str, ...]:
+    if ruling is Ruling.INSUFFICIENT and reasons[0].startswith(CANNOT_RUN):
+        return (f"It {reasons[0]}.",)
     own = rows.filter("judged")
     failed = own.filter(pl.col("rejects") & (pl.col("status") != Status.ORACLE_UNCERTIFIED.value))
     wrong, waived = failed.filter(pl.col("waived").not_()), failed.filter("waived").height

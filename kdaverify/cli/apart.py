@@ -1,0 +1,88 @@
+"""The session of a command in a process of its own: a kernel that ends it is run again, isolated."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from kdaverify.cli.complaint import Complaint, complain
+from kdaverify.cli.request import Request
+from kdaverify.plugin.crashes import Crash, CrashFiles
+from kdaverify.verdicts.record import RecordError, cut_back, lines_there
+
+SESSION: Final = ("-m", "kdaverify.cli.run")
+"""What Python runs for a session."""
+
+
+def judge_apart(request: Request) -> int:
+    """Runs the session in a process of its own, and again for each kernel that ends it, from then on with that kernel isolated.
+
+    The rows of a session that did not come to its end are dropped: the next one judges all of its cases.
+
+    Raises:
+        Complaint: the record has another ending than .jsonl or .parquet.
+    """
+    assert request.record is not None
+    try:
+        before = lines_there(request.record)
+    except RecordError as error:
+        raise Complaint(f"--{error}") from None
+    with tempfile.TemporaryDirectory(prefix="kdaverify-") as folder:
+        files = CrashFiles(Path(folder))
+        asked = request.model_copy(update={"crash_folder": files.folder})
+        session = _Session()
+        code = session.run(asked)
+        while (crash := files.left_by_session()) and not session.stopped and request.isolate is None:
+            print(f"{crash}; judging again, {crash.spec} in a worker process", flush=True)  # noqa: T201 # between two sessions
+            cut_back(request.record, before)
+            files.isolate(crash)
+            code = session.run(asked)
+    return _concluded(code, crash, request)
+
+
+def _concluded(code: int, crash: Crash | None, request: Request) -> int:
+    """The exit code of a session that ended by itself; a complaint about one that its kernel ended, with whatever code."""
+    if code in range(4) and crash is None:
+        return code
+    died = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    names = ", ".join(request.impls)
+    during = f" during {crash.test}" if crash else ""
+    help_ = "without --no-isolate" if request.isolate is False else "with --isolate"
+    return complain(f"the session judging {names} {died}{during}; what it had found lies in {request.record}; {help_} the session survives")
+
+
+class _Session:
+    """The process of a session.
+
+    Args:
+        stopped: whether this process was told to end, and has ended it.
+    """
+
+    def __init__(self) -> None:
+        self.stopped = False
+
+    def run(self, request: Request) -> int:
+        """The exit code, negative for a signal."""
+        environment = {name: value for name, value in os.environ.items() if name not in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")}
+        command = [sys.executable, *SESSION, request.model_dump_json()]
+        with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) as session:
+            signal.signal(signal.SIGTERM, self._ending(session))
+            try:
+                return session.wait()
+            except KeyboardInterrupt:
+                # The terminal sends Ctrl-C to the session too: it closes its record and concludes.
+                self.stopped = True
+                return session.wait()
+
+    def _ending(self, session: subprocess.Popen[bytes]) -> Callable[[int, object], None]:
+        def end(_signal: int, _frame: object) -> None:
+            self.stopped = True
+            session.terminate()
+
+        return end
