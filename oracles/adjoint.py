@@ -120,11 +120,11 @@ def retreat(dS: Tensor, x: Tokens, token: Token, scale: float, arithmetic: Arith
     P = store("P", dS + scale * q.transpose(-1, -2) * do)
     dp = store("dp", dot(k, P))
     dv = store("dv", beta * dp)
-    dbeta = store("dbeta", (dp * token.residual).sum(-1))
+    dbeta = store("dbeta", arithmetic.row_sum(dp * token.residual))
     dq = store("dq_head", scale * dot(do, token.after.transpose(-1, -2)))
     written, read = dot(token.u, P.transpose(-1, -2)), beta * dot(dp, token.decayed.transpose(-1, -2))
     dk = store("dk_head", written - read)
     d_decayed = P - beta * k.transpose(-1, -2) * dp
-    dg = store("dg", (d_decayed * token.decayed).sum(-1)[..., None, :])
+    dg = store("dg", arithmetic.row_sum(d_decayed * token.decayed)[..., None, :])
     before = store("dS", d_decayed * arithmetic.exp(x.g).transpose(-1, -2))
     return Back(P, d_decayed, before, dp, written, read, dq, dk, dv, dg, dbeta)

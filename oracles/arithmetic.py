@@ -30,6 +30,7 @@ class Arithmetic:
         dot: matrix product [..., m, n] x [..., n, p] -> [..., m, p]; rounds operands and chooses the order of summation.
         exp: natural exponential of a tensor whose entries are <= 0.
         total: sum over the last axis of an elementwise product of two stored tensors.
+        row_sum: sum over the last axis of an elementwise product that never leaves the unit that makes it.
         sub_block: rows of a block of the scores, within which every pair takes its own exponent.
     """
 
@@ -38,6 +39,7 @@ class Arithmetic:
     exp: Callable[[Tensor], Tensor] = torch.exp
     total: Callable[[Tensor], Tensor] = _sum
     sub_block: int = SUB_BLOCK
+    row_sum: Callable[[Tensor], Tensor] = _sum
 
 
 NATIVE = Arithmetic()

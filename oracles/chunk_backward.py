@@ -49,6 +49,9 @@ class ChunkGradients:
     def dot(self, a: Tensor, b: Tensor) -> Tensor:
         return self.c.dot(a, b)
 
+    def row_sum(self, products: Tensor) -> Tensor:
+        return self.c.arithmetic.row_sum(products)
+
     @property
     def followed(self) -> Tensor:
         """[n, 1, C, 1], True on the rows that another row of the sequence follows in the chunk."""
@@ -114,7 +117,7 @@ def wy_bwd(b: ChunkGradients, *, right_first: bool = False) -> None:
     decayed = b.store("k_decayed", k * decay)
     dkb, dvb = b.store("dkb", b.dot(back, b.dw)), b.store("dvb", b.dot(back, b.dv_new))
     b.dv = b.store("dv", beta[..., None] * dvb)
-    b.dbeta = b.store("dbeta_wy", (dvb * v).sum(-1) + (dkb * k * decay).sum(-1))
+    b.dbeta = b.store("dbeta_wy", b.row_sum(dvb * v) + b.row_sum(dkb * k * decay))
     b.dk = b.store("dk_wy", b.dk + beta[..., None] * dkb * decay)
     b.dG = b.store("dG_wy", b.dG + beta[..., None] * dkb * k * decay)
     dR = (b.dot(b.dv_new, _t(v)) + b.dot(b.dw, _t(decayed))) * beta[..., None, :]
@@ -137,7 +140,7 @@ def intra_bwd(b: ChunkGradients, *, across: Dot | None = None, own_apart: bool =
     """
     q, k, beta = b.c.tokens.q, b.c.tokens.k, b.c.tokens.beta[..., None]
     dq, dkb, dk = _pairs(b, b.dAqk.tril(-1 if own_apart else 0), across or b.dot, within)
-    b.dbeta = b.store("dbeta", b.dbeta + (dkb * k).sum(-1))
+    b.dbeta = b.store("dbeta", b.dbeta + b.row_sum(dkb * k))
     b.dG = b.store("dG", b.dG + q * dq + (beta * dkb - dk) * k)
     if own_apart:
         own = b.dAqk.diagonal(dim1=-2, dim2=-1)[..., None]

@@ -211,8 +211,13 @@ class Contract:
         if tensor in ("S", "dS"):
             return self.carry
         if tensor in RETURNED:
-            return io
+            # What is returned, and rounded, beside a logit is the gradient of the logit.
+            return self.accumulate if tensor == "dbeta" and self.beta == "logit" else io
         return FORMATS["fp32"] if self.operands.name == "tf32" else self.operands
+
+    def returned(self, gradient: str, io: Format) -> Format:
+        """The format in which a gradient is returned."""
+        return io if gradient in RETURNED else self.wide
 
     def stored(self, name: str, tensor: Tensor, io: Format) -> Tensor:
         """`tensor` as it comes back from where the contract stores it."""

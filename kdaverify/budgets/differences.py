@@ -13,7 +13,7 @@ from torch import Tensor
 from kdaverify.budgets.backward import GradientEmulation, emulate_gradients
 from kdaverify.budgets.budget import DEVIATIONS, RMS_FACTOR
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.conversions import as_handed, received_gradients
+from kdaverify.budgets.conversions import as_handed, as_it_is, received_gradients
 from kdaverify.budgets.family import emulate
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.parts import Outputs
@@ -156,7 +156,7 @@ class Differences:
 
     @cached_property
     def _exact(self) -> Gradients[Tensor]:
-        return received_gradients(adjoint(self.inputs, self.given), self.inputs, self.backward, torch.Tensor.double)
+        return received_gradients(adjoint(self.inputs, self.given), self.inputs, self.backward, as_it_is)
 
     @cached_property
     def _emulated(self) -> GradientEmulation:

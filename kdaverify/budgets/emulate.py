@@ -59,6 +59,10 @@ class Emulator:
         """The call as this kernel goes on with it, its conventions converted."""
         return as_computed(inputs, self.contract, self.io, self.exp)
 
+    def returned(self, gradient: str, value: Tensor) -> Tensor:
+        """A gradient rounded as this kernel returns it."""
+        return self.contract.returned(gradient, self.io).round(value)
+
     @property
     def arithmetic(self) -> Arithmetic:
         # Sums of gates in base 2 lie between the numbers that nats have in the working type: their differences no longer do.

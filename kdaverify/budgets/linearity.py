@@ -11,8 +11,8 @@ from torch import Tensor
 
 from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.budget import Budget
-from kdaverify.budgets.contract import RETURNED, Contract
-from kdaverify.budgets.conversions import received_gradients, received_terms, undefined_gradients
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.conversions import as_it_is, received_gradients, received_terms, undefined_gradients
 from kdaverify.budgets.family import emulate
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.parts import Outputs
@@ -47,7 +47,7 @@ def linearity_standard(inputs: Inputs, given: Sequence[Cotangents], factors: Seq
     number = len(given)
     joined, cotangents = together([inputs] * number), cotangents_together(given, inputs)
     canonical, terms = adjoint_with_terms(joined, cotangents)
-    exact, undefined = received_gradients(canonical, joined, contract, torch.Tensor.double), undefined_gradients(inputs, contract)
+    exact, undefined = received_gradients(canonical, joined, contract, as_it_is), undefined_gradients(inputs, contract)
 
     def defects(run: Gradients[Tensor], by: Sequence[float] = factors) -> dict[str, Tensor]:
         return defect([part.named() for part in gradients_apart(run, inputs, number)], by)
@@ -59,7 +59,7 @@ def linearity_standard(inputs: Inputs, given: Sequence[Cotangents], factors: Seq
 
     def budget(name: str) -> Budget:
         members, draws = ([run[name] for run in runs] for runs in (rounded, drawn))
-        allowed = room.budget(zeros.named()[name], members, draws, _returned(name, contract, io), floor=sizes[name])
+        allowed = room.budget(zeros.named()[name], members, draws, contract.returned(name, io), floor=sizes[name])
         return replace(allowed, undefined=undefined.get(name))
 
     return Standard(GradientAnswer(zeros, terms, METHOD), {name: budget(name) for name in GRADIENTS})
@@ -95,14 +95,10 @@ def output_linearity_standard(calls: Sequence[Inputs], factors: Sequence[float],
 
 def _missed(joined: Inputs, exact: Gradients[Tensor], terms: Terms, contract: Contract, io: Format) -> Gradients[Tensor]:
     """What an element of each gradient may miss however lucky the family is."""
-    missed = {name: _returned(name, contract, io).unit * x.abs() for name, x in exact.named().items()}
+    missed = {name: contract.returned(name, io).unit * x.abs() for name, x in exact.named().items()}
     ahead = received_terms(largest_ahead(joined, terms.dg, contract.chunk_size), joined, contract)
     cancelling = {"dg": ahead, "d_initial_state": terms.d_initial_state}
     return Gradients(**missed | {name: missed[name] + SUMS_LOSE * contract.accumulate.unit * x for name, x in cancelling.items()})
-
-
-def _returned(name: str, contract: Contract, io: Format) -> Format:
-    return io if name in RETURNED else contract.wide
 
 
 def _zero(like: Tensor) -> Enclosure:

@@ -196,6 +196,7 @@ class Noise:
                 dot=lambda a, b: luck.dot(a, b, contract.accumulate),
                 exp=lambda x: luck.exp(x, contract.accumulate, argument=not exact_argument),
                 sub_block=contract.sub_block,
+                row_sum=lambda products: luck.row_sum(products, contract.accumulate),
             )
         )
 

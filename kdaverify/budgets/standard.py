@@ -13,7 +13,7 @@ from torch import Tensor
 from kdaverify.budgets.backward import GradientEmulation
 from kdaverify.budgets.budget import Budget, FamilyErrors, allow, family_errors
 from kdaverify.budgets.ceiling import Ceiling, Ceilings
-from kdaverify.budgets.contract import RETURNED, Contract
+from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.conversions import received_answer, received_terms, undefined_gradients
 from kdaverify.budgets.family import Emulation
 from kdaverify.budgets.formats import FORMATS, Format
@@ -128,7 +128,7 @@ def gradient_standard(
         truth = _zero_on_padding(certain, inputs)
         ahead = received_terms(largest_ahead(inputs, truth.terms.dg, contract.chunk_size), inputs, contract)
         cancelling = {"dg": ahead, "d_initial_state": truth.terms.d_initial_state}
-        formats = {name: io if name in RETURNED else contract.wide for name in truth.named()}
+        formats = {name: contract.returned(name, io) for name in truth.named()}
 
         def errors() -> Errors:
             family, exact = made(), truth.named()

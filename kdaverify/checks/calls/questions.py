@@ -53,6 +53,9 @@ def questions(adapter: Adapter, profile: str) -> Iterator[Question]:
     for number, rule in enumerate(RULES.values()):
         if PROFILES.index(rule.profile) > PROFILES.index(profile):  # pyright: ignore[reportArgumentType]
             continue
+        # No case is generated for what the adapter declares not to have, or not to show.
+        if (rule.backward and not adapter.differentiable) or rule.channel in adapter.barriers:
+            continue
         dtypes = adapter.dtypes
         if profile == "smoke" and rule.costly:
             dtypes = (dtypes[number % len(dtypes)],)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from kdaverify.adapters.channels import Channel
 from kdaverify.checks.calls.case import Ask
 
 Size = Literal["tails", "tiny", "one"]
@@ -25,6 +26,7 @@ class Rule:
         spare: whether a pack has tokens past its last offset; their gradients are what the suite `gradients` judges.
         counted: calls many times: how often, the profile says.
         once: tested with one seed in every profile: a limit of a launch depends on no value, and takes gigabytes to reach.
+        channel: of the kernel's memory that it looks at: not tested behind a barrier.
         backward: about gradients: not tested on kernels that have none.
         costly: smoke asks it in one format.
         profile: the smallest profile that asks it.
@@ -39,6 +41,7 @@ class Rule:
     spare: bool = True
     counted: bool = False
     once: bool = False
+    channel: Channel | None = None
     backward: bool = False
     costly: bool = False
     profile: str = "smoke"

@@ -42,6 +42,22 @@ def nothing_else(_: Problem) -> tuple[Problem, ...]:
     return ()
 
 
+DEEPEST: Final = -60.0
+"""Nats over a sequence: exp(-60) times 2^-20 times anything drawn is a normal number of fp32."""
+
+
+def no_deep_decay(problem: Problem) -> str | None:
+    """For laws to the bit under powers of two: why products may be subnormal; None if they may not.
+
+    A subnormal term decides how a tie of its sum is rounded, and vanishes from the scaled call: 3 of 139 conforming kernels differed by
+    one unit in one element there.
+    """
+    gates = problem.gates()[0] if problem.packed else problem.gates().flatten(0, 1)
+    spans = [(b * problem.T + first, length) for b, first, length in problem.spans]
+    deepest = min((float(gates[first : first + length].sum(0).min()) for first, length in spans if length), default=0.0)
+    return f"gates that sum to {deepest:.3g} over a sequence make subnormal products" if deepest < DEEPEST else None
+
+
 def ends_excluded(problem: Problem, *, gate: bool = False, beta: bool = False) -> str | None:
     """For laws that set gates, or betas, to exactly 0: why that lies outside the problem's ranges; None if it does not."""
     highest, weakest = (problem.gate_range or (None, None))[1], (problem.beta_range or (None, None))[0]

@@ -8,7 +8,7 @@ from typing import Final
 from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.bits import Call, Relation, same_bits, subnormals
-from kdaverify.checks.laws.law import LIVELY, Law
+from kdaverify.checks.laws.law import LIVELY, Law, no_deep_decay
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.problems import Problem
 
@@ -33,5 +33,6 @@ SCALED_VALUES: Final = Law(
     section="7, law 6",
     exists_for="absolute epsilons, thresholds and clamps on values or on the state, terms of neither (O6, X6)",
     check=scaled_values,
+    asked=no_deep_decay,
     draws={**LIVELY, "value": ("normal", "powers-of-two", "large")},
 )
