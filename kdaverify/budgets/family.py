@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -105,6 +106,8 @@ def _members(plain: Emulator) -> tuple[Emulator, ...]:
         replace(plain, name=f"chunks of {half.chunk_size}", contract=half, dot=unit),
         replace(plain, name=f"chunks of {quarter.chunk_size}", contract=quarter, stages=ROWWISE),
     )
+    if contract.anchored:
+        return (*members, *_anchored(plain, units or {"anchored diagonal": plain.dot}))
     return members if contract.factors is None else (*members, *_factored(plain))
 
 
@@ -142,6 +145,22 @@ def _on_vector_diagonal(plain: Emulator, unit: Dot, name: str) -> Emulator:
         stages=replace(MERGING, scores=VECTOR.scores),
         backward=scores_backward(unit, VECTOR, plain.dot),
     )
+
+
+def _anchored(plain: Emulator, units: Mapping[str, Dot]) -> tuple[Emulator, ...]:
+    """The kernels whose diagonal blocks of the scores are products of two factors, there and back, and which solve as all others do."""
+    ways = [
+        replace(
+            plain,
+            name=f"{name}, anchor {number}",
+            dot=dot,
+            stages=replace(STAGES, scores=blocks.scores),
+            backward=scores_backward(dot, blocks, plain.dot),
+        )
+        for number, blocks in enumerate(blocks_of(plain.contract), 1)
+        for name, dot in units.items()
+    ]
+    return (*ways, *(replace(in_base_2(way), name=f"{way.name}, base 2") for way in ways))
 
 
 def _solved_apart(plain: Emulator, solve: Format) -> tuple[Emulator, ...]:
