@@ -107,7 +107,7 @@ def _members(plain: Emulator) -> tuple[Emulator, ...]:
         replace(plain, name=f"chunks of {quarter.chunk_size}", contract=quarter, stages=ROWWISE),
     )
     if contract.anchored:
-        return (*members, *_anchored(plain, units or {"anchored diagonal": plain.dot}))
+        return (*members, *_anchored(plain, units or {"library order": plain.dot}))
     return members if contract.factors is None else (*members, *_factored(plain))
 
 
@@ -149,15 +149,16 @@ def _on_vector_diagonal(plain: Emulator, unit: Dot, name: str) -> Emulator:
 
 def _anchored(plain: Emulator, units: Mapping[str, Dot]) -> tuple[Emulator, ...]:
     """The kernels whose diagonal blocks of the scores are products of two factors, there and back, and which solve as all others do."""
+    rows = ("off the first row", "at the middle row") if plain.contract.anchor == "free" else (f"by its {plain.contract.anchor} row",)
     ways = [
         replace(
             plain,
-            name=f"{name}, anchor {number}",
+            name=f"{name}, diagonal anchored {row}",
             dot=dot,
             stages=replace(STAGES, scores=blocks.scores),
             backward=scores_backward(dot, blocks, plain.dot),
         )
-        for number, blocks in enumerate(blocks_of(plain.contract), 1)
+        for row, blocks in zip(rows, blocks_of(plain.contract), strict=True)
         for name, dot in units.items()
     ]
     return (*ways, *(replace(in_base_2(way), name=f"{way.name}, base 2") for way in ways))
