@@ -48,6 +48,8 @@ def backward_family(contract: Contract, io: Format) -> Iterator[BackwardWay]:
         exp = {"exp": anchored_exp} if contract.anchored else {}
         ways = [{"dot": dot, **exp} for dot in matrix_units(contract.solve, contract).values()]
         yield from (BackwardWay(contract.work, plain.arithmetic, replace(table, intra_bwd=pairs_with(**way))) for way in ways)
+    elif contract.anchored:
+        yield BackwardWay(contract.work, plain.arithmetic, replace(table, intra_bwd=pairs_with(exp=anchored_exp)))
 
 
 def scaled_first(b: ChunkGradients) -> None:

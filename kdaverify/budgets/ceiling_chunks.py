@@ -84,7 +84,7 @@ class ChunkErrors:
         """Math: 3.2."""
         c, r = self.c, self.r
         factored = r.counts("scores") * 2 * r.factors + (r.relative("scores", "q_in", "k_out") if r.factors else 0.0)
-        weight = self._with(r.sums("scores", self.K, scores=True) + factored + r.counts("scores") * r.queries)
+        weight = self._with(r.sums("scores", self.K, scores=True) + factored + r.counts("scores") * (r.queries + r.anchors))
         rows = torch.stack((abs(c.scale) * self.q, self.beta * self.k), dim=-1)
         missed = decayed_products(c, rows * weight[..., None], self.k) + r.counts("scores") * self.lost[..., None]
         qk, kk = (missed + self._underflow_of_factors(rows)).unbind(-1)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.formats import Format
+from kdaverify.budgets.score_blocks import LARGEST_EXPONENT
 
 SOURCES: Final = {
     "gates": "gates: sums and exponentials",
@@ -89,6 +90,11 @@ class Roundings:
     def factors(self) -> float:
         """u of the factors that decays may be made of, 0 where they may not."""
         return 0.0 if self.contract.factors is None else self._unit(self.contract.factors)
+
+    @property
+    def anchors(self) -> float:
+        """What a decay of the scores takes beyond one exponential where it is a product of two: each has its own, of a rounded argument."""
+        return 2 * (EXPONENTIAL + LARGEST_EXPONENT) * self.unit if self.contract.anchored else 0.0
 
     @property
     def queries(self) -> float:

@@ -37,7 +37,7 @@ _NAME: Final = re.compile(
 )
 _GRAMMAR: Final = (
     "recurrent-OPERANDS or chunkSIZE-OPERANDS, with OPERANDS fp64, fp32, tf32, bf16 or fp16, for 16-bit chunks an optional "
-    "-FORMATfactors, or -fp32solve or -tf32solve, that one with -anchored before it or not, an optional -FORMATcarry, "
+    "-FORMATfactors, or -fp32solve or -tf32solve, for chunks an optional -anchored before the solve, an optional -FORMATcarry, "
     "an optional -softplus, and in brackets what else is declared, as [order:in-order;w:fp32]"
 )
 _WORDS: Final = {
@@ -93,7 +93,8 @@ class Contract:
             accumulator's format until then; None: both as `operands`.
         factors: format of the factors exp(G_i) and exp(-G_j), for kernels that form decays as products of them instead of as
             exponentials of differences: more roundings, and an overflow where gates sum to more than 88 nats in a chunk.
-        anchored: whether the diagonal blocks of the scores are products of such factors too, relative to a row of the block.
+        anchored: whether the diagonal blocks of the scores are products of such factors too, relative to a row of the block: in the
+            format of the scores' operands, whichever that is.
         softplus: whether the kernel makes the gates itself, as log(1 + exp x) in the accumulator's format: 1 + exp x rounds by as much as
             the decay itself would, which a gate near 0 feels as a large relative error.
         tensors: storage formats of single named tensors, by name, where they are not what the rest implies.
@@ -230,11 +231,11 @@ def spelled(contract: Contract) -> str:
     form = "recurrent" if contract.form == "recurrent" else f"chunk{contract.chunk_size}"
     factors = "" if contract.factors is None else f"-{contract.factors.name}factors"
     anchored = "-anchored" if contract.anchored else ""
-    solve = "" if contract.solve is None else f"{anchored}-{contract.solve.name}solve"
+    solve = "" if contract.solve is None else f"-{contract.solve.name}solve"
     carry = "" if contract.carry == contract.accumulate else f"-{contract.carry.name}carry"
     softplus = "-softplus" if contract.softplus else ""
     rest = ";".join(f"{key}:{value}" for key, value in _rest(contract).items())
-    return f"{form}-{contract.operands.name}{factors}{solve}{carry}{softplus}{f'[{rest}]' if rest else ''}"
+    return f"{form}-{contract.operands.name}{factors}{anchored}{solve}{carry}{softplus}{f'[{rest}]' if rest else ''}"
 
 
 def _rest(contract: Contract) -> dict[str, str]:
@@ -246,11 +247,12 @@ def _rest(contract: Contract) -> dict[str, str]:
 
 
 def contract_from_name(name: str) -> Contract:
-    """The contract a name declares, FORM-OPERANDS[-FACTORS][-SOLVE][-CARRY][-softplus], in brackets what else.
+    """The contract a name declares, FORM-OPERANDS[-FACTORS][-anchored][-SOLVE][-CARRY][-softplus], in brackets what else.
 
     Args:
-        name: such as "recurrent-fp32", "chunk64-bf16", "chunk64-bf16-tf32solve", "chunk16-bf16-bf16carry", "chunk64-bf16[h:fp32]". The
-            state is carried in the accumulator's format (fp32; fp64 with fp64 operands) unless the name says otherwise.
+        name: such as "recurrent-fp32", "chunk64-bf16", "chunk64-fp32-anchored", "chunk64-bf16-tf32solve", "chunk16-bf16-bf16carry",
+            "chunk64-bf16[h:fp32]". The state is carried in the accumulator's format (fp32; fp64 with fp64 operands) unless the name says
+            otherwise.
     Raises:
         ContractError: the name does not parse.
     """

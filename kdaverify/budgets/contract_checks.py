@@ -58,8 +58,10 @@ def check_form(contract: Contract) -> None:
         raise ContractError(f"contract: only chunks of 16-bit operands {special}, got {contract.form} {contract.operands.name}")
     if contract.solve is not None and contract.factors is not None:
         raise ContractError("contract: factored decays and a solve of its own exclude each other: no emulated kernel has both; drop one")
-    if contract.anchored and contract.solve is None:
-        raise ContractError("contract: anchored scores go with a solve of their own; name its format too, as in -anchored-tf32solve")
+    if contract.anchored and contract.form == "recurrent":
+        raise ContractError("contract: anchored scores are blocks of a chunk; the recurrent form has none")
+    if contract.anchored and contract.factors is not None:
+        raise ContractError("contract: where whole chunks factor their decays, diagonal blocks have no anchor of their own; drop one")
     if contract.anchor != "free" and not contract.anchored:
         raise ContractError(f"contract: anchor {contract.anchor!r} is the row of anchored scores; declare them anchored too")
     _check_sizes(contract)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -105,6 +106,8 @@ def _members(plain: Emulator) -> tuple[Emulator, ...]:
         replace(plain, name=f"chunks of {half.chunk_size}", contract=half, dot=unit),
         replace(plain, name=f"chunks of {quarter.chunk_size}", contract=quarter, stages=ROWWISE),
     )
+    if contract.anchored:
+        return (*members, *_anchored(plain, units or {"library order": plain.dot}))
     return members if contract.factors is None else (*members, *_factored(plain), *_difference_first(plain, unit))
 
 
@@ -157,6 +160,23 @@ def _on_vector_diagonal(plain: Emulator, unit: Dot, name: str) -> Emulator:
         stages=replace(MERGING, scores=VECTOR.scores),
         backward=scores_backward(unit, VECTOR, plain.dot),
     )
+
+
+def _anchored(plain: Emulator, units: Mapping[str, Dot]) -> tuple[Emulator, ...]:
+    """The kernels whose diagonal blocks of the scores are products of two factors, there and back, and which solve as all others do."""
+    rows = ("off the first row", "at the middle row") if plain.contract.anchor == "free" else (f"by its {plain.contract.anchor} row",)
+    ways = [
+        replace(
+            plain,
+            name=f"{name}, diagonal anchored {row}",
+            dot=dot,
+            stages=replace(STAGES, scores=blocks.scores),
+            backward=scores_backward(dot, blocks, plain.dot),
+        )
+        for row, blocks in zip(rows, blocks_of(plain.contract), strict=True)
+        for name, dot in units.items()
+    ]
+    return (*ways, *(replace(in_base_2(way), name=f"{way.name}, base 2") for way in ways))
 
 
 def _solved_apart(plain: Emulator, solve: Format) -> tuple[Emulator, ...]:

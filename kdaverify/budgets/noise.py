@@ -112,14 +112,21 @@ class Noise:
             # Beside 16-bit storage the sums' own roundings are nothing: they may fall as they do in the working type. Those of gates
             # are all that is left to a state to which nothing is written.
             return contract.work, self._narrow(luck), replace(self._matrix_stages(luck), cumsum=self._running_cumsum(luck))
-        return torch.float64, self._wide(luck), replace(STAGES, cumsum=self._running_cumsum(luck), solve=self._drawn_solve(luck))
+        return torch.float64, self._wide(luck), replace(self._blocks(), cumsum=self._running_cumsum(luck), solve=self._drawn_solve(luck))
 
     def backward(self, luck: Luck) -> BackwardStages:
         """The backward stages of the same kernel."""
         contract = self.contract
+        if contract.solve is None and contract.anchored:
+            unit = self.way_back(luck)[1].dot
+            return scores_backward(unit, blocks_of(contract)[0], unit)
         if contract.solve is None:
             return BACKWARD
         return scores_backward(self._matrix_unit(contract.solve, luck), blocks_of(contract)[0], torch.matmul)
+
+    def _blocks(self) -> Stages:
+        """The stages with the scores by blocks, where diagonal ones are anchored."""
+        return replace(STAGES, scores=blocks_of(self.contract)[0].scores) if self.contract.anchored else STAGES
 
     def way_back(self, luck: Luck) -> tuple[torch.dtype, Arithmetic]:
         """The same for stages of the backward: what they add to is kept in the accumulator's format, where its roundings show."""
@@ -181,7 +188,7 @@ class Noise:
         if self.contract.factors is not None:
             return FACTORED
         if solve is None:
-            return replace(STAGES, scores=with_dot(STAGES.scores, self._matrix_unit(self.contract.operands, luck)))
+            return replace(STAGES, scores=with_dot(self._blocks().scores, self._matrix_unit(self.contract.operands, luck)))
         unit = self._matrix_unit(solve, luck)
         return replace(STAGES, scores=with_dot(blocks_of(self.contract)[0].scores, unit), solve=with_dot(merge_blocks, unit))
 

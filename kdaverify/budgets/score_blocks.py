@@ -106,7 +106,9 @@ VECTOR = Blocks(vector_diagonal_scores)
 
 
 def blocks_of(contract: Contract) -> tuple[Blocks, ...]:
-    """The ways of math.md 3.2 that a contract with a solve apart leaves open."""
+    """The ways of math.md 3.2 that a contract with a solve apart, or with anchored diagonal blocks, leaves open."""
     if not contract.anchored:
         return (VECTOR,)
-    return tuple(ANCHORED.values()) if contract.anchor == "free" else (ANCHORED[contract.anchor],)
+    found = tuple(ANCHORED.values()) if contract.anchor == "free" else (ANCHORED[contract.anchor],)
+    # Three products of 16 bits stand in for one of a wider format; operands that are wide already need no such thing.
+    return found if contract.solve is not None else tuple(blocks._replace(inside="matrix units") for blocks in found)

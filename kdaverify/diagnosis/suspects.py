@@ -58,7 +58,11 @@ class Suspect:
 
 def _sized(contract: Contract, size: int, twin: bool, dtype: str) -> Contract:  # noqa: FBT001 # a partial's argument
     own = replace(EAGER.contract(dtype) if contract.form == "recurrent" else contract, chunk_size=size)
-    return replace(own, operands=own.accumulate, solve=None, factors=None, anchored=False, sub_block=own.sub_block // 2) if twin else own
+    return (
+        replace(own, operands=own.accumulate, solve=None, factors=None, anchored=False, anchor="free", sub_block=own.sub_block // 2)
+        if twin
+        else own
+    )
 
 
 def right(chunk_size: int) -> Suspect:

@@ -85,7 +85,7 @@ def test_inputs_stand_for_the_format_of_the_inputs() -> None:
         (PLAIN + "[tensors]\nw = 'tf32'", "nothing is stored in it"),
         (PLAIN + "flush = 'sometimes'", "flush: wanted one of free, always, never"),
         (PLAIN + "sub_block = '16'", "sub_block: input should be a valid integer, got '16'"),
-        (PLAIN + "anchored = true", "anchored scores go with a solve"),
+        ("form = 'recurrent'\noperands = 'fp32'\nanchored = true", "anchored scores are blocks of a chunk"),
         (PLAIN + "anchor = 'middle'", "declare them anchored too"),
         (PLAIN + "solve = 'fp32'\nfactors = 'fp32'", "exclude each other"),
         (PLAIN + "accumulator = 'tf32'", "an accumulator of at least as many bits"),
