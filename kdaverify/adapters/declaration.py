@@ -31,6 +31,7 @@ class Declaration(BaseModel):
         dtypes: of q, k, v, beta and o, of fp64, fp32, bf16, fp16.
         initial_state, final_state: whether the function takes, and returns, one.
         widths: all that it takes of K and V; () any.
+        square: whether it takes K = V alone.
         grouped_heads: whether it takes more value heads than key heads.
         head_ratios: all that it takes of HV / H; () any.
         gate_range, beta_range: lowest and highest log decay, and write strength, that it takes.
@@ -57,6 +58,7 @@ class Declaration(BaseModel):
     initial_state: bool = True
     final_state: bool = True
     widths: tuple[int, ...] = ()
+    square: bool = False
     grouped_heads: bool = True
     head_ratios: tuple[int, ...] = ()
     gate_range: tuple[float, float] = EVERY_GATE
@@ -91,6 +93,7 @@ class Declaration(BaseModel):
         try:
             return Domain(
                 widths=tuple(sorted(self.widths)),
+                square=self.square,
                 head_ratios=self.head_ratios if self.grouped_heads else (1,),
                 gate_range=self.gate_range,
                 beta_range=(self.beta_range[0], strongest),
@@ -184,7 +187,7 @@ def _several(option: str, text: str) -> tuple[int, ...]:
 
 _READ: Final[Mapping[str, Callable[[str, str], Any]]] = {
     **{option: lambda option, text: _one_of(option, text, ALLOWED[option]) for option in CONVENTIONS},
-    **dict.fromkeys(("initial_state", "final_state", "grouped_heads", "isolate", "deterministic", "gradients"), _answer),
+    **dict.fromkeys(("initial_state", "final_state", "square", "grouped_heads", "isolate", "deterministic", "gradients"), _answer),
     **dict.fromkeys(("widths", "head_ratios"), _several),
     **dict.fromkeys(("length_multiple", "longest"), _whole),
     **dict.fromkeys(("gate_range", "beta_range"), _range),

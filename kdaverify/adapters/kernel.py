@@ -47,6 +47,7 @@ def kernel(
     padding: str = "zero",
     final_state: bool = True,
     widths: Sequence[int] = (),
+    square: bool = False,
     head_ratios: Sequence[int] = (),
     gate_range: tuple[float, float] = EVERY_GATE,
     beta_range: tuple[float, float] = EVERY_BETA,
@@ -86,6 +87,7 @@ def kernel(
             segment_ids cannot know padding, so there it is always undefined.
         final_state: False if the function returns o alone.
         widths, head_ratios: all values of K and V, and of HV / H, that it takes; () any.
+        square: True if it takes K = V alone.
         gate_range, beta_range: (lowest, highest) log decay, and write strength, that it takes.
         length_multiple, longest: of which every length is a multiple, and tokens of a sequence at most.
         device: type of the torch device that it runs on: tensors are moved there and back.
@@ -108,9 +110,9 @@ def kernel(
     """
     words: dict[str, Any] = {
         "contract": contract, "layout": layout, "state": state, "gate": gate, "beta": beta, "packing": packing, "dtypes": dtypes,
-        "padding": padding, "final_state": final_state, "widths": widths, "head_ratios": head_ratios, "gate_range": gate_range,
-        "beta_range": beta_range, "length_multiple": length_multiple, "longest": longest, "device": device, "isolate": isolate,
-        "deterministic": deterministic, "gradients": gradients,
+        "padding": padding, "final_state": final_state, "widths": widths, "square": square, "head_ratios": head_ratios,
+        "gate_range": gate_range, "beta_range": beta_range, "length_multiple": length_multiple, "longest": longest,
+        "device": device, "isolate": isolate, "deterministic": deterministic, "gradients": gradients,
     }  # fmt: skip
     adapt = _framework(framework).adapt
     own = OwnCalls(step and adapt(step), supports or (lambda _: None), proof, environment or dict, activations or {}, stages or {})

@@ -47,5 +47,12 @@ def declared(adapter: Adapter, properties: set[str], profile: str, verdicts: Seq
         outputs=outputs,
         properties=tuple(sorted(properties)),
         excused={name: why for name, why in excused.items() if name in properties},
-        outside=() if missing else adapter.domain.leaves_out(),
+        outside=() if missing else _outside(adapter),
     )
+
+
+def _outside(adapter: Adapter) -> tuple[str, ...]:
+    """What no case is generated for: problems outside the domain, and rules of calls about what nobody can see."""
+    problems = (f"{what} (outside the declared domain)" for what in adapter.domain.leaves_out())
+    hidden = (f"rules of calls about {channel} of the kernel ({why})" for channel, why in adapter.barriers.items())
+    return (*problems, *hidden)

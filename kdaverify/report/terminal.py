@@ -23,6 +23,7 @@ from kdaverify.verdicts.verdict import Verdict
 
 COLOURS = {Ruling.ACCEPT: "bold green", Ruling.REJECT: "bold red", Ruling.ERROR: "bold magenta", Ruling.INSUFFICIENT: "bold yellow"}
 MOST_FAILURES = 8
+NOT_TESTED = "not tested"
 MOST_REASONS = 8
 
 
@@ -151,7 +152,9 @@ def _show_decision(console: Console, decision: Decision) -> None:
         f"  ({decision.cases} cases judged, {decision.skipped} skipped, {len(decision.failures)} failing verdicts)", style="not bold"
     )
     console.print(head)
-    for reason in decision.reasons[:MOST_REASONS]:
+    untested = [reason for reason in decision.reasons if reason.startswith(NOT_TESTED)]
+    reasons = [reason for reason in decision.reasons if reason not in untested]
+    for reason in (*reasons[:MOST_REASONS], *untested):
         console.print(Padding(told(f"- {reason}"), (0, 0, 0, 2), expand=False))
-    if len(decision.reasons) > MOST_REASONS:
-        console.print(f"  - and {len(decision.reasons) - MOST_REASONS} more")
+    if len(reasons) > MOST_REASONS:
+        console.print(f"  - and {len(reasons) - MOST_REASONS} more")

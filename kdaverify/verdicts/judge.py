@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from kdaverify.adapters.base import NOTHING_YET, Adapter
 from kdaverify.adapters.fitting import fitted
 from kdaverify.checks.conventions import conventions
@@ -121,7 +123,7 @@ class Judge:
             property=self.property_name,
             op="kda" if problem is None else problem.op,
             dtype=dtype,
-            regime="" if problem is None else problem.gate,
+            regime=_regime(problem),
             case="" if problem is None else problem.id,
             problem=asked_json,
             **sizes,
@@ -162,3 +164,11 @@ class Judge:
         if detail:
             words += ["--detail", json.dumps(detail, sort_keys=True)]
         return shlex.join(words if problem is None else [*words, problem.to_json()])
+
+
+def _regime(problem: Problem | ActivationProblem | None) -> str:
+    """The gate regime; as "-clamped" where a declared range changed its gates, which are no evidence of the regime itself."""
+    if problem is None or not isinstance(problem, Problem) or problem.gate_range is None:
+        return "" if problem is None else problem.gate
+    as_drawn = problem.replace(gate_range=None).gates()
+    return problem.gate if torch.equal(problem.gates(), as_drawn) else f"{problem.gate}-clamped"

@@ -81,13 +81,14 @@ class Case:
         return judge_gradients(self.adapter, self.problem, self.inputs, self.cotangents, {**found})
 
     def beside(self, **changed: object) -> Problem:
-        """The problem changed.
+        """The problem changed, moved into the domain: one token more is one chunk more for a kernel that takes whole chunks.
 
         Raises:
-            Unreachable: the implementation does not take it.
+            Unreachable: the implementation does not take it, or what was changed lies outside its domain.
         """
-        other = self.problem.replace(**changed)
-        reason = self.adapter.supports(other)
+        wanted = self.problem.replace(**changed)
+        other = self.adapter.domain.fit(wanted)
+        reason = self.adapter.supports(wanted if other == self.problem else other)
         if reason:
             raise Unreachable(reason)
         return other

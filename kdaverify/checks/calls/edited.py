@@ -49,6 +49,7 @@ RULES = (
         "chunk indices kept for a tensor of offsets that has changed since",
         partial(_edited, other=_other_offsets),
         size="tails",
+        channel="objects",
         costly=True,
     ),
     Rule(
@@ -56,6 +57,7 @@ RULES = (
         "all tensors overwritten in place are a new call",
         "results, or converted inputs, kept for tensors that have changed since",
         partial(_edited, other=_other_values),
+        channel="objects",
         costly=True,
     ),
 )

@@ -61,7 +61,7 @@ def _other_gradients(case: Case) -> Tensors:
 _EXPOSES = "one buffer for all calls, outputs that overlap (S26)"
 RULES = (
     Rule("kept", "a later call changes nothing that an earlier one returned; outputs share no memory", _EXPOSES,
-         partial(_kept, call=Case.run, later=_other_values)),
+         partial(_kept, call=Case.run, later=_other_values), channel="results"),
     Rule("kept-backward", "the same of all gradients", _EXPOSES, partial(_kept, call=Case.back, later=_other_gradients), spare=False,
-         backward=True),
+         channel="results", backward=True),
 )  # fmt: skip

@@ -72,11 +72,12 @@ RULES = (
             f"all inputs {layout.about}",
             f"{_STRIDES} (S15, S29, S30, X5, A11, SO4)",
             partial(_viewed, layout=layout),
+            channel="memory",
             costly=True,
         )
         for name, layout in LAYOUTS.items()
     ),
-    Rule("view-wide", f"all inputs with {WIDE.about}", "offsets computed in int32", _wide, spare=False, costly=True),
+    Rule("view-wide", f"all inputs with {WIDE.about}", "offsets computed in int32", _wide, spare=False, channel="memory", costly=True),
     *(
         Rule(
             f"cotangent-{name}",
@@ -84,6 +85,7 @@ RULES = (
             f"{_STRIDES} (P7)",
             partial(_viewed_back, layout=LAYOUTS[name]),
             spare=False,
+            channel="memory",
             backward=True,
             costly=True,
         )
