@@ -65,7 +65,8 @@ def remembers(key: Callable[[Inputs], Any], field: str) -> Patch:
 
     def patch(x: Inputs, kept: dict[Any, Any]) -> Outputs:
         own = getattr(x, field)
-        held = kept.setdefault((key(x), x.q.dtype), own.clone() if isinstance(own, Tensor) else own)
+        # The tensor itself is kept too: the id of one that is gone may be that of the next.
+        held, _ = kept.setdefault((key(x), x.q.dtype), (own.clone() if isinstance(own, Tensor) else own, own))
         return right(replace(x, **{field: held}))
 
     return patch
