@@ -15,6 +15,8 @@ from kdaverify.problems import Problem
 from kdaverify.problems.profiles import PROFILES
 
 TIMES: Final = {"smoke": 8, "acceptance": 20, "nightly": 1000}
+REAL_TIMES: Final = {"cpu": {"acceptance": 20, "nightly": 59}, "accelerator": {"acceptance": 149, "nightly": 1000}}
+"""At real sizes a call takes up to a second on a CPU. 59 and 149 calls detect a race in 1 of 20 and 1 of 50 with probability 95 %."""
 INTERPRETED: Final = 4
 """A call of an interpreted kernel takes a thousand times as long: it is made less often by this."""
 SEEDS: Final = {"smoke": 1, "acceptance": 3, "nightly": 10}
@@ -22,10 +24,13 @@ SEEDS: Final = {"smoke": 1, "acceptance": 3, "nightly": 10}
 _PLAIN: Final[dict[str, Any]] = {
     "B": 1, "K": 8, "V": 4, "gate": "mild", "key": "random", "beta": "uniform", "state": "random", "value": "normal",
 }  # fmt: skip
-_PACKS: Final = {"tails": (66, 0, 9, 2), "tiny": (5, 0, 2), "one": (1,)}
-_HEADS: Final = {"tails": {"H": 1, "HV": 2}, "tiny": {"H": 2, "HV": 4}, "one": {"H": 2, "HV": 4}}
+_PACKS: Final = {"tails": (66, 0, 9, 2), "tiny": (5, 0, 2), "one": (1,), "real": (513, 0, 446, 65, 1)}
+_HEADS: Final = {"tails": {"H": 1, "HV": 2}, "tiny": {"H": 2, "HV": 4}, "one": {"H": 2, "HV": 4}, "real": {"H": 8, "HV": 8}}
 _SPARE: Final = 3
-_BATCHES: Final[dict[str, dict[str, Any]]] = {"tails": {"B": 2, "T": 70}, "tiny": {"B": 2, "T": 6}, "one": {"B": 2, "T": 1}}
+_BATCHES: Final[dict[str, dict[str, Any]]] = {
+    "tails": {"B": 2, "T": 70}, "tiny": {"B": 2, "T": 6}, "one": {"B": 2, "T": 1}, "real": {"B": 1, "T": 1025},
+}  # fmt: skip
+_REAL_WIDTH: Final = 64
 # From the most that an interface can take to the least.
 _NARROWER: Final[tuple[dict[str, Any], ...]] = ({}, {"state": "absent"}, {"H": 2, "HV": 2}, {"H": 2, "HV": 2, "state": "absent"})
 
@@ -59,17 +64,34 @@ def questions(adapter: Adapter, profile: str) -> Iterator[Question]:
         dtypes = adapter.dtypes
         if profile == "smoke" and rule.costly:
             dtypes = (dtypes[number % len(dtypes)],)
-        detail = {"rule": rule.name, **({"times": TIMES[profile]} if rule.counted else {})}
+        detail = {"rule": rule.name, **({"times": times(rule, adapter, profile)} if rule.counted else {})}
         for dtype, seed in product(dtypes, range(1 if rule.once else SEEDS[profile])):
             yield Question(rule, posed(rule, adapter, dtype, seed), detail)
+
+
+def times(rule: Rule, adapter: Adapter, profile: str) -> int:
+    """How many calls a rule about repetition makes."""
+    if rule.size != "real":
+        return TIMES[profile]
+    return REAL_TIMES["cpu" if adapter.device == "cpu" else "accelerator"][profile]
 
 
 def posed(rule: Rule, adapter: Adapter, dtype: str, seed: int) -> Problem:
     """The problem that shows most of those the implementation takes."""
     lengths, batch = _PACKS[rule.size], _BATCHES[rule.size]
     pack: dict[str, Any] = {"lengths": lengths, "T": sum(lengths) + (_SPARE if rule.spare else 0)}
-    shapes = [pack, batch] if rule.packed else [batch, pack]
-    widths = dict.fromkeys(("K", "V"), adapter.widths[0]) if adapter.widths else {}
-    plain = {**_PLAIN, **_HEADS[rule.size], **widths, "dtype": dtype, "seed": seed}
-    asked = [fitted(adapter, Problem.model_validate({**plain, **shape, **narrower})) for shape, narrower in product(shapes, _NARROWER)]
+    # Without packs the longest sequence of the pack would be all that is left of a real size.
+    packed = rule.packed and (adapter.domain.packed or rule.size != "real")
+    shapes = [pack, batch] if packed else [batch, pack]
+    plain = {**_PLAIN, **_HEADS[rule.size], **_widths(rule, adapter), "dtype": dtype, "seed": seed}
+    # A kernel without grouped heads takes the many heads of a real size as they are.
+    narrowers = [narrower for narrower in _NARROWER if rule.size != "real" or "H" not in narrower]
+    asked = [fitted(adapter, Problem.model_validate({**plain, **shape, **narrower})) for shape, narrower in product(shapes, narrowers)]
     return next((problem for problem in asked if adapter.supports(problem) is None), asked[0])
+
+
+def _widths(rule: Rule, adapter: Adapter) -> dict[str, int]:
+    if rule.size == "real":
+        nearest = min(adapter.widths, key=lambda width: (width < _REAL_WIDTH, abs(width - _REAL_WIDTH)), default=_REAL_WIDTH)
+        return dict.fromkeys(("K", "V"), nearest)
+    return dict.fromkeys(("K", "V"), adapter.widths[0]) if adapter.widths else {}

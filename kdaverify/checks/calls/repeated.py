@@ -6,7 +6,8 @@ from collections.abc import Callable
 from functools import partial
 
 from kdaverify.checks.calls.bits import Judge, differing, same_bits
-from kdaverify.checks.calls.case import Case, Tensors
+from kdaverify.checks.calls.case import Case, Tensors, Unreachable
+from kdaverify.checks.calls.detection import excluded
 from kdaverify.checks.calls.rule import Rule
 from kdaverify.checks.outcome import Outcome
 
@@ -24,7 +25,18 @@ def _repeated(case: Case, call: Callable[[Case], Tensors], judge: Callable[[Case
         outcomes = judge(case)(found)
         if any(outcome.status.rejects for outcome in outcomes):
             return outcomes
-    return same_bits(plain, plain, case.inputs, f"in all of {case.times} calls") if case.adapter.deterministic else judge(case)(plain)
+    if not case.adapter.deterministic:
+        return judge(case)(plain)
+    return same_bits(plain, plain, case.inputs, f"in all of {case.times} calls: {excluded(case.times)}")
+
+
+def _repeated_at_real_size(case: Case, call: Callable[[Case], Tensors], judge: Callable[[Case], Judge]) -> list[Outcome]:
+    if case.adapter.environment()["mode"] == "interpreted":
+        raise Unreachable("an interpreter would take hours at this size")
+    # Results of other bits are compared with certified values, which take minutes a call at this size.
+    if not case.adapter.deterministic:
+        raise Unreachable("it declares deterministic=False: its calls are compared with certified values, at small sizes alone")
+    return _repeated(case, call, judge)
 
 
 RULES = (
@@ -55,5 +67,28 @@ RULES = (
         backward=True,
         counted=True,
         costly=True,
+    ),
+    Rule(
+        "repeated-real",
+        "the same of a pack of 1,024 tokens and more, 8 heads, K = V = 64",
+        "races among many blocks, and over more chunks than fit a pipeline (A8, H13, H20 to H27)",
+        partial(_repeated_at_real_size, call=Case.run, judge=lambda case: case.judged),
+        size="real",
+        counted=True,
+        once=True,
+        profile="acceptance",
+    ),
+    Rule(
+        "repeated-backward-real",
+        "the same of all gradients, at that size",
+        "the same in the backward, sums by atomic additions over many blocks (L6)",
+        partial(_repeated_at_real_size, call=Case.back, judge=lambda case: case.judged_back),
+        size="real",
+        spare=False,
+        backward=True,
+        counted=True,
+        once=True,
+        costly=True,
+        profile="acceptance",
     ),
 )

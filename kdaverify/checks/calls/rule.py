@@ -8,8 +8,8 @@ from typing import Literal
 from kdaverify.adapters.channels import Channel
 from kdaverify.checks.calls.case import Ask
 
-Size = Literal["tails", "tiny", "one"]
-"""A chunk and tails of several lengths, a handful of tokens, or one."""
+Size = Literal["tails", "tiny", "one", "real"]
+"""A chunk and tails of several lengths, a handful of tokens, one, or over a thousand tokens of eight heads."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Rule:
         packed: asked on packs, or on batches.
         spare: whether a pack has tokens past its last offset; their gradients are what the suite `gradients` judges.
         counted: calls many times: how often, the profile says.
-        once: tested with one seed in every profile: a limit of a launch depends on no value, and takes gigabytes to reach.
+        once: tested with one seed in every profile: the sizes alone count, as with a limit of a launch, and take time or memory to reach.
         channel: of the kernel's memory that it looks at: not tested behind a barrier.
         backward: about gradients: not tested on kernels that have none.
         costly: smoke asks it in one format.
