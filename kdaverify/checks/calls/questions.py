@@ -15,8 +15,8 @@ from kdaverify.problems import Problem
 from kdaverify.problems.profiles import PROFILES
 
 TIMES: Final = {"smoke": 8, "acceptance": 20, "nightly": 1000}
-REAL_TIMES: Final = {"cpu": {"acceptance": 20, "nightly": 59}, "accelerator": {"acceptance": 149, "nightly": 1000}}
-"""At real sizes a call takes up to a second on a CPU. 59 and 149 calls detect a race in 1 of 20 and 1 of 50 with probability 95 %."""
+REAL_TIMES: Final = {"cpu": {"acceptance": 10, "nightly": 59}, "accelerator": {"acceptance": 149, "nightly": 1000}}
+"""At real sizes a call takes seconds on a CPU. 59 and 149 calls detect a race in 1 of 20 and 1 of 50 with probability 95 %."""
 INTERPRETED: Final = 4
 """A call of an interpreted kernel takes a thousand times as long: it is made less often by this."""
 SEEDS: Final = {"smoke": 1, "acceptance": 3, "nightly": 10}

@@ -50,7 +50,7 @@ FORWARD: dict[str, Callable[[], Adapter]] = {
     "tokens": lambda: port(race(lambda x: x.T >= FILLS, lambda n: n % 5 == 0, "o", 0)),
     "tokens and heads": lambda: port(race(lambda x: x.T >= FILLS and x.HV >= 8, lambda n: n % 5 == 0, "o", 7)),
     "widths": lambda: port(race(lambda x: x.K >= 64, lambda n: n % 5 == 0, "final_state", 0)),
-    "last call": lambda: port(race(lambda x: x.T >= FILLS, lambda n: n == 20, "final_state", 3)),
+    "last call": lambda: port(race(lambda x: x.T >= FILLS, lambda n: n == 10, "final_state", 3)),
     "heads": lambda: port(stale_head),
 }
 BACKWARD: dict[str, Callable[[], Adapter]] = {"sums": lambda: Derived(sums_in_any_order)}
@@ -58,4 +58,4 @@ BACKWARD: dict[str, Callable[[], Adapter]] = {"sums": lambda: Derived(sums_in_an
 
 def too_rare() -> Adapter:
     """The race comes one call after those that acceptance makes on a CPU."""
-    return port(race(lambda x: x.T >= FILLS, lambda n: n == 21, "o", 0))
+    return port(race(lambda x: x.T >= FILLS, lambda n: n == 11, "o", 0))
