@@ -13,7 +13,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-TENSORS: Final = ("q", "k", "v", "g", "beta", "initial_state", "cu_seqlens")
+TENSORS: Final = ("q", "k", "v", "g", "beta", "initial_state", "cu_seqlens", "sequence_ids")
 
 
 class InputError(ValueError):
@@ -34,6 +34,8 @@ class Inputs:
         scale: factor of the output; None means K^-1/2.
         initial_state: [N, HV, K, V], or None for zeros.
         cu_seqlens: [N + 1] integer offsets of packed sequences (B must be 1), or None. Tokens past the last one are padding: any values.
+        sequence_ids: [N] integers, all different: the id of every packed sequence for kernels that take segment ids; None means 0 to N - 1.
+            A name alone, no result depends on it.
     Raises:
         InputError: a shape, dtype, offset or value is not what this says.
     """
@@ -46,6 +48,7 @@ class Inputs:
     scale: float | None = None
     initial_state: Tensor | None = None
     cu_seqlens: Tensor | None = None
+    sequence_ids: Tensor | None = None
 
     def __post_init__(self) -> None:
         _check_shapes(self)
@@ -106,7 +109,7 @@ class Inputs:
     def span(self, first: int, end: int, initial_state: Tensor | None) -> Inputs:
         """The call on tokens [first, end) of this one, as dense sequences starting from `initial_state`."""
         cut = {name: getattr(self, name)[:, first:end].contiguous() for name in ("q", "k", "v", "g", "beta")}
-        return replace(self, **cut, initial_state=initial_state, cu_seqlens=None)
+        return replace(self, **cut, initial_state=initial_state, cu_seqlens=None, sequence_ids=None)
 
     def copied(self) -> Inputs:
         """The same call in memory of its own."""
@@ -156,7 +159,9 @@ def _check_shapes(x: Inputs) -> None:
 
 
 def _check_offsets(x: Inputs) -> None:
-    offsets = x.cu_seqlens
+    offsets, ids = x.cu_seqlens, x.sequence_ids
+    if ids is not None and (offsets is None or ids.is_floating_point() or ids.shape != (x.N,) or len(ids.unique()) < x.N):
+        raise InputError(f"sequence_ids: wanted {x.N} different integers beside cu_seqlens, got {ids.tolist()}")
     if offsets is None:
         return
     if offsets.is_floating_point() or offsets.ndim != 1 or len(offsets) < 2:

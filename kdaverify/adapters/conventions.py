@@ -54,7 +54,8 @@ class Conventions:
         state: kv [N, HV, K, V]; vk [N, HV, V, K].
         gate: log (natural); log2 (g / ln 2); decay (exp g); raw (before the activation).
         beta: value; logit (beta = sigmoid of it; 0 and 1 are -inf and inf).
-        packing: cu_seqlens [N + 1]; segment_ids [1, T], the number of a token's sequence, -1 past the last offset; none.
+        packing: cu_seqlens [N + 1]; segment_ids [1, T], the id of a token's sequence, -1 past the last offset; none. Ids are at least 0,
+            different in different sequences, and in any order.
             A kernel that sees segment_ids cannot see empty sequences, so packs take and give no state through it.
         scale: argument (passed); fixed (the kernel always takes K^-1/2); folded (q comes multiplied, and rounded to its dtype).
         padding: what rows of o past the last offset of a pack hold: zero, or undefined (not compared).
@@ -153,13 +154,18 @@ CANONICAL: Final = Conventions(packing="cu_seqlens")
 
 
 def segment_ids(inputs: Inputs) -> Tensor | None:
-    """[1, T] int32: the number of the sequence every token of a pack belongs to, `OUTSIDE` past the last offset; None unpacked."""
+    """[1, T] int32: the id of the sequence every token of a pack belongs to, `OUTSIDE` past the last offset; None unpacked."""
     if inputs.cu_seqlens is None:
         return None
     ids = torch.full((1, inputs.T), OUTSIDE, dtype=torch.int32)
     used = sum(inputs.lengths)
-    ids[0, :used] = torch.repeat_interleave(torch.arange(inputs.N, dtype=torch.int32), torch.as_tensor(inputs.lengths))
+    ids[0, :used] = torch.repeat_interleave(_ids_of_sequences(inputs), torch.as_tensor(inputs.lengths))
     return ids.to(inputs.q.device)
+
+
+def _ids_of_sequences(inputs: Inputs) -> Tensor:
+    given = inputs.sequence_ids
+    return torch.arange(inputs.N, dtype=torch.int32) if given is None else given.to("cpu", torch.int32)
 
 
 def _flat(x: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from kdaverify.checks.calls import (
     kept,
     keywords,
     padding,
+    renumbered,
     repeated,
     streams,
     tuned,
@@ -21,5 +22,5 @@ from kdaverify.checks.calls import (
     views,
 )
 
-MODULES: Final = (repeated, kept, edited, alternating, first, views, padding, unwritten, batch, crowd, keywords, streams, tuned)
+MODULES: Final = (repeated, kept, edited, alternating, first, views, padding, renumbered, unwritten, batch, crowd, keywords, streams, tuned)
 RULES: Final = MappingProxyType({rule.name: rule for module in MODULES for rule in module.RULES})

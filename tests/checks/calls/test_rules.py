@@ -14,8 +14,8 @@ from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from tests.checks.calls.kernels import BROKEN, RIGHT, port, wrong_at_times
 
-# Asked elsewhere: of a kernel in a process of its own, and on a GPU.
-ELSEWHERE = {"first-after-start", "other-stream"}
+# Tested elsewhere: with a kernel in a process of its own, on a GPU, and with kernels that take segment ids.
+ELSEWHERE = {"first-after-start", "other-stream", "renumbered"}
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,65 @@
+"""Kernels that take segment ids: a right one, and some that take ids for more than names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+import kdaverify as kv
+from kdaverify.adapters.base import Adapter
+from oracles.inputs import Inputs
+from tests.checks.calls.kernels import DTYPES, Outputs, right
+
+
+def by_ids(starts: Callable[[Tensor], Tensor], *, drops: Callable[[Tensor], Tensor] | None = None) -> Adapter:
+    """A kernel of packs by their ids.
+
+    Args:
+        starts: ids [T] -> whether a sequence begins at every token but the first.
+        drops: ids [T] -> the tokens but the first whose values it leaves out.
+    """
+
+    @kv.kernel(
+        name="by-ids", contract={"fp32": "chunk64-fp32", "bf16": "chunk64-bf16"}, packing="segment_ids", dtypes=DTYPES
+    )  # fmt: skip
+    def call(
+        q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, initial_state: Tensor, segment_ids: Tensor | None
+    ) -> Outputs:
+        if segment_ids is None:
+            return right(Inputs(q, k, v, g, beta, scale, initial_state))
+        ids = segment_ids[0]
+        edges = [0, *(starts(ids).nonzero().flatten() + 1).tolist(), len(ids)]
+        if drops is not None:
+            v = torch.cat((v[:, :1], v[:, 1:].masked_fill(drops(ids)[:, None, None], 0)), dim=1)
+        return right(Inputs(q, k, v, g, beta, scale, None, torch.tensor(edges, dtype=torch.int32)))
+
+    return call
+
+
+def changes(ids: Tensor) -> Tensor:
+    return ids[1:] != ids[:-1]
+
+
+def _rises_or_ends(ids: Tensor) -> Tensor:
+    return (ids[1:] > ids[:-1]) | (changes(ids) & (ids[1:] < 0))
+
+
+def _sorted_counts(ids: Tensor) -> Tensor:
+    """Boundaries from how often every id occurs, in the order of the ids, padding last."""
+    counts = torch.bincount(torch.where(ids < 0, ids.max() + 1, ids).long())
+    found = torch.zeros(len(ids), dtype=torch.bool)
+    found[counts[counts > 0].cumsum(0)[:-1]] = True
+    return found[1:]
+
+
+RIGHT_BY_IDS = by_ids(changes)
+BROKEN_BY_IDS: dict[str, Callable[[], Adapter]] = {
+    "a smaller id starts no sequence": lambda: by_ids(_rises_or_ends),
+    "ids are taken for sorted": lambda: by_ids(_sorted_counts),
+    "a token is dropped where ids fall": lambda: by_ids(changes, drops=lambda ids: (ids[1:] < ids[:-1]) & (ids[1:] >= 0)),
+    "ids are cut to a byte": lambda: by_ids(lambda ids: changes(ids.to(torch.int8))),
+    "ids are clamped to a table of 64": lambda: by_ids(lambda ids: changes(ids.clamp(max=63))),
+}
+"""Right wherever ids count the sequences in order."""

@@ -1,0 +1,60 @@
+"""Segment ids in any order change nothing, and kernels that take them for more than names are found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.conventions import segment_ids
+from kdaverify.checks.calls import questions
+from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.properties import check
+from kdaverify.checks.status import Status
+from kdaverify.problems import Problem
+from oracles.inputs import InputError
+from tests.checks.calls.by_ids import BROKEN_BY_IDS, RIGHT_BY_IDS
+from tests.checks.calls.kernels import RIGHT
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def problem_of(adapter: Adapter) -> Problem:
+    return next(one.problem for one in questions(adapter, "acceptance") if one.rule.name == "renumbered")
+
+
+def result_of(adapter: Adapter) -> list[Outcome]:
+    return check("calls", adapter, problem_of(adapter), {"rule": "renumbered"})
+
+
+@pytest.mark.parametrize("fault", BROKEN_BY_IDS)
+def test_a_kernel_that_takes_ids_for_more_than_names_is_found_here_alone(fault: str) -> None:
+    adapter = BROKEN_BY_IDS[fault]()
+    plain = check("forward", adapter, problem_of(adapter), {})
+    assert not any(outcome.status.rejects for outcome in plain)
+    assert any(outcome.status.rejects for outcome in result_of(adapter))
+
+
+def test_a_kernel_that_compares_neighbouring_ids_passes() -> None:
+    assert [outcome.status for outcome in result_of(RIGHT_BY_IDS)] == [Status.PASS] * 2
+
+
+def test_a_kernel_of_offsets_is_skipped() -> None:
+    assert {outcome.status for outcome in result_of(RIGHT)} == {Status.SKIP}
+
+
+def test_ids_of_a_call_reach_the_tokens_of_its_sequences() -> None:
+    x = problem_of(RIGHT_BY_IDS).replace(lengths=(2, 0, 1), T=4).inputs()
+    ids = segment_ids(replace(x, sequence_ids=torch.tensor([7, 3, 9])))
+    assert ids is not None and ids.tolist() == [[7, 7, 9, -1]]
+
+
+def test_ids_that_repeat_are_refused() -> None:
+    x = problem_of(RIGHT_BY_IDS).inputs()
+    with pytest.raises(InputError, match="sequence_ids: wanted 4 different integers"):
+        replace(x, sequence_ids=torch.tensor([1, 2, 2, 3]))
