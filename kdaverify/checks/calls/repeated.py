@@ -79,7 +79,7 @@ RULES = (
         profile="acceptance",
     ),
     Rule(
-        "repeated-backward-real",
+        "repeated-real-backward",
         "the same of all gradients, at that size",
         "the same in the backward, sums by atomic additions over many blocks (L6)",
         partial(_repeated_at_real_size, call=Case.back, judge=lambda case: case.judged_back),

@@ -256,7 +256,7 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "repeated-step": lambda: port(wrong_at_times),
     "repeated-backward": lambda: Derived(derived_wrong_at_times),
     "repeated-real": lambda: port(wrong_at_times),
-    "repeated-backward-real": lambda: Derived(derived_wrong_at_times),
+    "repeated-real-backward": lambda: Derived(derived_wrong_at_times),
     "kept": lambda: port(one_buffer),
     "kept-backward": lambda: Derived(derived_in_one_buffer),
     "edited-offsets": lambda: port(remembers(lambda x: id(x.cu_seqlens), "cu_seqlens")),

@@ -21,7 +21,7 @@ from tests.checks.calls.kernels import RIGHT, Derived, port, right
 from tests.checks.calls.races import BACKWARD, FORWARD, too_rare
 
 DTYPE = "fp32"
-SMALL = {"repeated-real": "repeated", "repeated-backward-real": "repeated-backward"}
+SMALL = {"repeated-real": "repeated", "repeated-real-backward": "repeated-backward"}
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def rejected(outcomes: list[Outcome]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("rule", "race"), [*(("repeated-real", race) for race in FORWARD), *(("repeated-backward-real", race) for race in BACKWARD)]
+    ("rule", "race"), [*(("repeated-real", race) for race in FORWARD), *(("repeated-real-backward", race) for race in BACKWARD)]
 )
 def test_a_race_of_real_sizes_is_detected_there_alone(rule: str, race: str) -> None:
     planted: Callable[[], Adapter] = {**FORWARD, **BACKWARD}[race]
@@ -51,7 +51,7 @@ def test_a_race_of_real_sizes_is_detected_there_alone(rule: str, race: str) -> N
     assert rejected(result_of(rule, planted()))
 
 
-@pytest.mark.parametrize(("rule", "adapter"), [("repeated-real", RIGHT), ("repeated-real", EAGER), ("repeated-backward-real", Derived())])
+@pytest.mark.parametrize(("rule", "adapter"), [("repeated-real", RIGHT), ("repeated-real", EAGER), ("repeated-real-backward", Derived())])
 def test_a_right_kernel_passes_with_the_rate_that_its_calls_exclude(rule: str, adapter: Adapter) -> None:
     found = result_of(rule, adapter)
     assert {outcome.status for outcome in found} == {Status.PASS}
