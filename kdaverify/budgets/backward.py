@@ -14,6 +14,7 @@ from kdaverify.budgets.conversions import received_gradients
 from kdaverify.budgets.emulate import RESIDUAL, Emulator, residual_wy, scaled_output, scaled_queries, scaled_wy
 from kdaverify.budgets.factored import column_wy, factored_residual_wy
 from kdaverify.budgets.family import ContractOverflow, family
+from kdaverify.budgets.finite import finite_runs
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.luck import Luck
 from kdaverify.budgets.noise import SEED, Noise, calls_at_once
@@ -46,7 +47,8 @@ class GradientEmulation:
     """What the family made of one problem's backward.
 
     Args:
-        rounded: gradients of every member that stays finite, float64, by its name.
+        rounded: gradients of every member that stays finite, float64, by its name; of every member where none does but
+            some gradient is finite in all of them, and single gradients are wanted.
         drawn: of every draw of the noise.
     """
 
@@ -55,7 +57,7 @@ class GradientEmulation:
 
 
 @torch.inference_mode()
-def emulate_gradients(inputs: Inputs, cotangents: Cotangents, contract: Contract, io: Format) -> GradientEmulation:
+def emulate_gradients(inputs: Inputs, cotangents: Cotangents, contract: Contract, io: Format, *, single: bool = False) -> GradientEmulation:
     """Runs the family and the noise on one problem, there and back.
 
     Args:
@@ -63,6 +65,7 @@ def emulate_gradients(inputs: Inputs, cotangents: Cotangents, contract: Contract
         cotangents: of its outputs.
         contract: what it declares.
         io: format of q, k, v and o, and of their gradients.
+        single: whether members count where none is finite in all gradients, but all are in the same one.
     Raises:
         ContractOverflow: every member overflows on these inputs.
     """
@@ -74,7 +77,7 @@ def emulate_gradients(inputs: Inputs, cotangents: Cotangents, contract: Contract
         for name, member in {"autograd": members[0], "autograd, residual form": _residual(contract, io)}.items():
             found = _wide(differentiate(member.run, stateful, cotangents))
             runs[name] = received_gradients(found, member.computed(inputs), contract, member.returned)
-    finite = {name: run for name, run in runs.items() if _is_finite(run)}
+    finite = finite_runs(runs, lambda run: run.named().values(), single=single)
     if not finite:
         raise ContractOverflow(f"every emulated backward of {contract.name} overflows on this problem; choose milder values")
     return GradientEmulation(finite, _drawn(Noise(contract, io), inputs, cotangents))
@@ -137,10 +140,6 @@ def run_backward(contract: Contract, inputs: Inputs, cotangents: Cotangents, way
     return chunk_backward(
         inputs, cotangents, chunk_size=size, dtype=way.dtype, arithmetic=way.arithmetic, stages=way.stages, backward=way.backward
     )
-
-
-def _is_finite(gradients: Gradients[Tensor]) -> bool:
-    return all(bool(torch.isfinite(x).all()) for x in gradients.named().values())
 
 
 def _wide(gradients: Gradients[Tensor]) -> Gradients[Tensor]:

@@ -11,6 +11,7 @@ from kdaverify.budgets.accelerator import truncated_state
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import RESIDUAL, ROWWISE, SCALED, Emulator, merge_blocks, substituted_in_order, with_dot
 from kdaverify.budgets.factored import FACTORED, FACTORED_COLUMNS, FACTORED_DIFFERENCE, FACTORED_RESIDUAL
+from kdaverify.budgets.finite import finite_runs
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.freedoms import approximately, as_declared, flushed, in_base_2, plainest
 from kdaverify.budgets.noise import Noise
@@ -35,7 +36,8 @@ class Emulation:
     """What the family made of one problem.
 
     Args:
-        rounded: (o, S_T) of every member that stays finite, by its name.
+        rounded: (o, S_T) of every member that stays finite, by its name; of every member where none does but one of the two is
+            finite in all of them, and single outputs are wanted.
         drawn: (o, S_T) of every draw of the noise.
     """
 
@@ -45,7 +47,7 @@ class Emulation:
 
 # Nothing in here is differentiated: without autograd's bookkeeping small problems take a sixth less time.
 @torch.inference_mode()
-def emulate(inputs: Inputs, contract: Contract, io: Format, *, cuts: tuple[int, ...] = ()) -> Emulation:
+def emulate(inputs: Inputs, contract: Contract, io: Format, *, cuts: tuple[int, ...] = (), single: bool = False) -> Emulation:
     """Runs the family and the noise on one problem.
 
     Args:
@@ -53,11 +55,12 @@ def emulate(inputs: Inputs, contract: Contract, io: Format, *, cuts: tuple[int, 
         contract: what it declares.
         io: format of q, k, v and o.
         cuts: tokens at which the run is cut and resumed from its stored state.
+        single: whether members count where none is finite in both outputs, but all are in the same one.
     Raises:
         ContractOverflow: every member overflows on these inputs.
     """
     runs = {member.name: member.run(inputs, cuts) for member in family(contract, io)}
-    finite = {name: run for name, run in runs.items() if all(bool(torch.isfinite(output).all()) for output in run)}
+    finite = finite_runs(runs, iter, single=single)
     if not finite:
         raise ContractOverflow(f"every emulated kernel of {contract.name} overflows on this problem; choose milder values")
     return Emulation(finite, Noise(contract, io).run(inputs, cuts))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
@@ -15,7 +15,8 @@ from kdaverify.budgets.budget import Budget, FamilyErrors, allow, family_errors
 from kdaverify.budgets.ceiling import Ceiling, Ceilings
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.conversions import received_answer, received_terms, undefined_gradients
-from kdaverify.budgets.family import Emulation
+from kdaverify.budgets.family import ContractOverflow, Emulation
+from kdaverify.budgets.finite import OutputRuns, finite_outputs
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.kept import Errors, KeptErrors
 from oracles.adjoint_error import enclosed_gradients
@@ -38,7 +39,11 @@ GAIN = 2.0**10
 
 @dataclass(frozen=True)
 class Standard:
-    """The exact outputs, or gradients, of a problem and what a kernel under the contract may miss them by."""
+    """The exact outputs, or gradients, of a problem and what a kernel under the contract may miss them by.
+
+    Args:
+        budgets: by output; without those that overflow in a reference kernel, where none is finite in all outputs.
+    """
 
     truth: Answer | GradientAnswer
     budgets: dict[str, Budget]
@@ -69,6 +74,7 @@ def standard(
         cuts: tokens at which the run is cut and resumed, as the family's runs were.
     Raises:
         UncertifiedError: no precision within the ceiling makes the oracle sharp enough.
+        ContractOverflow: every output overflows in some reference kernel.
     """
     room, ceilings, made = Room(contract, io, inputs.K), Ceilings(inputs, contract, io, cuts), _made(emulation)
     formats = {"o": io, "final_state": contract.carry}
@@ -76,17 +82,17 @@ def standard(
     def errors(truth: Answer) -> Errors:
         family, exact = made(), truth.named()
         rounded, drawn = [*family.rounded.values()], family.drawn
-        return {
-            name: room.errors(exact[name], [run[i] for run in rounded], [run[i] for run in drawn], fmt)
-            for i, (name, fmt) in enumerate(formats.items())
-        }
+        return room.errors_of_finite(
+            {name: OutputRuns([run[i] for run in rounded], [run[i] for run in drawn]) for i, name in enumerate(formats)},
+            lambda name, members, draws: room.errors(exact[name], members, draws, formats[name]),
+        )
 
     def budgets(truth: Answer) -> dict[str, Budget]:
         found = KeptErrors(inputs, contract, io, cuts).of(truth.method, lambda: errors(truth)) if callable(emulation) else errors(truth)
         moved = {"o": None, "final_state": _kept_or_changed(truth.final_state.high, inputs.state.double())}
         return {
-            name: replace(room.allow(truth.named()[name], found[name], fmt, moved=moved[name]), ceiling=Ceiling(ceilings, name))
-            for name, fmt in formats.items()
+            name: replace(room.allow(truth.named()[name], errors, formats[name], moved=moved[name]), ceiling=Ceiling(ceilings, name))
+            for name, errors in found.items()
         }
 
     return _sharpened(
@@ -133,10 +139,10 @@ def gradient_standard(
         def errors() -> Errors:
             family, exact = made(), truth.named()
             rounded, drawn = [run.named() for run in family.rounded.values()], [run.named() for run in family.drawn]
-            return {
-                name: room.errors(exact[name], [x[name] for x in rounded], [x[name] for x in drawn], fmt, terms=cancelling.get(name))
-                for name, fmt in formats.items()
-            }
+            return room.errors_of_finite(
+                {name: OutputRuns([x[name] for x in rounded], [x[name] for x in drawn]) for name in formats},
+                lambda name, members, draws: room.errors(exact[name], members, draws, formats[name], terms=cancelling.get(name)),
+            )
 
         found = kept.of(truth.method, errors) if callable(emulation) else errors()
 
@@ -146,7 +152,7 @@ def gradient_standard(
             allowed = room.allow(truth.named()[name], found[name], fmt, moved=terms, terms=terms, floor=floor)
             return replace(allowed, undefined=undefined.get(name))
 
-        return {name: of(name, fmt) for name, fmt in formats.items()}
+        return {name: of(name, formats[name]) for name in found}
 
     return _sharpened(
         contract,
@@ -179,6 +185,24 @@ class Room:
     ) -> FamilyErrors:
         """The errors of the family in one output."""
         return family_errors(truth, rounded, drawn, io=fmt, lost=self.lost, terms=terms)
+
+    def errors_of_finite(
+        self,
+        outputs: Mapping[str, OutputRuns],
+        errors: Callable[[str, list[Tensor], list[Tensor]], FamilyErrors],
+    ) -> Errors:
+        """The errors of every output that a conforming kernel has to keep finite.
+
+        Args:
+            outputs: by name, of kernels that round to nearest and of the stochastic-rounding samples.
+            errors: of one output, from those of both that count.
+        Raises:
+            ContractOverflow: there is no such output.
+        """
+        found = {name: errors(name, *outputs[name]) for name in finite_outputs(outputs)}
+        if not found:
+            raise ContractOverflow(f"every output overflows in some emulated kernel of {self.contract.name}; choose milder values")
+        return found
 
     def allow(self, truth: Enclosure, errors: FamilyErrors, fmt: Format, **relative_to: Tensor | None) -> Budget:
         """The budget of one output; `moved`, `terms` and `floor` as `allow` takes them."""

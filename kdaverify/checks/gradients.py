@@ -49,7 +49,7 @@ def judge_gradients(adapter: Adapter, problem: Problem, inputs: Inputs, given: C
 
     def hold(x: Inputs) -> Standard:
         loss = given.on(x.q.device)
-        return gradient_standard(x, loss, contract, io, lambda: emulate_gradients(x, loss, contract, io))
+        return gradient_standard(x, loss, contract, io, lambda: emulate_gradients(x, loss, contract, io, single=True))
 
     return judged(found, received, lambda: held_at_fastest(received, contract, hold), lambda other: run_backward(other, inputs, given))
 

@@ -23,6 +23,8 @@ from oracles.inputs import Inputs
 
 # Writes of a token to its state, in all: above this, launching kernels on an accelerator costs less than it saves.
 LARGE = 2**26
+# An output that a conforming kernel may overflow in: the others of the same call are judged.
+OVERFLOWS = "it overflows in an emulated kernel of the contract and none is finite in all outputs; not judged, unlike the others"
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def outcomes(adapter: Adapter, inputs: Inputs, produce: Callable[[], dict[str, T
     received, contract, io = adapter.received(inputs), adapter.contract(dtype), FORMATS[dtype]
 
     def hold(x: Inputs) -> Standard:
-        return standard(x, contract, io, lambda: emulate(x, contract, io, cuts=cuts), cuts=cuts)
+        return standard(x, contract, io, lambda: emulate(x, contract, io, cuts=cuts, single=True), cuts=cuts)
 
     def again(other: Adapter) -> dict[str, Tensor]:
         return execute(other, inputs, tuple(produced)).outputs
@@ -99,7 +101,9 @@ def judged(produced: dict[str, Tensor], received: Inputs, hold: Callable[[], Sta
         return skipped(str(reason))
     except UncertifiedError as reason:
         return [Outcome("call", Status.ORACLE_UNCERTIFIED, str(reason))]
-    compared = [compare(name, tensor.to(held.device), held, received.on(held.device)) for name, tensor in produced.items()]
+    known = {name: tensor for name, tensor in produced.items() if name in held.budgets}
+    compared = [compare(name, tensor.to(held.device), held, received.on(held.device)) for name, tensor in known.items()]
+    overflowing = [Outcome(name, Status.SKIP, f"{name}: {OVERFLOWS}") for name in produced if name not in known]
 
     def evidence(output: str) -> Evidence | None:
         if again is None:
@@ -107,7 +111,8 @@ def judged(produced: dict[str, Tensor], received: Inputs, hold: Callable[[], Sta
         packed, exact, plain = received.cu_seqlens is not None, held.exact(output).high, held.budgets[output].plain
         return Evidence(output, dtype_name(received), packed, produced[output], exact, plain, again)
 
-    return [Outcome(c.output, c.status, str(c), c, held.truth.method, evidence=evidence(c.output)) for c in compared]
+    found = [Outcome(c.output, c.status, str(c), c, held.truth.method, evidence=evidence(c.output)) for c in compared]
+    return [*found, *overflowing] if found else skipped("; ".join(outcome.message for outcome in overflowing))
 
 
 def held_at_fastest(inputs: Inputs, contract: Contract, hold: Callable[[Inputs], Standard]) -> Standard:
