@@ -65,11 +65,11 @@ class Call:
         asked, io, dtype = asked_of(self.judged, self.question.detail), FORMATS[self.problem.dtype], self.problem.dtype
         if self.question.property in BACKWARD:
             declared, given = asked.backward_contract(dtype), self._cotangents
-            return gradient_standard(inputs, given, declared, io, lambda: emulate_gradients(inputs, given, declared, io))
+            return gradient_standard(inputs, given, declared, io, lambda: emulate_gradients(inputs, given, declared, io, single=True))
         contract, cuts = asked.contract(dtype), (self.question.detail["cut"],) if self.question.property == "resume" else ()
         if self.question.property == "causality":
             inputs = inputs.span(0, self.question.detail["cut"], inputs.initial_state)
-        return standard(inputs, contract, io, lambda: emulate(inputs, contract, io, cuts=cuts), cuts=cuts)
+        return standard(inputs, contract, io, lambda: emulate(inputs, contract, io, cuts=cuts, single=True), cuts=cuts)
 
     @property
     def _cotangents(self) -> Cotangents:

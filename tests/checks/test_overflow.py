@@ -16,6 +16,8 @@ from kdaverify.budgets.finite import OutputRuns, finite_outputs, finite_runs
 from kdaverify.checks.gradients import gradients
 from kdaverify.checks.outcome import Outcome, outcomes
 from kdaverify.checks.status import Status
+from kdaverify.diagnosis.call import Call
+from kdaverify.diagnosis.question import Question
 from kdaverify.problems import Problem
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
@@ -94,6 +96,11 @@ def test_a_state_in_fp32_is_judged_where_o_overflows_fp16(factor: float, status:
 
     found = {outcome.output: outcome.status for outcome in outcomes(adapter, inputs, produce)}
     assert found == {"o": Status.SKIP, "final_state": status}
+
+
+def test_the_diagnosis_compares_the_outputs_that_are_judged() -> None:
+    question = Question("gradients", PROBLEM, {"of": "both", "exponent": EXPONENT})
+    assert {*Call(question, find("eager"), PROBLEM).yardstick()} == CHUNK.judged
 
 
 def test_a_call_in_which_every_output_overflows_concludes_nothing() -> None:
