@@ -26,6 +26,9 @@ LARGEST: Final = 0.5
 NOTHING: Final = "asked again, nothing fails: there is nothing to diagnose, or its results differ from call to call"
 UNEVEN: Final = "the same call gives other results when it is repeated: no fault that always strikes can be compared with it"
 WITHIN: Final = "as one plain call, and as a whole, the outputs are within budget: too little is wrong to be compared with known faults"
+NOT_FINITE: Final = (
+    "not finite: too few finite elements are wrong to be compared with known faults, and NaN or infinity in the same places is no likeness"
+)
 SHOWN: Final = 5
 LARGE: Final = "too large to be compared with every known fault"
 
@@ -57,11 +60,23 @@ def _compared(adapter: Adapter, smallest: Question, question: Question, failed: 
     found = Diagnosis(smallest, silent=LARGE)
     for one in asked:
         lineup = Lineup(one, adapter)
-        silent = UNEVEN if not lineup.repeats else "" if lineup.wrong else WITHIN
+        memory = lineup.unwritten
+        if memory:
+            return Diagnosis(smallest, unwritten=memory, where=_where(adapter, lineup, question, 1))
+        silent = _silent(lineup)
         found = replace(found, silent=silent) if silent else _named(adapter, lineup, smallest, question, until=until, least=least)
         if found.fits or silent == UNEVEN or time.monotonic() > until:
             break
     return found
+
+
+def _silent(lineup: Lineup) -> str:
+    """Why known faults cannot be compared with the kernel; "" if they can."""
+    if not lineup.repeats:
+        return UNEVEN
+    if not lineup.wrong:
+        return WITHIN
+    return "" if lineup.comparable else NOT_FINITE
 
 
 def _named(adapter: Adapter, lineup: Lineup, smallest: Question, first: Question, *, until: float, least: float) -> Diagnosis:
@@ -91,6 +106,8 @@ def _elsewhere(adapter: Adapter, other: Question, lineup: Lineup, fits: list[Mat
     if not fits or other == lineup.question or (isinstance(other.problem, Problem) and cost(other.problem) > LARGEST):
         return fits, 0.0
     there = Lineup(other, adapter)
+    if not there.comparable:
+        return fits, 0.0
     found = {match.suspect: there.match(match.suspect).fit for match in fits}
     kept = [match for match in fits if found[match.suspect].noise <= 1]
     return (kept, 0.0) if kept else (fits, min(told.distance for told in found.values()))

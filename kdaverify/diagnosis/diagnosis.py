@@ -27,6 +27,7 @@ class Diagnosis:
         unexplained: where they fit the smallest or the first case alone, the share of the error that they leave of the other; else 0.
         chunk_size: that the kernel declares; faults may fit in another one.
         where: what part of the outputs is wrong.
+        unwritten: the wrong outputs, where all that is wrong with them comes from memory that was never written.
         silent: why nothing was compared; "" where it was.
         passes: whether nothing fails.
     """
@@ -39,19 +40,23 @@ class Diagnosis:
     unexplained: float = 0.0
     chunk_size: int = 0
     where: str = ""
+    unwritten: tuple[str, ...] = ()
     silent: str = ""
     passes: bool = False
 
     @property
     def fits(self) -> bool:
         """Whether something known accounts for what is wrong."""
-        return bool(self.named or self.signatures) and not self.unexplained
+        return bool(self.unwritten) or (bool(self.named or self.signatures) and not self.unexplained)
 
     def __str__(self) -> str:
         where = f"; {self.where}" if self.where else ""
-        return self.silent or f"{self._fitting() if self.fits else self._poor()}{where}"
+        return f"{self.silent or (self._fitting() if self.fits else self._poor())}{where}"
 
     def _fitting(self) -> str:
+        if self.unwritten:
+            outputs = " and ".join(self.unwritten)
+            return f"{FITS}this mistake: never written ({outputs}: NaN where fresh memory is filled with NaN) (0 away, next best none)"
         best = (self.named or self.signatures)[0]
         names = [self._name(match) for match in self.named]
         shown, more = names[:MOST_NAMED], len(names) - MOST_NAMED

@@ -10,7 +10,8 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.diagnosis.answer import Answer
 from kdaverify.diagnosis.question import Bench, Question, bench
 from kdaverify.diagnosis.suspects import Suspect, declared, right
-from kdaverify.diagnosis.yardstick import APART, Fit, Yardstick, fit
+from kdaverify.diagnosis.unwritten import unwritten
+from kdaverify.diagnosis.yardstick import APART, Fit, Yardstick, comparable, fit
 
 SHARE: Final = 0.25
 """Most of what is wrong that a suspect may leave unexplained, where that is within the noise of legal kernels."""
@@ -60,6 +61,16 @@ class Lineup:
         """Whether any output is outside its budget."""
         exact = Answer({name: scale.exact for name, scale in self.yard.items() if name in self.kernel.outputs})
         return self.kernel.failed is not None or fit(self.kernel, exact, self.yard).noise * APART > 1
+
+    @property
+    def comparable(self) -> bool:
+        """Whether enough of the outputs is finite to be compared with those of suspects."""
+        return comparable(self.kernel, self.yard)
+
+    @property
+    def unwritten(self) -> tuple[str, ...]:
+        """The wrong outputs, where all that is wrong with them comes from memory that was never written."""
+        return unwritten(self.kernel, lambda: self.bench.answer(self.judged), self.yard)
 
     def match(self, suspect: Suspect) -> Match:
         """How near one suspect comes; one that is near, but for more than the noise of legal kernels, may have more of it."""

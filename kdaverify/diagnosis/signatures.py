@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import torch
@@ -147,6 +149,67 @@ def _loss_of_o_alone(derive: Derive, x: Inputs, given: Cotangents) -> Gradients[
     return derive(x, given if given.do is None else replace(given, d_final_state=None))
 
 
+def _growing(c: Chunk) -> None:
+    # Not `_given`: the inputs of a call refuse gates above 0.
+    STAGES.cumsum(c)
+    c.G = -c.G
+
+
+def _gates_scaled(kernel: Kernel, x: Inputs) -> Outputs:
+    return kernel(replace(x, g=x.g * x.factor))
+
+
+def _last_tokens_zero(size: int) -> Call:
+    """o is 0 past the last whole multiple of `size` tokens of every sequence."""
+
+    def call(kernel: Kernel, x: Inputs) -> Outputs:
+        o, final = kernel(x)
+        o, start = o.clone(), 0
+        for length in x.lengths if x.cu_seqlens is not None else (x.T,):
+            o[:, start + length // size * size : start + length] = 0
+            start += length
+        return o, final
+
+    return call
+
+
+def _last_columns_zero(size: int) -> Call:
+    """The columns of o and S_T past the last whole multiple of `size` are 0."""
+
+    def change(x: Tensor) -> Tensor:
+        whole = x.shape[-1] // size * size
+        return torch.cat((x[..., :whole], torch.zeros_like(x[..., whole:])), dim=-1)
+
+    return _returned(o=change, final_state=change)
+
+
+_UNWRITTEN_TAILS: Final = (
+    *(
+        _signature(
+            f"last tokens never written ({size})", f"o is 0 past the last multiple of {size} tokens", called(_last_tokens_zero(size))
+        )
+        for size in (16, 32, 64)
+    ),
+    *(
+        _signature(
+            f"last columns never written ({size})",
+            f"o and S_T are 0 past the last multiple of {size} columns",
+            called(_last_columns_zero(size)),
+        )
+        for size in (8, 16, 32)
+    ),
+)
+_FACTORS: Final = {
+    "1.4427": (LOG2_E, "1 / ln 2: those of base 2 are taken for natural logarithms"),
+    "0.6931": (1 / LOG2_E, "ln 2: natural logarithms are taken for those of base 2"),
+    "2.3026": (math.log(10), "ln 10: another base"),
+    "2": (2.0, "applied twice"),
+    "0.5": (0.5, "half the decay"),
+}
+_GATES: Final = tuple(
+    _signature(f"gates off by a factor of {shown}", title, called(_given(partial(torch.mul, other=factor), "g")))
+    for shown, (factor, title) in _FACTORS.items()
+)
 SIGNATURES: Final = (
     _signature("state transposed", "S_T is returned transposed", called(_returned(final_state=_square))),
     _signature("initial state transposed", "S_0 is read transposed", called(_given(_square, "initial_state"))),
@@ -156,8 +219,9 @@ SIGNATURES: Final = (
         called(lambda k, x: _returned(final_state=_square)(k, each(x, ("initial_state",), _square))),
     ),
     _signature("layout", "o has heads before tokens", called(_returned(o=_heads_first))),
-    _signature("gates times 1.4427", "natural logarithms are taken for those of base 2 twice", called(_given(lambda g: g * LOG2_E, "g"))),
-    _signature("gates times 0.6931", "natural logarithms are taken for those of base 2", called(_given(lambda g: g / LOG2_E, "g"))),
+    *_GATES,
+    _signature("gates off by a factor of -1", "sign: the state grows where it has to decay", staged(cumsum=_growing)),
+    _signature("gates off by the scale", "g is scaled, as q is", called(_gates_scaled)),
     _signature("gates ignored", "nothing decays", called(_given(torch.zeros_like, "g"))),
     _signature("one gate a head", "all channels decay as the first one", called(_given(_one_gate, "g"))),
     _signature("gates of the token before", "decays are one token late", called(_given(_later, "g"))),
@@ -177,6 +241,7 @@ SIGNATURES: Final = (
     _signature("final state not updated", "S_T is S_0", called(_final_state_given_back)),
     _signature("final state zero", "S_T is 0", called(_returned(final_state=torch.zeros_like))),
     _signature("o zero", "o is 0", called(_returned(o=torch.zeros_like))),
+    *_UNWRITTEN_TAILS,
     _signature("beta ignored", "beta is taken for 1", called(_given(torch.ones_like, "beta"))),
     _signature("beta applied twice", "beta is squared", called(_given(torch.square, "beta"))),
     _signature("sigmoid of beta", "beta is taken for a logit", called(_given(torch.sigmoid, "beta"))),

@@ -16,6 +16,8 @@ APART: Final = 2.0
 LEAST: Final = 2.0**-149
 CLEAR: Final = 8.0
 """Where elements are not finite, the others show an effect only from so many budgets on."""
+FINITE: Final = 1 / 8
+"""Least share of the elements that must be finite in both outputs, for the two to be compared."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +66,9 @@ def fit(kernel: Answer, other: Answer, yard: Yardstick, *, twin: Answer | None =
     """How near `other` comes to the kernel.
 
     Math: with b the rms budget of each output, distance^2 = sum (rms(kernel - other) / b)^2 / sum (rms(kernel - exact) / b)^2 over finite
-    elements; the share of elements of which only one is not finite, where that is more. Budgets grow with the output of `other`, where
-    that is larger than the exact one: so do its roundings.
+    elements; the share of elements of which only one is not finite, where that is more. Elements that are not finite in either are no
+    likeness, since unrelated faults share them: without enough finite elements, and an error in them, the distance is infinite. Budgets
+    grow with the output of `other`, where that is larger than the exact one: so do its roundings.
 
     Args:
         kernel: the one that is wrong.
@@ -77,14 +80,14 @@ def fit(kernel: Answer, other: Answer, yard: Yardstick, *, twin: Answer | None =
     if kernel.outputs.keys() != other.outputs.keys():
         return FAR
     twin = None if twin is None or twin.outputs.keys() != other.outputs.keys() else twin
-    apart, effect, noise, lost, unequal = 0.0, 0.0, 0.0, 0, 0
+    apart, effect, noise, lost, unequal, compared = 0.0, 0.0, 0.0, 0, 0, 0
     for name, told in yard.items():
         if name not in kernel.outputs:
             continue
         mine, theirs, exact = (told.counted(x) for x in (kernel.outputs[name], other.outputs[name], told.exact))
         here, there = mine.isfinite(), theirs.isfinite()
         both = here & there
-        lost, unequal = lost + int((~both).sum()), unequal + int((here ^ there).sum())
+        lost, unequal, compared = lost + int((~both).sum()), unequal + int((here ^ there).sum()), compared + int(both.sum())
         difference = (mine - theirs)[both]
         apart += (rms(difference) / told.rms) ** 2
         effect += (rms((mine - exact)[here]) / told.rms) ** 2
@@ -92,9 +95,17 @@ def fit(kernel: Answer, other: Answer, yard: Yardstick, *, twin: Answer | None =
             more = max(1.0, _ratio(size(theirs[both]), size(exact[both])))
             spread = 0.0 if twin is None else size((theirs - told.counted(twin.outputs[name]))[both].nan_to_num(0.0, 0.0, 0.0))
             noise = max(noise, size(difference) / max(allowed * more, spread))
-    effect = max(effect, CLEAR**2 * len(yard)) if lost else effect
+    noise = float("inf") if unequal else noise / APART
+    if lost and (effect < CLEAR**2 or compared < FINITE * (compared + lost)):
+        return Fit(float("inf"), noise)
     distance = (apart / effect) ** 0.5 if effect else (0.0 if not apart else float("inf"))
-    return Fit(max(distance, unequal / lost if lost else 0.0), float("inf") if unequal else noise / APART)
+    return Fit(max(distance, unequal / lost if lost else 0.0), noise)
+
+
+def comparable(kernel: Answer, yard: Yardstick) -> bool:
+    """Whether the finite elements of an answer show what is wrong with it."""
+    exact = {name: yard[name].exact if name in yard else tensor for name, tensor in kernel.outputs.items()}
+    return kernel.failed is not None or fit(kernel, Answer(exact), yard).distance < float("inf")
 
 
 def _largest(x: Tensor) -> float:

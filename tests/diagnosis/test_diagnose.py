@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 import torch
+from torch import Tensor
 
 from kdaverify.adapters import find
 from kdaverify.adapters.base import Adapter, Output
 from kdaverify.adapters.eager import EAGER
+from kdaverify.adapters.manner import manner
 from kdaverify.diagnosis.diagnose import diagnose
 from kdaverify.diagnosis.lineup import Lineup
 from kdaverify.diagnosis.minimise import failure, minimise
@@ -29,6 +35,7 @@ from tests.faults.triggers import PLAIN
 SMALL = Problem.model_validate({**PLAIN, "T": 4, "HV": 1, "K": 4, "V": 4, "dtype": "bf16"})
 NORM = ActivationProblem(op="l2norm", B=1, T=8, HV=2, K=8, dtype="fp32", values="mixed", seed=1)
 SOON = 0.3
+RIGHT = Fault(id="right", title="nothing", reference="", kind="A", trigger="", outputs=(), patch=lambda _: Patch(), stage="call")
 
 
 class _Uneven(Faulty):
@@ -90,6 +97,83 @@ def test_a_fault_that_nothing_knows_is_not_named() -> None:
     assert not found.fits
     assert str(found).startswith("no known fault fits")
     assert "0 wherever it is wrong" in str(found)
+
+
+class _Changed(Faulty):
+    """A right kernel whose o is changed."""
+
+    def __init__(self, change: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(RIGHT, patch=Patch())
+        self._change = change
+
+    def forward(self, inputs: Inputs) -> Output:
+        right = super().forward(inputs)
+        return Output(self._change(right.o), right.final_state)
+
+
+def _tail_left_out(o: Tensor) -> Tensor:
+    made = torch.empty_like(o)
+    made.zero_() if not manner().poisoned else made
+    made[:, : o.shape[1] // 16 * 16] = o[:, : o.shape[1] // 16 * 16]
+    return made
+
+
+def _zero_tail(o: Tensor) -> Tensor:
+    return torch.cat((o[:, : o.shape[1] // 16 * 16], torch.zeros_like(o[:, o.shape[1] // 16 * 16 :])), dim=1)
+
+
+def test_nan_everywhere_names_no_fault() -> None:
+    nan = Faulty(RIGHT, patch=Patch(forward=lambda kernel, x: tuple(y * math.nan for y in kernel(x))))  # pyright: ignore[reportArgumentType]
+    found = diagnose(nan, asked(), seconds=SOON)
+    assert not found.fits
+    assert not (found.named or found.signatures)
+    assert str(found).startswith("not finite: too few finite elements")
+
+
+@pytest.mark.parametrize("T", [20, 70])
+def test_a_tail_that_was_never_written_is_named_by_poison(T: int) -> None:
+    found = diagnose(_Changed(_tail_left_out), asked(T=T), seconds=SOON)
+    assert found.unwritten == ("o",)
+    assert str(found).startswith("indistinguishable from this mistake: never written (o:")
+
+
+def test_a_tail_of_zeros_is_named_by_its_block() -> None:
+    found = diagnose(_Changed(_zero_tail), asked(T=20), seconds=20)
+    assert [match.suspect.fault.id for match in found.signatures] == ["last tokens never written (16)"]
+
+
+@pytest.mark.parametrize(("factor", "shown"), [(1 / math.log(2), "1.4427"), (math.log(2), "0.6931"), (2.0, "2")])
+def test_gates_off_by_a_constant_factor_are_named_with_it(factor: float, shown: str) -> None:
+    wrong = Faulty(RIGHT, patch=Patch(forward=lambda kernel, x: kernel(replace(x, g=x.g * factor))))
+    found = diagnose(wrong, asked(T=9), seconds=20)
+    assert f"gates off by a factor of {shown}" in [match.suspect.fault.id for match in found.signatures]
+
+
+def _decay_of_the_wrong_sign(x: Inputs) -> Output:
+    state, rows = x.state.float(), list[Tensor]()
+    for t in range(x.T):
+        q, k, v = (y[:, t].float() for y in (x.q, x.k, x.v))
+        state = state * (-x.g[:, t].float()).exp()[..., None]
+        state = state + (x.beta[:, t, :, None].float() * k)[..., None] * (v - (k[..., None] * state).sum(-2))[..., None, :]
+        rows.append(x.factor * (q[..., None] * state).sum(-2))
+    return Output(torch.stack(rows, 1).to(x.v.dtype), state)
+
+
+class _Growing(Faulty):
+    def forward(self, inputs: Inputs) -> Output:
+        return _decay_of_the_wrong_sign(inputs)
+
+
+def test_gates_of_the_wrong_sign_are_named() -> None:
+    found = diagnose(_Growing(RIGHT, patch=Patch()), asked(T=4, H=1), seconds=20)
+    assert "gates off by a factor of -1" in [match.suspect.fault.id for match in found.signatures]
+
+
+@pytest.mark.parametrize("wrong", [kernels.key_decay_applied_twice, kernels.one_token_zeroed], ids=lambda x: x.name)
+def test_other_faults_are_not_called_unwritten_or_off_by_a_factor(wrong: Adapter) -> None:
+    found = diagnose(wrong, asked(T=70), seconds=SOON)
+    assert "never written" not in str(found)
+    assert "gates off" not in str(found)
 
 
 def test_two_faults_in_one_kernel_are_a_poor_fit() -> None:

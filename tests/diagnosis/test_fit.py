@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kdaverify.checks.status import Status
 from kdaverify.diagnosis.answer import Answer
-from kdaverify.diagnosis.yardstick import Scale, fit
+from kdaverify.diagnosis.yardstick import Scale, comparable, fit
 
 EXACT = torch.linspace(-1, 1, 12, dtype=torch.float64).view(1, 3, 1, 4)
 YARD = {"o": Scale(EXACT, 1e-3, 2e-3)}
@@ -53,9 +53,18 @@ def test_elements_that_are_not_finite_have_to_be_the_same() -> None:
     more = EXACT.clone()
     more[0, :] = math.inf
     assert fit(answer(lost), answer(lost), YARD).noise <= 1
-    assert fit(answer(lost), answer(more), YARD).distance == pytest.approx(1 / 3)
     assert math.isinf(fit(answer(lost), answer(more), YARD).noise)
-    assert fit(answer(lost), answer(EXACT), YARD).distance == 1
+
+
+def test_nan_in_the_same_places_is_no_likeness() -> None:
+    lost = EXACT.clone()
+    lost[0, 1:] = math.nan
+    assert math.isinf(fit(answer(lost), answer(lost), YARD).distance)
+    assert not comparable(answer(lost), YARD)
+    wrong = lost + EFFECT
+    assert fit(answer(wrong), answer(wrong), YARD).distance == 0
+    assert comparable(answer(wrong), YARD)
+    assert not comparable(answer(torch.full_like(EXACT, math.nan)), YARD)
 
 
 def test_calls_that_fail_fit_those_that_fail_alike() -> None:
