@@ -108,15 +108,21 @@ def test_strong_then_weak_gates_change_in_the_middle_of_each_sequence(plain: Pla
     assert strong.nonzero().flatten().tolist() == [*range(20), 40, *range(41, 51)]
 
 
-@pytest.mark.parametrize(("name", "value"), [("one-token-reset", -1e4), ("one-token-hard-reset", -math.inf)])
+@pytest.mark.parametrize(("name", "value"), [("one-token-reset", -1e4), ("lowest-reset", -1e38), ("one-token-hard-reset", -math.inf)])
 def test_one_token_of_each_sequence_resets_every_channel(plain: Plain, name: str, value: float) -> None:
     problem = plain(B=1, T=70, lengths=(40, 0, 1, 20), gate=name)
-    resets = (problem.inputs().g[0] == value).all(-1).all(-1)
+    resets = (problem.inputs().g[0] == torch.tensor(value)).all(-1).all(-1)
     assert [int(resets[start : start + length].sum()) for _, start, length in problem.spans] == [1, 0, 1, 1]
 
 
 def test_hard_resets_are_scattered(plain: Plain) -> None:
     assert 0.03 < float((_gates(plain, "hard-reset") == -math.inf).double().mean()) < 0.1
+
+
+def test_deep_resets_are_scattered_among_ordinary_gates(plain: Plain) -> None:
+    g = _gates(plain, "deep-resets")
+    assert all(0.01 < float((g == value).double().mean()) < 0.06 for value in (-1e5, -1e6))
+    assert bool(((g > -5) | (g == -1e5) | (g == -1e6)).all())
 
 
 def test_mixed_gates_hold_every_kind_in_one_tensor(plain: Plain) -> None:
