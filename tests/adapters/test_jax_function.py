@@ -122,7 +122,8 @@ def test_segment_ids_reach_it() -> None:
         if segment_ids is None:
             return jax_kda.compiled(q, k, v, g, beta, scale=scale, initial_state=initial_state)
         ids = segment_ids[0]
-        offsets = jax.numpy.searchsorted(jax.numpy.where(ids < 0, ids.shape[0], ids), jax.numpy.arange(4), side="left")
+        starts = jax.numpy.flatnonzero(jax.numpy.diff(ids, prepend=-2), size=4, fill_value=ids.shape[0])
+        offsets = starts.at[-1].set(jax.numpy.sum(ids >= 0))
         return jax_kda.compiled(q, k, v, g, beta, scale=scale, cu_seqlens=offsets)[0], None
 
     problem = PACKED.replace(state="absent")
