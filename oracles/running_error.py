@@ -91,6 +91,9 @@ def structural_zeros(inputs: Inputs, o: Tensor, final: Tensor) -> tuple[Tensor, 
     Returns:
         Masks of o and final.
     """
+    if not any(inputs.lengths):
+        # Nothing was computed: the outputs are the initial states, and zeros in the padding.
+        return o == 0, final == 0
     if bool((o != 0).all()) and bool((final != 0).all()):
         return torch.zeros_like(o, dtype=torch.bool), torch.zeros_like(final, dtype=torch.bool)
 

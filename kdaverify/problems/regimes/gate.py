@@ -10,8 +10,6 @@ from kdaverify.problems.portable import Array, log
 from kdaverify.problems.regimes.regime import Draw, Regime, table
 
 HUGE = -1e4
-LOWEST = -1e38
-"""Of fp32, with room for a factor of 1 / ln 2."""
 SLOW = -1e-3
 FAINT = 8e-5
 _RESET_ONE_IN = 16
@@ -153,7 +151,6 @@ GATES = table(
     Regime("one-token-hard-reset", "one step of -inf: inf - inf after the reset (GA22, X3)", _one_token(-np.inf)),
     Regime("hard-reset", "-inf at scattered tokens and channels (GA22, X3)", _hard_reset),
     Regime("deep-resets", "-1e5 and -1e6 among ordinary gates: fp32 sums are spaced by 0.06 there (GA18, A9, H8)", _deep_resets),
-    Regime("lowest-reset", "one step of -1e38, near fp32's range: infinite sums, sentinels (GA20, GA22)", _one_token(LOWEST)),
     Regime("mixed", "strong channels beside weak ones: no fault can hide (GA15, GA17, GA18, GA22, H2)", _mixed, weight=4),
     Regime("deep", "32 nats over a chunk, in even steps: exponents clamped at -20 (GA17, GA18)", _jittered(0.5), weight=0),
     Regime("last", "the gate of the last token alone, which a short chunk may lose (H6, H7, H8)", _last, weight=0),
