@@ -34,16 +34,22 @@ def differentiate(forward: Callable[[Inputs], tuple[Any, Any]], inputs: Inputs, 
 
     Args:
         forward: gives o and S_T; what is no tensor, or has no graph, has no gradient.
-        inputs: the call; the leaves are copies of its tensors.
+        inputs: the call; the leaves lie in its memory, so that edits by `forward` or its backward are seen there.
         cotangents: of o and S_T.
     Returns:
         Gradients in the types of the inputs; zeros where the graph does not reach, None without an initial state.
     Raises:
         ForwardOnlyError: no output has a graph.
     """
-    leaves = {name: getattr(inputs, name).detach().clone().requires_grad_() for name in _given(inputs)}
+    leaves = {name: leaf(getattr(inputs, name)) for name in _given(inputs)}
     by_input = derivatives(lambda: forward(replace(inputs, **leaves)), leaves, cotangents)
     return Gradients(**{gradient: by_input.get(name) for gradient, name in GRADIENTS.items()})
+
+
+def leaf(tensor: Tensor) -> Tensor:
+    """The tensor as a leaf of a graph, in the memory where it lies; a copy of one made in inference mode, which no graph takes."""
+    own = tensor.clone() if tensor.is_inference() else tensor
+    return own.detach().requires_grad_()
 
 
 def derivatives(call: Callable[[], tuple[Any, Any]], leaves: Mapping[str, Tensor], cotangents: Cotangents) -> dict[str, Tensor]:

@@ -25,7 +25,7 @@ from kdaverify.budgets.declared import Declared, declared_contracts
 from kdaverify.problems import Problem
 from kdaverify.problems.canonical import explain
 from kdaverify.problems.domain import EVERY_BETA, EVERY_GATE
-from oracles.autograd import ForwardOnlyError, derivatives
+from oracles.autograd import ForwardOnlyError, derivatives, leaf
 from oracles.gradients import GRADIENTS, Cotangents, Gradients
 from oracles.inputs import Inputs
 
@@ -315,7 +315,7 @@ class KernelAdapter(Adapter):
     @torch.inference_mode(mode=False)
     def _differentiated(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
         entry, handed = self._entries[0], self.conventions.arguments(self._folded(inputs))
-        leaves = {name: handed[name].detach().clone().requires_grad_() for name in CONVERTED if handed[name] is not None}
+        leaves = {name: leaf(handed[name]) for name in CONVERTED if handed[name] is not None}
         handover = Handover(self.conventions, inputs, {**handed, **leaves}, self._undefined)
 
         def outputs() -> tuple[Any, Any]:

@@ -124,7 +124,7 @@ def _own(adapter: Adapter, inputs: Inputs, names: list[str], exposed: tuple[str,
         @staticmethod
         def backward(ctx: Any, *dy: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
             by_output = dict(zip(exposed, dy, strict=True))
-            found = adapter.gradients(ctx.call, Cotangents(by_output.get("o"), by_output.get("final_state"))).named()
+            found = adapter.gradients(ctx.call.copied(), Cotangents(by_output.get("o"), by_output.get("final_state"))).named()
             received, contract = adapter.received(ctx.call), adapter.backward_contract("fp64")
             return tuple(
                 canonical_gradient(name, found[gradient], ctx.call, received, contract)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -54,15 +55,23 @@ def judge_gradients(adapter: Adapter, problem: Problem, inputs: Inputs, given: C
     return judged(found, received, lambda: held_at_fastest(received, contract, hold), lambda other: run_backward(other, inputs, given))
 
 
-def run_backward(adapter: Adapter, inputs: Inputs, given: Cotangents) -> dict[str, Tensor]:
+def run_backward(
+    adapter: Adapter,
+    inputs: Inputs,
+    given: Cotangents,
+    *,
+    copied: Callable[[Inputs], Inputs] = Inputs.copied,
+) -> dict[str, Tensor]:
     """The gradients of all inputs that there are, checked but for their numbers.
 
+    Args:
+        copied: makes the copies of the inputs that are handed over, wherever they are to lie.
     Raises:
         Misbehaviour: the kernel raised, took its process with it, edited an input, or returned something else than wanted.
         ForwardOnlyError: it has no backward.
         AdapterError: the call never came to the kernel.
     """
-    own = inputs.copied()
+    own = copied(inputs)
     returned: Gradients[Any] = watched(lambda: adapter.gradients(own, given), "call")
     wanted = {name: getattr(inputs, source) for name, source in GRADIENTS.items() if getattr(inputs, source) is not None}
     found = returned.named()

@@ -68,9 +68,16 @@ class Case:
         """The outputs of one call, in the kernel's own memory."""
         return execute(self.adapter, self.inputs if inputs is None else inputs, self.exposed, copied=copied).outputs
 
-    def back(self, given: Cotangents | None = None, inputs: Inputs | None = None) -> Tensors:
+    def back(
+        self,
+        given: Cotangents | None = None,
+        inputs: Inputs | None = None,
+        *,
+        copied: Callable[[Inputs], Inputs] = Inputs.copied,
+    ) -> Tensors:
         """The gradients of one call."""
-        return run_backward(self.adapter, self.inputs if inputs is None else inputs, self.cotangents if given is None else given)
+        x, loss = self.inputs if inputs is None else inputs, self.cotangents if given is None else given
+        return run_backward(self.adapter, x, loss, copied=copied)
 
     def judged(self, found: Mapping[str, Tensor], inputs: Inputs | None = None) -> list[Outcome]:
         """Outputs against the truth."""

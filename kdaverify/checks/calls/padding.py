@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -13,24 +14,40 @@ from kdaverify.checks.calls.rule import Rule
 from kdaverify.checks.outcome import Outcome
 from oracles.inputs import Inputs
 
-TOKENS = ("q", "k", "v", "g", "beta")
+TOKENS: Final = ("q", "k", "v", "g", "beta")
+TOKEN_GRADIENTS: Final = {f"d{name}" for name in TOKENS}
 
 
 def _unused(case: Case) -> list[Outcome]:
+    _has_unused(case)
+    return same_or_right(case.run(), case.run(_poisoned(case.inputs)), case.judged, "with NaN in the tokens past the last offset")
+
+
+def _unused_back(case: Case) -> list[Outcome]:
+    _has_unused(case)
+    used, loss = sum(case.inputs.lengths), case.cotangents
+    given = replace(loss, do=None if loss.do is None else _poisoned_past(used, loss.do))
+    plain, found = case.back(), case.back(given, _poisoned(case.inputs))
+    # The gradients of the unused tokens themselves are what the suite `gradients` judges, with finite numbers in them.
+    for name in TOKEN_GRADIENTS & found.keys():
+        found[name] = torch.cat((found[name][:, :used], plain[name][:, used:]), dim=1)
+    return same_or_right(plain, found, case.judged_back, "with NaN in the tokens past the last offset, and in their do")
+
+
+def _has_unused(case: Case) -> None:
     if case.problem.lengths is None:
         raise Unreachable("it takes no packs")
     if case.adapter.conventions.packing == "segment_ids":
         raise Unreachable("segment_ids tell no padding from a sequence: to the kernel it is one")
-    return same_or_right(case.run(), case.run(_poisoned(case.inputs)), case.judged, "with NaN in the tokens past the last offset")
 
 
 def _poisoned(x: Inputs) -> Inputs:
     used = sum(x.lengths)
+    return replace(x, **{name: _poisoned_past(used, getattr(x, name)) for name in TOKENS})
 
-    def poisoned(tensor: Tensor) -> Tensor:
-        return torch.cat((tensor[:, :used], torch.full_like(tensor[:, used:], torch.nan)), dim=1)
 
-    return replace(x, **{name: poisoned(getattr(x, name)) for name in TOKENS})
+def _poisoned_past(used: int, tensor: Tensor) -> Tensor:
+    return torch.cat((tensor[:, :used], torch.full_like(tensor[:, used:], torch.nan)), dim=1)
 
 
 RULES = (
@@ -41,5 +58,16 @@ RULES = (
         _unused,
         size="tails",
         costly=True,
+        memory=True,
+    ),
+    Rule(
+        "padding-backward",
+        "NaN in those tokens, and in the gradients of their outputs, changes no gradient of another token",
+        "the same in the backward: a do read past the end, a sum over all tokens (A4, B12)",
+        _unused_back,
+        size="tails",
+        backward=True,
+        costly=True,
+        memory=True,
     ),
 )

@@ -26,6 +26,7 @@ class Rule:
         spare: whether a pack has tokens past its last offset; their gradients are what the suite `gradients` judges.
         counted: calls many times: how often, the profile says.
         once: tested with one seed in every profile: the sizes alone count, as with a limit of a launch, and take time or memory to reach.
+        memory: about what lies around and behind the elements of a tensor: tested over several widths, odd and tail ones among them.
         channel: of the kernel's memory that it looks at: not tested behind a barrier.
         backward: about gradients: not tested on kernels that have none.
         costly: smoke asks it in one format.
@@ -41,6 +42,7 @@ class Rule:
     spare: bool = True
     counted: bool = False
     once: bool = False
+    memory: bool = False
     channel: Channel | None = None
     backward: bool = False
     costly: bool = False

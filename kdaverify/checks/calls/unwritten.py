@@ -23,8 +23,8 @@ def _unwritten(case: Case, call: Callable[[Case], Tensors], judge: Callable[[Cas
 _EXPOSES = "elements of outputs and work space that are read, or returned, without having been written (A3, V4, B12)"
 RULES = (
     Rule("unwritten", "NaN in all freshly allocated memory changes nothing", _EXPOSES,
-         partial(_unwritten, call=Case.run, judge=lambda case: case.judged), size="tails", channel="buffers"),
+         partial(_unwritten, call=Case.run, judge=lambda case: case.judged), size="tails", memory=True, channel="buffers"),
     Rule("unwritten-backward", "the same of all gradients", _EXPOSES,
          partial(_unwritten, call=Case.back, judge=lambda case: case.judged_back), size="tails", spare=False,
-         channel="buffers", backward=True),
+         memory=True, channel="buffers", backward=True),
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -20,7 +21,7 @@ DEVICES = ("cpu", "cuda", "npu")
 
 
 def _viewed(case: Case, layout: Layout) -> list[Outcome]:
-    return same_or_right(case.run(), _run_viewed(case, layout), case.judged, f"from views: {layout.about}")
+    return same_or_right(case.run(), _run_viewed(case, layout, case.run), case.judged, f"from views: {layout.about}")
 
 
 def _wide(case: Case) -> list[Outcome]:
@@ -29,7 +30,7 @@ def _wide(case: Case) -> list[Outcome]:
     return _viewed(case, WIDE)
 
 
-def _run_viewed(case: Case, layout: Layout) -> Tensors:
+def _run_viewed(case: Case, layout: Layout, run: Callable[..., Tensors]) -> Tensors:
     case.reaches("memory")
     converted = case.adapter.conventions.converted()
     names = [name for name in TENSORS if name not in converted and getattr(case.inputs, name) is not None]
@@ -42,7 +43,7 @@ def _run_viewed(case: Case, layout: Layout) -> Tensors:
         return replace(there.copied(), **room.tensors)
 
     with calling(Manner(as_they_lie=True)):
-        found = case.run(there, copied=laid)
+        found = run(inputs=there, copied=laid)
     room.check()
     return {name: tensor.to(case.inputs.q.device) for name, tensor in found.items()}
 
@@ -51,6 +52,12 @@ def _place(case: Case) -> torch.device:
     """Where the kernel takes tensors as they are."""
     elsewhere = case.adapter.isolated or case.adapter.device not in DEVICES
     return case.inputs.q.device if elsewhere else torch.device(case.adapter.device)
+
+
+def _inputs_viewed_back(case: Case, layout: Layout) -> list[Outcome]:
+    given = case.cotangents.on(_place(case))
+    found = _run_viewed(case, layout, partial(case.back, given))
+    return same_or_right(case.back(), found, case.judged_back, f"from inputs that are views: {layout.about}")
 
 
 def _viewed_back(case: Case, layout: Layout) -> list[Outcome]:
@@ -72,6 +79,7 @@ RULES = (
             f"all inputs {layout.about}",
             f"{_STRIDES} (S15, S29, S30, X5, A11, SO4)",
             partial(_viewed, layout=layout),
+            memory=True,
             channel="memory",
             costly=True,
         )
@@ -85,10 +93,25 @@ RULES = (
             f"{_STRIDES} (P7)",
             partial(_viewed_back, layout=LAYOUTS[name]),
             spare=False,
+            memory=True,
             channel="memory",
             backward=True,
             costly=True,
         )
         for name in ("misaligned", "sliced", "swapped")
+    ),
+    *(
+        Rule(
+            f"view-{name}-backward",
+            f"the gradients of a call with all inputs {LAYOUTS[name].about}",
+            f"{_STRIDES}, by the backward alone (S15, P7)",
+            partial(_inputs_viewed_back, layout=LAYOUTS[name]),
+            spare=False,
+            memory=True,
+            channel="memory",
+            backward=True,
+            costly=True,
+        )
+        for name in ("guarded", "sliced", "swapped")
     ),
 )

@@ -187,6 +187,26 @@ def derived_from_the_start(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> G
     return EAGER.gradients(x, Cotangents(do.nan_to_num(0.0), given.d_final_state))
 
 
+def derived_from_dense_inputs(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
+    """Takes k by its address and its shape alone, in the backward."""
+    k = x.k.as_strided(x.k.shape, torch.empty(x.k.shape, device="meta").stride())
+    return EAGER.gradients(replace(x, k=k.nan_to_num(0.0)), given)
+
+
+def derived_from_the_start_of_inputs(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
+    """Takes v from the beginning of its memory, in the backward."""
+    v = torch.empty(0, dtype=x.v.dtype).set_(x.v.untyped_storage())[: x.v.numel()].view(x.v.shape)
+    return EAGER.gradients(replace(x, v=v.nan_to_num(0.0)), given)
+
+
+def derived_masked_by_products(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
+    """Sums do over all tokens, those past the last offset times 0."""
+    found = EAGER.gradients(x, given)
+    assert given.do is not None
+    used = (torch.arange(x.T) < sum(x.lengths)).to(given.do.dtype)[:, None, None]
+    return replace(found, dv=found.dv + 0 * (given.do * used).sum(dim=1, keepdim=True))
+
+
 def derived_without_writing(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
     found = EAGER.gradients(x, given)
     dq = torch.empty_like(found.dq)
@@ -279,7 +299,11 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "cotangent-misaligned": lambda: Derived(derived_from_the_start),
     "cotangent-sliced": lambda: Derived(derived_from_dense),
     "cotangent-swapped": lambda: Derived(derived_from_dense),
+    "view-guarded-backward": lambda: Derived(derived_from_the_start_of_inputs),
+    "view-sliced-backward": lambda: Derived(derived_from_dense_inputs),
+    "view-swapped-backward": lambda: Derived(derived_from_dense_inputs),
     "padding": lambda: port(masks_by_products),
+    "padding-backward": lambda: Derived(derived_masked_by_products),
     "unwritten": lambda: port(writes_sequences_alone),
     "unwritten-backward": lambda: Derived(derived_without_writing),
     "batch-alone": lambda: port(first_entry_for_all),
