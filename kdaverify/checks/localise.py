@@ -38,6 +38,7 @@ _ROUTES: Final[Mapping[str, _Route]] = {
     "packing": _Route(said="asked of the pack in one call, in its own order"),
     "causality": _Route(said="asked of the problem with its own later tokens"),
     "laws": _Route(said="asked of the problem by itself, where the law compares two calls"),
+    "combined": _BACK,
     "gradients": _BACK,
     "jacobian": _BACK,
     "cotangent_linearity": _BACK,

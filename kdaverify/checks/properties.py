@@ -11,6 +11,7 @@ from kdaverify.checks.activations import activations
 from kdaverify.checks.calls import calls
 from kdaverify.checks.calls.rules import RULES
 from kdaverify.checks.causality import causality
+from kdaverify.checks.combined import combined
 from kdaverify.checks.cotangent_linearity import cotangent_linearity
 from kdaverify.checks.drift import drift
 from kdaverify.checks.forward import forward
@@ -38,6 +39,7 @@ PROPERTIES: Mapping[str, Callable[..., list[Outcome]]] = {
     "packing": packing,
     "causality": causality,
     "options": options,
+    "combined": combined,
     "gradients": gradients,
     "gradcheck": gradcheck,
     "self_consistency": self_consistency,
@@ -62,7 +64,8 @@ def check(name: str, adapter: Adapter, problem: Problem | ActivationProblem, det
 
     Args:
         name: a key of PROPERTIES.
-        detail: the property's own arguments (cut, way, arrangement, variant, of, exponent, feed, order, law, probe, rule, times).
+        detail: the property's own arguments (direction, cut, way, arrangement, variant, of, exponent, feed, order, law, probe, rule,
+            times).
     Raises:
         ProblemError: the property is not asked of such a problem.
     """

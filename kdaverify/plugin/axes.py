@@ -37,6 +37,12 @@ def _named_backward(adapter: Adapter, profile: str) -> Choices:
     return found if profile == "nightly" else [choice for choice in found if gradients_are_quick(choice[1], accelerated=real)]
 
 
+def _rows(adapter: Adapter, profile: str) -> Choices:
+    from kdaverify.plugin.coverage import rows
+
+    return [(f"{row.problem.dtype}-{row.problem.seed}", row) for row in rows(adapter, profile)]
+
+
 def _probed(adapter: Adapter, profile: str) -> Choices:
     from kdaverify.adapters.fitting import fitted
     from kdaverify.problems.probes import probes
@@ -133,6 +139,7 @@ AXES: Final[Mapping[str, Callable[[Adapter, str], Choices]]] = {
     "named_backward": _named_backward,
     "probed": _probed,
     "drifting": drifting,
+    "row": _rows,
     "called": _called,
 }
 """By the fixture's name, in the order of a test's id: what it goes over for an implementation under a profile."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import kdaverify
 from kdaverify.plugin.collect import property_of
+from kdaverify.plugin.coverage import covered
 from kdaverify.plugin.excuses import excuses, exposed
 from kdaverify.plugin.options import Subject
 from kdaverify.verdicts.seal import Expected
@@ -48,6 +49,7 @@ def declared(adapter: Adapter, properties: set[str], profile: str, verdicts: Seq
         properties=tuple(sorted(properties)),
         excused={name: why for name, why in excused.items() if name in properties},
         outside=() if missing else _outside(adapter),
+        covered=() if missing or "combined" not in properties else covered(adapter, profile, verdicts),
     )
 
 

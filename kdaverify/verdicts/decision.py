@@ -121,7 +121,7 @@ def decide(verdicts: Sequence[Verdict], expected: Expected, *, trouble: Sequence
 
 
 def conclude(counted: Tally, expected: Expected, beside: Mapping[Ruling, Sequence[str]]) -> tuple[Ruling, tuple[str, ...]]:
-    """The ruling and its reasons, heaviest first, then what was not asked.
+    """The ruling and its reasons, heaviest first, then what was not asked, and the coverage.
 
     Args:
         counted: the verdicts.
@@ -137,7 +137,8 @@ def conclude(counted: Tally, expected: Expected, beside: Mapping[Ruling, Sequenc
     ruling = next((kind for kind in WEIGHT if weighed[kind]), Ruling.ACCEPT)
     excused = (f"not tested: {name} ({why})" for name, why in expected.excused.items())
     outside = (f"not tested: {what}" for what in expected.outside)
-    return ruling, (*(reason for kind in WEIGHT for reason in weighed[kind]), *excused, *outside)
+    covered = (f"coverage: {one}" for one in expected.covered)
+    return ruling, (*(reason for kind in WEIGHT for reason in weighed[kind]), *excused, *outside, *covered)
 
 
 def heaviest(decisions: Iterable[Ruled]) -> Ruling:

@@ -26,7 +26,7 @@ def lacking(rules: Rules, counted: Tally, expected: Expected, accounts: Sequence
     profiles = sorted({account.profile for account in accounts} - {*rules.profiles})
     gaps = [f"the session ran profile {', '.join(profiles)}, wanted {' or '.join(rules.profiles)}"] if rules.profiles and profiles else []
     proofs = [(kind, times) for kind, times in counted.kinds.items() if kind.proves()]
-    return (*gaps, *_too_few(rules, proofs, expected))
+    return (*gaps, *_too_few(rules, proofs, expected), *_uncovered(rules, expected))
 
 
 def _too_few(rules: Rules, proofs: list[tuple[Kind, int]], expected: Expected) -> Iterator[str]:
@@ -50,6 +50,16 @@ def _too_few(rules: Rules, proofs: list[tuple[Kind, int]], expected: Expected) -
         found = sum(times for kind, times in proofs if (kind.output, kind.dtype) == (output, dtype))
         if found < least.output and (found or output not in expected.outputs or dtype not in expected.dtypes):
             yield f"{_passes(found)} for {output} in {dtype}, wanted {least.output}"
+
+
+def _uncovered(rules: Rules, expected: Expected) -> Iterator[str]:
+    """The combinations of which too small a share was judged."""
+    judged = {one.name: one for one in expected.covered}
+    for name, wanted in (("pairs", rules.at_least.pairs), ("triples", rules.at_least.triples)):
+        if wanted and name not in judged:
+            yield f"the record states no coverage of {name}, wanted {wanted:.0%}"
+        elif wanted and judged[name].share < wanted:
+            yield f"{judged[name]}, wanted {wanted:.0%}"
 
 
 def _all(required: Sequence[str], declared: Sequence[str]) -> tuple[str, ...]:

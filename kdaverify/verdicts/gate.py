@@ -15,7 +15,7 @@ from kdaverify.verdicts.demands import exceeded, lacking
 from kdaverify.verdicts.ledger import Ledger
 from kdaverify.verdicts.record import Table, scan
 from kdaverify.verdicts.rules import BY_PROFILE, SHIPPED, rules_named
-from kdaverify.verdicts.seal import Account, Expected
+from kdaverify.verdicts.seal import Account, Covered, Expected
 from kdaverify.verdicts.tally import Tally, tally_of
 from kdaverify.verdicts.versions import mixed
 from kdaverify.verdicts.waivers import Held, Waived, Waiver, apply, lost
@@ -163,7 +163,14 @@ def _expected(name: str, accounts: Sequence[Account]) -> Expected:
         tuple(dict.fromkeys(prop for one in asked for prop in one.properties)),
         {prop: why for one in asked for prop, why in one.excused.items() if prop in common},
         tuple(dict.fromkeys(what for one in asked for what in one.outside)),
+        _covered([covered for one in asked for covered in one.covered]),
     )
+
+
+def _covered(found: Sequence[Covered]) -> tuple[Covered, ...]:
+    """The session that judged most combinations of each strength: two sessions may have judged the same ones."""
+    most: dict[int, Covered] = {one.strength: one for one in sorted(found, key=lambda one: one.judged)}
+    return tuple(most[strength] for strength in sorted(most))
 
 
 def _harnesses(accounts: Sequence[Account]) -> list[str]:

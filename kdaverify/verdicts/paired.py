@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kdaverify.checks.median_limit import median_limit
 from kdaverify.verdicts.verdict import Verdict
 
-PROPERTIES: Final = ("forward", "panel", "state", "extreme_gates", "resume", "packing", "causality", "options", "gradients")
+PROPERTIES: Final = ("forward", "panel", "state", "extreme_gates", "resume", "packing", "causality", "options", "combined", "gradients")
 """What holds outputs and gradients of whole calls against exact values."""
 LIMIT: Final = 1.05
 """Real kernels come within this factor of their emulated contract over a run."""

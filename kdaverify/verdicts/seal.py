@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Final
@@ -16,6 +17,32 @@ BLANK: Final = "0" * 64
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Covered:
+    """How many combinations of properties of a problem were judged together.
+
+    Args:
+        strength: how many properties: 2 or 3.
+        judged: combinations of them that occur in a judged problem.
+        possible: those that some problem has, inside the declared domain and at the costs of the profile.
+    """
+
+    strength: int
+    judged: int
+    possible: int
+
+    @property
+    def name(self) -> str:
+        return {2: "pairs", 3: "triples"}[self.strength]
+
+    @property
+    def share(self) -> float:
+        return self.judged / max(1, self.possible)
+
+    def __str__(self) -> str:
+        return f"{self.judged:,} of {self.possible:,} {self.name} of properties judged together ({math.floor(1000 * self.share) / 10:g} %)"
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class Expected:
     """What must be shown before an implementation is accepted.
 
@@ -25,6 +52,7 @@ class Expected:
         properties: each of them needs a pass.
         excused: properties that the implementation declares it does not have, and in which words.
         outside: problems that it declares it does not take, one phrase each.
+        covered: how many combinations of properties were judged.
     """
 
     implementation: str
@@ -33,6 +61,7 @@ class Expected:
     properties: tuple[str, ...]
     excused: Mapping[str, str] = field(default_factory=dict[str, str])
     outside: tuple[str, ...] = ()
+    covered: tuple[Covered, ...] = ()
 
 
 class Account(BaseModel):

@@ -40,6 +40,7 @@ class AtLeast(BaseModel):
         total: in all.
         op, dtype, regime, property: of each.
         output: of each output in each format.
+        pairs, triples: the smallest share of the combinations of two, and of three, properties that must have been judged.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,6 +51,8 @@ class AtLeast(BaseModel):
     dtype: Count = 1
     regime: Count = 1
     property: Count = 1
+    pairs: Share = 0.0
+    triples: Share = 0.0
 
 
 class Limit(BaseModel):

@@ -1,0 +1,210 @@
+"""Covering arrays of problems: every pair, or triple, of the properties that faults depend on jointly occurs in one of few problems.
+
+Drawn problems hardly ever combine gradients, several packed sequences and K > 32, or 1,024 tokens, several heads and a given state:
+faults of released kernels lay there. Source: Kuhn, Wallace, Gallo, "Software fault interactions and implications for software testing",
+IEEE TSE 30 (2004): nearly all faults need at most three conditions at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from kdaverify.problems.cost import seconds
+from kdaverify.problems.covering_array import Combination, combined, covering_array
+from kdaverify.problems.domain import Domain
+from kdaverify.problems.problem import Problem
+
+Direction = Literal["forward", "resume", "gradients of o", "gradients of both"]
+Levels = dict[str, str]
+
+STRENGTH: Final = {"smoke": 2, "acceptance": 3, "nightly": 3}
+"""How many levels occur together in every way."""
+MANY: Final = 100
+LONG: Final = 1024
+_CHUNK: Final = 64
+
+_PLAIN: Final[dict[str, Any]] = {
+    "B": 1, "T": 1, "H": 1, "HV": 1, "K": 16, "V": 16,
+    "gate": "log-sigmoid", "key": "random", "beta": "uniform", "state": "absent", "value": "normal",
+}  # fmt: skip
+_LENGTHS: Final = (1, 40, 128, 209, 1057)
+_WIDTHS: Final = (16, 24, 33, 64, 100, 128)
+_GATES: Final = ("log-sigmoid", "zero", "slow", "bound-20", "spread", "mixed", "deep-resets", "hard-reset")
+_KEYS: Final = ("random", "coherent-0.9", "identical", "one-hot", "tiny")
+_BETAS: Final = ("uniform", "one", "near-one", "zero", "two")
+_UNUSED: Final = 17
+"""Tokens past the last offset of a pack: more than a row of 16."""
+
+
+def _sequences(p: Problem) -> str:
+    if p.lengths is None:
+        return "one" if p.B == 1 else "batch"
+    if p.N >= MANY:
+        return f"{MANY} and more packed"
+    return "packed" if sum(p.lengths) == p.T else "packed, tokens behind"
+
+
+def _length(p: Problem) -> str:
+    longest = max(p.lengths or (p.T,))
+    if longest == 1:
+        return "1"
+    if longest >= LONG:
+        return f"{LONG} and more"
+    if longest % _CHUNK == 0:
+        return "whole chunks"
+    return "below a chunk" if longest < _CHUNK else "chunks and a tail"
+
+
+AXES: Final[Mapping[str, Callable[[Problem], str]]] = {
+    "dtype": lambda p: p.dtype,
+    "sequences": _sequences,
+    "length": _length,
+    "K": lambda p: str(p.K),
+    "V": lambda p: str(p.V),
+    "HV / H": lambda p: str(p.HV // p.H),
+    "state": lambda p: p.state,
+    "gate": lambda p: p.gate,
+    "key": lambda p: p.key,
+    "beta": lambda p: p.beta,
+    "scale": lambda p: "K^-1/2" if p.scale is None else f"{p.scale:g}",
+}
+"""What a problem is on each axis; the direction is one more."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a covering array: a problem, and what is computed of it."""
+
+    problem: Problem
+    direction: Direction
+
+    @property
+    def levels(self) -> Levels:
+        """By axis."""
+        return {**{axis: level(self.problem) for axis, level in AXES.items()}, "direction": self.direction}
+
+    def combinations(self, strength: int) -> frozenset[Combination]:
+        """Those of `strength` levels that occur in it."""
+        return frozenset(combined(self.levels, strength))
+
+
+@dataclass(frozen=True)
+class Space:
+    """What can be combined for an implementation.
+
+    Args:
+        domain: of its problems.
+        dtypes: its formats.
+        directions: what can be computed of a dense problem, and of a pack.
+        dearest: the largest `cost` of a problem, by format and direction.
+        resumable: whether a dense problem can be cut in two.
+    """
+
+    domain: Domain
+    dtypes: tuple[str, ...]
+    dense: tuple[Direction, ...]
+    packed: tuple[Direction, ...]
+    dearest: Callable[[str, Direction], float]
+    resumable: Callable[[Problem], bool]
+
+    def rows(self, strength: int) -> list[Row]:
+        """A covering array: every combination of `strength` levels that some problem of the space has occurs in a row."""
+        options = self._options()
+
+        def possible(levels: Mapping[str, str]) -> bool:
+            return self._is_possible(self._row(options, levels))
+
+        axes = {axis: list(levels) for axis, levels in options.items()}
+        made = covering_array(axes, strength, bound=_BOUND, growing=_GROWING, possible=possible)
+        return [self._row(options, levels, seed=number) for number, levels in enumerate(made)]
+
+    def _options(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """By axis, the fields of a problem for each level that the domain leaves."""
+        base, widths = plain(self.dtypes[0]), sorted(self.domain.widths) or _WIDTHS
+        candidates: dict[str, Iterable[dict[str, Any]]] = {
+            "dtype": ({"dtype": dtype} for dtype in self.dtypes),
+            "length": ({"T": length} for length in _LENGTHS),
+            "K": ({"K": width} for width in widths),
+            **({} if self.domain.square else {"V": ({"V": width} for width in widths)}),
+            "HV / H": ({"H": H, "HV": HV} for H, HV in ((1, 1), (1, 2), (1, 3))),
+            "state": ({"state": state} for state in ("absent", "random", "large")),
+            "gate": ({"gate": gate} for gate in _GATES),
+            "key": ({"key": key} for key in _KEYS),
+            "beta": ({"beta": beta} for beta in _BETAS),
+            "scale": ({"scale": scale} for scale in (None, 0.5)),
+        }
+        found: dict[str, dict[str, dict[str, Any]]] = {}
+        for axis, fields in candidates.items():
+            for one in fields:
+                found.setdefault(axis, {}).setdefault(AXES[axis](self.domain.fit(base.replace(**one))), one)
+        found["sequences"] = {name: {} for name in _SEQUENCES if self.domain.packed or "packed" not in name}
+        found["direction"] = {direction: {} for direction in self.dense}
+        return found
+
+    def _row(self, options: dict[str, dict[str, dict[str, Any]]], levels: Mapping[str, str], seed: int = 0) -> Row:
+        fields: dict[str, Any] = {**_PLAIN, "dtype": self.dtypes[0]}
+        for axis, level in levels.items():
+            fields |= options[axis][level]
+        fields |= _SEQUENCES[levels.get("sequences", "one")](fields["T"])
+        fitted = self.domain.fit(Problem.model_validate({**fields, "seed": seed}))
+        return Row(fitted, levels.get("direction", "forward"))  # pyright: ignore[reportArgumentType]
+
+    def _is_possible(self, row: Row) -> bool:
+        problem = row.problem
+        if row.direction not in (self.packed if problem.packed else self.dense):
+            return False
+        if row.direction == "resume" and not self.resumable(problem):
+            return False
+        return _seconds(problem) <= self.dearest(problem.dtype, row.direction)
+
+
+def _seconds(p: Problem) -> float:
+    """The `cost` of a problem whose sequences take whole chunks, as they do in the reference kernels."""
+    chunks = sum(-(-length // _CHUNK) for _, _, length in p.spans)
+    return seconds(tokens=max(p.B * p.T, chunks * _CHUNK if p.packed else 0), HV=p.HV, K=p.K, V=p.V)
+
+
+def plain(dtype: str) -> Problem:
+    """The simplest row: one token of one narrow head."""
+    return Problem.model_validate({**_PLAIN, "dtype": dtype, "seed": 0})
+
+
+def _batch(length: int) -> dict[str, Any]:
+    return {"B": 2, "T": length}
+
+
+def _packed(length: int, behind: int = 0) -> dict[str, Any]:
+    lengths = (0, length, min(length, 5), 0, 1)
+    return {"T": sum(lengths) + behind, "lengths": lengths}
+
+
+def _many(length: int) -> dict[str, Any]:
+    # Nearly all are empty: the others cost a chunk each.
+    lengths = (length, *(0, 0, 0, 0, 1) * (MANY // 5))
+    return {"T": sum(lengths), "lengths": lengths}
+
+
+_SEQUENCES: Final[Mapping[str, Callable[[int], dict[str, Any]]]] = {
+    "one": lambda length: {"T": length},
+    "batch": _batch,
+    "packed": _packed,
+    "packed, tokens behind": lambda length: _packed(length, _UNUSED),
+    f"{MANY} and more packed": _many,
+}
+_BOUND: Final = ("sequences", "direction", "length", "dtype")
+_GROWING: Final = ("K", "V", "HV / H")
+"""The axes that say whether there is such a problem, and what it costs."""
+
+
+def coverage(judged: Iterable[Row], space: Iterable[Row], strength: int) -> tuple[int, int]:
+    """How many combinations of `strength` levels were judged, and how many there are.
+
+    Args:
+        judged: the rows that were.
+        space: a covering array of at least this strength: what occurs in none of its rows is impossible.
+    """
+    possible = frozenset[Combination]().union(*(row.combinations(strength) for row in space))
+    found = frozenset[Combination]().union(*(row.combinations(strength) for row in judged))
+    return len(found & possible), len(possible)
