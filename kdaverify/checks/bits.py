@@ -148,7 +148,11 @@ def _differs(relation: Relation, name: str, first: Tensor, second: Tensor) -> Te
     factor = relation.factor(name)
     wanted = factor * first.double()
     other = (wanted != second.double()) & relation.alike(name, second)
-    return other if abs(factor) == 1.0 else other & (wanted.abs() >= torch.finfo(first.dtype).tiny)
+    if abs(factor) == 1.0:
+        return other
+    tiny = torch.finfo(first.dtype).tiny
+    # Strictly above: what is rounded up to the smallest normal number had the spacing of the subnormal ones.
+    return other & (torch.minimum(first.double().abs(), wanted.abs()) > tiny)
 
 
 def _kept(adapter: Adapter, problem: Problem, relation: Relation) -> dict[str, Tensor]:
