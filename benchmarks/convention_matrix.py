@@ -29,13 +29,13 @@ from kdaverify.campaign.cases import case
 from kdaverify.campaign.questions import CONVENTIONS, Ask, questions
 from kdaverify.one_core import use_one_core
 from kdaverify.problems import problem_from_json
+from kdaverify.problems.profiles import settings_for
 from kdaverify.verdicts.judge import Judge, Rejected, Struck
 from kdaverify.verdicts.verdict import Verdict
 from tests.conforming import AXES, DOMAINS, JOINT, covering_rows
 
 FILE: Final = "tests/conforming.py"
-DRAWN: Final = {"smoke": 3, "acceptance": 8}
-"""Drawn cases of a test, as the profiles have them."""
+PROFILES: Final = ("smoke", "acceptance")
 
 
 @dataclass(frozen=True)
@@ -83,22 +83,23 @@ def _asks(run: Run) -> Iterator[Ask]:
     for question in questions(adapter, run.profile, drawn=False):
         yield from question.asks()
     drawn = questions(adapter, run.profile, drawn=True)
-    for number in range(DRAWN[run.profile] * len(drawn)):
+    for number in range(settings_for(run.profile).max_examples * len(drawn)):
         yield from case(drawn, run.first, number).asks
 
 
 def runs(combinations: int, profiles: list[str], shares: dict[str, int], seed: int) -> list[Run]:
     """Every combination in every format, and every domain, under every profile."""
     formats = AXES["dtype"]
-    rows = [JOINT.join((*list(row.values())[:-1], dtype)) for row in covering_rows(combinations, seed) for dtype in formats]
-    specs = [f"{FILE}:MATRIX.{row}" for row in dict.fromkeys(rows)] + [f"{FILE}:DOMAINS.{name}" for name in DOMAINS.names]
+    conventions = {axis: values for axis, values in AXES.items() if axis != "dtype"}
+    rows = [JOINT.join((*row.values(), dtype)) for row in covering_rows(combinations, seed, conventions) for dtype in formats]
+    specs = [f"{FILE}:MATRIX.{row}" for row in rows] + [f"{FILE}:DOMAINS.{name}" for name in DOMAINS.names]
     return [Run(spec, profile, shares[profile], number) for profile in profiles for number, spec in enumerate(specs)]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--combinations", type=int, default=60, help="of conventions, each in three formats (default 60)")
-    parser.add_argument("--profiles", nargs="+", default=["smoke", "acceptance"], choices=list(DRAWN))
+    parser.add_argument("--profiles", nargs="+", default=PROFILES, choices=PROFILES)
     parser.add_argument("--share", nargs="+", default=["smoke=1", "acceptance=8"], help="every n-th case of a profile, as smoke=1")
     parser.add_argument("--seed", type=int, default=0, help="of the combinations and the drawn cases (default 0)")
     parser.add_argument("--workers", type=int, default=2, help="processes (default 2); the result does not depend on it")

@@ -7,9 +7,9 @@ in fp32 for fp32, bf16 and fp16 inputs and in fp64 for fp64, and conforms to the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import product
 from random import Random
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from torch import Tensor
 from kdaverify.adapters import kernel
 from kdaverify.adapters.kernel import KernelAdapter
 from kdaverify.problems import Problem
+from kdaverify.problems.covering_array import covering_array
 
 LN_2: Final = 0.6931471805599453
 CHUNK: Final = 64
@@ -153,28 +154,22 @@ class Domains:
 DOMAINS: Final = Domains()
 
 
-def is_possible(row: dict[str, str]) -> bool:
+def is_possible(row: Mapping[str, str]) -> bool:
     """Whether a combination can be declared at all, and is none of another name."""
     return (row["layout"] != "thd" or row["packing"] == "cu_seqlens") and (row["packing"] == "cu_seqlens" or row["padding"] == "zero")
 
 
-def covering_rows(number: int, seed: int = 0) -> list[dict[str, str]]:
-    """Combinations in which every possible pair of values of two axes occurs; then others, until there are `number` of them."""
-    rng = Random(seed)  # noqa: S311 # combinations, not secrets
-    possible = [row for values in product(*AXES.values()) if is_possible(row := dict(zip(AXES, values, strict=True)))]
-    rng.shuffle(possible)
-    open_pairs = {pair for row in possible for pair in _pairs(row)}
-    rows = list[dict[str, str]]()
-    while open_pairs:
-        best = max(possible, key=lambda row: len(open_pairs & _pairs(row)))
-        rows.append(best)
-        open_pairs -= _pairs(best)
-    rest = [row for row in possible if row not in rows]
+def covering_rows(number: int = 0, seed: int = 0, axes: Mapping[str, Sequence[str]] = AXES) -> list[dict[str, str]]:
+    """Combinations in which every possible pair of values of two axes occurs; then others, until there are `number` of them.
+
+    Args:
+        axes: those that are combined; layout, packing and padding among them.
+    """
+    rows = covering_array(axes, 2, bound=("layout", "packing", "padding"), possible=is_possible, seed=seed)
+    possible = (dict(zip(axes, values, strict=True)) for values in product(*axes.values()))
+    rest = [row for row in possible if is_possible(row) and row not in rows]
+    Random(seed).shuffle(rest)  # noqa: S311 # combinations, not secrets
     return [*rows, *rest[: max(0, number - len(rows))]]
-
-
-def _pairs(row: dict[str, str]) -> set[tuple[tuple[str, str], ...]]:
-    return set(combinations(row.items(), 2))
 
 
 def _contract(form: str, dtype: str) -> str:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from kdaverify.problems.combinations import Direction, Row, Space
     from kdaverify.verdicts.verdict import Verdict
 
-_FORWARD: Final = {"smoke": (0.3, 1.0), "acceptance": (0.3, 2.0), "nightly": (1.2, 8.0)}
-_BACKWARD: Final = {"smoke": (0.05, 0.3), "acceptance": (0.1, 0.6), "nightly": (0.3, 3.0)}
+_FORWARD: Final = {"smoke": (0.3, 1.0), "acceptance": (0.3, 1.0), "nightly": (1.2, 8.0)}
+_BACKWARD: Final = {"smoke": (0.05, 0.3), "acceptance": (0.1, 0.3), "nightly": (0.3, 3.0)}
 """The largest cost of a row, in seconds, for formats judged in balls and in float64. Smoke has to take 1,057 tokens of one head of 128 x 16
 forward, and of 16 x 16 backward."""
 INTERPRETED: Final = 4
@@ -46,10 +46,10 @@ def covered(adapter: Adapter, profile: str, verdicts: Sequence[Verdict]) -> tupl
 def _array(adapter: Adapter, profile: str) -> tuple[Row, ...]:
     from kdaverify.problems.combinations import STRENGTH
 
-    return tuple(_space(adapter, profile).rows(STRENGTH[profile]))
+    return tuple(space(adapter, profile).rows(STRENGTH[profile]))
 
 
-def _space(adapter: Adapter, profile: str) -> Space:
+def space(adapter: Adapter, profile: str) -> Space:
     """What can be combined for an implementation."""
     from kdaverify.checks.resume import cuts_within
     from kdaverify.problems.combinations import Space

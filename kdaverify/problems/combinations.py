@@ -114,10 +114,12 @@ class Space:
         options = self._options()
 
         def possible(levels: Mapping[str, str]) -> bool:
-            return self._is_possible(self._row(options, levels))
+            row = self._row(options, levels)
+            return self._is_possible(row) and levels.items() <= row.levels.items()
 
         axes = {axis: list(levels) for axis, levels in options.items()}
-        made = covering_array(axes, strength, bound=_BOUND, growing=_GROWING, possible=possible)
+        bound = _BOUND if self.domain.packed_states else (*_BOUND, "state")
+        made = covering_array(axes, strength, bound=bound, growing=_GROWING, possible=possible)
         return [self._row(options, levels, seed=number) for number, levels in enumerate(made)]
 
     def _options(self) -> dict[str, dict[str, dict[str, Any]]]:

@@ -61,5 +61,5 @@ def covering_array(
             row[axis] = max(left, key=lambda level: sum(tuple(sorted([*some, (axis, level)])) in missing for some in others))
         for one in combined(row, strength):
             missing.pop(one, None)
-        rows.append(row)
+        rows.append({axis: row[axis] for axis in axes})
     return rows

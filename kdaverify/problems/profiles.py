@@ -14,8 +14,8 @@ Profile: TypeAlias = Literal["smoke", "acceptance", "nightly"]
 
 PROFILES: tuple[Profile, ...] = get_args(Profile)
 
-# The first example is always the simplest problem, so smoke draws three.
-_EXAMPLES = {"smoke": 3, "acceptance": 8, "nightly": 150}
+# The first example is always the simplest problem. What depends on several properties at once is asked by covering arrays besides.
+_EXAMPLES = {"smoke": 2, "acceptance": 6, "nightly": 150}
 
 # Shrinking asks a failing kernel some 50 new shapes a test, hours where each is compiled or interpreted: only a night has them. Before that
 # the diagnosis makes one case smaller, in bounded time. Explaining would add dozens more; targeting needs Hypothesis' own backend.
@@ -50,7 +50,7 @@ def check_profile(profile: str) -> None:
 
 
 def settings_for(profile: str, *, fixed: bool = False, share: float = 1.0) -> settings:
-    """Hypothesis settings of a profile: 3, 8 or 150 examples a test; nightly alone shrinks and remembers failures.
+    """Hypothesis settings of a profile: 2, 6 or 150 examples a test; nightly alone shrinks and remembers failures.
 
     Args:
         fixed: asks the drawn problems and no others: nothing is shrunk or remembered.

@@ -16,7 +16,7 @@ from kdaverify.checks.conventions import conventions
 from kdaverify.checks.status import Status
 from tests.conforming import AXES, DOMAINS, JOINT, conforming, covering_rows
 
-ROWS = [JOINT.join(row.values()) for row in covering_rows(0)]
+ROWS = [JOINT.join(row.values()) for row in covering_rows()]
 SHARE = {"smoke": 24, "acceptance": 160}
 """Every so many cases of a profile: some ten of each."""
 WRONG = [

@@ -25,8 +25,8 @@ def test_a_ci_variable_changes_nothing() -> None:
 
 def test_larger_profiles_draw_more() -> None:
     examples = [settings_for(profile).max_examples for profile in PROFILES]
-    assert examples == [3, 8, 150]
-    assert [settings_for(profile, share=1 / 3).max_examples for profile in PROFILES] == [1, 3, 50]
+    assert examples == [2, 6, 150]
+    assert [settings_for(profile, share=1 / 3).max_examples for profile in PROFILES] == [1, 2, 50]
 
 
 @pytest.mark.parametrize("profile", PROFILES)
