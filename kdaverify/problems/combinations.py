@@ -184,7 +184,7 @@ def _packed(length: int, behind: int = 0) -> dict[str, Any]:
 
 def _many(length: int) -> dict[str, Any]:
     # Nearly all are empty: the others cost a chunk each.
-    lengths = (length, *(0, 0, 0, 0, 1) * (MANY // 5))
+    lengths = (length, *(*(0,) * 9, 1) * (MANY // 10))
     return {"T": sum(lengths), "lengths": lengths}
 
 

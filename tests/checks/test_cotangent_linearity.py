@@ -119,9 +119,7 @@ def test_powers_of_two_are_not_asked_of_a_format_whose_subnormals_are_near() -> 
     ],
 )
 @pytest.mark.parametrize("exponent", [e for e in EXPONENTS["fp16"] if e > 0])
-def test_gradients_that_one_of_two_calls_stores_as_subnormals_are_not_compared(
-    form: str, problem: Problem, exponent: int
-) -> None:
+def test_gradients_that_one_of_two_calls_stores_as_subnormals_are_not_compared(form: str, problem: Problem, exponent: int) -> None:
     """Of fp16, which keeps 2^-24 there: 1 of 480 elements of dv differed, and no rounding member of the family lost it."""
     adapter = conforming(form, dtype="fp16", scale="folded" if form == "token" else "argument")
     for seed in (34350, 65484, *range(20)):

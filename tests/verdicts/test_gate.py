@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 
 from kdaverify.checks.near_miss import Finding, Recheck
 from kdaverify.checks.status import Status
+from kdaverify.verdicts.decision import heaviest
 from kdaverify.verdicts.gate import Question, gate
 from kdaverify.verdicts.record import RecordError, RecordWriter, read
+from kdaverify.verdicts.seal import Covered
 from kdaverify.verdicts.toml_file import FileError
 from kdaverify.verdicts.verdict import Verdict
 from kdaverify.verdicts.waivers import read_waivers
 from tests.rows import row
-from tests.verdicts.gated import ACCOUNT, GOOD, TODAY, closed, decided
+from tests.verdicts.gated import ACCOUNT, EXPECTED, GOOD, TODAY, closed, decided, first
 
 BROKEN = row(Status.FAIL, case="kda-7", statistic="rms", ratio=2.5, dtype="bf16", detail={"cut": 3})
 WAIVER = {"id": "forward/bf16/*", "impl": "port", "statistic": "rms", "cap": 3.0, "reason": "known", "owner": "me", "expires": TODAY}
@@ -169,6 +171,7 @@ RULES = [
     ("[[limits]]\nstatistic = 'median'\nmost = 0.4\noutput = 'absent'", 1, "median of output absent: nothing to measure"),
     ("[[limits]]\nstatistic = 'skipped'\nmost = 0.0", 0, "not tested: packing"),
     ("[at_least]\ntotal = 24\n[require]\nops = ['kda']", 0, "not tested: packing"),
+    ("[at_least]\npairs = 0.9", 3, "the record states no coverage of pairs, wanted 90%"),
 ]
 
 
@@ -178,6 +181,31 @@ def test_rules_ask_for_more_than_was_declared(tmp_path: Path, text: str, code: i
     path.write_text(f"about = 'ours'\n{text}\n")
     found = decided(closed(tmp_path / "r.parquet"), question=Question(TODAY, rules=str(path)))
     assert found[0] == code and found[1].startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("rule", "code", "reason"),
+    [
+        ("pairs = 1.0", 0, "not tested: packing"),
+        ("triples = 0.75", 0, "not tested: packing"),
+        ("triples = 0.76", 3, "3,000 of 4,000 triples of properties judged together (75 %), wanted 76%"),
+    ],
+)
+def test_a_rule_wants_a_share_of_all_combinations_judged(tmp_path: Path, rule: str, code: int, reason: str) -> None:
+    """Of two sessions the one that judged more of them counts: both may have judged the same ones."""
+    path = tmp_path / "rules.toml"
+    path.write_text(f"about = 'ours'\n[at_least]\n{rule}\n")
+    lists = ((Covered(2, 100, 100), Covered(3, 3000, 4000)), (Covered(2, 60, 100),))
+    records = [
+        closed(tmp_path / f"{n}.parquet", account=ACCOUNT.model_copy(update={"expected": (replace(EXPECTED, covered=covered),)}))
+        for n, covered in enumerate(lists)
+    ]
+    found = gate(records, Question(TODAY, rules=str(path)))
+    assert heaviest(found).exit_code == code and first(found).startswith(reason)
+    assert found[0].reasons[-2:] == (
+        "coverage: 100 of 100 pairs of properties judged together (100 %)",
+        "coverage: 3,000 of 4,000 triples of properties judged together (75 %)",
+    )
 
 
 @pytest.mark.parametrize(("most", "code"), [(0.04, 0), (0.03, 1)])
