@@ -12,7 +12,7 @@ from rich.text import Text
 
 from kdaverify.checks.status import Status
 from kdaverify.report.plain import plain
-from kdaverify.report.terminal import COLOURS
+from kdaverify.report.terminal import COLOURS, shortened
 from kdaverify.verdicts.columns import polars
 from kdaverify.verdicts.decision import Ruling
 from kdaverify.verdicts.gate import Gated
@@ -32,10 +32,8 @@ def show(console: Console, ruling: Ruling, found: Sequence[Gated]) -> None:
         head = Text(f"{plain(one.implementation)}: {one.ruling.upper()}", style=COLOURS[one.ruling])
         head.append(f"  ({_counts(one)}; rules: {plain(one.rules)})", style="not bold")
         console.print(head)
-        for reason in one.reasons[:MOST_REASONS]:
+        for reason in shortened(one.reasons, MOST_REASONS):
             console.print(Padding(Text(f"- {plain(reason)}"), (0, 0, 0, 2), expand=False))
-        if len(one.reasons) > MOST_REASONS:
-            console.print(f"  - and {len(one.reasons) - MOST_REASONS} more", highlight=False)
     if not found:
         console.print("the records hold no verdict, and no session says that it judged anything")
     console.print(Text(f"decision: {ruling.upper()} (exit code {ruling.exit_code})", style="bold"))

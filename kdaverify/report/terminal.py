@@ -23,7 +23,7 @@ from kdaverify.verdicts.verdict import Verdict
 
 COLOURS = {Ruling.ACCEPT: "bold green", Ruling.REJECT: "bold red", Ruling.ERROR: "bold magenta", Ruling.INSUFFICIENT: "bold yellow"}
 MOST_FAILURES = 8
-NOT_TESTED = "not tested"
+ALWAYS_SAID = ("not tested: ", "coverage: ")
 MOST_REASONS = 8
 
 
@@ -106,11 +106,18 @@ def _first_wrong_stage(verdicts: Sequence[Verdict]) -> Text:
 
 
 def _distinct(failures: Sequence[Verdict]) -> list[list[Verdict]]:
-    """Failures of one kind together: kinds that a diagnosis explains first, then those with the most failures."""
+    """Failures of one kind together: kinds that a diagnosis explains first, then a plain forward before what is derived from it."""
+    from kdaverify.checks.properties import PROPERTIES
+
+    order = {name: number for number, name in enumerate(("conventions", *PROPERTIES))}
     groups: dict[tuple[str, str, str, str | None], list[Verdict]] = {}
     for verdict in failures:
         groups.setdefault((verdict.property, verdict.output, verdict.status, verdict.stage), []).append(verdict)
-    return sorted(groups.values(), key=lambda group: (not any(verdict.diagnosis for verdict in group), -len(group)))
+
+    def rank(group: list[Verdict]) -> tuple[bool, int, int]:
+        return not any(verdict.diagnosis for verdict in group), order.get(group[0].property, len(order)), -len(group)
+
+    return sorted(groups.values(), key=rank)
 
 
 def _kind(group: Sequence[Verdict]) -> str:
@@ -146,15 +153,19 @@ def _show_failure(console: Console, group: Sequence[Verdict]) -> None:
     console.print()
 
 
+def shortened(reasons: Sequence[str], most: int = MOST_REASONS) -> list[str]:
+    """The heaviest reasons, how many more there are, and all that says what was not tested and what was."""
+    said = [reason for reason in reasons if reason.startswith(ALWAYS_SAID)]
+    others = [reason for reason in reasons if reason not in said]
+    left_out = len(others) - most
+    return [*others[:most], *([f"and {left_out} more"] if left_out > 0 else []), *said]
+
+
 def _show_decision(console: Console, decision: Decision) -> None:
     head = told(f"{decision.implementation}: {decision.ruling.upper()}", COLOURS[decision.ruling])
     head.append(
         f"  ({decision.cases} cases judged, {decision.skipped} skipped, {len(decision.failures)} failing verdicts)", style="not bold"
     )
     console.print(head)
-    untested = [reason for reason in decision.reasons if reason.startswith(NOT_TESTED)]
-    reasons = [reason for reason in decision.reasons if reason not in untested]
-    for reason in (*reasons[:MOST_REASONS], *untested):
+    for reason in shortened(decision.reasons):
         console.print(Padding(told(f"- {reason}"), (0, 0, 0, 2), expand=False))
-    if len(reasons) > MOST_REASONS:
-        console.print(f"  - and {len(reasons) - MOST_REASONS} more")

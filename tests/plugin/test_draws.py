@@ -51,7 +51,8 @@ def test_the_seed_and_nothing_else_moves_the_draws(rows: Rows, monkeypatch: pyte
     monkeypatch.setenv("CI", "true")
     assert rows("-k", "resume", name="ci.jsonl") == [verdict for verdict in alone if verdict.property == "resume"]
     other = rows("--kda-seed=1", name="other.jsonl")
-    assert sum(verdict.case == before.case for verdict, before in zip(other, alone, strict=True)) < len(alone) / 2
+    # The first of two drawn problems of a test is always the simplest one.
+    assert sum(verdict.case == before.case for verdict, before in zip(other, alone, strict=True)) <= len(alone) / 2
 
 
 def test_only_nightly_takes_its_seed_from_the_date() -> None:
