@@ -87,7 +87,7 @@ class Fla(Adapter):
 
     def contract(self, dtype: str) -> Contract:
         if self._form == "recurrent":
-            return preset("fla-recurrent", dtype)
+            return replace(preset("fla-recurrent", dtype), softplus=self._options.gate == "softplus")
         tf32 = self._options.tf32 == "yes" or (self._native and self._backend == "cuda")
         return replace(
             self._with_beta(preset(self._preset(tf32=tf32), dtype)),
@@ -186,10 +186,10 @@ class Fla(Adapter):
             yield f"gates below {SAFE:g}: safe_gate promises there are none"
         if options.beta == "sigmoid" and bool((problem.inputs().beta > 1).any()):
             yield "no beta above 1 (a sigmoid)"
-        recurrent = self._form == "recurrent"
-        activated = options.raw_gate is not None or (recurrent and (options.beta != "value" or options.l2norm == "yes"))
-        if activated and (recurrent or problem.dtype == "fp32"):
-            yield "what the kernel activates or normalises itself is judged beside 16-bit products: it has no budget of its own"
+        # The recurrence's contract makes its gates, as log(1 + exp x), in fp32; no contract makes bounded ones: 1.7 times what one allows.
+        budgeted = self._form == "recurrent" and options.gate == "softplus"
+        if options.raw_gate is not None and not budgeted and problem.dtype == "fp32":
+            yield "a gate that the kernel activates itself is judged beside 16-bit products: in fp32 it has no budget of its own"
         refusal = None if options.raw_gate is None else options.raw_gate.refuses(problem)
         if refusal is not None:
             yield refusal

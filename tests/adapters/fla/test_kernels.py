@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from kdaverify.adapters import Adapter, WrongKernelError
-from kdaverify.adapters.fla.adapter import Fla
+from kdaverify.adapters.fla.adapter import Fla, Form
+from kdaverify.adapters.fla.options import FlaOptions
 from kdaverify.adapters.isolation import Fault, Isolated
 from kdaverify.checks.conventions import conventions
 from kdaverify.checks.forward import forward
 from kdaverify.checks.options import variant_of
 from kdaverify.checks.status import Status
 from kdaverify.limits import Limits
+from oracles.inputs import Inputs
 from tests.adapters.fla.conftest import CHUNKS, RECURRENCES, House
 from tests.adapters.standins import Ask
 
 HOMES = {"fla": "kda.chunk_intra", "triton_npu": "kda.backends.triton_ascend.chunk_intra"}
 VARIANTS = list(Fla("fla", "cuda", "chunk").variants())
+RECURRENT_VARIANTS = list(Fla("fla-recurrent", "cuda", "recurrent").variants())
 
 
 def statuses(adapter: Adapter, ask: Ask, **changes: object) -> set[Status]:
@@ -47,6 +52,26 @@ def test_every_option_gives_what_the_plain_call_gives(house: House, ask: Ask, va
     other = variant_of(house("triton_npu"), variant)
     assert statuses(other, ask, B=1, H=1, HV=1, dtype="bf16", gate="mild") == {Status.PASS}
     assert "triton_ascend" in other.proof()
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("variant", RECURRENT_VARIANTS)
+def test_what_a_recurrence_activates_and_normalises_itself_passes(house: House, ask: Ask, variant: str, dtype: str) -> None:
+    other = variant_of(house("fla-recurrent"), variant)
+    if (variant, dtype) == ("bounded-gate-in-kernel", "fp32"):
+        assert "no budget of its own" in str(other.supports(ask(dtype=dtype, gate="mild")))
+    else:
+        assert statuses(other, ask, dtype=dtype, gate="mild") == {Status.PASS}
+
+
+@pytest.mark.parametrize("name", ["UNBIASED", "UNDOUBLED", "UNNORMALISED", "UNBOUNDED", "LOGITS"])
+def test_what_a_recurrence_forgets_to_do_itself_is_rejected(house: House, ask: Ask, name: str) -> None:
+    house("fla-recurrent")
+    forgetful = Isolated(globals()[name], f"{__name__}:{name}", limits=Limits())
+    try:
+        assert any(status.rejects for status in statuses(forgetful, ask, dtype="bf16", gate="mild"))
+    finally:
+        forgetful.end()
 
 
 @pytest.mark.parametrize("name", CHUNKS)
@@ -87,3 +112,21 @@ class _Backwards(Fla):
 
 
 BACKWARDS = _Backwards()
+
+
+class _Forgetful(Fla):
+    """A recurrence that gets flags other than what it was asked for."""
+
+    def __init__(self, options: FlaOptions, **forgotten: Any) -> None:
+        super().__init__("fla-recurrent", "cuda", "recurrent", options)
+        self._forgotten = forgotten
+
+    def _flags(self, inputs: Inputs, form: Form) -> dict[str, Any]:
+        return {**super()._flags(inputs, form), **self._forgotten}
+
+
+UNBIASED = _Forgetful(FlaOptions(gate="softplus"), dt_bias=None)
+UNBOUNDED = _Forgetful(FlaOptions(gate="bounded"), lower_bound=None)
+UNDOUBLED = _Forgetful(FlaOptions(beta="doubled"), allow_neg_eigval=False)
+LOGITS = _Forgetful(FlaOptions(beta="sigmoid"), use_beta_sigmoid_in_kernel=False)
+UNNORMALISED = _Forgetful(FlaOptions(l2norm="yes"), use_qk_l2norm_in_kernel=False)
