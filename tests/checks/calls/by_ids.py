@@ -54,12 +54,24 @@ def _sorted_counts(ids: Tensor) -> Tensor:
     return found[1:]
 
 
+def _behind(count: Tensor, ids: Tensor) -> Tensor:
+    return torch.arange(1, len(ids)) >= count
+
+
 RIGHT_BY_IDS = by_ids(changes)
-BROKEN_BY_IDS: dict[str, Callable[[], Adapter]] = {
-    "a smaller id starts no sequence": lambda: by_ids(_rises_or_ends),
-    "ids are taken for sorted": lambda: by_ids(_sorted_counts),
-    "a token is dropped where ids fall": lambda: by_ids(changes, drops=lambda ids: (ids[1:] < ids[:-1]) & (ids[1:] >= 0)),
-    "ids are cut to a byte": lambda: by_ids(lambda ids: changes(ids.to(torch.int8))),
-    "ids are clamped to a table of 64": lambda: by_ids(lambda ids: changes(ids.clamp(max=63))),
+BROKEN_BY_IDS: dict[str, dict[str, Callable[[], Adapter]]] = {
+    "renumbered": {
+        "a smaller id starts no sequence": lambda: by_ids(_rises_or_ends),
+        "ids are taken for sorted": lambda: by_ids(_sorted_counts),
+        "a token is dropped where ids fall": lambda: by_ids(changes, drops=lambda ids: (ids[1:] < ids[:-1]) & (ids[1:] >= 0)),
+        "ids are cut to a byte": lambda: by_ids(lambda ids: changes(ids.to(torch.int8))),
+        "ids are clamped to a table of 64": lambda: by_ids(lambda ids: changes(ids.clamp(max=63))),
+    },
+    "padding-by-ids": {
+        "as many tokens as are no padding are read": lambda: by_ids(changes, drops=lambda ids: _behind((ids >= 0).sum(), ids)),
+        "what follows padding starts no sequence": lambda: by_ids(lambda ids: changes(ids) & (ids[:-1] >= 0)),
+        "the first padding ends the pack": lambda: by_ids(changes, drops=lambda ids: (ids < 0).cumsum(0)[1:] > 0),
+        "the token behind padding is dropped": lambda: by_ids(changes, drops=lambda ids: (ids[:-1] < 0) & (ids[1:] >= 0)),
+    },
 }
-"""Right wherever ids count the sequences in order."""
+"""Right wherever ids count the sequences in order, and padding is last."""

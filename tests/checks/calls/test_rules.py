@@ -15,7 +15,7 @@ from kdaverify.checks.status import Status
 from tests.checks.calls.kernels import BROKEN, RIGHT, port, wrong_at_times
 
 # Tested elsewhere: with a kernel in a process of its own, on a GPU, and with kernels that take segment ids.
-ELSEWHERE = {"first-after-start", "other-stream", "renumbered"}
+ELSEWHERE = {"first-after-start", "other-stream", "renumbered", "padding-by-ids"}
 
 
 @pytest.fixture(autouse=True)
