@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kdaverify.checks.status import Status
+from kdaverify.diagnosis.words import FITS
 from kdaverify.report.evidence import evidence
 from kdaverify.report.plain import plain, told
 from kdaverify.report.published import standards_table
@@ -115,7 +116,7 @@ def _distinct(failures: Sequence[Verdict]) -> list[list[Verdict]]:
         groups.setdefault((verdict.property, verdict.output, verdict.status, verdict.stage), []).append(verdict)
 
     def rank(group: list[Verdict]) -> tuple[bool, int, int]:
-        return not any(verdict.diagnosis for verdict in group), order.get(group[0].property, len(order)), -len(group)
+        return not any(verdict.diagnosis.startswith(FITS) for verdict in group), order.get(group[0].property, len(order)), -len(group)
 
     return sorted(groups.values(), key=rank)
 
