@@ -97,7 +97,7 @@ class Space:
     Args:
         domain: of its problems.
         dtypes: its formats.
-        directions: what can be computed of a dense problem, and of a pack.
+        dense, packed: what can be computed of a dense problem, and of a pack.
         dearest: the largest `cost` of a problem, by format and direction.
         resumable: whether a dense problem can be cut in two.
     """

@@ -72,6 +72,7 @@ def _viewed_back(case: Case, layout: Layout) -> list[Outcome]:
 
 
 _STRIDES = "strides ignored, alignment demanded, memory around a tensor read or written"
+_of_backward = partial(Rule, spare=False, memory=True, channel="memory", backward=True, costly=True)
 RULES = (
     *(
         Rule(
@@ -87,30 +88,20 @@ RULES = (
     ),
     Rule("view-wide", f"all inputs with {WIDE.about}", "offsets computed in int32", _wide, spare=False, channel="memory", costly=True),
     *(
-        Rule(
+        _of_backward(
             f"cotangent-{name}",
             f"the gradients of the outputs {LAYOUTS[name].about}",
             f"{_STRIDES} (P7)",
             partial(_viewed_back, layout=LAYOUTS[name]),
-            spare=False,
-            memory=True,
-            channel="memory",
-            backward=True,
-            costly=True,
         )
         for name in ("misaligned", "sliced", "swapped")
     ),
     *(
-        Rule(
+        _of_backward(
             f"view-{name}-backward",
             f"the gradients of a call with all inputs {LAYOUTS[name].about}",
             f"{_STRIDES}, by the backward alone (S15, P7)",
             partial(_inputs_viewed_back, layout=LAYOUTS[name]),
-            spare=False,
-            memory=True,
-            channel="memory",
-            backward=True,
-            costly=True,
         )
         for name in ("guarded", "sliced", "swapped")
     ),
