@@ -2,8 +2,9 @@
 
     python -m benchmarks.convention_matrix --combinations 60 --workers 2 --json reports/convention_matrix.json
 
-Judges token loops and chunk forms in plain torch (`tests/conforming.py`) that conform to their contract by construction, in a covering
-array of layout, state, gate, beta, packing, scale, padding and format, and in declared domains, on the cases of smoke and of acceptance.
+Judges token loops and chunk forms in plain torch (`kdaverify.faults.conforming`) that conform to their contract by construction, in a
+covering array of layout, state, gate, beta, packing, scale, padding and format, and in declared domains, on the cases of smoke and of
+acceptance.
 A rejection of one of these is a false alarm. Prints every one with its replay line, the number of runs, and the upper limit of the rate
 of false alarms at 95 % confidence. `--share` takes every n-th case, another n-th for each combination.
 """
@@ -27,14 +28,14 @@ from benchmarks.binomial import upper
 from kdaverify.adapters import find
 from kdaverify.campaign.cases import case
 from kdaverify.campaign.questions import CONVENTIONS, Ask, questions
+from kdaverify.faults.conforming import AXES, DOMAINS, JOINT, covering_rows
 from kdaverify.one_core import use_one_core
 from kdaverify.problems import problem_from_json
 from kdaverify.problems.profiles import settings_for
 from kdaverify.verdicts.judge import Judge, Rejected, Struck
 from kdaverify.verdicts.verdict import Verdict
-from tests.conforming import AXES, DOMAINS, JOINT, covering_rows
 
-FILE: Final = "tests/conforming.py"
+MODULE: Final = "kdaverify.faults.conforming"
 PROFILES: Final = ("smoke", "acceptance")
 
 
@@ -92,7 +93,7 @@ def runs(combinations: int, profiles: list[str], shares: dict[str, int], seed: i
     formats = AXES["dtype"]
     conventions = {axis: values for axis, values in AXES.items() if axis != "dtype"}
     rows = [JOINT.join((*row.values(), dtype)) for row in covering_rows(combinations, seed, conventions) for dtype in formats]
-    specs = [f"{FILE}:MATRIX.{row}" for row in rows] + [f"{FILE}:DOMAINS.{name}" for name in DOMAINS.names]
+    specs = [f"{MODULE}:MATRIX.{row}" for row in rows] + [f"{MODULE}:DOMAINS.{name}" for name in DOMAINS.names]
     return [Run(spec, profile, shares[profile], number) for profile in profiles for number, spec in enumerate(specs)]
 
 

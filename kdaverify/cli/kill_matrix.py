@@ -44,7 +44,7 @@ def kill_matrix(
 
     killed: by a verdict on a question (property, detail, problem) that every legal kernel passes when asked the same.
 
-    legal kernels: the embedded one without the patch, the recurrent one, and one that sums backwards.
+    legal kernels: the embedded one without the patch, the recurrent one, one that sums backwards, and three in other conventions.
 
     false alarm: whatever rejects a legal kernel; each runs through the whole suites too, unless --no-legal.
 

@@ -14,7 +14,17 @@ from kdaverify.budgets.formats import format_of
 from kdaverify.problems import DTYPES
 from oracles.inputs import Inputs
 
-LEGAL: Final = ("eager", "eager-recurrent", "kdaverify.faults.legal:backwards_eager")
+EMBEDDED: Final = ("eager", "eager-recurrent", "kdaverify.faults.legal:backwards_eager")
+OTHERWISE: Final = tuple(
+    f"kdaverify.faults.conforming:MATRIX.{row}"
+    for row in (
+        "chunk__bhtd__vk__log2__value__none__folded__zero__bf16",
+        "token__thd__kv__decay__logit__cu_seqlens__fixed__undefined__fp32",
+        "chunk__bthd__vk__log__logit__segment_ids__argument__zero__fp16",
+    )
+)
+"""In conventions that the embedded ones have not: every value of every convention occurs, in each format one."""
+LEGAL: Final = (*EMBEDDED, *OTHERWISE)
 """The legal kernels that faults are held against, as `--impl` names them."""
 
 

@@ -13,8 +13,8 @@ from kdaverify.checks.gradcheck import gradcheck
 from kdaverify.checks.gradients import gradients
 from kdaverify.checks.self_consistency import self_consistency
 from kdaverify.checks.status import Status
+from kdaverify.faults.conforming import conforming
 from kdaverify.problems import Problem
-from tests.conforming import conforming
 
 PROBLEM = Problem(
     B=1, T=9, H=1, HV=1, K=4, V=4, dtype="fp32", gate="log-sigmoid", key="random", beta="uniform", state="random", value="normal", seed=3

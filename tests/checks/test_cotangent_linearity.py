@@ -16,12 +16,12 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.checks.cotangent_linearity import LAWS, Law, cotangent_linearity
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.status import Status
+from kdaverify.faults.conforming import conforming
 from kdaverify.problems import Problem
 from kdaverify.problems.cotangents import EXPONENTS
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 from tests.checks.backwards import Changed, Staged, detached
-from tests.conforming import conforming
 
 DENSE = Problem(
     B=1, T=12, H=1, HV=2, K=5, V=4, dtype="bf16", gate="log-sigmoid", key="random", beta="uniform", state="random", value="normal", seed=3

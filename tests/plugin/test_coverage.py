@@ -9,10 +9,10 @@ import pytest
 from kdaverify.adapters import find
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.status import Status
+from kdaverify.faults.conforming import conforming
 from kdaverify.plugin.coverage import INTERPRETED, covered, rows
 from kdaverify.problems.combinations import Row
 from kdaverify.verdicts.verdict import Verdict
-from tests.conforming import conforming
 from tests.rows import row
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.convention_matrix import FILE, Run, judged
+from benchmarks.convention_matrix import MODULE, Run, judged
 from kdaverify.adapters import AdapterError
 from kdaverify.checks.conventions import conventions
 from kdaverify.checks.status import Status
-from tests.conforming import AXES, DOMAINS, JOINT, conforming, covering_rows
+from kdaverify.faults.conforming import AXES, DOMAINS, JOINT, conforming, covering_rows
 
 ROWS = [JOINT.join(row.values()) for row in covering_rows()]
 SHARE = {"smoke": 24, "acceptance": 160}
@@ -31,13 +31,13 @@ WRONG = [
 @pytest.mark.parametrize("profile", SHARE)
 @pytest.mark.parametrize("row", ROWS)
 def test_no_combination_of_conventions_is_rejected(row: str, profile: str) -> None:
-    found = judged(Run(f"{FILE}:MATRIX.{row}", profile, SHARE[profile], ROWS.index(row)))
+    found = judged(Run(f"{MODULE}:MATRIX.{row}", profile, SHARE[profile], ROWS.index(row)))
     assert found.rejected == [] and found.statuses["PASS"] > 5
 
 
 @pytest.mark.parametrize("name", DOMAINS.names)
 def test_no_kernel_is_called_outside_its_declared_domain(name: str) -> None:
-    found = judged(Run(f"{FILE}:DOMAINS.{name}", "smoke", SHARE["smoke"], DOMAINS.names.index(name)))
+    found = judged(Run(f"{MODULE}:DOMAINS.{name}", "smoke", SHARE["smoke"], DOMAINS.names.index(name)))
     assert found.rejected == [] and found.statuses["PASS"] > 5
     assert found.statuses["SKIP"] <= 0.1 * found.statuses.total()
 

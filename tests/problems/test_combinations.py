@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from kdaverify.adapters import find
+from kdaverify.faults.conforming import DOMAINS, conforming
 from kdaverify.plugin.coverage import rows, space
 from kdaverify.problems.combinations import LONG, MANY, Row, coverage
-from tests.conforming import DOMAINS, conforming
 
 SHIPPING = {
     "gradients of several wide sequences": {"direction": "gradients of both", "sequences": "packed", "K": "128"},

@@ -94,7 +94,10 @@ def conforming(
 
 
 class Matrix:
-    """Every combination, as an object of this file: FILE:MATRIX.form__layout__state__gate__beta__packing__scale__padding__dtype."""
+    """Every combination, as `--impl` names it.
+
+    kdaverify.faults.conforming:MATRIX.form__layout__state__gate__beta__packing__scale__padding__dtype
+    """
 
     def __getattr__(self, name: str) -> KernelAdapter:
         values = name.split(JOINT)
@@ -108,7 +111,7 @@ MATRIX: Final = Matrix()
 
 
 class Domains:
-    """Token loops that raise outside a domain, and declare it: FILE:DOMAINS.name."""
+    """Token loops that raise outside a domain, and declare it: kdaverify.faults.conforming:DOMAINS.name."""
 
     names = (
         "gates_from_minus_5", "gates_by_supports", "beta_to_1", "width_128", "one_value_head", "multiples_of_64", "no_packs", "fixed_scale",
