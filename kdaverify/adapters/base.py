@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import abc
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata, util
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -24,6 +24,7 @@ from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 
 NOTHING_YET = "nothing yet"
+X = TypeVar("X")
 
 
 class AdapterError(ValueError):
@@ -175,6 +176,14 @@ class Adapter(abc.ABC):
     def surroundings(self) -> Mapping[str, str]:
         """Environment variables that its process needs before anything is imported."""
         return {}
+
+    def inside(self, function: Callable[[Adapter], X]) -> X:
+        """What `function` returns for this adapter, in the process that the kernel runs in.
+
+        Args:
+            function: of a module, or a partial of one, so that its name reaches a worker process; it makes at most four calls.
+        """
+        return function(self)
 
     def begin(self, case: str) -> None:
         """Told, before anything is asked of the kernel, which case comes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kdaverify.adapters.manner import Manner, calling
+from kdaverify.adapters.poison import poisoned_allocations
 from kdaverify.diagnosis.answer import Answer
 from kdaverify.diagnosis.yardstick import APART, Yardstick
 
@@ -19,7 +19,7 @@ def unwritten(kernel: Answer, call: Callable[[], Answer], yard: Yardstick) -> tu
         kernel: the answer to the plain call.
         call: the same call again.
     """
-    with calling(Manner(poisoned=True)):
+    with poisoned_allocations():
         poisoned = call()
     if poisoned.outputs.keys() != kernel.outputs.keys():
         return ()

@@ -13,7 +13,7 @@ from torch import Tensor
 from kdaverify.adapters import find
 from kdaverify.adapters.base import Adapter, Output
 from kdaverify.adapters.eager import EAGER
-from kdaverify.adapters.manner import manner
+from kdaverify.adapters.poison import allocations_are_poisoned
 from kdaverify.diagnosis.diagnose import diagnose
 from kdaverify.diagnosis.lineup import Lineup
 from kdaverify.diagnosis.minimise import failure, minimise
@@ -113,7 +113,7 @@ class _Changed(Faulty):
 
 def _tail_left_out(o: Tensor) -> Tensor:
     made = torch.empty_like(o)
-    made.zero_() if not manner().poisoned else made
+    made if allocations_are_poisoned() else made.zero_()
     made[:, : o.shape[1] // 16 * 16] = o[:, : o.shape[1] // 16 * 16]
     return made
 

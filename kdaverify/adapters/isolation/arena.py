@@ -28,21 +28,17 @@ class Place:
 
     Args:
         offset: of its first byte.
-        stride: in elements, without gaps unless the storage lies there whole.
-        room: bytes of the tensor's whole storage, which then begins at `offset`; None where the tensor lies there alone.
-        start: where the tensor begins in the storage, in elements.
+        stride: in elements, without gaps.
     """
 
     offset: int
     dtype: torch.dtype
     shape: tuple[int, ...]
     stride: tuple[int, ...]
-    room: int | None = None
-    start: int = 0
 
     @property
     def end(self) -> int:
-        return self.offset + (math.prod(self.shape) * self.dtype.itemsize if self.room is None else self.room)
+        return self.offset + math.prod(self.shape) * self.dtype.itemsize
 
 
 class Arena:
@@ -61,38 +57,25 @@ class Arena:
         weakref.finalize(arena, os.close, arena.fd)
         return arena
 
-    def lay_out(self, tensors: Mapping[str, Tensor], *, whole: bool = False) -> dict[str, Place]:
-        """Copies the tensors in, one behind the other, from wherever they lie.
-
-        Args:
-            whole: with all the memory that each lies in.
-        """
+    def lay_out(self, tensors: Mapping[str, Tensor]) -> dict[str, Place]:
+        """Copies the tensors in, one behind the other, from wherever they lie."""
         places: dict[str, Place] = {}
         offset = 0
         for name, tensor in tensors.items():
-            places[name] = _whole(tensor, offset) if whole else _alone(tensor, offset)
+            # Without gaps, and in the order of the original's axes where it has none either: as a clone would lie.
+            stride = torch.empty_like(tensor, device="meta").stride()
+            places[name] = Place(offset, tensor.dtype, tuple(tensor.shape), stride)
             offset = -(-places[name].end // ALIGNMENT) * ALIGNMENT
         self._reserve(offset)
         for name, place in places.items():
-            if whole:
-                self.storage(place).copy_(bytes_of(tensors[name]))
-            else:
-                self.view(place).copy_(tensors[name])
+            self.view(place).copy_(tensors[name])
         return places
-
-    def storage(self, place: Place) -> Tensor:
-        """The bytes of a storage that lies whole at `place`."""
-        assert place.room is not None
-        return torch.frombuffer(self._mapped(place.end), dtype=torch.uint8, count=place.room, offset=place.offset)
 
     def view(self, place: Place) -> Tensor:
         """The tensor that lies at `place`: the arena's memory, but a storage of its own."""
         count = math.prod(place.shape)
         if not count:
             return torch.empty_strided(place.shape, place.stride, dtype=place.dtype)
-        if place.room is not None:
-            storage = self.storage(place).untyped_storage()
-            return torch.empty(0, dtype=place.dtype).set_(storage, place.start, place.shape, place.stride)
         flat = torch.frombuffer(self._mapped(place.end), dtype=place.dtype, count=count, offset=place.offset)
         return torch.empty(0, dtype=place.dtype).set_(flat.untyped_storage(), 0, place.shape, place.stride)
 
@@ -110,16 +93,6 @@ class Arena:
 def bytes_of(tensor: Tensor) -> Tensor:
     """All bytes of the memory that a tensor lies in."""
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
-
-
-def _whole(tensor: Tensor, offset: int) -> Place:
-    storage = tensor.untyped_storage().nbytes()
-    return Place(offset, tensor.dtype, tuple(tensor.shape), tensor.stride(), storage, int(tensor.storage_offset()))
-
-
-def _alone(tensor: Tensor, offset: int) -> Place:
-    # Without gaps, and in the order of the original's axes where it has none either: as a clone would lie.
-    return Place(offset, tensor.dtype, tuple(tensor.shape), torch.empty_like(tensor, device="meta").stride())
 
 
 def same(a: Tensor, b: Tensor) -> bool:

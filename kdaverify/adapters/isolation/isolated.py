@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
 import platform
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor
 
 from kdaverify.adapters.activations import ActivationCall
 from kdaverify.adapters.base import Adapter, Output, versions
-from kdaverify.adapters.channels import Channel
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.isolation.activations import asked_activations
-from kdaverify.adapters.isolation.arena import bytes_of, same
+from kdaverify.adapters.isolation.arena import same
 from kdaverify.adapters.isolation.fault import Fault
 from kdaverify.adapters.isolation.keeper import Keeper
-from kdaverify.adapters.isolation.messages import About, Ask, Call, Entry, Returned, Step, Way
+from kdaverify.adapters.isolation.messages import About, Ask, Call, Entry, Pickled, Returned, RunInside, Step, Way
 from kdaverify.adapters.isolation.parcel import unpack
 from kdaverify.adapters.isolation.stages import asked_stages
-from kdaverify.adapters.manner import manner
+from kdaverify.adapters.poison import allocations_are_poisoned
 from kdaverify.adapters.stages import StageCall
 from kdaverify.budgets.contract import Contract
 from kdaverify.limits import Limits
@@ -30,12 +30,10 @@ from kdaverify.problems import Problem
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import TENSORS, Inputs
 
+X = TypeVar("X")
 _CASES: Final = itertools.count(1)
-_BARRIERS: Final[Mapping[Channel, str]] = {
-    "objects": "its process sees new tensors at every call",
-    "results": "what it returns is copied out of its process",
-}
-_COPIED: Final[Mapping[Channel, str]] = {"memory": "its process copies what it gets to its device"}
+_CALLS_INSIDE: Final = 4
+"""A function that runs beside the kernel calls it this often at most, so its time limit is this many times that of a call."""
 
 
 def housed(adapter: Adapter, spec: str, *, isolate: bool | None = None, limits: Limits) -> Adapter:
@@ -69,9 +67,8 @@ class Isolated(Adapter):
     isolated = True
 
     def __init__(self, local: Adapter, spec: str, *, limits: Limits, way: Way = (), keeper: Keeper | None = None) -> None:
-        for declared in Adapter.__annotations__.keys() - {"isolated", "barriers"}:
+        for declared in Adapter.__annotations__.keys() - {"isolated"}:
             setattr(self, declared, getattr(local, declared))
-        self.barriers = {**_BARRIERS, **({} if local.device == "cpu" else _COPIED), **local.barriers}
         self._local, self._spec, self._limits, self._way = local, spec, limits, way
         surroundings = dict(local.surroundings())
         if keeper is None or keeper.surroundings != surroundings:
@@ -117,8 +114,12 @@ class Isolated(Adapter):
     def configurations(self) -> Mapping[str, Adapter]:
         return {name: self._beside(one, ("configuration", name)) for name, one in self._local.configurations().items()}
 
-    def called_with(self, inputs: Inputs, unknown: Mapping[str, Any]) -> None:
-        raise NotImplementedError("its function is called in a process of its own")
+    def inside(self, function: Callable[[Adapter], X]) -> X:
+        request = RunInside(self._way, self._case, torch.get_num_threads(), function)
+        try:
+            return pickle.loads(self._keeper.ask(request, Pickled, calls=_CALLS_INSIDE).value)  # noqa: S301 # from our own worker
+        finally:
+            self._called = self._keeper.process() is not None
 
     def stages(self, dtype: str) -> Mapping[str, StageCall]:
         return asked_stages(self._local.stages(dtype), dtype, self._way, self._keeper)
@@ -168,18 +169,14 @@ class Isolated(Adapter):
 
     def _call(self, entry: Entry, inputs: Inputs, beside: Mapping[str, Tensor] = {}) -> Any:  # never written to
         arena, given = self._keeper.inputs, _tensors(inputs)
-        how = manner()
-        places = arena.lay_out({**given, **beside}, whole=how.as_they_lie)
-        call = Call(self._way, entry, self._case, torch.get_num_threads(), places, inputs.scale, how)
+        places = arena.lay_out({**given, **beside})
+        call = Call(self._way, entry, self._case, torch.get_num_threads(), places, inputs.scale, allocations_are_poisoned())
         try:
             returned = self._keeper.ask(call, Returned)
         finally:
             self._called = self._keeper.process() is not None
-        for name, tensor in ({**given, **beside} if how.as_they_lie else given).items():
-            if how.as_they_lie:
-                _show_edits(bytes_of(tensor), arena.storage(places[name]))
-            else:
-                _show_edits(tensor, arena.view(places[name]))
+        for name, tensor in given.items():
+            _show_edits(tensor, arena.view(places[name]))
         return unpack(returned.parcels, inputs, self._keeper.outputs)
 
     def _told(self) -> About:

@@ -42,8 +42,11 @@ class Keeper:
         self._ending: weakref.finalize[..., Keeper] | None = None
         self._at_first = 0
 
-    def ask(self, request: Request, answer: type[_Answer]) -> _Answer:
+    def ask(self, request: Request, answer: type[_Answer], *, calls: int = 1) -> _Answer:
         """Sends the request and waits for its answer.
+
+        Args:
+            calls: of the kernel that it may take: each has the time limit of one.
 
         Raises:
             Fault: there is none; if the process is lost, the next request starts another.
@@ -56,7 +59,7 @@ class Keeper:
             self._drop(self._process)
             raise fault
         self._process.trim_log()
-        reply = self._exchange(self._process, request, self.limits.seconds)
+        reply = self._exchange(self._process, request, calls * self.limits.seconds)
         assert isinstance(reply, answer)
         return reply
 

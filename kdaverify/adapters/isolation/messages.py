@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.isolation.arena import Place
 from kdaverify.adapters.isolation.fault import Kind
 from kdaverify.adapters.isolation.parcel import Parcel, Stranger
-from kdaverify.adapters.manner import Manner
 
 Step = (
     tuple[Literal["variant"], str]
@@ -60,7 +60,7 @@ class Call:
         threads: of torch.
         places: of the inputs, and of the cotangents for gradients.
         scale: as in Inputs.
-        manner: of the call.
+        poisoned: whether fresh memory is to hold NaN.
     """
 
     way: Way
@@ -69,7 +69,7 @@ class Call:
     threads: int
     places: Mapping[str, Place]
     scale: float | None
-    manner: Manner
+    poisoned: bool
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,30 @@ class CallActivation:
 
 
 @dataclass(frozen=True)
+class RunInside:
+    """Run a function of the harness beside the kernel.
+
+    Args:
+        way: to the adapter.
+        case: as in Call.
+        threads: of torch.
+        function: of a module, with its arguments.
+    """
+
+    way: Way
+    case: tuple[int, str]
+    threads: int
+    function: Callable[[Adapter], Any]
+
+
+@dataclass(frozen=True)
+class Pickled:
+    """What such a function returned. Pickled here: the connection would pass tensors as shared memory that no file descriptor reaches."""
+
+    value: bytes
+
+
+@dataclass(frozen=True)
 class StageReturned:
     """The tensors that a stage, or an operation beside the kernel, returned."""
 
@@ -153,5 +177,5 @@ class About:
     environment: dict[str, Any]
 
 
-Request = Call | CallStage | CallActivation | Ask
-Reply = Ready | Returned | StageReturned | Failed | About
+Request = Call | CallStage | CallActivation | RunInside | Ask
+Reply = Ready | Returned | Pickled | StageReturned | Failed | About

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import pickle
 import signal
 import sys
 from collections.abc import Mapping
@@ -26,10 +27,12 @@ from kdaverify.adapters.isolation.messages import (
     CallActivation,
     CallStage,
     Failed,
+    Pickled,
     Ready,
     Reply,
     Request,
     Returned,
+    RunInside,
     Start,
     Step,
     Way,
@@ -37,7 +40,7 @@ from kdaverify.adapters.isolation.messages import (
 from kdaverify.adapters.isolation.parcel import pack
 from kdaverify.adapters.isolation.stacks import watch_stacks
 from kdaverify.adapters.isolation.stages import run_stage
-from kdaverify.adapters.manner import calling
+from kdaverify.adapters.poison import poisoned_allocations
 from kdaverify.adapters.registry import find
 from oracles.autograd import ForwardOnlyError
 from oracles.gradients import COTANGENTS, Cotangents
@@ -92,12 +95,7 @@ class _Worker:
 
     def reply(self, request: Request) -> Reply:
         try:
-            adapter = self._adapter(request.way)
-            if isinstance(request, CallStage):
-                return run_stage(adapter, request, self._taken(request), self._inputs, self._outputs)
-            if isinstance(request, CallActivation):
-                return run_activation(adapter, request, self._inputs, self._outputs)
-            return About(adapter.proof(), adapter.environment()) if isinstance(request, Ask) else self._run(adapter, request)
+            return self._served(self._adapter(request.way), request)
         except AdapterError as error:
             return Failed("REFUSED", str(error))
         except ForwardOnlyError as error:
@@ -106,17 +104,37 @@ class _Worker:
             fault = _fault(error)
         return Failed(fault.kind, fault.message)
 
+    def _served(self, adapter: Adapter, request: Request) -> Reply:
+        match request:
+            case Call():
+                return self._run(adapter, request)
+            case CallStage():
+                return run_stage(adapter, request, self._taken(request), self._inputs, self._outputs)
+            case CallActivation():
+                return run_activation(adapter, request, self._inputs, self._outputs)
+            case RunInside():
+                return self._run_inside(adapter, request)
+            case Ask():
+                return About(adapter.proof(), adapter.environment())
+
     def _run(self, adapter: Adapter, call: Call) -> Returned:
-        if torch.get_num_threads() != call.threads:
-            torch.set_num_threads(call.threads)
-        number, case = call.case
-        if self._begun.get(call.way) != number:
-            self._begun[call.way] = number
-            adapter.begin(case)
+        self._begin(adapter, call)
         inputs = self._taken(call)
-        with calling(call.manner):
+        with poisoned_allocations(wanted=call.poisoned):
             answered = self._answer(adapter, call, inputs)
         return Returned(pack(answered, inputs, self._outputs))
+
+    def _run_inside(self, adapter: Adapter, request: RunInside) -> Pickled:
+        self._begin(adapter, request)
+        return Pickled(pickle.dumps(request.function(adapter)))
+
+    def _begin(self, adapter: Adapter, request: Call | RunInside) -> None:
+        if torch.get_num_threads() != request.threads:
+            torch.set_num_threads(request.threads)
+        number, case = request.case
+        if self._begun.get(request.way) != number:
+            self._begun[request.way] = number
+            adapter.begin(case)
 
     def _answer(self, adapter: Adapter, call: Call, inputs: Inputs) -> Any:
         if call.entry == "gradients":

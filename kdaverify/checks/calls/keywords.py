@@ -26,5 +26,6 @@ RULES = (
         f"a keyword that no kernel has ({UNKNOWN}) raises",
         "keywords swallowed: offsets, states and flags lost (V10, V11)",
         _refused,
+        inside=True,
     ),
 )

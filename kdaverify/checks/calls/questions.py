@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.fitting import fitted
-from kdaverify.checks.calls.rule import Rule
+from kdaverify.checks.calls.rule import REAL, Rule
 from kdaverify.checks.calls.rules import RULES
 from kdaverify.problems import Problem
 from kdaverify.problems.profiles import PROFILES
@@ -24,11 +24,17 @@ SEEDS: Final = {"smoke": 1, "acceptance": 3, "nightly": 10}
 _PLAIN: Final[dict[str, Any]] = {
     "B": 1, "gate": "mild", "key": "random", "beta": "uniform", "state": "random", "value": "normal",
 }  # fmt: skip
-_PACKS: Final = {"tails": (66, 0, 9, 2), "tiny": (5, 0, 2), "one": (1,), "real": (513, 0, 446, 65, 1)}
-_HEADS: Final = {"tails": {"H": 1, "HV": 2}, "tiny": {"H": 2, "HV": 4}, "one": {"H": 2, "HV": 4}, "real": {"H": 8, "HV": 8}}
+_PACKS: Final = {"tails": (66, 0, 9, 2), "tiny": (5, 0, 2), "one": (1,), **dict.fromkeys(REAL, (513, 0, 446, 65, 1))}
+_HEADS: Final = {
+    "tails": {"H": 1, "HV": 2},
+    "tiny": {"H": 2, "HV": 4},
+    "one": {"H": 2, "HV": 4},
+    "real": {"H": 8, "HV": 8},
+    "long": {"H": 1, "HV": 2},
+}
 _SPARE: Final = 3
 _BATCHES: Final[dict[str, dict[str, Any]]] = {
-    "tails": {"B": 2, "T": 70}, "tiny": {"B": 2, "T": 6}, "one": {"B": 2, "T": 1}, "real": {"B": 1, "T": 1025},
+    "tails": {"B": 2, "T": 70}, "tiny": {"B": 2, "T": 6}, "one": {"B": 2, "T": 1}, **{size: {"B": 1, "T": 1025} for size in REAL},
 }  # fmt: skip
 _REAL_WIDTH: Final = 64
 _WIDTH: Final = (8, 4)
@@ -90,7 +96,7 @@ def posed(rule: Rule, adapter: Adapter, dtype: str, seed: int, *, turn: int = 0)
     lengths, batch = _PACKS[rule.size], _BATCHES[rule.size]
     pack: dict[str, Any] = {"lengths": lengths, "T": sum(lengths) + (_SPARE if rule.spare else 0)}
     # Without packs the longest sequence of the pack would be all that is left of a real size.
-    packed = rule.packed and (adapter.domain.packed or rule.size != "real")
+    packed = rule.packed and (adapter.domain.packed or rule.size not in REAL)
     shapes = [pack, batch] if packed else [batch, pack]
     plain = {**_PLAIN, **_HEADS[rule.size], **_widths(rule, adapter, turn), "dtype": dtype, "seed": seed}
     # A kernel without grouped heads takes the many heads of a real size as they are.
@@ -100,7 +106,7 @@ def posed(rule: Rule, adapter: Adapter, dtype: str, seed: int, *, turn: int = 0)
 
 
 def _widths(rule: Rule, adapter: Adapter, turn: int) -> dict[str, int]:
-    if rule.size == "real":
+    if rule.size in REAL:
         nearest = min(adapter.widths, key=lambda width: (width < _REAL_WIDTH, abs(width - _REAL_WIDTH)), default=_REAL_WIDTH)
         return dict.fromkeys(("K", "V"), nearest)
     known = [(width, width) for width in adapter.widths] or (_MEMORY_WIDTHS if rule.memory else [_WIDTH])

@@ -31,8 +31,6 @@ def _repeated(case: Case, call: Callable[[Case], Tensors], judge: Callable[[Case
 
 
 def _repeated_at_real_size(case: Case, call: Callable[[Case], Tensors], judge: Callable[[Case], Judge]) -> list[Outcome]:
-    if case.adapter.environment()["mode"] == "interpreted":
-        raise Unreachable("an interpreter would take hours at this size")
     # Results of other bits are compared with certified values, which take minutes a call at this size.
     if not case.adapter.deterministic:
         raise Unreachable("it declares deterministic=False: its calls are compared with certified values, at small sizes alone")

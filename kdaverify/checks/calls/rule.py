@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from kdaverify.adapters.channels import Channel
 from kdaverify.checks.calls.case import Ask
 
-Size = Literal["tails", "tiny", "one", "real"]
-"""A chunk and tails of several lengths, a handful of tokens, one, or over a thousand tokens of eight heads."""
+Size = Literal["tails", "tiny", "one", "real", "long"]
+"""A chunk and tails of several lengths, a handful of tokens, one, over a thousand tokens of eight heads, or as many of two.
+
+Results of other bits are compared with certified values: for gradients of eight heads that takes over a minute, for two 15 s."""
+REAL: Final[tuple[Size, ...]] = ("real", "long")
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Rule:
         once: tested with one seed in every profile: the sizes alone count, as with a limit of a launch, and take time or memory to reach.
         memory: about what lies around and behind the elements of a tensor: tested over several widths, odd and tail ones among them.
         channel: of the kernel's memory that it looks at: not tested behind a barrier.
+        inside: asks for the kernel itself, not for the process it is isolated in: tried in that process, as all rules with a channel are.
         backward: about gradients: not tested on kernels that have none.
         costly: smoke asks it in one format.
         profile: the smallest profile that asks it.
@@ -44,6 +48,11 @@ class Rule:
     once: bool = False
     memory: bool = False
     channel: Channel | None = None
+    inside: bool = False
     backward: bool = False
     costly: bool = False
     profile: str = "smoke"
+
+    @property
+    def needs_its_process(self) -> bool:
+        return self.inside or self.channel is not None

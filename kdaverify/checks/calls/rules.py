@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -21,6 +23,31 @@ from kdaverify.checks.calls import (
     unwritten,
     views,
 )
+from kdaverify.checks.calls.rule import Rule
 
 MODULES: Final = (repeated, kept, edited, alternating, first, views, padding, renumbered, unwritten, batch, crowd, keywords, streams, tuned)
-RULES: Final = MappingProxyType({rule.name: rule for module in MODULES for rule in module.RULES})
+OF_LONG_CALLS: Final = ("view-sliced", "view-sliced-backward", "padding", "padding-backward", "unwritten", "unwritten-backward")
+"""Rules about memory that are tested at over a thousand tokens too: there a kernel takes another path, with other tiles and tails."""
+
+
+def _of_long_calls(rule: Rule) -> Rule:
+    return replace(
+        rule,
+        name=f"{rule.name}-long",
+        about=f"{rule.about}: at 1,024 tokens and more, K = V = 64",
+        size="long",
+        memory=False,
+        once=True,
+        costly=True,
+        profile="acceptance",
+    )
+
+
+def _all_rules() -> Iterator[Rule]:
+    for rule in (rule for module in MODULES for rule in module.RULES):
+        yield rule
+        if rule.name in OF_LONG_CALLS:
+            yield _of_long_calls(rule)
+
+
+RULES: Final = MappingProxyType({rule.name: rule for rule in _all_rules()})

@@ -15,8 +15,8 @@ CYCLES = 20_000_000
 
 
 def _on_a_stream(case: Case) -> list[Outcome]:
-    if case.adapter.device != "cuda" or case.adapter.isolated:
-        raise Unreachable("streams are those of CUDA, of kernels in this process (--no-isolate)")
+    if case.adapter.device != "cuda":
+        raise Unreachable("streams are those of CUDA")
     there = case.inputs.on("cuda")
     plain = case.run(there)
     stream = torch.cuda.Stream()
@@ -41,5 +41,6 @@ RULES = (
         "launches on the default stream",
         _on_a_stream,
         costly=True,
+        inside=True,
     ),
 )

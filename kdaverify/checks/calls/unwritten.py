@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from kdaverify.adapters.manner import Manner, calling
+from kdaverify.adapters.poison import poisoned_allocations
 from kdaverify.checks.calls.bits import Judge, same_or_right
 from kdaverify.checks.calls.case import Case, Tensors
 from kdaverify.checks.calls.rule import Rule
@@ -15,7 +15,7 @@ from kdaverify.checks.outcome import Outcome
 def _unwritten(case: Case, call: Callable[[Case], Tensors], judge: Callable[[Case], Judge]) -> list[Outcome]:
     case.reaches("buffers")
     plain = call(case)
-    with calling(Manner(poisoned=True)):
+    with poisoned_allocations():
         found = call(case)
     return same_or_right(plain, found, judge(case), "where whatever torch allocates and nobody writes is NaN")
 

@@ -8,7 +8,6 @@ from functools import partial
 
 import torch
 
-from kdaverify.adapters.manner import Manner, calling
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import Case, Tensors, Unreachable
 from kdaverify.checks.calls.layouts import LAYOUTS, WIDE, Layout, Room
@@ -25,9 +24,12 @@ def _viewed(case: Case, layout: Layout) -> list[Outcome]:
 
 
 def _wide(case: Case) -> list[Outcome]:
-    if case.adapter.isolated or case.adapter.device != "cpu":
-        raise Unreachable("memory of this extent is not handed to another process or device")
-    return _viewed(case, WIDE)
+    if case.adapter.device != "cpu":
+        raise Unreachable("memory of this extent is not handed to another device")
+    try:
+        return _viewed(case, WIDE)
+    except OSError as error:
+        raise Unreachable(f"this process may not reserve the addresses between its rows: {error}") from None
 
 
 def _run_viewed(case: Case, layout: Layout, run: Callable[..., Tensors]) -> Tensors:
@@ -42,16 +44,14 @@ def _run_viewed(case: Case, layout: Layout, run: Callable[..., Tensors]) -> Tens
     def laid(_: Inputs) -> Inputs:
         return replace(there.copied(), **room.tensors)
 
-    with calling(Manner(as_they_lie=True)):
-        found = run(inputs=there, copied=laid)
+    found = run(inputs=there, copied=laid)
     room.check()
     return {name: tensor.to(case.inputs.q.device) for name, tensor in found.items()}
 
 
 def _place(case: Case) -> torch.device:
     """Where the kernel takes tensors as they are."""
-    elsewhere = case.adapter.isolated or case.adapter.device not in DEVICES
-    return case.inputs.q.device if elsewhere else torch.device(case.adapter.device)
+    return torch.device(case.adapter.device) if case.adapter.device in DEVICES else case.inputs.q.device
 
 
 def _inputs_viewed_back(case: Case, layout: Layout) -> list[Outcome]:
@@ -64,8 +64,7 @@ def _viewed_back(case: Case, layout: Layout) -> list[Outcome]:
     case.reaches("memory")
     there, given = case.inputs.on(_place(case)), case.cotangents.on(_place(case))
     room = Room(layout, {name: tensor for name, tensor in vars(given).items() if tensor is not None})
-    with calling(Manner(as_they_lie=True)):
-        found = case.back(Cotangents(**room.tensors), there)
+    found = case.back(Cotangents(**room.tensors), there)
     room.check()
     back = {name: tensor.to(case.inputs.q.device) for name, tensor in found.items()}
     return same_or_right(case.back(), back, case.judged_back, f"from incoming gradients that are views: {layout.about}")

@@ -214,6 +214,20 @@ def derived_without_writing(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> 
     return replace(found, dq=dq)
 
 
+LONG = 1024
+"""Tokens from which the planted kernels take another path."""
+
+
+def when_long(patch: Patch) -> Patch:
+    """The patch on the path of long calls alone."""
+    return lambda x, kept: patch(x, kept) if x.T >= LONG else right(x)
+
+
+def derived_when_long(patch: Derivation) -> Derivation:
+    """The same of a backward."""
+    return lambda x, given, kept: (patch if x.T >= LONG else derived_right)(x, given, kept)
+
+
 class Tuned(Derived):
     """A kernel with two configurations, the second of which is wrong."""
 
@@ -255,22 +269,6 @@ def swallows(
 RIGHT = port(lambda x, _: right(x))
 
 
-class Several(Derived):
-    """Kernels that share a worker process."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._made: dict[str, Adapter] = {
-            "reads dense": port(as_if_dense),
-            "unwritten": port(writes_sequences_alone),
-            "writes behind": port(writes_behind),
-            "wrong at first": port(lambda x, kept: (right(x)[0] * (1 + (counted(kept) == 1)), right(x)[1])),
-        }
-
-    def variants(self) -> Mapping[str, Adapter]:
-        return self._made
-
-
 BROKEN: dict[str, Callable[[], Adapter]] = {
     "repeated": lambda: port(wrong_at_times),
     "repeated-step": lambda: port(wrong_at_times),
@@ -306,6 +304,12 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "padding-backward": lambda: Derived(derived_masked_by_products),
     "unwritten": lambda: port(writes_sequences_alone),
     "unwritten-backward": lambda: Derived(derived_without_writing),
+    "view-sliced-long": lambda: port(when_long(as_if_dense)),
+    "view-sliced-backward-long": lambda: Derived(derived_when_long(derived_from_dense_inputs)),
+    "padding-long": lambda: port(when_long(masks_by_products)),
+    "padding-backward-long": lambda: Derived(derived_when_long(derived_masked_by_products)),
+    "unwritten-long": lambda: port(when_long(writes_sequences_alone)),
+    "unwritten-backward-long": lambda: Derived(derived_when_long(derived_without_writing)),
     "batch-alone": lambda: port(first_entry_for_all),
     "batch-reversed": lambda: port(last_entry_by_number),
     "crowd": lambda: port(grid),
@@ -313,3 +317,15 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "tuned": Tuned,
 }
 """By the rule that each breaks."""
+
+
+class Several(Derived):
+    """Kernels that share a worker process: one for every rule that it breaks, and one that is wrong in the first call of its process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        first = port(lambda x, kept: (right(x)[0] * (1 + (counted(kept) == 1)), right(x)[1]))
+        self._made = {"right": RIGHT, "first-after-start": first, **{rule: make() for rule, make in BROKEN.items()}}
+
+    def variants(self) -> Mapping[str, Adapter]:
+        return self._made

@@ -12,15 +12,18 @@ from kdaverify.adapters.eager import EAGER
 from kdaverify.checks.calls import Question, questions
 from kdaverify.checks.calls.detection import detectable_share, excluded
 from kdaverify.checks.calls.questions import posed, times
-from kdaverify.checks.calls.rules import RULES
+from kdaverify.checks.calls.rules import OF_LONG_CALLS, RULES
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
+from kdaverify.faults.conforming import conforming
 from kdaverify.problems import Domain
-from tests.checks.calls.kernels import RIGHT, Derived, port, right
+from tests.checks.calls.kernels import BROKEN, RIGHT, Derived, port, right
 from tests.checks.calls.races import BACKWARD, FORWARD, too_rare
 
 DTYPE = "fp32"
+OTHERWISE = conforming("chunk", state="vk", gate="log2", packing="cu_seqlens")
+"""Right, in other conventions."""
 SMALL = {"repeated-real": "repeated", "repeated-real-backward": "repeated-backward"}
 
 
@@ -49,6 +52,18 @@ def test_a_race_of_real_sizes_is_detected_there_alone(rule: str, race: str) -> N
     planted: Callable[[], Adapter] = {**FORWARD, **BACKWARD}[race]
     assert not rejected(result_of(SMALL[rule], planted()))
     assert rejected(result_of(rule, planted()))
+
+
+@pytest.mark.parametrize("rule", OF_LONG_CALLS)
+def test_a_long_path_that_breaks_a_rule_about_memory_is_not_found_in_short_calls(rule: str) -> None:
+    # That its own rule finds it is tested beside all other rules.
+    assert not rejected(result_of(rule, BROKEN[f"{rule}-long"]()))
+
+
+@pytest.mark.parametrize("rule", OF_LONG_CALLS)
+def test_right_kernels_keep_every_rule_about_memory_in_long_calls(rule: str) -> None:
+    for adapter in (RIGHT, EAGER, OTHERWISE):
+        assert {outcome.status for outcome in result_of(f"{rule}-long", adapter)} == {Status.PASS}, adapter.name
 
 
 @pytest.mark.parametrize(("rule", "adapter"), [("repeated-real", RIGHT), ("repeated-real", EAGER), ("repeated-real-backward", Derived())])

@@ -1,0 +1,47 @@
+"""NaN in whatever torch allocates and does not write: what a kernel reads before it is written then shows."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Final
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+_UNWRITTEN: Final = frozenset({
+    torch.empty, torch.empty_like, torch.empty_strided, torch.empty_permuted, torch.Tensor.new_empty, torch.Tensor.new_empty_strided,
+})  # fmt: skip
+
+_poisoned: ContextVar[bool] = ContextVar("poisoned", default=False)
+
+
+def allocations_are_poisoned() -> bool:
+    """Whether calls made now are made with NaN in fresh memory; a worker process has to be sent this."""
+    return _poisoned.get()
+
+
+@contextmanager
+def poisoned_allocations(*, wanted: bool = True) -> Generator[None]:
+    """Fills every floating-point tensor that is allocated inside, and not written, with NaN.
+
+    Args:
+        wanted: False leaves memory as it is.
+    """
+    token = _poisoned.set(wanted)
+    try:
+        if wanted:
+            with _Poison():
+                yield
+        else:
+            yield
+    finally:
+        _poisoned.reset(token)
+
+
+class _Poison(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        made = func(*args, **(kwargs or {}))
+        return made.fill_(float("nan")) if func in _UNWRITTEN and made.is_floating_point() else made
