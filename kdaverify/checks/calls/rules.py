@@ -30,10 +30,12 @@ OF_LONG_CALLS: Final = ("view-sliced", "view-sliced-backward", "padding", "paddi
 """Rules about memory that are tested at over a thousand tokens too: there a kernel takes another path, with other tiles and tails."""
 
 
-def _of_long_calls(rule: Rule) -> Rule:
+def of_long_calls(rule: Rule) -> Rule:
+    """The same of calls of more than a thousand tokens, in acceptance."""
+    forward = rule.name.removesuffix("-backward")
     return replace(
         rule,
-        name=f"{rule.name}-long",
+        name=f"{forward}-long{rule.name.removeprefix(forward)}",
         about=f"{rule.about}: at 1,024 tokens and more, K = V = 64",
         size="long",
         memory=False,
@@ -47,7 +49,7 @@ def _all_rules() -> Iterator[Rule]:
     for rule in (rule for module in MODULES for rule in module.RULES):
         yield rule
         if rule.name in OF_LONG_CALLS:
-            yield _of_long_calls(rule)
+            yield of_long_calls(rule)
 
 
 RULES: Final = MappingProxyType({rule.name: rule for rule in _all_rules()})

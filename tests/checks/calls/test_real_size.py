@@ -12,7 +12,7 @@ from kdaverify.adapters.eager import EAGER
 from kdaverify.checks.calls import Question, questions
 from kdaverify.checks.calls.detection import detectable_share, excluded
 from kdaverify.checks.calls.questions import posed, times
-from kdaverify.checks.calls.rules import OF_LONG_CALLS, RULES
+from kdaverify.checks.calls.rules import OF_LONG_CALLS, RULES, of_long_calls
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
@@ -57,13 +57,13 @@ def test_a_race_of_real_sizes_is_detected_there_alone(rule: str, race: str) -> N
 @pytest.mark.parametrize("rule", OF_LONG_CALLS)
 def test_a_long_path_that_breaks_a_rule_about_memory_is_not_found_in_short_calls(rule: str) -> None:
     # That its own rule finds it is tested beside all other rules.
-    assert not rejected(result_of(rule, BROKEN[f"{rule}-long"]()))
+    assert not rejected(result_of(rule, BROKEN[of_long_calls(RULES[rule]).name]()))
 
 
 @pytest.mark.parametrize("rule", OF_LONG_CALLS)
 def test_right_kernels_keep_every_rule_about_memory_in_long_calls(rule: str) -> None:
     for adapter in (RIGHT, EAGER, OTHERWISE):
-        assert {outcome.status for outcome in result_of(f"{rule}-long", adapter)} == {Status.PASS}, adapter.name
+        assert {outcome.status for outcome in result_of(of_long_calls(RULES[rule]).name, adapter)} == {Status.PASS}, adapter.name
 
 
 @pytest.mark.parametrize(("rule", "adapter"), [("repeated-real", RIGHT), ("repeated-real", EAGER), ("repeated-real-backward", Derived())])
