@@ -22,6 +22,7 @@ class What(StrEnum):
     PROBES = "probes"
     CALLS = "calls"
     FAULTS = "faults"
+    PLANTED = "planted"
     STANDARDS = "standards"
 
 
@@ -29,7 +30,7 @@ def list_(
     what: Annotated[What, typer.Argument(help="which list")],
     as_json: Annotated[bool, typer.Option("--json", help="a JSON list of objects with `name`")] = False,
 ) -> None:
-    """Show the implementations, operations, regimes, profiles, laws, probes, rules of calls, faults or published standards there are.
+    """Show the implementations, operations, regimes, profiles, laws, probes, rules of calls, faults (planted ones too) or published standards.
 
     Example: kdaverify list impls
     """
@@ -42,6 +43,7 @@ def list_(
         What.PROBES: _probes,
         What.CALLS: _calls,
         What.FAULTS: _faults,
+        What.PLANTED: _planted,
         What.STANDARDS: _standards,
     }
     rows = lists[what]()
@@ -144,6 +146,15 @@ def _faults() -> list[dict[str, Any]]:
         for fault in FAULTS.values()
     ]
     return [*there, *({**dict.fromkeys(there[0]), "name": gap.id, "reference": gap.reference, "missing": gap.why} for gap in NOT_RECREATED)]
+
+
+def _planted() -> list[dict[str, Any]]:
+    from kdaverify.faults.planted.catalogue import PLANTED
+
+    return [
+        {"name": fault.id, "impl": f"fault:{fault.id}", "question": fault.question, "trigger": fault.trigger, "profile": fault.profile}
+        for fault in PLANTED.values()
+    ]
 
 
 def _laws() -> list[dict[str, Any]]:

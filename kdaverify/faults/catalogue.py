@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from kdaverify.adapters.base import AdapterError
+from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.faults import (
     backward,
     backward_pairs,
@@ -28,6 +28,7 @@ from kdaverify.faults import (
 )
 from kdaverify.faults.adapter import Faulty
 from kdaverify.faults.fault import Fault
+from kdaverify.faults.planted.catalogue import PLANTED
 
 MODULES: Final = (
     gates,
@@ -78,7 +79,7 @@ NOT_RECREATED: Final = (
 )
 
 
-def faulty(spec: str) -> Faulty:
+def faulty(spec: str) -> Adapter:
     """The implementation that `spec` names.
 
     Args:
@@ -90,8 +91,10 @@ def faulty(spec: str) -> Faulty:
     for gap in NOT_RECREATED:
         if gap.id == name:
             raise AdapterError(f"fault:{name}: not re-created: {gap.why}")
+    if name in PLANTED and not at:
+        return PLANTED[name].adapter()
     if name not in FAULTS:
-        close = difflib.get_close_matches(name, FAULTS, n=3, cutoff=0.5)
+        close = difflib.get_close_matches(name, [*FAULTS, *PLANTED], n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         raise AdapterError(f"no fault named {name!r}; {hint}`kdaverify list faults` names them")
     return Faulty(FAULTS[name], _strength(FAULTS[name], given) if at else 1.0)

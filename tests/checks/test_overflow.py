@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from kdaverify.adapters import find
-from kdaverify.adapters.eager import Eager
+from kdaverify.adapters.eager import EAGER, EAGER_RECURRENT, Eager
 from kdaverify.budgets.finite import OutputRuns, finite_outputs, finite_runs
 from kdaverify.checks.gradients import gradients
 from kdaverify.checks.outcome import Outcome, outcomes
 from kdaverify.checks.status import Status
 from kdaverify.diagnosis.call import Call
 from kdaverify.diagnosis.question import Question
+from kdaverify.faults.planted.overflow import FAULTS, OverflowFault, Overflowing
 from kdaverify.problems import Problem
-from oracles.gradients import Cotangents, Gradients
-from oracles.inputs import Inputs
+from oracles.gradients import Gradients
 
 # Values of 2^6 and a loss times 2^14: products of both are above 65504, the largest number of fp16.
 PROBLEM = Problem(
@@ -34,32 +33,19 @@ NAN = torch.tensor(float("nan"))
 class Case:
     """A call of which some gradients overflow, and those that are judged all the same."""
 
-    implementation: str
+    kernel: Eager
     judged: frozenset[str]
 
 
-CHUNK = Case("eager", frozenset({"dv", "d_initial_state"}))
-TOKENS = Case("eager-recurrent", frozenset({"dv", "dg", "d_initial_state"}))
-
-
-class Overflowing(Eager):
-    """The embedded kernel in fp16, with a change to the gradients of calls in which one of them overflows."""
-
-    def __init__(self, name: str, change: Callable[[Gradients[Tensor]], Gradients[Tensor]]) -> None:
-        super().__init__(name, {"fp16": find(name).contract("fp16").name})
-        self._change = change
-
-    def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
-        found = super().gradients(inputs, cotangents)
-        finite = all(bool(torch.isfinite(x).all()) for x in found.named().values())
-        return found if finite else self._change(found)
+CHUNK = Case(EAGER, frozenset({"dv", "d_initial_state"}))
+TOKENS = Case(EAGER_RECURRENT, frozenset({"dv", "dg", "d_initial_state"}))
 
 
 def judged(case: Case, change: Callable[[Gradients[Tensor]], Gradients[Tensor]]) -> list[Outcome]:
-    return gradients(Overflowing(case.implementation, change), PROBLEM, of="both", exponent=EXPONENT)
+    return gradients(Overflowing(case.kernel, change), PROBLEM, of="both", exponent=EXPONENT)
 
 
-@pytest.mark.parametrize("case", [CHUNK, TOKENS], ids=lambda case: case.implementation)
+@pytest.mark.parametrize("case", [CHUNK, TOKENS], ids=lambda case: case.kernel.name)
 def test_gradients_that_fit_pass_beside_others_that_overflow(case: Case) -> None:
     found = {outcome.output: outcome for outcome in judged(case, lambda x: x)}
     assert {name for name, outcome in found.items() if outcome.status is Status.PASS} == case.judged
@@ -67,22 +53,13 @@ def test_gradients_that_fit_pass_beside_others_that_overflow(case: Case) -> None
     assert rest and all(outcome.status is Status.SKIP and outcome.message.startswith(f"{outcome.output}: it overflows") for outcome in rest)
 
 
-FAULTS: dict[str, tuple[Case, str, Callable[[Gradients[Tensor]], Gradients[Tensor]]]] = {
-    "dv halved": (CHUNK, "dv", lambda x: replace(x, dv=x.dv / 2)),
-    "gradient of the initial state dropped": (CHUNK, "d_initial_state", lambda x: replace(x, d_initial_state=0 * x.d_initial_state)),
-    "dv non-finite like dg": (CHUNK, "dv", lambda x: replace(x, dv=torch.where(x.dv.abs() > 1e3, NAN, x.dv))),
-    "dv of the wrong sign, token by token": (TOKENS, "dv", lambda x: replace(x, dv=-x.dv)),
-    "dg without its last token": (TOKENS, "dg", lambda x: replace(x, dg=torch.cat([x.dg[:, :-1], 0 * x.dg[:, -1:]], 1))),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_in_calls_that_overflow_elsewhere_is_rejected(fault: str) -> None:
-    case, output, change = FAULTS[fault]
-    found = {outcome.output: outcome.status for outcome in judged(case, change)}
-    assert {name for name, status in found.items() if status.rejects} == {output}
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_fault_in_calls_that_overflow_elsewhere_is_rejected(fault: OverflowFault) -> None:
+    wrong = Overflowing(fault.kernel, fault.change)
+    found = {outcome.output: outcome.status for outcome in gradients(wrong, PROBLEM, of="both", exponent=EXPONENT)}
+    assert {name for name, status in found.items() if status.rejects} == {fault.output}
     milder = PROBLEM.replace(value="normal")
-    assert all(outcome.status is Status.PASS for outcome in gradients(Overflowing(case.implementation, change), milder, of="both"))
+    assert all(outcome.status is Status.PASS for outcome in gradients(wrong, milder, of="both"))
 
 
 @pytest.mark.parametrize(("factor", "status"), [(1.0, Status.PASS), (0.5, Status.FAIL)])

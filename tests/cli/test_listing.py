@@ -36,7 +36,7 @@ def test_json_is_a_list_of_objects_with_a_name(cli: Cli, what: str, some: str) -
     assert some in [entry["name"] for entry in json.loads(out)]
 
 
-@pytest.mark.parametrize("what", ["impls", "ops", "regimes", "profiles", "laws", "probes", "calls", "faults", "standards"])
+@pytest.mark.parametrize("what", ["impls", "ops", "regimes", "profiles", "laws", "probes", "calls", "faults", "planted", "standards"])
 def test_the_table_holds_the_same_names(cli: Cli, what: str) -> None:
     names = [entry["name"] for entry in json.loads(cli("list", what, "--json")[1])]
     table = cli("list", what)[1]

@@ -16,6 +16,8 @@ from kdaverify.faults import catalogue
 from kdaverify.faults.adapter import Faulty, unpatched
 from kdaverify.faults.catalogue import FAULTS, NOT_RECREATED
 from kdaverify.faults.fault import KINDS, STRENGTHS, Fault
+from kdaverify.faults.planted.catalogue import PLANTED
+from kdaverify.faults.planted.questions import QUESTIONS
 from kdaverify.problems import Problem, cotangents
 from tests.faults.showing import legal, rms, shows
 from tests.faults.triggers import PLAIN, TRIGGERS
@@ -56,8 +58,10 @@ def test_the_reference_page_holds_the_catalogue() -> None:
         for fault in RUNNABLE
     ]
     gaps = [f"| {gap.id} | {gap.why} | {gap.reference} |" for gap in NOT_RECREATED]
-    listed = [line for line in page if line.startswith("| ") and not line.startswith(("| id", "| class", "| key", "| `"))]
-    assert listed == [*(f"| {kind} | {about} |" for kind, about in KINDS.items()), *rows, *gaps]
+    listed = [line for line in page if line.startswith("| ") and not line.startswith(("| id |", "| class", "| key", "| kind", "| `"))]
+    kinds = [f"| {name} | {kind.about} |" for name, kind in QUESTIONS.items()]
+    planted = [f"| {fault.id} | {fault.question} | {fault.trigger} | {fault.profile} |" for fault in PLANTED.values()]
+    assert listed == [*(f"| {kind} | {about} |" for kind, about in KINDS.items()), *rows, *gaps, *kinds, *planted]
 
 
 @pytest.mark.parametrize("fault", RUNNABLE, ids=named)

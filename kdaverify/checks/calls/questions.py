@@ -37,8 +37,8 @@ _BATCHES: Final[dict[str, dict[str, Any]]] = {
     "tails": {"B": 2, "T": 70}, "tiny": {"B": 2, "T": 6}, "one": {"B": 2, "T": 1}, **{size: {"B": 1, "T": 1025} for size in REAL},
 }  # fmt: skip
 _REAL_WIDTH: Final = 64
-_WIDTH: Final = (8, 4)
-_MEMORY_WIDTHS: Final = (_WIDTH, (5, 3), (100, 65), (128, 128))
+PLAIN_WIDTH: Final = (8, 4)
+_MEMORY_WIDTHS: Final = (PLAIN_WIDTH, (5, 3), (100, 65), (128, 128))
 """(K, V) of rules about memory: powers of two; odd; a tail behind full tiles, one element past a power of two; those of real models.
 
 A kernel that masks tails by 16 bytes reads nothing it must not at (8, 4), the only widths that were tried for a long time."""
@@ -109,6 +109,6 @@ def _widths(rule: Rule, adapter: Adapter, turn: int) -> dict[str, int]:
     if rule.size in REAL:
         nearest = min(adapter.widths, key=lambda width: (width < _REAL_WIDTH, abs(width - _REAL_WIDTH)), default=_REAL_WIDTH)
         return dict.fromkeys(("K", "V"), nearest)
-    known = [(width, width) for width in adapter.widths] or (_MEMORY_WIDTHS if rule.memory else [_WIDTH])
+    known = [(width, width) for width in adapter.widths] or (_MEMORY_WIDTHS if rule.memory else [PLAIN_WIDTH])
     K, V = known[turn % len(known) if rule.memory else 0]
     return {"K": K, "V": V}

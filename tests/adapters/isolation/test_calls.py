@@ -14,9 +14,9 @@ from kdaverify.checks.calls.rule import REAL
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
+from kdaverify.faults.planted.rulebreakers import BROKEN, Several
 from kdaverify.limits import Limits
 from oracles.inputs import Inputs
-from tests.checks.calls.kernels import BROKEN, Several
 
 SEVERAL = Several()
 INSIDE = [rule for rule in BROKEN if RULES[rule].needs_its_process and rule != "view-wide" and RULES[rule].size not in REAL]

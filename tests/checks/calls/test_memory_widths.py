@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +14,10 @@ from kdaverify.adapters.eager import EAGER
 from kdaverify.checks.calls import RULES, questions
 from kdaverify.checks.gradients import gradients
 from kdaverify.checks.properties import check
+from kdaverify.faults.planted.rulebreakers import RIGHT, Derived
+from kdaverify.faults.planted.widths import FAULTS
 from kdaverify.problems import Problem
 from oracles.inputs import Inputs
-from tests.checks.calls.kernels import RIGHT, Derived, Outputs, port, right
 
 MEMORY = [rule.name for rule in RULES.values() if rule.memory]
 
@@ -32,47 +32,9 @@ def rejecting(adapter: Adapter, *, changes: dict[str, Any] | None = None) -> set
     }
 
 
-def _read(x: Tensor, width: int) -> Tensor:
-    """Rows of `width` elements read from where the rows of x begin, what lies past x's own columns times 0."""
-    room = x.untyped_storage().nbytes() // x.itemsize - x.storage_offset()
-    last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
-    if width == x.shape[-1] or last + width - x.shape[-1] >= room:
-        return x
-    rows = x.as_strided((*x.shape[:-1], width), x.stride())
-    return x + 0 * rows[..., x.shape[-1] :].sum(dim=-1, keepdim=True)
-
-
-def _rounded_up(size: int, multiple: int) -> int:
-    return -(-size // multiple) * multiple
-
-
-def pairs_of_keys(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    """Reads k two elements at a time."""
-    return right(replace(x, k=_read(x.k, _rounded_up(x.K, 2))))
-
-
-def tiles_of_values(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    """Reads v in tiles of 64 columns once there are more than 64."""
-    return right(replace(x, v=_read(x.v, _rounded_up(x.V, 64)) if x.V > 64 else x.v))
-
-
-def pairs_of_queries(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    """Reads q four elements at a time, masked for every width but the odd ones."""
-    return right(replace(x, q=_read(x.q, _rounded_up(x.K, 4)) if x.K % 2 else x.q))
-
-
-def last_column_unwritten(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    """Writes o two columns at a time and drops the last one of an odd width."""
-    o, final = right(x)
-    written = torch.empty_like(o)
-    whole = x.V // 2 * 2
-    written[..., :whole] = o[..., :whole]
-    return written, final
-
-
-@pytest.mark.parametrize("patch", [pairs_of_keys, tiles_of_values, pairs_of_queries, last_column_unwritten])
-def test_tails_of_widths_are_found_at_other_widths_alone(patch: Callable[[Inputs, dict[Any, Any]], Outputs]) -> None:
-    adapter = port(patch)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_tails_of_widths_are_found_at_other_widths_alone(fault: str) -> None:
+    adapter = FAULTS[fault]()
     assert rejecting(adapter) & {"view-guarded", "view-sliced", "view-misaligned", "unwritten"}
     assert not rejecting(adapter, changes={"K": 8, "V": 4})
 

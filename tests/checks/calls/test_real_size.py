@@ -17,9 +17,9 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.faults.conforming import conforming
+from kdaverify.faults.planted.races import BACKWARD, FORWARD, too_rare
+from kdaverify.faults.planted.rulebreakers import BROKEN, RIGHT, Derived, port, right
 from kdaverify.problems import Domain
-from tests.checks.calls.kernels import BROKEN, RIGHT, Derived, port, right
-from tests.checks.calls.races import BACKWARD, FORWARD, too_rare
 
 DTYPE = "fp32"
 OTHERWISE = conforming("chunk", state="vk", gate="log2", packing="cu_seqlens")

@@ -13,10 +13,10 @@ from kdaverify.checks.calls import questions
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
+from kdaverify.faults.planted.by_ids import BROKEN_BY_IDS, RIGHT_BY_IDS
+from kdaverify.faults.planted.rulebreakers import RIGHT
 from kdaverify.problems import Problem
 from oracles.inputs import InputError
-from tests.checks.calls.by_ids import BROKEN_BY_IDS, RIGHT_BY_IDS
-from tests.checks.calls.kernels import RIGHT
 
 
 @pytest.fixture(autouse=True)

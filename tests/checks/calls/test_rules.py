@@ -12,7 +12,7 @@ from kdaverify.checks.calls import RULES, Question, questions, shortened
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
-from tests.checks.calls.kernels import BROKEN, RIGHT, port, wrong_at_times
+from kdaverify.faults.planted.rulebreakers import BROKEN, RIGHT, port, wrong_at_times
 
 # Tested elsewhere: with a kernel in a process of its own, on a GPU, and with kernels that take segment ids.
 ELSEWHERE = {"first-after-start", "other-stream", "renumbered", "padding-by-ids"}

@@ -10,9 +10,9 @@ import torch
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager import EAGER
+from kdaverify.faults.planted.rulebreakers import Derived, Outputs, Patch, counted, port, right
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
-from tests.checks.calls.kernels import Derived, Outputs, Patch, counted, port, right
 
 FILLS = 1024
 """Tokens from which the planted work space is shared."""

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-import kdaverify as kv
+from kdaverify.adapters import kernel
 from kdaverify.adapters.base import Adapter
+from kdaverify.faults.planted.rulebreakers import DTYPES, Outputs, right
 from oracles.inputs import Inputs
-from tests.checks.calls.kernels import DTYPES, Outputs, right
 
 
 def by_ids(starts: Callable[[Tensor], Tensor], *, drops: Callable[[Tensor], Tensor] | None = None) -> Adapter:
@@ -21,7 +21,7 @@ def by_ids(starts: Callable[[Tensor], Tensor], *, drops: Callable[[Tensor], Tens
         drops: ids [T] -> the tokens but the first whose values it leaves out.
     """
 
-    @kv.kernel(
+    @kernel(
         name="by-ids", contract={"fp32": "chunk64-fp32", "bf16": "chunk64-bf16"}, packing="segment_ids", dtypes=DTYPES
     )  # fmt: skip
     def call(

@@ -1,0 +1,144 @@
+"""Whether every kind of question is needed: planted faults judged with and without the questions of their kind.
+
+    python -m benchmarks.question_kinds --workers 2 --json reports/question_kinds.json
+
+Each planted fault (`kdaverify list faults`) is judged on all questions of its kind, and on every n-th other one (`--share`) of its
+profile. With its kind it has to be rejected, and its right twin accepted on the very same questions; without its kind it has to survive:
+whatever else rejects it is printed. Exits 1 where one of these fails.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import groupby
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Final
+
+from rich.progress import track
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.isolation import housed
+from kdaverify.campaign.cases import case
+from kdaverify.campaign.questions import Ask, questions
+from kdaverify.faults.planted.catalogue import PLANTED
+from kdaverify.faults.planted.questions import QUESTIONS
+from kdaverify.limits import Limits
+from kdaverify.one_core import use_one_core
+from kdaverify.problems import problem_from_json
+from kdaverify.problems.profiles import settings_for
+from kdaverify.verdicts.judge import Judge, Rejected, Struck
+from kdaverify.verdicts.verdict import Verdict
+
+ENOUGH: Final = 3
+"""Rejections of a kind's own questions after which no more of them are judged."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of one fault.
+
+    Args:
+        own: rejections by questions of its kind.
+        twin: rejections of the right twin by the same questions.
+        others: rejections by any other question, with replay lines.
+        judged: cases judged, of its kind and others.
+        seconds: of one core.
+    """
+
+    id: str
+    question: str
+    trigger: str
+    own: int
+    twin: list[str]
+    others: list[str]
+    judged: tuple[int, int]
+    seconds: float
+
+
+def asks(adapter: Adapter, profile: str) -> Iterator[Ask]:
+    """All cases of a profile: the fixed ones, then as many drawn ones as the suites draw."""
+    for question in questions(adapter, profile, drawn=False):
+        yield from question.asks()
+    drawn = questions(adapter, profile, drawn=True)
+    for number in range(settings_for(profile).max_examples * len(drawn)):
+        yield from case(drawn, 0, number).asks
+
+
+def verdicts(adapter: Adapter, ask: Ask, spec: str) -> list[Verdict]:
+    """Those of one question."""
+    found = list[Verdict]()
+    judge = Judge(adapter, found.append, ask.property, spec=spec, published=False, fits=True)
+    with suppress(Rejected, Struck):
+        judge(problem_from_json(ask.problem), **json.loads(ask.detail))
+    return found
+
+
+def row(given: tuple[str, int]) -> Row:
+    """One fault and its twin."""
+    use_one_core()
+    fault, share, started = PLANTED[given[0]], given[1], time.perf_counter()
+    spec, kind = f"fault:{fault.id}", QUESTIONS[fault.question]
+    wrong, twin = housed(fault.adapter(), spec, limits=Limits()), fault.right()
+    own, twin_rejected, others, judged = 0, list[str](), list[str](), Counter[bool]()
+    for number, ask in enumerate(asks(wrong, fault.profile)):
+        maybe = may_be_of(fault.question, ask)
+        if (maybe and own >= ENOUGH) or (not maybe and number % share):
+            continue
+        found = verdicts(wrong, ask, spec)
+        for _, same in groupby(found, key=Verdict.asked):
+            cases = list(same)
+            is_own, rejected = kind.holds(cases), [v for v in cases if v.status.rejects]
+            judged[is_own] += 1
+            if rejected and is_own:
+                own += 1
+                twin_rejected += [f"{v.headline()}; {v.replay}" for v in verdicts(twin, ask, spec) if v.status.rejects]
+            elif rejected:
+                others += [f"{v.headline()}; {v.replay}" for v in rejected]
+    wrong.end()
+    return Row(
+        fault.id, fault.question, fault.trigger, own, twin_rejected, others, (judged[True], judged[False]), time.perf_counter() - started
+    )
+
+
+def may_be_of(question: str, ask: Ask) -> bool:
+    """Whether a question can be of the kind, before its verdicts are known: then it is judged whatever the share."""
+    detail = json.loads(ask.detail)
+    by_kind = {
+        "combinations": ask.property == "combined",
+        "overflow": "exponent" in detail and '"fp16"' in ask.problem,
+        "depth": '"deep-resets"' in ask.problem,
+    }
+    return by_kind.get(question, ask.property == "calls")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--faults", nargs="+", default=list(PLANTED), choices=list(PLANTED), metavar="ID", help="which (default all)")
+    parser.add_argument("--share", type=int, default=10, help="every n-th question of other kinds (default 10)")
+    parser.add_argument("--workers", type=int, default=2, help="processes (default 2); the result does not depend on it")
+    parser.add_argument("--json", type=Path, help="write the rows here")
+    given = parser.parse_args()
+    # Slow ones first: acceptance has ten times the questions.
+    order = sorted(given.faults, key=lambda name: PLANTED[name].profile)
+    with get_context("spawn").Pool(given.workers, maxtasksperchild=1) as pool:
+        jobs = pool.imap_unordered(row, [(name, given.share) for name in order])
+        rows = sorted(track(jobs, total=len(order), description="judging planted faults"), key=lambda one: one.id)
+    for one in rows:
+        shown = "needed" if one.own and not one.others and not one.twin else "NOT SHOWN"
+        cases = f"own {one.own}, others {len(one.others)} of {one.judged[1]} cases"
+        print(f"{one.id:7s} {one.question:13s} {shown:9s} {cases}: {one.trigger}", *(*one.twin, *one.others)[:3], sep="\n        ")
+    if given.json:
+        given.json.write_text(json.dumps([vars(one) for one in rows], indent=1) + "\n")
+    sys.exit(any(not one.own or one.others or one.twin for one in rows))
+
+
+if __name__ == "__main__":
+    main()

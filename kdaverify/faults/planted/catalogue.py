@@ -1,0 +1,96 @@
+"""The planted faults by id, each with its right twin and the kind of question that alone shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Final
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.checks.calls.rules import RULES
+from kdaverify.faults.planted import depth, overflow, races, shapes, widths
+from kdaverify.faults.planted.by_ids import BROKEN_BY_IDS, RIGHT_BY_IDS
+from kdaverify.faults.planted.rulebreakers import BROKEN, from_the_start, one_buffer, port, remembers, right, twin, writes_sequences_alone
+
+LAST: Final = "acceptance"
+"""The profile that has all questions of every kind."""
+
+
+@dataclass(frozen=True)
+class Planted:
+    """One fault.
+
+    Args:
+        id: the kind's letters and a number, for `--impl fault:ID`.
+        question: a key of QUESTIONS.
+        trigger: what is wrong, or on which inputs it shows.
+        profile: the smallest that has questions which show it.
+        kernel: makes the faulty implementation.
+        right: makes its twin without the fault.
+    """
+
+    id: str
+    question: str
+    trigger: str
+    profile: str
+    kernel: Callable[[], Adapter]
+    right: Callable[[], Adapter]
+
+    def adapter(self) -> Adapter:
+        """The faulty implementation, named as `--impl` names it."""
+        made = self.kernel()
+        made.name = f"fault:{self.id}"
+        return made
+
+
+Made = Callable[[], Adapter]
+_LONG: Final = {f"{rule}, in calls of over a thousand tokens": make for rule, make in BROKEN.items() if RULES[rule].size == "long"}
+_BY_IDS: Final = {name: make for faults in BROKEN_BY_IDS.values() for name, make in faults.items()}
+_ISOLATED: Final[Mapping[str, Made]] = {
+    "all calls share one buffer": partial(port, one_buffer, isolate=True),
+    "offsets are cached by tensor object": partial(port, remembers(lambda x: id(x.cu_seqlens), "cu_seqlens"), isolate=True),
+    "values are cached by tensor object": partial(port, remembers(lambda x: id(x.v), "v"), isolate=True),
+    "v is read from the start of its memory": partial(port, from_the_start, isolate=True),
+    "unused rows of o are never written": partial(port, writes_sequences_alone, isolate=True),
+}
+
+
+def _named(letters: str, question: str, profile: str, faults: Mapping[str, Made], right: Callable[[Adapter], Adapter]) -> Iterator[Planted]:
+    for number, (trigger, make) in enumerate(faults.items(), 1):
+        yield Planted(f"{letters}{number}", question, trigger, profile, make, lambda make=make: right(make()))
+
+
+def _shaped() -> Iterator[Planted]:
+    for number, (trigger, fault) in enumerate(shapes.FAULTS.items(), 1):
+        yield Planted(f"COMB{number}", "combinations", trigger, fault.profile, partial(shapes.Shaped, fault), lambda: shapes.RIGHT)
+
+
+def _overflowing() -> Iterator[Planted]:
+    for number, (trigger, fault) in enumerate(overflow.FAULTS.items(), 1):
+        make = partial(overflow.Overflowing, fault.kernel, fault.change)
+        yield Planted(f"OVER{number}", "overflow", trigger, LAST, make, partial(overflow.Overflowing, fault.kernel, overflow.unchanged))
+
+
+PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
+    {
+        fault.id: fault
+        for fault in (
+            *_shaped(),
+            *_named("MEM", "memory", LAST, {**widths.FAULTS, **_LONG}, twin),
+            *_named("RACE", "repeats", LAST, {**races.FORWARD, **races.BACKWARD}, twin),
+            *_named("PROC", "process", "smoke", _ISOLATED, lambda _: port(lambda x, _: right(x), isolate=True)),
+            *_overflowing(),
+            *_named("DEEP", "depth", "smoke", depth.FAULTS, twin),
+            *_named(
+                "IDS",
+                "ids",
+                "smoke",
+                {name: make for faults in BROKEN_BY_IDS.values() for name, make in faults.items()},
+                lambda _: RIGHT_BY_IDS,
+            ),
+        )
+    }
+)
+"""By id."""

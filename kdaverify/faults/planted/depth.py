@@ -1,0 +1,41 @@
+"""Kernels that treat finite gates far below -1e4 as something else, and right ones that saturate there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.faults.planted.rulebreakers import port, right
+
+FIXED_POINT: Final = 2.0**15
+LONG_FIXED_POINT: Final = 2.0**19
+SENTINEL: Final = -6e4
+DEEPEST: Final = -1e6
+
+
+def _given(change: Callable[[Tensor], Tensor]) -> Callable[[], Adapter]:
+    return lambda: port(lambda x, _: right(replace(x, g=torch.where(x.g.isneginf(), x.g, change(x.g)))))
+
+
+def _wrapped(g: Tensor, limit: float) -> Tensor:
+    """Bits before the point that overflow, as an integer has them."""
+    return torch.where(g < -limit, ((g + limit) % (2 * limit) - limit).clamp(max=0.0), g)
+
+
+FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
+    "gates wrap in fixed point of 16 bits": _given(lambda g: _wrapped(g, FIXED_POINT)),
+    "gates wrap in fixed point of 20 bits": _given(lambda g: _wrapped(g, LONG_FIXED_POINT)),
+    "gates below a sentinel are padding": _given(lambda g: g.masked_fill(g < SENTINEL, 0.0)),
+    "gates below a million are padding": _given(lambda g: g.masked_fill(g <= DEEPEST, 0.0)),
+}
+RIGHT: Final[dict[str, Callable[[], Adapter]]] = {
+    "gates saturate in fixed point of 16 bits": _given(lambda g: g.clamp(min=-FIXED_POINT)),
+    "gates saturate in fixed point of 20 bits": _given(lambda g: g.clamp(min=-LONG_FIXED_POINT)),
+    "gates saturate at a sentinel": _given(lambda g: g.clamp(min=SENTINEL)),
+    "gates below a million are resets": _given(lambda g: g.masked_fill(g <= DEEPEST, -torch.inf)),
+}

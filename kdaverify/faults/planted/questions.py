@@ -1,0 +1,71 @@
+"""Kinds of questions, told apart by the verdicts that answer them: what is lost if one of them is not tested."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from kdaverify.checks.calls.questions import PLAIN_WIDTH
+from kdaverify.checks.calls.rule import REAL
+from kdaverify.checks.calls.rules import RULES
+from kdaverify.checks.outcome import OVERFLOWS
+from kdaverify.verdicts.verdict import Verdict
+
+IDS_RULES: Final = ("renumbered", "padding-by-ids")
+
+
+@dataclass(frozen=True)
+class QuestionKind:
+    """A kind of question.
+
+    Args:
+        about: what is tested.
+        holds: whether the verdicts of one case answer a question of this kind.
+    """
+
+    about: str
+    holds: Callable[[Sequence[Verdict]], bool]
+
+
+def _rule(case: Sequence[Verdict]) -> str:
+    return str(case[0].detail.get("rule", "")) if case[0].property == "calls" else ""
+
+
+def _problem(case: Sequence[Verdict]) -> dict[str, Any]:
+    return json.loads(case[0].problem) if case[0].problem else {}
+
+
+def _is_of_memory(case: Sequence[Verdict]) -> bool:
+    rule, problem = RULES.get(_rule(case)), _problem(case)
+    if rule is None or not (rule.memory or rule.size == "long"):
+        return False
+    return rule.backward or rule.size == "long" or (problem["K"], problem["V"]) != PLAIN_WIDTH
+
+
+def _is_of_a_process(case: Sequence[Verdict]) -> bool:
+    rule = RULES.get(_rule(case))
+    return rule is not None and rule.needs_its_process
+
+
+def _is_of_repeats(case: Sequence[Verdict]) -> bool:
+    rule = RULES.get(_rule(case))
+    return rule is not None and rule.counted and rule.size in REAL
+
+
+QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
+    {
+        "combinations": QuestionKind("pairs and triples of properties of a problem", lambda case: case[0].property == "combined"),
+        "memory": QuestionKind("memory around tensors backward, at odd and tail widths, in long calls", _is_of_memory),
+        "repeats": QuestionKind("repeated calls of over 1,000 tokens and eight heads", _is_of_repeats),
+        "process": QuestionKind("memory, objects and keywords of kernels that run in a process of their own", _is_of_a_process),
+        "overflow": QuestionKind(
+            "outputs that fit where others of the same call overflow", lambda case: any(OVERFLOWS in verdict.message for verdict in case)
+        ),
+        "depth": QuestionKind("finite gates down to -1e6", lambda case: _problem(case).get("gate") == "deep-resets"),
+        "ids": QuestionKind("segment ids in any order, and padding in front and between", lambda case: _rule(case) in IDS_RULES),
+    }
+)
+"""By name. The diagnosis, which has no question of its own, is tested on named faults (tests/diagnosis)."""

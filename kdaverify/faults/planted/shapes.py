@@ -1,0 +1,138 @@
+"""Faults that need several properties of a problem at once: a row of a covering array has them, no other test of its profile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import Output
+from kdaverify.adapters.eager import Eager
+from kdaverify.problems import Problem
+from oracles.gradients import Cotangents, Gradients
+from oracles.inputs import Inputs
+
+DTYPE: Final = "bf16"
+TILE: Final = 64
+LONG: Final = 1024
+MANY: Final = 100
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a fault may depend on: the lengths of the sequences, widths, value heads a key head, a given state, forward or backward."""
+
+    lengths: tuple[int, ...]
+    K: int
+    V: int
+    group: int
+    state: bool
+    backward: bool
+
+    @classmethod
+    def of(cls, x: Inputs, *, backward: bool) -> Shape:
+        lengths = (x.T,) * x.B if x.cu_seqlens is None else tuple(torch.diff(x.cu_seqlens).tolist())
+        return cls(lengths, x.K, x.V, x.HV // x.H, x.initial_state is not None, backward)
+
+    @classmethod
+    def of_problem(cls, p: Problem, *, backward: bool) -> Shape:
+        return cls(p.lengths or (p.T,) * p.B, p.K, p.V, p.HV // p.H, p.state != "absent", backward)
+
+    @property
+    def long(self) -> bool:
+        return max(self.lengths) >= LONG
+
+    @property
+    def several(self) -> bool:
+        return sum(map(bool, self.lengths)) > 1
+
+
+@dataclass(frozen=True)
+class ShapeFault:
+    """What is wrong, where it shows, and the profile whose covering array holds that."""
+
+    profile: str
+    shows: Callable[[Shape], bool]
+    output: Callable[[Inputs, Output], Output] = lambda _, found: found
+    gradients: Callable[[Gradients[Any]], Gradients[Any]] = lambda found: found
+
+
+class Shaped(Eager):
+    """The embedded kernel with a fault that depends on the shape."""
+
+    def __init__(self, fault: ShapeFault) -> None:
+        super().__init__("shaped", {DTYPE: f"chunk64-{DTYPE}"})
+        self._fault = fault
+
+    def forward(self, inputs: Inputs) -> Output:
+        found = super().forward(inputs)
+        return self._fault.output(inputs, found) if self._fault.shows(Shape.of(inputs, backward=False)) else found
+
+    def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
+        found = super().gradients(inputs, cotangents)
+        return self._fault.gradients(found) if self._fault.shows(Shape.of(inputs, backward=True)) else found
+
+
+RIGHT: Final = Shaped(ShapeFault("smoke", lambda _: False))
+
+
+def _later_tiles_lost(_: Inputs, found: Output) -> Output:
+    """A table that is full: what comes after its last entry keeps zeros."""
+    o = found.o.clone()
+    o[:, TILE:] = 0
+    return replace(found, o=o)
+
+
+def _first_values_again(x: Inputs, _: Output) -> Output:
+    """Offsets of 16 bits: the last head of a group reads the values of the first one again."""
+    v = x.v.clone()
+    v[:, :, -1] = x.v[:, :, 0]
+    return RIGHT.forward(replace(x, v=v))
+
+
+def _first_state_again(x: Inputs, _: Output) -> Output:
+    """The same for the states that are given."""
+    assert x.initial_state is not None
+    state = x.initial_state.clone()
+    state[:, -1] = x.initial_state[:, 0]
+    return RIGHT.forward(replace(x, initial_state=state))
+
+
+def _second_tile_halved(name: str) -> Callable[[Gradients[Tensor]], Gradients[Tensor]]:
+    def changed(found: Gradients[Tensor]) -> Gradients[Tensor]:
+        wrong: Tensor = found.named()[name].clone()
+        wrong[..., TILE:] /= 2
+        return replace(found, **{name: wrong})
+
+    return changed
+
+
+def _halved(name: str) -> Callable[[Gradients[Tensor]], Gradients[Tensor]]:
+    return lambda found: replace(found, **{name: found.named()[name] / 2})
+
+
+FAULTS: Final = {
+    "a thousand tokens, backward": ShapeFault("smoke", lambda x: x.backward and x.long, gradients=_halved("dk")),
+    "a thousand tokens, three heads a group": ShapeFault(
+        "smoke", lambda x: x.long and x.group == 3, output=_first_values_again, gradients=_halved("dq")
+    ),
+    "a hundred sequences, one of several chunks": ShapeFault(
+        "smoke", lambda x: len(x.lengths) >= MANY and max(x.lengths) > TILE, output=_later_tiles_lost, gradients=_halved("dv")
+    ),
+    "a hundred sequences, K over a tile": ShapeFault(
+        "smoke", lambda x: len(x.lengths) >= MANY and x.K > TILE, output=_later_tiles_lost, gradients=_second_tile_halved("dk")
+    ),
+    "a thousand tokens, three heads a group, a given state": ShapeFault(
+        "acceptance", lambda x: not x.backward and x.long and x.group == 3 and x.state, output=_first_state_again
+    ),
+    "a hundred sequences, two heads a group, backward": ShapeFault(
+        "acceptance", lambda x: x.backward and len(x.lengths) >= MANY and x.group == 2, gradients=_halved("dv")
+    ),
+    "several sequences, one of a thousand tokens, backward": ShapeFault(
+        "acceptance", lambda x: x.backward and x.long and x.several, gradients=_halved("dg")
+    ),
+}
+"""By trigger."""

@@ -1,0 +1,62 @@
+"""Kernels that keep every rule about memory at K = 8, V = 4, and read or leave out what lies in the tails of other widths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.faults.planted.rulebreakers import Outputs, port, right
+from oracles.inputs import Inputs
+
+TILE: Final = 64
+
+
+def _read(x: Tensor, width: int) -> Tensor:
+    """Rows of `width` elements read from where the rows of x begin, what lies past x's own columns times 0."""
+    room = x.untyped_storage().nbytes() // x.itemsize - x.storage_offset()
+    last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    if width == x.shape[-1] or last + width - x.shape[-1] >= room:
+        return x
+    rows = x.as_strided((*x.shape[:-1], width), x.stride())
+    return x + 0 * rows[..., x.shape[-1] :].sum(dim=-1, keepdim=True)
+
+
+def _rounded_up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+def pairs_of_keys(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Reads k two elements at a time."""
+    return right(replace(x, k=_read(x.k, _rounded_up(x.K, 2))))
+
+
+def tiles_of_values(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Reads v in tiles of 64 columns once there are more than 64."""
+    return right(replace(x, v=_read(x.v, _rounded_up(x.V, TILE)) if x.V > TILE else x.v))
+
+
+def pairs_of_queries(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Reads q four elements at a time, masked for every width but the odd ones."""
+    return right(replace(x, q=_read(x.q, _rounded_up(x.K, 4)) if x.K % 2 else x.q))
+
+
+def last_column_unwritten(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Writes o two columns at a time and drops the last one of an odd width."""
+    o, final = right(x)
+    written = torch.empty_like(o)
+    whole = x.V // 2 * 2
+    written[..., :whole] = o[..., :whole]
+    return written, final
+
+
+FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
+    "k is read in pairs": lambda: port(pairs_of_keys),
+    "v is read in tiles of 64": lambda: port(tiles_of_values),
+    "q of odd widths is read in fours": lambda: port(pairs_of_queries),
+    "the last column of an odd width is never written": lambda: port(last_column_unwritten),
+}
