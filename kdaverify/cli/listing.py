@@ -30,7 +30,7 @@ def list_(
     what: Annotated[What, typer.Argument(help="which list")],
     as_json: Annotated[bool, typer.Option("--json", help="a JSON list of objects with `name`")] = False,
 ) -> None:
-    """Show the implementations, operations, regimes, profiles, laws, probes, rules of calls, faults (planted ones too) or published standards.
+    """Show the implementations, operations, regimes, profiles, laws, probes, rules of calls, faults (planted too) or standards.
 
     Example: kdaverify list impls
     """
