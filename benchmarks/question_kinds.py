@@ -37,8 +37,8 @@ from kdaverify.problems.profiles import settings_for
 from kdaverify.verdicts.judge import Judge, Rejected, Struck
 from kdaverify.verdicts.verdict import Verdict
 
-ENOUGH: Final = 3
-"""Rejections of a kind's own questions after which no more of them are judged."""
+ENOUGH: Final = 1
+"""Rejections by a kind's own questions after which no more of them are judged."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,11 @@ class Row:
     others: list[str]
     judged: tuple[int, int]
     seconds: float
+
+    @property
+    def shown(self) -> bool:
+        """Whether its kind, and nothing else, rejects it."""
+        return bool(self.own) and not self.others and not self.twin
 
 
 def asks(adapter: Adapter, profile: str) -> Iterator[Ask]:
@@ -130,14 +135,20 @@ def main() -> None:
     order = sorted(given.faults, key=lambda name: PLANTED[name].profile)
     with get_context("spawn").Pool(given.workers, maxtasksperchild=1) as pool:
         jobs = pool.imap_unordered(row, [(name, given.share) for name in order])
-        rows = sorted(track(jobs, total=len(order), description="judging planted faults"), key=lambda one: one.id)
-    for one in rows:
-        shown = "needed" if one.own and not one.others and not one.twin else "NOT SHOWN"
-        cases = f"own {one.own}, others {len(one.others)} of {one.judged[1]} cases"
-        print(f"{one.id:7s} {one.question:13s} {shown:9s} {cases}: {one.trigger}", *(*one.twin, *one.others)[:3], sep="\n        ")
-    if given.json:
-        given.json.write_text(json.dumps([vars(one) for one in rows], indent=1) + "\n")
-    sys.exit(any(not one.own or one.others or one.twin for one in rows))
+        rows = list[Row]()
+        for one in track(jobs, total=len(order), description="judging planted faults"):
+            rows.append(one)
+            print(line_of(one), flush=True)
+            if given.json:
+                given.json.write_text(json.dumps([vars(one) for one in rows], indent=1) + "\n")
+    sys.exit(not all(one.shown for one in rows))
+
+
+def line_of(one: Row) -> str:
+    """A row as a line, and what speaks against it below."""
+    cases = f"own {one.own}, others {len(one.others)} of {one.judged[1]} cases, {one.seconds:.0f} s"
+    line = f"{one.id:7s} {one.question:13s} {'needed' if one.shown else 'NOT SHOWN':9s} {cases}: {one.trigger}"
+    return "\n        ".join((line, *(*one.twin, *one.others)[:3]))
 
 
 if __name__ == "__main__":
