@@ -16,11 +16,14 @@ from kdaverify.adapters.isolation.fault import Fault
 from kdaverify.adapters.isolation.memory import GIB, own_memory
 from kdaverify.adapters.isolation.messages import Failed, Ready, Reply, Request
 from kdaverify.adapters.isolation.process import Process
+from kdaverify.adapters.isolation.stacks import is_compiling
 from kdaverify.limits import Limits
 from oracles.autograd import ForwardOnlyError
 
 STARTING: Final = 180.0
 """Seconds that importing torch and finding the adapter may take; on a busy machine that is long."""
+COMPILING: Final = 10
+"""A call that is still being compiled or tuned has so many times its limit: fla's tuners beside 14 other processes took over 120 s."""
 _LOOK: Final = 0.05
 _Answer = TypeVar("_Answer", bound=Reply)
 
@@ -102,24 +105,37 @@ class Keeper:
         raise Fault(reply.kind, reply.message)
 
     def _reply(self, process: Process, request: Request | None, seconds: float) -> Reply:
-        deadline = time.monotonic() + seconds
+        started = time.monotonic()
+        deadline = started + seconds
         try:
             if request is not None:
                 process.connection.send(request)
             while not process.connection.poll(min(_LOOK, max(0.0, deadline - time.monotonic()))):
-                self._look(process, deadline, seconds)
+                self._look(process)
+                if time.monotonic() >= deadline:
+                    deadline = self._later(process, deadline, seconds, since=started)
             return process.connection.recv()
         except (EOFError, OSError):
             raise autopsy.death(process, self.limits) from None
 
-    def _look(self, process: Process, deadline: float, seconds: float) -> None:
+    def _later(self, process: Process, deadline: float, seconds: float, *, since: float) -> float:
+        """Another deadline for a kernel that is being compiled or tuned.
+
+        Raises:
+            Fault: it hangs.
+        """
+        spent = deadline - since
+        process.show_stacks()
+        if spent + seconds <= COMPILING * seconds and is_compiling(process.stacks):
+            return deadline + seconds
+        raise autopsy.hang(process, spent)
+
+    def _look(self, process: Process) -> None:
         used = own_memory(process.pid) - self._at_first
         if self._at_first and used > self.limits.gib * GIB:
             raise autopsy.gluttony(process, used, self.limits)
         if not process.alive() and not process.connection.poll():
             raise EOFError
-        if time.monotonic() >= deadline:
-            raise autopsy.hang(process, seconds)
 
     def _drop(self, process: Process) -> None:
         if self._ending is not None:

@@ -15,6 +15,10 @@ DEEPEST: Final = 3
 _FRAME: Final = re.compile(r'\s+File "(?P<path>.*)", line (?P<line>\d+|\?\?\?) in (?P<name>.*)')
 _FATAL: Final = re.compile(r"Fatal Python error: (.+)")
 _MACHINERY: Final = str(Path(__file__).parents[1])
+# Triton's compiler and tuner, TorchInductor and Dynamo, extensions built at the first call, XLA and Pallas.
+_COMPILERS: Final = re.compile(
+    r"/(triton/(compiler|backends|runtime/(autotuner|build))|torch/(_inductor|_dynamo|utils/cpp_extension)|jax/_src/(compiler|pallas))\b"
+)
 _WORKER: Final = str(Path(__file__).with_name("worker.py"))
 
 
@@ -43,12 +47,23 @@ def innermost(fd: int, *, thread: Literal["dying", "called"]) -> str:
         fd: the file of `watch_stacks`.
         thread: "dying", where the signal struck; "called", the one that called the kernel.
     """
+    frames = _frames(fd, thread)
+    return ", called by ".join(map(str, _before_machinery(frames)[:DEEPEST])) if frames else ""
+
+
+def is_compiling(fd: int) -> bool:
+    """Whether the thread that called the kernel was in a compiler or a tuner when its stacks were last written."""
+    return any(_COMPILERS.search(frame.path) for frame in _frames(fd, "called"))
+
+
+def _frames(fd: int, thread: Literal["dying", "called"]) -> list[Frame]:
+    """The frames of a thread, innermost first, as they were written last."""
     threads = _threads(os.pread(fd, os.fstat(fd).st_size, 0).decode(errors="replace"))
     if thread == "dying":
         wanted = [frames for current, frames in threads if current]
     else:
         wanted = [frames for _, frames in threads if any(frame.path == _WORKER for frame in frames)]
-    return ", called by ".join(map(str, _before_machinery(wanted[0])[:DEEPEST])) if wanted else ""
+    return wanted[-1] if wanted else []
 
 
 def death_in(text: str) -> tuple[str, bool]:

@@ -9,12 +9,14 @@ from typing import Final
 import pytest
 
 from kdaverify.adapters import Adapter
-from kdaverify.adapters.isolation import Isolated, autopsy
+from kdaverify.adapters.isolation import Isolated, autopsy, keeper
 from kdaverify.checks.conventions import conventions
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
+from kdaverify.limits import Limits
 from kdaverify.problems import Problem
+from tests.adapters.isolation.compiling import COMPILED
 from tests.adapters.isolation.conftest import Isolate
 from tests.adapters.isolation.planted import PLANTED
 
@@ -51,6 +53,24 @@ def test_ten_in_a_row_each_get_their_verdict_and_the_cases_between_keep_theirs(i
     assert len(VERDICTS) == 10
     assert slowest < SECONDS + 4.0
     assert judged(isolated, problem) == healthy
+
+
+@pytest.mark.parametrize(
+    ("variant", "status", "message"),
+    [
+        ("compiles", Status.PASS, ""),
+        ("compiles for ever", Status.HANG, r"^no answer within 4 s .*; in run \(autotuner.py:5\)"),
+        ("waits", Status.HANG, r"^no answer within 1 s "),
+    ],
+)
+def test_a_call_that_compiles_has_several_times_its_limit(
+    problem: Problem, monkeypatch: pytest.MonkeyPatch, variant: str, status: Status, message: str
+) -> None:
+    monkeypatch.setattr(keeper, "COMPILING", 4)
+    isolated = Isolated(COMPILED, "tests.adapters.isolation.compiling:COMPILED", limits=Limits(seconds=SECONDS))
+    outcome = judged(isolated.variants()[variant], problem)[0]
+    isolated.end()
+    assert outcome.status is status and re.search(message, outcome.message), outcome.message
 
 
 def test_a_kernel_that_hangs_up_has_crashed(planted: Isolated, problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
