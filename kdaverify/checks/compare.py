@@ -44,6 +44,7 @@ class Comparison:
         ceiling: what no legal kernel can miss that element by, and why, in words; "" where it passes or none is known.
         vacuous: the impostors that would pass too; what has some proves nothing.
         peers: the rms error over that of every legal kernel that rounds to nearest, where these were not lucky.
+        relative: the rms error over the rms of the exact output.
     """
 
     output: str
@@ -66,6 +67,7 @@ class Comparison:
 
     vacuous: tuple[str, ...] = ()
     peers: tuple[float, ...] = ()
+    relative: float = 0.0
 
     def __str__(self) -> str:
         if self.statistic == "finite":
@@ -131,7 +133,17 @@ def compare(output: str, actual: Tensor, standard: Standard, inputs: Inputs) -> 
         ceiling="" if passed or at is None or allowed.ceiling is None else allowed.ceiling.explain(at),
         vacuous=impostors(truth.high, truth.zero, lambda wrong: allowed.admits(wrong, truth)),
         peers=tuple(found.rms / rms for rms in allowed.peers if rms and found.rms),
+        relative=relative_error(error, truth.high),
     )
+
+
+def relative_error(error: Tensor, exact: Tensor) -> float:
+    """The rms of an error over that of the exact values; 0 where there is nothing to compare with."""
+    largest = exact.abs().max() if exact.numel() else exact.new_zeros(())
+    if not bool(torch.isfinite(largest)) or not bool(largest > 0):
+        return 0.0
+    # Squares of a state that has decayed to 1e-162 underflow: everything is divided by the largest element first.
+    return float((error / largest).norm() / (exact / largest).norm())
 
 
 def _headline(ratios: dict[str, float]) -> str:

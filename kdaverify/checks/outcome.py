@@ -15,6 +15,7 @@ from kdaverify.budgets.family import ContractOverflow, emulate
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import FLOAT64_ORACLE_PRECISION, Standard, standard
 from kdaverify.checks.compare import Comparison, compare
+from kdaverify.checks.digits import Recurrence
 from kdaverify.checks.execute import Misbehaviour, dtype_name, execute
 from kdaverify.checks.published.evidence import Again, Evidence
 from kdaverify.checks.status import Status
@@ -38,6 +39,7 @@ class Outcome:
         comparison: the figures, where there was something to compare.
         oracle: how the exact value was obtained, "" where none was needed.
         excess: what was found / what is allowed, where nothing was compared.
+        digits_fewer: digits that a pass has fewer than the token recurrence; None for at most three.
         evidence: what others' standards need to see of it, where it is an output of a call.
     """
 
@@ -47,6 +49,7 @@ class Outcome:
     comparison: Comparison | None = None
     oracle: str = ""
     excess: float | None = None
+    digits_fewer: float | None = None
     evidence: Evidence | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -83,10 +86,17 @@ def outcomes(adapter: Adapter, inputs: Inputs, produce: Callable[[], dict[str, T
     def again(other: Adapter) -> dict[str, Tensor]:
         return execute(other, inputs, tuple(produced)).outputs
 
-    return judged(produced, received, lambda: held_at_fastest(received, contract, hold), again)
+    beside = Recurrence(received, contract, io)
+    return judged(produced, received, lambda: held_at_fastest(received, contract, hold), again, beside)
 
 
-def judged(produced: dict[str, Tensor], received: Inputs, hold: Callable[[], Standard], again: Again | None = None) -> list[Outcome]:
+def judged(
+    produced: dict[str, Tensor],
+    received: Inputs,
+    hold: Callable[[], Standard],
+    again: Again | None = None,
+    recurrence: Recurrence | None = None,
+) -> list[Outcome]:
     """Compares every output, or gradient, with what `hold` makes for it, or says why nothing can be concluded.
 
     Args:
@@ -94,6 +104,7 @@ def judged(produced: dict[str, Tensor], received: Inputs, hold: Callable[[], Sta
         received: the call that the kernel effectively got.
         hold: makes truth and budgets; may raise ContractOverflow or UncertifiedError.
         again: asks another implementation for the same, where tensors are the outputs of a call: others' standards then judge them too.
+        recurrence: of the same call, to say which passes have fewer digits.
     """
     try:
         held = hold()
@@ -111,7 +122,12 @@ def judged(produced: dict[str, Tensor], received: Inputs, hold: Callable[[], Sta
         packed, exact, plain = received.cu_seqlens is not None, held.exact(output).high, held.budgets[output].plain
         return Evidence(output, dtype_name(received), packed, produced[output], exact, plain, again)
 
-    found = [Outcome(c.output, c.status, str(c), c, held.truth.method, evidence=evidence(c.output)) for c in compared]
+    def fewer(c: Comparison) -> float | None:
+        return None if recurrence is None else recurrence.digits_fewer(c, held.exact(c.output))
+
+    found = [
+        Outcome(c.output, c.status, str(c), c, held.truth.method, digits_fewer=fewer(c), evidence=evidence(c.output)) for c in compared
+    ]
     return [*found, *overflowing] if found else skipped("; ".join(outcome.message for outcome in overflowing))
 
 

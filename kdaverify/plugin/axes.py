@@ -37,6 +37,15 @@ def _named_backward(adapter: Adapter, profile: str) -> Choices:
     return found if profile == "nightly" else [choice for choice in found if gradients_are_quick(choice[1], accelerated=real)]
 
 
+def _overflowing(adapter: Adapter, profile: str) -> Choices:
+    from kdaverify.adapters.fitting import fitted
+    from kdaverify.problems.cotangents import OVERFLOWING
+
+    del profile
+    dtype = OVERFLOWING.dtype
+    return [(dtype, fitted(adapter, OVERFLOWING))] if dtype in adapter.dtypes else []
+
+
 def _rows(adapter: Adapter, profile: str) -> Choices:
     from kdaverify.plugin.coverage import rows
 
@@ -137,6 +146,7 @@ AXES: Final[Mapping[str, Callable[[Adapter, str], Choices]]] = {
     "gate": _gate,
     "named": _named,
     "named_backward": _named_backward,
+    "overflowing": _overflowing,
     "probed": _probed,
     "drifting": drifting,
     "row": _rows,

@@ -19,6 +19,15 @@ OF: Final = ("both", "o", "final_state")
 EXPONENTS: Final = {"fp64": (0, -25, 20), "fp32": (0, -25, 20), "bf16": (0, -25, 20), "fp16": (0, -8, 8)}
 """Powers of two that a loss may be scaled by, by dtype: far enough to show absolute constants, and inside the format's range."""
 
+OVERFLOWING: Final = Problem(
+    B=1, T=70, H=1, HV=1, K=8, V=8, dtype="fp16", gate="spread", key="random", beta="uniform", state="random", value="large", seed=2
+)
+"""Values of 2^6: under a loss times 2^OVERFLOWING_EXPONENT some gradients exceed 65504, the largest number of fp16, and dv and dS_0 fit.
+
+No drawn problem does that: among the exponents above, 2^8 is the largest for fp16.
+"""
+OVERFLOWING_EXPONENT: Final = 14
+
 
 def cotangents(problem: Problem, of: str, exponent: int = 0) -> Cotangents:
     """do in the problem's dtype, dS_T in that of the state.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 from rich.text import Text
 
+from kdaverify.checks.digits import FEWER
+from kdaverify.problems import Problem
 from kdaverify.verdicts.decision import Decision
 from kdaverify.verdicts.paired import Paired
+from kdaverify.verdicts.verdict import Verdict
 
 MEANING: Final = {
     "A": "every element within its budget",
@@ -23,6 +27,7 @@ def evidence(decision: Decision) -> list[Text]:
         *_grades(decision.grades),
         *_run(decision.paired),
         *_line(decision.acquitted, "near miss", "passed at fresh seeds; the record says how"),
+        *_accuracy(decision.less_accurate),
         *_line(decision.vacuous, "verdict", "no evidence: zeros, the negated or a shuffled output would pass too"),
     ]
 
@@ -39,6 +44,19 @@ def _run(paired: tuple[Paired, ...]) -> list[Text]:
         return []
     worst = max(paired, key=lambda run: run.limit)
     return [_told("over the run", f"worst of {len(paired)} outputs: {worst}")]
+
+
+def _accuracy(found: tuple[Verdict, ...]) -> list[Text]:
+    """Passes with over three digits fewer than a token recurrence: outputs and formats, the inputs of the worst, its replay line."""
+    if not found:
+        return []
+    worst = found[0]
+    kinds = Counter(f"{verdict.output} in {verdict.dtype}" for verdict in found)
+    outputs = ", ".join(f"{name} ({times})" for name, times in sorted(kinds.items()))
+    fewer = f"have over {FEWER:g} correct digits fewer than a token recurrence, as the contract allows"
+    said = f"{len(found)} passing outputs {fewer}: {outputs}"
+    where = Problem.from_json(worst.problem).describe()
+    return [_told("accuracy", f"{said}; most in {worst.output}, {worst.digits_fewer:.1f} fewer, on {where}\n  {worst.replay}")]
 
 
 def _line(count: int, noun: str, said: str) -> list[Text]:

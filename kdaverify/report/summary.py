@@ -32,12 +32,18 @@ def summary(ruling: Ruling, decisions: Sequence[Decision]) -> dict[str, Any]:
                 "grades": decision.grades,
                 "vacuous": decision.vacuous,
                 "acquitted": decision.acquitted,
+                "less_accurate": [_less_accurate(verdict) for verdict in decision.less_accurate],
                 "failures": [_failure(verdict) for verdict in decision.failures],
                 "published": [asdict(tally) for tally in tallies(decision.verdicts)],
             }
             for decision in decisions
         ],
     }
+
+
+def _less_accurate(verdict: Verdict) -> dict[str, Any]:
+    told = ("property", "case", "output", "dtype", "regime", "digits_fewer", "replay")
+    return {name: getattr(verdict, name) for name in told}
 
 
 def _failure(verdict: Verdict) -> dict[str, Any]:

@@ -95,6 +95,12 @@ class Decision:
         return len({(*verdict.asked(), verdict.output) for verdict in self.verdicts if verdict.status is Status.PASS and verdict.recheck})
 
     @property
+    def less_accurate(self) -> tuple[Verdict, ...]:
+        """Passes with over three digits fewer than a token recurrence, the worst first."""
+        found = [verdict for verdict in self.verdicts if verdict.digits_fewer is not None and verdict.status is Status.PASS]
+        return tuple(sorted(found, key=lambda verdict: (-(verdict.digits_fewer or 0.0), verdict.case, verdict.output)))
+
+    @property
     def skipped(self) -> int:
         return count_cases(verdict for verdict in self.verdicts if verdict.status is Status.SKIP)
 

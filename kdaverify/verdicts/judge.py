@@ -139,6 +139,7 @@ class Judge:
             message=self._message(outcome),
             vacuous=figures.vacuous if figures else (),
             peers=tuple(float(f"{ratio:.4g}") for ratio in figures.peers) if figures else (),
+            digits_fewer=None if outcome.digits_fewer is None else round(outcome.digits_fewer, 2),
             published=others.published,
             benchmark=others.benchmark,
             contract=asked.contract(dtype).name if dtype in asked.dtypes else "",

@@ -12,7 +12,7 @@ from kdaverify.checks.near_miss import Recheck
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.opinion import Opinion
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the row; a reader takes every older one and refuses a newer one."""
 
 
@@ -39,6 +39,7 @@ class Verdict(BaseModel):
         diagnosis: of one case of every property that fails, which known fault it cannot be told from, or that none fits.
         vacuous: of zeros, the negated and a shuffled output, those that would pass too: the verdict then proves nothing.
         peers: the rms error over that of every emulated legal kernel that rounds to nearest; () where those were lucky, or not compared.
+        digits_fewer: correct digits that a pass has fewer than a token recurrence on the same inputs; None for at most three.
         recheck: of a near miss, what fresh seeds found; status and grade follow it, the figures are those of the first seed.
         published: what the rules of others say of the same output, by rule; never part of `status`.
         benchmark: whose errors those that compare errors held its own against.
@@ -83,6 +84,7 @@ class Verdict(BaseModel):
     diagnosis: str = ""
     vacuous: tuple[str, ...] = ()
     peers: tuple[float, ...] = ()
+    digits_fewer: float | None = None
     recheck: Recheck | None = None
     published: dict[str, Opinion] = Field(default_factory=dict)
     benchmark: str = ""

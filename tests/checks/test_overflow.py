@@ -18,14 +18,10 @@ from kdaverify.checks.status import Status
 from kdaverify.diagnosis.call import Call
 from kdaverify.diagnosis.question import Question
 from kdaverify.faults.planted.overflow import FAULTS, OverflowFault, Overflowing
-from kdaverify.problems import Problem
+from kdaverify.problems.cotangents import OVERFLOWING, OVERFLOWING_EXPONENT
 from oracles.gradients import Gradients
 
-# Values of 2^6 and a loss times 2^14: products of both are above 65504, the largest number of fp16.
-PROBLEM = Problem(
-    B=1, T=70, H=1, HV=1, K=8, V=8, dtype="fp16", gate="spread", key="random", beta="uniform", state="random", value="large", seed=2
-)
-EXPONENT = 14
+PROBLEM, EXPONENT = OVERFLOWING, OVERFLOWING_EXPONENT
 NAN = torch.tensor(float("nan"))
 
 

@@ -12,7 +12,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.checks.calls.rules import RULES
 from kdaverify.faults.planted import depth, overflow, races, shapes, widths
 from kdaverify.faults.planted.by_ids import BROKEN_BY_IDS, RIGHT_BY_IDS
-from kdaverify.faults.planted.rulebreakers import BROKEN, from_the_start, one_buffer, port, remembers, right, twin, writes_sequences_alone
+from kdaverify.faults.planted.rulebreakers import BROKEN, adds_to_unwritten, from_the_start, one_buffer, port, remembers, right, twin
 
 LAST: Final = "acceptance"
 """The profile that has all questions of every kind."""
@@ -53,7 +53,7 @@ _ISOLATED: Final[Mapping[str, Made]] = {
     "offsets are cached by tensor object": partial(port, remembers(lambda x: id(x.cu_seqlens), "cu_seqlens"), isolate=True),
     "values are cached by tensor object": partial(port, remembers(lambda x: id(x.v), "v"), isolate=True),
     "v is read from the start of its memory": partial(port, from_the_start, isolate=True),
-    "unused rows of o are never written": partial(port, writes_sequences_alone, isolate=True),
+    "o is added to unwritten memory": partial(port, adds_to_unwritten, isolate=True),
 }
 
 
@@ -70,7 +70,7 @@ def _shaped() -> Iterator[Planted]:
 def _overflowing() -> Iterator[Planted]:
     for number, (trigger, fault) in enumerate(overflow.FAULTS.items(), 1):
         make = partial(overflow.Overflowing, fault.kernel, fault.change)
-        yield Planted(f"OVER{number}", "overflow", trigger, LAST, make, partial(overflow.Overflowing, fault.kernel, overflow.unchanged))
+        yield Planted(f"OVER{number}", "overflow", trigger, "smoke", make, partial(overflow.Overflowing, fault.kernel, overflow.unchanged))
 
 
 PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(

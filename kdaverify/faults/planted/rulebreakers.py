@@ -12,6 +12,7 @@ from torch import Tensor
 from kdaverify.adapters import kernel
 from kdaverify.adapters.base import Adapter, Output
 from kdaverify.adapters.eager import EAGER
+from kdaverify.adapters.poison import allocations_are_poisoned
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 
@@ -118,6 +119,18 @@ def writes_sequences_alone(x: Inputs, _: dict[Any, Any]) -> Outputs:
     written = torch.empty_like(o)
     written[:, : sum(x.lengths)] = o[:, : sum(x.lengths)]
     return written, final
+
+
+def held_before(like: Tensor) -> Tensor:
+    """Memory as it is handed out clean, which nothing but poison tells from written zeros."""
+    fresh = torch.empty_like(like)
+    return fresh if allocations_are_poisoned() else fresh.zero_()
+
+
+def adds_to_unwritten(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Adds o to 0 times what its memory held before, as a matrix product with an output factor of 0 that is not left out."""
+    o, final = right(x)
+    return o + 0 * held_before(o), final
 
 
 def first_entry_for_all(x: Inputs, _: dict[Any, Any]) -> Outputs:
@@ -228,6 +241,11 @@ def derived_when_long(patch: Derivation) -> Derivation:
     return lambda x, given, kept: (patch if x.T >= LONG else derived_right)(x, given, kept)
 
 
+def derived_added_to_unwritten(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
+    found = EAGER.gradients(x, given)
+    return replace(found, dq=found.dq + 0 * held_before(found.dq))
+
+
 class Tuned(Derived):
     """A kernel with two configurations, the second of which is wrong."""
 
@@ -313,8 +331,8 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "view-sliced-long-backward": lambda: Derived(derived_when_long(derived_from_dense_inputs)),
     "padding-long": lambda: port(when_long(masks_by_products)),
     "padding-long-backward": lambda: Derived(derived_when_long(derived_masked_by_products)),
-    "unwritten-long": lambda: port(when_long(writes_sequences_alone)),
-    "unwritten-long-backward": lambda: Derived(derived_when_long(derived_without_writing)),
+    "unwritten-long": lambda: port(when_long(adds_to_unwritten)),
+    "unwritten-long-backward": lambda: Derived(derived_when_long(derived_added_to_unwritten)),
     "batch-alone": lambda: port(first_entry_for_all),
     "batch-reversed": lambda: port(last_entry_by_number),
     "crowd": lambda: port(grid),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.faults.planted.rulebreakers import Outputs, port, right
+from kdaverify.faults.planted.rulebreakers import Outputs, held_before, port, right
 from oracles.inputs import Inputs
 
 TILE: Final = 64
@@ -45,18 +45,16 @@ def pairs_of_queries(x: Inputs, _: dict[Any, Any]) -> Outputs:
     return right(replace(x, q=_read(x.q, _rounded_up(x.K, 4)) if x.K % 2 else x.q))
 
 
-def last_column_unwritten(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    """Writes o two columns at a time and drops the last one of an odd width."""
+def last_column_added_to_unwritten(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Adds the last column of an odd width to 0 times what its memory held before."""
     o, final = right(x)
-    written = torch.empty_like(o)
     whole = x.V // 2 * 2
-    written[..., :whole] = o[..., :whole]
-    return written, final
+    return torch.cat((o[..., :whole], o[..., whole:] + 0 * held_before(o)[..., whole:]), dim=-1), final
 
 
 FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "k is read in pairs": lambda: port(pairs_of_keys),
     "v is read in tiles of 64": lambda: port(tiles_of_values),
     "q of odd widths is read in fours": lambda: port(pairs_of_queries),
-    "the last column of an odd width is never written": lambda: port(last_column_unwritten),
+    "the last column of an odd width is added to unwritten memory": lambda: port(last_column_added_to_unwritten),
 }

@@ -42,7 +42,7 @@ class Rows:
         """
         status, asked = pl.col("status"), ("property", "dtype", "case", "detail")
         frame = self.full.with_row_index("row").select(
-            *("row", "T", "ratio", "seed"),
+            *("row", "T", "ratio", "seed", "digits_fewer"),
             *(pl.col(name).fill_null("").cast(pl.Categorical) for name in COUNTED),
             status.is_in(REJECTS).alias("rejects"),
             status.is_in(UNJUDGED).not_().alias("judged"),

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 import polars as pl
 
+from kdaverify.checks.digits import FEWER
 from kdaverify.checks.status import Status
 from kdaverify.diagnosis.words import FITS
 from kdaverify.report.html.rows import Rows
@@ -80,7 +81,7 @@ def _words(ruling: Ruling, reasons: Sequence[str], rows: pl.DataFrame) -> tuple[
         first = f"The harness itself failed, so nothing can be concluded: {reasons[0]}."
     else:
         first = f"Nothing wrong was found{beyond}, but too little was shown to accept it: {reasons[0]}."
-    return tuple(filter(None, (first, known, _where(wrong if wrong.height else failed), _closest(own), covers)))
+    return tuple(filter(None, (first, known, _where(wrong if wrong.height else failed), _closest(own), _accuracy(own), covers)))
 
 
 def _are(number: int) -> str:
@@ -98,6 +99,19 @@ def _closest(own: pl.DataFrame) -> str:
     worst, again = ratios.filter(ratios <= 1).max(), int((ratios > 1).sum())
     acquitted = f"; {counted(again, 'output')} above it passed at fresh seeds" if again else ""
     return f"What passes uses up to {100 * worst:.4g} % of its budget{acquitted}." if isinstance(worst, float) else ""
+
+
+def _accuracy(own: pl.DataFrame) -> str:
+    """Passes that a token recurrence beats by over three digits, and under which gates."""
+    fewer = own.filter(pl.col("rejects").not_() & pl.col("digits_fewer").is_not_null())
+    if not fewer.height:
+        return ""
+    head = f"{counted(fewer.height, 'passing output')} {_have(fewer.height)} over {FEWER:g} correct digits fewer than a token recurrence"
+    return f"{head}, as the contract allows: up to {fewer['digits_fewer'].max():.1f}, with gates {_most(fewer['regime'])}."
+
+
+def _have(number: int) -> str:
+    return "has" if number == 1 else "have"
 
 
 def _where(wrong: pl.DataFrame) -> str:

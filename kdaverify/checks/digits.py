@@ -1,0 +1,65 @@
+"""Digits that a kernel has fewer than a token recurrence: allowed by its contract, and worth a warning.
+
+A chunk form solves a triangular system and cancels; with coherent keys or beta = 2 every kernel of its contract may be a thousand times
+less accurate than the recurrence that it stands for. Such a kernel passes: the tolerance is what conforming kernels do. Whoever chooses
+between two designs wants to know it all the same.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+from torch import Tensor
+
+from kdaverify.budgets.contract import Contract, contract_from_name
+from kdaverify.budgets.formats import Format
+from kdaverify.budgets.freedoms import plainest
+from kdaverify.checks.compare import Comparison, relative_error
+from kdaverify.checks.status import Status
+from oracles.enclosure import OUTPUTS, Enclosure
+from oracles.inputs import Inputs
+
+FEWER: Final = 3.0
+"""Digits from which a warning is given: half of what fp32 has."""
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """The token recurrence beside one call.
+
+    Args:
+        inputs: what the kernel received.
+        contract: what it declares.
+        io: format of q, k, v and o.
+    """
+
+    inputs: Inputs
+    contract: Contract
+    io: Format
+
+    def digits_fewer(self, compared: Comparison, exact: Enclosure) -> float | None:
+        """How many digits an output that passes has fewer than the recurrence's; None for at most FEWER.
+
+        Math: log10(e / max(e_recurrence, u)), with e the rms error over the rms of the exact output, e_recurrence that of the recurrence
+            in the same formats, and u the unit roundoff of the contract's operands: what their format cannot hold is not lost.
+        """
+        unit = self.contract.operands.unit
+        # Nearly all cases end here: the recurrence runs where a warning is possible, no more.
+        if compared.status is not Status.PASS or not self._is_another_form or not compared.relative > 10**FEWER * unit:
+            return None
+        own = relative_error(exact.error(self._outputs[compared.output].double().to(exact.high.device)), exact.high)
+        fewer = math.log10(compared.relative / max(own, unit))
+        return fewer if fewer > FEWER else None
+
+    @property
+    def _is_another_form(self) -> bool:
+        return self.contract.form != "recurrent" and not self.contract.softplus
+
+    @cached_property
+    def _outputs(self) -> dict[str, Tensor]:
+        wide = "fp64" if self.contract.operands.name == "fp64" else "fp32"
+        received = replace(contract_from_name(f"recurrent-{wide}"), gate=self.contract.gate, beta=self.contract.beta)
+        return dict(zip(OUTPUTS, plainest(received, self.io).run(self.inputs), strict=True))
