@@ -35,6 +35,21 @@ def page(*verdicts: Verdict, width: int = 80, trouble: tuple[str, ...] = ()) -> 
     return out.getvalue()
 
 
+COMPLETE = '{"B":1,"H":1,"HV":2,"K":8,"T":3,"V":8,"dtype":"fp32","gate":"slow","key":"identical","beta":"two","state":"absent","value":"normal","seed":1}'
+
+
+def test_passes_with_few_digits_are_a_warning_with_the_worst_case() -> None:
+    mild, worst = (row(Status.PASS, problem=COMPLETE, case=f"kda-{digits}", digits_fewer=digits, replay=REPLAY) for digits in (3.1, 4.25))
+    text = " ".join(page(mild, worst, width=200).split())
+    assert (
+        "accuracy: 2 passing outputs have over 3 correct digits fewer than a token recurrence, as the contract allows: o in fp32 (2)"
+        in text
+    )
+    assert "most in o, 4.2 fewer, on kda B=1 T=3 H=1 HV=2 K=8 V=8 fp32 gate=slow key=identical beta=two" in text
+    assert "REJECT" not in text
+    assert "accuracy" not in page(row(Status.PASS))
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_nothing_but_the_lines_to_paste_is_wider_than_the_terminal(width: int) -> None:
     trouble = ("KeyError: " + "very long " * 20,)

@@ -9,7 +9,7 @@ import pytest
 from kdaverify.verdicts.merge import merge, write
 from kdaverify.verdicts.record import RecordWriter, read
 from kdaverify.verdicts.seal import Account
-from kdaverify.verdicts.verdict import Verdict
+from kdaverify.verdicts.verdict import SCHEMA, Verdict
 from tests.rows import row
 
 ROWS = [
@@ -46,7 +46,7 @@ def test_mixed_versions_and_unfinished_runs_are_told(tmp_path: Path) -> None:
     older = tmp_path / "v1.jsonl"
     older.write_text(ROWS[3].model_copy(update={"schema_version": 1}).model_dump_json() + "\n")
     merged = merge([written(tmp_path / "a.jsonl", ROWS), written(tmp_path / "b.parquet", newer), older])
-    assert merged.told == ("port: torch in versions 2.8, 2.9", "rows of versions 1, 2")
+    assert merged.told == ("port: torch in versions 2.8, 2.9", f"rows of versions 1, {SCHEMA}")
     assert merged.open_rows == 1
     write(merged, tmp_path / "all.parquet")
     assert read(tmp_path / "all.parquet").open_rows == 1

@@ -12,7 +12,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.checks.calls.rules import RULES
 from kdaverify.faults.planted import depth, overflow, races, shapes, widths
 from kdaverify.faults.planted.by_ids import BROKEN_BY_IDS, RIGHT_BY_IDS
-from kdaverify.faults.planted.rulebreakers import BROKEN, adds_to_unwritten, from_the_start, one_buffer, port, remembers, right, twin
+from kdaverify.faults.planted.rulebreakers import BROKEN, adds_to_unwritten, as_if_dense, one_buffer, port, remembers, right, twin
 
 LAST: Final = "acceptance"
 """The profile that has all questions of every kind."""
@@ -52,7 +52,7 @@ _ISOLATED: Final[Mapping[str, Made]] = {
     "all calls share one buffer": partial(port, one_buffer, isolate=True),
     "offsets are cached by tensor object": partial(port, remembers(lambda x: id(x.cu_seqlens), "cu_seqlens"), isolate=True),
     "values are cached by tensor object": partial(port, remembers(lambda x: id(x.v), "v"), isolate=True),
-    "v is read from the start of its memory": partial(port, from_the_start, isolate=True),
+    "k is read by its address and shape alone": partial(port, as_if_dense, isolate=True),
     "o is added to unwritten memory": partial(port, adds_to_unwritten, isolate=True),
 }
 

@@ -129,6 +129,14 @@ def test_a_rise_over_the_whole_run_rejects_though_every_case_passes() -> None:
     assert "port accepted" in html(page_of([*level, verdict(property="resume")]))
 
 
+def test_passes_with_few_digits_are_told_beside_the_decision() -> None:
+    few = [verdict(T=n, digits_fewer=3.0 + n / 100, regime="slow") for n in range(1, 4)]
+    text = html(page_of([*few, verdict(property="resume")]))
+    assert "3 passing outputs have over 3 correct digits fewer than a token recurrence, as the contract allows" in text
+    assert "up to 3.0, with gates slow (3)." in text
+    assert "port accepted" in text
+
+
 def test_every_section_is_there_and_in_the_list_of_sections() -> None:
     page = page_of(a_run(), before=a_run(), waivers=(KNOWN,))
     page.__dict__["credential"] = MATRIX
