@@ -51,7 +51,8 @@ class Recurrence:
         if compared.status is not Status.PASS or not self._is_another_form or not compared.relative > 10**FEWER * unit:
             return None
         own = relative_error(exact.error(self._outputs[compared.output].double().to(exact.high.device)), exact.high)
-        fewer = math.log10(compared.relative / max(own, unit))
+        # A recurrence that overflows where the kernel does not is no standard.
+        fewer = math.log10(compared.relative / max(own, unit)) if math.isfinite(own) else 0.0
         return fewer if fewer > FEWER else None
 
     @property

@@ -46,6 +46,11 @@ def test_what_the_operands_cannot_hold_is_not_lost() -> None:
     assert {*fewer(EAGER, PLAIN.replace(dtype="bf16")).values()} == {None}
 
 
+def test_a_recurrence_that_overflows_is_no_standard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kdaverify.checks.digits.relative_error", lambda *_: float("inf"))
+    assert {*fewer(INVERSE_IN_BF16, PLAIN).values()} == {None}
+
+
 def test_the_recurrence_runs_only_where_a_warning_is_possible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kdaverify.checks.digits.plainest", pytest.fail)
     fewer(EAGER, PLAIN)

@@ -83,13 +83,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
             *_named("PROC", "process", "smoke", _ISOLATED, lambda _: port(lambda x, _: right(x), isolate=True)),
             *_overflowing(),
             *_named("DEEP", "depth", "smoke", depth.FAULTS, twin),
-            *_named(
-                "IDS",
-                "ids",
-                "smoke",
-                {name: make for faults in BROKEN_BY_IDS.values() for name, make in faults.items()},
-                lambda _: RIGHT_BY_IDS,
-            ),
+            *_named("IDS", "ids", "smoke", _BY_IDS, lambda _: RIGHT_BY_IDS),
         )
     }
 )
