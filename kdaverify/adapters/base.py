@@ -58,6 +58,7 @@ class Adapter(abc.ABC):
         device: type of the torch device the kernel runs on.
         widths: key and value widths that cases are drawn at, for kernels compiled for each; () where any will do.
         domain: the problems it takes: whatever is generated or altered stays inside.
+        backward_domain: the problems that its backward takes, where these are fewer; None: those of `domain`.
         isolated: whether it runs in a worker process unless told otherwise: kernels that can take their process with them do.
         answers: False where calls are only written down, and nothing can be judged.
         differentiable: False where there is no backward to run; otherwise a backward is looked for.
@@ -72,6 +73,7 @@ class Adapter(abc.ABC):
     device: str = "cpu"
     widths: tuple[int, ...] = ()
     domain: Domain = EVERYTHING
+    backward_domain: Domain | None = None
     isolated: bool = False
     answers: bool = True
     differentiable: bool = True

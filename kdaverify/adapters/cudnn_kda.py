@@ -45,6 +45,7 @@ class Cudnn(Adapter):
     device = "cuda"
     # The kernel cuts its seeds on the promise that nothing expands: no beta above 1.
     domain = Domain(widths=(WIDTH,), beta_range=(0.0, 1.0))
+    backward_domain = Domain(widths=(WIDTH,), beta_range=(0.0, 1.0), head_ratios=(1,), scales=False)
     isolated = True
 
     def __init__(self) -> None:

@@ -20,12 +20,16 @@ MILDER: Final[dict[str, tuple[Any, ...]]] = {
 CHANGED_AT_MOST: Final = 2
 
 
-def fitted(adapter: Adapter, problem: Problem) -> Problem:
+def fitted(adapter: Adapter, problem: Problem, *, backward: bool = False) -> Problem:
     """The problem moved into the adapter's domain; as it then is, where `supports` refuses every milder one too.
 
     A kernel whose author says in `supports` alone that it takes gates above -5 is tested on such gates, not skipped.
+
+    Args:
+        backward: whether its gradients are tested: a backward may take less than the forward.
     """
-    inside = adapter.domain.fit(problem)
+    domain = (adapter.backward_domain if backward else None) or adapter.domain
+    inside = domain.fit(problem)
     if adapter.supports(inside) is None:
         return inside
     compiled = _at_compiled_widths(adapter, inside)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import kdaverify
 from kdaverify.adapters.fitting import fitted
+from kdaverify.checks.properties import is_of_gradients
 from kdaverify.plugin.axes import AXES
 from kdaverify.plugin.bounds import bounds_of
 from kdaverify.plugin.collect import property_of
@@ -62,7 +63,9 @@ class _Notebook:
     asked: list[Ask] = field(default_factory=list[Ask])
 
     def __call__(self, problem: Problem | ActivationProblem, **detail: Any) -> None:
-        asked = problem if isinstance(problem, ActivationProblem) else fitted(self.adapter, problem)
+        asked = problem
+        if not isinstance(problem, ActivationProblem):
+            asked = fitted(self.adapter, problem, backward=is_of_gradients(self.property_name, detail))
         self.asked.append(Ask(self.property_name, asked.to_json(), json.dumps(detail, sort_keys=True)))
 
     def conventions(self) -> None:

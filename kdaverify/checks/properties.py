@@ -74,7 +74,7 @@ def check(name: str, adapter: Adapter, problem: Problem | ActivationProblem, det
         raise ProblemError(f"problem: property {name} is not asked of {problem.op}; activations is asked of {', '.join(OPERATIONS)} alone")
     if problem.dtype not in adapter.dtypes:
         return skipped(f"{adapter.name} does not take {problem.dtype} (it takes {', '.join(adapter.dtypes)})")
-    if not adapter.differentiable and _of_gradients(name, detail):
+    if not adapter.differentiable and is_of_gradients(name, detail):
         # Before a problem is built: at real sizes that takes longer than most forward checks.
         return skipped(str(ForwardOnlyError(f"{adapter.name} has no backward")))
     adapter.begin(f"{name} {problem.to_json()} {json.dumps(detail, sort_keys=True)}")
@@ -82,7 +82,9 @@ def check(name: str, adapter: Adapter, problem: Problem | ActivationProblem, det
     return skipped(reason) if reason else PROPERTIES[name](adapter, problem, **detail)
 
 
-def _of_gradients(name: str, detail: Mapping[str, Any]) -> bool:
-    """Whether only gradients are tested: by the property, or by its law or rule."""
+def is_of_gradients(name: str, detail: Mapping[str, Any]) -> bool:
+    """Whether only gradients are tested: by the property, or by its direction, law or rule."""
+    if name == "combined":
+        return str(detail.get("direction")).startswith("gradients")
     law, rule = LAWS.get(str(detail.get("law"))), RULES.get(str(detail.get("rule")))
     return name in OF_GRADIENTS or (law is not None and law.backward) or (rule is not None and rule.backward)

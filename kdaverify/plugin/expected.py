@@ -55,6 +55,9 @@ def declared(adapter: Adapter, properties: set[str], profile: str, verdicts: Seq
 
 def _outside(adapter: Adapter) -> tuple[str, ...]:
     """What no case is generated for: problems outside the domain, and rules of calls about what nobody can see."""
-    problems = (f"{what} (outside the declared domain)" for what in adapter.domain.leaves_out())
+    taken = adapter.domain.leaves_out()
+    problems = (f"{what} (outside the declared domain)" for what in taken)
+    backward = () if adapter.backward_domain is None else adapter.backward_domain.leaves_out()
+    gradients = (f"gradients of {what} (outside the declared domain of the backward)" for what in backward if what not in taken)
     hidden = (f"rules of calls about {channel} of the kernel ({why})" for channel, why in adapter.barriers.items())
-    return (*problems, *hidden)
+    return (*problems, *gradients, *hidden)

@@ -7,8 +7,6 @@ from typing import Final
 
 from rich.text import Text
 
-from kdaverify.checks.digits import FEWER
-from kdaverify.problems import Problem
 from kdaverify.verdicts.decision import Decision
 from kdaverify.verdicts.paired import Paired
 from kdaverify.verdicts.verdict import Verdict
@@ -50,6 +48,10 @@ def _accuracy(found: tuple[Verdict, ...]) -> list[Text]:
     """Passes with over three digits fewer than a token recurrence: outputs and formats, the inputs of the worst, its replay line."""
     if not found:
         return []
+    # The command line starts without torch.
+    from kdaverify.checks.digits import FEWER
+    from kdaverify.problems import Problem
+
     worst = found[0]
     kinds = Counter(f"{verdict.output} in {verdict.dtype}" for verdict in found)
     outputs = ", ".join(f"{name} ({times})" for name, times in sorted(kinds.items()))

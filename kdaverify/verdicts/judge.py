@@ -15,7 +15,7 @@ from kdaverify.adapters.fitting import fitted
 from kdaverify.checks.conventions import conventions
 from kdaverify.checks.options import asked_of
 from kdaverify.checks.outcome import Outcome
-from kdaverify.checks.properties import check
+from kdaverify.checks.properties import check, is_of_gradients
 from kdaverify.problems import ActivationProblem, Problem
 from kdaverify.verdicts.figures import bits_of, sizes_of
 from kdaverify.verdicts.published import NamedBenchmark, Opinions, opinions
@@ -86,7 +86,8 @@ class Judge:
             Rejected: one of them rejects.
             Struck: likewise, and the kernel's process is gone.
         """
-        problem = fitted(self.adapter, problem) if self.fits and isinstance(problem, Problem) else problem
+        if self.fits and isinstance(problem, Problem):
+            problem = fitted(self.adapter, problem, backward=is_of_gradients(self.property_name, detail))
         started = time.perf_counter()
         self._conclude(check(self.property_name, self.adapter, problem, detail), problem, detail, time.perf_counter() - started)
 

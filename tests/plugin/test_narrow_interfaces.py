@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from kdaverify.adapters.activations import ActivationCall
 from kdaverify.adapters.eager import EAGER, Eager
 from kdaverify.adapters.fitting import fitted
+from kdaverify.checks.calls import questions
+from kdaverify.checks.status import Status
 from kdaverify.plugin.expected import expected
 from kdaverify.plugin.options import Subject
-from kdaverify.problems import Problem, panel
+from kdaverify.problems import Domain, Problem, panel
 from kdaverify.problems.panel import NamedProblem
 from kdaverify.problems.regimes.gate import EXTREME
+from kdaverify.verdicts.judge import Judge
+from kdaverify.verdicts.verdict import Verdict
+from oracles.autograd import ForwardOnlyError
+from oracles.gradients import Cotangents, Gradients
+from oracles.inputs import Inputs
 
 
 class Narrow(Eager):
@@ -64,3 +72,55 @@ def test_one_that_exposes_no_activation_is_excused_from_them_aloud() -> None:
 
     assert excused(Bare())["activations"] == "it exposes no activation, beta or l2norm"
     assert "activations" not in excused(Narrow())
+
+
+class NarrowBackward(Eager):
+    """The embedded kernel whose backward takes neither grouped heads nor another scale, and raises for them."""
+
+    backward_domain = Domain(head_ratios=(1,), scales=False)
+
+    def __init__(self) -> None:
+        super().__init__("narrow-backward", {"bf16": "chunk64-bf16"})
+
+    def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
+        if inputs.H != inputs.HV or abs(inputs.factor - inputs.K**-0.5) > 1e-9:
+            raise ForwardOnlyError("its backward takes neither")
+        return super().gradients(inputs, cotangents)
+
+
+GROUPED = Problem(
+    B=1, T=9, H=1, HV=2, K=4, V=4, dtype="bf16", gate="mild", key="random", beta="uniform", state="random", value="normal", seed=0
+).replace(scale=0.25)
+
+
+@pytest.mark.parametrize(
+    ("property_name", "detail"),
+    [
+        ("gradients", {"of": "both", "exponent": 0}),
+        ("combined", {"direction": "gradients of o"}),
+        ("cotangent_linearity", {"law": "negation"}),
+        ("self_consistency", {}),
+    ],
+)
+def test_gradients_are_tested_on_what_the_backward_takes(property_name: str, detail: dict[str, Any]) -> None:
+    found = list[Verdict]()
+    Judge(NarrowBackward(), found.append, property_name, fits=True)(GROUPED, **detail)
+    assert {verdict.status for verdict in found} == {Status.PASS}
+    assert all((verdict.HV, verdict.H) == (1, 1) or verdict.HV == verdict.H for verdict in found)
+
+
+def test_the_forward_keeps_what_the_backward_does_not_take() -> None:
+    found = list[Verdict]()
+    Judge(NarrowBackward(), found.append, "forward", fits=True)(GROUPED)
+    assert {(verdict.status, verdict.HV) for verdict in found} == {(Status.PASS, 2)}
+
+
+def test_rules_of_calls_about_the_backward_are_posed_inside_its_domain() -> None:
+    posed = [one for one in questions(NarrowBackward(), "acceptance") if one.rule.backward]
+    assert posed and all(one.problem.H == one.problem.HV for one in posed)
+    assert any(one.problem.H != one.problem.HV for one in questions(NarrowBackward(), "acceptance") if not one.rule.backward)
+
+
+def test_what_the_backward_does_not_take_is_listed() -> None:
+    outside = expected(Subject("narrow", NarrowBackward(), None), set(), "smoke").outside
+    assert "gradients of a scale other than K^-1/2 (outside the declared domain of the backward)" in outside

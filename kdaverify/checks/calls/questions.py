@@ -101,7 +101,8 @@ def posed(rule: Rule, adapter: Adapter, dtype: str, seed: int, *, turn: int = 0)
     plain = {**_PLAIN, **_HEADS[rule.size], **_widths(rule, adapter, turn), "dtype": dtype, "seed": seed}
     # A kernel without grouped heads takes the many heads of a real size as they are.
     narrowers = [narrower for narrower in _NARROWER if rule.size != "real" or "H" not in narrower]
-    asked = [fitted(adapter, Problem.model_validate({**plain, **shape, **narrower})) for shape, narrower in product(shapes, narrowers)]
+    wanted = [Problem.model_validate({**plain, **shape, **narrower}) for shape, narrower in product(shapes, narrowers)]
+    asked = [fitted(adapter, problem, backward=rule.backward) for problem in wanted]
     return next((problem for problem in asked if adapter.supports(problem) is None), asked[0])
 
 

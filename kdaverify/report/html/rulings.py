@@ -8,7 +8,6 @@ from typing import Final, Protocol
 
 import polars as pl
 
-from kdaverify.checks.digits import FEWER
 from kdaverify.checks.status import Status
 from kdaverify.diagnosis.words import FITS
 from kdaverify.report.html.rows import Rows
@@ -106,6 +105,8 @@ def _accuracy(own: pl.DataFrame) -> str:
     fewer = own.filter(pl.col("rejects").not_() & pl.col("digits_fewer").is_not_null())
     if not fewer.height:
         return ""
+    from kdaverify.checks.digits import FEWER  # with it comes torch, which a page of accurate kernels does without
+
     head = f"{counted(fewer.height, 'passing output')} {_have(fewer.height)} over {FEWER:g} correct digits fewer than a token recurrence"
     return f"{head}, as the contract allows: up to {fewer['digits_fewer'].max():.1f}, with gates {_most(fewer['regime'])}."
 
