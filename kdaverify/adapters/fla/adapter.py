@@ -61,6 +61,8 @@ class Fla(Adapter):
         self._base, self._options = name, options
         self._backend: Backend = backend
         self._form: Form = form
+        # fused_recurrent_kda of fla-core 0.6.0 is for inference: its outputs carry no gradient graph.
+        self.differentiable = form != "recurrent"
         self.conventions = Conventions(packing="cu_seqlens", state=options.state, beta="value" if options.beta == "value" else "logit")
         self._ran = NOTHING_YET
 
