@@ -15,8 +15,6 @@ import argparse
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -24,16 +22,12 @@ from typing import Any, Final
 
 from rich.progress import track
 
+from benchmarks.asking import asks, verdicts
 from benchmarks.binomial import upper
 from kdaverify.adapters import find
-from kdaverify.campaign.cases import case
-from kdaverify.campaign.questions import CONVENTIONS, Ask, questions
+from kdaverify.campaign.questions import CONVENTIONS
 from kdaverify.faults.conforming import AXES, DOMAINS, JOINT, covering_rows
 from kdaverify.one_core import use_one_core
-from kdaverify.problems import problem_from_json
-from kdaverify.problems.profiles import settings_for
-from kdaverify.verdicts.judge import Judge, Rejected, Struck
-from kdaverify.verdicts.verdict import Verdict
 
 MODULE: Final = "kdaverify.faults.conforming"
 PROFILES: Final = ("smoke", "acceptance")
@@ -68,24 +62,11 @@ class Found:
 def judged(run: Run) -> Found:
     """The verdicts of one run."""
     use_one_core()
-    started, adapter, verdicts = time.perf_counter(), find(run.spec), list[Verdict]()
-    for ask in list(_asks(run))[run.first % run.share :: run.share]:
-        judge = Judge(adapter, verdicts.append, ask.property, spec=run.spec, published=False, fits=True)
-        with suppress(Rejected, Struck):
-            judge.conventions() if ask == CONVENTIONS else judge(problem_from_json(ask.problem), **json.loads(ask.detail))
-    wrong = [f"{v.property} {v.output}: {v.message}\n  replay: {v.replay}" for v in verdicts if v.status.rejects]
-    return Found(run, Counter(str(v.status) for v in verdicts), wrong, time.perf_counter() - started)
-
-
-def _asks(run: Run) -> Iterator[Ask]:
-    """The cases of a profile: the conventions first, the fixed ones, then as many drawn ones as the suites draw."""
-    adapter = find(run.spec)
-    yield CONVENTIONS
-    for question in questions(adapter, run.profile, drawn=False):
-        yield from question.asks()
-    drawn = questions(adapter, run.profile, drawn=True)
-    for number in range(settings_for(run.profile).max_examples * len(drawn)):
-        yield from case(drawn, run.first, number).asks
+    started, adapter = time.perf_counter(), find(run.spec)
+    chosen = [CONVENTIONS, *asks(adapter, run.profile, run.first)][run.first % run.share :: run.share]
+    found = [verdict for ask in chosen for verdict in verdicts(adapter, ask, run.spec)]
+    wrong = [f"{v.property} {v.output}: {v.message}\n  replay: {v.replay}" for v in found if v.status.rejects]
+    return Found(run, Counter(str(v.status) for v in found), wrong, time.perf_counter() - started)
 
 
 def runs(combinations: int, profiles: list[str], shares: dict[str, int], seed: int) -> list[Run]:

@@ -14,28 +14,20 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from itertools import groupby
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
 from rich.progress import track
 
-from kdaverify.adapters.base import Adapter
+from benchmarks.asking import asks, verdicts
 from kdaverify.adapters.isolation import housed
-from kdaverify.campaign.cases import case
-from kdaverify.campaign.questions import Ask, questions
+from kdaverify.campaign.questions import Ask
 from kdaverify.faults.planted.catalogue import PLANTED
 from kdaverify.faults.planted.questions import QUESTIONS
 from kdaverify.limits import Limits
 from kdaverify.one_core import use_one_core
-from kdaverify.problems import problem_from_json
-from kdaverify.problems.profiles import settings_for
-from kdaverify.verdicts.judge import Judge, Rejected, Struck
-from kdaverify.verdicts.verdict import Verdict
 
 ENOUGH: Final = 1
 """Rejections by a kind's own questions after which no more of them are judged."""
@@ -68,24 +60,6 @@ class Row:
         return bool(self.own) and not self.others and not self.twin
 
 
-def asks(adapter: Adapter, profile: str) -> Iterator[Ask]:
-    """All cases of a profile: the fixed ones, then as many drawn ones as the suites draw."""
-    for question in questions(adapter, profile, drawn=False):
-        yield from question.asks()
-    drawn = questions(adapter, profile, drawn=True)
-    for number in range(settings_for(profile).max_examples * len(drawn)):
-        yield from case(drawn, 0, number).asks
-
-
-def verdicts(adapter: Adapter, ask: Ask, spec: str) -> list[Verdict]:
-    """Those of one question."""
-    found = list[Verdict]()
-    judge = Judge(adapter, found.append, ask.property, spec=spec, published=False, fits=True)
-    with suppress(Rejected, Struck):
-        judge(problem_from_json(ask.problem), **json.loads(ask.detail))
-    return found
-
-
 def row(given: tuple[str, int]) -> Row:
     """One fault and its twin."""
     use_one_core()
@@ -98,15 +72,15 @@ def row(given: tuple[str, int]) -> Row:
         if (maybe and own >= ENOUGH) or (not maybe and number % share):
             continue
         found = verdicts(wrong, ask, spec)
-        for _, same in groupby(found, key=Verdict.asked):
-            cases = list(same)
-            is_own, rejected = kind.holds(cases), [v for v in cases if v.status.rejects]
-            judged[is_own] += 1
-            if rejected and is_own:
-                own += 1
-                twin_rejected += [f"{v.headline()}; {v.replay}" for v in verdicts(twin, ask, spec) if v.status.rejects]
-            elif rejected:
-                others += [f"{v.headline()}; {v.replay}" for v in rejected]
+        if not found:
+            continue
+        is_own, rejected = kind.holds(found), [v for v in found if v.status.rejects]
+        judged[is_own] += 1
+        if rejected and is_own:
+            own += 1
+            twin_rejected += [f"{v.headline()}; {v.replay}" for v in verdicts(twin, ask, spec) if v.status.rejects]
+        elif rejected:
+            others += [f"{v.headline()}; {v.replay}" for v in rejected]
     wrong.end()
     return Row(
         fault.id, fault.question, fault.trigger, own, twin_rejected, others, (judged[True], judged[False]), time.perf_counter() - started

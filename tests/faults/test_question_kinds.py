@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from benchmarks.question_kinds import asks, row
+from benchmarks.asking import asks
+from benchmarks.question_kinds import row
 from kdaverify.adapters import find
 from kdaverify.faults.planted.catalogue import PLANTED
 from kdaverify.faults.planted.questions import QUESTIONS

@@ -1,0 +1,41 @@
+"""All cases of a profile for one implementation, and the verdicts of one of them: what the benchmarks of whole profiles share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.campaign.cases import case
+from kdaverify.campaign.questions import CONVENTIONS, Ask, questions
+from kdaverify.problems import problem_from_json
+from kdaverify.problems.profiles import settings_for
+from kdaverify.verdicts.judge import Judge, Rejected, Struck
+from kdaverify.verdicts.verdict import Verdict
+
+
+def asks(adapter: Adapter, profile: str, seed: int = 0) -> Iterator[Ask]:
+    """The fixed cases, then as many drawn ones as the suites draw.
+
+    Args:
+        seed: of the drawn ones.
+    """
+    for question in questions(adapter, profile, drawn=False):
+        yield from question.asks()
+    drawn = questions(adapter, profile, drawn=True)
+    for number in range(settings_for(profile).max_examples * len(drawn)):
+        yield from case(drawn, seed, number).asks
+
+
+def verdicts(adapter: Adapter, ask: Ask, spec: str) -> list[Verdict]:
+    """Those of one case.
+
+    Args:
+        spec: how replay lines name the implementation.
+    """
+    found = list[Verdict]()
+    judge = Judge(adapter, found.append, ask.property, spec=spec, published=False, fits=True)
+    with suppress(Rejected, Struck):
+        judge.conventions() if ask == CONVENTIONS else judge(problem_from_json(ask.problem), **json.loads(ask.detail))
+    return found
