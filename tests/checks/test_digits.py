@@ -58,3 +58,9 @@ def test_a_recurrence_that_overflows_is_no_standard(monkeypatch: pytest.MonkeyPa
 def test_the_recurrence_runs_only_where_a_warning_is_possible(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kdaverify.checks.digits.plainest", pytest.fail)
     fewer(EAGER, PLAIN)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_rounding_o_to_16_bits_is_no_reason_to_run_the_recurrence(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kdaverify.checks.digits.plainest", pytest.fail)
+    fewer(Eager("fp32-inside", {dtype: "chunk64-fp32"}), PLAIN.replace(dtype=dtype))
