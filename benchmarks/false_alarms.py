@@ -31,7 +31,7 @@ from kdaverify.budgets.emulate import Emulator
 from kdaverify.budgets.family import emulate, family
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import Standard, standard
-from kdaverify.checks.compare import compare
+from kdaverify.checks.compare import Comparison, compare
 from kdaverify.checks.near_miss import Finding
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.recheck import is_near, recheck
@@ -84,12 +84,15 @@ def contenders(problem: Problem, preset: str, shipped: str | None) -> list[Row]:
     held = standard(inputs, contract, io, emulation)
     outsider = backward(contract, problem.dtype)
     kernels: dict[str, Kernel] = {f"{preset}, {outsider.name}": outsider.run} | ({} if shipped is None else {shipped: forward_of(shipped)})
-    rows = [(name, worst(run(inputs), held, inputs), retested(run, contract, problem, held)) for name, run in kernels.items()]
+    rows: list[tuple[str, float, str]] = []
+    for name, run in kernels.items():
+        found = compared(run(inputs), held, inputs)
+        rows.append((name, largest(found), retested(found, run, contract, problem)))
     if shipped is not None:
         for left_out in (member.name for member in family(contract, io) if member.contract == contract):
             others = {name: run for name, run in emulation.rounded.items() if name != left_out}
             held = standard(inputs, contract, io, replace(emulation, rounded=others))
-            rows.append((f"{preset}, {LEFT_OUT}: {left_out}", worst(emulation.rounded[left_out], held, inputs), ""))
+            rows.append((f"{preset}, {LEFT_OUT}: {left_out}", largest(compared(emulation.rounded[left_out], held, inputs)), ""))
     return [(name, problem.dtype, ratio, problem.to_json(), finding) for name, ratio, finding in rows]
 
 
@@ -101,25 +104,29 @@ def forward_of(shipped: str) -> Kernel:
     return run
 
 
-def retested(run: Kernel, contract: Contract, problem: Problem, held: Standard) -> str:
+def compared(run: tuple[Tensor, Tensor], held: Standard, inputs: Inputs) -> list[Comparison]:
+    return [compare(name, tensor, held, inputs) for name, tensor in zip(OUTPUTS, run, strict=True)]
+
+
+def largest(found: list[Comparison]) -> float:
+    return max(one.ratio for one in found)
+
+
+def retested(found: list[Comparison], run: Kernel, contract: Contract, problem: Problem) -> str:
     """What fresh seeds find of the outputs over their tolerance: CONFIRMED for one that no fresh seed can excuse; "" if there are none."""
 
-    def outcomes(again: Problem, known: Standard | None = None) -> list[Outcome]:
+    def outcomes(again: Problem) -> list[Outcome]:
         x, io = again.inputs(), FORMATS[again.dtype]
-        own = known or standard(x, contract, io, emulate(x, contract, io))
-        compared = [compare(name, tensor, own, x) for name, tensor in zip(OUTPUTS, run(x), strict=True)]
-        return [Outcome(c.output, c.status, str(c), c) for c in compared]
+        held = standard(x, contract, io, emulate(x, contract, io))
+        return [Outcome(c.output, c.status, str(c), c) for c in compared(run(x), held, x)]
 
-    wrong = [outcome for outcome in outcomes(problem, held) if outcome.status.rejects]
-    near = all(o.comparison and is_near(o.status, o.comparison.statistic, o.comparison.ratio) for o in wrong)
-    if not wrong or not near:
-        return str(Finding.CONFIRMED) if wrong else ""
-    found = {told.finding for told in recheck(outcomes, problem, [outcome.output for outcome in wrong]).values()}
-    return str(Finding.ACQUITTED if found == {Finding.ACQUITTED} else Finding.CONFIRMED)
-
-
-def worst(run: tuple[Tensor, Tensor], held: Standard, inputs: Inputs) -> float:
-    return max(compare(name, tensor, held, inputs).ratio for name, tensor in zip(OUTPUTS, run, strict=True))
+    wrong = [one for one in found if one.status.rejects]
+    if not wrong:
+        return ""
+    if not all(is_near(one.status, one.statistic, one.ratio) for one in wrong):
+        return str(Finding.CONFIRMED)
+    findings = {told.finding for told in recheck(outcomes, problem, [one.output for one in wrong]).values()}
+    return str(Finding.ACQUITTED if findings == {Finding.ACQUITTED} else Finding.CONFIRMED)
 
 
 def main() -> None:
