@@ -50,7 +50,7 @@ def gluttony(process: Process, used: int, limits: Limits) -> Fault:
 
 
 def hang(process: Process, seconds: float) -> Fault:
-    """The process has not answered in time."""
+    """The process has not answered in time; its stacks have just been written."""
     silence = process.heart.silence()
     if _stopped(process.pid):
         how = "its process is stopped"
@@ -58,11 +58,16 @@ def hang(process: Process, seconds: float) -> Fault:
         how = f"its interpreter has stood still for {silence:.1f} s: native code that holds the interpreter lock"
     else:
         how = "its interpreter runs: a loop or a wait in Python, or native code that let go of the interpreter lock"
-    return Fault("HANG", f"no answer within {seconds:g} s (--time-limit); {how}{_where(process)}{_said(process)}")
+    return Fault("HANG", f"no answer within {seconds:g} s (--time-limit); {how}{_seen(process)}{_said(process)}")
 
 
 def _where(process: Process) -> str:
     process.show_stacks()
+    return _seen(process)
+
+
+def _seen(process: Process) -> str:
+    """Where the kernel was when the stacks were last written."""
     where = innermost(process.stacks, thread="called")
     return f"; in {where}" if where else ""
 
