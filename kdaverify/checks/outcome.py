@@ -39,7 +39,7 @@ class Outcome:
         comparison: the figures, where there was something to compare.
         oracle: how the exact value was obtained, "" where none was needed.
         excess: what was found / what is allowed, where nothing was compared.
-        digits_fewer: digits that a pass has fewer than the token recurrence; None for at most three.
+        digits_fewer: digits that a pass has fewer than the token recurrence; None for an unremarkable number.
         evidence: what others' standards need to see of it, where it is an output of a call.
     """
 

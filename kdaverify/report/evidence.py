@@ -17,6 +17,8 @@ MEANING: Final = {
     "C": "the rms within budget, some row or element not",
     "F": "not even the rms",
 }
+REMARKABLE: Final = "three correct digits fewer (or half of what their operands hold)"
+"""What `checks.digits` warns of, in the words of a page."""
 
 
 def evidence(decision: Decision) -> list[Text]:
@@ -45,20 +47,24 @@ def _run(paired: tuple[Paired, ...]) -> list[Text]:
 
 
 def _accuracy(found: tuple[Verdict, ...]) -> list[Text]:
-    """Passes with over three digits fewer than a token recurrence: outputs and formats, the inputs of the worst, its replay line."""
+    """Passes with many digits fewer than a token recurrence: outputs, formats, inputs, and the worst with its replay line."""
     if not found:
         return []
     # The command line starts without torch.
-    from kdaverify.checks.digits import FEWER
     from kdaverify.problems import Problem
 
-    worst = found[0]
-    kinds = Counter(f"{verdict.output} in {verdict.dtype}" for verdict in found)
-    outputs = ", ".join(f"{name} ({times})" for name, times in sorted(kinds.items()))
-    fewer = f"have over {FEWER:g} correct digits fewer than a token recurrence, as the contract allows"
-    said = f"{len(found)} passing outputs {fewer}: {outputs}"
-    where = Problem.from_json(worst.problem).describe()
-    return [_told("accuracy", f"{said}; most in {worst.output}, {worst.digits_fewer:.1f} fewer, on {where}\n  {worst.replay}")]
+    problems = [Problem.from_json(verdict.problem) for verdict in found]
+    outputs = ", ".join(f"{name} ({times})" for name, times in sorted(Counter(f"{v.output} in {v.dtype}" for v in found).items()))
+    inputs = "; ".join(f"{name} {_most([str(getattr(problem, name)) for problem in problems])}" for name in ("gate", "key", "beta"))
+    said = f"{len(found)} passing outputs have {REMARKABLE} than a token recurrence, as the contract allows: {outputs}; most often {inputs}"
+    worst = f"most in {found[0].output}, {found[0].digits_fewer:.1f} fewer, on {problems[0].describe()}\n  {found[0].replay}"
+    return [_told("accuracy", f"{said}; {worst}")]
+
+
+def _most(values: list[str]) -> str:
+    """The commonest value, and how often it stands there."""
+    [(value, times)] = Counter(values).most_common(1)
+    return f"{value} ({times})"
 
 
 def _line(count: int, noun: str, said: str) -> list[Text]:

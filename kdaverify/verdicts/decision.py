@@ -96,7 +96,7 @@ class Decision:
 
     @property
     def less_accurate(self) -> tuple[Verdict, ...]:
-        """Passes with over three digits fewer than a token recurrence, the worst first."""
+        """Passes with many digits fewer than a token recurrence (`checks.digits`), the worst first."""
         found = [verdict for verdict in self.verdicts if verdict.digits_fewer is not None and verdict.status is Status.PASS]
         return tuple(sorted(found, key=lambda verdict: (-(verdict.digits_fewer or 0.0), verdict.case, verdict.output)))
 

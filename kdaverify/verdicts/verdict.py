@@ -39,7 +39,7 @@ class Verdict(BaseModel):
         diagnosis: of one case of every property that fails, which known fault it cannot be told from, or that none fits.
         vacuous: of zeros, the negated and a shuffled output, those that would pass too: the verdict then proves nothing.
         peers: the rms error over that of every emulated legal kernel that rounds to nearest; () where those were lucky, or not compared.
-        digits_fewer: correct digits that a pass has fewer than a token recurrence on the same inputs; None for at most three.
+        digits_fewer: correct digits that a pass has fewer than a token recurrence on the same inputs; None for an unremarkable number.
         recheck: of a near miss, what fresh seeds found; status and grade follow it, the figures are those of the first seed.
         published: what the rules of others say of the same output, by rule; never part of `status`.
         benchmark: whose errors those that compare errors held its own against.

@@ -43,8 +43,8 @@ def test_passes_with_few_digits_are_a_warning_with_the_worst_case() -> None:
     mild, worst = (row(Status.PASS, problem=COMPLETE, case=f"kda-{digits}", digits_fewer=digits, replay=REPLAY) for digits in (3.1, 4.25))
     text = " ".join(page(mild, worst, width=200).split())
     assert (
-        "accuracy: 2 passing outputs have over 3 correct digits fewer than a token recurrence, as the contract allows: o in fp32 (2)"
-        in text
+        "accuracy: 2 passing outputs have three correct digits fewer (or half of what their operands hold) than a token recurrence, "
+        "as the contract allows: o in fp32 (2); most often gate slow (2); key identical (2); beta two (2); most in o, " in text
     )
     assert "most in o, 4.2 fewer, on kda B=1 T=3 H=1 HV=2 K=8 V=8 fp32 gate=slow key=identical beta=two" in text
     assert "REJECT" not in text

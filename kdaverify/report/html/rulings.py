@@ -10,6 +10,7 @@ import polars as pl
 
 from kdaverify.checks.status import Status
 from kdaverify.diagnosis.words import FITS
+from kdaverify.report.evidence import REMARKABLE
 from kdaverify.report.html.rows import Rows
 from kdaverify.report.html.words import STATUSES, counted, headline
 from kdaverify.verdicts.cannot_run import CANNOT_RUN
@@ -101,13 +102,11 @@ def _closest(own: pl.DataFrame) -> str:
 
 
 def _accuracy(own: pl.DataFrame) -> str:
-    """Passes that a token recurrence beats by over three digits, and under which gates."""
+    """Passes with many digits fewer than a token recurrence, and under which gates."""
     fewer = own.filter(pl.col("rejects").not_() & pl.col("digits_fewer").is_not_null())
     if not fewer.height:
         return ""
-    from kdaverify.checks.digits import FEWER  # with it comes torch, which a page of accurate kernels does without
-
-    head = f"{counted(fewer.height, 'passing output')} {_have(fewer.height)} over {FEWER:g} correct digits fewer than a token recurrence"
+    head = f"{counted(fewer.height, 'passing output')} {_have(fewer.height)} {REMARKABLE} than a token recurrence"
     return f"{head}, as the contract allows: up to {fewer['digits_fewer'].max():.1f}, with gates {_most(fewer['regime'])}."
 
 
