@@ -71,9 +71,10 @@ def scan(
     Returns:
         The carry after the last block walked [N, ...], and the outputs [B, T, HV, ...], zero on padding.
     """
-    if not any(inputs.lengths):
+    lengths = inputs.lengths
+    if not any(lengths):
         raise ValueError("scan: every sequence is empty, so there is no block to run; return the initial state instead")
-    order = sorted(range(inputs.N), key=lambda n: -inputs.lengths[n])
+    order = sorted(range(inputs.N), key=lambda n: -lengths[n])
     spans = list(_spans(inputs, order, size * max(1, BLOCK // size)))
     carry = tuple(tensor[order] for tensor in carry)
     resting = tuple(tensor[:0] for tensor in carry)

@@ -45,9 +45,8 @@ class Luck:
         Subnormals are as far apart as the smallest normal numbers; no rounding takes more than there is.
         """
         draw = self.draw(tensor, fmt)
-        size = tensor.abs()
-        step = (draw.sub_(MEAN_UNIT * fmt.unit) if cut else draw).mul_(size.clamp(min=fmt.min_normal))
-        return torch.where(_holds(fmt, tensor), tensor, tensor + step.clamp_(-size, size).mul_(tensor.sign()))
+        share = draw.sub_(MEAN_UNIT * fmt.unit) if cut else draw
+        return torch.where(_holds(fmt, tensor), tensor, tensor + _step(share, tensor, fmt))
 
     def dot(self, a: Tensor, b: Tensor, fmt: Format) -> Tensor:
         """A dot product summed in order, every partial sum rounded.
@@ -99,6 +98,16 @@ class Luck:
     def in_any_order(self, total: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """The same sum of its terms in another order."""
         return lambda terms: total(terms[..., torch.randperm(terms.shape[-1], generator=self.rng, device=terms.device)])
+
+
+def _step(share: Tensor, tensor: Tensor, fmt: Format) -> Tensor:
+    """`share` of every element, of the smallest normal number at least, and of no more than there is."""
+    # What is subnormal in the working type too is not worth it: a CPU multiplies subnormal numbers thirty times as slowly, and zeros,
+    # which are many, would take shares of the smallest normal number.
+    if fmt.min_normal <= torch.finfo(tensor.dtype).tiny:
+        return share.mul_(tensor)
+    size = tensor.abs()
+    return share.mul_(size.clamp(min=fmt.min_normal)).clamp_(-size, size).mul_(tensor.sign())
 
 
 def _of_the_last(rows: Tensor, new: Tensor) -> Tensor:
