@@ -94,6 +94,7 @@ def may_be_of(question: str, ask: Ask) -> bool:
         "combinations": ask.property == "combined",
         "overflow": "exponent" in detail and '"fp16"' in ask.problem,
         "depth": '"deep-resets"' in ask.problem,
+        "entries": ask.property == "options",
     }
     return by_kind.get(question, ask.property == "calls")
 

@@ -13,7 +13,7 @@ from kdaverify.faults.planted.catalogue import PLANTED
 from kdaverify.faults.planted.questions import QUESTIONS
 
 # The quickest of each kind whose questions smoke has; the others are judged by their checks' own tests and by the benchmark.
-SAMPLE = ("COMB4", "PROC1", "DEEP2", "IDS8")
+SAMPLE = ("COMB4", "PROC1", "DEEP2", "ENT3", "IDS8")
 RARELY = 10_000
 """No question of another kind: all of them are judged by the benchmark."""
 

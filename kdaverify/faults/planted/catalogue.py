@@ -10,7 +10,7 @@ from typing import Final
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.calls.rules import RULES
-from kdaverify.faults.planted import depth, overflow, races, shapes, widths
+from kdaverify.faults.planted import depth, entries, overflow, races, shapes, widths
 from kdaverify.faults.planted.by_ids import BROKEN_BY_IDS, RIGHT_BY_IDS
 from kdaverify.faults.planted.rulebreakers import BROKEN, adds_to_unwritten, as_if_dense, one_buffer, port, remembers, right, twin
 
@@ -83,6 +83,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
             *_named("PROC", "process", "smoke", _ISOLATED, lambda _: port(lambda x, _: right(x), isolate=True)),
             *_overflowing(),
             *_named("DEEP", "depth", "smoke", depth.FAULTS, twin),
+            *_named("ENT", "entries", "smoke", entries.FAULTS, lambda _: entries.right()),
             *_named("IDS", "ids", "smoke", _BY_IDS, lambda _: RIGHT_BY_IDS),
         )
     }

@@ -65,6 +65,9 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
             "outputs that fit where others of the same call overflow", lambda case: any(OVERFLOWS in verdict.message for verdict in case)
         ),
         "depth": QuestionKind("finite gates down to -1e6", lambda case: _problem(case).get("gate") == "deep-resets"),
+        "entries": QuestionKind(
+            "entry points that activate gates, take sigmoids or normalise themselves", lambda case: case[0].property == "options"
+        ),
         "ids": QuestionKind("segment ids in any order, and padding in front and between", lambda case: _rule(case) in IDS_RULES),
     }
 )
