@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from kdaverify.adapters.base import Adapter
@@ -11,39 +10,12 @@ from kdaverify.adapters.isolation.fault import told
 from kdaverify.checks.location import Location, NoStage
 from kdaverify.checks.options import asked_of
 from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.checks.stages import FEEDS, Feed, Step, walk, walk_back
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from kdaverify.problems.regimes.gate import HUGE
 
-
-@dataclass(frozen=True)
-class _Route:
-    """How the stages behind a property are asked.
-
-    Args:
-        walks: one after the other.
-        said: how that differs from what the property asked of the kernel.
-    """
-
-    walks: tuple[Callable[[Adapter, Problem], Iterator[Step]], ...] = (walk,)
-    said: str = ""
-
-
-_PLAIN: Final = _Route()
-_BACK: Final = _Route(walks=(walk, walk_back))
-_ROUTES: Final[Mapping[str, _Route]] = {
-    "resume": _Route(said="asked of one uncut run"),
-    "drift": _Route(said="asked of one uncut run"),
-    "packing": _Route(said="asked of the pack in one call, in its own order"),
-    "causality": _Route(said="asked of the problem with its own later tokens"),
-    "laws": _Route(said="asked of the problem by itself, where the law compares two calls"),
-    "combined": _BACK,
-    "gradients": _BACK,
-    "jacobian": _BACK,
-    "cotangent_linearity": _BACK,
-    "self_consistency": _BACK,
-}
 _RESETS: Final = "a hard reset has no finite cumulative gate to hand over"
 _SOFTENED: Final = f"asked with gates of {HUGE:g} for hard resets"
 _INPUTS: Final[Mapping[Feed, str]] = {"exact": "on exact inputs", "own": "on its own inputs"}
@@ -63,7 +35,7 @@ def steps(adapter: Adapter, problem: Problem, property_name: str, detail: Mappin
     feed = FEEDS[0]
     try:
         asked = asked_of(adapter, detail)
-        for way in _ROUTES.get(property_name, _PLAIN).walks:
+        for way in (walk, walk_back) if PROPERTIES[property_name].both_passes else (walk,):
             for step in way(asked, problem):
                 feed = step.feed
                 yield step
@@ -73,7 +45,7 @@ def steps(adapter: Adapter, problem: Problem, property_name: str, detail: Mappin
 
 def conclude(found: Iterable[Step], property_name: str) -> Location:
     """What the steps say; no more of them are taken than that needs."""
-    said = _ROUTES.get(property_name, _PLAIN).said
+    said = PROPERTIES[property_name].followed
     passed: dict[str, None] = {}
     left: dict[str, None] = {}
     for step in found:

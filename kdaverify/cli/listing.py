@@ -158,13 +158,13 @@ def _planted() -> list[dict[str, Any]]:
 
 
 def _laws() -> list[dict[str, Any]]:
-    from kdaverify.checks.laws.own_suites import OWN_SUITES
     from kdaverify.checks.laws.registry import LAWS
+    from kdaverify.checks.property_table import PROPERTIES
 
-    asked = [*(("laws", law) for law in LAWS.values()), *((law.name, law) for law in OWN_SUITES)]
+    own = [(found.name, found.name, found.law) for found in PROPERTIES.values() if found.law is not None]
     return [
-        {"name": law.name, "suite": suite, "statement": law.statement, "math": law.section, "exists_for": law.exists_for}
-        for suite, law in asked
+        {"name": name, "suite": suite, "statement": law.statement, "math": law.section, "exists_for": law.exists_for}
+        for name, suite, law in [*((law.name, "laws", law) for law in LAWS.values()), *own]
     ]
 
 

@@ -170,12 +170,12 @@ def _ask(judge: Judge, case: Case) -> None:
 
 
 def _check_property(case: Case) -> None:
-    from kdaverify.checks.properties import PROPERTIES
+    from kdaverify.checks.property_table import PROPERTIES
 
     if case.property not in PROPERTIES:
-        raise Complaint(f"--property: no property named {case.property!r}; known ones are {', '.join((CONVENTIONS, *PROPERTIES))}")
+        raise Complaint(f"--property: no property named {case.property!r}; known ones are {', '.join(PROPERTIES)}")
     try:
-        inspect.signature(PROPERTIES[case.property]).bind(None, None, **case.detail)
+        inspect.signature(PROPERTIES[case.property].check).bind(None, None, **case.detail)
     except TypeError as error:
         raise Complaint(f"--detail: {error} of property {case.property}") from None
 

@@ -18,6 +18,7 @@ from kdaverify.checks.execute import execute
 from kdaverify.checks.gradients import run_backward
 from kdaverify.checks.options import asked_of
 from kdaverify.checks.packing import arranged
+from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.checks.resume import resumed
 from kdaverify.diagnosis.answer import Answer, answered
 from kdaverify.diagnosis.question import Question
@@ -25,9 +26,6 @@ from kdaverify.diagnosis.yardstick import Yardstick, scale
 from kdaverify.problems import Problem, cotangents
 from oracles.gradients import Cotangents
 from oracles.inputs import Inputs
-
-BACKWARD: Final = ("gradients", "gradcheck", "self_consistency", "jacobian", "cotangent_linearity", "backward_stages")
-"""Properties of derivatives; all are asked again as gradients of the same problem."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +55,13 @@ class Call:
         return {name: scale(exact[name], told.rms, told.largest, least=least) for name, told in allowed.items()}
 
     def _ask(self, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
-        if self.question.property in BACKWARD:
+        if PROPERTIES[self.question.property].backward:
             return run_backward(adapter, inputs, self._cotangents)
         return _WAYS.get(self.question.property, _called)(self, adapter, inputs)
 
     def _standard(self, inputs: Inputs) -> Standard:
         asked, io, dtype = asked_of(self.judged, self.question.detail), FORMATS[self.problem.dtype], self.problem.dtype
-        if self.question.property in BACKWARD:
+        if PROPERTIES[self.question.property].backward:
             declared, given = asked.backward_contract(dtype), self._cotangents
             return gradient_standard(inputs, given, declared, io, lambda: emulate_gradients(inputs, given, declared, io, single=True))
         contract, cuts = asked.contract(dtype), (self.question.detail["cut"],) if self.question.property == "resume" else ()

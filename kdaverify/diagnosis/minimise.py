@@ -9,6 +9,7 @@ from typing import Any, Final
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
+from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.checks.status import Status
 from kdaverify.diagnosis.question import Question, bench
 from kdaverify.problems import ActivationProblem, Problem
@@ -27,8 +28,6 @@ FAMILIAR: Final = {
     "value": ("normal",),
 }
 """Regimes that hide nothing and add nothing."""
-OWN_PROBLEMS: Final = ("probes", "drift")
-"""Properties that are asked of problems of their own, which lose their point when they are made smaller."""
 OBVIOUS: Final = 8.0
 """A ratio from which a failure is told from noise; what fails by less keeps half of what it had."""
 WHOLE: Final = ("rms", "largest")
@@ -57,7 +56,7 @@ def minimise(adapter: Adapter, question: Question, *, until: float, failed: Fail
         until: of the monotonic clock; what was reached by then is returned.
         failed: how the question fails.
     """
-    if question.property in OWN_PROBLEMS:
+    if not PROPERTIES[question.property].shrinks:
         return question
     _, status, ratio = failed
     least = min(OBVIOUS, ratio / 2) if ratio > 1 else ratio

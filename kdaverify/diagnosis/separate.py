@@ -10,8 +10,8 @@ from typing import Any, Final
 from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.family import ContractOverflow
 from kdaverify.budgets.statistics import rms
+from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.diagnosis.answer import Answer
-from kdaverify.diagnosis.call import BACKWARD
 from kdaverify.diagnosis.lineup import Lineup, Match
 from kdaverify.diagnosis.question import Question, bench
 from kdaverify.diagnosis.suspects import declared
@@ -80,7 +80,7 @@ def _others(first: Question) -> Iterator[Question]:
     if not isinstance(problem, Problem):
         yield from (Question(first.property, problem.replace(seed=problem.seed + n), first.detail) for n in (1, 2))
         return
-    if first.property in BACKWARD:
+    if PROPERTIES[first.property].backward:
         yield Question("forward", problem)
     for i, (regimes, sizes) in enumerate(zip(_REGIMES, cycle(_SIZES))):
         changed: dict[str, Any] = {**regimes, **sizes, "seed": problem.seed + i + 1}

@@ -12,7 +12,7 @@ from kdaverify.adapters.eager import EAGER
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.family import chunk_sizes
 from kdaverify.checks.options import asked_of
-from kdaverify.diagnosis.call import BACKWARD
+from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.diagnosis.question import Question
 from kdaverify.diagnosis.signatures import SIGNATURES
 from kdaverify.faults.adapter import Faulty
@@ -73,7 +73,7 @@ def right(chunk_size: int) -> Suspect:
 def declared(question: Question, judged: Adapter) -> Contract:
     """The contract of the kernel that answers."""
     asked, dtype = asked_of(judged, question.detail), question.problem.dtype
-    return asked.backward_contract(dtype) if question.property in BACKWARD else asked.contract(dtype)
+    return asked.backward_contract(dtype) if PROPERTIES[question.property].backward else asked.contract(dtype)
 
 
 def suspects(question: Question, judged: Adapter) -> Iterator[tuple[Suspect, ...]]:

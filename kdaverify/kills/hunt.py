@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 
 import kdaverify
+from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.cli.request import Request
 from kdaverify.kills.rows import EVERY
 from kdaverify.plugin.collect import property_of
@@ -20,9 +21,6 @@ from kdaverify.problems.cost import cost
 from kdaverify.problems.profiles import cost_of
 from kdaverify.verdicts.verdict import Verdict
 
-USUAL: Final = 0.5
-SECONDS: Final = {"conventions": 0.005, "activations": 0.02, "probes": 0.1, "panel": 0.2, "gradients": 1.2, "resume": 1.0}
-"""About how long one test of a suite takes under smoke, where it is not the usual; it decides the order of tests and nothing else."""
 LONG: Final = cost_of("acceptance")
 ENDS: Final = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.INTERRUPTED)
 SETTINGS: Final = Path(kdaverify.__file__).parent / "cli" / "suites.ini"
@@ -56,7 +54,7 @@ class Hunt:
         for item in items:
             name = property_of(item.path)
             places[item] = (_is_long(item), spent[name])
-            spent[name] += SECONDS.get(name, USUAL)
+            spent[name] += PROPERTIES[name].seconds
         items.sort(key=places.__getitem__)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from kdaverify.checks.property_table import named
 from kdaverify.plugin.axes import drifting
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
     from kdaverify.verdicts.verdict import Verdict
-
-NEED_A_BACKWARD: Final = ("gradients", "gradcheck", "self_consistency", "jacobian", "cotangent_linearity")
-"""Properties that ask for derivatives."""
 
 
 def excuses(adapter: Adapter, profile: str, verdicts: Sequence[Verdict]) -> dict[str, str]:
@@ -30,7 +28,7 @@ def excuses(adapter: Adapter, profile: str, verdicts: Sequence[Verdict]) -> dict
 def not_applicable(adapter: Adapter, profile: str) -> dict[str, str]:
     """The properties that an implementation declares it does not have, and why: no case of them is generated."""
     outputs = exposed(adapter, profile)
-    backward = {} if adapter.differentiable else dict.fromkeys((*NEED_A_BACKWARD, "backward_stages"), "it declares that it has no backward")
+    backward = {} if adapter.differentiable else dict.fromkeys(named(lambda found: found.backward), "it declares that it has no backward")
     return {**_undeclared(adapter, outputs), **backward}
 
 
@@ -69,7 +67,7 @@ def _forward_only(verdicts: Sequence[Verdict]) -> dict[str, str]:
     from oracles.autograd import FORWARD_ONLY
 
     found: dict[str, str] = {}
-    for name in NEED_A_BACKWARD:
+    for name in named(lambda found: found.of_gradients):
         asked = [verdict for verdict in verdicts if verdict.property == name]
         told = [verdict.message for verdict in asked if verdict.message.startswith(FORWARD_ONLY)]
         if told and not any(verdict.status.judged for verdict in asked):

@@ -108,9 +108,9 @@ def _first_wrong_stage(verdicts: Sequence[Verdict]) -> Text:
 
 def _distinct(failures: Sequence[Verdict]) -> list[list[Verdict]]:
     """Failures of one kind together: kinds that a diagnosis explains first, then a plain forward before what is derived from it."""
-    from kdaverify.checks.properties import PROPERTIES
+    from kdaverify.checks.property_table import PROPERTIES
 
-    order = {name: number for number, name in enumerate(("conventions", *PROPERTIES))}
+    order = {name: number for number, name in enumerate(PROPERTIES)}
     groups: dict[tuple[str, str, str, str | None], list[Verdict]] = {}
     for verdict in failures:
         groups.setdefault((verdict.property, verdict.output, verdict.status, verdict.stage), []).append(verdict)

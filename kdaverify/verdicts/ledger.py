@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kdaverify.checks.median_limit import median_limit
+from kdaverify.checks.property_table import named
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.columns import polars
 from kdaverify.verdicts.identity import FIELDS, identity
@@ -25,7 +26,7 @@ FEWEST: Final = 7
 FLOOR: Final = 1e-3
 """Shares of the budget below it are alike."""
 PANEL: Final = "panel"
-PROPERTIES: Final = (PANEL, "gradients")
+FIXED: Final = named(lambda found: found.fixed)
 """Suites that ask the cases of the panel."""
 
 _HEAD: Final = "# Accepted precision: the share of the budget in every case of the fixed panel. Written by `kdaverify ledger accept`.\n"
@@ -106,7 +107,7 @@ def panel(rows: pl.DataFrame) -> dict[str, dict[str, float]]:
     """The share of the budget of every passed case of the fixed panel, by device and by name."""
     pl = polars("the ledger")
     asked = rows.filter(pl.col("property") == PANEL)["case"].unique()
-    of = pl.col("property").is_in(PROPERTIES) & pl.col("case").is_in(asked.to_list())
+    of = pl.col("property").is_in(FIXED) & pl.col("case").is_in(asked.to_list())
     kept = rows.filter(of & (pl.col("status") == Status.PASS) & pl.col("ratio").is_not_null())
     found: dict[str, dict[str, float]] = {}
     for device, mode, ratio, *about in kept.select("device", "mode", "ratio", *FIELDS).iter_rows():

@@ -43,7 +43,7 @@ def updates(records: Sequence[Path], folder: Path) -> list[Update]:
     for name, sentences in mixed(rows).items():
         raise RecordError(f"{name} was judged on mixed versions, {sentences[0]}: accept the record of one run")
     wanted = ("implementation", "status", "ratio", "device", "mode", *ledger.FIELDS)
-    own = rows.select(wanted).filter(pl.col("property").is_in(ledger.PROPERTIES)).collect(engine="streaming")
+    own = rows.select(wanted).filter(pl.col("property").is_in(ledger.FIXED)).collect(engine="streaming")
     found = [
         _update(folder / ledger.file_name(name, device), name, device, cases)
         for (name,), part in sorted(own.partition_by("implementation", as_dict=True).items())

@@ -9,6 +9,7 @@ from typing import Final
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.localise import localise
 from kdaverify.checks.location import Location, NoStage
+from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.checks.stages import stage_name
 from kdaverify.problems import Problem
 from kdaverify.problems.cost import cost
@@ -43,7 +44,7 @@ def at(case: Sequence[Verdict], location: Location) -> list[Verdict]:
 
 def _of_case(case: list[Verdict], adapter: Adapter) -> list[Verdict]:
     first = case[0]
-    if first.property in ("stages", "backward_stages"):
+    if PROPERTIES[first.property].stages:
         return [_with(v, Location(stage_name(adapter, v.dtype, v.output))) if v.status.rejects else v for v in case]
     if first.op != KDA:
         return [_with(verdict, Location(first.op)) if verdict.status.localised else verdict for verdict in case]

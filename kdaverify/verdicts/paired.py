@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kdaverify.checks.median_limit import median_limit
+from kdaverify.checks.property_table import named
 from kdaverify.verdicts.verdict import Verdict
 
-PROPERTIES: Final = ("forward", "panel", "state", "extreme_gates", "resume", "packing", "causality", "options", "combined", "gradients")
-"""What holds outputs and gradients of whole calls against exact values."""
 LIMIT: Final = 1.05
 """Real kernels come within this factor of their emulated contract over a run."""
 CONFIDENCE: Final = 0.99
@@ -74,8 +73,9 @@ def paired(samples: Iterable[Sample | Verdict]) -> tuple[Paired, ...]:
     and all of which stayed finite.
     """
     runs: dict[tuple[str, str, str], list[Sample | Verdict]] = defaultdict(list)
+    paired_properties = named(lambda found: found.paired)
     for sample in samples:
-        if sample.peers and sample.property in PROPERTIES:
+        if sample.peers and sample.property in paired_properties:
             runs[sample.dtype, sample.output, sample.contract].append(sample)
     found = (_of(key, run) for key, run in sorted(runs.items()))
     return tuple(run for run in found if run is not None)

@@ -11,13 +11,13 @@ from kdaverify.campaign.cases import case
 from kdaverify.campaign.questions import questions
 from kdaverify.checks.combined import combined
 from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.faults.planted.shapes import FAULTS, RIGHT, Shape, Shaped, ShapeFault
 from kdaverify.plugin.coverage import rows
 from kdaverify.problems import Problem, problem_from_json
 from kdaverify.problems.combinations import Row
 from kdaverify.problems.profiles import settings_for
 
-BACKWARD: Final = ("gradients", "gradcheck", "jacobian", "self_consistency", "cotangent_linearity")
 NOT_THESE: Final = ("combined", "calls", "drift")
 """Calls and drift compare sizes of their own with each other."""
 
@@ -29,7 +29,11 @@ def _others(profile: str) -> frozenset[Shape]:
     drawn = questions(RIGHT, profile, drawn=True)
     numbers = range(settings_for(profile).max_examples * len(drawn))
     asked = [*fixed, *(ask for seed in range(3) for number in numbers for ask in case(drawn, seed, number).asks)]
-    found = [(problem_from_json(ask.problem), ask.property in BACKWARD) for ask in asked if ask.problem and ask.property not in NOT_THESE]
+    found = [
+        (problem_from_json(ask.problem), PROPERTIES[ask.property].of_gradients)
+        for ask in asked
+        if ask.problem and ask.property not in NOT_THESE
+    ]
     return frozenset(Shape.of_problem(problem, backward=back) for problem, back in found if isinstance(problem, Problem))
 
 

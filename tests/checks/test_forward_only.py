@@ -12,7 +12,8 @@ from kdaverify.checks.calls.case import Case
 from kdaverify.checks.calls.rules import RULES
 from kdaverify.checks.laws.registry import LAWS
 from kdaverify.checks.outcome import Outcome
-from kdaverify.checks.properties import OF_GRADIENTS, check
+from kdaverify.checks.properties import check
+from kdaverify.checks.property_table import named
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from oracles.autograd import FORWARD_ONLY, ForwardOnlyError
@@ -33,7 +34,7 @@ class ForwardOnly(Eager):
 
 
 def details() -> Iterator[tuple[str, dict[str, Any]]]:
-    yield from ((name, {"of": "both", "exponent": 0}) for name in OF_GRADIENTS)
+    yield from ((name, {"of": "both", "exponent": 0}) for name in named(lambda found: found.of_gradients))
     yield from (("laws", {"law": name}) for name, law in LAWS.items() if law.backward)
     yield from (("calls", {"rule": name}) for name, rule in RULES.items() if rule.backward)
 

@@ -8,9 +8,10 @@ from typing import Final
 import polars as pl
 
 from kdaverify.checks.location import NoStage
+from kdaverify.checks.property_table import named
 from kdaverify.report.html.rows import Rows
 
-PROPERTIES: Final = ("stages", "backward_stages")
+OF_STAGES: Final = named(lambda found: bool(found.stages))
 DIRECTIONS: Final = ("forward", "backward", "fused")
 
 
@@ -38,7 +39,7 @@ class Stage:
 
 def stages(rows: Rows) -> list[Stage]:
     """By implementation, forward before backward, in the order of the record."""
-    own = rows.counted.filter(pl.col("property").is_in(PROPERTIES))
+    own = rows.counted.filter(pl.col("property").is_in(OF_STAGES))
     split = pl.col("output").cast(pl.String).str.splitn(".", 2)
     blamed = _blamed(rows)
     found = (
@@ -54,7 +55,7 @@ def stages(rows: Rows) -> list[Stage]:
     )
     listed: list[Stage] = []
     for row in found.iter_rows(named=True):
-        direction, tensors = DIRECTIONS[PROPERTIES.index(row.pop("direction"))], tuple(row.pop("tensors"))
+        direction, tensors = DIRECTIONS[OF_STAGES.index(row.pop("direction"))], tuple(row.pop("tensors"))
         times = blamed.pop((row["implementation"], row["name"]), 0)
         listed.append(Stage(**row, direction=direction, tensors=tensors, blamed=times))
     # Fused stages are named with their tensor, "intra (R)": no row of theirs.

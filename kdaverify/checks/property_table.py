@@ -1,0 +1,176 @@
+"""The properties that suites test, one entry each: all that the package knows of them by name.
+
+Everything that treats properties differently (what is paired over a run, accepted by the ledger, minimised, localised, excused for want
+of a backward) reads it here, so that a new property is a check, a suite and an entry. Loaded without torch: the command line reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A law that is tested by a suite of its own.
+
+    Args:
+        statement: what holds, in one line.
+        section: of math.md, and the number of the law there.
+        exists_for: the mechanism of the faults it is to catch, with entries of the catalogue as examples.
+    """
+
+    statement: str
+    section: str
+    exists_for: str
+
+
+@dataclass(frozen=True)
+class Property:
+    """What a suite tests of a problem.
+
+    Args:
+        name: of the property, and of its suite.
+        function: "module:function" in kdaverify.checks, (adapter, problem, **detail) -> outcomes; of the conventions (adapter) alone.
+        of_gradients: it tests derivatives of whole calls, and nothing else.
+        stages: whether it tests single stages, and of which pass.
+        paired: it holds outputs or gradients of whole calls against exact values, whose errors over a run are compared with those of
+            the emulated kernels.
+        fixed: its cases are those of the panel, whose precision the ledger accepts.
+        shrinks: its problems keep their point when they are made smaller.
+        both_passes: its failures are followed through the stages of the backward too.
+        followed: how the call whose stages are followed differs from the call that failed.
+        seconds: about what one test takes under smoke on one core; it decides the order of tests and nothing else.
+        law: what it states, where that is a law.
+    """
+
+    name: str
+    function: str
+    of_gradients: bool = False
+    stages: Literal["", "forward", "backward"] = ""
+    paired: bool = False
+    fixed: bool = False
+    shrinks: bool = True
+    both_passes: bool = False
+    followed: str = ""
+    seconds: float = 0.5
+    law: Statement | None = None
+
+    @cached_property
+    def check(self) -> Callable[..., list[Any]]:
+        """The function, imported when it is first called."""
+        module, _, name = self.function.partition(":")
+        return getattr(import_module(f"kdaverify.checks.{module}"), name)
+
+    @property
+    def backward(self) -> bool:
+        """Whether it can be tested of kernels with a backward alone."""
+        return self.of_gradients or self.stages == "backward"
+
+
+_UNCUT: Final = "asked of one uncut run"
+_ALL: Final = (
+    Property("conventions", "conventions:conventions", seconds=0.005),
+    Property("forward", "forward:forward", paired=True),
+    Property("panel", "forward:forward", paired=True, fixed=True, seconds=0.2),
+    Property("state", "forward:forward", paired=True),
+    Property("extreme_gates", "forward:forward", paired=True),
+    Property(
+        "resume",
+        "resume:resume",
+        paired=True,
+        followed=_UNCUT,
+        seconds=1.0,
+        law=Statement(
+            "a run cut anywhere, in chunks or single tokens, is the uncut run",
+            "7, law 2",
+            "partial chunks, hand-over and layout of the state, the decode entry point (H8, S8, S12, DESIGN-b)",
+        ),
+    ),
+    Property(
+        "packing",
+        "packing:packing",
+        paired=True,
+        followed="asked of the pack in one call, in its own order",
+        law=Statement(
+            "sequences give the same packed, alone, and in a pack of another order",
+            "7, law 3",
+            "offsets, empty sequences, order (V1, V4, V10)",
+        ),
+    ),
+    Property(
+        "causality",
+        "causality:causality",
+        paired=True,
+        followed="asked of the problem with its own later tokens",
+        law=Statement(
+            "every later token replaced, gates too: o before it stays within its budget",
+            "7, law 1",
+            "anchors, masks and overflow behind a mask that reach back (A2, A16, CS2)",
+        ),
+    ),
+    Property(
+        "options",
+        "options:options",
+        paired=True,
+        law=Statement(
+            "chunk size, recompute, optional outputs, in-kernel gates and other entry points give what the plain call gives",
+            "7, law 4",
+            "code behind one option alone (H11, O3, X7)",
+        ),
+    ),
+    Property("combined", "combined:combined", paired=True, both_passes=True),
+    Property("gradients", "gradients:gradients", of_gradients=True, paired=True, fixed=True, both_passes=True, seconds=1.2),
+    Property("gradcheck", "gradcheck:gradcheck", of_gradients=True),
+    Property(
+        "self_consistency",
+        "self_consistency:self_consistency",
+        of_gradients=True,
+        both_passes=True,
+        law=Statement(
+            "the backward is the derivative of the kernel's own forward",
+            "5",
+            "gradients of another forward than the kernel's (B2, B3, GA2)",
+        ),
+    ),
+    Property("jacobian", "jacobian:jacobian", of_gradients=True, both_passes=True),
+    Property(
+        "cotangent_linearity",
+        "cotangent_linearity:cotangent_linearity",
+        of_gradients=True,
+        both_passes=True,
+        law=Statement(
+            "gradients are linear in the cotangents, to the bit for powers of two, and 0 for 0",
+            "7, law 13",
+            "terms of the backward without a cotangent, clamps, thresholds (B24, B25)",
+        ),
+    ),
+    Property("laws", "laws.registry:laws", followed="asked of the problem by itself, where the law compares two calls"),
+    Property(
+        "stages",
+        "stages:stages",
+        stages="forward",
+        law=Statement(
+            "the tensors a kernel saves fit each other: o = scale qg h + Aqk v_new, v_new = u - w h, R (I + Akk) = I",
+            "3",
+            "intermediates of another layout, row or factor than the next stage reads (H10, DESIGN-c)",
+        ),
+    ),
+    Property("backward_stages", "stages:backward_stages", stages="backward"),
+    Property("activations", "activations:activations", seconds=0.02),
+    Property("probes", "probes:probes", shrinks=False, seconds=0.1),
+    Property("drift", "drift:drift", shrinks=False, followed=_UNCUT),
+    Property("calls", "calls:calls"),
+)
+
+PROPERTIES: Final[Mapping[str, Property]] = MappingProxyType({found.name: found for found in _ALL})
+"""By name; the conventions and a plain forward first, then what is derived from it."""
+
+
+def named(which: Callable[[Property], bool]) -> tuple[str, ...]:
+    """The names of some properties, in the order of the table."""
+    return tuple(name for name, found in PROPERTIES.items() if which(found))
