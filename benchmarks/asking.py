@@ -8,14 +8,14 @@ from contextlib import suppress
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.campaign.cases import case
-from kdaverify.campaign.questions import CONVENTIONS, Ask, questions
+from kdaverify.campaign.questions import CONVENTIONS, PropertyTest, questions
 from kdaverify.problems import problem_from_json
 from kdaverify.problems.profiles import settings_for
 from kdaverify.verdicts.judge import Judge, Rejected, Struck
 from kdaverify.verdicts.verdict import Verdict
 
 
-def asks(adapter: Adapter, profile: str, seed: int = 0) -> Iterator[Ask]:
+def asks(adapter: Adapter, profile: str, seed: int = 0) -> Iterator[PropertyTest]:
     """The fixed cases, then as many drawn ones as the suites draw.
 
     Args:
@@ -28,7 +28,7 @@ def asks(adapter: Adapter, profile: str, seed: int = 0) -> Iterator[Ask]:
         yield from case(drawn, seed, number).asks
 
 
-def verdicts(adapter: Adapter, ask: Ask, spec: str) -> list[Verdict]:
+def verdicts(adapter: Adapter, ask: PropertyTest, spec: str) -> list[Verdict]:
     """Those of one case.
 
     Args:

@@ -30,7 +30,7 @@ from kdaverify.budgets.statistics import rms
 from kdaverify.problems import Problem
 from oracles.cache import cache_in, default_folder
 from oracles.certified import certify
-from oracles.enclosure import Answer
+from oracles.enclosure import CertifiedOutputs
 from oracles.inputs import Inputs
 from oracles.running_error import enclosed
 
@@ -68,7 +68,7 @@ class Row:
     problem: str
 
 
-def exact(inputs: Inputs, contract: Contract) -> Answer:
+def exact(inputs: Inputs, contract: Contract) -> CertifiedOutputs:
     """Truth far sharper than the contract."""
     if contract.accumulate.name == "fp64":
         return certify(inputs, accept=lambda _: True, extra_bits=30, cache=cache_in(default_folder()))

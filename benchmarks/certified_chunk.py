@@ -20,7 +20,7 @@ import torch
 from mpmath.libmp import BACKEND
 
 from oracles import certified
-from oracles.enclosure import Answer
+from oracles.enclosure import CertifiedOutputs
 from oracles.inputs import Inputs
 
 mp: Any = mpmath.mp
@@ -96,7 +96,7 @@ def seconds(run: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def largest_gap(answer: Answer, o: Matrix, final: Matrix) -> Any:
+def largest_gap(answer: CertifiedOutputs, o: Matrix, final: Matrix) -> Any:
     """Distance of mpmath from the balls' midpoints, relative to the largest value, over both outputs."""
     gaps: Vector = []
     for enclosure, exact in ((answer.o, o), (answer.final_state, final)):

@@ -33,9 +33,9 @@ from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.family import Emulation, emulate
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.noise import Noise
-from kdaverify.budgets.standard import Standard, standard
+from kdaverify.budgets.standard import Reference, standard
 from kdaverify.checks.compare import Comparison, compare
-from kdaverify.checks.near_miss import Finding
+from kdaverify.checks.near_miss import RetestFinding
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.recheck import is_near, recheck
 from kdaverify.checks.status import Status
@@ -62,7 +62,7 @@ class Bench:
     inputs: Inputs = field(init=False)
     contract: Contract = field(init=False)
     emulation: Emulation = field(init=False)
-    held: Standard = field(init=False)
+    held: Reference = field(init=False)
 
     def __post_init__(self) -> None:
         io, made = FORMATS[self.problem.dtype], object.__setattr__
@@ -151,7 +151,7 @@ def judge_near(tally: Tally) -> None:
         for name, found in recheck(_again(bench.name, who), bench.problem, outputs).items():
             said = _told(bench, who, f"{name}: {found}")
             print(said, flush=True)
-            tally.alarms += [] if found.finding is Finding.ACQUITTED else [said]
+            tally.alarms += [] if found.finding is RetestFinding.ACQUITTED else [said]
 
 
 def _told(bench: Bench, who: str, said: str) -> str:

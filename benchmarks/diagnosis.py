@@ -35,12 +35,12 @@ from kdaverify.budgets.family import ContractOverflow
 from kdaverify.diagnosis.diagnose import diagnose
 from kdaverify.diagnosis.lineup import Lineup
 from kdaverify.diagnosis.minimise import failure
-from kdaverify.diagnosis.question import Question
+from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.suspects import suspects
 from kdaverify.faults.adapter import Faulty
 from kdaverify.faults.catalogue import FAULTS
 from kdaverify.faults.fault import Fault, Setting
-from kdaverify.faults.kernel import Kernel, Patch
+from kdaverify.faults.kernel import Patch, PatchedPipeline
 from kdaverify.problems import ActivationProblem, Problem
 from oracles.arithmetic import Arithmetic
 from oracles.certified import UncertifiedError
@@ -56,7 +56,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Otherwise(Kernel):
+class Otherwise(PatchedPipeline):
     """The pipeline in an arithmetic of its own: no intermediate in 16 bits, and sums made backwards."""
 
     @property
@@ -69,27 +69,27 @@ class Otherwise(Kernel):
 class Planted(Faulty):
     """A fault in such a kernel; it declares what the embedded kernel declares."""
 
-    def _kernel(self, inputs: Inputs) -> Kernel:
+    def _kernel(self, inputs: Inputs) -> PatchedPipeline:
         kernel = super()._kernel(inputs)
         return Otherwise(kernel.contract, kernel.patch)
 
 
-def questions(fault: Fault, dtypes: Iterable[str]) -> Iterator[Question]:
+def questions(fault: Fault, dtypes: Iterable[str]) -> Iterator[PropertyCase]:
     """The inputs on which it shows, in every format it is asked in."""
     trigger = TRIGGERS[fault.id]
     for dtype in (name for name in dtypes if name in fault.dtypes and trigger.how != "own"):
         if trigger.how == "activation":
-            yield Question("activations", ActivationProblem.model_validate({**trigger.fields, "dtype": dtype, "seed": SEED}))
+            yield PropertyCase("activations", ActivationProblem.model_validate({**trigger.fields, "dtype": dtype, "seed": SEED}))
             continue
         problem = trigger.problem(fault.dtypes).replace(dtype=dtype, seed=SEED)
         if trigger.how == "step":
-            yield Question("resume", problem.replace(T=70), {"cut": 66, "way": "chunk-step"})
+            yield PropertyCase("resume", problem.replace(T=70), {"cut": 66, "way": "chunk-step"})
         elif trigger.how == "variant":
-            yield Question("options", problem, {"variant": next(iter(Faulty(fault).variants()))})
+            yield PropertyCase("options", problem, {"variant": next(iter(Faulty(fault).variants()))})
         elif trigger.how == "call":
-            yield Question("forward", problem)
+            yield PropertyCase("forward", problem)
         else:
-            yield Question("gradients", problem, {"of": "o" if "of o" in trigger.how else "both"})
+            yield PropertyCase("gradients", problem, {"of": "o" if "of o" in trigger.how else "both"})
 
 
 def planted(fault: Fault, dtypes: tuple[str, ...]) -> Row:
@@ -112,7 +112,7 @@ def planted(fault: Fault, dtypes: tuple[str, ...]) -> Row:
 def legal(name: str, problem: Problem) -> Row:
     """Who is named for a legal kernel: as it is asked, and if what it answers were taken for wrong."""
     adapter = Planted(FAULTS["H1"], patch=RIGHT) if name == "backwards" else find(name)
-    question = Question("forward", problem)
+    question = PropertyCase("forward", problem)
     try:
         asked = diagnose(adapter, question, seconds=SECONDS)
         lineup = Lineup(question, adapter)
@@ -143,7 +143,7 @@ def _replaced(stages: Stages) -> set[str]:
 
 def pairs(count: int) -> list[tuple[str, str]]:
     """Faults of class A and B that each fail one plain forward, two at a time, in an order drawn once."""
-    question = Question("forward", Problem.model_validate({**PLAIN, "seed": SEED}))
+    question = PropertyCase("forward", Problem.model_validate({**PLAIN, "seed": SEED}))
     alone = [
         f.id for f in FAULTS.values() if f.kind in "AB" and "fp32" in f.dtypes and TRIGGERS[f.id].how == "call" and _finite(f, question)
     ]
@@ -152,7 +152,7 @@ def pairs(count: int) -> list[tuple[str, str]]:
     return found[:count]
 
 
-def _finite(fault: Fault, question: Question) -> bool:
+def _finite(fault: Fault, question: PropertyCase) -> bool:
     found = failure(Planted(fault), question)
     return found is not None and found[1] == "FAIL"
 
@@ -165,7 +165,7 @@ def paired(a: str, b: str) -> Row:
     """What is said of two faults in one kernel."""
     patch = together(_patch(a), _patch(b))
     assert patch is not None
-    adapter, question = Planted(FAULTS[a], patch=patch), Question("forward", Problem.model_validate({**PLAIN, "seed": SEED}))
+    adapter, question = Planted(FAULTS[a], patch=patch), PropertyCase("forward", Problem.model_validate({**PLAIN, "seed": SEED}))
     try:
         lineup = Lineup(question, adapter)
     except (ContractOverflow, UncertifiedError):

@@ -30,9 +30,9 @@ from kdaverify.budgets.contract import Contract, contract_from_name
 from kdaverify.budgets.emulate import Emulator
 from kdaverify.budgets.family import emulate, family
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.standard import Standard, standard
+from kdaverify.budgets.standard import Reference, standard
 from kdaverify.checks.compare import Comparison, compare
-from kdaverify.checks.near_miss import Finding
+from kdaverify.checks.near_miss import RetestFinding
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.recheck import is_near, recheck
 from kdaverify.faults.legal import backwards
@@ -104,7 +104,7 @@ def forward_of(shipped: str) -> Kernel:
     return run
 
 
-def compared(run: tuple[Tensor, Tensor], held: Standard, inputs: Inputs) -> list[Comparison]:
+def compared(run: tuple[Tensor, Tensor], held: Reference, inputs: Inputs) -> list[Comparison]:
     return [compare(name, tensor, held, inputs) for name, tensor in zip(OUTPUTS, run, strict=True)]
 
 
@@ -124,9 +124,9 @@ def retested(found: list[Comparison], run: Kernel, contract: Contract, problem: 
     if not wrong:
         return ""
     if not all(is_near(one.status, one.statistic, one.ratio) for one in wrong):
-        return str(Finding.CONFIRMED)
+        return str(RetestFinding.CONFIRMED)
     findings = {told.finding for told in recheck(outcomes, problem, [one.output for one in wrong]).values()}
-    return str(Finding.ACQUITTED if findings == {Finding.ACQUITTED} else Finding.CONFIRMED)
+    return str(RetestFinding.ACQUITTED if findings == {RetestFinding.ACQUITTED} else RetestFinding.CONFIRMED)
 
 
 def main() -> None:
@@ -151,7 +151,7 @@ def main() -> None:
         "seed": arguments.seed,
         "legal_runs": sum(count for name, count in counts.items() if LEFT_OUT not in name),
         "over_tolerance_once": sum(LEFT_OUT not in row[0] for row in alarms),
-        "false_alarms": sum(row[4] == Finding.CONFIRMED for row in alarms),
+        "false_alarms": sum(row[4] == RetestFinding.CONFIRMED for row in alarms),
         "left_out_runs": sum(count for name, count in counts.items() if LEFT_OUT in name),
         "left_out_rejected": sum(LEFT_OUT in row[0] for row in alarms),
         "worst_ratio": dict(sorted(ratios.items())),

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from benchmarks.false_alarms import drawn
 from kdaverify.budgets.family import ContractOverflow, emulate
-from kdaverify.budgets.standard import Standard, standard
+from kdaverify.budgets.standard import Reference, standard
 from kdaverify.checks.compare import compare
 from kdaverify.checks.published.registry import RULES, findings
 from kdaverify.checks.published.sample import Sample
@@ -45,7 +45,7 @@ def generic() -> Iterator[Problem]:
             yield Problem(B=1, T=T, H=2, HV=2, K=64, V=64, dtype="bf16", seed=seed, **plain)  # pyright: ignore[reportArgumentType]
 
 
-def failed(kernel: Kernel, x: Inputs, held: Standard) -> Failed:
+def failed(kernel: Kernel, x: Inputs, held: Reference) -> Failed:
     """Which outputs of a kernel each rule fails, and we."""
     o, final = kernel(x)
     found: Failed = {name: set() for name in (OURS, *RULES)}

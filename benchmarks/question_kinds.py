@@ -23,7 +23,7 @@ from rich.progress import track
 
 from benchmarks.asking import asks, verdicts
 from kdaverify.adapters.isolation import housed
-from kdaverify.campaign.questions import Ask
+from kdaverify.campaign.questions import PropertyTest
 from kdaverify.faults.planted.catalogue import PLANTED
 from kdaverify.faults.planted.questions import QUESTIONS
 from kdaverify.limits import Limits
@@ -87,7 +87,7 @@ def row(given: tuple[str, int]) -> Row:
     )
 
 
-def may_be_of(question: str, ask: Ask) -> bool:
+def may_be_of(question: str, ask: PropertyTest) -> bool:
     """Whether a question can be of the kind, before its verdicts are known: then it is judged whatever the share."""
     detail = json.loads(ask.detail)
     by_kind = {

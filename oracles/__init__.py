@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from oracles.cache import AnswerCache, cached
 from oracles.certified import UncertifiedError, certify, certify_gradients
-from oracles.enclosure import Answer, Enclosure
+from oracles.enclosure import CertifiedOutputs, Enclosure
 from oracles.gradients import Cotangents, GradientAnswer, Gradients
 from oracles.inputs import InputError, Inputs
 
 __all__ = [
-    "Answer",
     "AnswerCache",
+    "CertifiedOutputs",
     "Cotangents",
     "Enclosure",
     "GradientAnswer",

@@ -21,7 +21,7 @@ from oracles.scan import Tensors, Tokens, there_and_back
 
 
 @dataclass(frozen=True)
-class Passed:
+class ForwardTokenError:
     """One token on the way there, and bounds [n, HV] of the errors of S~ and S in the Frobenius norm."""
 
     token: Token
@@ -61,14 +61,14 @@ def _radii(inputs: Inputs, cotangents: Cotangents) -> Gradients[Tensor]:
     do, dS = cotangents.of(inputs)
     nothing = do.new_zeros(inputs.N, inputs.HV)
 
-    def there(carry: Tensors, x: Tokens) -> tuple[Tensors, Passed]:
+    def there(carry: Tensors, x: Tokens) -> tuple[Tensors, ForwardTokenError]:
         state, r = carry
         token, alpha, k_norm = advance(state, x, NATIVE), x.g.exp().squeeze(2), x.k.norm(dim=-1)
         decayed = SAFETY * (r * alpha.amax(-1) + (2 + EXP_UNITS) * UNIT * _size(token.decayed)) + TINY
         after = grow(r, alpha, x.beta, k_norm) + local(inputs.K, token.decayed, token.after, x, k_norm)
-        return (token.after, torch.where(_real(x), after, r)), Passed(token, decayed, after)
+        return (token.after, torch.where(_real(x), after, r)), ForwardTokenError(token, decayed, after)
 
-    def back(carry: Tensors, x: Tokens, passed: Passed) -> tuple[Tensors, Tensors]:
+    def back(carry: Tensors, x: Tokens, passed: ForwardTokenError) -> tuple[Tensors, Tensors]:
         dS, r = carry
         found, alpha, k_norm = retreat(dS, x, passed.token, inputs.factor, NATIVE), x.g.exp().squeeze(2), x.k.norm(dim=-1)
         weight = (x.beta * k_norm.square()).squeeze(-1)
@@ -84,7 +84,7 @@ def _radii(inputs: Inputs, cotangents: Cotangents) -> Gradients[Tensor]:
     return Gradients(over_key_heads(inputs, dq), over_key_heads(inputs, dk), dv, dg, dbeta, (r + TINY)[..., None, None].expand_as(dS))
 
 
-def _elements(inputs: Inputs, x: Tokens, passed: Passed, found: Back, errors: Tensors) -> Tensors:
+def _elements(inputs: Inputs, x: Tokens, passed: ForwardTokenError, found: Back, errors: Tensors) -> Tensors:
     """Radii of dq, dk, dv, dg, dbeta of one token."""
     token, V, group = passed.token, inputs.V, inputs.HV // inputs.H
     r, a, R, b = (error[..., None, None] for error in (passed.after, passed.decayed, *errors))

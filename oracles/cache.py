@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oracles.enclosure import OUTPUTS, Answer, Enclosure
+from oracles.enclosure import OUTPUTS, CertifiedOutputs, Enclosure
 from oracles.gradients import GRADIENTS, GradientAnswer, Gradients, Terms
 from oracles.inputs import Inputs
 
@@ -28,8 +28,8 @@ TERMS = "terms of "
 PARTS = ("high", "low", "radius", "zero")
 DIGEST_BYTES = hashlib.sha256().digest_size
 
-Kept = Answer | GradientAnswer
-K = TypeVar("K", Answer, GradientAnswer)
+Kept = CertifiedOutputs | GradientAnswer
+K = TypeVar("K", CertifiedOutputs, GradientAnswer)
 
 
 class AnswerCache:
@@ -207,4 +207,4 @@ def _unpack(payload: bytes) -> Kept:
         }
         if terms:
             return GradientAnswer(Gradients(**enclosures), Terms(**terms), method)
-        return Answer(**enclosures, method=method)
+        return CertifiedOutputs(**enclosures, method=method)

@@ -39,7 +39,7 @@ class Enclosure:
 
 
 @dataclass(frozen=True)
-class Answer:
+class CertifiedOutputs:
     """The exact outputs of one call of KDA, enclosed.
 
     Args:

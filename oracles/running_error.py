@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from oracles.enclosure import Answer, Enclosure
+from oracles.enclosure import CertifiedOutputs, Enclosure
 from oracles.inputs import Inputs
 from oracles.scan import Tensors, Tokens, scan
 
@@ -22,7 +22,7 @@ EXP_UNITS = 4.0
 TINY = 1e-300
 
 
-def enclosed(inputs: Inputs) -> Answer:
+def enclosed(inputs: Inputs) -> CertifiedOutputs:
     """Float64 token recurrence and a rigorous radius for every element.
 
     Math: section 2. With r_t a bound of |S_t computed - S_t exact|_F and s = |S~_t|_F:
@@ -33,7 +33,7 @@ def enclosed(inputs: Inputs) -> Answer:
         Answer whose radius of final_state is r_T on every element, and whose `zero` marks structurally zero elements.
     """
     if not any(inputs.lengths):
-        return Answer(exact(torch.zeros_like(inputs.v)), exact(inputs.state), "inputs, exact")
+        return CertifiedOutputs(exact(torch.zeros_like(inputs.v)), exact(inputs.state), "inputs, exact")
     carry = (inputs.state.double(), inputs.g.new_zeros(inputs.N, inputs.HV, dtype=torch.float64))
 
     def step(carry: Tensors, x: Tokens) -> tuple[Tensors, Tensors]:
@@ -52,7 +52,7 @@ def enclosed(inputs: Inputs) -> Answer:
     (final, r), (o, radius) = scan(inputs, 1, carry, step, dtype=torch.float64)
     state_radius = (r + TINY)[..., None, None].expand_as(final)
     o_zero, state_zero = structural_zeros(inputs, o, final)
-    return Answer(enclose(o, radius, o_zero), enclose(final, state_radius, state_zero), "float64 recurrence, proven radius")
+    return CertifiedOutputs(enclose(o, radius, o_zero), enclose(final, state_radius, state_zero), "float64 recurrence, proven radius")
 
 
 def grow(r: Tensor, alpha: Tensor, beta: Tensor, k_norm: Tensor) -> Tensor:

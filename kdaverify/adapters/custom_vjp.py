@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from kdaverify.adapters.isolation.fault import Fault
+from kdaverify.adapters.isolation.fault import CallFailure
 from oracles.autograd import ForwardOnlyError
 
 Forward = Callable[..., Sequence[Tensor]]
@@ -60,5 +60,5 @@ class _WithVjp(Function):
 
 def _has_no_derivative(error: Exception) -> bool:
     # A process that died may have printed anything before.
-    died = isinstance(error, Fault) and error.kind != "ERROR"
+    died = isinstance(error, CallFailure) and error.kind != "ERROR"
     return not died and NO_DERIVATIVE.search(f"{type(error).__name__}: {error}") is not None

@@ -40,7 +40,7 @@ HIGHEST: Final = torch.finfo(torch.float32).max
 
 
 @dataclass(frozen=True)
-class Allowance:
+class ResultTolerance:
     """What one result may be.
 
     Args:
@@ -58,7 +58,7 @@ class Allowance:
 
 def allowances(
     op: str, tensors: Named, setting: float, *, cotangent: Tensor | None, rounded: bool, formats: Mapping[str, Format]
-) -> dict[str, Allowance]:
+) -> dict[str, ResultTolerance]:
     """What the result of an operation, or with a cotangent its gradients, may be.
 
     Args:
@@ -77,10 +77,10 @@ def allowances(
     return {name: _returned(errors[name], fmt, rounded=rounded) for name, fmt in formats.items()}
 
 
-def _returned(error: Error, fmt: Format, *, rounded: bool) -> Allowance:
+def _returned(error: Error, fmt: Format, *, rounded: bool) -> ResultTolerance:
     """With the rounding of the result into its format; what is exactly 0 whatever is rounded stays 0."""
     nothing = (error.exact == 0) & (error.kept + error.rounded == 0)
     last = fmt.unit * error.exact.abs() + torch.where(nothing, 0.0, fmt.unit * fmt.min_normal)
     kept, added = ((1 + fmt.unit) * part for part in (error.kept, error.rounded))
     bound = torch.where(error.reach > HIGHEST, math.inf, last + kept + (added if rounded else 0.0))
-    return Allowance(error.exact, bound, fmt, last + kept)
+    return ResultTolerance(error.exact, bound, fmt, last + kept)

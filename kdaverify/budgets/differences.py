@@ -85,7 +85,7 @@ def _present(pair: Pair) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Allowance:
+class DifferenceTolerance:
     """Pairs of moved calls, and what differences along them may miss.
 
     Args:
@@ -129,7 +129,7 @@ class Differences:
     io: Format
     received: Callable[[Inputs], Inputs]
 
-    def allowance(self, ask: Callable[[float], list[Pair]], outputs: float | None = None) -> Allowance:
+    def allowance(self, ask: Callable[[float], list[Pair]], outputs: float | None = None) -> DifferenceTolerance:
         """Pairs at the balanced step, and what may be missed along them.
 
         Args:
@@ -145,7 +145,7 @@ class Differences:
         pairs = ask(balanced_step(h, few * outputs, self._curvature(taken)))
         taken = self._taken(pairs)
         noise = few * math.hypot(outputs, self._gradients_noise(taken))
-        return Allowance(pairs, taken, self._curvature(taken), noise, outputs)
+        return DifferenceTolerance(pairs, taken, self._curvature(taken), noise, outputs)
 
     def _taken(self, pairs: list[Pair]) -> list[Pair]:
         return [Pair(self.received(pair.up), self.received(pair.down)) for pair in pairs]

@@ -16,9 +16,9 @@ from kdaverify.budgets.conversions import as_it_is, received_gradients, received
 from kdaverify.budgets.family import emulate
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.parts import Outputs
-from kdaverify.budgets.standard import GAIN, SUMS_LOSE, Room, Standard
+from kdaverify.budgets.standard import GAIN, SUMS_LOSE, Reference, ToleranceContext
 from oracles.adjoint import adjoint_with_terms
-from oracles.enclosure import OUTPUTS, Answer, Enclosure
+from oracles.enclosure import OUTPUTS, CertifiedOutputs, Enclosure
 from oracles.gradients import GRADIENTS, Cotangents, GradientAnswer, Gradients, Terms, largest_ahead
 from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
@@ -32,7 +32,7 @@ def defect(found: Sequence[Mapping[str, Tensor]], factors: Sequence[float]) -> d
     return {name: torch.stack([f * x[name].double() for f, x in zip(factors, found, strict=True)]).sum(0) for name in found[0]}
 
 
-def linearity_standard(inputs: Inputs, given: Sequence[Cotangents], factors: Sequence[float], contract: Contract, io: Format) -> Standard:
+def linearity_standard(inputs: Inputs, given: Sequence[Cotangents], factors: Sequence[float], contract: Contract, io: Format) -> Reference:
     """What the defect of a kernel is held against: 0, and what the family's own defects are.
 
     An element may also miss what rounding each gradient on its return costs, and what sums whose terms cancel lose, as in
@@ -55,17 +55,17 @@ def linearity_standard(inputs: Inputs, given: Sequence[Cotangents], factors: Seq
     sizes = defects(_missed(joined, exact, terms, contract, io), [abs(factor) for factor in factors])
     emulation = emulate_gradients(joined, cotangents, contract, io)
     rounded, drawn = [defects(run) for run in emulation.rounded.values()], [defects(run) for run in emulation.drawn]
-    room, zeros = Room(contract, io, GAIN * max(inputs.K, inputs.V)), Gradients(**{name: _zero(x) for name, x in sizes.items()})
+    room, zeros = ToleranceContext(contract, io, GAIN * max(inputs.K, inputs.V)), Gradients(**{name: _zero(x) for name, x in sizes.items()})
 
     def budget(name: str) -> Budget:
         members, draws = ([run[name] for run in runs] for runs in (rounded, drawn))
         allowed = room.budget(zeros.named()[name], members, draws, contract.returned(name, io), floor=sizes[name])
         return replace(allowed, undefined=undefined.get(name))
 
-    return Standard(GradientAnswer(zeros, terms, METHOD), {name: budget(name) for name in GRADIENTS})
+    return Reference(GradientAnswer(zeros, terms, METHOD), {name: budget(name) for name in GRADIENTS})
 
 
-def output_linearity_standard(calls: Sequence[Inputs], factors: Sequence[float], contract: Contract, io: Format) -> Standard:
+def output_linearity_standard(calls: Sequence[Inputs], factors: Sequence[float], contract: Contract, io: Format) -> Reference:
     """The same for outputs: 0, what the family's own defects are, and what rounding each output on its return costs.
 
     Args:
@@ -84,13 +84,13 @@ def output_linearity_standard(calls: Sequence[Inputs], factors: Sequence[float],
     returned = (formats["o"].unit * o.abs(), formats["final_state"].unit * final.abs())
     floors, emulation = defects(returned, [abs(factor) for factor in factors]), emulate(joined, contract, io)
     rounded, drawn = [defects(run) for run in emulation.rounded.values()], [defects(run) for run in emulation.drawn]
-    room, zeros = Room(contract, io, one.K), {name: _zero(x) for name, x in floors.items()}
+    room, zeros = ToleranceContext(contract, io, one.K), {name: _zero(x) for name, x in floors.items()}
 
     def budget(name: str) -> Budget:
         members, draws = ([run[name] for run in runs] for runs in (rounded, drawn))
         return room.budget(zeros[name], members, draws, formats[name], floor=floors[name])
 
-    return Standard(Answer(**zeros, method=METHOD), {name: budget(name) for name in OUTPUTS})
+    return Reference(CertifiedOutputs(**zeros, method=METHOD), {name: budget(name) for name in OUTPUTS})
 
 
 def _missed(joined: Inputs, exact: Gradients[Tensor], terms: Terms, contract: Contract, io: Format) -> Gradients[Tensor]:

@@ -22,7 +22,7 @@ from kdaverify.budgets.kept import Errors, KeptErrors
 from oracles.adjoint_error import enclosed_gradients
 from oracles.cache import cache_in, default_folder
 from oracles.certified import certify, certify_gradients
-from oracles.enclosure import Answer, Enclosure
+from oracles.enclosure import CertifiedOutputs, Enclosure
 from oracles.gradients import Cotangents, GradientAnswer, Gradients, largest_ahead
 from oracles.inputs import Inputs
 from oracles.running_error import enclosed, structural_zeros
@@ -38,14 +38,14 @@ GAIN = 2.0**10
 
 
 @dataclass(frozen=True)
-class Standard:
+class Reference:
     """The exact outputs, or gradients, of a problem and what a kernel under the contract may miss them by.
 
     Args:
         budgets: by output; without those that overflow in a reference kernel, where none is finite in all outputs.
     """
 
-    truth: Answer | GradientAnswer
+    truth: CertifiedOutputs | GradientAnswer
     budgets: dict[str, Budget]
 
     def exact(self, output: str) -> Enclosure:
@@ -60,7 +60,7 @@ class Standard:
 @torch.inference_mode()
 def standard(
     inputs: Inputs, contract: Contract, io: Format, emulation: Emulation | Callable[[], Emulation], *, cuts: tuple[int, ...] = ()
-) -> Standard:
+) -> Reference:
     """Truth sharp enough to judge by, and the budgets it gives.
 
     The oracle is the float64 recurrence where its proven radius is at most 2^-20 of every allowance, certified balls otherwise.
@@ -76,10 +76,10 @@ def standard(
         UncertifiedError: no precision within the ceiling makes the oracle sharp enough.
         ContractOverflow: every output overflows in some reference kernel.
     """
-    room, ceilings, made = Room(contract, io, inputs.K), Ceilings(inputs, contract, io, cuts), _made(emulation)
+    room, ceilings, made = ToleranceContext(contract, io, inputs.K), Ceilings(inputs, contract, io, cuts), _made(emulation)
     formats = {"o": io, "final_state": contract.carry}
 
-    def errors(truth: Answer) -> Errors:
+    def errors(truth: CertifiedOutputs) -> Errors:
         family, exact = made(), truth.named()
         rounded, drawn = [*family.rounded.values()], family.drawn
         return room.errors_of_finite(
@@ -87,7 +87,7 @@ def standard(
             lambda name, members, draws: room.errors(exact[name], members, draws, formats[name]),
         )
 
-    def budgets(truth: Answer) -> dict[str, Budget]:
+    def budgets(truth: CertifiedOutputs) -> dict[str, Budget]:
         found = KeptErrors(inputs, contract, io, cuts).of(truth.method, lambda: errors(truth)) if callable(emulation) else errors(truth)
         moved = {"o": None, "final_state": _kept_or_changed(truth.final_state.high, inputs.state.double())}
         return {
@@ -112,14 +112,14 @@ def _kept_or_changed(final: Tensor, initial: Tensor) -> Tensor:
 @torch.inference_mode()
 def gradient_standard(
     inputs: Inputs, cotangents: Cotangents, contract: Contract, io: Format, emulation: GradientEmulation | Callable[[], GradientEmulation]
-) -> Standard:
+) -> Reference:
     """The same for the gradients of a problem.
 
     Exact zeros are wanted on padding alone: elsewhere a chunk form finds them as differences. Gradients of gates are sums over
     suffixes whose terms cancel: errors of dg are relative to the largest term from there to the end of its chunk. Those of dS_0
     likewise.
     """
-    room, made = Room(contract, io, GAIN * max(inputs.K, inputs.V)), _made(emulation)
+    room, made = ToleranceContext(contract, io, GAIN * max(inputs.K, inputs.V)), _made(emulation)
     undefined = undefined_gradients(inputs, contract)
     kept = KeptErrors(inputs, contract, io, others=(cotangents.do, cotangents.d_final_state))
 
@@ -164,7 +164,7 @@ def gradient_standard(
 
 
 @dataclass(frozen=True)
-class Room:
+class ToleranceContext:
     """What every budget of one problem has in common.
 
     Args:
@@ -222,7 +222,7 @@ def _made(emulation: E | Callable[[], E]) -> Callable[[], E]:
     return cache(emulation) if callable(emulation) else lambda: emulation
 
 
-A = TypeVar("A", Answer, GradientAnswer)
+A = TypeVar("A", CertifiedOutputs, GradientAnswer)
 
 
 def _sharpened(
@@ -231,7 +231,7 @@ def _sharpened(
     balls: Callable[[Callable[[A], bool], int], A],
     budgets: Callable[[A], dict[str, Budget]],
     demanded: Callable[[A], A],
-) -> Standard:
+) -> Reference:
     """Float64 where it is sharp enough, balls elsewhere; `demanded` takes back the zeros that balls prove and nobody asks for."""
     seen: list[tuple[A, dict[str, Budget]]] = []
 
@@ -241,10 +241,10 @@ def _sharpened(
         return all(_is_sharp(truth.named()[name], one) for name, one in allowed.items())
 
     if contract.operands.precision <= FLOAT64_ORACLE_PRECISION and sharp(float64()):
-        return Standard(*seen[-1])
+        return Reference(*seen[-1])
     # The rule's first precision suits fp32; each further bit of the contract needs one more.
     truth = balls(sharp, max(0, contract.accumulate.precision - FORMATS["fp32"].precision))
-    return Standard(demanded(truth), seen[-1][1] if seen and seen[-1][0] is truth else budgets(truth))
+    return Reference(demanded(truth), seen[-1][1] if seen and seen[-1][0] is truth else budgets(truth))
 
 
 def _is_sharp(truth: Enclosure, allowed: Budget) -> bool:
@@ -255,7 +255,7 @@ def _is_sharp(truth: Enclosure, allowed: Budget) -> bool:
     return bool(torch.isfinite(truth.radius).all()) and max(sizes) <= ORACLE_SHARE
 
 
-def _zero_by_structure(truth: Answer, inputs: Inputs) -> Answer:
+def _zero_by_structure(truth: CertifiedOutputs, inputs: Inputs) -> CertifiedOutputs:
     """Balls prove zeros that are differences of equal terms as well; a chunk form finds those by rounded sums."""
     if not bool(truth.o.zero.any()) and not bool(truth.final_state.zero.any()):
         return truth

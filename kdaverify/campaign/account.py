@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kdaverify.campaign.questions import CONVENTIONS, questions
-from kdaverify.campaign.tally import Tally
+from kdaverify.campaign.tally import CampaignCounts
 from kdaverify.campaign.task import Orders
 from kdaverify.plugin.account import account_of
 from kdaverify.plugin.expected import declared, shipped
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
 
 
-def of_campaign(orders: Orders, tally: Tally) -> Account:
+def of_campaign(orders: Orders, tally: CampaignCounts) -> Account:
     """It asks what the suites draw: of the suites that draw nothing no pass is wanted, and rules for whole sessions are not met."""
 
     def asked(adapter: Adapter) -> set[str]:
@@ -26,12 +26,12 @@ def of_campaign(orders: Orders, tally: Tally) -> Account:
     return _account(CAMPAIGN, orders, tally, asked)
 
 
-def of_night(orders: Orders, tally: Tally) -> Account:
+def of_night(orders: Orders, tally: CampaignCounts) -> Account:
     """It asks all that a session of its profile asks, and is held against the same rules."""
     return _account(orders.profile, orders, tally, lambda adapter: shipped() | tally.asked(adapter.name))
 
 
-def _account(profile: str, orders: Orders, tally: Tally, properties: Callable[[Adapter], set[str]]) -> Account:
+def _account(profile: str, orders: Orders, tally: CampaignCounts, properties: Callable[[Adapter], set[str]]) -> Account:
     from kdaverify.adapters.registry import find
 
     adapters = [find(spec) for spec in orders.specs.values()]

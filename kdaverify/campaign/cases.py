@@ -11,7 +11,7 @@ from typing import Any, Final
 from hypothesis.errors import StopTest, UnsatisfiedAssumption
 from hypothesis.internal.conjecture.data import ConjectureData
 
-from kdaverify.campaign.questions import Ask, Question
+from kdaverify.campaign.questions import PropertyTest, SuiteTest
 from kdaverify.problems.provider import Provider
 
 TRIES: Final = 1000
@@ -22,7 +22,7 @@ class UndrawableError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Case:
+class RandomCase:
     """One drawn case.
 
     Args:
@@ -31,12 +31,12 @@ class Case:
         choices: what Hypothesis drew, from which a smaller case can be looked for.
     """
 
-    question: Question
-    asks: tuple[Ask, ...]
+    question: SuiteTest
+    asks: tuple[PropertyTest, ...]
     choices: tuple[Any, ...]
 
 
-def case(questions: Sequence[Question], seed: int, number: int) -> Case:
+def case(questions: Sequence[SuiteTest], seed: int, number: int) -> RandomCase:
     """Case `number` of `seed`.
 
     Every question is as likely as any other, as in a session of the suites. Hypothesis' own loop would begin every test with its
@@ -55,7 +55,7 @@ def case(questions: Sequence[Question], seed: int, number: int) -> Case:
         except (StopTest, UnsatisfiedAssumption):
             continue
         data.freeze()
-        return Case(question, asks, data.choices)
+        return RandomCase(question, asks, data.choices)
     raise UndrawableError(f"suite {question.property}: {TRIES} draws for {dict(question.chosen)} gave no problem that it asks")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator
 from typing import Final
 
 from kdaverify.campaign.engine import Engine, EngineError, WorkerLostError
-from kdaverify.campaign.task import Answer, Key, Task
+from kdaverify.campaign.task import Key, Task, TaskResult
 
 APART: Final = 2
 """Workers that a task may cost before its kernel is given a process of its own, so that a crash becomes a verdict."""
@@ -17,7 +17,7 @@ MOST_IN_A_ROW: Final = 12
 """Workers that may be lost without one answer: more, and it is no case's fault."""
 
 
-def dispatch(engine: Engine, tasks: Iterator[Task]) -> Iterator[tuple[Task, Answer]]:
+def dispatch(engine: Engine, tasks: Iterator[Task]) -> Iterator[tuple[Task, TaskResult]]:
     """Every task with its answer, as they come.
 
     Args:
@@ -50,7 +50,7 @@ def dispatch(engine: Engine, tasks: Iterator[Task]) -> Iterator[tuple[Task, Answ
                 if lost[task.key] < MOST_LOST:
                     again.append(task)
                 else:
-                    yield task, Answer(trouble=f"{MOST_LOST} workers were lost over {task}: {reason}")
+                    yield task, TaskResult(trouble=f"{MOST_LOST} workers were lost over {task}: {reason}")
             else:
                 in_a_row = 0
                 yield task, answer

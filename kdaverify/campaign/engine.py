@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from types import TracebackType
 from typing import Self
 
-from kdaverify.campaign.task import Answer, Task
+from kdaverify.campaign.task import Task, TaskResult
 
 
 class WorkerLostError(RuntimeError):
@@ -36,7 +36,7 @@ class Engine(abc.ABC):
         """Waits until one of the answers is there or its worker gone; gives all of which that holds."""
 
     @abc.abstractmethod
-    def answer(self, done: Hashable) -> Answer:
+    def answer(self, done: Hashable) -> TaskResult:
         """The answer.
 
         Raises:

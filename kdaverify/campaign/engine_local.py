@@ -12,7 +12,7 @@ from typing import Final, cast
 
 from kdaverify.campaign.devices import sight
 from kdaverify.campaign.engine import Engine, WorkerLostError
-from kdaverify.campaign.task import Answer, Orders, Task
+from kdaverify.campaign.task import Orders, Task, TaskResult
 from kdaverify.campaign.worker import Worker
 from kdaverify.parent import follow_parent
 
@@ -43,11 +43,11 @@ class LocalEngine(Engine):
             return self._executor(place).submit(_answer, task, apart)
 
     def wait(self, pending: Sequence[Hashable]) -> Sequence[Hashable]:
-        return list(wait(cast("Sequence[Future[Answer]]", pending), return_when=FIRST_COMPLETED).done)
+        return list(wait(cast("Sequence[Future[TaskResult]]", pending), return_when=FIRST_COMPLETED).done)
 
-    def answer(self, done: Hashable) -> Answer:
+    def answer(self, done: Hashable) -> TaskResult:
         try:
-            return cast("Future[Answer]", done).result()
+            return cast("Future[TaskResult]", done).result()
         except BrokenProcessPool as reason:
             raise WorkerLostError(str(reason)) from None
 
@@ -79,6 +79,6 @@ def _begin(orders: Orders, environment: Mapping[str, str]) -> None:
     _worker = Worker(orders)
 
 
-def _answer(task: Task, apart: bool) -> Answer:  # noqa: FBT001 # executors pass arguments by position
+def _answer(task: Task, apart: bool) -> TaskResult:  # noqa: FBT001 # executors pass arguments by position
     assert _worker is not None
     return _worker.answer(task, apart=apart)

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from kdaverify.campaign.devices import RESOURCES
 from kdaverify.campaign.engine import Engine, EngineError, WorkerLostError
-from kdaverify.campaign.task import Answer, Orders, Task
+from kdaverify.campaign.task import Orders, Task, TaskResult
 from kdaverify.campaign.worker import Worker
 
 OBJECT_STORE_BYTES: Final = 80 * 2**20
@@ -58,10 +58,10 @@ class RayEngine(Engine):
             done, _ = self._ray.wait(list(by_reference), num_returns=1, timeout=1.0)
         return [by_reference[reference] for reference in done]
 
-    def answer(self, done: Hashable) -> Answer:
+    def answer(self, done: Hashable) -> TaskResult:
         place, reference = cast("tuple[int, Any]", done)
         try:
-            return cast("Answer", self._ray.get(reference))
+            return cast("TaskResult", self._ray.get(reference))
         except self._ray.exceptions.RayActorError as reason:
             self._actors.pop(place, None)
             # The last line is the cause, also of a worker that could not be made.

@@ -20,7 +20,7 @@ def kind_of(verdict: Verdict) -> KindKey:
 
 
 @dataclass
-class Kind:
+class FailureKind:
     """Failures of one kind.
 
     Args:
@@ -49,7 +49,7 @@ class Kind:
         faults = names_of(self.diagnosis)
         return (self.representative.implementation, *faults) if faults else None
 
-    def join(self, other: Kind) -> Kind:
+    def join(self, other: FailureKind) -> FailureKind:
         """Both as one, shown by that of which the representative is the cheaper."""
         kept, left = (self, other) if _size(self.representative) <= _size(other.representative) else (other, self)
         both = self.verdicts + other.verdicts

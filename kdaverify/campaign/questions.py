@@ -37,7 +37,7 @@ class UnknownTestError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Ask:
+class PropertyTest:
     """One call of a judge.
 
     Args:
@@ -51,7 +51,7 @@ class Ask:
     detail: str = "{}"
 
 
-CONVENTIONS: Final = Ask("conventions")
+CONVENTIONS: Final = PropertyTest("conventions")
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ class _Notebook:
 
     adapter: Adapter
     property_name: str
-    asked: list[Ask] = field(default_factory=list[Ask])
+    asked: list[PropertyTest] = field(default_factory=list[PropertyTest])
 
     def __call__(self, problem: Problem | ActivationProblem, **detail: Any) -> None:
         asked = problem
         if not isinstance(problem, ActivationProblem):
             asked = fitted(self.adapter, problem, backward=is_of_gradients(self.property_name, detail))
-        self.asked.append(Ask(self.property_name, asked.to_json(), json.dumps(detail, sort_keys=True)))
+        self.asked.append(PropertyTest(self.property_name, asked.to_json(), json.dumps(detail, sort_keys=True)))
 
     def conventions(self) -> None:
         self.asked.append(CONVENTIONS)
@@ -80,7 +80,7 @@ class _Drawing:
 
 
 @dataclass(frozen=True)
-class Question:
+class SuiteTest:
     """One test under one choice of its axes.
 
     Args:
@@ -99,7 +99,7 @@ class Question:
     adapter: Adapter
     profile: str
 
-    def asks(self, data: Any = None) -> tuple[Ask, ...]:
+    def asks(self, data: Any = None) -> tuple[PropertyTest, ...]:
         """What the test asks its judge, given what it draws from."""
         notebook = _Notebook(self.adapter, self.property)
         given: dict[str, Callable[[], Any]] = {
@@ -111,17 +111,17 @@ class Question:
         self.test(**{name: make() for name, make in given.items() if name in wanted}, **self.chosen)
         return tuple(notebook.asked)
 
-    def strategy(self) -> st.SearchStrategy[tuple[Ask, ...]]:
+    def strategy(self) -> st.SearchStrategy[tuple[PropertyTest, ...]]:
         """What the test asks, drawn as the suite draws it, so that it shrinks as the suite's own failures do."""
 
         @st.composite
-        def asks(draw: st.DrawFn) -> tuple[Ask, ...]:
+        def asks(draw: st.DrawFn) -> tuple[PropertyTest, ...]:
             return self.asks(_Drawing(draw))
 
         return asks()
 
 
-def questions(adapter: Adapter, profile: str, *, drawn: bool) -> tuple[Question, ...]:
+def questions(adapter: Adapter, profile: str, *, drawn: bool) -> tuple[SuiteTest, ...]:
     """The drawn tests of the suites, or the fixed ones, in an order that depends on nothing else.
 
     Raises:
@@ -148,7 +148,7 @@ def _tests(path: Path) -> tuple[Callable[..., Any], ...]:
     return tuple(found for name, found in vars(module).items() if name.startswith("test_") and callable(found))
 
 
-def _of_test(adapter: Adapter, profile: str, property_name: str, test: Any) -> Iterator[Question]:
+def _of_test(adapter: Adapter, profile: str, property_name: str, test: Any) -> Iterator[SuiteTest]:
     drawn = hypothesis.is_hypothesis_test(test)
     body = test.hypothesis.inner_test if drawn else test
     wanted = [name for name in inspect.signature(body).parameters if name not in GIVEN]
@@ -162,4 +162,4 @@ def _of_test(adapter: Adapter, profile: str, property_name: str, test: Any) -> I
         marked[name] if name in marked else [value for _, value in AXES[name](adapter, profile)] for name in wanted
     ]
     for combination in product(*values):
-        yield Question(property_name, body, drawn, dict(zip(wanted, combination, strict=True)), adapter, profile)
+        yield SuiteTest(property_name, body, drawn, dict(zip(wanted, combination, strict=True)), adapter, profile)

@@ -10,12 +10,12 @@ from typing import Final
 
 from kdaverify.campaign.dispatch import dispatch
 from kdaverify.campaign.engine import Engine
-from kdaverify.campaign.kinds import Kind
+from kdaverify.campaign.kinds import FailureKind
 from kdaverify.campaign.questions import CONVENTIONS
 from kdaverify.campaign.resume import resumed
-from kdaverify.campaign.tally import Tally
+from kdaverify.campaign.tally import CampaignCounts
 from kdaverify.campaign.task import Drawn, Fixed, Named, Orders, Smaller, Task, key_of
-from kdaverify.campaign.worker import Bench
+from kdaverify.campaign.worker import CampaignSubject
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.lines import seal
 from kdaverify.verdicts.record import RecordError, RecordWriter
@@ -26,7 +26,7 @@ MOST_SHOWN: Final = 8
 """Kinds of failure whose representatives are made smaller, and diagnosed."""
 
 
-class Run:
+class CampaignRun:
     """A campaign under way.
 
     Args:
@@ -42,12 +42,12 @@ class Run:
         self._orders, self._cases, self._record = orders, cases, record
         self._conventions = [Fixed(name, CONVENTIONS) for name in orders.specs]
         self._fixed = [task for task in fixed if task.ask != CONVENTIONS]
-        self.tally = Tally(len(orders.specs) * (cases + 1) + len(self._fixed))
+        self.tally = CampaignCounts(len(orders.specs) * (cases + 1) + len(self._fixed))
         self._misfits = set[str]()
         self._asked_all = False
         resumed(record, orders.seed, self._known())
 
-    def ask(self, engine: Engine, see: Callable[[Tally], None], *, more: Callable[[], bool] = lambda: True) -> None:
+    def ask(self, engine: Engine, see: Callable[[CampaignCounts], None], *, more: Callable[[], bool] = lambda: True) -> None:
         """Asks what is not recorded yet.
 
         Args:
@@ -63,7 +63,7 @@ class Run:
                     see(self.tally)
         self._asked_all = not any(self.unasked(name) and not self.tally.trouble.get(name) for name in self._orders.specs)
 
-    def seal(self, account: Callable[[Orders, Tally], Account]) -> bool:
+    def seal(self, account: Callable[[Orders, CampaignCounts], Account]) -> bool:
         """Closes the record, unless fixed cases were left out or Ctrl-C ended the asking: a record without a seal is half a run.
 
         Args:
@@ -139,7 +139,7 @@ class Run:
         from kdaverify.adapters.registry import find
 
         mine = {task.key for task in (*self._conventions, *self._fixed)}
-        benches = {name: Bench(find(spec), spec, self._orders) for name, spec in self._orders.specs.items()}
+        benches = {name: CampaignSubject(find(spec), spec, self._orders) for name, spec in self._orders.specs.items()}
         places = count(1)
 
         def take(case: Sequence[Verdict]) -> None:
@@ -155,14 +155,14 @@ class Run:
         return take
 
 
-def _smaller(kind: Kind) -> Smaller | None:
+def _smaller(kind: FailureKind) -> Smaller | None:
     found = kind.representative
     if found.number is None or found.recheck is not None or found.status.takes_process:
         return None
     return Smaller(found.implementation, found.number, found.output, found.status.value)
 
 
-def _unnamed(kinds: Sequence[Kind], seconds: float) -> Iterator[tuple[Kind, Named]]:
+def _unnamed(kinds: Sequence[FailureKind], seconds: float) -> Iterator[tuple[FailureKind, Named]]:
     """What can be diagnosed, with an equal share of the time of its implementation."""
     struck = {kind.representative.implementation for kind in kinds if kind.representative.status.takes_process}
     able = [

@@ -9,8 +9,8 @@ from hypothesis import Phase, Verbosity, find, settings
 from hypothesis.database import InMemoryExampleDatabase, choices_to_bytes
 from hypothesis.errors import NoSuchExample
 
-from kdaverify.campaign.cases import Case
-from kdaverify.campaign.questions import Ask
+from kdaverify.campaign.cases import RandomCase
+from kdaverify.campaign.questions import PropertyTest
 from kdaverify.problems.provider import BACKEND
 from kdaverify.verdicts.recheck import only_near
 from kdaverify.verdicts.verdict import Verdict
@@ -20,15 +20,15 @@ MOST_TRIES: Final = 60
 _KEY: Final = b"case"
 
 
-def shrunk(case: Case, judge: Callable[[Ask], list[Verdict]], output: str, status: str) -> list[Verdict]:
+def shrunk(case: RandomCase, judge: Callable[[PropertyTest], list[Verdict]], output: str, status: str) -> list[Verdict]:
     """The verdicts of the smallest case found of which `output` is rejected with `status`, and no near miss; [] where there is none.
 
     Args:
         judge: the verdicts of one question, near misses as they are: to decide each would take 200 seeds.
     """
-    seen: dict[tuple[Ask, ...], list[Verdict]] = {}
+    seen: dict[tuple[PropertyTest, ...], list[Verdict]] = {}
 
-    def fails(asks: tuple[Ask, ...]) -> bool:
+    def fails(asks: tuple[PropertyTest, ...]) -> bool:
         if asks not in seen:
             if len(seen) == MOST_TRIES:
                 return False

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from kdaverify.campaign.kinds import Kind, KindKey, kind_of
+from kdaverify.campaign.kinds import FailureKind, KindKey, kind_of
 from kdaverify.campaign.task import Key, key_of
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.verdict import Verdict
 
 
 @dataclass
-class Line:
+class CampaignRow:
     """One implementation in one format.
 
     Args:
@@ -36,7 +36,7 @@ class Line:
 
 
 @dataclass
-class Tally:
+class CampaignCounts:
     """What has arrived.
 
     Args:
@@ -50,8 +50,8 @@ class Tally:
 
     wanted: int
     done: set[Key] = field(default_factory=set[Key])
-    lines: dict[tuple[str, str], Line] = field(default_factory=dict[tuple[str, str], Line])
-    kinds: dict[KindKey, Kind] = field(default_factory=dict[KindKey, Kind])
+    lines: dict[tuple[str, str], CampaignRow] = field(default_factory=dict[tuple[str, str], CampaignRow])
+    kinds: dict[KindKey, FailureKind] = field(default_factory=dict[KindKey, FailureKind])
     examples: dict[tuple[str, str, str], Verdict] = field(default_factory=dict[tuple[str, str, str], Verdict])
     trouble: dict[str, list[str]] = field(default_factory=lambda: defaultdict[str, list[str]](list))
 
@@ -60,7 +60,7 @@ class Tally:
         for key, group in groupby(verdicts, key=key_of):
             case = list(group)
             self.done.add(key)
-            self.lines.setdefault((case[0].implementation, case[0].dtype), Line()).take(case)
+            self.lines.setdefault((case[0].implementation, case[0].dtype), CampaignRow()).take(case)
             for verdict in case:
                 self._take(verdict)
 
@@ -68,19 +68,19 @@ class Tally:
         why = "" if verdict.status.judged else verdict.headline()
         self.examples.setdefault((verdict.implementation, verdict.property, why), verdict)
         if verdict.status.rejects and verdict.status is not Status.ORACLE_UNCERTIFIED:
-            self.kinds.setdefault(kind_of(verdict), Kind(verdict)).take(verdict)
+            self.kinds.setdefault(kind_of(verdict), FailureKind(verdict)).take(verdict)
 
     @property
     def failing(self) -> int:
         return sum(line.failing for line in self.lines.values())
 
-    def ranked(self) -> list[Kind]:
+    def ranked(self) -> list[FailureKind]:
         """The most frequent kind first."""
         return [self.kinds[key] for key in sorted(self.kinds, key=lambda key: (-self.kinds[key].verdicts, key))]
 
     def join(self) -> None:
         """Makes one kind of those that a diagnosis names alike."""
-        joined = dict[KindKey, Kind]()
+        joined = dict[KindKey, FailureKind]()
         for key, kind in self.kinds.items():
             found = kind.named() or key
             joined[found] = joined[found].join(kind) if found in joined else kind

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kdaverify.campaign.questions import Ask
+from kdaverify.campaign.questions import PropertyTest
 from kdaverify.limits import Limits
 from kdaverify.verdicts.verdict import Verdict
 
@@ -52,7 +52,7 @@ class Fixed:
     """A case that is not drawn."""
 
     implementation: str
-    ask: Ask
+    ask: PropertyTest
 
     @property
     def key(self) -> Key:
@@ -95,7 +95,7 @@ Task: TypeAlias = Drawn | Fixed | Smaller | Named
 
 
 @dataclass(frozen=True)
-class Answer:
+class TaskResult:
     """What a worker says of a task.
 
     Args:

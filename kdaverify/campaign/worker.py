@@ -8,10 +8,10 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from kdaverify.campaign.cases import Case, case
-from kdaverify.campaign.questions import CONVENTIONS, Ask, Question, questions
+from kdaverify.campaign.cases import RandomCase, case
+from kdaverify.campaign.questions import CONVENTIONS, PropertyTest, SuiteTest, questions
 from kdaverify.campaign.shrink import shrunk
-from kdaverify.campaign.task import Answer, Fixed, Named, Orders, Smaller, Task
+from kdaverify.campaign.task import Fixed, Named, Orders, Smaller, Task, TaskResult
 from kdaverify.one_core import use_one_core
 from kdaverify.problems import problem_from_json
 from kdaverify.verdicts.judge import Judge, Rejected, Struck
@@ -27,12 +27,12 @@ class Worker:
 
     def __init__(self, orders: Orders) -> None:
         self._orders = orders
-        self._bench: dict[tuple[str, bool], Bench] = {}
+        self._bench: dict[tuple[str, bool], CampaignSubject] = {}
         use_one_core()
         if os.path.isdir(orders.folder):  # noqa: PTH112 # a worker on another machine may not have it
             os.chdir(orders.folder)
 
-    def answer(self, task: Task, *, apart: bool = False) -> Answer:
+    def answer(self, task: Task, *, apart: bool = False) -> TaskResult:
         """The verdicts of a task, or what went wrong in the harness.
 
         Args:
@@ -41,35 +41,35 @@ class Worker:
         try:
             verdicts = self._of(task.implementation, apart=apart).verdicts(task)
         except Exception as error:  # noqa: BLE001 # whatever it is, it is ours, and concerns this task
-            return Answer(trouble=f"{type(error).__name__}: {' '.join(str(error).split())}")
-        return Answer(tuple(verdict.model_dump_json() for verdict in verdicts))
+            return TaskResult(trouble=f"{type(error).__name__}: {' '.join(str(error).split())}")
+        return TaskResult(tuple(verdict.model_dump_json() for verdict in verdicts))
 
     def end(self) -> None:
         for bench in self._bench.values():
             bench.adapter.end()
 
-    def _of(self, name: str, *, apart: bool) -> Bench:
+    def _of(self, name: str, *, apart: bool) -> CampaignSubject:
         from kdaverify.adapters.isolation import housed
         from kdaverify.adapters.registry import find
 
         if (name, apart) not in self._bench:
             spec, isolate = self._orders.specs[name], True if apart else self._orders.isolate
             adapter = housed(find(spec), spec, isolate=isolate, limits=self._orders.limits)
-            self._bench[name, apart] = Bench(adapter, spec, self._orders)
+            self._bench[name, apart] = CampaignSubject(adapter, spec, self._orders)
         return self._bench[name, apart]
 
 
-class Bench:
+class CampaignSubject:
     """One implementation, and what is asked of it."""
 
     def __init__(self, adapter: Adapter, spec: str, orders: Orders) -> None:
         self.adapter, self._spec, self._orders = adapter, spec, orders
 
     @cached_property
-    def drawn(self) -> tuple[Question, ...]:
+    def drawn(self) -> tuple[SuiteTest, ...]:
         return questions(self.adapter, self._orders.profile, drawn=True)
 
-    def case(self, number: int) -> Case:
+    def case(self, number: int) -> RandomCase:
         return case(self.drawn, self._orders.seed, number)
 
     def verdicts(self, task: Task) -> list[Verdict]:
@@ -92,7 +92,7 @@ class Bench:
         told = diagnosed([verdict], self.adapter, seconds=seconds)
         return verdict.model_copy(update={"diagnosis": told.get(verdict.asked(), "")})
 
-    def judged(self, ask: Ask, *, defers: bool = False) -> list[Verdict]:
+    def judged(self, ask: PropertyTest, *, defers: bool = False) -> list[Verdict]:
         """What the judge reports: the one place where a verdict is made."""
         reported: list[Verdict] = []
         judge = Judge(self.adapter, reported.append, ask.property, spec=self._spec, seed=self._orders.seed, defers=defers)

@@ -13,7 +13,7 @@ from kdaverify.adapters.activations import ActivationArguments, ActivationCall
 from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.adapters.isolation.arena import same
 from kdaverify.adapters.isolation.fault import fault_of
-from kdaverify.budgets.activations import Allowance, allowances
+from kdaverify.budgets.activations import ResultTolerance, allowances
 from kdaverify.budgets.formats import FORMATS, Format, format_of
 from kdaverify.checks.elements import compare_elements, two_measures
 from kdaverify.checks.execute import Misbehaviour, check_kind
@@ -42,12 +42,12 @@ def activations(adapter: Adapter, problem: ActivationProblem) -> list[Outcome]:
         return skipped(f"it does not expose {problem.op}")
     if problem.op in GATES and problem.parameters not in call.parameters:
         return skipped(f"{problem.op} takes parameters in {', '.join(call.parameters)}, not in {problem.parameters}")
-    bench = _Bench(problem, call)
+    bench = _ActivationRun(problem, call)
     return [*bench.forward(), *bench.backward()]
 
 
 @dataclass(frozen=True)
-class _Bench:
+class _ActivationRun:
     """One problem and the implementation's function for it."""
 
     problem: ActivationProblem
@@ -80,7 +80,7 @@ class _Bench:
         allowed = allowances(self.problem.op, x.tensors, x.setting, cotangent=x.cotangent, rounded=rounded, formats=formats)
         return [self._outcome(name, tensor, allowed[name], x) for name, tensor in found.items()]
 
-    def _outcome(self, name: str, found: Tensor, allowed: Allowance, x: ActivationArguments) -> Outcome:
+    def _outcome(self, name: str, found: Tensor, allowed: ResultTolerance, x: ActivationArguments) -> Outcome:
         unasked = int(torch.isinf(allowed.bound).sum())
         beyond = f"{unasked} of {found.numel()} elements not judged: a factor or a product of the formula is no fp32 number"
         if unasked == found.numel():

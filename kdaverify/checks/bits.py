@@ -32,7 +32,7 @@ UNREACHED: Final = 2.0**-100
 
 
 @dataclass(frozen=True)
-class Call:
+class BitwiseCall:
     """A call, there alone or, with cotangents, there and back."""
 
     inputs: Inputs
@@ -52,8 +52,8 @@ class Relation:
         alike: (name, result) -> where it is compared.
     """
 
-    first: Call
-    second: Call
+    first: BitwiseCall
+    second: BitwiseCall
     factors: Mapping[str, float] = field(default_factory=dict[str, float])
     alike: Callable[[str, Tensor], Tensor] = everywhere
 
@@ -137,7 +137,7 @@ def exactly(name: str, wrong: Tensor, found: Tensor, inputs: Inputs, *, wanted: 
     return Outcome(name, status, f"{message}\n  got {found.flatten()[at]:.9g}, wanted {wanted.flatten()[at]:.9g}")
 
 
-def _run(adapter: Adapter, call: Call, exposed: tuple[str, ...]) -> dict[str, Tensor]:
+def _run(adapter: Adapter, call: BitwiseCall, exposed: tuple[str, ...]) -> dict[str, Tensor]:
     if call.given is None:
         return execute(adapter, call.inputs, exposed).outputs
     return run_backward(adapter, call.inputs, call.given)
@@ -176,7 +176,7 @@ def _kept(adapter: Adapter, problem: Problem, relation: Relation) -> dict[str, T
     return {name: kept(name) for name in next(iter(first.values()))}
 
 
-def _family(adapter: Adapter, call: Call, contract: Contract, dtype: str) -> dict[str, dict[str, Tensor]]:
+def _family(adapter: Adapter, call: BitwiseCall, contract: Contract, dtype: str) -> dict[str, dict[str, Tensor]]:
     """The results of every member that stays finite, by its name."""
     received, io = adapter.received(call.inputs), FORMATS[dtype]
     if call.given is None:

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from kdaverify.budgets.budget import Budget
 from kdaverify.checks.grade import Grade, grade_of
-from kdaverify.checks.place import Place, first_true, place
+from kdaverify.checks.place import ElementPlace, first_true, place
 from kdaverify.checks.status import Status
 from kdaverify.checks.vacuity import impostors
 from oracles.enclosure import Enclosure
 from oracles.inputs import Inputs
 
 
-class Standard(Protocol):
+class HasTolerances(Protocol):
     """What outputs are held against: those of a whole call, or those of a stage."""
 
     @property
@@ -55,7 +55,7 @@ class Comparison:
     ratio: float
     ratios: dict[str, float]
     grade: Grade
-    worst: Place | None
+    worst: ElementPlace | None
     found: float
     exact: float
     ceiling: str = ""
@@ -83,7 +83,7 @@ class Comparison:
         return f"{head}; grade {self.grade}{where}{ceiling}{table}"
 
 
-def compare(output: str, actual: Tensor, standard: Standard, inputs: Inputs) -> Comparison:
+def compare(output: str, actual: Tensor, standard: HasTolerances, inputs: Inputs) -> Comparison:
     """Compares `actual` with the exact `output`: non-finite masks first, exact zeros next, then the budget.
 
     Args:

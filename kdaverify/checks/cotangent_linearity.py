@@ -10,7 +10,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.family import ContractOverflow
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.linearity import defect, linearity_standard
-from kdaverify.checks.bits import Call, Relation, everywhere, exactly, same_bits, subnormals
+from kdaverify.checks.bits import BitwiseCall, Relation, everywhere, exactly, same_bits, subnormals
 from kdaverify.checks.execute import Misbehaviour
 from kdaverify.checks.gradients import run_backward
 from kdaverify.checks.outcome import Outcome, judged, skipped
@@ -62,7 +62,7 @@ def _power(adapter: Adapter, problem: Problem, inputs: Inputs, of: str, exponent
     if reason:
         return skipped(reason)
     given, factor = coarse_cotangents(problem, of, 0), 2.0**exponent
-    calls = (Call(inputs, dy) for dy in (given, combined([given], [factor])))
+    calls = (BitwiseCall(inputs, dy) for dy in (given, combined([given], [factor])))
     return same_bits(adapter, problem, Relation(*calls, factors=dict.fromkeys(GRADIENTS, factor)))
 
 

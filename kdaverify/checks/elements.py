@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.activations import ActivationArguments
-from kdaverify.budgets.activations import Allowance
+from kdaverify.budgets.activations import ResultTolerance
 from kdaverify.checks.compare import Comparison
-from kdaverify.checks.place import Place, first_true
+from kdaverify.checks.place import ElementPlace, first_true
 from kdaverify.checks.status import Status
 from kdaverify.checks.vacuity import impostors
 
@@ -18,7 +18,7 @@ AXES = {"dA_log": ("head",), "ddt_bias": ("head", "channel")}
 ALL = ("batch entry", "token", "head", "channel")
 
 
-def compare_elements(name: str, found: Tensor, allowed: Allowance, x: ActivationArguments) -> Comparison:
+def compare_elements(name: str, found: Tensor, allowed: ResultTolerance, x: ActivationArguments) -> Comparison:
     """Every element within its own bound; where the bound reaches past the largest number of the format, so may it.
 
     Args:
@@ -57,7 +57,7 @@ def compare_elements(name: str, found: Tensor, allowed: Allowance, x: Activation
     )
 
 
-def two_measures(g: Tensor, allowed: Allowance) -> str:
+def two_measures(g: Tensor, allowed: ResultTolerance) -> str:
     """How far g is off relatively, and how far the decay is that it stands for."""
     exact = allowed.exact
     asked = torch.isfinite(allowed.bound) & torch.isfinite(g)
@@ -70,11 +70,11 @@ def two_measures(g: Tensor, allowed: Allowance) -> str:
     )
 
 
-def _place(name: str, at: int, shape: torch.Size, x: ActivationArguments) -> Place:
+def _place(name: str, at: int, shape: torch.Size, x: ActivationArguments) -> ElementPlace:
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), shape))
     where = ", ".join(f"{axis} {i}" for axis, i in zip(AXES.get(name, ALL), index, strict=False))
     tensors = x.tensors if x.cotangent is None else {**x.tensors, "cotangent": x.cotangent}
-    return Place(index, where, ", ".join(f"{source} {_source(tensor, index, name)}" for source, tensor in tensors.items()))
+    return ElementPlace(index, where, ", ".join(f"{source} {_source(tensor, index, name)}" for source, tensor in tensors.items()))
 
 
 def _source(tensor: Tensor, index: tuple[int, ...], name: str) -> str:

@@ -30,7 +30,7 @@ class Misbehaviour(Exception):
 
 
 @dataclass(frozen=True)
-class Run:
+class KernelRun:
     """The checked outputs of one call: tensors of the wanted shape and dtype, and how long it took."""
 
     outputs: dict[str, Tensor]
@@ -44,7 +44,7 @@ def execute(
     *,
     entry: Entry | None = None,
     copied: Callable[[Inputs], Inputs] = Inputs.copied,
-) -> Run:
+) -> KernelRun:
     """Calls the kernel on copies of its own and checks everything about the call but the numbers.
 
     Args:
@@ -68,7 +68,7 @@ def execute(
     check_inputs_kept(given, inputs)
     for name, value in returned.items():
         _check_own_memory(name, value, given)
-    return Run({name: value.detach() for name, value in returned.items()}, seconds)
+    return KernelRun({name: value.detach() for name, value in returned.items()}, seconds)
 
 
 def watched(call: Callable[[], X], output: str) -> X:

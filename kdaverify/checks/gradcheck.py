@@ -114,7 +114,7 @@ def _second(adapter: Adapter, problem: Problem, inputs: Inputs, names: list[str]
 def _own(adapter: Adapter, inputs: Inputs, names: list[str], exposed: tuple[str, ...]) -> Function:
     """The kernel's forward with the kernel's own backward, whatever that is, as a function of torch."""
 
-    class Kernel(torch.autograd.Function):
+    class GradcheckFunction(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
             ctx.call = replace(inputs, **{name: tensor.detach().clone() for name, tensor in zip(names, tensors, strict=True)})
@@ -132,7 +132,7 @@ def _own(adapter: Adapter, inputs: Inputs, names: list[str], exposed: tuple[str,
                 if name in names
             )
 
-    return Kernel.apply  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return GradcheckFunction.apply  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 def _leaves(inputs: Inputs, names: list[str], moved: tuple[str, ...]) -> tuple[Tensor, ...]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.standard import Standard, gradient_standard
+from kdaverify.budgets.standard import Reference, gradient_standard
 from kdaverify.checks.execute import Misbehaviour, check_inputs_kept, check_kind, watched
 from kdaverify.checks.outcome import Outcome, held_at_fastest, judged, skipped
 from kdaverify.problems import Problem, cotangents
@@ -48,7 +48,7 @@ def judge_gradients(adapter: Adapter, problem: Problem, inputs: Inputs, given: C
     """Compares gradients of a loss with the truth."""
     received, contract, io = adapter.received(inputs), adapter.backward_contract(problem.dtype), FORMATS[problem.dtype]
 
-    def hold(x: Inputs) -> Standard:
+    def hold(x: Inputs) -> Reference:
         loss = given.on(x.q.device)
         return gradient_standard(x, loss, contract, io, lambda: emulate_gradients(x, loss, contract, io, single=True))
 

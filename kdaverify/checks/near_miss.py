@@ -8,7 +8,7 @@ from enum import StrEnum
 from kdaverify.checks.grade import Grade
 
 
-class Finding(StrEnum):
+class RetestFinding(StrEnum):
     """What fresh seeds say of a near miss."""
 
     CONFIRMED = "confirmed"
@@ -30,7 +30,7 @@ class Recheck:
         reason: why nothing was decided, or what was found beside figures.
     """
 
-    finding: Finding
+    finding: RetestFinding
     seeds: int = 0
     over: int = 0
     median: float | None = None

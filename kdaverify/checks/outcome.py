@@ -13,7 +13,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.family import ContractOverflow, emulate
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.standard import FLOAT64_ORACLE_PRECISION, Standard, standard
+from kdaverify.budgets.standard import FLOAT64_ORACLE_PRECISION, Reference, standard
 from kdaverify.checks.compare import Comparison, compare
 from kdaverify.checks.digits import Recurrence
 from kdaverify.checks.execute import Misbehaviour, dtype_name, execute
@@ -80,7 +80,7 @@ def outcomes(adapter: Adapter, inputs: Inputs, produce: Callable[[], dict[str, T
     dtype = dtype_name(inputs)
     received, contract, io = adapter.received(inputs), adapter.contract(dtype), FORMATS[dtype]
 
-    def hold(x: Inputs) -> Standard:
+    def hold(x: Inputs) -> Reference:
         return standard(x, contract, io, lambda: emulate(x, contract, io, cuts=cuts, single=True), cuts=cuts)
 
     def again(other: Adapter) -> dict[str, Tensor]:
@@ -93,7 +93,7 @@ def outcomes(adapter: Adapter, inputs: Inputs, produce: Callable[[], dict[str, T
 def judged(
     produced: dict[str, Tensor],
     received: Inputs,
-    hold: Callable[[], Standard],
+    hold: Callable[[], Reference],
     again: Again | None = None,
     recurrence: Recurrence | None = None,
 ) -> list[Outcome]:
@@ -131,7 +131,7 @@ def judged(
     return [*found, *overflowing] if found else skipped("; ".join(outcome.message for outcome in overflowing))
 
 
-def held_at_fastest(inputs: Inputs, contract: Contract, hold: Callable[[Inputs], Standard]) -> Standard:
+def held_at_fastest(inputs: Inputs, contract: Contract, hold: Callable[[Inputs], Reference]) -> Reference:
     """What `hold` makes of the inputs, where it is made fastest and there is memory left: other processes use accelerators too."""
     *faster, last = _benches(inputs, contract)
     for bench in faster:

@@ -11,7 +11,7 @@ from typing import Final
 from kdaverify.checks.compare import Comparison
 from kdaverify.checks.grade import grade_of
 from kdaverify.checks.median_limit import median_limit
-from kdaverify.checks.near_miss import Finding, Recheck
+from kdaverify.checks.near_miss import Recheck, RetestFinding
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
@@ -47,7 +47,7 @@ def fresh(problem: Problem) -> Iterator[Problem]:
 
 
 def undecided(reason: str) -> Recheck:
-    return Recheck(Finding.UNDECIDED, reason=reason)
+    return Recheck(RetestFinding.UNDECIDED, reason=reason)
 
 
 def recheck(
@@ -93,20 +93,20 @@ class _Sample:
             return None
         figures = outcome.comparison
         if figures is None or (figures.status.rejects and figures.statistic not in NUMERIC):
-            return self._told(Finding.CONFIRMED, f"seed {seed} is worse: {outcome.message.partition(chr(10))[0]}")
+            return self._told(RetestFinding.CONFIRMED, f"seed {seed} is worse: {outcome.message.partition(chr(10))[0]}")
         self.seen.append(figures)
         return None
 
     def look(self) -> Recheck | None:
-        found = self._told(Finding.CONFIRMED)
+        found = self._told(RetestFinding.CONFIRMED)
         return found if found.limit is not None and found.limit > 1 else None
 
     def end(self) -> Recheck:
         if len(self.seen) < SEEDS:
-            return self._told(Finding.UNDECIDED, f"only {len(self.seen)} of {SEEDS} seeds could be judged")
-        return self._told(Finding.ACQUITTED)
+            return self._told(RetestFinding.UNDECIDED, f"only {len(self.seen)} of {SEEDS} seeds could be judged")
+        return self._told(RetestFinding.ACQUITTED)
 
-    def _told(self, finding: Finding, reason: str = "") -> Recheck:
+    def _told(self, finding: RetestFinding, reason: str = "") -> Recheck:
         if not self.seen:
             return Recheck(finding, reason=reason)
         ratios = [figures.ratio for figures in self.seen]

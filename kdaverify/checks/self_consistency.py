@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.differences import Allowance, Differences, along, kept_finite, loss
+from kdaverify.budgets.differences import Differences, DifferenceTolerance, along, kept_finite, loss
 from kdaverify.budgets.family import ContractOverflow
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.compare import Comparison
@@ -83,7 +83,7 @@ class _Case:
     def _pairs(self, number: int, h: float, names: Sequence[str]) -> list[Pair]:
         return [kept_finite(pair(self.problem, j, h, names), self.inputs, self.backward) for j in range(number)]
 
-    def _missed(self, gradients: dict[str, Tensor], allowed: Allowance) -> _Missed:
+    def _missed(self, gradients: dict[str, Tensor], allowed: DifferenceTolerance) -> _Missed:
         moved = torch.tensor([self._loss(p.up) - self._loss(p.down) for p in allowed.pairs], dtype=torch.float64)
         told = torch.tensor([along(gradients, p, self.backward) for p in allowed.received], dtype=torch.float64)
         if not bool(torch.isfinite(moved - told).all()):
@@ -102,7 +102,7 @@ class _Missed:
 
     moved: Tensor
     told: Tensor
-    allowed: Allowance
+    allowed: DifferenceTolerance
 
     @property
     def excess(self) -> Tensor:

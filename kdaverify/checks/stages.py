@@ -128,7 +128,7 @@ def _exposed(adapter: Adapter, dtype: str, *, backward: bool) -> dict[str, Stage
 
 
 @dataclass(frozen=True)
-class _Bench:
+class _StageRun:
     """One problem as an implementation's stages see it."""
 
     arguments: StageArguments
@@ -172,7 +172,7 @@ def _judged(adapter: Adapter, problem: Problem, feed: Feed, *, backward: bool, s
     formats = formats_of(contract, io)
     exact = _exact(problem, inputs, contract.chunk_size, backward=backward)
     taken = {name: stored(name, tensor, formats) for name, tensor in exact.items() if name not in CALL}
-    bench = _Bench(StageArguments(inputs, {}, contract.chunk_size, formats), adapter, problem.dtype)
+    bench = _StageRun(StageArguments(inputs, {}, contract.chunk_size, formats), adapter, problem.dtype)
     own: dict[str, Tensor] = {}
     for name, call in calls.items():
         written, found = bench.outcomes(name, call, {tensor: taken[tensor] for tensor in call.takes_of_earlier})
@@ -195,7 +195,7 @@ def _exact(problem: Problem, inputs: Inputs, chunk_size: int, *, backward: bool)
     return exact
 
 
-def _closed(calls: Mapping[str, StageCall], own: dict[str, Tensor], bench: _Bench) -> Iterator[Outcome]:
+def _closed(calls: Mapping[str, StageCall], own: dict[str, Tensor], bench: _StageRun) -> Iterator[Outcome]:
     """Whether the kernel's own tensors fulfil the equations between them; one that does not is told of the stage that wrote its result."""
     x = bench.arguments
     for equation, ratio in closures(own, x.inputs, bench.adapter.contract(bench.dtype), x.formats).items():

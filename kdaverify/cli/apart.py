@@ -36,7 +36,7 @@ def judge_apart(request: Request) -> int:
     with tempfile.TemporaryDirectory(prefix="kdaverify-") as folder:
         files = CrashFiles(Path(folder))
         asked = request.model_copy(update={"crash_folder": files.folder})
-        session = _Session()
+        session = _SessionProcess()
         code = session.run(asked)
         while (crash := files.left_by_session()) and not session.stopped and request.isolate is None:
             print(f"{crash}; judging again, {crash.spec} in a worker process", flush=True)  # noqa: T201 # between two sessions
@@ -57,7 +57,7 @@ def _concluded(code: int, crash: Crash | None, request: Request) -> int:
     return complain(f"the session judging {names} {died}{during}; what it had found lies in {request.record}; {help_} the session survives")
 
 
-class _Session:
+class _SessionProcess:
     """The process of a session.
 
     Args:

@@ -20,7 +20,7 @@ from kdaverify.verdicts.record import RecordError
 
 if TYPE_CHECKING:
     from kdaverify.campaign.engine import Engine
-    from kdaverify.campaign.run import Run
+    from kdaverify.campaign.run import CampaignRun
     from kdaverify.campaign.task import Orders
 
 
@@ -68,22 +68,22 @@ def campaign(
     """
     from kdaverify.campaign.account import of_campaign
     from kdaverify.campaign.engine import EngineError
-    from kdaverify.campaign.run import Run
+    from kdaverify.campaign.run import CampaignRun
     from kdaverify.report.gate import show
     from kdaverify.verdicts.columns import polars
     from kdaverify.verdicts.decision import heaviest
-    from kdaverify.verdicts.gate import Question, gate
+    from kdaverify.verdicts.gate import GateCriteria, gate
 
     orders = orders_of(tuple(dict.fromkeys(impl or ["eager"])), profile, kda_seed, isolate, limits_from(time_limit, memory_limit))
     path = record or Path("records") / f"campaign-{'-'.join(orders.specs)}-{profile}-{kda_seed}.jsonl".replace("/", "_").replace(":", "_")
     console = Console()
     try:
         polars("a campaign")
-        run = Run(orders, cases=cases, record=path)
+        run = CampaignRun(orders, cases=cases, record=path)
         with engine_of(orders, engine, workers, address) as many:
             _ask(run, many, console, diagnosis)
         run.seal(of_campaign)
-        found = gate([path], Question(datetime.now(UTC).date()))
+        found = gate([path], GateCriteria(datetime.now(UTC).date()))
     except RecordError as error:
         raise Complaint(f"--{error}") from None
     except EngineError as error:
@@ -98,7 +98,7 @@ def campaign(
     return ruling.exit_code
 
 
-def _ask(run: Run, engine: Engine, console: Console, diagnosis: float) -> None:
+def _ask(run: CampaignRun, engine: Engine, console: Console, diagnosis: float) -> None:
     """Until all is asked, or Ctrl-C: what is recorded stays."""
     with Pace(console, wanted=run.tally.wanted, known=len(run.tally.done)) as pace:
         try:

@@ -23,7 +23,7 @@ from kdaverify.verdicts.verdict import Verdict
 
 if TYPE_CHECKING:
     from kdaverify.diagnosis.diagnosis import Diagnosis
-    from kdaverify.diagnosis.question import Question
+    from kdaverify.diagnosis.question import PropertyCase
 
 
 def diagnose(
@@ -102,7 +102,7 @@ def _row(path: Path, case: str, impl: str | None, property_name: str | None) -> 
     return failing[0]
 
 
-def _replay(spec: str, question: Question) -> str:
+def _replay(spec: str, question: PropertyCase) -> str:
     detail = ["--detail", json.dumps(dict(question.detail), sort_keys=True)] if question.detail else []
     words = ["kdaverify", "replay", "--impl", spec, "--property", question.property, *detail, question.problem.to_json()]
     return shlex.join(words)

@@ -33,7 +33,7 @@ TOLD = (4096, 32768, 131072)
 
 
 @dataclass(frozen=True)
-class Question:
+class DriftMeasurement:
     """What is measured of whom."""
 
     adapter: Adapter
@@ -119,7 +119,7 @@ def _check(probe: str, way: str, tokens: int, out: Path | None) -> None:
 
 def _question(
     adapter: Adapter, probe: str, way: str, *, tokens: int, seeds: int, dtype: str | None, width: int, seed: int, device: str | None
-) -> Question:
+) -> DriftMeasurement:
     from kdaverify.adapters.placement import runs_elsewhere
     from kdaverify.problems.drift_probes import MEASURED, drift_problem
 
@@ -135,10 +135,10 @@ def _question(
         drift_problem(probe, dtype or taken[0], tokens=tokens, samples=GROUP, seed=seed + number, width=width)
         for number in range(-(-seeds // GROUP))
     ]
-    return Question(adapter, tuple(problems), way)
+    return DriftMeasurement(adapter, tuple(problems), way)
 
 
-def _measured(asked: Question, console: Console) -> tuple[Growth, ...]:
+def _measured(asked: DriftMeasurement, console: Console) -> tuple[Growth, ...]:
     """The growth of every output over the sequences that were measured before the end, or Ctrl-C."""
     from kdaverify.budgets.family import ContractOverflow
     from kdaverify.checks.drift import Unmeasurable
@@ -159,7 +159,7 @@ def _measured(asked: Question, console: Console) -> tuple[Growth, ...]:
     return tuple(pooled(parts) for parts in zip(*done, strict=True))
 
 
-def _groups(asked: Question, console: Console) -> Iterator[tuple[Growth, ...]]:
+def _groups(asked: DriftMeasurement, console: Console) -> Iterator[tuple[Growth, ...]]:
     from kdaverify.checks.drift import measure, route
 
     steps = len(route(asked.problems[0].T, asked.way, factor=2).at) + 2
@@ -174,7 +174,7 @@ def _advance(bar: Progress, task: Any) -> Callable[[str], None]:
     return lambda what: bar.update(task, advance=1, description=f"after {what}")
 
 
-def _show(console: Console, asked: Question, growths: tuple[Growth, ...]) -> bool:
+def _show(console: Console, asked: DriftMeasurement, growths: tuple[Growth, ...]) -> bool:
     """Draws every output and tells its figures; whether one of them drifts."""
     from kdaverify.checks.drift import outcome
     from kdaverify.report.drift_chart import chart
@@ -210,7 +210,7 @@ def _told(growth: Growth) -> list[tuple[int, float]]:
     return [point for point in points if point[0] in TOLD or point is points[-1]]
 
 
-def _figures(asked: Question, growths: tuple[Growth, ...]) -> dict[str, Any]:
+def _figures(asked: DriftMeasurement, growths: tuple[Growth, ...]) -> dict[str, Any]:
     return {
         "implementation": asked.adapter.name,
         "contract": asked.adapter.contract(asked.problems[0].dtype).name,

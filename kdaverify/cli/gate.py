@@ -13,7 +13,7 @@ from rich.console import Console
 from kdaverify.cli.complaint import Complaint
 
 if TYPE_CHECKING:
-    from kdaverify.verdicts.gate import Question
+    from kdaverify.verdicts.gate import GateCriteria
 
 Records = Annotated[list[Path], typer.Argument(help="records (.jsonl or .parquet), decided upon together")]
 Rules = Annotated[str | None, typer.Option(help="session, campaign, acceptance, nightly or a .toml file; default: by the profile that ran")]
@@ -62,16 +62,16 @@ def gate(
     return ruling.exit_code
 
 
-def question_of(rules: str | None, waivers: Path | None, ledger: Path | None) -> Question:
+def question_of(rules: str | None, waivers: Path | None, ledger: Path | None) -> GateCriteria:
     """What records are held against today.
 
     Raises:
         FileError: the waivers or the ledger are wrong.
     """
-    from kdaverify.verdicts.gate import Question
+    from kdaverify.verdicts.gate import GateCriteria
     from kdaverify.verdicts.ledger import Ledger
     from kdaverify.verdicts.waivers import read_waivers
 
     today = datetime.now(UTC).date()
     forgiven = () if waivers is None else read_waivers(waivers, today)
-    return Question(today, rules, forgiven, None if ledger is None else Ledger(ledger))
+    return GateCriteria(today, rules, forgiven, None if ledger is None else Ledger(ledger))

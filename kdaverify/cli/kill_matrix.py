@@ -22,7 +22,7 @@ from kdaverify.verdicts.decision import Ruling
 if TYPE_CHECKING:
     from kdaverify.faults.fault import Fault
     from kdaverify.kills.journal import Journal
-    from kdaverify.kills.matrix import Matrix
+    from kdaverify.kills.matrix import KillMatrix
     from kdaverify.kills.plan import Plan
     from kdaverify.kills.rows import FaultRow, LegalRow
 
@@ -84,7 +84,7 @@ def kill_matrix(
     return _code(found, complete=complete)
 
 
-def _code(found: Matrix, *, complete: bool) -> int:
+def _code(found: KillMatrix, *, complete: bool) -> int:
     if any(row.false_alarms for row in found.legal):
         return Ruling.REJECT.exit_code
     return Ruling.ACCEPT.exit_code if complete else Ruling.INSUFFICIENT.exit_code

@@ -15,7 +15,7 @@ from kdaverify.cli.complaint import Complaint
 
 if TYPE_CHECKING:
     from kdaverify.budgets.designs import Design
-    from kdaverify.checks.mailboxes.bench import Bench
+    from kdaverify.checks.mailboxes.bench import DesignTest
     from kdaverify.checks.mailboxes.search import Study
 
 
@@ -66,11 +66,11 @@ def mailboxes(
     return code
 
 
-def _bench(pipeline: str, contract: str | None, operands: str, regimes: str | None, sizes: dict[str, int]) -> Bench:
+def _bench(pipeline: str, contract: str | None, operands: str, regimes: str | None, sizes: dict[str, int]) -> DesignTest:
     from kdaverify.budgets.contract import ContractError, contract_from_name
     from kdaverify.budgets.designs import DESIGNS
     from kdaverify.budgets.formats import FORMATS
-    from kdaverify.checks.mailboxes.bench import REGIMES, Bench
+    from kdaverify.checks.mailboxes.bench import REGIMES, DesignTest
 
     names = tuple(REGIMES) if regimes is None else tuple(regimes.split(","))
     if pipeline not in DESIGNS:
@@ -81,10 +81,10 @@ def _bench(pipeline: str, contract: str | None, operands: str, regimes: str | No
         judged_by = contract_from_name(contract or f"chunk64-{operands}")
     except ContractError as error:
         raise Complaint(f"--contract: {error}") from None
-    return Bench(DESIGNS[pipeline], FORMATS[operands], judged_by, names, **sizes)
+    return DesignTest(DESIGNS[pipeline], FORMATS[operands], judged_by, names, **sizes)
 
 
-def _search(bench: Bench, console: Console, budget: float, most: int, plot: Path | None) -> tuple[dict[str, Any], int]:
+def _search(bench: DesignTest, console: Console, budget: float, most: int, plot: Path | None) -> tuple[dict[str, Any], int]:
     from kdaverify.checks.mailboxes.search import Study
     from kdaverify.report.front_plot import front_svg
     from kdaverify.report.mailboxes import as_data, heading, show
@@ -126,7 +126,7 @@ def _followed(study: Study) -> bool:
     return True
 
 
-def _held_out(bench: Bench, last: Study) -> list[str]:
+def _held_out(bench: DesignTest, last: Study) -> list[str]:
     """What the design, and the best of the last study, come to on problems that the search has not seen."""
     from dataclasses import replace
 
@@ -140,7 +140,7 @@ def _held_out(bench: Bench, last: Study) -> list[str]:
     return [trial_line(f"seed {fresh.seed}, {name}", fresh.trial(formats)) for name, formats in kernels.items()]
 
 
-def _memories(bench: Bench, study: Study) -> list[str]:
+def _memories(bench: DesignTest, study: Study) -> list[str]:
     """What a long memory makes of the design, of the best assignment, of a narrow state, and of an eps in the logarithm."""
     from dataclasses import replace
 
@@ -170,7 +170,7 @@ def _own_check(design: Design) -> list[str]:
     return [f"the designs' own check, v3 against v2 in fp32 on keys without a norm, {said} ({size})"]
 
 
-def _proposals(bench: Bench, console: Console) -> tuple[dict[str, Any], int]:
+def _proposals(bench: DesignTest, console: Console) -> tuple[dict[str, Any], int]:
     from kdaverify.budgets.designs.catalogue import TRITON_NPU_STATE
     from kdaverify.checks.mailboxes.bench import REGIMES
     from kdaverify.checks.mailboxes.proposals import JUDGEMENTS, Judgement, judge

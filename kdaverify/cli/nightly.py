@@ -24,7 +24,7 @@ from kdaverify.verdicts.record import RecordError, read
 
 if TYPE_CHECKING:
     from kdaverify.campaign.engine import Engine
-    from kdaverify.campaign.run import Run
+    from kdaverify.campaign.run import CampaignRun
     from kdaverify.campaign.task import Fixed
     from kdaverify.nightly.history import History
     from kdaverify.nightly.night import Night
@@ -61,7 +61,7 @@ def nightly(
     """
     from kdaverify.campaign.account import of_night
     from kdaverify.campaign.engine import EngineError
-    from kdaverify.campaign.run import Run
+    from kdaverify.campaign.run import CampaignRun
     from kdaverify.nightly.history import History, HistoryError
 
     night = _date(date)
@@ -73,7 +73,7 @@ def nightly(
     console = Console()
     try:
         kept = History(history)
-        run = Run(orders, fixed=_fixed(orders.specs, profile, kept), cases=cases, record=path)
+        run = CampaignRun(orders, fixed=_fixed(orders.specs, profile, kept), cases=cases, record=path)
         with engine_of(orders, engine, workers, address) as many:
             _ask(run, many, console, lambda: time.monotonic() - started < minutes * MINUTE)
         run.seal(of_night)
@@ -103,7 +103,7 @@ def _fixed(specs: Mapping[str, str], profile: str, history: History) -> list[Fix
     return [task for spec in specs.values() for task in fixed_tasks(find(spec), profile, history)]
 
 
-def _ask(run: Run, engine: Engine, console: Console, more: Callable[[], bool]) -> None:
+def _ask(run: CampaignRun, engine: Engine, console: Console, more: Callable[[], bool]) -> None:
     """Until all is asked, the time is up, or Ctrl-C: what is recorded stays."""
     with Pace(console, wanted=run.tally.wanted, known=len(run.tally.done)) as pace:
         try:
@@ -112,7 +112,7 @@ def _ask(run: Run, engine: Engine, console: Console, more: Callable[[], bool]) -
             console.print(f"interrupted: {len(run.tally.done)} cases are recorded; the same line goes on with them")
 
 
-def _conclude(run: Run, names: tuple[str, ...], date: str, history: History, record: Path, console: Console) -> list[Night]:
+def _conclude(run: CampaignRun, names: tuple[str, ...], date: str, history: History, record: Path, console: Console) -> list[Night]:
     """Every implementation's night, shown and kept."""
     import polars as pl
 

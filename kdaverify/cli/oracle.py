@@ -14,7 +14,7 @@ from kdaverify.cli.question import problem_from
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from oracles.enclosure import Answer, Enclosure
+    from oracles.enclosure import CertifiedOutputs, Enclosure
     from oracles.inputs import Inputs
 
 MOST_DIGITS = 30
@@ -58,7 +58,7 @@ def _proven(enclosure: Enclosure, digits: int) -> bool:
     return bool(((enclosure.radius <= allowed) | enclosure.zero).all())
 
 
-def _tensors(inputs: Inputs, answer: Answer) -> dict[str, Tensor]:
+def _tensors(inputs: Inputs, answer: CertifiedOutputs) -> dict[str, Tensor]:
     names = ("q", "k", "v", "g", "beta", "initial_state", "cu_seqlens")
     given = {name: getattr(inputs, name) for name in names if getattr(inputs, name) is not None}
     exact = {

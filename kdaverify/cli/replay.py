@@ -37,7 +37,7 @@ CONVENTIONS = "conventions"
 
 
 @dataclass(frozen=True)
-class Case:
+class ReplayedCase:
     """One question to one implementation.
 
     Args:
@@ -77,7 +77,7 @@ def replay(
     Exit codes: 0 passes, 1 rejected, 2 harness or usage error, 3 not judged.
     """
     if record is None:
-        found = Case(impl or "eager", property_name or ("forward" if case else "conventions"), case, {})
+        found = ReplayedCase(impl or "eager", property_name or ("forward" if case else "conventions"), case, {})
     else:
         found = _recorded(record, case, impl, property_name)
     asked = found if detail is None else dataclasses.replace(found, detail=_object(detail))
@@ -95,7 +95,7 @@ def replay(
     return _ruling(verdicts).exit_code
 
 
-def _recorded(path: Path, case: str, impl: str | None, property_name: str | None) -> Case:
+def _recorded(path: Path, case: str, impl: str | None, property_name: str | None) -> ReplayedCase:
     """The case as the record has it; one that failed before one that passed."""
     if is_inline(case):
         raise Complaint("replay: with --record give a case id, without it a problem's JSON; not both")
@@ -112,7 +112,7 @@ def _recorded(path: Path, case: str, impl: str | None, property_name: str | None
         raise Complaint(f"replay: {path} has no case {case!r} to replay{_narrowed(impl, property_name)}; its rows name theirs as `case`")
     row = min(fitting, key=lambda row: not row.status.rejects)
     spec, isolate = told_option(row, "--impl"), True if row.status.takes_process else None
-    return Case(spec or row.implementation, row.property, row.problem, row.detail, isolate, told_option(row, "--benchmark"))
+    return ReplayedCase(spec or row.implementation, row.property, row.problem, row.detail, isolate, told_option(row, "--benchmark"))
 
 
 def _narrowed(impl: str | None, property_name: str | None) -> str:
@@ -135,7 +135,7 @@ def _object(text: str) -> dict[str, Any]:
     return found
 
 
-def _benchmark(case: Case, limits: Limits) -> NamedBenchmark | None:
+def _benchmark(case: ReplayedCase, limits: Limits) -> NamedBenchmark | None:
     from kdaverify.adapters.base import AdapterError
     from kdaverify.verdicts.published import benchmark_named
 
@@ -145,7 +145,7 @@ def _benchmark(case: Case, limits: Limits) -> NamedBenchmark | None:
         raise Complaint(f"--benchmark: {error}") from None
 
 
-def _judge(case: Case, adapter: Adapter, benchmark: NamedBenchmark | None) -> list[Verdict]:
+def _judge(case: ReplayedCase, adapter: Adapter, benchmark: NamedBenchmark | None) -> list[Verdict]:
     from kdaverify.verdicts.judge import Judge, Rejected, Struck
 
     verdicts: list[Verdict] = []
@@ -160,7 +160,7 @@ def _judge(case: Case, adapter: Adapter, benchmark: NamedBenchmark | None) -> li
     return verdicts
 
 
-def _ask(judge: Judge, case: Case) -> None:
+def _ask(judge: Judge, case: ReplayedCase) -> None:
     from kdaverify.problems import ProblemError
 
     try:
@@ -169,7 +169,7 @@ def _ask(judge: Judge, case: Case) -> None:
         raise Complaint(str(error)) from None
 
 
-def _check_property(case: Case) -> None:
+def _check_property(case: ReplayedCase) -> None:
     from kdaverify.checks.property_table import PROPERTIES
 
     if case.property not in PROPERTIES:

@@ -19,7 +19,7 @@ from kdaverify.verdicts.toml_file import FileError
 
 if TYPE_CHECKING:
     from kdaverify.report.html.page import Page
-    from kdaverify.verdicts.gate import Question
+    from kdaverify.verdicts.gate import GateCriteria
 
 MISSING = "the page needs jinja2 and polars: pip install 'kdaverify[html]'"
 Html = Annotated[Path | None, typer.Option(help="write one self-contained page to this .html file")]
@@ -113,7 +113,7 @@ def written(page: Page, path: Path) -> None:
         raise Complaint(f"--html: {error}") from None
 
 
-def _page(records: list[Path], against: Path | None, question: Question) -> Page:
+def _page(records: list[Path], against: Path | None, question: GateCriteria) -> Page:
     try:
         from kdaverify.report.html.page import Page
         from kdaverify.report.html.rows import rows_in

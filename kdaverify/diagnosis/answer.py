@@ -15,7 +15,7 @@ from oracles.autograd import ForwardOnlyError
 
 
 @dataclass(frozen=True)
-class Answer:
+class KernelErrors:
     """One kernel's answer.
 
     Args:
@@ -26,14 +26,14 @@ class Answer:
     outputs: dict[str, Tensor]
     failed: Status | None = None
 
-    def same(self, other: Answer) -> bool:
+    def same(self, other: KernelErrors) -> bool:
         """Whether both are the same to the bit, NaN for NaN."""
         pairs = ((tensor, other.outputs.get(name)) for name, tensor in self.outputs.items())
         equal = all(b is not None and a.shape == b.shape and torch.equal(a.nan_to_num(0.5), b.nan_to_num(0.5)) for a, b in pairs)
         return equal and self.failed is other.failed
 
 
-def answered(adapter: Adapter, case: str, call: Callable[[], Mapping[str, Tensor]]) -> Answer:
+def answered(adapter: Adapter, case: str, call: Callable[[], Mapping[str, Tensor]]) -> KernelErrors:
     """The answer that `call` gives; one that cannot be asked of the kernel is skipped.
 
     Args:
@@ -43,7 +43,7 @@ def answered(adapter: Adapter, case: str, call: Callable[[], Mapping[str, Tensor
     try:
         found = call()
     except Misbehaviour as fault:
-        return Answer({}, fault.status)
+        return KernelErrors({}, fault.status)
     except (AdapterError, ForwardOnlyError):
-        return Answer({}, Status.SKIP)
-    return Answer({name: tensor.detach().double().cpu().contiguous() for name, tensor in found.items()})
+        return KernelErrors({}, Status.SKIP)
+    return KernelErrors({name: tensor.detach().double().cpu().contiguous() for name, tensor in found.items()})

@@ -12,7 +12,7 @@ from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.budgets.activations import allowances
 from kdaverify.budgets.formats import FORMATS, format_of
 from kdaverify.checks.execute import watched
-from kdaverify.diagnosis.answer import Answer, answered
+from kdaverify.diagnosis.answer import KernelErrors, answered
 from kdaverify.diagnosis.yardstick import Scale, Yardstick
 from kdaverify.problems import ActivationProblem
 from oracles.operations import OPERATIONS
@@ -31,7 +31,7 @@ class Beside:
     judged: Adapter
     problem: ActivationProblem
 
-    def answer(self, adapter: Adapter, /) -> Answer:
+    def answer(self, adapter: Adapter, /) -> KernelErrors:
         return answered(adapter, self.problem.id, lambda: watched(lambda: self._ask(adapter), "call"))
 
     def yardstick(self) -> Yardstick:

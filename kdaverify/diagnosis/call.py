@@ -12,7 +12,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.family import emulate
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.standard import Standard, gradient_standard, standard
+from kdaverify.budgets.standard import Reference, gradient_standard, standard
 from kdaverify.checks.causality import before, with_hostile_tokens
 from kdaverify.checks.execute import execute
 from kdaverify.checks.gradients import run_backward
@@ -20,8 +20,8 @@ from kdaverify.checks.options import asked_of
 from kdaverify.checks.packing import arranged
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.checks.resume import resumed
-from kdaverify.diagnosis.answer import Answer, answered
-from kdaverify.diagnosis.question import Question
+from kdaverify.diagnosis.answer import KernelErrors, answered
+from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.yardstick import Yardstick, scale
 from kdaverify.problems import Problem, cotangents
 from oracles.gradients import Cotangents
@@ -29,7 +29,7 @@ from oracles.inputs import Inputs
 
 
 @dataclass(frozen=True)
-class Call:
+class DiagnosedCall:
     """One property of one problem.
 
     Args:
@@ -37,11 +37,11 @@ class Call:
         problem: that of the question.
     """
 
-    question: Question
+    question: PropertyCase
     judged: Adapter
     problem: Problem
 
-    def answer(self, adapter: Adapter, /) -> Answer:
+    def answer(self, adapter: Adapter, /) -> KernelErrors:
         # A kernel converts what it is given by itself; others are given what it made of that.
         own = self.problem.inputs()
         inputs = own if adapter is self.judged else self.judged.received(own)
@@ -59,7 +59,7 @@ class Call:
             return run_backward(adapter, inputs, self._cotangents)
         return _WAYS.get(self.question.property, _called)(self, adapter, inputs)
 
-    def _standard(self, inputs: Inputs) -> Standard:
+    def _standard(self, inputs: Inputs) -> Reference:
         asked, io, dtype = asked_of(self.judged, self.question.detail), FORMATS[self.problem.dtype], self.problem.dtype
         if PROPERTIES[self.question.property].backward:
             declared, given = asked.backward_contract(dtype), self._cotangents
@@ -75,28 +75,28 @@ class Call:
         return cotangents(self.problem, detail.get("of", "both" if whole else "o"), detail.get("exponent", 0))
 
 
-Way = Callable[[Call, Adapter, Inputs], dict[str, Tensor]]
+Way = Callable[[DiagnosedCall, Adapter, Inputs], dict[str, Tensor]]
 
 
-def _called(call: Call, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
+def _called(call: DiagnosedCall, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
     return execute(adapter, inputs, call.judged.exposes(call.problem)).outputs
 
 
-def _resumed(call: Call, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
+def _resumed(call: DiagnosedCall, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
     return resumed(adapter, inputs, **call.question.detail)
 
 
-def _arranged(call: Call, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
+def _arranged(call: DiagnosedCall, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
     return arranged(adapter, inputs, call.judged.exposes(call.problem), **call.question.detail)
 
 
-def _under_option(call: Call, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
+def _under_option(call: DiagnosedCall, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
     # A fault that knows nothing of an option is the same under it.
     other = adapter.variants().get(call.question.detail["variant"], adapter)
     return execute(other, inputs, asked_of(call.judged, call.question.detail).exposes(call.problem)).outputs
 
 
-def _before_the_cut(call: Call, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
+def _before_the_cut(call: DiagnosedCall, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
     cut = call.question.detail["cut"]
     return before(adapter, with_hostile_tokens(call.judged, call.problem, inputs, cut), cut)
 

@@ -12,7 +12,7 @@ from kdaverify.budgets.family import ContractOverflow
 from kdaverify.diagnosis.diagnosis import Diagnosis
 from kdaverify.diagnosis.lineup import Lineup, Match
 from kdaverify.diagnosis.minimise import Failure, failure, minimise
-from kdaverify.diagnosis.question import Question
+from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.separate import separate
 from kdaverify.diagnosis.suspects import declared, suspects
 from kdaverify.diagnosis.traces import traces
@@ -33,7 +33,7 @@ SHOWN: Final = 5
 LARGE: Final = "too large to be compared with every known fault"
 
 
-def diagnose(adapter: Adapter, question: Question, *, seconds: float = DIAGNOSIS_SECONDS) -> Diagnosis:
+def diagnose(adapter: Adapter, question: PropertyCase, *, seconds: float = DIAGNOSIS_SECONDS) -> Diagnosis:
     """What a kernel that fails a question does wrong.
 
     Args:
@@ -53,7 +53,9 @@ def diagnose(adapter: Adapter, question: Question, *, seconds: float = DIAGNOSIS
         return Diagnosis(smallest, silent=f"nothing to measure by: {reason}")
 
 
-def _compared(adapter: Adapter, smallest: Question, question: Question, failed: Failure, *, until: float, least: float) -> Diagnosis:
+def _compared(
+    adapter: Adapter, smallest: PropertyCase, question: PropertyCase, failed: Failure, *, until: float, least: float
+) -> Diagnosis:
     if failed[1].takes_process:
         return Diagnosis(smallest, silent=f"{failed[1]}: it returned nothing that could be compared")
     asked = [x for x, _ in groupby([smallest, question]) if not isinstance(x.problem, Problem) or cost(x.problem) <= LARGEST]
@@ -79,7 +81,7 @@ def _silent(lineup: Lineup) -> str:
     return "" if lineup.comparable else NOT_FINITE
 
 
-def _named(adapter: Adapter, lineup: Lineup, smallest: Question, first: Question, *, until: float, least: float) -> Diagnosis:
+def _named(adapter: Adapter, lineup: Lineup, smallest: PropertyCase, first: PropertyCase, *, until: float, least: float) -> Diagnosis:
     size, matches, fits = declared(lineup.question, adapter).chunk_size, list[Match](), list[Match]()
     for group in suspects(lineup.question, adapter):
         matches += lineup.matches(group)
@@ -101,7 +103,7 @@ def _named(adapter: Adapter, lineup: Lineup, smallest: Question, first: Question
     )
 
 
-def _elsewhere(adapter: Adapter, other: Question, lineup: Lineup, fits: list[Match]) -> tuple[list[Match], float]:
+def _elsewhere(adapter: Adapter, other: PropertyCase, lineup: Lineup, fits: list[Match]) -> tuple[list[Match], float]:
     """Those that fit the other case, smallest or first, as well, and 0; or all, and the share of its error that they leave."""
     if not fits or other == lineup.question or (isinstance(other.problem, Problem) and cost(other.problem) > LARGEST):
         return fits, 0.0
@@ -113,7 +115,7 @@ def _elsewhere(adapter: Adapter, other: Question, lineup: Lineup, fits: list[Mat
     return (kept, 0.0) if kept else (fits, min(told.distance for told in found.values()))
 
 
-def _where(adapter: Adapter, lineup: Lineup, first: Question, chunk_size: int) -> str:
+def _where(adapter: Adapter, lineup: Lineup, first: PropertyCase, chunk_size: int) -> str:
     """In the case as it was asked, which has more tokens and heads to tell apart."""
     if not isinstance(first.problem, Problem) or cost(first.problem) > LARGEST:
         return ""

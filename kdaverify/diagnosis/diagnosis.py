@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kdaverify.diagnosis.lineup import SHARE, Match
-from kdaverify.diagnosis.question import Question
+from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.words import FITS
 
 MOST_NAMED: Final = 4
@@ -32,7 +32,7 @@ class Diagnosis:
         passes: whether nothing fails.
     """
 
-    smallest: Question
+    smallest: PropertyCase
     named: tuple[Match, ...] = ()
     signatures: tuple[Match, ...] = ()
     ranked: tuple[Match, ...] = ()

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.diagnosis.answer import Answer
-from kdaverify.diagnosis.question import Bench, Question, bench
+from kdaverify.diagnosis.answer import KernelErrors
+from kdaverify.diagnosis.question import DiagnosisCase, PropertyCase, bench
 from kdaverify.diagnosis.suspects import Suspect, declared, right
 from kdaverify.diagnosis.unwritten import unwritten
 from kdaverify.diagnosis.yardstick import APART, Fit, Yardstick, comparable, fit
@@ -45,10 +45,10 @@ class Lineup:
         ContractOverflow, UncertifiedError: there is no truth to measure by.
     """
 
-    def __init__(self, question: Question, judged: Adapter) -> None:
+    def __init__(self, question: PropertyCase, judged: Adapter) -> None:
         self.question, self.judged = question, judged
-        self.bench: Bench = bench(question, judged)
-        self.kernel: Answer = self.bench.answer(judged)
+        self.bench: DiagnosisCase = bench(question, judged)
+        self.kernel: KernelErrors = self.bench.answer(judged)
         self.yard: Yardstick = self.bench.yardstick()
 
     @property
@@ -59,7 +59,7 @@ class Lineup:
     @property
     def wrong(self) -> bool:
         """Whether any output is outside its budget."""
-        exact = Answer({name: scale.exact for name, scale in self.yard.items() if name in self.kernel.outputs})
+        exact = KernelErrors({name: scale.exact for name, scale in self.yard.items() if name in self.kernel.outputs})
         return self.kernel.failed is not None or fit(self.kernel, exact, self.yard).noise * APART > 1
 
     @property
@@ -85,5 +85,5 @@ class Lineup:
         """The nearest first."""
         return sorted((self.match(suspect) for suspect in suspects), key=lambda match: (match.fit.distance, match.fit.noise))
 
-    def _answer(self, suspect: Suspect, *, twin: bool = False) -> Answer:
+    def _answer(self, suspect: Suspect, *, twin: bool = False) -> KernelErrors:
         return self.bench.answer(suspect.adapter(declared(self.question, self.judged), twin=twin))

@@ -11,7 +11,7 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.checks.status import Status
-from kdaverify.diagnosis.question import Question, bench
+from kdaverify.diagnosis.question import PropertyCase, bench
 from kdaverify.problems import ActivationProblem, Problem
 from kdaverify.problems.regimes import REGIMES
 
@@ -35,7 +35,7 @@ WHOLE: Final = ("rms", "largest")
 Failure = tuple[str, Status, float]
 
 
-def failure(adapter: Adapter, question: Question) -> Failure | None:
+def failure(adapter: Adapter, question: PropertyCase) -> Failure | None:
     """(output, status, ratio) of the worst of what rejects, the ratio that of the output as a whole; None where nothing does."""
     found = [outcome for outcome in check(question.property, adapter, question.problem, question.detail) if outcome.status.rejects]
     return max((_told(outcome) for outcome in found), key=lambda told: told[2], default=None)
@@ -47,7 +47,7 @@ def _told(outcome: Outcome) -> Failure:
     return outcome.output, outcome.status, max(whole, default=ratio)
 
 
-def minimise(adapter: Adapter, question: Question, *, until: float, failed: Failure) -> Question:
+def minimise(adapter: Adapter, question: PropertyCase, *, until: float, failed: Failure) -> PropertyCase:
     """Shrinks a question while it fails with the same status, by no less than is needed to tell it from noise.
 
     Batch, heads, widths and scale first, then sequences and tokens, then regimes, until no choice keeps the failure.
@@ -61,7 +61,7 @@ def minimise(adapter: Adapter, question: Question, *, until: float, failed: Fail
     _, status, ratio = failed
     least = min(OBVIOUS, ratio / 2) if ratio > 1 else ratio
 
-    def keeps(smaller: Question) -> bool:
+    def keeps(smaller: PropertyCase) -> bool:
         if status is Status.NONFINITE and _finite(adapter, smaller):
             return False
         try:
@@ -73,13 +73,13 @@ def minimise(adapter: Adapter, question: Question, *, until: float, failed: Fail
     return _shrunk(question, keeps, until)
 
 
-def _finite(adapter: Adapter, question: Question) -> bool:
+def _finite(adapter: Adapter, question: PropertyCase) -> bool:
     """Whether the kernel answers with finite numbers: to see that, no truth is needed, which takes longest."""
     answer = bench(question, adapter).answer(adapter)
     return answer.failed is None and all(bool(tensor.isfinite().all()) for tensor in answer.outputs.values())
 
 
-def _shrunk(question: Question, keeps: Callable[[Question], bool], until: float) -> Question:
+def _shrunk(question: PropertyCase, keeps: Callable[[PropertyCase], bool], until: float) -> PropertyCase:
     tried, moved = {_key(question)}, True
     while moved:
         moved = False
@@ -95,11 +95,11 @@ def _shrunk(question: Question, keeps: Callable[[Question], bool], until: float)
     return question
 
 
-def _key(question: Question) -> tuple[str, str]:
+def _key(question: PropertyCase) -> tuple[str, str]:
     return question.problem.to_json(), str(question.detail)
 
 
-def _smaller(question: Question) -> Iterator[Question]:
+def _smaller(question: PropertyCase) -> Iterator[PropertyCase]:
     problem = question.problem
     if isinstance(problem, ActivationProblem):
         yield from _replaced(question, [{axis: size} for axis in ("B", "T", "HV", "K") for size in _below(getattr(problem, axis), WIDTHS)])
@@ -120,7 +120,7 @@ def _smaller(question: Question) -> Iterator[Question]:
     yield from _replaced(question, regimes)
 
 
-def _leaps(question: Question) -> Iterator[Question]:
+def _leaps(question: PropertyCase) -> Iterator[PropertyCase]:
     """Few tokens, heads and channels at once."""
     problem = question.problem
     if not isinstance(problem, Problem) or problem.packed or "cut" in question.detail:
@@ -145,7 +145,7 @@ def _packs(problem: Problem) -> list[dict[str, Any]]:
     return [*([{"T": sum(lengths)}] if padding and sum(lengths) else []), *packs]
 
 
-def _cut(question: Question, tokens: int) -> Iterator[Question]:
+def _cut(question: PropertyCase, tokens: int) -> Iterator[PropertyCase]:
     """Fewer tokens; of a run that is cut, fewer before it or behind."""
     cut = question.detail.get("cut")
     if cut is None:
@@ -156,13 +156,13 @@ def _cut(question: Question, tokens: int) -> Iterator[Question]:
     ways = [(tokens, cut)] if tokens > cut else [(tokens + behind, tokens)] if tokens < cut else []
     for T, at in ways:
         for smaller in _replaced(question, [{"T": T}]):
-            yield Question(smaller.property, smaller.problem, {**question.detail, "cut": at})
+            yield PropertyCase(smaller.property, smaller.problem, {**question.detail, "cut": at})
 
 
-def _replaced(question: Question, changes: list[dict[str, Any]]) -> Iterator[Question]:
+def _replaced(question: PropertyCase, changes: list[dict[str, Any]]) -> Iterator[PropertyCase]:
     for change in changes:
         try:
             problem = question.problem.replace(**change)
         except ValueError:
             continue
-        yield Question(question.property, problem, question.detail)
+        yield PropertyCase(question.property, problem, question.detail)

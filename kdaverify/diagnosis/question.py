@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.diagnosis.answer import Answer
+from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.yardstick import Yardstick
 from kdaverify.problems import ActivationProblem, Problem
 
 
 @dataclass(frozen=True)
-class Question:
+class PropertyCase:
     """One property of one problem; property and detail as a verdict has them."""
 
     property: str
@@ -21,10 +21,10 @@ class Question:
     detail: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-class Bench(Protocol):
+class DiagnosisCase(Protocol):
     """A question with its tensors: whom it is asked, and what is right."""
 
-    def answer(self, adapter: Adapter, /) -> Answer:
+    def answer(self, adapter: Adapter, /) -> KernelErrors:
         """What a kernel answers; what it does wrong is its answer."""
         ...
 
@@ -38,10 +38,10 @@ class Bench(Protocol):
         ...
 
 
-def bench(question: Question, judged: Adapter) -> Bench:
+def bench(question: PropertyCase, judged: Adapter) -> DiagnosisCase:
     """The question as `judged` was asked it; others answer the call that it received."""
     from kdaverify.diagnosis.beside import Beside
-    from kdaverify.diagnosis.call import Call
+    from kdaverify.diagnosis.call import DiagnosedCall
 
     problem = question.problem
-    return Call(question, judged, problem) if isinstance(problem, Problem) else Beside(judged, problem)
+    return DiagnosedCall(question, judged, problem) if isinstance(problem, Problem) else Beside(judged, problem)

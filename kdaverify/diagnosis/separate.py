@@ -11,9 +11,9 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.family import ContractOverflow
 from kdaverify.budgets.statistics import rms
 from kdaverify.checks.property_table import PROPERTIES
-from kdaverify.diagnosis.answer import Answer
+from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.lineup import Lineup, Match
-from kdaverify.diagnosis.question import Question, bench
+from kdaverify.diagnosis.question import PropertyCase, bench
 from kdaverify.diagnosis.suspects import declared
 from kdaverify.problems import Problem
 from oracles.certified import UncertifiedError
@@ -38,7 +38,7 @@ _REGIMES: Final[tuple[dict[str, str], ...]] = (
 )
 
 
-def separate(judged: Adapter, first: Question, fits: Sequence[Match], *, until: float) -> tuple[Match, ...]:
+def separate(judged: Adapter, first: PropertyCase, fits: Sequence[Match], *, until: float) -> tuple[Match, ...]:
     """The suspects that answer as the kernel does on other inputs too; all of them, if none does.
 
     Args:
@@ -53,7 +53,7 @@ def separate(judged: Adapter, first: Question, fits: Sequence[Match], *, until: 
     return left
 
 
-def _told_apart(judged: Adapter, other: Question, fits: tuple[Match, ...]) -> tuple[Match, ...]:
+def _told_apart(judged: Adapter, other: PropertyCase, fits: tuple[Match, ...]) -> tuple[Match, ...]:
     if isinstance(other.problem, Problem) and judged.supports(other.problem) is not None:
         return fits
     bed, contract = bench(other, judged), declared(other, judged)
@@ -67,30 +67,30 @@ def _told_apart(judged: Adapter, other: Question, fits: tuple[Match, ...]) -> tu
     return tuple(match for match in fits if lineup.match(match.suspect).fit.noise <= 1)
 
 
-def _differ(a: Answer, b: Answer) -> bool:
+def _differ(a: KernelErrors, b: KernelErrors) -> bool:
     if a.failed is not b.failed or a.outputs.keys() != b.outputs.keys():
         return True
     pairs = [(a.outputs[name], b.outputs[name]) for name in a.outputs]
     return any(bool((x.isfinite() ^ y.isfinite()).any()) or rms((x - y).nan_to_num()) > VISIBLE * rms(y.nan_to_num()) for x, y in pairs)
 
 
-def _others(first: Question) -> Iterator[Question]:
+def _others(first: PropertyCase) -> Iterator[PropertyCase]:
     """Questions of the same kind, and where the property has no way of its own, packs and dense runs of the forward."""
     problem = first.problem
     if not isinstance(problem, Problem):
-        yield from (Question(first.property, problem.replace(seed=problem.seed + n), first.detail) for n in (1, 2))
+        yield from (PropertyCase(first.property, problem.replace(seed=problem.seed + n), first.detail) for n in (1, 2))
         return
     if PROPERTIES[first.property].backward:
-        yield Question("forward", problem)
+        yield PropertyCase("forward", problem)
     for i, (regimes, sizes) in enumerate(zip(_REGIMES, cycle(_SIZES))):
         changed: dict[str, Any] = {**regimes, **sizes, "seed": problem.seed + i + 1}
         if "cut" in first.detail:
-            yield Question(first.property, problem.replace(**changed), first.detail)
+            yield PropertyCase(first.property, problem.replace(**changed), first.detail)
             continue
         pack, T = _PACKS[i % len(_PACKS)], _LENGTHS[i % len(_LENGTHS)]
         packed = problem.replace(**changed, B=1, lengths=pack, T=sum(pack) + _PADDING * (i % 2))
         dense = problem.replace(**changed, B=1 + i % 2, lengths=None, T=T)
         mine, other = (packed, dense) if problem.packed else (dense, packed)
-        yield Question(first.property, mine, first.detail)
+        yield PropertyCase(first.property, mine, first.detail)
         if first.property != "packing":
-            yield Question(first.property, other, first.detail)
+            yield PropertyCase(first.property, other, first.detail)

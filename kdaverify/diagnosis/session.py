@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.isolation.fault import told
 from kdaverify.diagnosis.diagnose import diagnose
-from kdaverify.diagnosis.question import Question
+from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.problems import Problem, ProblemError, problem_from_json
 from kdaverify.problems.cost import cost
 from kdaverify.verdicts.verdict import Verdict
@@ -38,13 +38,13 @@ def diagnosed(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float) 
     return found
 
 
-def question_of(verdict: Verdict) -> Question:
+def question_of(verdict: Verdict) -> PropertyCase:
     """What was asked of the kernel.
 
     Raises:
         ProblemError: the verdict's problem is none of this version.
     """
-    return Question(verdict.property, problem_from_json(verdict.problem), verdict.detail)
+    return PropertyCase(verdict.property, problem_from_json(verdict.problem), verdict.detail)
 
 
 def _told(verdict: Verdict, adapter: Adapter, seconds: float) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor
 from kdaverify.budgets.emulate import LOG2_E
 from kdaverify.budgets.solves import identity
 from kdaverify.faults.fault import Fault, Make
-from kdaverify.faults.kernel import Derive, Kernel, Outputs
+from kdaverify.faults.kernel import Derive, Outputs, PatchedPipeline
 from kdaverify.faults.patches import Call, called, derived, staged
 from kdaverify.faults.views import each, transposed
 from oracles.chunk import STAGES, Chunk
@@ -36,7 +36,7 @@ def _given(change: Change, *names: str) -> Call:
 def _returned(o: Change | None = None, final_state: Change | None = None) -> Call:
     """The right kernel, what it returns changed."""
 
-    def call(kernel: Kernel, x: Inputs) -> Outputs:
+    def call(kernel: PatchedPipeline, x: Inputs) -> Outputs:
         outputs = kernel(x)
         changes = zip(outputs, (o, final_state), strict=True)
         first, second = (output if change is None else change(output) for output, change in changes)
@@ -80,25 +80,25 @@ def _next_head(x: Tensor) -> Tensor:
     return x.roll(1, dims=2)
 
 
-def _keys_by_turns(kernel: Kernel, x: Inputs) -> Outputs:
+def _keys_by_turns(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     spread = {name: getattr(x, name).repeat(1, 1, x.HV // x.H, 1) for name in ("q", "k")}
     return kernel(replace(x, **spread))
 
 
-def _q_and_k_swapped(kernel: Kernel, x: Inputs) -> Outputs:
+def _q_and_k_swapped(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     return kernel(replace(x, q=x.k, k=x.q))
 
 
-def _state_ignored(kernel: Kernel, x: Inputs) -> Outputs:
+def _state_ignored(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     return kernel(replace(x, initial_state=None))
 
 
-def _final_state_given_back(kernel: Kernel, x: Inputs) -> Outputs:
+def _final_state_given_back(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     o, final = kernel(x)
     return o, x.state.to(final.dtype)
 
 
-def _boundaries_ignored(kernel: Kernel, x: Inputs) -> Outputs:
+def _boundaries_ignored(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     if x.cu_seqlens is None:
         return kernel(x)
     whole = torch.tensor([0, sum(x.lengths)], dtype=x.cu_seqlens.dtype)
@@ -155,14 +155,14 @@ def _growing(c: Chunk) -> None:
     c.G = -c.G
 
 
-def _gates_scaled(kernel: Kernel, x: Inputs) -> Outputs:
+def _gates_scaled(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     return kernel(replace(x, g=x.g * x.factor))
 
 
 def _last_tokens_zero(size: int) -> Call:
     """o is 0 past the last whole multiple of `size` tokens of every sequence."""
 
-    def call(kernel: Kernel, x: Inputs) -> Outputs:
+    def call(kernel: PatchedPipeline, x: Inputs) -> Outputs:
         o, final = kernel(x)
         o, start = o.clone(), 0
         for length in x.lengths if x.cu_seqlens is not None else (x.T,):

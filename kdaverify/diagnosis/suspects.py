@@ -13,7 +13,7 @@ from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.family import chunk_sizes
 from kdaverify.checks.options import asked_of
 from kdaverify.checks.property_table import PROPERTIES
-from kdaverify.diagnosis.question import Question
+from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.signatures import SIGNATURES
 from kdaverify.faults.adapter import Faulty
 from kdaverify.faults.catalogue import FAULTS
@@ -70,13 +70,13 @@ def right(chunk_size: int) -> Suspect:
     return Suspect(_RIGHT, chunk_size, known=False)
 
 
-def declared(question: Question, judged: Adapter) -> Contract:
+def declared(question: PropertyCase, judged: Adapter) -> Contract:
     """The contract of the kernel that answers."""
     asked, dtype = asked_of(judged, question.detail), question.problem.dtype
     return asked.backward_contract(dtype) if PROPERTIES[question.property].backward else asked.contract(dtype)
 
 
-def suspects(question: Question, judged: Adapter) -> Iterator[tuple[Suspect, ...]]:
+def suspects(question: PropertyCase, judged: Adapter) -> Iterator[tuple[Suspect, ...]]:
     """All of them at the declared chunk size; then at the smaller ones that are legal too, where they cut the sequences elsewhere."""
     problem, dtype, contract = question.problem, question.problem.dtype, declared(question, judged)
     known = [fault for fault in FAULTS.values() if fault.kind != RANDOM and dtype in fault.dtypes]

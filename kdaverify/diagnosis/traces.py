@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from kdaverify.diagnosis.answer import Answer
+from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.yardstick import APART, Yardstick
 from kdaverify.problems import Problem
 
@@ -16,7 +16,7 @@ SOME = 0.5
 """Of channels, where errors are small in some by chance, no more than this share is worth telling."""
 
 
-def traces(kernel: Answer, yard: Yardstick, problem: Problem, chunk_size: int) -> str:
+def traces(kernel: KernelErrors, yard: Yardstick, problem: Problem, chunk_size: int) -> str:
     """One clause for every output that is wrong in a part of itself; "" where all of it is wrong, or none.
 
     Args:
@@ -26,7 +26,7 @@ def traces(kernel: Answer, yard: Yardstick, problem: Problem, chunk_size: int) -
     return "; ".join(told)
 
 
-def _clauses(kernel: Answer, yard: Yardstick, problem: Problem, chunk_size: int) -> Iterator[tuple[str, str]]:
+def _clauses(kernel: KernelErrors, yard: Yardstick, problem: Problem, chunk_size: int) -> Iterator[tuple[str, str]]:
     for name, scale in yard.items():
         found = kernel.outputs.get(name)
         if found is None or found.ndim < 3 or (name not in _STATES and found.shape[1] != problem.T):  # tokens and heads

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kdaverify.adapters.poison import poisoned_allocations
-from kdaverify.diagnosis.answer import Answer
+from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.yardstick import APART, Yardstick
 
 
-def unwritten(kernel: Answer, call: Callable[[], Answer], yard: Yardstick) -> tuple[str, ...]:
+def unwritten(kernel: KernelErrors, call: Callable[[], KernelErrors], yard: Yardstick) -> tuple[str, ...]:
     """The wrong outputs, if every wrong element of theirs comes from unwritten memory; () if any has another cause.
 
     Math: an element comes from unwritten memory if it is finite, and is NaN when the same call runs on fresh memory full of NaN. One that

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kdaverify.budgets.statistics import rms
 from kdaverify.checks.status import Status
-from kdaverify.diagnosis.answer import Answer
+from kdaverify.diagnosis.answer import KernelErrors
 
 APART: Final = 2.0
 """Two kernels within budget of one value lie at most two budgets apart."""
@@ -62,7 +62,7 @@ Yardstick = dict[str, Scale]
 FAR: Final = Fit(float("inf"), float("inf"))
 
 
-def fit(kernel: Answer, other: Answer, yard: Yardstick, *, twin: Answer | None = None) -> Fit:
+def fit(kernel: KernelErrors, other: KernelErrors, yard: Yardstick, *, twin: KernelErrors | None = None) -> Fit:
     """How near `other` comes to the kernel.
 
     Math: with b the rms budget of each output, distance^2 = sum (rms(kernel - other) / b)^2 / sum (rms(kernel - exact) / b)^2 over finite
@@ -102,10 +102,10 @@ def fit(kernel: Answer, other: Answer, yard: Yardstick, *, twin: Answer | None =
     return Fit(max(distance, unequal / lost if lost else 0.0), noise)
 
 
-def comparable(kernel: Answer, yard: Yardstick) -> bool:
+def comparable(kernel: KernelErrors, yard: Yardstick) -> bool:
     """Whether the finite elements of an answer show what is wrong with it."""
     exact = {name: yard[name].exact if name in yard else tensor for name, tensor in kernel.outputs.items()}
-    return kernel.failed is not None or fit(kernel, Answer(exact), yard).distance < float("inf")
+    return kernel.failed is not None or fit(kernel, KernelErrors(exact), yard).distance < float("inf")
 
 
 def _largest(x: Tensor) -> float:

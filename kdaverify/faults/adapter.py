@@ -17,7 +17,7 @@ from kdaverify.adapters.stages import StageCall, torch_backward_stages, torch_st
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.formats import FORMATS, format_of
 from kdaverify.faults.fault import Fault, Setting
-from kdaverify.faults.kernel import Kernel, Outputs, Patch
+from kdaverify.faults.kernel import Outputs, Patch, PatchedPipeline
 from kdaverify.problems import Problem
 from oracles.arithmetic import Arithmetic
 from oracles.backward_stages import run_backward_stages
@@ -70,7 +70,7 @@ class Faulty(Adapter):
 
     def stages(self, dtype: str) -> Mapping[str, StageCall]:
         contract, io = self.contract(dtype), FORMATS[dtype]
-        kernel = Kernel(contract, self._patch)
+        kernel = PatchedPipeline(contract, self._patch)
         return {
             **torch_stages(contract, io, partial(self._run_stages, kernel)),
             **torch_backward_stages(contract, io, partial(self._run_backward_stages, kernel)),
@@ -89,19 +89,21 @@ class Faulty(Adapter):
             name: Faulty(self.fault, self.strength, patch=patch, contract=self._contract) for name, patch in self._patch.variants.items()
         }
 
-    def _kernel(self, inputs: Inputs) -> Kernel:
-        return Kernel(self.contract(format_of(inputs.q.dtype).name), self._patch)
+    def _kernel(self, inputs: Inputs) -> PatchedPipeline:
+        return PatchedPipeline(self.contract(format_of(inputs.q.dtype).name), self._patch)
 
     def _returned(self, outputs: Outputs) -> Output:
         self._ran = f"the embedded kernel with the fault {self.fault.id}"
         o, final_state = outputs
         return Output(o, final_state if "final_state" in self._patch.exposes else None)
 
-    def _run_stages(self, kernel: Kernel, inputs: Inputs, given: Named, *, arithmetic: Arithmetic, **how: Any) -> dict[str, Tensor]:
+    def _run_stages(
+        self, kernel: PatchedPipeline, inputs: Inputs, given: Named, *, arithmetic: Arithmetic, **how: Any
+    ) -> dict[str, Tensor]:
         return run_stages(inputs, given, arithmetic=kernel.changed(arithmetic), stages=self._patch.stages(inputs), **how)
 
     def _run_backward_stages(
-        self, kernel: Kernel, inputs: Inputs, given: Named, *, arithmetic: Arithmetic, **how: Any
+        self, kernel: PatchedPipeline, inputs: Inputs, given: Named, *, arithmetic: Arithmetic, **how: Any
     ) -> dict[str, Tensor]:
         stages = BACKWARD if self._patch.backward is None else self._patch.backward(inputs)
         return run_backward_stages(inputs, given, arithmetic=kernel.changed(arithmetic), stages=stages, **how)

@@ -93,7 +93,7 @@ def conforming(
     return kernel(name=title, **options)(function)
 
 
-class Matrix:
+class ConventionMatrix:
     """Every combination, as `--impl` names it.
 
     kdaverify.faults.conforming:MATRIX.form__layout__state__gate__beta__packing__scale__padding__dtype
@@ -107,7 +107,7 @@ class Matrix:
         return conforming(**named)
 
 
-MATRIX: Final = Matrix()
+MATRIX: Final = ConventionMatrix()
 
 
 class Domains:

@@ -15,7 +15,7 @@ from oracles.chunk import Chunk
 Pick = Callable[[Tensor], Tensor]
 
 
-class Differences(Chunk):
+class DecayDifferences(Chunk):
     """Decays made by `formed` from two sums of gates; a hard reset between them is 0, as is what `masked` leaves out.
 
     The differences here are exponentiated above the diagonal too, and filled with 0 afterwards: finite, but not in autograd.
@@ -53,14 +53,14 @@ def _lower(square: Tensor) -> Tensor:
     return torch.ones(size, size, dtype=square.dtype, device=square.device).tril()[..., None]
 
 
-class MaskedByMultiplication(Differences):
+class MaskedByMultiplication(DecayDifferences):
     """Differences exponentiated above the diagonal too, then multiplied by 0."""
 
     def masked(self, square: Tensor) -> Tensor:
         return square * _lower(square)
 
 
-class Unmasked(Differences):
+class Unmasked(DecayDifferences):
     """Diagonal blocks without the causal mask."""
 
     def masked(self, square: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class PaddedRowsAtZero(MaskedByMultiplication):
         return self.G.masked_fill(pads(self), 0.0)
 
 
-class FromTheStart(Differences):
+class FromTheStart(DecayDifferences):
     """exp(G_i) exp(-G_j), both from the chunk's start."""
 
     def formed(self, later: Tensor, earlier: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ class StoredFromTheStart(FromTheStart):
         return self.store("operand", self.arithmetic.exp(exponent))
 
 
-class AnchoredOnce(Differences):
+class AnchoredOnce(DecayDifferences):
     """All pairs as products of factors relative to one row in the middle of the chunk."""
 
     def formed(self, later: Tensor, earlier: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ class AnchoredOnce(Differences):
         return self.arithmetic.exp(later - anchor) * self.arithmetic.exp(anchor - earlier)
 
 
-class AnchoredAtTheFirstRow(Differences):
+class AnchoredAtTheFirstRow(DecayDifferences):
     """Diagonal blocks as products of factors relative to their first row."""
 
     def formed(self, later: Tensor, earlier: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ class AnchoredAtTheFirstRow(Differences):
         return self.arithmetic.exp(later - anchor) * self.arithmetic.exp(anchor - earlier)
 
 
-class OneOffsetForAllChannels(Differences):
+class OneOffsetForAllChannels(DecayDifferences):
     """Factors relative to the largest G of a token, exponents clamped at 80, and the offsets put back pair by pair."""
 
     def formed(self, later: Tensor, earlier: Tensor) -> Tensor:
@@ -126,7 +126,7 @@ class OneOffsetForAllChannels(Differences):
         return exp(later - high) * exp((low - earlier).clamp(max=80.0)) * exp(high - low)
 
 
-class WithoutZeroDifferences(Differences):
+class WithoutZeroDifferences(DecayDifferences):
     """Pairs without any decay between them are lost, but for a token with itself."""
 
     def formed(self, later: Tensor, earlier: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.faults.fault import Fault, Setting
-from kdaverify.faults.kernel import Kernel, Outputs, Patch
+from kdaverify.faults.kernel import Outputs, Patch, PatchedPipeline
 from kdaverify.faults.patches import part_of, stepped, strikes
 from kdaverify.faults.views import each, one_of
 from oracles.inputs import Inputs
@@ -21,22 +21,22 @@ _decode = partial(Fault, stage="decode")
 _WIDE = ("fp32", "fp16")
 
 
-def _beta_in_16_bits(kernel: Kernel, x: Inputs) -> Outputs:
+def _beta_in_16_bits(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     return kernel(each(x, ("beta",), FORMATS["bf16"].round))
 
 
 def _beta_rounded_in_the_chunk(setting: Setting) -> Patch:
-    def forward(kernel: Kernel, x: Inputs) -> Outputs:
+    def forward(kernel: PatchedPipeline, x: Inputs) -> Outputs:
         beta = part_of(x.beta, FORMATS["bf16"].round(x.beta), setting.strength)
         return kernel(replace(x, beta=beta)) if x.T > 1 else kernel(x)
 
     return Patch(forward=forward)
 
 
-def _by_token(update: Callable[[Tensor, Inputs], Tensor]) -> Callable[[Kernel, Inputs], Outputs]:
+def _by_token(update: Callable[[Tensor, Inputs], Tensor]) -> Callable[[PatchedPipeline, Inputs], Outputs]:
     """A decode kernel of its own: one token of every sequence, from the decayed state to the next."""
 
-    def call(kernel: Kernel, x: Inputs) -> Outputs:
+    def call(kernel: PatchedPipeline, x: Inputs) -> Outputs:
         group = x.HV // x.H
         wide = x.to(kernel.contract.work)
         q, k = (each_head.repeat_interleave(group, dim=2)[:, 0] for each_head in (wide.q, wide.k))
@@ -68,20 +68,20 @@ def _mask_transposed(decayed: Tensor, x: Inputs) -> Tensor:
 
 
 def _zeros_from_a_head(setting: Setting) -> Patch:
-    def step(kernel: Kernel, x: Inputs) -> Outputs:
+    def step(kernel: PatchedPipeline, x: Inputs) -> Outputs:
         o, final = kernel(x)
         return (o.masked_fill(one_of(2, o, setting.random), 0.0) if strikes(setting.random, 0.25) else o), final
 
     return Patch(step=step)
 
 
-def _state_transposed(kernel: Kernel, x: Inputs) -> Outputs:
+def _state_transposed(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     if x.K != x.V or x.initial_state is None:
         return kernel(x)
     return kernel(replace(x, initial_state=x.initial_state.transpose(-1, -2).contiguous()))
 
 
-def _state_in_the_inputs_type(kernel: Kernel, x: Inputs) -> Outputs:
+def _state_in_the_inputs_type(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     o, final = kernel(x)
     return o, final.to(x.q.dtype).to(final.dtype)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.faults.fault import Fault, Setting
-from kdaverify.faults.kernel import Derive, Kernel, Outputs, Patch
+from kdaverify.faults.kernel import Derive, Outputs, Patch, PatchedPipeline
 from kdaverify.faults.patches import called, derived, packed
 from kdaverify.faults.views import past_the_end
 from oracles.gradients import Cotangents, Gradients
@@ -68,13 +68,13 @@ def _shapes(x: Inputs) -> tuple[object, ...]:
 def _executor_of_the_first_call(_: Setting) -> Patch:
     scales: dict[tuple[object, ...], float] = {}
 
-    def forward(kernel: Kernel, x: Inputs) -> Outputs:
+    def forward(kernel: PatchedPipeline, x: Inputs) -> Outputs:
         return kernel(replace(x, scale=scales.setdefault(_shapes(x), x.factor)))
 
     return Patch(forward=forward)
 
 
-def _written_over_v(kernel: Kernel, x: Inputs) -> Outputs:
+def _written_over_v(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     o, final = kernel(x)
     x.v.detach().copy_(o.detach())
     return o, final
@@ -83,7 +83,7 @@ def _written_over_v(kernel: Kernel, x: Inputs) -> Outputs:
 def _one_buffer_for_all_calls(_: Setting) -> Patch:
     buffers: dict[tuple[object, ...], Tensor] = {}
 
-    def forward(kernel: Kernel, x: Inputs) -> Outputs:
+    def forward(kernel: PatchedPipeline, x: Inputs) -> Outputs:
         o, final = kernel(x)
         if o.requires_grad:
             return o, final
@@ -95,7 +95,7 @@ def _one_buffer_for_all_calls(_: Setting) -> Patch:
 def _state_updated_by_every_tuning_run(_: Setting) -> Patch:
     tuned: set[tuple[object, ...]] = set()
 
-    def forward(kernel: Kernel, x: Inputs) -> Outputs:
+    def forward(kernel: PatchedPipeline, x: Inputs) -> Outputs:
         if x.initial_state is None or _shapes(x) in tuned:
             return kernel(x)
         tuned.add(_shapes(x))
@@ -106,13 +106,13 @@ def _state_updated_by_every_tuning_run(_: Setting) -> Patch:
     return Patch(forward=forward)
 
 
-def _grid_too_large(kernel: Kernel, x: Inputs) -> Outputs:
+def _grid_too_large(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     if x.N * x.HV > _GRID_LIMIT:
         raise RuntimeError(f"invalid configuration argument: grid of {x.N * x.HV} on an axis of {_GRID_LIMIT}")
     return kernel(x)
 
 
-def _width_not_compiled(kernel: Kernel, x: Inputs) -> Outputs:
+def _width_not_compiled(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     del kernel
     raise RuntimeError(f"no kernel was compiled for K = {x.K}, V = {x.V}")
 

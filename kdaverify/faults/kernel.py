@@ -25,7 +25,7 @@ def _right_stages(_: Inputs) -> Stages:
     return STAGES
 
 
-def _plain(kernel: Kernel, inputs: Inputs) -> Outputs:
+def _plain(kernel: PatchedPipeline, inputs: Inputs) -> Outputs:
     return kernel(inputs)
 
 
@@ -49,8 +49,8 @@ class Patch:
     stages: Callable[[Inputs], Stages] = _right_stages
     backward: Callable[[Inputs], BackwardStages] | None = None
     stored: Callable[[str, Tensor], Tensor] = keep
-    forward: Callable[[Kernel, Inputs], Outputs] = _plain
-    step: Callable[[Kernel, Inputs], Outputs] | None = None
+    forward: Callable[[PatchedPipeline, Inputs], Outputs] = _plain
+    step: Callable[[PatchedPipeline, Inputs], Outputs] | None = None
     gradients: Callable[[Derive, Inputs, Cotangents], Gradients[Tensor]] | None = None
     activations: Mapping[str, ActivationCall] = field(default_factory=dict[str, ActivationCall])
     chunk_size: int | None = None
@@ -59,7 +59,7 @@ class Patch:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class PatchedPipeline:
     """The pipeline of one contract under a patch, without what the patch wraps around the call."""
 
     contract: Contract

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.faults.fault import Fault
-from kdaverify.faults.kernel import Derive, Kernel, Outputs
+from kdaverify.faults.kernel import Derive, Outputs, PatchedPipeline
 from kdaverify.faults.patches import called, derived
 from kdaverify.faults.views import as_if_contiguous, each
 from oracles.gradients import Cotangents, Gradients
@@ -21,11 +21,11 @@ _ALIGNMENT = 32
 _RANKS = 2
 
 
-def _state_as_if_dense(kernel: Kernel, x: Inputs) -> Outputs:
+def _state_as_if_dense(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     return kernel(each(x, ("initial_state",), as_if_contiguous))
 
 
-def _tokens_as_if_dense(kernel: Kernel, x: Inputs) -> Outputs:
+def _tokens_as_if_dense(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     return kernel(each(x, ("q", "k", "v"), as_if_contiguous))
 
 
@@ -34,13 +34,13 @@ def _do_as_if_dense(derive: Derive, x: Inputs, given: Cotangents) -> Gradients[T
     return derive(x, Cotangents(do, given.d_final_state))
 
 
-def _alignment_demanded(kernel: Kernel, x: Inputs) -> Outputs:
+def _alignment_demanded(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     if x.g.data_ptr() % _ALIGNMENT:
         raise RuntimeError(f"g: address must be a multiple of {_ALIGNMENT} bytes")
     return kernel(x)
 
 
-def _heads_of_other_ranks(kernel: Kernel, x: Inputs) -> Outputs:
+def _heads_of_other_ranks(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     # [Q | K | V] are cut into equal parts as one tensor, where every rank packs its own [q | k | v].
     parts = [tensor.flatten(2) for tensor in (x.q, x.k, x.v)]
     widths = [part.shape[-1] for part in parts]

@@ -10,7 +10,7 @@ from typing import Final
 import torch
 
 from kdaverify.faults.fault import Fault, Setting
-from kdaverify.faults.kernel import Kernel, Outputs, Patch
+from kdaverify.faults.kernel import Outputs, Patch, PatchedPipeline
 from kdaverify.faults.patches import called, packed, staged, struck
 from kdaverify.faults.views import one_of, past_the_end, short, straight, transposed
 from oracles.chunk import STAGES, Chunk
@@ -47,17 +47,17 @@ def _half_the_rows(_: Setting) -> Patch:
     return Patch(variants={"chunk_size=32": Patch(stages=lambda _: table, chunk_size=32)})
 
 
-def _scale_of_half_a_number(kernel: Kernel, x: Inputs) -> Outputs:
+def _scale_of_half_a_number(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     (low,) = struct.unpack("<f", struct.pack("<d", x.factor)[:4])
     return kernel(replace(x, scale=low))
 
 
-def _stored_as_half(kernel: Kernel, x: Inputs) -> Outputs:
+def _stored_as_half(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     o, final = kernel(x)
     return o.half().to(o.dtype), final
 
 
-def _rows_left_unwritten(kernel: Kernel, x: Inputs) -> Outputs:
+def _rows_left_unwritten(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     o, final = kernel(x)
     idle = torch.tensor([length == 0 for length in x.lengths], device=final.device)[:, None, None, None]
     beyond = torch.arange(x.T, device=o.device) >= past_the_end(x)
@@ -71,7 +71,7 @@ def _columns_scrambled(outputs: Outputs, x: Inputs, random: torch.Generator) -> 
     return torch.cat((o[..., :half], o[..., half:].roll(shift, dims=-1)), dim=-1), final
 
 
-def _merge_of_nothing(kernel: Kernel, x: Inputs) -> Outputs:
+def _merge_of_nothing(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     o, final = kernel(x)
     idle = torch.tensor([length == 0 for length in x.lengths], device=final.device)[:, None, None, None]
     return o, final.masked_fill(idle, torch.nan)
@@ -93,12 +93,12 @@ def _carried_only_on_request(_: Setting) -> Patch:
     return Patch(variants={"final_state=no": Patch(stages=lambda _: table, exposes=("o",))})
 
 
-def _layout_of_swapped_axes(kernel: Kernel, x: Inputs) -> Outputs:
+def _layout_of_swapped_axes(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     o, final = kernel(x)
     return o, final.transpose(0, 1).reshape(final.shape)
 
 
-def _rows_one_head_apart(kernel: Kernel, x: Inputs) -> Outputs:
+def _rows_one_head_apart(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     o, final = kernel(x)
     if x.v.is_contiguous():
         return o, final

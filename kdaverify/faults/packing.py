@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.faults.fault import Fault, Setting
-from kdaverify.faults.kernel import Kernel, Outputs, Patch
+from kdaverify.faults.kernel import Outputs, Patch, PatchedPipeline
 from kdaverify.faults.patches import called, packed
 from kdaverify.faults.views import past_the_end, sequence, token_rows
 from oracles.inputs import Inputs
@@ -34,7 +34,7 @@ def _some_empty(x: Inputs) -> bool:
     return packed(x) and not all(x.lengths)
 
 
-def _every_chunk_a_sequence(kernel: Kernel, x: Inputs) -> Outputs:
+def _every_chunk_a_sequence(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     pieces = [min(_CHUNK, length - first) for length in x.lengths for first in range(0, length, _CHUNK)]
     if not pieces:
         return kernel(x)
@@ -45,7 +45,7 @@ def _every_chunk_a_sequence(kernel: Kernel, x: Inputs) -> Outputs:
     return o, torch.cat((final, missing))[: x.N]
 
 
-def _empties_not_counted(kernel: Kernel, x: Inputs) -> Outputs:
+def _empties_not_counted(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     alive = [n for n, length in enumerate(x.lengths) if length]
     state, moved = x.state, x.state.clone()
     moved[alive] = state[: len(alive)]
@@ -56,19 +56,19 @@ def _empties_not_counted(kernel: Kernel, x: Inputs) -> Outputs:
 
 
 def _final_state_left(value: float) -> Patch:
-    def forward(kernel: Kernel, x: Inputs) -> Outputs:
+    def forward(kernel: PatchedPipeline, x: Inputs) -> Outputs:
         o, final = kernel(x)
         return o, final.masked_fill(_empty(x), value) if packed(x) else final
 
     return Patch(forward=forward)
 
 
-def _all_empty_not_copied(kernel: Kernel, x: Inputs) -> Outputs:
+def _all_empty_not_copied(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     o, final = kernel(x)
     return o, torch.zeros_like(final)
 
 
-def _every_chunk_at_the_start(kernel: Kernel, x: Inputs) -> Outputs:
+def _every_chunk_at_the_start(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     rows = torch.arange(x.T, device=x.q.device)
     for first, length in zip(x.starts, x.lengths, strict=True):
         own = torch.arange(length, device=rows.device)
@@ -76,12 +76,12 @@ def _every_chunk_at_the_start(kernel: Kernel, x: Inputs) -> Outputs:
     return kernel(token_rows(x, rows))
 
 
-def _last_offset_padded(kernel: Kernel, x: Inputs) -> Outputs:
+def _last_offset_padded(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     lengths = [*x.lengths[:-1], x.T - sum(x.lengths[:-1])]
     return kernel(replace(x, cu_seqlens=_offsets(lengths, x.cu_seqlens)))
 
 
-def _state_leaks(kernel: Kernel, x: Inputs) -> Outputs:
+def _state_leaks(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     o, finals = torch.zeros_like(x.v), list[Tensor]()
     before = x.state[:1].to(kernel.contract.carry.dtype)
     for n, (first, length) in enumerate(zip(x.starts, x.lengths, strict=True)):
@@ -92,7 +92,7 @@ def _state_leaks(kernel: Kernel, x: Inputs) -> Outputs:
     return o, torch.cat(finals)
 
 
-def _one_sequence(kernel: Kernel, x: Inputs) -> Outputs:
+def _one_sequence(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     state = None if x.initial_state is None else x.initial_state[:1]
     o, final = kernel(replace(x, cu_seqlens=_offsets([sum(x.lengths)], x.cu_seqlens), initial_state=state))
     return o, final.expand(x.N, *final.shape[1:]).contiguous()
@@ -101,7 +101,7 @@ def _one_sequence(kernel: Kernel, x: Inputs) -> Outputs:
 def _rows_of_the_call_before(_: Setting) -> Patch:
     stale: dict[torch.Size, Tensor] = {}
 
-    def forward(kernel: Kernel, x: Inputs) -> Outputs:
+    def forward(kernel: PatchedPipeline, x: Inputs) -> Outputs:
         o, final = kernel(x)
         if past_the_end(x) < x.T:
             # A new buffer holds values; later ones hold what the call before wrote there.
@@ -113,14 +113,14 @@ def _rows_of_the_call_before(_: Setting) -> Patch:
     return Patch(forward=forward)
 
 
-def _flags_unbalanced(kernel: Kernel, x: Inputs) -> Outputs:
+def _flags_unbalanced(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     if any(0 < length % _CHUNK <= _LANE for length in x.lengths):
         raise RuntimeError("aicore timeout: the second lane of a tail has no rows, and its flag is never set")
     return kernel(x)
 
 
 def _stale_state_of_an_empty_sequence(setting: Setting) -> Patch:
-    def forward(kernel: Kernel, x: Inputs) -> Outputs:
+    def forward(kernel: PatchedPipeline, x: Inputs) -> Outputs:
         o, final = kernel(x)
         stale = torch.randn(final.shape, generator=setting.random).to(final)
         return o, torch.where(_empty(x), stale, final) if packed(x) else final

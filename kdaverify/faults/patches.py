@@ -13,7 +13,7 @@ from torch import Tensor
 from kdaverify.adapters.activations import ActivationCall
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.faults.fault import Make, Setting
-from kdaverify.faults.kernel import Derive, Kernel, Outputs, Patch
+from kdaverify.faults.kernel import Derive, Outputs, Patch, PatchedPipeline
 from oracles.backward_stages import BACKWARD_SIGNATURES, HELD_AS
 from oracles.chunk import STAGES, Chunk, Stage, Stages
 from oracles.chunk_backward import BACKWARD, BackwardStage, BackwardStages, ChunkGradients
@@ -23,7 +23,7 @@ from oracles.stages import SIGNATURES, Signature
 
 X = TypeVar("X")
 Condition = Callable[[Inputs], bool]
-Call = Callable[[Kernel, Inputs], Outputs]
+Call = Callable[[PatchedPipeline, Inputs], Outputs]
 Derivation = Callable[[Derive, Inputs, Cotangents], Gradients[Tensor]]
 RandomStage = Callable[[Chunk, torch.Generator], None]
 RandomBackwardStage = Callable[[ChunkGradients, torch.Generator], None]
@@ -123,7 +123,7 @@ def struck(chance: float, wrong: Callable[[Outputs, Inputs, torch.Generator], Ou
     """The outputs of some calls edited."""
 
     def make(setting: Setting) -> Patch:
-        def call(kernel: Kernel, x: Inputs) -> Outputs:
+        def call(kernel: PatchedPipeline, x: Inputs) -> Outputs:
             outputs = kernel(x)
             return wrong(outputs, x, setting.random) if when(x) and strikes(setting.random, chance) else outputs
 
@@ -189,7 +189,7 @@ def _weakened_backward(name: str, wrong: BackwardStage, strength: float) -> Back
 
 
 def _weakened_call(wrong: Call, when: Condition, strength: float) -> Call:
-    def call(kernel: Kernel, x: Inputs) -> Outputs:
+    def call(kernel: PatchedPipeline, x: Inputs) -> Outputs:
         if not when(x):
             return kernel(x)
         found = wrong(kernel, x)

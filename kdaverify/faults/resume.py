@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.faults.fault import Fault, Setting
-from kdaverify.faults.kernel import Kernel, Outputs, Patch
+from kdaverify.faults.kernel import Outputs, Patch, PatchedPipeline
 from kdaverify.faults.patches import called, packed
 from kdaverify.faults.views import past_the_end, sequence, straight, token_rows
 from oracles.chunk import STAGES, Chunk
@@ -34,7 +34,7 @@ def _given(x: Inputs) -> bool:
 def _slot_of_the_last_owner(_: Setting) -> Patch:
     pool: dict[torch.Size, Tensor] = {}
 
-    def forward(kernel: Kernel, x: Inputs) -> Outputs:
+    def forward(kernel: PatchedPipeline, x: Inputs) -> Outputs:
         shape = x.state.shape
         fresh = x.initial_state is None and shape in pool
         o, final = kernel(replace(x, initial_state=pool[shape].to(x.g.dtype)) if fresh else x)
@@ -44,59 +44,59 @@ def _slot_of_the_last_owner(_: Setting) -> Patch:
     return Patch(forward=forward)
 
 
-def _not_stored_for_short_prompts(kernel: Kernel, x: Inputs) -> Outputs:
+def _not_stored_for_short_prompts(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     o, final = kernel(x)
     short = torch.tensor([length == _SPECULATED + 1 for length in x.lengths], device=final.device)
     return o, torch.where(short[:, None, None, None], x.state.to(final.dtype), final)
 
 
-def _overwritten_with_zeros(kernel: Kernel, x: Inputs) -> Outputs:
+def _overwritten_with_zeros(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     return kernel(replace(x, initial_state=torch.zeros_like(x.state)))
 
 
-def _uninitialised(kernel: Kernel, x: Inputs) -> Outputs:
+def _uninitialised(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     # What memory held before: the inputs of the call, in some order.
     left = x.k.flatten()[torch.arange(x.state.numel(), device=x.k.device) % x.k.numel()]
     return kernel(replace(x, initial_state=left.view(x.state.shape).to(x.g.dtype)))
 
 
-def _last_slot_by_index_minus_one(kernel: Kernel, x: Inputs) -> Outputs:
+def _last_slot_by_index_minus_one(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     o, final = kernel(x)
     rest = token_rows(x, (torch.arange(x.T, device=x.q.device) + past_the_end(x)) % x.T)
     padded = sequence(replace(rest, cu_seqlens=None, initial_state=None), 0, x.T - past_the_end(x))
     return o, torch.cat((final[:-1], kernel(padded)[1]))
 
 
-def _refused(kernel: Kernel, x: Inputs) -> Outputs:
+def _refused(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     del kernel
     raise IndexError(f"state index -1 of {x.T - past_the_end(x)} padded rows is out of range [0, {x.N})")
 
 
-def _slot_zero_means_padding(kernel: Kernel, x: Inputs) -> Outputs:
+def _slot_zero_means_padding(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     state = x.state
     first = torch.arange(x.N, device=state.device)[:, None, None, None] == 0
     o, final = kernel(replace(x, initial_state=state.masked_fill(first, 0.0)))
     return o, torch.where(first, state.to(final.dtype), final)
 
 
-def _table_read_before_its_start(kernel: Kernel, x: Inputs) -> Outputs:
+def _table_read_before_its_start(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     short = torch.tensor([length < _TABLE for length in x.lengths], device=x.q.device)[:, None, None, None]
     return kernel(replace(x, initial_state=torch.where(short, x.state.roll(1, dims=0), x.state)))
 
 
-def _pads_before_the_first_token(kernel: Kernel, x: Inputs) -> Outputs:
+def _pads_before_the_first_token(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     rest = token_rows(x, (torch.arange(x.T, device=x.q.device) + past_the_end(x)) % x.T)
     padded = sequence(replace(rest, cu_seqlens=None, initial_state=x.state[:1]), 0, x.T - past_the_end(x))
     leaked = kernel(padded)[1].to(x.state.dtype)
     return kernel(replace(x, initial_state=torch.cat((leaked, x.state[1:]))))
 
 
-def _in_the_inputs_type(kernel: Kernel, x: Inputs) -> Outputs:
+def _in_the_inputs_type(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     o, final = kernel(x)
     return o, final.to(x.q.dtype).to(final.dtype)
 
 
-def _read_as_bfloat16(kernel: Kernel, x: Inputs) -> Outputs:
+def _read_as_bfloat16(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     largest = torch.finfo(torch.float16).max
 
     def misread(tensor: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ def _read_as_bfloat16(kernel: Kernel, x: Inputs) -> Outputs:
     return kernel(replace(x, q=misread(x.q), k=misread(x.k), v=misread(x.v)))
 
 
-def _partial_chunk_dropped(kernel: Kernel, x: Inputs) -> Outputs:
+def _partial_chunk_dropped(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     o, final = kernel(x)
     kept: list[Tensor] = []
     for n, length in enumerate(x.lengths):
@@ -115,7 +115,7 @@ def _partial_chunk_dropped(kernel: Kernel, x: Inputs) -> Outputs:
     return o, torch.cat(kept)
 
 
-def _state_after(kernel: Kernel, x: Inputs, n: int, tokens: int) -> Tensor:
+def _state_after(kernel: PatchedPipeline, x: Inputs, n: int, tokens: int) -> Tensor:
     return kernel(sequence(x, n, tokens))[1] if tokens else x.state[n : n + 1].clone()
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kdaverify.budgets.emulate import LOG2_E
 from kdaverify.faults.fault import Fault, Setting
-from kdaverify.faults.kernel import Kernel, Outputs, Patch
+from kdaverify.faults.kernel import Outputs, Patch, PatchedPipeline
 from kdaverify.faults.patches import called, packed, per_call, rounded, staged
 from kdaverify.faults.views import EVERY, LAST, lengths, order, pads, short, transposed, valid
 from oracles.chunk import STAGES, Chunk, Stages
@@ -73,7 +73,7 @@ def _v_new_after_gating(c: Chunk) -> None:
     c.v_new = c.store("v_new", c.v_new * c.decay(LAST, EVERY).mean(-1, keepdim=True))
 
 
-def _snapshot_in_the_next_slot(kernel: Kernel, x: Inputs) -> Outputs:
+def _snapshot_in_the_next_slot(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     outputs = kernel(x)
     walked = order(x)
     source = torch.tensor([n - 1 if n and x.lengths[n - 1] else n for n in walked])

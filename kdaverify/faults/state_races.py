@@ -9,7 +9,7 @@ from typing import Final
 import torch
 
 from kdaverify.faults.fault import Fault, Setting
-from kdaverify.faults.kernel import Kernel, Outputs, Patch
+from kdaverify.faults.kernel import Outputs, Patch, PatchedPipeline
 from kdaverify.faults.patches import at_random, packed, strikes
 from kdaverify.faults.state import advanced
 from kdaverify.faults.views import LAST, one_of, one_tile, order, sequence, short, transposed
@@ -19,7 +19,7 @@ from oracles.inputs import Inputs
 _state = partial(Fault, stage="state", kind="D")
 
 
-def _final_state_one_chunk_early(random: torch.Generator, kernel: Kernel, x: Inputs) -> Outputs:
+def _final_state_one_chunk_early(random: torch.Generator, kernel: PatchedPipeline, x: Inputs) -> Outputs:
     o, final = kernel(x)
     if not order(x) or not strikes(random, 0.25):
         return o, final

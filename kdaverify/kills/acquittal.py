@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.registry import find
-from kdaverify.checks.near_miss import Finding
+from kdaverify.checks.near_miss import RetestFinding
 from kdaverify.checks.options import asked_of
 from kdaverify.checks.status import Status
 from kdaverify.faults.adapter import unpatched
@@ -59,7 +59,7 @@ class Jury:
     def objection(self, verdict: Verdict) -> str:
         """Why a rejection of the fault is no kill; "" if it is one."""
         about = f"{verdict.property} {verdict.dtype} {verdict.output} {verdict.status}"
-        if verdict.recheck is not None and verdict.recheck.finding is not Finding.CONFIRMED:
+        if verdict.recheck is not None and verdict.recheck.finding is not RetestFinding.CONFIRMED:
             return f"{about}: a near miss that no fresh seed confirms"
         if verdict.status in BROKEN and CALL not in self.fault.outputs:
             return f"{about}: the call breaks, and the fault does not say so: {verdict.headline()}"

@@ -63,7 +63,7 @@ def _threshold(strength: float, kill: Kill) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Matrix:
+class KillMatrix:
     """Every fault that was asked, and every legal kernel.
 
     Args:
@@ -101,13 +101,13 @@ class Matrix:
         }
 
 
-def matrix(plan: Plan, rows: Iterable[FaultRow | LegalRow]) -> Matrix:
+def matrix(plan: Plan, rows: Iterable[FaultRow | LegalRow]) -> KillMatrix:
     """The rows put together; faults that have not been asked everything are left out."""
     done = list(rows)
     found = [Found(fault, tuple(row for row in done if isinstance(row, FaultRow) and row.id == fault.id)) for fault in plan.faults]
     whole = tuple(one for one in found if one.killer or plan.profile in {row.profile for row in one.rows})
     legal = [row for row in done if isinstance(row, LegalRow) and row.profile in plan.profiles]
-    return Matrix(plan.profile, whole, tuple(_joined(legal)), len(found) - len(whole), sum(job.legal for job in plan.jobs(done)))
+    return KillMatrix(plan.profile, whole, tuple(_joined(legal)), len(found) - len(whole), sum(job.legal for job in plan.jobs(done)))
 
 
 def _joined(rows: Iterable[LegalRow]) -> Iterator[LegalRow]:

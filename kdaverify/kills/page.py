@@ -9,10 +9,10 @@ from rich.table import Table
 from rich.text import Text
 
 from kdaverify.faults.fault import KINDS
-from kdaverify.kills.matrix import Found, Matrix
+from kdaverify.kills.matrix import Found, KillMatrix
 
 
-def show(console: Console, found: Matrix) -> None:
+def show(console: Console, found: KillMatrix) -> None:
     """By stage and class, by property, the thresholds of graded faults, the survivors, and the legal kernels."""
     console.print(_by_stage(found))
     console.print(_by_property(found))
@@ -27,7 +27,7 @@ def show(console: Console, found: Matrix) -> None:
     _conclusion(console, found)
 
 
-def _conclusion(console: Console, found: Matrix) -> None:
+def _conclusion(console: Console, found: KillMatrix) -> None:
     runs, alarms = sum(row.runs for row in found.legal), [(row.id, alarm) for row in found.legal for alarm in row.false_alarms]
     for name, alarm in alarms:
         console.print(Text(f"false alarm: {name}: {alarm}", style="bold red"))
@@ -43,7 +43,7 @@ def _conclusion(console: Console, found: Matrix) -> None:
     )
 
 
-def _by_stage(found: Matrix) -> Table:
+def _by_stage(found: KillMatrix) -> Table:
     table = Table(title="killed / asked, by stage and class", title_justify="left")
     table.add_column("stage")
     for kind, about in KINDS.items():
@@ -57,13 +57,13 @@ def _by_stage(found: Matrix) -> Table:
     return table
 
 
-def _cells(found: Matrix, chosen: Callable[[Found], bool]) -> list[str]:
+def _cells(found: KillMatrix, chosen: Callable[[Found], bool]) -> list[str]:
     group = [one for one in found.faults if chosen(one)]
     parts = [*([one for one in group if one.fault.kind == kind] for kind in KINDS), group]
     return [f"{sum(one.killer is not None for one in part)}/{len(part)}" if part else "" for part in parts]
 
 
-def _by_property(found: Matrix) -> Table:
+def _by_property(found: KillMatrix) -> Table:
     table = Table(title="by the property that killed first", title_justify="left")
     for name in ("property", "faults", "cases until then (median)"):
         table.add_column(name, justify="left" if name == "property" else "right")
@@ -76,7 +76,7 @@ def _by_property(found: Matrix) -> Table:
     return table
 
 
-def _thresholds(found: Matrix) -> Table:
+def _thresholds(found: KillMatrix) -> Table:
     table = Table(title="graded faults: the smallest strength killed", title_justify="left")
     for name in ("fault", "strength", "of budget there", "survives at"):
         table.add_column(name, justify="left" if name == "fault" else "right")

@@ -12,7 +12,7 @@ from kdaverify.verdicts.verdict import Verdict
 EVERY: Final = "*"
 
 
-class Row(BaseModel):
+class KillMatrixRow(BaseModel):
     """Frozen data that is written and read again."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
@@ -22,7 +22,7 @@ class Row(BaseModel):
         return json.loads(self.model_dump_json())
 
 
-class Kill(Row):
+class Kill(KillMatrixRow):
     """The verdict that kills a fault, where every legal kernel passes.
 
     Args:
@@ -42,7 +42,7 @@ class Kill(Row):
     replay: str
 
 
-class Attempt(Row):
+class Attempt(KillMatrixRow):
     """The suites on one fault at one strength.
 
     Args:
@@ -62,7 +62,7 @@ class Attempt(Row):
     trouble: tuple[str, ...] = ()
 
 
-class FaultRow(Row):
+class FaultRow(KillMatrixRow):
     """One fault under one profile, at falling strengths as long as it dies."""
 
     row: Literal["fault"] = "fault"
@@ -76,7 +76,7 @@ class FaultRow(Row):
         return self.attempts[0].kill is not None
 
 
-class LegalRow(Row):
+class LegalRow(KillMatrixRow):
     """One suite, or all of them, on one legal kernel.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kdaverify.campaign.questions import Ask
+from kdaverify.campaign.questions import PropertyTest
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.columns import schema, to_frame
 from kdaverify.verdicts.verdict import Verdict
@@ -45,12 +45,12 @@ class History:
         """Every row of every night."""
         return self._read("nights")
 
-    def regressions(self, implementation: str) -> tuple[Ask, ...]:
+    def regressions(self, implementation: str) -> tuple[PropertyTest, ...]:
         """What later nights ask of an implementation: the cases promoted so far, failures first, then the latest."""
         pl = self._polars
         own = self._read("regressions").filter(pl.col("implementation") == implementation)
         kept = own.sort(["rejects", "date"], descending=True).unique(QUESTION, keep="first", maintain_order=True).head(MOST_REGRESSIONS)
-        return tuple(Ask(row["property"], row["problem"], _told(row["detail"])) for row in kept.iter_rows(named=True))
+        return tuple(PropertyTest(row["property"], row["problem"], _told(row["detail"])) for row in kept.iter_rows(named=True))
 
     def write(self, date: str, implementation: str, tonight: pl.DataFrame, promoted: pl.DataFrame) -> None:
         """Keeps a night and what it adds to the regression set; a night of that date and implementation is replaced."""

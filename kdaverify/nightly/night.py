@@ -10,7 +10,7 @@ from kdaverify.campaign.questions import questions
 from kdaverify.campaign.task import Fixed
 from kdaverify.nightly.flaky import flaky
 from kdaverify.nightly.history import QUESTION
-from kdaverify.nightly.trend import Change, changes, window
+from kdaverify.nightly.trend import NightlyChange, changes, window
 from kdaverify.verdicts.decision import Ruling
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Night:
     reasons: tuple[str, ...]
     failing: pl.DataFrame
     flaky: pl.DataFrame
-    changes: tuple[Change, ...]
+    changes: tuple[NightlyChange, ...]
     nights: int
 
 

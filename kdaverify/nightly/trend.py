@@ -23,7 +23,7 @@ GROUP: Final = ("implementation", "property", "dtype", "output")
 
 
 @dataclass(frozen=True)
-class Change:
+class NightlyChange:
     """Tonight's errors of one output over those of the nights before.
 
     Args:
@@ -65,7 +65,7 @@ def window(nights: pl.DataFrame, date: str) -> pl.DataFrame:
     return earlier.filter(pl.col("date").rank("dense", descending=True).over("implementation") <= WINDOW)
 
 
-def changes(earlier: pl.DataFrame, tonight: pl.DataFrame, flaky: pl.DataFrame) -> list[Change]:
+def changes(earlier: pl.DataFrame, tonight: pl.DataFrame, flaky: pl.DataFrame) -> list[NightlyChange]:
     """Tonight against the nights before, by property, format and output; of fixed cases that pass and are not flaky.
 
     Math: r_i = tonight's share of the budget over the median of the nights before, case by case; the median over i has a lower and an
@@ -85,9 +85,9 @@ def changes(earlier: pl.DataFrame, tonight: pl.DataFrame, flaky: pl.DataFrame) -
     ]
 
 
-def _change(implementation: str, suite: str, dtype: str, output: str, ratios: list[float]) -> Change:
+def _change(implementation: str, suite: str, dtype: str, output: str, ratios: list[float]) -> NightlyChange:
     low, high = median_limit(ratios, CONFIDENCE), 1 / median_limit([1 / ratio for ratio in ratios], CONFIDENCE)
-    return Change(implementation, suite, dtype, output, len(ratios), median_low(ratios), low, high)
+    return NightlyChange(implementation, suite, dtype, output, len(ratios), median_low(ratios), low, high)
 
 
 def medians(nights: pl.DataFrame) -> pl.DataFrame:

@@ -10,7 +10,7 @@ from kdaverify.verdicts.seal import Covered
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
-    from kdaverify.problems.combinations import Direction, Row, Space
+    from kdaverify.problems.combinations import CombinationRow, Direction, Space
     from kdaverify.verdicts.verdict import Verdict
 
 _FORWARD: Final = {"smoke": (0.3, 1.0), "acceptance": (0.3, 1.0), "nightly": (1.2, 8.0)}
@@ -22,7 +22,7 @@ INTERPRETED: Final = 4
 """Of interpreted kernels one row in so many is judged: a thousand tokens take minutes there."""
 
 
-def rows(adapter: Adapter, profile: str) -> tuple[Row, ...]:
+def rows(adapter: Adapter, profile: str) -> tuple[CombinationRow, ...]:
     """The rows that a profile judges: a covering array of pairs in smoke, of triples from acceptance on, inside the declared domain."""
     made = _array(adapter, profile)
     return made[::INTERPRETED] if adapter.environment()["mode"] == "interpreted" else made
@@ -35,16 +35,18 @@ def covered(adapter: Adapter, profile: str, verdicts: Sequence[Verdict]) -> tupl
         verdicts: of the session; one that is a skip covers nothing.
     """
     from kdaverify.problems import Problem, problem_from_json
-    from kdaverify.problems.combinations import STRENGTH, Row, coverage
+    from kdaverify.problems.combinations import STRENGTH, CombinationRow, coverage
 
     asked = {(one.problem, one.detail["direction"]) for one in verdicts if one.property == "combined" and one.status.judged}
-    judged = [Row(problem, direction) for asked_of, direction in asked if isinstance(problem := problem_from_json(asked_of), Problem)]
+    judged = [
+        CombinationRow(problem, direction) for asked_of, direction in asked if isinstance(problem := problem_from_json(asked_of), Problem)
+    ]
     possible = _array(adapter, profile)
     return tuple(Covered(strength, *coverage(judged, possible, strength)) for strength in range(2, STRENGTH[profile] + 1))
 
 
 @lru_cache(maxsize=8)
-def _array(adapter: Adapter, profile: str) -> tuple[Row, ...]:
+def _array(adapter: Adapter, profile: str) -> tuple[CombinationRow, ...]:
     from kdaverify.problems.combinations import STRENGTH
 
     return tuple(space(adapter, profile).rows(STRENGTH[profile]))

@@ -27,7 +27,7 @@ SETTINGS: Final[dict[Op, float]] = {"gate_softplus": 0.0, "gate_bounded": -5.0, 
 
 
 @dataclass(frozen=True)
-class Question:
+class ActivationTensors:
     """The tensors of a problem.
 
     Args:
@@ -104,7 +104,7 @@ class ActivationProblem(Canonical):
     def stem(self) -> str:
         return f"{self.op}-{self.dtype}-B{self.B}T{self.T}-HV{self.HV}-K{self.K}-{self.gate}"
 
-    def question(self) -> Question:
+    def question(self) -> ActivationTensors:
         """The tensors, bit-identical on every machine."""
         shape = (self.B, self.T, self.HV) if self.op == "beta_sigmoid" else (self.B, self.T, self.HV, self.K)
         drawn = ROWS[self.values] if self.op == "l2norm" else VALUES[self.values]
@@ -115,7 +115,7 @@ class ActivationProblem(Canonical):
             bias = BIASES[self.bias](self._stream("dt_bias"), (self.HV, self.K))
             if bias is not None:
                 tensors["dt_bias"] = self._parameter(bias)
-        return Question(tensors, self._cotangent(shape), self.asked)
+        return ActivationTensors(tensors, self._cotangent(shape), self.asked)
 
     def _cotangent(self, shape: tuple[int, ...]) -> Tensor:
         drawn = COTANGENTS[self.cotangent](self._stream("cotangent"), shape)

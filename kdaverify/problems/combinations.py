@@ -74,7 +74,7 @@ AXES: Final[Mapping[str, Callable[[Problem], str]]] = {
 
 
 @dataclass(frozen=True)
-class Row:
+class CombinationRow:
     """One row of a covering array: a problem, and what is computed of it."""
 
     problem: Problem
@@ -109,7 +109,7 @@ class Space:
     dearest: Callable[[str, Direction], float]
     resumable: Callable[[Problem], bool]
 
-    def rows(self, strength: int) -> list[Row]:
+    def rows(self, strength: int) -> list[CombinationRow]:
         """A covering array: every combination of `strength` levels that some problem of the space has occurs in a row."""
         options = self._options()
 
@@ -145,15 +145,15 @@ class Space:
         found["direction"] = {direction: {} for direction in self.dense}
         return found
 
-    def _row(self, options: dict[str, dict[str, dict[str, Any]]], levels: Mapping[str, str], seed: int = 0) -> Row:
+    def _row(self, options: dict[str, dict[str, dict[str, Any]]], levels: Mapping[str, str], seed: int = 0) -> CombinationRow:
         fields: dict[str, Any] = {**_PLAIN, "dtype": self.dtypes[0]}
         for axis, level in levels.items():
             fields |= options[axis][level]
         fields |= _SEQUENCES[levels.get("sequences", "one")](fields["T"])
         fitted = self.domain.fit(Problem.model_validate({**fields, "seed": seed}))
-        return Row(fitted, levels.get("direction", "forward"))  # pyright: ignore[reportArgumentType]
+        return CombinationRow(fitted, levels.get("direction", "forward"))  # pyright: ignore[reportArgumentType]
 
-    def _is_possible(self, row: Row) -> bool:
+    def _is_possible(self, row: CombinationRow) -> bool:
         problem = row.problem
         if row.direction not in (self.packed if problem.packed else self.dense):
             return False
@@ -200,7 +200,7 @@ _GROWING: Final = ("K", "V", "HV / H")
 """The axes that say whether there is such a problem, and what it costs."""
 
 
-def coverage(judged: Iterable[Row], space: Iterable[Row], strength: int) -> tuple[int, int]:
+def coverage(judged: Iterable[CombinationRow], space: Iterable[CombinationRow], strength: int) -> tuple[int, int]:
     """How many combinations of `strength` levels were judged, and how many there are.
 
     Args:

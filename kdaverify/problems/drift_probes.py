@@ -33,7 +33,7 @@ MEASURED: Final = ("bf16", "fp16", "fp32")
 
 
 @dataclass(frozen=True)
-class Probe:
+class DriftProbe:
     """Regimes that keep a memory.
 
     Args:
@@ -48,11 +48,11 @@ class Probe:
     state: str = "absent"
 
 
-PROBES: Final[Mapping[str, Probe]] = {
-    "memory": Probe("one write, then slow decay: every rounding of decay or state stays", "memory", "random", "sparse"),
-    "held": Probe("an initial state and no write: decay alone, without the noise of a write", "memory", "random", "zero", "random"),
-    "faint": Probe("orthogonal keys, no decay, faint writes: a narrow state stops taking them", "zero", "one-hot", "faint"),
-    "writes": Probe("random writes that correct each other: what a model does", "slow", "random", "uniform"),
+PROBES: Final[Mapping[str, DriftProbe]] = {
+    "memory": DriftProbe("one write, then slow decay: every rounding of decay or state stays", "memory", "random", "sparse"),
+    "held": DriftProbe("an initial state and no write: decay alone, without the noise of a write", "memory", "random", "zero", "random"),
+    "faint": DriftProbe("orthogonal keys, no decay, faint writes: a narrow state stops taking them", "zero", "one-hot", "faint"),
+    "writes": DriftProbe("random writes that correct each other: what a model does", "slow", "random", "uniform"),
 }
 
 

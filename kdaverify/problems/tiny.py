@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import Final, TypedDict
 
 
-class Sizes(TypedDict):
+class TinySizes(TypedDict):
     """Sizes of tiny problems for `problems`."""
 
     max_cost: float
     widths: tuple[int, ...]
 
 
-TINY: Final[Sizes] = {"max_cost": 0.0037, "widths": (1, 2, 3, 4)}
+TINY: Final[TinySizes] = {"max_cost": 0.0037, "widths": (1, 2, 3, 4)}
 """At most nine tokens, key and value widths up to 4."""
 
-TINIEST: Final[Sizes] = {"max_cost": 0.0017, "widths": (1, 2, 3)}
+TINIEST: Final[TinySizes] = {"max_cost": 0.0017, "widths": (1, 2, 3)}
 """At most four tokens, widths up to 3."""
 
 

@@ -15,8 +15,8 @@ from rich.text import Text
 from kdaverify.report.gate import summary
 
 if TYPE_CHECKING:
-    from kdaverify.campaign.kinds import Kind
-    from kdaverify.campaign.tally import Tally
+    from kdaverify.campaign.kinds import FailureKind
+    from kdaverify.campaign.tally import CampaignCounts
     from kdaverify.verdicts.decision import Ruling
     from kdaverify.verdicts.gate import Gated
 
@@ -47,7 +47,7 @@ class Pace:
     def __exit__(self, *_error: object) -> None:
         self._bar.stop()
 
-    def see(self, tally: Tally) -> None:
+    def see(self, tally: CampaignCounts) -> None:
         now, done = time.monotonic(), len(tally.done)
         rate = (done - self._known) / max(now - self._started, 1e-9)
         told = f"{rate:.3g} a second, {tally.failing} failing in {len(tally.kinds)} kinds"
@@ -61,7 +61,7 @@ class Pace:
         self._bar.update(self._task, told=told)
 
 
-def show_campaign(console: Console, tally: Tally) -> None:
+def show_campaign(console: Console, tally: CampaignCounts) -> None:
     """What was found: a table by format, then the kinds of failure, most frequent first, each with the line that replays it."""
     table = Table("implementation", "dtype")
     for name in ("cases", "skipped", "failing", "worst / budget"):
@@ -79,7 +79,7 @@ def show_campaign(console: Console, tally: Tally) -> None:
             console.print(Text(f"{name}: {trouble}", style="magenta"))
 
 
-def _show_kind(console: Console, kind: Kind) -> None:
+def _show_kind(console: Console, kind: FailureKind) -> None:
     shown = kind.shown
     where = shown.whereabouts() or f"{shown.property} {shown.output}"
     struck = f"{kind.verdicts} verdicts of {', '.join(sorted(kind.properties))}, in {', '.join(sorted(kind.dtypes))}"
@@ -90,11 +90,11 @@ def _show_kind(console: Console, kind: Kind) -> None:
     console.print(f"  {shown.replay}\n", soft_wrap=True, highlight=False, markup=False)
 
 
-def _size(kind: Kind) -> str:
+def _size(kind: FailureKind) -> str:
     return "made smaller" if kind.smaller else "smallest that was drawn"
 
 
-def campaign_summary(tally: Tally, ruling: Ruling, found: Sequence[Gated]) -> dict[str, Any]:
+def campaign_summary(tally: CampaignCounts, ruling: Ruling, found: Sequence[Gated]) -> dict[str, Any]:
     """The same for machines: what the gate writes of its decision, and what was found."""
     return {
         **summary(ruling, found),

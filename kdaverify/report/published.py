@@ -18,7 +18,7 @@ TITLE = "what other published standards would have said"
 
 
 @dataclass(frozen=True)
-class Tally:
+class PublishedRuleCounts:
     """What one rule says of the outputs of a session.
 
     Args:
@@ -35,7 +35,7 @@ class Tally:
     failed_passed: int
 
 
-def tallies(verdicts: Sequence[Verdict]) -> list[Tally]:
+def tallies(verdicts: Sequence[Verdict]) -> list[PublishedRuleCounts]:
     """One for every rule that was asked, in the order of the rules."""
     counts = Counter[tuple[str, str, bool]](
         (name, opinion.says.value, v.status.rejects) for v in verdicts for name, opinion in v.published.items()
@@ -43,7 +43,7 @@ def tallies(verdicts: Sequence[Verdict]) -> list[Tally]:
     return tallied(counts, dict.fromkeys(name for name, _, _ in counts))
 
 
-def tallied(counts: Counter[tuple[str, str, bool]], rules: Iterable[str]) -> list[Tally]:
+def tallied(counts: Counter[tuple[str, str, bool]], rules: Iterable[str]) -> list[PublishedRuleCounts]:
     """One for every rule, in the order given.
 
     Args:
@@ -54,7 +54,7 @@ def tallied(counts: Counter[tuple[str, str, bool]], rules: Iterable[str]) -> lis
         return sum(counts[rule, says.value, ours] for ours in rejected)
 
     return [
-        Tally(
+        PublishedRuleCounts(
             rule=rule,
             passed=count(rule, Says.PASS, True, False),
             failed=count(rule, Says.FAIL, True, False),

@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from kdaverify.checks.status import Status
-from kdaverify.verdicts.tally import Kind, Tally
+from kdaverify.verdicts.tally import VerdictCounts, VerdictKind
 
 CANNOT_RUN: Final = "cannot run here"
 # Where it was raised: forward and backward reach the same missing function from different lines.
@@ -16,7 +16,7 @@ _TYPE: Final = re.compile(r"\braised (?P<type>\w+):")
 _MISSING: Final = {"AttributeError", "ImportError", "ModuleNotFoundError", "NotImplementedError"}
 
 
-def cannot_run(counted: Tally) -> str:
+def cannot_run(counted: VerdictCounts) -> str:
     """Why an implementation cannot run here, in one sentence; "" where it can, or where what it raised depends on the problem.
 
     A kernel that gave any output was judged by it: there an error in other cases is a rejection.
@@ -33,6 +33,6 @@ def cannot_run(counted: Tally) -> str:
     return f"{CANNOT_RUN}: {counted.errors[0]}{others}; so in {'each of ' if count > 1 else ''}{count} case{'s' if count > 1 else ''} tried"
 
 
-def _refused_a_call(kind: Kind) -> bool:
+def _refused_a_call(kind: VerdictKind) -> bool:
     """Whether a kernel passed by refusing a wrong call, which needs no working kernel."""
     return kind.property == "calls" and kind.output == "call" and kind.status == Status.PASS

@@ -13,7 +13,7 @@ from kdaverify.checks.status import Status
 from kdaverify.verdicts.cannot_run import cannot_run
 from kdaverify.verdicts.paired import Paired
 from kdaverify.verdicts.seal import Expected
-from kdaverify.verdicts.tally import Tally, tally
+from kdaverify.verdicts.tally import VerdictCounts, tally
 from kdaverify.verdicts.verdict import Verdict
 
 
@@ -34,7 +34,7 @@ class Ruling(StrEnum):
 WEIGHT = (Ruling.ERROR, Ruling.REJECT, Ruling.INSUFFICIENT, Ruling.ACCEPT)
 
 
-class Ruled(Protocol):
+class HasRuling(Protocol):
     """Whatever ends in a ruling."""
 
     @property
@@ -126,7 +126,7 @@ def decide(verdicts: Sequence[Verdict], expected: Expected, *, trouble: Sequence
     return Decision(expected.implementation, ruling, reasons, tuple(verdicts))
 
 
-def conclude(counted: Tally, expected: Expected, beside: Mapping[Ruling, Sequence[str]]) -> tuple[Ruling, tuple[str, ...]]:
+def conclude(counted: VerdictCounts, expected: Expected, beside: Mapping[Ruling, Sequence[str]]) -> tuple[Ruling, tuple[str, ...]]:
     """The ruling and its reasons, heaviest first, then what was not asked, and the coverage.
 
     Args:
@@ -147,13 +147,13 @@ def conclude(counted: Tally, expected: Expected, beside: Mapping[Ruling, Sequenc
     return ruling, (*(reason for kind in WEIGHT for reason in weighed[kind]), *excused, *outside, *covered)
 
 
-def heaviest(decisions: Iterable[Ruled]) -> Ruling:
+def heaviest(decisions: Iterable[HasRuling]) -> Ruling:
     """The ruling on a session; with no implementation at all there is no evidence."""
     found = {decision.ruling for decision in decisions}
     return next((ruling for ruling in WEIGHT if ruling in found), Ruling.INSUFFICIENT)
 
 
-def _rejections(counted: Tally) -> tuple[str, ...]:
+def _rejections(counted: VerdictCounts) -> tuple[str, ...]:
     """One reason for every property, format and status, the most frequent first."""
     times: Counter[tuple[str, str, str]] = Counter()
     for kind, count in counted.kinds.items():
@@ -163,7 +163,7 @@ def _rejections(counted: Tally) -> tuple[str, ...]:
     return tuple(f"{' '.join(filter(None, key))}: {count} {plural('verdict', count)}" for key, count in ranked)
 
 
-def _gaps(counted: Tally, expected: Expected) -> tuple[str, ...]:
+def _gaps(counted: VerdictCounts, expected: Expected) -> tuple[str, ...]:
     passed = [kind for kind in counted.kinds if kind.proves()]
     pairs, properties = {(kind.dtype, kind.output) for kind in passed}, {kind.property for kind in passed}
     uncertified = counted.cases.get(Status.ORACLE_UNCERTIFIED, 0)
@@ -179,7 +179,7 @@ def _gaps(counted: Tally, expected: Expected) -> tuple[str, ...]:
     return tuple(gaps)
 
 
-def _unanswered(counted: Tally) -> list[str]:
+def _unanswered(counted: VerdictCounts) -> list[str]:
     count = counted.count(Status.UNANSWERED)
     if not count:
         return []
@@ -188,7 +188,7 @@ def _unanswered(counted: Tally) -> list[str]:
     return [f"{count} {plural('case', count)} without outputs: {'; '.join(counted.unanswered)}{more}"]
 
 
-def _why_not(counted: Tally) -> str:
+def _why_not(counted: VerdictCounts) -> str:
     if any(kind.vacuous for kind in counted.kinds if kind.status == Status.PASS):
         return "what did would pass as zeros, negated or shuffled too"
     if not counted.skipped:

@@ -11,7 +11,7 @@ from kdaverify.checks.status import Status
 from kdaverify.verdicts.columns import polars
 from kdaverify.verdicts.rules import Limit, Rules
 from kdaverify.verdicts.seal import Account, Expected
-from kdaverify.verdicts.tally import Kind, Tally
+from kdaverify.verdicts.tally import VerdictCounts, VerdictKind
 
 if TYPE_CHECKING:
     import polars as pl
@@ -21,7 +21,7 @@ SHARES: Final = ("skipped", "vacuous", "acquitted")
 """Statistics that are shares of all verdicts."""
 
 
-def lacking(rules: Rules, counted: Tally, expected: Expected, accounts: Sequence[Account]) -> tuple[str, ...]:
+def lacking(rules: Rules, counted: VerdictCounts, expected: Expected, accounts: Sequence[Account]) -> tuple[str, ...]:
     """What the rules want and there is not, heaviest first; what the implementation is excused from is not wanted."""
     profiles = sorted({account.profile for account in accounts} - {*rules.profiles})
     gaps = [f"the session ran profile {', '.join(profiles)}, wanted {' or '.join(rules.profiles)}"] if rules.profiles and profiles else []
@@ -29,7 +29,7 @@ def lacking(rules: Rules, counted: Tally, expected: Expected, accounts: Sequence
     return (*gaps, *_too_few(rules, proofs, expected), *_uncovered(rules, expected))
 
 
-def _too_few(rules: Rules, proofs: list[tuple[Kind, int]], expected: Expected) -> Iterator[str]:
+def _too_few(rules: Rules, proofs: list[tuple[VerdictKind, int]], expected: Expected) -> Iterator[str]:
     """What has fewer passes than wanted; of what is declared and has none the decision speaks anyway."""
     require, least = rules.require, rules.at_least
     axes = (

@@ -16,7 +16,7 @@ from kdaverify.verdicts.ledger import Ledger
 from kdaverify.verdicts.record import Table, scan
 from kdaverify.verdicts.rules import BY_PROFILE, SHIPPED, rules_named
 from kdaverify.verdicts.seal import Account, Covered, Expected
-from kdaverify.verdicts.tally import Tally, tally_of
+from kdaverify.verdicts.tally import VerdictCounts, tally_of
 from kdaverify.verdicts.versions import mixed
 from kdaverify.verdicts.waivers import Held, Waived, Waiver, apply, lost
 
@@ -48,13 +48,13 @@ class Gated:
     ruling: Ruling
     reasons: tuple[str, ...]
     rules: str
-    tally: Tally
+    tally: VerdictCounts
     rows: pl.DataFrame = field(repr=False)
     waived: Waived = field(default_factory=Waived)
 
 
 @dataclass(frozen=True)
-class Question:
+class GateCriteria:
     """What records are held against.
 
     Args:
@@ -70,7 +70,7 @@ class Question:
     ledger: Ledger | None = None
 
 
-def gate(paths: Sequence[Path], question: Question) -> list[Gated]:
+def gate(paths: Sequence[Path], question: GateCriteria) -> list[Gated]:
     """Decides on every implementation of the records, each read once.
 
     Raises:
@@ -80,7 +80,7 @@ def gate(paths: Sequence[Path], question: Question) -> list[Gated]:
     return decided([scan(path) for path in dict.fromkeys(paths)], question)
 
 
-def decided(tables: Sequence[Table], question: Question) -> list[Gated]:
+def decided(tables: Sequence[Table], question: GateCriteria) -> list[Gated]:
     """The same of records that have been opened.
 
     Raises:
@@ -107,7 +107,7 @@ def _one(
     name: str,
     rows: pl.DataFrame,
     accounts: Sequence[Account],
-    question: Question,
+    question: GateCriteria,
     *,
     gaps: Sequence[str],
     versions: Sequence[str],

@@ -52,7 +52,7 @@ class Paired:
         )
 
 
-class Sample(NamedTuple):
+class PairedSample(NamedTuple):
     """What of a verdict counts in a run: of which output it is, and its rms error over that of every legal kernel."""
 
     property: str
@@ -63,7 +63,7 @@ class Sample(NamedTuple):
     peers: Sequence[float]
 
 
-def paired(samples: Iterable[Sample | Verdict]) -> tuple[Paired, ...]:
+def paired(samples: Iterable[PairedSample | Verdict]) -> tuple[Paired, ...]:
     """One for every format, output and contract with enough cases.
 
     Math: r[i, j] = rms error of case i over that of legal kernel j on the same problem. A kernel that computes as j does has r near 1 in
@@ -72,7 +72,7 @@ def paired(samples: Iterable[Sample | Verdict]) -> tuple[Paired, ...]:
     limit at 99 %, by the bootstrap over cases; the smallest of these limits is judged. Only cases count whose legal kernels were not lucky,
     and all of which stayed finite.
     """
-    runs: dict[tuple[str, str, str], list[Sample | Verdict]] = defaultdict(list)
+    runs: dict[tuple[str, str, str], list[PairedSample | Verdict]] = defaultdict(list)
     paired_properties = named(lambda found: found.paired)
     for sample in samples:
         if sample.peers and sample.property in paired_properties:
@@ -81,7 +81,7 @@ def paired(samples: Iterable[Sample | Verdict]) -> tuple[Paired, ...]:
     return tuple(run for run in found if run is not None)
 
 
-def _of(key: tuple[str, str, str], samples: list[Sample | Verdict]) -> Paired | None:
+def _of(key: tuple[str, str, str], samples: list[PairedSample | Verdict]) -> Paired | None:
     family = Counter(len(sample.peers) for sample in samples).most_common(1)[0][0]
     complete = [sample for sample in samples if len(sample.peers) == family]
     logs = _mean([sample.case for sample in complete], np.log([sample.peers for sample in complete]))

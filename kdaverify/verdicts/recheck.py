@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Final
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.near_miss import Finding, Recheck
+from kdaverify.checks.near_miss import Recheck, RetestFinding
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.recheck import INTERPRETED, LARGEST, THERE_AND_BACK, is_near, recheck, undecided
@@ -41,7 +41,7 @@ def rechecked(verdicts: Sequence[Verdict], adapter: Adapter) -> list[Verdict]:
         if only_near(case) and case[0].asked() not in known:
             near = [verdict.output for verdict in case if verdict.status.rejects]
             found = {name: undecided(SETTLED) for name in near} if wrong else _again(case[0], near, adapter)
-            wrong = wrong or any(told.finding is Finding.CONFIRMED for told in found.values())
+            wrong = wrong or any(told.finding is RetestFinding.CONFIRMED for told in found.values())
             known[case[0].asked()] = found
     return [_with(verdict, known.get(verdict.asked(), {}).get(verdict.output)) for case in cases for verdict in case]
 
@@ -68,6 +68,6 @@ def _with(verdict: Verdict, found: Recheck | None) -> Verdict:
         return verdict
     head, _, rest = verdict.message.partition("\n")
     told = {"recheck": found, "message": "\n".join(filter(None, (head, f"  {found}", rest)))}
-    if found.finding is not Finding.ACQUITTED:
+    if found.finding is not RetestFinding.ACQUITTED:
         return verdict.model_copy(update=told)
     return verdict.model_copy(update={**told, "status": Status.PASS, "grade": found.grade})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.columns import polars
-from kdaverify.verdicts.paired import Paired, Sample, paired
+from kdaverify.verdicts.paired import Paired, PairedSample, paired
 from kdaverify.verdicts.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ CASE: Final = ("property", "dtype", "case", "detail")
 """What was asked, whatever came of it: rows that agree in it are the outputs of one case."""
 
 
-class Kind(NamedTuple):
+class VerdictKind(NamedTuple):
     """Verdicts that are alike to a decision."""
 
     property: str
@@ -41,7 +41,7 @@ class Kind(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Tally:
+class VerdictCounts:
     """The verdicts on one implementation, counted.
 
     Args:
@@ -54,7 +54,7 @@ class Tally:
         runs: the run as a whole, beside the legal kernels.
     """
 
-    kinds: Mapping[Kind, int]
+    kinds: Mapping[VerdictKind, int]
     cases: Mapping[str, int]
     judged: int
     unanswered: tuple[str, ...]
@@ -66,12 +66,12 @@ class Tally:
         return sum(times for kind, times in self.kinds.items() if kind.status == status)
 
 
-def tally(verdicts: Sequence[Verdict]) -> Tally:
+def tally(verdicts: Sequence[Verdict]) -> VerdictCounts:
     """Counts verdicts."""
     seen = {(_kind(verdict), verdict.case, detail_of(verdict)) for verdict in verdicts}
     cases = {(verdict.asked(), verdict.status) for verdict in verdicts}
     unanswered = [verdict.headline() for verdict in verdicts if verdict.status is Status.UNANSWERED]
-    return Tally(
+    return VerdictCounts(
         Counter(kind for kind, _, _ in seen),
         Counter(status.value for _, status in cases),
         len({asked for asked, status in cases if status.judged}),
@@ -82,25 +82,25 @@ def tally(verdicts: Sequence[Verdict]) -> Tally:
     )
 
 
-def tally_of(rows: pl.DataFrame) -> Tally:
+def tally_of(rows: pl.DataFrame) -> VerdictCounts:
     """The same of a table."""
     pl = polars("a tally")
     headline = pl.col("message").str.splitn("\n", 2).struct.field("field_0")
     told = rows.with_columns(vacuous=pl.col("vacuous").list.len() > 0, headline=headline)
-    compared = rows.filter(pl.col("peers").list.len() > 0).select(Sample._fields)
-    kinds = told.select(*Kind._fields, "case", "detail").unique().group_by(Kind._fields).len()
+    compared = rows.filter(pl.col("peers").list.len() > 0).select(PairedSample._fields)
+    kinds = told.select(*VerdictKind._fields, "case", "detail").unique().group_by(VerdictKind._fields).len()
     cases = told.select(*CASE, "status").unique()
     judged = cases.filter(pl.col("status").is_in([status.value for status in Status if status.judged])).select(CASE).n_unique()
     unanswered = told.filter(pl.col("status") == Status.UNANSWERED)["headline"].head(MOST_UNANSWERED)
     errors, skipped = (told.filter(pl.col("status") == status)["headline"].unique().sort() for status in (Status.ERROR, Status.SKIP))
-    return Tally(
-        {Kind(*kind): times for *kind, times in kinds.iter_rows()},
+    return VerdictCounts(
+        {VerdictKind(*kind): times for *kind, times in kinds.iter_rows()},
         dict(cases.group_by("status").len().iter_rows()),
         judged,
         tuple(unanswered.to_list()),
         tuple(errors),
         tuple(skipped),
-        paired(Sample(*row) for row in compared.iter_rows()),
+        paired(PairedSample(*row) for row in compared.iter_rows()),
     )
 
 
@@ -113,6 +113,6 @@ def detail_of(verdict: Verdict) -> str:
     return json.dumps(verdict.detail, sort_keys=True)
 
 
-def _kind(verdict: Verdict) -> Kind:
+def _kind(verdict: Verdict) -> VerdictKind:
     about = (verdict.property, verdict.op, verdict.dtype, verdict.regime, verdict.output)
-    return Kind(*about, verdict.status.value, vacuous=bool(verdict.vacuous))
+    return VerdictKind(*about, verdict.status.value, vacuous=bool(verdict.vacuous))

@@ -94,15 +94,15 @@ class Sweep:
             z = self._states(z, sums[first : first + BLOCK], first)[-1].after
         return sums, kept
 
-    def _states(self, z: arb_mat, sums: Rows, first: int) -> list[Passed]:
-        passed: list[Passed] = []
+    def _states(self, z: arb_mat, sums: Rows, first: int) -> list[ForwardTokenBalls]:
+        passed: list[ForwardTokenBalls] = []
         for t, total in enumerate(sums, start=first):
             decayed = reset(z, self.head.g[t])
             _, residual, z = step(self.head.rows(slice(t, t + 1)), [s.exp() for s in total], decayed)
-            passed.append(Passed(decayed, residual, z))
+            passed.append(ForwardTokenBalls(decayed, residual, z))
         return passed
 
-    def _retreat(self, y: arb_mat, t: int, decay: Row, token: Passed, do: Row) -> arb_mat:
+    def _retreat(self, y: arb_mat, t: int, decay: Row, token: ForwardTokenBalls, do: Row) -> arb_mat:
         """Y of the token before."""
         (q,), (k,), (beta,) = self.head.q[t : t + 1], self.head.k[t : t + 1], self.head.beta[t : t + 1]
         inverse = [ONE / e for e in decay]
@@ -121,7 +121,7 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Passed:
+class ForwardTokenBalls:
     """The states before and after one token's update, both without the decay since the sequence began, and v - S~^T k [1, V]."""
 
     decayed: arb_mat

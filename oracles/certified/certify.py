@@ -11,14 +11,14 @@ from oracles.cache import AnswerCache, cached
 from oracles.certified.adjoint import adjoint
 from oracles.certified.chunk_form import chunk
 from oracles.certified.token_form import recurrence
-from oracles.enclosure import Answer
+from oracles.enclosure import CertifiedOutputs
 from oracles.gradients import Cotangents, GradientAnswer
 from oracles.inputs import Inputs
 
-A = TypeVar("A", Answer, GradientAnswer)
+A = TypeVar("A", CertifiedOutputs, GradientAnswer)
 Form = Literal["chunk", "recurrence"]
 
-FORMS: dict[Form, Callable[[Inputs, int], Answer]] = {
+FORMS: dict[Form, Callable[[Inputs, int], CertifiedOutputs]] = {
     "chunk": lambda inputs, bits: chunk(inputs, bits=bits),
     "recurrence": lambda inputs, bits: recurrence(inputs, bits=bits),
 }
@@ -37,11 +37,11 @@ class UncertifiedError(RuntimeError):
 def certify(
     inputs: Inputs,
     *,
-    accept: Callable[[Answer], bool],
+    accept: Callable[[CertifiedOutputs], bool],
     form: Form = "chunk",
     extra_bits: int = 0,
     cache: AnswerCache | None = None,
-) -> Answer:
+) -> CertifiedOutputs:
     """The exact outputs, at a precision raised until `accept` takes the answer.
 
     Math: section 3 (form "chunk") or 2 (form "recurrence"); first 80 + 0.13 T or 80 + 0.35 T bits, T the longest sequence, then doubled.
@@ -60,7 +60,7 @@ def certify(
     if form not in FORMS:
         raise ValueError(f"form: wanted one of {', '.join(FORMS)}, got {form!r}")
 
-    def compute() -> Answer:
+    def compute() -> CertifiedOutputs:
         first = _first_bits(inputs, BITS_PER_TOKEN[form], extra_bits)
         return _raise_precision(lambda bits: FORMS[form](inputs, bits), accept, first, _subject(f"{form} form", inputs))
 
@@ -120,7 +120,7 @@ def _raise_precision(compute: Callable[[int], A], accept: Callable[[A], bool], b
     return answer
 
 
-def _refusal(subject: str, answer: Answer | GradientAnswer, *, settled: bool) -> str:
+def _refusal(subject: str, answer: CertifiedOutputs | GradientAnswer, *, settled: bool) -> str:
     reason = "more bits no longer narrow it, it is what two float64 leave out" if settled else "the most bits tried"
     return (
         f"{subject}: wanted radii that `accept` takes, got at best "
@@ -128,11 +128,11 @@ def _refusal(subject: str, answer: Answer | GradientAnswer, *, settled: bool) ->
     )
 
 
-def _settled(before: Answer | GradientAnswer, after: Answer | GradientAnswer) -> bool:
+def _settled(before: CertifiedOutputs | GradientAnswer, after: CertifiedOutputs | GradientAnswer) -> bool:
     pairs = zip(before.named().values(), after.named().values(), strict=True)
     return all(torch.equal(a.radius, b.radius) and bool(b.radius.isfinite().all()) for a, b in pairs)
 
 
-def _widest(answer: Answer | GradientAnswer) -> str:
+def _widest(answer: CertifiedOutputs | GradientAnswer) -> str:
     parts = ((name, enclosure.radius) for name, enclosure in answer.named().items())
     return " and ".join(f"radius {radius.max():.3g} on {name}" for name, radius in parts if radius.numel())

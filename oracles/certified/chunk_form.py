@@ -14,13 +14,13 @@ from flint import arb_mat, ctx
 
 from oracles.certified.balls import EXACT_SUM_BITS, ONE, ZERO, Row, Rows, matrix, scale_rows, times
 from oracles.certified.heads import Gates, Head, over_heads
-from oracles.enclosure import Answer
+from oracles.enclosure import CertifiedOutputs
 from oracles.inputs import Inputs
 
 SUBSTITUTION_ROWS = 8
 
 
-def chunk(inputs: Inputs, *, bits: int, chunk_size: int = 64) -> Answer:
+def chunk(inputs: Inputs, *, bits: int, chunk_size: int = 64) -> CertifiedOutputs:
     """Chunk form of KDA with proven radii, one sequence and value head after the other.
 
     Math: section 3.

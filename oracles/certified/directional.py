@@ -49,7 +49,7 @@ def directional(inputs: Inputs, cotangents: Cotangents, direction: Gradients[Ten
         h, total = arb(2) ** -(bits // 3), ZERO
         x = h / RADIUS
         for n, j, rows, head in each_head(inputs):
-            point, along = Point(head, exact(inputs.state[n, j])), _along(moved, n, j, rows)
+            point, along = HeadInputs(head, exact(inputs.state[n, j])), _along(moved, n, j, rows)
             weights = exact(do.flatten(0, 1)[rows, j]), exact(dS[n, j])
             ahead, behind = (_loss(_moved(point, along, step), *weights) for step in (h, -h))
             rest = _majorant(_widened(point, along), *map(_modulus, weights)) / RADIUS * x**2 / (1 - x**2)
@@ -74,54 +74,56 @@ def _scalar(ball: arb) -> Enclosure:
 
 
 @dataclass(frozen=True)
-class Point:
+class HeadInputs:
     """What one head reads, or the direction it is moved along: its tokens and its initial state [K][V]."""
 
     tokens: Head
     state: Rows
 
 
-def _along(direction: Gradients[Tensor], n: int, j: int, rows: slice) -> Point:
+def _along(direction: Gradients[Tensor], n: int, j: int, rows: slice) -> HeadInputs:
     dq, dk, dv, dg, dbeta = (x.flatten(0, 1)[rows, j] for x in (direction.dq, direction.dk, direction.dv, direction.dg, direction.dbeta))
     gates: Gates = [[*row] for row in exact(dg)]
     tokens = Head(exact(dq), exact(dk), exact(dv), gates, [b for (b,) in exact(dbeta[:, None])], ZERO)
-    return Point(tokens, exact(direction.d_initial_state[n, j]))
+    return HeadInputs(tokens, exact(direction.d_initial_state[n, j]))
 
 
-def _moved(point: Point, along: Point, step: arb) -> Point:
+def _moved(point: HeadInputs, along: HeadInputs, step: arb) -> HeadInputs:
     """The point plus `step` times the direction; a hard reset stays one."""
     x, d = point.tokens, along.tokens
     gates: Gates = [[a if a == -math.inf else a + step * b for a, b in zip(*rows, strict=True)] for rows in zip(x.g, d.g, strict=True)]
     q, k, v, state = (_shift(*pair, step) for pair in ((x.q, d.q), (x.k, d.k), (x.v, d.v), (point.state, along.state)))
-    return Point(Head(q, k, v, gates, _shift([x.beta], [d.beta], step)[0], x.scale), state)
+    return HeadInputs(Head(q, k, v, gates, _shift([x.beta], [d.beta], step)[0], x.scale), state)
 
 
 def _shift(rows: Rows, along: Rows, step: arb) -> Rows:
     return [[x + step * d for x, d in zip(*pair, strict=True)] for pair in zip(rows, along, strict=True)]
 
 
-def _widened(point: Point, along: Point) -> Point:
+def _widened(point: HeadInputs, along: HeadInputs) -> HeadInputs:
     """Bounds of the moduli on the disc: |x| + r |d|, and a gate whose exp bounds the decay, g + r |d|."""
     modulus = _bounds(point, point.tokens.g)
     return _moved(modulus, _bounds(along, [[abs(x) for x in row] for row in along.tokens.g]), arb(RADIUS))
 
 
-def _bounds(point: Point, gates: Gates) -> Point:
+def _bounds(point: HeadInputs, gates: Gates) -> HeadInputs:
     x = point.tokens
-    return Point(Head(_modulus(x.q), _modulus(x.k), _modulus(x.v), gates, [abs(b) for b in x.beta], abs(x.scale)), _modulus(point.state))
+    return HeadInputs(
+        Head(_modulus(x.q), _modulus(x.k), _modulus(x.v), gates, [abs(b) for b in x.beta], abs(x.scale)), _modulus(point.state)
+    )
 
 
 def _modulus(rows: Rows) -> Rows:
     return [[abs(x) for x in row] for row in rows]
 
 
-def _loss(point: Point, do: Rows, dS: Rows) -> arb:
+def _loss(point: HeadInputs, do: Rows, dS: Rows) -> arb:
     outputs, final = in_chunks(point.tokens, matrix(point.state), CHUNK_SIZE)
     o = [row for block in outputs for row in block.tolist()]
     return _inner(do, o) + _inner(dS, final.tolist())
 
 
-def _majorant(point: Point, do: Rows, dS: Rows) -> arb:
+def _majorant(point: HeadInputs, do: Rows, dS: Rows) -> arb:
     x, total, state = point.tokens, ZERO, matrix(point.state)
     for t, gates in enumerate(x.g):
         decay: Row = [ZERO if g == -math.inf else arb(g).exp() for g in gates]

@@ -10,7 +10,7 @@ import torch
 from flint import arb, arb_mat, ctx
 
 from oracles.certified.balls import Row, Rows, enclose, exact, floats, matrix
-from oracles.enclosure import Answer, Enclosure
+from oracles.enclosure import CertifiedOutputs, Enclosure
 from oracles.inputs import Inputs
 
 Gates = list[list[float | arb]]
@@ -44,7 +44,7 @@ class Head:
 Form = Callable[[Head, arb_mat], tuple[list[arb_mat], arb_mat]]
 
 
-def over_heads(inputs: Inputs, form: Form, *, bits: int, method: str) -> Answer:
+def over_heads(inputs: Inputs, form: Form, *, bits: int, method: str) -> CertifiedOutputs:
     """Run a form on every sequence and value head, at `bits` bits; flint's global precision is restored.
 
     Raises:
@@ -59,7 +59,7 @@ def over_heads(inputs: Inputs, form: Form, *, bits: int, method: str) -> Answer:
                 write(o, (slice(first, first + block.nrows()), j), block)
                 first += block.nrows()
             write(final, (n, j), state)
-    return Answer(reshape(o, inputs.v.shape), final, f"balls, {method}, {bits} bits")
+    return CertifiedOutputs(reshape(o, inputs.v.shape), final, f"balls, {method}, {bits} bits")
 
 
 def precision(bits: int) -> AbstractContextManager[object]:

@@ -8,11 +8,11 @@ from flint import arb, arb_mat, ctx
 
 from oracles.certified.balls import EXACT_SUM_BITS, ONE, ZERO, Row, matrix, scale_rows
 from oracles.certified.heads import Head, over_heads
-from oracles.enclosure import Answer
+from oracles.enclosure import CertifiedOutputs
 from oracles.inputs import Inputs
 
 
-def recurrence(inputs: Inputs, *, bits: int) -> Answer:
+def recurrence(inputs: Inputs, *, bits: int) -> CertifiedOutputs:
     """Token recurrence of KDA with proven radii, one sequence and value head after the other.
 
     Math: section 2, with the state held as S = Diag(exp G) Z, G the gates summed since the last hard reset of the channel. A token

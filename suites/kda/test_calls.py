@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kdaverify.checks.calls import Question, shortened
+from kdaverify.checks.calls import CallRuleTest, shortened
 from kdaverify.verdicts.judge import Judge
 
 
-def test_calls(judge: Judge, called: Question) -> None:
+def test_calls(judge: Judge, called: CallRuleTest) -> None:
     interpreted = judge.adapter.environment()["mode"] == "interpreted"
     judge(called.problem, **(shortened(called.detail) if interpreted else called.detail))

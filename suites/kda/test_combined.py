@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kdaverify.problems.combinations import Row
+from kdaverify.problems.combinations import CombinationRow
 from kdaverify.verdicts.judge import Judge
 
 
-def test_combined(judge: Judge, row: Row) -> None:
+def test_combined(judge: Judge, row: CombinationRow) -> None:
     judge(row.problem, direction=row.direction)

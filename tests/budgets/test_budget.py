@@ -13,7 +13,7 @@ from kdaverify.budgets.contract import Contract, contract_from_name
 from kdaverify.budgets.emulate import RESIDUAL, ROWWISE, Emulator
 from kdaverify.budgets.family import ContractOverflow, emulate, family
 from kdaverify.budgets.formats import FORMATS, Format
-from kdaverify.budgets.standard import Standard
+from kdaverify.budgets.standard import Reference
 from kdaverify.budgets.standard import standard as standard_of
 from kdaverify.budgets.statistics import ErrorStatistics, rms, statistics
 from kdaverify.problems import Problem
@@ -27,7 +27,7 @@ CONTRACT = contract_from_name("chunk64-bf16")
 BF16 = FORMATS["bf16"]
 
 
-def standard(inputs: Inputs, contract: Contract, io: Format) -> Standard:
+def standard(inputs: Inputs, contract: Contract, io: Format) -> Reference:
     return standard_of(inputs, contract, io, emulate(inputs, contract, io))
 
 

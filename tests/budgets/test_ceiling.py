@@ -15,13 +15,13 @@ from kdaverify.budgets.emulate import RESIDUAL, Emulator
 from kdaverify.budgets.family import emulate, family
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.parts import Outputs
-from kdaverify.budgets.standard import Standard, standard
+from kdaverify.budgets.standard import Reference, standard
 from kdaverify.budgets.statistics import ErrorStatistics
 from kdaverify.checks.compare import compare
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem, problems
 from kdaverify.problems.profiles import settings_for
-from oracles.enclosure import OUTPUTS, Answer
+from oracles.enclosure import OUTPUTS, CertifiedOutputs
 from oracles.inputs import Inputs
 from oracles.running_error import enclosed
 
@@ -60,7 +60,7 @@ CONTRACTS = (
 )
 
 
-def used(run: Outputs, truth: Answer, ceilings: Ceilings) -> dict[str, float]:
+def used(run: Outputs, truth: CertifiedOutputs, ceilings: Ceilings) -> dict[str, float]:
     """The largest error of every output, as a fraction of its ceiling."""
     fmt = ceilings.contract.accumulate
     errors = {name: exact.error(y) for (name, exact), y in zip(truth.named().items(), run, strict=True)}
@@ -99,18 +99,18 @@ def test_it_contains_a_legal_kernel_that_is_in_no_family() -> None:
     assert max(used(run, enclosed(inputs), Ceilings(inputs, contract, FORMATS["bf16"])).values()) <= 1
 
 
-def held(contract: Contract, io: Format, inputs: Inputs) -> Standard:
+def held(contract: Contract, io: Format, inputs: Inputs) -> Reference:
     return standard(inputs, contract, io, emulate(inputs, contract, io))
 
 
 @pytest.fixture(scope="module")
-def plain() -> tuple[Inputs, Standard, torch.Tensor]:
+def plain() -> tuple[Inputs, Reference, torch.Tensor]:
     contract, io = contract_from_name("chunk64-bf16"), FORMATS["bf16"]
     inputs = PROBLEM.inputs()
     return inputs, held(contract, io, inputs), family(contract, io)[0].run(inputs)[0]
 
 
-def test_an_element_above_it_fails_though_every_statistic_passes(plain: tuple[Inputs, Standard, torch.Tensor]) -> None:
+def test_an_element_above_it_fails_though_every_statistic_passes(plain: tuple[Inputs, Reference, torch.Tensor]) -> None:
     """The ceiling knows nothing of the family: it holds where a family errs a thousand times too much."""
     inputs, held, o = plain
     own, exact = held.budgets["o"], held.exact("o").high
@@ -127,7 +127,7 @@ def test_an_element_above_it_fails_though_every_statistic_passes(plain: tuple[In
     assert "no legal kernel misses that element by more than" in str(found)
 
 
-def test_a_failure_of_another_statistic_names_where_the_ceiling_comes_from(plain: tuple[Inputs, Standard, torch.Tensor]) -> None:
+def test_a_failure_of_another_statistic_names_where_the_ceiling_comes_from(plain: tuple[Inputs, Reference, torch.Tensor]) -> None:
     inputs, held, o = plain
     spoilt = o.clone()
     spoilt[0, 70, 1] = 0
@@ -137,7 +137,7 @@ def test_a_failure_of_another_statistic_names_where_the_ceiling_comes_from(plain
     assert "% of it from" in found.ceiling
 
 
-def test_wrong_kernels_are_above_it(plain: tuple[Inputs, Standard, torch.Tensor]) -> None:
+def test_wrong_kernels_are_above_it(plain: tuple[Inputs, Reference, torch.Tensor]) -> None:
     inputs, held, o = plain
     wrong_gate = replace(inputs, g=inputs.g * 1.5)
     outputs = (-o, o.flip(-1), torch.zeros_like(o), 1.5 * o, family(held_contract(held), FORMATS["bf16"])[0].run(wrong_gate)[0])
@@ -145,7 +145,7 @@ def test_wrong_kernels_are_above_it(plain: tuple[Inputs, Standard, torch.Tensor]
         assert compare("o", wrong, held, inputs).ratios["ceiling"] > 1
 
 
-def held_contract(held: Standard) -> Contract:
+def held_contract(held: Reference) -> Contract:
     ceiling = held.budgets["o"].ceiling
     assert ceiling is not None
     return ceiling.of.contract
@@ -167,6 +167,6 @@ def test_where_underflow_takes_what_the_norms_are_made_of_it_still_holds() -> No
     problem = PROBLEM.replace(dtype="fp64", gate="bound-100", value="zero", state="asymmetric", T=9, K=8)
     inputs, contract, io = problem.inputs(), contract_from_name("recurrent-fp64"), FORMATS["fp64"]
     truth = held(contract, io, inputs).truth
-    assert isinstance(truth, Answer)
+    assert isinstance(truth, CertifiedOutputs)
     for run in emulate(inputs, contract, io).drawn:
         assert max(used(run, truth, Ceilings(inputs, contract, io)).values()) <= 1

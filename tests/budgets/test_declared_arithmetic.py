@@ -15,7 +15,7 @@ from kdaverify.budgets.emulate import Emulator, running_cumsum
 from kdaverify.budgets.family import Emulation, emulate, family
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.solves import by_columns, by_rows
-from kdaverify.budgets.standard import Standard, standard
+from kdaverify.budgets.standard import Reference, standard
 from kdaverify.budgets.statistics import rms
 from kdaverify.budgets.sums import one_by_one
 from kdaverify.budgets.tensors import PIPELINES
@@ -60,7 +60,7 @@ def members(name: str, io: Format = BF16) -> dict[str, Emulator]:
 
 
 @functools.cache
-def held(name: str) -> Standard:
+def held(name: str) -> Reference:
     contract = contract_from_name(name)
     return standard(inputs(), contract, BF16, emulated(name))
 
@@ -71,7 +71,7 @@ def worst_ratio(name: str, output: tuple[Tensor, Tensor]) -> float:
     return max(max(_ratios(held(name), which, tensor).values()) for which, tensor in found)
 
 
-def _ratios(known: Standard, output: str, tensor: Tensor) -> dict[str, float]:
+def _ratios(known: Reference, output: str, tensor: Tensor) -> dict[str, float]:
     allowed, truth = known.budgets[output], known.exact(output)
     return allowed.ratios(allowed.measure(truth.error(tensor), truth))
 

@@ -17,7 +17,7 @@ from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.family import Emulation, emulate
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.kept import KeptErrors
-from kdaverify.budgets.standard import Standard, gradient_standard, standard
+from kdaverify.budgets.standard import Reference, gradient_standard, standard
 from kdaverify.checks import outcome
 from kdaverify.checks.forward import forward
 from kdaverify.problems import Problem, cotangents
@@ -45,7 +45,7 @@ def counted() -> tuple[Callable[[], Emulation], list[int]]:
     return run, calls
 
 
-def same(a: Standard, b: Standard) -> bool:
+def same(a: Reference, b: Reference) -> bool:
     pairs = [(a.budgets[name].allowed, b.budgets[name].allowed) for name in a.budgets]
     return all(
         torch.equal(x.rows, y.rows) and (x.rms, x.largest, x.median, x.tail) == (y.rms, y.largest, y.median, y.tail) for x, y in pairs
@@ -64,7 +64,7 @@ def test_a_second_judgement_emulates_nothing_and_allows_the_same() -> None:
 def test_gradients_are_kept_for_their_own_cotangents() -> None:
     inputs, calls = PROBLEM.inputs(), list[str]()
 
-    def judge(of: str) -> Standard:
+    def judge(of: str) -> Reference:
         given = cotangents(PROBLEM, of, 0)
 
         def run() -> object:

@@ -12,7 +12,7 @@ from kdaverify.budgets.backward import emulate_gradients, member_gradients
 from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.family import emulate, family
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.standard import Standard, gradient_standard, standard
+from kdaverify.budgets.standard import Reference, gradient_standard, standard
 from kdaverify.problems import Problem, cotangents
 
 BF16 = FORMATS["bf16"]
@@ -22,7 +22,7 @@ PROBLEM = Problem(
 )  # fmt: skip
 
 
-def used(held: Standard, name: str, output: Tensor) -> float:
+def used(held: Reference, name: str, output: Tensor) -> float:
     """The largest share of a limit."""
     truth, allowed = held.exact(name), held.budgets[name]
     return max(allowed.ratios(allowed.measure(truth.error(output), truth)).values())

@@ -14,7 +14,7 @@ from kdaverify.budgets.backward import GradientEmulation, emulate_gradients
 from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.family import emulate
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.standard import Standard, gradient_standard, standard
+from kdaverify.budgets.standard import Reference, gradient_standard, standard
 from kdaverify.checks.execute import execute
 from kdaverify.checks.forward import forward
 from kdaverify.checks.status import Status
@@ -38,7 +38,7 @@ def problem(dtype: Dtype, axes: dict[str, Any]) -> Problem:
     return Problem(B=1, T=70, H=1, HV=1, K=4, V=4, dtype=dtype, seed=3, **axes)
 
 
-def held(asked: Problem) -> Standard:
+def held(asked: Problem) -> Reference:
     inputs, contract, io = asked.inputs(), contract_from_name(CONTRACTS[asked.dtype]), FORMATS[asked.dtype]
     return standard(inputs, contract, io, emulate(inputs, contract, io))
 
@@ -94,7 +94,7 @@ PACK = Problem(
 )  # fmt: skip
 
 
-def gradients_held(asked: Problem, emulation: GradientEmulation | None = None) -> Standard:
+def gradients_held(asked: Problem, emulation: GradientEmulation | None = None) -> Reference:
     inputs, given, contract, io = asked.inputs(), cotangents(asked, "both"), contract_from_name("chunk64-bf16"), FORMATS["bf16"]
     return gradient_standard(inputs, given, contract, io, emulation or emulate_gradients(inputs, given, contract, io))
 

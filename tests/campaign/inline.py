@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 
 from kdaverify.campaign.engine import Engine, WorkerLostError
-from kdaverify.campaign.task import Answer, Orders, Task
+from kdaverify.campaign.task import Orders, Task, TaskResult
 from kdaverify.campaign.worker import Worker
 from kdaverify.verdicts.record import read
 
@@ -49,7 +49,7 @@ class InlineEngine(Engine):
     def wait(self, pending: Sequence[Hashable]) -> Sequence[Hashable]:
         return pending
 
-    def answer(self, done: Hashable) -> Answer:
+    def answer(self, done: Hashable) -> TaskResult:
         assert isinstance(done, int)
         if done in self._losses:
             raise WorkerLostError("killed")

@@ -9,7 +9,7 @@ import pytest
 import kdaverify
 from kdaverify.adapters.registry import find
 from kdaverify.campaign.cases import case
-from kdaverify.campaign.questions import Question, questions
+from kdaverify.campaign.questions import SuiteTest, questions
 from kdaverify.plugin.collect import property_of
 from kdaverify.problems import problem_from_json
 
@@ -17,11 +17,11 @@ SEED = 7
 
 
 @pytest.fixture(scope="module")
-def drawn() -> tuple[Question, ...]:
+def drawn() -> tuple[SuiteTest, ...]:
     return questions(find("eager"), "smoke", drawn=True)
 
 
-def test_every_suite_is_asked_drawn_or_fixed(drawn: tuple[Question, ...]) -> None:
+def test_every_suite_is_asked_drawn_or_fixed(drawn: tuple[SuiteTest, ...]) -> None:
     fixed = questions(find("eager"), "smoke", drawn=False)
     # eager has no variants: the suite of options asks nothing of it.
     shipped = {property_of(path) for path in kdaverify.suites_folder().rglob("test_*.py")} - {"options"}
@@ -29,14 +29,14 @@ def test_every_suite_is_asked_drawn_or_fixed(drawn: tuple[Question, ...]) -> Non
     assert all(question.asks() for question in fixed)
 
 
-def test_a_case_depends_on_its_number_alone(drawn: tuple[Question, ...]) -> None:
+def test_a_case_depends_on_its_number_alone(drawn: tuple[SuiteTest, ...]) -> None:
     forwards = [case(drawn, SEED, number).asks for number in range(20)]
     backwards = [case(drawn, SEED, number).asks for number in reversed(range(20))]
     assert forwards == backwards[::-1]
     assert forwards != [case(drawn, SEED + 1, number).asks for number in range(20)]
 
 
-def test_cases_are_varied_and_not_the_simplest_ones(drawn: tuple[Question, ...]) -> None:
+def test_cases_are_varied_and_not_the_simplest_ones(drawn: tuple[SuiteTest, ...]) -> None:
     cases = [case(drawn, SEED, number) for number in range(120)]
     asks = [ask for found in cases for ask in found.asks]
     problems = [problem_from_json(ask.problem) for ask in asks]

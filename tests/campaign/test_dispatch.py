@@ -8,7 +8,7 @@ import pytest
 
 from kdaverify.campaign.dispatch import dispatch
 from kdaverify.campaign.engine import EngineError
-from kdaverify.campaign.questions import CONVENTIONS, Ask
+from kdaverify.campaign.questions import CONVENTIONS, PropertyTest
 from kdaverify.campaign.task import Fixed, Orders
 from tests.campaign.inline import FATAL, InlineEngine
 
@@ -45,7 +45,7 @@ def test_a_task_that_costs_three_is_given_up_and_said_so(orders: Orders) -> None
 def test_an_engine_that_keeps_no_worker_ends_the_campaign(orders: Orders) -> None:
     engine = InlineEngine(orders, losses=range(1000))
     with pytest.raises(EngineError, match="12 workers were lost in a row"):
-        list(dispatch(engine, iter([Fixed("port", Ask(f"p{number}")) for number in range(100)])))
+        list(dispatch(engine, iter([Fixed("port", PropertyTest(f"p{number}")) for number in range(100)])))
 
 
 def test_what_breaks_in_the_harness_is_trouble_of_one_task(orders: Orders) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kdaverify.campaign.engine import EngineError
-from kdaverify.campaign.run import Run
+from kdaverify.campaign.run import CampaignRun
 from kdaverify.campaign.task import Orders
 from tests.campaign.inline import FATAL, InlineEngine, told
 from tests.test_package import imported_by
@@ -24,7 +24,7 @@ def test_an_actor_that_is_killed_and_the_one_after_it_give_the_same_record(tmp_p
 
     (tmp_path / "port.py").write_text(FATAL)
     orders = Orders({"port": str(tmp_path / "port.py")}, "smoke", 3, str(tmp_path), isolate=False)
-    here, there = (Run(orders, cases=CASES, record=tmp_path / name) for name in ("here.jsonl", "there.jsonl"))
+    here, there = (CampaignRun(orders, cases=CASES, record=tmp_path / name) for name in ("here.jsonl", "there.jsonl"))
     # A worker goes where the user stands; this one takes the test with it.
     with monkeypatch.context() as patch:
         patch.chdir(tmp_path)

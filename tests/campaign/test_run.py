@@ -9,10 +9,10 @@ import pytest
 
 from kdaverify.adapters.registry import find
 from kdaverify.campaign.engine_local import LocalEngine
-from kdaverify.campaign.run import Run
-from kdaverify.campaign.tally import Tally
+from kdaverify.campaign.run import CampaignRun
+from kdaverify.campaign.tally import CampaignCounts
 from kdaverify.campaign.task import Orders, Smaller
-from kdaverify.campaign.worker import Bench
+from kdaverify.campaign.worker import CampaignSubject
 from kdaverify.checks.status import Status
 from kdaverify.diagnosis.words import names_of
 from kdaverify.verdicts.record import RecordError
@@ -34,8 +34,8 @@ def orders(folder: Path) -> Orders:
     return Orders({"port": str(folder / "port.py")}, "smoke", 3, str(folder), isolate=False)
 
 
-def ran(orders: Orders, record: Path, cases: int = CASES) -> Run:
-    run = Run(orders, cases=cases, record=record)
+def ran(orders: Orders, record: Path, cases: int = CASES) -> CampaignRun:
+    run = CampaignRun(orders, cases=cases, record=record)
     with InlineEngine(orders) as engine:
         run.ask(engine, lambda _: None)
     return run
@@ -73,7 +73,7 @@ def test_a_campaign_of_fewer_cases_goes_on_to_more(orders: Orders, whole: Path, 
 
 def test_two_processes_one_of_which_is_killed_give_the_same_record(orders: Orders, whole: Path, folder: Path, tmp_path: Path) -> None:
     (folder / "fatal").touch()
-    run = Run(orders, cases=CASES, record=tmp_path / "r.jsonl")
+    run = CampaignRun(orders, cases=CASES, record=tmp_path / "r.jsonl")
     with LocalEngine(orders, places=2) as engine:
         run.ask(engine, lambda _: None)
     assert not (folder / "fatal").exists()
@@ -83,13 +83,13 @@ def test_two_processes_one_of_which_is_killed_give_the_same_record(orders: Order
 def test_the_record_of_another_run_is_refused(folder: Path, orders: Orders, whole: Path) -> None:
     other = Orders(orders.specs, "smoke", 4, str(folder))
     with pytest.raises(RecordError, match="is of seed 3, this run of 4"):
-        Run(other, cases=1, record=whole)
+        CampaignRun(other, cases=1, record=whole)
     with pytest.raises(RecordError, match="is another one there"):
-        Run(Orders(orders.specs, "acceptance", 3, str(folder)), cases=1, record=whole)
+        CampaignRun(Orders(orders.specs, "acceptance", 3, str(folder)), cases=1, record=whole)
     with pytest.raises(RecordError, match="holds cases that this run does not ask"):
-        Run(Orders({"eager": "eager"}, "smoke", 3, str(folder)), cases=1, record=whole)
+        CampaignRun(Orders({"eager": "eager"}, "smoke", 3, str(folder)), cases=1, record=whole)
     with pytest.raises(RecordError, match=r"ending in \.jsonl"):
-        Run(orders, cases=1, record=folder / "r.parquet")
+        CampaignRun(orders, cases=1, record=folder / "r.parquet")
 
 
 def test_a_failure_is_made_smaller_as_the_suites_would(folder: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_failure_is_made_smaller_as_the_suites_would(folder: Path) -> None:
     wrong = FATAL.replace('"port"', '"wrong"').replace("o.to(q.dtype)", "o.to(q.dtype) * (1 + 0.1 * (o.shape[1] > 9))")
     (folder / "wrong.py").write_text(wrong)
     spec = str(folder / "wrong.py")
-    bench = Bench(find(spec), spec, Orders({"wrong": spec}, "smoke", 3, str(folder), isolate=False))
+    bench = CampaignSubject(find(spec), spec, Orders({"wrong": spec}, "smoke", 3, str(folder), isolate=False))
     forward = (number for number in range(1000) if bench.case(number).question.property == "forward")
     found = next(filter(None, (bench.verdicts(Smaller("wrong", number, "o", "FAIL")) for number in forward)))
     assert {verdict.output: verdict.status.rejects for verdict in found} == {"o": True, "final_state": False}
@@ -110,7 +110,7 @@ def test_failures_of_one_kind_are_told_once_by_the_cheapest_whatever_their_order
     ]
     other = row(Status.FAIL, stage="intra", number=9, problem="")
     for rows in ([*solve, other], [other, *reversed(solve)]):
-        tally = Tally(9)
+        tally = CampaignCounts(9)
         tally.take(rows)
         first, second = tally.ranked()
         assert (first.verdicts, first.representative.number, first.properties) == (4, 0, {"forward", "resume"})
@@ -119,7 +119,7 @@ def test_failures_of_one_kind_are_told_once_by_the_cheapest_whatever_their_order
 
 def test_kinds_that_a_diagnosis_names_alike_are_one_and_others_stay_apart() -> None:
     said = "indistinguishable from SO1, a row too few, and from SO2, a row too many; in short: x (y) ({} away, next best none); only late"
-    tally = Tally(9)
+    tally = CampaignCounts(9)
     tally.take([row(Status.FAIL, output=output, number=n, case=f"kda-{n}", problem="") for n, output in enumerate(("o", "dq", "dk"))])
     diagnoses = (said.format("0.01"), said.format("2e-05"), "no known fault fits: none comes near")
     for kind, words in zip(tally.ranked(), diagnoses, strict=True):

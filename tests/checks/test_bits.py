@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters import find
-from kdaverify.checks.bits import Call, Relation, exactly, first_broken, same_bits
+from kdaverify.checks.bits import BitwiseCall, Relation, exactly, first_broken, same_bits
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.status import Status
 from oracles.inputs import Inputs
@@ -54,7 +54,7 @@ def test_a_factor_is_part_of_what_is_wanted() -> None:
 
     own = DENSE.inputs()
     first = find("eager").forward(own).o[0, 4, 0, 0]
-    outcomes = same_bits(Wrong(one_wrong), DENSE, Relation(Call(own), Call(replace(own, scale=own.factor / 2)), {"o": 0.5}))
+    outcomes = same_bits(Wrong(one_wrong), DENSE, Relation(BitwiseCall(own), BitwiseCall(replace(own, scale=own.factor / 2)), {"o": 0.5}))
     (wrong,) = (outcome for outcome in outcomes if outcome.status.rejects)
     assert wrong.output == "o" and f"got 7, wanted {float(first) / 2:.9g}" in wrong.message
 

@@ -15,7 +15,7 @@ from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.faults.planted.shapes import FAULTS, RIGHT, Shape, Shaped, ShapeFault
 from kdaverify.plugin.coverage import rows
 from kdaverify.problems import Problem, problem_from_json
-from kdaverify.problems.combinations import Row
+from kdaverify.problems.combinations import CombinationRow
 from kdaverify.problems.profiles import settings_for
 
 NOT_THESE: Final = ("combined", "calls", "drift")
@@ -37,12 +37,12 @@ def _others(profile: str) -> frozenset[Shape]:
     return frozenset(Shape.of_problem(problem, backward=back) for problem, back in found if isinstance(problem, Problem))
 
 
-def _rows(fault: ShapeFault) -> list[Row]:
+def _rows(fault: ShapeFault) -> list[CombinationRow]:
     called = [(row, Shape.of_problem(row.problem, backward=row.direction.startswith("gradients"))) for row in rows(RIGHT, fault.profile)]
     return [row for row, call in called if fault.shows(call)]
 
 
-def _judged(fault: ShapeFault | None, row: Row) -> list[Outcome]:
+def _judged(fault: ShapeFault | None, row: CombinationRow) -> list[Outcome]:
     return combined(Shaped(fault) if fault else RIGHT, row.problem, direction=row.direction)
 
 

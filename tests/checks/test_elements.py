@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.activations import ActivationArguments
-from kdaverify.budgets.activations import Allowance
+from kdaverify.budgets.activations import ResultTolerance
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.compare import Comparison
 from kdaverify.checks.elements import compare_elements, two_measures
@@ -26,7 +26,7 @@ def row(*values: float) -> Tensor:
 
 
 def compared(found: Tensor, exact: Tensor, bound: Tensor) -> Comparison:
-    return compare_elements("y", found, Allowance(exact, bound, FP16, bound), ActivationArguments({"x": exact}))
+    return compare_elements("y", found, ResultTolerance(exact, bound, FP16, bound), ActivationArguments({"x": exact}))
 
 
 def test_the_worst_fraction_of_a_bound_is_told_with_its_place() -> None:
@@ -69,7 +69,7 @@ def test_a_bound_as_wide_as_the_result_proves_nothing() -> None:
 
 def test_both_measures_of_a_gate_leave_out_what_is_not_judged() -> None:
     exact = row(-1.0, -2.0, -3.0)
-    allowed = Allowance(exact, row(1.0, 1.0, FREE), FORMATS["fp32"], row(0.25, 1.0, 1.0))
+    allowed = ResultTolerance(exact, row(1.0, 1.0, FREE), FORMATS["fp32"], row(0.25, 1.0, 1.0))
     told = two_measures(row(-1.5, -2.0, math.nan), allowed)
     decay = math.exp(-1.0) - math.exp(-1.5)
     assert told.startswith(f"g is off by 0.5 of itself at most, the decay exp(g) by {decay:.3g}; 2 of what a kernel may miss")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kdaverify.adapters.eager import Eager
-from kdaverify.checks.calls.case import Case
+from kdaverify.checks.calls.case import CallRuleCase
 from kdaverify.checks.calls.rules import RULES
 from kdaverify.checks.laws.registry import LAWS
 from kdaverify.checks.outcome import Outcome
@@ -56,7 +56,7 @@ def test_a_rule_that_is_tested_runs_no_backward(rule: str, monkeypatch: pytest.M
     def refused(*_: object, **__: object) -> None:
         raise ForwardOnlyError("a backward ran")
 
-    monkeypatch.setattr(Case, "back", refused)
+    monkeypatch.setattr(CallRuleCase, "back", refused)
     problem = PACK if RULES[rule].packed else PROBLEM
     assert not any("a backward ran" in outcome.message for outcome in check("calls", ForwardOnly(), problem, {"rule": rule}))
 

@@ -11,7 +11,7 @@ from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.designs.ascend import BIASED
 from kdaverify.budgets.designs.catalogue import ASCEND_V3, TRITON_NPU_STATE
 from kdaverify.budgets.formats import FORMATS, MAILBOX_FORMATS
-from kdaverify.checks.mailboxes.bench import REGIMES, Bench
+from kdaverify.checks.mailboxes.bench import REGIMES, DesignTest
 from kdaverify.checks.mailboxes.memory import Memory
 from kdaverify.checks.mailboxes.own_check import ALLOWED, own_check
 from kdaverify.checks.mailboxes.proposals import JUDGEMENTS, judge
@@ -23,11 +23,11 @@ BF16, CONTRACT = FORMATS["bf16"], contract_from_name("chunk64-bf16")
 
 
 @pytest.fixture(scope="module")
-def bench() -> Bench:
-    return Bench(TRITON_NPU_STATE, BF16, CONTRACT, ("one-gate", "zero"), 128, 16)
+def bench() -> DesignTest:
+    return DesignTest(TRITON_NPU_STATE, BF16, CONTRACT, ("one-gate", "zero"), 128, 16)
 
 
-def test_the_design_is_within_budget_and_a_mailbox_too_narrow_is_not(bench: Bench) -> None:
+def test_the_design_is_within_budget_and_a_mailbox_too_narrow_is_not(bench: DesignTest) -> None:
     assert bench.trial({}).share <= 1
     for name in ("h", "v_gated", "S_delta"):
         narrow = bench.trial({name: MAILBOX_FORMATS["e4m3"]})
@@ -35,11 +35,11 @@ def test_the_design_is_within_budget_and_a_mailbox_too_narrow_is_not(bench: Benc
         assert narrow.worst[0] in ("one-gate", "zero")
 
 
-def test_a_trial_is_the_same_every_time(bench: Bench) -> None:
+def test_a_trial_is_the_same_every_time(bench: DesignTest) -> None:
     assert bench.trial({"h": FORMATS["fp16"]}) == bench.trial({"h": FORMATS["fp16"]})
 
 
-def test_the_search_ends_with_a_measured_assignment_within_the_limit(bench: Bench) -> None:
+def test_the_search_ends_with_a_measured_assignment_within_the_limit(bench: DesignTest) -> None:
     study = Study(bench, "forward", most=8)
     for _ in study.run():
         pass
@@ -54,7 +54,7 @@ def test_the_search_ends_with_a_measured_assignment_within_the_limit(bench: Benc
     assert front_svg(study).count("<circle") == study.tried + 1
 
 
-def test_an_interrupted_search_tells_what_is_known(bench: Bench) -> None:
+def test_an_interrupted_search_tells_what_is_known(bench: DesignTest) -> None:
     study = Study(bench, "forward")
     assert len(list(islice(study.run(), 3))) == 3
     assert study.tried == 4
@@ -62,7 +62,7 @@ def test_an_interrupted_search_tells_what_is_known(bench: Bench) -> None:
     assert study.best is not None
 
 
-def test_a_limit_nothing_meets_leaves_no_answer(bench: Bench) -> None:
+def test_a_limit_nothing_meets_leaves_no_answer(bench: DesignTest) -> None:
     study = Study(bench, "forward", limit=0.01, most=2)
     assert list(study.run())
     assert study.best is None
@@ -70,13 +70,13 @@ def test_a_limit_nothing_meets_leaves_no_answer(bench: Bench) -> None:
 
 
 def test_an_overflow_that_no_mailbox_causes_is_refused_by_name() -> None:
-    study = Study(Bench(ASCEND_V3, BF16, CONTRACT, ("deep",), 64, 8), "forward")
+    study = Study(DesignTest(ASCEND_V3, BF16, CONTRACT, ("deep",), 64, 8), "forward")
     assert list(study.run()) == []
     assert study.refused == {"deep": "K_div"}
 
 
 def test_the_proposals_are_followed_but_where_the_state_or_its_outputs_would_be_lost() -> None:
-    found = list(judge(Bench(TRITON_NPU_STATE, BF16, CONTRACT, tuple(REGIMES), 64, 16)))
+    found = list(judge(DesignTest(TRITON_NPU_STATE, BF16, CONTRACT, tuple(REGIMES), 64, 16)))
     assert len(found) == JUDGEMENTS
     refused = {"P2, as the master", "P3, o as well"}
     assert {judgement.name for judgement in found if not judgement.yes} == refused

@@ -15,8 +15,8 @@ from kdaverify.budgets.finite import OutputRuns, finite_outputs, finite_runs
 from kdaverify.checks.gradients import gradients
 from kdaverify.checks.outcome import Outcome, outcomes
 from kdaverify.checks.status import Status
-from kdaverify.diagnosis.call import Call
-from kdaverify.diagnosis.question import Question
+from kdaverify.diagnosis.call import DiagnosedCall
+from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.faults.planted.overflow import FAULTS, OverflowFault, Overflowing
 from kdaverify.problems.cotangents import OVERFLOWING, OVERFLOWING_EXPONENT
 from oracles.gradients import Gradients
@@ -72,8 +72,8 @@ def test_a_state_in_fp32_is_judged_where_o_overflows_fp16(factor: float, status:
 
 
 def test_the_diagnosis_compares_the_outputs_that_are_judged() -> None:
-    question = Question("gradients", PROBLEM, {"of": "both", "exponent": EXPONENT})
-    assert {*Call(question, find("eager"), PROBLEM).yardstick()} == CHUNK.judged
+    question = PropertyCase("gradients", PROBLEM, {"of": "both", "exponent": EXPONENT})
+    assert {*DiagnosedCall(question, find("eager"), PROBLEM).yardstick()} == CHUNK.judged
 
 
 def test_a_call_in_which_every_output_overflows_concludes_nothing() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from kdaverify.checks.compare import Comparison, grade_of
 from kdaverify.checks.median_limit import median_limit
-from kdaverify.checks.near_miss import Finding
+from kdaverify.checks.near_miss import RetestFinding
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.recheck import LARGEST, LOOKS, SEEDS, fresh, is_near, recheck
 from kdaverify.checks.status import Status
@@ -43,7 +43,7 @@ def at_ratio(median: float, spread: float = 0.02) -> Ask:
 
 def test_an_unlucky_seed_is_acquitted_and_graded_by_the_medians() -> None:
     found = recheck(at_ratio(0.8, spread=0.15), PROBLEM, ["o"])["o"]
-    assert (found.finding, found.seeds, found.grade) == (Finding.ACQUITTED, SEEDS, "A")
+    assert (found.finding, found.seeds, found.grade) == (RetestFinding.ACQUITTED, SEEDS, "A")
     assert 0 < found.over < SEEDS / 5
     assert "acquitted at 200 fresh seeds" in str(found)
 
@@ -51,13 +51,13 @@ def test_an_unlucky_seed_is_acquitted_and_graded_by_the_medians() -> None:
 @pytest.mark.parametrize("ratio", [1.1, 1.4])
 def test_an_error_that_stays_over_budget_is_confirmed_at_the_first_look(ratio: float) -> None:
     found = recheck(at_ratio(ratio), PROBLEM, ["o"])["o"]
-    assert (found.finding, found.seeds, found.grade) == (Finding.CONFIRMED, LOOKS[0], "F")
+    assert (found.finding, found.seeds, found.grade) == (RetestFinding.CONFIRMED, LOOKS[0], "F")
     assert found.limit is not None and found.limit > 1
 
 
 def test_a_median_a_hair_over_needs_more_seeds() -> None:
     found = recheck(at_ratio(1.03, spread=0.05), PROBLEM, ["o"])["o"]
-    assert found.finding is Finding.CONFIRMED and LOOKS[0] < found.seeds <= SEEDS
+    assert found.finding is RetestFinding.CONFIRMED and LOOKS[0] < found.seeds <= SEEDS
 
 
 def test_the_chance_of_an_error_is_shared_among_the_looks() -> None:
@@ -71,19 +71,19 @@ def test_every_output_is_decided_by_itself() -> None:
         return [*at_ratio(1.2)(problem), judged(0.9, "final_state")]
 
     found = recheck(ask, PROBLEM, ["o", "final_state"])
-    assert [found[name].finding for name in ("o", "final_state")] == [Finding.CONFIRMED, Finding.ACQUITTED]
+    assert [found[name].finding for name in ("o", "final_state")] == [RetestFinding.CONFIRMED, RetestFinding.ACQUITTED]
 
 
 def test_a_fresh_seed_that_is_wrong_beyond_figures_confirms_at_once() -> None:
     worse = Outcome("call", Status.ERROR, "the kernel raised\nin line 3")
     found = recheck(lambda problem: [worse], PROBLEM, ["o"])["o"]
-    assert (found.finding, found.seeds) == (Finding.CONFIRMED, 0)
+    assert (found.finding, found.seeds) == (RetestFinding.CONFIRMED, 0)
     assert found.reason.endswith("is worse: the kernel raised")
 
 
 def test_too_few_seeds_or_too_large_a_case_decide_nothing() -> None:
     few = recheck(lambda problem: [judged(0.9)] if problem.seed % 2 else skipped("overflows"), PROBLEM, ["o"])["o"]
-    assert few.finding is Finding.UNDECIDED and 0 < few.seeds < SEEDS
+    assert few.finding is RetestFinding.UNDECIDED and 0 < few.seeds < SEEDS
     large = PROBLEM.replace(T=4096, H=8, HV=8, K=128, V=128)
     assert cost(PROBLEM) < LARGEST < cost(large)
     assert recheck(at_ratio(0.5), large, ["o"])["o"].reason == "too large to be run again at 200 seeds"

@@ -17,7 +17,7 @@ from kdaverify.adapters.poison import allocations_are_poisoned
 from kdaverify.diagnosis.diagnose import diagnose
 from kdaverify.diagnosis.lineup import Lineup
 from kdaverify.diagnosis.minimise import failure, minimise
-from kdaverify.diagnosis.question import Question
+from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.session import diagnosed
 from kdaverify.diagnosis.signatures import SIGNATURES
 from kdaverify.diagnosis.suspects import Suspect, suspects
@@ -49,8 +49,8 @@ class _Uneven(Faulty):
         return Output(right.o * (1 + self.calls), right.final_state)
 
 
-def asked(**fields: object) -> Question:
-    return Question("forward", SMALL.replace(**fields))
+def asked(**fields: object) -> PropertyCase:
+    return PropertyCase("forward", SMALL.replace(**fields))
 
 
 @pytest.mark.parametrize(
@@ -59,18 +59,18 @@ def asked(**fields: object) -> Question:
         (kernels.key_decay_applied_twice, asked(), "H1"),
         (kernels.ignores_cu_seqlens, asked(lengths=(2, 2)), "V11"),
         (kernels.last_gate_from_padding, asked(), "H6"),
-        (find("fault:B25"), Question("gradients", SMALL, {"of": "both"}), "B25"),
-        (find("fault:S8"), Question("resume", SMALL, {"cut": 2, "way": "chunk-step"}), "S8"),
-        (find("fault:X7"), Question("options", SMALL.replace(T=66, state="absent"), {"variant": "final_state=no"}), "X7"),
+        (find("fault:B25"), PropertyCase("gradients", SMALL, {"of": "both"}), "B25"),
+        (find("fault:S8"), PropertyCase("resume", SMALL, {"cut": 2, "way": "chunk-step"}), "S8"),
+        (find("fault:X7"), PropertyCase("options", SMALL.replace(T=66, state="absent"), {"variant": "final_state=no"}), "X7"),
         (
             find("fault:P1"),
-            Question("activations", ActivationProblem(op="l2norm", B=1, T=8, HV=2, K=8, dtype="fp32", values="mixed", seed=1)),
+            PropertyCase("activations", ActivationProblem(op="l2norm", B=1, T=8, HV=2, K=8, dtype="fp32", values="mixed", seed=1)),
             "P1",
         ),
     ],
     ids=lambda x: x if isinstance(x, str) else "",
 )
-def test_a_known_fault_is_named_first(wrong: Adapter, question: Question, name: str) -> None:
+def test_a_known_fault_is_named_first(wrong: Adapter, question: PropertyCase, name: str) -> None:
     found = diagnose(wrong, question, seconds=SOON)
     assert found.fits
     assert found.named[0].suspect.fault.id == name

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.checks.status import Status
-from kdaverify.diagnosis.answer import Answer
+from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.yardstick import Scale, comparable, fit
 
 EXACT = torch.linspace(-1, 1, 12, dtype=torch.float64).view(1, 3, 1, 4)
@@ -17,8 +17,8 @@ YARD = {"o": Scale(EXACT, 1e-3, 2e-3)}
 EFFECT = torch.ones_like(EXACT)
 
 
-def answer(o: Tensor) -> Answer:
-    return Answer({"o": o})
+def answer(o: Tensor) -> KernelErrors:
+    return KernelErrors({"o": o})
 
 
 @pytest.mark.parametrize("size", [1e-1, 1e6])
@@ -68,7 +68,7 @@ def test_nan_in_the_same_places_is_no_likeness() -> None:
 
 
 def test_calls_that_fail_fit_those_that_fail_alike() -> None:
-    failed = Answer({}, Status.ERROR)
+    failed = KernelErrors({}, Status.ERROR)
     assert fit(failed, failed, YARD).distance == 0
     assert math.isinf(fit(failed, answer(EXACT), YARD).distance)
-    assert math.isinf(fit(Answer({}, Status.SKIP), Answer({}, Status.SKIP), YARD).distance)
+    assert math.isinf(fit(KernelErrors({}, Status.SKIP), KernelErrors({}, Status.SKIP), YARD).distance)

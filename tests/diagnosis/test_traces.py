@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from kdaverify.diagnosis.answer import Answer
+from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.traces import traces
 from kdaverify.diagnosis.yardstick import Scale
 from kdaverify.problems import Problem
@@ -23,7 +23,7 @@ def said(problem: Problem, output: str, part: tuple[Any, ...], value: float) -> 
     exact = torch.ones(shape, dtype=torch.float64)
     wrong = exact.clone()
     wrong[part] = value
-    return traces(Answer({output: wrong}), {output: Scale(exact, 1e-3, 1e-3)}, problem, 64)
+    return traces(KernelErrors({output: wrong}), {output: Scale(exact, 1e-3, 1e-3)}, problem, 64)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from kdaverify.adapters.activations import ActivationArguments, torch_activation
 from kdaverify.adapters.eager import EAGER
 from kdaverify.budgets.emulate import RESIDUAL, running_cumsum, scaled_output, scaled_wy
 from kdaverify.faults.adapter import Faulty
-from kdaverify.faults.kernel import Kernel, Patch
+from kdaverify.faults.kernel import Patch, PatchedPipeline
 from kdaverify.problems import ActivationProblem, Problem, cotangents
 from oracles.chunk import STAGES
 from oracles.chunk_backward import BACKWARD
@@ -47,9 +47,9 @@ def _legal(problem: str, backward: bool, of_o: bool) -> list[Tensors]:  # noqa: 
         given = cotangents(asked, "o" if of_o else "both")
         stages = Patch(backward=lambda _: BACKWARD)
         patches = (Patch(), stages, replace(stages, chunk_size=32))
-        return [_gradients(Kernel(contract, patch).gradients(x, given).named(), x) for patch in patches]
+        return [_gradients(PatchedPipeline(contract, patch).gradients(x, given).named(), x) for patch in patches]
     patches = (Patch(), Patch(stages=lambda _: RESIDUAL), Patch(stages=lambda _: SCALED), Patch(chunk_size=32))
-    return [dict(zip(("o", "final_state"), Kernel(contract, patch)(x), strict=True)) for patch in patches]
+    return [dict(zip(("o", "final_state"), PatchedPipeline(contract, patch)(x), strict=True)) for patch in patches]
 
 
 def _gradients(found: Mapping[str, Tensor], x: Inputs) -> Tensors:

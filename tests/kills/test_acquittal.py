@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kdaverify.adapters import find
-from kdaverify.checks.near_miss import Finding, Recheck
+from kdaverify.checks.near_miss import Recheck, RetestFinding
 from kdaverify.checks.status import Status
 from kdaverify.faults.catalogue import FAULTS
 from kdaverify.kills.acquittal import Jury, answers
@@ -34,7 +34,7 @@ def test_it_falls_where_a_legal_kernel_is_rejected_too(killer: Verdict) -> None:
 
 
 def test_a_near_miss_that_nothing_confirms_is_no_kill(killer: Verdict) -> None:
-    unclear = killer.model_copy(update={"recheck": Recheck(Finding.UNDECIDED)})
+    unclear = killer.model_copy(update={"recheck": Recheck(RetestFinding.UNDECIDED)})
     assert "no fresh seed confirms" in Jury(FAULTS["H1"]).objection(unclear)
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from kdaverify.faults.catalogue import FAULTS
 from kdaverify.faults.legal import LEGAL
 from kdaverify.faults.survivors import SURVIVORS
-from kdaverify.kills.matrix import Matrix, matrix
+from kdaverify.kills.matrix import KillMatrix, matrix
 from kdaverify.kills.page import show
 from kdaverify.kills.plan import Plan, chosen
 from kdaverify.kills.rows import FaultRow, LegalRow
@@ -22,7 +22,7 @@ ALIVE = (fault_row("S26", attempt(killed=False)), fault_row("S26", attempt(kille
 LATE = (fault_row("H2", attempt(killed=False)), fault_row("H2", attempt(profile=ACCEPTANCE), profile=ACCEPTANCE))
 
 
-def made(*rows: FaultRow | LegalRow, legal: bool = False) -> Matrix:
+def made(*rows: FaultRow | LegalRow, legal: bool = False) -> KillMatrix:
     return matrix(Plan(tuple(chosen("H1,H2,S26")), ACCEPTANCE, legal=legal), rows)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from oracles import cache as module
 from oracles import certified
 from oracles.cache import SUFFIX, AnswerCache, Kept, answer_key, cache_in, cached, default_folder
-from oracles.enclosure import Answer
+from oracles.enclosure import CertifiedOutputs
 from oracles.gradients import Cotangents, GradientAnswer
 from oracles.inputs import Inputs
 
@@ -25,7 +25,7 @@ KEY = "k" * 64
 
 
 @pytest.fixture
-def answer(call: Call) -> Answer:
+def answer(call: Call) -> CertifiedOutputs:
     return certified.chunk(call(T=5, gate="mixture per token", offsets=[0, 2, 4]), bits=128)
 
 
@@ -41,17 +41,17 @@ def tensors(answer: Kept) -> list[Tensor]:
     return [*parts, *vars(answer.terms).values()] if isinstance(answer, GradientAnswer) else parts
 
 
-def counted(compute: Callable[[], Answer]) -> tuple[Callable[[], Answer], list[int]]:
+def counted(compute: Callable[[], CertifiedOutputs]) -> tuple[Callable[[], CertifiedOutputs], list[int]]:
     calls: list[int] = []
 
-    def run() -> Answer:
+    def run() -> CertifiedOutputs:
         calls.append(1)
         return compute()
 
     return run, calls
 
 
-def test_an_answer_comes_back_bit_for_bit(answer: Answer, tmp_path: Path) -> None:
+def test_an_answer_comes_back_bit_for_bit(answer: CertifiedOutputs, tmp_path: Path) -> None:
     folder = tmp_path / "made" / "on demand"
     assert AnswerCache(folder).get(KEY) is None
     AnswerCache(folder).put(KEY, answer)
@@ -163,7 +163,7 @@ def test_a_folder_that_cannot_be_used_is_no_cache_and_no_failure(kind: str, call
     assert not list(tmp_path.glob(".part*"))
 
 
-def test_the_oldest_unused_answers_go_first_and_other_files_stay(answer: Answer, tmp_path: Path) -> None:
+def test_the_oldest_unused_answers_go_first_and_other_files_stay(answer: CertifiedOutputs, tmp_path: Path) -> None:
     AnswerCache(tmp_path).put("0", answer)
     size = (tmp_path / ("0" + SUFFIX)).stat().st_size
     other = tmp_path / "thesis.txt"
@@ -180,7 +180,7 @@ def test_the_oldest_unused_answers_go_first_and_other_files_stay(answer: Answer,
     assert other.exists()
 
 
-def _hammer(folder: Path, answer: Answer, wrong: Any) -> None:
+def _hammer(folder: Path, answer: CertifiedOutputs, wrong: Any) -> None:
     cache = AnswerCache(folder)
     for _ in range(40):
         cache.put(KEY, answer)
@@ -188,7 +188,7 @@ def _hammer(folder: Path, answer: Answer, wrong: Any) -> None:
             wrong.value += 1
 
 
-def test_processes_writing_at_once_never_show_half_a_file(answer: Answer, tmp_path: Path) -> None:
+def test_processes_writing_at_once_never_show_half_a_file(answer: CertifiedOutputs, tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     wrong = context.Value("i", 0)
     workers = [context.Process(target=_hammer, args=(tmp_path, answer, wrong)) for _ in range(3)]

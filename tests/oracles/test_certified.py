@@ -15,7 +15,7 @@ from torch import Tensor
 from oracles import certified, multiprecision
 from oracles.cache import AnswerCache
 from oracles.certified import balls, chunk_form, token_form
-from oracles.enclosure import Answer, Enclosure
+from oracles.enclosure import CertifiedOutputs, Enclosure
 from oracles.inputs import Inputs
 
 Call = Callable[..., Inputs]
@@ -41,7 +41,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def overlap(a: Answer, b: Answer) -> bool:
+def overlap(a: CertifiedOutputs, b: CertifiedOutputs) -> bool:
     return bool(a.o.overlaps(b.o).all()) and bool(a.final_state.overlaps(b.final_state).all())
 
 
@@ -253,7 +253,7 @@ def test_a_senseless_option_is_refused(options: dict[str, int], call: Call) -> N
         certified.chunk(call(T=2), **options)
 
 
-def within(bound: float) -> Callable[[Answer], bool]:
+def within(bound: float) -> Callable[[CertifiedOutputs], bool]:
     return lambda answer: widest(answer.o) <= bound and widest(answer.final_state) <= bound
 
 

@@ -11,12 +11,12 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.checks.status import Status
 from kdaverify.faults.conforming import conforming
 from kdaverify.plugin.coverage import INTERPRETED, covered, rows
-from kdaverify.problems.combinations import Row
+from kdaverify.problems.combinations import CombinationRow
 from kdaverify.verdicts.verdict import Verdict
 from tests.rows import row
 
 
-def judged(adapter: Adapter, profile: str, status: Callable[[Row], Status] = lambda _: Status.PASS) -> list[Verdict]:
+def judged(adapter: Adapter, profile: str, status: Callable[[CombinationRow], Status] = lambda _: Status.PASS) -> list[Verdict]:
     """The verdicts of a session on every row."""
     return [
         row(status(one), property="combined", problem=one.problem.to_json(), detail={"direction": one.direction})

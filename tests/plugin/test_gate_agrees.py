@@ -11,7 +11,7 @@ import pytest
 
 from kdaverify.plugin.session import decisions_of
 from kdaverify.verdicts.decision import Decision
-from kdaverify.verdicts.gate import Question, gate
+from kdaverify.verdicts.gate import GateCriteria, gate
 
 PASSES = "def test_it(judge): tell(judge, case='kda-1', versions={'torch': '2'})\n"
 BODIES = {
@@ -44,6 +44,6 @@ def test_the_gate_decides_as_the_session(pytester: pytest.Pytester, suite: Calla
     words = ("-p", "kdaverify.plugin", "--impl", "port.py", "-p", "no:cacheprovider", "--record", str(record))
     pytester.runpytest_inprocess(*words, plugins=[heard])
     (decision,) = heard.decisions
-    (found,) = gate([record], Question(date(2026, 3, 1)))
+    (found,) = gate([record], GateCriteria(date(2026, 3, 1)))
     assert (found.ruling, found.reasons) == (decision.ruling, decision.reasons)
     assert (found.tally.judged, found.rules) == (decision.cases, "session")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kdaverify.checks import recheck as fresh_seeds
-from kdaverify.checks.near_miss import Finding
+from kdaverify.checks.near_miss import RetestFinding
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.record import read
 from tests.verdicts.louder import PROBLEM, factor_for
@@ -57,4 +57,4 @@ def test_a_confirmed_one_rejects_with_what_fresh_seeds_said(plant: Callable[...,
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*near miss, confirmed at 12 fresh seeds*", "louder: REJECT*"])
     failing = [v for v in read(Path(pytester.path) / "r.jsonl").verdicts if v.status.rejects]
-    assert any(v.recheck and v.recheck.finding is Finding.CONFIRMED for v in failing)
+    assert any(v.recheck and v.recheck.finding is RetestFinding.CONFIRMED for v in failing)

@@ -10,7 +10,7 @@ import pytest
 
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.decision import Ruling
-from kdaverify.verdicts.gate import Question, gate
+from kdaverify.verdicts.gate import GateCriteria, gate
 from kdaverify.verdicts.verdict import Verdict
 from tests.rows import PORT
 
@@ -61,6 +61,6 @@ def test_an_error_that_does_not_depend_on_the_problem(
     (pytester.path / "port.py").write_text("import torch\n" + planted(what))
     record = pytester.path / "r.jsonl"
     run("--record", record).stdout.fnmatch_lines([f"port: {ruling.upper()}*"])
-    (found,) = gate([record], Question(date(2026, 3, 1)))
+    (found,) = gate([record], GateCriteria(date(2026, 3, 1)))
     assert found.ruling is ruling
     pytest.LineMatcher([*found.reasons]).fnmatch_lines([f"{reason}*"])

@@ -10,7 +10,7 @@ import pytest
 from kdaverify.adapters import find
 from kdaverify.faults.conforming import DOMAINS, conforming
 from kdaverify.plugin.coverage import rows, space
-from kdaverify.problems.combinations import LONG, MANY, Row, coverage
+from kdaverify.problems.combinations import LONG, MANY, CombinationRow, coverage
 
 SHIPPING = {
     "gradients of several wide sequences": {"direction": "gradients of both", "sequences": "packed", "K": "128"},
@@ -23,7 +23,7 @@ SHIPPING = {
 """What drawn problems hardly held."""
 
 
-def occurs(wanted: dict[str, str], made: tuple[Row, ...], strength: int) -> bool:
+def occurs(wanted: dict[str, str], made: tuple[CombinationRow, ...], strength: int) -> bool:
     """Whether every combination of `strength` of these levels occurs."""
     held = frozenset[Any]().union(*(row.combinations(strength) for row in made))
     return all(some in held for some in combinations(sorted(wanted.items()), strength))

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from kdaverify.checks.published.says import Says
 from kdaverify.checks.status import Status
-from kdaverify.report.published import Tally, opinions_table, standards_table, tallies
+from kdaverify.report.published import PublishedRuleCounts, opinions_table, standards_table, tallies
 from kdaverify.report.summary import summary
 from kdaverify.verdicts.decision import Expected, Ruling, decide
 from kdaverify.verdicts.opinion import Opinion
@@ -36,9 +36,9 @@ def shown(*verdicts: Verdict, width: int = 100) -> str:
 
 def test_disagreements_are_counted_both_ways() -> None:
     assert tallies([judged(), judged(), judged(Status.FAIL)]) == [
-        Tally("lenient", passed=3, failed=0, not_applicable=0, passed_rejected=1, failed_passed=0),
-        Tally("strict", passed=0, failed=3, not_applicable=0, passed_rejected=0, failed_passed=2),
-        Tally("silent", passed=0, failed=0, not_applicable=3, passed_rejected=0, failed_passed=0),
+        PublishedRuleCounts("lenient", passed=3, failed=0, not_applicable=0, passed_rejected=1, failed_passed=0),
+        PublishedRuleCounts("strict", passed=0, failed=3, not_applicable=0, passed_rejected=0, failed_passed=2),
+        PublishedRuleCounts("silent", passed=0, failed=0, not_applicable=3, passed_rejected=0, failed_passed=0),
     ]
 
 

@@ -7,7 +7,7 @@ from datetime import date
 from pathlib import Path
 
 from kdaverify.verdicts.decision import heaviest
-from kdaverify.verdicts.gate import Gated, Question, gate
+from kdaverify.verdicts.gate import GateCriteria, Gated, gate
 from kdaverify.verdicts.record import RecordWriter
 from kdaverify.verdicts.seal import Account, Expected
 from kdaverify.verdicts.verdict import Verdict
@@ -33,9 +33,9 @@ def closed(path: Path, rows: Sequence[Verdict] = GOOD, account: Account | None =
     return path
 
 
-def decided(*paths: Path, question: Question | None = None) -> tuple[int, str]:
+def decided(*paths: Path, question: GateCriteria | None = None) -> tuple[int, str]:
     """The exit code, and the first reason."""
-    found = gate(paths, question or Question(TODAY))
+    found = gate(paths, question or GateCriteria(TODAY))
     return heaviest(found).exit_code, first(found)
 
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kdaverify.checks.near_miss import Finding, Recheck
+from kdaverify.checks.near_miss import Recheck, RetestFinding
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.decision import heaviest
-from kdaverify.verdicts.gate import Question, gate
+from kdaverify.verdicts.gate import GateCriteria, gate
 from kdaverify.verdicts.record import RecordError, RecordWriter, read
 from kdaverify.verdicts.seal import Covered
 from kdaverify.verdicts.toml_file import FileError
@@ -27,11 +27,11 @@ BROKEN = row(Status.FAIL, case="kda-7", statistic="rms", ratio=2.5, dtype="bf16"
 WAIVER = {"id": "forward/bf16/*", "impl": "port", "statistic": "rms", "cap": 3.0, "reason": "known", "owner": "me", "expires": TODAY}
 
 
-def waiving(tmp_path: Path, **changes: Any) -> Question:
+def waiving(tmp_path: Path, **changes: Any) -> GateCriteria:
     path = tmp_path / "waivers.toml"
     lines = [f"{name} = {value if name in ('cap', 'expires') else repr(value)}" for name, value in {**WAIVER, **changes}.items()]
     path.write_text("[[waiver]]\n" + "\n".join(lines) + "\n")
-    return Question(TODAY, waivers=read_waivers(path, TODAY))
+    return GateCriteria(TODAY, waivers=read_waivers(path, TODAY))
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
@@ -179,7 +179,7 @@ RULES = [
 def test_rules_ask_for_more_than_was_declared(tmp_path: Path, text: str, code: int, reason: str) -> None:
     path = tmp_path / "rules.toml"
     path.write_text(f"about = 'ours'\n{text}\n")
-    found = decided(closed(tmp_path / "r.parquet"), question=Question(TODAY, rules=str(path)))
+    found = decided(closed(tmp_path / "r.parquet"), question=GateCriteria(TODAY, rules=str(path)))
     assert found[0] == code and found[1].startswith(reason)
 
 
@@ -200,7 +200,7 @@ def test_a_rule_wants_a_share_of_all_combinations_judged(tmp_path: Path, rule: s
         closed(tmp_path / f"{n}.parquet", account=ACCOUNT.model_copy(update={"expected": (replace(EXPECTED, covered=covered),)}))
         for n, covered in enumerate(lists)
     ]
-    found = gate(records, Question(TODAY, rules=str(path)))
+    found = gate(records, GateCriteria(TODAY, rules=str(path)))
     assert heaviest(found).exit_code == code and first(found).startswith(reason)
     assert found[0].reasons[-2:] == (
         "coverage: 100 of 100 pairs of properties judged together (100 %)",
@@ -214,12 +214,12 @@ def test_a_rule_wants_a_share_of_all_combinations_judged(tmp_path: Path, rule: s
     [
         ("skipped", {"status": Status.SKIP}),
         ("vacuous", {"vacuous": ("zeros",)}),
-        ("acquitted", {"recheck": Recheck(Finding.ACQUITTED, seeds=200)}),
+        ("acquitted", {"recheck": Recheck(RetestFinding.ACQUITTED, seeds=200)}),
     ],
 )
 def test_a_share_of_all_verdicts_is_limited(tmp_path: Path, statistic: str, changes: dict[str, Any], most: float, code: int) -> None:
     """One of 26 verdicts; a failure is vacuous and rechecked as well, but no share of what passed."""
-    wrong = BROKEN.model_copy(update={"vacuous": ("zeros",), "recheck": Recheck(Finding.CONFIRMED)})
+    wrong = BROKEN.model_copy(update={"vacuous": ("zeros",), "recheck": Recheck(RetestFinding.CONFIRMED)})
     path = tmp_path / "rules.toml"
     path.write_text(f"about = 'ours'\n[[limits]]\nstatistic = '{statistic}'\nmost = {most}\n")
     rows = [*GOOD, wrong, row(case="kda-x", **changes)]
@@ -231,12 +231,12 @@ def test_a_share_of_all_verdicts_is_limited(tmp_path: Path, statistic: str, chan
 def test_rules_that_say_nothing_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "rules.toml").write_text(text)
     with pytest.raises(FileError, match=r"rules\.toml"):
-        decided(closed(tmp_path / "r.parquet"), question=Question(TODAY, rules=str(tmp_path / "rules.toml")))
+        decided(closed(tmp_path / "r.parquet"), question=GateCriteria(TODAY, rules=str(tmp_path / "rules.toml")))
 
 
 def test_the_profile_that_ran_chooses_the_rules_and_smoke_is_no_acceptance(tmp_path: Path) -> None:
     smoke, wanted = closed(tmp_path / "s.parquet"), "the session ran profile smoke, wanted acceptance or nightly"
-    assert decided(smoke, question=Question(TODAY, rules="acceptance")) == (3, wanted)
+    assert decided(smoke, question=GateCriteria(TODAY, rules="acceptance")) == (3, wanted)
     thorough = closed(tmp_path / "a.parquet", GOOD, ACCOUNT.model_copy(update={"profile": "acceptance"}))
     assert decided(thorough) == (3, "24 passes in all, wanted 300")
 
@@ -281,4 +281,4 @@ def test_the_same_record_twice_counts_once(tmp_path: Path) -> None:
     (tmp_path / "rules.toml").write_text("about = 'ours'\n[at_least]\ntotal = 25\n")
     paths = (closed(tmp_path / "a.parquet"), closed(tmp_path / "b.jsonl"))
     assert len(read(paths[1]).verdicts) == 24
-    assert decided(*paths, question=Question(TODAY, rules=str(tmp_path / "rules.toml"))) == (3, "24 passes in all, wanted 25")
+    assert decided(*paths, question=GateCriteria(TODAY, rules=str(tmp_path / "rules.toml"))) == (3, "24 passes in all, wanted 25")

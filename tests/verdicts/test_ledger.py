@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kdaverify.checks.status import Status
-from kdaverify.verdicts.gate import Question
+from kdaverify.verdicts.gate import GateCriteria
 from kdaverify.verdicts.ledger import Ledger, file_name
 from kdaverify.verdicts.ledger_update import updates
 from kdaverify.verdicts.record import RecordError, RecordWriter
@@ -39,7 +39,7 @@ def accepted(tmp_path: Path) -> Ledger:
 
 
 def against(tmp_path: Path, rows: list[Verdict]) -> tuple[int, str]:
-    return decided(closed(tmp_path / "r.parquet", [*GOOD, *rows]), question=Question(TODAY, ledger=accepted(tmp_path)))
+    return decided(closed(tmp_path / "r.parquet", [*GOOD, *rows]), question=GateCriteria(TODAY, ledger=accepted(tmp_path)))
 
 
 @pytest.mark.parametrize(("factor", "scatter"), [(1.0, 0.0), (0.9, 0.0), (1.0, 0.2), (1.015, 0.0)])
@@ -86,7 +86,7 @@ def test_a_file_that_is_none_of_the_ledger_is_refused(tmp_path: Path, damage: st
     lines = path.read_text().splitlines(keepends=True)
     path.write_text(damage.format(before="".join(lines[:2]), line=lines[2]))
     with pytest.raises(FileError, match=r"ledger: "):
-        decided(closed(tmp_path / "r.parquet", [*GOOD, *panel()]), question=Question(TODAY, ledger=ledger))
+        decided(closed(tmp_path / "r.parquet", [*GOOD, *panel()]), question=GateCriteria(TODAY, ledger=ledger))
 
 
 def test_no_folder_is_no_ledger(tmp_path: Path) -> None:

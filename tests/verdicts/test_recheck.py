@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kdaverify.checks import recheck as fresh_seeds
-from kdaverify.checks.near_miss import Finding, Recheck
+from kdaverify.checks.near_miss import Recheck, RetestFinding
 from kdaverify.checks.status import Status
 from kdaverify.verdicts import recheck as rechecking
 from kdaverify.verdicts.judge import Judge, Rejected
@@ -26,7 +26,7 @@ def test_a_near_miss_at_one_seed_passes_with_its_first_figure_and_a_note() -> No
     found: list[Verdict] = []
     Judge(Louder(factor_for(1.2), only=PROBLEM), found.append, "forward")(PROBLEM)
     (missed,) = (verdict for verdict in found if verdict.recheck is not None)
-    assert missed.recheck is not None and missed.recheck.finding is Finding.ACQUITTED and missed.recheck.seeds == 20
+    assert missed.recheck is not None and missed.recheck.finding is RetestFinding.ACQUITTED and missed.recheck.seeds == 20
     assert missed.status is Status.PASS and missed.grade == "A" and missed.proves()
     assert missed.ratio is not None and 1.0 < missed.ratio < 1.4
     assert "near miss, acquitted at 20 fresh seeds" in missed.message
@@ -39,7 +39,7 @@ def test_a_kernel_a_tenth_over_its_budget_stays_rejected() -> None:
     judge(PROBLEM)
     assert only_near(judged)
     told = rechecked(judged, judge.adapter)
-    assert [v.recheck.finding for v in told if v.recheck] == [Finding.CONFIRMED]
+    assert [v.recheck.finding for v in told if v.recheck] == [RetestFinding.CONFIRMED]
     assert rechecked(told, judge.adapter) == told
     with pytest.raises(Rejected, match="near miss, confirmed at 10 fresh seeds"):
         Judge(judge.adapter, judged.append, "forward")(PROBLEM)

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from kdaverify.checks.near_miss import Finding, Recheck
+from kdaverify.checks.near_miss import Recheck, RetestFinding
 from kdaverify.checks.published.says import Says
 from kdaverify.checks.status import Status
 from kdaverify.verdicts import lines, schema
@@ -28,7 +28,7 @@ ROWS = [
         grade="A",
         detail={"cut": 17},
         peers=(0.9, 1.1),
-        recheck=Recheck(Finding.ACQUITTED, seeds=3, median=float("inf")),
+        recheck=Recheck(RetestFinding.ACQUITTED, seeds=3, median=float("inf")),
         published={"fla": Opinion(says=Says.PASS, statistic="rms", value=float("inf"))},
         versions={"torch": "2"},
         T=64,

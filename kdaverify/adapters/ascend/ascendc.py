@@ -36,7 +36,7 @@ _OPTIONS: Final[Known] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class AscendcOptions:
     """How the operators are called.
 
     Args:
@@ -81,8 +81,8 @@ class AscendC(Adapter):
     isolated = True
     differentiable = False
 
-    def __init__(self, options: Options | None = None, conventions: Conventions | None = None) -> None:
-        self._options = options or Options()
+    def __init__(self, options: AscendcOptions | None = None, conventions: Conventions | None = None) -> None:
+        self._options = options or AscendcOptions()
         self.conventions = conventions or self._options.conventions
         self.device = self._options.device
         self.widths = NARROW + SQUARE_WIDTHS if self._options.widths == "any" else SQUARE_WIDTHS

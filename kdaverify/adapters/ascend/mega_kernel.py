@@ -20,7 +20,7 @@ Role = Literal["input", "constant", "output", "scratch"]
 
 
 @dataclass(frozen=True)
-class Sizes:
+class BufferSizes:
     """What the buffers' shapes depend on: T tokens in all, HV heads, chunks in all, blocks launched."""
 
     T: int
@@ -43,22 +43,22 @@ class Pointer:
     name: str
     role: Role
     dtype: torch.dtype
-    shape: Callable[[Sizes], tuple[int, ...]]
+    shape: Callable[[BufferSizes], tuple[int, ...]]
 
 
-def _square(_: Sizes) -> tuple[int, ...]:
+def _square(_: BufferSizes) -> tuple[int, ...]:
     return CHUNK, CHUNK
 
 
-def _head_major(s: Sizes) -> tuple[int, ...]:
+def _head_major(s: BufferSizes) -> tuple[int, ...]:
     return s.HV, s.T, WIDTH
 
 
-def _token_major(s: Sizes) -> tuple[int, ...]:
+def _token_major(s: BufferSizes) -> tuple[int, ...]:
     return s.T, s.HV, WIDTH
 
 
-def _per_block(count: int, rows: int) -> Callable[[Sizes], tuple[int, ...]]:
+def _per_block(count: int, rows: int) -> Callable[[BufferSizes], tuple[int, ...]]:
     return lambda s: (s.blocks * count, rows, WIDTH)
 
 

@@ -37,7 +37,7 @@ _HOW: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class PtoOptions:
     """How the kernel is called.
 
     Args:
@@ -80,8 +80,8 @@ class AscendPto(Adapter):
     isolated = True
     differentiable = False
 
-    def __init__(self, options: Options | None = None, conventions: Conventions | None = None) -> None:
-        self._options = options or Options()
+    def __init__(self, options: PtoOptions | None = None, conventions: Conventions | None = None) -> None:
+        self._options = options or PtoOptions()
         self.conventions = conventions or Conventions(packing="cu_seqlens")
         self.device = self._options.device
         self._ran = NOTHING_YET

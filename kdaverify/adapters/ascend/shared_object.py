@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.ascend.guarded import Guarded
-from kdaverify.adapters.ascend.mega_kernel import ARGUMENTS, CHUNK, ENTRY, POINTERS, Sizes, constants
+from kdaverify.adapters.ascend.mega_kernel import ARGUMENTS, CHUNK, ENTRY, POINTERS, BufferSizes, constants
 from kdaverify.adapters.base import AdapterError
 
 DIGITS: Final = 12
@@ -47,7 +47,7 @@ class SharedObject:
         device, offsets = inputs["q"].device, inputs["cu_seqlens"].tolist()
         lengths = [end - start for start, end in pairwise(offsets)]
         HV, T = inputs["q"].shape[:2]
-        sizes = Sizes(T, HV, chunks=sum(-(-length // CHUNK) for length in lengths), blocks=blocks)
+        sizes = BufferSizes(T, HV, chunks=sum(-(-length // CHUNK) for length in lengths), blocks=blocks)
         held = _buffers(sizes, {**constants(), **inputs}, device)
         _launch(self.function, held, sizes, len(lengths), device)
         for buffer in held.values():
@@ -74,7 +74,7 @@ def load(path: Path) -> SharedObject:
     return SharedObject(f"{path.name} (sha256 {hashlib.sha256(path.read_bytes()).hexdigest()[:DIGITS]})", function)
 
 
-def _buffers(sizes: Sizes, given: Mapping[str, Tensor], device: torch.device) -> dict[str, Guarded]:
+def _buffers(sizes: BufferSizes, given: Mapping[str, Tensor], device: torch.device) -> dict[str, Guarded]:
     held: dict[str, Guarded] = {}
     for pointer in POINTERS:
         value = given.get(pointer.name)
@@ -85,7 +85,7 @@ def _buffers(sizes: Sizes, given: Mapping[str, Tensor], device: torch.device) ->
     return held
 
 
-def _launch(function: Any, held: Mapping[str, Guarded], sizes: Sizes, sequences: int, device: torch.device) -> None:
+def _launch(function: Any, held: Mapping[str, Guarded], sizes: BufferSizes, sequences: int, device: torch.device) -> None:
     npu = torch.get_device_module("npu") if device.type == "npu" else None
     stream = None if npu is None else npu.current_stream()._as_parameter_  # how ctypes is given a stream
     if npu is not None:

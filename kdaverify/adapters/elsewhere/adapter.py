@@ -19,11 +19,11 @@ from kdaverify.adapters.base import OUTPUTS as RETURNED
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.custom_vjp import with_vjp
 from kdaverify.adapters.declaration import Declaration
-from kdaverify.adapters.elsewhere.interpreter import Interpreter
-from kdaverify.adapters.exchange.answer import Answer, answer
-from kdaverify.adapters.exchange.declared import Declared, Entry, Passed
-from kdaverify.adapters.exchange.manifest import INPUTS, OUTPUTS, Call
-from kdaverify.adapters.isolation.fault import Fault
+from kdaverify.adapters.elsewhere.interpreter import PythonInterpreter
+from kdaverify.adapters.exchange.answer import ExchangedOutputs, answer
+from kdaverify.adapters.exchange.declared import Declared, DeclaredCall, Entry
+from kdaverify.adapters.exchange.manifest import INPUTS, OUTPUTS, ExportedCall
+from kdaverify.adapters.isolation.fault import CallFailure
 from oracles.autograd import ForwardOnlyError
 from oracles.gradients import COTANGENTS, GRADIENTS, Cotangents, Gradients
 from oracles.inputs import Inputs
@@ -37,7 +37,7 @@ _GRADIENT: Final = {name: gradient for gradient, name in GRADIENTS.items()}
 
 
 @dataclass(frozen=True)
-class Place:
+class KernelLocation:
     """Where a kernel is.
 
     Args:
@@ -64,12 +64,12 @@ class Elsewhere(Declared):
         interpreter: the process; one of its own by default.
     """
 
-    def __init__(self, declaration: Declaration, place: Place, limit: float, interpreter: Interpreter | None = None) -> None:
+    def __init__(self, declaration: Declaration, place: KernelLocation, limit: float, interpreter: PythonInterpreter | None = None) -> None:
         super().__init__(declaration)
         self._place, self._limit = place, limit
         told = (place.kernel, place.step, place.backward, place.framework, json.dumps(declaration.keywords))
-        self._interpreter = interpreter or Interpreter(place.python, told, limit)
-        self._last: Answer | None = None
+        self._interpreter = interpreter or PythonInterpreter(place.python, told, limit)
+        self._last: ExchangedOutputs | None = None
 
     def missing(self) -> str | None:
         python = self._place.python
@@ -86,7 +86,7 @@ class Elsewhere(Declared):
         lacking = asked.stdout.split()
         return f"{python} has no {', '.join(lacking)}: {python} -m pip install {' '.join(lacking)}" if lacking else None
 
-    def carry(self, call: Passed) -> tuple[Any, Any]:
+    def carry(self, call: DeclaredCall) -> tuple[Any, Any]:
         tensors = {name: value for name, value in call.arguments.items() if isinstance(value, Tensor)}
         leaves = [name for name, value in tensors.items() if value.requires_grad]
         names: list[str] = []
@@ -112,9 +112,9 @@ class Elsewhere(Declared):
         self._asked = ("forward", inputs)
         return self._kernel.gradients(inputs, cotangents)
 
-    def _answered(self, call: Passed, entry: Entry, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _answered(self, call: DeclaredCall, entry: Entry, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What the other interpreter returns for one call, by name."""
-        folder, asked = self._interpreter.folder, Call(
+        folder, asked = self._interpreter.folder, ExportedCall(
             file=FILE, entry=entry, scale=call.arguments.get("scale"), state_from=None, sha256="", outputs={}
         )  # fmt: skip
         for left in (folder / OUTPUTS).iterdir():
@@ -153,5 +153,5 @@ def _checked(name: str, found: Mapping[str, Tensor], x: Tensor) -> Tensor:
     """
     wanted, got = (f"{list(y.shape)} in {y.dtype}" if y is not None else "none" for y in (x, found.get(name)))
     if wanted != got:
-        raise Fault("ERROR", f"the backward returned {name}: wanted {wanted}, got {got}")
+        raise CallFailure("ERROR", f"the backward returned {name}: wanted {wanted}, got {got}")
     return found[name]

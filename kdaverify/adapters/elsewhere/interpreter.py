@@ -16,8 +16,8 @@ from typing import Any, Final, NoReturn
 
 from kdaverify.adapters.base import AdapterError
 from kdaverify.adapters.exchange.folder import RUNNER
-from kdaverify.adapters.exchange.manifest import INPUTS, OUTPUTS, Call
-from kdaverify.adapters.isolation.fault import Fault
+from kdaverify.adapters.exchange.manifest import INPUTS, OUTPUTS, ExportedCall
+from kdaverify.adapters.isolation.fault import CallFailure
 
 SERVER: Final = RUNNER.with_name("serve.py")
 MEMORY: Final = Path("/dev/shm")  # noqa: S108 # files that never reach a disk, in a folder of our own there
@@ -26,7 +26,7 @@ SHOWN: Final = 3
 OURS: Final = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONSAFEPATH")
 
 
-class Interpreter:
+class PythonInterpreter:
     """Runs `serve.py` in the interpreter `python`.
 
     Args:
@@ -62,7 +62,7 @@ class Interpreter:
         self._start()
         return self._about
 
-    def ask(self, call: Call) -> None:
+    def ask(self, call: ExportedCall) -> None:
         """Has `call` answered: its outputs, or what went wrong, then lie in the folder.
 
         Raises:
@@ -109,7 +109,7 @@ class Interpreter:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=environment, start_new_session=True
         )
         ready = None
-        with suppress(Fault):
+        with suppress(CallFailure):
             ready = self._line(self._process)
         if ready is None:
             self._refused = f"elsewhere: {self.python} did not get ready within {self._limit:g} s: {self._complaint()}"
@@ -124,7 +124,7 @@ class Interpreter:
         until = time.monotonic() + self._limit
         while b"\n" not in self._pending:
             if not select.select([process.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
-                raise Fault("HANG", f"no answer from {self.python} within {self._limit:g} s (option limit); its process was ended")
+                raise CallFailure("HANG", f"no answer from {self.python} within {self._limit:g} s (option limit); its process was ended")
             said = os.read(process.stdout.fileno(), 1 << 16)
             if not said:
                 return None
@@ -138,7 +138,7 @@ class Interpreter:
         how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         said = self._complaint()
         self.end()
-        raise Fault("CRASH", f"the kernel's process {how} {when}: {said}")
+        raise CallFailure("CRASH", f"the kernel's process {how} {when}: {said}")
 
     def _complaint(self) -> str:
         """The last it wrote to its error stream."""

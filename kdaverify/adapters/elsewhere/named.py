@@ -8,7 +8,7 @@ from typing import Final
 
 from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.adapters.declaration import WORDS, declared
-from kdaverify.adapters.elsewhere.adapter import Elsewhere, Place
+from kdaverify.adapters.elsewhere.adapter import Elsewhere, KernelLocation
 from kdaverify.adapters.unconfigured import Unconfigured
 
 NAME: Final = "elsewhere"
@@ -39,7 +39,9 @@ def _at(options: Mapping[str, str]) -> Adapter:
     if framework not in FRAMEWORKS:
         raise AdapterError(f"{NAME}: framework: wanted one of {', '.join(FRAMEWORKS)}, got {framework!r}")
     words = {"name": options["kernel"].rpartition(":")[2], **{option: text for option, text in options.items() if option in WORDS}}
-    place = Place(Path(options["python"]).expanduser(), options["kernel"], framework, options.get("step", ""), options.get("backward", ""))
+    place = KernelLocation(
+        Path(options["python"]).expanduser(), options["kernel"], framework, options.get("step", ""), options.get("backward", "")
+    )
     return Elsewhere(declared(words), place, _seconds(options.get("limit", LIMIT)))
 
 

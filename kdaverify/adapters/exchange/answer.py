@@ -10,8 +10,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from kdaverify.adapters.base import OUTPUTS as NAMES
-from kdaverify.adapters.exchange.manifest import INPUTS, OUTPUTS, Call
-from kdaverify.adapters.isolation.fault import Fault
+from kdaverify.adapters.exchange.manifest import INPUTS, OUTPUTS, ExportedCall
+from kdaverify.adapters.isolation.fault import CallFailure
 from oracles.gradients import GRADIENTS
 
 ANSWERS = "answers"
@@ -19,7 +19,7 @@ AGAIN = "delete it, run run.py again where the kernel is, and bring it back"
 
 
 @dataclass(frozen=True)
-class Answer:
+class ExchangedOutputs:
     """The outputs of one call.
 
     Args:
@@ -31,7 +31,7 @@ class Answer:
     about: dict[str, str]
 
 
-def answer(folder: Path, call: Call) -> Answer:
+def answer(folder: Path, call: ExportedCall) -> ExchangedOutputs:
     """The outputs of `call` in `folder`.
 
     Raises:
@@ -46,28 +46,28 @@ def answer(folder: Path, call: Call) -> Answer:
             about: dict[str, str] = file.metadata() or {}
             outputs: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 # not a mapping
     except (SafetensorError, OSError, ValueError) as error:
-        raise Fault("ERROR", f"wanted a safetensors file, got one that is cut off or damaged ({error}); {AGAIN}") from None
+        raise CallFailure("ERROR", f"wanted a safetensors file, got one that is cut off or damaged ({error}); {AGAIN}") from None
     wanted = tuple(GRADIENTS) if call.entry == "vjp" else NAMES
     strangers = sorted(set(outputs) - set(wanted))
     if strangers:
-        raise Fault("ERROR", f"wanted {' and '.join(wanted)}, got {', '.join(strangers)} too; {AGAIN}")
+        raise CallFailure("ERROR", f"wanted {' and '.join(wanted)}, got {', '.join(strangers)} too; {AGAIN}")
     if about.pop(ANSWERS, None) != _digest(folder, call):
-        raise Fault("ERROR", f"wanted outputs for {INPUTS}/{call.file} as it is here, got some made from other inputs; {AGAIN}")
-    return Answer(outputs, about)
+        raise CallFailure("ERROR", f"wanted outputs for {INPUTS}/{call.file} as it is here, got some made from other inputs; {AGAIN}")
+    return ExchangedOutputs(outputs, about)
 
 
-def _unanswered(path: Path) -> Fault:
+def _unanswered(path: Path) -> CallFailure:
     """Why there are no outputs, as the runner left it."""
     error, part = (path.with_name(path.name + ending) for ending in (".error", ".part"))
     if error.exists():
         said = error.read_text(errors="replace").partition("\n\nTraceback (most recent call last)")[0]
-        return Fault("ERROR", f"the kernel raised {said}")
+        return CallFailure("ERROR", f"the kernel raised {said}")
     if part.exists():
-        return Fault("CRASH", "the kernel's process ended during this call")
-    return Fault("UNANSWERED", "is not there; run run.py where the kernel is, and bring the file back")
+        return CallFailure("CRASH", "the kernel's process ended during this call")
+    return CallFailure("UNANSWERED", "is not there; run run.py where the kernel is, and bring the file back")
 
 
-def _digest(folder: Path, call: Call) -> str:
+def _digest(folder: Path, call: ExportedCall) -> str:
     """SHA-256 of what the call was made from: its input file and, where its state comes from another call, that one's outputs."""
     content = [(folder / INPUTS / call.file).read_bytes()]
     if call.state_from is not None:

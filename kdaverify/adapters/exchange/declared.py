@@ -23,7 +23,7 @@ Entry = Literal["forward", "step", "vjp"]
 
 
 @dataclass(frozen=True)
-class Passed:
+class DeclaredCall:
     """One call on its way to the kernel.
 
     Args:
@@ -70,12 +70,12 @@ class Declared(Adapter):
 
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration
-        self._kernel = adapter_of(declaration, lambda arguments: self.carry(Passed(*self._asked, arguments)))
+        self._kernel = adapter_of(declaration, lambda arguments: self.carry(DeclaredCall(*self._asked, arguments)))
         self.name, self.dtypes, self.conventions = self._kernel.name, self._kernel.dtypes, self._kernel.conventions
         self.domain, self.deterministic = self._kernel.domain, declaration.deterministic
 
     @abc.abstractmethod
-    def carry(self, call: Passed) -> tuple[Any, Any]:
+    def carry(self, call: DeclaredCall) -> tuple[Any, Any]:
         """(o, final_state) of one call in the kernel's conventions."""
 
     def contract(self, dtype: str) -> Contract:

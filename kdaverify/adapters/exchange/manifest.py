@@ -37,7 +37,7 @@ class Outline(Frozen):
     dtype: str
 
 
-class Call(Frozen):
+class ExportedCall(Frozen):
     """One call.
 
     Args:
@@ -57,7 +57,7 @@ class Call(Frozen):
     outputs: dict[str, Outline]
 
 
-class Case(Frozen):
+class ExportedCase(Frozen):
     """One question of the suites.
 
     Args:
@@ -66,7 +66,7 @@ class Case(Frozen):
     """
 
     asked: str
-    calls: tuple[Call, ...]
+    calls: tuple[ExportedCall, ...]
 
 
 class Manifest(Frozen):
@@ -85,14 +85,14 @@ class Manifest(Frozen):
     seed: int
     declaration: Declaration
     keywords: tuple[str, ...]
-    cases: tuple[Case, ...] = ()
+    cases: tuple[ExportedCase, ...] = ()
     digest: str = ""
 
     @property
-    def calls(self) -> tuple[Call, ...]:
+    def calls(self) -> tuple[ExportedCall, ...]:
         return tuple(call for case in self.cases for call in case.calls)
 
-    def sealed(self, cases: tuple[Case, ...]) -> Manifest:
+    def sealed(self, cases: tuple[ExportedCase, ...]) -> Manifest:
         """The complete manifest."""
         whole = self.model_copy(update={"cases": cases})
         return whole.model_copy(update={"digest": whole.content()})

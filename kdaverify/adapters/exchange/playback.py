@@ -11,9 +11,9 @@ from torch import Tensor
 
 from kdaverify.adapters.base import NOTHING_YET
 from kdaverify.adapters.exchange.answer import answer
-from kdaverify.adapters.exchange.declared import Declared, Passed
-from kdaverify.adapters.exchange.manifest import INPUTS, NAME, OUTPUTS, Call, Case, ExchangeError, Manifest
-from kdaverify.adapters.isolation.fault import Fault
+from kdaverify.adapters.exchange.declared import Declared, DeclaredCall
+from kdaverify.adapters.exchange.manifest import INPUTS, NAME, OUTPUTS, ExchangeError, ExportedCall, ExportedCase, Manifest
+from kdaverify.adapters.isolation.fault import CallFailure
 
 
 class Playback(Declared):
@@ -30,8 +30,8 @@ class Playback(Declared):
         super().__init__(manifest.declaration)
         self._folder, self._manifest = folder, manifest
         self._cases = {case.asked: case for case in manifest.cases}
-        self._case: Case | None = None
-        self._played: list[tuple[Call, dict[str, str]]] = []
+        self._case: ExportedCase | None = None
+        self._played: list[tuple[ExportedCall, dict[str, str]]] = []
 
     def begin(self, case: str) -> None:
         """Finds the case among those exported.
@@ -44,12 +44,12 @@ class Playback(Declared):
             wanted = f"--profile {self._manifest.profile} --kda-seed {self._manifest.seed}"
             raise ExchangeError(f"{NAME}: holds no case {case}; `kdaverify score` asks what was exported, with {wanted}")
 
-    def carry(self, call: Passed) -> tuple[Any, Any]:
+    def carry(self, call: DeclaredCall) -> tuple[Any, Any]:
         exported = self._next(call)
         try:
             found = answer(self._folder, exported)
-        except Fault as fault:
-            raise Fault(fault.kind, f"{OUTPUTS}/{exported.file}: {fault.message}") from None
+        except CallFailure as fault:
+            raise CallFailure(fault.kind, f"{OUTPUTS}/{exported.file}: {fault.message}") from None
         self._played.append((exported, found.about))
         return found.outputs.get("o"), found.outputs.get("final_state")
 
@@ -63,7 +63,7 @@ class Playback(Declared):
         names = {name: None for _, about in self._played for name in about if name != "function"}
         return {"device": "", **{name: _each(self._played, name) for name in names}, "mode": "offline"}
 
-    def _next(self, call: Passed) -> Call:
+    def _next(self, call: DeclaredCall) -> ExportedCall:
         """The exported call that this one is, in every bit.
 
         Raises:
@@ -89,6 +89,6 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return a.dtype == b.dtype and torch.equal(a, b)
 
 
-def _each(played: list[tuple[Call, dict[str, str]]], name: str) -> str:
+def _each(played: list[tuple[ExportedCall, dict[str, str]]], name: str) -> str:
     """What the runner said of `name`, once where it is the same for all calls."""
     return " and ".join(dict.fromkeys(about.get(name, "unknown") for _, about in played))

@@ -11,8 +11,8 @@ from safetensors.torch import save
 from torch import Tensor
 
 from kdaverify.adapters.base import NOTHING_YET
-from kdaverify.adapters.exchange.declared import Declared, Passed
-from kdaverify.adapters.exchange.manifest import INPUTS, Call, Case, ExchangeError, Manifest, Outline
+from kdaverify.adapters.exchange.declared import Declared, DeclaredCall
+from kdaverify.adapters.exchange.manifest import INPUTS, ExchangeError, ExportedCall, ExportedCase, Manifest, Outline
 from kdaverify.budgets.formats import format_of
 
 # Final states handed out here are constants that no regime draws and every format holds, told apart by the number of their call.
@@ -34,9 +34,9 @@ class Recorder(Declared):
     def __init__(self, folder: Path, draft: Manifest) -> None:
         super().__init__(draft.declaration)
         self._folder, self._draft = folder, draft
-        self._cases: dict[str, list[Call]] = {}
+        self._cases: dict[str, list[ExportedCall]] = {}
         self._numbers: dict[str, int] = {}
-        self._calls: list[Call] = []
+        self._calls: list[ExportedCall] = []
         self._number = 0
         self._states: list[Tensor] = []
 
@@ -46,7 +46,7 @@ class Recorder(Declared):
         self._cases[case] = self._calls
         self._number = self._numbers.setdefault(case, len(self._cases))
 
-    def carry(self, call: Passed) -> tuple[Tensor, Tensor]:
+    def carry(self, call: DeclaredCall) -> tuple[Tensor, Tensor]:
         outputs = self._stand_ins(call)
         number = len(self._calls)
         tensors = {name: value for name, value in call.arguments.items() if isinstance(value, Tensor)}
@@ -55,7 +55,7 @@ class Recorder(Declared):
             del tensors["initial_state"]
         file = f"{self._number:05d}-{number}.safetensors"
         self._calls.append(
-            Call(
+            ExportedCall(
                 file=file,
                 entry=call.entry,
                 scale=call.arguments.get("scale"),
@@ -72,11 +72,11 @@ class Recorder(Declared):
 
     def finish(self) -> Manifest:
         """Completes the manifest and writes it."""
-        manifest = self._draft.sealed(tuple(Case(asked=asked, calls=tuple(calls)) for asked, calls in self._cases.items()))
+        manifest = self._draft.sealed(tuple(ExportedCase(asked=asked, calls=tuple(calls)) for asked, calls in self._cases.items()))
         manifest.write(self._folder)
         return manifest
 
-    def _stand_ins(self, call: Passed) -> dict[str, Tensor]:
+    def _stand_ins(self, call: DeclaredCall) -> dict[str, Tensor]:
         x, number = call.inputs, len(self._states)
         carry = self.contract(format_of(x.q.dtype).name).carry.dtype
         state = torch.full((x.N, x.HV, x.K, x.V), _MARK * (1 + number % _MARKS), dtype=carry)

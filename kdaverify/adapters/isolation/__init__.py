@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kdaverify.adapters.isolation.fault import Fault, fault_of
+from kdaverify.adapters.isolation.fault import CallFailure, fault_of
 from kdaverify.adapters.isolation.isolated import Isolated, housed
 
-__all__ = ["Fault", "Isolated", "fault_of", "housed"]
+__all__ = ["CallFailure", "Isolated", "fault_of", "housed"]

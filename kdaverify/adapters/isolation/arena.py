@@ -23,7 +23,7 @@ _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 @dataclass(frozen=True)
-class Place:
+class ArenaSlot:
     """Where a tensor lies in an arena, in memory of its own.
 
     Args:
@@ -57,21 +57,21 @@ class Arena:
         weakref.finalize(arena, os.close, arena.fd)
         return arena
 
-    def lay_out(self, tensors: Mapping[str, Tensor]) -> dict[str, Place]:
+    def lay_out(self, tensors: Mapping[str, Tensor]) -> dict[str, ArenaSlot]:
         """Copies the tensors in, one behind the other, from wherever they lie."""
-        places: dict[str, Place] = {}
+        places: dict[str, ArenaSlot] = {}
         offset = 0
         for name, tensor in tensors.items():
             # Without gaps, and in the order of the original's axes where it has none either: as a clone would lie.
             stride = torch.empty_like(tensor, device="meta").stride()
-            places[name] = Place(offset, tensor.dtype, tuple(tensor.shape), stride)
+            places[name] = ArenaSlot(offset, tensor.dtype, tuple(tensor.shape), stride)
             offset = -(-places[name].end // ALIGNMENT) * ALIGNMENT
         self._reserve(offset)
         for name, place in places.items():
             self.view(place).copy_(tensors[name])
         return places
 
-    def view(self, place: Place) -> Tensor:
+    def view(self, place: ArenaSlot) -> Tensor:
         """The tensor that lies at `place`: the arena's memory, but a storage of its own."""
         count = math.prod(place.shape)
         if not count:

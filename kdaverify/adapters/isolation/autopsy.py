@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 from typing import Final
 
-from kdaverify.adapters.isolation.fault import Fault, Kind
+from kdaverify.adapters.isolation.fault import CallFailure, Kind
 from kdaverify.adapters.isolation.heart import SILENCE
 from kdaverify.adapters.isolation.memory import GIB
 from kdaverify.adapters.isolation.process import GRACE, Process
@@ -16,7 +16,7 @@ from kdaverify.limits import Limits
 _LINES: Final = 5
 
 
-def death(process: Process, limits: Limits, *, late: bool = False) -> Fault:
+def death(process: Process, limits: Limits, *, late: bool = False) -> CallFailure:
     """The process ended, or hung up.
 
     Args:
@@ -24,7 +24,7 @@ def death(process: Process, limits: Limits, *, late: bool = False) -> Fault:
     """
     kind, how = _end(process, limits)
     blame = " after its last answer, so the call before this one is to blame" if late else ""
-    return Fault(kind, f"{how}{blame}{_said(process)}")
+    return CallFailure(kind, f"{how}{blame}{_said(process)}")
 
 
 def _end(process: Process, limits: Limits) -> tuple[Kind, str]:
@@ -42,14 +42,14 @@ def _end(process: Process, limits: Limits) -> tuple[Kind, str]:
     return "CRASH", f"the kernel's process died of {name}{where and f' in {where}'}"
 
 
-def gluttony(process: Process, used: int, limits: Limits) -> Fault:
+def gluttony(process: Process, used: int, limits: Limits) -> CallFailure:
     """The process holds more memory than it may."""
-    return Fault(
+    return CallFailure(
         "OOM", f"the kernel took {used / GIB:.2f} GiB of memory, its limit is {limits.gib:g} GiB (--memory-limit){_where(process)}"
     )
 
 
-def hang(process: Process, seconds: float) -> Fault:
+def hang(process: Process, seconds: float) -> CallFailure:
     """The process has not answered in time; its stacks have just been written."""
     silence = process.heart.silence()
     if _stopped(process.pid):
@@ -58,7 +58,7 @@ def hang(process: Process, seconds: float) -> Fault:
         how = f"its interpreter has stood still for {silence:.1f} s: native code that holds the interpreter lock"
     else:
         how = "its interpreter runs: a loop or a wait in Python, or native code that let go of the interpreter lock"
-    return Fault("HANG", f"no answer within {seconds:g} s (--time-limit); {how}{_seen(process)}{_said(process)}")
+    return CallFailure("HANG", f"no answer within {seconds:g} s (--time-limit); {how}{_seen(process)}{_said(process)}")
 
 
 def _where(process: Process) -> str:

@@ -24,7 +24,7 @@ _DEVICE: Final = re.compile(
 )
 
 
-class Fault(Exception):
+class CallFailure(Exception):
     """A call without outputs: of which kind, and in which words."""
 
     def __init__(self, kind: Kind, message: str) -> None:
@@ -33,25 +33,25 @@ class Fault(Exception):
         self.message = message
 
 
-def fault_of(error: BaseException) -> Fault:
+def fault_of(error: BaseException) -> CallFailure:
     """What a kernel's exception comes to: an error, memory exhausted, or a device that is lost."""
-    if isinstance(error, Fault):
+    if isinstance(error, CallFailure):
         return error
     if isinstance(error, WrongKernelError):
-        return Fault("WRONG_KERNEL", str(error))
+        return CallFailure("WRONG_KERNEL", str(error))
     if not isinstance(error, Exception):
-        return Fault("CRASH", f"the kernel ended its process: {told(error)}")
+        return CallFailure("CRASH", f"the kernel ended its process: {told(error)}")
     said = f"the kernel raised {told(error)}"
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or _MEMORY.search(str(error)):
-        return Fault("OOM", said)
+        return CallFailure("OOM", said)
     if _DEVICE.search(str(error)):
         return lost_device(error)
-    return Fault("ERROR", said)
+    return CallFailure("ERROR", said)
 
 
-def lost_device(error: BaseException) -> Fault:
+def lost_device(error: BaseException) -> CallFailure:
     """A fault after which nothing more can run on the device in this process."""
-    return Fault("CRASH", f"the kernel left its device unusable: {told(error)}")
+    return CallFailure("CRASH", f"the kernel left its device unusable: {told(error)}")
 
 
 def told(error: BaseException) -> str:

@@ -17,9 +17,9 @@ from kdaverify.adapters.base import Adapter, Output, versions
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.isolation.activations import asked_activations
 from kdaverify.adapters.isolation.arena import same
-from kdaverify.adapters.isolation.fault import Fault
+from kdaverify.adapters.isolation.fault import CallFailure
 from kdaverify.adapters.isolation.keeper import Keeper
-from kdaverify.adapters.isolation.messages import About, Ask, Call, Entry, Pickled, Returned, RunInside, Step, Way
+from kdaverify.adapters.isolation.messages import About, Entry, Pickled, ReportEnvironment, Returned, RunInside, RunKernel, Step, Way
 from kdaverify.adapters.isolation.parcel import unpack
 from kdaverify.adapters.isolation.stages import asked_stages
 from kdaverify.adapters.poison import allocations_are_poisoned
@@ -147,7 +147,7 @@ class Isolated(Adapter):
     def environment(self) -> dict[str, str]:
         try:
             return dict(self._told().environment)
-        except Fault as fault:
+        except CallFailure as fault:
             # A verdict is told even where the process cannot say what it would have run with.
             unknown = f"unknown: {fault.message.partition(chr(10))[0]}"
             return {**versions("torch"), "python": platform.python_version(), "device": self.device, "mode": unknown}
@@ -170,7 +170,7 @@ class Isolated(Adapter):
     def _call(self, entry: Entry, inputs: Inputs, beside: Mapping[str, Tensor] = {}) -> Any:  # never written to
         arena, given = self._keeper.inputs, _tensors(inputs)
         places = arena.lay_out({**given, **beside})
-        call = Call(self._way, entry, self._case, torch.get_num_threads(), places, inputs.scale, allocations_are_poisoned())
+        call = RunKernel(self._way, entry, self._case, torch.get_num_threads(), places, inputs.scale, allocations_are_poisoned())
         try:
             returned = self._keeper.ask(call, Returned)
         finally:
@@ -182,7 +182,7 @@ class Isolated(Adapter):
     def _told(self) -> About:
         """What the twin says of itself, asked once after every call; after one that took the process, what it said before."""
         if self._about is None or self._called:
-            self._about, self._called = self._keeper.ask(Ask(self._way), About), False
+            self._about, self._called = self._keeper.ask(ReportEnvironment(self._way), About), False
         return self._about
 
 

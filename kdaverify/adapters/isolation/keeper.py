@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from kdaverify.adapters.base import AdapterError
 from kdaverify.adapters.isolation import autopsy
 from kdaverify.adapters.isolation.arena import Arena
-from kdaverify.adapters.isolation.fault import Fault
+from kdaverify.adapters.isolation.fault import CallFailure
 from kdaverify.adapters.isolation.memory import GIB, own_memory
 from kdaverify.adapters.isolation.messages import Failed, Ready, Reply, Request
 from kdaverify.adapters.isolation.process import Process
@@ -102,7 +102,7 @@ class Keeper:
             raise AdapterError(reply.message)
         if reply.kind == "FORWARD_ONLY":
             raise ForwardOnlyError(reply.message)
-        raise Fault(reply.kind, reply.message)
+        raise CallFailure(reply.kind, reply.message)
 
     def _reply(self, process: Process, request: Request | None, seconds: float) -> Reply:
         started = time.monotonic()

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.conventions import Conventions
-from kdaverify.adapters.isolation.arena import Place
+from kdaverify.adapters.isolation.arena import ArenaSlot
 from kdaverify.adapters.isolation.fault import Kind
 from kdaverify.adapters.isolation.parcel import Parcel, Stranger
 
@@ -51,7 +51,7 @@ class Ready:
 
 
 @dataclass(frozen=True)
-class Call:
+class RunKernel:
     """Run the kernel.
 
     Args:
@@ -67,7 +67,7 @@ class Call:
     entry: Entry
     case: tuple[int, str]
     threads: int
-    places: Mapping[str, Place]
+    places: Mapping[str, ArenaSlot]
     scale: float | None
     poisoned: bool
 
@@ -97,8 +97,8 @@ class CallStage:
     dtype: str
     stage: str
     threads: int
-    places: Mapping[str, Place]
-    tensors: Mapping[str, Place]
+    places: Mapping[str, ArenaSlot]
+    tensors: Mapping[str, ArenaSlot]
     scale: float | None
     chunk_size: int
 
@@ -119,7 +119,7 @@ class CallActivation:
     dtype: str
     op: str
     threads: int
-    places: Mapping[str, Place]
+    places: Mapping[str, ArenaSlot]
     setting: float
 
 
@@ -151,7 +151,7 @@ class Pickled:
 class StageReturned:
     """The tensors that a stage, or an operation beside the kernel, returned."""
 
-    places: Mapping[str, Place]
+    places: Mapping[str, ArenaSlot]
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Failed:
 
 
 @dataclass(frozen=True)
-class Ask:
+class ReportEnvironment:
     """Tell what ran and with what."""
 
     way: Way
@@ -177,5 +177,5 @@ class About:
     environment: dict[str, Any]
 
 
-Request = Call | CallStage | CallActivation | RunInside | Ask
+Request = RunKernel | CallStage | CallActivation | RunInside | ReportEnvironment
 Reply = Ready | Returned | Pickled | StageReturned | Failed | About

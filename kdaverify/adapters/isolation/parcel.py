@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import OUTPUTS, Output
-from kdaverify.adapters.isolation.arena import Arena, Place
+from kdaverify.adapters.isolation.arena import Arena, ArenaSlot
 from kdaverify.adapters.placement import shares_memory
 from oracles.gradients import Gradients
 from oracles.inputs import TENSORS, Inputs
@@ -36,7 +36,7 @@ class Stranger:
     qualname: str
 
 
-Parcel = Place | View | Stranger | None
+Parcel = ArenaSlot | View | Stranger | None
 
 
 def pack(output: Any, inputs: Inputs, arena: Arena) -> dict[str, Parcel] | Stranger:
@@ -60,7 +60,7 @@ def unpack(parcels: Mapping[str, Parcel] | Stranger, inputs: Inputs, arena: Aren
 
 
 def _unpacked(parcel: Parcel, inputs: Inputs, arena: Arena) -> Any:
-    if isinstance(parcel, Place):
+    if isinstance(parcel, ArenaSlot):
         return arena.view(parcel).to(inputs.q.device, copy=True)
     if isinstance(parcel, View):
         source = getattr(inputs, parcel.name)

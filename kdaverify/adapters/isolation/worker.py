@@ -17,22 +17,22 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.adapters.isolation.activations import run_activation
 from kdaverify.adapters.isolation.arena import Arena
-from kdaverify.adapters.isolation.fault import Fault, fault_of, lost_device
+from kdaverify.adapters.isolation.fault import CallFailure, fault_of, lost_device
 from kdaverify.adapters.isolation.heart import Heart
 from kdaverify.adapters.isolation.memory import lift_limit, limit_own_memory, own_memory
 from kdaverify.adapters.isolation.messages import (
     About,
-    Ask,
-    Call,
     CallActivation,
     CallStage,
     Failed,
     Pickled,
     Ready,
     Reply,
+    ReportEnvironment,
     Request,
     Returned,
     RunInside,
+    RunKernel,
     Start,
     Step,
     Way,
@@ -106,7 +106,7 @@ class _Worker:
 
     def _served(self, adapter: Adapter, request: Request) -> Reply:
         match request:
-            case Call():
+            case RunKernel():
                 return self._run(adapter, request)
             case CallStage():
                 return run_stage(adapter, request, self._taken(request), self._inputs, self._outputs)
@@ -114,10 +114,10 @@ class _Worker:
                 return run_activation(adapter, request, self._inputs, self._outputs)
             case RunInside():
                 return self._run_inside(adapter, request)
-            case Ask():
+            case ReportEnvironment():
                 return About(adapter.proof(), adapter.environment())
 
-    def _run(self, adapter: Adapter, call: Call) -> Returned:
+    def _run(self, adapter: Adapter, call: RunKernel) -> Returned:
         self._begin(adapter, call)
         inputs = self._taken(call)
         with poisoned_allocations(wanted=call.poisoned):
@@ -128,7 +128,7 @@ class _Worker:
         self._begin(adapter, request)
         return Pickled(pickle.dumps(request.function(adapter)))
 
-    def _begin(self, adapter: Adapter, request: Call | RunInside) -> None:
+    def _begin(self, adapter: Adapter, request: RunKernel | RunInside) -> None:
         if torch.get_num_threads() != request.threads:
             torch.set_num_threads(request.threads)
         number, case = request.case
@@ -136,18 +136,18 @@ class _Worker:
             self._begun[request.way] = number
             adapter.begin(case)
 
-    def _answer(self, adapter: Adapter, call: Call, inputs: Inputs) -> Any:
+    def _answer(self, adapter: Adapter, call: RunKernel, inputs: Inputs) -> Any:
         if call.entry == "gradients":
             return adapter.gradients(inputs, Cotangents(*(self._view(call, name) for name in COTANGENTS)))
         return adapter.step(inputs) if call.entry == "step" else adapter.forward(inputs)
 
-    def _taken(self, call: Call | CallStage) -> Inputs:
+    def _taken(self, call: RunKernel | CallStage) -> Inputs:
         """The inputs where the harness laid them. They were checked there: checking them again would double the cost of a call."""
         inputs = object.__new__(Inputs)
         vars(inputs).update({name: self._view(call, name) for name in TENSORS}, scale=call.scale)
         return inputs
 
-    def _view(self, call: Call | CallStage, name: str) -> Tensor | None:
+    def _view(self, call: RunKernel | CallStage, name: str) -> Tensor | None:
         return self._inputs.view(call.places[name]) if name in call.places else None
 
     def _adapter(self, way: Way) -> Adapter:
@@ -168,7 +168,7 @@ def _stepped(adapter: Adapter, step: Step) -> Adapter:
     return other
 
 
-def _fault(error: BaseException) -> Fault:
+def _fault(error: BaseException) -> CallFailure:
     if isinstance(error, MemoryError):
         # Words take memory too; the process is replaced afterwards.
         lift_limit()

@@ -7,7 +7,7 @@ are not trusted in a process of their own.
 
 from __future__ import annotations
 
-from kdaverify.adapters.triton_interpreter.activation import Backend, Interpreter, activate
+from kdaverify.adapters.triton_interpreter.activation import Backend, TritonInterpreter, activate
 from kdaverify.adapters.triton_interpreter.installation import InterpreterError, missing
 
-__all__ = ["Backend", "Interpreter", "InterpreterError", "activate", "missing"]
+__all__ = ["Backend", "InterpreterError", "TritonInterpreter", "activate", "missing"]

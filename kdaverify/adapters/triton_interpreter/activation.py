@@ -20,7 +20,7 @@ Backend = Literal["cuda", "npu"]
 SWITCH: Final = "TRITON_INTERPRET"
 
 
-class Interpreter:
+class TritonInterpreter:
     """The process's interpreter: what to choose, and what ran.
 
     Args:
@@ -87,10 +87,10 @@ class Interpreter:
         return f"interpreted bf16 is not bf16 ({'; '.join(failed)}); judge fp32 or fp16" if failed else None
 
 
-_active: list[Interpreter] = []
+_active: list[TritonInterpreter] = []
 
 
-def activate(*, backend: Backend = "cuda", autotune: int = 0, tf32: bool = False) -> Interpreter:
+def activate(*, backend: Backend = "cuda", autotune: int = 0, tf32: bool = False) -> TritonInterpreter:
     """Switches Triton to its interpreter and closes the interpreter's gaps; later calls return the same interpreter, set as they say.
 
     Call it before the kernels' package is imported.
@@ -106,7 +106,7 @@ def activate(*, backend: Backend = "cuda", autotune: int = 0, tf32: bool = False
         raise InterpreterError(f"backend: wanted one of {', '.join(get_args(Backend))}, got {backend!r}")
     if not _active:
         _switch_on()
-        _active.append(Interpreter(backend))
+        _active.append(TritonInterpreter(backend))
     interpreter = _active[0]
     if interpreter.backend != backend:
         raise InterpreterError(f"this process interprets kernels for {interpreter.backend}, wanted {backend}: use one process for each")

@@ -1,7 +1,7 @@
 """What a caller may rely on, whatever the numbers."""
 
 from kdaverify.checks.calls.calls import calls
-from kdaverify.checks.calls.questions import Question, questions, shortened
+from kdaverify.checks.calls.questions import CallRuleTest, questions, shortened
 from kdaverify.checks.calls.rules import RULES
 
-__all__ = ["RULES", "Question", "calls", "questions", "shortened"]
+__all__ = ["RULES", "CallRuleTest", "calls", "questions", "shortened"]

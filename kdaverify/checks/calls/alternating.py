@@ -7,15 +7,15 @@ from dataclasses import replace
 from functools import partial
 
 from kdaverify.checks.calls.bits import same_bits, same_or_right
-from kdaverify.checks.calls.case import Case, Unreachable
-from kdaverify.checks.calls.rule import Rule
+from kdaverify.checks.calls.case import CallRuleCase, Unreachable
+from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.status import Status
 
 HALF = 0.5
 
 
-def _alternating(case: Case, change: Callable[[Case], Case]) -> list[Outcome]:
+def _alternating(case: CallRuleCase, change: Callable[[CallRuleCase], CallRuleCase]) -> list[Outcome]:
     other = change(case)
     before = {name: tensor.clone() for name, tensor in case.run().items()}
     between = other.judged(other.run())
@@ -31,40 +31,40 @@ def _alternating(case: Case, change: Callable[[Case], Case]) -> list[Outcome]:
     return [*(outcome for outcome in between if outcome.status is Status.SKIP), *after]
 
 
-def _scale(case: Case) -> Case:
+def _scale(case: CallRuleCase) -> CallRuleCase:
     return replace(case, problem=case.beside(scale=HALF * case.problem.K**-0.5))
 
 
-def _state(case: Case) -> Case:
+def _state(case: CallRuleCase) -> CallRuleCase:
     return replace(case, problem=case.beside(state="random" if case.problem.state == "absent" else "absent"))
 
 
-def _packing(case: Case) -> Case:
+def _packing(case: CallRuleCase) -> CallRuleCase:
     if case.problem.lengths is None:
         raise Unreachable("it takes no packs")
     return replace(case, problem=case.beside(lengths=(*case.problem.lengths[1:], case.problem.lengths[0])))
 
 
-def _shape(case: Case) -> Case:
+def _shape(case: CallRuleCase) -> CallRuleCase:
     return replace(case, problem=case.beside(T=case.problem.T + 1))
 
 
-def _dtype(case: Case) -> Case:
+def _dtype(case: CallRuleCase) -> CallRuleCase:
     others = [dtype for dtype in case.adapter.dtypes if dtype != case.problem.dtype]
     if not others:
         raise Unreachable(f"it takes {case.problem.dtype} alone")
     return replace(case, problem=case.beside(dtype=others[0]))
 
 
-def _option(case: Case) -> Case:
+def _option(case: CallRuleCase) -> CallRuleCase:
     for variant in case.adapter.variants().values():
         if variant.supports(case.problem) is None:
             return replace(case, adapter=variant)
     raise Unreachable("it has no option that such a problem could be asked under")
 
 
-def _rule(name: str, differ: str, exposes: str, change: Callable[[Case], Case]) -> Rule:
-    return Rule(
+def _rule(name: str, differ: str, exposes: str, change: Callable[[CallRuleCase], CallRuleCase]) -> CallRule:
+    return CallRule(
         f"alternating-{name}", f"calls that differ in {differ}, in turns", exposes, partial(_alternating, change=change), costly=True
     )
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 import torch
 
 from kdaverify.checks.calls.bits import same_or_right
-from kdaverify.checks.calls.case import Case, Tensors, Unreachable
-from kdaverify.checks.calls.rule import Rule
+from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
+from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 from oracles.inputs import Inputs
 
 
-def _alone(case: Case) -> list[Outcome]:
+def _alone(case: CallRuleCase) -> list[Outcome]:
     if case.problem.packed:
         raise Unreachable("it takes no batches")
     case.beside(B=1)
@@ -22,7 +22,7 @@ def _alone(case: Case) -> list[Outcome]:
     return same_or_right(alone, case.run(), case.judged, "for every batch entry alone")
 
 
-def _reversed(case: Case) -> list[Outcome]:
+def _reversed(case: CallRuleCase) -> list[Outcome]:
     if case.problem.packed:
         raise Unreachable("it takes no batches")
     turned: Tensors = case.run(_entry(case.inputs, slice(None), flipped=True))
@@ -38,6 +38,6 @@ def _entry(x: Inputs, which: int | slice, *, flipped: bool = False) -> Inputs:
 
 _EXPOSES = "offsets of batch entries, work space shared among them"
 RULES = (
-    Rule("batch-alone", "the entries of a batch, one by one", _EXPOSES, _alone, packed=False, costly=True),
-    Rule("batch-reversed", "the entries of a batch in another order", _EXPOSES, _reversed, packed=False, costly=True),
+    CallRule("batch-alone", "the entries of a batch, one by one", _EXPOSES, _alone, packed=False, costly=True),
+    CallRule("batch-reversed", "the entries of a batch in another order", _EXPOSES, _reversed, packed=False, costly=True),
 )

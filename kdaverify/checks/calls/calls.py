@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.calls.case import Case, Unreachable
+from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.inside import tried_inside
 from kdaverify.checks.calls.rule import REAL
 from kdaverify.checks.calls.rules import RULES
@@ -28,7 +28,7 @@ def calls(adapter: Adapter, problem: Problem, *, rule: str, times: int = FEW) ->
         return skipped("its outputs come from files: no call is made that could differ")
     if RULES[rule].size in REAL and adapter.environment()["mode"] == "interpreted":
         return skipped("an interpreter would take hours at this size")
-    case = Case(adapter, problem, times)
+    case = CallRuleCase(adapter, problem, times)
     try:
         return tried_inside(case, rule) if RULES[rule].needs_its_process else RULES[rule].ask(case)
     except (Unreachable, ForwardOnlyError) as reason:

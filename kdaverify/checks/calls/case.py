@@ -25,7 +25,7 @@ class Unreachable(Exception):
 
 
 @dataclass(frozen=True)
-class Case:
+class CallRuleCase:
     """One question.
 
     Args:
@@ -101,4 +101,4 @@ class Case:
         return other
 
 
-Ask = Callable[[Case], list[Outcome]]
+Ask = Callable[[CallRuleCase], list[Outcome]]

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from kdaverify.checks.calls.bits import same_or_right
-from kdaverify.checks.calls.case import Case, Unreachable
-from kdaverify.checks.calls.rule import Rule
+from kdaverify.checks.calls.case import CallRuleCase, Unreachable
+from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.execute import execute
 from kdaverify.checks.outcome import Outcome
 from oracles.inputs import Inputs
@@ -17,7 +17,7 @@ from oracles.inputs import Inputs
 PLACES = 65535
 
 
-def _crowded(case: Case) -> list[Outcome]:
+def _crowded(case: CallRuleCase) -> list[Outcome]:
     if case.problem.lengths is None:
         raise Unreachable("it takes no packs")
     if case.adapter.environment()["mode"] == "interpreted":
@@ -41,7 +41,7 @@ def _with_empties(x: Inputs, extra: int) -> Inputs:
 
 
 RULES = (
-    Rule(
+    CallRule(
         "crowd",
         f"more than {PLACES} sequences times heads in a pack, nearly all empty",
         "limits of launch grids (L4)",

@@ -10,13 +10,13 @@ import torch
 
 from kdaverify.adapters.isolation.arena import bytes_of
 from kdaverify.checks.calls.bits import same_or_right
-from kdaverify.checks.calls.case import Case, Unreachable
-from kdaverify.checks.calls.rule import Rule
+from kdaverify.checks.calls.case import CallRuleCase, Unreachable
+from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 from oracles.inputs import TENSORS, Inputs
 
 
-def _edited(case: Case, other: Callable[[Case], Inputs]) -> list[Outcome]:
+def _edited(case: CallRuleCase, other: Callable[[CallRuleCase], Inputs]) -> list[Outcome]:
     case.reaches("objects")
     wanted = other(case)
     plain = case.run(wanted)
@@ -31,19 +31,19 @@ def _edited(case: Case, other: Callable[[Case], Inputs]) -> list[Outcome]:
     return same_or_right(plain, found, lambda x: case.judged(x, wanted), "where the tensors of an earlier call hold other values")
 
 
-def _other_offsets(case: Case) -> Inputs:
+def _other_offsets(case: CallRuleCase) -> Inputs:
     if case.problem.lengths is None:
         raise Unreachable("it takes no packs")
     lengths = case.inputs.lengths[::-1]
     return replace(case.inputs.copied(), cu_seqlens=torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0).to(torch.int32)).copied()
 
 
-def _other_values(case: Case) -> Inputs:
+def _other_values(case: CallRuleCase) -> Inputs:
     return case.problem.replace(seed=case.problem.seed + 1).inputs().copied()
 
 
 RULES = (
-    Rule(
+    CallRule(
         "edited-offsets",
         "offsets edited in place, without a new version of the tensor, are new offsets",
         "chunk indices kept for a tensor of offsets that has changed since",
@@ -52,7 +52,7 @@ RULES = (
         channel="objects",
         costly=True,
     ),
-    Rule(
+    CallRule(
         "edited-values",
         "all tensors overwritten in place are a new call",
         "results, or converted inputs, kept for tensors that have changed since",

@@ -5,26 +5,26 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kdaverify.checks.calls.bits import same_bits, same_or_right
-from kdaverify.checks.calls.case import Case, Unreachable
-from kdaverify.checks.calls.rule import Rule
+from kdaverify.checks.calls.case import CallRuleCase, Unreachable
+from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 
 # More tokens than any other rule asks for.
 TOKENS = 13
 
 
-def _of_a_shape(case: Case) -> list[Outcome]:
+def _of_a_shape(case: CallRuleCase) -> list[Outcome]:
     return _twice(replace(case, problem=case.beside(T=case.problem.T + TOKENS)), "after the first call of this shape")
 
 
-def _after_start(case: Case) -> list[Outcome]:
+def _after_start(case: CallRuleCase) -> list[Outcome]:
     if not case.adapter.isolated:
         raise Unreachable("it runs in this process, which has called it before; say --isolate")
     case.adapter.end()
     return _twice(case, "after the first call of its process")
 
 
-def _twice(case: Case, said: str) -> list[Outcome]:
+def _twice(case: CallRuleCase, said: str) -> list[Outcome]:
     first = {name: tensor.clone() for name, tensor in case.run().items()}
     again = case.run()
     if case.adapter.deterministic:
@@ -34,6 +34,6 @@ def _twice(case: Case, said: str) -> list[Outcome]:
 
 _EXPOSES = "tuning runs that update what they are given, caches filled wrongly (S28)"
 RULES = (
-    Rule("first-of-shape", "the first call of a shape gives the bits of the next", _EXPOSES, _of_a_shape),
-    Rule("first-after-start", "the first call of a process gives the bits of the next", _EXPOSES, _after_start, profile="acceptance"),
+    CallRule("first-of-shape", "the first call of a shape gives the bits of the next", _EXPOSES, _of_a_shape),
+    CallRule("first-after-start", "the first call of a process gives the bits of the next", _EXPOSES, _after_start, profile="acceptance"),
 )

@@ -13,7 +13,7 @@ from functools import partial
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.calls.case import Case, Unreachable
+from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.rules import RULES
 from kdaverify.checks.execute import Misbehaviour, watched
 from kdaverify.checks.outcome import Outcome, skipped
@@ -37,7 +37,7 @@ class Unjudged:
 
 
 @dataclass(frozen=True)
-class _CallingCase(Case):
+class _CallingCase(CallRuleCase):
     """A case that puts off every comparison with certified values."""
 
     unjudged: list[Unjudged] = field(default_factory=list[Unjudged])
@@ -51,7 +51,7 @@ class _CallingCase(Case):
         return []
 
 
-def tried_inside(case: Case, rule: str) -> list[Outcome]:
+def tried_inside(case: CallRuleCase, rule: str) -> list[Outcome]:
     """The outcomes of a rule whose calls are made in the kernel's own process.
 
     Raises:
@@ -73,7 +73,7 @@ def _trial(adapter: Adapter, *, problem: str, rule: str, times: int) -> tuple[li
         return [Outcome(fault.output, fault.status, fault.message)], []
 
 
-def _judged(case: Case, found: Unjudged) -> list[Outcome]:
+def _judged(case: CallRuleCase, found: Unjudged) -> list[Outcome]:
     if found.backward:
         return case.judged_back(found.tensors)
     # Certified values are of the inputs as the harness has them, wherever the kernel had them.

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from kdaverify.adapters.placement import shares_memory
 from kdaverify.checks.calls.bits import differing
-from kdaverify.checks.calls.case import Case, Tensors
-from kdaverify.checks.calls.rule import Rule
+from kdaverify.checks.calls.case import CallRuleCase, Tensors
+from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.gradients import run_backward
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.status import Status
 
 
-def _kept(case: Case, call: Callable[[Case], Tensors], later: Callable[[Case], Tensors]) -> list[Outcome]:
+def _kept(case: CallRuleCase, call: Callable[[CallRuleCase], Tensors], later: Callable[[CallRuleCase], Tensors]) -> list[Outcome]:
     case.reaches("results")
     first = call(case)
     before = {name: tensor.clone() for name, tensor in first.items()}
@@ -50,18 +50,18 @@ def _extent(tensor: Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.itemsize
 
 
-def _other_values(case: Case) -> Tensors:
+def _other_values(case: CallRuleCase) -> Tensors:
     return case.run(case.problem.replace(seed=case.problem.seed + 1).inputs())
 
 
-def _other_gradients(case: Case) -> Tensors:
+def _other_gradients(case: CallRuleCase) -> Tensors:
     return run_backward(case.adapter, case.problem.replace(seed=case.problem.seed + 1).inputs(), case.cotangents)
 
 
 _EXPOSES = "one buffer for all calls, outputs that overlap (S26)"
 RULES = (
-    Rule("kept", "a later call changes nothing that an earlier one returned; outputs share no memory", _EXPOSES,
-         partial(_kept, call=Case.run, later=_other_values), channel="results"),
-    Rule("kept-backward", "the same of all gradients", _EXPOSES, partial(_kept, call=Case.back, later=_other_gradients), spare=False,
-         channel="results", backward=True),
+    CallRule("kept", "a later call changes nothing that an earlier one returned; outputs share no memory", _EXPOSES,
+         partial(_kept, call=CallRuleCase.run, later=_other_values), channel="results"),
+    CallRule("kept-backward", "the same of all gradients", _EXPOSES, partial(_kept, call=CallRuleCase.back, later=_other_gradients),
+         spare=False, channel="results", backward=True),
 )  # fmt: skip

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from kdaverify.checks.calls.case import Case, Unreachable
-from kdaverify.checks.calls.rule import Rule
+from kdaverify.checks.calls.case import CallRuleCase, Unreachable
+from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.status import Status
 
 UNKNOWN = "inital_state"
 
 
-def _refused(case: Case) -> list[Outcome]:
+def _refused(case: CallRuleCase) -> list[Outcome]:
     try:
         case.adapter.called_with(case.inputs.copied(), {UNKNOWN: None})
     except NotImplementedError as reason:
@@ -21,7 +21,7 @@ def _refused(case: Case) -> list[Outcome]:
 
 
 RULES = (
-    Rule(
+    CallRule(
         "unknown-keyword",
         f"a keyword that no kernel has ({UNKNOWN}) raises",
         "keywords swallowed: offsets, states and flags lost (V10, V11)",

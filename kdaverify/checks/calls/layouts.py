@@ -26,7 +26,7 @@ NORESERVE: Final = 0x4000
 
 
 @dataclass(frozen=True)
-class Layout:
+class MemoryLayout:
     """One way.
 
     Args:
@@ -38,10 +38,10 @@ class Layout:
     about: str
 
 
-class Room:
+class GuardedMemory:
     """Tensors laid out, and what lay around them before a call."""
 
-    def __init__(self, layout: Layout, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, layout: MemoryLayout, tensors: Mapping[str, Tensor]) -> None:
         self.tensors = {name: layout.lay(name, tensor) for name, tensor in tensors.items()}
         self._before = {name: bytes_of(tensor).clone() for name, tensor in self.tensors.items() if _is_watched(tensor)}
 
@@ -107,10 +107,10 @@ def _strides(tensor: Tensor) -> tuple[int, ...]:
 
 
 LAYOUTS: Final = {
-    "guarded": Layout(_dense(GUARD), "dense, between NaNs"),
-    "shifted": Layout(_dense(GUARD + 16), "dense, 16 bytes past an aligned address"),
-    "misaligned": Layout(_misaligned, "dense, one element past an aligned address"),
-    "sliced": Layout(_sliced, "the first columns of a wider tensor, NaN behind every row"),
-    "swapped": Layout(_swapped, "head-major where token-major is meant, head first where sequence first is meant"),
+    "guarded": MemoryLayout(_dense(GUARD), "dense, between NaNs"),
+    "shifted": MemoryLayout(_dense(GUARD + 16), "dense, 16 bytes past an aligned address"),
+    "misaligned": MemoryLayout(_misaligned, "dense, one element past an aligned address"),
+    "sliced": MemoryLayout(_sliced, "the first columns of a wider tensor, NaN behind every row"),
+    "swapped": MemoryLayout(_swapped, "head-major where token-major is meant, head first where sequence first is meant"),
 }
-WIDE: Final = Layout(_wide, "rows so far apart that offsets of elements pass 2^31")
+WIDE: Final = MemoryLayout(_wide, "rows so far apart that offsets of elements pass 2^31")

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from kdaverify.checks.calls.bits import same_or_right
-from kdaverify.checks.calls.case import Case, Unreachable
-from kdaverify.checks.calls.rule import Rule
+from kdaverify.checks.calls.case import CallRuleCase, Unreachable
+from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 from oracles.inputs import Inputs
 
@@ -18,12 +18,12 @@ TOKENS: Final = ("q", "k", "v", "g", "beta")
 TOKEN_GRADIENTS: Final = {f"d{name}" for name in TOKENS}
 
 
-def _unused(case: Case) -> list[Outcome]:
+def _unused(case: CallRuleCase) -> list[Outcome]:
     _has_unused(case)
     return same_or_right(case.run(), case.run(_poisoned(case.inputs)), case.judged, "with NaN in the tokens past the last offset")
 
 
-def _unused_back(case: Case) -> list[Outcome]:
+def _unused_back(case: CallRuleCase) -> list[Outcome]:
     _has_unused(case)
     used, loss = sum(case.inputs.lengths), case.cotangents
     given = replace(loss, do=None if loss.do is None else _poisoned_past(used, loss.do))
@@ -34,7 +34,7 @@ def _unused_back(case: Case) -> list[Outcome]:
     return same_or_right(plain, found, case.judged_back, "with NaN in the tokens past the last offset, and in their do")
 
 
-def _has_unused(case: Case) -> None:
+def _has_unused(case: CallRuleCase) -> None:
     if case.problem.lengths is None:
         raise Unreachable("it takes no packs")
     if case.adapter.conventions.packing == "segment_ids":
@@ -51,7 +51,7 @@ def _poisoned_past(used: int, tensor: Tensor) -> Tensor:
 
 
 RULES = (
-    Rule(
+    CallRule(
         "padding",
         "NaN in the tokens past the last offset of a pack changes nothing",
         "rows past the end read, or masked by a product (V13, O10, P8, A4, SO3)",
@@ -60,7 +60,7 @@ RULES = (
         costly=True,
         memory=True,
     ),
-    Rule(
+    CallRule(
         "padding-backward",
         "NaN in those tokens, and in the gradients of their outputs, changes no gradient of another token",
         "the same in the backward: a do read past the end, a sum over all tokens (A4, B12)",

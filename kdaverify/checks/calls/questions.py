@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.fitting import fitted
-from kdaverify.checks.calls.rule import REAL, Rule
+from kdaverify.checks.calls.rule import REAL, CallRule
 from kdaverify.checks.calls.rules import RULES
 from kdaverify.problems import Problem
 from kdaverify.problems.profiles import PROFILES
@@ -47,10 +47,10 @@ _NARROWER: Final[tuple[dict[str, Any], ...]] = ({}, {"state": "absent"}, {"H": 2
 
 
 @dataclass(frozen=True)
-class Question:
+class CallRuleTest:
     """A rule, the problem it is asked on, and what else it is told."""
 
-    rule: Rule
+    rule: CallRule
     problem: Problem
     detail: dict[str, Any]
 
@@ -64,7 +64,7 @@ def shortened(detail: dict[str, Any]) -> dict[str, Any]:
     return {**detail, **({"times": max(2, detail["times"] // INTERPRETED)} if "times" in detail else {})}
 
 
-def questions(adapter: Adapter, profile: str) -> Iterator[Question]:
+def questions(adapter: Adapter, profile: str) -> Iterator[CallRuleTest]:
     """Those of a profile, by rule and format."""
     for number, rule in enumerate(RULES.values()):
         if PROFILES.index(rule.profile) > PROFILES.index(profile):  # pyright: ignore[reportArgumentType]
@@ -77,17 +77,17 @@ def questions(adapter: Adapter, profile: str) -> Iterator[Question]:
             dtypes = (dtypes[number % len(dtypes)],)
         detail = {"rule": rule.name, **({"times": times(rule, adapter, profile)} if rule.counted else {})}
         for dtype, seed in product(dtypes, range(1 if rule.once else SEEDS[profile])):
-            yield Question(rule, posed(rule, adapter, dtype, seed, turn=number + dtypes.index(dtype) + seed), detail)
+            yield CallRuleTest(rule, posed(rule, adapter, dtype, seed, turn=number + dtypes.index(dtype) + seed), detail)
 
 
-def times(rule: Rule, adapter: Adapter, profile: str) -> int:
+def times(rule: CallRule, adapter: Adapter, profile: str) -> int:
     """How many calls a rule about repetition makes."""
     if rule.size != "real":
         return TIMES[profile]
     return REAL_TIMES["cpu" if adapter.device == "cpu" else "accelerator"][profile]
 
 
-def posed(rule: Rule, adapter: Adapter, dtype: str, seed: int, *, turn: int = 0) -> Problem:
+def posed(rule: CallRule, adapter: Adapter, dtype: str, seed: int, *, turn: int = 0) -> Problem:
     """The problem that shows most of those the implementation takes.
 
     Args:
@@ -106,7 +106,7 @@ def posed(rule: Rule, adapter: Adapter, dtype: str, seed: int, *, turn: int = 0)
     return next((problem for problem in asked if adapter.supports(problem) is None), asked[0])
 
 
-def _widths(rule: Rule, adapter: Adapter, turn: int) -> dict[str, int]:
+def _widths(rule: CallRule, adapter: Adapter, turn: int) -> dict[str, int]:
     if rule.size in REAL:
         nearest = min(adapter.widths, key=lambda width: (width < _REAL_WIDTH, abs(width - _REAL_WIDTH)), default=_REAL_WIDTH)
         return dict.fromkeys(("K", "V"), nearest)

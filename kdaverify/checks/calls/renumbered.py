@@ -11,8 +11,8 @@ from torch import Tensor
 
 from kdaverify.adapters.conventions import OUTSIDE
 from kdaverify.checks.calls.bits import same_bits, same_or_right
-from kdaverify.checks.calls.case import Case, Unreachable
-from kdaverify.checks.calls.rule import Rule
+from kdaverify.checks.calls.case import CallRuleCase, Unreachable
+from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 from oracles.inputs import Inputs
 
@@ -36,14 +36,14 @@ NUMBERINGS: Final[dict[str, Callable[[int], Tensor]]] = {
 }
 
 
-def _takes_ids(case: Case) -> None:
+def _takes_ids(case: CallRuleCase) -> None:
     if case.adapter.conventions.packing != "segment_ids":
         raise Unreachable("it takes no segment ids")
     if case.problem.lengths is None:
         raise Unreachable("it takes no packs")
 
 
-def _renumbered(case: Case) -> list[Outcome]:
+def _renumbered(case: CallRuleCase) -> list[Outcome]:
     _takes_ids(case)
     x = case.inputs
     plain = {name: tensor.clone() for name, tensor in case.run().items()}
@@ -54,7 +54,7 @@ def _renumbered(case: Case) -> list[Outcome]:
     return found
 
 
-def _nobodys(case: Case) -> list[Outcome]:
+def _nobodys(case: CallRuleCase) -> list[Outcome]:
     """Makes one sequence after another padding: what is nobody's has no results, and the others keep theirs."""
     _takes_ids(case)
     x = case.inputs
@@ -81,7 +81,7 @@ def _with(found: Mapping[str, Tensor], plain: Mapping[str, Tensor], x: Inputs, n
 
 
 RULES = (
-    Rule(
+    CallRule(
         "renumbered",
         "a pack's segment ids may be any different numbers, in any order",
         "ids taken for sorted, for indices, or for a few bits",
@@ -89,7 +89,7 @@ RULES = (
         size="tails",
         costly=True,
     ),
-    Rule(
+    CallRule(
         "padding-by-ids",
         "tokens of no sequence, in front of a pack's sequences and between them, change no other one's bits",
         "padding looked for at the end alone",

@@ -16,7 +16,7 @@ REAL: Final[tuple[Size, ...]] = ("real", "long")
 
 
 @dataclass(frozen=True)
-class Rule:
+class CallRule:
     """One rule.
 
     Args:

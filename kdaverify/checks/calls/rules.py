@@ -23,14 +23,14 @@ from kdaverify.checks.calls import (
     unwritten,
     views,
 )
-from kdaverify.checks.calls.rule import Rule
+from kdaverify.checks.calls.rule import CallRule
 
 MODULES: Final = (repeated, kept, edited, alternating, first, views, padding, renumbered, unwritten, batch, crowd, keywords, streams, tuned)
 OF_LONG_CALLS: Final = ("view-sliced", "view-sliced-backward", "padding", "padding-backward", "unwritten", "unwritten-backward")
 """Rules about memory that are tested at over a thousand tokens too: there a kernel takes another path, with other tiles and tails."""
 
 
-def of_long_calls(rule: Rule) -> Rule:
+def of_long_calls(rule: CallRule) -> CallRule:
     """The same of calls of more than a thousand tokens, in acceptance."""
     forward = rule.name.removesuffix("-backward")
     return replace(
@@ -45,7 +45,7 @@ def of_long_calls(rule: Rule) -> Rule:
     )
 
 
-def _all_rules() -> Iterator[Rule]:
+def _all_rules() -> Iterator[CallRule]:
     for rule in (rule for module in MODULES for rule in module.RULES):
         yield rule
         if rule.name in OF_LONG_CALLS:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from kdaverify.checks.calls.bits import same_or_right
-from kdaverify.checks.calls.case import Case, Unreachable
-from kdaverify.checks.calls.rule import Rule
+from kdaverify.checks.calls.case import CallRuleCase, Unreachable
+from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 from oracles.inputs import Inputs
 
@@ -14,7 +14,7 @@ CYCLES = 20_000_000
 """What the inputs wait for: some ten milliseconds."""
 
 
-def _on_a_stream(case: Case) -> list[Outcome]:
+def _on_a_stream(case: CallRuleCase) -> list[Outcome]:
     if case.adapter.device != "cuda":
         raise Unreachable("streams are those of CUDA")
     there = case.inputs.on("cuda")
@@ -35,7 +35,7 @@ def _on_a_stream(case: Case) -> list[Outcome]:
 
 
 RULES = (
-    Rule(
+    CallRule(
         "other-stream",
         "inputs that are made late, on a stream that is not the default one",
         "launches on the default stream",

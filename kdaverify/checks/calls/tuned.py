@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kdaverify.checks.calls.bits import same_or_right
-from kdaverify.checks.calls.case import Case, Unreachable
-from kdaverify.checks.calls.rule import Rule
+from kdaverify.checks.calls.case import CallRuleCase, Unreachable
+from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 
 
-def _each(case: Case) -> list[Outcome]:
+def _each(case: CallRuleCase) -> list[Outcome]:
     configurations = case.adapter.configurations()
     if not configurations:
         raise Unreachable("it lets no configuration of a tuner be chosen")
@@ -24,7 +24,7 @@ def _each(case: Case) -> list[Outcome]:
 
 
 RULES = (
-    Rule(
+    CallRule(
         "tuned",
         "every configuration of the tuner, forced one by one",
         "configurations that race, or run out of a resource (L6, WU8, B19, B22)",

@@ -7,12 +7,12 @@ from functools import partial
 
 from kdaverify.adapters.poison import poisoned_allocations
 from kdaverify.checks.calls.bits import Judge, same_or_right
-from kdaverify.checks.calls.case import Case, Tensors
-from kdaverify.checks.calls.rule import Rule
+from kdaverify.checks.calls.case import CallRuleCase, Tensors
+from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 
 
-def _unwritten(case: Case, call: Callable[[Case], Tensors], judge: Callable[[Case], Judge]) -> list[Outcome]:
+def _unwritten(case: CallRuleCase, call: Callable[[CallRuleCase], Tensors], judge: Callable[[CallRuleCase], Judge]) -> list[Outcome]:
     case.reaches("buffers")
     plain = call(case)
     with poisoned_allocations():
@@ -22,9 +22,9 @@ def _unwritten(case: Case, call: Callable[[Case], Tensors], judge: Callable[[Cas
 
 _EXPOSES = "elements of outputs and work space that are read, or returned, without having been written (A3, V4, B12)"
 RULES = (
-    Rule("unwritten", "NaN in all freshly allocated memory changes nothing", _EXPOSES,
-         partial(_unwritten, call=Case.run, judge=lambda case: case.judged), size="tails", memory=True, channel="buffers"),
-    Rule("unwritten-backward", "the same of all gradients", _EXPOSES,
-         partial(_unwritten, call=Case.back, judge=lambda case: case.judged_back), size="tails", spare=False,
+    CallRule("unwritten", "NaN in all freshly allocated memory changes nothing", _EXPOSES,
+         partial(_unwritten, call=CallRuleCase.run, judge=lambda case: case.judged), size="tails", memory=True, channel="buffers"),
+    CallRule("unwritten-backward", "the same of all gradients", _EXPOSES,
+         partial(_unwritten, call=CallRuleCase.back, judge=lambda case: case.judged_back), size="tails", spare=False,
          memory=True, channel="buffers", backward=True),
 )  # fmt: skip

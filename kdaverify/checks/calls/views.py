@@ -9,9 +9,9 @@ from functools import partial
 import torch
 
 from kdaverify.checks.calls.bits import same_or_right
-from kdaverify.checks.calls.case import Case, Tensors, Unreachable
-from kdaverify.checks.calls.layouts import LAYOUTS, WIDE, Layout, Room
-from kdaverify.checks.calls.rule import Rule
+from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
+from kdaverify.checks.calls.layouts import LAYOUTS, WIDE, GuardedMemory, MemoryLayout
+from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 from oracles.gradients import Cotangents
 from oracles.inputs import TENSORS, Inputs
@@ -19,11 +19,11 @@ from oracles.inputs import TENSORS, Inputs
 DEVICES = ("cpu", "cuda", "npu")
 
 
-def _viewed(case: Case, layout: Layout) -> list[Outcome]:
+def _viewed(case: CallRuleCase, layout: MemoryLayout) -> list[Outcome]:
     return same_or_right(case.run(), _run_viewed(case, layout, case.run), case.judged, f"from views: {layout.about}")
 
 
-def _wide(case: Case) -> list[Outcome]:
+def _wide(case: CallRuleCase) -> list[Outcome]:
     if case.adapter.device != "cpu":
         raise Unreachable("memory of this extent is not handed to another device")
     try:
@@ -32,14 +32,14 @@ def _wide(case: Case) -> list[Outcome]:
         raise Unreachable(f"this process may not reserve the addresses between its rows: {error}") from None
 
 
-def _run_viewed(case: Case, layout: Layout, run: Callable[..., Tensors]) -> Tensors:
+def _run_viewed(case: CallRuleCase, layout: MemoryLayout, run: Callable[..., Tensors]) -> Tensors:
     case.reaches("memory")
     converted = case.adapter.conventions.converted()
     names = [name for name in TENSORS if name not in converted and getattr(case.inputs, name) is not None]
     if not {*names} - {"cu_seqlens"}:
         raise Unreachable("every input is converted before the kernel sees it")
     there = case.inputs.on(_place(case))
-    room = Room(layout, {name: getattr(there, name) for name in names})
+    room = GuardedMemory(layout, {name: getattr(there, name) for name in names})
 
     def laid(_: Inputs) -> Inputs:
         return replace(there.copied(), **room.tensors)
@@ -49,21 +49,21 @@ def _run_viewed(case: Case, layout: Layout, run: Callable[..., Tensors]) -> Tens
     return {name: tensor.to(case.inputs.q.device) for name, tensor in found.items()}
 
 
-def _place(case: Case) -> torch.device:
+def _place(case: CallRuleCase) -> torch.device:
     """Where the kernel takes tensors as they are."""
     return torch.device(case.adapter.device) if case.adapter.device in DEVICES else case.inputs.q.device
 
 
-def _inputs_viewed_back(case: Case, layout: Layout) -> list[Outcome]:
+def _inputs_viewed_back(case: CallRuleCase, layout: MemoryLayout) -> list[Outcome]:
     given = case.cotangents.on(_place(case))
     found = _run_viewed(case, layout, partial(case.back, given))
     return same_or_right(case.back(), found, case.judged_back, f"from inputs that are views: {layout.about}")
 
 
-def _viewed_back(case: Case, layout: Layout) -> list[Outcome]:
+def _viewed_back(case: CallRuleCase, layout: MemoryLayout) -> list[Outcome]:
     case.reaches("memory")
     there, given = case.inputs.on(_place(case)), case.cotangents.on(_place(case))
-    room = Room(layout, {name: tensor for name, tensor in vars(given).items() if tensor is not None})
+    room = GuardedMemory(layout, {name: tensor for name, tensor in vars(given).items() if tensor is not None})
     found = case.back(Cotangents(**room.tensors), there)
     room.check()
     back = {name: tensor.to(case.inputs.q.device) for name, tensor in found.items()}
@@ -71,10 +71,10 @@ def _viewed_back(case: Case, layout: Layout) -> list[Outcome]:
 
 
 _STRIDES = "strides ignored, alignment demanded, memory around a tensor read or written"
-_of_backward = partial(Rule, spare=False, memory=True, channel="memory", backward=True, costly=True)
+_of_backward = partial(CallRule, spare=False, memory=True, channel="memory", backward=True, costly=True)
 RULES = (
     *(
-        Rule(
+        CallRule(
             f"view-{name}",
             f"all inputs {layout.about}",
             f"{_STRIDES} (S15, S29, S30, X5, A11, SO4)",
@@ -85,7 +85,7 @@ RULES = (
         )
         for name, layout in LAYOUTS.items()
     ),
-    Rule("view-wide", f"all inputs with {WIDE.about}", "offsets computed in int32", _wide, spare=False, channel="memory", costly=True),
+    CallRule("view-wide", f"all inputs with {WIDE.about}", "offsets computed in int32", _wide, spare=False, channel="memory", costly=True),
     *(
         _of_backward(
             f"cotangent-{name}",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.bits import Call, Relation, same_bits
+from kdaverify.checks.bits import BitwiseCall, Relation, same_bits
 from kdaverify.checks.laws.anew import drawn_anew
 from kdaverify.checks.laws.law import LIVELY, Law
 from kdaverify.checks.outcome import Outcome
@@ -27,7 +27,7 @@ def later_tokens(adapter: Adapter, problem: Problem) -> list[Outcome]:
         return shown.expand(found.shape)
 
     other = drawn_anew(problem, tokens=kept, names=NAMES)
-    return same_bits(adapter, problem, Relation(Call(problem.inputs()), Call(other), alike=alike))
+    return same_bits(adapter, problem, Relation(BitwiseCall(problem.inputs()), BitwiseCall(other), alike=alike))
 
 
 def before(problem: Problem) -> Tensor:

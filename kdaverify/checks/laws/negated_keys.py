@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.bits import Call, Relation, same_bits
+from kdaverify.checks.bits import BitwiseCall, Relation, same_bits
 from kdaverify.checks.laws.law import LIVELY, Law
 from kdaverify.checks.outcome import Outcome
 from kdaverify.problems import Problem
@@ -17,7 +17,7 @@ def negated_keys(adapter: Adapter, problem: Problem) -> list[Outcome]:
     own = problem.inputs()
     state = None if own.initial_state is None else -own.initial_state
     other = replace(own, q=-own.q, k=-own.k, initial_state=state)
-    return same_bits(adapter, problem, Relation(Call(own), Call(other), {"final_state": -1.0}))
+    return same_bits(adapter, problem, Relation(BitwiseCall(own), BitwiseCall(other), {"final_state": -1.0}))
 
 
 NEGATED_KEYS: Final = Law(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.bits import Call, Relation, same_bits
+from kdaverify.checks.bits import BitwiseCall, Relation, same_bits
 from kdaverify.checks.laws.law import LIVELY, Law
 from kdaverify.checks.outcome import Outcome
 from kdaverify.problems import Problem
@@ -15,7 +15,7 @@ from kdaverify.problems import Problem
 def negated_queries(adapter: Adapter, problem: Problem) -> list[Outcome]:
     """Math: o_t = scale S_t^T q_t is linear in q, and S_t has no q in it."""
     own = problem.inputs()
-    return same_bits(adapter, problem, Relation(Call(own), Call(replace(own, q=-own.q)), {"o": -1.0}))
+    return same_bits(adapter, problem, Relation(BitwiseCall(own), BitwiseCall(replace(own, q=-own.q)), {"o": -1.0}))
 
 
 NEGATED_QUERIES: Final = Law(

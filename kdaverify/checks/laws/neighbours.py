@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.bits import Call, Relation, first_broken, same_bits
+from kdaverify.checks.bits import BitwiseCall, Relation, first_broken, same_bits
 from kdaverify.checks.laws.anew import drawn_anew
 from kdaverify.checks.laws.law import LIVELY, Law
 from kdaverify.checks.outcome import Outcome
@@ -34,7 +34,7 @@ def _kept(adapter: Adapter, problem: Problem, parity: int) -> list[Outcome]:
         return kept.expand(found.shape)
 
     other = drawn_anew(problem, tokens=tokens, sequences=sequences)
-    return same_bits(adapter, problem, Relation(Call(problem.inputs()), Call(other), alike=alike))
+    return same_bits(adapter, problem, Relation(BitwiseCall(problem.inputs()), BitwiseCall(other), alike=alike))
 
 
 def _asked(problem: Problem) -> str | None:

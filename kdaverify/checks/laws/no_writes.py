@@ -7,7 +7,7 @@ from typing import Final
 import torch
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.bits import Call, Relation, same_bits
+from kdaverify.checks.bits import BitwiseCall, Relation, same_bits
 from kdaverify.checks.laws.anew import drawn_anew
 from kdaverify.checks.laws.law import LIVELY, Law, ends_excluded
 from kdaverify.checks.outcome import Outcome
@@ -17,7 +17,7 @@ from kdaverify.problems import Problem
 def no_writes(adapter: Adapter, problem: Problem) -> list[Outcome]:
     """Math: law 8. What is multiplied by beta is 0, whatever it is."""
     pure, nobody = problem.replace(beta="zero"), torch.zeros(problem.B, problem.T, dtype=torch.bool)
-    return same_bits(adapter, problem, Relation(Call(pure.inputs()), Call(drawn_anew(pure, tokens=nobody, names=("k", "v")))))
+    return same_bits(adapter, problem, Relation(BitwiseCall(pure.inputs()), BitwiseCall(drawn_anew(pure, tokens=nobody, names=("k", "v")))))
 
 
 def _pure(problem: Problem) -> tuple[Problem, ...]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.bits import Call, Relation, first_broken, same_bits
+from kdaverify.checks.bits import BitwiseCall, Relation, first_broken, same_bits
 from kdaverify.checks.laws.anew import drawn_anew
 from kdaverify.checks.laws.law import LIVELY, Law
 from kdaverify.checks.outcome import Outcome
@@ -25,7 +25,7 @@ def _kept(adapter: Adapter, problem: Problem, kept: Tensor) -> list[Outcome]:
         return kept[:, None, None, None].expand(found.shape)
 
     other = drawn_anew(problem, tokens=kept[:, None].expand(problem.B, problem.T), sequences=kept)
-    return same_bits(adapter, problem, Relation(Call(problem.inputs()), Call(other), alike=alike))
+    return same_bits(adapter, problem, Relation(BitwiseCall(problem.inputs()), BitwiseCall(other), alike=alike))
 
 
 def _asked(problem: Problem) -> str | None:

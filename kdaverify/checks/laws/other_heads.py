@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.bits import Call, Relation, first_broken, same_bits
+from kdaverify.checks.bits import BitwiseCall, Relation, first_broken, same_bits
 from kdaverify.checks.laws.anew import drawn_anew
 from kdaverify.checks.laws.law import LIVELY, Law
 from kdaverify.checks.outcome import Outcome
@@ -28,7 +28,7 @@ def _kept(adapter: Adapter, problem: Problem, kept: Tensor) -> list[Outcome]:
         heads = kept[:, None] if name == "o" else kept[:, None, None]
         return heads.expand(found.shape)
 
-    return same_bits(adapter, problem, Relation(Call(problem.inputs()), Call(drawn_anew(problem, heads=kept)), alike=alike))
+    return same_bits(adapter, problem, Relation(BitwiseCall(problem.inputs()), BitwiseCall(drawn_anew(problem, heads=kept)), alike=alike))
 
 
 def _asked(problem: Problem) -> str | None:

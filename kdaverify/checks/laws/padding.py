@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.bits import Call, Relation, everywhere, same_bits
+from kdaverify.checks.bits import BitwiseCall, Relation, everywhere, same_bits
 from kdaverify.checks.laws.anew import TOKENS, drawn_anew
 from kdaverify.checks.laws.law import LIVELY, Law
 from kdaverify.checks.outcome import Outcome
@@ -23,7 +23,7 @@ def padding(adapter: Adapter, problem: Problem) -> list[Outcome]:
         return used[..., None, None].expand(found.shape) if name == "o" else everywhere(name, found)
 
     other = drawn_anew(problem, tokens=used, names=TOKENS)
-    return same_bits(adapter, problem, Relation(Call(problem.inputs()), Call(other), alike=alike))
+    return same_bits(adapter, problem, Relation(BitwiseCall(problem.inputs()), BitwiseCall(other), alike=alike))
 
 
 def _asked(problem: Problem) -> str | None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.bits import Call, Relation, same_bits
+from kdaverify.checks.bits import BitwiseCall, Relation, same_bits
 from kdaverify.checks.laws.anew import drawn_anew
 from kdaverify.checks.laws.later_tokens import LATER_TOKENS, NAMES, before
 from kdaverify.checks.outcome import Outcome
@@ -31,7 +31,7 @@ def prefix_gradients(adapter: Adapter, problem: Problem) -> list[Outcome]:
         return rows.view(*rows.shape, *[1] * (found.ndim - 2)).expand(found.shape)
 
     other = drawn_anew(problem, tokens=kept, names=NAMES)
-    return same_bits(adapter, problem, Relation(Call(problem.inputs(), given), Call(other, given), alike=alike))
+    return same_bits(adapter, problem, Relation(BitwiseCall(problem.inputs(), given), BitwiseCall(other, given), alike=alike))
 
 
 PREFIX_GRADIENTS: Final = replace(

@@ -7,7 +7,7 @@ from typing import Final
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.checks.bits import Call, Relation, same_bits, subnormals
+from kdaverify.checks.bits import BitwiseCall, Relation, same_bits, subnormals
 from kdaverify.checks.laws.law import LIVELY, Law
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.problems import Problem
@@ -23,7 +23,7 @@ def scaled_output(adapter: Adapter, problem: Problem) -> list[Outcome]:
     if reason:
         return skipped(reason)
     own = problem.inputs()
-    return same_bits(adapter, problem, Relation(Call(own), Call(replace(own, scale=FACTOR * own.factor)), {"o": FACTOR}))
+    return same_bits(adapter, problem, Relation(BitwiseCall(own), BitwiseCall(replace(own, scale=FACTOR * own.factor)), {"o": FACTOR}))
 
 
 def _scaled(problem: Problem) -> tuple[Problem, ...]:

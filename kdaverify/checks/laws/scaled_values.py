@@ -7,7 +7,7 @@ from typing import Final
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.checks.bits import Call, Relation, same_bits, subnormals
+from kdaverify.checks.bits import BitwiseCall, Relation, same_bits, subnormals
 from kdaverify.checks.laws.law import LIVELY, Law, no_deep_decay
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.problems import Problem
@@ -24,7 +24,7 @@ def scaled_values(adapter: Adapter, problem: Problem) -> list[Outcome]:
     own = problem.inputs()
     state = None if own.initial_state is None else FACTOR * own.initial_state
     other = replace(own, v=FACTOR * own.v, initial_state=state)
-    return same_bits(adapter, problem, Relation(Call(own), Call(other), {"o": FACTOR, "final_state": FACTOR}))
+    return same_bits(adapter, problem, Relation(BitwiseCall(own), BitwiseCall(other), {"o": FACTOR, "final_state": FACTOR}))
 
 
 SCALED_VALUES: Final = Law(

@@ -18,7 +18,7 @@ from kdaverify.budgets.emulate import Emulator
 from kdaverify.budgets.family import emulate
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.pipeline import run_form
-from kdaverify.budgets.standard import Standard, gradient_standard, standard
+from kdaverify.budgets.standard import Reference, gradient_standard, standard
 from kdaverify.problems import Problem, cotangents
 from oracles.gradients import Cotangents
 from oracles.inputs import Inputs
@@ -85,7 +85,7 @@ def _factor(error: float, other: float) -> float:
 
 
 @dataclass(frozen=True)
-class Bench:
+class DesignTest:
     """A design on a set of problems.
 
     Args:
@@ -113,7 +113,7 @@ class Bench:
         return {name: Problem(**given) for name, given in fields.items()}
 
     @cached_property
-    def standards(self) -> dict[str, tuple[Standard, Standard]]:
+    def standards(self) -> dict[str, tuple[Reference, Reference]]:
         """Truth and budgets of the outputs and of the gradients, by regime."""
         return {name: self._standards(problem) for name, problem in self.problems.items()}
 
@@ -167,14 +167,14 @@ class Bench:
         pairs = zip(tokens_apart(o, one, number), states_apart(final, one, number), gradients, strict=True)
         return {name: {"o": o, "final_state": final, **back.named()} for name, (o, final, back) in zip(self.problems, pairs, strict=True)}
 
-    def _standards(self, problem: Problem) -> tuple[Standard, Standard]:
+    def _standards(self, problem: Problem) -> tuple[Reference, Reference]:
         x, given = problem.inputs(), cotangents(problem, "both")
         io = FORMATS[problem.dtype]
         forward = standard(x, self.contract, io, emulate(x, self.contract, io))
         return forward, gradient_standard(x, given, self.contract, io, emulate_gradients(x, given, self.contract, io))
 
 
-def _scored(held: Standard, output: str, found: Tensor) -> tuple[float, str, float]:
+def _scored(held: Reference, output: str, found: Tensor) -> tuple[float, str, float]:
     """The worst share of an output's budget, of which statistic, and the rms error."""
     if not bool(torch.isfinite(found).all()):
         return math.inf, "not finite", math.inf

@@ -17,7 +17,7 @@ from kdaverify.budgets.emulate import Emulator
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.pipeline import run_form
 from kdaverify.budgets.sums import one_by_one
-from kdaverify.checks.mailboxes.bench import Bench, Trial
+from kdaverify.checks.mailboxes.bench import DesignTest, Trial
 from kdaverify.checks.mailboxes.memory import Drift, Memory
 from oracles.inputs import Inputs
 
@@ -53,7 +53,7 @@ class Judgement:
     memory: Drift | None = None
 
 
-def judge(bench: Bench) -> Iterator[Judgement]:
+def judge(bench: DesignTest) -> Iterator[Judgement]:
     """Judges the seven, one after the other.
 
     Args:
@@ -103,7 +103,7 @@ def _factors(trial: Trial, base: Trial) -> dict[str, float]:
     return largest
 
 
-def _gating(bench: Bench, measured: Callable[..., Judgement]) -> Iterator[Judgement]:
+def _gating(bench: DesignTest, measured: Callable[..., Judgement]) -> Iterator[Judgement]:
     """P3: v - w h never crosses; what the state takes is the same, what o takes need not be."""
     narrow = bench.operands
     calls = bench.problems["one-gate"].inputs()

@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from kdaverify.budgets.designs.design import Formats, Mailbox
 from kdaverify.budgets.formats import FORMATS, MAILBOX_FORMATS, Format
-from kdaverify.checks.mailboxes.bench import Bench, Place, Trial
+from kdaverify.checks.mailboxes.bench import DesignTest, Place, Trial
 from oracles.gradients import GRADIENTS
 
 WIDE: Final = FORMATS["fp32"]
@@ -42,7 +42,7 @@ class Study:
         singles: of one mailbox alone in one format, the others wide; combined: of several.
     """
 
-    bench: Bench
+    bench: DesignTest
     part: Part
     limit: float = 1.0
     most: int = 60

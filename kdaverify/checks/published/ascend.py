@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.checks.published.rule import Finding, Rule, all_of, at_least, at_most, below, refused
+from kdaverify.checks.published.rule import PublishedRule, RuleResult, all_of, at_least, at_most, below, refused
 from kdaverify.checks.published.sample import TINY, Errors, Sample
 
 FOLDER: Final = "hicann/opbase docs/zh/ops_precision_standard"
@@ -38,13 +38,13 @@ class Level(NamedTuple):
 LEVELS: Final[Mapping[str, Level]] = {"L0": Level(10, 2, 2), "L1": Level(5, 1.5, 1.5), "L2": Level(2, 1.2, 1.2)}
 
 
-def single(sample: Sample) -> Finding:
+def single(sample: Sample) -> RuleResult:
     """Math: mean relative error below the threshold, the largest below ten of them."""
     errors, threshold = sample.errors.relative, THRESHOLD[sample.stored]
     return all_of(below("MERE", float(errors.mean()), threshold), below("MARE", float(errors.max()), 10 * threshold))
 
 
-def mixed(sample: Sample) -> Finding:
+def mixed(sample: Sample) -> RuleResult:
     """Math: |a - g| <= t + t |g| for 99 % of the elements; for all of them |a - g| <= the limit, or 32 ulps of g."""
     if not sample.errors.finite:
         return refused("not finite where the exact value is")
@@ -72,7 +72,7 @@ class Compared(NamedTuple):
     errors: float
 
 
-def dual(sample: Sample, level: Level) -> Finding:
+def dual(sample: Sample, level: Level) -> RuleResult:
     """Math: of normal elements, ratios of MARE, MERE and RMSE to (the benchmark's + 1e-7); of small ones, ErrorCount / max(its, 1) <= 2.
 
     What is not finite is right where the benchmark has the same, and takes no part in the figures.
@@ -111,8 +111,8 @@ def _figures(errors: Errors, normal: Tensor, small: Tensor, error: float) -> Com
     return Compared(float(ratios.max()), float(ratios.sum()) / count, (float(squares) / count) ** 0.5, wrong)
 
 
-def _level(name: str, level: Level) -> Rule:
-    return Rule(
+def _level(name: str, level: Level) -> PublishedRule:
+    return PublishedRule(
         name=f"ascend-{name}",
         source=f"{FOLDER}/commercial_standard.md @3e62966",
         asks=f"dual benchmark {name}: ratios to the benchmark of MARE <= {level.mare:g}, MERE <= {level.mere:g}, RMSE <= {level.rmse:g}; "
@@ -124,14 +124,14 @@ def _level(name: str, level: Level) -> Rule:
 
 
 RULES: Final = (
-    Rule(
+    PublishedRule(
         name="ascend-single",
         source=f"{FOLDER}/experimental_standard.md @3e62966",
         asks="single benchmark: MERE < t and MARE < 10 t, t = 2^-7 in bf16, 2^-10 in fp16, 2^-13 in fp32",
         judge=single,
         formats=tuple(THRESHOLD),
     ),
-    Rule(
+    PublishedRule(
         name="ascend-mixed",
         source=f"{FOLDER}/mixed_tolerance_standard.md @233ee24c",
         asks="mixed tolerance: 99 % within t + t |g|, all within 0.1 (fp32: 0.01) or 32 ulps; t as in ascend-single",

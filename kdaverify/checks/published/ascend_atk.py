@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kdaverify.checks.published.rule import Finding, Rule, accepted, all_of, at_most, refused
+from kdaverify.checks.published.rule import PublishedRule, RuleResult, accepted, all_of, at_most, refused
 from kdaverify.checks.published.sample import Sample
 from kdaverify.checks.published.says import Says
 
@@ -14,7 +14,7 @@ BALANCE: Final[Mapping[str, float]] = {"fp16": 2.0**-10, "bf16": 2.0**-7, "fp32"
 LARGEST, MEAN, RMS = 10.0, 2.0, 2.0
 
 
-def double(sample: Sample) -> Finding:
+def double(sample: Sample) -> RuleResult:
     """Math: err / max(err of the benchmark, floor) <= 10, 2, 2 for the largest and the mean relative error and for the rms.
 
     The balance |mean((a - g) / max(|g|, 1))| has a limit of its own. A benchmark that is not finite passes everything; a kernel that is
@@ -36,7 +36,7 @@ def double(sample: Sample) -> Finding:
 
 
 RULES: Final = (
-    Rule(
+    PublishedRule(
         name="ascend-atk",
         source="Ascend ATK cv_fused_double_benchmark, copied in DrivingSDK tests/torch/cv_fused_double_benchmark_compare.py",
         asks="ratios to max(the benchmark's, 2^-8 in bf16) of the largest relative error <= 10, mean <= 2, rms <= 2; error balance <= 2^-7",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kdaverify.checks.published.rule import Finding, Rule
+from kdaverify.checks.published.rule import PublishedRule, RuleResult
 from kdaverify.checks.published.sample import Sample
 from kdaverify.checks.published.says import Says
 from kdaverify.checks.published.tolerance import within
@@ -12,13 +12,13 @@ from kdaverify.checks.published.tolerance import within
 TOLERANCE: Final = 1e-2
 
 
-def close(sample: Sample) -> Finding:
+def close(sample: Sample) -> RuleResult:
     """Math: |g - a| <= 1e-2 + 1e-2 |a|: the kernel's output is the `expected` of assert_close."""
     return within(sample, TOLERANCE, TOLERANCE, sample.actual)
 
 
 RULES: Final = (
-    Rule(
+    PublishedRule(
         name="backendbench",
         source="meta-pytorch/BackendBench BackendBench/eval.py @015f5cb",
         asks="every element within 1e-2 + 1e-2 |a|, whatever the format; a is the kernel's own",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from kdaverify.checks.published.rule import Finding, Rule, accepted, all_of, below, not_applicable, refused
+from kdaverify.checks.published.rule import PublishedRule, RuleResult, accepted, all_of, below, not_applicable, refused
 from kdaverify.checks.published.sample import Sample
 
 DENSE: Final[Mapping[str, float]] = {
@@ -23,7 +23,7 @@ ABSOLUTE: Final = 1e-6
 CI_RATIO, CI_ABSOLUTE = 0.01, 0.3
 
 
-def error_ratio(sample: Sample, *, ci: bool) -> Finding:
+def error_ratio(sample: Sample, *, ci: bool) -> RuleResult:
     """Math: rms(g - a) / (rms(g) + 1e-8) < limit of the tensor; or max |g - a| <= 1e-6. NaN fails.
 
     In CI a ratio below 0.01, or no element off by more than 0.3, only warns.
@@ -44,13 +44,13 @@ def error_ratio(sample: Sample, *, ci: bool) -> Finding:
 
 _SOURCE: Final = "fla-org/flash-linear-attention 0.6.0 fla/utils/testing.py, tests/ops/test_kda.py @bc3b101d"
 RULES: Final = (
-    Rule(
+    PublishedRule(
         name="fla",
         source=_SOURCE,
         asks="rms error / rms below 0.005 for o and S_T, 0.007 or 0.008 for dq, dk, dv, dS_0, 0.015 or 0.02 for dg and dbeta",
         judge=partial(error_ratio, ci=False),
     ),
-    Rule(
+    PublishedRule(
         name="fla-ci",
         source=_SOURCE,
         asks="with FLA_CI_ENV=1: the same, but nothing below 0.01, and nothing where no element is off by more than 0.3",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from kdaverify.checks.published.rule import Finding, Rule
+from kdaverify.checks.published.rule import PublishedRule, RuleResult
 from kdaverify.checks.published.sample import Sample
 from kdaverify.checks.published.says import Says
 from kdaverify.checks.published.tolerance import within
@@ -15,14 +15,14 @@ TOLERANCE: Final[Mapping[str, float]] = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 1e-
 HARD: Final[Mapping[str, float]] = {**TOLERANCE, "bf16": 5e-2}
 
 
-def allclose(sample: Sample, tolerances: Mapping[str, float]) -> Finding:
+def allclose(sample: Sample, tolerances: Mapping[str, float]) -> RuleResult:
     """Math: |g - a| <= t + t |a|: the kernel's output is the second argument of torch.allclose."""
     t = tolerances[sample.dtype]
     return within(sample, t, t, sample.actual)
 
 
 RULES: Final = (
-    Rule(
+    PublishedRule(
         name="kernelbench",
         source="ScalingIntelligence/KernelBench src/kernelbench/eval.py @0d12226",
         asks="every element within t + t |a|, t = 1e-2 for 16-bit problems, 1e-4 for fp32; a is the kernel's own",
@@ -32,7 +32,7 @@ RULES: Final = (
         forward_only=True,
         empty=Says.PASS,
     ),
-    Rule(
+    PublishedRule(
         name="kernelbench-hard",
         source="Infatoshi/KernelBench-Hard problems/02_kda_cutlass/problem.yaml @bf3d6a8, src/eval/correctness.py @f02faa4",
         asks="the same with t = 5e-2 for bf16",

@@ -17,7 +17,7 @@ from kdaverify.checks.published import (
     torch_testing,
     tt_metal,
 )
-from kdaverify.checks.published.rule import Finding, Rule
+from kdaverify.checks.published.rule import PublishedRule, RuleResult
 from kdaverify.checks.published.sample import Sample
 
 _PUBLISHERS: Final = (
@@ -32,9 +32,9 @@ _PUBLISHERS: Final = (
     flashinfer_bench,
     tt_metal,
 )
-RULES: Final[Mapping[str, Rule]] = {rule.name: rule for publisher in _PUBLISHERS for rule in publisher.RULES}
+RULES: Final[Mapping[str, PublishedRule]] = {rule.name: rule for publisher in _PUBLISHERS for rule in publisher.RULES}
 
 
-def findings(sample: Sample) -> dict[str, Finding]:
+def findings(sample: Sample) -> dict[str, RuleResult]:
     """What every rule says of one output."""
     return {name: rule.says(sample) for name, rule in RULES.items()}

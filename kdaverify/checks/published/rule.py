@@ -12,7 +12,7 @@ from kdaverify.checks.published.says import Says
 
 
 @dataclass(frozen=True)
-class Finding:
+class RuleResult:
     """What one rule says of one output.
 
     Args:
@@ -55,28 +55,28 @@ def at_least(statistic: str, value: float, limit: float) -> Criterion:
     return Criterion(statistic, value, limit, value >= limit, _parts(limit, value) if value > 0 else math.inf)
 
 
-def all_of(*criteria: Criterion) -> Finding:
+def all_of(*criteria: Criterion) -> RuleResult:
     """Passes where every criterion is met; tells the one missed by most, or the nearest."""
     told = max(criteria, key=lambda criterion: (not criterion.met, criterion.excess))
-    return Finding(Says.PASS if all(criterion.met for criterion in criteria) else Says.FAIL, told.statistic, told.value, told.limit)
+    return RuleResult(Says.PASS if all(criterion.met for criterion in criteria) else Says.FAIL, told.statistic, told.value, told.limit)
 
 
-def refused(why: str) -> Finding:
+def refused(why: str) -> RuleResult:
     """Fails without a figure."""
-    return Finding(Says.FAIL, why)
+    return RuleResult(Says.FAIL, why)
 
 
-def accepted(why: str) -> Finding:
+def accepted(why: str) -> RuleResult:
     """Passes without a figure."""
-    return Finding(Says.PASS, why)
+    return RuleResult(Says.PASS, why)
 
 
-def not_applicable(why: str) -> Finding:
-    return Finding(Says.NOT_APPLICABLE, why)
+def not_applicable(why: str) -> RuleResult:
+    return RuleResult(Says.NOT_APPLICABLE, why)
 
 
 @dataclass(frozen=True)
-class Rule:
+class PublishedRule:
     """A rule as its publisher states it, with the exact value wherever that has a reference of higher precision.
 
     Args:
@@ -94,14 +94,14 @@ class Rule:
     name: str
     source: str
     asks: str
-    judge: Callable[[Sample], Finding]
+    judge: Callable[[Sample], RuleResult]
     formats: tuple[str, ...] = ("fp64", "fp32", "bf16", "fp16")
     by: Literal["stored", "dtype"] = "stored"
     benchmark: bool = False
     forward_only: bool = False
     empty: Says = Says.NOT_APPLICABLE
 
-    def says(self, sample: Sample) -> Finding:
+    def says(self, sample: Sample) -> RuleResult:
         """Its verdict on one output."""
         fmt = sample.stored if self.by == "stored" else sample.dtype
         if fmt not in self.formats:
@@ -109,7 +109,7 @@ class Rule:
         if self.forward_only and not sample.forward:
             return not_applicable("asked of the forward pass alone")
         if not sample.exact.numel():
-            return Finding(self.empty, "no element")
+            return RuleResult(self.empty, "no element")
         if self.benchmark and sample.benchmark is None:
             return not_applicable("no benchmark")
         return self.judge(sample)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from kdaverify.checks.published.rule import Finding, all_of, at_most
+from kdaverify.checks.published.rule import RuleResult, all_of, at_most
 from kdaverify.checks.published.sample import Sample
 
 WORST = "worst element / tolerance"
 
 
-def within(sample: Sample, atol: float, rtol: float, relative_to: Tensor) -> Finding:
+def within(sample: Sample, atol: float, rtol: float, relative_to: Tensor) -> RuleResult:
     """Every element within atol + rtol |relative_to|; what is not finite never is.
 
     Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kdaverify.checks.published.rule import Finding, Rule
+from kdaverify.checks.published.rule import PublishedRule, RuleResult
 from kdaverify.checks.published.sample import Sample
 from kdaverify.checks.published.says import Says
 from kdaverify.checks.published.tolerance import within
@@ -14,13 +14,13 @@ RTOL: Final[Mapping[str, float]] = {"fp16": 1e-3, "bf16": 1.6e-2, "fp32": 1.3e-6
 ATOL: Final[Mapping[str, float]] = {"fp16": 1e-5, "bf16": 1e-5, "fp32": 1e-5, "fp64": 1e-7}
 
 
-def close(sample: Sample) -> Finding:
+def close(sample: Sample) -> RuleResult:
     """Math: |a - g| <= atol + rtol |g|."""
     return within(sample, ATOL[sample.stored], RTOL[sample.stored], sample.exact)
 
 
 RULES: Final = (
-    Rule(
+    PublishedRule(
         name="torch-testing",
         source="torch 2.13 torch/testing/_comparison.py, assert_close without tolerances",
         asks="every element within 1e-5 + r |g|, r = 1.6e-2 in bf16, 1e-3 in fp16, 1.3e-6 in fp32; fp64 1e-7 + 1e-7 |g|",

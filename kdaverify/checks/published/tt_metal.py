@@ -6,14 +6,14 @@ from typing import Final
 
 import torch
 
-from kdaverify.checks.published.rule import Finding, Rule, accepted, all_of, at_least, refused
+from kdaverify.checks.published.rule import PublishedRule, RuleResult, accepted, all_of, at_least, refused
 from kdaverify.checks.published.sample import Sample
 from kdaverify.checks.published.says import Says
 
 LIMIT: Final = 0.999
 
 
-def correlated(sample: Sample) -> Finding:
+def correlated(sample: Sample) -> RuleResult:
     """Math: Pearson's coefficient of a and g at least 0.999; what is not finite counts as 0, but not if all is NaN; a constant passes."""
     if bool(sample.actual.isnan().all()):
         return refused("all NaN")
@@ -29,7 +29,7 @@ def correlated(sample: Sample) -> Finding:
 
 
 RULES: Final = (
-    Rule(
+    PublishedRule(
         name="tt-metal-pcc",
         source="tenstorrent/tt-metal models/common/utility_functions.py @022e2c5, comp_pcc at 0.999",
         asks="correlation with the reference at least 0.999",

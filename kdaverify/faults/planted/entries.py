@@ -26,7 +26,7 @@ SOFTPLUS: Final = RawGate("softplus")
 
 
 @dataclass(frozen=True)
-class Entry:
+class EntryPoint:
     """What a kernel does itself before its recurrence, in fp32.
 
     Args:
@@ -50,16 +50,16 @@ def normalised(x: Tensor) -> Tensor:
     return x / (x.square().sum(-1, keepdim=True) + EPSILON).sqrt()
 
 
-RIGHT: Final[Mapping[str, Entry]] = {
-    "softplus-in-kernel": Entry(gate=activated),
-    "sigmoid-in-kernel": Entry(beta=lambda x: x.sigmoid()),
-    "doubled-sigmoid-in-kernel": Entry(beta=lambda x: 2 * x.sigmoid()),
-    "l2norm-in-kernel": Entry(norm=normalised),
+RIGHT: Final[Mapping[str, EntryPoint]] = {
+    "softplus-in-kernel": EntryPoint(gate=activated),
+    "sigmoid-in-kernel": EntryPoint(beta=lambda x: x.sigmoid()),
+    "doubled-sigmoid-in-kernel": EntryPoint(beta=lambda x: 2 * x.sigmoid()),
+    "l2norm-in-kernel": EntryPoint(norm=normalised),
 }
 DOUBLED: Final = "doubled-sigmoid-in-kernel"
 
 
-class Recurrence(Eager):
+class EntryRecurrence(Eager):
     """A recurrence in fp32, for inference, with the entry points of RIGHT.
 
     Args:
@@ -67,11 +67,11 @@ class Recurrence(Eager):
         entry: the one that is called; None for the plain call.
     """
 
-    def __init__(self, changed: Mapping[str, Entry], entry: str | None = None) -> None:
+    def __init__(self, changed: Mapping[str, EntryPoint], entry: str | None = None) -> None:
         super().__init__("recurrence", {"fp32": "recurrent-fp32"})
         self.differentiable = False
         self._changed, self._name = changed, entry
-        self._does = Entry() if entry is None else {**RIGHT, **changed}[entry]
+        self._does = EntryPoint() if entry is None else {**RIGHT, **changed}[entry]
         self.conventions = Conventions(beta="value" if self._does.beta is None else "logit")
 
     def variants(self) -> Mapping[str, Adapter]:
@@ -79,7 +79,7 @@ class Recurrence(Eager):
 
     @cached_property
     def _variants(self) -> Mapping[str, Adapter]:
-        return {} if self._name else {name: Recurrence(self._changed, name) for name in RIGHT}
+        return {} if self._name else {name: EntryRecurrence(self._changed, name) for name in RIGHT}
 
     def contract(self, dtype: str) -> Contract:
         return replace(super().contract(dtype), softplus=self._does.gate is not None)
@@ -117,22 +117,26 @@ class Recurrence(Eager):
         return 2.0 if self._name == DOUBLED else 1.0
 
 
-def _wrong(entry: str, does: Entry) -> Callable[[], Adapter]:
-    return partial(Recurrence, {entry: does})
+def _wrong(entry: str, does: EntryPoint) -> Callable[[], Adapter]:
+    return partial(EntryRecurrence, {entry: does})
 
 
 FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
-    "a raw gate without its bias": _wrong("softplus-in-kernel", Entry(gate=lambda x, A_log, _: activated(x, A_log, 0 * x))),
-    "a raw gate without its amplitude": _wrong("softplus-in-kernel", Entry(gate=lambda x, _, b: activated(x, x.new_zeros(x.shape[2]), b))),
-    "the softplus of a raw gate is linear from 1": _wrong(
-        "softplus-in-kernel", Entry(gate=lambda x, A_log, b: -A_log.exp()[:, None] * softplus(x + b, threshold=1.0))
+    "a raw gate without its bias": _wrong("softplus-in-kernel", EntryPoint(gate=lambda x, A_log, _: activated(x, A_log, 0 * x))),
+    "a raw gate without its amplitude": _wrong(
+        "softplus-in-kernel", EntryPoint(gate=lambda x, _, b: activated(x, x.new_zeros(x.shape[2]), b))
     ),
-    "logits of beta are taken for beta": _wrong("sigmoid-in-kernel", Entry(beta=lambda x: x)),
-    "a doubled sigmoid is not doubled": _wrong(DOUBLED, Entry(beta=lambda x: x.sigmoid())),
-    "rows are normalised by their largest element": _wrong("l2norm-in-kernel", Entry(norm=lambda x: normalize(x, p=float("inf"), dim=-1))),
+    "the softplus of a raw gate is linear from 1": _wrong(
+        "softplus-in-kernel", EntryPoint(gate=lambda x, A_log, b: -A_log.exp()[:, None] * softplus(x + b, threshold=1.0))
+    ),
+    "logits of beta are taken for beta": _wrong("sigmoid-in-kernel", EntryPoint(beta=lambda x: x)),
+    "a doubled sigmoid is not doubled": _wrong(DOUBLED, EntryPoint(beta=lambda x: x.sigmoid())),
+    "rows are normalised by their largest element": _wrong(
+        "l2norm-in-kernel", EntryPoint(norm=lambda x: normalize(x, p=float("inf"), dim=-1))
+    ),
 }
 
 
 def right() -> Adapter:
     """The recurrence with every entry right."""
-    return Recurrence({})
+    return EntryRecurrence({})

@@ -16,7 +16,7 @@ NOTED: Final = 0.02
 
 
 @dataclass(frozen=True)
-class Change:
+class OutputChange:
     """One implementation, format and output in both runs.
 
     Args:
@@ -42,7 +42,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """This run beside another.
 
     Args:
@@ -59,12 +59,12 @@ class Comparison:
     only_before: int
     newly_rejected: int
     mended: int
-    changes: tuple[Change, ...]
+    changes: tuple[OutputChange, ...]
     unchanged: int
     broken: tuple[Mapping[str, Any], ...]
 
 
-def comparison(rows: Rows, before: Rows, other: str) -> Comparison:
+def comparison(rows: Rows, before: Rows, other: str) -> RunComparison:
     """What changed since another run; runs of one implementation each are held together whatever they are called."""
     alone = len(rows.implementations) == len(before.implementations) == 1
     keys = ["same"] if alone else ["same", "who"]
@@ -79,7 +79,7 @@ def comparison(rows: Rows, before: Rows, other: str) -> Comparison:
     broken = both.filter(pl.col("rejects") & ~pl.col("rejected")).sort("ratio", "row", descending=[True, False], nulls_last=True)
     changes = _changes(both)
     moved = tuple(change for change in changes if change.moved)
-    return Comparison(
+    return RunComparison(
         other=other,
         shared=both.height,
         only_now=now.height - both.height,
@@ -92,7 +92,7 @@ def comparison(rows: Rows, before: Rows, other: str) -> Comparison:
     )
 
 
-def _changes(both: pl.DataFrame) -> tuple[Change, ...]:
+def _changes(both: pl.DataFrame) -> tuple[OutputChange, ...]:
     quotient = pl.col("ratio") / pl.col("earlier")
     found = both.group_by("who", "dtype", "output").agg(
         pl.len(),
@@ -105,4 +105,4 @@ def _changes(both: pl.DataFrame) -> tuple[Change, ...]:
     ranked = found.sort(
         "broken", "mended", "times", "who", "dtype", "output", descending=[True, True, True, False, False, False], nulls_last=True
     )
-    return tuple(Change(*row) for row in ranked.iter_rows())
+    return tuple(OutputChange(*row) for row in ranked.iter_rows())

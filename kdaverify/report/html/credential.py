@@ -15,7 +15,7 @@ class CredentialError(ValueError):
     """A kill matrix that cannot be read; the message names the file and what is wrong."""
 
 
-class Fault(BaseModel):
+class CredentialFault(BaseModel):
     """One planted fault.
 
     Args:
@@ -50,10 +50,10 @@ class Credential(BaseModel):
     legal_runs: int = Field(ge=0)
     false_alarms: int = Field(ge=0)
     unfinished: int = Field(default=0, ge=0)
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[CredentialFault, ...] = ()
 
     @property
-    def survivors(self) -> list[Fault]:
+    def survivors(self) -> list[CredentialFault]:
         return [fault for fault in self.faults if not fault.killed]
 
     @property

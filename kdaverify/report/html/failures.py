@@ -22,7 +22,7 @@ KIND: Final = ("implementation", "property", "status", "blamed")
 
 
 @dataclass(frozen=True)
-class Kind:
+class FailureGroup:
     """Failures that agree in all but the problem.
 
     Args:
@@ -44,7 +44,7 @@ class Kind:
 class Kinds:
     """The most frequent kinds, how many more there are, and the failures in them all."""
 
-    shown: tuple[Kind, ...]
+    shown: tuple[FailureGroup, ...]
     hidden: int
     failures: int
 
@@ -81,9 +81,9 @@ def worst(rows: Rows) -> list[Mapping[str, Any]]:
     return [*rows.shown([*wrong["row"], *near["row"]])]
 
 
-def _kind(figures: dict[str, Any], row: Mapping[str, Any]) -> Kind:
+def _kind(figures: dict[str, Any], row: Mapping[str, Any]) -> FailureGroup:
     outputs, dtypes, regimes = (_named(figures[column]) for column in ("output", "dtype", "regime"))
-    return Kind(figures["len"], outputs, dtypes, regimes, figures["blamed"], row)
+    return FailureGroup(figures["len"], outputs, dtypes, regimes, figures["blamed"], row)
 
 
 def _named(names: list[str]) -> tuple[str, ...]:

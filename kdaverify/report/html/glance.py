@@ -30,7 +30,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Line:
+class GlanceRow:
     """`spans` is how many lines the implementation has, in the first of them; 0 in the others."""
 
     implementation: str
@@ -42,7 +42,7 @@ class Line:
 @dataclass(frozen=True)
 class Glance:
     dtypes: tuple[str, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[GlanceRow, ...]
 
 
 def glance(rows: Rows) -> Glance:
@@ -61,7 +61,7 @@ def glance(rows: Rows) -> Glance:
     dtypes = (*(dtype for dtype in AXIS if dtype in seen), *sorted(seen.difference(AXIS)))
     ops = {name: _ops({op for own, op, _ in cells if own == name}) for name in rows.implementations}
     pairs = [(name, len(own) if op == own[0] else 0, op) for name, own in ops.items() for op in own]
-    return Glance(dtypes, tuple(Line(*pair, tuple(cells.get((pair[0], pair[2], dtype)) for dtype in dtypes)) for pair in pairs))
+    return Glance(dtypes, tuple(GlanceRow(*pair, tuple(cells.get((pair[0], pair[2], dtype)) for dtype in dtypes)) for pair in pairs))
 
 
 def _ops(ops: set[str]) -> list[str]:

@@ -15,7 +15,7 @@ FLOOR: Final = 2.0**-7
 
 
 @dataclass(frozen=True)
-class Point:
+class LengthBin:
     """All outputs with at least `T` and less than 2 `T` tokens.
 
     Args:
@@ -43,7 +43,7 @@ class Point:
 @dataclass(frozen=True)
 class Lengths:
     implementation: str
-    points: tuple[Point, ...]
+    points: tuple[LengthBin, ...]
 
 
 def lengths(rows: Rows) -> list[Lengths]:
@@ -57,16 +57,16 @@ def lengths(rows: Rows) -> list[Lengths]:
         pl.len().alias("judged"), pl.col("rejects").sum().alias("failed"),
         passed.median().alias("half"), passed.quantile(0.9).alias("most"), passed.max().alias("worst"),
     ).sort("octave")  # fmt: skip
-    points: dict[str, list[Point]] = {}
+    points: dict[str, list[LengthBin]] = {}
     for row in found.iter_rows(named=True):
         points.setdefault(row["implementation"], []).append(_point(row, widest))
     return [Lengths(name, tuple(points[name])) for name in rows.implementations if name in points]
 
 
-def _point(row: dict[str, Any], widest: int) -> Point:
+def _point(row: dict[str, Any], widest: int) -> LengthBin:
     ratios = {name: row[name] or 0.0 for name in ("half", "most", "worst")}
     depths = {f"y_{name}": _depth(ratio) for name, ratio in ratios.items()}
-    return Point(T=2 ** row["octave"], judged=row["judged"], failed=row["failed"], x=row["octave"] / widest, **ratios, **depths)
+    return LengthBin(T=2 ** row["octave"], judged=row["judged"], failed=row["failed"], x=row["octave"] / widest, **ratios, **depths)
 
 
 def _depth(ratio: float) -> float:

@@ -18,7 +18,7 @@ from markupsafe import Markup
 import kdaverify
 from kdaverify.checks.status import Status
 from kdaverify.report.html import words
-from kdaverify.report.html.comparison import Comparison, comparison
+from kdaverify.report.html.comparison import RunComparison, comparison
 from kdaverify.report.html.credential import Credential, credential
 from kdaverify.report.html.distributions import Distribution, distributions
 from kdaverify.report.html.environment import Environment, environments
@@ -116,7 +116,7 @@ class Page:
         return credential()
 
     @cached_property
-    def comparison(self) -> Comparison | None:
+    def comparison(self) -> RunComparison | None:
         return None if self.before is None else comparison(self.rows, *self.before)
 
 

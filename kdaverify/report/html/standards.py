@@ -11,7 +11,7 @@ import polars as pl
 
 from kdaverify.checks.published.registry import RULES
 from kdaverify.report.html.rows import REJECTS, Rows
-from kdaverify.report.published import Tally, tallied
+from kdaverify.report.published import PublishedRuleCounts, tallied
 
 # All of an opinion but what it says: without figures, few different sets of opinions are left.
 FIGURES: Final = r'"(?:limit|statistic|value)":(?:"(?:[^"\\]|\\.)*"|[^,}"]*),?'
@@ -31,9 +31,9 @@ class Standards:
     asked: int
     rejected: int
     benchmark: str
-    tallies: tuple[Tally, ...]
+    tallies: tuple[PublishedRuleCounts, ...]
 
-    def of(self, rule: str) -> Tally | None:
+    def of(self, rule: str) -> PublishedRuleCounts | None:
         """What one rule says; None where it was not asked."""
         return next((tally for tally in self.tallies if tally.rule == rule), None)
 
@@ -52,6 +52,6 @@ def standards(rows: Rows) -> list[Standards]:
     return [Standards(**totals[name], tallies=_tallies(counts[name])) for name in rows.implementations if name in totals]
 
 
-def _tallies(counts: Counter[tuple[str, str, bool]]) -> tuple[Tally, ...]:
+def _tallies(counts: Counter[tuple[str, str, bool]]) -> tuple[PublishedRuleCounts, ...]:
     seen = {rule for rule, _, _ in counts}
     return tuple(tallied(counts, (*(rule for rule in RULES if rule in seen), *sorted(seen.difference(RULES)))))

@@ -9,7 +9,7 @@ import pytest
 from kdaverify.adapters import Adapter, WrongKernelError
 from kdaverify.adapters.fla.adapter import Fla, Form
 from kdaverify.adapters.fla.options import FlaOptions
-from kdaverify.adapters.isolation import Fault, Isolated
+from kdaverify.adapters.isolation import CallFailure, Isolated
 from kdaverify.checks.conventions import conventions
 from kdaverify.checks.forward import forward
 from kdaverify.checks.options import variant_of
@@ -93,7 +93,7 @@ def test_a_dispatch_that_fell_back_is_the_wrong_kernel(house: House, ask: Ask, m
     monkeypatch.setenv("FLA_DISABLE_BACKEND_DISPATCH", "1")  # what a user's shell may hold
     fallen = Isolated(Fla("triton_npu", "npu", "chunk"), "triton_npu", limits=Limits())
     try:
-        with pytest.raises((Fault, WrongKernelError), match="wanted the npu kernels"):
+        with pytest.raises((CallFailure, WrongKernelError), match="wanted the npu kernels"):
             fallen.forward(ask(B=1, H=1, HV=1, dtype="fp32").inputs())
     finally:
         fallen.end()

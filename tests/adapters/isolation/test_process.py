@@ -16,7 +16,7 @@ import pytest
 
 from kdaverify.adapters import AdapterError
 from kdaverify.adapters.isolation import Isolated, housed
-from kdaverify.adapters.isolation.fault import Fault, fault_of
+from kdaverify.adapters.isolation.fault import CallFailure, fault_of
 from kdaverify.limits import Limits
 from kdaverify.problems import Problem
 from tests.adapters.isolation.conftest import SPEC
@@ -57,7 +57,7 @@ def test_processes_files_and_memory_are_given_back(problem: Problem) -> None:
     isolated = Isolated(PLANTED, SPEC, limits=Limits())
     isolated.forward(problem.inputs())
     pids.append(isolated.process())
-    with pytest.raises(Fault, match="the kernel's process was killed from outside, as the system does when memory runs out"):
+    with pytest.raises(CallFailure, match="the kernel's process was killed from outside, as the system does when memory runs out"):
         isolated.variants()["killed"].forward(problem.inputs())
     pids.append(isolated.process())
     isolated.forward(problem.inputs())

@@ -14,7 +14,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-from kdaverify.adapters.triton_interpreter import Interpreter, InterpreterError, activate
+from kdaverify.adapters.triton_interpreter import InterpreterError, TritonInterpreter, activate
 
 Seen = dict[str, Any]
 
@@ -85,7 +85,7 @@ def faults() -> Seen:
     return seen
 
 
-def _proof(interpreter: Interpreter) -> str | None:
+def _proof(interpreter: TritonInterpreter) -> str | None:
     vars(interpreter).pop("bf16", None)
     return interpreter.bf16
 

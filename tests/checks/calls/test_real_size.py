@@ -9,7 +9,7 @@ import torch
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager import EAGER
-from kdaverify.checks.calls import Question, questions
+from kdaverify.checks.calls import CallRuleTest, questions
 from kdaverify.checks.calls.detection import detectable_share, excluded
 from kdaverify.checks.calls.questions import posed, times
 from kdaverify.checks.calls.rules import OF_LONG_CALLS, RULES, of_long_calls
@@ -37,7 +37,7 @@ def result_of(rule: str, adapter: Adapter) -> list[Outcome]:
     return check("calls", adapter, one.problem, one.detail)
 
 
-def asked_of(adapter: Adapter, profile: str = "acceptance") -> list[Question]:
+def asked_of(adapter: Adapter, profile: str = "acceptance") -> list[CallRuleTest]:
     return [*questions(adapter, profile)]
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kdaverify.adapters.eager import EAGER
-from kdaverify.checks.calls import RULES, Question, questions, shortened
+from kdaverify.checks.calls import RULES, CallRuleTest, questions, shortened
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
@@ -23,7 +23,7 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def question(rule: str, adapter: Any) -> Question:
+def question(rule: str, adapter: Any) -> CallRuleTest:
     found = [asked for asked in questions(adapter, "acceptance") if asked.rule.name == rule and asked.problem.dtype == "fp32"]
     return found[0]
 

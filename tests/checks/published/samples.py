@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.checks.published.registry import RULES
-from kdaverify.checks.published.rule import Finding
+from kdaverify.checks.published.rule import RuleResult
 from kdaverify.checks.published.sample import Sample
 
 
@@ -23,7 +23,7 @@ def sample(actual: Sequence[float], exact: Sequence[float], benchmark: Sequence[
     return Sample(actual=tensor(actual), exact=tensor(exact), benchmark=None if benchmark is None else tensor(benchmark), **given)
 
 
-def ask(rule: str, actual: Sequence[float], exact: Sequence[float], benchmark: Sequence[float] | None = None, **fields: Any) -> Finding:
+def ask(rule: str, actual: Sequence[float], exact: Sequence[float], benchmark: Sequence[float] | None = None, **fields: Any) -> RuleResult:
     """What a rule says of such an output."""
     return RULES[rule].says(sample(actual, exact, benchmark, **fields))
 

@@ -13,7 +13,7 @@ from kdaverify.checks.status import Status
 from kdaverify.report.html.page import Page, render
 from kdaverify.report.html.rows import rows_of
 from kdaverify.report.html.rulings import ruled
-from kdaverify.verdicts.gate import Gated, Question, decided, heaviest_first
+from kdaverify.verdicts.gate import GateCriteria, Gated, decided, heaviest_first
 from kdaverify.verdicts.opinion import Opinion
 from kdaverify.verdicts.record import Table
 from kdaverify.verdicts.seal import Account, Expected
@@ -112,7 +112,7 @@ def account_of(verdicts: Sequence[Verdict]) -> Account:
 def gated(verdicts: Sequence[Verdict], waivers: tuple[Waiver, ...] = ()) -> list[Gated]:
     """The gate's decisions on a closed record of these verdicts."""
     table = Table(rows_of(verdicts).full, accounts=(account_of(verdicts),))
-    return heaviest_first(decided([table], Question(NOW.date(), waivers=waivers)))
+    return heaviest_first(decided([table], GateCriteria(NOW.date(), waivers=waivers)))
 
 
 def page_of(verdicts: list[Verdict], before: list[Verdict] | None = None, waivers: tuple[Waiver, ...] = (), **fields: Any) -> Page:

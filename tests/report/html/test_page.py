@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from kdaverify.checks.near_miss import Finding, Recheck
+from kdaverify.checks.near_miss import Recheck, RetestFinding
 from kdaverify.checks.status import Status
 from kdaverify.report.evidence import REMARKABLE
-from kdaverify.report.html.credential import NAME, Credential, CredentialError, Fault
+from kdaverify.report.html.credential import NAME, Credential, CredentialError, CredentialFault
 from kdaverify.report.html.markdown import code, plain
 from kdaverify.report.html.page import Page, render
 from kdaverify.report.html.rows import rows_of
@@ -40,8 +40,8 @@ class Elements(HTMLParser):
 
 
 CAUGHT, SURVIVOR = (
-    Fault(id="H1", stage="state", killed=True),
-    Fault(id="H2", stage="state", killed=False, title="a lost carry", why="not yet"),
+    CredentialFault(id="H1", stage="state", killed=True),
+    CredentialFault(id="H2", stage="state", killed=False, title="a lost carry", why="not yet"),
 )
 KNOWN = Waiver(id="forward/bf16/hard-reset/*", impl="port", statistic="rms", cap=9.0, reason="known", owner="me", expires=NOW.date())
 MATRIX = Credential(total=120, killed=118, legal_runs=1500, false_alarms=0, unfinished=3, faults=(CAUGHT, SURVIVOR))
@@ -69,7 +69,7 @@ def test_the_decision_tells_which_known_faults_fit_and_else_that_none_does() -> 
 
 
 def test_how_near_to_its_budget_comes_what_passes_leaves_out_what_was_run_again() -> None:
-    again = verdict(case="kda-9", ratio=1.25, recheck=Recheck(Finding.ACQUITTED, seeds=200))
+    again = verdict(case="kda-9", ratio=1.25, recheck=Recheck(RetestFinding.ACQUITTED, seeds=200))
     text = html(page_of([verdict(ratio=0.75), verdict(property="resume", ratio=0.5), again]))
     assert "What passes uses up to 75 % of its budget; 1 output above it passed at fresh seeds." in text
     assert "What passes uses up to 75 % of its budget." in html(page_of([verdict(ratio=0.75)]))

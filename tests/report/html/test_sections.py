@@ -7,7 +7,7 @@ import math
 import polars as pl
 import pytest
 
-from kdaverify.checks.near_miss import Finding, Recheck
+from kdaverify.checks.near_miss import Recheck, RetestFinding
 from kdaverify.checks.status import Status
 from kdaverify.report.html.comparison import comparison
 from kdaverify.report.html.distributions import distributions
@@ -62,7 +62,7 @@ def test_the_worst_come_first_few_alike_then_the_nearest_passes() -> None:
 
 
 def test_what_became_of_a_near_miss_is_a_sentence() -> None:
-    [row] = worst(rows_of([verdict(recheck=Recheck(Finding.ACQUITTED, seeds=200, over=1, median=0.9, limit=math.inf))]))
+    [row] = worst(rows_of([verdict(recheck=Recheck(RetestFinding.ACQUITTED, seeds=200, over=1, median=0.9, limit=math.inf))]))
     assert row["recheck"].startswith("near miss, acquitted at 200 fresh seeds: 1 over budget")
 
 
