@@ -11,7 +11,7 @@ from kdaverify.campaign.cases import case
 from kdaverify.campaign.questions import CONVENTIONS, PropertyTest, questions
 from kdaverify.problems import problem_from_json
 from kdaverify.problems.profiles import settings_for
-from kdaverify.verdicts.judge import Judge, Rejected, Struck
+from kdaverify.verdicts.judge import FatalRejection, Judge, Rejected
 from kdaverify.verdicts.verdict import Verdict
 
 
@@ -36,6 +36,6 @@ def verdicts(adapter: Adapter, ask: PropertyTest, spec: str) -> list[Verdict]:
     """
     found = list[Verdict]()
     judge = Judge(adapter, found.append, ask.property, spec=spec, published=False, fits=True)
-    with suppress(Rejected, Struck):
+    with suppress(Rejected, FatalRejection):
         judge.conventions() if ask == CONVENTIONS else judge(problem_from_json(ask.problem), **json.loads(ask.detail))
     return found

@@ -22,11 +22,11 @@ import typer
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.registry import find
-from kdaverify.budgets.budget import FamilyErrors, family_errors
+from kdaverify.budgets.budget import EnsembleErrors, ensemble_errors
 from kdaverify.budgets.ceiling import Ceilings
-from kdaverify.budgets.family import emulate
+from kdaverify.budgets.ensemble import emulate
+from kdaverify.budgets.ensemble_cache import EnsembleCache
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.kept import KeptErrors
 from kdaverify.problems.panel import panel
 from kdaverify.problems.problem import Problem
 from oracles.cache import AnswerCache
@@ -38,7 +38,7 @@ class Cost:
     """Seconds."""
 
     oracle: float
-    family: float
+    ensemble: float
     ceiling: float
     kept: float
 
@@ -57,17 +57,17 @@ def cost(problem: Problem, adapter: Adapter, folder: Path, runs: int) -> Cost:
     inputs, contract, io = adapter.received(problem.inputs()), adapter.contract(problem.dtype), FORMATS[problem.dtype]
     truth = enclosed(inputs)
     emulation = emulate(inputs, contract, io)
-    keeper = KeptErrors(inputs, contract, io, cache=AnswerCache(folder))
+    keeper = EnsembleCache(inputs, contract, io, cache=AnswerCache(folder))
 
-    def errors() -> dict[str, FamilyErrors]:
+    def errors() -> dict[str, EnsembleErrors]:
         places = enumerate(truth.named().items())
         rounded, drawn = [*emulation.rounded.values()], emulation.drawn
-        return {n: family_errors(x, [run[i] for run in rounded], [run[i] for run in drawn], io=io, lost=0.0) for i, (n, x) in places}
+        return {n: ensemble_errors(x, [run[i] for run in rounded], [run[i] for run in drawn], io=io, lost=0.0) for i, (n, x) in places}
 
     keeper.of(truth.method, errors)
     return Cost(
         oracle=best(lambda: enclosed(inputs), runs),
-        family=best(lambda: (emulate(inputs, contract, io), errors()), runs),
+        ensemble=best(lambda: (emulate(inputs, contract, io), errors()), runs),
         ceiling=best(lambda: Ceilings(inputs, contract, io).declared, runs),
         kept=best(lambda: keeper.of(truth.method, errors), runs),
     )

@@ -27,7 +27,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.registry import find
 from kdaverify.budgets.backward import backward_members, member_gradients
 from kdaverify.budgets.emulate import Emulator
-from kdaverify.budgets.family import family
+from kdaverify.budgets.ensemble import ensemble
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.statistics import rms
 from kdaverify.problems import Problem, cotangents
@@ -172,7 +172,7 @@ class Calibration:
 
     def _emulated(self, batch: Inputs, losses: Cotangents) -> tuple[dict[str, str], Named]:
         io = FORMATS[self.dtype]
-        there = self._chosen(family(self.adapter.contract(self.dtype), io))
+        there = self._chosen(ensemble(self.adapter.contract(self.dtype), io))
         back = self._chosen(backward_members(self.adapter.backward_contract(self.dtype), io))
         o, final = there.run(batch)
         outputs = {"o": o, "final_state": final, **member_gradients(back, batch, losses).named()}

@@ -24,7 +24,7 @@ from rich.progress import track
 from benchmarks.false_alarms import drawn
 from kdaverify.budgets.ceiling import Ceilings
 from kdaverify.budgets.contract import Contract, contract_from_name
-from kdaverify.budgets.family import ContractOverflow, emulate
+from kdaverify.budgets.ensemble import ContractOverflow, emulate
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.statistics import rms
 from kdaverify.problems import Problem

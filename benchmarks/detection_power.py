@@ -30,9 +30,9 @@ from benchmarks.false_alarms import DTYPES, backward, drawn
 from benchmarks.planted_errors import FAULTS, Scene
 from kdaverify.adapters import find
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.family import Emulation, emulate
+from kdaverify.budgets.ensemble import Emulation, emulate
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.noise import Noise
+from kdaverify.budgets.monte_carlo import MonteCarloArithmetic
 from kdaverify.budgets.standard import Reference, standard
 from kdaverify.checks.compare import Comparison, compare
 from kdaverify.checks.near_miss import RetestFinding
@@ -79,7 +79,7 @@ class Bench:
         io, shipped = FORMATS[self.problem.dtype], find(self.name).forward(self.inputs)
         yield self.name, (shipped.o, shipped.final_state)
         yield "sums backwards", backward(self.contract, self.problem.dtype).run(self.inputs)
-        noisy = Noise(self.contract, io).run(self.inputs, seed=OTHER_SEED + self.problem.seed % OTHER_SEED)[0]
+        noisy = MonteCarloArithmetic(self.contract, io).run(self.inputs, seed=OTHER_SEED + self.problem.seed % OTHER_SEED)[0]
         yield "noise", tuple(self._returned(place, run) for place, run in enumerate(noisy))
 
     def _returned(self, place: int, output: Tensor) -> Tensor:

@@ -31,9 +31,9 @@ from rich.progress import track
 from benchmarks.false_alarms import backwards, drawn
 from kdaverify.adapters import find
 from kdaverify.adapters.eager import arithmetic_of
-from kdaverify.budgets.family import ContractOverflow
+from kdaverify.budgets.ensemble import ContractOverflow
 from kdaverify.diagnosis.diagnose import diagnose
-from kdaverify.diagnosis.lineup import Lineup
+from kdaverify.diagnosis.fault_comparison import FaultComparison
 from kdaverify.diagnosis.minimise import failure
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.suspects import suspects
@@ -115,7 +115,7 @@ def legal(name: str, problem: Problem) -> Row:
     question = PropertyCase("forward", problem)
     try:
         asked = diagnose(adapter, question, seconds=SECONDS)
-        lineup = Lineup(question, adapter)
+        lineup = FaultComparison(question, adapter)
         forced = [str(match.suspect) for match in lineup.matches(next(suspects(question, adapter))) if match.indistinguishable]
     except (ContractOverflow, UncertifiedError):
         return {"told": "not judged"}
@@ -167,7 +167,7 @@ def paired(a: str, b: str) -> Row:
     assert patch is not None
     adapter, question = Planted(FAULTS[a], patch=patch), PropertyCase("forward", Problem.model_validate({**PLAIN, "seed": SEED}))
     try:
-        lineup = Lineup(question, adapter)
+        lineup = FaultComparison(question, adapter)
     except (ContractOverflow, UncertifiedError):
         return {"told": "not judged"}
     ranked = {match.suspect.fault.id: match.fit for match in lineup.matches(next(suspects(question, adapter)))}

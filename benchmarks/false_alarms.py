@@ -28,7 +28,7 @@ from torch import Tensor
 from kdaverify.adapters import find
 from kdaverify.budgets.contract import Contract, contract_from_name
 from kdaverify.budgets.emulate import Emulator
-from kdaverify.budgets.family import emulate, family
+from kdaverify.budgets.ensemble import emulate, ensemble
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import Reference, standard
 from kdaverify.checks.compare import Comparison, compare
@@ -89,7 +89,7 @@ def contenders(problem: Problem, preset: str, shipped: str | None) -> list[Row]:
         found = compared(run(inputs), held, inputs)
         rows.append((name, largest(found), retested(found, run, contract, problem)))
     if shipped is not None:
-        for left_out in (member.name for member in family(contract, io) if member.contract == contract):
+        for left_out in (member.name for member in ensemble(contract, io) if member.contract == contract):
             others = {name: run for name, run in emulation.rounded.items() if name != left_out}
             held = standard(inputs, contract, io, replace(emulation, rounded=others))
             rows.append((f"{preset}, {LEFT_OUT}: {left_out}", largest(compared(emulation.rounded[left_out], held, inputs)), ""))

@@ -25,7 +25,7 @@ class Scene:
 
     exact: Tensor
     error: Tensor
-    family: list[Tensor]
+    ensemble: list[Tensor]
     rng: torch.Generator
 
     def any_of(self, count: int) -> int:
@@ -37,19 +37,19 @@ def louder(scene: Scene) -> Tensor:
 
 
 def louder_than_any(scene: Scene) -> Tensor:
-    return 1.3 * max(scene.family, key=rms)
+    return 1.3 * max(scene.ensemble, key=rms)
 
 
 def own_row(scene: Scene) -> Tensor:
     """The error of one row at 4 times the worst that a legal kernel has in it."""
-    worst = torch.stack([row_rms(e) for e in scene.family]).amax(0)
+    worst = torch.stack([row_rms(e) for e in scene.ensemble]).amax(0)
     at = scene.any_of(len(worst))
     return _with_row(scene, at, 4 * float(worst[at]))
 
 
 def any_row(scene: Scene) -> Tensor:
     """The error of one row at 4 times the worst that a legal kernel has in any."""
-    worst = torch.stack([row_rms(e) for e in scene.family]).amax(0)
+    worst = torch.stack([row_rms(e) for e in scene.ensemble]).amax(0)
     return _with_row(scene, scene.any_of(len(worst)), 4 * float(worst.max()))
 
 
@@ -61,7 +61,7 @@ def _with_row(scene: Scene, at: int, size: float) -> Tensor:
 
 
 def one_element(scene: Scene) -> Tensor:
-    error, worst = scene.error.clone(), max(float(e.abs().max()) for e in scene.family)
+    error, worst = scene.error.clone(), max(float(e.abs().max()) for e in scene.ensemble)
     error.view(-1)[scene.any_of(error.numel())] = 4 * worst
     return error
 

@@ -22,12 +22,12 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.false_alarms import drawn
-from kdaverify.budgets.family import ContractOverflow, emulate
+from kdaverify.budgets.ensemble import ContractOverflow, emulate
 from kdaverify.budgets.standard import Reference, standard
 from kdaverify.checks.compare import compare
 from kdaverify.checks.published.registry import RULES, findings
 from kdaverify.checks.published.sample import Sample
-from kdaverify.checks.published.says import Says
+from kdaverify.checks.published.says import RuleOutcome
 from kdaverify.problems import Problem, panel
 from oracles.enclosure import OUTPUTS
 from oracles.inputs import Inputs
@@ -55,7 +55,7 @@ def failed(kernel: Kernel, x: Inputs, held: Reference) -> Failed:
         packed, exact, plain = x.cu_seqlens is not None, held.exact(output).high, held.budgets[output].plain
         sample = Sample(output, "bf16", stored, packed, tensor.double().contiguous(), exact, plain)
         for rule, finding in findings(sample).items():
-            if finding.says is Says.FAIL:
+            if finding.says is RuleOutcome.FAIL:
                 found[rule].add(output)
     return found
 

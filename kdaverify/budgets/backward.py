@@ -12,12 +12,12 @@ from torch import Tensor
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.conversions import received_gradients
 from kdaverify.budgets.emulate import RESIDUAL, Emulator, residual_wy, scaled_output, scaled_queries, scaled_wy
+from kdaverify.budgets.ensemble import ContractOverflow, ensemble
 from kdaverify.budgets.factored import column_wy, factored_residual_wy
-from kdaverify.budgets.family import ContractOverflow, family
 from kdaverify.budgets.finite import finite_runs
 from kdaverify.budgets.formats import Format
-from kdaverify.budgets.luck import Luck
-from kdaverify.budgets.noise import SEED, Noise, calls_at_once
+from kdaverify.budgets.monte_carlo import SEED, MonteCarloArithmetic, calls_at_once
+from kdaverify.budgets.stochastic_rounding import StochasticRounding
 from oracles.adjoint import adjoint
 from oracles.arithmetic import Arithmetic
 from oracles.autograd import differentiate
@@ -80,7 +80,7 @@ def emulate_gradients(inputs: Inputs, cotangents: Cotangents, contract: Contract
     finite = finite_runs(runs, lambda run: run.named().values(), single=single)
     if not finite:
         raise ContractOverflow(f"every emulated backward of {contract.name} overflows on this problem; choose milder values")
-    return GradientEmulation(finite, _drawn(Noise(contract, io), inputs, cotangents))
+    return GradientEmulation(finite, _drawn(MonteCarloArithmetic(contract, io), inputs, cotangents))
 
 
 def _residual(contract: Contract, io: Format) -> Emulator:
@@ -88,13 +88,13 @@ def _residual(contract: Contract, io: Format) -> Emulator:
 
     Without it such a kernel, right and in fp32, was rejected for single elements of dbeta at 1.3 to 2 times their tolerance.
     """
-    plain = family(contract, io)[0]
+    plain = ensemble(contract, io)[0]
     return replace(plain, stages=RESIDUAL)
 
 
 def backward_members(contract: Contract, io: Format) -> list[Emulator]:
     """The members of the family that have a backward of their own."""
-    whole = family(contract, io)
+    whole = ensemble(contract, io)
     return [replace(member, stages=_unscaled(member.stages)) for member in whole if member.stages.wy not in WITHOUT_BACKWARD]
 
 
@@ -116,15 +116,15 @@ def _unscaled_q(found: Gradients[Tensor], inputs: Inputs, scaled: Inputs) -> Gra
     return replace(found, dq=found.dq * (inputs.factor / scaled.factor))
 
 
-def _drawn(noise: Noise, inputs: Inputs, cotangents: Cotangents) -> list[Gradients[Tensor]]:
+def _drawn(noise: MonteCarloArithmetic, inputs: Inputs, cotangents: Cotangents) -> list[Gradients[Tensor]]:
     contract = noise.contract
 
-    def at_once(noise: Noise, calls: int, luck: Luck) -> list[list[Tensor]]:
+    def at_once(noise: MonteCarloArithmetic, calls: int, rounding: StochasticRounding) -> list[list[Tensor]]:
         repeated, many = together([inputs] * calls), cotangents_together([cotangents] * calls, inputs)
-        computed = noise.computed(repeated, luck)
-        found = _wide(run_backward(noise.contract, computed, many, Way(*noise.way(luck), noise.backward(luck))))
+        computed = noise.computed(repeated, rounding)
+        found = _wide(run_backward(noise.contract, computed, many, Way(*noise.way(rounding), noise.backward(rounding))))
         unscaled = _unscaled_q(found, repeated, computed)
-        received = received_gradients(unscaled, computed, contract, lambda name, x: luck.rounded(x, contract.returned(name, noise.io)))
+        received = received_gradients(unscaled, computed, contract, lambda name, x: rounding.rounded(x, contract.returned(name, noise.io)))
         apart = gradients_apart(received, inputs, calls)
         return [list(one.named().values()) for one in apart]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import Emulator, running_cumsum_bwd
-from kdaverify.budgets.family import family
+from kdaverify.budgets.ensemble import ensemble
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.score_blocks import SHIFT
 from kdaverify.budgets.scores_backward import pairs_with
@@ -28,14 +28,14 @@ class BackwardWay:
     stages: BackwardStages = BACKWARD
 
 
-def backward_family(contract: Contract, io: Format) -> Iterator[BackwardWay]:
+def backward_ensemble(contract: Contract, io: Format) -> Iterator[BackwardWay]:
     """The legal kernels of the contract, each way of rounding once, in chunks of the declared size.
 
     Beside what the forward leaves open: the order of the suffix sums, whether terms of dG that cancel are left out, whether do is scaled
     before it meets qg, whether beta k and beta v are rounded on their way into products, and in what format those of pairs take their
     operands.
     """
-    members = [member for member in family(contract, io) if member.contract.chunk_size == contract.chunk_size]
+    members = [member for member in ensemble(contract, io) if member.contract.chunk_size == contract.chunk_size]
     apart = {(member.dot, member.exp, member.total, member.backward): member for member in members}
     plain = members[0]
     yield from (BackwardWay(contract.work, member.arithmetic, member.backward) for member in apart.values())

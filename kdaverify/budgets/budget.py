@@ -12,7 +12,7 @@ from torch import Tensor
 from kdaverify.budgets.bias import allowed_bias
 from kdaverify.budgets.ceiling import Ceiling
 from kdaverify.budgets.formats import Format
-from kdaverify.budgets.sharp import sharp_rms, were_lucky
+from kdaverify.budgets.rms_limit import sharp_rms, were_lucky
 from kdaverify.budgets.statistics import ErrorStatistics, rms, row_rms, statistics, statistics_of_runs, worst
 from oracles.enclosure import Enclosure
 
@@ -93,7 +93,7 @@ class Runs(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FamilyErrors:
+class EnsembleErrors:
     """What the errors of a family come to in one output.
 
     Args:
@@ -110,9 +110,9 @@ class FamilyErrors:
     plain: Tensor
 
 
-def family_errors(
+def ensemble_errors(
     truth: Enclosure, rounded: list[Tensor], drawn: list[Tensor], *, io: Format, lost: float, terms: Tensor | None = None
-) -> FamilyErrors:
+) -> EnsembleErrors:
     """The errors of the family's own outputs on the same problem.
 
     Args:
@@ -130,7 +130,7 @@ def family_errors(
     rows = torch.maximum(found.rows, _typical_rows(draws))
     # What a row was raised by is part of its margin.
     margin = replace(margin, rows=margin.rows * torch.where(rows > 0, found.rows / rows, torch.ones_like(rows)))
-    return FamilyErrors(replace(found, rows=rows), margin, _runs(members), _runs(draws), rounded[0])
+    return EnsembleErrors(replace(found, rows=rows), margin, _runs(members), _runs(draws), rounded[0])
 
 
 def _typical_rows(draws: list[ErrorStatistics]) -> Tensor:
@@ -161,13 +161,13 @@ def budget(
     sharp: bool = True,
 ) -> Budget:
     """The budget of one output from the family's own outputs on the same problem: `allow` of `family_errors`."""
-    errors = family_errors(truth, rounded, drawn, io=io, lost=lost, terms=terms)
+    errors = ensemble_errors(truth, rounded, drawn, io=io, lost=lost, terms=terms)
     return allow(truth, errors, io=io, unit=unit, lost=lost, moved=moved, terms=terms, floor=floor, sharp=sharp)
 
 
 def allow(
     truth: Enclosure,
-    errors: FamilyErrors,
+    errors: EnsembleErrors,
     *,
     io: Format,
     unit: float,

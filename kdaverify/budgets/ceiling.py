@@ -18,7 +18,7 @@ from kdaverify.budgets.ceiling_chunks import chunk_ceiling
 from kdaverify.budgets.ceiling_roundings import SOURCES, Roundings, norm
 from kdaverify.budgets.ceiling_tokens import token_ceiling
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.family import chunk_sizes
+from kdaverify.budgets.ensemble import chunk_sizes
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.parts import Outputs
 from oracles.enclosure import OUTPUTS, Enclosure

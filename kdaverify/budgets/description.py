@@ -10,9 +10,9 @@ from kdaverify.budgets.backward import backward_members
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.contract_checks import CHOICES, RETURNED
 from kdaverify.budgets.contract_file import INPUTS
-from kdaverify.budgets.family import family
+from kdaverify.budgets.ensemble import ensemble
 from kdaverify.budgets.formats import FORMATS, Format
-from kdaverify.budgets.noise import DRAWS
+from kdaverify.budgets.monte_carlo import DRAWS
 from kdaverify.budgets.tensors import PIPELINES, StageTensors
 
 SUMS_ALONE: Final = ("cumsum", "cumsum_bwd")
@@ -93,7 +93,7 @@ def describe(contract: Contract, io: Format | None = None) -> Description:
         forward=tuple(_stage(stage, contract, io) for stage in forward),
         backward=tuple(_stage(stage, contract, io) for stage in pipeline.backward),
         settled=_settled(contract),
-        members=tuple(dict.fromkeys(member.name for member in family(contract, known))),
+        members=tuple(dict.fromkeys(member.name for member in ensemble(contract, known))),
         backward_members=tuple(dict.fromkeys(member.name for member in backward_members(contract, known))),
     )
 

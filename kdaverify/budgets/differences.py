@@ -14,7 +14,7 @@ from kdaverify.budgets.backward import GradientEmulation, emulate_gradients
 from kdaverify.budgets.budget import DEVIATIONS, RMS_FACTOR
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.conversions import as_handed, as_it_is, received_gradients
-from kdaverify.budgets.family import emulate
+from kdaverify.budgets.ensemble import emulate
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.parts import Outputs
 from kdaverify.problems.directions import Pair

@@ -12,9 +12,9 @@ from torch import Tensor
 from kdaverify.budgets.accelerator import exp_approximate, exp_short
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.emulate import Emulator
-from kdaverify.budgets.family import ContractOverflow, family
+from kdaverify.budgets.ensemble import ContractOverflow, ensemble
 from kdaverify.budgets.formats import Format
-from kdaverify.budgets.noise import SEED, Noise
+from kdaverify.budgets.monte_carlo import SEED, MonteCarloArithmetic
 from oracles.enclosure import OUTPUTS
 from oracles.inputs import Inputs
 from oracles.long_run import Truth
@@ -75,7 +75,7 @@ def legal_curves(
     """
     at = [there.tokens for there in truth.reached]
     # Its roundings are draws, one after the other over all the calls of a run.
-    drawn = partial(Noise(contract, io).once, rng=torch.Generator(inputs.q.device).manual_seed(SEED))
+    drawn = partial(MonteCarloArithmetic(contract, io).once, rng=torch.Generator(inputs.q.device).manual_seed(SEED))
     runs = [*((member.name, member.run) for member in carriers(contract, io)), ("roundings drawn", drawn)]
     found = [curves(name, list(walk(run, inputs, at, cuts)), truth, outputs) for name, run in runs]
     finite = [by_output for by_output in found if all(bool(curve.rms.isfinite().all()) for curve in by_output.values())]
@@ -90,7 +90,7 @@ def carriers(contract: Contract, io: Format) -> list[Emulator]:
     The others differ in how a chunk is solved or summed, which costs the same in every chunk. Where the family has no such
     exponential, because a single chunk does not show it, the plain member gets one.
     """
-    plain, *others = family(contract, io)
+    plain, *others = ensemble(contract, io)
     smallest = min(others, key=lambda member: member.contract.chunk_size)
     one_sided = [member for member in others if member.exp in (exp_approximate, exp_short)]
     short = replace(plain, name="approximate exponential", exp=exp_short)

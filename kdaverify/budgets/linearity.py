@@ -13,7 +13,7 @@ from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.budget import Budget
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.conversions import as_it_is, received_gradients, received_terms, undefined_gradients
-from kdaverify.budgets.family import emulate
+from kdaverify.budgets.ensemble import emulate
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.parts import Outputs
 from kdaverify.budgets.standard import GAIN, SUMS_LOSE, Reference, ToleranceContext

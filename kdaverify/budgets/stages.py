@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from kdaverify.budgets.backward_stages import backward_family
+from kdaverify.budgets.backward_stages import backward_ensemble
 from kdaverify.budgets.budget import Budget, budget
 from kdaverify.budgets.cancellation import sizes_of_terms
 from kdaverify.budgets.contract import Contract
@@ -21,6 +21,7 @@ from kdaverify.budgets.emulate import (
     scaled_wy,
     summed_in_base_2,
 )
+from kdaverify.budgets.ensemble import ContractOverflow, ensemble
 from kdaverify.budgets.factored import (
     column_output,
     column_scores,
@@ -31,12 +32,11 @@ from kdaverify.budgets.factored import (
     difference_wy,
     factored_residual_wy,
 )
-from kdaverify.budgets.family import ContractOverflow, family
 from kdaverify.budgets.formats import Format
-from kdaverify.budgets.luck import Luck
-from kdaverify.budgets.noise import SEED, Noise
+from kdaverify.budgets.monte_carlo import SEED, MonteCarloArithmetic
 from kdaverify.budgets.solves import SUBSTITUTIONS, Dot, Solve
 from kdaverify.budgets.standard import GAIN, SUMS_LOSE
+from kdaverify.budgets.stochastic_rounding import StochasticRounding
 from kdaverify.budgets.sums import matrix_units
 from oracles.backward_stages import BACKWARD_SIGNATURES, run_backward_stages
 from oracles.chunk import STAGES, Chunk, Stage, Stages
@@ -152,14 +152,14 @@ def _of_a_sum(made: Budget, unit: float) -> Budget:
     return replace(made, allowed=replace(found, median=max(found.median, 2 * unit), tail=max(found.tail, 2 * SUMS_LOSE * unit)))
 
 
-def stage_family(question: StageQuestion) -> tuple[Emulator, ...]:
+def stage_ensemble(question: StageQuestion) -> tuple[Emulator, ...]:
     """The legal kernels of the contract whose stages mean what math.md 3 says, in chunks of the declared size.
 
     Alone, the solve shows the format of its products, which the scores hide end to end: where it is covered, every substitution belongs
     to the family, with the products that the contract declares.
     """
     contract = question.contract
-    whole = [m for m in family(contract, question.io) if m.contract.chunk_size == contract.chunk_size]
+    whole = [m for m in ensemble(contract, question.io) if m.contract.chunk_size == contract.chunk_size]
     members = [replace(m, stages=_plain(m.stages)) for m in whole]
     plain = members[0]
     if question.covers == ("cumsum",) and contract.exponential != "natural":
@@ -196,18 +196,20 @@ def _plain(stages: Stages) -> Stages:
 def _ways(question: StageQuestion) -> list[dict[str, object]]:
     """The family's ways through the stages, as `StageQuestion.run` takes them."""
     if question.backward:
-        return [vars(way) for way in backward_family(question.contract, question.io)]
-    return [{"dtype": m.contract.work, "arithmetic": m.arithmetic, "stages": m.stages} for m in stage_family(question)]
+        return [vars(way) for way in backward_ensemble(question.contract, question.io)]
+    return [{"dtype": m.contract.work, "arithmetic": m.arithmetic, "stages": m.stages} for m in stage_ensemble(question)]
 
 
 def _draws(question: StageQuestion) -> list[dict[str, Tensor]]:
-    def once(noise: Noise, luck: Luck) -> list[Tensor]:
-        drawn = noise.way_back(luck) if question.backward else noise.way(luck)
+    def once(noise: MonteCarloArithmetic, rounding: StochasticRounding) -> list[Tensor]:
+        drawn = noise.way_back(rounding) if question.backward else noise.way(rounding)
         written = question.run(**dict(zip(("dtype", "arithmetic", "stages"), drawn, strict=False)))
         return [written[name] for name in question.gives]
 
     rng = torch.Generator(question.inputs.q.device).manual_seed(SEED)
-    drawn = Noise(question.contract, question.io).draws(lambda noise, calls, luck: [once(noise, luck) for _ in range(calls)], rng)
+    drawn = MonteCarloArithmetic(question.contract, question.io).draws(
+        lambda noise, calls, rounding: [once(noise, rounding) for _ in range(calls)], rng
+    )
     return [dict(zip(question.gives, run, strict=True)) for run in drawn]
 
 

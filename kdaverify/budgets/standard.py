@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.backward import GradientEmulation
-from kdaverify.budgets.budget import Budget, FamilyErrors, allow, family_errors
+from kdaverify.budgets.budget import Budget, EnsembleErrors, allow, ensemble_errors
 from kdaverify.budgets.ceiling import Ceiling, Ceilings
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.conversions import received_answer, received_terms, undefined_gradients
-from kdaverify.budgets.family import ContractOverflow, Emulation
+from kdaverify.budgets.ensemble import ContractOverflow, Emulation
+from kdaverify.budgets.ensemble_cache import EnsembleCache, Errors
 from kdaverify.budgets.finite import OutputRuns, finite_outputs
 from kdaverify.budgets.formats import FORMATS, Format
-from kdaverify.budgets.kept import Errors, KeptErrors
 from oracles.adjoint_error import enclosed_gradients
 from oracles.cache import cache_in, default_folder
 from oracles.certified import certify, certify_gradients
@@ -80,15 +80,15 @@ def standard(
     formats = {"o": io, "final_state": contract.carry}
 
     def errors(truth: CertifiedOutputs) -> Errors:
-        family, exact = made(), truth.named()
-        rounded, drawn = [*family.rounded.values()], family.drawn
+        ensemble, exact = made(), truth.named()
+        rounded, drawn = [*ensemble.rounded.values()], ensemble.drawn
         return room.errors_of_finite(
             {name: OutputRuns([run[i] for run in rounded], [run[i] for run in drawn]) for i, name in enumerate(formats)},
             lambda name, members, draws: room.errors(exact[name], members, draws, formats[name]),
         )
 
     def budgets(truth: CertifiedOutputs) -> dict[str, Budget]:
-        found = KeptErrors(inputs, contract, io, cuts).of(truth.method, lambda: errors(truth)) if callable(emulation) else errors(truth)
+        found = EnsembleCache(inputs, contract, io, cuts).of(truth.method, lambda: errors(truth)) if callable(emulation) else errors(truth)
         moved = {"o": None, "final_state": _kept_or_changed(truth.final_state.high, inputs.state.double())}
         return {
             name: replace(room.allow(truth.named()[name], errors, formats[name], moved=moved[name]), ceiling=Ceiling(ceilings, name))
@@ -121,7 +121,7 @@ def gradient_standard(
     """
     room, made = ToleranceContext(contract, io, GAIN * max(inputs.K, inputs.V)), _made(emulation)
     undefined = undefined_gradients(inputs, contract)
-    kept = KeptErrors(inputs, contract, io, others=(cotangents.do, cotangents.d_final_state))
+    kept = EnsembleCache(inputs, contract, io, others=(cotangents.do, cotangents.d_final_state))
 
     def received(answer: GradientAnswer) -> GradientAnswer:
         return received_answer(answer, inputs, contract)
@@ -137,8 +137,8 @@ def gradient_standard(
         formats = {name: contract.returned(name, io) for name in truth.named()}
 
         def errors() -> Errors:
-            family, exact = made(), truth.named()
-            rounded, drawn = [run.named() for run in family.rounded.values()], [run.named() for run in family.drawn]
+            ensemble, exact = made(), truth.named()
+            rounded, drawn = [run.named() for run in ensemble.rounded.values()], [run.named() for run in ensemble.drawn]
             return room.errors_of_finite(
                 {name: OutputRuns([x[name] for x in rounded], [x[name] for x in drawn]) for name in formats},
                 lambda name, members, draws: room.errors(exact[name], members, draws, formats[name], terms=cancelling.get(name)),
@@ -182,14 +182,14 @@ class ToleranceContext:
 
     def errors(
         self, truth: Enclosure, rounded: list[Tensor], drawn: list[Tensor], fmt: Format, *, terms: Tensor | None = None
-    ) -> FamilyErrors:
+    ) -> EnsembleErrors:
         """The errors of the family in one output."""
-        return family_errors(truth, rounded, drawn, io=fmt, lost=self.lost, terms=terms)
+        return ensemble_errors(truth, rounded, drawn, io=fmt, lost=self.lost, terms=terms)
 
     def errors_of_finite(
         self,
         outputs: Mapping[str, OutputRuns],
-        errors: Callable[[str, list[Tensor], list[Tensor]], FamilyErrors],
+        errors: Callable[[str, list[Tensor], list[Tensor]], EnsembleErrors],
     ) -> Errors:
         """The errors of every output that a conforming kernel has to keep finite.
 
@@ -204,7 +204,7 @@ class ToleranceContext:
             raise ContractOverflow(f"every output overflows in some emulated kernel of {self.contract.name}; choose milder values")
         return found
 
-    def allow(self, truth: Enclosure, errors: FamilyErrors, fmt: Format, **relative_to: Tensor | None) -> Budget:
+    def allow(self, truth: Enclosure, errors: EnsembleErrors, fmt: Format, **relative_to: Tensor | None) -> Budget:
         """The budget of one output; `moved`, `terms` and `floor` as `allow` takes them."""
         given: dict[str, Any] = {name: tensor for name, tensor in relative_to.items() if tensor is not None}
         return allow(truth, errors, io=fmt, unit=max(self.contract.operands.unit, fmt.unit), lost=self.lost, **given)

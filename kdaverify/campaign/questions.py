@@ -21,7 +21,7 @@ from kdaverify.checks.properties import is_of_gradients
 from kdaverify.plugin.axes import AXES
 from kdaverify.plugin.bounds import bounds_of
 from kdaverify.plugin.collect import property_of
-from kdaverify.plugin.excuses import not_applicable
+from kdaverify.plugin.not_applicable import not_applicable
 from kdaverify.problems import ActivationProblem
 
 if TYPE_CHECKING:

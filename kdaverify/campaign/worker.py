@@ -14,7 +14,7 @@ from kdaverify.campaign.shrink import shrunk
 from kdaverify.campaign.task import Fixed, Named, Orders, Smaller, Task, TaskResult
 from kdaverify.one_core import use_one_core
 from kdaverify.problems import problem_from_json
-from kdaverify.verdicts.judge import Judge, Rejected, Struck
+from kdaverify.verdicts.judge import FatalRejection, Judge, Rejected
 from kdaverify.verdicts.locate import located
 from kdaverify.verdicts.verdict import Verdict
 
@@ -97,7 +97,7 @@ class CampaignSubject:
         reported: list[Verdict] = []
         judge = Judge(self.adapter, reported.append, ask.property, spec=self._spec, seed=self._orders.seed, defers=defers)
         # A rejection is raised for the sake of tests; its verdicts are reported before.
-        with suppress(Rejected, Struck):
+        with suppress(Rejected, FatalRejection):
             if ask == CONVENTIONS:
                 judge.conventions()
             else:

@@ -16,7 +16,7 @@ from kdaverify.adapters.isolation.fault import fault_of
 from kdaverify.budgets.activations import ResultTolerance, allowances
 from kdaverify.budgets.formats import FORMATS, Format, format_of
 from kdaverify.checks.elements import compare_elements, two_measures
-from kdaverify.checks.execute import Misbehaviour, check_kind
+from kdaverify.checks.execute import CallError, check_kind
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.status import Status
 from kdaverify.problems import ActivationProblem
@@ -74,7 +74,7 @@ class _ActivationRun:
     def _judged(self, x: ActivationArguments, wanted: Wanted, run: Callable[[ActivationArguments], Named]) -> list[Outcome]:
         try:
             found = _called(self.problem.op, x, wanted, run)
-        except Misbehaviour as fault:
+        except CallError as fault:
             return [Outcome(fault.output, fault.status, fault.message)]
         formats, rounded = {name: fmt for name, (_, fmt) in wanted.items()}, self.call.beside_one == "rounded"
         allowed = allowances(self.problem.op, x.tensors, x.setting, cotangent=x.cotangent, rounded=rounded, formats=formats)
@@ -106,15 +106,15 @@ def _called(op: str, x: ActivationArguments, wanted: Wanted, run: Callable[[Acti
         raise
     except Exception as error:
         fault = fault_of(error)
-        raise Misbehaviour(Status(fault.kind), "call", f"{op}: {fault.message}") from error
+        raise CallError(Status(fault.kind), "call", f"{op}: {fault.message}") from error
     if not isinstance(returned, Mapping):
         told = f"{op}: wanted the gradients by name ({', '.join(wanted)}), got {type(returned).__name__}"
-        raise Misbehaviour(Status.TYPE, "gradients", told)
+        raise CallError(Status.TYPE, "gradients", told)
     for name, (shape, fmt) in wanted.items():
         check_kind(name, returned.get(name), tuple(shape), fmt.dtype)
     for name, tensor in {**x.tensors, "cotangent": x.cotangent}.items():
         after = own.cotangent if name == "cotangent" else own[name]
         if tensor is not None and after is not None and not same(tensor, after):
-            raise Misbehaviour(Status.MUTATED_INPUT, "call", f"{op}: changed its input {name} in place")
+            raise CallError(Status.MUTATED_INPUT, "call", f"{op}: changed its input {name} in place")
     home = next(iter(x.tensors.values())).device
     return {name: returned[name].to(home) for name in wanted}

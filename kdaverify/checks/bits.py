@@ -13,10 +13,10 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.isolation.arena import same
 from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.family import ContractOverflow, emulate
+from kdaverify.budgets.ensemble import ContractOverflow, emulate
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.standard import GAIN
-from kdaverify.checks.execute import Misbehaviour, execute
+from kdaverify.checks.execute import CallError, execute
 from kdaverify.checks.gradients import run_backward
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.place import first_true, place
@@ -83,7 +83,7 @@ def same_bits(adapter: Adapter, problem: Problem, relation: Relation) -> list[Ou
             other = {name: mask & kept[name] for name, mask in other.items()}
     except (ForwardOnlyError, ContractOverflow) as reason:
         return skipped(str(reason))
-    except Misbehaviour as fault:
+    except CallError as fault:
         return [Outcome(fault.output, fault.status, fault.message)]
     compared = {name: relation.alike(name, found) for name, found in second.items()}
     judged = [
@@ -163,7 +163,7 @@ def _kept(adapter: Adapter, problem: Problem, relation: Relation) -> dict[str, T
     """
     back = relation.first.given is not None
     contract = (adapter.backward_contract if back else adapter.contract)(problem.dtype)
-    first, second = (_family(adapter, call, contract, problem.dtype) for call in (relation.first, relation.second))
+    first, second = (_ensemble(adapter, call, contract, problem.dtype) for call in (relation.first, relation.second))
     if first.keys() != second.keys():
         raise ContractOverflow(f"one of the two calls overflows in a legal kernel of {contract.name}")
     lost = (GAIN * max(problem.K, problem.V) if back else problem.K) * contract.vanishing
@@ -176,7 +176,7 @@ def _kept(adapter: Adapter, problem: Problem, relation: Relation) -> dict[str, T
     return {name: kept(name) for name in next(iter(first.values()))}
 
 
-def _family(adapter: Adapter, call: BitwiseCall, contract: Contract, dtype: str) -> dict[str, dict[str, Tensor]]:
+def _ensemble(adapter: Adapter, call: BitwiseCall, contract: Contract, dtype: str) -> dict[str, dict[str, Tensor]]:
     """The results of every member that stays finite, by its name."""
     received, io = adapter.received(call.inputs), FORMATS[dtype]
     if call.given is None:

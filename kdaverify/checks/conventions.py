@@ -11,7 +11,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.conventions import ALLOWED, ConventionError, Conventions
 from kdaverify.adapters.fitting import fitted
 from kdaverify.budgets.statistics import rms
-from kdaverify.checks.execute import Misbehaviour, execute
+from kdaverify.checks.execute import CallError, execute
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
@@ -52,7 +52,7 @@ def conventions(adapter: Adapter) -> Outcome:
         return Outcome("call", Status.SKIP, f"conventions: {adapter.name} supports none of the probe sizes {SIZES}")
     try:
         return _compared(adapter, problem)
-    except Misbehaviour as fault:
+    except CallError as fault:
         return Outcome("call", fault.status, f"conventions: {fault}")
 
 
@@ -86,7 +86,7 @@ def _padding_of(adapter: Adapter, problem: Problem) -> Outcome | None:
     adapter.begin(f"conventions {problem.to_json()}")
     try:
         o = execute(adapter, inputs, ("o",)).outputs["o"]
-    except Misbehaviour as fault:
+    except CallError as fault:
         if fault.status.takes_process:
             raise
         return None  # the suites report it
@@ -123,7 +123,7 @@ def _complaint(adapter: Adapter, problem: Problem) -> str | None:
     adapter.begin(f"conventions {problem.to_json()}")
     try:
         run = execute(adapter, inputs, adapter.exposes(problem))
-    except Misbehaviour as fault:
+    except CallError as fault:
         if fault.status.takes_process:
             raise
         return str(fault)

@@ -7,11 +7,11 @@ from typing import Final, Literal
 import torch
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.budgets.family import ContractOverflow
+from kdaverify.budgets.ensemble import ContractOverflow
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.linearity import defect, linearity_standard
 from kdaverify.checks.bits import BitwiseCall, Relation, everywhere, exactly, same_bits, subnormals
-from kdaverify.checks.execute import Misbehaviour
+from kdaverify.checks.execute import CallError
 from kdaverify.checks.gradients import run_backward
 from kdaverify.checks.outcome import Outcome, judged, skipped
 from kdaverify.problems import Problem
@@ -42,7 +42,7 @@ def cotangent_linearity(adapter: Adapter, problem: Problem, *, law: Law, exponen
         return _power(adapter, problem, inputs, of, exponent) if law == "power" else _zero(adapter, problem, inputs, of)
     except (ForwardOnlyError, ContractOverflow) as reason:
         return skipped(str(reason))
-    except Misbehaviour as fault:
+    except CallError as fault:
         return [Outcome(fault.output, fault.status, fault.message)]
 
 

@@ -9,10 +9,10 @@ import torch
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.drift import curves, legal_curves
-from kdaverify.budgets.family import ContractOverflow
+from kdaverify.budgets.ensemble import ContractOverflow
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.compare import Comparison
-from kdaverify.checks.execute import Misbehaviour, execute
+from kdaverify.checks.execute import CallError, execute
 from kdaverify.checks.growth import SLOPE, Growth
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.status import Status
@@ -107,7 +107,7 @@ def drift(adapter: Adapter, problem: Problem, *, way: Way = "uncut") -> list[Out
         return skipped(str(reason))
     except UncertifiedError as reason:
         return [Outcome("call", Status.ORACLE_UNCERTIFIED, str(reason))]
-    except Misbehaviour as fault:
+    except CallError as fault:
         return [Outcome(fault.output, fault.status, fault.message)]
     return [outcome(growth) for growth in found.growths]
 
@@ -188,7 +188,7 @@ def _run(adapter: Adapter, inputs: Inputs, through: Route, outputs: tuple[str, .
 def _finite(name: str, value: torch.Tensor) -> None:
     lost = int((~torch.isfinite(value)).sum())
     if lost:
-        raise Misbehaviour(Status.NONFINITE, name, f"{name}: {lost} of {value.numel()} elements are not finite, where the exact ones are")
+        raise CallError(Status.NONFINITE, name, f"{name}: {lost} of {value.numel()} elements are not finite, where the exact ones are")
 
 
 def outcome(growth: Growth) -> Outcome:

@@ -21,7 +21,7 @@ X = TypeVar("X")
 Entry = Callable[[Inputs], Output]
 
 
-class Misbehaviour(Exception):
+class CallError(Exception):
     """A call that cannot be compared: which output, what status, and why."""
 
     def __init__(self, status: Status, output: str, message: str) -> None:
@@ -82,11 +82,11 @@ def watched(call: Callable[[], X], output: str) -> X:
     """
     try:
         return call()
-    except (AdapterError, ForwardOnlyError, Misbehaviour):
+    except (AdapterError, ForwardOnlyError, CallError):
         raise
     except (Exception, SystemExit) as error:
         fault = fault_of(error)
-        raise Misbehaviour(Status(fault.kind), output, fault.message) from error
+        raise CallError(Status(fault.kind), output, fault.message) from error
     finally:
         torch.set_flush_denormal(False)  # a mode of the thread that a kernel may have left: what is judged next must not feel it
 
@@ -111,18 +111,18 @@ def check_kind(name: str, value: object, shape: tuple[int, ...], dtype: torch.dt
         Misbehaviour: naming the output, what was wanted and what came.
     """
     if value is None:
-        raise Misbehaviour(
+        raise CallError(
             Status.MISSING, name, f"{name}: wanted a tensor of shape {list(shape)}, got None; return it or declare final_state=False"
         )
     if not isinstance(value, Tensor):
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        raise Misbehaviour(Status.TYPE, name, f"{name}: wanted a torch tensor, got {kind}; convert it with torch.as_tensor(...)")
+        raise CallError(Status.TYPE, name, f"{name}: wanted a torch tensor, got {kind}; convert it with torch.as_tensor(...)")
     if tuple(value.shape) != shape:
-        raise Misbehaviour(
+        raise CallError(
             Status.SHAPE, name, f"{name}: wanted shape {list(shape)}, got {list(value.shape)}; check the declared layout and state order"
         )
     if value.dtype != dtype:
-        raise Misbehaviour(
+        raise CallError(
             Status.DTYPE, name, f"{name}: wanted {dtype} (the contract's format), got {value.dtype}; cast it or declare another contract"
         )
 
@@ -139,7 +139,7 @@ def check_inputs_kept(given: Inputs, inputs: Inputs) -> None:
             continue
         count = int(((after != before) & ~(torch.isnan(after) & torch.isnan(before))).sum())
         if count:
-            raise Misbehaviour(
+            raise CallError(
                 Status.MUTATED_INPUT, "o", f"{name}: the kernel changed {count} of {before.numel()} elements of its input in place"
             )
 
@@ -148,6 +148,6 @@ def _check_own_memory(name: str, value: Tensor, given: Inputs) -> None:
     for source in TENSORS:
         tensor = getattr(given, source)
         if tensor is not None and value.numel() and value.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
-            raise Misbehaviour(
+            raise CallError(
                 Status.ALIASED_OUTPUT, name, f"{name}: shares the memory of the input {source}; the next call would overwrite the result"
             )

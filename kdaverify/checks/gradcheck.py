@@ -13,7 +13,7 @@ from torch.autograd.gradcheck import GradcheckError
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.conversions import canonical_gradient
-from kdaverify.checks.execute import Misbehaviour, watched
+from kdaverify.checks.execute import CallError, watched
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem, cotangents
@@ -54,7 +54,7 @@ def gradcheck(adapter: Adapter, problem: Problem, *, order: Order = "first") -> 
         return watched(lambda: by_order(adapter, problem, inputs, names), "call")
     except ForwardOnlyError as reason:
         return skipped(str(reason))
-    except Misbehaviour as fault:
+    except CallError as fault:
         return [Outcome(fault.output, fault.status, fault.message)]
 
 

@@ -12,7 +12,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import Reference, gradient_standard
-from kdaverify.checks.execute import Misbehaviour, check_inputs_kept, check_kind, watched
+from kdaverify.checks.execute import CallError, check_inputs_kept, check_kind, watched
 from kdaverify.checks.outcome import Outcome, held_at_fastest, judged, skipped
 from kdaverify.problems import Problem, cotangents
 from oracles.autograd import ForwardOnlyError
@@ -39,7 +39,7 @@ def gradients(adapter: Adapter, problem: Problem, *, of: str, exponent: int = 0)
         found = run_backward(adapter, inputs, given)
     except ForwardOnlyError as reason:
         return skipped(str(reason))
-    except Misbehaviour as fault:
+    except CallError as fault:
         return [Outcome(fault.output, fault.status, fault.message)]
     return judge_gradients(adapter, problem, inputs, given, found)
 

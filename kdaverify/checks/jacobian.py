@@ -13,7 +13,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import gradient_standard
-from kdaverify.checks.execute import Misbehaviour
+from kdaverify.checks.execute import CallError
 from kdaverify.checks.gradients import run_backward
 from kdaverify.checks.outcome import Outcome, judged, skipped
 from kdaverify.checks.place import STATES
@@ -55,7 +55,7 @@ def jacobian(adapter: Adapter, problem: Problem) -> list[Outcome]:
         found = [run_backward(adapter, inputs, dy) for dy in asked.values()]
     except ForwardOnlyError as reason:
         return skipped(str(reason))
-    except Misbehaviour as fault:
+    except CallError as fault:
         return [Outcome(fault.output, fault.status, fault.message)]
     received, contract, io = adapter.received(inputs), adapter.backward_contract(problem.dtype), FORMATS[problem.dtype]
     joined, given = together([received] * len(asked)), cotangents_together([*asked.values()], received)

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.family import ContractOverflow, emulate
+from kdaverify.budgets.ensemble import ContractOverflow, emulate
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import FLOAT64_ORACLE_PRECISION, Reference, standard
 from kdaverify.checks.compare import Comparison, compare
 from kdaverify.checks.digits import Recurrence
-from kdaverify.checks.execute import Misbehaviour, dtype_name, execute
+from kdaverify.checks.execute import CallError, dtype_name, execute
 from kdaverify.checks.published.evidence import Again, Evidence
 from kdaverify.checks.status import Status
 from oracles.certified import UncertifiedError
@@ -73,7 +73,7 @@ def outcomes(adapter: Adapter, inputs: Inputs, produce: Callable[[], dict[str, T
     """
     try:
         produced = produce()
-    except Misbehaviour as fault:
+    except CallError as fault:
         return [Outcome(fault.output, fault.status, fault.message)]
     if not adapter.answers:
         return skipped("written down, not judged")

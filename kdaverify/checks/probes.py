@@ -11,12 +11,12 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.isolation.arena import same
-from kdaverify.budgets.family import ContractOverflow, Emulation, emulate
+from kdaverify.budgets.ensemble import ContractOverflow, Emulation, emulate
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.measures import RULERS, Probed
 from kdaverify.budgets.standard import standard
 from kdaverify.checks.compare import Comparison
-from kdaverify.checks.execute import Misbehaviour, execute
+from kdaverify.checks.execute import CallError, execute
 from kdaverify.checks.figures import figure, together
 from kdaverify.checks.outcome import Outcome, judged, skipped
 from kdaverify.checks.resume import resumed, unresumable
@@ -55,7 +55,7 @@ def probes(adapter: Adapter, problem: Problem, *, probe: str) -> list[Outcome]:
         return skipped(str(overflow))
     except UncertifiedError as blunt:
         return [Outcome("call", Status.ORACLE_UNCERTIFIED, str(blunt))]
-    except Misbehaviour as fault:
+    except CallError as fault:
         found = [Outcome(fault.output, fault.status, fault.message)]
     return [_told(outcome, asked) for outcome in found]
 

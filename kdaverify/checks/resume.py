@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.execute import Misbehaviour, execute
+from kdaverify.checks.execute import CallError, execute
 from kdaverify.checks.outcome import Outcome, outcomes, skipped
 from kdaverify.checks.status import Status
 from kdaverify.problems import Domain, Problem
@@ -84,5 +84,5 @@ def _finite(state: Tensor, end: int) -> Tensor:
     lost = int((~torch.isfinite(state)).sum())
     if lost:
         said = f"final_state: {lost} of {state.numel()} elements of the state saved after token {end} are not finite, so nothing can resume"
-        raise Misbehaviour(Status.NONFINITE, "final_state", said)
+        raise CallError(Status.NONFINITE, "final_state", said)
     return state

@@ -13,10 +13,10 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.differences import Differences, DifferenceTolerance, along, kept_finite, loss
-from kdaverify.budgets.family import ContractOverflow
+from kdaverify.budgets.ensemble import ContractOverflow
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.compare import Comparison
-from kdaverify.checks.execute import Misbehaviour, execute
+from kdaverify.checks.execute import CallError, execute
 from kdaverify.checks.gradients import run_backward
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.status import Status
@@ -48,7 +48,7 @@ def self_consistency(adapter: Adapter, problem: Problem) -> list[Outcome]:
         return [case.judged(found)]
     except (ForwardOnlyError, ContractOverflow) as reason:
         return skipped(str(reason))
-    except Misbehaviour as fault:
+    except CallError as fault:
         return [Outcome(fault.output, fault.status, fault.message)]
 
 
@@ -87,7 +87,7 @@ class _Case:
         moved = torch.tensor([self._loss(p.up) - self._loss(p.down) for p in allowed.pairs], dtype=torch.float64)
         told = torch.tensor([along(gradients, p, self.backward) for p in allowed.received], dtype=torch.float64)
         if not bool(torch.isfinite(moved - told).all()):
-            raise Misbehaviour(Status.NONFINITE, "loss", "loss: outputs or gradients of a moved call are not finite")
+            raise CallError(Status.NONFINITE, "loss", "loss: outputs or gradients of a moved call are not finite")
         return _Missed(moved, told, allowed)
 
     def _loss(self, inputs: Inputs) -> float:

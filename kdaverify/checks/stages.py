@@ -14,12 +14,12 @@ from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.adapters.isolation.arena import same
 from kdaverify.adapters.isolation.fault import fault_of
 from kdaverify.adapters.stages import StageArguments, StageCall, formats_of, stored
-from kdaverify.budgets.family import ContractOverflow
+from kdaverify.budgets.ensemble import ContractOverflow
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.stages import StageQuestion, stage_standard
 from kdaverify.checks.closures import CLOSURES, closures
 from kdaverify.checks.compare import compare
-from kdaverify.checks.execute import Misbehaviour
+from kdaverify.checks.execute import CallError
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem, cotangents
@@ -147,7 +147,7 @@ class _StageRun:
             written = _called(name, call, x, {tensor: truth.high.shape for tensor, truth in held.truth.items()})
         except ContractOverflow as reason:
             return {}, [Outcome(name, Status.SKIP, str(reason))]
-        except Misbehaviour as fault:
+        except CallError as fault:
             return {}, [Outcome(fault.output, fault.status, fault.message)]
         found: list[Outcome] = []
         for tensor in question.gives:
@@ -222,7 +222,7 @@ def _called(name: str, call: StageCall, x: StageArguments, shapes: Mapping[str, 
         raise
     except Exception as error:
         fault = fault_of(error)
-        raise Misbehaviour(Status(fault.kind), name, f"stage {name}: {fault.message}") from error
+        raise CallError(Status(fault.kind), name, f"stage {name}: {fault.message}") from error
     for tensor in call.gives:
         _check(f"{name}.{tensor}", returned.get(tensor), shapes[tensor])
     for taken in call.takes:
@@ -232,11 +232,11 @@ def _called(name: str, call: StageCall, x: StageArguments, shapes: Mapping[str, 
 
 def _check(output: str, value: object, shape: torch.Size) -> None:
     if value is None:
-        raise Misbehaviour(Status.MISSING, output, f"{output}: wanted a tensor of shape {list(shape)}, got None; leave it out of `gives`")
+        raise CallError(Status.MISSING, output, f"{output}: wanted a tensor of shape {list(shape)}, got None; leave it out of `gives`")
     if not isinstance(value, Tensor) or not value.is_floating_point():
-        raise Misbehaviour(Status.TYPE, output, f"{output}: wanted a floating-point torch tensor, got {type(value).__name__}")
+        raise CallError(Status.TYPE, output, f"{output}: wanted a floating-point torch tensor, got {type(value).__name__}")
     if value.shape != shape:
-        raise Misbehaviour(Status.SHAPE, output, f"{output}: wanted shape {list(shape)}, got {list(value.shape)}")
+        raise CallError(Status.SHAPE, output, f"{output}: wanted shape {list(shape)}, got {list(value.shape)}")
 
 
 def _check_kept(stage: str, name: str, given: StageArguments, inputs: Inputs, tensors: Named) -> None:
@@ -244,4 +244,4 @@ def _check_kept(stage: str, name: str, given: StageArguments, inputs: Inputs, te
     # Bit by bit: what a stage leaves undefined may hold NaN.
     if before is not None and after is not None and not same(before, after):
         message = f"stage {stage}: changed its input {name} in place"
-        raise Misbehaviour(Status.MUTATED_INPUT, stage, message)
+        raise CallError(Status.MUTATED_INPUT, stage, message)

@@ -140,9 +140,9 @@ def _question(
 
 def _measured(asked: DriftMeasurement, console: Console) -> tuple[Growth, ...]:
     """The growth of every output over the sequences that were measured before the end, or Ctrl-C."""
-    from kdaverify.budgets.family import ContractOverflow
+    from kdaverify.budgets.ensemble import ContractOverflow
     from kdaverify.checks.drift import Unmeasurable
-    from kdaverify.checks.execute import Misbehaviour
+    from kdaverify.checks.execute import CallError
     from kdaverify.checks.growth import pooled
     from oracles.certified import UncertifiedError
 
@@ -154,7 +154,7 @@ def _measured(asked: DriftMeasurement, console: Console) -> tuple[Growth, ...]:
         console.print(f"interrupted: {len(done)} of {len(asked.problems)} groups of {GROUP} sequences are kept")
     except (Unmeasurable, ContractOverflow, UncertifiedError) as reason:
         console.print(Text(f"not measured: {reason}", style="bold yellow"))
-    except Misbehaviour as fault:
+    except CallError as fault:
         raise Complaint(f"{asked.adapter.name}: {fault.status}: {fault.message}") from None
     return tuple(pooled(parts) for parts in zip(*done, strict=True))
 

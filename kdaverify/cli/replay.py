@@ -146,12 +146,12 @@ def _benchmark(case: ReplayedCase, limits: Limits) -> NamedBenchmark | None:
 
 
 def _judge(case: ReplayedCase, adapter: Adapter, benchmark: NamedBenchmark | None) -> list[Verdict]:
-    from kdaverify.verdicts.judge import Judge, Rejected, Struck
+    from kdaverify.verdicts.judge import FatalRejection, Judge, Rejected
 
     verdicts: list[Verdict] = []
     judge = Judge(adapter, verdicts.append, case.property, spec=case.spec, benchmark=benchmark)
     # A rejection is raised for the sake of tests; its verdicts are reported before.
-    with suppress(Rejected, Struck):
+    with suppress(Rejected, FatalRejection):
         if case.property == CONVENTIONS:
             judge.conventions()
         else:

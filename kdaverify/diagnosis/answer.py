@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter, AdapterError
-from kdaverify.checks.execute import Misbehaviour
+from kdaverify.checks.execute import CallError
 from kdaverify.checks.status import Status
 from oracles.autograd import ForwardOnlyError
 
@@ -42,7 +42,7 @@ def answered(adapter: Adapter, case: str, call: Callable[[], Mapping[str, Tensor
     adapter.begin(case)
     try:
         found = call()
-    except Misbehaviour as fault:
+    except CallError as fault:
         return KernelErrors({}, fault.status)
     except (AdapterError, ForwardOnlyError):
         return KernelErrors({}, Status.SKIP)

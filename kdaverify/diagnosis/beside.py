@@ -13,7 +13,7 @@ from kdaverify.budgets.activations import allowances
 from kdaverify.budgets.formats import FORMATS, format_of
 from kdaverify.checks.execute import watched
 from kdaverify.diagnosis.answer import KernelErrors, answered
-from kdaverify.diagnosis.yardstick import Scale, Yardstick
+from kdaverify.diagnosis.tolerances import Scale, Yardstick
 from kdaverify.problems import ActivationProblem
 from oracles.operations import OPERATIONS
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.backward import emulate_gradients
-from kdaverify.budgets.family import emulate
+from kdaverify.budgets.ensemble import emulate
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import Reference, gradient_standard, standard
 from kdaverify.checks.causality import before, with_hostile_tokens
@@ -22,7 +22,7 @@ from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.checks.resume import resumed
 from kdaverify.diagnosis.answer import KernelErrors, answered
 from kdaverify.diagnosis.question import PropertyCase
-from kdaverify.diagnosis.yardstick import Yardstick, scale
+from kdaverify.diagnosis.tolerances import Yardstick, scale
 from kdaverify.problems import Problem, cotangents
 from oracles.gradients import Cotangents
 from oracles.inputs import Inputs

@@ -8,9 +8,9 @@ from itertools import groupby
 from typing import Final
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.budgets.family import ContractOverflow
+from kdaverify.budgets.ensemble import ContractOverflow
 from kdaverify.diagnosis.diagnosis import Diagnosis
-from kdaverify.diagnosis.lineup import Lineup, Match
+from kdaverify.diagnosis.fault_comparison import FaultComparison, Match
 from kdaverify.diagnosis.minimise import Failure, failure, minimise
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.separate import separate
@@ -61,7 +61,7 @@ def _compared(
     asked = [x for x, _ in groupby([smallest, question]) if not isinstance(x.problem, Problem) or cost(x.problem) <= LARGEST]
     found = Diagnosis(smallest, silent=LARGE)
     for one in asked:
-        lineup = Lineup(one, adapter)
+        lineup = FaultComparison(one, adapter)
         memory = lineup.unwritten
         if memory:
             return Diagnosis(smallest, unwritten=memory, where=_where(adapter, lineup, question, 1))
@@ -72,7 +72,7 @@ def _compared(
     return found
 
 
-def _silent(lineup: Lineup) -> str:
+def _silent(lineup: FaultComparison) -> str:
     """Why known faults cannot be compared with the kernel; "" if they can."""
     if not lineup.repeats:
         return UNEVEN
@@ -81,7 +81,9 @@ def _silent(lineup: Lineup) -> str:
     return "" if lineup.comparable else NOT_FINITE
 
 
-def _named(adapter: Adapter, lineup: Lineup, smallest: PropertyCase, first: PropertyCase, *, until: float, least: float) -> Diagnosis:
+def _named(
+    adapter: Adapter, lineup: FaultComparison, smallest: PropertyCase, first: PropertyCase, *, until: float, least: float
+) -> Diagnosis:
     size, matches, fits = declared(lineup.question, adapter).chunk_size, list[Match](), list[Match]()
     for group in suspects(lineup.question, adapter):
         matches += lineup.matches(group)
@@ -103,11 +105,11 @@ def _named(adapter: Adapter, lineup: Lineup, smallest: PropertyCase, first: Prop
     )
 
 
-def _elsewhere(adapter: Adapter, other: PropertyCase, lineup: Lineup, fits: list[Match]) -> tuple[list[Match], float]:
+def _elsewhere(adapter: Adapter, other: PropertyCase, lineup: FaultComparison, fits: list[Match]) -> tuple[list[Match], float]:
     """Those that fit the other case, smallest or first, as well, and 0; or all, and the share of its error that they leave."""
     if not fits or other == lineup.question or (isinstance(other.problem, Problem) and cost(other.problem) > LARGEST):
         return fits, 0.0
-    there = Lineup(other, adapter)
+    there = FaultComparison(other, adapter)
     if not there.comparable:
         return fits, 0.0
     found = {match.suspect: there.match(match.suspect).fit for match in fits}
@@ -115,9 +117,9 @@ def _elsewhere(adapter: Adapter, other: PropertyCase, lineup: Lineup, fits: list
     return (kept, 0.0) if kept else (fits, min(told.distance for told in found.values()))
 
 
-def _where(adapter: Adapter, lineup: Lineup, first: PropertyCase, chunk_size: int) -> str:
+def _where(adapter: Adapter, lineup: FaultComparison, first: PropertyCase, chunk_size: int) -> str:
     """In the case as it was asked, which has more tokens and heads to tell apart."""
     if not isinstance(first.problem, Problem) or cost(first.problem) > LARGEST:
         return ""
-    shown = lineup if first == lineup.question else Lineup(first, adapter)
+    shown = lineup if first == lineup.question else FaultComparison(first, adapter)
     return traces(shown.kernel, shown.yard, first.problem, max(chunk_size, 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from kdaverify.diagnosis.lineup import SHARE, Match
+from kdaverify.diagnosis.fault_comparison import SHARE, Match
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.words import FITS
 

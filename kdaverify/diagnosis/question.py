@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.diagnosis.answer import KernelErrors
-from kdaverify.diagnosis.yardstick import Yardstick
+from kdaverify.diagnosis.tolerances import Yardstick
 from kdaverify.problems import ActivationProblem, Problem
 
 

@@ -8,11 +8,11 @@ from itertools import combinations, cycle
 from typing import Any, Final
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.budgets.family import ContractOverflow
+from kdaverify.budgets.ensemble import ContractOverflow
 from kdaverify.budgets.statistics import rms
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.diagnosis.answer import KernelErrors
-from kdaverify.diagnosis.lineup import Lineup, Match
+from kdaverify.diagnosis.fault_comparison import FaultComparison, Match
 from kdaverify.diagnosis.question import PropertyCase, bench
 from kdaverify.diagnosis.suspects import declared
 from kdaverify.problems import Problem
@@ -61,7 +61,7 @@ def _told_apart(judged: Adapter, other: PropertyCase, fits: tuple[Match, ...]) -
     if not any(_differ(a, b) for a, b in combinations(answers, 2)):
         return fits
     try:
-        lineup = Lineup(other, judged)
+        lineup = FaultComparison(other, judged)
     except (ContractOverflow, UncertifiedError, ValueError):
         return fits
     return tuple(match for match in fits if lineup.match(match.suspect).fit.noise <= 1)

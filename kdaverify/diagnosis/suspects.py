@@ -10,7 +10,7 @@ from typing import Final
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager import EAGER
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.family import chunk_sizes
+from kdaverify.budgets.ensemble import chunk_sizes
 from kdaverify.checks.options import asked_of
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.diagnosis.question import PropertyCase

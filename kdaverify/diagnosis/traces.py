@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.diagnosis.answer import KernelErrors
-from kdaverify.diagnosis.yardstick import APART, Yardstick
+from kdaverify.diagnosis.tolerances import APART, Yardstick
 from kdaverify.problems import Problem
 
 _STATES = ("final_state", "d_initial_state")

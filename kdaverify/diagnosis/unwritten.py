@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from kdaverify.adapters.poison import poisoned_allocations
 from kdaverify.diagnosis.answer import KernelErrors
-from kdaverify.diagnosis.yardstick import APART, Yardstick
+from kdaverify.diagnosis.tolerances import APART, Yardstick
 
 
 def unwritten(kernel: KernelErrors, call: Callable[[], KernelErrors], yard: Yardstick) -> tuple[str, ...]:

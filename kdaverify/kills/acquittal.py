@@ -14,7 +14,7 @@ from kdaverify.faults.adapter import unpatched
 from kdaverify.faults.fault import Fault
 from kdaverify.faults.legal import LEGAL
 from kdaverify.problems import ActivationProblem, Problem
-from kdaverify.verdicts.judge import Judge, Rejected, Struck
+from kdaverify.verdicts.judge import FatalRejection, Judge, Rejected
 from kdaverify.verdicts.verdict import Verdict
 
 BROKEN = (Status.ERROR, Status.CRASH, Status.HANG, Status.OOM)
@@ -34,7 +34,7 @@ def answers(adapter: Adapter, question: Verdict, spec: str = "") -> list[Verdict
             judge.conventions()
         else:
             judge(_problem(question), **question.detail)
-    except (Rejected, Struck):
+    except (Rejected, FatalRejection):
         pass
     return told
 

@@ -87,7 +87,7 @@ def _settle(function: Any, profile: str, *, fixed: bool, share: float) -> None:
 
 def _applies(asked: str, subject: Subject, profile: str) -> bool:
     """Whether a property is one that the implementation declares to have; one that cannot run here keeps one test, to say so."""
-    from kdaverify.plugin.excuses import not_applicable
+    from kdaverify.plugin.not_applicable import not_applicable
 
     return subject.missing is not None or asked not in not_applicable(subject.adapter, profile)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import kdaverify
 from kdaverify.plugin.collect import property_of
 from kdaverify.plugin.coverage import covered
-from kdaverify.plugin.excuses import excuses, exposed
+from kdaverify.plugin.not_applicable import excuses, exposed
 from kdaverify.plugin.options import Subject
 from kdaverify.verdicts.seal import Expected
 from kdaverify.verdicts.verdict import Verdict

@@ -161,9 +161,9 @@ def _rejection(error: BaseException) -> str | None:
 
     Hypothesis wraps the rejection of a kernel that fails on the first call and not on the second.
     """
-    from kdaverify.verdicts.judge import Rejected, Struck
+    from kdaverify.verdicts.judge import FatalRejection, Rejected
 
-    if isinstance(error, Rejected | Struck):
+    if isinstance(error, Rejected | FatalRejection):
         return str(error)
     if isinstance(error, BaseExceptionGroup):
         messages = [_rejection(inner) for inner in error.exceptions]

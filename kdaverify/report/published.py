@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from kdaverify.checks.published.says import Says
+from kdaverify.checks.published.says import RuleOutcome
 from kdaverify.report.plain import told
 from kdaverify.verdicts.verdict import Verdict
 
@@ -50,17 +50,17 @@ def tallied(counts: Counter[tuple[str, str, bool]], rules: Iterable[str]) -> lis
         counts: outputs by rule, what it says, and whether we reject.
     """
 
-    def count(rule: str, says: Says, *rejected: bool) -> int:
+    def count(rule: str, says: RuleOutcome, *rejected: bool) -> int:
         return sum(counts[rule, says.value, ours] for ours in rejected)
 
     return [
         PublishedRuleCounts(
             rule=rule,
-            passed=count(rule, Says.PASS, True, False),
-            failed=count(rule, Says.FAIL, True, False),
-            not_applicable=count(rule, Says.NOT_APPLICABLE, True, False),
-            passed_rejected=count(rule, Says.PASS, True),
-            failed_passed=count(rule, Says.FAIL, False),
+            passed=count(rule, RuleOutcome.PASS, True, False),
+            failed=count(rule, RuleOutcome.FAIL, True, False),
+            not_applicable=count(rule, RuleOutcome.NOT_APPLICABLE, True, False),
+            passed_rejected=count(rule, RuleOutcome.PASS, True),
+            failed_passed=count(rule, RuleOutcome.FAIL, False),
         )
         for rule in rules
     ]
@@ -92,7 +92,7 @@ def opinions_table(verdict: Verdict) -> Table:
     table.add_column("measured", overflow="fold")
     for name in ("value", "limit"):
         table.add_column(name, justify="right")
-    colours = {Says.PASS: "green", Says.FAIL: "red", Says.NOT_APPLICABLE: "dim"}
+    colours = {RuleOutcome.PASS: "green", RuleOutcome.FAIL: "red", RuleOutcome.NOT_APPLICABLE: "dim"}
     for name, opinion in verdict.published.items():
         figures = ("-" if figure is None else f"{figure:.4g}" for figure in (opinion.value, opinion.limit))
         table.add_row(told(name), Text(opinion.says, style=colours[opinion.says]), told(opinion.statistic), *figures)

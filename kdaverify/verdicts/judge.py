@@ -27,7 +27,7 @@ class Rejected(AssertionError):
     """At least one output of the kernel under test is wrong; the message is the comparison and the line that replays it."""
 
 
-class Struck(BaseException):
+class FatalRejection(BaseException):
     """Rejected, and not to be tried again: the kernel crashed, hung or ran out of memory.
 
     No Exception, so that Hypothesis does not look for a smaller case: every try would cost a process, or the whole time limit.
@@ -43,7 +43,7 @@ def reject(verdicts: Sequence[Verdict]) -> None:
     """
     wrong = [verdict for verdict in verdicts if verdict.status.rejects]
     if wrong:
-        kind = Struck if any(verdict.status.takes_process for verdict in wrong) else Rejected
+        kind = FatalRejection if any(verdict.status.takes_process for verdict in wrong) else Rejected
         raise kind("\n".join(f"{v.status}: {v.message}\n  replay: {v.replay}" for v in wrong))
 
 

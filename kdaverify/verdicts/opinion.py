@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from kdaverify.checks.published.says import Says
+from kdaverify.checks.published.says import RuleOutcome
 
 
 class Opinion(BaseModel):
@@ -18,7 +18,7 @@ class Opinion(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
-    says: Says
+    says: RuleOutcome
     statistic: str
     value: float | None = None
     limit: float | None = None

@@ -82,8 +82,8 @@ def paired(samples: Iterable[PairedSample | Verdict]) -> tuple[Paired, ...]:
 
 
 def _of(key: tuple[str, str, str], samples: list[PairedSample | Verdict]) -> Paired | None:
-    family = Counter(len(sample.peers) for sample in samples).most_common(1)[0][0]
-    complete = [sample for sample in samples if len(sample.peers) == family]
+    ensemble = Counter(len(sample.peers) for sample in samples).most_common(1)[0][0]
+    complete = [sample for sample in samples if len(sample.peers) == ensemble]
     logs = _mean([sample.case for sample in complete], np.log([sample.peers for sample in complete]))
     if len(logs) < FEWEST:
         return None

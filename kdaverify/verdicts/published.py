@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.adapters.isolation import housed
 from kdaverify.adapters.registry import find
-from kdaverify.checks.execute import Misbehaviour
+from kdaverify.checks.execute import CallError
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.published.benchmark import Benchmark
 from kdaverify.checks.published.evidence import Evidence, emulated
@@ -85,6 +85,6 @@ def _run(named: Adapter, problem: Problem, evidence: Evidence) -> Benchmark:
         return Benchmark(f"{named.name}: {reason}", {})
     try:
         return Benchmark(named.name, evidence.again(named))
-    except (Misbehaviour, ForwardOnlyError, AdapterError) as error:
+    except (CallError, ForwardOnlyError, AdapterError) as error:
         first, _, _ = str(error).partition("\n")
         return Benchmark(f"{named.name}: {first}", {})

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.bias import biases
-from kdaverify.budgets.budget import Budget, FamilyErrors, Runs, allow
+from kdaverify.budgets.budget import Budget, EnsembleErrors, Runs, allow
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.sharp import sharp_rms
+from kdaverify.budgets.rms_limit import sharp_rms
 from kdaverify.budgets.statistics import ErrorStatistics
 from oracles.enclosure import Enclosure
 
@@ -30,14 +30,14 @@ def exactly(value: Tensor) -> Enclosure:
     return Enclosure(value, torch.zeros_like(value), torch.zeros_like(value), value == 0)
 
 
-ERRORS = FamilyErrors(
+ERRORS = EnsembleErrors(
     worst=ErrorStatistics(rms=0.5, largest=1.0, rows=pair(0.4, 0.6), median=0.03, tail=0.07),
     margin=ErrorStatistics(rms=1.2, largest=3.0, rows=pair(1.1, 4.0), median=1.3, tail=1.4),
     rounded=Runs((0.2, 0.3), (0.01, 0.02)),
     drawn=Runs((0.4, 0.4), (0.003, 0.004)),
     plain=EXACT,
 )
-NOTHING = FamilyErrors(
+NOTHING = EnsembleErrors(
     worst=ErrorStatistics(0.0, 0.0, pair(0.0, 0.0), 0.0, 0.0),
     margin=ErrorStatistics(1.0, 1.0, pair(1.0, 1.0), 1.0, 1.0),
     rounded=Runs((0.0,), (0.0,)),
@@ -46,7 +46,7 @@ NOTHING = FamilyErrors(
 )
 
 
-def allowed(errors: FamilyErrors = ERRORS, *, sharp: bool = True, lost: float = 0.0, floor: float = 0.0) -> ErrorStatistics:
+def allowed(errors: EnsembleErrors = ERRORS, *, sharp: bool = True, lost: float = 0.0, floor: float = 0.0) -> ErrorStatistics:
     return allow(exactly(EXACT), errors, io=BF16, unit=UNIT, lost=lost, floor=floor, sharp=sharp).allowed
 
 
@@ -68,7 +68,7 @@ def test_a_single_product_gets_factor_and_margin_both() -> None:
     assert found.rows[1].item() == pytest.approx(2.5 * 4.0 * 0.6 + UNIT / 4 * ROWS[1])
 
 
-def test_an_exact_family_leaves_what_rounding_the_result_costs() -> None:
+def test_an_exact_ensemble_leaves_what_rounding_the_result_costs() -> None:
     found = allowed(NOTHING)
     assert found.rms == pytest.approx(1.25 * 0.41 * UNIT * SIZE)
     assert found.largest == pytest.approx(2.5 * UNIT * 4.0 / 2)

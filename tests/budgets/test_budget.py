@@ -11,7 +11,7 @@ from kdaverify.budgets import budget as module
 from kdaverify.budgets.budget import Budget, budget, spread
 from kdaverify.budgets.contract import Contract, contract_from_name
 from kdaverify.budgets.emulate import RESIDUAL, ROWWISE, Emulator
-from kdaverify.budgets.family import ContractOverflow, emulate, family
+from kdaverify.budgets.ensemble import ContractOverflow, emulate, ensemble
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.standard import Reference
 from kdaverify.budgets.standard import standard as standard_of
@@ -36,10 +36,10 @@ def exactly(value: torch.Tensor) -> Enclosure:
     return Enclosure(value, nothing, nothing, value == 0)
 
 
-def test_every_member_of_the_family_is_within_its_own_budget() -> None:
+def test_every_member_of_the_ensemble_is_within_its_own_budget() -> None:
     inputs = PROBLEM.inputs()
     held = standard(inputs, CONTRACT, BF16)
-    for member in family(CONTRACT, BF16):
+    for member in ensemble(CONTRACT, BF16):
         for name, output in zip(("o", "final_state"), member.run(inputs), strict=True):
             truth = held.exact(name)
             ratios = held.budgets[name].ratios(held.budgets[name].measure(truth.error(output), truth))
@@ -47,7 +47,7 @@ def test_every_member_of_the_family_is_within_its_own_budget() -> None:
 
 
 @pytest.mark.parametrize("size", [24, 40, 64])
-def test_a_legal_kernel_outside_the_family_passes(size: int) -> None:
+def test_a_legal_kernel_outside_the_ensemble_passes(size: int) -> None:
     contract = replace(CONTRACT, chunk_size=size)
     outsider = Emulator("held out", contract, BF16, stages=replace(RESIDUAL, solve=ROWWISE.solve))
     inputs = PROBLEM.inputs()
@@ -72,7 +72,7 @@ def test_the_budget_is_tight() -> None:
     inputs = PROBLEM.inputs()
     held = standard(inputs, CONTRACT, BF16)
     truth = held.exact("o")
-    worst = max((truth.error(member.run(inputs)[0]) for member in family(CONTRACT, BF16)), key=lambda e: float(e.square().mean()))
+    worst = max((truth.error(member.run(inputs)[0]) for member in ensemble(CONTRACT, BF16)), key=lambda e: float(e.square().mean()))
     assert held.budgets["o"].ratios(held.budgets["o"].measure(1.4 * worst, truth))["rms"] > 1
 
 

@@ -12,7 +12,7 @@ from kdaverify.adapters import find
 from kdaverify.budgets.ceiling import Ceiling, Ceilings
 from kdaverify.budgets.contract import Contract, contract_from_name
 from kdaverify.budgets.emulate import RESIDUAL, Emulator
-from kdaverify.budgets.family import emulate, family
+from kdaverify.budgets.ensemble import emulate, ensemble
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.parts import Outputs
 from kdaverify.budgets.standard import Reference, standard
@@ -92,7 +92,7 @@ def test_it_contains_runs_that_are_cut_and_resumed(name: str) -> None:
         assert max(used(run, enclosed(inputs), ceilings).values()) <= 1
 
 
-def test_it_contains_a_legal_kernel_that_is_in_no_family() -> None:
+def test_it_contains_a_legal_kernel_that_is_in_no_ensemble() -> None:
     contract = replace(contract_from_name("chunk64-bf16"), chunk_size=40)
     inputs = PROBLEM.inputs()
     run = Emulator("held out", contract, FORMATS["bf16"], stages=RESIDUAL).run(inputs)
@@ -107,7 +107,7 @@ def held(contract: Contract, io: Format, inputs: Inputs) -> Reference:
 def plain() -> tuple[Inputs, Reference, torch.Tensor]:
     contract, io = contract_from_name("chunk64-bf16"), FORMATS["bf16"]
     inputs = PROBLEM.inputs()
-    return inputs, held(contract, io, inputs), family(contract, io)[0].run(inputs)[0]
+    return inputs, held(contract, io, inputs), ensemble(contract, io)[0].run(inputs)[0]
 
 
 def test_an_element_above_it_fails_though_every_statistic_passes(plain: tuple[Inputs, Reference, torch.Tensor]) -> None:
@@ -140,7 +140,7 @@ def test_a_failure_of_another_statistic_names_where_the_ceiling_comes_from(plain
 def test_wrong_kernels_are_above_it(plain: tuple[Inputs, Reference, torch.Tensor]) -> None:
     inputs, held, o = plain
     wrong_gate = replace(inputs, g=inputs.g * 1.5)
-    outputs = (-o, o.flip(-1), torch.zeros_like(o), 1.5 * o, family(held_contract(held), FORMATS["bf16"])[0].run(wrong_gate)[0])
+    outputs = (-o, o.flip(-1), torch.zeros_like(o), 1.5 * o, ensemble(held_contract(held), FORMATS["bf16"])[0].run(wrong_gate)[0])
     for wrong in outputs:
         assert compare("o", wrong, held, inputs).ratios["ceiling"] > 1
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.contract import Contract, contract_from_name
 from kdaverify.budgets.emulate import Emulator, running_cumsum
-from kdaverify.budgets.family import Emulation, emulate, family
+from kdaverify.budgets.ensemble import Emulation, emulate, ensemble
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.solves import by_columns, by_rows
 from kdaverify.budgets.standard import Reference, standard
@@ -56,7 +56,7 @@ def drawn(name: str) -> float:
 
 
 def members(name: str, io: Format = BF16) -> dict[str, Emulator]:
-    return {member.name: member for member in family(contract_from_name(name), io)}
+    return {member.name: member for member in ensemble(contract_from_name(name), io)}
 
 
 @functools.cache
@@ -80,7 +80,7 @@ def kernel(name: str, member: str = "library order") -> tuple[Tensor, Tensor]:
     return members(name)[member].run(inputs())
 
 
-def test_a_tensor_stored_in_more_bits_moves_the_family() -> None:
+def test_a_tensor_stored_in_more_bits_moves_the_ensemble() -> None:
     plain, wide = "chunk64-bf16", "chunk64-bf16[Aqk:fp32;h:fp32;qg:fp32;u:fp32;v_new:fp32;vb:fp32;w:fp32]"
     assert max(errors(wide).values()) < max(errors(plain).values())
     assert drawn(wide) < 0.9 * drawn(plain)
@@ -94,7 +94,7 @@ def test_a_kernel_is_held_to_the_format_of_a_tensor_that_it_declares() -> None:
     assert worst_ratio(short, kernel(short)) <= 1
 
 
-def test_a_tensor_of_the_backward_stored_in_fewer_bits_moves_its_family() -> None:
+def test_a_tensor_of_the_backward_stored_in_fewer_bits_moves_its_ensemble() -> None:
     generator = torch.Generator().manual_seed(1)
     x = inputs()
     dy = Cotangents(*(torch.randn(like.shape, generator=generator).to(like.dtype) for like in (x.v, x.state)))
@@ -134,7 +134,7 @@ def test_what_factored_kernels_store_is_among_the_named_tensors() -> None:
             seen.add(name)
             return super().store(name, tensor)
 
-    for member in family(contract_from_name("chunk16-bf16-fp32factors[rounded_beta:bf16]"), BF16):
+    for member in ensemble(contract_from_name("chunk16-bf16-fp32factors[rounded_beta:bf16]"), BF16):
         Noting(**vars(member)).run(inputs(T=20))
     some = {name for stage in PIPELINES["chunk"].forward for name in stage.some}
     assert some <= seen <= set(PIPELINES["chunk"].names)
@@ -176,7 +176,7 @@ def test_an_anchor_leaves_one_way_of_the_diagonal_scores() -> None:
     assert errors(middle)["matrix units"] == errors(free)["matrix units, other anchor"]
 
 
-def test_sums_in_fewer_bits_move_the_family() -> None:
+def test_sums_in_fewer_bits_move_the_ensemble() -> None:
     wide, narrow = "chunk64-bf16", "chunk64-bf16-fp32carry[accumulator:bf16]"
     assert max(errors(narrow).values()) > 2 * max(errors(wide).values())
     assert drawn(narrow) > 1.5 * drawn(wide)
@@ -184,7 +184,7 @@ def test_sums_in_fewer_bits_move_the_family() -> None:
     assert worst_ratio(narrow, kernel(narrow)) <= 1
 
 
-def test_sums_in_more_bits_narrow_the_family() -> None:
+def test_sums_in_more_bits_narrow_the_ensemble() -> None:
     wide = "recurrent-fp32-fp32carry[accumulator:fp64;u:fp64;p:fp64]"
     assert max(errors(wide, place=1).values()) < 0.7 * max(errors("recurrent-fp32", place=1).values())
 
@@ -201,7 +201,7 @@ def test_units_that_never_flush_leave_subnormals_and_those_that_always_do_none()
     assert not bool(gone.any())
     for name, flushes in (("never", {False}), ("always", {True}), ("free", {False, True})):
         contract = replace(contract_from_name("chunk64-bf16"), flush=name)
-        assert {member.flushes for member in family(contract, BF16)} == flushes
+        assert {member.flushes for member in ensemble(contract, BF16)} == flushes
 
 
 def test_underflow_may_take_less_where_nothing_flushes() -> None:
@@ -247,7 +247,7 @@ def test_sums_in_order_are_made_from_the_first_term_to_the_last(preset: str) -> 
     assert not any("truncate" in name and "sums" in name for name in declared)
 
 
-def test_the_order_of_sums_moves_the_family() -> None:
+def test_the_order_of_sums_moves_the_ensemble() -> None:
     """A library may sum in order too; from the last term to the first it does not."""
     free, fixed = "recurrent-fp32", "recurrent-fp32[order:in-order]"
     in_order = emulated(fixed).rounded["library order"][1]

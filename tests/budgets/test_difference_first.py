@@ -15,13 +15,13 @@ from torch import Tensor
 
 from kdaverify.budgets.contract import Contract, ContractError, contract_from_name
 from kdaverify.budgets.emulate import scaled_queries
-from kdaverify.budgets.family import emulate, family
+from kdaverify.budgets.ensemble import emulate, ensemble
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.luck import Luck
-from kdaverify.budgets.noise import Noise
+from kdaverify.budgets.monte_carlo import MonteCarloArithmetic
 from kdaverify.budgets.parts import Outputs
 from kdaverify.budgets.presets import preset
 from kdaverify.budgets.standard import standard
+from kdaverify.budgets.stochastic_rounding import StochasticRounding
 from kdaverify.problems import Problem
 from oracles.inputs import Inputs
 
@@ -131,7 +131,7 @@ def test_an_inverse_by_doubling_in_fp16_is_rejected_on_coherent_keys_and_accepte
 def test_the_contract_predicts_the_error_of_the_kernel() -> None:
     """The rms error of the declared arithmetic is that of the kernel, not only an upper limit of it."""
     x = read_as_bf16(RANDOM)
-    (own,) = (member for member in family(DECLARED, BF16) if member.name == "factored decays, difference first")
+    (own,) = (member for member in ensemble(DECLARED, BF16) if member.name == "factored decays, difference first")
     held = standard(x, DECLARED, BF16, emulate(x, DECLARED, BF16))
     for at, name in enumerate(("o", "final_state")):
         found, emulated = (held.exact(name).error(run[at]).norm() for run in (kernel(x), own.run(x)))
@@ -142,7 +142,7 @@ def test_a_rounded_scale_is_the_same_in_every_kernel_and_in_no_sample() -> None:
     x = RANDOM.inputs()
     rounded = scaled_queries(x, DECLARED, BF16.round)
     assert rounded.factor == float(torch.tensor(SCALE).to(torch.bfloat16)) != SCALE
-    assert Noise(DECLARED, BF16).computed(x, Luck(torch.Generator())).factor == SCALE
+    assert MonteCarloArithmetic(DECLARED, BF16).computed(x, StochasticRounding(torch.Generator())).factor == SCALE
 
 
 def test_beta_has_a_format_of_its_own_beside_factored_decays_alone() -> None:
@@ -152,7 +152,7 @@ def test_beta_has_a_format_of_its_own_beside_factored_decays_alone() -> None:
 
 def test_where_factors_overflow_the_samples_take_differences() -> None:
     x = RANDOM.replace(gate="bound-20", T=40).inputs()
-    assert all(bool(torch.isfinite(output).all()) for run in Noise(DECLARED, BF16).run(x) for output in run)
+    assert all(bool(torch.isfinite(output).all()) for run in MonteCarloArithmetic(DECLARED, BF16).run(x) for output in run)
 
 
 def test_a_state_in_more_bits_than_declared_is_no_bias() -> None:
@@ -163,7 +163,7 @@ def test_a_state_in_more_bits_than_declared_is_no_bias() -> None:
 
 def test_what_is_returned_is_in_the_format_of_the_carried_state_all_the_same() -> None:
     x = RANDOM.inputs()
-    wide = [member for member in family(DECLARED, BF16) if member.wide_state]
+    wide = [member for member in ensemble(DECLARED, BF16) if member.wide_state]
     assert len(wide) == 1
     _, final = wide[0].run(x, cuts=(100,))
     assert torch.equal(final, BF16.round(final))

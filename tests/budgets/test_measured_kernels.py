@@ -15,7 +15,7 @@ from torch import Tensor
 from kdaverify.adapters.raw_gate import RawGate
 from kdaverify.budgets import sums
 from kdaverify.budgets.contract import Contract, contract_from_name
-from kdaverify.budgets.family import family
+from kdaverify.budgets.ensemble import ensemble
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.solves import Dot
 from kdaverify.problems import Problem
@@ -81,7 +81,7 @@ def _no_order_of_sums(monkeypatch: pytest.MonkeyPatch) -> None:
 def emulated(measured: Measured, member: str) -> float:
     """The measured element as a member of the family makes it."""
     problem = measured.problem
-    (found,) = (kernel for kernel in family(contract_from_name(measured.contract), FORMATS[problem.dtype]) if kernel.name == member)
+    (found,) = (kernel for kernel in ensemble(contract_from_name(measured.contract), FORMATS[problem.dtype]) if kernel.name == member)
     inputs = problem.inputs() if measured.activated is None else measured.activated.received(problem.inputs())
     return float(found.run(inputs)[measured.output][measured.place])
 

@@ -39,7 +39,7 @@ def test_a_bias_is_the_mean_of_signed_relative_errors_of_what_is_not_zero() -> N
 
 
 @pytest.mark.parametrize("name", RULERS)
-def test_a_kernel_may_show_as_much_as_one_rounding_even_beside_an_exact_family(name: str) -> None:
+def test_a_kernel_may_show_as_much_as_one_rounding_even_beside_an_exact_ensemble(name: str) -> None:
     third = EXACT / 3
     ruler, at = RULERS[name], probed(third)  # pyright: ignore[reportArgumentType]
     allowed = ruler.allowed(at, [third], [third, third])

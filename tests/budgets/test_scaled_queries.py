@@ -10,7 +10,7 @@ from torch import Tensor
 from kdaverify.adapters.handover import fold_scale
 from kdaverify.budgets.backward import emulate_gradients, member_gradients
 from kdaverify.budgets.contract import contract_from_name
-from kdaverify.budgets.family import emulate, family
+from kdaverify.budgets.ensemble import emulate, ensemble
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import Reference, gradient_standard, standard
 from kdaverify.problems import Problem, cotangents
@@ -33,7 +33,7 @@ def test_queries_stored_with_the_scale_in_them_are_legal_where_that_is_declared(
     """With one token's memory alone left, o hangs on q k^T, whose terms cancel in some rows."""
     x = PROBLEM.replace(T=120, gate="huge", state="asymmetric", seed=7).inputs()
     free, declared = contract_from_name(form), contract_from_name(f"{form}[scale:in-q]")
-    o, final = family(free, BF16)[0].run(fold_scale(x))
+    o, final = ensemble(free, BF16)[0].run(fold_scale(x))
     strict, legal = (standard(x, contract, BF16, emulate(x, contract, BF16)) for contract in (free, declared))
     assert used(legal, "o", o) <= 1 < used(strict, "o", o)
     assert used(legal, "final_state", final) <= 1
@@ -43,7 +43,7 @@ def test_and_so_are_their_gradients() -> None:
     x, given = PROBLEM.inputs(), cotangents(PROBLEM, "both")
     declared = contract_from_name("chunk64-bf16[scale:in-q]")
     folded = fold_scale(x)
-    found = member_gradients(family(contract_from_name("chunk64-bf16"), BF16)[0], folded, given)
+    found = member_gradients(ensemble(contract_from_name("chunk64-bf16"), BF16)[0], folded, given)
     held = gradient_standard(x, given, declared, BF16, emulate_gradients(x, given, declared, BF16))
     for name, value in replace(found, dq=found.dq * x.factor).named().items():
         assert used(held, name, value) <= 1, name

@@ -10,7 +10,7 @@ import torch
 
 from kdaverify.budgets.backward import backward_members, member_gradients
 from kdaverify.budgets.contract import contract_from_name
-from kdaverify.budgets.family import family
+from kdaverify.budgets.ensemble import ensemble
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.presets import preset
 from kdaverify.budgets.score_blocks import ANCHORED, VECTOR, Blocks
@@ -47,7 +47,7 @@ def test_three_products_keep_sixteen_bits() -> None:
 
 def test_the_order_of_the_products_shows_on_coherent_keys() -> None:
     def in_bf16(table: BackwardStages) -> torch.Tensor:
-        plain = family(contract_from_name("chunk64-bf16"), FORMATS["bf16"])[0]
+        plain = ensemble(contract_from_name("chunk64-bf16"), FORMATS["bf16"])[0]
         return chunk_backward(
             COHERENT.inputs(), cotangents(COHERENT, "both"), dtype=torch.float32, arithmetic=plain.arithmetic, backward=table
         ).dbeta

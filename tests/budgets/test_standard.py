@@ -12,7 +12,7 @@ from kdaverify.adapters import find
 from kdaverify.budgets import standard as held_against
 from kdaverify.budgets.backward import GradientEmulation, emulate_gradients
 from kdaverify.budgets.contract import contract_from_name
-from kdaverify.budgets.family import emulate
+from kdaverify.budgets.ensemble import emulate
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import Reference, gradient_standard, standard
 from kdaverify.checks.execute import execute
@@ -115,7 +115,7 @@ def test_underflow_in_a_backward_pass_counts_once_for_every_term_and_is_enlarged
     assert {budget.lost for budget in gradients_held(PACK).budgets.values()} == {2.0**10 * 24 * vanishing}
 
 
-def test_a_suffix_sum_that_cancels_may_lose_roundoffs_of_its_terms_where_the_family_happens_to_be_exact() -> None:
+def test_a_suffix_sum_that_cancels_may_lose_roundoffs_of_its_terms_where_the_ensemble_happens_to_be_exact() -> None:
     truth = gradients_held(PACK).truth
     exact = Gradients(**{name: enclosure.high for name, enclosure in truth.named().items()})
     found = gradients_held(PACK, GradientEmulation({"exact": exact}, [exact, exact])).budgets["dg"]

@@ -9,7 +9,7 @@ import torch
 
 from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.contract import contract_from_name
-from kdaverify.budgets.family import emulate, family
+from kdaverify.budgets.ensemble import emulate, ensemble
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import Reference, gradient_standard, standard
 from kdaverify.checks.compare import Comparison, compare
@@ -27,7 +27,7 @@ PACK = Problem.from_json(
 @pytest.fixture(scope="module")
 def pack() -> tuple[Inputs, Reference, torch.Tensor, torch.Tensor]:
     inputs = PACK.inputs()
-    o, final = family(CONTRACT, BF16)[0].run(inputs)
+    o, final = ensemble(CONTRACT, BF16)[0].run(inputs)
     return inputs, standard(inputs, CONTRACT, BF16, emulate(inputs, CONTRACT, BF16)), o.bfloat16(), final.float()
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import kdaverify as kv
-from kdaverify.checks.execute import Misbehaviour, execute
+from kdaverify.checks.execute import CallError, execute
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
@@ -131,7 +131,7 @@ def test_the_right_kernel_passes() -> None:
 def test_the_caller_s_tensors_are_out_of_reach() -> None:
     inputs = PROBLEM.inputs()
     before = inputs.v.clone()
-    with pytest.raises(Misbehaviour):
+    with pytest.raises(CallError):
         execute(port(edits_its_input), inputs, ("o",))
     assert torch.equal(inputs.v, before)
 

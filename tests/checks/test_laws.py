@@ -13,10 +13,10 @@ from torch import Tensor
 import kdaverify as kv
 from kdaverify.adapters import find
 from kdaverify.adapters.base import Adapter, Output
-from kdaverify.checks.laws.anew import drawn_anew
 from kdaverify.checks.laws.draws import law_problems
 from kdaverify.checks.laws.later_tokens import before
 from kdaverify.checks.laws.registry import LAWS
+from kdaverify.checks.laws.resample import drawn_anew
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kdaverify.budgets.budget import Budget
 from kdaverify.budgets.contract import contract_from_name
-from kdaverify.budgets.family import emulate, family
+from kdaverify.budgets.ensemble import emulate, ensemble
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import standard
 from kdaverify.checks.compare import Comparison, compare
@@ -31,7 +31,7 @@ def within(allowed: float) -> Callable[[Tensor], bool]:
 def judged(problem: Problem, name: str) -> Comparison:
     inputs = problem.inputs()
     held = standard(inputs, CONTRACT, BF16, emulate(inputs, CONTRACT, BF16))
-    o, final = family(CONTRACT, BF16)[0].run(inputs)
+    o, final = ensemble(CONTRACT, BF16)[0].run(inputs)
     return compare(name, o if name == "o" else final, held, inputs)
 
 
@@ -86,5 +86,5 @@ def test_the_rms_decides_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = PROBLEM.inputs()
     held = standard(inputs, CONTRACT, BF16, emulate(inputs, CONTRACT, BF16))
     monkeypatch.setattr(Budget, "measure", counting)
-    compare("o", family(CONTRACT, BF16)[0].run(inputs)[0], held, inputs)
+    compare("o", ensemble(CONTRACT, BF16)[0].run(inputs)[0], held, inputs)
     assert len(measured) == 1

@@ -15,7 +15,7 @@ from kdaverify.adapters.base import Adapter, Output
 from kdaverify.adapters.eager import EAGER
 from kdaverify.adapters.poison import allocations_are_poisoned
 from kdaverify.diagnosis.diagnose import diagnose
-from kdaverify.diagnosis.lineup import Lineup
+from kdaverify.diagnosis.fault_comparison import FaultComparison
 from kdaverify.diagnosis.minimise import failure, minimise
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.session import diagnosed
@@ -89,7 +89,7 @@ def test_a_legal_kernel_gets_no_name_even_if_it_is_taken_for_wrong(right: Adapte
     found = diagnose(right, asked(), seconds=SOON)
     assert found.passes
     assert not (found.named or found.signatures)
-    assert not any(match.indistinguishable for match in Lineup(asked(), right).matches(next(suspects(asked(), right))))
+    assert not any(match.indistinguishable for match in FaultComparison(asked(), right).matches(next(suspects(asked(), right))))
 
 
 def test_a_fault_that_nothing_knows_is_not_named() -> None:

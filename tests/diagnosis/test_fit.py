@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kdaverify.checks.status import Status
 from kdaverify.diagnosis.answer import KernelErrors
-from kdaverify.diagnosis.yardstick import Scale, comparable, fit
+from kdaverify.diagnosis.tolerances import Scale, comparable, fit
 
 EXACT = torch.linspace(-1, 1, 12, dtype=torch.float64).view(1, 3, 1, 4)
 YARD = {"o": Scale(EXACT, 1e-3, 2e-3)}

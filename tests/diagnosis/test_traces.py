@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from kdaverify.diagnosis.answer import KernelErrors
+from kdaverify.diagnosis.tolerances import Scale
 from kdaverify.diagnosis.traces import traces
-from kdaverify.diagnosis.yardstick import Scale
 from kdaverify.problems import Problem
 from tests.faults.triggers import PLAIN
 

@@ -7,7 +7,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from kdaverify.checks.published.says import Says
+from kdaverify.checks.published.says import RuleOutcome
 from kdaverify.checks.status import Status
 from kdaverify.report.published import PublishedRuleCounts, opinions_table, standards_table, tallies
 from kdaverify.report.summary import summary
@@ -17,9 +17,9 @@ from kdaverify.verdicts.verdict import Verdict
 from tests.rows import row
 
 LENIENT, STRICT, SILENT = (
-    {"lenient": Opinion(says=Says.PASS, statistic="ratio", value=0.5, limit=1.0)},
-    {"strict": Opinion(says=Says.FAIL, statistic="largest", value=2.5, limit=1.25)},
-    {"silent": Opinion(says=Says.NOT_APPLICABLE, statistic="no limit for fp32")},
+    {"lenient": Opinion(says=RuleOutcome.PASS, statistic="ratio", value=0.5, limit=1.0)},
+    {"strict": Opinion(says=RuleOutcome.FAIL, statistic="largest", value=2.5, limit=1.25)},
+    {"silent": Opinion(says=RuleOutcome.NOT_APPLICABLE, statistic="no limit for fp32")},
 )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from kdaverify.checks.published.says import Says
+from kdaverify.checks.published.says import RuleOutcome
 from kdaverify.checks.status import Status
 from kdaverify.report.terminal import MOST_FAILURES, show
 from kdaverify.verdicts.decision import Decision, Expected, decide
@@ -132,7 +132,7 @@ def test_words_of_a_kernel_cannot_steer_the_terminal() -> None:
     about = {
         **dict.fromkeys(names.split(), hostile),
         "versions": {"kernel": hostile},
-        "published": {hostile: Opinion(says=Says.PASS, statistic=hostile)},
+        "published": {hostile: Opinion(says=RuleOutcome.PASS, statistic=hostile)},
     }
     kinds = [wrong(**about, property=f"law{number}{hostile}") for number in range(MOST_FAILURES + 2)]
     text = page(*kinds, trouble=(hostile,), width=400)

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from kdaverify.checks.near_miss import Recheck, RetestFinding
-from kdaverify.checks.published.says import Says
+from kdaverify.checks.published.says import RuleOutcome
 from kdaverify.checks.status import Status
 from kdaverify.verdicts import lines, schema
 from kdaverify.verdicts.opinion import Opinion
@@ -29,7 +29,7 @@ ROWS = [
         detail={"cut": 17},
         peers=(0.9, 1.1),
         recheck=Recheck(RetestFinding.ACQUITTED, seeds=3, median=float("inf")),
-        published={"fla": Opinion(says=Says.PASS, statistic="rms", value=float("inf"))},
+        published={"fla": Opinion(says=RuleOutcome.PASS, statistic="rms", value=float("inf"))},
         versions={"torch": "2"},
         T=64,
         oracle_bits=94,

@@ -12,14 +12,14 @@ from torch import Tensor
 from kdaverify.adapters.activations import ActivationArguments, ActivationCall
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.isolation.arena import Arena, same
-from kdaverify.adapters.isolation.keeper import Keeper
 from kdaverify.adapters.isolation.messages import CallActivation, StageReturned, Way
+from kdaverify.adapters.isolation.supervisor import Supervisor
 
 COTANGENT: Final = "cotangent"
 RESULT: Final = "result"
 
 
-def asked_activations(local: Mapping[str, ActivationCall], dtype: str, way: Way, keeper: Keeper) -> dict[str, ActivationCall]:
+def asked_activations(local: Mapping[str, ActivationCall], dtype: str, way: Way, keeper: Supervisor) -> dict[str, ActivationCall]:
     """The same operations, each run by the worker process.
 
     Args:
@@ -39,7 +39,7 @@ def asked_activations(local: Mapping[str, ActivationCall], dtype: str, way: Way,
     return {op: asked(op, call) for op, call in local.items()}
 
 
-def _asked(request: CallActivation, x: ActivationArguments, keeper: Keeper) -> dict[str, Tensor]:
+def _asked(request: CallActivation, x: ActivationArguments, keeper: Supervisor) -> dict[str, Tensor]:
     """What the operation returned there; what it edited is edited here too."""
     given = dict(x.tensors) if x.cotangent is None else {**x.tensors, COTANGENT: x.cotangent}
     request = replace(request, places=keeper.inputs.lay_out(given))

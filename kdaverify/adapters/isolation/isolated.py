@@ -18,10 +18,10 @@ from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.isolation.activations import asked_activations
 from kdaverify.adapters.isolation.arena import same
 from kdaverify.adapters.isolation.fault import CallFailure
-from kdaverify.adapters.isolation.keeper import Keeper
 from kdaverify.adapters.isolation.messages import About, Entry, Pickled, ReportEnvironment, Returned, RunInside, RunKernel, Step, Way
 from kdaverify.adapters.isolation.parcel import unpack
 from kdaverify.adapters.isolation.stages import asked_stages
+from kdaverify.adapters.isolation.supervisor import Supervisor
 from kdaverify.adapters.poison import allocations_are_poisoned
 from kdaverify.adapters.stages import StageCall
 from kdaverify.budgets.contract import Contract
@@ -66,14 +66,14 @@ class Isolated(Adapter):
 
     isolated = True
 
-    def __init__(self, local: Adapter, spec: str, *, limits: Limits, way: Way = (), keeper: Keeper | None = None) -> None:
+    def __init__(self, local: Adapter, spec: str, *, limits: Limits, way: Way = (), keeper: Supervisor | None = None) -> None:
         for declared in Adapter.__annotations__.keys() - {"isolated"}:
             setattr(self, declared, getattr(local, declared))
         self._local, self._spec, self._limits, self._way = local, spec, limits, way
         surroundings = dict(local.surroundings())
         if keeper is None or keeper.surroundings != surroundings:
             # The driver of a device does not bear the system's limit: there, memory is only watched.
-            keeper = Keeper(spec, limits, surroundings=surroundings, limited=local.device == "cpu")
+            keeper = Supervisor(spec, limits, surroundings=surroundings, limited=local.device == "cpu")
         self._keeper = keeper
         self._others: dict[Step, Isolated] = {}
         self._case = (0, "")

@@ -10,7 +10,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.isolation.arena import ArenaSlot
 from kdaverify.adapters.isolation.fault import Kind
-from kdaverify.adapters.isolation.parcel import Parcel, Stranger
+from kdaverify.adapters.isolation.parcel import NonTensor, Parcel
 
 Step = (
     tuple[Literal["variant"], str]
@@ -76,7 +76,7 @@ class RunKernel:
 class Returned:
     """The outputs of a call."""
 
-    parcels: Mapping[str, Parcel] | Stranger
+    parcels: Mapping[str, Parcel] | NonTensor
 
 
 @dataclass(frozen=True)

@@ -29,17 +29,17 @@ class View:
 
 
 @dataclass(frozen=True)
-class Stranger:
+class NonTensor:
     """Something that is no tensor: only its type is told."""
 
     module: str
     qualname: str
 
 
-Parcel = ArenaSlot | View | Stranger | None
+Parcel = ArenaSlot | View | NonTensor | None
 
 
-def pack(output: Any, inputs: Inputs, arena: Arena) -> dict[str, Parcel] | Stranger:
+def pack(output: Any, inputs: Inputs, arena: Arena) -> dict[str, Parcel] | NonTensor:
     """What the kernel returned for `inputs`; its tensors are laid out in the arena."""
     if not isinstance(output, Output | Gradients):
         return _stranger(output)
@@ -51,9 +51,9 @@ def pack(output: Any, inputs: Inputs, arena: Arena) -> dict[str, Parcel] | Stran
     return {**others, **views, **places}
 
 
-def unpack(parcels: Mapping[str, Parcel] | Stranger, inputs: Inputs, arena: Arena) -> Any:
+def unpack(parcels: Mapping[str, Parcel] | NonTensor, inputs: Inputs, arena: Arena) -> Any:
     """What `pack` was given, in memory of its own; a view is one of the caller's `inputs`."""
-    if isinstance(parcels, Stranger):
+    if isinstance(parcels, NonTensor):
         return _likeness(parcels)
     values = {name: _unpacked(parcel, inputs, arena) for name, parcel in parcels.items()}
     return Output(**values) if values.keys() == {*OUTPUTS} else Gradients(**values)
@@ -79,14 +79,14 @@ def _view(value: Tensor, inputs: Inputs) -> View | None:
     return None
 
 
-def _stranger(value: Any) -> Stranger:
-    return Stranger(type(value).__module__, type(value).__qualname__)
+def _stranger(value: Any) -> NonTensor:
+    return NonTensor(type(value).__module__, type(value).__qualname__)
 
 
-def _likeness(stranger: Stranger) -> Any:
+def _likeness(stranger: NonTensor) -> Any:
     return _type(stranger)()
 
 
 @functools.cache
-def _type(stranger: Stranger) -> type:
+def _type(stranger: NonTensor) -> type:
     return type(stranger.qualname, (), {"__module__": stranger.module, "__qualname__": stranger.qualname})

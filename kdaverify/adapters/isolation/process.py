@@ -18,7 +18,7 @@ from typing import Final
 
 from kdaverify.adapters.isolation import messages
 from kdaverify.adapters.isolation.arena import Arena
-from kdaverify.adapters.isolation.heart import Heart
+from kdaverify.adapters.isolation.heartbeat import Heartbeat
 from kdaverify.adapters.isolation.stacks import SIGNAL
 
 # The path of the harness, and nothing before it: a kernel finds its modules here and there.
@@ -42,7 +42,7 @@ class Process:
     """
 
     def __init__(self, spec: str, inputs: Arena, outputs: Arena, *, surroundings: Mapping[str, str], folder: Path, size: int) -> None:
-        self.heart = Heart.new()
+        self.heart = Heartbeat.new()
         self.stacks, self._log = _file("stacks"), _file("log")
         near, far = socket.socketpair()
         self.connection = Connection(near.detach())

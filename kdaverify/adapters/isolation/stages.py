@@ -10,14 +10,14 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.isolation.arena import Arena, same
-from kdaverify.adapters.isolation.keeper import Keeper
 from kdaverify.adapters.isolation.messages import CallStage, StageReturned, Way
+from kdaverify.adapters.isolation.supervisor import Supervisor
 from kdaverify.adapters.stages import StageArguments, StageCall, formats_of
 from kdaverify.budgets.formats import FORMATS
 from oracles.inputs import TENSORS, Inputs
 
 
-def asked_stages(local: Mapping[str, StageCall], dtype: str, way: Way, keeper: Keeper) -> dict[str, StageCall]:
+def asked_stages(local: Mapping[str, StageCall], dtype: str, way: Way, keeper: Supervisor) -> dict[str, StageCall]:
     """The same stages, each run by the worker process.
 
     Args:
@@ -34,7 +34,7 @@ def asked_stages(local: Mapping[str, StageCall], dtype: str, way: Way, keeper: K
     return {name: asked(name, stage) for name, stage in local.items()}
 
 
-def _asked(request: CallStage, x: StageArguments, keeper: Keeper) -> dict[str, Tensor]:
+def _asked(request: CallStage, x: StageArguments, keeper: Supervisor) -> dict[str, Tensor]:
     """What the stage returned there; what it edited is edited here too."""
     given = {name: getattr(x.inputs, name) for name in TENSORS if getattr(x.inputs, name) is not None}
     places = keeper.inputs.lay_out({**given, **x.tensors})

@@ -18,7 +18,7 @@ from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.adapters.isolation.activations import run_activation
 from kdaverify.adapters.isolation.arena import Arena
 from kdaverify.adapters.isolation.fault import CallFailure, fault_of, lost_device
-from kdaverify.adapters.isolation.heart import Heart
+from kdaverify.adapters.isolation.heartbeat import Heartbeat
 from kdaverify.adapters.isolation.memory import lift_limit, limit_own_memory, own_memory
 from kdaverify.adapters.isolation.messages import (
     About,
@@ -56,7 +56,7 @@ def main(given: Mapping[str, Any]) -> None:
         os.set_inheritable(fd, False)  # noqa: FBT003 # it takes no keyword
     watch_stacks(start.stacks)
     _die_with_parent(start.parent)
-    Heart(start.heart).start(start.parent)
+    Heartbeat(start.heart).start(start.parent)
     connection = Connection(start.connection)
     try:
         adapter = find(start.spec)

@@ -7,7 +7,7 @@ from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.inside import tried_inside
 from kdaverify.checks.calls.rule import REAL
 from kdaverify.checks.calls.rules import RULES
-from kdaverify.checks.execute import Misbehaviour
+from kdaverify.checks.execute import CallError
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.problems import Problem
 from oracles.autograd import ForwardOnlyError
@@ -33,5 +33,5 @@ def calls(adapter: Adapter, problem: Problem, *, rule: str, times: int = FEW) ->
         return tried_inside(case, rule) if RULES[rule].needs_its_process else RULES[rule].ask(case)
     except (Unreachable, ForwardOnlyError) as reason:
         return skipped(str(reason))
-    except Misbehaviour as fault:
+    except CallError as fault:
         return [Outcome(fault.output, fault.status, fault.message)]

@@ -15,7 +15,7 @@ from torch import Tensor
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.rules import RULES
-from kdaverify.checks.execute import Misbehaviour, watched
+from kdaverify.checks.execute import CallError, watched
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.problems import Problem
 from oracles.inputs import Inputs
@@ -69,7 +69,7 @@ def _trial(adapter: Adapter, *, problem: str, rule: str, times: int) -> tuple[li
         return RULES[rule].ask(case), case.unjudged
     except Unreachable as reason:
         return skipped(str(reason)), []
-    except Misbehaviour as fault:
+    except CallError as fault:
         return [Outcome(fault.output, fault.status, fault.message)], []
 
 

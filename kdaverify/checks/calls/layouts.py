@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.isolation.arena import bytes_of
-from kdaverify.checks.execute import Misbehaviour
+from kdaverify.checks.execute import CallError
 from kdaverify.checks.status import Status
 
 GUARD: Final = 256
@@ -55,7 +55,7 @@ class GuardedMemory:
             count = int((bytes_of(self.tensors[name]) != before).sum())
             if count:
                 said = f"{name}: the kernel changed {count} bytes of it, or of the memory around it"
-                raise Misbehaviour(Status.MUTATED_INPUT, "call", said)
+                raise CallError(Status.MUTATED_INPUT, "call", said)
 
 
 def _is_watched(tensor: Tensor) -> bool:

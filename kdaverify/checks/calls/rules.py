@@ -10,22 +10,25 @@ from typing import Final
 from kdaverify.checks.calls import (
     alternating,
     batch,
-    crowd,
-    edited,
     first,
-    kept,
+    grid_limit,
     keywords,
+    output_lifetime,
     padding,
     renumbered,
     repeated,
+    stale_cache,
     streams,
     tuned,
-    unwritten,
+    uninitialised_output,
     views,
 )
 from kdaverify.checks.calls.rule import CallRule
 
-MODULES: Final = (repeated, kept, edited, alternating, first, views, padding, renumbered, unwritten, batch, crowd, keywords, streams, tuned)
+MODULES: Final = (
+    repeated, output_lifetime, stale_cache, alternating, first, views, padding, renumbered, uninitialised_output, batch, grid_limit,
+    keywords, streams, tuned,
+)  # fmt: skip
 OF_LONG_CALLS: Final = ("view-sliced", "view-sliced-backward", "padding", "padding-backward", "unwritten", "unwritten-backward")
 """Rules about memory that are tested at over a thousand tokens too: there a kernel takes another path, with other tiles and tails."""
 

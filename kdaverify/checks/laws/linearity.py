@@ -8,7 +8,7 @@ from typing import Final
 from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.linearity import defect, output_linearity_standard
-from kdaverify.checks.execute import Misbehaviour, execute
+from kdaverify.checks.execute import CallError, execute
 from kdaverify.checks.laws.law import Law
 from kdaverify.checks.outcome import Outcome, judged, skipped
 from kdaverify.problems import Problem
@@ -27,7 +27,7 @@ def linearity(adapter: Adapter, problem: Problem) -> list[Outcome]:
     exposed = adapter.exposes(problem)
     try:
         runs = [execute(adapter, call, exposed).outputs for call in calls]
-    except Misbehaviour as fault:
+    except CallError as fault:
         return [Outcome(fault.output, fault.status, fault.message)]
     if not adapter.answers:
         return skipped("written down, not judged")

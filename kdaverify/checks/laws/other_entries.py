@@ -9,8 +9,8 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.bits import BitwiseCall, Relation, first_broken, same_bits
-from kdaverify.checks.laws.anew import drawn_anew
 from kdaverify.checks.laws.law import LIVELY, Law
+from kdaverify.checks.laws.resample import drawn_anew
 from kdaverify.checks.outcome import Outcome
 from kdaverify.problems import Problem
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.execute import Misbehaviour, execute
+from kdaverify.checks.execute import CallError, execute
 from kdaverify.checks.laws.law import Law
 from kdaverify.checks.outcome import Outcome, outcomes
 from kdaverify.checks.status import Status
@@ -41,7 +41,7 @@ def empty(name: str, used: Tensor, unused: Tensor, what: str) -> Tensor:
     """
     wrong = int((unused != 0).sum())
     if wrong:
-        raise Misbehaviour(Status.FAIL, name, f"{name}: {wrong} of {unused.numel()} elements are not 0: {what}")
+        raise CallError(Status.FAIL, name, f"{name}: {wrong} of {unused.numel()} elements are not 0: {what}")
     return used
 
 

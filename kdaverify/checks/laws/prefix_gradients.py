@@ -10,8 +10,8 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.bits import BitwiseCall, Relation, same_bits
-from kdaverify.checks.laws.anew import drawn_anew
 from kdaverify.checks.laws.later_tokens import LATER_TOKENS, NAMES, before
+from kdaverify.checks.laws.resample import drawn_anew
 from kdaverify.checks.outcome import Outcome
 from kdaverify.problems import Problem, cotangents
 from oracles.gradients import Cotangents

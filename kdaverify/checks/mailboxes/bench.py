@@ -15,7 +15,7 @@ from kdaverify.budgets.backward import emulate_gradients, member_gradients
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.designs.design import Design, Formats
 from kdaverify.budgets.emulate import Emulator
-from kdaverify.budgets.family import emulate
+from kdaverify.budgets.ensemble import emulate
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.pipeline import run_form
 from kdaverify.budgets.standard import Reference, gradient_standard, standard

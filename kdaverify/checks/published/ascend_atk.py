@@ -7,7 +7,7 @@ from typing import Final
 
 from kdaverify.checks.published.rule import PublishedRule, RuleResult, accepted, all_of, at_most, refused
 from kdaverify.checks.published.sample import Sample
-from kdaverify.checks.published.says import Says
+from kdaverify.checks.published.says import RuleOutcome
 
 FLOOR: Final[Mapping[str, float]] = {"fp16": 2.0**-11, "bf16": 2.0**-8, "fp32": 2.0**-14}
 BALANCE: Final[Mapping[str, float]] = {"fp16": 2.0**-10, "bf16": 2.0**-7, "fp32": 2.0**-14}
@@ -43,6 +43,6 @@ RULES: Final = (
         judge=double,
         formats=tuple(FLOOR),
         benchmark=True,
-        empty=Says.PASS,
+        empty=RuleOutcome.PASS,
     ),
 )

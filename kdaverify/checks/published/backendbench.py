@@ -6,7 +6,7 @@ from typing import Final
 
 from kdaverify.checks.published.rule import PublishedRule, RuleResult
 from kdaverify.checks.published.sample import Sample
-from kdaverify.checks.published.says import Says
+from kdaverify.checks.published.says import RuleOutcome
 from kdaverify.checks.published.tolerance import within
 
 TOLERANCE: Final = 1e-2
@@ -23,6 +23,6 @@ RULES: Final = (
         source="meta-pytorch/BackendBench BackendBench/eval.py @015f5cb",
         asks="every element within 1e-2 + 1e-2 |a|, whatever the format; a is the kernel's own",
         judge=close,
-        empty=Says.PASS,
+        empty=RuleOutcome.PASS,
     ),
 )

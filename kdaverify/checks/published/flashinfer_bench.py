@@ -6,7 +6,7 @@ from typing import Final
 
 from kdaverify.checks.published.rule import PublishedRule, RuleResult, all_of, at_least, refused
 from kdaverify.checks.published.sample import Sample
-from kdaverify.checks.published.says import Says
+from kdaverify.checks.published.says import RuleOutcome
 
 TOLERANCE, EPS, MATCHED = 1e-2, 1e-8, 1.0
 
@@ -29,6 +29,6 @@ RULES: Final = (
         asks="no element off by more than 1e-2 both absolutely and relatively",
         judge=matched,
         forward_only=True,
-        empty=Says.PASS,
+        empty=RuleOutcome.PASS,
     ),
 )

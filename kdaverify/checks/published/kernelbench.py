@@ -8,7 +8,7 @@ from typing import Final
 
 from kdaverify.checks.published.rule import PublishedRule, RuleResult
 from kdaverify.checks.published.sample import Sample
-from kdaverify.checks.published.says import Says
+from kdaverify.checks.published.says import RuleOutcome
 from kdaverify.checks.published.tolerance import within
 
 TOLERANCE: Final[Mapping[str, float]] = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 1e-2}
@@ -30,7 +30,7 @@ RULES: Final = (
         formats=tuple(TOLERANCE),
         by="dtype",
         forward_only=True,
-        empty=Says.PASS,
+        empty=RuleOutcome.PASS,
     ),
     PublishedRule(
         name="kernelbench-hard",
@@ -40,6 +40,6 @@ RULES: Final = (
         formats=tuple(HARD),
         by="dtype",
         forward_only=True,
-        empty=Says.PASS,
+        empty=RuleOutcome.PASS,
     ),
 )

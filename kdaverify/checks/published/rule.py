@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kdaverify.checks.published.sample import Sample
-from kdaverify.checks.published.says import Says
+from kdaverify.checks.published.says import RuleOutcome
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class RuleResult:
         value, limit: of that statistic; None where there is no figure.
     """
 
-    says: Says
+    says: RuleOutcome
     statistic: str
     value: float | None = None
     limit: float | None = None
@@ -58,21 +58,23 @@ def at_least(statistic: str, value: float, limit: float) -> Criterion:
 def all_of(*criteria: Criterion) -> RuleResult:
     """Passes where every criterion is met; tells the one missed by most, or the nearest."""
     told = max(criteria, key=lambda criterion: (not criterion.met, criterion.excess))
-    return RuleResult(Says.PASS if all(criterion.met for criterion in criteria) else Says.FAIL, told.statistic, told.value, told.limit)
+    return RuleResult(
+        RuleOutcome.PASS if all(criterion.met for criterion in criteria) else RuleOutcome.FAIL, told.statistic, told.value, told.limit
+    )
 
 
 def refused(why: str) -> RuleResult:
     """Fails without a figure."""
-    return RuleResult(Says.FAIL, why)
+    return RuleResult(RuleOutcome.FAIL, why)
 
 
 def accepted(why: str) -> RuleResult:
     """Passes without a figure."""
-    return RuleResult(Says.PASS, why)
+    return RuleResult(RuleOutcome.PASS, why)
 
 
 def not_applicable(why: str) -> RuleResult:
-    return RuleResult(Says.NOT_APPLICABLE, why)
+    return RuleResult(RuleOutcome.NOT_APPLICABLE, why)
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class PublishedRule:
     by: Literal["stored", "dtype"] = "stored"
     benchmark: bool = False
     forward_only: bool = False
-    empty: Says = Says.NOT_APPLICABLE
+    empty: RuleOutcome = RuleOutcome.NOT_APPLICABLE
 
     def says(self, sample: Sample) -> RuleResult:
         """Its verdict on one output."""

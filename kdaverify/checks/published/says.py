@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 
-class Says(StrEnum):
+class RuleOutcome(StrEnum):
     """A rule's verdict, beside ours."""
 
     PASS = "pass"  # noqa: S105 - a verdict, not a password

@@ -7,7 +7,7 @@ from typing import Final
 
 from kdaverify.checks.published.rule import PublishedRule, RuleResult
 from kdaverify.checks.published.sample import Sample
-from kdaverify.checks.published.says import Says
+from kdaverify.checks.published.says import RuleOutcome
 from kdaverify.checks.published.tolerance import within
 
 RTOL: Final[Mapping[str, float]] = {"fp16": 1e-3, "bf16": 1.6e-2, "fp32": 1.3e-6, "fp64": 1e-7}
@@ -25,6 +25,6 @@ RULES: Final = (
         source="torch 2.13 torch/testing/_comparison.py, assert_close without tolerances",
         asks="every element within 1e-5 + r |g|, r = 1.6e-2 in bf16, 1e-3 in fp16, 1.3e-6 in fp32; fp64 1e-7 + 1e-7 |g|",
         judge=close,
-        empty=Says.PASS,
+        empty=RuleOutcome.PASS,
     ),
 )

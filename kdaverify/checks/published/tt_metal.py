@@ -8,7 +8,7 @@ import torch
 
 from kdaverify.checks.published.rule import PublishedRule, RuleResult, accepted, all_of, at_least, refused
 from kdaverify.checks.published.sample import Sample
-from kdaverify.checks.published.says import Says
+from kdaverify.checks.published.says import RuleOutcome
 
 LIMIT: Final = 0.999
 
@@ -34,6 +34,6 @@ RULES: Final = (
         source="tenstorrent/tt-metal models/common/utility_functions.py @022e2c5, comp_pcc at 0.999",
         asks="correlation with the reference at least 0.999",
         judge=correlated,
-        empty=Says.PASS,
+        empty=RuleOutcome.PASS,
     ),
 )

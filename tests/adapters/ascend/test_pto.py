@@ -16,7 +16,7 @@ from kdaverify.adapters import Adapter, AdapterError, WrongKernelError
 from kdaverify.adapters.ascend.guarded import OutOfBoundsError
 from kdaverify.adapters.ascend.pto import ASCEND_PTO
 from kdaverify.checks.conventions import conventions
-from kdaverify.checks.execute import Misbehaviour, execute
+from kdaverify.checks.execute import CallError, execute
 from kdaverify.checks.forward import forward
 from kdaverify.checks.status import Status
 from tests.adapters.standins import Ask, distance
@@ -133,7 +133,7 @@ def test_a_write_past_a_buffer_is_an_error(ask: Ask, compiled: Compile) -> None:
 @pytest.mark.parametrize("heads", [(1, 2), (2, 2)])
 def test_an_edited_input_is_the_callers(ask: Ask, compiled: Compile, heads: tuple[int, int]) -> None:
     problem = ask(**{**PLAIN, "H": heads[0], "HV": heads[1]}, T=5)
-    with pytest.raises(Misbehaviour, match="k: the kernel changed 1 of") as caught:
+    with pytest.raises(CallError, match="k: the kernel changed 1 of") as caught:
         execute(compiled("EDITS_KEYS"), problem.inputs(), ("o",))
     assert caught.value.status is Status.MUTATED_INPUT
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kdaverify.checks.conventions import conventions
-from kdaverify.checks.execute import Misbehaviour, execute
+from kdaverify.checks.execute import CallError, execute
 from kdaverify.checks.status import Status
 from tests.adapters.ascend.conftest import Plant
 from tests.adapters.ascend.test_ascendc import LATER, REVISIONS
@@ -69,7 +69,7 @@ def test_what_no_declaration_expresses_is_named_by_the_self_test(
     adapter = plant(revision, options={"layout": layout}, **changes)
     width = REVISIONS[revision]
     problem = ask(H=1, HV=1, K=width, V=width, dtype="bf16")
-    with pytest.raises(Misbehaviour) as caught:
+    with pytest.raises(CallError) as caught:
         execute(adapter, problem.inputs(), ("o", "final_state"))
     assert caught.value.status is Status.WRONG_KERNEL
     assert "the two-token self-test contradicts what is declared, but fits a kernel with" in caught.value.message

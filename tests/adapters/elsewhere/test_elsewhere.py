@@ -17,7 +17,7 @@ from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.adapters.registry import find
 from kdaverify.checks.conventions import conventions
 from kdaverify.checks.status import Status
-from kdaverify.verdicts.judge import Judge, Rejected, Struck
+from kdaverify.verdicts.judge import FatalRejection, Judge, Rejected
 from kdaverify.verdicts.verdict import Verdict
 from tests.adapters.standins import PACK, Ask
 from tests.interruptible import interruptible
@@ -70,7 +70,7 @@ def judged(adapter: Adapter, *problems: object) -> list[Verdict]:
     for problem in problems:
         try:
             Judge(adapter, verdicts.append, "forward")(problem)  # pyright: ignore[reportArgumentType]
-        except (Rejected, Struck):
+        except (Rejected, FatalRejection):
             continue
     return verdicts
 

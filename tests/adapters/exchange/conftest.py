@@ -16,7 +16,7 @@ from kdaverify.adapters.exchange.folder import RUNNER, prepare
 from kdaverify.adapters.exchange.manifest import Manifest
 from kdaverify.adapters.exchange.offline import OFFLINE
 from kdaverify.adapters.exchange.recorder import Recorder
-from kdaverify.verdicts.judge import Judge, Rejected, Struck
+from kdaverify.verdicts.judge import FatalRejection, Judge, Rejected
 from kdaverify.verdicts.verdict import Verdict
 from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
@@ -79,7 +79,7 @@ def judged(adapter: Adapter, questions: list[Question]) -> list[Verdict]:
     for name, problem, detail in questions:
         try:
             Judge(adapter, verdicts.append, name)(problem, **detail)
-        except (Rejected, Struck):
+        except (Rejected, FatalRejection):
             continue
     return verdicts
 

@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from kdaverify.adapters import Adapter
-from kdaverify.adapters.isolation import Isolated, autopsy, keeper
+from kdaverify.adapters.isolation import Isolated, postmortem, supervisor
 from kdaverify.checks.conventions import conventions
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
@@ -66,7 +66,7 @@ def test_ten_in_a_row_each_get_their_verdict_and_the_cases_between_keep_theirs(i
 def test_a_call_that_compiles_has_several_times_its_limit(
     problem: Problem, monkeypatch: pytest.MonkeyPatch, variant: str, status: Status, message: str
 ) -> None:
-    monkeypatch.setattr(keeper, "COMPILING", 4)
+    monkeypatch.setattr(supervisor, "COMPILING", 4)
     isolated = Isolated(COMPILED, "tests.adapters.isolation.compiling:COMPILED", limits=Limits(seconds=SECONDS))
     outcome = judged(isolated.variants()[variant], problem)[0]
     isolated.end()
@@ -74,7 +74,7 @@ def test_a_call_that_compiles_has_several_times_its_limit(
 
 
 def test_a_kernel_that_hangs_up_has_crashed(planted: Isolated, problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autopsy, "GRACE", 0.2)
+    monkeypatch.setattr(postmortem, "GRACE", 0.2)
     (outcome,) = judged(planted.variants()["hangs up"], problem)
     assert (outcome.status, outcome.message) == (Status.CRASH, "the kernel closed the connection of its process")
 

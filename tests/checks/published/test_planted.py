@@ -104,7 +104,7 @@ def test_no_opinion_of_others_changes_a_verdict() -> None:
         assert [v.published["ascend-L0"] for v in emulated] != [v.published["ascend-L0"] for v in other]
 
 
-def test_the_benchmark_is_the_plain_kernel_of_the_family_or_the_one_that_was_named() -> None:
+def test_the_benchmark_is_the_plain_kernel_of_the_ensemble_or_the_one_that_was_named() -> None:
     named = benchmark_named("eager-recurrent", isolate=None, limits=Limits())
     (o, final) = judged(find("eager"), GENERIC)
     assert o.benchmark == final.benchmark == "the plain kernel of the family"

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from kdaverify.checks.published.says import Says
+from kdaverify.checks.published.says import RuleOutcome
 from kdaverify.checks.status import Status
 from kdaverify.report.html.page import Page, render
 from kdaverify.report.html.rows import rows_of
@@ -23,7 +23,7 @@ from tests.rows import row
 
 NOW = datetime(2026, 11, 22, 2, 0, tzinfo=UTC)
 SUITES = ("forward", "resume")
-RULES = {"fla": Says.PASS, "ascend-L0": Says.FAIL}
+RULES = {"fla": RuleOutcome.PASS, "ascend-L0": RuleOutcome.FAIL}
 
 
 def verdict(status: Status = Status.PASS, *, T: int = 8, key: str = "random", **fields: Any) -> Verdict:
@@ -88,7 +88,7 @@ def a_hostile_run() -> list[Verdict]:
         "case": f"{HOSTILE}",
         "replay": f"kdaverify {HOSTILE}",
     }
-    about |= {"versions": {HOSTILE: HOSTILE, "kernel": HOSTILE}, "published": {HOSTILE: Opinion(says=Says.PASS, statistic=HOSTILE)}}
+    about |= {"versions": {HOSTILE: HOSTILE, "kernel": HOSTILE}, "published": {HOSTILE: Opinion(says=RuleOutcome.PASS, statistic=HOSTILE)}}
     problem = json.dumps({"T": 4, "key": "</title><script>document.title='struck'</script>"})
     stage: dict[str, Any] = {**about, "property": "stages", "output": f"solve{HOSTILE}.R{HOSTILE}", "problem": problem}
     return [wrong(**about), wrong(**{**about, "problem": problem}), verdict(**about), verdict(**stage), wrong(**stage)]

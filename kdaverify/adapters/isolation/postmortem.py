@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from kdaverify.adapters.isolation.fault import CallFailure, Kind
-from kdaverify.adapters.isolation.heart import SILENCE
+from kdaverify.adapters.isolation.heartbeat import SILENCE
 from kdaverify.adapters.isolation.memory import GIB
 from kdaverify.adapters.isolation.process import GRACE, Process
 from kdaverify.adapters.isolation.stacks import innermost

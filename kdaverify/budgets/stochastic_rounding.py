@@ -22,7 +22,7 @@ AGREEING = 1e-12
 
 
 @dataclass(frozen=True)
-class Luck:
+class StochasticRounding:
     """Where the draws come from.
 
     Args:

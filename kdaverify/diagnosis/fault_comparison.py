@@ -10,8 +10,8 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.question import DiagnosisCase, PropertyCase, bench
 from kdaverify.diagnosis.suspects import Suspect, declared, right
+from kdaverify.diagnosis.tolerances import APART, Fit, Yardstick, comparable, fit
 from kdaverify.diagnosis.unwritten import unwritten
-from kdaverify.diagnosis.yardstick import APART, Fit, Yardstick, comparable, fit
 
 SHARE: Final = 0.25
 """Most of what is wrong that a suspect may leave unexplained, where that is within the noise of legal kernels."""
@@ -35,7 +35,7 @@ class Match:
         return self.shows and self.fit.noise <= 1 and self.fit.distance <= SHARE
 
 
-class Lineup:
+class FaultComparison:
     """One question, the kernel's answer to it, and what others answer.
 
     Args:

@@ -15,7 +15,7 @@ SILENCE: Final = 8 * BEAT
 _TIME: Final = struct.Struct("d")
 
 
-class Heart:
+class Heartbeat:
     """One number in shared memory: the system's monotonic time of the last beat."""
 
     def __init__(self, fd: int) -> None:
@@ -23,7 +23,7 @@ class Heart:
         self._page = mmap.mmap(fd, _TIME.size)
 
     @classmethod
-    def new(cls) -> Heart:
+    def new(cls) -> Heartbeat:
         fd = os.memfd_create("kdaverify-heart", os.MFD_CLOEXEC)
         os.ftruncate(fd, _TIME.size)
         return cls(fd)

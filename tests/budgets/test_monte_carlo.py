@@ -12,12 +12,12 @@ from torch.nn.functional import normalize
 
 from kdaverify.budgets.contract import contract_from_name
 from kdaverify.budgets.emulate import Emulator
-from kdaverify.budgets.family import emulate
+from kdaverify.budgets.ensemble import emulate
 from kdaverify.budgets.formats import FORMATS, Format
-from kdaverify.budgets.luck import Luck
-from kdaverify.budgets.noise import AGAIN, DRAWS, Noise
+from kdaverify.budgets.monte_carlo import AGAIN, DRAWS, MonteCarloArithmetic
 from kdaverify.budgets.solves import by_library, by_rows
 from kdaverify.budgets.standard import standard
+from kdaverify.budgets.stochastic_rounding import StochasticRounding
 from kdaverify.checks.recheck import fresh
 from kdaverify.faults.legal import backwards
 from kdaverify.problems import Problem
@@ -48,14 +48,14 @@ def test_gates_that_sum_to_whole_numbers_are_none_in_base_2(gate: str, key: str)
         assert max(allowed.ratios(allowed.measure(truth.error(output), truth)).values()) <= 1, name
 
 
-def drawn(make: Callable[[Luck], torch.Tensor]) -> torch.Tensor:
+def drawn(make: Callable[[StochasticRounding], torch.Tensor]) -> torch.Tensor:
     """[1000] draws of one number."""
-    luck = Luck(torch.Generator().manual_seed(1))
-    return torch.stack([make(luck) for _ in range(1000)]).flatten()
+    rounding = StochasticRounding(torch.Generator().manual_seed(1))
+    return torch.stack([make(rounding) for _ in range(1000)]).flatten()
 
 
 def disturbed(value: float, fmt: Format) -> torch.Tensor:
-    return drawn(lambda luck: luck.rounded(torch.tensor([value], dtype=torch.float64), fmt)) - value
+    return drawn(lambda rounding: rounding.rounded(torch.tensor([value], dtype=torch.float64), fmt)) - value
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_draw_is_as_large_as_the_rounding_it_stands_for(value: float, largest:
 )
 def test_a_total_that_the_format_holds_is_exact_where_its_terms_agree(terms: list[float], moves: bool) -> None:  # noqa: FBT001
     a, b = torch.tensor([terms], dtype=torch.float64), torch.ones(len(terms), 1, dtype=torch.float64)
-    found = drawn(lambda luck: luck.dot(a, b, FP32))
+    found = drawn(lambda rounding: rounding.dot(a, b, FP32))
     assert (float((found - float(a.sum())).abs().max()) > 0) is moves
 
 
@@ -91,7 +91,7 @@ def test_a_total_that_the_format_holds_is_exact_where_its_terms_agree(terms: lis
 )
 def test_more_draws_are_taken_where_large_outputs_scatter_and_of_small_ones(gate: str, T: int, H: int, draws: int) -> None:
     problem = WHOLE.replace(gate=gate, T=T, H=H, HV=H, value="normal", beta="uniform")
-    assert len(Noise(CONTRACT, FP32).run(problem.inputs())) == draws == DRAWS * (1 if draws == DRAWS else 1 + AGAIN)
+    assert len(MonteCarloArithmetic(CONTRACT, FP32).run(problem.inputs())) == draws == DRAWS * (1 if draws == DRAWS else 1 + AGAIN)
 
 
 def test_draws_of_roundoffs_of_float64_are_not_lost_in_it() -> None:
@@ -113,7 +113,7 @@ def test_equal_sums_of_gates_are_rounded_equally(seed: int) -> None:
 def assert_within_budget_when_drawn(problem: Problem, preset: str, seed: int) -> None:
     inputs, contract, io = problem.inputs(), contract_from_name(preset), FORMATS[problem.dtype]
     held = standard(inputs, contract, io, emulate(inputs, contract, io))
-    for name, output in zip(("o", "final_state"), Noise(contract, io).run(inputs, seed=seed)[0], strict=True):
+    for name, output in zip(("o", "final_state"), MonteCarloArithmetic(contract, io).run(inputs, seed=seed)[0], strict=True):
         truth, allowed = held.exact(name), held.budgets[name]
         assert max(allowed.ratios(allowed.measure(truth.error(output), truth)).values()) <= 1, name
 
@@ -140,10 +140,10 @@ def test_draws_of_a_substitution_are_as_large_as_its_roundings(coherence: float,
     k = coherence**0.5 * common + (1 - coherence) ** 0.5 * own
     A = (2 * k @ k.mT).tril(-1).float().double()
     R = by_library(A)
-    rounded, moved = by_rows(A.float(), torch.matmul) - R, Luck(rng).substitution(A, R, FP32)
+    rounded, moved = by_rows(A.float(), torch.matmul) - R, StochasticRounding(rng).substitution(A, R, FP32)
     assert least <= float(moved.norm() / rounded.norm()) <= most
 
 
 def test_a_substitution_of_single_terms_is_exact() -> None:
     A = torch.diag(torch.tensor([0.5, 0.0, 0.25], dtype=torch.float64), -1)
-    assert not bool(Luck(torch.Generator().manual_seed(0)).substitution(A, by_library(A), FP32).any())
+    assert not bool(StochasticRounding(torch.Generator().manual_seed(0)).substitution(A, by_library(A), FP32).any())

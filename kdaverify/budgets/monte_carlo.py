@@ -20,12 +20,12 @@ from kdaverify.budgets.emulate import merge_blocks, scaled_queries, with_dot
 from kdaverify.budgets.factored import FACTORED, FACTORED_DIFFERENCE
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.freedoms import flushing, flushing_exp
-from kdaverify.budgets.luck import Luck
 from kdaverify.budgets.parts import Outputs, run_in_parts
 from kdaverify.budgets.pipeline import run_form
 from kdaverify.budgets.score_blocks import blocks_of
 from kdaverify.budgets.scores_backward import scores_backward
 from kdaverify.budgets.solves import Dot, by_library
+from kdaverify.budgets.stochastic_rounding import StochasticRounding
 from kdaverify.budgets.sums import running, tree
 from oracles.arithmetic import Arithmetic
 from oracles.chunk import STAGES, Chunk, Stage, Stages
@@ -49,7 +49,7 @@ Several = Sequence[Sequence[Tensor]]
 
 
 @dataclass(frozen=True)
-class Noise:
+class MonteCarloArithmetic:
     """The emulator whose roundings are draws.
 
     Args:
@@ -63,8 +63,8 @@ class Noise:
     def run(self, inputs: Inputs, cuts: tuple[int, ...] = (), *, seed: int = SEED) -> list[Outputs]:
         """Independent (o, S_T), float64, resumed at `cuts`; the same on every call: DRAWS of them, or AGAIN times as many more."""
 
-        def at_once(noise: Noise, calls: int, luck: Luck) -> list[Outputs]:
-            o, final = run_in_parts(lambda part: noise.forward(part, luck), together([inputs] * calls), cuts)
+        def at_once(noise: MonteCarloArithmetic, calls: int, rounding: StochasticRounding) -> list[Outputs]:
+            o, final = run_in_parts(lambda part: noise.forward(part, rounding), together([inputs] * calls), cuts)
             return list(zip(tokens_apart(o, inputs, calls), states_apart(final, inputs, calls), strict=True))
 
         rng = torch.Generator(inputs.q.device).manual_seed(seed)
@@ -76,7 +76,7 @@ class Noise:
 
     def once(self, inputs: Inputs, rng: torch.Generator) -> Outputs:
         """One uncut (o, S_T), float64, whose roundings are the next draws of `rng`."""
-        ((o, final),) = self.draws(lambda noise, _, luck: [noise.forward(inputs, luck)], rng, 1)
+        ((o, final),) = self.draws(lambda noise, _, rounding: [noise.forward(inputs, rounding)], rng, 1)
         return o, final
 
     def draws(self, run: Run, rng: torch.Generator, number: int = DRAWS, *, several: int = DRAWS) -> list[list[Tensor]]:
@@ -92,86 +92,90 @@ class Noise:
         # Factors overflow where decay is deep: what is drawn then is a kernel that takes differences.
         return replace(self, contract=self.contract.unfactored()).draws(run, rng, number, several=several)
 
-    def _resolved(self, run: Callable[[int, Luck], Several], rng: torch.Generator, groups: list[int]) -> list[list[Tensor]]:
+    def _resolved(self, run: Callable[[int, StochasticRounding], Several], rng: torch.Generator, groups: list[int]) -> list[list[Tensor]]:
         """The same, also where draws are too small for float64."""
         if self.contract.accumulate.name != "fp64":
-            return [[output.double() for output in outputs] for calls in groups for outputs in run(calls, Luck(rng))]
-        (none,) = run(1, Luck(rng, 0.0))
-        magnified = [large for calls in groups for large in run(calls, Luck(rng, MAGNIFIED))]
+            return [[output.double() for output in outputs] for calls in groups for outputs in run(calls, StochasticRounding(rng))]
+        (none,) = run(1, StochasticRounding(rng, 0.0))
+        magnified = [large for calls in groups for large in run(calls, StochasticRounding(rng, MAGNIFIED))]
         return [[_reduced(y_0, y_s) for y_0, y_s in zip(none, large, strict=True)] for large in magnified]
 
-    def forward(self, inputs: Inputs, luck: Luck) -> Outputs:
+    def forward(self, inputs: Inputs, rounding: StochasticRounding) -> Outputs:
         """One uncut (o, S_T) under that luck, in the type computed in."""
-        dtype, arithmetic, stages = self.way(luck)
-        return run_form(self.contract, self.computed(inputs, luck), dtype=dtype, arithmetic=arithmetic, stages=stages)
+        dtype, arithmetic, stages = self.way(rounding)
+        return run_form(self.contract, self.computed(inputs, rounding), dtype=dtype, arithmetic=arithmetic, stages=stages)
 
-    def way(self, luck: Luck) -> tuple[torch.dtype, Arithmetic, Stages]:
+    def way(self, rounding: StochasticRounding) -> tuple[torch.dtype, Arithmetic, Stages]:
         """The type computed in, the arithmetic that draws, and the stages."""
         contract = self.contract
         if contract.operands.precision < contract.accumulate.precision and not contract.narrow_sums:
             # Beside 16-bit storage the sums' own roundings are nothing: they may fall as they do in the working type. Those of gates
             # are all that is left to a state to which nothing is written.
-            return contract.work, self._narrow(luck), replace(self._matrix_stages(luck), cumsum=self._running_cumsum(luck))
-        return torch.float64, self._wide(luck), replace(self._blocks(), cumsum=self._running_cumsum(luck), solve=self._drawn_solve(luck))
+            return contract.work, self._narrow(rounding), replace(self._matrix_stages(rounding), cumsum=self._running_cumsum(rounding))
+        return (
+            torch.float64,
+            self._wide(rounding),
+            replace(self._blocks(), cumsum=self._running_cumsum(rounding), solve=self._drawn_solve(rounding)),
+        )
 
-    def backward(self, luck: Luck) -> BackwardStages:
+    def backward(self, rounding: StochasticRounding) -> BackwardStages:
         """The backward stages of the same kernel."""
         contract = self.contract
         if contract.solve is None and contract.anchored:
-            unit = self.way_back(luck)[1].dot
+            unit = self.way_back(rounding)[1].dot
             return scores_backward(unit, blocks_of(contract)[0], unit)
         if contract.solve is None:
             return BACKWARD
-        return scores_backward(self._matrix_unit(contract.solve, luck), blocks_of(contract)[0], torch.matmul)
+        return scores_backward(self._matrix_unit(contract.solve, rounding), blocks_of(contract)[0], torch.matmul)
 
     def _blocks(self) -> Stages:
         """The stages with the scores by blocks, where diagonal ones are anchored."""
         return replace(STAGES, scores=blocks_of(self.contract)[0].scores) if self.contract.anchored else STAGES
 
-    def way_back(self, luck: Luck) -> tuple[torch.dtype, Arithmetic]:
+    def way_back(self, rounding: StochasticRounding) -> tuple[torch.dtype, Arithmetic]:
         """The same for stages of the backward: what they add to is kept in the accumulator's format, where its roundings show."""
         operands = self.contract.operands
         if operands.name == "tf32":
-            return self.contract.work, self._narrow(luck)
+            return self.contract.work, self._narrow(rounding)
         if self.contract.solve is None:
-            return torch.float64, self._wide(luck)
+            return torch.float64, self._wide(rounding)
         # Products of states may be summed in storage: few roundings, all of their size, and in an order of the kernel's own if it may.
-        total = luck.in_any_order(tree(operands)) if self.contract.order == "free" else running(operands)
-        return torch.float64, replace(self._wide(luck), total=total)
+        total = rounding.in_any_order(tree(operands)) if self.contract.order == "free" else running(operands)
+        return torch.float64, replace(self._wide(rounding), total=total)
 
-    def computed(self, inputs: Inputs, luck: Luck) -> Inputs:
+    def computed(self, inputs: Inputs, rounding: StochasticRounding) -> Inputs:
         """The call as a kernel goes on with it: its conventions converted, and q times the scale where that is stored, all drawn.
 
         A rounded scale stays exact here: a constant that no draw moves, it leans one way, and every kernel that rounds to nearest has it.
         """
-        converted = drawn(inputs, self.contract, luck.rounded)
+        converted = drawn(inputs, self.contract, rounding.rounded)
         if self.contract.scale == "rounded":
             return converted
-        return scaled_queries(converted, self.contract, lambda q: luck.rounded(q, self.io))
+        return scaled_queries(converted, self.contract, lambda q: rounding.rounded(q, self.io))
 
-    def _narrow(self, luck: Luck) -> Arithmetic:
+    def _narrow(self, rounding: StochasticRounding) -> Arithmetic:
         """Every tensor stored in fewer bits than it is computed in takes a draw."""
 
         def store(name: str, tensor: Tensor) -> Tensor:
-            return tensor if self.contract.storage(name, self.io) is self.contract.accumulate else self._stored(name, tensor, luck)
+            return tensor if self.contract.storage(name, self.io) is self.contract.accumulate else self._stored(name, tensor, rounding)
 
         def exp(x: Tensor) -> Tensor:
             return x.to(self.contract.work).exp()
 
         # TF32 is a format of operands alone: nothing is stored in it, so every product rounds its own.
         operands = self.contract.operands
-        dot = self._matrix_unit(operands, luck) if operands.name == "tf32" else torch.matmul
+        dot = self._matrix_unit(operands, rounding) if operands.name == "tf32" else torch.matmul
         return self._flushing(Arithmetic(store=store, dot=dot, exp=exp, sub_block=self.contract.sub_block))
 
-    def _stored(self, name: str, tensor: Tensor, luck: Luck) -> Tensor:
+    def _stored(self, name: str, tensor: Tensor, rounding: StochasticRounding) -> Tensor:
         if name == "rounded_beta":
             # An input, not a sum: every conforming kernel rounds it alike, and its error is shared by all columns of a token.
             return self.contract.stored(name, tensor, self.io)
-        return luck.rounded(tensor, self.contract.storage(name, self.io), cut=self.contract.storage_rounding == "truncate")
+        return rounding.rounded(tensor, self.contract.storage(name, self.io), cut=self.contract.storage_rounding == "truncate")
 
-    def _matrix_unit(self, fmt: Format, luck: Luck) -> Dot:
+    def _matrix_unit(self, fmt: Format, rounding: StochasticRounding) -> Dot:
         cut = self.contract.operand_rounding == "truncate"
-        return lambda a, b: luck.rounded(a, fmt, cut=cut) @ luck.rounded(b, fmt, cut=cut)
+        return lambda a, b: rounding.rounded(a, fmt, cut=cut) @ rounding.rounded(b, fmt, cut=cut)
 
     def _flushing(self, arithmetic: Arithmetic) -> Arithmetic:
         """The same on a unit that flushes, where that is declared."""
@@ -180,34 +184,34 @@ class Noise:
         smallest = self.contract.accumulate.min_normal
         return replace(arithmetic, dot=flushing(arithmetic.dot, smallest), exp=flushing_exp(arithmetic.exp, smallest))
 
-    def _matrix_stages(self, luck: Luck) -> Stages:
+    def _matrix_stages(self, rounding: StochasticRounding) -> Stages:
         """The scores' operands are made for one product and stored nowhere: matrix units round them all the same."""
         solve = self.contract.solve
         if self.contract.difference_first:
-            return replace(FACTORED_DIFFERENCE, solve=with_dot(merge_blocks, self._matrix_unit(self.contract.operands, luck)))
+            return replace(FACTORED_DIFFERENCE, solve=with_dot(merge_blocks, self._matrix_unit(self.contract.operands, rounding)))
         if self.contract.factors is not None:
             return FACTORED
         if solve is None:
-            return replace(STAGES, scores=with_dot(self._blocks().scores, self._matrix_unit(self.contract.operands, luck)))
-        unit = self._matrix_unit(solve, luck)
+            return replace(STAGES, scores=with_dot(self._blocks().scores, self._matrix_unit(self.contract.operands, rounding)))
+        unit = self._matrix_unit(solve, rounding)
         return replace(STAGES, scores=with_dot(blocks_of(self.contract)[0].scores, unit), solve=with_dot(merge_blocks, unit))
 
-    def _wide(self, luck: Luck) -> Arithmetic:
+    def _wide(self, rounding: StochasticRounding) -> Arithmetic:
         """Every store, dot product and exponential takes a draw, in float64."""
         contract = self.contract
         # Token by token the argument of a natural exponential is the gate itself: nothing of it is rounded.
         exact_argument = contract.form == "recurrent" and contract.exponential == "natural" and contract.gate == "log"
         return self._flushing(
             Arithmetic(
-                store=lambda name, tensor: self._stored(name, tensor, luck),
-                dot=lambda a, b: luck.dot(a, b, contract.accumulate),
-                exp=lambda x: luck.exp(x, contract.accumulate, argument=not exact_argument),
+                store=lambda name, tensor: self._stored(name, tensor, rounding),
+                dot=lambda a, b: rounding.dot(a, b, contract.accumulate),
+                exp=lambda x: rounding.exp(x, contract.accumulate, argument=not exact_argument),
                 sub_block=contract.sub_block,
-                row_sum=lambda products: luck.row_sum(products, contract.accumulate),
+                row_sum=lambda products: rounding.row_sum(products, contract.accumulate),
             )
         )
 
-    def _running_cumsum(self, luck: Luck) -> Stage:
+    def _running_cumsum(self, rounding: StochasticRounding) -> Stage:
         """What is left of the sums' roundings in float64: less than a spacing in fp32, they move a base-2 unit's numbers all the same."""
         accumulate, scaled = self.contract.accumulate, self.contract.exponential != "natural"
 
@@ -215,17 +219,17 @@ class Noise:
             STAGES.cumsum(c)
             # Sums made in fp32 fit in fp32: which of them are not exact, only those in float64 tell.
             gates = c.tokens.g.double()
-            c.G = c.G + luck.cumsum(gates.masked_fill(gates.isneginf(), 0.0), accumulate, scaled=scaled)
+            c.G = c.G + rounding.cumsum(gates.masked_fill(gates.isneginf(), 0.0), accumulate, scaled=scaled)
 
         return cumsum
 
-    def _drawn_solve(self, luck: Luck) -> Stage:
+    def _drawn_solve(self, rounding: StochasticRounding) -> Stage:
         """By blocks, as libraries do: where keys are coherent that rounds more than rows do. By rows where sums are made in order."""
         accumulate = self.contract.accumulate
 
         def by_rows(A: Tensor) -> Tensor:
             R = by_library(A)
-            return R + luck.substitution(A, R, accumulate)
+            return R + rounding.substitution(A, R, accumulate)
 
         def solve(c: Chunk) -> None:
             c.R = c.store("R", by_rows(c.Akk))
@@ -234,7 +238,7 @@ class Noise:
 
 
 # A kernel of that noise, so many times under that luck.
-Run = Callable[[Noise, int, Luck], Several]
+Run = Callable[[MonteCarloArithmetic, int, StochasticRounding], Several]
 
 
 def calls_at_once(inputs: Inputs) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from kdaverify.adapters.base import AdapterError
-from kdaverify.adapters.isolation import autopsy
+from kdaverify.adapters.isolation import postmortem
 from kdaverify.adapters.isolation.arena import Arena
 from kdaverify.adapters.isolation.fault import CallFailure
 from kdaverify.adapters.isolation.memory import GIB, own_memory
@@ -28,7 +28,7 @@ _LOOK: Final = 0.05
 _Answer = TypeVar("_Answer", bound=Reply)
 
 
-class Keeper:
+class Supervisor:
     """The worker process of one implementation, started at the first request.
 
     Args:
@@ -42,7 +42,7 @@ class Keeper:
         self.inputs, self.outputs = Arena.new("kdaverify-inputs"), Arena.new("kdaverify-outputs")
         self._folder = Path.cwd()
         self._process: Process | None = None
-        self._ending: weakref.finalize[..., Keeper] | None = None
+        self._ending: weakref.finalize[..., Supervisor] | None = None
         self._at_first = 0
 
     def ask(self, request: Request, answer: type[_Answer], *, calls: int = 1) -> _Answer:
@@ -58,7 +58,7 @@ class Keeper:
         if self._process is None:
             self._process = self._start()
         elif not self._process.alive():
-            fault = autopsy.death(self._process, self.limits, late=True)
+            fault = postmortem.death(self._process, self.limits, late=True)
             self._drop(self._process)
             raise fault
         self._process.trim_log()
@@ -116,7 +116,7 @@ class Keeper:
                     deadline = self._later(process, deadline, seconds, since=started)
             return process.connection.recv()
         except (EOFError, OSError):
-            raise autopsy.death(process, self.limits) from None
+            raise postmortem.death(process, self.limits) from None
 
     def _later(self, process: Process, deadline: float, seconds: float, *, since: float) -> float:
         """Another deadline for a kernel that is being compiled or tuned.
@@ -128,12 +128,12 @@ class Keeper:
         process.show_stacks()
         if spent + seconds <= COMPILING * seconds and is_compiling(process.stacks):
             return deadline + seconds
-        raise autopsy.hang(process, spent)
+        raise postmortem.hang(process, spent)
 
     def _look(self, process: Process) -> None:
         used = own_memory(process.pid) - self._at_first
         if self._at_first and used > self.limits.gib * GIB:
-            raise autopsy.gluttony(process, used, self.limits)
+            raise postmortem.gluttony(process, used, self.limits)
         if not process.alive() and not process.connection.poll():
             raise EOFError
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from kdaverify.adapters import find
-from kdaverify.budgets import kept
+from kdaverify.budgets import ensemble_cache
 from kdaverify.budgets.backward import emulate_gradients
-from kdaverify.budgets.budget import FamilyErrors
+from kdaverify.budgets.budget import EnsembleErrors
 from kdaverify.budgets.contract import contract_from_name
-from kdaverify.budgets.family import Emulation, emulate
+from kdaverify.budgets.ensemble import Emulation, emulate
+from kdaverify.budgets.ensemble_cache import EnsembleCache
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.kept import KeptErrors
 from kdaverify.budgets.standard import Reference, gradient_standard, standard
 from kdaverify.checks import outcome
 from kdaverify.checks.forward import forward
@@ -79,18 +79,18 @@ def test_gradients_are_kept_for_their_own_cotangents() -> None:
 
 
 def test_another_question_is_not_answered() -> None:
-    inputs, errors = PROBLEM.inputs(), dict[str, FamilyErrors]()
+    inputs, errors = PROBLEM.inputs(), dict[str, EnsembleErrors]()
     asked = [
-        KeptErrors(inputs, CONTRACT, BF16),
-        KeptErrors(replace(inputs, scale=0.5), CONTRACT, BF16),
-        KeptErrors(inputs, replace(CONTRACT, chunk_size=32), BF16),
-        KeptErrors(inputs, CONTRACT, FORMATS["fp32"]),
-        KeptErrors(inputs, CONTRACT, BF16, cuts=(7,)),
-        KeptErrors(inputs, CONTRACT, BF16, others=(inputs.v, None)),
+        EnsembleCache(inputs, CONTRACT, BF16),
+        EnsembleCache(replace(inputs, scale=0.5), CONTRACT, BF16),
+        EnsembleCache(inputs, replace(CONTRACT, chunk_size=32), BF16),
+        EnsembleCache(inputs, CONTRACT, FORMATS["fp32"]),
+        EnsembleCache(inputs, CONTRACT, BF16, cuts=(7,)),
+        EnsembleCache(inputs, CONTRACT, BF16, others=(inputs.v, None)),
     ]
     calls: list[str] = []
 
-    def compute() -> dict[str, FamilyErrors]:
+    def compute() -> dict[str, EnsembleErrors]:
         calls.append("computed")
         return errors
 
@@ -103,7 +103,7 @@ def test_another_question_is_not_answered() -> None:
 def test_other_source_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     run, calls = counted()
     standard(PROBLEM.inputs(), CONTRACT, BF16, run)
-    monkeypatch.setattr(kept, "source", lambda: "other")
+    monkeypatch.setattr(ensemble_cache, "source", lambda: "other")
     standard(PROBLEM.inputs(), CONTRACT, BF16, run)
     assert len(calls) == 2
 

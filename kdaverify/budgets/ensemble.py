@@ -14,7 +14,7 @@ from kdaverify.budgets.factored import FACTORED, FACTORED_COLUMNS, FACTORED_DIFF
 from kdaverify.budgets.finite import finite_runs
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.freedoms import approximately, as_declared, flushed, in_base_2, plainest
-from kdaverify.budgets.noise import Noise
+from kdaverify.budgets.monte_carlo import MonteCarloArithmetic
 from kdaverify.budgets.parts import Outputs
 from kdaverify.budgets.score_blocks import VECTOR, blocks_of
 from kdaverify.budgets.scores_backward import RIGHT_FIRST, scores_backward
@@ -59,14 +59,14 @@ def emulate(inputs: Inputs, contract: Contract, io: Format, *, cuts: tuple[int, 
     Raises:
         ContractOverflow: every member overflows on these inputs.
     """
-    runs = {member.name: member.run(inputs, cuts) for member in family(contract, io)}
+    runs = {member.name: member.run(inputs, cuts) for member in ensemble(contract, io)}
     finite = finite_runs(runs, iter, single=single)
     if not finite:
         raise ContractOverflow(f"every emulated kernel of {contract.name} overflows on this problem; choose milder values")
-    return Emulation(finite, Noise(contract, io).run(inputs, cuts))
+    return Emulation(finite, MonteCarloArithmetic(contract, io).run(inputs, cuts))
 
 
-def family(contract: Contract, io: Format) -> tuple[Emulator, ...]:
+def ensemble(contract: Contract, io: Format) -> tuple[Emulator, ...]:
     """Emulated legal kernels of `contract` for a problem whose inputs and output are stored in `io`.
 
     They span what the contract leaves open: order of summation, base of the exponential, form (WY or residual), way of the

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from kdaverify.budgets.contract import contract_from_name
-from kdaverify.budgets.family import emulate
+from kdaverify.budgets.ensemble import emulate
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.noise import Noise
-from kdaverify.budgets.sharp import sharp_rms, were_lucky
+from kdaverify.budgets.monte_carlo import MonteCarloArithmetic
+from kdaverify.budgets.rms_limit import sharp_rms, were_lucky
 from kdaverify.budgets.standard import standard
 from kdaverify.problems import Problem
 
@@ -51,7 +51,7 @@ def test_on_a_problem_of_ordinary_size_a_new_draw_passes_and_30_per_cent_more_do
     truth, allowed = held.exact("o"), held.budgets["o"]
     error = truth.error(emulation.rounded["library order"][0])
     assert allowed.admits(error, truth) and not allowed.admits(1.3 * error, truth)
-    for drawn, _ in Noise(CONTRACT, BF16).run(inputs, seed=99):
+    for drawn, _ in MonteCarloArithmetic(CONTRACT, BF16).run(inputs, seed=99):
         assert allowed.admits(truth.error(drawn), truth)
     assert len(allowed.peers) == len(emulation.rounded)
     assert torch.tensor(allowed.peers).min() > 0
@@ -62,7 +62,7 @@ def test_an_output_scaled_by_little_is_told_by_its_bias_where_its_rms_is_within_
     emulation = emulate(inputs, CONTRACT, BF16)
     held = standard(inputs, CONTRACT, BF16, emulation)
     truth, allowed = held.exact("final_state"), held.budgets["final_state"]
-    for _, final in (*emulation.rounded.values(), *Noise(CONTRACT, BF16).run(inputs, seed=99)):
+    for _, final in (*emulation.rounded.values(), *MonteCarloArithmetic(CONTRACT, BF16).run(inputs, seed=99)):
         assert allowed.ratios(allowed.measure(truth.error(final), truth))["bias"] < 1
     legal = emulation.rounded["library order"][1]
     ratios = allowed.ratios(allowed.measure(truth.error(legal * (1 + 2.0**-9)), truth))

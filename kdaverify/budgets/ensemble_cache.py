@@ -13,20 +13,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kdaverify.budgets.budget import FamilyErrors, Runs
+from kdaverify.budgets.budget import EnsembleErrors, Runs
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.statistics import ErrorStatistics
 from oracles.cache import AnswerCache, answer_key, cache_in, default_folder, digest_of_sources
 from oracles.inputs import Inputs
 
-Errors = dict[str, FamilyErrors]
+Errors = dict[str, EnsembleErrors]
 STATISTICS = tuple(field.name for field in fields(ErrorStatistics))
 PARTS = {"worst": STATISTICS, "margin": STATISTICS, "rounded": Runs._fields, "drawn": Runs._fields}
 
 
 @dataclass(frozen=True)
-class KeptErrors:
+class EnsembleCache:
     """Where the errors of one family on one problem are kept.
 
     They are found again for the same bits of every input under the same contract, judged by the same kind of oracle, with the same
@@ -71,7 +71,7 @@ def source() -> str:
     return digest_of_sources(Path(__file__).parent, torch.__version__)
 
 
-def _pack(errors: Mapping[str, FamilyErrors]) -> bytes:
+def _pack(errors: Mapping[str, EnsembleErrors]) -> bytes:
     arrays = {
         f"{output}.{part}.{name}": _array(getattr(getattr(found, part), name))
         for output, found in errors.items()
@@ -99,9 +99,9 @@ def _unpack(payload: bytes, device: torch.device) -> Errors:
         def runs(output: str, part: str) -> Runs:
             return Runs(*(tuple(arrays[f"{output}.{part}.{name}"].tolist()) for name in Runs._fields))
 
-        def one(output: str) -> FamilyErrors:
+        def one(output: str) -> EnsembleErrors:
             worst, margin = (statistics(output, part) for part in ("worst", "margin"))
             plain = torch.as_tensor(arrays[f"{output}.plain"], device=device)
-            return FamilyErrors(worst, margin, runs(output, "rounded"), runs(output, "drawn"), plain)
+            return EnsembleErrors(worst, margin, runs(output, "rounded"), runs(output, "drawn"), plain)
 
         return {output: one(output) for output in dict.fromkeys(name.partition(".")[0] for name in arrays)}

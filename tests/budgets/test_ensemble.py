@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kdaverify.budgets.contract import contract_from_name
-from kdaverify.budgets.family import emulate
+from kdaverify.budgets.ensemble import emulate
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.statistics import rms
 from kdaverify.problems import Problem
