@@ -19,9 +19,10 @@ from kdaverify.budgets.ensemble import ContractOverflow, Emulation
 from kdaverify.budgets.ensemble_cache import EnsembleCache, Errors
 from kdaverify.budgets.finite import OutputRuns, finite_outputs
 from kdaverify.budgets.formats import FORMATS, Format
+from kdaverify.problems.cost import adjoint_seconds
 from oracles.adjoint_error import enclosed_gradients
 from oracles.cache import cache_in, default_folder
-from oracles.certified import certify, certify_gradients
+from oracles.certified import UncertifiedError, adjoint_bits, certify, certify_gradients
 from oracles.enclosure import CertifiedOutputs, Enclosure
 from oracles.gradients import Cotangents, GradientAnswer, Gradients, largest_ahead
 from oracles.inputs import Inputs
@@ -33,6 +34,9 @@ ORACLE_SHARE = 2.0**-20
 FLOAT64_ORACLE_PRECISION = 11
 # Roundoffs of the accumulator that a sum over a suffix of a chunk may lose where its terms cancel: 64 of them, rounded at random, twice.
 SUMS_LOSE = 16
+# Seconds of ball arithmetic for one problem's gradients. On an accelerator gradients of 4,096 tokens are tested because float64 is nearly
+# always accurate enough; with slow gates and rare writes it is not, and balls of 2,128 bits held up an acceptance of ten minutes for hours.
+LONGEST = 900.0
 # How much later products may enlarge what a backward pass loses to underflow.
 GAIN = 2.0**10
 
@@ -104,6 +108,17 @@ def standard(
     )
 
 
+def _refuse_hours(inputs: Inputs, extra: int) -> None:
+    """Raises UncertifiedError for gradients that ball arithmetic would take more than LONGEST for."""
+    bits = adjoint_bits(inputs, extra)
+    needed = adjoint_seconds(tokens=inputs.B * inputs.T, HV=inputs.HV, K=inputs.K, V=inputs.V, bits=bits)
+    if needed > LONGEST:
+        raise UncertifiedError(
+            f"float64 is not accurate enough for these gradients, and balls of {bits} bits would take about {needed / 60:.0f} minutes; "
+            "test a shorter problem"
+        )
+
+
 def _kept_or_changed(final: Tensor, initial: Tensor) -> Tensor:
     """The smaller of what a state is and of what it differs from the one before: that one is large where it has decayed to nothing."""
     return torch.minimum(final.abs(), (final - initial).abs())
@@ -127,6 +142,7 @@ def gradient_standard(
         return received_answer(answer, inputs, contract)
 
     def balls(accept: Callable[[GradientAnswer], bool], extra: int) -> GradientAnswer:
+        _refuse_hours(inputs, extra)
         cache = cache_in(default_folder())
         return received(certify_gradients(inputs, cotangents, accept=lambda x: accept(received(x)), extra_bits=extra, cache=cache))
 

@@ -37,7 +37,7 @@ class Kill(KillMatrixRow):
     status: str
     statistic: str | None
     ratio: float | None
-    over_ensemble: float | None
+    over_family: float | None
     message: str
     replay: str
 
@@ -99,4 +99,4 @@ def kill_of(verdict: Verdict) -> Kill:
     """The kill that a verdict is."""
     named = {name: getattr(verdict, name) for name in ("property", "output", "dtype", "case", "statistic", "ratio", "replay")}
     over = min(verdict.peers) if verdict.peers else None
-    return Kill(**named, status=str(verdict.status), over_ensemble=over, message=verdict.headline())
+    return Kill(**named, status=str(verdict.status), over_family=over, message=verdict.headline())

@@ -24,6 +24,11 @@ def cost(problem: Problem) -> float:
     return seconds(tokens=problem.B * problem.T, HV=problem.HV, K=problem.K, V=problem.V)
 
 
+def adjoint_seconds(*, tokens: int, HV: int, K: int, V: int, bits: int) -> float:
+    """Estimated seconds on one core to certify gradients in balls of so many bits, which takes some forty times as long as the outputs."""
+    return 40 * seconds(tokens=tokens, HV=HV, K=K, V=V) * max(1.0, bits / 128)
+
+
 def gradients_are_quick(problem: Problem, *, accelerated: bool) -> bool:
     """Whether the gradients of a named problem are known within seconds.
 

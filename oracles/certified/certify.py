@@ -91,13 +91,18 @@ def certify_gradients(
     """
 
     def compute() -> GradientAnswer:
-        first = _first_bits(inputs, ADJOINT_BITS_PER_TOKEN, extra_bits)
+        first = adjoint_bits(inputs, extra_bits)
         return _raise_precision(lambda bits: adjoint(inputs, cotangents, bits=bits), accept, first, _subject("adjoint", inputs))
 
     if cache is None:
         return compute()
     others = (cotangents.do, cotangents.d_final_state)
     return cached(inputs, compute, options={"form": "adjoint"}, others=others, accept=accept, cache=cache)
+
+
+def adjoint_bits(inputs: Inputs, extra: int = 0) -> int:
+    """The precision at which the adjoint is first tried: 80 + 0.5 T bits, T the longest sequence."""
+    return _first_bits(inputs, ADJOINT_BITS_PER_TOKEN, extra)
 
 
 def _first_bits(inputs: Inputs, per_token: float, extra: int) -> int:

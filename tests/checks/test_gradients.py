@@ -95,3 +95,11 @@ def test_a_kernel_that_leaves_torch_is_forward_only() -> None:
     adapter = Changed(lambda output: Output(torch.from_numpy(output.o.numpy()), output.final_state))
     (outcome,) = gradients(adapter, PROBLEMS[0].replace(dtype="fp32"), of="both")
     assert outcome.status is Status.SKIP and outcome.message.startswith("forward only: it leaves torch")
+
+
+def test_gradients_that_ball_arithmetic_would_take_hours_for_are_uncertified(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kdaverify.budgets.standard.LONGEST", 0.0)
+    (found,) = gradients(find("eager"), _PLAIN.replace(dtype="fp32"), of="o")
+    assert found.status is Status.ORACLE_UNCERTIFIED and "minutes; test a shorter problem" in found.message
+    # Where float64 is accurate enough nothing is refused.
+    assert {outcome.status for outcome in gradients(find("eager"), _PLAIN.replace(dtype="bf16"), of="o")} == {Status.PASS}
