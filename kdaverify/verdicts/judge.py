@@ -53,7 +53,7 @@ class Judge:
     Args:
         adapter: the implementation.
         report: gets every verdict, in order.
-        property_name: a key of PROPERTIES, or "conventions".
+        property_name: a key of PROPERTIES.
         spec: how the user named the implementation, for the replay line; its name by default.
         seed: of the session, for the record.
         defers: whether near misses are reported as they are, and not raised: who holds the verdicts runs them again.

@@ -102,8 +102,8 @@ class EntryRecurrence(Eager):
         return replace(halved, beta=self._factor * halved.beta)
 
     def forward(self, inputs: Inputs) -> Output:
-        does, handed = self._does, self.conventions.arguments(replace(inputs, beta=inputs.beta / self._factor))
-        q, k, g, beta = inputs.q, inputs.k, inputs.g, handed["beta"]
+        does, q, k, g = self._does, inputs.q, inputs.k, inputs.g
+        beta = self.conventions.hand("beta", inputs.beta / self._factor, inputs)
         if does.gate is not None:
             g = does.gate(SOFTPLUS.raw(inputs), *SOFTPLUS.parameters(inputs))
         if does.beta is not None:
