@@ -13,8 +13,9 @@ from pydantic import ValidationError
 
 from kdaverify.adapters.activations import ActivationCall, ActivationError, checked
 from kdaverify.adapters.base import NOTHING_YET, OUTPUTS, Adapter, AdapterError, Output
-from kdaverify.adapters.conventions import TOKENS, Conventions
+from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.declaration import Declaration
+from kdaverify.adapters.entry_point import EntryPoint, Function, entry_point
 from kdaverify.adapters.frameworks import FRAMEWORKS, Framework, framework_of
 from kdaverify.adapters.handover import CONVERTED, Handover, fold_scale
 from kdaverify.adapters.placement import gradients_on_device, lacks_device, on_device
@@ -29,8 +30,7 @@ from oracles.autograd import ForwardOnlyError, derivatives, leaf
 from oracles.gradients import GRADIENTS, Cotangents, Gradients
 from oracles.inputs import Inputs
 
-Function = Callable[..., Any]
-OPTIONAL: Final = ("scale", "initial_state", "cu_seqlens", "segment_ids")
+WITHOUT_SCALE: Final = "without-scale"
 
 
 def kernel(
@@ -119,7 +119,7 @@ def kernel(
 
     def decorate(function: Function) -> KernelAdapter:
         title = name or getattr(function, "__name__", type(function).__name__)
-        found = _entry(title, function)
+        found = entry_point(title, function)
         read = {
             "scale": scale or ("argument" if "scale" in found.keywords else "fixed"),
             "initial_state": "initial_state" in found.keywords,
@@ -170,17 +170,17 @@ def adapted(declaration: Declaration, function: Function, own: OwnCalls | None =
         AdapterError: the declaration contradicts itself, or the signature.
     """
     title, own = declaration.name, own or OwnCalls()
-    conventions, entry = declaration.conventions, _entry(title, function)
+    conventions, entry = declaration.conventions, entry_point(title, function)
     try:
         contracts = declared_contracts(declaration.contract, declaration.dtypes, beside=_folder(function))
         checked(own.activations)
     except (ContractError, ActivationError) as error:
         raise AdapterError(f"kernel {title!r}: {error}") from None
     _check_signature(title, conventions, entry)
-    return KernelAdapter(declaration, contracts, (entry, entry if own.step is None else _entry(title, own.step)), own)
+    return KernelAdapter(declaration, contracts, (entry, entry if own.step is None else entry_point(title, own.step)), own)
 
 
-def _check_signature(title: str, conventions: Conventions, entry: _Entry) -> None:
+def _check_signature(title: str, conventions: Conventions, entry: EntryPoint) -> None:
     """Refuses conventions that the signature has no place for."""
     takes = "scale" in entry.keywords
     if (conventions.scale == "argument") != takes:
@@ -198,31 +198,12 @@ def _folder(function: Function) -> Path | None:
     return None if code is None else Path(code.co_filename).parent
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """A function and how to call it: which optional keywords it takes, and whether it names the five tensors."""
-
-    function: Function
-    keywords: tuple[str, ...]
-    by_name: bool
-
-    def __call__(self, arguments: Mapping[str, Any], unknown: Mapping[str, Any] = {}) -> Any:  # never written to
-        keywords = {name: arguments[name] for name in self.keywords} | {**unknown}
-        if self.by_name:
-            return self.function(**{name: arguments[name] for name in TOKENS}, **keywords)
-        return self.function(*(arguments[name] for name in TOKENS), **keywords)
-
-    @property
-    def place(self) -> str:
-        name = getattr(self.function, "__qualname__", type(self.function).__qualname__)
-        code = getattr(inspect.unwrap(self.function), "__code__", None)
-        return name if code is None else f"{name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
-
-
 class KernelAdapter(Adapter):
     """What `kernel` makes; also the machinery of adapters that are one function."""
 
-    def __init__(self, declaration: Declaration, contracts: dict[str, Contract], entries: tuple[_Entry, _Entry], own: OwnCalls) -> None:
+    def __init__(
+        self, declaration: Declaration, contracts: dict[str, Contract], entries: tuple[EntryPoint, EntryPoint], own: OwnCalls
+    ) -> None:
         self.declaration, self.name, self.conventions = declaration, declaration.name, declaration.conventions
         self.domain, self.dtypes, self.device = declaration.domain, tuple(contracts), declaration.device
         self.isolated, self.deterministic = bool(declaration.isolate), declaration.deterministic
@@ -232,6 +213,7 @@ class KernelAdapter(Adapter):
         self.barriers = self._framework.barriers
         self._undefined = self.conventions.packing == "segment_ids" or self.conventions.padding == "undefined"
         self._ran = NOTHING_YET
+        self._variants: Mapping[str, Adapter] = {WITHOUT_SCALE: self._without_scale()} if entries[0].scale_defaults_to_none else {}
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """The decorated function itself."""
@@ -290,6 +272,9 @@ class KernelAdapter(Adapter):
         del dtype
         return self._own.stages
 
+    def variants(self) -> Mapping[str, Adapter]:
+        return self._variants
+
     def redeclared(self, conventions: Conventions) -> Adapter | None:
         declaration = self.declaration.model_copy(update=asdict(conventions))
         try:
@@ -301,10 +286,16 @@ class KernelAdapter(Adapter):
     def environment(self) -> dict[str, str]:
         return {**super().environment(), **self._framework.environment(), **self._own.environment()}
 
+    def _without_scale(self) -> KernelAdapter:
+        first, step = (entry.without_scale() for entry in self._entries)
+        alone = KernelAdapter(self.declaration, self._contracts, (first, step), self._own)
+        alone.domain = replace(self.domain, scales=False)
+        return alone
+
     def _folded(self, inputs: Inputs) -> Inputs:
         return fold_scale(inputs) if self.conventions.scale == "folded" else inputs
 
-    def _call(self, entry: _Entry, inputs: Inputs) -> Output:
+    def _call(self, entry: EntryPoint, inputs: Inputs) -> Output:
         handed = self.conventions.arguments(self._folded(inputs))
         handover = Handover(self.conventions, inputs, handed, self._undefined)
         o, final_state = self._split(entry(handed))
@@ -337,23 +328,3 @@ class KernelAdapter(Adapter):
         if isinstance(returned, tuple | list) and len(returned) == len(OUTPUTS):  # pyright: ignore[reportUnknownArgumentType]
             return returned[0], returned[1] if self.declaration.final_state else None  # pyright: ignore[reportUnknownVariableType]
         return returned, None
-
-
-def _entry(title: str, function: Function) -> _Entry:
-    try:
-        parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        raise AdapterError(f"kernel {title!r}: {function!r} has no readable signature; wrap it in a Python function") from None
-    named = [name for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    by_name = all(name in named for name in TOKENS)
-    leading = [name for name, p in parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    taken = TOKENS if by_name else tuple(leading[: len(TOKENS)])
-    if len(taken) < len(TOKENS):
-        raise AdapterError(f"kernel {title!r}: wanted a function of (q, k, v, g, beta, ...), got ({', '.join(parameters)})")
-    keywords = tuple(name for name in OPTIONAL if name in named and name not in taken)
-    needed = [name for name, p in parameters.items() if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    extra = [name for name in needed if name not in (*taken, *keywords)]
-    if extra:
-        known = ", ".join((*TOKENS, *OPTIONAL))
-        raise AdapterError(f"kernel {title!r}: nothing to pass for {', '.join(extra)}; give it a default (passed are {known})")
-    return _Entry(function, keywords, by_name)

@@ -10,8 +10,11 @@ import torch
 
 from kdaverify.adapters import AdapterError, kernel
 from kdaverify.adapters.base import NOTHING_YET
-from kdaverify.adapters.kernel import KernelAdapter
+from kdaverify.adapters.kernel import WITHOUT_SCALE, KernelAdapter
 from kdaverify.budgets.contract import contract_from_name
+from kdaverify.checks.forward import forward
+from kdaverify.checks.options import options
+from kdaverify.checks.status import Status
 from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
 from tests.adapters.standins import Ask
@@ -132,6 +135,26 @@ def test_the_step_is_its_own_entry_point_and_the_proof_names_the_last_call(ask: 
     assert "plain (test_kernel.py" in adapter.proof()
     assert kernel(proof=lambda: "observed")(plain).proof() == "observed"
     assert kernel(environment=lambda: {"mode": "interpreted"})(plain).environment()["mode"] == "interpreted"
+
+
+def test_a_scale_left_out_is_tested_as_a_variant(ask: Ask) -> None:
+    def by_values(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: float | None = None) -> Any:
+        wrong = v.shape[-1] ** -0.5 if scale is None else scale
+        return plain(q, k, v, g, beta, scale=wrong, initial_state=None, cu_seqlens=None)
+
+    def right(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: float | None = None) -> Any:
+        return plain(q, k, v, g, beta, scale=scale, initial_state=None, cu_seqlens=None)
+
+    def required(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: float | None = None) -> Any:
+        return right(q * scale, k, v, g, beta, scale=1.0)  # type: ignore[operator]
+
+    problem = ask(state="absent", K=16, V=4)
+    for function, status in ((by_values, Status.FAIL), (right, Status.PASS), (required, Status.PASS)):
+        adapter = kernel()(function)
+        assert {found.status for found in forward(adapter, problem)} == {Status.PASS}
+        assert status in {found.status for found in options(adapter, problem, variant=WITHOUT_SCALE)}
+    assert "scale" in (kernel()(right).variants()[WITHOUT_SCALE].supports(problem.replace(scale=0.5)) or "")
+    assert not kernel()(plain).variants(), "a scale that must be passed cannot be left out"
 
 
 def test_gradients_flow_through_the_conversions(ask: Ask) -> None:

@@ -1,0 +1,85 @@
+"""How a user's function is called: read off its signature."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from kdaverify.adapters.base import AdapterError
+from kdaverify.adapters.conventions import TOKENS
+
+Function = Callable[..., Any]
+OPTIONAL: Final = ("scale", "initial_state", "cu_seqlens", "segment_ids")
+
+
+@dataclass(frozen=True)
+class EntryPoint:
+    """A function and how to call it.
+
+    Args:
+        function: of the user.
+        keywords: of OPTIONAL, those that its signature names.
+        by_name: whether its signature names the five tensors, which are passed by name then.
+        scale_defaults_to_none: whether it can be called without a scale, and chooses one itself then.
+        omits_scale: whether it is called without one.
+    """
+
+    function: Function
+    keywords: tuple[str, ...]
+    by_name: bool
+    scale_defaults_to_none: bool = False
+    omits_scale: bool = False
+
+    def __call__(self, arguments: Mapping[str, Any], unknown: Mapping[str, Any] = {}) -> Any:  # never written to
+        keywords = {name: arguments[name] for name in self.keywords} | {**unknown}
+        if not self.omits_scale:
+            return self._called(arguments, keywords)
+        try:
+            return self._called(arguments, {name: value for name, value in keywords.items() if name != "scale"})
+        except TypeError:
+            # q * None: the default is a place holder, and every caller is meant to pass a number.
+            return self._called(arguments, keywords)
+
+    def _called(self, arguments: Mapping[str, Any], keywords: Mapping[str, Any]) -> Any:
+        if self.by_name:
+            return self.function(**{name: arguments[name] for name in TOKENS}, **keywords)
+        return self.function(*(arguments[name] for name in TOKENS), **keywords)
+
+    def without_scale(self) -> EntryPoint:
+        """The same function, to be called without its keyword scale, as it will be where K^-1/2 is meant."""
+        return replace(self, scale_defaults_to_none=False, omits_scale=True)
+
+    @property
+    def place(self) -> str:
+        name = getattr(self.function, "__qualname__", type(self.function).__qualname__)
+        code = getattr(inspect.unwrap(self.function), "__code__", None)
+        return name if code is None else f"{name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
+
+
+def entry_point(title: str, function: Function) -> EntryPoint:
+    """How the function of the kernel `title` is called, from its signature.
+
+    Raises:
+        AdapterError: it has no readable signature, fewer than five tensors, or a parameter that nothing is passed for.
+    """
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        raise AdapterError(f"kernel {title!r}: {function!r} has no readable signature; wrap it in a Python function") from None
+    named = [name for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    by_name = all(name in named for name in TOKENS)
+    leading = [name for name, p in parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    taken = TOKENS if by_name else tuple(leading[: len(TOKENS)])
+    if len(taken) < len(TOKENS):
+        raise AdapterError(f"kernel {title!r}: wanted a function of (q, k, v, g, beta, ...), got ({', '.join(parameters)})")
+    keywords = tuple(name for name in OPTIONAL if name in named and name not in taken)
+    needed = [name for name, p in parameters.items() if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    extra = [name for name in needed if name not in (*taken, *keywords)]
+    if extra:
+        known = ", ".join((*TOKENS, *OPTIONAL))
+        raise AdapterError(f"kernel {title!r}: nothing to pass for {', '.join(extra)}; give it a default (passed are {known})")
+    scale = parameters.get("scale")
+    return EntryPoint(function, keywords, by_name, scale_defaults_to_none=scale is not None and scale.default is None)
