@@ -34,9 +34,9 @@ from kdaverify.problems import Problem, cotangents
 from oracles.autograd import ForwardOnlyError
 from oracles.chunk import COMPENSATED, chunk
 from oracles.chunk_backward import chunk_backward
-from oracles.enclosure import OUTPUTS
-from oracles.gradients import GRADIENTS, Cotangents
+from oracles.gradients import Cotangents
 from oracles.inputs import Inputs
+from oracles.tensors import GRADIENTS, OUTPUTS
 from oracles.together import cotangents_together, states_apart, together, tokens_apart
 
 Named = dict[str, Tensor]

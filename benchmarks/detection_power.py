@@ -42,8 +42,8 @@ from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from kdaverify.verdicts.paired import paired
 from kdaverify.verdicts.verdict import Verdict
-from oracles.enclosure import OUTPUTS
 from oracles.inputs import Inputs
+from oracles.tensors import OUTPUTS
 
 SHIPPED: Final = ("eager", "eager-recurrent")
 GATES: Final = ("mild", "slow", "log-sigmoid", "bound-5", "mixed", "zero")

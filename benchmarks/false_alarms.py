@@ -38,8 +38,8 @@ from kdaverify.checks.recheck import is_near, recheck
 from kdaverify.faults.legal import backwards
 from kdaverify.problems import Problem, problems
 from kdaverify.problems.profiles import cost_of, settings_for
-from oracles.enclosure import OUTPUTS
 from oracles.inputs import Inputs
+from oracles.tensors import OUTPUTS
 
 DTYPES = ("fp64", "fp32", "bf16", "fp16")
 HELD_OUT_CHUNKS = (24, 40, 48)

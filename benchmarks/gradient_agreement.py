@@ -29,9 +29,10 @@ from oracles import certified
 from oracles.adjoint import adjoint
 from oracles.chunk import COMPENSATED
 from oracles.chunk_backward import chunk_backward
-from oracles.gradients import GRADIENTS, Cotangents, GradientAnswer, Gradients, scales
+from oracles.gradients import Cotangents, GradientAnswer, Gradients, scales
 from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
+from oracles.tensors import GRADIENTS
 
 WANTED = 1e-13
 SHARP = 2.0**-80

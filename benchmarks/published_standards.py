@@ -29,8 +29,8 @@ from kdaverify.checks.published.registry import RULES, findings
 from kdaverify.checks.published.sample import Sample
 from kdaverify.checks.published.says import RuleOutcome
 from kdaverify.problems import Problem, panel
-from oracles.enclosure import OUTPUTS
 from oracles.inputs import Inputs
+from oracles.tensors import OUTPUTS
 from tests.checks.published.broken import BROKEN, CONTRACT, IO, LEGAL, Kernel
 
 OURS = "ours"

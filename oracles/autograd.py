@@ -9,9 +9,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from oracles.enclosure import OUTPUTS
-from oracles.gradients import GRADIENTS, Cotangents, Gradients
+from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
+from oracles.tensors import GRADIENTS, OUTPUTS, SIGNATURE
 
 FORWARD_ONLY: Final = "forward only: "
 
@@ -67,7 +67,7 @@ def derivatives(call: Callable[[], tuple[Any, Any]], leaves: Mapping[str, Tensor
     attached = {name: value for name, value in zip(OUTPUTS, outputs, strict=True) if _has_graph(value)}
     if not attached:
         raise ForwardOnlyError("no output carries a gradient graph of torch")
-    wanted = {"o": cotangents.do, "final_state": cotangents.d_final_state}
+    wanted = {output: getattr(cotangents, name) for name, output in SIGNATURE.cotangents.items()}
     asked = {name: dy for name, dy in wanted.items() if dy is not None and name in attached}
     found = _grad([attached[name] for name in asked], list(asked.values()), list(leaves.values()))
     return dict(zip(leaves, found, strict=True))

@@ -19,7 +19,8 @@ from oracles.chunk_backward import BACKWARD, BackwardStages, ChunkGradients
 from oracles.gradients import over_key_heads
 from oracles.inputs import Inputs
 from oracles.scan import Tensors, Tokens, scan
-from oracles.stages import CALL, SIGNATURES, Named, Signature, Walk, check_given, defined, empty
+from oracles.stages import SIGNATURES, Named, Signature, Walk, check_given, defined, empty
+from oracles.tensors import FLOATING
 
 BACKWARD_SIGNATURES: Final[Mapping[str, Signature]] = {
     "dv_local": Signature(("Aqk", "do"), ("dv_local",)),
@@ -121,7 +122,7 @@ def _restore(b: ChunkGradients, read: Named) -> None:
 
 def _needed(covers: tuple[str, ...]) -> Iterator[str]:
     """What the covered stages read and do not write themselves, beside the call."""
-    seen = {*CALL}
+    seen = {*FLOATING}
     for stage in covers:
         signature = BACKWARD_SIGNATURES[stage]
         yield from (name for name in signature.reads if name not in seen)

@@ -18,9 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oracles.enclosure import OUTPUTS, CertifiedOutputs, Enclosure
-from oracles.gradients import GRADIENTS, GradientAnswer, Gradients, Terms
+from oracles.enclosure import CertifiedOutputs, Enclosure
+from oracles.gradients import GradientAnswer, Gradients, Terms
 from oracles.inputs import Inputs
+from oracles.tensors import GRADIENTS, OUTPUTS
 
 SUFFIX = ".answer"
 LIMIT_BYTES = 2 * 2**30

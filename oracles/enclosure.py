@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-OUTPUTS = ("o", "final_state")
+from oracles.tensors import OUTPUTS
 
 
 @dataclass(frozen=True)

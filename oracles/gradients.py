@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,11 +12,7 @@ from torch import Tensor
 from oracles.enclosure import Enclosure
 from oracles.inputs import InputError, Inputs
 from oracles.scan import Tensors, Tokens, scan
-
-# The input that each gradient belongs to.
-GRADIENTS: Final = {"dq": "q", "dk": "k", "dv": "v", "dg": "g", "dbeta": "beta", "d_initial_state": "initial_state"}
-
-COTANGENTS: Final = ("do", "d_final_state")
+from oracles.tensors import GRADIENTS, SIGNATURE
 
 X = TypeVar("X")
 
@@ -43,8 +39,9 @@ class Cotangents:
         """
         if self.do is None and self.d_final_state is None:
             raise InputError("do, d_final_state: wanted at least one cotangent, got none; without one every gradient is 0")
-        shapes = {"do": inputs.v.shape, "d_final_state": inputs.state.shape}
-        do, d_final_state = (_checked(name, getattr(self, name), shape, inputs.v.device) for name, shape in shapes.items())
+        do, d_final_state = (
+            _checked(name, getattr(self, name), SIGNATURE.shape(name, inputs), inputs.v.device) for name in SIGNATURE.cotangents
+        )
         return do.to(dtype), d_final_state.to(dtype)
 
     def on(self, device: torch.device | str) -> Cotangents:
@@ -62,7 +59,7 @@ def combined(given: Sequence[Cotangents], factors: Sequence[float]) -> Cotangent
     return Cotangents(total([x.do for x in given]), total([x.d_final_state for x in given]))
 
 
-def _checked(name: str, tensor: Tensor | None, shape: torch.Size, device: torch.device) -> Tensor:
+def _checked(name: str, tensor: Tensor | None, shape: tuple[int, ...], device: torch.device) -> Tensor:
     if tensor is None:
         return torch.zeros(shape, device=device)
     if tensor.shape != shape:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Final
 
 import torch
 from torch import Tensor
 
-TENSORS: Final = ("q", "k", "v", "g", "beta", "initial_state", "cu_seqlens", "sequence_ids")
+from oracles.signature import Role
+from oracles.tensors import FLOATING, SIGNATURE, TOKENS
 
 
 class InputError(ValueError):
@@ -108,7 +108,7 @@ class Inputs:
 
     def span(self, first: int, end: int, initial_state: Tensor | None) -> Inputs:
         """The call on tokens [first, end) of this one, as dense sequences starting from `initial_state`."""
-        cut = {name: getattr(self, name)[:, first:end].contiguous() for name in ("q", "k", "v", "g", "beta")}
+        cut = SIGNATURE.changed(self, lambda tensor: tensor[:, first:end].contiguous(), Role.TOKEN)
         return replace(self, **cut, initial_state=initial_state, cu_seqlens=None, sequence_ids=None)
 
     def copied(self) -> Inputs:
@@ -120,40 +120,31 @@ class Inputs:
         return self._mapped(lambda tensor: tensor.to(device))
 
     def _mapped(self, change: Callable[[Tensor], Tensor]) -> Inputs:
-        tensors = {name: getattr(self, name) for name in TENSORS}
-        return replace(self, **{name: None if tensor is None else change(tensor) for name, tensor in tensors.items()})
+        return replace(self, **SIGNATURE.changed(self, change))
 
     def to(self, dtype: torch.dtype) -> Inputs:
         """The same call with every floating tensor cast to `dtype` (exact when widening)."""
-        cast = {name: getattr(self, name).to(dtype) for name in ("q", "k", "v", "g", "beta")}
-        state = None if self.initial_state is None else self.initial_state.to(dtype)
-        return replace(self, **cast, initial_state=state)
-
-
-def _wanted(x: Inputs) -> dict[str, tuple[int, ...]]:
-    B, T, H, K = x.q.shape
-    HV, V = x.v.shape[2:]
-    return {"k": (B, T, H, K), "v": (B, T, HV, V), "g": (B, T, HV, K), "beta": (B, T, HV)}
+        return replace(self, **SIGNATURE.changed(self, lambda tensor: tensor.to(dtype), Role.TOKEN, Role.STATE))
 
 
 def _check_shapes(x: Inputs) -> None:
-    for name in ("q", "k", "v", "g", "beta", "initial_state"):
+    for name in FLOATING:
         tensor = getattr(x, name)
-        if tensor is None and name == "initial_state":
+        if tensor is None and SIGNATURE[name].optional:
             continue
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
             kind = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
             raise InputError(f"{name}: wanted a floating-point torch tensor, got {kind}; convert it with torch.as_tensor(...)")
     if x.q.ndim != 4 or x.v.ndim != 4:
         raise InputError(f"q, v: wanted [B, T, H, K] and [B, T, HV, V], got {list(x.q.shape)} and {list(x.v.shape)}; add the missing axes")
-    for name, shape in _wanted(x).items():
-        got = tuple(getattr(x, name).shape)
+    for name in TOKENS:
+        shape, got = SIGNATURE.shape(name, x), tuple(getattr(x, name).shape)
         if got != shape:
             raise InputError(f"{name}: wanted shape {list(shape)} (from q {list(x.q.shape)} and v {list(x.v.shape)}), got {list(got)}")
     if x.H == 0 or x.HV % x.H:
         raise InputError(f"v: {x.HV} value heads must be a multiple of the {x.H} key heads of q; repeat or regroup the heads")
     _check_offsets(x)
-    wanted = (x.N, x.HV, x.K, x.V)
+    wanted = SIGNATURE.shape("initial_state", x)
     if x.initial_state is not None and tuple(x.initial_state.shape) != wanted:
         raise InputError(f"initial_state: wanted shape {list(wanted)} ([N, HV, K, V]), got {list(x.initial_state.shape)}")
 

@@ -19,6 +19,7 @@ from oracles.certified import certify
 from oracles.chunk import COMPENSATED, chunk
 from oracles.enclosure import Enclosure
 from oracles.inputs import Inputs
+from oracles.tensors import TOKENS
 from oracles.waypoints import WINDOW, Reached, walk
 
 METHOD: Final = "float64 chunk form, windows certified by balls"
@@ -90,5 +91,5 @@ def _narrow(state: Enclosure) -> bool:
 
 def _first_head(x: Inputs) -> Inputs:
     """The first head of the first sequence, on the CPU, where balls live."""
-    one = {name: getattr(x, name)[:1, :, :1].cpu() for name in ("q", "k", "v", "g", "beta")}
+    one = {name: getattr(x, name)[:1, :, :1].cpu() for name in TOKENS}
     return Inputs(**one, scale=x.factor, initial_state=x.state[:1, :1].cpu())

@@ -19,6 +19,7 @@ from oracles.arithmetic import NATIVE, Arithmetic
 from oracles.chunk import STAGES, Chunk, Stages
 from oracles.inputs import Inputs
 from oracles.scan import Tensors, Tokens, scan
+from oracles.tensors import FLOATING
 
 Named = Mapping[str, Tensor]
 
@@ -41,7 +42,6 @@ SIGNATURES: Final[Mapping[str, Signature]] = {
 }
 """The stages, in order. The output stage may be given q and G instead of qg."""
 
-CALL: Final = ("q", "k", "v", "g", "beta", "initial_state")
 """What comes with the call; everything else a stage reads was written by an earlier one."""
 
 # First diagonal that is not defined: 1 leaves the diagonal to be scored, 0 does not (the unit diagonal of R hides everything).
@@ -96,7 +96,7 @@ def run_stages(
         ValueError: a tensor that the stages need is missing.
     """
     check_given(given, covers, SIGNATURES)
-    rows = [name for name in given if name not in ("h", *CALL)]
+    rows = [name for name in given if name not in ("h", *FLOATING)]
     tokenwise = [name for stage in covers for name in SIGNATURES[stage].writes if name not in ("h", "final_state")]
     masked = tuple(defined(name, given[name], inputs, chunk_size) for name in rows)
     walk = Walk(inputs, given, chunk_size, dtype)
@@ -132,7 +132,7 @@ def over_chunks(inputs: Inputs, given: Named, function: Callable[[Chunk], Tensor
     Returns:
         [B, T, HV, ...], 0 on rows past the end of a sequence.
     """
-    rows = [name for name in given if name not in ("h", *CALL)]
+    rows = [name for name in given if name not in ("h", *FLOATING)]
     walk = Walk(inputs, given, chunk_size, torch.float64)
 
     def body(carry: Tensors, tokens: Tokens) -> tuple[Tensors, Tensors]:
@@ -224,7 +224,7 @@ def check_given(given: Named, covers: tuple[str, ...], signatures: Mapping[str, 
         ValueError: naming the stage, and what is missing.
     """
     # The output stage may be given q and G instead.
-    available = {*given, *CALL, *(["qg"] if "output" in covers and "G" in given else [])}
+    available = {*given, *FLOATING, *(["qg"] if "output" in covers and "G" in given else [])}
     for stage in covers:
         signature = signatures[stage]
         lacking = [name for name in signature.reads if name not in available]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
+from oracles.tensors import SIGNATURE, TOKENS
 
 
 def together(calls: Sequence[Inputs]) -> Inputs:
@@ -19,7 +20,7 @@ def together(calls: Sequence[Inputs]) -> Inputs:
         calls: of equal shapes, lengths and scale, all with an initial state or all without.
     """
     first = calls[0]
-    tokens = {name: tokens_together([getattr(call, name) for call in calls], first) for name in ("q", "k", "v", "g", "beta")}
+    tokens = {name: tokens_together([getattr(call, name) for call in calls], first) for name in TOKENS}
     state = None if first.initial_state is None else torch.cat([call.state for call in calls])
     offsets = None if first.cu_seqlens is None else torch.tensor([0, *first.lengths * len(calls)]).cumsum(0)
     return replace(first, **tokens, initial_state=state, cu_seqlens=offsets)
@@ -56,6 +57,6 @@ def states_apart(x: Tensor, one: Inputs, number: int) -> list[Tensor]:
 def gradients_apart(found: Gradients[Tensor], one: Inputs, number: int) -> list[Gradients[Tensor]]:
     """Likewise for gradients."""
     *tokens, states = (
-        states_apart(x, one, number) if name == "d_initial_state" else tokens_apart(x, one, number) for name, x in found.named().items()
+        states_apart(x, one, number) if SIGNATURE.is_state(name) else tokens_apart(x, one, number) for name, x in found.named().items()
     )
     return [Gradients(*pieces) for pieces in zip(*tokens, states, strict=True)]

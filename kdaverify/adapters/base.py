@@ -19,9 +19,9 @@ from kdaverify.adapters.stages import StageCall
 from kdaverify.budgets.contract import Contract
 from kdaverify.problems import EVERYTHING, Domain, Problem
 from oracles.autograd import ForwardOnlyError, differentiate
-from oracles.enclosure import OUTPUTS
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
+from oracles.tensors import OUTPUTS
 
 NOTHING_YET = "nothing yet"
 X = TypeVar("X")

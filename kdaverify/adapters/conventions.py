@@ -11,6 +11,7 @@ from torch import Tensor
 
 from oracles.codecs import BETAS, GATES, IDENTITY, Codec
 from oracles.inputs import Inputs
+from oracles.tensors import SIGNATURE, TOKENS
 
 ALLOWED: Final = {
     "layout": ("bthd", "bhtd", "thd"),
@@ -21,7 +22,6 @@ ALLOWED: Final = {
     "scale": ("argument", "fixed", "folded"),
     "padding": ("zero", "undefined"),
 }
-TOKENS: Final = ("q", "k", "v", "g", "beta")
 OUTSIDE: Final = -1
 """Segment id of the tokens past the last offset of a pack."""
 
@@ -134,7 +134,7 @@ class Conventions:
         return BETAS[self.beta] if name == "beta" else IDENTITY
 
     def _axes(self, name: str, inputs: Inputs) -> _Axes:
-        if name in ("initial_state", "final_state"):
+        if SIGNATURE.is_state(name):
             return _Axes(_swap_widths, _swap_widths) if self.state == "vk" else _AS_THEY_ARE
         if self.layout == "bhtd":
             return _Axes(_swap_heads, _swap_heads)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kdaverify.adapters.base import AdapterError
-from kdaverify.adapters.conventions import TOKENS
+from oracles.tensors import TOKENS
 
 Function = Callable[..., Any]
 OPTIONAL: Final = ("scale", "initial_state", "cu_seqlens", "segment_ids")

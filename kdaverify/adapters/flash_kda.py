@@ -19,6 +19,7 @@ from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.presets import preset
 from kdaverify.problems import Domain
 from oracles.inputs import Inputs
+from oracles.tensors import TOKENS
 
 LIBRARY: Final = "_flashkda_C"
 WIDTH: Final = 128
@@ -91,7 +92,7 @@ class FlashKda(Adapter):
         final_state = x["initial_state"].new_full((inputs.N, inputs.HV, WIDTH, WIDTH), torch.nan)
         size = int(library.get_workspace_size(inputs.B * inputs.T, inputs.H, inputs.N))
         workspace = torch.empty(size, dtype=torch.uint8, device=o.device)
-        tokens = (x[name] for name in ("q", "k", "v", "g", "beta"))
+        tokens = (x[name] for name in TOKENS)
         bound = self._gate.lower_bound
         library.fwd(*tokens, x["scale"], o, workspace, A_log, dt_bias, bound, x["initial_state"], final_state, x["cu_seqlens"], None, None)
         self._ran = f"torch.ops.{LIBRARY}.fwd"

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Output
-from kdaverify.adapters.conventions import TOKENS, Conventions
+from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.placement import shares_memory
 from oracles.inputs import Inputs
+from oracles.tensors import SIGNATURE, TOKENS
 
 CONVERTED: Final = (*TOKENS, "initial_state")
 
@@ -85,7 +86,7 @@ class Handover:
         if not isinstance(value, Tensor) or not self._fits(name, value):
             return value
         taken = self.conventions.in_canonical_axes(name, value, self.inputs)
-        return clear_padding(taken, self.inputs) if name == "o" and self.padding_undefined else taken
+        return clear_padding(taken, self.inputs) if not SIGNATURE.is_state(name) and self.padding_undefined else taken
 
     def _unless_aliased(self, name: str, value: Any) -> Any:
         """The output, or the caller's tensor where it lies in the memory of the kernel's copy of that."""

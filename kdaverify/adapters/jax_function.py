@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import OUTPUTS
 from kdaverify.adapters.jax_arrays import through_jax, to_jax
+from oracles.tensors import OUTPUTS
 
 
 class JaxFunction:

@@ -12,7 +12,7 @@ import torch
 from pydantic import ValidationError
 
 from kdaverify.adapters.activations import ActivationCall, ActivationError, checked
-from kdaverify.adapters.base import NOTHING_YET, OUTPUTS, Adapter, AdapterError, Output
+from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError, Output
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.declaration import Declaration
 from kdaverify.adapters.entry_point import EntryPoint, Function, entry_point
@@ -27,8 +27,9 @@ from kdaverify.problems import Problem
 from kdaverify.problems.canonical import explain
 from kdaverify.problems.domain import EVERY_BETA, EVERY_GATE
 from oracles.autograd import ForwardOnlyError, derivatives, leaf
-from oracles.gradients import GRADIENTS, Cotangents, Gradients
+from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
+from oracles.tensors import GRADIENTS, OUTPUTS
 
 WITHOUT_SCALE: Final = "without-scale"
 

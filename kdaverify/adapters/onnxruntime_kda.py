@@ -13,13 +13,14 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import NOTHING_YET, OUTPUTS, Adapter, Output, WrongKernelError, absent, versions
+from kdaverify.adapters.base import NOTHING_YET, Adapter, Output, WrongKernelError, absent, versions
 from kdaverify.adapters.channels import all_behind
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.presets import preset
 from kdaverify.problems import TORCH, Domain, Problem
 from oracles.inputs import Inputs
+from oracles.tensors import OUTPUTS
 
 OPERATOR: Final = "LinearAttention"
 DOMAIN: Final = "com.microsoft"

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kdaverify.adapters.base import NOTHING_YET, OUTPUTS, Adapter, Output, WrongKernelError, absent, versions
+from kdaverify.adapters.base import NOTHING_YET, Adapter, Output, WrongKernelError, absent, versions
 from kdaverify.adapters.channels import all_behind
 from kdaverify.adapters.conventions import OUTSIDE, Conventions
 from kdaverify.adapters.handover import clear_padding, fold_scale
@@ -22,6 +22,7 @@ from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.presets import preset
 from kdaverify.problems import TORCH, Domain, Problem
 from oracles.inputs import Inputs
+from oracles.tensors import OUTPUTS, TOKENS
 
 WIDTH: Final = 128
 CHUNK: Final = preset("pallas", "fp32").chunk_size
@@ -80,7 +81,7 @@ class Pallas(Adapter):
         call = inputs if inputs.K == WIDTH else fold_scale(inputs)
         shape = _bucket(call)
         x = self.conventions.arguments(call)
-        tensors = [_padded(x[name], shape, name) for name in ("q", "k", "v", "g", "beta")]
+        tensors = [_padded(x[name], shape, name) for name in TOKENS]
         if shape.stateful:
             tensors.append(_padded_state(x["initial_state"], shape))
         ids = to_jax(pad(x["segment_ids"], (0, shape.T - inputs.T, 0, shape.B - 1), value=OUTSIDE)) if shape.packed else None

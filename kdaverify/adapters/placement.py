@@ -10,7 +10,8 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter, Output
 from oracles.gradients import Cotangents, Gradients
-from oracles.inputs import TENSORS, Inputs
+from oracles.inputs import Inputs
+from oracles.tensors import TENSORS
 
 
 def on_device(device: str, call: Callable[[Inputs], Output], inputs: Inputs) -> Output:

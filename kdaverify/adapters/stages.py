@@ -12,9 +12,9 @@ from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.formats import Format
 from oracles.arithmetic import Arithmetic
 from oracles.backward_stages import BACKWARD_SIGNATURES, FORWARD, run_backward_stages
-from oracles.gradients import COTANGENTS
 from oracles.inputs import Inputs
-from oracles.stages import CALL, SIGNATURES, Named, Signature, run_stages
+from oracles.stages import SIGNATURES, Named, Signature, run_stages
+from oracles.tensors import COTANGENTS, FLOATING
 
 
 class StageError(ValueError):
@@ -83,7 +83,7 @@ class StageCall:
         written = [name for stage in self.covers for name in signatures[stage].writes]
         if strange := [name for name in self.gives if name not in written]:
             raise StageError(f"gives: {', '.join(self.covers)} writes {', '.join(written)}, got {', '.join(strange)}")
-        before = {*CALL, *COTANGENTS, *FORWARD} if self.backward else {*CALL}
+        before = {*FLOATING, *COTANGENTS, *FORWARD} if self.backward else {*FLOATING}
         known = {*before, *(name for stage in order[:first] for name in signatures[stage].writes)}
         if strange := [name for name in self.takes if name not in known]:
             raise StageError(f"takes: {self.covers[0]} comes after the writers of {', '.join(sorted(known))}, got {', '.join(strange)}")
@@ -96,7 +96,7 @@ class StageCall:
     @property
     def takes_of_earlier(self) -> tuple[str, ...]:
         """What it reads beside the call: what earlier stages wrote, and cotangents."""
-        return tuple(name for name in self.takes if name not in CALL)
+        return tuple(name for name in self.takes if name not in FLOATING)
 
 
 def chain(calls: Mapping[str, StageCall], arguments: StageArguments) -> dict[str, Tensor]:

@@ -21,8 +21,9 @@ from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.ensemble import chunk_sizes
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.parts import Outputs
-from oracles.enclosure import OUTPUTS, Enclosure
+from oracles.enclosure import Enclosure
 from oracles.inputs import Inputs
+from oracles.tensors import OUTPUTS
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from kdaverify.budgets.contract_checks import (
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.tensors import PIPELINES
 from oracles.arithmetic import SUB_BLOCK
+from oracles.tensors import OUTPUTS, SIGNATURE
 
 _NAME: Final = re.compile(
     r"(?P<form>recurrent|chunk(?P<size>\d+))-(?P<operands>fp64|fp32|tf32|bf16|fp16)"
@@ -215,6 +216,10 @@ class Contract:
             # What is returned, and rounded, beside a logit is the gradient of the logit.
             return self.accumulate if tensor == "dbeta" and self.beta == "logit" else io
         return FORMATS["fp32"] if self.operands.name == "tf32" else self.operands
+
+    def output_formats(self, io: Format) -> dict[str, Format]:
+        """The format of every output of a call: that of the tokens, or of the carried state."""
+        return {name: self.carry if SIGNATURE.is_state(name) else io for name in OUTPUTS}
 
     def returned(self, gradient: str, io: Format) -> Format:
         """The format in which a gradient is returned."""

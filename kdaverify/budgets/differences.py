@@ -19,9 +19,10 @@ from kdaverify.budgets.formats import Format
 from kdaverify.budgets.parts import Outputs
 from kdaverify.problems.directions import Pair
 from oracles.adjoint import adjoint
-from oracles.gradients import GRADIENTS, Cotangents, Gradients
+from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
+from oracles.tensors import GRADIENTS
 from oracles.together import states_apart, together, tokens_apart
 
 # Pairs whose outputs are emulated: the noise hardly depends on the direction.

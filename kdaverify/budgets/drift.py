@@ -15,9 +15,9 @@ from kdaverify.budgets.emulate import Emulator
 from kdaverify.budgets.ensemble import ContractOverflow, ensemble
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.monte_carlo import SEED, MonteCarloArithmetic
-from oracles.enclosure import OUTPUTS
 from oracles.inputs import Inputs
 from oracles.long_run import Truth
+from oracles.tensors import OUTPUTS
 from oracles.waypoints import Reached, walk
 
 

@@ -18,10 +18,11 @@ from kdaverify.budgets.formats import Format
 from kdaverify.budgets.parts import Outputs
 from kdaverify.budgets.standard import GAIN, SUMS_LOSE, Reference, ToleranceContext
 from oracles.adjoint import adjoint_with_terms
-from oracles.enclosure import OUTPUTS, CertifiedOutputs, Enclosure
-from oracles.gradients import GRADIENTS, Cotangents, GradientAnswer, Gradients, Terms, largest_ahead
+from oracles.enclosure import CertifiedOutputs, Enclosure
+from oracles.gradients import Cotangents, GradientAnswer, Gradients, Terms, largest_ahead
 from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
+from oracles.tensors import GRADIENTS, OUTPUTS
 from oracles.together import cotangents_together, gradients_apart, states_apart, together, tokens_apart
 
 METHOD: Final = "linear in exact arithmetic"
@@ -73,7 +74,7 @@ def output_linearity_standard(calls: Sequence[Inputs], factors: Sequence[float],
     Raises:
         ContractOverflow: every member of the family overflows on these inputs.
     """
-    one, number, formats = calls[0], len(calls), {"o": io, "final_state": contract.carry}
+    one, number, formats = calls[0], len(calls), contract.output_formats(io)
     joined = together(calls)
 
     def defects(run: Outputs, by: Sequence[float] = factors) -> dict[str, Tensor]:
@@ -81,7 +82,8 @@ def output_linearity_standard(calls: Sequence[Inputs], factors: Sequence[float],
         return defect([dict(zip(OUTPUTS, part, strict=True)) for part in apart], by)
 
     o, final = recurrence(joined)
-    returned = (formats["o"].unit * o.abs(), formats["final_state"].unit * final.abs())
+    of_o, of_final = formats.values()
+    returned = (of_o.unit * o.abs(), of_final.unit * final.abs())
     floors, emulation = defects(returned, [abs(factor) for factor in factors]), emulate(joined, contract, io)
     rounded, drawn = [defects(run) for run in emulation.rounded.values()], [defects(run) for run in emulation.drawn]
     room, zeros = ToleranceContext(contract, io, one.K), {name: _zero(x) for name, x in floors.items()}

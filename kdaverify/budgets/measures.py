@@ -16,6 +16,7 @@ from kdaverify.budgets.budget import DEVIATIONS, LARGEST_FACTOR
 from kdaverify.budgets.formats import Format
 from kdaverify.problems.probes import Measure
 from oracles.enclosure import Enclosure
+from oracles.tensors import OUTPUTS, SIGNATURE
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def _unrepresentable(at: Probed) -> Tensor:
     return (at.io.round(at.exact) != at.exact).double()
 
 
-BOTH, STATE = ("o", "final_state"), ("final_state",)
+BOTH, STATE = OUTPUTS, tuple(filter(SIGNATURE.is_state, OUTPUTS))
 
 RULERS: Final[Mapping[Measure, Ruler]] = {
     "spacing": Ruler(

@@ -27,6 +27,7 @@ from oracles.enclosure import CertifiedOutputs, Enclosure
 from oracles.gradients import Cotangents, GradientAnswer, Gradients, largest_ahead
 from oracles.inputs import Inputs
 from oracles.running_error import enclosed, structural_zeros
+from oracles.tensors import SIGNATURE
 
 # An oracle may be wrong by this fraction of any allowance, no more.
 ORACLE_SHARE = 2.0**-20
@@ -81,7 +82,7 @@ def standard(
         ContractOverflow: every output overflows in some reference kernel.
     """
     room, ceilings, made = ToleranceContext(contract, io, inputs.K), Ceilings(inputs, contract, io, cuts), _made(emulation)
-    formats = {"o": io, "final_state": contract.carry}
+    formats = contract.output_formats(io)
 
     def errors(truth: CertifiedOutputs) -> Errors:
         ensemble, exact = made(), truth.named()
@@ -288,7 +289,7 @@ def _zero_on_padding(truth: GradientAnswer, inputs: Inputs) -> GradientAnswer:
 
     def kept(name: str, exact: Enclosure) -> Enclosure:
         asked = (
-            torch.zeros_like(exact.zero) if name == "d_initial_state" else exact.zero & rows.view(*rows.shape, *[1] * (exact.zero.ndim - 2))
+            torch.zeros_like(exact.zero) if SIGNATURE.is_state(name) else exact.zero & rows.view(*rows.shape, *[1] * (exact.zero.ndim - 2))
         )
         return replace(exact, zero=asked)
 

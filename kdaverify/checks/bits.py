@@ -23,9 +23,9 @@ from kdaverify.checks.place import first_true, place
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from oracles.autograd import ForwardOnlyError
-from oracles.enclosure import OUTPUTS
 from oracles.gradients import Cotangents
 from oracles.inputs import Inputs
+from oracles.tensors import OUTPUTS
 
 UNREACHED: Final = 2.0**-100
 """Formats whose normal numbers go down to here lose no bits on the way from the values that problems have."""

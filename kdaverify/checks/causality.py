@@ -13,6 +13,7 @@ from kdaverify.checks.execute import execute
 from kdaverify.checks.outcome import Outcome, outcomes
 from kdaverify.problems import Problem
 from oracles.inputs import Inputs
+from oracles.tensors import TOKENS
 
 
 def causality(adapter: Adapter, problem: Problem, *, cut: int) -> list[Outcome]:
@@ -35,7 +36,7 @@ def with_hostile_tokens(adapter: Adapter, problem: Problem, own: Inputs, cut: in
     """The call with the most hostile tokens from `cut` on that the kernel declares to take."""
     hostile = problem.replace(seed=problem.seed + 1, gate="bound-100", beta="one", value="large")
     other = fitted(adapter, hostile).inputs()
-    names = ("q", "k", "v", "g", "beta")
+    names = TOKENS
     joined = {name: torch.cat((getattr(own, name)[:, :cut], getattr(other, name)[:, cut:]), dim=1) for name in names}
     return replace(own, **joined)
 

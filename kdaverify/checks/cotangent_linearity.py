@@ -15,10 +15,11 @@ from kdaverify.checks.execute import CallError
 from kdaverify.checks.gradients import run_backward
 from kdaverify.checks.outcome import Outcome, judged, skipped
 from kdaverify.problems import Problem
-from kdaverify.problems.cotangents import coarse_cotangents
+from kdaverify.problems.cotangents import coarse_cotangents, of_exposed
 from oracles.autograd import ForwardOnlyError
-from oracles.gradients import GRADIENTS, combined
+from oracles.gradients import combined
 from oracles.inputs import Inputs
+from oracles.tensors import GRADIENTS
 
 Law = Literal["sum", "power", "zero"]
 LAWS: Final[tuple[Law, ...]] = ("sum", "power", "zero")
@@ -34,7 +35,7 @@ def cotangent_linearity(adapter: Adapter, problem: Problem, *, law: Law, exponen
     Args:
         exponent: of the power of two for the law "power".
     """
-    of = "both" if "final_state" in adapter.exposes(problem) else "o"
+    of = of_exposed(adapter.exposes(problem))
     inputs = problem.inputs()
     try:
         if law == "sum":

@@ -19,8 +19,9 @@ from kdaverify.budgets.formats import Format
 from kdaverify.budgets.freedoms import plainest
 from kdaverify.checks.compare import Comparison, relative_error
 from kdaverify.checks.status import Status
-from oracles.enclosure import OUTPUTS, Enclosure
+from oracles.enclosure import Enclosure
 from oracles.inputs import Inputs
+from oracles.tensors import OUTPUTS, SIGNATURE
 
 MOST: Final = 3.0
 """Digits that a pass may have fewer without a warning: less than half of what fp32 holds."""
@@ -65,7 +66,7 @@ class Recurrence:
         if compared.status is not Status.PASS or not self._is_another_form or not compared.relative > 10**most * unit:
             return None
         # No recurrence is nearer than the exact values once rounded: where that excludes a warning, as for o of 16 bits, none is run.
-        nearest = exact.error(self.io.round(exact.high)) if compared.output == "o" else None
+        nearest = exact.error(self.io.round(exact.high)) if not SIGNATURE.is_state(compared.output) else None
         if nearest is not None and not compared.relative > 10**most * relative_error(nearest, exact.high):
             return None
         own = relative_error(exact.error(self._outputs[compared.output].double().to(exact.high.device)), exact.high)

@@ -21,6 +21,7 @@ from kdaverify.problems.drift_probes import FEWEST, LEAST, PARTS, SHORTEST, STEP
 from oracles.certified import UncertifiedError
 from oracles.inputs import Inputs
 from oracles.long_run import METHOD, Truth, long_run
+from oracles.tensors import OUTPUTS
 from oracles.waypoints import Reached, walk
 
 # The truth may be wrong by this fraction of the least legal error: a ratio to it is then good to 1 %.
@@ -146,14 +147,14 @@ def measure(
     legal = legal_curves(received, contract, io, truth, cuts=through.cuts, outputs=outputs)
     passed("legal kernels")
     own = curves(adapter.name, reached, truth, outputs)
-    stored = {"o": io, "final_state": contract.carry}
+    stored = contract.output_formats(io)
     growths = tuple(Growth(name, through.lengths, own[name], tuple(found[name] for found in legal), stored[name]) for name in outputs)
     _check_truth(truth, growths, problem)
     return Measurement(way, growths)
 
 
 def _check(adapter: Adapter, problem: Problem, way: Way, through: Route) -> None:
-    if through.cuts and "final_state" not in adapter.exposes(problem):
+    if through.cuts and not {*OUTPUTS} <= {*adapter.exposes(problem)}:
         raise Unmeasurable("it does not expose the final state, so a run cannot be resumed")
     parts = {b - a for a, b in zip((0, *through.cuts), (*through.cuts, problem.T), strict=True)} if through.cuts else {problem.T}
     for T in sorted(parts):

@@ -15,7 +15,8 @@ from kdaverify.adapters.isolation.fault import fault_of
 from kdaverify.budgets.formats import format_of
 from kdaverify.checks.status import Status
 from oracles.autograd import ForwardOnlyError
-from oracles.inputs import TENSORS, Inputs
+from oracles.inputs import Inputs
+from oracles.tensors import OUTPUTS, SIGNATURE, TENSORS
 
 X = TypeVar("X")
 Entry = Callable[[Inputs], Output]
@@ -50,7 +51,7 @@ def execute(
     Args:
         adapter: the implementation.
         inputs: the canonical call; handed over as copies.
-        exposed: the outputs wanted, of ("o", "final_state").
+        exposed: the outputs wanted, of `oracles.tensors.OUTPUTS`.
         entry: adapter.forward by default, or adapter.step.
         copied: makes the copies, wherever they are to lie.
     Raises:
@@ -64,7 +65,7 @@ def execute(
     seconds = time.perf_counter() - started
     returned = {name: getattr(output, name) for name in exposed}
     for name, value in returned.items():
-        check_kind(name, value, _wanted_shape(name, inputs), _wanted_dtype(name, inputs, adapter))
+        check_kind(name, value, SIGNATURE.shape(name, inputs), _wanted_dtype(name, inputs, adapter))
     check_inputs_kept(given, inputs)
     for name, value in returned.items():
         _check_own_memory(name, value, given)
@@ -91,12 +92,8 @@ def watched(call: Callable[[], X], output: str) -> X:
         torch.set_flush_denormal(False)  # a mode of the thread that a kernel may have left: what is judged next must not feel it
 
 
-def _wanted_shape(name: str, inputs: Inputs) -> tuple[int, ...]:
-    return tuple(inputs.v.shape) if name == "o" else (inputs.N, inputs.HV, inputs.K, inputs.V)
-
-
 def _wanted_dtype(name: str, inputs: Inputs, adapter: Adapter) -> torch.dtype:
-    return inputs.q.dtype if name == "o" else adapter.contract(dtype_name(inputs)).carry.dtype
+    return adapter.contract(dtype_name(inputs)).carry.dtype if SIGNATURE.is_state(name) else inputs.q.dtype
 
 
 def dtype_name(inputs: Inputs) -> str:
@@ -140,7 +137,7 @@ def check_inputs_kept(given: Inputs, inputs: Inputs) -> None:
         count = int(((after != before) & ~(torch.isnan(after) & torch.isnan(before))).sum())
         if count:
             raise CallError(
-                Status.MUTATED_INPUT, "o", f"{name}: the kernel changed {count} of {before.numel()} elements of its input in place"
+                Status.MUTATED_INPUT, OUTPUTS[0], f"{name}: the kernel changed {count} of {before.numel()} elements of its input in place"
             )
 
 

@@ -18,8 +18,9 @@ from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem, cotangents
 from oracles.autograd import ForwardOnlyError
-from oracles.gradients import GRADIENTS, Cotangents
+from oracles.gradients import Cotangents
 from oracles.inputs import Inputs
+from oracles.tensors import GRADIENTS, OUTPUTS, SIGNATURE
 
 Order = Literal["first", "second"]
 ORDERS: Final[tuple[Order, ...]] = ("first", "second")
@@ -124,7 +125,8 @@ def _own(adapter: Adapter, inputs: Inputs, names: list[str], exposed: tuple[str,
         @staticmethod
         def backward(ctx: Any, *dy: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
             by_output = dict(zip(exposed, dy, strict=True))
-            found = adapter.gradients(ctx.call.copied(), Cotangents(by_output.get("o"), by_output.get("final_state"))).named()
+            given = Cotangents(*(by_output.get(output) for output in OUTPUTS))
+            found = adapter.gradients(ctx.call.copied(), given).named()
             received, contract = adapter.received(ctx.call), adapter.backward_contract("fp64")
             return tuple(
                 canonical_gradient(name, found[gradient], ctx.call, received, contract)
@@ -141,7 +143,7 @@ def _leaves(inputs: Inputs, names: list[str], moved: tuple[str, ...]) -> tuple[T
 
 def _cotangents(problem: Problem, exposed: tuple[str, ...]) -> list[Tensor]:
     given = cotangents(problem, "both")
-    by_output = {"o": given.do, "final_state": given.d_final_state}
+    by_output = {output: getattr(given, name) for name, output in SIGNATURE.cotangents.items()}
     return [dy.clone().requires_grad_() for name in exposed if (dy := by_output[name]) is not None]
 
 

@@ -15,9 +15,11 @@ from kdaverify.budgets.standard import Reference, gradient_standard
 from kdaverify.checks.execute import CallError, check_inputs_kept, check_kind, watched
 from kdaverify.checks.outcome import Outcome, held_at_fastest, judged, skipped
 from kdaverify.problems import Problem, cotangents
+from kdaverify.problems.cotangents import of_exposed
 from oracles.autograd import ForwardOnlyError
-from oracles.gradients import GRADIENTS, Cotangents, Gradients
+from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
+from oracles.tensors import GRADIENTS
 
 LARGEST: Final = 2**30
 
@@ -32,7 +34,7 @@ def gradients(adapter: Adapter, problem: Problem, *, of: str, exponent: int = 0)
     exposed = adapter.exposes(problem)
     if problem.B * problem.T * problem.HV * problem.K * problem.V > LARGEST:
         return skipped(f"gradients are judged up to B T HV K V = {LARGEST}: the family's backward keeps every chunk of every member")
-    if of != "o" and "final_state" not in exposed:
+    if of not in (*exposed, of_exposed(exposed)):
         return skipped("it exposes no final state that a loss could depend on")
     inputs, given = problem.inputs(), cotangents(problem, of, exponent)
     try:

@@ -16,12 +16,12 @@ from kdaverify.budgets.standard import gradient_standard
 from kdaverify.checks.execute import CallError
 from kdaverify.checks.gradients import run_backward
 from kdaverify.checks.outcome import Outcome, judged, skipped
-from kdaverify.checks.place import STATES
 from kdaverify.problems import TORCH, Problem
 from kdaverify.problems.axes import state_dtype
 from oracles.autograd import ForwardOnlyError
 from oracles.gradients import Cotangents
 from oracles.inputs import Inputs
+from oracles.tensors import OUTPUTS, SIGNATURE
 from oracles.together import cotangents_together, together, tokens_together
 
 MOST_ROWS: Final = 24
@@ -77,14 +77,14 @@ def _units(problem: Problem, exposed: tuple[str, ...]) -> Iterator[tuple[str, Co
                 do = torch.zeros(p.B, p.T, p.HV, p.V, dtype=TORCH[p.dtype])
                 do[b, t, head, column] = 1.0
                 yield f"o[{b}, {t}, {head}, {column}]", Cotangents(do=do)
-            for n, channel in [(n, channel) for n in range(p.N) for channel in range(p.K) if "final_state" in exposed]:
+            for n, channel in [(n, channel) for n in range(p.N) for channel in range(p.K) if {*OUTPUTS} <= {*exposed}]:
                 dS = torch.zeros(p.N, p.HV, p.K, p.V, dtype=state_dtype(p.dtype))
                 dS[n, head, channel, column] = 1.0
                 yield f"final_state[{n}, {head}, {channel}, {column}]", Cotangents(d_final_state=dS)
 
 
 def _together(name: str, found: list[Tensor], one: Inputs) -> Tensor:
-    return torch.cat(found) if name in STATES else tokens_together(found, one)
+    return torch.cat(found) if SIGNATURE.is_state(name) else tokens_together(found, one)
 
 
 def _named(outcome: Outcome, asked: list[str], one: Inputs) -> Outcome:
@@ -92,6 +92,6 @@ def _named(outcome: Outcome, asked: list[str], one: Inputs) -> Outcome:
     if outcome.comparison is None or outcome.comparison.worst is None:
         return outcome
     n, t, *_ = outcome.comparison.worst.index
-    dense = n // (one.N if outcome.output in STATES else one.B)
-    row = dense if one.cu_seqlens is None or outcome.output in STATES else t // sum(one.lengths)
+    dense = n // (one.N if SIGNATURE.is_state(outcome.output) else one.B)
+    row = dense if one.cu_seqlens is None or SIGNATURE.is_state(outcome.output) else t // sum(one.lengths)
     return replace(outcome, message=f"{outcome.message}\n  in the row of {asked[row]}, of {len(asked)} rows one after another")

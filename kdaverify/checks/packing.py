@@ -13,6 +13,7 @@ from kdaverify.checks.execute import execute
 from kdaverify.checks.outcome import Outcome, outcomes, skipped
 from kdaverify.problems import Problem
 from oracles.inputs import Inputs
+from oracles.tensors import SIGNATURE, TOKENS
 
 Arrangement = Literal["packed", "alone", "reversed"]
 ARRANGEMENTS: tuple[Arrangement, ...] = ("packed", "alone", "reversed")
@@ -66,8 +67,8 @@ def _reversed(adapter: Adapter, inputs: Inputs, exposed: tuple[str, ...]) -> dic
     rows = torch.cat([torch.arange(inputs.starts[n], inputs.starts[n] + inputs.lengths[n]) for n in order])
     rows = torch.cat((rows, torch.arange(sum(inputs.lengths), inputs.T)))
     offsets = torch.tensor([0, *(inputs.lengths[n] for n in order)]).cumsum(0).to(torch.int32)
-    moved = {name: getattr(inputs, name)[:, rows] for name in ("q", "k", "v", "g", "beta")}
+    moved = {name: getattr(inputs, name)[:, rows] for name in TOKENS}
     state = None if inputs.initial_state is None else inputs.initial_state[order]
     run = execute(adapter, replace(inputs, **moved, cu_seqlens=offsets, initial_state=state), exposed)
     back = torch.tensor(order).argsort()
-    return {name: tensor[:, rows.argsort()] if name == "o" else tensor[back] for name, tensor in run.outputs.items()}
+    return {name: tensor[back] if SIGNATURE.is_state(name) else tensor[:, rows.argsort()] for name, tensor in run.outputs.items()}

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from oracles.inputs import Inputs
+from oracles.tensors import GRADIENTS, SIGNATURE
 
-STATES = ("final_state", "d_initial_state")
-BY_KEY_HEAD = ("dq", "dk")
 OF_CHUNKS = {"h": "the state before it", "dh": "the gradient of the state after it"}
 
 
@@ -39,7 +38,10 @@ def place(output: str, flat: int, shape: torch.Size, inputs: Inputs) -> ElementP
         batch, m, head, channel, column = index
         where = f"batch entry {batch}, chunk {m}, value head {head}, key channel {channel}, column {column}"
         return ElementPlace(index, where, OF_CHUNKS[output])
-    return _of_state(index, inputs) if output in STATES else _of_token(index, inputs, by_key_head=output in BY_KEY_HEAD)
+    if SIGNATURE.is_state(output):
+        return _of_state(index, inputs)
+    # Stage tensors are those of value heads, whatever they are made from.
+    return _of_token(index, inputs, by_key_head=output in GRADIENTS and "H" in SIGNATURE[output].axes)
 
 
 def _of_token(index: tuple[int, ...], inputs: Inputs, *, by_key_head: bool) -> ElementPlace:

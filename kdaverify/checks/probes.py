@@ -24,8 +24,8 @@ from kdaverify.checks.status import Status
 from kdaverify.problems import Problem, ProblemError
 from kdaverify.problems.probes import PROBES, Probe
 from oracles.certified import UncertifiedError
-from oracles.enclosure import OUTPUTS
 from oracles.inputs import Inputs
+from oracles.tensors import OUTPUTS, SIGNATURE
 
 # An interpreted kernel takes minutes for more; a shorter probe asks it for the same rounding.
 INTERPRETED_TOKENS = 1024
@@ -86,7 +86,7 @@ def _measured(adapter: Adapter, asked: Probe) -> list[Outcome]:
     held = standard(received, contract, io, emulation)
 
     def measured(name: str) -> Iterator[Comparison]:
-        state, truth = name == "final_state", held.exact(name)
+        state, truth = SIGNATURE.is_state(name), held.exact(name)
         at = Probed(truth, received.state if state else None, contract.carry if state else io)
         actual = produced[name].to(held.device).double()
         for measure in asked.measures:

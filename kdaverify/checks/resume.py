@@ -13,6 +13,7 @@ from kdaverify.checks.outcome import Outcome, outcomes, skipped
 from kdaverify.checks.status import Status
 from kdaverify.problems import Domain, Problem
 from oracles.inputs import Inputs
+from oracles.tensors import OUTPUTS
 
 Entry = Literal["chunk", "step"]
 Way = Literal["chunk-chunk", "chunk-step", "step-chunk"]
@@ -48,7 +49,7 @@ def resume(adapter: Adapter, problem: Problem, *, cut: int, way: Way = "chunk-ch
 
 def unresumable(adapter: Adapter, problem: Problem, cut: int, way: Way = "chunk-chunk") -> str | None:
     """Why `adapter` cannot run this problem in parts; None if it can."""
-    if "final_state" not in adapter.exposes(problem):
+    if not {*OUTPUTS} <= {*adapter.exposes(problem)}:
         return "it does not expose the final state, so a run cannot be resumed"
     asked = [problem.replace(T=end - first, state="random") for first, end, _ in _parts(problem.T, cut, way)]
     return next(filter(None, map(adapter.supports, asked)), None)
@@ -73,7 +74,7 @@ def resumed(adapter: Adapter, inputs: Inputs, cut: int, way: Way = "chunk-chunk"
     state, pieces = inputs.initial_state, list[Tensor]()
     for first, end, entry in _parts(inputs.T, cut, way):
         call = inputs.span(first, end, state)
-        run = execute(adapter, call, ("o", "final_state"), entry=adapter.step if entry == "step" else None)
+        run = execute(adapter, call, OUTPUTS, entry=adapter.step if entry == "step" else None)
         pieces.append(run.outputs["o"])
         state = _finite(run.outputs["final_state"], end)
     assert state is not None  # there is at least one part

@@ -21,10 +21,12 @@ from kdaverify.checks.gradients import run_backward
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem, cotangents
+from kdaverify.problems.cotangents import of_exposed
 from kdaverify.problems.directions import Pair, pair
 from oracles.autograd import ForwardOnlyError
-from oracles.gradients import GRADIENTS, Cotangents
+from oracles.gradients import Cotangents
 from oracles.inputs import Inputs
+from oracles.tensors import GRADIENTS
 
 DIRECTIONS: Final = 8
 # Directions for each input by itself, to say which one it is.
@@ -41,7 +43,7 @@ def self_consistency(adapter: Adapter, problem: Problem) -> list[Outcome]:
     if problem.dtype == "fp64":
         return skipped("float64 kernels are differentiated by gradcheck")
     exposed = adapter.exposes(problem)
-    of = "both" if "final_state" in exposed else "o"
+    of = of_exposed(exposed)
     case = _Case(adapter, problem, problem.inputs(), cotangents(problem, of), exposed)
     try:
         found = run_backward(adapter, case.inputs, case.given)

@@ -26,7 +26,8 @@ from kdaverify.problems import Problem, cotangents
 from kdaverify.problems.regimes.gate import HUGE
 from oracles.backward_stages import BACKWARD_SIGNATURES, run_backward_stages
 from oracles.inputs import Inputs
-from oracles.stages import CALL, SIGNATURES, Named, defined, run_stages
+from oracles.stages import SIGNATURES, Named, defined, run_stages
+from oracles.tensors import FLOATING
 
 Feed = Literal["exact", "own"]
 FEEDS: Final[tuple[Feed, ...]] = ("exact", "own")
@@ -171,7 +172,7 @@ def _judged(adapter: Adapter, problem: Problem, feed: Feed, *, backward: bool, s
         return
     formats = formats_of(contract, io)
     exact = _exact(problem, inputs, contract.chunk_size, backward=backward)
-    taken = {name: stored(name, tensor, formats) for name, tensor in exact.items() if name not in CALL}
+    taken = {name: stored(name, tensor, formats) for name, tensor in exact.items() if name not in FLOATING}
     bench = _StageRun(StageArguments(inputs, {}, contract.chunk_size, formats), adapter, problem.dtype)
     own: dict[str, Tensor] = {}
     for name, call in calls.items():

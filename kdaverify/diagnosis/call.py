@@ -24,6 +24,7 @@ from kdaverify.diagnosis.answer import KernelErrors, answered
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.tolerances import Yardstick, scale
 from kdaverify.problems import Problem, cotangents
+from kdaverify.problems.cotangents import of_exposed
 from oracles.gradients import Cotangents
 from oracles.inputs import Inputs
 
@@ -71,8 +72,8 @@ class DiagnosedCall:
 
     @property
     def _cotangents(self) -> Cotangents:
-        detail, whole = self.question.detail, "final_state" in self.judged.exposes(self.problem)
-        return cotangents(self.problem, detail.get("of", "both" if whole else "o"), detail.get("exponent", 0))
+        detail, exposed = self.question.detail, self.judged.exposes(self.problem)
+        return cotangents(self.problem, detail.get("of", of_exposed(exposed)), detail.get("exponent", 0))
 
 
 Way = Callable[[DiagnosedCall, Adapter, Inputs], dict[str, Tensor]]

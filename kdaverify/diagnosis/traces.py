@@ -10,8 +10,8 @@ from torch import Tensor
 from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.tolerances import APART, Yardstick
 from kdaverify.problems import Problem
+from oracles.tensors import SIGNATURE
 
-_STATES = ("final_state", "d_initial_state")
 SOME = 0.5
 """Of channels, where errors are small in some by chance, no more than this share is worth telling."""
 
@@ -29,12 +29,13 @@ def traces(kernel: KernelErrors, yard: Yardstick, problem: Problem, chunk_size: 
 def _clauses(kernel: KernelErrors, yard: Yardstick, problem: Problem, chunk_size: int) -> Iterator[tuple[str, str]]:
     for name, scale in yard.items():
         found = kernel.outputs.get(name)
-        if found is None or found.ndim < 3 or (name not in _STATES and found.shape[1] != problem.T):  # tokens and heads
+        if found is None or found.ndim < 3 or (not SIGNATURE.is_state(name) and found.shape[1] != problem.T):  # tokens and heads
             continue
         wrong = ~((found - scale.exact).abs() <= APART * scale.largest)
         if not bool(wrong.any()):
             continue
-        parts = [*_zeros(found, scale.exact, wrong), *(_of_states(wrong) if name in _STATES else _of_tokens(wrong, problem, chunk_size))]
+        where = _of_states(wrong) if SIGNATURE.is_state(name) else _of_tokens(wrong, problem, chunk_size)
+        parts = [*_zeros(found, scale.exact, wrong), *where]
         if parts:
             yield name, ", ".join(parts)
 

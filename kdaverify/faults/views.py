@@ -13,6 +13,7 @@ from torch import Tensor
 from oracles.chunk import Chunk, Stage
 from oracles.chunk_backward import BackwardStage, ChunkGradients
 from oracles.inputs import Inputs
+from oracles.tensors import TOKENS
 
 AnyChunk = TypeVar("AnyChunk", bound=Chunk)
 LAST = slice(-1, None)
@@ -110,14 +111,14 @@ def order(x: Inputs) -> list[int]:
 
 def token_rows(x: Inputs, rows: Tensor) -> Inputs:
     """The call with other rows in the places of its tokens; rows count along [B * T]."""
-    moved = {name: getattr(x, name).flatten(0, 1)[rows].unflatten(0, (x.B, x.T)) for name in ("q", "k", "v", "g", "beta")}
+    moved = {name: getattr(x, name).flatten(0, 1)[rows].unflatten(0, (x.B, x.T)) for name in TOKENS}
     return replace(x, **moved)
 
 
 def sequence(x: Inputs, n: int, tokens: int) -> Inputs:
     """The first tokens of one sequence as a call of its own."""
     rows = slice(x.starts[n], x.starts[n] + tokens)
-    cut = {name: getattr(x, name).flatten(0, 1)[None, rows] for name in ("q", "k", "v", "g", "beta")}
+    cut = {name: getattr(x, name).flatten(0, 1)[None, rows] for name in TOKENS}
     state = None if x.initial_state is None else x.initial_state[n : n + 1]
     return replace(x, **cut, initial_state=state, cu_seqlens=None)
 

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from kdaverify.verdicts.seal import Covered
+from oracles.tensors import OUTPUTS
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
@@ -69,7 +70,7 @@ def _directions(adapter: Adapter, lengths: tuple[int, ...] | None) -> tuple[Dire
     """What can be computed of a dense problem, or of a pack."""
     from kdaverify.problems.combinations import plain
 
-    states = "final_state" in adapter.exposes(plain(adapter.dtypes[0]).replace(lengths=lengths))
+    states = {*OUTPUTS} <= {*adapter.exposes(plain(adapter.dtypes[0]).replace(lengths=lengths))}
     can: dict[Direction, bool] = {
         "forward": True,
         "resume": states and lengths is None and adapter.domain.states,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kdaverify.checks.property_table import named
 from kdaverify.plugin.axes import drifting
+from oracles.tensors import OUTPUTS
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
@@ -82,7 +83,7 @@ def _no_packs(adapter: Adapter) -> str:
 
 
 def _no_resume(adapter: Adapter, outputs: tuple[str, ...]) -> str:
-    if "final_state" not in outputs:
+    if not {*OUTPUTS} <= {*outputs}:
         return "it exposes no final state"
     return "" if adapter.domain.states else "it takes no initial state"
 

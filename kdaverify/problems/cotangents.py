@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -12,8 +13,10 @@ from kdaverify.problems.problem import Problem
 from kdaverify.problems.regimes import Draw
 from kdaverify.problems.tensors import rounded
 from oracles.gradients import Cotangents
+from oracles.tensors import OUTPUTS
 
-OF: Final = ("both", "o", "final_state")
+BOTH: Final = "both"
+OF: Final = (BOTH, *OUTPUTS)
 """Which outputs the loss depends on."""
 
 EXPONENTS: Final = {"fp64": (0, -25, 20), "fp32": (0, -25, 20), "bf16": (0, -25, 20), "fp16": (0, -8, 8)}
@@ -27,6 +30,11 @@ OVERFLOWING: Final = Problem(
 No drawn problem does that: among the exponents above, 2^8 is the largest for fp16.
 """
 OVERFLOWING_EXPONENT: Final = 14
+
+
+def of_exposed(exposed: Sequence[str]) -> str:
+    """The loss that depends on everything a kernel returns."""
+    return BOTH if set(OUTPUTS) <= {*exposed} else OUTPUTS[0]
 
 
 def cotangents(problem: Problem, of: str, exponent: int = 0) -> Cotangents:
@@ -46,8 +54,8 @@ def cotangents(problem: Problem, of: str, exponent: int = 0) -> Cotangents:
     draw = Draw(p, "d_final_state")
     dS = np.stack([draw.stream("d_final_state", n).normal(p.HV, p.K, p.V) for n in range(p.N)])
     return Cotangents(
-        None if of == "final_state" else rounded(scale * do, TORCH[p.dtype]),
-        None if of == "o" else rounded(scale * dS, state_dtype(p.dtype)),
+        None if of == OUTPUTS[1] else rounded(scale * do, TORCH[p.dtype]),
+        None if of == OUTPUTS[0] else rounded(scale * dS, state_dtype(p.dtype)),
     )
 
 
@@ -63,6 +71,6 @@ def coarse_cotangents(problem: Problem, of: str, number: int) -> Cotangents:
     streams = [Draw(p, "d_final_state").stream("coarse", number, n) for n in range(p.N)]
     dS = np.stack([stream.integers(9, p.HV, p.K, p.V) - 4 for stream in streams])
     return Cotangents(
-        None if of == "final_state" else torch.tensor(do, dtype=TORCH[p.dtype]),
-        None if of == "o" else torch.tensor(dS, dtype=state_dtype(p.dtype)),
+        None if of == OUTPUTS[1] else torch.tensor(do, dtype=TORCH[p.dtype]),
+        None if of == OUTPUTS[0] else torch.tensor(dS, dtype=state_dtype(p.dtype)),
     )

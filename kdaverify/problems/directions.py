@@ -12,8 +12,8 @@ from torch import Tensor
 from kdaverify.problems.portable import Stream
 from kdaverify.problems.problem import Problem
 from kdaverify.problems.tensors import rounded
-from oracles.gradients import GRADIENTS
 from oracles.inputs import Inputs
+from oracles.tensors import GRADIENTS
 
 # Every kernel takes gates down to here; a problem with deeper ones shows that this kernel takes those.
 MILDEST_LOWEST_GATE: Final = -1.0

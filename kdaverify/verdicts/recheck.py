@@ -14,7 +14,7 @@ from kdaverify.checks.recheck import INTERPRETED, LARGEST, THERE_AND_BACK, is_ne
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from kdaverify.verdicts.verdict import Verdict
-from oracles.gradients import GRADIENTS
+from oracles.tensors import GRADIENTS
 
 FILED: Final = "its outputs come from files, which answer no other seed"
 SETTLED: Final = "another case of the same test is wrong for certain"

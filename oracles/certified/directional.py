@@ -15,8 +15,9 @@ from oracles.certified.balls import ZERO, Row, Rows, enclose, exact, matrix, sca
 from oracles.certified.chunk_form import in_chunks
 from oracles.certified.heads import Gates, Head, each_head, precision
 from oracles.enclosure import Enclosure
-from oracles.gradients import GRADIENTS, Cotangents, Gradients
+from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
+from oracles.tensors import GRADIENTS
 
 CHUNK_SIZE = 64
 # The disc of Cauchy's bound. Wide enough against steps of 2^-40 and less, narrow enough that the bound stays near the loss.

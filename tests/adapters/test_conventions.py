@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from kdaverify.adapters import Adapter, ConventionError, Conventions
-from kdaverify.adapters.conventions import ALLOWED, TOKENS, segment_ids
+from kdaverify.adapters.conventions import ALLOWED, segment_ids
 from kdaverify.problems import Problem
 from oracles.inputs import InputError
+from oracles.tensors import TOKENS
 from tests.adapters.standins import PACK, Ask, distance, standin
 
 PLAIN = Conventions(packing="cu_seqlens")

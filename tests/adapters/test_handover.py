@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters import kernel
+from oracles.tensors import FLOATING, TOKENS
 from tests.adapters.standins import Ask
 
 CONVERTED: dict[str, str] = {"layout": "bhtd", "state": "vk", "gate": "log2", "beta": "logit"}
@@ -40,18 +41,18 @@ def test_an_edit_in_place_reaches_the_callers_tensor(ask: Ask, declared: dict[st
 
     x, before = ask().inputs(), ask().inputs()
     kernel(**declared)(returning(edit)).forward(x)  # pyright: ignore[reportArgumentType]
-    for name in ("q", "k", "v", "g", "beta", "initial_state"):
+    for name in FLOATING:
         assert torch.equal(getattr(x, name), getattr(before, name)) is (name != edited)
 
 
 @pytest.mark.parametrize("declared", [{"gate": "decay"}, {"gate": "log2"}, {"beta": "logit"}, CONVERTED])
 def test_poisoned_padding_is_no_edit(ask: Ask, declared: dict[str, str]) -> None:
     x = ask(B=1, T=8, lengths=(2, 3), state="absent").inputs()
-    for name in ("q", "k", "v", "g", "beta"):
+    for name in TOKENS:
         getattr(x, name)[:, 5:] = math.nan
     before = x.copied()
     kernel(packing="cu_seqlens", **declared)(reading).forward(x)  # pyright: ignore[reportArgumentType]
-    for name in ("q", "k", "v", "g", "beta"):
+    for name in TOKENS:
         assert torch.equal(getattr(x, name).nan_to_num(9.0), getattr(before, name).nan_to_num(9.0))
 
 

@@ -13,6 +13,7 @@ from kdaverify.adapters import Adapter, WrongKernelError, find
 from kdaverify.adapters.registry import SHIPPED
 from kdaverify.problems import cotangents
 from oracles.adjoint import adjoint
+from oracles.tensors import FLOATING
 from tests.adapters.standins import Ask, distance
 
 PRECISION = {"fp64": 1e-13, "fp32": 3e-6, "bf16": 6e-3, "fp16": 7e-4}
@@ -71,7 +72,7 @@ def test_the_step_is_the_forward_of_one_token(ask: Ask, name: str) -> None:
 def test_the_callers_tensors_are_neither_edited_nor_returned(ask: Ask, name: str) -> None:
     adapter, x, before = installed(name), ask(T=70).inputs(), ask(T=70).inputs()
     output = adapter.forward(x)
-    for tensor in ("q", "k", "v", "g", "beta", "initial_state"):
+    for tensor in FLOATING:
         given = getattr(x, tensor)
         assert torch.equal(given, getattr(before, tensor))
         for returned in (output.o, output.final_state):

@@ -21,9 +21,10 @@ from kdaverify.checks.compare import compare
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem, problems
 from kdaverify.problems.profiles import settings_for
-from oracles.enclosure import OUTPUTS, CertifiedOutputs
+from oracles.enclosure import CertifiedOutputs
 from oracles.inputs import Inputs
 from oracles.running_error import enclosed
+from oracles.tensors import OUTPUTS
 
 PROBLEM = Problem(
     B=1,

@@ -13,8 +13,9 @@ from kdaverify.adapters.eager import Eager
 from kdaverify.budgets.emulate import Emulator
 from kdaverify.budgets.formats import FORMATS
 from oracles.chunk_backward import BACKWARD, BackwardStages, chunk_backward
-from oracles.gradients import GRADIENTS, Cotangents, Gradients
+from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
+from oracles.tensors import GRADIENTS
 
 Change = Callable[[Gradients[Tensor]], Gradients[Tensor]]
 

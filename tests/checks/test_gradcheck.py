@@ -17,8 +17,9 @@ from kdaverify.adapters.eager import Eager
 from kdaverify.checks.gradcheck import ORDERS, gradcheck
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
-from oracles.gradients import GRADIENTS, Cotangents, Gradients
+from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
+from oracles.tensors import GRADIENTS
 
 DENSE = Problem(
     B=1, T=4, H=1, HV=2, K=2, V=3, dtype="fp64", gate="log-sigmoid", key="random", beta="uniform", state="random", value="normal", seed=7

@@ -15,7 +15,8 @@ from kdaverify.checks.gradients import gradients
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from oracles.chunk_backward import BACKWARD
-from oracles.gradients import GRADIENTS, Gradients
+from oracles.gradients import Gradients
+from oracles.tensors import GRADIENTS
 from tests.checks.backwards import Changed, Staged, detached
 from tests.oracles.test_backward_stages import FAULTS
 

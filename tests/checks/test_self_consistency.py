@@ -17,8 +17,9 @@ from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from kdaverify.problems.directions import pair
 from oracles.chunk_backward import BACKWARD
-from oracles.gradients import GRADIENTS, Cotangents, Gradients
+from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
+from oracles.tensors import GRADIENTS
 from tests.checks.backwards import Changed, Staged, detached
 from tests.oracles.test_backward_stages import FAULTS
 

@@ -16,6 +16,7 @@ import kdaverify as kv
 from oracles.arithmetic import Arithmetic
 from oracles.chunk import STAGES, Chunk, Stages, chunk
 from oracles.inputs import Inputs
+from oracles.tensors import TOKENS
 
 CHUNK = 64
 Outputs = tuple[Tensor, Tensor]
@@ -100,7 +101,7 @@ def _drops_partial_chunk(inputs: Inputs) -> Outputs:
         return o, final
     if not whole:
         return o, inputs.state.clone()
-    kept = {name: getattr(inputs, name)[:, :whole] for name in ("q", "k", "v", "g", "beta")}
+    kept = {name: getattr(inputs, name)[:, :whole] for name in TOKENS}
     return o, run(replace(inputs, **kept), "bf16")[1]
 
 

@@ -17,8 +17,8 @@ from kdaverify.faults.kernel import Patch, PatchedPipeline
 from kdaverify.problems import ActivationProblem, Problem, cotangents
 from oracles.chunk import STAGES
 from oracles.chunk_backward import BACKWARD
-from oracles.gradients import GRADIENTS
 from oracles.inputs import Inputs
+from oracles.tensors import GRADIENTS
 from tests.faults.triggers import Trigger
 
 Tensors = dict[str, Tensor]

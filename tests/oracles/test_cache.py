@@ -19,6 +19,7 @@ from oracles.cache import SUFFIX, AnswerCache, Kept, answer_key, cache_in, cache
 from oracles.enclosure import CertifiedOutputs
 from oracles.gradients import Cotangents, GradientAnswer
 from oracles.inputs import Inputs
+from oracles.tensors import FLOATING
 
 Call = Callable[..., Inputs]
 KEY = "k" * 64
@@ -81,7 +82,7 @@ def test_a_second_call_computes_nothing_and_a_changed_one_does(call: Call, tmp_p
 
 
 def changes(inputs: Inputs) -> Iterator[Inputs]:
-    for name in ("q", "k", "v", "g", "beta", "initial_state"):
+    for name in FLOATING:
         tensor = getattr(inputs, name)
         changed = tensor.clone()
         changed.view(-1)[-1] = torch.nextafter(changed.view(-1)[-1], torch.tensor(-torch.inf))

@@ -17,8 +17,9 @@ from oracles.adjoint import adjoint
 from oracles.certified import UncertifiedError, chunk_form
 from oracles.certified.adjoint import Sweep
 from oracles.enclosure import Enclosure
-from oracles.gradients import GRADIENTS, Cotangents, GradientAnswer, Gradients
+from oracles.gradients import Cotangents, GradientAnswer, Gradients
 from oracles.inputs import Inputs
+from oracles.tensors import GRADIENTS
 
 Call = Callable[..., Inputs]
 Weigh = Callable[..., Cotangents]

@@ -12,6 +12,7 @@ from oracles.chunk import STAGES, Chunk, chunk
 from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
 from oracles.running_error import enclosed, structural_zeros
+from oracles.tensors import TOKENS
 
 GATES = ("zero", "slow", "log-sigmoid", "deep", "hard resets", "mixed")
 # B, T, offsets
@@ -94,7 +95,7 @@ def test_without_a_token_the_zeros_are_those_of_the_initial_state() -> None:
     inputs = draw("short", "log-sigmoid")
     state = torch.eye(inputs.K, inputs.V, dtype=torch.float64).expand(2, inputs.HV, inputs.K, inputs.V)
     empty = replace(inputs, initial_state=state, cu_seqlens=torch.zeros(3, dtype=torch.int32))
-    empty = replace(empty, **{name: getattr(empty, name)[:, :0] for name in ("q", "k", "v", "g", "beta")})
+    empty = replace(empty, **{name: getattr(empty, name)[:, :0] for name in TOKENS})
     o_zero, state_zero = structural_zeros(empty, empty.v, state)
     assert o_zero.shape == empty.v.shape
     assert torch.equal(state_zero, state == 0)

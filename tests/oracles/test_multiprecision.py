@@ -12,6 +12,7 @@ import torch
 from oracles.inputs import Inputs
 from oracles.multiprecision import recurrence
 from oracles.recurrence import recurrence as rounded
+from oracles.tensors import TOKENS
 
 Call = Callable[..., Inputs]
 mp: Any = mpmath.mp
@@ -65,7 +66,7 @@ def test_a_pack_is_its_sequences_run_alone(call: Call) -> None:
     assert torch.equal(tensor(final[0]), inputs.state[0].double())
     assert all(x == 0 for row in o[0][7:] for head in row for x in head)
     for n, (start, end) in enumerate(((0, 4), (4, 7)), start=1):
-        part = {name: getattr(inputs, name)[:, start:end] for name in ("q", "k", "v", "g", "beta")}
+        part = {name: getattr(inputs, name)[:, start:end] for name in TOKENS}
         alone_o, alone_final = recurrence(Inputs(**part, initial_state=inputs.state[n : n + 1]))
         assert alone_o[0] == o[0][start:end]
         assert alone_final[0] == final[n]

@@ -24,8 +24,9 @@ from torch import Tensor
 
 from kdaverify.problems import DTYPES, TORCH, Problem, panel
 from oracles.inputs import Inputs
+from oracles.tensors import FLOATING, TOKENS
 
-TENSORS = ("q", "k", "v", "g", "beta", "initial_state")
+TENSORS = FLOATING
 GOLDEN = Path(__file__).with_name("golden.json")
 
 Plain: TypeAlias = Callable[..., Problem]
@@ -66,7 +67,7 @@ def test_types_are_the_ones_asked_for(plain: Plain, dtype: str) -> None:
 
 def test_a_longer_problem_begins_with_the_shorter_one(plain: Plain) -> None:
     short, long = plain(T=21).inputs(), plain(T=40).inputs()
-    for name in ("q", "k", "v", "g", "beta"):
+    for name in TOKENS:
         assert torch.equal(getattr(long, name)[:, :21], getattr(short, name)), name
 
 

@@ -17,6 +17,7 @@ from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.handover import Handover
 from oracles.codecs import Map
 from oracles.inputs import Inputs
+from oracles.tensors import TOKENS
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class ChunkCall:
 
     def answer(self, call: Inputs, handed: dict[str, Any], changed: dict[str, Tensor]) -> tuple[Any, Any]:
         """o and the final state for the tensors handed over, some of them `changed` once more."""
-        tensors = [self._shaped({**handed, **changed}[name]) for name in ("q", "k", "v", "g", "beta")]
+        tensors = [self._shaped({**handed, **changed}[name]) for name in TOKENS]
         keywords: dict[str, Any] = {
             "layout": self.layout.name,
             "initial_state": handed["initial_state"],

@@ -9,8 +9,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.conventions import TOKENS
 from oracles.inputs import Inputs
+from oracles.tensors import TOKENS
 
 
 @dataclass(frozen=True)

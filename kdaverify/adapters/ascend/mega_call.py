@@ -11,9 +11,10 @@ from torch import Tensor
 
 from kdaverify.adapters.ascend.layouts import packed
 from kdaverify.adapters.ascend.mega_kernel import CHUNK
-from kdaverify.adapters.conventions import TOKENS, Conventions
+from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.handover import fold_scale
 from oracles.inputs import Inputs
+from oracles.tensors import TOKENS
 
 HEAD_MAJOR: Final = ("q", "k", "beta")
 _HEAD_MAJOR: Final = Conventions(layout="bhtd", packing="cu_seqlens")

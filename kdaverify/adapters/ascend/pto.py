@@ -17,7 +17,7 @@ from kdaverify.adapters.ascend.mega_kernel import ENTRY, WIDTH
 from kdaverify.adapters.ascend.options import Known, checked
 from kdaverify.adapters.ascend.presence import lacking, npu_environment
 from kdaverify.adapters.ascend.shared_object import SharedObject, load
-from kdaverify.adapters.base import NOTHING_YET, OUTPUTS, Adapter, AdapterError, Output
+from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError, Output
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.handover import fold_scale
 from kdaverify.adapters.placement import on_device
@@ -26,6 +26,7 @@ from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.presets import preset
 from kdaverify.problems import Domain, Problem
 from oracles.inputs import Inputs
+from oracles.tensors import OUTPUTS, TOKENS
 
 SNAPSHOT: Final = "snapshot"
 _OPTIONS: Final[Known] = {"library": None, "device": None, "block_dim": None, "final_state": ("none", SNAPSHOT)}
@@ -160,7 +161,7 @@ def _verdict(library: SharedObject, device: str, blocks: int) -> str:
     """What the two-token self-test says of a library."""
     asked = selftest.question(H=3, HV=3, width=WIDTH, dtype=torch.float16, state=False)
     outputs, _ = library.run(pointed(prepared(asked.copied().on(device)), Conventions()), blocks=blocks)
-    layouts = [selftest.laid_out_otherwise(name, declared_head_major=name in HEAD_MAJOR) for name in ("q", "k", "v", "g", "beta")]
+    layouts = [selftest.laid_out_otherwise(name, declared_head_major=name in HEAD_MAJOR) for name in TOKENS]
     readings = [
         selftest.Reading(""),
         *selftest.gates(NATURAL, (LOG2, CUMULATED_LOG2, CUMULATED_NATURAL), declarable=(LOG2,)),

@@ -14,6 +14,7 @@ from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.handover import Handover
 from kdaverify.problems import TORCH
 from oracles.inputs import Inputs
+from oracles.tensors import TOKENS
 
 KEY_WIDTH: Final = 128
 VALUE_WIDTHS: Final = (128, 256)
@@ -73,7 +74,7 @@ class RecurrentCall:
         pool = _pool(start)
         slots = 1 + 2 * torch.arange(inputs.N, dtype=torch.int32, device=pool.device)
         o, _ = self.function(
-            *(handed[name] for name in ("q", "k", "v", "g", "beta")),
+            *(handed[name] for name in TOKENS),
             pool,
             cu_seqlens=torch.arange(inputs.B + 1, dtype=torch.int32, device=pool.device) * inputs.T,
             ssm_state_indices=slots.repeat_interleave(inputs.T),

@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from kdaverify.adapters.base import NOTHING_YET, Adapter
-from kdaverify.adapters.base import OUTPUTS as RETURNED
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.custom_vjp import with_vjp
 from kdaverify.adapters.declaration import Declaration
@@ -25,8 +24,10 @@ from kdaverify.adapters.exchange.declared import Declared, DeclaredCall, Entry
 from kdaverify.adapters.exchange.manifest import INPUTS, OUTPUTS, ExportedCall
 from kdaverify.adapters.isolation.fault import CallFailure
 from oracles.autograd import ForwardOnlyError
-from oracles.gradients import COTANGENTS, GRADIENTS, Cotangents, Gradients
+from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
+from oracles.tensors import COTANGENTS, GRADIENTS
+from oracles.tensors import OUTPUTS as RETURNED
 
 FILE: Final = "call.safetensors"
 SECONDS: Final = 30

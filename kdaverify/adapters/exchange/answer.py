@@ -9,10 +9,10 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from kdaverify.adapters.base import OUTPUTS as NAMES
 from kdaverify.adapters.exchange.manifest import INPUTS, OUTPUTS, ExportedCall
 from kdaverify.adapters.isolation.fault import CallFailure
-from oracles.gradients import GRADIENTS
+from oracles.tensors import GRADIENTS
+from oracles.tensors import OUTPUTS as NAMES
 
 ANSWERS = "answers"
 AGAIN = "delete it, run run.py again where the kernel is, and bring it back"

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from kdaverify.adapters.base import Adapter, Output
 from kdaverify.adapters.channels import all_behind
-from kdaverify.adapters.conventions import TOKENS
 from kdaverify.adapters.declaration import Declaration
 from kdaverify.adapters.kernel import KernelAdapter, adapted
 from kdaverify.budgets.contract import Contract
@@ -18,6 +17,7 @@ from kdaverify.problems import Problem
 from oracles.autograd import ForwardOnlyError
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
+from oracles.tensors import TOKENS
 
 Entry = Literal["forward", "step", "vjp"]
 

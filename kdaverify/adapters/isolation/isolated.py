@@ -28,7 +28,8 @@ from kdaverify.budgets.contract import Contract
 from kdaverify.limits import Limits
 from kdaverify.problems import Problem
 from oracles.gradients import Cotangents, Gradients
-from oracles.inputs import TENSORS, Inputs
+from oracles.inputs import Inputs
+from oracles.tensors import TENSORS
 
 X = TypeVar("X")
 _CASES: Final = itertools.count(1)

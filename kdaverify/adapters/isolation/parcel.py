@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import OUTPUTS, Output
+from kdaverify.adapters.base import Output
 from kdaverify.adapters.isolation.arena import Arena, ArenaSlot
 from kdaverify.adapters.placement import shares_memory
 from oracles.gradients import Gradients
-from oracles.inputs import TENSORS, Inputs
+from oracles.inputs import Inputs
+from oracles.tensors import OUTPUTS, TENSORS
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ from kdaverify.adapters.isolation.messages import CallStage, StageReturned, Way
 from kdaverify.adapters.isolation.supervisor import Supervisor
 from kdaverify.adapters.stages import StageArguments, StageCall, formats_of
 from kdaverify.budgets.formats import FORMATS
-from oracles.inputs import TENSORS, Inputs
+from oracles.inputs import Inputs
+from oracles.tensors import TENSORS
 
 
 def asked_stages(local: Mapping[str, StageCall], dtype: str, way: Way, keeper: Supervisor) -> dict[str, StageCall]:

@@ -43,8 +43,9 @@ from kdaverify.adapters.isolation.stages import run_stage
 from kdaverify.adapters.poison import poisoned_allocations
 from kdaverify.adapters.registry import find
 from oracles.autograd import ForwardOnlyError
-from oracles.gradients import COTANGENTS, Cotangents
-from oracles.inputs import TENSORS, Inputs
+from oracles.gradients import Cotangents
+from oracles.inputs import Inputs
+from oracles.tensors import COTANGENTS, TENSORS
 
 _PR_SET_PDEATHSIG: Final = 1
 

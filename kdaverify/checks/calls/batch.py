@@ -11,6 +11,8 @@ from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 from oracles.inputs import Inputs
+from oracles.signature import Role
+from oracles.tensors import SIGNATURE
 
 
 def _alone(case: CallRuleCase) -> list[Outcome]:
@@ -31,9 +33,8 @@ def _reversed(case: CallRuleCase) -> list[Outcome]:
 
 def _entry(x: Inputs, which: int | slice, *, flipped: bool = False) -> Inputs:
     rows = slice(which, which + 1) if isinstance(which, int) else which
-    names = ["q", "k", "v", "g", "beta", *(["initial_state"] if x.initial_state is not None else [])]
-    cut = {name: getattr(x, name)[rows] for name in names}
-    return replace(x, **{name: tensor.flip(0) if flipped else tensor.contiguous() for name, tensor in cut.items()})
+    cut = SIGNATURE.changed(x, lambda tensor: tensor[rows].flip(0) if flipped else tensor[rows].contiguous(), Role.TOKEN, Role.STATE)
+    return replace(x, **cut)
 
 
 _EXPOSES = "offsets of batch entries, work space shared among them"

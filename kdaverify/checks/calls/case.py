@@ -14,6 +14,7 @@ from kdaverify.checks.execute import execute
 from kdaverify.checks.gradients import judge_gradients, run_backward
 from kdaverify.checks.outcome import Outcome, outcomes
 from kdaverify.problems import Problem, cotangents
+from kdaverify.problems.cotangents import of_exposed
 from oracles.gradients import Cotangents
 from oracles.inputs import Inputs
 
@@ -49,7 +50,7 @@ class CallRuleCase:
     @property
     def of(self) -> str:
         """The outputs that a loss depends on."""
-        return "both" if "final_state" in self.exposed else "o"
+        return of_exposed(self.exposed)
 
     @property
     def exposed(self) -> tuple[str, ...]:

@@ -13,8 +13,8 @@ from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 from oracles.inputs import Inputs
+from oracles.tensors import TOKENS
 
-TOKENS: Final = ("q", "k", "v", "g", "beta")
 TOKEN_GRADIENTS: Final = {f"d{name}" for name in TOKENS}
 
 

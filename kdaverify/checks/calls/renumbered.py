@@ -15,6 +15,7 @@ from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 from oracles.inputs import Inputs
+from oracles.tensors import SIGNATURE
 
 STRIDE: Final = 256
 """Ids that differ by it are the same in their last byte."""
@@ -75,7 +76,7 @@ def _with(found: Mapping[str, Tensor], plain: Mapping[str, Tensor], x: Inputs, n
     tokens = slice(first, first + x.lengths[number])
     kept = {name: tensor.clone() for name, tensor in found.items()}
     for name, tensor in kept.items():
-        at = (slice(None), tokens) if name == "o" else (number,)
+        at = (number,) if SIGNATURE.is_state(name) else (slice(None), tokens)
         tensor[at] = plain[name][at]
     return kept
 

@@ -13,7 +13,8 @@ from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
-from oracles.inputs import TENSORS, Inputs
+from oracles.inputs import Inputs
+from oracles.tensors import TENSORS
 
 
 def _edited(case: CallRuleCase, other: Callable[[CallRuleCase], Inputs]) -> list[Outcome]:

@@ -14,7 +14,8 @@ from kdaverify.checks.calls.layouts import LAYOUTS, WIDE, GuardedMemory, MemoryL
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 from oracles.gradients import Cotangents
-from oracles.inputs import TENSORS, Inputs
+from oracles.inputs import Inputs
+from oracles.tensors import TENSORS
 
 DEVICES = ("cpu", "cuda", "npu")
 

@@ -14,6 +14,7 @@ from kdaverify.checks.laws.law import Law, ends_excluded
 from kdaverify.checks.outcome import Outcome, outcomes
 from kdaverify.problems import Problem
 from oracles.inputs import Inputs
+from oracles.tensors import TOKENS
 
 APPENDED: Final = 17
 """More than a row of a tile, so that they end in another one."""
@@ -34,7 +35,7 @@ def appended_tokens(adapter: Adapter, problem: Problem) -> list[Outcome]:
 def _appended(own: Inputs) -> Inputs:
     again = torch.arange(own.T + APPENDED) % own.T
     idle = torch.arange(own.T + APPENDED) >= own.T
-    moved = {name: getattr(own, name)[:, again] for name in ("q", "k", "v", "g", "beta")}
+    moved = {name: getattr(own, name)[:, again] for name in TOKENS}
     g, beta = moved["g"].masked_fill(idle[:, None, None], 0.0), moved["beta"].masked_fill(idle[:, None], 0.0)
     return replace(own, **{**moved, "g": g, "beta": beta})
 

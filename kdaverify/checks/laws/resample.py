@@ -11,8 +11,8 @@ from torch import Tensor
 
 from kdaverify.problems import Problem
 from oracles.inputs import Inputs
+from oracles.tensors import TOKENS
 
-TOKENS: Final = ("q", "k", "v", "g", "beta")
 BY_KEY_HEAD: Final = ("q", "k")
 
 

@@ -14,7 +14,7 @@ from typing import Final, Literal
 from kdaverify.budgets.designs.design import Formats, Mailbox
 from kdaverify.budgets.formats import FORMATS, MAILBOX_FORMATS, Format
 from kdaverify.checks.mailboxes.bench import DesignTest, Place, Trial
-from oracles.gradients import GRADIENTS
+from oracles.tensors import GRADIENTS
 
 WIDE: Final = FORMATS["fp32"]
 NARROW: Final = tuple(fmt for fmt in MAILBOX_FORMATS.values() if fmt is not WIDE)

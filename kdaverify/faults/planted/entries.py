@@ -26,7 +26,7 @@ SOFTPLUS: Final = RawGate("softplus")
 
 
 @dataclass(frozen=True)
-class EntryPoint:
+class PlantedEntry:
     """What a kernel does itself before its recurrence, in fp32.
 
     Args:
@@ -50,11 +50,11 @@ def normalised(x: Tensor) -> Tensor:
     return x / (x.square().sum(-1, keepdim=True) + EPSILON).sqrt()
 
 
-RIGHT: Final[Mapping[str, EntryPoint]] = {
-    "softplus-in-kernel": EntryPoint(gate=activated),
-    "sigmoid-in-kernel": EntryPoint(beta=lambda x: x.sigmoid()),
-    "doubled-sigmoid-in-kernel": EntryPoint(beta=lambda x: 2 * x.sigmoid()),
-    "l2norm-in-kernel": EntryPoint(norm=normalised),
+RIGHT: Final[Mapping[str, PlantedEntry]] = {
+    "softplus-in-kernel": PlantedEntry(gate=activated),
+    "sigmoid-in-kernel": PlantedEntry(beta=lambda x: x.sigmoid()),
+    "doubled-sigmoid-in-kernel": PlantedEntry(beta=lambda x: 2 * x.sigmoid()),
+    "l2norm-in-kernel": PlantedEntry(norm=normalised),
 }
 DOUBLED: Final = "doubled-sigmoid-in-kernel"
 
@@ -67,11 +67,11 @@ class EntryRecurrence(Eager):
         entry: the one that is called; None for the plain call.
     """
 
-    def __init__(self, changed: Mapping[str, EntryPoint], entry: str | None = None) -> None:
+    def __init__(self, changed: Mapping[str, PlantedEntry], entry: str | None = None) -> None:
         super().__init__("recurrence", {"fp32": "recurrent-fp32"})
         self.differentiable = False
         self._changed, self._name = changed, entry
-        self._does = EntryPoint() if entry is None else {**RIGHT, **changed}[entry]
+        self._does = PlantedEntry() if entry is None else {**RIGHT, **changed}[entry]
         self.conventions = Conventions(beta="value" if self._does.beta is None else "logit")
 
     def variants(self) -> Mapping[str, Adapter]:
@@ -117,22 +117,22 @@ class EntryRecurrence(Eager):
         return 2.0 if self._name == DOUBLED else 1.0
 
 
-def _wrong(entry: str, does: EntryPoint) -> Callable[[], Adapter]:
+def _wrong(entry: str, does: PlantedEntry) -> Callable[[], Adapter]:
     return partial(EntryRecurrence, {entry: does})
 
 
 FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
-    "a raw gate without its bias": _wrong("softplus-in-kernel", EntryPoint(gate=lambda x, A_log, _: activated(x, A_log, 0 * x))),
+    "a raw gate without its bias": _wrong("softplus-in-kernel", PlantedEntry(gate=lambda x, A_log, _: activated(x, A_log, 0 * x))),
     "a raw gate without its amplitude": _wrong(
-        "softplus-in-kernel", EntryPoint(gate=lambda x, _, b: activated(x, x.new_zeros(x.shape[2]), b))
+        "softplus-in-kernel", PlantedEntry(gate=lambda x, _, b: activated(x, x.new_zeros(x.shape[2]), b))
     ),
     "the softplus of a raw gate is linear from 1": _wrong(
-        "softplus-in-kernel", EntryPoint(gate=lambda x, A_log, b: -A_log.exp()[:, None] * softplus(x + b, threshold=1.0))
+        "softplus-in-kernel", PlantedEntry(gate=lambda x, A_log, b: -A_log.exp()[:, None] * softplus(x + b, threshold=1.0))
     ),
-    "logits of beta are taken for beta": _wrong("sigmoid-in-kernel", EntryPoint(beta=lambda x: x)),
-    "a doubled sigmoid is not doubled": _wrong(DOUBLED, EntryPoint(beta=lambda x: x.sigmoid())),
+    "logits of beta are taken for beta": _wrong("sigmoid-in-kernel", PlantedEntry(beta=lambda x: x)),
+    "a doubled sigmoid is not doubled": _wrong(DOUBLED, PlantedEntry(beta=lambda x: x.sigmoid())),
     "rows are normalised by their largest element": _wrong(
-        "l2norm-in-kernel", EntryPoint(norm=lambda x: normalize(x, p=float("inf"), dim=-1))
+        "l2norm-in-kernel", PlantedEntry(norm=lambda x: normalize(x, p=float("inf"), dim=-1))
     ),
 }
 

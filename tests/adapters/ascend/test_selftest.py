@@ -11,6 +11,7 @@ from kdaverify.adapters.ascend import selftest
 from kdaverify.adapters.ascend.gates import CUMULATED_LOG2, CUMULATED_NATURAL, FORMS, LOG2, NATURAL, GateForm, through
 from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
+from oracles.tensors import TOKENS
 from tests.adapters.standins import Ask
 
 FAR = selftest.ALIKE  # a legal 16-bit kernel is off by a tenth of it
@@ -25,7 +26,7 @@ READINGS = {
 def test_every_reading_answers_differently(handed: str, width: int) -> None:
     asked = selftest.question(H=2, HV=4, width=width, dtype=torch.bfloat16, state=True)
     others = [*selftest.scales(), *selftest.values(), *selftest.heads(), *selftest.states(), selftest.both_states(), selftest.logits()]
-    layouts = [selftest.laid_out_otherwise(name, declared_head_major=name != "v") for name in ("q", "k", "v", "g", "beta")]
+    layouts = [selftest.laid_out_otherwise(name, declared_head_major=name != "v") for name in TOKENS]
     written = [selftest.Reading("o head-major", o=selftest.head_major)]
     answers = {reading.said: _answer(reading, asked) for reading in [selftest.Reading(""), *READINGS[handed], *others, *layouts, *written]}
     for (one, a), (other, b) in combinations(answers.items(), 2):

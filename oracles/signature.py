@@ -1,0 +1,100 @@
+"""What a call of an operator takes and returns: named tensors with roles.
+
+Whatever handles tensors of any operator (copies them, cuts them into sequences, checks their shapes, names a place in them) reads
+roles and axes here instead of names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from functools import cached_property
+from typing import Any
+
+
+class Role(Enum):
+    """What a tensor is to a call."""
+
+    TOKEN = auto()
+    """One row a token, [B, T, ...]; of packed sequences in the rows of each."""
+    STATE = auto()
+    """One entry a sequence, [N, ...]: what a call hands to the next one."""
+    PARAMETER = auto()
+    """The same for all tokens and sequences."""
+    OFFSETS = auto()
+    """Where sequences begin in a pack, integers [N + 1]."""
+    INDEX = auto()
+    """Integers that name something, [N] or [T]; no result depends on which numbers they are."""
+
+
+@dataclass(frozen=True)
+class TensorRole:
+    """One tensor of a call.
+
+    Args:
+        name: as operators.md and every message have it.
+        role: what it is to the call.
+        axes: letters of math.md 1.
+        gradient: the name of the gradient with respect to it, or of the cotangent of an output; "" where there is none.
+        optional: whether a call may leave it out.
+    """
+
+    name: str
+    role: Role
+    axes: tuple[str, ...]
+    gradient: str = ""
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class CallSignature:
+    """All tensors of a call, inputs and outputs, in the order of the operator's definition."""
+
+    inputs: tuple[TensorRole, ...]
+    outputs: tuple[TensorRole, ...]
+
+    def names(self, *roles: Role) -> tuple[str, ...]:
+        """The inputs of some roles, of all where none is given."""
+        return tuple(tensor.name for tensor in self.inputs if not roles or tensor.role in roles)
+
+    @cached_property
+    def returned(self) -> tuple[str, ...]:
+        """The outputs."""
+        return tuple(tensor.name for tensor in self.outputs)
+
+    @cached_property
+    def gradients(self) -> Mapping[str, str]:
+        """The input that each gradient belongs to."""
+        return {tensor.gradient: tensor.name for tensor in self.inputs if tensor.gradient}
+
+    @cached_property
+    def cotangents(self) -> Mapping[str, str]:
+        """The output that each cotangent belongs to."""
+        return {tensor.gradient: tensor.name for tensor in self.outputs if tensor.gradient}
+
+    def __getitem__(self, name: str) -> TensorRole:
+        """The entry of an input or an output, also by the name of its gradient or cotangent."""
+        return self._entries[name]
+
+    def is_state(self, name: str) -> bool:
+        """Whether an input, an output, or a gradient of one has an entry for every sequence."""
+        return name in self._entries and self._entries[name].role is Role.STATE
+
+    def shape(self, name: str, call: Any) -> tuple[int, ...]:
+        """The shape of a tensor, from the sizes of a call: its attributes by axis letter."""
+        return tuple(getattr(call, axis) for axis in self._entries[name].axes)
+
+    def tensors(self, call: Any, *roles: Role) -> dict[str, Any]:
+        """The inputs of a call that are not absent, by name."""
+        found = {name: getattr(call, name) for name in self.names(*roles)}
+        return {name: tensor for name, tensor in found.items() if tensor is not None}
+
+    def changed(self, call: Any, change: Callable[[Any], Any], *roles: Role) -> dict[str, Any]:
+        """The inputs of a call, those that are not absent changed."""
+        return {name: change(tensor) for name, tensor in self.tensors(call, *roles).items()}
+
+    @cached_property
+    def _entries(self) -> Mapping[str, TensorRole]:
+        every = (*self.inputs, *self.outputs)
+        return {name: tensor for tensor in every for name in (tensor.name, tensor.gradient) if name}
