@@ -18,11 +18,13 @@ from rich.progress import track
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager import EAGER
-from kdaverify.checks.activations import activations
-from kdaverify.problems import ActivationProblem, activation_problems, settings_for
-from oracles.operations import OPERATIONS
-from tests.checks.activated import ACCELERATOR, KEEPER
-from tests.checks.activation_faults import FAULTS
+from kdaverify.operators.pointwise.cases import activation_problems
+from kdaverify.operators.pointwise.check import activations
+from kdaverify.operators.pointwise.problem import ActivationProblem
+from kdaverify.problems import settings_for
+from oracles.pointwise.operations import OPERATIONS
+from tests.operators.pointwise.activated import ACCELERATOR, KEEPER
+from tests.operators.pointwise.activation_faults import FAULTS
 
 DTYPES = ("fp32", "bf16", "fp16")
 LEGAL: tuple[Adapter, ...] = (EAGER, ACCELERATOR, KEEPER)

@@ -41,7 +41,8 @@ from kdaverify.faults.adapter import Faulty
 from kdaverify.faults.catalogue import FAULTS
 from kdaverify.faults.fault import Fault, Setting
 from kdaverify.faults.kernel import Patch, PatchedPipeline
-from kdaverify.problems import ActivationProblem, Problem
+from kdaverify.operators.pointwise.problem import ActivationProblem
+from kdaverify.problems import Problem
 from oracles.arithmetic import Arithmetic
 from oracles.certified import UncertifiedError
 from oracles.chunk import STAGES, Stages

@@ -44,9 +44,19 @@ PARTS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "checks/test_laws.py",
         ),
     ),
-    "activations": (("checks/elements.py", "budgets/activations.py"), ("checks/test_elements.py", "checks/test_activations.py")),
+    "activations": (
+        ("operators/pointwise/elements.py", "operators/pointwise/tolerance.py"),
+        ("operators/pointwise/test_elements.py", "operators/pointwise/test_activations.py"),
+    ),
     "budgets": (
-        ("budgets/standard.py", "budgets/budget.py", "budgets/sharp.py", "budgets/bias.py", "budgets/statistics.py", "budgets/freedoms.py"),
+        (
+            "budgets/standard.py",
+            "budgets/budget.py",
+            "budgets/rms_limit.py",
+            "budgets/bias.py",
+            "budgets/statistics.py",
+            "budgets/freedoms.py",
+        ),
         (
             "budgets/test_allow.py",
             "budgets/test_statistics.py",

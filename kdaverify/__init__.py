@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from kdaverify.adapters.activations import ActivationCall
     from kdaverify.adapters.base import Adapter, Output
     from kdaverify.adapters.conventions import Conventions
     from kdaverify.adapters.kernel import kernel
     from kdaverify.adapters.registry import find
     from kdaverify.budgets.contract import Contract, contract_from_name
+    from kdaverify.operators.pointwise.call import ActivationCall
     from kdaverify.problems.problem import Problem
     from kdaverify.verdicts.verdict import Verdict
 
@@ -34,7 +34,7 @@ __all__ = [
 
 # Loaded at first use: pytest imports this package in every session of an environment it is installed in, torch takes seconds.
 _PLACES: Final = {
-    "ActivationCall": "kdaverify.adapters.activations",
+    "ActivationCall": "kdaverify.operators.pointwise.call",
     "Adapter": "kdaverify.adapters.base",
     "Contract": "kdaverify.budgets.contract",
     "Conventions": "kdaverify.adapters.conventions",

@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 import torch
 
-from kdaverify.adapters.activations import ActivationCall
 from kdaverify.adapters.channels import Channel
 from kdaverify.adapters.conventions import CANONICAL, Conventions
 from kdaverify.adapters.stages import StageCall
 from kdaverify.budgets.contract import Contract
+from kdaverify.operators.pointwise.call import ActivationCall
 from kdaverify.problems import EVERYTHING, Domain, Problem
 from oracles.autograd import ForwardOnlyError, differentiate
 from oracles.gradients import Cotangents, Gradients
@@ -158,7 +158,7 @@ class Adapter(abc.ABC):
         return {}
 
     def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
-        """The operations beside the kernel that can be called by themselves in `dtype`, by name (`oracles.operations`); none by default."""
+        """The pointwise operations that can be called by themselves in `dtype`, by name; none by default."""
         del dtype
         return {}
 

@@ -7,13 +7,13 @@ from typing import Final
 
 from torch import Tensor
 
-from kdaverify.adapters.activations import ActivationCall, torch_activations
 from kdaverify.adapters.base import NOTHING_YET, Adapter, Output
 from kdaverify.adapters.stages import StageCall, torch_backward_stages, torch_stages
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.declared import declared_contracts
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.pipeline import run_form
+from kdaverify.operators.pointwise.call import ActivationCall, torch_activations
 from kdaverify.problems import DTYPES, TORCH
 from oracles.arithmetic import Arithmetic
 from oracles.chunk import STAGES, Stages

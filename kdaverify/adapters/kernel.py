@@ -11,7 +11,6 @@ from typing import Any, Final
 import torch
 from pydantic import ValidationError
 
-from kdaverify.adapters.activations import ActivationCall, ActivationError, checked
 from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError, Output
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.declaration import Declaration
@@ -23,8 +22,9 @@ from kdaverify.adapters.stages import StageCall
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.contract_checks import ContractError
 from kdaverify.budgets.declared import Declared, declared_contracts
+from kdaverify.canonical import explain
+from kdaverify.operators.pointwise.call import ActivationCall, ActivationError, checked
 from kdaverify.problems import Problem
-from kdaverify.problems.canonical import explain
 from kdaverify.problems.domain import EVERY_BETA, EVERY_GATE
 from oracles.autograd import ForwardOnlyError, derivatives, leaf
 from oracles.gradients import Cotangents, Gradients

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from kdaverify.diagnosis.words import names_of
-from kdaverify.problems import Problem
-from kdaverify.problems.cost import cost
+from kdaverify.operator import cost_of
 from kdaverify.verdicts.verdict import Verdict
 
 KindKey: TypeAlias = tuple[str, ...]
@@ -62,5 +61,5 @@ class FailureKind:
 
 def _size(verdict: Verdict) -> tuple[bool, float, int, str, str]:
     """Drawn ones first: only these can be made smaller."""
-    dear = cost(Problem.from_json(verdict.problem)) if verdict.op == "kda" and verdict.problem else 0.0
+    dear = cost_of(verdict.problem)
     return verdict.number is None, dear, verdict.number or 0, verdict.case, verdict.output

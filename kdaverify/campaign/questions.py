@@ -16,17 +16,16 @@ import hypothesis
 from hypothesis import strategies as st
 
 import kdaverify
-from kdaverify.adapters.fitting import fitted
 from kdaverify.checks.properties import is_of_gradients
+from kdaverify.operator import operator_of
 from kdaverify.plugin.axes import AXES
 from kdaverify.plugin.bounds import bounds_of
 from kdaverify.plugin.collect import property_of
 from kdaverify.plugin.not_applicable import not_applicable
-from kdaverify.problems import ActivationProblem
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
-    from kdaverify.problems import Problem
+    from kdaverify.canonical import Canonical
 
 GIVEN: Final = ("judge", "bounds", "data")
 """What every test may take beside its axes."""
@@ -62,10 +61,8 @@ class _Notebook:
     property_name: str
     asked: list[PropertyTest] = field(default_factory=list[PropertyTest])
 
-    def __call__(self, problem: Problem | ActivationProblem, **detail: Any) -> None:
-        asked = problem
-        if not isinstance(problem, ActivationProblem):
-            asked = fitted(self.adapter, problem, backward=is_of_gradients(self.property_name, detail))
+    def __call__(self, problem: Canonical, **detail: Any) -> None:
+        asked = operator_of(problem).fitted(self.adapter, problem, backward=is_of_gradients(self.property_name, detail))
         self.asked.append(PropertyTest(self.property_name, asked.to_json(), json.dumps(detail, sort_keys=True)))
 
     def conventions(self) -> None:

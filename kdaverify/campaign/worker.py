@@ -13,7 +13,7 @@ from kdaverify.campaign.questions import CONVENTIONS, PropertyTest, SuiteTest, q
 from kdaverify.campaign.shrink import shrunk
 from kdaverify.campaign.task import Fixed, Named, Orders, Smaller, Task, TaskResult
 from kdaverify.one_core import use_one_core
-from kdaverify.problems import problem_from_json
+from kdaverify.operator import problem_from_json
 from kdaverify.verdicts.judge import FatalRejection, Judge, Rejected
 from kdaverify.verdicts.locate import located
 from kdaverify.verdicts.verdict import Verdict

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.canonical import Canonical, ProblemError
 from kdaverify.checks.calls.rules import RULES
 from kdaverify.checks.laws.registry import LAWS
 from kdaverify.checks.outcome import Outcome, skipped
-from kdaverify.checks.property_table import PROPERTIES
-from kdaverify.problems import ActivationProblem, Problem, ProblemError
+from kdaverify.checks.property_table import PROPERTIES, named
+from kdaverify.operator import operator_of
 from oracles.autograd import ForwardOnlyError
-from oracles.operations import OPERATIONS
 
 
-def check(name: str, adapter: Adapter, problem: Problem | ActivationProblem, detail: Mapping[str, Any]) -> list[Outcome]:
+def check(name: str, adapter: Adapter, problem: Canonical, detail: Mapping[str, Any]) -> list[Outcome]:
     """The outcomes of property `name`, or the reason why `adapter` does not support the problem.
 
     Args:
@@ -26,16 +26,17 @@ def check(name: str, adapter: Adapter, problem: Problem | ActivationProblem, det
     Raises:
         ProblemError: the property is not asked of such a problem.
     """
-    beside = isinstance(problem, ActivationProblem)
-    if beside != (name == "activations"):
-        raise ProblemError(f"problem: property {name} is not asked of {problem.op}; activations is asked of {', '.join(OPERATIONS)} alone")
+    operator = operator_of(problem)
+    if PROPERTIES[name].group != operator.group:
+        own = ", ".join(named(lambda found: found.group == operator.group))
+        raise ProblemError(f"problem: property {name} is not tested on {problem.op}, which has {own}")
     if problem.dtype not in adapter.dtypes:
         return skipped(f"{adapter.name} does not take {problem.dtype} (it takes {', '.join(adapter.dtypes)})")
     if not adapter.differentiable and is_of_gradients(name, detail):
         # Before a problem is built: at real sizes that takes longer than most forward checks.
         return skipped(str(ForwardOnlyError(f"{adapter.name} has no backward")))
     adapter.begin(f"{name} {problem.to_json()} {json.dumps(detail, sort_keys=True)}")
-    reason = None if isinstance(problem, ActivationProblem) else adapter.supports(problem)
+    reason = operator.refusal(adapter, problem)
     return skipped(reason) if reason else PROPERTIES[name].check(adapter, problem, **detail)
 
 

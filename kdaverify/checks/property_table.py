@@ -35,7 +35,8 @@ class Property:
 
     Args:
         name: of the property, and of its suite.
-        function: "module:function" in kdaverify.checks, (adapter, problem, **detail) -> outcomes; of the conventions (adapter) alone.
+        function: "module:function" in kdaverify, (adapter, problem, **detail) -> outcomes; of the conventions (adapter) alone.
+        group: of the operators that have it: `Operator.group`.
         of_gradients: it tests derivatives of whole calls, and nothing else.
         stages: whether it tests single stages, and of which pass.
         paired: it holds outputs or gradients of whole calls against exact values, whose errors over a run are compared with those of
@@ -50,6 +51,7 @@ class Property:
 
     name: str
     function: str
+    group: str = "delta"
     of_gradients: bool = False
     stages: Literal["", "forward", "backward"] = ""
     paired: bool = False
@@ -64,7 +66,7 @@ class Property:
     def check(self) -> Callable[..., list[Any]]:
         """The function, imported when it is first called."""
         module, _, name = self.function.partition(":")
-        return getattr(import_module(f"kdaverify.checks.{module}"), name)
+        return getattr(import_module(f"kdaverify.{module}"), name)
 
     @property
     def backward(self) -> bool:
@@ -74,14 +76,14 @@ class Property:
 
 _UNCUT: Final = "asked of one uncut run"
 _ALL: Final = (
-    Property("conventions", "conventions:conventions", seconds=0.005),
-    Property("forward", "forward:forward", paired=True),
-    Property("panel", "forward:forward", paired=True, fixed=True, seconds=0.2),
-    Property("state", "forward:forward", paired=True),
-    Property("extreme_gates", "forward:forward", paired=True),
+    Property("conventions", "checks.conventions:conventions", seconds=0.005),
+    Property("forward", "checks.forward:forward", paired=True),
+    Property("panel", "checks.forward:forward", paired=True, fixed=True, seconds=0.2),
+    Property("state", "checks.forward:forward", paired=True),
+    Property("extreme_gates", "checks.forward:forward", paired=True),
     Property(
         "resume",
-        "resume:resume",
+        "checks.resume:resume",
         paired=True,
         followed=_UNCUT,
         seconds=1.0,
@@ -93,7 +95,7 @@ _ALL: Final = (
     ),
     Property(
         "packing",
-        "packing:packing",
+        "checks.packing:packing",
         paired=True,
         followed="asked of the pack in one call, in its own order",
         law=Statement(
@@ -104,7 +106,7 @@ _ALL: Final = (
     ),
     Property(
         "causality",
-        "causality:causality",
+        "checks.causality:causality",
         paired=True,
         followed="asked of the problem with its own later tokens",
         law=Statement(
@@ -115,7 +117,7 @@ _ALL: Final = (
     ),
     Property(
         "options",
-        "options:options",
+        "checks.options:options",
         paired=True,
         law=Statement(
             "chunk size, recompute, optional outputs, in-kernel gates and other entry points give what the plain call gives",
@@ -123,12 +125,12 @@ _ALL: Final = (
             "code behind one option alone (H11, O3, X7)",
         ),
     ),
-    Property("combined", "combined:combined", paired=True, both_passes=True),
-    Property("gradients", "gradients:gradients", of_gradients=True, paired=True, fixed=True, both_passes=True, seconds=1.2),
-    Property("gradcheck", "gradcheck:gradcheck", of_gradients=True),
+    Property("combined", "checks.combined:combined", paired=True, both_passes=True),
+    Property("gradients", "checks.gradients:gradients", of_gradients=True, paired=True, fixed=True, both_passes=True, seconds=1.2),
+    Property("gradcheck", "checks.gradcheck:gradcheck", of_gradients=True),
     Property(
         "self_consistency",
-        "self_consistency:self_consistency",
+        "checks.self_consistency:self_consistency",
         of_gradients=True,
         both_passes=True,
         law=Statement(
@@ -137,10 +139,10 @@ _ALL: Final = (
             "gradients of another forward than the kernel's (B2, B3, GA2)",
         ),
     ),
-    Property("jacobian", "jacobian:jacobian", of_gradients=True, both_passes=True),
+    Property("jacobian", "checks.jacobian:jacobian", of_gradients=True, both_passes=True),
     Property(
         "cotangent_linearity",
-        "cotangent_linearity:cotangent_linearity",
+        "checks.cotangent_linearity:cotangent_linearity",
         of_gradients=True,
         both_passes=True,
         law=Statement(
@@ -149,10 +151,10 @@ _ALL: Final = (
             "terms of the backward without a cotangent, clamps, thresholds (B24, B25)",
         ),
     ),
-    Property("laws", "laws.registry:laws", followed="asked of the problem by itself, where the law compares two calls"),
+    Property("laws", "checks.laws.registry:laws", followed="asked of the problem by itself, where the law compares two calls"),
     Property(
         "stages",
-        "stages:stages",
+        "checks.stages:stages",
         stages="forward",
         law=Statement(
             "the tensors a kernel saves fit each other: o = scale qg h + Aqk v_new, v_new = u - w h, R (I + Akk) = I",
@@ -160,11 +162,11 @@ _ALL: Final = (
             "intermediates of another layout, row or factor than the next stage reads (H10, DESIGN-c)",
         ),
     ),
-    Property("backward_stages", "stages:backward_stages", stages="backward"),
-    Property("activations", "activations:activations", seconds=0.02),
-    Property("probes", "probes:probes", shrinks=False, seconds=0.1),
-    Property("drift", "drift:drift", shrinks=False, followed=_UNCUT),
-    Property("calls", "calls:calls"),
+    Property("backward_stages", "checks.stages:backward_stages", stages="backward"),
+    Property("activations", "operators.pointwise.check:activations", group="pointwise", seconds=0.02),
+    Property("probes", "checks.probes:probes", shrinks=False, seconds=0.1),
+    Property("drift", "checks.drift:drift", shrinks=False, followed=_UNCUT),
+    Property("calls", "checks.calls:calls"),
 )
 
 PROPERTIES: Final[Mapping[str, Property]] = MappingProxyType({found.name: found for found in _ALL})

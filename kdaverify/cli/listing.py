@@ -94,7 +94,7 @@ def _impls() -> list[dict[str, Any]]:
 
 
 def _ops() -> list[dict[str, Any]]:
-    from oracles.operations import OPERATIONS
+    from oracles.pointwise.operations import OPERATIONS
 
     kda = {"name": "kda", "about": "Kimi Delta Attention: o [B, T, HV, V] and S_T [N, HV, K, V], forward and backward"}
     return [kda, *({"name": name, "about": operation.about} for name, operation in OPERATIONS.items())]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from kdaverify.cli.complaint import Complaint
 
 if TYPE_CHECKING:
-    from kdaverify.problems import ActivationProblem, Problem
+    from kdaverify.canonical import Canonical
+    from kdaverify.problems import Problem
 
 
 def is_inline(text: str) -> bool:
@@ -25,17 +26,18 @@ def problem_from(text: str) -> Problem:
 
     asked = any_problem_from(text)
     if not isinstance(asked, Problem):
-        raise Complaint(f"problem: wanted one of op kda, got op {asked.op}; property activations is asked of it")
+        raise Complaint(f"problem: wanted one of op kda, got op {asked.op}; it has properties of its own")
     return asked
 
 
-def any_problem_from(text: str) -> Problem | ActivationProblem:
+def any_problem_from(text: str) -> Canonical:
     """The same for problems of any operation.
 
     Raises:
         Complaint: no such file, or no problem in it.
     """
-    from kdaverify.problems import ProblemError, problem_from_json
+    from kdaverify.operator import problem_from_json
+    from kdaverify.problems import ProblemError
 
     if not is_inline(text) and not Path(text).is_file():
         raise Complaint(f"problem: no file {text}; give the path of a problem's JSON, or the JSON itself in single quotes")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.outcome import Outcome
@@ -12,22 +12,8 @@ from kdaverify.checks.properties import check
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.checks.status import Status
 from kdaverify.diagnosis.question import PropertyCase, bench
-from kdaverify.problems import ActivationProblem, Problem
-from kdaverify.problems.regimes import REGIMES
+from kdaverify.operator import operator_of
 
-LENGTHS: Final = (1, 2, 3, 4, 8, 16, 17, 32, 33, 64, 65, 66, 80, 128, 129, 130, 192)
-"""Tokens that are tried, fewest first: around sub-blocks and chunks, where faults begin."""
-LEAPS: Final = (2, 17, 66, 130)
-NARROW: Final = 4
-WIDTHS: Final = (1, 2, 4, 8, 16, 32)
-FAMILIAR: Final = {
-    "gate": ("mild", "log-sigmoid"),
-    "key": ("random",),
-    "beta": ("uniform",),
-    "state": ("absent", "random"),
-    "value": ("normal",),
-}
-"""Regimes that hide nothing and add nothing."""
 OBVIOUS: Final = 8.0
 """A ratio from which a failure is told from noise; what fails by less keeps half of what it had."""
 WHOLE: Final = ("rms", "largest")
@@ -100,69 +86,9 @@ def _key(question: PropertyCase) -> tuple[str, str]:
 
 
 def _smaller(question: PropertyCase) -> Iterator[PropertyCase]:
-    problem = question.problem
-    if isinstance(problem, ActivationProblem):
-        yield from _replaced(question, [{axis: size} for axis in ("B", "T", "HV", "K") for size in _below(getattr(problem, axis), WIDTHS)])
-        return
-    # Leaps first, then what rarely matters, so that every later try is cheap.
-    yield from _leaps(question)
-    yield from _replaced(question, [{"B": 1}] if problem.B > 1 else [])
-    yield from _replaced(question, [{"H": 1, "HV": 1}, {"H": 1, "HV": 2}, {"H": 1}, {"HV": problem.H}])
-    widths = [{axis: size} for size in WIDTHS for axis in ("K", "V") if size < getattr(problem, axis)]
-    yield from _replaced(question, [{"K": size, "V": size} for size in _below(min(problem.K, problem.V), WIDTHS)] + widths)
-    yield from _replaced(question, [{"scale": None}] if problem.scale is not None else [])
-    if problem.lengths is not None:
-        yield from _replaced(question, _packs(problem))
-    else:
-        for tokens in _below(problem.T, LENGTHS):
-            yield from _cut(question, tokens)
-    regimes = [{axis: name} for axis in REGIMES for name in FAMILIAR[axis] if getattr(problem, axis) not in FAMILIAR[axis]]
-    yield from _replaced(question, regimes)
-
-
-def _leaps(question: PropertyCase) -> Iterator[PropertyCase]:
-    """Few tokens, heads and channels at once."""
-    problem = question.problem
-    if not isinstance(problem, Problem) or problem.packed or "cut" in question.detail:
-        return
-    small = {"B": 1, "H": 1, "HV": 2 if problem.HV > problem.H else 1, "K": min(problem.K, NARROW), "V": min(problem.V, NARROW)}
-    yield from _replaced(question, [{**small, "T": tokens} for tokens in _below(problem.T, LEAPS)])
-
-
-def _below(size: int, choices: tuple[int, ...]) -> list[int]:
-    return [choice for choice in choices if choice < size]
-
-
-def _packs(problem: Problem) -> list[dict[str, Any]]:
-    """Without one sequence, without padding, or with one sequence shorter."""
-    lengths, padding = problem.lengths or (), problem.T - sum(problem.lengths or ())
-    fewer = [lengths[:n] + lengths[n + 1 :] for n in range(len(lengths))] if len(lengths) > 1 else []
-    halves = [lengths[: len(lengths) // 2], lengths[len(lengths) // 2 :]] if len(lengths) > 3 else []  # more than are dropped one by one
-    shorter = [
-        (*lengths[:n], tokens, *lengths[n + 1 :]) for n, length in enumerate(lengths) for tokens in _below(length, LENGTHS)
-    ]  # fmt: skip
-    packs = [{"lengths": pack, "T": sum(pack) + padding} for pack in (*halves, *fewer, *shorter) if sum(pack) + padding]
-    return [*([{"T": sum(lengths)}] if padding and sum(lengths) else []), *packs]
-
-
-def _cut(question: PropertyCase, tokens: int) -> Iterator[PropertyCase]:
-    """Fewer tokens; of a run that is cut, fewer before it or behind."""
-    cut = question.detail.get("cut")
-    if cut is None:
-        yield from _replaced(question, [{"T": tokens}])
-        return
-    assert isinstance(question.problem, Problem)
-    behind = question.problem.T - cut
-    ways = [(tokens, cut)] if tokens > cut else [(tokens + behind, tokens)] if tokens < cut else []
-    for T, at in ways:
-        for smaller in _replaced(question, [{"T": T}]):
-            yield PropertyCase(smaller.property, smaller.problem, {**question.detail, "cut": at})
-
-
-def _replaced(question: PropertyCase, changes: list[dict[str, Any]]) -> Iterator[PropertyCase]:
-    for change in changes:
+    for change, detail in operator_of(question.problem).smaller(question.problem, question.detail):
         try:
             problem = question.problem.replace(**change)
         except ValueError:
             continue
-        yield PropertyCase(question.property, problem, question.detail)
+        yield PropertyCase(question.property, problem, detail)

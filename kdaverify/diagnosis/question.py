@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from kdaverify.adapters.base import Adapter
 from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.tolerances import Yardstick
-from kdaverify.problems import ActivationProblem, Problem
+from kdaverify.operator import operator_of
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class PropertyCase:
     """One property of one problem; property and detail as a verdict has them."""
 
     property: str
-    problem: Problem | ActivationProblem
+    problem: Any
     detail: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -40,8 +40,4 @@ class DiagnosisCase(Protocol):
 
 def bench(question: PropertyCase, judged: Adapter) -> DiagnosisCase:
     """The question as `judged` was asked it; others answer the call that it received."""
-    from kdaverify.diagnosis.beside import Beside
-    from kdaverify.diagnosis.call import DiagnosedCall
-
-    problem = question.problem
-    return DiagnosedCall(question, judged, problem) if isinstance(problem, Problem) else Beside(judged, problem)
+    return operator_of(question.problem).diagnosed(question, judged)

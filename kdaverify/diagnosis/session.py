@@ -9,8 +9,8 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.isolation.fault import told
 from kdaverify.diagnosis.diagnose import diagnose
 from kdaverify.diagnosis.question import PropertyCase
-from kdaverify.problems import Problem, ProblemError, problem_from_json
-from kdaverify.problems.cost import cost
+from kdaverify.operator import cost_of, problem_from_json
+from kdaverify.problems import ProblemError
 from kdaverify.verdicts.verdict import Verdict
 
 Asked = tuple[str, str, str, str]
@@ -64,7 +64,6 @@ def _by_property(verdicts: Sequence[Verdict]) -> dict[str, list[Verdict]]:
 
 def _size(verdict: Verdict) -> float:
     try:
-        problem = problem_from_json(verdict.problem)
+        return cost_of(verdict.problem)
     except ProblemError:
         return float("inf")
-    return cost(problem) if isinstance(problem, Problem) else 0.0

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.activations import ActivationCall, torch_activations
 from kdaverify.adapters.base import NOTHING_YET, Adapter, Output
 from kdaverify.adapters.eager import EAGER
 from kdaverify.adapters.stages import StageCall, torch_backward_stages, torch_stages
@@ -18,6 +17,7 @@ from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.formats import FORMATS, format_of
 from kdaverify.faults.fault import Fault, Setting
 from kdaverify.faults.kernel import Outputs, Patch, PatchedPipeline
+from kdaverify.operators.pointwise.call import ActivationCall, torch_activations
 from kdaverify.problems import Problem
 from oracles.arithmetic import Arithmetic
 from oracles.backward_stages import run_backward_stages

@@ -9,10 +9,10 @@ from typing import Final
 
 from torch import Tensor
 
-from kdaverify.adapters.activations import ActivationArguments, ActivationCall, torch_activations
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.faults.fault import Fault
 from kdaverify.faults.patches import activated, part_of
+from kdaverify.operators.pointwise.call import ActivationArguments, ActivationCall, torch_activations
 
 _gate = partial(Fault, stage="gates", dtypes=("fp32", "bf16", "fp16"))
 _RIGHT: Final = torch_activations()

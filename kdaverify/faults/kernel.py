@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from kdaverify.adapters.activations import ActivationCall
 from kdaverify.adapters.eager import arithmetic_of, run_eager
 from kdaverify.budgets.contract import Contract
+from kdaverify.operators.pointwise.call import ActivationCall
 from oracles.arithmetic import Arithmetic, keep
 from oracles.autograd import differentiate
 from oracles.chunk import STAGES, Stage, Stages

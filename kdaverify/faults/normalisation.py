@@ -10,9 +10,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.activations import ActivationArguments, ActivationCall, torch_activations
 from kdaverify.faults.fault import Fault
 from kdaverify.faults.patches import activated, part_of
+from kdaverify.operators.pointwise.call import ActivationArguments, ActivationCall, torch_activations
 from oracles.stages import Named
 
 _l2norm = partial(Fault, stage="l2norm", dtypes=("fp32", "bf16", "fp16"))

@@ -10,10 +10,10 @@ from typing import Final, TypeVar
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.activations import ActivationCall
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.faults.fault import Make, Setting
 from kdaverify.faults.kernel import Derive, Outputs, Patch, PatchedPipeline
+from kdaverify.operators.pointwise.call import ActivationCall
 from oracles.backward_stages import BACKWARD_SIGNATURES, HELD_AS
 from oracles.chunk import STAGES, Chunk, Stage, Stages
 from oracles.chunk_backward import BACKWARD, BackwardStage, BackwardStages, ChunkGradients

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from kdaverify.adapters.base import Adapter
@@ -13,7 +12,7 @@ from kdaverify.checks.status import Status
 from kdaverify.faults.adapter import unpatched
 from kdaverify.faults.fault import Fault
 from kdaverify.faults.legal import LEGAL
-from kdaverify.problems import ActivationProblem, Problem
+from kdaverify.operator import problem_from_json
 from kdaverify.verdicts.judge import FatalRejection, Judge, Rejected
 from kdaverify.verdicts.verdict import Verdict
 
@@ -33,15 +32,10 @@ def answers(adapter: Adapter, question: Verdict, spec: str = "") -> list[Verdict
         if not question.problem:
             judge.conventions()
         else:
-            judge(_problem(question), **question.detail)
+            judge(problem_from_json(question.problem), **question.detail)
     except (Rejected, FatalRejection):
         pass
     return told
-
-
-def _problem(question: Verdict) -> Problem | ActivationProblem:
-    beside = json.loads(question.problem).get("op") != "kda"
-    return ActivationProblem.from_json(question.problem) if beside else Problem.from_json(question.problem)
 
 
 class Jury:

@@ -86,7 +86,7 @@ def _can_hold(adapter: Adapter, law: str, dtype: str) -> bool:
 
 
 def _activated(adapter: Adapter, profile: str) -> Choices:
-    from kdaverify.checks.activations import activated
+    from kdaverify.operators.pointwise.check import activated
 
     del profile
     return [(f"{op}-{dtype}", (op, dtype)) for op, dtype in activated(adapter)]

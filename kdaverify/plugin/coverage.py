@@ -7,7 +7,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from kdaverify.verdicts.seal import Covered
-from oracles.tensors import OUTPUTS
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
@@ -35,7 +34,8 @@ def covered(adapter: Adapter, profile: str, verdicts: Sequence[Verdict]) -> tupl
     Args:
         verdicts: of the session; one that is a skip covers nothing.
     """
-    from kdaverify.problems import Problem, problem_from_json
+    from kdaverify.operator import problem_from_json
+    from kdaverify.problems import Problem
     from kdaverify.problems.combinations import STRENGTH, CombinationRow, coverage
 
     asked = {(one.problem, one.detail["direction"]) for one in verdicts if one.property == "combined" and one.status.judged}
@@ -69,6 +69,7 @@ def space(adapter: Adapter, profile: str) -> Space:
 def _directions(adapter: Adapter, lengths: tuple[int, ...] | None) -> tuple[Direction, ...]:
     """What can be computed of a dense problem, or of a pack."""
     from kdaverify.problems.combinations import plain
+    from oracles.tensors import OUTPUTS
 
     states = {*OUTPUTS} <= {*adapter.exposes(plain(adapter.dtypes[0]).replace(lengths=lengths))}
     can: dict[Direction, bool] = {

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from kdaverify.checks.property_table import named
 from kdaverify.plugin.axes import drifting
-from oracles.tensors import OUTPUTS
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
@@ -43,8 +42,8 @@ def exposed(adapter: Adapter, profile: str) -> tuple[str, ...]:
 
 
 def _undeclared(adapter: Adapter, outputs: tuple[str, ...]) -> dict[str, str]:
-    from kdaverify.checks.activations import activated
     from kdaverify.checks.stages import staged
+    from kdaverify.operators.pointwise.check import activated
 
     refused = _all_refused(adapter)
     lacks = {
@@ -83,6 +82,8 @@ def _no_packs(adapter: Adapter) -> str:
 
 
 def _no_resume(adapter: Adapter, outputs: tuple[str, ...]) -> str:
+    from oracles.tensors import OUTPUTS
+
     if not {*OUTPUTS} <= {*outputs}:
         return "it exposes no final state"
     return "" if adapter.domain.states else "it takes no initial state"

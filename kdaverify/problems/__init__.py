@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from kdaverify.problems.activation import ActivationProblem, problem_from_json
-from kdaverify.problems.activation_strategy import activation_problems
+from kdaverify.canonical import ProblemError
 from kdaverify.problems.axes import DTYPES, TORCH
-from kdaverify.problems.canonical import ProblemError
 from kdaverify.problems.cost import DRAWN_LIMIT, cost
 from kdaverify.problems.cotangents import cotangents
 from kdaverify.problems.domain import EVERYTHING, Domain, DomainError
@@ -23,7 +21,6 @@ __all__ = [
     "PROFILES",
     "REGIMES",
     "TORCH",
-    "ActivationProblem",
     "Bounds",
     "Domain",
     "DomainError",
@@ -31,11 +28,9 @@ __all__ = [
     "Problem",
     "ProblemError",
     "Regime",
-    "activation_problems",
     "cost",
     "cotangents",
     "panel",
-    "problem_from_json",
     "problems",
     "settings_for",
 ]

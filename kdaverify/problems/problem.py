@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from kdaverify.canonical import Canonical
 from kdaverify.problems.axes import Dtype
-from kdaverify.problems.canonical import Canonical
 from kdaverify.problems.regimes import REGIMES
 from kdaverify.problems.tensors import betas, build, gates
 from oracles.inputs import Inputs
@@ -85,6 +86,13 @@ class Problem(Canonical):
     def stem(self) -> str:
         pack = f"-pack{self.N}" if self.packed else ""
         return f"{self.op}-{self.dtype}-B{self.B}T{self.T}{pack}-H{self.H}HV{self.HV}-K{self.K}V{self.V}-{self.gate}"
+
+    @property
+    def regime(self) -> str:
+        """The gate regime; as "-clamped" where a declared range changed its gates, which are no evidence of the regime itself."""
+        if self.gate_range is None or torch.equal(self.gates(), self.replace(gate_range=None).gates()):
+            return self.gate
+        return f"{self.gate}-clamped"
 
     def inputs(self) -> Inputs:
         """The tensors, bit-identical on every machine."""

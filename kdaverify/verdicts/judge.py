@@ -8,15 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from kdaverify.adapters.base import NOTHING_YET, Adapter
-from kdaverify.adapters.fitting import fitted
+from kdaverify.canonical import Canonical
 from kdaverify.checks.conventions import conventions
 from kdaverify.checks.options import asked_of
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check, is_of_gradients
-from kdaverify.problems import ActivationProblem, Problem
+from kdaverify.operator import DEFAULT, operator_of
 from kdaverify.verdicts.figures import bits_of, sizes_of
 from kdaverify.verdicts.published import NamedBenchmark, Opinions, opinions
 from kdaverify.verdicts.recheck import only_near, rechecked
@@ -79,15 +77,15 @@ class Judge:
         self.spec, self.seed, self.defers = spec or adapter.name, seed, defers
         self.benchmark, self.published, self.fits = benchmark, published, fits
 
-    def __call__(self, problem: Problem | ActivationProblem, **detail: Any) -> None:
+    def __call__(self, problem: Canonical, **detail: Any) -> None:
         """Runs the property on `problem` and reports a verdict for every output.
 
         Raises:
             Rejected: one of them rejects.
             Struck: likewise, and the kernel's process is gone.
         """
-        if self.fits and isinstance(problem, Problem):
-            problem = fitted(self.adapter, problem, backward=is_of_gradients(self.property_name, detail))
+        if self.fits:
+            problem = operator_of(problem).fitted(self.adapter, problem, backward=is_of_gradients(self.property_name, detail))
         started = time.perf_counter()
         self._conclude(check(self.property_name, self.adapter, problem, detail), problem, detail, time.perf_counter() - started)
 
@@ -101,7 +99,7 @@ class Judge:
         started = time.perf_counter()
         self._conclude([conventions(self.adapter)], None, {}, time.perf_counter() - started)
 
-    def _conclude(self, found: list[Outcome], problem: Problem | ActivationProblem | None, detail: dict[str, Any], seconds: float) -> None:
+    def _conclude(self, found: list[Outcome], problem: Canonical | None, detail: dict[str, Any], seconds: float) -> None:
         said = opinions(found if self.published else [], problem, self.benchmark) or [Opinions()] * len(found)
         verdicts = [self._verdict(*told, problem, detail, seconds / len(found)) for told in zip(found, said, strict=True)]
         verdicts = verdicts if self.defers else rechecked(verdicts, self.adapter)
@@ -110,9 +108,7 @@ class Judge:
         if not (self.defers and only_near(verdicts)):
             reject(verdicts)
 
-    def _verdict(
-        self, outcome: Outcome, others: Opinions, problem: Problem | ActivationProblem | None, detail: dict[str, Any], seconds: float
-    ) -> Verdict:
+    def _verdict(self, outcome: Outcome, others: Opinions, problem: Canonical | None, detail: dict[str, Any], seconds: float) -> Verdict:
         figures = outcome.comparison
         asked = asked_of(self.adapter, detail)
         about, asked_json = asked.environment(), "" if problem is None else problem.to_json()
@@ -122,9 +118,9 @@ class Judge:
         return Verdict(
             implementation=self.adapter.name,
             property=self.property_name,
-            op="kda" if problem is None else problem.op,
+            op=DEFAULT if problem is None else problem.op,
             dtype=dtype,
-            regime=_regime(problem),
+            regime="" if problem is None else problem.regime,
             case="" if problem is None else problem.id,
             problem=asked_json,
             **sizes,
@@ -159,18 +155,10 @@ class Judge:
         source = NOTHING_YET if self.adapter.open_ended or not outcome.status.rejects else self.adapter.proof()
         return outcome.message if source == NOTHING_YET else f"{outcome.message}\n  from {source}"
 
-    def _replay(self, problem: Problem | ActivationProblem | None, detail: dict[str, Any], *, isolated: bool) -> str:
+    def _replay(self, problem: Canonical | None, detail: dict[str, Any], *, isolated: bool) -> str:
         words = ["kdaverify", "replay", "--impl", self.spec, "--property", self.property_name, *(["--isolate"] if isolated else [])]
         if self.benchmark is not None:
             words += ["--benchmark", self.benchmark.spec]
         if detail:
             words += ["--detail", json.dumps(detail, sort_keys=True)]
         return shlex.join(words if problem is None else [*words, problem.to_json()])
-
-
-def _regime(problem: Problem | ActivationProblem | None) -> str:
-    """The gate regime; as "-clamped" where a declared range changed its gates, which are no evidence of the regime itself."""
-    if problem is None or not isinstance(problem, Problem) or problem.gate_range is None:
-        return "" if problem is None else problem.gate
-    as_drawn = problem.replace(gate_range=None).gates()
-    return problem.gate if torch.equal(problem.gates(), as_drawn) else f"{problem.gate}-clamped"

@@ -11,12 +11,9 @@ from kdaverify.checks.localise import localise
 from kdaverify.checks.location import Location, NoStage
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.checks.stages import stage_name
-from kdaverify.problems import Problem
-from kdaverify.problems.cost import cost
+from kdaverify.operator import cost_of, operator_named, problem_from_json
 from kdaverify.verdicts.verdict import Verdict
 
-KDA: Final = "kda"
-"""The operation that has stages; every other is one itself."""
 LARGEST: Final = 8.0
 """Largest `cost` of a case that a session localises: where every stage is right, that takes half a minute on one core."""
 TOO_LARGE: Final = Location(NoStage.NOT_JUDGED, "too large to go through stage by stage in a session; its replay does")
@@ -33,7 +30,7 @@ def located(verdicts: Sequence[Verdict], adapter: Adapter) -> list[Verdict]:
 
 def localises(case: Sequence[Verdict]) -> bool:
     """Whether the outputs of one case are to be localised."""
-    gone = any(verdict.status.takes_process for verdict in case) or case[0].op != KDA
+    gone = any(verdict.status.takes_process for verdict in case) or not operator_named(case[0].op).staged
     return not gone and any(verdict.status.localised and verdict.problem for verdict in case)
 
 
@@ -46,12 +43,12 @@ def _of_case(case: list[Verdict], adapter: Adapter) -> list[Verdict]:
     first = case[0]
     if PROPERTIES[first.property].stages:
         return [_with(v, Location(stage_name(adapter, v.dtype, v.output))) if v.status.rejects else v for v in case]
-    if first.op != KDA:
+    if not operator_named(first.op).staged:
         return [_with(verdict, Location(first.op)) if verdict.status.localised else verdict for verdict in case]
     if not localises(case):
         return case
-    problem = Problem.from_json(first.problem)
-    return at(case, TOO_LARGE if cost(problem) > LARGEST else localise(adapter, problem, first.property, first.detail))
+    problem = problem_from_json(first.problem)
+    return at(case, TOO_LARGE if cost_of(first.problem) > LARGEST else localise(adapter, problem, first.property, first.detail))
 
 
 def _with(verdict: Verdict, location: Location) -> Verdict:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.adapters.isolation import housed
 from kdaverify.adapters.registry import find
+from kdaverify.canonical import Canonical
 from kdaverify.checks.execute import CallError
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.published.benchmark import Benchmark
 from kdaverify.checks.published.evidence import Evidence, emulated
 from kdaverify.checks.published.registry import findings
 from kdaverify.limits import Limits
-from kdaverify.problems import ActivationProblem, Problem
+from kdaverify.operator import operator_of
 from kdaverify.verdicts.opinion import Opinion
 from oracles.autograd import ForwardOnlyError
 
@@ -59,7 +60,7 @@ class Opinions:
     published: dict[str, Opinion] = field(default_factory=dict[str, Opinion])
 
 
-def opinions(case: Sequence[Outcome], problem: Problem | ActivationProblem | None, named: NamedBenchmark | None) -> list[Opinions]:
+def opinions(case: Sequence[Outcome], problem: Canonical | None, named: NamedBenchmark | None) -> list[Opinions]:
     """Others' opinions of every outcome of one case; none of what is no output of a call.
 
     Args:
@@ -67,7 +68,7 @@ def opinions(case: Sequence[Outcome], problem: Problem | ActivationProblem | Non
         named: whose run is the benchmark; None for a plain member of the family.
     """
     asked = [outcome.evidence for outcome in case if outcome.evidence is not None]
-    if not asked or not isinstance(problem, Problem):
+    if not asked or problem is None:
         return [Opinions() for _ in case]
     benchmark = emulated(asked) if named is None else _run(named.adapter, problem, asked[0])
     return [Opinions() if outcome.evidence is None else _of(outcome.evidence, benchmark) for outcome in case]
@@ -78,9 +79,9 @@ def _of(evidence: Evidence, benchmark: Benchmark) -> Opinions:
     return Opinions(benchmark.name, {name: Opinion.model_validate(vars(finding)) for name, finding in found.items()})
 
 
-def _run(named: Adapter, problem: Problem, evidence: Evidence) -> Benchmark:
+def _run(named: Adapter, problem: Canonical, evidence: Evidence) -> Benchmark:
     """What the named implementation makes of the case; nothing where it cannot be asked."""
-    reason = f"it does not take {problem.dtype}" if problem.dtype not in named.dtypes else named.supports(problem)
+    reason = f"it does not take {problem.dtype}" if problem.dtype not in named.dtypes else operator_of(problem).refusal(named, problem)
     if reason is not None:
         return Benchmark(f"{named.name}: {reason}", {})
     try:

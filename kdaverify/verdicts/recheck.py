@@ -12,6 +12,7 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.recheck import INTERPRETED, LARGEST, THERE_AND_BACK, is_near, recheck, undecided
 from kdaverify.checks.status import Status
+from kdaverify.operator import operator_named, problem_from_json
 from kdaverify.problems import Problem
 from kdaverify.verdicts.verdict import Verdict
 from oracles.tensors import GRADIENTS
@@ -54,11 +55,11 @@ def _again(first: Verdict, outputs: list[str], adapter: Adapter) -> dict[str, Re
         return check(first.property, adapter, problem, first.detail)
 
     largest = LARGEST * (INTERPRETED if first.mode == "interpreted" else 1) * (THERE_AND_BACK if set(outputs) & set(GRADIENTS) else 1)
-    return recheck(ask, Problem.from_json(first.problem), outputs, largest=largest)
+    return recheck(ask, problem_from_json(first.problem), outputs, largest=largest)
 
 
 def _is_near(verdict: Verdict) -> bool:
-    asked = verdict.op == "kda" and verdict.problem and verdict.recheck is None
+    asked = operator_named(verdict.op).resampled and verdict.problem and verdict.recheck is None
     return bool(asked) and is_near(verdict.status, verdict.statistic, verdict.ratio)
 
 

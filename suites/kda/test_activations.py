@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdaverify.problems import activation_problems
-from kdaverify.problems.activation import Op
-from kdaverify.problems.activation_panel import NAMES, activation_panel
+from kdaverify.operators.pointwise.cases import NAMES, activation_panel, activation_problems
+from kdaverify.operators.pointwise.problem import Op
 from kdaverify.verdicts.judge import Judge
 
 

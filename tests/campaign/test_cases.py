@@ -10,8 +10,8 @@ import kdaverify
 from kdaverify.adapters.registry import find
 from kdaverify.campaign.cases import case
 from kdaverify.campaign.questions import SuiteTest, questions
+from kdaverify.operator import problem_from_json
 from kdaverify.plugin.collect import property_of
-from kdaverify.problems import problem_from_json
 
 SEED = 7
 

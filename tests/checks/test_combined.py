@@ -13,8 +13,9 @@ from kdaverify.checks.combined import combined
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.faults.planted.shapes import FAULTS, RIGHT, Shape, Shaped, ShapeFault
+from kdaverify.operator import problem_from_json
 from kdaverify.plugin.coverage import rows
-from kdaverify.problems import Problem, problem_from_json
+from kdaverify.problems import Problem
 from kdaverify.problems.combinations import CombinationRow
 from kdaverify.problems.profiles import settings_for
 

@@ -25,7 +25,8 @@ from kdaverify.faults.adapter import Faulty
 from kdaverify.faults.catalogue import FAULTS
 from kdaverify.faults.fault import Fault, Setting
 from kdaverify.faults.kernel import Patch
-from kdaverify.problems import ActivationProblem, Problem, cotangents
+from kdaverify.operators.pointwise.problem import ActivationProblem
+from kdaverify.problems import Problem, cotangents
 from kdaverify.verdicts.judge import Judge, Rejected
 from kdaverify.verdicts.verdict import Verdict
 from oracles.inputs import Inputs

@@ -9,12 +9,13 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.activations import ActivationArguments, torch_activations
 from kdaverify.adapters.eager import EAGER
 from kdaverify.budgets.emulate import RESIDUAL, running_cumsum, scaled_output, scaled_wy
 from kdaverify.faults.adapter import Faulty
 from kdaverify.faults.kernel import Patch, PatchedPipeline
-from kdaverify.problems import ActivationProblem, Problem, cotangents
+from kdaverify.operators.pointwise.call import ActivationArguments, torch_activations
+from kdaverify.operators.pointwise.problem import ActivationProblem
+from kdaverify.problems import Problem, cotangents
 from oracles.chunk import STAGES
 from oracles.chunk_backward import BACKWARD
 from oracles.inputs import Inputs

@@ -25,7 +25,7 @@ def test_roles_tell_states_from_tokens_in_outputs_and_gradients() -> None:
     states = [name for name in (*TENSORS, *OUTPUTS, *GRADIENTS, *COTANGENTS) if SIGNATURE.is_state(name)]
     assert states == ["initial_state", "final_state", "d_initial_state", "d_final_state"]
     assert not SIGNATURE.is_state("Akk"), "tensors of stages are nobody's state"
-    assert {GRADIENTS[name] for name in GRADIENTS} == {*FLOATING} and TOKENS == SIGNATURE.names(Role.TOKEN)
+    assert {GRADIENTS[name] for name in GRADIENTS} == {*FLOATING} and SIGNATURE.names(Role.TOKEN) == TOKENS
 
 
 def test_only_the_roles_asked_for_are_changed_and_absent_tensors_stay_absent() -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from kdaverify.adapters.activations import ActivationCall
 from kdaverify.adapters.eager import EAGER, Eager
 from kdaverify.adapters.fitting import fitted
 from kdaverify.checks.calls import questions
 from kdaverify.checks.status import Status
+from kdaverify.operators.pointwise.call import ActivationCall
 from kdaverify.plugin.expected import expected
 from kdaverify.plugin.options import Subject
 from kdaverify.problems import Domain, Problem, panel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kdaverify.adapters import find
-from kdaverify.problems.activation_panel import activation_panel
+from kdaverify.operators.pointwise.cases import activation_panel
 from kdaverify.verdicts.judge import Judge
 from kdaverify.verdicts.verdict import Verdict
 from tests.verdicts.louder import PROBLEM

@@ -10,7 +10,7 @@ import pytest
 from kdaverify.adapters import find
 from kdaverify.checks.location import NoStage
 from kdaverify.checks.status import Status
-from kdaverify.problems import Problem
+from kdaverify.problems import Problem, cost
 from kdaverify.verdicts import locate
 from kdaverify.verdicts.judge import Judge, Rejected
 from kdaverify.verdicts.locate import LARGEST, localises, located
@@ -88,7 +88,7 @@ def test_of_judged_stages_the_stage_is_the_output_s_own(asked: list[Problem]) ->
 
 def test_a_case_too_large_for_a_session_says_where_its_stages_are_told(asked: list[Problem]) -> None:
     large = ASKED.replace(T=8128, H=32, HV=32, K=128, V=128)
-    assert locate.cost(ASKED) < LARGEST < locate.cost(large)
+    assert cost(ASKED) < LARGEST < cost(large)
     (told,) = located([failing(problem=large.to_json(), case=large.id)], find("eager"))
     assert (told.stage, told.located) == ("not judged", "too large to go through stage by stage in a session; its replay does")
     assert not asked

@@ -10,8 +10,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.activations import ActivationArguments, ActivationCall
 from kdaverify.adapters.base import AdapterError
+from kdaverify.operators.pointwise.call import ActivationArguments, ActivationCall
 from oracles.stages import Named
 
 Function = Callable[..., Any]

@@ -10,7 +10,6 @@ from typing import Any, Final, Literal
 
 import torch
 
-from kdaverify.adapters.activations import ActivationArguments, ActivationCall
 from kdaverify.adapters.base import NOTHING_YET, Adapter, Output, absent, versions
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.fla.activations import FUNCTIONS as ACTIVATION_FUNCTIONS
@@ -25,6 +24,7 @@ from kdaverify.adapters.placement import on_device
 from kdaverify.adapters.stages import StageArguments, StageCall
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.presets import preset
+from kdaverify.operators.pointwise.call import ActivationArguments, ActivationCall
 from kdaverify.problems import TORCH, Problem
 from oracles.inputs import Inputs
 from oracles.stages import Named

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kdaverify.adapters.activations import ActivationCall
 from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError, Output
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.fla.activations import port_activations
@@ -16,6 +15,7 @@ from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.contract_checks import ContractError
 from kdaverify.budgets.declared import declared_contracts
 from kdaverify.budgets.formats import FORMATS
+from kdaverify.operators.pointwise.call import ActivationCall
 from kdaverify.problems import TORCH
 from oracles.inputs import Inputs
 

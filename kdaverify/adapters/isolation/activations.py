@@ -9,11 +9,11 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.activations import ActivationArguments, ActivationCall
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.isolation.arena import Arena, same
 from kdaverify.adapters.isolation.messages import CallActivation, StageReturned, Way
 from kdaverify.adapters.isolation.supervisor import Supervisor
+from kdaverify.operators.pointwise.call import ActivationArguments, ActivationCall
 
 COTANGENT: Final = "cotangent"
 RESULT: Final = "result"

@@ -12,7 +12,6 @@ from typing import Any, Final, TypeVar
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.activations import ActivationCall
 from kdaverify.adapters.base import Adapter, Output, versions
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.isolation.activations import asked_activations
@@ -26,6 +25,7 @@ from kdaverify.adapters.poison import allocations_are_poisoned
 from kdaverify.adapters.stages import StageCall
 from kdaverify.budgets.contract import Contract
 from kdaverify.limits import Limits
+from kdaverify.operators.pointwise.call import ActivationCall
 from kdaverify.problems import Problem
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from kdaverify.adapters import AdapterError, find
-from kdaverify.checks.activations import activated, activations
 from kdaverify.checks.status import Status
-from kdaverify.problems.activation_panel import NAMES, activation_panel
-from oracles.operations import OPERATIONS
+from kdaverify.operators.pointwise.cases import NAMES, activation_panel
+from kdaverify.operators.pointwise.check import activated, activations
+from oracles.pointwise.operations import OPERATIONS
 from tests.adapters.fla.conftest import CHUNKS, RECURRENCES, House
 
 

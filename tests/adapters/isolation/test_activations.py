@@ -6,11 +6,11 @@ import os
 from dataclasses import replace
 from typing import Any
 
-from kdaverify.adapters.activations import ActivationArguments, torch_activations
-from kdaverify.checks.activations import activations
-from kdaverify.problems.activation_panel import activation_panel
-from oracles.operations import OPERATIONS
-from tests.checks.activated import Activated
+from kdaverify.operators.pointwise.call import ActivationArguments, torch_activations
+from kdaverify.operators.pointwise.cases import activation_panel
+from kdaverify.operators.pointwise.check import activations
+from oracles.pointwise.operations import OPERATIONS
+from tests.operators.pointwise.activated import Activated
 
 
 def _edits(x: ActivationArguments) -> Any:

@@ -1,4 +1,4 @@
-"""A question about an operation beside the kernel: a gate, beta, l2norm."""
+"""A failing case of a pointwise operation, with its tensors, for the diagnosis."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.activations import ActivationArguments, ActivationCall
 from kdaverify.adapters.base import Adapter, AdapterError
-from kdaverify.budgets.activations import allowances
 from kdaverify.budgets.formats import FORMATS, format_of
 from kdaverify.checks.execute import watched
 from kdaverify.diagnosis.answer import KernelErrors, answered
 from kdaverify.diagnosis.tolerances import Scale, Yardstick
-from kdaverify.problems import ActivationProblem
-from oracles.operations import OPERATIONS
+from kdaverify.operators.pointwise.call import ActivationArguments, ActivationCall
+from kdaverify.operators.pointwise.problem import ActivationProblem
+from kdaverify.operators.pointwise.tolerance import allowances
+from oracles.pointwise.operations import OPERATIONS
 
 LEAST = 2.0**-149
 
 
 @dataclass(frozen=True)
-class Beside:
+class PointwiseCase:
     """One operation, there and back.
 
     Args:

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles.activation import UNITS, beta_gate, beta_gate_vjp, l2norm, l2norm_vjp
-from oracles.activation import lower_bound_gate as lower
-from oracles.activation import lower_bound_gate_vjp as lower_vjp
-from oracles.activation import softplus_gate as softplus
-from oracles.activation import softplus_gate_vjp as softplus_vjp
+from oracles.pointwise.activation import UNITS, beta_gate, beta_gate_vjp, l2norm, l2norm_vjp
+from oracles.pointwise.activation import lower_bound_gate as lower
+from oracles.pointwise.activation import lower_bound_gate_vjp as lower_vjp
+from oracles.pointwise.activation import softplus_gate as softplus
+from oracles.pointwise.activation import softplus_gate_vjp as softplus_vjp
 
 mp: Any = mpmath.mp
 UNIT = 2.0**-53

@@ -9,20 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.activations import ActivationArguments, ActivationCall
 from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.adapters.isolation.arena import same
 from kdaverify.adapters.isolation.fault import fault_of
-from kdaverify.budgets.activations import ResultTolerance, allowances
 from kdaverify.budgets.formats import FORMATS, Format, format_of
-from kdaverify.checks.elements import compare_elements, two_measures
 from kdaverify.checks.execute import CallError, check_kind
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.status import Status
-from kdaverify.problems import ActivationProblem
-from kdaverify.problems.activation import GATES
+from kdaverify.operators.pointwise.call import ActivationArguments, ActivationCall
+from kdaverify.operators.pointwise.elements import compare_elements, two_measures
+from kdaverify.operators.pointwise.problem import GATES, ActivationProblem
+from kdaverify.operators.pointwise.tolerance import ResultTolerance, allowances
 from oracles.autograd import FORWARD_ONLY
-from oracles.operations import OPERATIONS
+from oracles.pointwise.operations import OPERATIONS
 from oracles.stages import Named
 
 METHOD = "float64 activations"

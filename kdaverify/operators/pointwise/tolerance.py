@@ -31,9 +31,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kdaverify.budgets.activation_errors import BACKWARD, FORWARD, Error
 from kdaverify.budgets.formats import Format
-from oracles.operations import OPERATIONS
+from kdaverify.operators.pointwise.errors import BACKWARD, FORWARD, Error
+from oracles.pointwise.operations import OPERATIONS
 from oracles.stages import Named
 
 HIGHEST: Final = torch.finfo(torch.float32).max
@@ -62,7 +62,7 @@ def allowances(
     """What the result of an operation, or with a cotangent its gradients, may be.
 
     Args:
-        op, tensors, setting: as of `oracles.operations`; the tensors as the kernel receives them.
+        op, tensors, setting: as of `oracles.pointwise.operations`; the tensors as the kernel receives them.
         cotangent: of the result, or None for the forward.
         rounded: whether what is small beside 1 may be rounded away.
         formats: in which the result or the gradients are returned, by name.

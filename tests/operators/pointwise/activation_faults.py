@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from kdaverify.adapters.activations import ActivationArguments, differentiated, torch_activations
-from tests.checks.activated import Activated, Grads, biased, changed
+from kdaverify.operators.pointwise.call import ActivationArguments, differentiated, torch_activations
+from tests.operators.pointwise.activated import Activated, Grads, biased, changed
 
 
 def forward(op: str, function: Callable[[ActivationArguments], Tensor]) -> Activated:

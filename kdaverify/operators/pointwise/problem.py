@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
@@ -10,14 +9,14 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from kdaverify.problems.activation_draws import BIASES, COTANGENTS, RATES, ROWS, VALUES
+from kdaverify.canonical import Canonical
+from kdaverify.operators.pointwise.draws import BIASES, COTANGENTS, RATES, ROWS, VALUES
 from kdaverify.problems.axes import TORCH
-from kdaverify.problems.canonical import Canonical
 from kdaverify.problems.portable import Array, Stream
-from kdaverify.problems.problem import Count, Problem, Size
+from kdaverify.problems.problem import Count, Size
 from kdaverify.problems.tensors import rounded
-from oracles.activation import L2NORM_EPS
-from oracles.operations import OPERATIONS
+from oracles.pointwise.activation import L2NORM_EPS
+from oracles.pointwise.operations import OPERATIONS
 from oracles.stages import Named
 
 Op = Literal["gate_softplus", "gate_bounded", "beta_sigmoid", "l2norm"]
@@ -45,7 +44,7 @@ class ActivationProblem(Canonical):
     """One question to an implementation of an operation beside the kernel.
 
     Args:
-        op: a key of `oracles.operations.OPERATIONS`.
+        op: a key of `oracles.pointwise.operations.OPERATIONS`.
         B, T, HV, K: batch entries, tokens, heads and channels; of beta K = 1, of l2norm HV counts the heads of q or k.
         dtype: type of z, the logits or x.
         parameters: type of A_log and dt_bias.
@@ -96,13 +95,12 @@ class ActivationProblem(Canonical):
         return SETTINGS[self.op] if self.setting is None else self.setting
 
     @property
-    def gate(self) -> str:
-        """What a record calls its regime."""
+    def regime(self) -> str:
         return f"{self.values}-values-{self.rates}-rates" if self.op in GATES else f"{self.values}-values"
 
     @property
     def stem(self) -> str:
-        return f"{self.op}-{self.dtype}-B{self.B}T{self.T}-HV{self.HV}-K{self.K}-{self.gate}"
+        return f"{self.op}-{self.dtype}-B{self.B}T{self.T}-HV{self.HV}-K{self.K}-{self.regime}"
 
     def question(self) -> ActivationTensors:
         """The tensors, bit-identical on every machine."""
@@ -127,17 +125,3 @@ class ActivationProblem(Canonical):
 
     def _stream(self, tensor: str) -> Stream:
         return Stream(self.seed, self.op, tensor)
-
-
-def problem_from_json(text: str) -> Problem | ActivationProblem:
-    """The problem that a `to_json` wrote, of whichever operation.
-
-    Raises:
-        ProblemError: the text is no JSON object, or a field is missing, unknown or wrong.
-    """
-    try:
-        asked = json.loads(text)
-    except ValueError:
-        asked = None
-    op = asked.get("op") if isinstance(asked, dict) else None
-    return ActivationProblem.from_json(text) if op in SETTINGS else Problem.from_json(text)

@@ -1,4 +1,4 @@
-"""Hypothesis strategies that draw problems of the operations beside the kernel; they shrink to one value of one head."""
+"""Problems of pointwise operations: random ones, which shrink to one value of one head, and a fixed panel."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from hypothesis import strategies as st
 
-from kdaverify.problems.activation import GATES, ActivationProblem, Op
-from kdaverify.problems.activation_draws import BIASES, COTANGENTS, RATES, ROWS, VALUES
+from kdaverify.operators.pointwise.draws import BIASES, COTANGENTS, RATES, ROWS, VALUES
+from kdaverify.operators.pointwise.problem import GATES, ActivationProblem, Op
 
 MOST: Final = 20_000
 """Elements of z, logits or x."""
@@ -29,7 +29,7 @@ def activation_problems(draw: st.DrawFn, op: Op, dtype: str) -> ActivationProble
     """Problems of one operation in one format, of at most MOST elements.
 
     Args:
-        op: a key of `oracles.operations.OPERATIONS`.
+        op: a key of `oracles.pointwise.operations.OPERATIONS`.
         dtype: fp32, bf16 or fp16.
     """
     sizes = {"T": draw(st.sampled_from(_TOKENS)), "HV": draw(st.sampled_from(_HEADS)), "B": draw(st.sampled_from((1, 2)))}
@@ -48,3 +48,21 @@ def activation_problems(draw: st.DrawFn, op: Op, dtype: str) -> ActivationProble
         drawn["parameters"] = draw(st.sampled_from(("fp32", "bf16")))
     seed = int.from_bytes(draw(st.binary(min_size=2, max_size=2)), "big")
     return ActivationProblem(op=op, dtype=dtype, K=K, **sizes, **drawn, seed=seed)  # pyright: ignore[reportArgumentType]
+
+
+_SIZES: Final = {"B": 2, "T": 17, "HV": 3}
+_PANEL: Final[dict[str, dict[str, Any]]] = {
+    "usual": {"values": "normal", "bias": "normal"},
+    "mixed": {"values": "mixed", "rates": "wide", "bias": "wide", "parameters": "bf16"},
+    # Its rates are small, usual and large.
+    "extreme": {"values": "mixed", "rates": "extreme", "cotangent": "small", "seed": 19},
+    "no-loss": {"values": "mixed", "bias": "normal", "cotangent": "zero"},
+}
+NAMES: Final = tuple(_PANEL)
+
+
+def activation_panel(name: str, op: Op, dtype: str) -> ActivationProblem:
+    """The problem called `name`, of NAMES, for an operation in a format."""
+    beside = {"rates", "bias", "parameters"} if op not in GATES else set[str]()
+    chosen = {axis: draw for axis, draw in _PANEL[name].items() if axis not in beside}
+    return ActivationProblem(op=op, dtype=dtype, K=1 if op == "beta_sigmoid" else 20, **_SIZES, **chosen)  # pyright: ignore[reportArgumentType]

@@ -18,16 +18,26 @@ class Canonical(BaseModel):
     """A frozen model whose JSON is the question itself.
 
     Args:
+        op: the operator; dtype: the format of what it computes with; seed: of every random number.
         omits_defaults: whether its JSON leaves fields out that have their default, or only those that are absent.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    # Each operator narrows these to its own choices, which only Any lets it.
+    op: Any
+    dtype: Any
+    seed: Any
     omits_defaults: ClassVar[bool] = False
 
     @property
     @abstractmethod
     def stem(self) -> str:
         """The readable part of the id."""
+
+    @property
+    @abstractmethod
+    def regime(self) -> str:
+        """What a record calls the regime of its values."""
 
     @property
     def id(self) -> str:

@@ -9,12 +9,12 @@ import pytest
 import torch
 from hypothesis import find, given, settings
 
-from kdaverify.problems import ActivationProblem, ProblemError, activation_problems, panel, problem_from_json, settings_for
-from kdaverify.problems.activation import SETTINGS
-from kdaverify.problems.activation_draws import ROWS, VALUES
-from kdaverify.problems.activation_panel import NAMES, activation_panel
-from kdaverify.problems.activation_strategy import MOST
-from oracles.operations import OPERATIONS
+from kdaverify.operator import problem_from_json
+from kdaverify.operators.pointwise.cases import MOST, NAMES, activation_panel, activation_problems
+from kdaverify.operators.pointwise.draws import ROWS, VALUES
+from kdaverify.operators.pointwise.problem import SETTINGS, ActivationProblem
+from kdaverify.problems import ProblemError, panel, settings_for
+from oracles.pointwise.operations import OPERATIONS
 
 GATE: dict[str, Any] = {"op": "gate_bounded", "T": 40, "HV": 3, "K": 5, "dtype": "bf16", "bias": "normal", "parameters": "bf16"}
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.activations import ActivationArguments
-from kdaverify.budgets.activations import ResultTolerance
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.compare import Comparison
-from kdaverify.checks.elements import compare_elements, two_measures
 from kdaverify.checks.status import Status
+from kdaverify.operators.pointwise.call import ActivationArguments
+from kdaverify.operators.pointwise.elements import compare_elements, two_measures
+from kdaverify.operators.pointwise.tolerance import ResultTolerance
 
 FP16 = FORMATS["fp16"]
 HIGHEST = 65504.0

@@ -11,18 +11,18 @@ import torch
 from hypothesis import given, seed, settings
 from torch import Tensor
 
-from kdaverify.adapters.activations import ActivationArguments, ActivationCall, torch_activations
 from kdaverify.adapters.eager import EAGER
-from kdaverify.checks.activations import activated, activations
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
-from kdaverify.problems import ActivationProblem, ProblemError, activation_problems, settings_for
-from kdaverify.problems.activation import Op
-from kdaverify.problems.activation_panel import NAMES, activation_panel
-from oracles.operations import OPERATIONS
-from tests.checks.activated import ACCELERATOR, KEEPER, Activated, changed
-from tests.checks.activation_faults import FAULTS
+from kdaverify.operators.pointwise.call import ActivationArguments, ActivationCall, torch_activations
+from kdaverify.operators.pointwise.cases import NAMES, activation_panel, activation_problems
+from kdaverify.operators.pointwise.check import activated, activations
+from kdaverify.operators.pointwise.problem import ActivationProblem, Op
+from kdaverify.problems import ProblemError, settings_for
+from oracles.pointwise.operations import OPERATIONS
+from tests.operators.pointwise.activated import ACCELERATOR, KEEPER, Activated, changed
+from tests.operators.pointwise.activation_faults import FAULTS
 
 DTYPES = ("fp32", "bf16", "fp16")
 PAIRS: list[Any] = [(op, dtype) for op in OPERATIONS for dtype in DTYPES]
@@ -194,7 +194,7 @@ def test_a_wrong_element_is_told_with_what_made_it() -> None:
 
 
 def test_a_property_is_asked_of_its_own_problems_alone() -> None:
-    with pytest.raises(ProblemError, match="property forward is not asked of gate_softplus; activations is asked of gate_softplus, gate"):
+    with pytest.raises(ProblemError, match="property forward is not tested on gate_softplus, which has activations"):
         check("forward", EAGER, problem(), {})
     assert all(found.status is Status.PASS for found in check("activations", EAGER, problem(), {}))
 

@@ -8,7 +8,7 @@ from typing import Final
 
 from torch import Tensor
 
-from oracles.activation import (
+from oracles.pointwise.activation import (
     beta_gate,
     beta_gate_vjp,
     l2norm,

@@ -8,10 +8,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.activations import ActivationArguments, ActivationCall, torch_activations
 from kdaverify.adapters.eager import Eager
 from kdaverify.budgets.accelerator import exp_approximate
 from kdaverify.budgets.formats import truncate_fp32
+from kdaverify.operators.pointwise.call import ActivationArguments, ActivationCall, torch_activations
 
 Grads = Mapping[str, Tensor]
 Change = Callable[[ActivationArguments, dict[str, Tensor]], Grads]

@@ -7,12 +7,12 @@ import math
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.activations import ActivationArguments
-from kdaverify.budgets.activations import ResultTolerance
 from kdaverify.checks.compare import Comparison
 from kdaverify.checks.place import ElementPlace, first_true
 from kdaverify.checks.status import Status
 from kdaverify.checks.vacuity import impostors
+from kdaverify.operators.pointwise.call import ActivationArguments
+from kdaverify.operators.pointwise.tolerance import ResultTolerance
 
 AXES = {"dA_log": ("head",), "ddt_bias": ("head", "channel")}
 ALL = ("batch entry", "token", "head", "channel")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from oracles.operations import OPERATIONS
+from oracles.pointwise.operations import OPERATIONS
 from oracles.stages import Named
 
 BesideOne = Literal["kept", "rounded"]

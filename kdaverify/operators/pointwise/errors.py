@@ -1,6 +1,6 @@
 """How far fp32 arithmetic may be off in the operations beside the kernel, element by element, before the last rounding.
 
-The argument is that of `kdaverify.budgets.activations`; formulas are those of math.md 6.
+The argument is that of `kdaverify.operators.pointwise.tolerance`; formulas are those of math.md 6.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.formats import FORMATS, format_of
-from oracles.operations import OPERATIONS
+from oracles.pointwise.operations import OPERATIONS
 from oracles.stages import Named
 
 U: Final = FORMATS["fp32"].unit

@@ -1,0 +1,117 @@
+"""What the machinery has to know of an operator; everything else about one lies in its own folder.
+
+Read this file first. A session goes problem -> call -> exact values and tolerances -> comparison -> verdict; what differs from one
+operator to the next on that way is a method here, and the modules that judge, record, retest, diagnose and minimise call nothing else.
+An operator is one entry of OPERATORS and one folder of `kdaverify/operators`.
+"""
+
+from __future__ import annotations
+
+import abc
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from kdaverify.canonical import Canonical, ProblemError
+
+if TYPE_CHECKING:
+    from kdaverify.adapters.base import Adapter
+    from kdaverify.diagnosis.question import DiagnosisCase, PropertyCase
+    from oracles.signature import CallSignature
+
+
+class Operator(abc.ABC):
+    """One operator, or one of a group of operators with the same properties.
+
+    Args:
+        name: the `op` of its problems.
+        group: operators of a group have the same properties: `Property.group` names it.
+        problem: the class of its problems.
+        signature: the tensors of a call.
+        staged: whether its calls have stages, so that a failure can be localised.
+        resampled: whether a borderline failure is tested again at fresh seeds: its tolerances are estimated from samples.
+    """
+
+    name: str
+    group: ClassVar[str]
+    problem: ClassVar[type[Canonical]]
+    signature: CallSignature
+    staged: ClassVar[bool] = False
+    resampled: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def refusal(self, adapter: Adapter, problem: Any) -> str | None:
+        """Why an implementation cannot be tested on a problem; None if it can."""
+
+    def fitted(self, adapter: Adapter, problem: Any, *, backward: bool) -> Any:
+        """The nearest problem that the implementation takes; the problem itself where nothing is declared."""
+        del adapter, backward
+        return problem
+
+    def cost(self, problem: Any) -> float:
+        """Seconds, about, that judging a problem takes on one core; 0 for a moment."""
+        del problem
+        return 0.0
+
+    @abc.abstractmethod
+    def smaller(self, problem: Any, detail: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
+        """Changes that make a problem smaller, the largest steps first, each with the detail that then belongs to it."""
+
+    @abc.abstractmethod
+    def diagnosed(self, case: PropertyCase, judged: Adapter) -> DiagnosisCase:
+        """A case with its tensors, for the diagnosis of a failure of `judged`."""
+
+
+DEFAULT: Final = "kda"
+"""The operator of what names none: kernels without op=, records of the time before there were others."""
+OPERATORS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "kda": "kdaverify.operators.kda.operator:KDA",
+        "gate_softplus": "kdaverify.operators.pointwise.operator:GATE_SOFTPLUS",
+        "gate_bounded": "kdaverify.operators.pointwise.operator:GATE_BOUNDED",
+        "beta_sigmoid": "kdaverify.operators.pointwise.operator:BETA_SIGMOID",
+        "l2norm": "kdaverify.operators.pointwise.operator:L2NORM",
+    }
+)
+"""Where each operator is, by name; imported when it is first needed."""
+
+
+@cache
+def operator_named(name: str) -> Operator:
+    """The operator of a problem's `op`.
+
+    Raises:
+        ProblemError: there is none.
+    """
+    if name not in OPERATORS:
+        raise ProblemError(f"op: wanted one of {', '.join(OPERATORS)}, got {name!r}")
+    module, _, attribute = OPERATORS[name].partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def operator_of(problem: Any) -> Operator:
+    """The operator that a problem is one of."""
+    return operator_named(problem.op)
+
+
+def cost_of(text: str) -> float:
+    """What judging the problem of this JSON costs; 0 where there is none."""
+    problem = problem_from_json(text) if text else None
+    return 0.0 if problem is None else operator_of(problem).cost(problem)
+
+
+def problem_from_json(text: str) -> Any:
+    """The problem that a `to_json` wrote, of whichever operator; one that names none is of KDA.
+
+    Raises:
+        ProblemError: the text is no JSON object, or a field is missing, unknown or wrong.
+    """
+    try:
+        given = json.loads(text)
+    except ValueError:
+        given = None
+    op = given.get("op", DEFAULT) if isinstance(given, dict) else DEFAULT
+    return operator_named(op if op in OPERATORS else DEFAULT).problem.from_json(text)
