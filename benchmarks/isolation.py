@@ -8,12 +8,13 @@ from typing import Any, Final
 
 import torch
 
-from kdaverify.adapters import OUTPUTS, Adapter, find, kernel
+from kdaverify.adapters import Adapter, find, kernel
 from kdaverify.adapters.isolation import Isolated
 from kdaverify.checks.execute import execute
 from kdaverify.limits import Limits
 from kdaverify.problems import Problem
 from oracles.inputs import Inputs
+from oracles.tensors import OUTPUTS
 
 ROUNDS: Final = 45
 WARM: Final = 5

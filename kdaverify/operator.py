@@ -13,14 +13,27 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from kdaverify.canonical import Canonical, ProblemError
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
+    from kdaverify.budgets.formats import Format
+    from kdaverify.budgets.standard import Reference
+    from kdaverify.checks.compare import Comparison
+    from kdaverify.checks.place import ElementPlace
     from kdaverify.diagnosis.question import DiagnosisCase, PropertyCase
-    from oracles.signature import CallSignature
+    from oracles.enclosure import Enclosure
+    from oracles.signature import CallSignature, TensorCall
+
+
+class Baseline(Protocol):
+    """A simpler algorithm for the call that was judged."""
+
+    def digits_fewer(self, compared: Comparison, exact: Enclosure) -> float | None:
+        """Correct digits that an output has fewer than the baseline's; None for an unremarkable number."""
+        ...
 
 
 class Operator(abc.ABC):
@@ -65,6 +78,60 @@ class Operator(abc.ABC):
         """A case with its tensors, for the diagnosis of a failure of `judged`."""
 
 
+class CallOperator(Operator):
+    """An operator whose calls a kernel answers whole, forward and backward: adapters implement one.
+
+    Args:
+        call: the class of its calls.
+    """
+
+    call: ClassVar[type[TensorCall]]
+
+    @abc.abstractmethod
+    def reference(self, call: Any, contract: Any, io: Format, *, cuts: tuple[int, ...] = ()) -> Reference:
+        """The exact outputs of a call, and what a kernel under the contract may miss them by.
+
+        Args:
+            call: what the kernel received.
+            contract: the arithmetic that it declares.
+            io: the format of the problem.
+            cuts: tokens at which the run was cut and resumed.
+        Raises:
+            ContractOverflow: every output overflows in some reference kernel.
+            UncertifiedError: no oracle is accurate enough.
+        """
+
+    @abc.abstractmethod
+    def gradient_reference(self, call: Any, cotangents: Any, contract: Any, io: Format) -> Reference:
+        """The same for the gradients of a loss."""
+
+    def is_large(self, call: Any, contract: Any) -> bool:
+        """Whether exact values and tolerances are made faster on an accelerator, and float64 is accurate enough there."""
+        del call, contract
+        return False
+
+    @abc.abstractmethod
+    def output_format(self, output: str, contract: Any, io: Format) -> Format:
+        """The format that an output is returned in."""
+
+    def returned(self, values: Mapping[str, Any]) -> Any:
+        """What adapters return, outputs or gradients, made of their values by name."""
+        return dict(values)
+
+    def cotangents(self, values: Mapping[str, Any]) -> Any:
+        """What the backward of an adapter is given, made of the cotangents by name, None where one is absent."""
+        return dict(values)
+
+    @abc.abstractmethod
+    def place(self, output: str, index: tuple[int, ...], call: Any) -> ElementPlace:
+        """An element of an output, of a gradient or of a stage's tensor in the words of the operator, and the inputs that made it."""
+
+    def baseline(self, call: Any, contract: Any, io: Format) -> Baseline | None:
+        """A simpler algorithm beside a call, to report outputs that have far fewer digits than its; None where there is none."""
+        del call, contract, io
+        return None
+
+
 DEFAULT: Final = "kda"
 """The operator of what names none: kernels without op=, records of the time before there were others."""
 OPERATORS: Final[Mapping[str, str]] = MappingProxyType(
@@ -90,6 +157,18 @@ def operator_named(name: str) -> Operator:
         raise ProblemError(f"op: wanted one of {', '.join(OPERATORS)}, got {name!r}")
     module, _, attribute = OPERATORS[name].partition(":")
     return getattr(import_module(module), attribute)
+
+
+def call_operator(name: str) -> CallOperator:
+    """The operator of this name, one that adapters implement.
+
+    Raises:
+        ProblemError: there is none.
+    """
+    found = operator_named(name)
+    if not isinstance(found, CallOperator):
+        raise ProblemError(f"op: {name} is no operator of whole calls; an implementation exposes it beside one")
+    return found
 
 
 def operator_of(problem: Any) -> Operator:

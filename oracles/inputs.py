@@ -5,14 +5,14 @@ Axis letters (math.md 1): B batch, T tokens, N sequences, H key heads, HV value 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from oracles.signature import Role
+from oracles.signature import Role, TensorCall
 from oracles.tensors import FLOATING, SIGNATURE, TOKENS
 
 
@@ -21,7 +21,7 @@ class InputError(ValueError):
 
 
 @dataclass(frozen=True)
-class Inputs:
+class Inputs(TensorCall):
     """One call of KDA: every tensor a kernel receives, in the canonical conventions.
 
     Math: section 2; S_t = (I - beta_t k_t k_t^T) Diag(exp g_t) S_{t-1} + beta_t k_t v_t^T, o_t = scale S_t^T q_t.
@@ -39,6 +39,9 @@ class Inputs:
     Raises:
         InputError: a shape, dtype, offset or value is not what this says.
     """
+
+    op: ClassVar = "kda"
+    signature: ClassVar = SIGNATURE
 
     q: Tensor
     k: Tensor
@@ -111,20 +114,9 @@ class Inputs:
         cut = SIGNATURE.changed(self, lambda tensor: tensor[:, first:end].contiguous(), Role.TOKEN)
         return replace(self, **cut, initial_state=initial_state, cu_seqlens=None, sequence_ids=None)
 
-    def copied(self) -> Inputs:
-        """The same call in memory of its own."""
-        return self._mapped(torch.clone)
-
-    def on(self, device: torch.device | str) -> Inputs:
-        """The same call with every tensor on `device`."""
-        return self._mapped(lambda tensor: tensor.to(device))
-
-    def _mapped(self, change: Callable[[Tensor], Tensor]) -> Inputs:
-        return replace(self, **SIGNATURE.changed(self, change))
-
     def to(self, dtype: torch.dtype) -> Inputs:
         """The same call with every floating tensor cast to `dtype` (exact when widening)."""
-        return replace(self, **SIGNATURE.changed(self, lambda tensor: tensor.to(dtype), Role.TOKEN, Role.STATE))
+        return self.mapped(lambda tensor: tensor.to(dtype), Role.TOKEN, Role.STATE)
 
 
 def _check_shapes(x: Inputs) -> None:

@@ -7,10 +7,10 @@ roles and axes here instead of names.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import Enum, auto
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, Self
 
 
 class Role(Enum):
@@ -98,3 +98,43 @@ class CallSignature:
     def _entries(self) -> Mapping[str, TensorRole]:
         every = (*self.inputs, *self.outputs)
         return {name: tensor for tensor in every for name in (tensor.name, tensor.gradient) if name}
+
+
+class TensorCall:
+    """One call of an operator: a frozen dataclass of the inputs of its signature and of numbers beside them.
+
+    Args:
+        op: the operator's name.
+        signature: its tensors; each input is a field of that name, None where it is absent.
+    """
+
+    op: ClassVar[str]
+    signature: ClassVar[CallSignature]
+
+    def copied(self) -> Self:
+        """The same call in memory of its own."""
+        return self.mapped(lambda tensor: tensor.clone())
+
+    def on(self, device: Any) -> Self:
+        """The same call with every tensor on `device`."""
+        return self.mapped(lambda tensor: tensor.to(device))
+
+    def mapped(self, change: Callable[[Any], Any], *roles: Role) -> Self:
+        """The same call with its tensors changed, all or those of some roles."""
+        return replace(self, **self.signature.changed(self, change, *roles))  # pyright: ignore[reportArgumentType] # a dataclass each
+
+    def tensors(self) -> dict[str, Any]:
+        """What is given, by name."""
+        return self.signature.tensors(self)
+
+    def numbers(self) -> dict[str, Any]:
+        """The fields that are no tensors."""
+        names = self.signature.names()
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in names}  # pyright: ignore[reportArgumentType]
+
+    @classmethod
+    def restored(cls, tensors: Mapping[str, Any], numbers: Mapping[str, Any]) -> Self:
+        """The call of these tensors and numbers, which was checked when it was made: checking it again would double its cost."""
+        call = object.__new__(cls)
+        vars(call).update({name: tensors.get(name) for name in cls.signature.names()}, **numbers)
+        return call

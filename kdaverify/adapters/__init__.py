@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from kdaverify.adapters.base import OUTPUTS, Adapter, AdapterError, Output, WrongKernelError
+from kdaverify.adapters.base import Adapter, AdapterError, Output, WrongKernelError
 from kdaverify.adapters.conventions import CANONICAL, ConventionError, Conventions
 from kdaverify.adapters.kernel import KernelAdapter, kernel
 from kdaverify.adapters.registry import Listing, find, shipped
 
 __all__ = [
     "CANONICAL",
-    "OUTPUTS",
     "Adapter",
     "AdapterError",
     "ConventionError",

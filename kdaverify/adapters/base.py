@@ -16,12 +16,11 @@ from kdaverify.adapters.channels import Channel
 from kdaverify.adapters.conventions import CANONICAL, Conventions
 from kdaverify.adapters.stages import StageCall
 from kdaverify.budgets.contract import Contract
+from kdaverify.operator import DEFAULT, CallOperator, call_operator
 from kdaverify.operators.pointwise.call import ActivationCall
-from kdaverify.problems import EVERYTHING, Domain, Problem
+from kdaverify.problems import EVERYTHING, Domain
 from oracles.autograd import ForwardOnlyError, differentiate
-from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
-from oracles.tensors import OUTPUTS
 
 NOTHING_YET = "nothing yet"
 X = TypeVar("X")
@@ -53,6 +52,7 @@ class Adapter(abc.ABC):
 
     Args:
         name: how people call it; part of every record.
+        op: the operator that it implements.
         dtypes: the formats of q, k, v, beta and o it takes, of fp64, fp32, bf16, fp16.
         conventions: how it wants its tensors; `CANONICAL` unless it differs.
         device: type of the torch device the kernel runs on.
@@ -69,6 +69,7 @@ class Adapter(abc.ABC):
 
     name: str
     dtypes: tuple[str, ...]
+    op: str = DEFAULT
     conventions: Conventions = CANONICAL
     device: str = "cpu"
     widths: tuple[int, ...] = ()
@@ -81,6 +82,11 @@ class Adapter(abc.ABC):
     deterministic: bool = True
     barriers: Mapping[Channel, str] = MappingProxyType({})
 
+    @property
+    def operator(self) -> CallOperator:
+        """The operator that it implements."""
+        return call_operator(self.op)
+
     @abc.abstractmethod
     def contract(self, dtype: str) -> Contract:
         """The arithmetic it declares for problems in `dtype`."""
@@ -90,18 +96,18 @@ class Adapter(abc.ABC):
         return self.contract(dtype)
 
     @abc.abstractmethod
-    def forward(self, inputs: Inputs) -> Output:
+    def forward(self, inputs: Any) -> Any:
         """Runs the kernel on a canonical call, wherever its tensors lie; what it returns lies there too."""
 
     @abc.abstractmethod
     def proof(self) -> str:
         """Names the kernel that ran, as observed at the last call; NOTHING_YET before one."""
 
-    def step(self, inputs: Inputs) -> Output:
+    def step(self, inputs: Any) -> Any:
         """Runs the decode entry point on a call with T = 1."""
         return self.forward(inputs)
 
-    def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
+    def gradients(self, inputs: Any, cotangents: Any) -> Any:
         """Runs the kernel there and back; what torch's autograd makes of `forward`, unless there is a backward of its own.
 
         Raises:
@@ -119,16 +125,16 @@ class Adapter(abc.ABC):
         """Why it cannot run on this machine, with the command that helps; None if it can."""
         return None
 
-    def supports(self, problem: Problem) -> str | None:
+    def supports(self, problem: Any) -> str | None:
         """Why its interface cannot take `problem`; None if it can. A wrong result is no such reason."""
         return self.domain.refuses(problem)
 
-    def exposes(self, problem: Problem) -> tuple[str, ...]:
-        """The outputs it returns for `problem`, of ("o", "final_state")."""
+    def exposes(self, problem: Any) -> tuple[str, ...]:
+        """The outputs it returns for `problem`, of its operator's; all of them by default."""
         del problem
-        return OUTPUTS
+        return self.operator.signature.returned
 
-    def received(self, inputs: Inputs) -> Inputs:
+    def received(self, inputs: Any) -> Any:
         """The call the kernel effectively gets: what its conversions round is rounded here too."""
         return self.conventions.received(inputs)
 
@@ -198,6 +204,11 @@ class Adapter(abc.ABC):
     def environment(self) -> dict[str, str]:
         """Versions of everything that decides the result, the device, and the mode ("native" or "interpreted")."""
         return {**versions("torch"), "python": platform.python_version(), "device": self.device, "mode": "native"}
+
+
+def values_of(returned: Any) -> Mapping[str, Any]:
+    """Outputs, gradients or cotangents by name: of the dataclass or the mapping that an operator has for them."""
+    return returned if isinstance(returned, Mapping) else vars(returned)
 
 
 def versions(*packages: str) -> dict[str, str]:

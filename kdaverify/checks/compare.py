@@ -14,7 +14,7 @@ from kdaverify.checks.place import ElementPlace, first_true, place
 from kdaverify.checks.status import Status
 from kdaverify.checks.vacuity import impostors
 from oracles.enclosure import Enclosure
-from oracles.inputs import Inputs
+from oracles.signature import TensorCall
 
 
 class HasTolerances(Protocol):
@@ -83,7 +83,7 @@ class Comparison:
         return f"{head}; grade {self.grade}{where}{ceiling}{table}"
 
 
-def compare(output: str, actual: Tensor, standard: HasTolerances, inputs: Inputs) -> Comparison:
+def compare(output: str, actual: Tensor, standard: HasTolerances, inputs: TensorCall) -> Comparison:
     """Compares `actual` with the exact `output`: non-finite masks first, exact zeros next, then the budget.
 
     Args:
@@ -159,7 +159,7 @@ class _Mask:
     output: str
     actual: Tensor
     exact: Tensor
-    inputs: Inputs
+    inputs: TensorCall
 
     def broken(self, mask: Tensor, status: Status, statistic: str) -> Comparison:
         at = first_true(mask)

@@ -5,21 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import Adapter, AdapterError, Output
+from kdaverify.adapters.base import Adapter, AdapterError, values_of
 from kdaverify.adapters.isolation.fault import fault_of
-from kdaverify.budgets.formats import format_of
+from kdaverify.budgets.formats import FORMATS, format_of
 from kdaverify.checks.status import Status
+from kdaverify.operator import call_operator
 from oracles.autograd import ForwardOnlyError
-from oracles.inputs import Inputs
-from oracles.tensors import OUTPUTS, SIGNATURE, TENSORS
+from oracles.signature import TensorCall
 
 X = TypeVar("X")
-Entry = Callable[[Inputs], Output]
+Entry = Callable[[Any], Any]
 
 
 class CallError(Exception):
@@ -40,18 +40,18 @@ class KernelRun:
 
 def execute(
     adapter: Adapter,
-    inputs: Inputs,
+    inputs: TensorCall,
     exposed: tuple[str, ...],
     *,
     entry: Entry | None = None,
-    copied: Callable[[Inputs], Inputs] = Inputs.copied,
+    copied: Callable[[Any], Any] = TensorCall.copied,
 ) -> KernelRun:
     """Calls the kernel on copies of its own and checks everything about the call but the numbers.
 
     Args:
         adapter: the implementation.
         inputs: the canonical call; handed over as copies.
-        exposed: the outputs wanted, of `oracles.tensors.OUTPUTS`.
+        exposed: the outputs wanted, of its operator.
         entry: adapter.forward by default, or adapter.step.
         copied: makes the copies, wherever they are to lie.
     Raises:
@@ -63,9 +63,10 @@ def execute(
     started = time.perf_counter()
     output = watched(lambda: (entry or adapter.forward)(given), exposed[0])
     seconds = time.perf_counter() - started
-    returned = {name: getattr(output, name) for name in exposed}
+    values = values_of(output)
+    returned: dict[str, Any] = {name: values.get(name) for name in exposed}
     for name, value in returned.items():
-        check_kind(name, value, SIGNATURE.shape(name, inputs), _wanted_dtype(name, inputs, adapter))
+        check_kind(name, value, inputs.signature.shape(name, inputs), _wanted_dtype(name, inputs, adapter))
     check_inputs_kept(given, inputs)
     for name, value in returned.items():
         _check_own_memory(name, value, given)
@@ -92,13 +93,14 @@ def watched(call: Callable[[], X], output: str) -> X:
         torch.set_flush_denormal(False)  # a mode of the thread that a kernel may have left: what is judged next must not feel it
 
 
-def _wanted_dtype(name: str, inputs: Inputs, adapter: Adapter) -> torch.dtype:
-    return adapter.contract(dtype_name(inputs)).carry.dtype if SIGNATURE.is_state(name) else inputs.q.dtype
+def _wanted_dtype(name: str, inputs: TensorCall, adapter: Adapter) -> torch.dtype:
+    dtype = dtype_name(inputs)
+    return call_operator(inputs.op).output_format(name, adapter.contract(dtype), FORMATS[dtype]).dtype
 
 
-def dtype_name(inputs: Inputs) -> str:
-    """fp64, fp32, bf16 or fp16: the format of q."""
-    return format_of(inputs.q.dtype).name
+def dtype_name(inputs: TensorCall) -> str:
+    """fp64, fp32, bf16 or fp16: the format of the first tensor of a call."""
+    return format_of(getattr(inputs, inputs.signature.inputs[0].name).dtype).name
 
 
 def check_kind(name: str, value: object, shape: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -124,25 +126,27 @@ def check_kind(name: str, value: object, shape: tuple[int, ...], dtype: torch.dt
         )
 
 
-def check_inputs_kept(given: Inputs, inputs: Inputs) -> None:
+def check_inputs_kept(given: TensorCall, inputs: TensorCall) -> None:
     """Refuses a kernel that edited its inputs.
 
     Raises:
         Misbehaviour: naming the first input that changed.
     """
-    for name in TENSORS:
+    for name in inputs.signature.names():
         after, before = getattr(given, name), getattr(inputs, name)
         if before is None or torch.equal(after, before):
             continue
         count = int(((after != before) & ~(torch.isnan(after) & torch.isnan(before))).sum())
         if count:
             raise CallError(
-                Status.MUTATED_INPUT, OUTPUTS[0], f"{name}: the kernel changed {count} of {before.numel()} elements of its input in place"
+                Status.MUTATED_INPUT,
+                inputs.signature.returned[0],
+                f"{name}: the kernel changed {count} of {before.numel()} elements of its input in place",
             )
 
 
-def _check_own_memory(name: str, value: Tensor, given: Inputs) -> None:
-    for source in TENSORS:
+def _check_own_memory(name: str, value: Tensor, given: TensorCall) -> None:
+    for source in given.signature.names():
         tensor = getattr(given, source)
         if tensor is not None and value.numel() and value.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
             raise CallError(

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import Adapter
-from kdaverify.budgets.backward import emulate_gradients
+from kdaverify.adapters.base import Adapter, values_of
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.standard import Reference, gradient_standard
+from kdaverify.budgets.standard import Reference
 from kdaverify.checks.execute import CallError, check_inputs_kept, check_kind, watched
 from kdaverify.checks.outcome import Outcome, held_at_fastest, judged, skipped
 from kdaverify.problems import Problem, cotangents
 from kdaverify.problems.cotangents import of_exposed
 from oracles.autograd import ForwardOnlyError
-from oracles.gradients import Cotangents, Gradients
+from oracles.gradients import Cotangents
 from oracles.inputs import Inputs
-from oracles.tensors import GRADIENTS
 
 LARGEST: Final = 2**30
 
@@ -51,8 +49,7 @@ def judge_gradients(adapter: Adapter, problem: Problem, inputs: Inputs, given: C
     received, contract, io = adapter.received(inputs), adapter.backward_contract(problem.dtype), FORMATS[problem.dtype]
 
     def hold(x: Inputs) -> Reference:
-        loss = given.on(x.q.device)
-        return gradient_standard(x, loss, contract, io, lambda: emulate_gradients(x, loss, contract, io, single=True))
+        return adapter.operator.gradient_reference(x, given, contract, io)
 
     return judged(found, received, lambda: held_at_fastest(received, contract, hold), lambda other: run_backward(other, inputs, given))
 
@@ -74,9 +71,9 @@ def run_backward(
         AdapterError: the call never came to the kernel.
     """
     own = copied(inputs)
-    returned: Gradients[Any] = watched(lambda: adapter.gradients(own, given), "call")
-    wanted = {name: getattr(inputs, source) for name, source in GRADIENTS.items() if getattr(inputs, source) is not None}
-    found = returned.named()
+    returned = watched(lambda: adapter.gradients(own, given), "call")
+    wanted = {name: getattr(inputs, source) for name, source in inputs.signature.gradients.items() if getattr(inputs, source) is not None}
+    found = values_of(returned)
     for name, source in wanted.items():
         check_kind(name, found[name], tuple(source.shape), source.dtype)
     check_inputs_kept(own, inputs)

@@ -5,25 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.ensemble import ContractOverflow, emulate
+from kdaverify.budgets.ensemble import ContractOverflow
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.standard import FLOAT64_ORACLE_PRECISION, Reference, standard
+from kdaverify.budgets.standard import Reference
 from kdaverify.checks.compare import Comparison, compare
-from kdaverify.checks.digits import Recurrence
 from kdaverify.checks.execute import CallError, dtype_name, execute
 from kdaverify.checks.published.evidence import Again, Evidence
 from kdaverify.checks.status import Status
+from kdaverify.operator import Baseline, call_operator
 from oracles.certified import UncertifiedError
-from oracles.inputs import Inputs
+from oracles.signature import Role, TensorCall
 
-# Writes of a token to its state, in all: above this, launching kernels on an accelerator costs less than it saves.
-LARGE = 2**26
 # An output that a conforming kernel may overflow in: the others of the same call are judged.
 OVERFLOWS = "it overflows in an emulated kernel of the contract and none is finite in all outputs; not judged, unlike the others"
 
@@ -58,11 +56,18 @@ class Outcome:
         return self.comparison.ratio if self.comparison else self.excess
 
 
+def is_packed(call: TensorCall) -> bool:
+    """Whether a call takes several sequences in one."""
+    return bool(call.signature.tensors(call, Role.OFFSETS))
+
+
 def skipped(reason: str) -> list[Outcome]:
     return [Outcome("call", Status.SKIP, reason)]
 
 
-def outcomes(adapter: Adapter, inputs: Inputs, produce: Callable[[], dict[str, Tensor]], *, cuts: tuple[int, ...] = ()) -> list[Outcome]:
+def outcomes(
+    adapter: Adapter, inputs: TensorCall, produce: Callable[[], dict[str, Tensor]], *, cuts: tuple[int, ...] = ()
+) -> list[Outcome]:
     """Judges what `produce` returns as outputs of `inputs`.
 
     Args:
@@ -80,22 +85,22 @@ def outcomes(adapter: Adapter, inputs: Inputs, produce: Callable[[], dict[str, T
     dtype = dtype_name(inputs)
     received, contract, io = adapter.received(inputs), adapter.contract(dtype), FORMATS[dtype]
 
-    def hold(x: Inputs) -> Reference:
-        return standard(x, contract, io, lambda: emulate(x, contract, io, cuts=cuts, single=True), cuts=cuts)
+    def hold(x: TensorCall) -> Reference:
+        return adapter.operator.reference(x, contract, io, cuts=cuts)
 
     def again(other: Adapter) -> dict[str, Tensor]:
         return execute(other, inputs, tuple(produced)).outputs
 
-    beside = Recurrence(received, contract, io)
-    return judged(produced, received, lambda: held_at_fastest(received, contract, hold), again, beside)
+    baseline = adapter.operator.baseline(received, contract, io)
+    return judged(produced, received, lambda: held_at_fastest(received, contract, hold), again, baseline)
 
 
 def judged(
     produced: dict[str, Tensor],
-    received: Inputs,
+    received: TensorCall,
     hold: Callable[[], Reference],
     again: Again | None = None,
-    recurrence: Recurrence | None = None,
+    baseline: Baseline | None = None,
 ) -> list[Outcome]:
     """Compares every output, or gradient, with what `hold` makes for it, or says why nothing can be concluded.
 
@@ -104,7 +109,7 @@ def judged(
         received: the call that the kernel effectively got.
         hold: makes truth and budgets; may raise ContractOverflow or UncertifiedError.
         again: asks another implementation for the same, where tensors are the outputs of a call: others' standards then judge them too.
-        recurrence: of the same call, to say which passes have fewer digits.
+        baseline: of the same call, to say which passes have far fewer digits.
     """
     try:
         held = hold()
@@ -119,11 +124,11 @@ def judged(
     def evidence(output: str) -> Evidence | None:
         if again is None:
             return None
-        packed, exact, plain = received.cu_seqlens is not None, held.exact(output).high, held.budgets[output].plain
+        packed, exact, plain = is_packed(received), held.exact(output).high, held.budgets[output].plain
         return Evidence(output, dtype_name(received), packed, produced[output], exact, plain, again)
 
     def fewer(c: Comparison) -> float | None:
-        return None if recurrence is None else recurrence.digits_fewer(c, held.exact(c.output))
+        return None if baseline is None else baseline.digits_fewer(c, held.exact(c.output))
 
     found = [
         Outcome(c.output, c.status, str(c), c, held.truth.method, digits_fewer=fewer(c), evidence=evidence(c.output)) for c in compared
@@ -131,18 +136,17 @@ def judged(
     return [*found, *overflowing] if found else skipped("; ".join(outcome.message for outcome in overflowing))
 
 
-def held_at_fastest(inputs: Inputs, contract: Contract, hold: Callable[[Inputs], Reference]) -> Reference:
-    """What `hold` makes of the inputs, where it is made fastest and there is memory left: other processes use accelerators too."""
-    *faster, last = _benches(inputs, contract)
+def held_at_fastest(call: TensorCall, contract: Any, hold: Callable[[Any], Reference]) -> Reference:
+    """What `hold` makes of the call, where it is made fastest and there is memory left: other processes use accelerators too."""
+    *faster, last = _benches(call, contract)
     for bench in faster:
         with suppress(torch.OutOfMemoryError):
-            return hold(inputs.on(bench))
+            return hold(call.on(bench))
         torch.accelerator.empty_cache()
-    return hold(inputs.on(last))
+    return hold(call.on(last))
 
 
-def _benches(inputs: Inputs, contract: Contract) -> tuple[torch.device, ...]:
-    """Where a case can be judged: large ones on an accelerator, if there is one and float64 is sharp enough; balls live on the CPU."""
-    large = inputs.B * inputs.T * inputs.HV * inputs.K * inputs.V > LARGE
-    on_accelerator = large and contract.operands.precision <= FLOAT64_ORACLE_PRECISION and torch.cuda.is_available()
+def _benches(call: TensorCall, contract: Any) -> tuple[torch.device, ...]:
+    """Where a case can be judged: large ones on an accelerator, if there is one; balls live on the CPU."""
+    on_accelerator = torch.cuda.is_available() and call_operator(call.op).is_large(call, contract)
     return (torch.device("cuda"), torch.device("cpu")) if on_accelerator else (torch.device("cpu"),)

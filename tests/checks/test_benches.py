@@ -11,6 +11,7 @@ import torch
 from kdaverify.adapters import find
 from kdaverify.checks import outcome
 from kdaverify.checks.forward import forward
+from kdaverify.operators.kda import operator
 from kdaverify.problems import Problem
 
 PROBLEM = Problem(
@@ -23,7 +24,7 @@ CPU = torch.device("cpu")
 def starved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """Two benches, the first of which has no memory; the list tells what was tried."""
     tried: list[str] = []
-    emulate = outcome.emulate
+    emulate = operator.emulate
 
     def once(*arguments: Any, **named: Any) -> Any:
         tried.append("bench")
@@ -35,7 +36,7 @@ def starved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         return CPU, CPU
 
     monkeypatch.setenv("KDAVERIFY_CACHE", str(tmp_path))
-    monkeypatch.setattr(outcome, "emulate", once)
+    monkeypatch.setattr(operator, "emulate", once)
     monkeypatch.setattr(outcome, "_benches", benches)
     monkeypatch.setattr(torch.accelerator, "empty_cache", lambda: tried.append("emptied"))
     return tried

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import Adapter, Output, versions
+from kdaverify.adapters.base import Adapter, values_of, versions
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.isolation.activations import asked_activations
 from kdaverify.adapters.isolation.arena import same
@@ -26,10 +26,7 @@ from kdaverify.adapters.stages import StageCall
 from kdaverify.budgets.contract import Contract
 from kdaverify.limits import Limits
 from kdaverify.operators.pointwise.call import ActivationCall
-from kdaverify.problems import Problem
-from oracles.gradients import Cotangents, Gradients
-from oracles.inputs import Inputs
-from oracles.tensors import TENSORS
+from oracles.signature import TensorCall
 
 X = TypeVar("X")
 _CASES: Final = itertools.count(1)
@@ -90,13 +87,13 @@ class Isolated(Adapter):
     def missing(self) -> str | None:
         return self._local.missing()
 
-    def supports(self, problem: Problem) -> str | None:
+    def supports(self, problem: Any) -> str | None:
         return self._local.supports(problem)
 
-    def exposes(self, problem: Problem) -> tuple[str, ...]:
+    def exposes(self, problem: Any) -> tuple[str, ...]:
         return self._local.exposes(problem)
 
-    def received(self, inputs: Inputs) -> Inputs:
+    def received(self, inputs: Any) -> Any:
         return self._local.received(inputs)
 
     def surroundings(self) -> Mapping[str, str]:
@@ -133,14 +130,14 @@ class Isolated(Adapter):
         self._local.begin(case)
         self._case = (next(_CASES), case)
 
-    def forward(self, inputs: Inputs) -> Output:
+    def forward(self, inputs: TensorCall) -> Any:
         return self._call("forward", inputs)
 
-    def step(self, inputs: Inputs) -> Output:
+    def step(self, inputs: TensorCall) -> Any:
         return self._call("step", inputs)
 
-    def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
-        return self._call("gradients", inputs, {name: tensor for name, tensor in vars(cotangents).items() if tensor is not None})
+    def gradients(self, inputs: TensorCall, cotangents: Any) -> Any:
+        return self._call("gradients", inputs, {name: tensor for name, tensor in values_of(cotangents).items() if tensor is not None})
 
     def proof(self) -> str:
         return self._told().proof
@@ -168,10 +165,10 @@ class Isolated(Adapter):
             self._others[step] = Isolated(other, self._spec, limits=self._limits, way=(*self._way, step), keeper=self._keeper)
         return self._others[step]
 
-    def _call(self, entry: Entry, inputs: Inputs, beside: Mapping[str, Tensor] = {}) -> Any:  # never written to
-        arena, given = self._keeper.inputs, _tensors(inputs)
+    def _call(self, entry: Entry, inputs: TensorCall, beside: Mapping[str, Tensor] = {}) -> Any:  # never written to
+        arena, given = self._keeper.inputs, inputs.tensors()
         places = arena.lay_out({**given, **beside})
-        call = RunKernel(self._way, entry, self._case, torch.get_num_threads(), places, inputs.scale, allocations_are_poisoned())
+        call = RunKernel(self._way, entry, self._case, torch.get_num_threads(), places, inputs.numbers(), allocations_are_poisoned())
         try:
             returned = self._keeper.ask(call, Returned)
         finally:
@@ -185,10 +182,6 @@ class Isolated(Adapter):
         if self._about is None or self._called:
             self._about, self._called = self._keeper.ask(ReportEnvironment(self._way), About), False
         return self._about
-
-
-def _tensors(inputs: Inputs) -> dict[str, Tensor]:
-    return {name: getattr(inputs, name) for name in TENSORS if getattr(inputs, name) is not None}
 
 
 @torch.no_grad()

@@ -59,7 +59,7 @@ class RunKernel:
         case: number and name of the case, to be announced once.
         threads: of torch.
         places: of the inputs, and of the cotangents for gradients.
-        scale: as in Inputs.
+        numbers: of the call, beside its tensors.
         poisoned: whether fresh memory is to hold NaN.
     """
 
@@ -68,7 +68,7 @@ class RunKernel:
     case: tuple[int, str]
     threads: int
     places: Mapping[str, ArenaSlot]
-    scale: float | None
+    numbers: Mapping[str, Any]
     poisoned: bool
 
 
@@ -89,7 +89,7 @@ class CallStage:
         threads: of torch.
         places: of the inputs.
         tensors: places of what earlier stages wrote.
-        scale: as in Inputs.
+        numbers: of the call, beside its tensors.
         chunk_size: as in StageArguments.
     """
 
@@ -99,7 +99,7 @@ class CallStage:
     threads: int
     places: Mapping[str, ArenaSlot]
     tensors: Mapping[str, ArenaSlot]
-    scale: float | None
+    numbers: Mapping[str, Any]
     chunk_size: int
 
 

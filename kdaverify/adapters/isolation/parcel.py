@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import Output
+from kdaverify.adapters.base import values_of
 from kdaverify.adapters.isolation.arena import Arena, ArenaSlot
 from kdaverify.adapters.placement import shares_memory
-from oracles.gradients import Gradients
-from oracles.inputs import Inputs
-from oracles.tensors import OUTPUTS, TENSORS
+from kdaverify.operator import call_operator
+from oracles.signature import TensorCall
 
 
 @dataclass(frozen=True)
@@ -40,11 +39,12 @@ class NonTensor:
 Parcel = ArenaSlot | View | NonTensor | None
 
 
-def pack(output: Any, inputs: Inputs, arena: Arena) -> dict[str, Parcel] | NonTensor:
+def pack(output: Any, inputs: TensorCall, arena: Arena) -> dict[str, Parcel] | NonTensor:
     """What the kernel returned for `inputs`; its tensors are laid out in the arena."""
-    if not isinstance(output, Output | Gradients):
+    known = (*inputs.signature.returned, *inputs.signature.gradients)
+    if not (isinstance(output, Mapping) or is_dataclass(output)) or not {*values_of(output)} <= {*known}:
         return _stranger(output)
-    values = vars(output)
+    values = values_of(output)
     views = {name: _view(value, inputs) for name, value in values.items() if isinstance(value, Tensor)}
     own = {name: value.detach() for name, value in values.items() if name in views and views[name] is None}
     places = arena.lay_out(own)
@@ -52,17 +52,17 @@ def pack(output: Any, inputs: Inputs, arena: Arena) -> dict[str, Parcel] | NonTe
     return {**others, **views, **places}
 
 
-def unpack(parcels: Mapping[str, Parcel] | NonTensor, inputs: Inputs, arena: Arena) -> Any:
+def unpack(parcels: Mapping[str, Parcel] | NonTensor, inputs: TensorCall, arena: Arena) -> Any:
     """What `pack` was given, in memory of its own; a view is one of the caller's `inputs`."""
     if isinstance(parcels, NonTensor):
         return _likeness(parcels)
     values = {name: _unpacked(parcel, inputs, arena) for name, parcel in parcels.items()}
-    return Output(**values) if values.keys() == {*OUTPUTS} else Gradients(**values)
+    return call_operator(inputs.op).returned(values)
 
 
-def _unpacked(parcel: Parcel, inputs: Inputs, arena: Arena) -> Any:
+def _unpacked(parcel: Parcel, inputs: TensorCall, arena: Arena) -> Any:
     if isinstance(parcel, ArenaSlot):
-        return arena.view(parcel).to(inputs.q.device, copy=True)
+        return arena.view(parcel).to(_device(inputs), copy=True)
     if isinstance(parcel, View):
         source = getattr(inputs, parcel.name)
         start = source.storage_offset() * source.itemsize // parcel.dtype.itemsize + parcel.offset
@@ -71,10 +71,13 @@ def _unpacked(parcel: Parcel, inputs: Inputs, arena: Arena) -> Any:
     return None if parcel is None else _likeness(parcel)
 
 
-def _view(value: Tensor, inputs: Inputs) -> View | None:
-    for name in TENSORS:
-        source = getattr(inputs, name)
-        if source is not None and shares_memory(value, source):
+def _device(inputs: TensorCall) -> torch.device:
+    return next(iter(inputs.tensors().values())).device
+
+
+def _view(value: Tensor, inputs: TensorCall) -> View | None:
+    for name, source in inputs.tensors().items():
+        if shares_memory(value, source):
             offset = int(value.storage_offset()) - int(source.storage_offset()) * source.itemsize // value.itemsize
             return View(name, offset, value.dtype, tuple(value.shape), value.stride())
     return None

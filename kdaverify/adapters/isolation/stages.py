@@ -28,7 +28,7 @@ def asked_stages(local: Mapping[str, StageCall], dtype: str, way: Way, keeper: S
 
     def asked(name: str, stage: StageCall) -> StageCall:
         def call(x: StageArguments) -> dict[str, Tensor]:
-            return _asked(CallStage(way, dtype, name, torch.get_num_threads(), {}, {}, x.inputs.scale, x.chunk_size), x, keeper)
+            return _asked(CallStage(way, dtype, name, torch.get_num_threads(), {}, {}, x.inputs.numbers(), x.chunk_size), x, keeper)
 
         return replace(stage, call=call)
 

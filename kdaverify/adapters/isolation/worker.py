@@ -43,9 +43,6 @@ from kdaverify.adapters.isolation.stages import run_stage
 from kdaverify.adapters.poison import poisoned_allocations
 from kdaverify.adapters.registry import find
 from oracles.autograd import ForwardOnlyError
-from oracles.gradients import Cotangents
-from oracles.inputs import Inputs
-from oracles.tensors import COTANGENTS, TENSORS
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -110,7 +107,7 @@ class _Worker:
             case RunKernel():
                 return self._run(adapter, request)
             case CallStage():
-                return run_stage(adapter, request, self._taken(request), self._inputs, self._outputs)
+                return run_stage(adapter, request, self._taken(adapter, request), self._inputs, self._outputs)
             case CallActivation():
                 return run_activation(adapter, request, self._inputs, self._outputs)
             case RunInside():
@@ -120,7 +117,7 @@ class _Worker:
 
     def _run(self, adapter: Adapter, call: RunKernel) -> Returned:
         self._begin(adapter, call)
-        inputs = self._taken(call)
+        inputs = self._taken(adapter, call)
         with poisoned_allocations(wanted=call.poisoned):
             answered = self._answer(adapter, call, inputs)
         return Returned(pack(answered, inputs, self._outputs))
@@ -137,16 +134,16 @@ class _Worker:
             self._begun[request.way] = number
             adapter.begin(case)
 
-    def _answer(self, adapter: Adapter, call: RunKernel, inputs: Inputs) -> Any:
+    def _answer(self, adapter: Adapter, call: RunKernel, inputs: Any) -> Any:
         if call.entry == "gradients":
-            return adapter.gradients(inputs, Cotangents(*(self._view(call, name) for name in COTANGENTS)))
+            given = {name: self._view(call, name) for name in inputs.signature.cotangents}
+            return adapter.gradients(inputs, adapter.operator.cotangents(given))
         return adapter.step(inputs) if call.entry == "step" else adapter.forward(inputs)
 
-    def _taken(self, call: RunKernel | CallStage) -> Inputs:
-        """The inputs where the harness laid them. They were checked there: checking them again would double the cost of a call."""
-        inputs = object.__new__(Inputs)
-        vars(inputs).update({name: self._view(call, name) for name in TENSORS}, scale=call.scale)
-        return inputs
+    def _taken(self, adapter: Adapter, call: RunKernel | CallStage) -> Any:
+        """The call in the memory where the harness laid it."""
+        tensors = {name: self._view(call, name) for name in adapter.operator.signature.names()}
+        return adapter.operator.call.restored(tensors, call.numbers)
 
     def _view(self, call: RunKernel | CallStage, name: str) -> Tensor | None:
         return self._inputs.view(call.places[name]) if name in call.places else None
