@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.campaign.cases import case
-from kdaverify.campaign.questions import CONVENTIONS, PropertyTest, questions
+from kdaverify.campaign.suite_tests import CONVENTIONS, PropertyTest, questions
 from kdaverify.operator import problem_from_json
 from kdaverify.problems.profiles import settings_for
 from kdaverify.verdicts.judge import FatalRejection, Judge, Rejected

@@ -14,7 +14,7 @@ from kdaverify.campaign.dispatch import dispatch
 from kdaverify.campaign.engine import Engine
 from kdaverify.campaign.engine_local import LocalEngine
 from kdaverify.campaign.engine_ray import RayEngine
-from kdaverify.campaign.questions import CONVENTIONS
+from kdaverify.campaign.suite_tests import CONVENTIONS
 from kdaverify.campaign.task import Drawn, Fixed, Orders
 
 IMPLEMENTATION: Final = "eager"

@@ -25,7 +25,7 @@ from rich.progress import track
 from benchmarks.asking import asks, verdicts
 from benchmarks.binomial import upper
 from kdaverify.adapters import find
-from kdaverify.campaign.questions import CONVENTIONS
+from kdaverify.campaign.suite_tests import CONVENTIONS
 from kdaverify.faults.conforming import AXES, DOMAINS, JOINT, covering_rows
 from kdaverify.one_core import use_one_core
 

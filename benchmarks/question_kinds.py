@@ -23,7 +23,7 @@ from rich.progress import track
 
 from benchmarks.asking import asks, verdicts
 from kdaverify.adapters.isolation import housed
-from kdaverify.campaign.questions import PropertyTest
+from kdaverify.campaign.suite_tests import PropertyTest
 from kdaverify.faults.planted.catalogue import PLANTED
 from kdaverify.faults.planted.questions import QUESTIONS
 from kdaverify.limits import Limits

@@ -9,23 +9,37 @@ from __future__ import annotations
 
 import abc
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from kdaverify.canonical import Canonical, ProblemError
+from kdaverify.checks.property_table import named
 
 if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
     from kdaverify.adapters.base import Adapter
     from kdaverify.budgets.formats import Format
     from kdaverify.budgets.standard import Reference
     from kdaverify.checks.compare import Comparison
     from kdaverify.checks.place import ElementPlace
     from kdaverify.diagnosis.question import DiagnosisCase, PropertyCase
+    from kdaverify.verdicts.seal import Covered
+    from kdaverify.verdicts.verdict import Verdict
     from oracles.enclosure import Enclosure
     from oracles.signature import CallSignature, TensorCall
+
+
+Choices = list[tuple[str, Any]]
+"""Part of a test's id, and what its fixture gets."""
+Axis = Callable[["Adapter", str], Choices]
+GENERAL: Final = "general"
+"""The suites, and the group, of operators that have none of their own."""
+BOTH: Final = "both"
+NO_BACKWARD: Final = "it declares that it has no backward"
 
 
 class Baseline(Protocol):
@@ -49,7 +63,7 @@ class Operator(abc.ABC):
     """
 
     name: str
-    group: ClassVar[str]
+    group: ClassVar[str] = GENERAL
     problem: ClassVar[type[Canonical]]
     signature: CallSignature
     staged: ClassVar[bool] = False
@@ -83,9 +97,61 @@ class CallOperator(Operator):
 
     Args:
         call: the class of its calls.
+        suites: the folder of the suites that test it.
     """
 
     call: ClassVar[type[TensorCall]]
+    suites: ClassVar[str] = GENERAL
+
+    @abc.abstractmethod
+    def panel(self, adapter: Adapter, profile: str) -> Choices:
+        """The fixed problems of a profile, inside what an implementation takes, by a name for each that begins with the format."""
+
+    @abc.abstractmethod
+    def random(self, adapter: Adapter, dtype: str, bounds: Any) -> SearchStrategy[Any]:
+        """Random problems in a format, which shrink to the simplest."""
+
+    def axes(self) -> Mapping[str, Axis]:
+        """What tests go over, by the name of the fixture that gets it, in the order of a test's id."""
+        return MappingProxyType({"dtype": lambda adapter, _: [(dtype, dtype) for dtype in adapter.dtypes], "named": self.panel})
+
+    def bounds(self, adapter: Adapter, chosen: Mapping[str, Any], profile: str) -> Any:
+        """Which random problems a profile makes for an implementation, given the other axes of a test."""
+        del adapter, chosen, profile
+
+    def misfit(self, adapter: Adapter) -> str | None:
+        """Which declared convention is wrong, if that can be found out; nothing else is scored then."""
+        del adapter
+
+    def not_applicable(self, adapter: Adapter, profile: str) -> dict[str, str]:
+        """The properties that an implementation declares it does not have, and why: no case of them is generated."""
+        del profile
+        return {} if adapter.differentiable else dict.fromkeys(named(lambda found: found.backward), NO_BACKWARD)
+
+    def exposed(self, adapter: Adapter, profile: str) -> tuple[str, ...]:
+        """The outputs that an implementation declares to return."""
+        problems = [problem for _, problem in self.panel(adapter, profile)]
+        return tuple(sorted({output for problem in problems for output in adapter.exposes(problem)}))
+
+    def outside(self, adapter: Adapter) -> tuple[str, ...]:
+        """What no case is generated for, because an implementation declares not to take it."""
+        del adapter
+        return ()
+
+    def covered(self, adapter: Adapter, profile: str, verdicts: Sequence[Verdict]) -> tuple[Covered, ...]:
+        """Which combinations of properties were judged, where a profile counts them."""
+        del adapter, profile, verdicts
+        return ()
+
+    @abc.abstractmethod
+    def loss(self, problem: Any, exposed: tuple[str, ...], of: str, exponent: int) -> Any:
+        """The cotangents of a loss, or why there is none for this problem, as a sentence.
+
+        Args:
+            exposed: the outputs that the implementation returns.
+            of: the outputs that the loss depends on, BOTH or the name of one.
+            exponent: of the power of two that scales it.
+        """
 
     @abc.abstractmethod
     def reference(self, call: Any, contract: Any, io: Format, *, cuts: tuple[int, ...] = ()) -> Reference:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from kdaverify.campaign.questions import CONVENTIONS, questions
+from kdaverify.campaign.suite_tests import CONVENTIONS, questions
 from kdaverify.campaign.tally import CampaignCounts
 from kdaverify.campaign.task import Orders
 from kdaverify.plugin.account import account_of
-from kdaverify.plugin.expected import declared, shipped
+from kdaverify.plugin.expected import declared
+from kdaverify.plugin.suite_files import shipped
 from kdaverify.verdicts.rules import CAMPAIGN
 from kdaverify.verdicts.seal import Account
 
@@ -28,7 +29,7 @@ def of_campaign(orders: Orders, tally: CampaignCounts) -> Account:
 
 def of_night(orders: Orders, tally: CampaignCounts) -> Account:
     """It asks all that a session of its profile asks, and is held against the same rules."""
-    return _account(orders.profile, orders, tally, lambda adapter: shipped() | tally.asked(adapter.name))
+    return _account(orders.profile, orders, tally, lambda adapter: shipped(adapter.op) | tally.asked(adapter.name))
 
 
 def _account(profile: str, orders: Orders, tally: CampaignCounts, properties: Callable[[Adapter], set[str]]) -> Account:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from hypothesis.errors import StopTest, UnsatisfiedAssumption
 from hypothesis.internal.conjecture.data import ConjectureData
 
-from kdaverify.campaign.questions import PropertyTest, SuiteTest
+from kdaverify.campaign.suite_tests import PropertyTest, SuiteTest
 from kdaverify.problems.provider import Provider
 
 TRIES: Final = 1000

@@ -11,8 +11,8 @@ from typing import Final
 from kdaverify.campaign.dispatch import dispatch
 from kdaverify.campaign.engine import Engine
 from kdaverify.campaign.kinds import FailureKind
-from kdaverify.campaign.questions import CONVENTIONS
 from kdaverify.campaign.resume import resumed
+from kdaverify.campaign.suite_tests import CONVENTIONS
 from kdaverify.campaign.tally import CampaignCounts
 from kdaverify.campaign.task import Drawn, Fixed, Named, Orders, Smaller, Task, key_of
 from kdaverify.campaign.worker import CampaignSubject

@@ -10,7 +10,7 @@ from hypothesis.database import InMemoryExampleDatabase, choices_to_bytes
 from hypothesis.errors import NoSuchExample
 
 from kdaverify.campaign.cases import RandomCase
-from kdaverify.campaign.questions import PropertyTest
+from kdaverify.campaign.suite_tests import PropertyTest
 from kdaverify.problems.provider import BACKEND
 from kdaverify.verdicts.recheck import only_near
 from kdaverify.verdicts.verdict import Verdict

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kdaverify.campaign.questions import PropertyTest
+from kdaverify.campaign.suite_tests import PropertyTest
 from kdaverify.limits import Limits
 from kdaverify.verdicts.verdict import Verdict
 

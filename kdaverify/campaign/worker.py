@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from kdaverify.campaign.cases import RandomCase, case
-from kdaverify.campaign.questions import CONVENTIONS, PropertyTest, SuiteTest, questions
 from kdaverify.campaign.shrink import shrunk
+from kdaverify.campaign.suite_tests import CONVENTIONS, PropertyTest, SuiteTest, questions
 from kdaverify.campaign.task import Fixed, Named, Orders, Smaller, Task, TaskResult
 from kdaverify.one_core import use_one_core
 from kdaverify.operator import problem_from_json

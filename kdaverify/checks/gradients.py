@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
 
 import torch
 from torch import Tensor
@@ -13,13 +12,10 @@ from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import Reference
 from kdaverify.checks.execute import CallError, check_inputs_kept, check_kind, watched
 from kdaverify.checks.outcome import Outcome, held_at_fastest, judged, skipped
-from kdaverify.problems import Problem, cotangents
-from kdaverify.problems.cotangents import of_exposed
+from kdaverify.problems import Problem
 from oracles.autograd import ForwardOnlyError
 from oracles.gradients import Cotangents
 from oracles.inputs import Inputs
-
-LARGEST: Final = 2**30
 
 
 def gradients(adapter: Adapter, problem: Problem, *, of: str, exponent: int = 0) -> list[Outcome]:
@@ -29,12 +25,10 @@ def gradients(adapter: Adapter, problem: Problem, *, of: str, exponent: int = 0)
         of: the outputs that the loss depends on: both, o or final_state.
         exponent: of the power of two that scales the loss.
     """
-    exposed = adapter.exposes(problem)
-    if problem.B * problem.T * problem.HV * problem.K * problem.V > LARGEST:
-        return skipped(f"gradients are judged up to B T HV K V = {LARGEST}: the family's backward keeps every chunk of every member")
-    if of not in (*exposed, of_exposed(exposed)):
-        return skipped("it exposes no final state that a loss could depend on")
-    inputs, given = problem.inputs(), cotangents(problem, of, exponent)
+    given = adapter.operator.loss(problem, adapter.exposes(problem), of, exponent)
+    if isinstance(given, str):
+        return skipped(given)
+    inputs = problem.inputs()
     try:
         found = run_backward(adapter, inputs, given)
     except ForwardOnlyError as reason:

@@ -27,8 +27,8 @@ def check(name: str, adapter: Adapter, problem: Canonical, detail: Mapping[str, 
         ProblemError: the property is not asked of such a problem.
     """
     operator = operator_of(problem)
-    if PROPERTIES[name].group != operator.group:
-        own = ", ".join(named(lambda found: found.group == operator.group))
+    if operator.group not in PROPERTIES[name].groups:
+        own = ", ".join(named(lambda found: operator.group in found.groups))
         raise ProblemError(f"problem: property {name} is not tested on {problem.op}, which has {own}")
     if problem.dtype not in adapter.dtypes:
         return skipped(f"{adapter.name} does not take {problem.dtype} (it takes {', '.join(adapter.dtypes)})")

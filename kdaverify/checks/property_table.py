@@ -36,7 +36,7 @@ class Property:
     Args:
         name: of the property, and of its suite.
         function: "module:function" in kdaverify, (adapter, problem, **detail) -> outcomes; of the conventions (adapter) alone.
-        group: of the operators that have it: `Operator.group`.
+        groups: of operators that have it: `Operator.group`.
         of_gradients: it tests derivatives of whole calls, and nothing else.
         stages: whether it tests single stages, and of which pass.
         paired: it holds outputs or gradients of whole calls against exact values, whose errors over a run are compared with those of
@@ -51,7 +51,7 @@ class Property:
 
     name: str
     function: str
-    group: str = "delta"
+    groups: tuple[str, ...] = ("delta",)
     of_gradients: bool = False
     stages: Literal["", "forward", "backward"] = ""
     paired: bool = False
@@ -74,11 +74,12 @@ class Property:
         return self.of_gradients or self.stages == "backward"
 
 
+_EVERY: Final = ("delta", "general")
 _UNCUT: Final = "asked of one uncut run"
 _ALL: Final = (
     Property("conventions", "checks.conventions:conventions", seconds=0.005),
-    Property("forward", "checks.forward:forward", paired=True),
-    Property("panel", "checks.forward:forward", paired=True, fixed=True, seconds=0.2),
+    Property("forward", "checks.forward:forward", groups=_EVERY, paired=True),
+    Property("panel", "checks.forward:forward", groups=_EVERY, paired=True, fixed=True, seconds=0.2),
     Property("state", "checks.forward:forward", paired=True),
     Property("extreme_gates", "checks.forward:forward", paired=True),
     Property(
@@ -126,7 +127,9 @@ _ALL: Final = (
         ),
     ),
     Property("combined", "checks.combined:combined", paired=True, both_passes=True),
-    Property("gradients", "checks.gradients:gradients", of_gradients=True, paired=True, fixed=True, both_passes=True, seconds=1.2),
+    Property(
+        "gradients", "checks.gradients:gradients", groups=_EVERY, of_gradients=True, paired=True, fixed=True, both_passes=True, seconds=1.2
+    ),
     Property("gradcheck", "checks.gradcheck:gradcheck", of_gradients=True),
     Property(
         "self_consistency",
@@ -163,7 +166,7 @@ _ALL: Final = (
         ),
     ),
     Property("backward_stages", "checks.stages:backward_stages", stages="backward"),
-    Property("activations", "operators.pointwise.check:activations", group="pointwise", seconds=0.02),
+    Property("activations", "operators.pointwise.check:activations", groups=("pointwise",), seconds=0.02),
     Property("probes", "checks.probes:probes", shrinks=False, seconds=0.1),
     Property("drift", "checks.drift:drift", shrinks=False, followed=_UNCUT),
     Property("calls", "checks.calls:calls"),

@@ -15,7 +15,7 @@ import kdaverify
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.cli.request import Request
 from kdaverify.kills.rows import EVERY
-from kdaverify.plugin.collect import property_of
+from kdaverify.plugin.suite_files import property_of
 from kdaverify.problems import Problem
 from kdaverify.problems.cost import cost
 from kdaverify.problems.profiles import cost_of

@@ -11,7 +11,7 @@ from kdaverify.faults.fault import Fault
 from kdaverify.faults.legal import LEGAL
 from kdaverify.kills.pool import Job
 from kdaverify.kills.rows import EVERY, FaultRow, LegalRow
-from kdaverify.plugin.expected import shipped
+from kdaverify.plugin.suite_files import shipped
 
 SMOKE = "smoke"
 

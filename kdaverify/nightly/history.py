@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kdaverify.campaign.questions import PropertyTest
+from kdaverify.campaign.suite_tests import PropertyTest
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.columns import schema, to_frame
 from kdaverify.verdicts.verdict import Verdict

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kdaverify.campaign.questions import questions
+from kdaverify.campaign.suite_tests import questions
 from kdaverify.campaign.task import Fixed
 from kdaverify.nightly.flaky import flaky
 from kdaverify.nightly.history import QUESTION

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
 
-from kdaverify.plugin.axes import AXES
 from kdaverify.plugin.options import Subject, subjects
+from kdaverify.plugin.suite_files import belongs, property_of
 
 # Of the problems that a profile draws for a test: laws are many, and each is asked in every format.
 _LAW = 1 / 3
@@ -21,9 +20,11 @@ _LAW = 1 / 3
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kernel" not in metafunc.fixturenames:
         return
-    axes = [axis for axis in AXES if axis in metafunc.fixturenames]
-    profile, asked = metafunc.config.option.profile, property_of(metafunc.definition.path)
-    found = [case for subject in subjects(metafunc.config) if _applies(asked, subject, profile) for case in _cases(subject, axes, profile)]
+    profile, suite = metafunc.config.option.profile, metafunc.definition.path
+    tested = [subject for subject in subjects(metafunc.config) if belongs(suite, subject.adapter.op)]
+    known = dict.fromkeys(axis for subject in tested for axis in subject.adapter.operator.axes())
+    axes = [axis for axis in known if axis in metafunc.fixturenames]
+    found = [case for subject in tested if _applies(property_of(suite), subject, profile) for case in _cases(subject, axes, profile)]
     metafunc.parametrize(("kernel", *axes), found, indirect=("kernel",))
     fixed = metafunc.config.option.bare or not all(subject.adapter.open_ended for subject in subjects(metafunc.config))
     _settle(metafunc.function, metafunc.config.option.profile, fixed=fixed, share=_LAW if "lawful" in axes else 1)
@@ -61,11 +62,6 @@ def _asks_nothing(item: pytest.Item) -> bool:
     return isinstance(item, pytest.Function) and "kernel" in item.fixturenames
 
 
-def property_of(suite: Path) -> str:
-    """suites/kda/test_resume.py asks for "resume"."""
-    return suite.stem.removeprefix("test_")
-
-
 def fix_draws(item: pytest.Item, seed: int) -> None:
     """Seeds Hypothesis for one item: the same problems for every implementation, in any order, on any worker."""
     assert isinstance(item, pytest.Function)
@@ -87,13 +83,12 @@ def _settle(function: Any, profile: str, *, fixed: bool, share: float) -> None:
 
 def _applies(asked: str, subject: Subject, profile: str) -> bool:
     """Whether a property is one that the implementation declares to have; one that cannot run here keeps one test, to say so."""
-    from kdaverify.plugin.not_applicable import not_applicable
-
-    return subject.missing is not None or asked not in not_applicable(subject.adapter, profile)
+    return subject.missing is not None or asked not in subject.adapter.operator.not_applicable(subject.adapter, profile)
 
 
 def _cases(subject: Subject, axes: list[str], profile: str) -> Iterator[Any]:
     """Every combination of the axes a test asks for, ids first the implementation, then the format."""
-    for combination in product(*(AXES[axis](subject.adapter, profile) for axis in axes)):
+    choices = subject.adapter.operator.axes()
+    for combination in product(*(choices[axis](subject.adapter, profile) for axis in axes)):
         ids, values = [name for name, _ in combination], [value for _, value in combination]
         yield pytest.param(subject, *values, id="-".join((subject.adapter.name, *ids)))

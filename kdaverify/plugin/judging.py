@@ -10,16 +10,15 @@ import pytest
 from kdaverify.checks.status import Status
 from kdaverify.one_core import use_one_core
 from kdaverify.plugin.benchmark import benchmark_of
-from kdaverify.plugin.bounds import bounds_of
-from kdaverify.plugin.collect import fix_draws, property_of, subject_of
+from kdaverify.plugin.collect import fix_draws, subject_of
 from kdaverify.plugin.crashes import present, unrepeated
 from kdaverify.plugin.options import Subject
+from kdaverify.plugin.suite_files import property_of
 from kdaverify.plugin.trim import trim
 from kdaverify.verdicts.verdict import Verdict
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
-    from kdaverify.problems import Bounds
     from kdaverify.verdicts.judge import Judge
 
 CONVENTIONS = "conventions"
@@ -73,9 +72,9 @@ def judge(request: pytest.FixtureRequest, kernel: Adapter) -> Judge:
 
 
 @pytest.fixture
-def bounds(request: pytest.FixtureRequest, kernel: Adapter) -> Bounds:
+def bounds(request: pytest.FixtureRequest, kernel: Adapter) -> Any:
     """Which problems this profile draws for the implementation."""
-    return bounds_of(kernel, request.node.callspec.params, request.config.option.profile)
+    return kernel.operator.bounds(kernel, request.node.callspec.params, request.config.option.profile)
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
@@ -179,12 +178,9 @@ def _in_short(error: BaseException) -> str:
 
 def _misfit(config: pytest.Config, subject: Subject) -> str | None:
     """Which declared convention is wrong, asked once a process; nothing else is scored then."""
-    from kdaverify.checks.conventions import conventions
-
     known = config.stash.setdefault(_MISFITS, {})
     if subject.spec not in known:
-        outcome = conventions(subject.adapter)
-        known[subject.spec] = outcome.message if outcome.status is Status.CONVENTION else None
+        known[subject.spec] = subject.adapter.operator.misfit(subject.adapter)
     return known[subject.spec]
 
 

@@ -9,7 +9,7 @@ import pytest
 import kdaverify
 from kdaverify.adapters.registry import find
 from kdaverify.campaign.cases import case
-from kdaverify.campaign.questions import SuiteTest, questions
+from kdaverify.campaign.suite_tests import SuiteTest, questions
 from kdaverify.operator import problem_from_json
 from kdaverify.plugin.collect import property_of
 

@@ -8,7 +8,7 @@ import pytest
 
 from kdaverify.campaign.dispatch import dispatch
 from kdaverify.campaign.engine import EngineError
-from kdaverify.campaign.questions import CONVENTIONS, PropertyTest
+from kdaverify.campaign.suite_tests import CONVENTIONS, PropertyTest
 from kdaverify.campaign.task import Fixed, Orders
 from tests.campaign.inline import FATAL, InlineEngine
 

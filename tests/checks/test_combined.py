@@ -8,13 +8,13 @@ from typing import Final
 import pytest
 
 from kdaverify.campaign.cases import case
-from kdaverify.campaign.questions import questions
+from kdaverify.campaign.suite_tests import questions
 from kdaverify.checks.combined import combined
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.faults.planted.shapes import FAULTS, RIGHT, Shape, Shaped, ShapeFault
 from kdaverify.operator import problem_from_json
-from kdaverify.plugin.coverage import rows
+from kdaverify.operators.kda.coverage import rows
 from kdaverify.problems import Problem
 from kdaverify.problems.combinations import CombinationRow
 from kdaverify.problems.profiles import settings_for

@@ -81,7 +81,7 @@ def test_problems_of_activations_replay_and_other_properties_refuse_them(cli: Cl
     assert code == 0 and all(f"activations {output}: PASS" in out for output in ("g", "dz", "dA_log"))
     assert cli("replay", "--impl", "port.py", "--property", "activations", asked)[0] == 3
     code, _, err = cli("replay", "--impl", "eager", "--property", "forward", asked)
-    assert code == 2 and err.startswith("kdaverify: problem: property forward is not asked of gate_bounded")
+    assert code == 2 and err.startswith("kdaverify: problem: property forward is not tested on gate_bounded")
 
 
 STAGED = """

@@ -10,7 +10,7 @@ from kdaverify.adapters import find
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.status import Status
 from kdaverify.faults.conforming import conforming
-from kdaverify.plugin.coverage import INTERPRETED, covered, rows
+from kdaverify.operators.kda.coverage import INTERPRETED, covered, rows
 from kdaverify.problems.combinations import CombinationRow
 from kdaverify.verdicts.verdict import Verdict
 from tests.rows import row

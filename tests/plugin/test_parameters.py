@@ -8,7 +8,7 @@ import pytest
 
 from kdaverify.adapters import find
 from kdaverify.checks.laws.registry import LAWS
-from kdaverify.plugin.axes import lawful_dtypes
+from kdaverify.operators.kda.axes import lawful_dtypes
 from kdaverify.problems import panel
 from kdaverify.problems.regimes import GATES
 

@@ -9,7 +9,7 @@ import pytest
 
 from kdaverify.adapters import find
 from kdaverify.faults.conforming import DOMAINS, conforming
-from kdaverify.plugin.coverage import rows, space
+from kdaverify.operators.kda.coverage import rows, space
 from kdaverify.problems.combinations import LONG, MANY, CombinationRow, coverage
 
 SHIPPING = {

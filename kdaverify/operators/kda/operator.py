@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, final
+
+from hypothesis.strategies import SearchStrategy
 
 from kdaverify.adapters.base import Adapter, Output
 from kdaverify.adapters.fitting import fitted
@@ -12,20 +14,30 @@ from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.ensemble import emulate
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.standard import FLOAT64_ORACLE_PRECISION, Reference, gradient_standard, standard
+from kdaverify.checks.conventions import conventions
 from kdaverify.checks.digits import Recurrence
 from kdaverify.checks.place import ElementPlace
+from kdaverify.checks.status import Status
 from kdaverify.diagnosis.call import DiagnosedCall
 from kdaverify.diagnosis.question import DiagnosisCase, PropertyCase
-from kdaverify.operator import CallOperator
+from kdaverify.operator import Axis, CallOperator, Choices
+from kdaverify.operators.kda.axes import AXES
+from kdaverify.operators.kda.bounds import bounds_of
+from kdaverify.operators.kda.coverage import covered
+from kdaverify.operators.kda.not_applicable import exposed, not_applicable, outside
 from kdaverify.operators.kda.place import place
 from kdaverify.operators.kda.smaller import smaller
-from kdaverify.problems import Problem, cost
+from kdaverify.problems import Bounds, Problem, cost, cotangents, problems
+from kdaverify.problems.cotangents import of_exposed
+from kdaverify.verdicts.seal import Covered
+from kdaverify.verdicts.verdict import Verdict
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 from oracles.tensors import OUTPUTS, SIGNATURE
 
 # Writes of a token to its state, in all: above this, launching kernels on an accelerator costs less than it saves.
 LARGE: Final = 2**26
+MOST_WRITES: Final = 2**30
 
 
 @final
@@ -37,8 +49,45 @@ class KdaOperator(CallOperator):
     problem = Problem
     signature = SIGNATURE
     call = Inputs
+    suites = "kda"
     staged = True
     resampled = True
+
+    def panel(self, adapter: Adapter, profile: str) -> Choices:
+        return AXES["named"](adapter, profile)
+
+    def random(self, adapter: Adapter, dtype: str, bounds: Bounds) -> SearchStrategy[Problem]:
+        del adapter
+        return problems(dtype=dtype, **bounds)
+
+    def axes(self) -> Mapping[str, Axis]:
+        return AXES
+
+    def bounds(self, adapter: Adapter, chosen: Mapping[str, Any], profile: str) -> Bounds:
+        return bounds_of(adapter, chosen, profile)
+
+    def misfit(self, adapter: Adapter) -> str | None:
+        found = conventions(adapter)
+        return found.message if found.status is Status.CONVENTION else None
+
+    def not_applicable(self, adapter: Adapter, profile: str) -> dict[str, str]:
+        return not_applicable(adapter, profile)
+
+    def exposed(self, adapter: Adapter, profile: str) -> tuple[str, ...]:
+        return exposed(adapter, profile)
+
+    def outside(self, adapter: Adapter) -> tuple[str, ...]:
+        return outside(adapter)
+
+    def covered(self, adapter: Adapter, profile: str, verdicts: Sequence[Verdict]) -> tuple[Covered, ...]:
+        return covered(adapter, profile, verdicts)
+
+    def loss(self, problem: Problem, exposed: tuple[str, ...], of: str, exponent: int) -> Cotangents | str:
+        if problem.B * problem.T * problem.HV * problem.K * problem.V > MOST_WRITES:
+            return f"gradients are judged up to B T HV K V = {MOST_WRITES}: reference kernels keep every chunk for their backward"
+        if of not in (*exposed, of_exposed(exposed)):
+            return "it exposes no final state that a loss could depend on"
+        return cotangents(problem, of, exponent)
 
     def reference(self, call: Inputs, contract: Contract, io: Format, *, cuts: tuple[int, ...] = ()) -> Reference:
         return standard(call, contract, io, lambda: emulate(call, contract, io, cuts=cuts, single=True), cuts=cuts)

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kdaverify.checks.property_table import named
-from kdaverify.plugin.axes import drifting
+from kdaverify.operator import NO_BACKWARD
+from kdaverify.operators.kda.axes import drifting
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
-    from kdaverify.verdicts.verdict import Verdict
-
-
-def excuses(adapter: Adapter, profile: str, verdicts: Sequence[Verdict]) -> dict[str, str]:
-    """The reason by property.
-
-    Args:
-        adapter: one that can run here.
-        verdicts: what has come of it.
-    """
-    return {**not_applicable(adapter, profile), **_forward_only(verdicts)}
 
 
 @lru_cache(maxsize=8)
 def not_applicable(adapter: Adapter, profile: str) -> dict[str, str]:
     """The properties that an implementation declares it does not have, and why: no case of them is generated."""
     outputs = exposed(adapter, profile)
-    backward = {} if adapter.differentiable else dict.fromkeys(named(lambda found: found.backward), "it declares that it has no backward")
+    backward = {} if adapter.differentiable else dict.fromkeys(named(lambda found: found.backward), NO_BACKWARD)
     return {**_undeclared(adapter, outputs), **backward}
 
 
@@ -61,18 +50,6 @@ def _undeclared(adapter: Adapter, outputs: tuple[str, ...]) -> dict[str, str]:
         "extreme_gates": f"it takes no extreme gate ({refused})" if refused else "",
     }
     return {name: reason for name, reason in lacks.items() if reason}
-
-
-def _forward_only(verdicts: Sequence[Verdict]) -> dict[str, str]:
-    from oracles.autograd import FORWARD_ONLY
-
-    found: dict[str, str] = {}
-    for name in named(lambda found: found.of_gradients):
-        asked = [verdict for verdict in verdicts if verdict.property == name]
-        told = [verdict.message for verdict in asked if verdict.message.startswith(FORWARD_ONLY)]
-        if told and not any(verdict.status.judged for verdict in asked):
-            found[name] = told[0]
-    return found
 
 
 def _no_packs(adapter: Adapter) -> str:
@@ -119,3 +96,13 @@ def _all_refused(adapter: Adapter) -> str | None:
     plain = fitted(adapter, panel(adapter.dtypes[-1], "smoke")[0].problem)
     reasons = [adapter.supports(plain.replace(gate=gate)) for gate in EXTREME]
     return reasons[0] if all(reasons) and adapter.supports(plain) is None else None
+
+
+def outside(adapter: Adapter) -> tuple[str, ...]:
+    """What no case is generated for: problems outside the domain, and rules of calls about what nobody can see."""
+    taken = adapter.domain.leaves_out()
+    problems = (f"{what} (outside the declared domain)" for what in taken)
+    backward = () if adapter.backward_domain is None else adapter.backward_domain.leaves_out()
+    gradients = (f"gradients of {what} (outside the declared domain of the backward)" for what in backward if what not in taken)
+    hidden = (f"rules of calls about {channel} of the kernel ({why})" for channel, why in adapter.barriers.items())
+    return (*problems, *gradients, *hidden)

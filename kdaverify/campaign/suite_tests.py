@@ -15,13 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import hypothesis
 from hypothesis import strategies as st
 
-import kdaverify
 from kdaverify.checks.properties import is_of_gradients
 from kdaverify.operator import operator_of
-from kdaverify.plugin.axes import AXES
-from kdaverify.plugin.bounds import bounds_of
-from kdaverify.plugin.collect import property_of
-from kdaverify.plugin.not_applicable import not_applicable
+from kdaverify.plugin.suite_files import property_of, suite_files
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
@@ -102,7 +98,7 @@ class SuiteTest:
         given: dict[str, Callable[[], Any]] = {
             "judge": lambda: notebook,
             "data": lambda: data,
-            "bounds": lambda: bounds_of(self.adapter, self.chosen, self.profile),
+            "bounds": lambda: self.adapter.operator.bounds(self.adapter, self.chosen, self.profile),
         }
         wanted = inspect.signature(self.test).parameters
         self.test(**{name: make() for name, make in given.items() if name in wanted}, **self.chosen)
@@ -124,10 +120,10 @@ def questions(adapter: Adapter, profile: str, *, drawn: bool) -> tuple[SuiteTest
     Raises:
         UnknownTestError: a test takes more than a judge, bounds, data and axes.
     """
-    excused = not_applicable(adapter, profile)
+    excused = adapter.operator.not_applicable(adapter, profile)
     return tuple(
         question
-        for path in sorted(kdaverify.suites_folder().rglob("test_*.py"))
+        for path in suite_files(adapter.op)
         if property_of(path) not in excused
         for test in _tests(path)
         if hypothesis.is_hypothesis_test(test) == drawn
@@ -146,17 +142,17 @@ def _tests(path: Path) -> tuple[Callable[..., Any], ...]:
 
 
 def _of_test(adapter: Adapter, profile: str, property_name: str, test: Any) -> Iterator[SuiteTest]:
-    drawn = hypothesis.is_hypothesis_test(test)
+    drawn, axes = hypothesis.is_hypothesis_test(test), adapter.operator.axes()
     body = test.hypothesis.inner_test if drawn else test
     wanted = [name for name in inspect.signature(body).parameters if name not in GIVEN]
     marked = {mark.args[0]: mark.args[1] for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"}
-    unknown = [name for name in wanted if name not in {*AXES, *marked}]
+    unknown = [name for name in wanted if name not in {*axes, *marked}]
     if unknown:
         raise UnknownTestError(
-            f"suite {property_name}: {test.__name__} takes {', '.join(unknown)}; a campaign can give it {', '.join((*GIVEN, *AXES))} alone"
+            f"suite {property_name}: {test.__name__} takes {', '.join(unknown)}; a campaign can give it {', '.join((*GIVEN, *axes))} alone"
         )
     values: list[Sequence[Any]] = [
-        marked[name] if name in marked else [value for _, value in AXES[name](adapter, profile)] for name in wanted
+        marked[name] if name in marked else [value for _, value in axes[name](adapter, profile)] for name in wanted
     ]
     for combination in product(*values):
         yield SuiteTest(property_name, body, drawn, dict(zip(wanted, combination, strict=True)), adapter, profile)

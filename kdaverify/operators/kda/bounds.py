@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from kdaverify.plugin.axes import takes_real_sizes
+from kdaverify.operators.kda.axes import takes_real_sizes
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter

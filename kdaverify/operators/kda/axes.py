@@ -47,7 +47,7 @@ def _overflowing(adapter: Adapter, profile: str) -> Choices:
 
 
 def _rows(adapter: Adapter, profile: str) -> Choices:
-    from kdaverify.plugin.coverage import rows
+    from kdaverify.operators.kda.coverage import rows
 
     return [(f"{row.problem.dtype}-{row.problem.seed}", row) for row in rows(adapter, profile)]
 
