@@ -10,7 +10,6 @@ from __future__ import annotations
 import abc
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
@@ -59,6 +58,8 @@ class Operator(abc.ABC):
         problem: the class of its problems.
         signature: the tensors of a call.
         staged: whether its calls have stages, so that a failure can be localised.
+        is_stage: whether it is a stage itself, and a failure needs no localisation.
+        has_known_bugs: whether the diagnosis can compare a failure with those of a catalogue.
         resampled: whether a borderline failure is tested again at fresh seeds: its tolerances are estimated from samples.
     """
 
@@ -67,7 +68,9 @@ class Operator(abc.ABC):
     problem: ClassVar[type[Canonical]]
     signature: CallSignature
     staged: ClassVar[bool] = False
+    is_stage: ClassVar[bool] = False
     resampled: ClassVar[bool] = False
+    has_known_bugs: ClassVar[bool] = False
 
     @abc.abstractmethod
     def refusal(self, adapter: Adapter, problem: Any) -> str | None:
@@ -87,9 +90,10 @@ class Operator(abc.ABC):
     def smaller(self, problem: Any, detail: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
         """Changes that make a problem smaller, the largest steps first, each with the detail that then belongs to it."""
 
-    @abc.abstractmethod
     def diagnosed(self, case: PropertyCase, judged: Adapter) -> DiagnosisCase:
-        """A case with its tensors, for the diagnosis of a failure of `judged`."""
+        """A case with its tensors, for the diagnosis of a failure of `judged`, where there are known bugs to compare with."""
+        del case, judged
+        raise NotImplementedError(f"{self.name} has no known bugs")
 
 
 class CallOperator(Operator):
@@ -200,19 +204,21 @@ class CallOperator(Operator):
 
 DEFAULT: Final = "kda"
 """The operator of what names none: kernels without op=, records of the time before there were others."""
-OPERATORS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "kda": "kdaverify.operators.kda.operator:KDA",
-        "gate_softplus": "kdaverify.operators.pointwise.operator:GATE_SOFTPLUS",
-        "gate_bounded": "kdaverify.operators.pointwise.operator:GATE_BOUNDED",
-        "beta_sigmoid": "kdaverify.operators.pointwise.operator:BETA_SIGMOID",
-        "l2norm": "kdaverify.operators.pointwise.operator:L2NORM",
-    }
-)
+OPERATORS: Final[dict[str, str | Operator]] = {
+    "kda": "kdaverify.operators.kda.operator:KDA",
+    "gate_softplus": "kdaverify.operators.pointwise.operator:GATE_SOFTPLUS",
+    "gate_bounded": "kdaverify.operators.pointwise.operator:GATE_BOUNDED",
+    "beta_sigmoid": "kdaverify.operators.pointwise.operator:BETA_SIGMOID",
+    "l2norm": "kdaverify.operators.pointwise.operator:L2NORM",
+}
 """Where each operator is, by name; imported when it is first needed."""
 
 
-@cache
+def register(operator: Operator) -> None:
+    """Makes an operator known that comes along with an implementation of it, in the file or package that `--impl` names."""
+    OPERATORS[operator.name] = operator
+
+
 def operator_named(name: str) -> Operator:
     """The operator of a problem's `op`.
 
@@ -221,8 +227,11 @@ def operator_named(name: str) -> Operator:
     """
     if name not in OPERATORS:
         raise ProblemError(f"op: wanted one of {', '.join(OPERATORS)}, got {name!r}")
-    module, _, attribute = OPERATORS[name].partition(":")
-    return getattr(import_module(module), attribute)
+    found = OPERATORS[name]
+    if isinstance(found, str):
+        module, _, attribute = found.partition(":")
+        found = OPERATORS[name] = getattr(import_module(module), attribute)
+    return found
 
 
 def call_operator(name: str) -> CallOperator:

@@ -82,8 +82,15 @@ class CallSignature:
         return name in self._entries and self._entries[name].role is Role.STATE
 
     def shape(self, name: str, call: Any) -> tuple[int, ...]:
-        """The shape of a tensor, from the sizes of a call: its attributes by axis letter."""
-        return tuple(getattr(call, axis) for axis in self._entries[name].axes)
+        """The shape of a tensor of a call."""
+        return tuple(self._size(axis, call) for axis in self._entries[name].axes)
+
+    def _size(self, axis: str, call: Any) -> int:
+        """What the call says itself, as it must where no input has the axis, else what the first input with the axis has."""
+        if hasattr(call, axis):
+            return getattr(call, axis)
+        given = ((tensor.axes, getattr(call, tensor.name)) for tensor in self.inputs if axis in tensor.axes)
+        return next(tensor.shape[axes.index(axis)] for axes, tensor in given if tensor is not None)
 
     def tensors(self, call: Any, *roles: Role) -> dict[str, Any]:
         """The inputs of a call that are not absent, by name."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -42,6 +42,15 @@ LONGEST = 900.0
 GAIN = 2.0**10
 
 
+class Truth(Protocol):
+    """Exact values by name, and how they were computed."""
+
+    @property
+    def method(self) -> str: ...
+
+    def named(self) -> dict[str, Enclosure]: ...
+
+
 @dataclass(frozen=True)
 class Reference:
     """The exact outputs, or gradients, of a problem and what a kernel under the contract may miss them by.
@@ -50,7 +59,7 @@ class Reference:
         budgets: by output; without those that overflow in a reference kernel, where none is finite in all outputs.
     """
 
-    truth: CertifiedOutputs | GradientAnswer
+    truth: Truth
     budgets: dict[str, Budget]
 
     def exact(self, output: str) -> Enclosure:

@@ -49,9 +49,14 @@ def rms(tensor: Tensor) -> float:
     return float(_root_mean_square(tensor.flatten(), 0)) if tensor.numel() else 0.0
 
 
+def rows_of(tensor: Tensor) -> Tensor:
+    """[rows, columns] of a tensor; one of a single axis, as the gradient of a bias, is one row."""
+    return tensor.flatten(0, -2) if tensor.ndim > 1 else tensor[None]
+
+
 def row_rms(tensor: Tensor) -> Tensor:
     """[rows] root mean square over the last axis."""
-    return _root_mean_square(tensor.flatten(0, -2), -1)
+    return _root_mean_square(rows_of(tensor), -1)
 
 
 def _root_mean_square(tensor: Tensor, dim: int) -> Tensor:
@@ -92,7 +97,7 @@ def statistics_of_runs(
         columns = (
             _root_mean_square(flat, 1).tolist(),
             sizes.amax(1).tolist(),
-            _root_mean_square(runs.flatten(1, -2), -1),
+            _root_mean_square(runs.flatten(1, -2) if runs.ndim > 2 else runs[:, None], -1),
             _median(relative),
             _tail(relative),
             biases(flat, truth.high.flatten()),

@@ -22,7 +22,9 @@ def of_campaign(orders: Orders, tally: CampaignCounts) -> Account:
     """It asks what the suites draw: of the suites that draw nothing no pass is wanted, and rules for whole sessions are not met."""
 
     def asked(adapter: Adapter) -> set[str]:
-        return {CONVENTIONS.property, *(question.property for question in questions(adapter, orders.profile, drawn=True))}
+        return shipped(adapter.op) & {CONVENTIONS.property} | {
+            *(question.property for question in questions(adapter, orders.profile, drawn=True))
+        }
 
     return _account(CAMPAIGN, orders, tally, asked)
 

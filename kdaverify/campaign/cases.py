@@ -8,11 +8,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
-from hypothesis.errors import StopTest, UnsatisfiedAssumption
-from hypothesis.internal.conjecture.data import ConjectureData
-
 from kdaverify.campaign.suite_tests import PropertyTest, SuiteTest
-from kdaverify.problems.provider import Provider
+from kdaverify.internals import generated
 
 TRIES: Final = 1000
 
@@ -39,8 +36,7 @@ class RandomCase:
 def case(questions: Sequence[SuiteTest], seed: int, number: int) -> RandomCase:
     """Case `number` of `seed`.
 
-    Every question is as likely as any other, as in a session of the suites. Hypothesis' own loop would begin every test with its
-    simplest problem, and draw a problem from those before it; here each is drawn alone, from a digest of seed and number.
+    Every question is as likely as any other, as in a session of the suites, and each case comes from a digest of seed and number.
 
     Args:
         questions: drawn ones, of one implementation.
@@ -49,13 +45,9 @@ def case(questions: Sequence[SuiteTest], seed: int, number: int) -> RandomCase:
     """
     question = questions[_random(f"{seed}:{number}").randrange(len(questions))]
     for attempt in range(TRIES):
-        data = ConjectureData(random=_random(f"{seed}:{number}:{attempt}"), provider=Provider)
-        try:
-            asks = data.draw(question.strategy())
-        except (StopTest, UnsatisfiedAssumption):
-            continue
-        data.freeze()
-        return RandomCase(question, asks, data.choices)
+        found = generated(question.strategy(), _random(f"{seed}:{number}:{attempt}"))
+        if found is not None:
+            return RandomCase(question, *found)
     raise UndrawableError(f"suite {question.property}: {TRIES} draws for {dict(question.chosen)} gave no problem that it asks")
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Final
 
 from hypothesis import Phase, Verbosity, find, settings
-from hypothesis.database import InMemoryExampleDatabase, choices_to_bytes
+from hypothesis.database import InMemoryExampleDatabase
 from hypothesis.errors import NoSuchExample
 
 from kdaverify.campaign.cases import RandomCase
 from kdaverify.campaign.suite_tests import PropertyTest
-from kdaverify.problems.provider import BACKEND
+from kdaverify.internals import BACKEND, shelve
 from kdaverify.verdicts.recheck import only_near
 from kdaverify.verdicts.verdict import Verdict
 
@@ -36,9 +36,8 @@ def shrunk(case: RandomCase, judge: Callable[[PropertyTest], list[Verdict]], out
         rejecting = [verdict for verdict in seen[asks] if verdict.status.rejects]
         return not only_near(rejecting) and any((v.output, v.status) == (output, status) for v in rejecting)
 
-    # Of the two shelves of the database, what lies on the first is taken to be shrunk already.
     database = InMemoryExampleDatabase()
-    database.save(_KEY + b".secondary", choices_to_bytes(case.choices))
+    shelve(database, _KEY, case.choices)
     asked = settings(
         database=database, phases=(Phase.reuse, Phase.shrink), deadline=None, backend=BACKEND, verbosity=Verbosity.quiet, print_blob=False
     )

@@ -16,6 +16,7 @@ import hypothesis
 from hypothesis import strategies as st
 
 from kdaverify.checks.properties import is_of_gradients
+from kdaverify.internals import body_of, marked_parameters
 from kdaverify.operator import operator_of
 from kdaverify.plugin.suite_files import property_of, suite_files
 
@@ -143,9 +144,9 @@ def _tests(path: Path) -> tuple[Callable[..., Any], ...]:
 
 def _of_test(adapter: Adapter, profile: str, property_name: str, test: Any) -> Iterator[SuiteTest]:
     drawn, axes = hypothesis.is_hypothesis_test(test), adapter.operator.axes()
-    body = test.hypothesis.inner_test if drawn else test
+    body = body_of(test)
     wanted = [name for name in inspect.signature(body).parameters if name not in GIVEN]
-    marked = {mark.args[0]: mark.args[1] for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"}
+    marked = marked_parameters(test)
     unknown = [name for name in wanted if name not in {*axes, *marked}]
     if unknown:
         raise UnknownTestError(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.budget import Budget
+from kdaverify.budgets.statistics import rows_of
 from kdaverify.checks.grade import Grade, grade_of
 from kdaverify.checks.place import ElementPlace, first_true, place
 from kdaverify.checks.status import Status
@@ -173,7 +174,7 @@ def _worst_element(error: Tensor, exact: Tensor, statistic: str, row: int) -> in
         return None
     width = error.shape[-1]
     if statistic == "row":
-        return row * width + int(error.flatten(0, -2)[row].abs().argmax())
+        return row * width + int(rows_of(error)[row].abs().argmax())
     if statistic in ("median", "tail"):
         return int((error.abs() / exact.abs().clamp(min=torch.finfo(torch.float64).tiny)).argmax())
     return int(error.abs().argmax())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,13 +13,11 @@ from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import Reference
 from kdaverify.checks.execute import CallError, check_inputs_kept, check_kind, watched
 from kdaverify.checks.outcome import Outcome, held_at_fastest, judged, skipped
-from kdaverify.problems import Problem
 from oracles.autograd import ForwardOnlyError
-from oracles.gradients import Cotangents
-from oracles.inputs import Inputs
+from oracles.signature import TensorCall
 
 
-def gradients(adapter: Adapter, problem: Problem, *, of: str, exponent: int = 0) -> list[Outcome]:
+def gradients(adapter: Adapter, problem: Any, *, of: str, exponent: int = 0) -> list[Outcome]:
     """Runs the problem there and back once and judges the gradient of every input.
 
     Args:
@@ -38,11 +37,11 @@ def gradients(adapter: Adapter, problem: Problem, *, of: str, exponent: int = 0)
     return judge_gradients(adapter, problem, inputs, given, found)
 
 
-def judge_gradients(adapter: Adapter, problem: Problem, inputs: Inputs, given: Cotangents, found: dict[str, Tensor]) -> list[Outcome]:
+def judge_gradients(adapter: Adapter, problem: Any, inputs: TensorCall, given: Any, found: dict[str, Tensor]) -> list[Outcome]:
     """Compares gradients of a loss with the truth."""
     received, contract, io = adapter.received(inputs), adapter.backward_contract(problem.dtype), FORMATS[problem.dtype]
 
-    def hold(x: Inputs) -> Reference:
+    def hold(x: TensorCall) -> Reference:
         return adapter.operator.gradient_reference(x, given, contract, io)
 
     return judged(found, received, lambda: held_at_fastest(received, contract, hold), lambda other: run_backward(other, inputs, given))
@@ -50,10 +49,10 @@ def judge_gradients(adapter: Adapter, problem: Problem, inputs: Inputs, given: C
 
 def run_backward(
     adapter: Adapter,
-    inputs: Inputs,
-    given: Cotangents,
+    inputs: TensorCall,
+    given: Any,
     *,
-    copied: Callable[[Inputs], Inputs] = Inputs.copied,
+    copied: Callable[[Any], Any] = TensorCall.copied,
 ) -> dict[str, Tensor]:
     """The gradients of all inputs that there are, checked but for their numbers.
 

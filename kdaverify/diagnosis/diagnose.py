@@ -17,8 +17,7 @@ from kdaverify.diagnosis.separate import separate
 from kdaverify.diagnosis.suspects import declared, suspects
 from kdaverify.diagnosis.traces import traces
 from kdaverify.limits import DIAGNOSIS_SECONDS
-from kdaverify.problems import Problem
-from kdaverify.problems.cost import cost
+from kdaverify.operator import operator_of
 from oracles.certified import UncertifiedError
 
 LARGEST: Final = 0.5
@@ -30,6 +29,7 @@ NOT_FINITE: Final = (
     "not finite: too few finite elements are wrong to be compared with known faults, and NaN or infinity in the same places is no likeness"
 )
 SHOWN: Final = 5
+UNKNOWN: Final = "there is no catalogue of known bugs of this operator to compare it with"
 LARGE: Final = "too large to be compared with every known fault"
 
 
@@ -47,6 +47,8 @@ def diagnose(adapter: Adapter, question: PropertyCase, *, seconds: float = DIAGN
     smallest = question
     if adapter.open_ended and not failed[1].takes_process:
         smallest = minimise(adapter, question, until=started + seconds / 2, failed=failed)
+    if not operator_of(question.problem).has_known_bugs:
+        return Diagnosis(smallest, silent=UNKNOWN)
     try:
         return _compared(adapter, smallest, question, failed, until=started + seconds, least=seconds / 4)
     except (ContractOverflow, UncertifiedError) as reason:
@@ -58,7 +60,7 @@ def _compared(
 ) -> Diagnosis:
     if failed[1].takes_process:
         return Diagnosis(smallest, silent=f"{failed[1]}: it returned nothing that could be compared")
-    asked = [x for x, _ in groupby([smallest, question]) if not isinstance(x.problem, Problem) or cost(x.problem) <= LARGEST]
+    asked = [x for x, _ in groupby([smallest, question]) if operator_of(x.problem).cost(x.problem) <= LARGEST]
     found = Diagnosis(smallest, silent=LARGE)
     for one in asked:
         lineup = FaultComparison(one, adapter)
@@ -107,7 +109,7 @@ def _named(
 
 def _elsewhere(adapter: Adapter, other: PropertyCase, lineup: FaultComparison, fits: list[Match]) -> tuple[list[Match], float]:
     """Those that fit the other case, smallest or first, as well, and 0; or all, and the share of its error that they leave."""
-    if not fits or other == lineup.question or (isinstance(other.problem, Problem) and cost(other.problem) > LARGEST):
+    if not fits or other == lineup.question or operator_of(other.problem).cost(other.problem) > LARGEST:
         return fits, 0.0
     there = FaultComparison(other, adapter)
     if not there.comparable:
@@ -119,7 +121,8 @@ def _elsewhere(adapter: Adapter, other: PropertyCase, lineup: FaultComparison, f
 
 def _where(adapter: Adapter, lineup: FaultComparison, first: PropertyCase, chunk_size: int) -> str:
     """In the case as it was asked, which has more tokens and heads to tell apart."""
-    if not isinstance(first.problem, Problem) or cost(first.problem) > LARGEST:
+    operator = operator_of(first.problem)
+    if not operator.staged or operator.cost(first.problem) > LARGEST:
         return ""
     shown = lineup if first == lineup.question else FaultComparison(first, adapter)
     return traces(shown.kernel, shown.yard, first.problem, max(chunk_size, 1))

@@ -48,7 +48,7 @@ def minimise(adapter: Adapter, question: PropertyCase, *, until: float, failed: 
     least = min(OBVIOUS, ratio / 2) if ratio > 1 else ratio
 
     def keeps(smaller: PropertyCase) -> bool:
-        if status is Status.NONFINITE and _finite(adapter, smaller):
+        if status is Status.NONFINITE and operator_of(smaller.problem).has_known_bugs and _finite(adapter, smaller):
             return False
         try:
             found = failure(adapter, smaller)

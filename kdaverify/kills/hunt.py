@@ -14,6 +14,7 @@ import pytest
 import kdaverify
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.cli.request import Request
+from kdaverify.internals import parameters_of
 from kdaverify.kills.rows import EVERY
 from kdaverify.plugin.suite_files import property_of
 from kdaverify.problems import Problem
@@ -87,8 +88,7 @@ class Hunt:
 
 def _is_long(item: pytest.Item) -> bool:
     """Whether a test names a problem that costs more than a drawn one may."""
-    assert isinstance(item, pytest.Function)
-    named = [value for value in item.callspec.params.values() if isinstance(value, Problem | tuple)]
+    named = [value for value in (parameters_of(item) or {}).values() if isinstance(value, Problem | tuple)]
     problems = [part for value in named for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, Problem)]
     return any(cost(problem) > LONG for problem in problems)
 

@@ -10,6 +10,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+from kdaverify.internals import has_settings, parameters_of, seed_test
 from kdaverify.plugin.options import Subject, subjects
 from kdaverify.plugin.suite_files import belongs, property_of
 
@@ -51,9 +52,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def subject_of(item: pytest.Item) -> Subject | None:
     """The implementation an item judges; None for a test that judges none."""
-    if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
-        return None
-    found = item.callspec.params.get("kernel")
+    found = (parameters_of(item) or {}).get("kernel")
     return found if isinstance(found, Subject) else None
 
 
@@ -67,17 +66,16 @@ def fix_draws(item: pytest.Item, seed: int) -> None:
     assert isinstance(item, pytest.Function)
     if not hypothesis.is_hypothesis_test(item.obj):
         return
-    chosen = sorted((name, str(value)) for name, value in item.callspec.params.items() if name != "kernel")
+    chosen = sorted((name, str(value)) for name, value in (parameters_of(item) or {}).items() if name != "kernel")
     text = f"{seed}:{item.path.stem}:{item.originalname}:{chosen}"
-    # hypothesis.seed() sets the same attribute, but would also switch off the database in which a nightly run remembers failures.
-    item.obj._hypothesis_internal_use_seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])  # noqa: SLF001
+    seed_test(item.obj, int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]))
 
 
 def _settle(function: Any, profile: str, *, fixed: bool, share: float) -> None:
     """Gives a Hypothesis test the settings of the profile, unless it states its own."""
     from kdaverify.problems.profiles import settings_for
 
-    if hypothesis.is_hypothesis_test(function) and not hasattr(function, "_hypothesis_internal_settings_applied"):
+    if hypothesis.is_hypothesis_test(function) and not has_settings(function):
         settings_for(profile, fixed=fixed, share=share)(function)
 
 

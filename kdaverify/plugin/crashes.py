@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from kdaverify.internals import worker_of
 from kdaverify.plugin.options import Subject, limits_of
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ def pytest_configure_node(node: Any) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_handlecrashitem(crashitem: str, report: pytest.TestReport, sched: Any) -> None:
     """Has a test run again, isolated, whose worker of pytest-xdist ended with it."""
-    node: Any = report.node  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownVariableType] # set by pytest-xdist
+    node = worker_of(report)
     files = crash_files(node.config)
     crash = None if files is None else files.left_by(node.gateway.id)
     if files is None or crash is None or crash.test != crashitem or node.config.option.isolate is False:

@@ -38,6 +38,7 @@ def declared(adapter: Adapter, properties: set[str], profile: str, verdicts: Seq
     excused = {} if missing else {**operator.not_applicable(adapter, profile), **_forward_only(verdicts)}
     return Expected(
         implementation=adapter.name,
+        op=adapter.op,
         dtypes=adapter.dtypes,
         outputs=outputs,
         properties=tuple(sorted(properties)),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kdaverify.checks.status import Status
+from kdaverify.internals import parameters_of
 from kdaverify.one_core import use_one_core
 from kdaverify.plugin.benchmark import benchmark_of
 from kdaverify.plugin.collect import fix_draws, subject_of
@@ -74,7 +75,7 @@ def judge(request: pytest.FixtureRequest, kernel: Adapter) -> Judge:
 @pytest.fixture
 def bounds(request: pytest.FixtureRequest, kernel: Adapter) -> Any:
     """Which problems this profile draws for the implementation."""
-    return kernel.operator.bounds(kernel, request.node.callspec.params, request.config.option.profile)
+    return kernel.operator.bounds(kernel, parameters_of(request.node) or {}, request.config.option.profile)
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
@@ -198,12 +199,12 @@ def _skip(item: pytest.Item, subject: Subject, reason: str, property_name: str =
 
 def _blank(item: pytest.Item, subject: Subject, status: Status, message: str = "") -> Verdict:
     """A row about a test as a whole."""
-    assert isinstance(item, pytest.Function)
+    chosen = parameters_of(item) or {}
     return Verdict(
         implementation=subject.adapter.name,
         property=property_of(item.path),
-        dtype=str(item.callspec.params.get("dtype", "")),
-        regime=str(item.callspec.params.get("gate", "")),
+        dtype=str(chosen.get("dtype", "")),
+        regime=str(chosen.get("gate", "")),
         case=item.name,
         status=status,
         message=message,

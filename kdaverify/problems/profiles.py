@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, get_args
 from hypothesis import HealthCheck, Phase, Verbosity, settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-from kdaverify.problems.provider import BACKEND
+from kdaverify.internals import BACKEND
 
 Profile: TypeAlias = Literal["smoke", "acceptance", "nightly"]
 

@@ -33,7 +33,7 @@ def _too_few(rules: Rules, proofs: list[tuple[VerdictKind, int]], expected: Expe
     """What has fewer passes than wanted; of what is declared and has none the decision speaks anyway."""
     require, least = rules.require, rules.at_least
     axes = (
-        ("op", require.ops, (), least.op),
+        ("op", require.ops or (expected.op,), (), least.op),
         ("dtype", require.dtypes, expected.dtypes, least.dtype),
         ("regime", require.regimes, (), least.regime),
         ("property", require.properties, expected.properties, least.property),

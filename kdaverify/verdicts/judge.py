@@ -14,6 +14,7 @@ from kdaverify.checks.conventions import conventions
 from kdaverify.checks.options import asked_of
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check, is_of_gradients
+from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.operator import DEFAULT, operator_of
 from kdaverify.verdicts.figures import bits_of, sizes_of
 from kdaverify.verdicts.published import NamedBenchmark, Opinions, opinions
@@ -96,6 +97,8 @@ class Judge:
             Rejected: another convention than the declared one fits.
             Struck: the kernel's process is gone.
         """
+        if self.adapter.operator.group not in PROPERTIES[self.property_name].groups:
+            return
         started = time.perf_counter()
         self._conclude([conventions(self.adapter)], None, {}, time.perf_counter() - started)
 

@@ -43,7 +43,7 @@ def _of_case(case: list[Verdict], adapter: Adapter) -> list[Verdict]:
     first = case[0]
     if PROPERTIES[first.property].stages:
         return [_with(v, Location(stage_name(adapter, v.dtype, v.output))) if v.status.rejects else v for v in case]
-    if not operator_named(first.op).staged:
+    if operator_named(first.op).is_stage:
         return [_with(verdict, Location(first.op)) if verdict.status.localised else verdict for verdict in case]
     if not localises(case):
         return case

@@ -10,6 +10,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
+from kdaverify.operator import DEFAULT
 from kdaverify.verdicts.verdict import SCHEMA
 
 BLANK: Final = "0" * 64
@@ -53,6 +54,7 @@ class Expected:
         excused: properties that the implementation declares it does not have, and in which words.
         outside: problems that it declares it does not take, one phrase each.
         covered: how many combinations of properties were judged.
+        op: the operator that it implements.
     """
 
     implementation: str
@@ -62,6 +64,7 @@ class Expected:
     excused: Mapping[str, str] = field(default_factory=dict[str, str])
     outside: tuple[str, ...] = ()
     covered: tuple[Covered, ...] = ()
+    op: str = DEFAULT
 
 
 class Account(BaseModel):

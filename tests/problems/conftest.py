@@ -9,8 +9,8 @@ import pytest
 from hypothesis import Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
+from kdaverify.internals import BACKEND
 from kdaverify.problems import Problem, settings_for
-from kdaverify.problems.provider import BACKEND
 
 Drawing: TypeAlias = Callable[..., list[Any]]
 Plain: TypeAlias = Callable[..., Problem]

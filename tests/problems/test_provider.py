@@ -12,8 +12,8 @@ from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.database import InMemoryExampleDatabase
 
+from kdaverify.internals import BACKEND
 from kdaverify.problems import Problem, problems, settings_for
-from kdaverify.problems.provider import BACKEND
 
 Drawing = Callable[..., list[Any]]
 

@@ -20,7 +20,7 @@ from tests.verdicts.gated import GOOD, TODAY, closed, decided
 
 def panel(factor: float = 1.0, *, scatter: float = 0.0, cases: int = 16, dtype: str = "bf16") -> list[Verdict]:
     """Verdicts of a fixed panel, `factor` times the error that was accepted, within `scatter`."""
-    draw = random.Random(5)  # noqa: S311
+    draw = random.Random(5)
     shares = [0.1 + 0.02 * i for i in range(cases)]
     return [
         row(property="panel", case=f"kda-{i}", dtype=dtype, output=output, ratio=share * factor * draw.uniform(1 - scatter, 1 + scatter))

@@ -58,7 +58,7 @@ def test_what_the_session_says_comes_back_with_every_field(tmp_path: Path, name:
 @pytest.mark.parametrize("name", ["r.jsonl", "r.parquet"])
 def test_no_changed_byte_goes_unnoticed(tmp_path: Path, name: str) -> None:
     content = written(tmp_path / name).read_bytes()
-    draw = random.Random(7)  # noqa: S311
+    draw = random.Random(7)
     for place in draw.sample(range(len(content)), 150):
         changed = bytearray(content)
         changed[place] ^= 1 << draw.randrange(8)
@@ -69,7 +69,7 @@ def test_no_changed_byte_goes_unnoticed(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["r.jsonl", "r.parquet"])
 def test_no_cut_goes_unnoticed(tmp_path: Path, name: str) -> None:
     content = written(tmp_path / name).read_bytes()
-    draw = random.Random(8)  # noqa: S311
+    draw = random.Random(8)
     for kept in draw.sample(range(len(content)), 60):
         (tmp_path / name).write_bytes(content[:kept])
         assert noticed(tmp_path / name), kept

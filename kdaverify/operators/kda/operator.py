@@ -51,6 +51,7 @@ class KdaOperator(CallOperator):
     call = Inputs
     suites = "kda"
     staged = True
+    has_known_bugs = True
     resampled = True
 
     def panel(self, adapter: Adapter, profile: str) -> Choices:

@@ -28,6 +28,8 @@ class PointwiseOperator(Operator):
 
     group = "pointwise"
     problem = ActivationProblem
+    has_known_bugs = True
+    is_stage = True
 
     def __init__(self, name: str) -> None:
         operation = OPERATIONS[name]

@@ -1,0 +1,144 @@
+"""A toy operator, y = alpha a b + bias in two stages: how little one has to bring along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Literal, final
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kdaverify.adapters.base import NOTHING_YET, Adapter
+from kdaverify.budgets.formats import FORMATS, Format
+from kdaverify.budgets.sampled import StorageContract
+from kdaverify.canonical import Canonical
+from kdaverify.operator import Choices, register
+from kdaverify.operators.pipeline import PipelineOperator
+from kdaverify.problems.axes import TORCH
+from kdaverify.problems.portable import Stream
+from oracles.arithmetic import NATIVE, Arithmetic
+from oracles.signature import CallSignature, Role, TensorCall, TensorRole
+
+SIGNATURE: Final = CallSignature(
+    inputs=(
+        TensorRole("a", Role.TOKEN, ("M", "K"), "da"),
+        TensorRole("b", Role.PARAMETER, ("K", "N"), "db"),
+        TensorRole("bias", Role.PARAMETER, ("N",), "dbias", optional=True),
+    ),
+    outputs=(TensorRole("y", Role.TOKEN, ("M", "N"), "dy"),),
+)
+SHAPES: Final = {"one": (1, 1, 1), "tails": (17, 33, 5), "wide": (8, 128, 64)}
+
+
+@dataclass(frozen=True)
+class ToyCall(TensorCall):
+    op: ClassVar = "toy"
+    signature: ClassVar = SIGNATURE
+
+    a: Tensor
+    b: Tensor
+    bias: Tensor | None
+    alpha: float = 0.5
+
+
+class ToyProblem(Canonical):
+    op: Literal["toy"] = "toy"
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    seed: int = 7
+    M: int
+    K: int
+    N: int
+    bias: bool = True
+
+    @property
+    def regime(self) -> str:
+        return "with-bias" if self.bias else "without-bias"
+
+    @property
+    def stem(self) -> str:
+        return f"toy-{self.dtype}-M{self.M}K{self.K}N{self.N}-{self.regime}"
+
+    def inputs(self) -> ToyCall:
+        def drawn(name: str, *shape: int) -> Tensor:
+            return torch.from_numpy(Stream(self.seed, name).normal(*shape)).to(TORCH[self.dtype])
+
+        bias = drawn("bias", self.N) if self.bias else None
+        return ToyCall(drawn("a", self.M, self.K), drawn("b", self.K, self.N), bias)
+
+
+@final
+class ToyOperator(PipelineOperator):
+    name, signature, call, problem = "toy", SIGNATURE, ToyCall, ToyProblem
+
+    def forward(self, call: ToyCall, arithmetic: Arithmetic) -> dict[str, Tensor]:
+        product = arithmetic.store("product", arithmetic.dot(call.a, call.b))
+        return {"y": arithmetic.store("y", finished(call, product))}
+
+    def backward(self, call: ToyCall, cotangents: Mapping[str, Tensor], arithmetic: Arithmetic) -> dict[str, Tensor]:
+        dy = cotangents["dy"]
+        scaled = arithmetic.store("scaled", call.alpha * dy)
+        found = {"da": arithmetic.dot(scaled, call.b.mT), "db": arithmetic.dot(call.a.mT, scaled)}
+        if call.bias is not None:
+            found["dbias"] = arithmetic.dot(dy.new_ones(1, len(dy)), dy)[0]
+        return {name: arithmetic.store(name, gradient) for name, gradient in found.items()}
+
+    def roundings(self, call: ToyCall) -> int:
+        return max(*call.a.shape, *call.b.shape) + 2
+
+    def panel(self, adapter: Adapter, profile: str) -> Choices:
+        sized = [(dtype, name, dict(zip("MKN", shape, strict=True))) for dtype in adapter.dtypes for name, shape in SHAPES.items()]
+        return [(f"{dtype}-{name}", ToyProblem.model_validate({"dtype": dtype, **sizes})) for dtype, name, sizes in sized]
+
+    def random(self, adapter: Adapter, dtype: str, bounds: Any) -> st.SearchStrategy[ToyProblem]:
+        fields = {axis: st.integers(1, 40) for axis in "MKN"} | {"dtype": st.just(dtype), "seed": st.integers(0, 99), "bias": st.booleans()}
+        return st.fixed_dictionaries(fields).map(ToyProblem.model_validate)
+
+
+def finished(x: ToyCall, product: Tensor) -> Tensor:
+    return x.alpha * product if x.bias is None else x.alpha * product + x.bias
+
+
+TOY: Final = ToyOperator()
+register(TOY)
+FAULTS: Final[Mapping[str, Callable[[ToyCall], Tensor]]] = {
+    "last-column": lambda x: x.a[:, :-1] @ x.b[:-1],
+    "narrow-sums": lambda x: (x.a.bfloat16() @ x.b.bfloat16()).to(x.a),
+    "first-tile": lambda x: (x.a @ x.b)[torch.arange(len(x.a)) % 16],
+}
+
+
+@final
+class ToyKernel(Adapter):
+    """The operator in torch, its product replaced by that of a fault."""
+
+    op, dtypes = "toy", ("fp32", "bf16")
+
+    def __init__(self, fault: str = "") -> None:
+        self.name, self._fault, self._ran = f"toy-{fault}" if fault else "toy", fault, NOTHING_YET
+
+    def contract(self, dtype: str) -> Any:
+        narrow: dict[str, Format] = dict.fromkeys(("y", "da", "db", "dbias"), FORMATS[dtype])
+        return StorageContract(f"toy-{dtype}", FORMATS[dtype], FORMATS["fp32"], narrow)
+
+    def supports(self, problem: ToyProblem) -> str | None:
+        return None
+
+    def received(self, inputs: ToyCall) -> ToyCall:
+        return inputs
+
+    def forward(self, inputs: ToyCall) -> dict[str, Tensor]:
+        self._ran, x = self.name, inputs.mapped(Tensor.float)
+        y = finished(x, FAULTS[self._fault](x)) if self._fault else TOY.forward(x, NATIVE)["y"]
+        return {"y": y.to(inputs.a)}
+
+    def gradients(self, inputs: ToyCall, cotangents: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        found = TOY.backward(inputs.mapped(Tensor.float), {"dy": cotangents["dy"].float()}, NATIVE)
+        return {name: gradient.to(inputs.a) for name, gradient in found.items()}
+
+    def proof(self) -> str:
+        return self._ran
+
+
+kernel, last_column, narrow_sums, first_tile = (ToyKernel(fault) for fault in ("", *FAULTS))
