@@ -60,6 +60,7 @@ class Operator(abc.ABC):
         staged: whether its calls have stages, so that a failure can be localised.
         is_stage: whether it is a stage itself, and a failure needs no localisation.
         has_known_bugs: whether the diagnosis can compare a failure with those of a catalogue.
+        telling: the fields of a problem that accuracy depends on most, for one line about many of them.
         resampled: whether a borderline failure is tested again at fresh seeds: its tolerances are estimated from samples.
     """
 
@@ -69,6 +70,7 @@ class Operator(abc.ABC):
     signature: CallSignature
     staged: ClassVar[bool] = False
     is_stage: ClassVar[bool] = False
+    telling: ClassVar[tuple[str, ...]] = ()
     resampled: ClassVar[bool] = False
     has_known_bugs: ClassVar[bool] = False
 

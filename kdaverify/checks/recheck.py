@@ -6,16 +6,16 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median_low
-from typing import Final
+from typing import Any, Final
 
+from kdaverify.canonical import Canonical
 from kdaverify.checks.compare import Comparison
 from kdaverify.checks.grade import grade_of
 from kdaverify.checks.median_limit import median_limit
 from kdaverify.checks.near_miss import Recheck, RetestFinding
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.status import Status
-from kdaverify.problems import Problem
-from kdaverify.problems.cost import cost
+from kdaverify.operator import operator_of
 
 NEAR: Final = 1.5
 """The largest fraction of a budget that is a near miss; what lies further off is no bad luck."""
@@ -38,7 +38,7 @@ def is_near(status: Status, statistic: str | None, ratio: float | None) -> bool:
     return status is Status.FAIL and statistic in NUMERIC and ratio is not None and ratio <= NEAR
 
 
-def fresh(problem: Problem) -> Iterator[Problem]:
+def fresh(problem: Canonical) -> Iterator[Any]:
     """The same question at other seeds, the same ones for the same problem on every machine."""
     text = problem.to_json()
     for number in range(SEEDS):
@@ -51,7 +51,7 @@ def undecided(reason: str) -> Recheck:
 
 
 def recheck(
-    ask: Callable[[Problem], list[Outcome]], problem: Problem, outputs: Sequence[str], *, largest: float = LARGEST
+    ask: Callable[[Any], list[Outcome]], problem: Canonical, outputs: Sequence[str], *, largest: float = LARGEST
 ) -> dict[str, Recheck]:
     """Asks a problem again at fresh seeds until every near miss of it is decided.
 
@@ -65,7 +65,7 @@ def recheck(
     Returns:
         By output.
     """
-    if cost(problem) > largest:
+    if operator_of(problem).cost(problem) > largest:
         return {name: undecided("too large to be run again at 200 seeds") for name in outputs}
     open_, decided = {name: _Sample() for name in outputs}, dict[str, Recheck]()
     for number, again in enumerate(fresh(problem), start=1):

@@ -110,7 +110,7 @@ def _found(named: str, dtype: str | None) -> _Found:
     from kdaverify.budgets.contract_file import read_contract
     from kdaverify.budgets.declared import declared_contract
     from kdaverify.budgets.presets import presets
-    from kdaverify.problems import DTYPES
+    from kdaverify.problems.axes import DTYPES
 
     if dtype is not None and dtype not in DTYPES:
         raise Complaint(f"--dtype: wanted one of {', '.join(DTYPES)}, got {dtype!r}")

@@ -50,10 +50,11 @@ def diagnose(
     Exit codes: 0 nothing fails, 1 something does, 2 harness or usage error.
     """
     from kdaverify.adapters.base import AdapterError
+    from kdaverify.canonical import ProblemError
     from kdaverify.checks.localise import localise
     from kdaverify.diagnosis.diagnose import diagnose as diagnosed
     from kdaverify.diagnosis.session import question_of
-    from kdaverify.problems import Problem, ProblemError
+    from kdaverify.operator import operator_of
 
     row = _row(record, case, impl, property_name)
     spec = impl or told_option(row, "--impl") or row.implementation
@@ -64,7 +65,7 @@ def diagnose(
             found = diagnosed(adapter, question_of(row), seconds=seconds)
             smallest = found.smallest
             stage = (
-                localise(adapter, smallest.problem, smallest.property, smallest.detail) if isinstance(smallest.problem, Problem) else None
+                localise(adapter, smallest.problem, smallest.property, smallest.detail) if operator_of(smallest.problem).staged else None
             )
     except (AdapterError, ProblemError) as error:
         raise Complaint(str(error)) from None

@@ -36,8 +36,8 @@ def any_problem_from(text: str) -> Canonical:
     Raises:
         Complaint: no such file, or no problem in it.
     """
+    from kdaverify.canonical import ProblemError
     from kdaverify.operator import problem_from_json
-    from kdaverify.problems import ProblemError
 
     if not is_inline(text) and not Path(text).is_file():
         raise Complaint(f"problem: no file {text}; give the path of a problem's JSON, or the JSON itself in single quotes")

@@ -161,7 +161,7 @@ def _judge(case: ReplayedCase, adapter: Adapter, benchmark: NamedBenchmark | Non
 
 
 def _ask(judge: Judge, case: ReplayedCase) -> None:
-    from kdaverify.problems import ProblemError
+    from kdaverify.canonical import ProblemError
 
     try:
         judge(any_problem_from(case.problem), **case.detail)
@@ -206,7 +206,7 @@ def _show(console: Console, verdict: Verdict) -> None:
 def _show_stages(console: Console, verdicts: list[Verdict], adapter: Adapter) -> None:
     """Of a case that fails, every stage by itself, and where it goes wrong first."""
     from kdaverify.checks.localise import conclude, steps
-    from kdaverify.problems import Problem
+    from kdaverify.operator import problem_from_json
     from kdaverify.report.stages import stage_table
     from kdaverify.verdicts.locate import at, localises
 
@@ -214,7 +214,7 @@ def _show_stages(console: Console, verdicts: list[Verdict], adapter: Adapter) ->
         return
     first = verdicts[0]
     with console.status("stage by stage"):
-        found = list(steps(adapter, Problem.from_json(first.problem), first.property, first.detail))
+        found = list(steps(adapter, problem_from_json(first.problem), first.property, first.detail))
     if any(step.name for step in found):
         console.print(stage_table(found))
     told = next(verdict for verdict in at(verdicts, conclude(found, first.property)) if verdict.stage is not None)

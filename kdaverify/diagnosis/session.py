@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.isolation.fault import told
+from kdaverify.canonical import ProblemError
 from kdaverify.diagnosis.diagnose import diagnose
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.operator import cost_of, problem_from_json
-from kdaverify.problems import ProblemError
 from kdaverify.verdicts.verdict import Verdict
 
 Asked = tuple[str, str, str, str]

@@ -12,13 +12,13 @@ from typing import Final
 import pytest
 
 import kdaverify
+from kdaverify.canonical import Canonical
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.cli.request import Request
 from kdaverify.internals import parameters_of
 from kdaverify.kills.rows import EVERY
+from kdaverify.operator import operator_of
 from kdaverify.plugin.suite_files import property_of
-from kdaverify.problems import Problem
-from kdaverify.problems.cost import cost
 from kdaverify.problems.profiles import cost_of
 from kdaverify.verdicts.verdict import Verdict
 
@@ -88,9 +88,9 @@ class Hunt:
 
 def _is_long(item: pytest.Item) -> bool:
     """Whether a test names a problem that costs more than a drawn one may."""
-    named = [value for value in (parameters_of(item) or {}).values() if isinstance(value, Problem | tuple)]
-    problems = [part for value in named for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, Problem)]
-    return any(cost(problem) > LONG for problem in problems)
+    given = (parameters_of(item) or {}).values()
+    parts = [part for value in given for part in (value if isinstance(value, tuple) else (value,))]
+    return any(operator_of(part).cost(part) > LONG for part in parts if isinstance(part, Canonical))
 
 
 def hunt(spec: str, profile: str, objection: Callable[[Verdict], str] | None, until: float, *, only: str = EVERY) -> Hunt:

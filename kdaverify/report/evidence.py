@@ -51,11 +51,12 @@ def _accuracy(found: tuple[Verdict, ...]) -> list[Text]:
     if not found:
         return []
     # The command line starts without torch.
-    from kdaverify.problems import Problem
+    from kdaverify.operator import operator_of, problem_from_json
 
-    problems = [Problem.from_json(verdict.problem) for verdict in found]
+    problems = [problem_from_json(verdict.problem) for verdict in found]
     outputs = ", ".join(f"{name} ({times})" for name, times in sorted(Counter(f"{v.output} in {v.dtype}" for v in found).items()))
-    inputs = "; ".join(f"{name} {_most([str(getattr(problem, name)) for problem in problems])}" for name in ("gate", "key", "beta"))
+    telling = operator_of(problems[0]).telling
+    inputs = "; ".join(f"{name} {_most([str(getattr(problem, name)) for problem in problems])}" for name in telling)
     said = f"{len(found)} passing outputs have {REMARKABLE} than a token recurrence, as the contract allows: {outputs}; most often {inputs}"
     worst = f"most in {found[0].output}, {found[0].digits_fewer:.1f} fewer, on {problems[0].describe()}\n  {found[0].replay}"
     return [_told("accuracy", f"{said}; {worst}")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.near_miss import Recheck, RetestFinding
@@ -13,9 +13,7 @@ from kdaverify.checks.properties import check
 from kdaverify.checks.recheck import INTERPRETED, LARGEST, THERE_AND_BACK, is_near, recheck, undecided
 from kdaverify.checks.status import Status
 from kdaverify.operator import operator_named, problem_from_json
-from kdaverify.problems import Problem
 from kdaverify.verdicts.verdict import Verdict
-from oracles.tensors import GRADIENTS
 
 FILED: Final = "its outputs come from files, which answer no other seed"
 SETTLED: Final = "another case of the same test is wrong for certain"
@@ -51,10 +49,11 @@ def _again(first: Verdict, outputs: list[str], adapter: Adapter) -> dict[str, Re
     if not adapter.open_ended:
         return {name: undecided(FILED) for name in outputs}
 
-    def ask(problem: Problem) -> list[Outcome]:
+    def ask(problem: Any) -> list[Outcome]:
         return check(first.property, adapter, problem, first.detail)
 
-    largest = LARGEST * (INTERPRETED if first.mode == "interpreted" else 1) * (THERE_AND_BACK if set(outputs) & set(GRADIENTS) else 1)
+    back = any(name in operator_named(first.op).signature.gradients for name in outputs)
+    largest = LARGEST * (INTERPRETED if first.mode == "interpreted" else 1) * (THERE_AND_BACK if back else 1)
     return recheck(ask, problem_from_json(first.problem), outputs, largest=largest)
 
 

@@ -53,6 +53,7 @@ class KdaOperator(CallOperator):
     staged = True
     has_known_bugs = True
     resampled = True
+    telling = ("gate", "key", "beta")
 
     def panel(self, adapter: Adapter, profile: str) -> Choices:
         return AXES["named"](adapter, profile)
