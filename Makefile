@@ -1,4 +1,5 @@
 # make verify [IMPL=eager|my_port.py] [PROFILE=smoke] : judge an implementation
+# make quick                                          : while you work: lint, types, every test that is no whole run
 # make test                                           : everything a change must pass
 PYTHON ?= python3
 IMPL ?= eager
@@ -9,13 +10,17 @@ PIP := $(BIN)/python -m pip install --quiet -c constraints.txt
 FACTS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help verify test lint types units vendors bench clean
+.PHONY: help verify quick test lint types units vendors bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' Makefile
 
 verify: $(VENV)/.base ## judge IMPL (default eager) with PROFILE (default smoke); "Error 1" means rejected
 	@$(BIN)/kdaverify verify --impl '$(IMPL)' --profile '$(PROFILE)'
+
+quick: $(VENV)/.all ## while you work: lint and types beside every test that is no whole run of the suites
+	@$(MAKE) --no-print-directory lint types & $(BIN)/python -m pytest tests -n auto --dist worksteal --quiet -m 'not whole_run'; \
+	tests=$$?; wait $$! && exit $$tests
 
 test: lint types units vendors ## lint, types, our own tests, then the suites on every implementation that runs here
 
@@ -27,7 +32,7 @@ types: $(VENV)/.all
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 units: $(VENV)/.all
-	$(BIN)/python -m pytest tests -n auto --dist loadfile --quiet
+	$(BIN)/python -m pytest tests -n auto --dist worksteal --quiet
 
 vendors: $(VENV)/.all
 	$(BIN)/python .ci/verify_all.py

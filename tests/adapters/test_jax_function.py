@@ -21,6 +21,8 @@ jax = pytest.importorskip("jax")
 pytest.importorskip("ml_dtypes")
 from tests.adapters import jax_kda  # noqa: E402 # imports JAX
 
+pytestmark = pytest.mark.whole_run
+
 DENSE = Problem(
     B=1, T=7, H=1, HV=2, K=5, V=4, dtype="fp32", gate="log-sigmoid", key="random", beta="uniform", state="random", value="normal", seed=3
 )

@@ -13,6 +13,8 @@ from kdaverify.campaign.task import Orders
 from tests.campaign.inline import FATAL, InlineEngine, told
 from tests.test_package import imported_by
 
+pytestmark = pytest.mark.whole_run
+
 CASES = 2
 
 

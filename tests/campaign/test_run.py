@@ -19,6 +19,8 @@ from kdaverify.verdicts.record import RecordError
 from tests.campaign.inline import FATAL, InlineEngine, told
 from tests.rows import row
 
+pytestmark = pytest.mark.whole_run
+
 CASES = 8
 
 

@@ -13,6 +13,8 @@ from kdaverify.verdicts.record import read
 from tests.campaign.inline import InlineEngine
 from tests.rows import PORT
 
+pytestmark = pytest.mark.whole_run
+
 Cli = Callable[..., tuple[int, str, str]]
 
 SUITE = """

@@ -17,6 +17,8 @@ from kdaverify.verdicts.record import read
 from kdaverify.verdicts.verdict import Verdict
 from tests.rows import ROOT
 
+pytestmark = pytest.mark.whole_run
+
 Cli = Callable[..., tuple[int, str, str]]
 Done = subprocess.CompletedProcess[str]
 

@@ -17,6 +17,8 @@ from kdaverify.cli.request import Request
 from kdaverify.problems import Problem
 from tests.rows import PORT, ROOT, SUITE
 
+pytestmark = pytest.mark.whole_run
+
 JUDGING = """
 @pytest.mark.parametrize("output", ["o", "final_state"])
 def test_forward(judge, dtype, output): tell(judge, output=output, dtype=dtype, case="kda-0", problem="{}", regime="mild")

@@ -14,6 +14,8 @@ from kdaverify.report.html.credential import NAME
 from tests.rows import PORT, ROOT
 from tests.verdicts.gated import closed
 
+pytestmark = pytest.mark.whole_run
+
 BUILD = "import sys; from hatchling.build import build_wheel; build_wheel(sys.argv[1])"
 DATA = ("kdaverify/budgets/presets/*.toml", "kdaverify/verdicts/rules/*.toml", "kdaverify/report/html/templates/*.*")
 WHERE = "import kdaverify, oracles; print(kdaverify.suites_folder()); print(oracles.__file__)"

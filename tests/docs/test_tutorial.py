@@ -8,7 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.docs.blocks import ROOT, Block, blocks
+
+pytestmark = pytest.mark.whole_run
 
 SECONDS = 400
 

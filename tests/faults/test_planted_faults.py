@@ -18,6 +18,8 @@ from kdaverify.kills.ladder import whole
 from kdaverify.kills.rows import LegalRow
 from kdaverify.verdicts.verdict import Verdict
 
+pytestmark = pytest.mark.whole_run
+
 KERNELS = Path(__file__).with_name("kernels.py")
 RIGHT = ("right_fp32", "right_bf16")
 LIMIT = 1800.0

@@ -12,6 +12,8 @@ from kdaverify.adapters import find
 from kdaverify.faults.planted.catalogue import PLANTED
 from kdaverify.faults.planted.questions import QUESTIONS
 
+pytestmark = pytest.mark.whole_run
+
 # The quickest of each kind whose questions smoke has; the others are judged by their checks' own tests and by the benchmark.
 SAMPLE = ("COMB4", "PROC1", "DEEP2", "ENT3", "IDS8")
 RARELY = 10_000

@@ -14,6 +14,8 @@ import kdaverify
 from kdaverify.faults.catalogue import FAULTS, NOT_RECREATED
 from tests.rows import ROOT
 
+pytestmark = pytest.mark.whole_run
+
 KNOWN = {*FAULTS, *(gap.id for gap in NOT_RECREATED)}
 # P1 to P7 are also what the proposals of a mailbox study are called, which no suite reads.
 OTHERS = {"kdaverify/checks/mailboxes/proposals.py"}

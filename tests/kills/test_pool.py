@@ -9,7 +9,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.processes import alive
+
+pytestmark = pytest.mark.whole_run
 
 SCRIPT = """
 import os, time

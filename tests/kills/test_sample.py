@@ -11,6 +11,8 @@ from kdaverify.faults.fault import KINDS
 from kdaverify.kills.pool import Job, rows
 from kdaverify.kills.rows import FaultRow
 
+pytestmark = pytest.mark.whole_run
+
 SAMPLE = (
     "GA8", "B33", "CS2", "GA2", "A10", "SO6", "WU2", "H2", "H23", "O2", "S8", "S12", "SO8", "V11", "S10", "P9", "B15", "L8",
 )  # fmt: skip

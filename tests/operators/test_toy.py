@@ -16,6 +16,8 @@ from kdaverify.verdicts.record import read
 from tests.operators.toy import FAULTS, TOY, ToyKernel, ToyProblem
 from tests.operators.toy import kernel as right
 
+pytestmark = pytest.mark.whole_run
+
 ROOT = Path(__file__).parents[2]
 FILE = "tests/operators/toy.py"
 LARGE = ToyProblem(M=40, K=40, N=40)

@@ -129,6 +129,17 @@ def test_the_source_digest_sees_every_file(tmp_path: Path, monkeypatch: pytest.M
     assert found[0] != found[1]
 
 
+def test_only_what_runs_is_part_of_the_digest(tmp_path: Path) -> None:
+    def digest(text: str) -> str:
+        (tmp_path / "form.py").write_text(text)
+        return module.digest_of_sources(tmp_path, "1.0")
+
+    plain = digest("def f(x):\n    return x + 1\n\nA = 1\n")
+    reworded = '"""File."""\n# why\ndef f(x):\n    """Adds."""\n    return (\n        x + 1  # one\n    )\n\nA = 1\n"""A constant."""\n'
+    assert digest(reworded) == plain
+    assert digest("def f(x):\n    return x + 2\n\nA = 1\n") != plain and digest("def f(x)") != plain
+
+
 @pytest.mark.parametrize("damage", ["truncated", "one bit", "empty", "another key", "garbage"])
 def test_a_damaged_file_is_computed_anew(damage: str, call: Call, tmp_path: Path) -> None:
     inputs, cache = call(T=3), AnswerCache(tmp_path)

@@ -16,6 +16,8 @@ from kdaverify.verdicts.record import read
 from kdaverify.verdicts.verdict import Verdict
 from tests.rows import PORT, SUITE
 
+pytestmark = pytest.mark.whole_run
+
 Pytest = Callable[..., pytest.RunResult]
 Suite = Callable[..., None]
 Rows = Callable[..., list[Verdict]]

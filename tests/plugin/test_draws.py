@@ -12,6 +12,8 @@ from kdaverify.verdicts.verdict import Verdict
 
 from datetime import UTC, datetime  # isort: skip
 
+pytestmark = pytest.mark.whole_run
+
 Suite = Callable[..., None]
 Rows = Callable[..., list[Verdict]]
 

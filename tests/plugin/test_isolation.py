@@ -19,6 +19,8 @@ from kdaverify.verdicts.verdict import Verdict
 from tests.interruptible import interruptible
 from tests.rows import PORT, ROOT
 
+pytestmark = pytest.mark.whole_run
+
 Pytest = Callable[..., pytest.RunResult]
 Suite = Callable[..., None]
 Rows = Callable[..., list[Verdict]]

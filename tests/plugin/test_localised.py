@@ -13,6 +13,8 @@ from kdaverify.checks.status import Status
 from kdaverify.verdicts import locate
 from kdaverify.verdicts.verdict import Verdict
 
+pytestmark = pytest.mark.whole_run
+
 Pytest = Callable[..., pytest.RunResult]
 Suite = Callable[..., None]
 Rows = Callable[..., list[Verdict]]

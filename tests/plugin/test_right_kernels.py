@@ -16,6 +16,8 @@ from kdaverify.checks.conventions import conventions
 from kdaverify.checks.status import Status
 from kdaverify.faults.conforming import AXES, DOMAINS, JOINT, conforming, covering_rows
 
+pytestmark = pytest.mark.whole_run
+
 ROWS = [JOINT.join(row.values()) for row in covering_rows()]
 SHARE = {"smoke": 24, "acceptance": 160}
 """Every so many cases of a profile: some ten of each."""

@@ -12,6 +12,8 @@ from kdaverify.plugin.trim import trim
 from kdaverify.verdicts.verdict import Verdict
 from tests.rows import ROOT, row
 
+pytestmark = pytest.mark.whole_run
+
 Pytest = Callable[..., pytest.RunResult]
 Suite = Callable[..., None]
 Rows = Callable[..., list[Verdict]]

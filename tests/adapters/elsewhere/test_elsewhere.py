@@ -24,6 +24,8 @@ from tests.interruptible import interruptible
 from tests.processes import alive
 from tests.rows import ROOT
 
+pytestmark = pytest.mark.whole_run
+
 KERNELS = ROOT / "tests/adapters/numpy_kda.py"
 NEEDED = ("numpy", "numpy.libs", "safetensors", "ml_dtypes")
 Named = Callable[..., Adapter]

@@ -17,6 +17,8 @@ from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from tests.rows import ROOT
 
+pytestmark = pytest.mark.whole_run
+
 pytest.importorskip("jax")
 pytest.importorskip("ml_dtypes")
 

@@ -19,6 +19,8 @@ from oracles.inputs import Inputs
 from tests.adapters.fla.conftest import CHUNKS, RECURRENCES, House
 from tests.adapters.standins import Ask
 
+pytestmark = pytest.mark.whole_run
+
 HOMES = {"fla": "kda.chunk_intra", "triton_npu": "kda.backends.triton_ascend.chunk_intra"}
 VARIANTS = list(Fla("fla", "cuda", "chunk").variants())
 RECURRENT_VARIANTS = list(Fla("fla-recurrent", "cuda", "recurrent").variants())
