@@ -18,8 +18,8 @@ from kdaverify.budgets.ensemble import Emulation, emulate
 from kdaverify.budgets.ensemble_cache import EnsembleCache
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import Reference, gradient_standard, standard
-from kdaverify.checks import outcome
 from kdaverify.checks.forward import forward
+from kdaverify.operators.kda import operator
 from kdaverify.problems import Problem, cotangents
 from oracles.cache import SUFFIX
 
@@ -124,5 +124,5 @@ def test_the_second_verdict_on_a_problem_costs_no_emulation(monkeypatch: pytest.
     def never(*_: object, **__: object) -> None:
         pytest.fail("the family was run again")
 
-    monkeypatch.setattr(outcome, "emulate", never)
+    monkeypatch.setattr(operator, "emulate", never)
     assert forward(eager, PROBLEM) == first
