@@ -42,7 +42,7 @@ LONGEST = 900.0
 GAIN = 2.0**10
 
 
-class Truth(Protocol):
+class ExactAnswer(Protocol):
     """Exact values by name, and how they were computed."""
 
     @property
@@ -59,7 +59,7 @@ class Reference:
         budgets: by output; without those that overflow in a reference kernel, where none is finite in all outputs.
     """
 
-    truth: Truth
+    truth: ExactAnswer
     budgets: dict[str, Budget]
 
     def exact(self, output: str) -> Enclosure:

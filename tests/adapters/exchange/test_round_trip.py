@@ -62,7 +62,7 @@ def test_nothing_is_judged_while_calls_are_written_down(export: Export, question
     def fails(*_: object) -> None:
         pytest.fail("the standard was made")
 
-    monkeypatch.setattr("kdaverify.checks.outcome.standard", fails)
+    monkeypatch.setattr("kdaverify.operators.kda.operator.standard", fails)
     manifest = json.loads((export() / "manifest.json").read_text())
     assert [len(case["calls"]) for case in manifest["cases"]] == [1, 5, 3]
 
