@@ -34,6 +34,8 @@ Named = Mapping[str, Tensor]
 class PipelineOperator(CallOperator):
     """An operator that is sums and products of its inputs."""
 
+    resampled = True
+
     @abc.abstractmethod
     def forward(self, call: Any, arithmetic: Arithmetic) -> dict[str, Tensor]:
         """The outputs by name; what a kernel stores goes through `arithmetic.store`, products of matrices through `arithmetic.dot`."""
