@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,9 +13,7 @@ from kdaverify.adapters.base import Output
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.placement import shares_memory
 from oracles.inputs import Inputs
-from oracles.tensors import SIGNATURE, TOKENS
-
-CONVERTED: Final = (*TOKENS, "initial_state")
+from oracles.tensors import FLOATING, SIGNATURE
 
 
 def fold_scale(inputs: Inputs) -> Inputs:
@@ -50,7 +48,7 @@ class Handover:
     _kept: dict[str, Tensor] = field(init=False, default_factory=dict[str, Tensor])
 
     def __post_init__(self) -> None:
-        for name in CONVERTED:
+        for name in FLOATING:
             own, given = self.handed[name], getattr(self.inputs, name)
             # What the kernel gets in place of nothing, such as a state of zeros, is nobody's to keep.
             if own is not None and given is not None and not shares_memory(own, given):
@@ -93,7 +91,7 @@ class Handover:
         if not isinstance(value, Tensor) or not self._fits(name, value):
             return value
         taken = self.conventions.in_canonical_axes(name, value, self.inputs)
-        for source in CONVERTED:
+        for source in FLOATING:
             own, given = self.handed[source], getattr(self.inputs, source)
             if (
                 own is not None

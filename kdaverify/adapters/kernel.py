@@ -16,7 +16,7 @@ from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.declaration import Declaration
 from kdaverify.adapters.entry_point import EntryPoint, Function, entry_point
 from kdaverify.adapters.frameworks import FRAMEWORKS, Framework, framework_of
-from kdaverify.adapters.handover import CONVERTED, Handover, fold_scale
+from kdaverify.adapters.handover import Handover, fold_scale
 from kdaverify.adapters.placement import gradients_on_device, lacks_device, on_device
 from kdaverify.adapters.stages import StageCall
 from kdaverify.budgets.contract import Contract
@@ -29,7 +29,7 @@ from kdaverify.problems.domain import EVERY_BETA, EVERY_GATE
 from oracles.autograd import ForwardOnlyError, derivatives, leaf
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
-from oracles.tensors import GRADIENTS, OUTPUTS
+from oracles.tensors import FLOATING, GRADIENTS, OUTPUTS
 
 WITHOUT_SCALE: Final = "without-scale"
 
@@ -307,7 +307,7 @@ class KernelAdapter(Adapter):
     @torch.inference_mode(mode=False)
     def _differentiated(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
         entry, handed = self._entries[0], self.conventions.arguments(self._folded(inputs))
-        leaves = {name: leaf(handed[name]) for name in CONVERTED if handed[name] is not None}
+        leaves = {name: leaf(handed[name]) for name in FLOATING if handed[name] is not None}
         handover = Handover(self.conventions, inputs, {**handed, **leaves}, self._undefined)
 
         def outputs() -> tuple[Any, Any]:

@@ -47,9 +47,13 @@ class StorageContract:
     accumulate: Format
     tensors: Mapping[str, Format] = field(default_factory=dict[str, Format])
 
+    def storage(self, name: str) -> Format:
+        """The format that a tensor of the pipeline is stored in."""
+        return self.tensors.get(name, self.accumulate)
+
     def stored(self, name: str, tensor: Tensor) -> Tensor:
         """A tensor of the pipeline as it comes back from where it is stored."""
-        return self.tensors.get(name, self.accumulate).round(tensor)
+        return self.storage(name).round(tensor)
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ def sampled(contract: StorageContract, number: int) -> Arithmetic:
     rounding = StochasticRounding(torch.Generator().manual_seed(SEED + number))
 
     def store(name: str, tensor: Tensor) -> Tensor:
-        return rounding.rounded(tensor.double(), contract.tensors.get(name, contract.accumulate))
+        return rounding.rounded(tensor.double(), contract.storage(name))
 
     def dot(a: Tensor, b: Tensor) -> Tensor:
         left, right = (rounding.rounded(x.double(), contract.operands) for x in (a, b))

@@ -36,8 +36,7 @@ def with_hostile_tokens(adapter: Adapter, problem: Problem, own: Inputs, cut: in
     """The call with the most hostile tokens from `cut` on that the kernel declares to take."""
     hostile = problem.replace(seed=problem.seed + 1, gate="bound-100", beta="one", value="large")
     other = fitted(adapter, hostile).inputs()
-    names = TOKENS
-    joined = {name: torch.cat((getattr(own, name)[:, :cut], getattr(other, name)[:, cut:]), dim=1) for name in names}
+    joined = {name: torch.cat((getattr(own, name)[:, :cut], getattr(other, name)[:, cut:]), dim=1) for name in TOKENS}
     return replace(own, **joined)
 
 

@@ -9,10 +9,8 @@ from typing import Final
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.budgets.backward import emulate_gradients
-from kdaverify.budgets.ensemble import emulate
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.standard import Reference, gradient_standard, standard
+from kdaverify.budgets.standard import Reference
 from kdaverify.checks.causality import before, with_hostile_tokens
 from kdaverify.checks.execute import execute
 from kdaverify.checks.gradients import run_backward
@@ -63,12 +61,11 @@ class DiagnosedCall:
     def _standard(self, inputs: Inputs) -> Reference:
         asked, io, dtype = asked_of(self.judged, self.question.detail), FORMATS[self.problem.dtype], self.problem.dtype
         if PROPERTIES[self.question.property].backward:
-            declared, given = asked.backward_contract(dtype), self._cotangents
-            return gradient_standard(inputs, given, declared, io, lambda: emulate_gradients(inputs, given, declared, io, single=True))
+            return asked.operator.gradient_reference(inputs, self._cotangents, asked.backward_contract(dtype), io)
         contract, cuts = asked.contract(dtype), (self.question.detail["cut"],) if self.question.property == "resume" else ()
         if self.question.property == "causality":
             inputs = inputs.span(0, self.question.detail["cut"], inputs.initial_state)
-        return standard(inputs, contract, io, lambda: emulate(inputs, contract, io, cuts=cuts, single=True), cuts=cuts)
+        return asked.operator.reference(inputs, contract, io, cuts=cuts)
 
     @property
     def _cotangents(self) -> Cotangents:

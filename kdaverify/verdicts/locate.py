@@ -11,7 +11,7 @@ from kdaverify.checks.localise import localise
 from kdaverify.checks.location import Location, NoStage
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.checks.stages import stage_name
-from kdaverify.operator import cost_of, operator_named, problem_from_json
+from kdaverify.operator import operator_named, operator_of, problem_from_json
 from kdaverify.verdicts.verdict import Verdict
 
 LARGEST: Final = 8.0
@@ -48,7 +48,7 @@ def _of_case(case: list[Verdict], adapter: Adapter) -> list[Verdict]:
     if not localises(case):
         return case
     problem = problem_from_json(first.problem)
-    return at(case, TOO_LARGE if cost_of(first.problem) > LARGEST else localise(adapter, problem, first.property, first.detail))
+    return at(case, TOO_LARGE if operator_of(problem).cost(problem) > LARGEST else localise(adapter, problem, first.property, first.detail))
 
 
 def _with(verdict: Verdict, location: Location) -> Verdict:

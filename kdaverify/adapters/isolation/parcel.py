@@ -41,10 +41,10 @@ Parcel = ArenaSlot | View | NonTensor | None
 
 def pack(output: Any, inputs: TensorCall, arena: Arena) -> dict[str, Parcel] | NonTensor:
     """What the kernel returned for `inputs`; its tensors are laid out in the arena."""
-    known = (*inputs.signature.returned, *inputs.signature.gradients)
-    if not (isinstance(output, Mapping) or is_dataclass(output)) or not {*values_of(output)} <= {*known}:
+    known = {*inputs.signature.returned, *inputs.signature.gradients}
+    values = values_of(output) if isinstance(output, Mapping) or is_dataclass(output) else None
+    if values is None or not {*values} <= known:
         return _stranger(output)
-    values = values_of(output)
     views = {name: _view(value, inputs) for name, value in values.items() if isinstance(value, Tensor)}
     own = {name: value.detach() for name, value in values.items() if name in views and views[name] is None}
     places = arena.lay_out(own)
