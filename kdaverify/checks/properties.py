@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from kdaverify.adapters import device_memory
 from kdaverify.adapters.base import Adapter
 from kdaverify.canonical import Canonical, ProblemError
 from kdaverify.checks.calls.rules import RULES
@@ -37,7 +38,11 @@ def check(name: str, adapter: Adapter, problem: Canonical, detail: Mapping[str, 
         return skipped(str(ForwardOnlyError(f"{adapter.name} has no backward")))
     adapter.begin(f"{name} {problem.to_json()} {json.dumps(detail, sort_keys=True)}")
     reason = operator.refusal(adapter, problem)
-    return skipped(reason) if reason else PROPERTIES[name].check(adapter, problem, **detail)
+    if reason:
+        return skipped(reason)
+    found = PROPERTIES[name].check(adapter, problem, **detail)
+    device_memory.release()
+    return found
 
 
 def is_of_gradients(name: str, detail: Mapping[str, Any]) -> bool:

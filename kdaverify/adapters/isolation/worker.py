@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter, AdapterError
+from kdaverify.adapters.device_memory import patiently, release
 from kdaverify.adapters.isolation.activations import run_activation
 from kdaverify.adapters.isolation.arena import Arena
 from kdaverify.adapters.isolation.fault import CallFailure, fault_of, lost_device
@@ -93,7 +94,7 @@ class _Worker:
 
     def reply(self, request: Request) -> Reply:
         try:
-            return self._served(self._adapter(request.way), request)
+            return self._tried(request)
         except AdapterError as error:
             return Failed("REFUSED", str(error))
         except ForwardOnlyError as error:
@@ -101,6 +102,13 @@ class _Worker:
         except BaseException as error:  # noqa: BLE001 # a kernel may raise anything, and everything has its verdict
             fault = _fault(error)
         return Failed(fault.kind, fault.message)
+
+    def _tried(self, request: Request) -> Reply:
+        """The answer, with no more of the device's memory kept than the next one needs."""
+        adapter = self._adapter(request.way)
+        reply = patiently(lambda: self._served(adapter, request), lambda error: fault_of(error).kind == "OOM")
+        release()
+        return reply
 
     def _served(self, adapter: Adapter, request: Request) -> Reply:
         match request:
