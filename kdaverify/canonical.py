@@ -39,6 +39,10 @@ class Canonical(BaseModel):
     def regime(self) -> str:
         """What a record calls the regime of its values."""
 
+    def describe(self) -> str:
+        """The problem in words, for messages."""
+        return self.stem
+
     @property
     def id(self) -> str:
         """The stem and 10 hexadecimal digits of the SHA-256 of `to_json()`."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
     from kdaverify.budgets.formats import Format
     from kdaverify.budgets.standard import Reference
+    from kdaverify.checks.calls.rule import CallRule
     from kdaverify.checks.compare import Comparison
     from kdaverify.checks.place import ElementPlace
     from kdaverify.diagnosis.question import DiagnosisCase, PropertyCase
@@ -39,6 +40,13 @@ GENERAL: Final = "general"
 """The suites, and the group, of operators that have none of their own."""
 BOTH: Final = "both"
 NO_BACKWARD: Final = "it declares that it has no backward"
+
+
+def called(adapter: Adapter, profile: str) -> Choices:
+    """The rules of calls that a profile tests, each with its problem."""
+    from kdaverify.checks.calls import questions
+
+    return [(question.name, question) for question in questions(adapter, profile)]
 
 
 class Baseline(Protocol):
@@ -83,6 +91,11 @@ class Operator(abc.ABC):
         del adapter, backward
         return problem
 
+    def within(self, adapter: Adapter, problem: Any) -> Any:
+        """The nearest problem of the declared domain, whatever else is refused; the problem itself where nothing is declared."""
+        del adapter
+        return problem
+
     def cost(self, problem: Any) -> float:
         """Seconds, about, that judging a problem takes on one core; 0 for a moment."""
         del problem
@@ -119,7 +132,9 @@ class CallOperator(Operator):
 
     def axes(self) -> Mapping[str, Axis]:
         """What tests go over, by the name of the fixture that gets it, in the order of a test's id."""
-        return MappingProxyType({"dtype": lambda adapter, _: [(dtype, dtype) for dtype in adapter.dtypes], "named": self.panel})
+        return MappingProxyType(
+            {"dtype": lambda adapter, _: [(dtype, dtype) for dtype in adapter.dtypes], "named": self.panel, "called": called}
+        )
 
     def bounds(self, adapter: Adapter, chosen: Mapping[str, Any], profile: str) -> Any:
         """Which random problems a profile makes for an implementation, given the other axes of a test."""
@@ -158,6 +173,24 @@ class CallOperator(Operator):
             of: the outputs that the loss depends on, BOTH or the name of one.
             exponent: of the power of two that scales it.
         """
+
+    def whole(self, exposed: tuple[str, ...]) -> str:
+        """The `of` of the loss that depends on everything a kernel returns."""
+        del exposed
+        return BOTH
+
+    def call_problem(self, adapter: Adapter, rule: CallRule, dtype: str, *, seed: int, turn: int) -> Any:
+        """The problem that a rule of calls is tested on; None where there is none of such a size.
+
+        By default one of the panel, for rules about memory another one at every turn.
+
+        Args:
+            turn: counts what the rule is tested on.
+        """
+        if rule.is_real:
+            return None
+        found = [problem for _, problem in self.panel(adapter, "smoke") if problem.dtype == dtype]
+        return found[turn % len(found) if rule.memory else 0].replace(seed=seed)
 
     @abc.abstractmethod
     def reference(self, call: Any, contract: Any, io: Format, *, cuts: tuple[int, ...] = ()) -> Reference:

@@ -118,6 +118,11 @@ class TensorCall:
     op: ClassVar[str]
     signature: ClassVar[CallSignature]
 
+    @property
+    def device(self) -> Any:
+        """Where its tensors lie."""
+        return next(iter(self.tensors().values())).device
+
     def copied(self) -> Self:
         """The same call in memory of its own."""
         return self.mapped(lambda tensor: tensor.clone())

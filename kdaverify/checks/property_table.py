@@ -169,7 +169,7 @@ _ALL: Final = (
     Property("activations", "operators.pointwise.check:activations", groups=("pointwise",), seconds=0.02),
     Property("probes", "checks.probes:probes", shrinks=False, seconds=0.1),
     Property("drift", "checks.drift:drift", shrinks=False, followed=_UNCUT),
-    Property("calls", "checks.calls:calls"),
+    Property("calls", "checks.calls:calls", groups=_EVERY),
 )
 
 PROPERTIES: Final[Mapping[str, Property]] = MappingProxyType({found.name: found for found in _ALL})

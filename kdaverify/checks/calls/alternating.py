@@ -63,10 +63,9 @@ def _option(case: CallRuleCase) -> CallRuleCase:
     raise Unreachable("it has no option that such a problem could be asked under")
 
 
-def _rule(name: str, differ: str, exposes: str, change: Callable[[CallRuleCase], CallRuleCase]) -> CallRule:
-    return CallRule(
-        f"alternating-{name}", f"calls that differ in {differ}, in turns", exposes, partial(_alternating, change=change), costly=True
-    )
+def _rule(name: str, differ: str, exposes: str, change: Callable[[CallRuleCase], CallRuleCase], *, sequences: bool = True) -> CallRule:
+    about, ask = f"calls that differ in {differ}, in turns", partial(_alternating, change=change)
+    return CallRule(f"alternating-{name}", about, exposes, ask, sequences=sequences, costly=True)
 
 
 RULES = (
@@ -74,6 +73,6 @@ RULES = (
     _rule("state", "whether there is an initial state", "a state left over from the call before (S3)", _state),
     _rule("packing", "the offsets of a pack", "chunk indices kept by shape", _packing),
     _rule("shape", "the number of tokens", "work space or grids of the call before", _shape),
-    _rule("dtype", "the format", "work space or executors of another format", _dtype),
-    _rule("option", "an option", "an executor kept without its options (B35)", _option),
+    _rule("dtype", "the format", "work space or executors of another format", _dtype, sequences=False),
+    _rule("option", "an option", "an executor kept without its options (B35)", _option, sequences=False),
 )

@@ -39,6 +39,6 @@ def _entry(x: Inputs, which: int | slice, *, flipped: bool = False) -> Inputs:
 
 _EXPOSES = "offsets of batch entries, work space shared among them"
 RULES = (
-    CallRule("batch-alone", "the entries of a batch, one by one", _EXPOSES, _alone, packed=False, costly=True),
-    CallRule("batch-reversed", "the entries of a batch in another order", _EXPOSES, _reversed, packed=False, costly=True),
+    CallRule("batch-alone", "the entries of a batch, one by one", _EXPOSES, _alone, packed=False, sequences=True, costly=True),
+    CallRule("batch-reversed", "the entries of a batch in another order", _EXPOSES, _reversed, packed=False, sequences=True, costly=True),
 )

@@ -11,7 +11,7 @@ from kdaverify.adapters.isolation.arena import same
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.place import first_true, place
 from kdaverify.checks.status import Status
-from oracles.inputs import Inputs
+from oracles.signature import TensorCall
 
 Judge = Callable[[Mapping[str, Tensor]], list[Outcome]]
 
@@ -21,7 +21,7 @@ def differing(plain: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[
     return [name for name in plain if not same(plain[name].contiguous(), found[name].contiguous())]
 
 
-def same_bits(plain: Mapping[str, Tensor], found: Mapping[str, Tensor], inputs: Inputs, said: str) -> list[Outcome]:
+def same_bits(plain: Mapping[str, Tensor], found: Mapping[str, Tensor], inputs: TensorCall, said: str) -> list[Outcome]:
     """Every tensor must be the same bits.
 
     Args:
@@ -47,7 +47,7 @@ def same_or_right(plain: Mapping[str, Tensor], found: Mapping[str, Tensor], judg
     return [*kept, *(judge({name: found[name] for name in wrong}) if wrong else [])]
 
 
-def _different(name: str, plain: Tensor, found: Tensor, inputs: Inputs, said: str) -> Outcome:
+def _different(name: str, plain: Tensor, found: Tensor, inputs: TensorCall, said: str) -> Outcome:
     other = (plain != found) & ~(plain.isnan() & found.isnan())
     if not bool(other.any()):
         return Outcome(name, Status.FAIL, f"{name}: zeros of another sign, or other NaNs, {said}")

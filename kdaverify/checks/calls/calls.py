@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.inside import tried_inside
-from kdaverify.checks.calls.rule import REAL
 from kdaverify.checks.calls.rules import RULES
 from kdaverify.checks.execute import CallError
 from kdaverify.checks.outcome import Outcome, skipped
-from kdaverify.problems import Problem
 from oracles.autograd import ForwardOnlyError
 
 FEW = 8
 
 
-def calls(adapter: Adapter, problem: Problem, *, rule: str, times: int = FEW) -> list[Outcome]:
+def calls(adapter: Adapter, problem: Any, *, rule: str, times: int = FEW) -> list[Outcome]:
     """Asks what a caller may rely on whatever the numbers.
 
     Args:
@@ -26,7 +26,7 @@ def calls(adapter: Adapter, problem: Problem, *, rule: str, times: int = FEW) ->
         raise ValueError(f"calls: no rule {rule!r}; there are {', '.join(RULES)}")
     if not adapter.open_ended:
         return skipped("its outputs come from files: no call is made that could differ")
-    if RULES[rule].size in REAL and adapter.environment()["mode"] == "interpreted":
+    if RULES[rule].is_real and adapter.environment()["mode"] == "interpreted":
         return skipped("an interpreter would take hours at this size")
     case = CallRuleCase(adapter, problem, times)
     try:

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.base import Adapter, values_of
 from kdaverify.adapters.channels import Channel
 from kdaverify.checks.execute import execute
 from kdaverify.checks.gradients import judge_gradients, run_backward
 from kdaverify.checks.outcome import Outcome, outcomes
-from kdaverify.problems import Problem, cotangents
-from kdaverify.problems.cotangents import of_exposed
-from oracles.gradients import Cotangents
-from oracles.inputs import Inputs
+from oracles.signature import TensorCall
 
 Tensors = dict[str, Tensor]
 
@@ -36,21 +35,22 @@ class CallRuleCase:
     """
 
     adapter: Adapter
-    problem: Problem
+    problem: Any
     times: int
 
     @cached_property
-    def inputs(self) -> Inputs:
+    def inputs(self) -> Any:
+        """The call, of the class of its operator."""
         return self.problem.inputs()
 
     @cached_property
-    def cotangents(self) -> Cotangents:
-        return cotangents(self.problem, self.of)
-
-    @property
-    def of(self) -> str:
-        """The outputs that a loss depends on."""
-        return of_exposed(self.exposed)
+    def cotangents(self) -> Any:
+        """Of a loss on everything that the kernel returns."""
+        operator = self.adapter.operator
+        given = operator.loss(self.problem, self.exposed, operator.whole(self.exposed), 0)
+        if isinstance(given, str):
+            raise Unreachable(given)
+        return given
 
     @property
     def exposed(self) -> tuple[str, ...]:
@@ -61,26 +61,30 @@ class CallRuleCase:
         if channel in self.adapter.barriers:
             raise Unreachable(self.adapter.barriers[channel])
 
+    def loss_on(self, device: torch.device) -> Tensors:
+        """The cotangents that are not absent, by name, on a device."""
+        return {name: tensor.to(device) for name, tensor in values_of(self.cotangents).items() if tensor is not None}
+
     def step(self) -> Tensors:
         """The outputs of one call of the decode entry point."""
         return execute(self.adapter, self.inputs, self.exposed, entry=self.adapter.step).outputs
 
-    def run(self, inputs: Inputs | None = None, *, copied: Callable[[Inputs], Inputs] = Inputs.copied) -> Tensors:
+    def run(self, inputs: TensorCall | None = None, *, copied: Callable[[Any], Any] = TensorCall.copied) -> Tensors:
         """The outputs of one call, in the kernel's own memory."""
         return execute(self.adapter, self.inputs if inputs is None else inputs, self.exposed, copied=copied).outputs
 
     def back(
         self,
-        given: Cotangents | None = None,
-        inputs: Inputs | None = None,
+        given: Any = None,
+        inputs: TensorCall | None = None,
         *,
-        copied: Callable[[Inputs], Inputs] = Inputs.copied,
+        copied: Callable[[Any], Any] = TensorCall.copied,
     ) -> Tensors:
         """The gradients of one call."""
         x, loss = self.inputs if inputs is None else inputs, self.cotangents if given is None else given
         return run_backward(self.adapter, x, loss, copied=copied)
 
-    def judged(self, found: Mapping[str, Tensor], inputs: Inputs | None = None) -> list[Outcome]:
+    def judged(self, found: Mapping[str, Tensor], inputs: TensorCall | None = None) -> list[Outcome]:
         """Outputs against the truth."""
         return outcomes(self.adapter, self.inputs if inputs is None else inputs, lambda: {**found})
 
@@ -88,14 +92,14 @@ class CallRuleCase:
         """Gradients against the truth."""
         return judge_gradients(self.adapter, self.problem, self.inputs, self.cotangents, {**found})
 
-    def beside(self, **changed: object) -> Problem:
+    def beside(self, **changed: object) -> Any:
         """The problem changed, moved into the domain: one token more is one chunk more for a kernel that takes whole chunks.
 
         Raises:
             Unreachable: the implementation does not take it, or what was changed lies outside its domain.
         """
         wanted = self.problem.replace(**changed)
-        other = self.adapter.domain.fit(wanted)
+        other = self.adapter.operator.within(self.adapter, wanted)
         reason = self.adapter.supports(wanted if other == self.problem else other)
         if reason:
             raise Unreachable(reason)

@@ -47,6 +47,7 @@ RULES = (
         f"more than {PLACES} sequences times heads in a pack, nearly all empty",
         "limits of launch grids (L4)",
         _crowded,
+        sequences=True,
         costly=True,
         once=True,
     ),

@@ -17,8 +17,8 @@ from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.rules import RULES
 from kdaverify.checks.execute import CallError, watched
 from kdaverify.checks.outcome import Outcome, skipped
-from kdaverify.problems import Problem
-from oracles.inputs import Inputs
+from kdaverify.operator import problem_from_json
+from oracles.signature import TensorCall
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Unjudged:
     """
 
     tensors: Mapping[str, Tensor]
-    inputs: Inputs | None
+    inputs: TensorCall | None
     backward: bool
 
 
@@ -42,7 +42,7 @@ class _CallingCase(CallRuleCase):
 
     unjudged: list[Unjudged] = field(default_factory=list[Unjudged])
 
-    def judged(self, found: Mapping[str, Tensor], inputs: Inputs | None = None) -> list[Outcome]:
+    def judged(self, found: Mapping[str, Tensor], inputs: TensorCall | None = None) -> list[Outcome]:
         self.unjudged.append(Unjudged(found, inputs, backward=False))
         return []
 
@@ -55,7 +55,7 @@ def tried_inside(case: CallRuleCase, rule: str) -> list[Outcome]:
     """The outcomes of a rule whose calls are made in the kernel's own process.
 
     Raises:
-        Misbehaviour: the process did not survive them.
+        CallError: the process did not survive them.
     """
     trial = partial(_trial, problem=case.problem.to_json(), rule=rule, times=case.times)
     outcomes, unjudged = watched(lambda: case.adapter.inside(trial), "call")
@@ -64,7 +64,7 @@ def tried_inside(case: CallRuleCase, rule: str) -> list[Outcome]:
 
 def _trial(adapter: Adapter, *, problem: str, rule: str, times: int) -> tuple[list[Outcome], list[Unjudged]]:
     """What is done beside the kernel: module-level, so that its name reaches another process."""
-    case = _CallingCase(adapter, Problem.from_json(problem), times)
+    case = _CallingCase(adapter, problem_from_json(problem), times)
     try:
         return RULES[rule].ask(case), case.unjudged
     except Unreachable as reason:
@@ -77,5 +77,5 @@ def _judged(case: CallRuleCase, found: Unjudged) -> list[Outcome]:
     if found.backward:
         return case.judged_back(found.tensors)
     # Certified values are of the inputs as the harness has them, wherever the kernel had them.
-    inputs = None if found.inputs is None else found.inputs.on(case.inputs.q.device)
+    inputs = None if found.inputs is None else found.inputs.on(case.inputs.device)
     return case.judged(found.tensors, inputs)

@@ -88,6 +88,7 @@ RULES = (
         "ids taken for sorted, for indices, or for a few bits",
         _renumbered,
         size="tails",
+        sequences=True,
         costly=True,
     ),
     CallRule(
@@ -96,6 +97,7 @@ RULES = (
         "padding looked for at the end alone",
         _nobodys,
         size="tails",
+        sequences=True,
         costly=True,
     ),
 )

@@ -55,6 +55,7 @@ RULES = (
         partial(_repeated, call=CallRuleCase.step, judge=lambda case: case.judged),
         size="one",
         packed=False,
+        sequences=True,
         counted=True,
     ),
     CallRule(

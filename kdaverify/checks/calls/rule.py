@@ -26,6 +26,7 @@ class CallRule:
         ask: tries it.
         size: of the problem it is asked on.
         packed: asked on packs, or on batches.
+        sequences: about tokens, sequences, states or offsets: tested on operators that have them.
         spare: whether a pack has tokens past its last offset; their gradients are what the suite `gradients` judges.
         counted: calls many times: how often, the profile says.
         once: tested with one seed in every profile: the sizes alone count, as with a limit of a launch, and take time or memory to reach.
@@ -43,6 +44,7 @@ class CallRule:
     ask: Ask
     size: Size = "tiny"
     packed: bool = True
+    sequences: bool = False
     spare: bool = True
     counted: bool = False
     once: bool = False
@@ -52,6 +54,11 @@ class CallRule:
     backward: bool = False
     costly: bool = False
     profile: str = "smoke"
+
+    @property
+    def is_real(self) -> bool:
+        """Whether it takes a problem of a size that ships."""
+        return self.size in REAL
 
     @property
     def needs_its_process(self) -> bool:

@@ -14,32 +14,31 @@ from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 from oracles.inputs import Inputs
-from oracles.tensors import TENSORS
+from oracles.signature import TensorCall
 
 
-def _edited(case: CallRuleCase, other: Callable[[CallRuleCase], Inputs]) -> list[Outcome]:
+def _edited(case: CallRuleCase, other: Callable[[CallRuleCase], TensorCall]) -> list[Outcome]:
     case.reaches("objects")
     wanted = other(case)
     plain = case.run(wanted)
     given = case.inputs.copied()
     case.run(copied=lambda _: given)
-    for name in TENSORS:
-        tensor = getattr(given, name)
-        if tensor is not None:
-            # Through the storage, as another library writes: no version of the tensor counts it.
-            bytes_of(tensor).copy_(bytes_of(getattr(wanted, name)))
+    for name, tensor in given.tensors().items():
+        # Through the storage, as another library writes: no version of the tensor counts it.
+        bytes_of(tensor).copy_(bytes_of(getattr(wanted, name)))
     found = case.run(wanted, copied=lambda _: given)
     return same_or_right(plain, found, lambda x: case.judged(x, wanted), "where the tensors of an earlier call hold other values")
 
 
-def _other_offsets(case: CallRuleCase) -> Inputs:
+def _other_offsets(case: CallRuleCase) -> TensorCall:
     if case.problem.lengths is None:
         raise Unreachable("it takes no packs")
-    lengths = case.inputs.lengths[::-1]
-    return replace(case.inputs.copied(), cu_seqlens=torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0).to(torch.int32)).copied()
+    x: Inputs = case.problem.inputs()
+    lengths = x.lengths[::-1]
+    return replace(x, cu_seqlens=torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0).to(torch.int32)).copied()
 
 
-def _other_values(case: CallRuleCase) -> Inputs:
+def _other_values(case: CallRuleCase) -> TensorCall:
     return case.problem.replace(seed=case.problem.seed + 1).inputs().copied()
 
 
@@ -50,6 +49,7 @@ RULES = (
         "chunk indices kept for a tensor of offsets that has changed since",
         partial(_edited, other=_other_offsets),
         size="tails",
+        sequences=True,
         channel="objects",
         costly=True,
     ),

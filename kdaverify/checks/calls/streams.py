@@ -8,7 +8,7 @@ from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
-from oracles.inputs import Inputs
+from oracles.signature import TensorCall
 
 CYCLES = 20_000_000
 """What the inputs wait for: some ten milliseconds."""
@@ -21,7 +21,7 @@ def _on_a_stream(case: CallRuleCase) -> list[Outcome]:
     plain = case.run(there)
     stream = torch.cuda.Stream()
 
-    def late(x: Inputs) -> Inputs:
+    def late(x: TensorCall) -> TensorCall:
         torch.cuda._sleep(CYCLES)  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType] # noqa: SLF001 # it has no other name
         return x.copied()
 

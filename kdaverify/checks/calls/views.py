@@ -7,15 +7,14 @@ from dataclasses import replace
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.layouts import LAYOUTS, WIDE, GuardedMemory, MemoryLayout
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
-from oracles.gradients import Cotangents
-from oracles.inputs import Inputs
-from oracles.tensors import TENSORS
+from oracles.signature import Role, TensorCall
 
 DEVICES = ("cpu", "cuda", "npu")
 
@@ -36,38 +35,41 @@ def _wide(case: CallRuleCase) -> list[Outcome]:
 def _run_viewed(case: CallRuleCase, layout: MemoryLayout, run: Callable[..., Tensors]) -> Tensors:
     case.reaches("memory")
     converted = case.adapter.conventions.converted()
-    names = [name for name in TENSORS if name not in converted and getattr(case.inputs, name) is not None]
-    if not {*names} - {"cu_seqlens"}:
+    if not {*case.inputs.tensors()} - {*converted, *case.inputs.signature.names(Role.OFFSETS)}:
         raise Unreachable("every input is converted before the kernel sees it")
     there = case.inputs.on(_place(case))
-    room = GuardedMemory(layout, {name: getattr(there, name) for name in names})
+    room = GuardedMemory(layout, {name: tensor for name, tensor in there.tensors().items() if name not in converted})
 
-    def laid(_: Inputs) -> Inputs:
-        return replace(there.copied(), **room.tensors)
+    def laid(_: TensorCall) -> TensorCall:
+        return replace(there.copied(), **room.tensors)  # pyright: ignore[reportArgumentType] # a dataclass each
 
     found = run(inputs=there, copied=laid)
     room.check()
-    return {name: tensor.to(case.inputs.q.device) for name, tensor in found.items()}
+    return {name: tensor.to(case.inputs.device) for name, tensor in found.items()}
 
 
 def _place(case: CallRuleCase) -> torch.device:
     """Where the kernel takes tensors as they are."""
-    return torch.device(case.adapter.device) if case.adapter.device in DEVICES else case.inputs.q.device
+    return torch.device(case.adapter.device) if case.adapter.device in DEVICES else case.inputs.device
+
+
+def _absent_too(case: CallRuleCase, given: Tensors) -> dict[str, Tensor | None]:
+    return {name: given.get(name) for name in case.inputs.signature.cotangents}
 
 
 def _inputs_viewed_back(case: CallRuleCase, layout: MemoryLayout) -> list[Outcome]:
-    given = case.cotangents.on(_place(case))
+    given = case.adapter.operator.cotangents(_absent_too(case, case.loss_on(_place(case))))
     found = _run_viewed(case, layout, partial(case.back, given))
     return same_or_right(case.back(), found, case.judged_back, f"from inputs that are views: {layout.about}")
 
 
 def _viewed_back(case: CallRuleCase, layout: MemoryLayout) -> list[Outcome]:
     case.reaches("memory")
-    there, given = case.inputs.on(_place(case)), case.cotangents.on(_place(case))
-    room = GuardedMemory(layout, {name: tensor for name, tensor in vars(given).items() if tensor is not None})
-    found = case.back(Cotangents(**room.tensors), there)
+    there = case.inputs.on(_place(case))
+    room = GuardedMemory(layout, case.loss_on(_place(case)))
+    found = case.back(case.adapter.operator.cotangents(_absent_too(case, room.tensors)), there)
     room.check()
-    back = {name: tensor.to(case.inputs.q.device) for name, tensor in found.items()}
+    back = {name: tensor.to(case.inputs.device) for name, tensor in found.items()}
     return same_or_right(case.back(), back, case.judged_back, f"from incoming gradients that are views: {layout.about}")
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from kdaverify.operator import Choices, called
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
-
-Choices = list[tuple[str, Any]]
-"""Part of a test's id, and what its fixture gets."""
 
 _USUAL: Final = ("bf16", "fp32")
 
@@ -59,12 +58,6 @@ def _probed(adapter: Adapter, profile: str) -> Choices:
     return [
         (f"{dtype}-{probe.name}", probe.of(fitted(adapter, probe.problem))) for dtype in adapter.dtypes for probe in probes(dtype, profile)
     ]
-
-
-def _called(adapter: Adapter, profile: str) -> Choices:
-    from kdaverify.checks.calls import questions
-
-    return [(question.name, question) for question in questions(adapter, profile)]
 
 
 def _lawful(adapter: Adapter, profile: str) -> Choices:
@@ -150,6 +143,6 @@ AXES: Final[Mapping[str, Callable[[Adapter, str], Choices]]] = {
     "probed": _probed,
     "drifting": drifting,
     "row": _rows,
-    "called": _called,
+    "called": called,
 }
 """By the fixture's name, in the order of a test's id: what it goes over for an implementation under a profile."""

@@ -14,6 +14,7 @@ from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.ensemble import emulate
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.standard import FLOAT64_ORACLE_PRECISION, Reference, gradient_standard, standard
+from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.conventions import conventions
 from kdaverify.checks.digits import Recurrence
 from kdaverify.checks.place import ElementPlace
@@ -23,6 +24,7 @@ from kdaverify.diagnosis.question import DiagnosisCase, PropertyCase
 from kdaverify.operator import Axis, CallOperator, Choices
 from kdaverify.operators.kda.axes import AXES
 from kdaverify.operators.kda.bounds import bounds_of
+from kdaverify.operators.kda.call_problem import call_problem
 from kdaverify.operators.kda.coverage import covered
 from kdaverify.operators.kda.not_applicable import exposed, not_applicable, outside
 from kdaverify.operators.kda.place import place
@@ -84,10 +86,16 @@ class KdaOperator(CallOperator):
     def covered(self, adapter: Adapter, profile: str, verdicts: Sequence[Verdict]) -> tuple[Covered, ...]:
         return covered(adapter, profile, verdicts)
 
+    def whole(self, exposed: tuple[str, ...]) -> str:
+        return of_exposed(exposed)
+
+    def call_problem(self, adapter: Adapter, rule: CallRule, dtype: str, *, seed: int, turn: int) -> Problem:
+        return call_problem(adapter, rule, dtype, seed=seed, turn=turn)
+
     def loss(self, problem: Problem, exposed: tuple[str, ...], of: str, exponent: int) -> Cotangents | str:
         if problem.B * problem.T * problem.HV * problem.K * problem.V > MOST_WRITES:
             return f"gradients are judged up to B T HV K V = {MOST_WRITES}: reference kernels keep every chunk for their backward"
-        if of not in (*exposed, of_exposed(exposed)):
+        if of not in (*exposed, self.whole(exposed)):
             return "it exposes no final state that a loss could depend on"
         return cotangents(problem, of, exponent)
 
@@ -122,6 +130,9 @@ class KdaOperator(CallOperator):
 
     def fitted(self, adapter: Adapter, problem: Problem, *, backward: bool) -> Problem:
         return fitted(adapter, problem, backward=backward)
+
+    def within(self, adapter: Adapter, problem: Problem) -> Problem:
+        return adapter.domain.fit(problem)
 
     def cost(self, problem: Problem) -> float:
         return cost(problem)

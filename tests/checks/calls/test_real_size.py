@@ -11,7 +11,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager import EAGER
 from kdaverify.checks.calls import CallRuleTest, questions
 from kdaverify.checks.calls.detection import detectable_share, excluded
-from kdaverify.checks.calls.questions import posed, times
+from kdaverify.checks.calls.questions import times
 from kdaverify.checks.calls.rules import OF_LONG_CALLS, RULES, of_long_calls
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
@@ -19,6 +19,7 @@ from kdaverify.checks.status import Status
 from kdaverify.faults.conforming import conforming
 from kdaverify.faults.planted.races import BACKWARD, FORWARD, too_rare
 from kdaverify.faults.planted.rulebreakers import BROKEN, RIGHT, Derived, port, right
+from kdaverify.operators.kda.call_problem import call_problem
 from kdaverify.problems import Domain
 
 DTYPE = "fp32"
@@ -85,7 +86,7 @@ def test_the_rate_leaves_one_chance_in_twenty_that_no_call_differs() -> None:
 
 
 def test_the_problem_is_of_a_real_size() -> None:
-    problem = posed(RULES["repeated-real"], RIGHT, DTYPE, 0)
+    problem = call_problem(RIGHT, RULES["repeated-real"], DTYPE, seed=0)
     assert problem.packed and problem.T >= 1024
     assert (problem.HV, problem.K, problem.V) == (8, 64, 64)
 
@@ -95,7 +96,7 @@ def test_a_kernel_of_other_widths_and_without_packs_has_its_own_problem() -> Non
         widths = (16, 128)
         domain = Domain(widths=(16, 128), packed=False, head_ratios=(1,))
 
-    problem = posed(RULES["repeated-real"], Narrow(), DTYPE, 0)
+    problem = call_problem(Narrow(), RULES["repeated-real"], DTYPE, seed=0)
     assert (problem.packed, problem.H, problem.HV, problem.K, problem.V) == (False, 8, 8, 128, 128)
     assert problem.T >= 1024
 
