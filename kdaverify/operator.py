@@ -141,7 +141,7 @@ class CallOperator(Operator):
         del adapter, chosen, profile
 
     def misfit(self, adapter: Adapter) -> str | None:
-        """Which declared convention is wrong, if that can be found out; nothing else is scored then."""
+        """Which declared convention is wrong, or what is wrong with any call, if that can be found out; nothing else is scored then."""
         del adapter
 
     def not_applicable(self, adapter: Adapter, profile: str) -> dict[str, str]:

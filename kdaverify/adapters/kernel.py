@@ -35,6 +35,8 @@ WITHOUT_SCALE: Final = "without-scale"
 
 
 def kernel(
+    function: Function | None = None,
+    /,
     *,
     name: str | None = None,
     contract: Declared | Mapping[str, Declared] | None = None,
@@ -65,13 +67,14 @@ def kernel(
     activations: Mapping[str, ActivationCall] | None = None,
     stages: Mapping[str, StageCall] | None = None,
     framework: str = "torch",
-) -> Callable[[Function], KernelAdapter]:
+) -> Any:
     """Turns a function (q, k, v, g, beta, *, scale, initial_state, cu_seqlens | segment_ids) -> (o, final_state) into an adapter.
 
     The function gets torch tensors, or JAX arrays, in the declared conventions; of the four keywords it gets those its signature names
     (**kwargs names none). Gradients are those of the arguments that it gets.
 
     Args:
+        function: given by `@kernel` without parentheses, which declares nothing.
         name: shown in every record; the function's own name by default.
         contract: name, .toml file (looked up beside the function's own first) or Contract, for all dtypes or per dtype. Undeclared it is
             recurrent-fp64 for fp64 and recurrent-fp32, the strictest contract, for all others: for 16-bit inputs that allows one
@@ -105,7 +108,7 @@ def kernel(
         framework: torch or jax: whose arrays the function takes and returns. The backward of a JAX function is its `jax.vjp`, that of a
             `jax.custom_vjp` included; offsets and segment ids are int32 arrays.
     Returns:
-        A decorator; the adapter it makes can still be called like the function.
+        A decorator, or the adapter where the function is given; an adapter can still be called like the function.
     Raises:
         AdapterError: an option has no such value, or the signature does not fit.
     """
@@ -118,16 +121,16 @@ def kernel(
     adapt = _framework(framework).adapt
     own = OwnCalls(step and adapt(step), supports or (lambda _: None), proof, environment or dict, activations or {}, stages or {})
 
-    def decorate(function: Function) -> KernelAdapter:
-        title = name or getattr(function, "__name__", type(function).__name__)
-        found = entry_point(title, function)
+    def decorate(decorated: Function) -> KernelAdapter:
+        title = name or getattr(decorated, "__name__", type(decorated).__name__)
+        found = entry_point(title, decorated)
         read = {
             "scale": scale or ("argument" if "scale" in found.keywords else "fixed"),
             "initial_state": "initial_state" in found.keywords,
         }
-        return adapted(declaration_of(title, {**words, **read}), adapt(function), own)
+        return adapted(declaration_of(title, {**words, **read}), adapt(decorated), own)
 
-    return decorate
+    return decorate if function is None else decorate(function)
 
 
 def _framework(name: str) -> Framework:

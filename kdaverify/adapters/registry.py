@@ -20,6 +20,7 @@ from kdaverify.adapters.base import Adapter, AdapterError
 from kdaverify.foreign_warnings import foreign_warnings
 
 GROUP: Final = "kdaverify.adapters"
+OURS: Final = "kdaverify."
 SHIPPED: Final[Mapping[str, str]] = {
     "eager": "kdaverify.adapters.eager:EAGER",
     "eager-recurrent": "kdaverify.adapters.eager:EAGER_RECURRENT",
@@ -215,7 +216,9 @@ def _adapter(module: ModuleType, wanted: str | None, spec: str) -> Adapter:
     if wanted is not None:
         return _as_adapter(_attribute(module, wanted, spec, list(found)), f"{spec}:{wanted}")
     if not found:
-        raise AdapterError(f"{spec}: holds no adapter; decorate your kernel with @kdaverify.kernel(...) or write an Adapter class")
+        raise AdapterError(
+            f"{spec}: holds no adapter; decorate your kernel with @kdaverify.kernel(...) or write an Adapter class{_callables(module)}"
+        )
     if len(found) > 1:
         raise AdapterError(f"{spec}: holds several adapters: {', '.join(found)}; say which, such as {spec}:{next(iter(found))}")
     name, value = next(iter(found.items()))
@@ -223,11 +226,32 @@ def _adapter(module: ModuleType, wanted: str | None, spec: str) -> Adapter:
 
 
 def _adapters(module: ModuleType) -> dict[str, Any]:
-    """Names of the adapters a module holds: instances, and the concrete classes it defines unless it made an instance of them."""
-    public = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    """Names of the adapters a module holds: instances, and the concrete classes it defines unless it made an instance of them.
+
+    Shipped ones that it imports are none of its own: a port that calls one would otherwise be left alone and the other be judged.
+    """
+    own = module.__name__ if module.__name__.startswith(OURS) else ""
+    public = {name: value for name, value in vars(module).items() if not name.startswith("_") and (own or not _is_shipped(value))}
     instances = {id(value): name for name, value in reversed(public.items()) if isinstance(value, Adapter)}
     made = {type(value) for value in public.values() if isinstance(value, Adapter)}
     return {name: value for name, value in public.items() if instances.get(id(value)) == name or _is_own_class(value, module, made)}
+
+
+def _callables(module: ModuleType) -> str:
+    """The functions and callable objects that a file defines, as candidates for the decorator."""
+    own = [name for name, value in vars(module).items() if _is_defined_there(value, module) and not name.startswith("_")]
+    return f"; it defines {', '.join(own)}: say {own[-1]} = kdaverify.kernel(...)({own[-1]})" if own else ""
+
+
+def _is_defined_there(value: Any, module: ModuleType) -> bool:
+    place = getattr(value, "__module__", None) or type(value).__module__
+    return callable(value) and not isinstance(value, type) and place == module.__name__
+
+
+def _is_shipped(value: Any) -> bool:
+    """Whether an object is an implementation that is known by name."""
+    places = (place.partition(":") for place in SHIPPED.values())
+    return any(value is getattr(sys.modules.get(module), name, None) for module, _, name in places)
 
 
 def _is_own_class(value: Any, module: ModuleType, made: set[type]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
@@ -251,6 +252,10 @@ def _rest(contract: Contract) -> dict[str, str]:
     return wide | blocks | words | own | {name: fmt.name for name, fmt in contract.tensors}
 
 
+_USUAL: Final = tuple(f"{form}-{io}" for form in ("recurrent", "chunk16", "chunk32", "chunk64", "chunk128") for io in FORMATS)
+"""What a misspelt name is compared with."""
+
+
 def contract_from_name(name: str) -> Contract:
     """The contract a name declares, FORM-OPERANDS[-FACTORS][-anchored][-SOLVE][-CARRY][-softplus], in brackets what else.
 
@@ -263,7 +268,9 @@ def contract_from_name(name: str) -> Contract:
     """
     match = _NAME.fullmatch(name)
     if match is None:
-        raise ContractError(f"contract {name!r} is not known; wanted {_GRAMMAR}, such as 'chunk64-bf16' or 'recurrent-fp32'")
+        close = difflib.get_close_matches(name, _USUAL, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"wanted {_GRAMMAR}, such as 'chunk64-bf16' or 'recurrent-fp32'"
+        raise ContractError(f"contract {name!r} is not known; {hint}")
     operands = FORMATS[match["operands"]]
     rest = _bracketed(match["rest"] or "", name)
     accumulate = rest.get("accumulator") or default_accumulator(operands)

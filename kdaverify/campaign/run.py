@@ -16,7 +16,6 @@ from kdaverify.campaign.suite_tests import CONVENTIONS
 from kdaverify.campaign.tally import CampaignCounts
 from kdaverify.campaign.task import Drawn, Fixed, Named, Orders, Smaller, Task, key_of
 from kdaverify.campaign.worker import CampaignSubject
-from kdaverify.checks.status import Status
 from kdaverify.verdicts.lines import seal
 from kdaverify.verdicts.record import RecordError, RecordWriter
 from kdaverify.verdicts.seal import Account
@@ -128,7 +127,7 @@ class CampaignRun:
         self._count(verdicts)
 
     def _count(self, verdicts: Sequence[Verdict]) -> None:
-        self._misfits |= {verdict.implementation for verdict in verdicts if verdict.status is Status.CONVENTION}
+        self._misfits |= {verdict.implementation for verdict in verdicts if _is_misfit(verdict)}
         self.tally.take(verdicts)
 
     def _known(self) -> Callable[[Sequence[Verdict]], None]:
@@ -178,3 +177,8 @@ def _unnamed(kinds: Sequence[FailureKind], seconds: float) -> Iterator[tuple[Fai
 
 def _foreign(path: Path, reason: str) -> str:
     return f"record: {path} is of another run: {reason}; name another file, or give the implementations, profile and seed that wrote it"
+
+
+def _is_misfit(verdict: Verdict) -> bool:
+    """Whether nothing else is scored: a declaration is wrong, or no call is answered."""
+    return verdict.property == CONVENTIONS.property and verdict.status.rejects and not verdict.status.takes_process

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -36,16 +37,30 @@ PROBE = Problem(
     seed=1,
 )
 PACK, PADDING = (2, 0, 3), 2
+ORDINARY = PROBE.replace(T=64, K=64, V=64, gate="mild", state="absent")
+"""What every kernel takes: one that answers neither this nor the probe answers nothing."""
 SIZES = ((2, 5, 3, 8, 12), (1, 5, 3, 8, 12), (1, 5, 3, 16, 16), (1, 5, 2, 64, 64), (1, 5, 2, 128, 128))
+
+
+def preflight(adapter: Adapter) -> list[Outcome]:
+    """What is wrong with every call, before anything is scored: the outcome of `conventions`, and beside an exception the other call's.
+
+    A kernel that raises in other words for another problem is wrong; one that raises the same always may lack something here.
+    """
+    found, problem = conventions(adapter), _probe(adapter)
+    if found.status is not Status.ERROR or problem is None:
+        return [found]
+    other = _complaint(adapter, problem)
+    return [found, Outcome(f"other {other.output}", other.status, str(other))] if isinstance(other, CallError) else [found]
 
 
 def conventions(adapter: Adapter) -> Outcome:
     """Runs one tiny problem under the declared conventions and, if that is wrong, under every single other choice.
 
     Returns:
-        PASS where the declared ones fit; CONVENTION, naming the choice that does fit, where another one is right; SKIP where
-        none is (the kernel is wrong otherwise: the suites will say how) or no probe is supported; CRASH, HANG or OOM where the
-        kernel's process did not live to answer.
+        PASS where the declared ones fit; CONVENTION, naming the choice that does fit, where another one is right; what is wrong with
+        the call itself, where an ordinary problem is not answered either; SKIP where numbers are wrong otherwise (the suites will say
+        how) or no probe is supported; CRASH, HANG or OOM where the kernel's process did not live to answer.
     """
     problem = _probe(adapter)
     if problem is None:
@@ -66,7 +81,40 @@ def _compared(adapter: Adapter, problem: Problem) -> Outcome:
             own, fitting = getattr(adapter.conventions, choice), getattr(other.conventions, choice)
             said = f"declared {choice}={own!r}, but behaves as {choice}={fitting!r}; correct the declaration"
             return Outcome("call", Status.CONVENTION, f"conventions: {said} (under the declared one {complaint})")
-    return Outcome("call", Status.SKIP, f"conventions: no single other choice explains it; under the declared ones {complaint}")
+    said = f"conventions: no single other choice explains it; under the declared ones {complaint}"
+    return _explained(adapter, problem, complaint) or Outcome("call", Status.SKIP, said)
+
+
+def _explained(adapter: Adapter, problem: Problem, complaint: str | CallError) -> Outcome | None:
+    """What else is wrong with every call, if that is found by calling again: an export answers the calls that were written down alone."""
+    if not (adapter.answers and adapter.open_ended):
+        return None
+    return _unanswered(adapter) if isinstance(complaint, CallError) else _without_scale(adapter, problem)
+
+
+def _unanswered(adapter: Adapter) -> Outcome | None:
+    """What is wrong with the call of an ordinary problem, whatever its numbers; None where it is answered."""
+    problem = fitted(adapter, ORDINARY.replace(dtype=adapter.dtypes[0]))
+    fault = _complaint(adapter, problem) if adapter.supports(problem) is None else None
+    if not isinstance(fault, CallError):
+        return None
+    lost = adapter.device == "cpu" and re.search(r"\bCUDA\b|\bcuda\b", str(fault))
+    advice = '; its tensors lie on the CPU: declare device="cuda", and test it where there is one' if lost else ""
+    return Outcome(fault.output, fault.status, f"{fault}{advice}")
+
+
+def _without_scale(adapter: Adapter, problem: Problem) -> Outcome | None:
+    """Says so where o is the exact one without the factor that the kernel was given, and nothing else is wrong."""
+    inputs = problem.inputs()
+    try:
+        found = execute(adapter, inputs, adapter.exposes(problem)).outputs["o"].double()
+    except CallError:
+        return None
+    o, factor = recurrence(adapter.received(inputs))[0], inputs.factor
+    if factor == 1 or not rms(found * factor - o) <= ALIKE * rms(o):
+        return None
+    said = f"o is {1 / factor:.4g} = 1 / scale times its exact value: the kernel does not multiply q k^T by scale"
+    return Outcome("o", Status.CONVENTION, f"conventions: {said}; multiply by it, or declare scale='folded'")
 
 
 def _padded(adapter: Adapter) -> Outcome | None:
@@ -113,7 +161,7 @@ def _probe(adapter: Adapter) -> Problem | None:
     return None
 
 
-def _complaint(adapter: Adapter, problem: Problem) -> str | None:
+def _complaint(adapter: Adapter, problem: Problem) -> str | CallError | None:
     """What is grossly wrong with the outputs of `adapter`, or None.
 
     Raises:
@@ -126,7 +174,7 @@ def _complaint(adapter: Adapter, problem: Problem) -> str | None:
     except CallError as fault:
         if fault.status.takes_process:
             raise
-        return str(fault)
+        return fault
     except ConventionError as fault:
         return str(fault)
     exact: dict[str, Tensor] = dict(zip(("o", "final_state"), recurrence(adapter.received(inputs)), strict=True))

@@ -63,7 +63,9 @@ def execute(
     started = time.perf_counter()
     output = watched(lambda: (entry or adapter.forward)(given), exposed[0])
     seconds = time.perf_counter() - started
-    values = values_of(output)
+    values = {} if output is None else values_of(output)
+    if len(exposed) > 1 and all(values.get(name) is None for name in exposed):
+        raise CallError(Status.MISSING, exposed[0], f"the kernel returned None; return ({', '.join(exposed)})")
     returned: dict[str, Any] = {name: values.get(name) for name in exposed}
     for name, value in returned.items():
         check_kind(name, value, inputs.signature.shape(name, inputs), _wanted_dtype(name, inputs, adapter))
@@ -111,19 +113,37 @@ def check_kind(name: str, value: object, shape: tuple[int, ...], dtype: torch.dt
     """
     if value is None:
         raise CallError(
-            Status.MISSING, name, f"{name}: wanted a tensor of shape {list(shape)}, got None; return it or declare final_state=False"
+            Status.MISSING, name, f"{name}: wanted a tensor of shape {list(shape)}, got None; return it or declare {name}=False"
         )
     if not isinstance(value, Tensor):
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        raise CallError(Status.TYPE, name, f"{name}: wanted a torch tensor, got {kind}; convert it with torch.as_tensor(...)")
+        raise CallError(Status.TYPE, name, f"{name}: wanted a torch tensor, got {kind}; {_conversion(kind)}")
     if tuple(value.shape) != shape:
-        raise CallError(
-            Status.SHAPE, name, f"{name}: wanted shape {list(shape)}, got {list(value.shape)}; check the declared layout and state order"
-        )
+        said = f"{name}: wanted shape {list(shape)}, got {list(value.shape)}; {_reordering(shape, tuple(value.shape))}"
+        raise CallError(Status.SHAPE, name, said)
     if value.dtype != dtype:
         raise CallError(
             Status.DTYPE, name, f"{name}: wanted {dtype} (the contract's format), got {value.dtype}; cast it or declare another contract"
         )
+
+
+def _conversion(kind: str) -> str:
+    """How what came is made a tensor."""
+    known = {
+        "numpy.": "return torch.from_numpy(...) of it",
+        "jax": 'declare framework="jax", and the function gets and returns JAX arrays',
+        "builtins.generator": "the function yields; return the tensors",
+    }
+    return next((advice for start, advice in known.items() if kind.startswith(start)), "convert it with torch.as_tensor(...)")
+
+
+def _reordering(wanted: tuple[int, ...], got: tuple[int, ...]) -> str:
+    """Which two axes are swapped, where that is all and no other two would do."""
+    if len(wanted) == len(got):
+        swapped = [axis for axis in range(len(wanted)) if wanted[axis] != got[axis]]
+        if len(swapped) == 2 and wanted[swapped[0]] == got[swapped[1]] and wanted[swapped[1]] == got[swapped[0]]:  # a pair
+            return f"axes {swapped[0]} and {swapped[1]} are swapped: transpose them back, or correct the declared layout or state order"
+    return "check the declared layout and state order"
 
 
 def check_inputs_kept(given: TensorCall, inputs: TensorCall) -> None:

@@ -23,7 +23,7 @@ from kdaverify.cli.implementation import implementation
 from kdaverify.cli.isolation import Isolate, MemoryLimit, TimeLimit, limits_from
 from kdaverify.cli.question import any_problem_from, is_inline
 from kdaverify.limits import Limits
-from kdaverify.report.published import opinions_table
+from kdaverify.report.published import opinions_table, standards_line
 from kdaverify.verdicts.decision import Ruling
 from kdaverify.verdicts.record import RecordError, read
 from kdaverify.verdicts.verdict import Verdict
@@ -62,6 +62,7 @@ def replay(
     detail: Annotated[str | None, typer.Option(help="the property's own choices, as a JSON object")] = None,
     record: Annotated[Path | None, typer.Option(help="where the case id is looked up")] = None,
     benchmark: Benchmark = None,
+    standards: Annotated[bool, typer.Option("--standards", help="what every published standard says of each output")] = False,
     isolate: Isolate = None,
     time_limit: TimeLimit = Limits.seconds,
     memory_limit: MemoryLimit = Limits.gib,
@@ -90,7 +91,7 @@ def replay(
     with Console().status("judging; a near miss is asked again at fresh seeds"):
         verdicts = _judge(asked, adapter, _benchmark(asked, limits))
     for verdict in verdicts:
-        _show(Console(), verdict)
+        _show(Console(), verdict, standards=standards)
     _show_stages(Console(), verdicts, adapter)
     return _ruling(verdicts).exit_code
 
@@ -187,7 +188,7 @@ def _ruling(verdicts: list[Verdict]) -> Ruling:
     return Ruling.ACCEPT if statuses == {Status.PASS} else Ruling.INSUFFICIENT
 
 
-def _show(console: Console, verdict: Verdict) -> None:
+def _show(console: Console, verdict: Verdict, *, standards: bool) -> None:
     colour = {Status.PASS: "bold green", Status.SKIP: "bold yellow"}.get(verdict.status, "bold red")
     console.print(Text(f"{verdict.property} {verdict.output}: {verdict.status}", style=colour))
     console.print(Text(verdict.message))
@@ -198,8 +199,10 @@ def _show(console: Console, verdict: Verdict) -> None:
             told = ", ".join(f"{key} {what}" for key, what in value.items()) if isinstance(value, dict) else str(value)
             table.add_row(Text(name, style="dim"), Text(told, overflow="fold"))
     console.print(table)
-    if verdict.published:
+    if standards and verdict.published:
         console.print(opinions_table(verdict))
+    elif said := standards_line([verdict]):
+        console.print(said)
     console.print()
 
 

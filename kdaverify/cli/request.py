@@ -20,6 +20,9 @@ class Request(BaseModel):
         benchmark: whose errors others' standards compare with; None for an emulated plain kernel.
         crash_folder: where a session leaves during which test it ended; None where nobody reads it.
         isolate: whether kernels run in worker processes; None leaves it to each.
+        standards: whether every published standard has its row on the last page.
+        only: the properties that are tested; none for all.
+        maxfail: failing tests after which no more are run; 0 for no limit.
         diagnosis: seconds, for each implementation that is rejected, to name what is wrong with it.
     """
 
@@ -38,12 +41,15 @@ class Request(BaseModel):
     crash_folder: Path | None = None
     limits: Limits = Limits()
     diagnosis: float = DIAGNOSIS_SECONDS
+    standards: bool = False
+    only: tuple[str, ...] = ()
+    maxfail: int = 0
 
     def pytest_arguments(self, suites: Path, settings: Path) -> list[str]:
         """The same session, whatever folder it is started from and whatever that folder tells pytest."""
         seed = [] if self.seed is None else [f"--kda-seed={self.seed}"]
         return [
-            str(suites),
+            *self._paths(suites),
             f"--config-file={settings}",
             f"--rootdir={suites}",
             f"--confcutdir={suites}",
@@ -60,7 +66,13 @@ class Request(BaseModel):
             *(["--require-impl"] if self.require_impl else []),
             *({True: ["--isolate"], False: ["--no-isolate"], None: []}[self.isolate]),
             *([] if self.crash_folder is None else [f"--crash-folder={self.crash_folder}"]),
+            *([f"--maxfail={self.maxfail}"] if self.maxfail else []),
             f"--diagnosis={self.diagnosis}",
             f"--time-limit={self.limits.seconds}",
             f"--memory-limit={self.limits.gib}",
         ]
+
+    def _paths(self, suites: Path) -> list[str]:
+        """The folder of the suites, or the files of those that are tested, the conventions first: nothing is scored without them."""
+        wanted = ("conventions", *self.only)
+        return [str(path) for name in wanted for path in sorted(suites.rglob(f"test_{name}.py"))] if self.only else [str(suites)]

@@ -89,7 +89,7 @@ def _conclude(config: pytest.Config, request: Request, console: Console, ended: 
     tracebacks = {trouble.message: trouble.traceback for trouble in reversed(session_of(config).trouble)}
     for message in list(dict.fromkeys(trouble.message for trouble in session_of(config).trouble))[:MOST_TRACEBACKS]:
         console.print(Text(tracebacks[message], style="magenta"))
-    show(console, decisions, record=request.record)
+    show(console, decisions, record=request.record, standards=request.standards)
     ruling = heaviest(decisions) if refused(config) else _ruling(decisions, ended, console)
     console.print(Text(f"decision: {ruling.upper()} (exit code {ruling.exit_code})", style="bold"))
     if request.json_file is not None:

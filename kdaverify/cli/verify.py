@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.cli.apart import judge_apart
 from kdaverify.cli.benchmark import Benchmark
 from kdaverify.cli.complaint import Complaint
@@ -33,6 +35,12 @@ def verify(
     diagnosis: Annotated[
         float, typer.Option(min=0, help="seconds to name what is wrong with each rejected one; 0: none")
     ] = DIAGNOSIS_SECONDS,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="SUITE", help="test these properties alone, which is never enough to accept; repeatable")
+    ] = None,
+    maxfail: Annotated[int, typer.Option(min=0, help="stop after so many failing tests; 0: never")] = 0,
+    exitfirst: Annotated[bool, typer.Option("-x", help="stop at the first failing test")] = False,
+    standards: Annotated[bool, typer.Option("--standards", help="one row for each published standard")] = False,
     isolate: Isolate = None,
     time_limit: TimeLimit = Limits.seconds,
     memory_limit: MemoryLimit = Limits.gib,
@@ -60,10 +68,27 @@ def verify(
         require_impl=require_impl,
         benchmark=benchmark,
         diagnosis=diagnosis,
+        standards=standards,
+        only=checked_properties(only or []),
+        maxfail=1 if exitfirst else maxfail,
         isolate=isolate,
         limits=limits_from(time_limit, memory_limit),
     )
     return judge_apart(request)
+
+
+def checked_properties(names: list[str]) -> tuple[str, ...]:
+    """The properties that are to be tested alone.
+
+    Raises:
+        Complaint: there is none of a name.
+    """
+    for name in names:
+        if name not in PROPERTIES:
+            close = get_close_matches(name, PROPERTIES, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(PROPERTIES)}"
+            raise Complaint(f"--only: no suite {name!r}; {hint}")
+    return tuple(dict.fromkeys(names))
 
 
 def default_record(now: datetime) -> Path:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 CONVENTIONS = "conventions"
 _VERDICTS = pytest.StashKey[list[Verdict]]()
+_TOLD = pytest.StashKey[set[str]]()
 _MISFITS = pytest.StashKey[dict[str, str | None]]()
 
 
@@ -39,6 +40,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     subject = present(item.config, subject)
     misfit = None if property_of(item.path) == CONVENTIONS else _misfit(item.config, subject)
     if misfit is not None:
+        _say_it_once(item, subject)
         _skip(item, subject, f"not scored: {misfit}")
 
 
@@ -183,6 +185,22 @@ def _misfit(config: pytest.Config, subject: Subject) -> str | None:
     if subject.spec not in known:
         known[subject.spec] = subject.adapter.operator.misfit(subject.adapter)
     return known[subject.spec]
+
+
+def _say_it_once(item: pytest.Item, subject: Subject) -> None:
+    """Rejects in the place of the suite of conventions, in a session that was started without it.
+
+    Raises:
+        Rejected: by the first test of the process.
+    """
+    told = item.config.stash.setdefault(_TOLD, {property_of(other.path) for other in item.session.items})
+    if CONVENTIONS in told:
+        return
+    told.add(CONVENTIONS)
+    from kdaverify.verdicts.judge import Judge
+
+    judge = Judge(subject.adapter, item.stash[_VERDICTS].append, CONVENTIONS, spec=subject.spec, seed=item.config.option.kda_seed)
+    judge.conventions()
 
 
 def _refuse(item: pytest.Item, subject: Subject, reason: str) -> None:

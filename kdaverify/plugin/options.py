@@ -56,6 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="SECONDS",
         help=f"for each implementation that is rejected, to name what is wrong with it; 0: none (default: {DIAGNOSIS_SECONDS:g})",
     )
+    group.addoption("--standards", action="store_true", help="one row for each published standard, where one line counts them otherwise")
     group.addoption("--bare", action="store_true", help="verdicts alone: nothing shrunk or localised, no published rule asked")
     group.addoption("--require-impl", action="store_true", help="an implementation that cannot run here ends in exit code 3, not in 0")
     _add_isolation(group)

@@ -210,7 +210,8 @@ def _last_page(terminalreporter: pytest.TerminalReporter, config: pytest.Config)
 
     page = StringIO()
     width, colour = terminalreporter._tw.fullwidth, terminalreporter._tw.hasmarkup  # pyright: ignore[reportPrivateUsage] # noqa: SLF001 # the width has no other name
-    show(Console(file=page, width=width, force_terminal=colour, no_color=not colour), decisions_of(config), record=config.option.record)
+    console = Console(file=page, width=width, force_terminal=colour, no_color=not colour)
+    show(console, decisions_of(config), record=config.option.record, standards=config.option.standards)
     terminalreporter.write_line("")
     terminalreporter.write_line(page.getvalue().rstrip())
 

@@ -29,11 +29,11 @@ def adjoint_seconds(*, tokens: int, HV: int, K: int, V: int, bits: int) -> float
     return 40 * seconds(tokens=tokens, HV=HV, K=K, V=V) * max(1.0, bits / 128)
 
 
-def gradients_are_quick(problem: Problem, *, accelerated: bool) -> bool:
+def gradients_are_quick(problem: Problem, *, accelerated: bool, balls: bool) -> bool:
     """Whether the gradients of a named problem are known within seconds.
 
     Args:
-        accelerated: the implementation runs on an accelerator, and so do its legal kernels where float64 is sharp enough.
+        accelerated: the implementation runs on an accelerator, and so do its conforming kernels where float64 is accurate enough.
+        balls: whether the contract is too accurate for float64: that of products of fp32, whatever the format of the inputs.
     """
-    balls = problem.dtype in ("fp64", "fp32")
-    return (accelerated and not balls) or cost(problem) <= GRADIENTS_LIMIT[problem.dtype]
+    return (accelerated and not balls) or cost(problem) <= GRADIENTS_LIMIT["fp32" if balls else problem.dtype]

@@ -83,6 +83,17 @@ def standards_table(verdicts: Sequence[Verdict]) -> Table | None:
     return table
 
 
+def standards_line(verdicts: Sequence[Verdict]) -> Text | None:
+    """All rules in one line; None where no output was compared."""
+    asked = [verdict for verdict in verdicts if verdict.published]
+    if not asked:
+        return None
+    found = tallies(asked)
+    missing, stricter = (sum(bool(getattr(rule, field)) for rule in found) for field in ("passed_rejected", "failed_passed"))
+    said = f"of {len(found)}, {missing} pass an output that is rejected here and {stricter} fail one that passes here"
+    return told(f"other published standards: {said}; --standards shows each", "dim")
+
+
 def opinions_table(verdict: Verdict) -> Table:
     """What every rule says of one output, and why."""
     title, caption = f"{TITLE} of {verdict.output}", _compared_with([verdict])

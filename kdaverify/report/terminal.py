@@ -18,7 +18,7 @@ from kdaverify.checks.status import Status
 from kdaverify.diagnosis.words import FITS
 from kdaverify.report.evidence import evidence
 from kdaverify.report.plain import plain, told
-from kdaverify.report.published import standards_table
+from kdaverify.report.published import standards_line, standards_table
 from kdaverify.verdicts.decision import Decision, Ruling, count_cases, worst_grade
 from kdaverify.verdicts.verdict import Verdict
 
@@ -28,26 +28,44 @@ ALWAYS_SAID = ("not tested: ", "coverage: ")
 MOST_REASONS = 8
 
 
-def show(console: Console, decisions: Sequence[Decision], *, record: Path | None) -> None:
-    """Writes the table, the distinct failures and the decision of every implementation, then where the record lies."""
+def show(console: Console, decisions: Sequence[Decision], *, record: Path | None, standards: bool = False) -> None:
+    """Writes the table, the distinct failures and the decision of every implementation, then where the record lies.
+
+    Args:
+        standards: whether every published standard has its row, or all of them one line.
+    """
     for decision in decisions:
-        if decision.verdicts and not decision.cannot_run:
-            console.print(_table(decision))
-            for line in (*_ran(decision.verdicts), *evidence(decision)):
-                console.print(line)
-            if standards := standards_table(decision.verdicts):
-                console.print(standards)
-        # What cannot run here has one failure, which is the reason of its decision.
-        groups = [] if decision.cannot_run else _distinct(decision.failures)
-        for group in groups[:MOST_FAILURES]:
-            _show_failure(console, group)
-        hidden = groups[MOST_FAILURES:]
-        if hidden:
-            console.print(told(f"  and {len(hidden)} more kinds of failure: {', '.join(_kind_and_stage(group) for group in hidden)}\n"))
+        # What cannot run here, or was stopped, has one failure, which is the reason of its decision.
+        if decision.stop is None and not decision.cannot_run:
+            _show_table(console, decision, standards=standards)
+            _show_failures(console, decision.failures)
     for decision in decisions:
-        _show_decision(console, decision)
+        if decision.stop is None:
+            _show_decision(console, decision)
+        else:
+            _show_stop(console, decision, decision.stop)
     if record is not None:
         console.print(f"record: {record}", soft_wrap=True, highlight=False)
+
+
+def _show_table(console: Console, decision: Decision, *, standards: bool) -> None:
+    if not decision.verdicts:
+        return
+    console.print(_table(decision))
+    for line in (*_ran(decision.verdicts), *evidence(decision)):
+        console.print(line)
+    said = standards_table(decision.verdicts) if standards else standards_line(decision.verdicts)
+    if said:
+        console.print(said)
+
+
+def _show_failures(console: Console, failures: Sequence[Verdict]) -> None:
+    groups = _distinct(failures)
+    for group in groups[:MOST_FAILURES]:
+        _show_failure(console, group)
+    hidden = groups[MOST_FAILURES:]
+    if hidden:
+        console.print(told(f"  and {len(hidden)} more kinds of failure: {', '.join(_kind_and_stage(group) for group in hidden)}\n"))
 
 
 def _table(decision: Decision) -> Table:
@@ -160,6 +178,15 @@ def shortened(reasons: Sequence[str], most: int = MOST_REASONS) -> list[str]:
     others = [reason for reason in reasons if reason not in said]
     left_out = len(others) - most
     return [*others[:most], *([f"and {left_out} more"] if left_out > 0 else []), *said]
+
+
+def _show_stop(console: Console, decision: Decision, stop: Verdict) -> None:
+    """One message: whatever is wrong with every call is said once, and nothing of what could not be scored."""
+    console.print(told(f"{decision.implementation}: {decision.ruling.upper()}", COLOURS[decision.ruling]))
+    console.print(Padding(told(stop.message.removeprefix(f"{stop.property}: ")), (0, 0, 0, 2), expand=False))
+    if stop.replay:
+        console.print(f"  {plain(stop.replay)}", soft_wrap=True, highlight=False, markup=False)
+    console.print(told(f"  found before the suites, which were not run: {decision.skipped} tests would say the same"))
 
 
 def _show_decision(console: Console, decision: Decision) -> None:

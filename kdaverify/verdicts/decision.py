@@ -34,6 +34,10 @@ class Ruling(StrEnum):
 WEIGHT = (Ruling.ERROR, Ruling.REJECT, Ruling.INSUFFICIENT, Ruling.ACCEPT)
 
 
+CONVENTIONS = "conventions"
+"""The property that is tested first, and stops what else there is."""
+
+
 class HasRuling(Protocol):
     """Whatever ends in a ruling."""
 
@@ -78,6 +82,13 @@ class Decision:
     def paired(self) -> tuple[Paired, ...]:
         """The run as a whole, beside the legal kernels on the same problems."""
         return tally(self.verdicts).runs
+
+    @cached_property
+    def stop(self) -> Verdict | None:
+        """What kept every suite from being scored: a wrong declaration, or a call that is never answered."""
+        found = next((verdict for verdict in self.failures if verdict.property == CONVENTIONS), None)
+        alone = all(verdict.property == CONVENTIONS or verdict.status is Status.SKIP for verdict in self.verdicts)
+        return found if alone else None
 
     @cached_property
     def cannot_run(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from kdaverify.adapters.base import NOTHING_YET, Adapter
 from kdaverify.canonical import Canonical
-from kdaverify.checks.conventions import conventions
+from kdaverify.checks.conventions import preflight
 from kdaverify.checks.options import asked_of
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check, is_of_gradients
@@ -100,7 +100,7 @@ class Judge:
         if self.adapter.operator.group not in PROPERTIES[self.property_name].groups:
             return
         started = time.perf_counter()
-        self._conclude([conventions(self.adapter)], None, {}, time.perf_counter() - started)
+        self._conclude(preflight(self.adapter), None, {}, time.perf_counter() - started)
 
     def _conclude(self, found: list[Outcome], problem: Canonical | None, detail: dict[str, Any], seconds: float) -> None:
         said = opinions(found if self.published else [], problem, self.benchmark) or [Opinions()] * len(found)

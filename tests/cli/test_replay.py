@@ -46,7 +46,7 @@ def test_a_right_kernel_passes_and_every_figure_is_shown(cli: Cli, problem: Prob
 
 
 def test_what_others_would_have_said_is_told_of_every_output(cli: Cli, problem: Problem) -> None:
-    _, out, _ = cli("replay", "--impl", "port.py", "--benchmark", "eager", problem.to_json())
+    _, out, _ = cli("replay", "--impl", "port.py", "--benchmark", "eager", "--standards", problem.to_json())
     assert "standards would have said of o" in out
     assert "standards would have said of final_state" in out
     assert "benchmark: eager;" in " ".join(out.split())

@@ -13,8 +13,9 @@ from kdaverify.verdicts.record import read
 from kdaverify.verdicts.verdict import Verdict
 from tests.rows import PORT, ROOT, SUITE
 
-# pytester forgets what its sessions import, and polars does not stand being imported twice.
-importlib.import_module("polars")
+# pytester forgets what its sessions import: polars does not stand being imported twice, and of a class imported twice nothing is caught.
+for module in ("polars", "kdaverify.adapters", "kdaverify.checks.conventions", "kdaverify.operators.kda.operator"):
+    importlib.import_module(module)
 
 Pytest = Callable[..., pytest.RunResult]
 

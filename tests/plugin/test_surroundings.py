@@ -50,7 +50,7 @@ def test_a_warning_of_a_kernel_is_no_error(suite: Suite, rows: Rows, pytester: p
         ),
         ("no_such_name", Ruling.INSUFFICIENT, "cannot run here: *NameError: name 'no_such_name'*port.py:*"),
         ("q.shape[1] > 64 and torch.no_such_function(q)", Ruling.REJECT, "forward fp32 ERROR: 1 verdict"),
-        ("raise ValueError(q.shape[1])", Ruling.REJECT, "forward fp32 ERROR: 3 verdicts"),
+        ("raise ValueError(q.shape[1])", Ruling.REJECT, "conventions fp32 ERROR: 2 verdicts"),
     ],
 )
 def test_an_error_that_does_not_depend_on_the_problem(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import torch
+
 from kdaverify.adapters.base import Adapter, Output
 from kdaverify.adapters.registry import find
 from kdaverify.budgets.contract import Contract
@@ -36,7 +38,7 @@ class Louder(Adapter):
     def forward(self, inputs: Inputs) -> Output:
         self.calls += 1
         found = find("eager-recurrent").forward(inputs)
-        struck = self.only is None or bool((inputs.v == self.only.inputs().v).all())
+        struck = self.only is None or torch.equal(inputs.v, self.only.inputs().v)
         exact = recurrence(inputs)[1]
         final = (exact + (self.factor if struck else 1.0) * (found.final_state.double() - exact)).float()
         return Output(found.o, final)

@@ -9,6 +9,7 @@ from kdaverify.operator import Choices, called
 
 if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
+    from kdaverify.problems import Problem
 
 _USUAL: Final = ("bf16", "fp32")
 
@@ -29,11 +30,15 @@ def _named(adapter: Adapter, profile: str) -> Choices:
 
 
 def _named_backward(adapter: Adapter, profile: str) -> Choices:
+    from kdaverify.budgets.standard import FLOAT64_ORACLE_PRECISION
     from kdaverify.problems.cost import gradients_are_quick
 
+    def quick(problem: Problem) -> bool:
+        balls = adapter.backward_contract(problem.dtype).operands.precision > FLOAT64_ORACLE_PRECISION
+        return gradients_are_quick(problem, accelerated=adapter.device != "cpu", balls=balls)
+
     found = _named(adapter, profile)
-    real = adapter.device != "cpu"
-    return found if profile == "nightly" else [choice for choice in found if gradients_are_quick(choice[1], accelerated=real)]
+    return found if profile == "nightly" else [choice for choice in found if quick(choice[1])]
 
 
 def _overflowing(adapter: Adapter, profile: str) -> Choices:

@@ -18,7 +18,6 @@ from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.conventions import conventions
 from kdaverify.checks.digits import Recurrence
 from kdaverify.checks.place import ElementPlace
-from kdaverify.checks.status import Status
 from kdaverify.diagnosis.call import DiagnosedCall
 from kdaverify.diagnosis.question import DiagnosisCase, PropertyCase
 from kdaverify.operator import Axis, CallOperator, Choices
@@ -72,7 +71,7 @@ class KdaOperator(CallOperator):
 
     def misfit(self, adapter: Adapter) -> str | None:
         found = conventions(adapter)
-        return found.message if found.status is Status.CONVENTION else None
+        return found.message if found.status.rejects and not found.status.takes_process else None
 
     def not_applicable(self, adapter: Adapter, profile: str) -> dict[str, str]:
         return not_applicable(adapter, profile)
