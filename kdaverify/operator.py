@@ -39,6 +39,8 @@ Axis = Callable[["Adapter", str], Choices]
 GENERAL: Final = "general"
 """The suites, and the group, of operators that have none of their own."""
 BOTH: Final = "both"
+BLOCKS: Final = (1, 16, 32, 64, 128)
+"""Sizes of tiles: what a kernel does otherwise above one of them."""
 NO_BACKWARD: Final = "it declares that it has no backward"
 
 
@@ -104,6 +106,13 @@ class Operator(abc.ABC):
     @abc.abstractmethod
     def smaller(self, problem: Any, detail: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
         """Changes that make a problem smaller, the largest steps first, each with the detail that then belongs to it."""
+
+    def traits(self, problem: Any) -> Mapping[str, bool]:
+        """Sentences about a problem, and whether they are true, absent ones not: failing cases are told from passing ones by them."""
+        fields = {name: value for name, value in problem.model_dump().items() if name not in ("op", "dtype", "seed")}
+        sizes = {name: value for name, value in fields.items() if type(value) is int}
+        named = {f"{name} = {value}": True for name, value in fields.items() if isinstance(value, bool | str)}
+        return {**named, **{f"{name} > {block}": value > block for name, value in sizes.items() for block in BLOCKS}}
 
     def diagnosed(self, case: PropertyCase, judged: Adapter) -> DiagnosisCase:
         """A case with its tensors, for the diagnosis of a failure of `judged`, where there are known bugs to compare with."""

@@ -38,6 +38,7 @@ def show(console: Console, decisions: Sequence[Decision], *, record: Path | None
         # What cannot run here, or was stopped, has one failure, which is the reason of its decision.
         if decision.stop is None and not decision.cannot_run:
             _show_table(console, decision, standards=standards)
+            _show_common_factors(console, decision)
             _show_failures(console, decision.failures)
     for decision in decisions:
         if decision.stop is None:
@@ -57,6 +58,17 @@ def _show_table(console: Console, decision: Decision, *, standards: bool) -> Non
     said = standards_table(decision.verdicts) if standards else standards_line(decision.verdicts)
     if said:
         console.print(said)
+
+
+def _show_common_factors(console: Console, decision: Decision) -> None:
+    """Above all single failures: which cases fail, and which do not."""
+    if decision.ruling is not Ruling.REJECT:
+        return
+    # The command line starts without torch.
+    from kdaverify.diagnosis.common_factor import common_factors
+
+    for number, found in enumerate(common_factors(decision.verdicts)):
+        console.print(told(f"{'apart from these it fails' if number else 'fails'} {found}", "bold"))
 
 
 def _show_failures(console: Console, failures: Sequence[Verdict]) -> None:

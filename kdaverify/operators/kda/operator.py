@@ -28,6 +28,7 @@ from kdaverify.operators.kda.coverage import covered
 from kdaverify.operators.kda.not_applicable import exposed, not_applicable, outside
 from kdaverify.operators.kda.place import place
 from kdaverify.operators.kda.smaller import smaller
+from kdaverify.operators.kda.traits import traits
 from kdaverify.problems import Bounds, Problem, cost, cotangents, problems
 from kdaverify.problems.cotangents import of_exposed
 from kdaverify.verdicts.seal import Covered
@@ -138,6 +139,9 @@ class KdaOperator(CallOperator):
 
     def smaller(self, problem: Problem, detail: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
         return smaller(problem, detail)
+
+    def traits(self, problem: Problem) -> Mapping[str, bool]:
+        return traits(problem)
 
     def diagnosed(self, case: PropertyCase, judged: Adapter) -> DiagnosisCase:
         return DiagnosedCall(case, judged, case.problem)

@@ -1,0 +1,162 @@
+"""What the failures of a run have in common: the shortest sentence about a case that tells the failing ones from those that pass.
+
+A subgroup search over conjunctions of at most two traits, as exact as it is small: a run has some thousand cases and a hundred traits.
+Subgroups are ranked by Youden's J, the share of the failing cases inside less that of the passing ones (Youden, Cancer 3, 1950).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from typing import Final
+
+from kdaverify.canonical import ProblemError
+from kdaverify.checks.property_table import named
+from kdaverify.operator import operator_named, operator_of, problem_from_json
+from kdaverify.verdicts.verdict import Verdict
+
+LEAST: Final = 4
+"""Cases inside and outside of a subgroup, at least: fewer are told apart by chance."""
+LEAST_J: Final = 0.4
+"""Of six planted faults that depend on a size, on shared heads or on a state, the least had 0.6; sentences about nothing stay below 0.3."""
+PAIR: Final = 0.1
+"""What a second trait has to add to J: it is one more thing to look for."""
+CHANCE: Final = 30.0
+"""Least chi-squared (Pearson, one degree of freedom): p = 4e-8, below 0.001 for each of the some ten thousand sentences that are tried."""
+MOST: Final = 2
+"""Sentences: what they leave unexplained is too little to tell."""
+
+
+@dataclass(frozen=True)
+class Subgroup:
+    """Cases that a sentence is true of.
+
+    Args:
+        said: the sentence.
+        failing, cases: how many of them fail, of how many.
+        failing_elsewhere, elsewhere: of the others.
+        outputs: what is wrong inside, the most frequent first.
+    """
+
+    said: str
+    failing: int
+    cases: int
+    failing_elsewhere: int
+    elsewhere: int
+    outputs: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """The sentence, and the counts that it rests on."""
+        inside, outside = f"{self.failing:,} of {self.cases:,} cases", f"{self.failing_elsewhere:,} of {self.elsewhere:,} elsewhere"
+        return f"{'only ' if not self.failing_elsewhere else ''}where {self.said}: {inside}, {outside} (in {', '.join(self.outputs)})"
+
+
+@dataclass(frozen=True)
+class _JudgedCase:
+    problem: str
+    backward: bool
+    dtype: str
+    failing: tuple[str, ...]
+
+
+def common_factors(verdicts: Iterable[Verdict]) -> list[Subgroup]:
+    """Sentences that separate failing from passing cases, each of those that the one before leaves unexplained; [] where none does.
+
+    Only cases count whose outputs or gradients of whole calls are compared with exact values.
+
+    Args:
+        verdicts: of one implementation.
+    """
+    cases = _cases(verdicts)
+    failing, every, found = _mask(case.failing for case in cases), _mask(True for _ in cases), list[Subgroup]()
+    sentences, left = _sentences(cases), failing
+    while len(found) < MOST and left.bit_count() >= LEAST:
+        # What an earlier sentence explains is neither failing nor passing for the next one.
+        counted = every & ~(failing & ~left)
+        best = _best(sentences, left, counted)
+        if best is None:
+            break
+        said, members = best
+        inside, outside = members & counted, counted & ~members
+        wrong = Counter(output for number, case in enumerate(cases) if (inside & left) >> number & 1 for output in case.failing)
+        counts = (mask.bit_count() for mask in (inside & left, inside, outside & left, outside))
+        found.append(Subgroup(said, *counts, outputs=tuple(name for name, _ in wrong.most_common())))
+        left &= ~members
+    return found
+
+
+def _cases(verdicts: Iterable[Verdict]) -> list[_JudgedCase]:
+    paired = {*named(lambda found: found.paired)}
+    judged = [row for row in verdicts if row.problem and row.status.judged and row.property in paired]
+    grouped = dict[tuple[str, str, str, str], list[Verdict]]()
+    for row in judged:
+        grouped.setdefault(row.asked(), []).append(row)
+    return [
+        _JudgedCase(
+            rows[0].problem,
+            any(row.output in operator_named(row.op).signature.gradients for row in rows),
+            rows[0].dtype,
+            tuple(row.output for row in rows if row.status.rejects),
+        )
+        for rows in grouped.values()
+    ]
+
+
+def _mask(flags: Iterable[object]) -> int:
+    return sum(1 << number for number, flag in enumerate(flags) if flag)
+
+
+def _sentences(cases: Sequence[_JudgedCase]) -> dict[str, int]:
+    """Every trait and its negation, by the cases that it is true of; of those that are true of the same cases the first."""
+    found = [_traits(case.problem) for case in cases]
+    columns = {name: [own.get(name, False) for own in found] for name in dict.fromkeys(name for own in found for name in own)}
+    columns |= {f"dtype = {dtype}": [case.dtype == dtype for case in cases] for dtype in dict.fromkeys(case.dtype for case in cases)}
+    columns["gradients"] = [case.backward for case in cases]
+    every, sentences = _mask(True for _ in cases), dict[int, str]()
+    masks = {name: _mask(flags) for name, flags in columns.items()}
+    for name, mask in (*masks.items(), *((_negated(name), every & ~mask) for name, mask in masks.items())):
+        sentences.setdefault(mask, name)
+    return {name: mask for mask, name in sentences.items() if 0 < mask < every}
+
+
+def _negated(name: str) -> str:
+    for sign, other in ((" > ", " <= "), (" != 0", " == 0"), (" != ", " == "), (" = ", " other than ")):
+        if sign in name:
+            return name.replace(sign, other)
+    return f"not {name}"
+
+
+@lru_cache(maxsize=4096)
+def _traits(problem: str) -> Mapping[str, bool]:
+    with suppress(ProblemError):  # a record of another version
+        made = problem_from_json(problem)
+        return operator_of(made).traits(made)
+    return {}
+
+
+def _best(sentences: Mapping[str, int], failing: int, counted: int) -> tuple[str, int] | None:
+    """The sentence that separates best; of a pair where it separates better by far than any single one."""
+    single = max(_scored(sentences.items(), failing, counted), default=None)
+    common = [(name, mask) for name, mask in sentences.items() if (mask & failing).bit_count() >= LEAST_J * failing.bit_count()]
+    pairs = ((f"{a} and {b}", x & y) for (a, x), (b, y) in combinations(common, 2))
+    pair = max(_scored(pairs, failing, counted), default=None)
+    chosen = pair if pair is not None and (single is None or pair[0] > single[0] + PAIR) else single
+    return None if chosen is None else (chosen[2], chosen[3])
+
+
+def _scored(sentences: Iterable[tuple[str, int]], failing: int, counted: int) -> Iterator[tuple[float, int, str, int]]:
+    """Sentences that separate at all, with their J; shorter ones first among equals."""
+    fails, passes = failing.bit_count(), (counted & ~failing).bit_count()
+    for said, mask in sentences:
+        explained, inside = (mask & failing).bit_count(), (mask & counted).bit_count()
+        outside = fails + passes - inside
+        if explained < LEAST or outside < LEAST or not passes:
+            continue
+        J = explained / fails - (inside - explained) / passes
+        # Of a table of two by two, chi-squared = n phi^2 with phi = J sqrt(fails passes / (inside outside)).
+        if J >= LEAST_J and (fails + passes) * J * J * fails * passes / (inside * outside) >= CHANCE:
+            yield J, -len(said), said, mask

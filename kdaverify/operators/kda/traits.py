@@ -1,0 +1,62 @@
+"""What can be said of a problem in one phrase, for the line that tells failing cases from passing ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from kdaverify.problems import Problem
+from kdaverify.problems.regimes import REGIMES
+
+BLOCKS: Final = (16, 32, 64, 128)
+"""Rows that tiles and chunks have: where a length or a width is no multiple, a kernel has a tail."""
+LENGTHS: Final = (1, 16, 32, 64, 128, 1024)
+WIDTHS: Final = (1, 16, 32, 64, 128)
+
+
+def traits(problem: Problem) -> dict[str, bool]:
+    """Whether each of these sentences is true of a problem; T is a sequence's length, of a pack that of its longest one.
+
+    Sentences are those that a kernel's code can depend on: sizes against blocks, what is packed, shared or absent, and which values.
+    """
+    return dict((*_lengths(problem), *_sequences(problem), *_widths(problem), *_heads(problem), *_values(problem)))
+
+
+def _lengths(p: Problem) -> Iterator[tuple[str, bool]]:
+    lengths = [length for _, _, length in p.spans]
+    for size in LENGTHS:
+        yield f"T > {size}", max(lengths, default=0) > size
+    for block in BLOCKS:
+        yield f"T % {block} != 0", any(length % block for length in lengths)
+
+
+def _sequences(p: Problem) -> Iterator[tuple[str, bool]]:
+    lengths = p.lengths or ()
+    yield "packed", p.packed
+    yield "a pack of 2 sequences or more", len(lengths) > 1
+    yield "a pack with an empty sequence", p.packed and 0 in lengths
+    yield "a pack with tokens past the last offset", p.packed and sum(lengths) < p.T
+    yield "B > 1", p.B > 1
+
+
+def _widths(p: Problem) -> Iterator[tuple[str, bool]]:
+    for axis, size in (("K", p.K), ("V", p.V)):
+        for width in WIDTHS:
+            yield f"{axis} > {width}", size > width
+        yield f"{axis} no power of two", bool(size & (size - 1))
+    yield "K != V", p.K != p.V
+    yield "K > V", p.K > p.V
+
+
+def _heads(p: Problem) -> Iterator[tuple[str, bool]]:
+    yield "HV > H", p.HV > p.H
+    yield "H > 1", p.H > 1
+    yield "HV > 1", p.HV > 1
+
+
+def _values(p: Problem) -> Iterator[tuple[str, bool]]:
+    for axis, names in REGIMES.items():
+        for name in names:
+            yield f"{axis} = {name}", getattr(p, axis) == name
+    yield "gates to -inf", "hard-reset" in p.gate or p.gate == "mixed"
+    yield "scale given", p.scale is not None

@@ -1,0 +1,88 @@
+"""The line over all failures names the axis of the fault, and of two faults both; failures without a common factor get no line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Final
+
+import pytest
+
+from kdaverify.adapters.eager import EAGER
+from kdaverify.campaign.suite_tests import questions
+from kdaverify.checks.status import Status
+from kdaverify.diagnosis.common_factor import common_factors
+from kdaverify.operator import problem_from_json
+from kdaverify.problems import Problem
+from kdaverify.verdicts.verdict import Verdict
+
+Fails = Callable[[Problem], bool]
+DTYPES: Final = ("bf16", "fp32")
+
+
+@pytest.fixture(scope="module")
+def cases() -> list[Problem]:
+    """What smoke tests with fixed problems, whole calls alone."""
+    asked = [test for suite in questions(EAGER, "smoke", drawn=False) if suite.property in ("panel", "combined") for test in suite.asks()]
+    problems = [problem_from_json(test.problem) for test in asked]
+    return [problem for problem in problems if problem.dtype in DTYPES]
+
+
+def verdicts(cases: Sequence[Problem], fails: Fails) -> list[Verdict]:
+    return [
+        Verdict(
+            implementation="port",
+            property="panel",
+            dtype=problem.dtype,
+            regime=problem.regime,
+            case=problem.id,
+            problem=problem.to_json(),
+            output=output,
+            status=Status.FAIL if output == "o" and fails(problem) else Status.PASS,
+        )
+        for problem in cases
+        for output in ("o", "final_state")
+    ]
+
+
+FAULTS: Final[dict[str, tuple[Fails, str]]] = {
+    "shared heads": (lambda p: p.HV > p.H, "HV > H"),
+    "a second chunk": (lambda p: max(length for _, _, length in p.spans) > 64, "T > 64"),
+    "a second tile of values": (lambda p: p.V > 64, "V > 64"),
+    "odd widths": (lambda p: bool(p.K & (p.K - 1)), "K no power of two"),
+    "packs": (lambda p: p.packed, "packed"),
+    "no state": (lambda p: p.state == "absent", "state = absent"),
+    "one format": (lambda p: p.dtype == "bf16", "dtype = bf16"),
+    "one format of shared heads": (lambda p: p.dtype == "bf16" and p.HV > p.H, "HV > H and dtype = bf16"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_axis_of_a_fault_is_named(cases: list[Problem], fault: str) -> None:
+    fails, said = FAULTS[fault]
+    (found,) = common_factors(verdicts(cases, fails))
+    assert {*found.said.split(" and ")} == {*said.split(" and ")}
+    assert str(found).startswith(f"only where {found.said}: ") and found.outputs == ("o",)
+    assert found.failing == found.cases == sum(fails(problem) for problem in {p.id: p for p in cases}.values())
+
+
+def test_a_fault_that_rounding_hides_now_and_then_is_named_still(cases: list[Problem]) -> None:
+    random = Random(3)
+    (found,) = common_factors(verdicts(cases, lambda p: p.HV > p.H and random.random() < 0.8))
+    assert found.said == "HV > H" and found.failing < found.cases
+
+
+def test_two_faults_are_two(cases: list[Problem]) -> None:
+    found = common_factors(verdicts(cases, lambda p: p.HV > p.H or p.K > 64))
+    assert {one.said for one in found} == {"HV > H", "K > 64"}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_failures_without_a_common_factor_get_no_sentence(cases: list[Problem], seed: int) -> None:
+    random = Random(seed)
+    assert common_factors(verdicts(cases, lambda _: random.random() < 0.3)) == []
+
+
+@pytest.mark.parametrize("failing", [True, False])
+def test_nothing_is_told_apart_where_all_fail_or_none(cases: list[Problem], *, failing: bool) -> None:
+    assert common_factors(verdicts(cases, lambda _: failing)) == []
