@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 
@@ -39,11 +39,8 @@ class DeviceMemory:
     @staticmethod
     def now() -> DeviceMemory | None:
         """As it is; None where this process uses no accelerator, or one that does not say."""
-        device = torch.accelerator.current_accelerator()
-        if device is None or not torch.get_device_module(device).is_initialized():
-            return None
-        module = torch.get_device_module(device)
-        if not hasattr(module, "mem_get_info"):
+        module = _used()
+        if module is None:
             return None
         free, total = module.mem_get_info()
         return DeviceMemory(total, free, module.memory_reserved())
@@ -51,11 +48,17 @@ class DeviceMemory:
 
 def release() -> None:
     """Gives back what the allocator keeps for calls to come, where it is much."""
-    device = torch.accelerator.current_accelerator()
-    if device is None or not torch.get_device_module(device).is_initialized():
-        return
-    if torch.get_device_module(device).memory_reserved() > KEPT:
+    module = _used()
+    if module is not None and module.memory_reserved() > KEPT:
         torch.accelerator.empty_cache()
+
+
+def _used() -> Any:
+    """The torch module of the accelerator that this process has used; None where there is none, or it tells no figures, as on a Mac."""
+    device = torch.accelerator.current_accelerator()
+    module: Any = None if device is None else torch.get_device_module(device)
+    known = all(hasattr(module, name) for name in ("is_initialized", "mem_get_info", "memory_reserved"))
+    return module if known and module.is_initialized() else None
 
 
 def patiently(call: Callable[[], X], is_shortage: Callable[[Exception], bool]) -> X:

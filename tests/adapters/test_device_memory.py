@@ -73,3 +73,28 @@ def test_without_an_accelerator_there_is_nothing_to_give_back() -> None:
     if not torch.accelerator.is_available():
         assert DeviceMemory.now() is None
     release()
+
+
+def test_an_accelerator_that_tells_no_figures_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent:
+        """As torch.mps: it can empty its cache, and says neither whether it was used nor what it holds."""
+
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
+    monkeypatch.setattr(torch, "get_device_module", {torch.device("mps"): Silent}.get)
+    assert DeviceMemory.now() is None
+    release()
+
+
+def test_what_an_allocator_keeps_goes_back_where_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full:
+        is_initialized = staticmethod(lambda: True)
+        mem_get_info = staticmethod(lambda: (0, 80 * GIB))
+        memory_reserved = staticmethod(lambda: GIB)
+
+    emptied = list[bool]()
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch, "get_device_module", {torch.device("cuda"): Full}.get)
+    monkeypatch.setattr(torch.accelerator, "empty_cache", lambda: emptied.append(True))
+    release()
+    assert emptied == [True]
+    assert DeviceMemory.now() == DeviceMemory(80 * GIB, 0, GIB)
