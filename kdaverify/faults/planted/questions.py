@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from kdaverify.checks.calls.questions import PLAIN_WIDTH
 from kdaverify.checks.calls.rule import REAL
 from kdaverify.checks.calls.rules import RULES
 from kdaverify.checks.outcome import OVERFLOWS
+from kdaverify.operators.kda.call_problem import PLAIN_WIDTH
 from kdaverify.verdicts.verdict import Verdict
 
 IDS_RULES: Final = ("renumbered", "padding-by-ids")
