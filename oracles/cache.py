@@ -76,11 +76,17 @@ class AnswerCache:
     def write(self, key: str, payload: bytes) -> None:
         """Keep bytes; those already there are replaced."""
         with suppress(OSError):
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self._make_folder()
             self._write(self._path(key), _digest(key, payload) + payload)
             self._unchecked += len(payload)
             if self._unchecked > self.limit // 16:
                 self._evict()
+
+    def _make_folder(self) -> None:
+        """A new folder is ignored by git: one inside a checkout was committed once, 190 MB."""
+        if not self.folder.is_dir():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / ".gitignore").write_text("*\n", encoding="utf-8")
 
     def _path(self, key: str) -> Path:
         return self.folder / (key + SUFFIX)

@@ -131,7 +131,7 @@ def compare(output: str, actual: Tensor, standard: HasTolerances, inputs: Tensor
         worst=None if at is None else place(output, at, actual.shape, inputs),
         found=0.0 if at is None else float(verdict.actual.flatten()[at]),
         exact=0.0 if at is None else float(truth.high.flatten()[at]),
-        ceiling="" if passed or at is None or allowed.ceiling is None else allowed.ceiling.explain(at),
+        ceiling="" if passed or at is None or allowed.ceiling is None else allowed.ceiling.explain(at, abs(float(error.flatten()[at]))),
         vacuous=impostors(truth.high, truth.zero, lambda wrong: allowed.admits(wrong, truth)),
         peers=tuple(found.rms / rms for rms in allowed.peers if rms and found.rms),
         relative=relative_error(error, truth.high),

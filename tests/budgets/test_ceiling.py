@@ -125,17 +125,26 @@ def test_an_element_above_it_fails_though_every_statistic_passes(plain: tuple[In
     assert (found.status, found.statistic, found.grade) == (Status.FAIL, "ceiling", "F")
     assert found.is_beyond_doubt
     assert 1.9 < found.ratio < 2.1
-    assert "no legal kernel misses that element by more than" in str(found)
+    assert f"proven error bound {float(bound[at]):.3g} at this element (dominant term: " in str(found)
 
 
-def test_a_failure_of_another_statistic_names_where_the_ceiling_comes_from(plain: tuple[Inputs, Reference, torch.Tensor]) -> None:
+def test_a_failure_of_another_statistic_names_the_bound(plain: tuple[Inputs, Reference, torch.Tensor]) -> None:
     inputs, held, o = plain
     spoilt = o.clone()
     spoilt[0, 70, 1] = 0
     found = compare("o", spoilt, held, inputs)
     assert found.statistic == "row"
     assert found.ratios["ceiling"] > 1
-    assert "% of it from" in found.ceiling
+    assert found.ceiling.startswith("proven error bound ")
+
+
+@pytest.mark.parametrize("factor", [0.5, 9.0])
+def test_no_rounding_is_named_where_none_is_the_cause(plain: tuple[Inputs, Reference, torch.Tensor], factor: float) -> None:
+    _, held, _ = plain
+    ceiling = held.budgets["o"].ceiling
+    assert ceiling is not None
+    bound = float(ceiling.of.every["o"].flatten()[7])
+    assert ceiling.explain(7, factor * bound) == f"proven error bound {bound:.3g} at this element"
 
 
 def test_wrong_kernels_are_above_it(plain: tuple[Inputs, Reference, torch.Tensor]) -> None:

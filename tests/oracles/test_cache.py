@@ -57,7 +57,8 @@ def test_an_answer_comes_back_bit_for_bit(answer: CertifiedOutputs, tmp_path: Pa
     assert AnswerCache(folder).get(KEY) is None
     AnswerCache(folder).put(KEY, answer)
     assert same(answer, AnswerCache(folder).get(KEY))
-    assert [path.name for path in folder.iterdir()] == [KEY + SUFFIX]
+    assert sorted(path.name for path in folder.iterdir()) == [".gitignore", KEY + SUFFIX]
+    assert (folder / ".gitignore").read_text() == "*\n"
 
 
 def test_gradients_come_back_bit_for_bit_and_for_their_own_cotangents_only(call: Call, tmp_path: Path) -> None:
