@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from kdaverify.checks.outcome import Outcome, outcomes
 from oracles.signature import TensorCall
 
 Tensors = dict[str, Tensor]
+DEVICES: Final = ("cpu", "cuda", "npu")
+"""Where tensors can be laid out as a rule wants them."""
 
 
 class Unreachable(Exception):
@@ -61,9 +63,18 @@ class CallRuleCase:
         if channel in self.adapter.barriers:
             raise Unreachable(self.adapter.barriers[channel])
 
+    @property
+    def place(self) -> torch.device:
+        """Where the kernel takes tensors as they are."""
+        return torch.device(self.adapter.device) if self.adapter.device in DEVICES else self.inputs.device
+
     def loss_on(self, device: torch.device) -> Tensors:
         """The cotangents that are not absent, by name, on a device."""
         return {name: tensor.to(device) for name, tensor in values_of(self.cotangents).items() if tensor is not None}
+
+    def loss_of(self, given: Tensors) -> Any:
+        """The loss with these cotangents, all others absent."""
+        return self.adapter.operator.cotangents({name: given.get(name) for name in self.inputs.signature.cotangents})
 
     def step(self) -> Tensors:
         """The outputs of one call of the decode entry point."""
@@ -88,9 +99,10 @@ class CallRuleCase:
         """Outputs against the truth."""
         return outcomes(self.adapter, self.inputs if inputs is None else inputs, lambda: {**found})
 
-    def judged_back(self, found: Mapping[str, Tensor]) -> list[Outcome]:
-        """Gradients against the truth."""
-        return judge_gradients(self.adapter, self.problem, self.inputs, self.cotangents, {**found})
+    def judged_back(self, found: Mapping[str, Tensor], given: Any = None) -> list[Outcome]:
+        """Gradients against the exact ones of the case's loss, or of another."""
+        loss = self.cotangents if given is None else given
+        return judge_gradients(self.adapter, self.problem, self.inputs, loss, {**found})
 
     def beside(self, **changed: object) -> Any:
         """The problem changed, moved into the domain: one token more is one chunk more for a kernel that takes whole chunks.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 
@@ -29,11 +30,13 @@ class Unjudged:
         tensors: outputs, or gradients, by name.
         inputs: of the call; None for those of the case.
         backward: whether they are gradients.
+        loss: whose gradients; None for that of the case.
     """
 
     tensors: Mapping[str, Tensor]
     inputs: TensorCall | None
     backward: bool
+    loss: Any = None
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,8 @@ class _CallingCase(CallRuleCase):
         self.unjudged.append(Unjudged(found, inputs, backward=False))
         return []
 
-    def judged_back(self, found: Mapping[str, Tensor]) -> list[Outcome]:
-        self.unjudged.append(Unjudged(found, None, backward=True))
+    def judged_back(self, found: Mapping[str, Tensor], given: Any = None) -> list[Outcome]:
+        self.unjudged.append(Unjudged(found, None, backward=True, loss=given))
         return []
 
 
@@ -75,7 +78,7 @@ def _trial(adapter: Adapter, *, problem: str, rule: str, times: int) -> tuple[li
 
 def _judged(case: CallRuleCase, found: Unjudged) -> list[Outcome]:
     if found.backward:
-        return case.judged_back(found.tensors)
+        return case.judged_back(found.tensors, found.loss)
     # Certified values are of the inputs as the harness has them, wherever the kernel had them.
     inputs = None if found.inputs is None else found.inputs.on(case.inputs.device)
     return case.judged(found.tensors, inputs)

@@ -9,6 +9,7 @@ from typing import Final
 
 from kdaverify.checks.calls import (
     alternating,
+    autograd,
     batch,
     first,
     grid_limit,
@@ -26,8 +27,8 @@ from kdaverify.checks.calls import (
 from kdaverify.checks.calls.rule import CallRule
 
 MODULES: Final = (
-    repeated, output_lifetime, stale_cache, alternating, first, views, padding, renumbered, uninitialised_output, batch, grid_limit,
-    keywords, streams, tuned,
+    repeated, output_lifetime, stale_cache, alternating, autograd, first, views, padding, renumbered, uninitialised_output, batch,
+    grid_limit, keywords, streams, tuned,
 )  # fmt: skip
 OF_LONG_CALLS: Final = ("view-sliced", "view-sliced-backward", "padding", "padding-backward", "unwritten", "unwritten-backward")
 """Rules about memory that are tested at over a thousand tokens too: there a kernel takes another path, with other tiles and tails."""

@@ -6,17 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-import torch
-from torch import Tensor
-
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
 from kdaverify.checks.calls.layouts import LAYOUTS, WIDE, GuardedMemory, MemoryLayout
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 from oracles.signature import Role, TensorCall
-
-DEVICES = ("cpu", "cuda", "npu")
 
 
 def _viewed(case: CallRuleCase, layout: MemoryLayout) -> list[Outcome]:
@@ -37,7 +32,7 @@ def _run_viewed(case: CallRuleCase, layout: MemoryLayout, run: Callable[..., Ten
     converted = case.adapter.conventions.converted()
     if not {*case.inputs.tensors()} - {*converted, *case.inputs.signature.names(Role.OFFSETS)}:
         raise Unreachable("every input is converted before the kernel sees it")
-    there = case.inputs.on(_place(case))
+    there = case.inputs.on(case.place)
     room = GuardedMemory(layout, {name: tensor for name, tensor in there.tensors().items() if name not in converted})
 
     def laid(_: TensorCall) -> TensorCall:
@@ -48,26 +43,17 @@ def _run_viewed(case: CallRuleCase, layout: MemoryLayout, run: Callable[..., Ten
     return {name: tensor.to(case.inputs.device) for name, tensor in found.items()}
 
 
-def _place(case: CallRuleCase) -> torch.device:
-    """Where the kernel takes tensors as they are."""
-    return torch.device(case.adapter.device) if case.adapter.device in DEVICES else case.inputs.device
-
-
-def _absent_too(case: CallRuleCase, given: Tensors) -> dict[str, Tensor | None]:
-    return {name: given.get(name) for name in case.inputs.signature.cotangents}
-
-
 def _inputs_viewed_back(case: CallRuleCase, layout: MemoryLayout) -> list[Outcome]:
-    given = case.adapter.operator.cotangents(_absent_too(case, case.loss_on(_place(case))))
+    given = case.loss_of(case.loss_on(case.place))
     found = _run_viewed(case, layout, partial(case.back, given))
     return same_or_right(case.back(), found, case.judged_back, f"from inputs that are views: {layout.about}")
 
 
 def _viewed_back(case: CallRuleCase, layout: MemoryLayout) -> list[Outcome]:
     case.reaches("memory")
-    there = case.inputs.on(_place(case))
-    room = GuardedMemory(layout, case.loss_on(_place(case)))
-    found = case.back(case.adapter.operator.cotangents(_absent_too(case, room.tensors)), there)
+    there = case.inputs.on(case.place)
+    room = GuardedMemory(layout, case.loss_on(case.place))
+    found = case.back(case.loss_of(room.tensors), there)
     room.check()
     back = {name: tensor.to(case.inputs.device) for name, tensor in found.items()}
     return same_or_right(case.back(), back, case.judged_back, f"from incoming gradients that are views: {layout.about}")

@@ -12,6 +12,7 @@ from kdaverify.adapters.base import Adapter
 from kdaverify.checks.calls.rules import RULES
 from kdaverify.faults.planted import depth, entries, overflow, races, shapes, widths
 from kdaverify.faults.planted.by_ids import BROKEN_BY_IDS, RIGHT_BY_IDS
+from kdaverify.faults.planted.questions import AUTOGRAD_RULES
 from kdaverify.faults.planted.rulebreakers import BROKEN, adds_to_unwritten, as_if_dense, one_buffer, port, remembers, right, twin
 
 LAST: Final = "acceptance"
@@ -56,6 +57,8 @@ _ISOLATED: Final[Mapping[str, Made]] = {
     "o is added to unwritten memory": partial(port, adds_to_unwritten, isolate=True),
 }
 
+_OF_AUTOGRAD: Final = {RULES[rule].exposes: BROKEN[rule] for rule in AUTOGRAD_RULES}
+
 
 def _named(letters: str, question: str, profile: str, faults: Mapping[str, Made], right: Callable[[Adapter], Adapter]) -> Iterator[Planted]:
     for number, (trigger, make) in enumerate(faults.items(), 1):
@@ -84,6 +87,7 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
             *_overflowing(),
             *_named("DEEP", "depth", "smoke", depth.FAULTS, twin),
             *_named("ENT", "entries", "smoke", entries.FAULTS, lambda _: entries.right()),
+            *_named("AUTO", "autograd", "smoke", _OF_AUTOGRAD, twin),
             *_named("IDS", "ids", "smoke", _BY_IDS, lambda _: RIGHT_BY_IDS),
         )
     }

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from kdaverify.checks.calls import autograd
 from kdaverify.checks.calls.rule import REAL
 from kdaverify.checks.calls.rules import RULES
 from kdaverify.checks.outcome import OVERFLOWS
 from kdaverify.operators.kda.call_problem import PLAIN_WIDTH
 from kdaverify.verdicts.verdict import Verdict
 
+AUTOGRAD_RULES: Final = tuple(rule.name for rule in autograd.RULES)
 IDS_RULES: Final = ("renumbered", "padding-by-ids")
 
 
@@ -67,6 +69,10 @@ QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
         "depth": QuestionKind("finite gates down to -1e6", lambda case: _problem(case).get("gate") == "deep-resets"),
         "entries": QuestionKind(
             "entry points that activate gates, take sigmoids or normalise themselves", lambda case: case[0].property == "options"
+        ),
+        "autograd": QuestionKind(
+            "calls that a training step makes: recorded, with frozen inputs, twice backward, from a sum",
+            lambda case: _rule(case) in AUTOGRAD_RULES,
         ),
         "ids": QuestionKind("segment ids in any order, and padding in front and between", lambda case: _rule(case) in IDS_RULES),
     }

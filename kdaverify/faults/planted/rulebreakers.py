@@ -227,6 +227,62 @@ def derived_without_writing(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> 
     return replace(found, dq=dq)
 
 
+class Freed(torch.autograd.Function):
+    """q as it is; its gradient is computed on the way to that of v alone."""
+
+    @staticmethod
+    def forward(_: Any, q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return q.clone(), v.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor, Tensor]:
+        dq, dv = given
+        return dq * ctx.needs_input_grad[1], dv
+
+
+class Overwritten(torch.autograd.Function):
+    """k as it is; its backward leaves its result where the saved tensor lay."""
+
+    @staticmethod
+    def forward(ctx: Any, k: Tensor) -> Tensor:
+        ctx.scratch = torch.zeros_like(k)
+        return k.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> Tensor:
+        return ctx.scratch.add_(given[0]).clone()
+
+
+def freed(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    q, v = Freed.apply(x.q, x.v)  # pyright: ignore[reportGeneralTypeIssues]
+    return right(replace(x, q=q, v=v))
+
+
+def overwritten(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    return right(replace(x, k=Overwritten.apply(x.k)))
+
+
+def other_when_recorded(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    """Its path for training is off by 1 %, its gradients are right."""
+    o, final = right(x)
+    return o + (o.detach() * 0.01 if x.q.requires_grad and torch.is_grad_enabled() else 0), final
+
+
+def other_for_inference(x: Inputs, _: dict[Any, Any]) -> Outputs:
+    o, final = right(x)
+    return o, final * 1.01 if torch.is_inference_mode_enabled() else final
+
+
+def derived_from_its_memory(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
+    """Copies the memory of do, and fills up with zeros where that is smaller than do."""
+    assert given.do is not None
+    memory = torch.empty(0, dtype=given.do.dtype).set_(given.do.untyped_storage())
+    if memory.numel() >= given.do.numel():
+        return EAGER.gradients(x, given)
+    filled = torch.cat([memory, memory.new_zeros(given.do.numel() - memory.numel())])
+    return EAGER.gradients(x, replace(given, do=filled.view(given.do.shape)))
+
+
 LONG = 1024
 """Tokens from which the planted kernels take another path."""
 
@@ -310,6 +366,11 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
         lambda x, kept: right(replace(x, scale=x.factor * (1 + (kept.setdefault("q", x.q.dtype) != x.q.dtype))))
     ),
     "alternating-option": Optioned,
+    "recorded-forward": lambda: port(other_when_recorded),
+    "inference-mode": lambda: port(other_for_inference),
+    "frozen-inputs": lambda: port(freed),
+    "backward-twice": lambda: port(overwritten),
+    "cotangent-expanded": lambda: Derived(derived_from_its_memory),
     "first-of-shape": lambda: port(wrong_at_first),
     "view-guarded": lambda: port(from_the_start),
     "view-shifted": lambda: port(demands(32)),

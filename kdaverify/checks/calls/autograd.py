@@ -1,0 +1,193 @@
+"""How autograd calls a kernel changes nothing: recording, inference mode, what is differentiated, how often, from which gradients.
+
+A training step calls a kernel otherwise than a test does. It records a graph, so that the kernel takes the path that saves tensors;
+it freezes parameters, so that some inputs need no gradient; and `o.sum().backward()` hands over an incoming gradient of stride 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+import torch
+
+from kdaverify.adapters.base import values_of
+from kdaverify.checks.calls.bits import same_or_right
+from kdaverify.checks.calls.case import CallRuleCase, Tensors, Unreachable
+from kdaverify.checks.calls.rule import CallRule
+from kdaverify.checks.execute import watched
+from kdaverify.checks.outcome import Outcome
+from oracles.autograd import leaf
+from oracles.signature import TensorCall
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    """One call with a graph behind it.
+
+    Args:
+        outputs: by name; those with a graph alone can be differentiated.
+        leaves: the inputs that require gradients, by name.
+    """
+
+    outputs: Tensors
+    leaves: Tensors
+
+    def gradients(self, cotangents: Tensors, *, keep: bool = False) -> Tensors:
+        """By the name of the input.
+
+        Args:
+            cotangents: by the name of the output.
+            keep: whether the graph can be walked again.
+        """
+        reached = [name for name in cotangents if self.outputs[name].requires_grad]
+        ends, given = [self.outputs[name] for name in reached], [cotangents[name] for name in reached]
+        found = torch.autograd.grad(
+            ends, list(self.leaves.values()), given, retain_graph=keep, allow_unused=True, materialize_grads=True
+        )  # fmt: skip
+        return dict(zip(self.leaves, found, strict=True))
+
+
+def recorded(case: CallRuleCase, wanted: Collection[str]) -> RecordedCall:
+    """A call of which some inputs require gradients.
+
+    Raises:
+        Unreachable: no output has a graph of torch.
+    """
+    own: TensorCall = case.inputs.copied()
+    leaves = {name: leaf(tensor) for name, tensor in own.tensors().items() if name in wanted}
+    given: Any = replace(own, **leaves)  # pyright: ignore[reportArgumentType] # a dataclass each
+    with torch.inference_mode(mode=False), torch.enable_grad():
+        returned = watched(lambda: case.adapter.forward(given), "call")
+    outputs = {name: values_of(returned)[name] for name in case.exposed}
+    if not any(output.requires_grad for output in outputs.values()):
+        raise Unreachable("no output carries a gradient graph of torch")
+    return RecordedCall(outputs, leaves)
+
+
+def _recording(case: CallRuleCase) -> list[Outcome]:
+    plain, call = case.run(), recorded(case, case.inputs.signature.gradients.values())
+    found = {name: output.detach() for name, output in call.outputs.items()}
+    return same_or_right(plain, found, case.judged, "while autograd records")
+
+
+def _inference(case: CallRuleCase) -> list[Outcome]:
+    plain = case.run()
+    with torch.inference_mode():
+        found = case.run()
+    # What is made in inference mode can be compared, but not judged: a copy made outside can.
+    return same_or_right(plain, {name: output.clone() for name, output in found.items()}, case.judged, "in inference mode")
+
+
+def _frozen(case: CallRuleCase) -> list[Outcome]:
+    names = _unconverted(case)
+    if len(names) < 2:
+        raise Unreachable("fewer than two inputs reach the kernel as they are")
+    plain, outcomes = _gradients(case, names), list[Outcome]()
+    for part in separating(names):
+        found = _gradients(case, part)
+        beside = {name: plain[name] for name in found}
+        outcomes += same_or_right(beside, found, case.judged_back, f"where {', '.join(part)} alone require gradients")
+    return outcomes
+
+
+def separating(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Few parts of some names: for any two of them, one part has the first without the second.
+
+    Math: the names with bit b of their number set, and those without, for every b.
+    """
+    for bit in range((len(names) - 1).bit_length()):
+        for side in (0, 1):
+            yield tuple(name for number, name in enumerate(names) if number >> bit & 1 == side)
+
+
+def _unconverted(case: CallRuleCase) -> tuple[str, ...]:
+    """The inputs with a gradient whose values reach the kernel as they are: of a logit's beta, autograd gives another gradient."""
+    given, received = case.inputs.tensors(), case.adapter.received(case.inputs).tensors()
+
+    def is_kept(name: str) -> bool:
+        return name in given and received[name].dtype == given[name].dtype and torch.equal(received[name], given[name])
+
+    return tuple(filter(is_kept, case.inputs.signature.gradients.values()))
+
+
+def _gradients(case: CallRuleCase, wanted: Collection[str]) -> Tensors:
+    """By the name of the gradient."""
+    call = recorded(case, wanted)
+    return _named(case, watched(lambda: call.gradients(_incoming(case)), "call"))
+
+
+def _named(case: CallRuleCase, found: Tensors) -> Tensors:
+    return {gradient: found[name] for gradient, name in case.inputs.signature.gradients.items() if name in found}
+
+
+def _incoming(case: CallRuleCase) -> Tensors:
+    """The cotangents by the name of the output."""
+    given = values_of(case.cotangents)
+    return {output: given[name] for name, output in case.inputs.signature.cotangents.items() if given.get(name) is not None}
+
+
+def _twice(case: CallRuleCase) -> list[Outcome]:
+    call, incoming = recorded(case, _unconverted(case)), _incoming(case)
+    first = watched(lambda: call.gradients(incoming, keep=True), "call")
+    before = {name: dx.clone() for name, dx in _named(case, first).items()}
+    try:
+        after = _named(case, call.gradients(incoming))
+    except RuntimeError as error:
+        # Functions that free what they saved save memory, and say so: nobody gets a wrong gradient.
+        raise Unreachable(f"its backward runs once a call: {str(error).partition(chr(10))[0]}") from None
+    return same_or_right(before, after, case.judged_back, "in a second backward of the same call")
+
+
+def _expanded(case: CallRuleCase) -> list[Outcome]:
+    case.reaches("memory")
+    there, home = case.inputs.on(case.place), case.inputs.device
+    ones = {name: torch.ones_like(tensor) for name, tensor in case.loss_on(case.place).items()}
+    views = {name: one.new_ones(()).expand(one.shape) for name, one in ones.items()}
+    plain, found = (
+        {name: dx.to(home) for name, dx in case.back(case.loss_of(given), there).items()} for given in (ones, views)
+    )  # fmt: skip
+    judge = partial(case.judged_back, given=case.loss_of({name: one.to(home) for name, one in ones.items()}))
+    return same_or_right(plain, found, judge, "from incoming gradients of stride 0")
+
+
+_rule = partial(CallRule, size="tails", backward=True, costly=True, spare=False, inside=True)
+RULES: Final = (
+    _rule(
+        "recorded-forward",
+        "a call that autograd records returns what any other does",
+        "a forward for training that computes otherwise than the one for inference",
+        _recording,
+    ),
+    CallRule(
+        "inference-mode",
+        "a call in torch's inference mode returns what any other does",
+        "a path of its own for inference, a cache filled there with tensors that no graph takes",
+        _inference,
+        size="tails",
+        spare=False,
+        costly=True,
+        inside=True,
+    ),
+    _rule(
+        "frozen-inputs",
+        "an input has the same gradient where other inputs need none",
+        "gradients computed on the way to one that is not needed, and left out with it",
+        _frozen,
+    ),
+    _rule(
+        "backward-twice",
+        "a second backward of the same call gives the same gradients",
+        "saved tensors that the backward overwrites, sums that it does not begin at 0",
+        _twice,
+    ),
+    _rule(
+        "cotangent-expanded",
+        "incoming gradients of stride 0, as those of o.sum() are, give the gradients that dense ones do",
+        "strides of an incoming gradient ignored, or taken for those of another tensor",
+        _expanded,
+        channel="memory",
+    ),
+)
