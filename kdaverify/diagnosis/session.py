@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Final
 
 from kdaverify.adapters.base import Adapter
@@ -15,6 +16,7 @@ from kdaverify.diagnosis.diagnose import diagnose
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.reproduced import Row, reproduced, row_of
 from kdaverify.operator import cost_of, problem_from_json
+from kdaverify.verdicts.locate import located
 from kdaverify.verdicts.recheck import is_open
 from kdaverify.verdicts.verdict import Verdict
 
@@ -34,8 +36,23 @@ def explained(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float) 
     same = _shown(verdicts, _reproduced(verdicts, adapter, seconds * SHARE))
     left = [verdict for verdict in verdicts if row_of(verdict) not in same]
     told = diagnosed(left, adapter, seconds=seconds - (time.monotonic() - started))
-    named = {row_of(verdict): {"diagnosis": told[verdict.asked()]} for verdict in left if verdict.asked() in told}
+    shown = [verdict for verdict in left if verdict.asked() in told]
+    named = {row_of(row): {"diagnosis": told[row.asked()], **_stage(row)} for row in _localised(shown, adapter, started + seconds)}
     return named | {row: {"same_as": call} for row, call in same.items()}
+
+
+def _localised(shown: Sequence[Verdict], adapter: Adapter, until: float) -> list[Verdict]:
+    """Those that are shown with their first wrong stage, which the suites find of the first of a kind alone."""
+    found = list[Verdict]()
+    for _, rows in groupby(shown, key=lambda row: row.asked()):
+        case = [*rows]
+        late = time.monotonic() > until or all(row.stage is not None for row in case if row.status.rejects)
+        found += case if late else located(case, adapter)
+    return found
+
+
+def _stage(row: Verdict) -> dict[str, str]:
+    return {} if row.stage is None else {"stage": row.stage, "located": row.located}
 
 
 def _shown(verdicts: Sequence[Verdict], same: Mapping[Row, str]) -> dict[Row, str]:

@@ -14,6 +14,7 @@ from kdaverify.plugin.benchmark import benchmark_of
 from kdaverify.plugin.certain import is_wrong, note_failures
 from kdaverify.plugin.collect import fix_draws, subject_of
 from kdaverify.plugin.crashes import present, unrepeated
+from kdaverify.plugin.localising import localised
 from kdaverify.plugin.options import Subject
 from kdaverify.plugin.suite_files import property_of
 from kdaverify.plugin.trim import trim
@@ -93,13 +94,12 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
             _account_for_crash(item, subject)
     except BaseException as error:
         if subject is not None and _rejection(error) is not None:
-            from kdaverify.verdicts.locate import located
             from kdaverify.verdicts.recheck import rechecked
 
             subject = present(item.config, subject)
             kept = rechecked(trim(item.stash[_VERDICTS]), subject.adapter, settled=is_wrong(item.config, subject.spec))
             note_failures(item.config, subject.spec, kept)
-            item.stash[_VERDICTS][:] = kept if item.config.option.bare else located(kept, subject.adapter)
+            item.stash[_VERDICTS][:] = kept if item.config.option.bare else localised(item.config, subject.spec, kept, subject.adapter)
         raise
     return result
 

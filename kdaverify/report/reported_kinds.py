@@ -36,6 +36,11 @@ class ReportedKind:
         return Counter(row.property for row in self.rows if row.property != self.rows[0].property)
 
     @property
+    def stage(self) -> str | None:
+        """Of the first that was localised."""
+        return next((row.stage for row in self.rows if row.stage is not None), None)
+
+    @property
     def diagnosed(self) -> bool:
         """Whether a known bug explains it."""
         return any(row.diagnosis.startswith(FITS) for row in self.rows)
@@ -46,9 +51,11 @@ def reported_kinds(failures: Sequence[Verdict]) -> list[ReportedKind]:
 
     Suites that make one and the same plain call are one kind; so are outputs that fail together.
     """
-    found = dict[tuple[str, ...], list[Verdict]]()
-    for row in sorted((row for row in failures if not (row.same_as or is_open(row))), key=_place):
-        found.setdefault((called(row), row.output, row.status, row.stage or ""), []).append(row)
+    rows, found = sorted((row for row in failures if not (row.same_as or is_open(row))), key=_place), dict[tuple[str, ...], list[Verdict]]()
+    # Not every case is localised: one that is not counts with those of its kind that are.
+    stages = {_kind(row): row.stage for row in reversed(rows) if row.stage is not None}
+    for row in rows:
+        found.setdefault((*_kind(row), row.stage or stages.get(_kind(row), "") or ""), []).append(row)
     ranked = sorted((ReportedKind(tuple(rows)) for rows in found.values()), key=_rank)
     return _folded(ranked)
 
@@ -83,6 +90,10 @@ def called(row: Verdict) -> str:
     return (plain_call(row.property, row.detail) if row.property in PROPERTIES else "") or row.property
 
 
+def _kind(row: Verdict) -> tuple[str, str, str]:
+    return called(row), row.output, row.status
+
+
 def _place(row: Verdict) -> int:
     return _PLACES.get(row.property, len(_PLACES))
 
@@ -105,5 +116,5 @@ def _folded(ranked: Sequence[ReportedKind]) -> list[ReportedKind]:
 
 def _holds(other: ReportedKind, group: ReportedKind) -> bool:
     a, b = other.rows[0], group.rows[0]
-    alike = (called(a), a.status, a.stage) == (called(b), b.status, b.stage) and a.output != b.output
+    alike = (called(a), a.status, other.stage) == (called(b), b.status, group.stage) and a.output != b.output
     return alike and bool(b.case) and {row.asked() for row in group.rows} <= {row.asked() for row in other.rows}

@@ -143,7 +143,7 @@ def _kind(group: ReportedKind) -> str:
 
 
 def _kind_and_stage(group: ReportedKind) -> str:
-    return f"{_kind(group)} in {group.rows[0].stage}" if group.rows[0].names_stage() else _kind(group)
+    return next((f"{_kind(group)} in {row.stage}" for row in group.rows if row.names_stage()), _kind(group))
 
 
 def _size(verdict: Verdict) -> int:
@@ -154,7 +154,7 @@ def _size(verdict: Verdict) -> int:
 
 def _show_failure(console: Console, group: ReportedKind) -> None:
     """The smallest of a kind: what is wrong, where, how badly, how to replay it."""
-    shown = min(group.rows, key=lambda verdict: (not verdict.diagnosis, _size(verdict)))
+    shown = min(group.rows, key=lambda verdict: (not verdict.diagnosis, verdict.stage is None, _size(verdict)))
     dtypes = ", ".join(sorted({verdict.dtype for verdict in group.rows}))
     times = "once" if len(group.rows) == 1 else f"{len(group.rows)} times"
     console.print(told(f"{shown.implementation}: {_kind(group)} in {dtypes}, {times}", "bold red"))

@@ -35,9 +35,7 @@ SECONDS = 60.0
 
 
 class Wrong(Eager):
-    """A right kernel with bugs: `all_calls` in every forward, `steps` in the decode entry point, `packs` with packs out of order,
-    `backward` in the gradient of keys.
-    """
+    """A right kernel with bugs: in `all_calls`; in single `steps`; in `packs` whose last is the longest; in the `backward` of keys."""
 
     def __init__(self, *bugs: str) -> None:
         super().__init__("wrong", {"fp32": "eager"})

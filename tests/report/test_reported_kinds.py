@@ -65,3 +65,8 @@ def test_near_misses_that_were_not_run_again_are_counted_and_not_shown() -> None
         == "1 near miss, at most 1.5 times the tolerance, not tested at fresh seeds: the kernel is rejected without (laws 1)"
     )
     assert left_open([wrong(case="a")]) == ""
+
+
+def test_a_case_that_was_not_localised_counts_with_those_that_were() -> None:
+    rows = [wrong(case="a"), wrong(case="b", stage="solve"), wrong(case="c", stage="solve"), wrong(case="d", stage="wy")]
+    assert [(found.stage, len(found.rows)) for found in reported_kinds(rows)] == [("solve", 3), ("wy", 1)]
