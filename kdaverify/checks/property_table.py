@@ -29,6 +29,9 @@ class Statement:
     exists_for: str
 
 
+Plain = Literal["", "forward", "gradients"]
+
+
 @dataclass(frozen=True)
 class Property:
     """What a suite tests of a problem.
@@ -41,11 +44,14 @@ class Property:
         stages: whether it tests single stages, and of which pass.
         paired: it holds outputs or gradients of whole calls against exact values, whose errors over a run are compared with those of
             the emulated kernels.
+        plain: which call a case is, where it is one call against exact values and nothing else; other properties derive theirs from it.
+        same_outputs: whether its calls have the outputs of one plain forward of the problem, of as many tokens as they have.
+        relates: whether it compares calls of the kernel with each other, and fails for no reason but their difference.
         fixed: its cases are those of the panel, whose precision the ledger accepts.
         shrinks: its problems keep their point when they are made smaller.
         both_passes: its failures are followed through the stages of the backward too.
         followed: how the call whose stages are followed differs from the call that failed.
-        seconds: about what one test takes under smoke on one core; it decides the order of tests and nothing else.
+        seconds: about what one test takes under smoke on one core; the kill matrix orders tests by it.
         law: what it states, where that is a law.
     """
 
@@ -55,6 +61,9 @@ class Property:
     of_gradients: bool = False
     stages: Literal["", "forward", "backward"] = ""
     paired: bool = False
+    plain: Plain = ""
+    same_outputs: bool = False
+    relates: bool = False
     fixed: bool = False
     shrinks: bool = True
     both_passes: bool = False
@@ -78,13 +87,37 @@ _EVERY: Final = ("delta", "general")
 _UNCUT: Final = "asked of one uncut run"
 _ALL: Final = (
     Property("conventions", "checks.conventions:conventions", seconds=0.005),
-    Property("forward", "checks.forward:forward", groups=_EVERY, paired=True),
-    Property("panel", "checks.forward:forward", groups=_EVERY, paired=True, fixed=True, seconds=0.2),
-    Property("state", "checks.forward:forward", paired=True),
-    Property("extreme_gates", "checks.forward:forward", paired=True),
+    Property("forward", "checks.forward:forward", groups=_EVERY, plain="forward", paired=True),
+    Property("panel", "checks.forward:forward", groups=_EVERY, plain="forward", paired=True, fixed=True, seconds=0.2),
+    Property("probes", "checks.probes:probes", shrinks=False, seconds=0.1),
+    Property(
+        "stages",
+        "checks.stages:stages",
+        stages="forward",
+        law=Statement(
+            "the tensors a kernel saves fit each other: o = scale qg h + Aqk v_new, v_new = u - w h, R (I + Akk) = I",
+            "3",
+            "intermediates of another layout, row or factor than the next stage reads (H10, DESIGN-c)",
+        ),
+    ),
+    Property(
+        "gradients",
+        "checks.gradients:gradients",
+        groups=_EVERY,
+        of_gradients=True,
+        plain="gradients",
+        paired=True,
+        fixed=True,
+        both_passes=True,
+        seconds=1.2,
+    ),
+    Property("backward_stages", "checks.stages:backward_stages", stages="backward"),
+    Property("state", "checks.forward:forward", plain="forward", paired=True),
+    Property("extreme_gates", "checks.forward:forward", plain="forward", paired=True),
     Property(
         "resume",
         "checks.resume:resume",
+        same_outputs=True,
         paired=True,
         followed=_UNCUT,
         seconds=1.0,
@@ -97,6 +130,7 @@ _ALL: Final = (
     Property(
         "packing",
         "checks.packing:packing",
+        same_outputs=True,
         paired=True,
         followed="asked of the pack in one call, in its own order",
         law=Statement(
@@ -108,6 +142,7 @@ _ALL: Final = (
     Property(
         "causality",
         "checks.causality:causality",
+        same_outputs=True,
         paired=True,
         followed="asked of the problem with its own later tokens",
         law=Statement(
@@ -119,6 +154,7 @@ _ALL: Final = (
     Property(
         "options",
         "checks.options:options",
+        same_outputs=True,
         paired=True,
         law=Statement(
             "chunk size, recompute, optional outputs, in-kernel gates and other entry points give what the plain call gives",
@@ -127,9 +163,6 @@ _ALL: Final = (
         ),
     ),
     Property("combined", "checks.combined:combined", paired=True, both_passes=True),
-    Property(
-        "gradients", "checks.gradients:gradients", groups=_EVERY, of_gradients=True, paired=True, fixed=True, both_passes=True, seconds=1.2
-    ),
     Property("gradcheck", "checks.gradcheck:gradcheck", of_gradients=True),
     Property(
         "self_consistency",
@@ -146,6 +179,7 @@ _ALL: Final = (
     Property(
         "cotangent_linearity",
         "checks.cotangent_linearity:cotangent_linearity",
+        relates=True,
         of_gradients=True,
         both_passes=True,
         law=Statement(
@@ -155,27 +189,26 @@ _ALL: Final = (
         ),
     ),
     Property("laws", "checks.laws.registry:laws", followed="asked of the problem by itself, where the law compares two calls"),
-    Property(
-        "stages",
-        "checks.stages:stages",
-        stages="forward",
-        law=Statement(
-            "the tensors a kernel saves fit each other: o = scale qg h + Aqk v_new, v_new = u - w h, R (I + Akk) = I",
-            "3",
-            "intermediates of another layout, row or factor than the next stage reads (H10, DESIGN-c)",
-        ),
-    ),
-    Property("backward_stages", "checks.stages:backward_stages", stages="backward"),
     Property("activations", "operators.pointwise.check:activations", groups=("pointwise",), seconds=0.02),
-    Property("probes", "checks.probes:probes", shrinks=False, seconds=0.1),
     Property("drift", "checks.drift:drift", shrinks=False, followed=_UNCUT),
-    Property("calls", "checks.calls:calls", groups=_EVERY),
+    Property("calls", "checks.calls:calls", relates=True, groups=_EVERY),
 )
 
 PROPERTIES: Final[Mapping[str, Property]] = MappingProxyType({found.name: found for found in _ALL})
-"""By name; the conventions and a plain forward first, then what is derived from it."""
+"""By name, in the order of evidence, which is that of the tests: the conventions; a plain forward; the probes and stages that show where
+it goes wrong; plain gradients; then what is derived from those."""
 
 
 def named(which: Callable[[Property], bool]) -> tuple[str, ...]:
     """The names of some properties, in the order of the table."""
     return tuple(name for name, found in PROPERTIES.items() if which(found))
+
+
+def plain_call(name: str, detail: Mapping[str, Any]) -> Plain:
+    """Which call a case is, where it is one call against exact values and nothing else; "" where it is more.
+
+    Args:
+        name, detail: of the property, as a verdict has them; rows of the covering array name their direction.
+    """
+    direction = str(detail.get("direction", PROPERTIES[name].plain)).partition(" ")[0]
+    return direction if direction in ("forward", "gradients") else ""

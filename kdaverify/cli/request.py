@@ -57,7 +57,9 @@ class Request(BaseModel):
             "-pno:terminal",
             "-pno:cacheprovider",
             f"--numprocesses={self.workers}",
-            "--dist=worksteal",
+            # One test at a time, in order: other schedulers give each worker a stretch of the tests, and what comes first waits.
+            "--dist=load",
+            "--maxschedchunk=1",
             *(f"--impl={impl}" for impl in self.impls),
             f"--profile={self.profile}",
             *([] if self.record is None else [f"--record={self.record}"]),

@@ -16,6 +16,7 @@ from kdaverify.cli.report import page_of
 from kdaverify.cli.request import Request
 from kdaverify.plugin.account import COMPLETE, cut_off
 from kdaverify.plugin.session import decisions_of, refused, session_of
+from kdaverify.report.live_failures import LiveFailures
 from kdaverify.report.progress import ProgressBar
 from kdaverify.report.summary import summary
 from kdaverify.report.terminal import show
@@ -48,7 +49,7 @@ def run(request: Request, console: Console) -> int:
         return complain(misuse)
     names = ", ".join(find(spec).name for spec in request.impls)
     console.print(Text(f"judging {names} with profile {request.profile}"))
-    config, ended = session(request, ProgressBar(console))
+    config, ended = session(request, ProgressBar(console), LiveFailures(console))
     return HARNESS if config is None else _conclude(config, request, console, ended)
 
 
@@ -76,11 +77,15 @@ def _misuse(request: Request) -> str | None:
     return None
 
 
-def session(request: Request, bar: ProgressBar) -> tuple[pytest.Config | None, int]:
-    """Runs the suites; gives what pytest made of it, and how it ended."""
+def session(request: Request, *shown: ProgressBar | LiveFailures) -> tuple[pytest.Config | None, int]:
+    """Runs the suites; gives what pytest made of it, and how it ended.
+
+    Args:
+        shown: what is printed while they run.
+    """
     listener = _Listener()
     arguments = request.pytest_arguments(kdaverify.suites_folder(), Path(__file__).with_name("suites.ini"))
-    ended = pytest.main(arguments, plugins=[listener, bar])
+    ended = pytest.main(arguments, plugins=[listener, *shown])
     return listener.config, ended
 
 

@@ -1,25 +1,77 @@
-"""Diagnoses of a session: one case of every property that fails, in the time there is."""
+"""Diagnoses of a session: one case of every call that fails, in the time there is."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Final
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.isolation.fault import told
 from kdaverify.canonical import ProblemError
+from kdaverify.checks.property_table import plain_call
+from kdaverify.checks.status import Status
 from kdaverify.diagnosis.diagnose import diagnose
 from kdaverify.diagnosis.question import PropertyCase
+from kdaverify.diagnosis.reproduced import Row, reproduced, row_of
 from kdaverify.operator import cost_of, problem_from_json
+from kdaverify.verdicts.locate import located
+from kdaverify.verdicts.recheck import is_open
 from kdaverify.verdicts.verdict import Verdict
 
 Asked = tuple[str, str, str, str]
+SHARE: Final = 1 / 3
+"""Of the time: to find which failures are the same. What is collapsed needs no diagnosis."""
+
+
+def explained(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float) -> dict[Row, dict[str, str]]:
+    """What changes in failing verdicts: the plain call that they are the same as, or what is wrong.
+
+    Args:
+        verdicts: of `adapter`.
+        seconds: in all.
+    """
+    started = time.monotonic()
+    same = _shown(verdicts, _reproduced(verdicts, adapter, seconds * SHARE))
+    left = [verdict for verdict in verdicts if row_of(verdict) not in same]
+    told = diagnosed(left, adapter, seconds=seconds - (time.monotonic() - started))
+    shown = [verdict for verdict in left if verdict.asked() in told]
+    named = {row_of(row): {"diagnosis": told[row.asked()], **_stage(row)} for row in _localised(shown, adapter, started + seconds)}
+    return named | {row: {"same_as": call} for row, call in same.items()}
+
+
+def _localised(shown: Sequence[Verdict], adapter: Adapter, until: float) -> list[Verdict]:
+    """Those that are shown with their first wrong stage, which the suites find of the first of a kind alone."""
+    found = list[Verdict]()
+    for _, rows in groupby(shown, key=lambda row: row.asked()):
+        case = [*rows]
+        late = time.monotonic() > until or all(row.stage is not None for row in case if row.status.rejects)
+        found += case if late else located(case, adapter)
+    return found
+
+
+def _stage(row: Verdict) -> dict[str, str]:
+    return {} if row.stage is None else {"stage": row.stage, "located": row.located}
+
+
+def _shown(verdicts: Sequence[Verdict], same: Mapping[Row, str]) -> dict[Row, str]:
+    """Of these, those whose plain call is among the failures itself: in a session of one suite it was not tested."""
+    plain = {plain_call(row.property, row.detail) for row in verdicts if row.status.rejects and row_of(row) not in same}
+    return {row: call for row, call in same.items() if call in plain}
+
+
+def _reproduced(verdicts: Sequence[Verdict], adapter: Adapter, seconds: float) -> dict[Row, str]:
+    try:
+        return reproduced(verdicts, adapter, seconds=seconds)
+    except Exception:  # noqa: BLE001 # the verdicts must not be lost: without it, each kind is reported by itself
+        return {}
 
 
 def diagnosed(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float) -> dict[Asked, str]:
-    """What is wrong, by what was asked: of every property that fails the smallest case, which is the one that is shown.
+    """What is wrong, by what was asked: of every call that fails the smallest case, which is the one that is shown.
 
-    Math: every property gets an equal share of the time that is left; what is begun is ended. A kernel that took its process once is
+    Math: every kind of call gets an equal share of the time that is left; what is begun is ended. A kernel that took its process once is
     not asked again: every smaller case could cost a time limit.
 
     Args:
@@ -28,7 +80,7 @@ def diagnosed(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float) 
     """
     if any(verdict.status.takes_process for verdict in verdicts):
         return {}
-    cases = [min(own, key=_size) for own in _by_property(verdicts).values()]
+    cases = [min(own, key=_size) for own in _by_call(verdicts).values()]
     until, found = time.monotonic() + seconds, dict[Asked, str]()
     for number, verdict in enumerate(cases):
         left = until - time.monotonic()
@@ -54,11 +106,13 @@ def _told(verdict: Verdict, adapter: Adapter, seconds: float) -> str:
         return f"not diagnosed: {told(error)}"
 
 
-def _by_property(verdicts: Sequence[Verdict]) -> dict[str, list[Verdict]]:
-    found = dict[str, list[Verdict]]()
+def _by_call(verdicts: Sequence[Verdict]) -> dict[tuple[str, Status], list[Verdict]]:
+    """Failures by what the kernel was called for, and how it failed: suites that make the same plain call are together."""
+    found = dict[tuple[str, Status], list[Verdict]]()
     for verdict in verdicts:
-        if verdict.status.localised and verdict.problem:
-            found.setdefault(verdict.property, []).append(verdict)
+        if verdict.status.localised and verdict.problem and not is_open(verdict):
+            call = plain_call(verdict.property, verdict.detail) or verdict.property
+            found.setdefault((call, verdict.status), []).append(verdict)
     return found
 
 

@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 
 from kdaverify.internals import has_settings, parameters_of, seed_test
+from kdaverify.plugin.evidence_order import in_order_of_evidence
 from kdaverify.plugin.options import Subject, subjects
 from kdaverify.plugin.suite_files import belongs, property_of
 
@@ -32,7 +33,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keeps one item of an implementation that cannot run here, to say so; fixes the draws of all others, whatever their order."""
+    """Keeps one item of an implementation that cannot run here, to say so; puts tests in the order of evidence."""
     kept, dropped, told = list[pytest.Item](), list[pytest.Item](), set[str]()
     for item in items:
         subject = subject_of(item)
@@ -47,7 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             told.add(subject.spec)
     if dropped:
         config.hook.pytest_deselected(items=dropped)
-        items[:] = kept
+    items[:] = in_order_of_evidence(kept)
 
 
 def subject_of(item: pytest.Item) -> Subject | None:

@@ -11,8 +11,10 @@ from kdaverify.checks.status import Status
 from kdaverify.internals import parameters_of
 from kdaverify.one_core import use_one_core
 from kdaverify.plugin.benchmark import benchmark_of
+from kdaverify.plugin.certain import is_wrong, note_failures
 from kdaverify.plugin.collect import fix_draws, subject_of
 from kdaverify.plugin.crashes import present, unrepeated
+from kdaverify.plugin.localising import localised
 from kdaverify.plugin.options import Subject
 from kdaverify.plugin.suite_files import property_of
 from kdaverify.plugin.trim import trim
@@ -88,31 +90,32 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
         result = yield
         if subject is not None:
             subject = present(item.config, subject)
-            _settle(item.stash[_VERDICTS], subject.adapter)
+            _settle(item, subject)
             _account_for_crash(item, subject)
     except BaseException as error:
         if subject is not None and _rejection(error) is not None:
-            from kdaverify.verdicts.locate import located
             from kdaverify.verdicts.recheck import rechecked
 
             subject = present(item.config, subject)
-            kept = rechecked(trim(item.stash[_VERDICTS]), subject.adapter)
-            item.stash[_VERDICTS][:] = kept if item.config.option.bare else located(kept, subject.adapter)
+            kept = rechecked(trim(item.stash[_VERDICTS]), subject.adapter, settled=is_wrong(item.config, subject.spec))
+            note_failures(item.config, subject.spec, kept)
+            item.stash[_VERDICTS][:] = kept if item.config.option.bare else localised(item.config, subject.spec, kept, subject.adapter)
         raise
     return result
 
 
-def _settle(verdicts: list[Verdict], adapter: Adapter) -> None:
+def _settle(item: pytest.Item, subject: Subject) -> None:
     """Decides what near misses there are, at fresh seeds.
 
     Raises:
         Rejected: one of them stays a failure.
     """
+    verdicts = item.stash[_VERDICTS]
     if any(verdict.status.rejects for verdict in verdicts):
         from kdaverify.verdicts.judge import reject
         from kdaverify.verdicts.recheck import rechecked
 
-        verdicts[:] = rechecked(verdicts, adapter)
+        verdicts[:] = rechecked(verdicts, subject.adapter, settled=is_wrong(item.config, subject.spec))
         reject(verdicts)
 
 

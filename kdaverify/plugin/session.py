@@ -91,7 +91,7 @@ class Session:
 
 
 def diagnose(session: Session, judged: Iterable[Subject], *, seconds: float) -> None:
-    """Names, in the rows of every implementation that is rejected, what is wrong with it."""
+    """Finds, of every implementation that is rejected, which failures are the same, and names what is wrong."""
     for subject in judged:
         own = [row for row in session.ordered() if row.implementation == subject.adapter.name]
         if (
@@ -101,18 +101,18 @@ def diagnose(session: Session, judged: Iterable[Subject], *, seconds: float) -> 
             or not any(row.status.localised and row.problem for row in own)
         ):
             continue
-        from kdaverify.diagnosis.session import diagnosed
+        from kdaverify.diagnosis.session import explained
 
         use_one_core()
-        told = diagnosed(own, subject.adapter, seconds=seconds)
+        told = explained(own, subject.adapter, seconds=seconds)
         session.rows[:] = [(test, place, _with(row, subject.adapter.name, told)) for test, place, row in session.rows]
 
 
-def _with(row: Verdict, name: str, told: Mapping[tuple[str, str, str, str], str]) -> Verdict:
+def _with(row: Verdict, name: str, told: Mapping[tuple[tuple[str, str, str, str], str], dict[str, str]]) -> Verdict:
     """The row with what is known of its case, if it is of that implementation and rejects."""
-    if row.implementation != name or not row.status.rejects or row.asked() not in told:
+    if row.implementation != name or not row.status.rejects:
         return row
-    return row.model_copy(update={"diagnosis": told[row.asked()]})
+    return row.model_copy(update=told.get((row.asked(), row.output), {}))
 
 
 def session_of(config: pytest.Config) -> Session:

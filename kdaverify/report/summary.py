@@ -59,5 +59,6 @@ def _failure(verdict: Verdict) -> dict[str, Any]:
         "ratio": verdict.ratio if verdict.ratio is not None and isfinite(verdict.ratio) else None,
         "stage": verdict.stage,
         "diagnosis": verdict.diagnosis,
+        "same_as": verdict.same_as,
         "replay": verdict.replay,
     }

@@ -15,10 +15,10 @@ from rich.table import Table
 from rich.text import Text
 
 from kdaverify.checks.status import Status
-from kdaverify.diagnosis.words import FITS
 from kdaverify.report.evidence import evidence
 from kdaverify.report.plain import plain, told
 from kdaverify.report.published import standards_line, standards_table
+from kdaverify.report.reported_kinds import ReportedKind, left_open, reported_kinds, same
 from kdaverify.verdicts.decision import Decision, Ruling, count_cases, worst_grade
 from kdaverify.verdicts.verdict import Verdict
 
@@ -72,10 +72,12 @@ def _show_common_factors(console: Console, decision: Decision) -> None:
 
 
 def _show_failures(console: Console, failures: Sequence[Verdict]) -> None:
-    groups = _distinct(failures)
-    for group in groups[:MOST_FAILURES]:
+    found = reported_kinds(failures)
+    for group in found[:MOST_FAILURES]:
         _show_failure(console, group)
-    hidden = groups[MOST_FAILURES:]
+    for said in filter(None, (*same(failures), left_open(failures))):
+        console.print(told(f"{said}\n", "bold"))
+    hidden = found[MOST_FAILURES:]
     if hidden:
         console.print(told(f"  and {len(hidden)} more kinds of failure: {', '.join(_kind_and_stage(group) for group in hidden)}\n"))
 
@@ -136,27 +138,12 @@ def _first_wrong_stage(verdicts: Sequence[Verdict]) -> Text:
     return told(found[0].stage or "-", "red" if found[0].names_stage() else "") if found else Text("-")
 
 
-def _distinct(failures: Sequence[Verdict]) -> list[list[Verdict]]:
-    """Failures of one kind together: kinds that a diagnosis explains first, then a plain forward before what is derived from it."""
-    from kdaverify.checks.property_table import PROPERTIES
-
-    order = {name: number for number, name in enumerate(PROPERTIES)}
-    groups: dict[tuple[str, str, str, str | None], list[Verdict]] = {}
-    for verdict in failures:
-        groups.setdefault((verdict.property, verdict.output, verdict.status, verdict.stage), []).append(verdict)
-
-    def rank(group: list[Verdict]) -> tuple[bool, int, int]:
-        return not any(verdict.diagnosis.startswith(FITS) for verdict in group), order.get(group[0].property, len(order)), -len(group)
-
-    return sorted(groups.values(), key=rank)
+def _kind(group: ReportedKind) -> str:
+    return f"{group.rows[0].property} {group.rows[0].output} {group.rows[0].status}"
 
 
-def _kind(group: Sequence[Verdict]) -> str:
-    return f"{group[0].property} {group[0].output} {group[0].status}"
-
-
-def _kind_and_stage(group: Sequence[Verdict]) -> str:
-    return f"{_kind(group)} in {group[0].stage}" if group[0].names_stage() else _kind(group)
+def _kind_and_stage(group: ReportedKind) -> str:
+    return next((f"{_kind(group)} in {row.stage}" for row in group.rows if row.names_stage()), _kind(group))
 
 
 def _size(verdict: Verdict) -> int:
@@ -165,12 +152,14 @@ def _size(verdict: Verdict) -> int:
     return prod(sizes.get(axis, 1) for axis in ("B", "T", "HV", "K", "V"))
 
 
-def _show_failure(console: Console, group: Sequence[Verdict]) -> None:
+def _show_failure(console: Console, group: ReportedKind) -> None:
     """The smallest of a kind: what is wrong, where, how badly, how to replay it."""
-    shown = min(group, key=lambda verdict: (not verdict.diagnosis, _size(verdict)))
-    dtypes = ", ".join(sorted({verdict.dtype for verdict in group}))
-    times = "once" if len(group) == 1 else f"{len(group)} times"
+    shown = min(group.rows, key=lambda verdict: (not verdict.diagnosis, verdict.stage is None, _size(verdict)))
+    dtypes = ", ".join(sorted({verdict.dtype for verdict in group.rows}))
+    times = "once" if len(group.rows) == 1 else f"{len(group.rows)} times"
     console.print(told(f"{shown.implementation}: {_kind(group)} in {dtypes}, {times}", "bold red"))
+    for said in _extent(group):
+        console.print(Padding(told(said), (0, 0, 0, 2), expand=False))
     console.print(Padding(told(shown.message), (0, 0, 0, 2), expand=False))
     if shown.stage is not None:
         console.print(Padding(told(shown.whereabouts(), "bold"), (0, 0, 0, 2), expand=False))
@@ -182,6 +171,16 @@ def _show_failure(console: Console, group: Sequence[Verdict]) -> None:
         # Never broken: the line is there to be pasted.
         console.print(f"  {plain(shown.replay)}", soft_wrap=True, highlight=False, markup=False)
     console.print()
+
+
+def _extent(group: ReportedKind) -> list[str]:
+    """Where else the kind fails: in suites that make the same call, in outputs of the same calls."""
+    suites = ", ".join(f"{name} {times}" for name, times in group.elsewhere.items())
+    outputs = ", ".join(f"{name} ({times})" for name, times in group.beside.items())
+    return [
+        *([f"of these in other suites that make the same call: {suites}"] if suites else []),
+        *([f"in the same calls also wrong: {outputs}"] if outputs else []),
+    ]
 
 
 def shortened(reasons: Sequence[str], most: int = MOST_REASONS) -> list[str]:

@@ -12,7 +12,7 @@ from kdaverify.checks.near_miss import Recheck
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.opinion import Opinion
 
-SCHEMA = 3
+SCHEMA = 4
 """Version of the row; a reader takes every older one and refuses a newer one."""
 
 
@@ -37,6 +37,8 @@ class Verdict(BaseModel):
             place; None where nothing was localised.
         located: what of that stage is off and on which inputs, or what was judged of the stages and what was not.
         diagnosis: of one case of every property that fails, which known fault it cannot be told from, or that none fits.
+        same_as: the plain call ("forward", "gradients") that fails in the same way on the same problems, where that was found: this failure
+            adds nothing to that one.
         vacuous: of zeros, the negated and a shuffled output, those that would pass too: the verdict then proves nothing.
         peers: the rms error over that of every emulated legal kernel that rounds to nearest; () where those were lucky, or not compared.
         digits_fewer: correct digits that a pass has fewer than a token recurrence on the same inputs; None for an unremarkable number.
@@ -82,6 +84,7 @@ class Verdict(BaseModel):
     stage: str | None = None
     located: str = ""
     diagnosis: str = ""
+    same_as: str = ""
     vacuous: tuple[str, ...] = ()
     peers: tuple[float, ...] = ()
     digits_fewer: float | None = None

@@ -29,7 +29,7 @@ BODIES = {
     2: "def test_broken(judge): raise KeyError('ours')",
     3: "def test_unasked(judge): tell(judge, Status.ORACLE_UNCERTIFIED)",
 }
-FAILURE_KEYS = {"case", "op", "output", "dtype", "regime", "property", "status", "ratio", "stage", "diagnosis", "replay"}
+FAILURE_KEYS = {"case", "op", "output", "dtype", "regime", "property", "status", "ratio", "stage", "diagnosis", "same_as", "replay"}
 Done = subprocess.CompletedProcess[str]
 
 START = """

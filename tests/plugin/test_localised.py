@@ -131,3 +131,12 @@ def test_a_harness_that_breaks_keeps_its_traceback(plant: Callable[..., None], r
     plant(NEUMANN, "def test_forward(judge):\n    tell(judge)\n    raise KeyError('ours')")
     run().stdout.fnmatch_lines(["*KeyError: 'ours'*", "port: HARNESS ERROR*"])
     assert not asked
+
+
+def test_two_cases_of_a_kind_are_localised_and_no_more(plant: Callable[..., None], rows: Rows, asked: list[int]) -> None:
+    plant(NEUMANN, JUDGING.replace("def test", "import pytest\n@pytest.mark.parametrize('T', (40, 41, 42, 43))\ndef test")
+          .replace("(judge)", "(judge, T)").replace("T=40", "T=T"))  # fmt: skip
+    found = rows()
+    assert len({verdict.case for verdict in found if verdict.status.rejects}) == 4
+    assert asked == [40, 41]
+    assert [verdict.stage for verdict in found if verdict.output == "o"] == ["solve", "solve", None, None]

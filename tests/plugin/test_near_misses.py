@@ -58,3 +58,18 @@ def test_a_confirmed_one_rejects_with_what_fresh_seeds_said(plant: Callable[...,
     result.stdout.fnmatch_lines(["*near miss, confirmed at 12 fresh seeds*", "louder: REJECT*"])
     failing = [v for v in read(Path(pytester.path) / "r.jsonl").verdicts if v.status.rejects]
     assert any(v.recheck and v.recheck.finding is RetestFinding.CONFIRMED for v in failing)
+
+
+def test_none_is_run_again_once_another_test_failed_for_certain(
+    plant: Callable[..., None], run: Pytest, suite: Suite, pytester: pytest.Pytester
+) -> None:
+    plant(1.2, "PROBLEM", "(PROBLEM.seed,)")
+    near = (pytester.path / "test_forward.py").read_text()
+    suite(forward="def test_it(judge): tell(judge, Status.FAIL, ratio=200.0, statistic='rms', problem='{\"op\":\"kda\"}')")
+    (pytester.path / "test_panel.py").write_text(near)
+    (pytester.path / "port.py").write_text(PORT.replace("FACTOR", str(factor_for(1.2))).replace("ONLY", "PROBLEM"))
+    result = run("--record=r.jsonl", "--profile=acceptance")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["1 near miss, at most 1.5 times the tolerance, not tested at fresh seeds*"])
+    (found,) = (v for v in read(Path(pytester.path) / "r.jsonl").verdicts if v.recheck is not None)
+    assert found.recheck is not None and found.recheck.finding is RetestFinding.UNDECIDED and found.recheck.seeds == 0

@@ -1,0 +1,197 @@
+"""How soon a broken port is rejected, what that costs beside accepting it, and whether the right cause is named.
+
+    python -m benchmarks.rejection --json FILE [--report reports/rejection.md] [--seed 23] [--most 4]
+
+Faults of the catalogue are drawn by seed, in five of twenty ports two at once, and each port is judged as a user would: one plain
+function, no stages, smoke, bf16, two workers. FILE keeps what is done; started again, only the rest is run. Time is CPU time of all
+processes, which other work on the machine does not change; the seconds to the first evidence are those of the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from statistics import median
+from typing import Any, Final
+
+from benchmarks.ported_faults import DTYPE, patch_of, together
+from kdaverify.diagnosis.common_factor import common_factors
+from kdaverify.faults.catalogue import FAULTS
+from kdaverify.report.reported_kinds import reported_kinds
+from kdaverify.verdicts.record import read
+from tests.faults.triggers import TRIGGERS
+
+ROOT: Final = Path(__file__).parent.parent
+MATRIX: Final = ROOT / "reports/kill_matrix.json"
+SINGLE, PAIRS = 15, 5
+RIGHT: Final = "right"
+HIDDEN: Final = ("activation", "variant")
+"""Ways to show a fault that a plain function does not offer."""
+NAMED: Final = 2
+"""Reported kinds of failure that are looked at for the cause."""
+LIVE: Final = re.compile(r"^ *\d+ s  port: ")
+AXES: Final[dict[str, tuple[str, str]]] = {
+    "packing": (r"pack|offset|padded token|empty sequence|several sequences|beside others", r"pack"),
+    "length": (r"chunk|tail|length|multiple of|\d tokens|tokens or more|sequence of", r"\bT\b"),
+    "gates": (r"gate|decay|nats", r"gate"),
+    "state": (r"state", r"state"),
+    "heads": (r"heads?\b", r"\bHV\b|\bH\b"),
+    "widths": (r"\bK\b|\bV\b", r"\bK\b|\bV\b"),
+    "keys": (r"\bkeys\b", r"key ="),
+    "beta": (r"\bbeta\b", r"beta ="),
+    "batch": (r"two sequences and", r"\bB\b"),
+}
+"""By axis: the words of a declared trigger, and those of a line on common factors."""
+Row = dict[str, Any]
+ABOUT: Final = [line for line in (__doc__ or "").splitlines()[4:] if line]
+HEAD: Final = (
+    "| port with | rejected | first evidence, s | CPU, s | of accepting | failures, kinds, collapsed | common factor | axis | bug named |",
+    "|---|---|---|---|---|---|---|---|---|",
+)
+
+
+def sample(seed: int) -> list[tuple[str, ...]]:
+    """The faults of each port: those that a plain function can show, and that smoke killed when the kill matrix was made."""
+    killed = {row["id"] for row in json.loads(MATRIX.read_text())["faults"] if row["profile"] == "smoke"}
+    shown = [f.id for f in FAULTS.values() if DTYPE in f.dtypes and f.id in killed and TRIGGERS[f.id].how not in HIDDEN]
+    Random(seed).shuffle(shown)  # noqa: S311 # a sample
+    single = [(name,) for name in shown[:SINGLE]]
+    return [*single, *_pairs(shown[SINGLE:])]
+
+
+def _pairs(shown: list[str]) -> Iterator[tuple[str, ...]]:
+    """Two at a time, in order, that replace different parts of the kernel."""
+    left, found = [*shown], 0
+    while left and found < PAIRS:
+        first = left.pop(0)
+        other = next((name for name in left if together([patch_of(first), patch_of(name)]) is not None), None)
+        if other is not None:
+            left.remove(other)
+            found += 1
+            yield first, other
+
+
+def judged(names: tuple[str, ...]) -> Row:
+    """One run of `kdaverify verify` on a port with these faults, or none."""
+    with tempfile.TemporaryDirectory() as folder:
+        port, record = Path(folder) / "port.py", Path(folder) / "r.jsonl"
+        port.write_text(f"from benchmarks.ported_faults import port\n\nkda = port({', '.join(map(repr, names))})\n")
+        command = [sys.executable, "-m", "kdaverify", "verify", "--impl", str(port), "--workers", "2", "--record", str(record)]
+        before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+        first, code = _watched(command, folder, started)
+        seconds, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        row: Row = {"code": code, "first": first or seconds, "wall": seconds, "cpu": cpu, "load": os.getloadavg()[0]}
+        return row | _told(record, names)
+
+
+def _watched(command: list[str], folder: str, started: float) -> tuple[float | None, int]:
+    """Seconds until the first failure was printed, and the exit code."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    first: float | None = None
+    with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if first is None and LIVE.match(line):
+                first = time.monotonic() - started
+        return first, process.wait()
+
+
+def _told(record: Path, names: tuple[str, ...]) -> Row:
+    """What the run says of the cause."""
+    verdicts = read(record).verdicts
+    failures = [row for row in verdicts if row.status.rejects]
+    lines = [found.said for found in common_factors(verdicts)] if failures else []
+    shown = [row for kind in reported_kinds(failures)[:NAMED] for row in kind.rows]
+    said = " ".join(row.diagnosis for row in shown if row.diagnosis)
+    return {
+        "failures": len(failures),
+        "kinds": len(reported_kinds(failures)),
+        "collapsed": sum(bool(row.same_as) for row in failures),
+        "lines": lines,
+        "said": said,
+        "axes": {name: {axis: named(axis, lines) for axis in declared(name)} for name in names},
+        "bugs": [name for name in names if re.search(rf"\b{re.escape(name)}\b", said)],
+        "stages": [FAULTS[name].stage for name in names if any((row.stage or "").startswith(FAULTS[name].stage) for row in shown)],
+    }
+
+
+def declared(name: str) -> list[str]:
+    """The axes that the trigger of a fault names."""
+    return [axis for axis, (words, _) in AXES.items() if re.search(words, FAULTS[name].trigger)]
+
+
+def named(axis: str, lines: list[str]) -> bool:
+    """Whether a line on common factors names an axis."""
+    return any(re.search(AXES[axis][1], line) for line in lines)
+
+
+def table(rows: dict[str, Row]) -> str:
+    """The report."""
+    right = [row["cpu"] for name, row in rows.items() if name.startswith(RIGHT)]
+    accepting = median(right)
+    faults = {name: row for name, row in rows.items() if not name.startswith(RIGHT)}
+    rejected = [row for row in faults.values() if row["code"] == 1]
+    said = f"Accepting the same port without a fault takes {accepting:.0f} s of CPU time (median of {len(right)}). "
+    counts = f"Of {SINGLE + PAIRS} ports {len(faults)} were judged and {len(rejected)} rejected:"
+    body = [_line(name, row, accepting) for name, row in faults.items()]
+    return "\n".join(["# Rejecting a broken port", "", *ABOUT, "", said + counts, "", *_figures(rejected, accepting), "", *HEAD, *body, ""])
+
+
+def _figures(rejected: list[Row], accepting: float) -> list[str]:
+    """What the table comes to."""
+    cpu, first = [row["cpu"] / accepting for row in rejected], [row["first"] for row in rejected]
+    load, of_axis = median(row["load"] for row in rejected), [row for row in rejected if any(row["axes"].values())]
+    bugs = sum(bool(row["bugs"]) for row in rejected)
+    return [
+        f"- rejecting takes {median(cpu):.2f} times accepting (median), {max(cpu):.2f} at most;",
+        f"- first evidence after {median(first):.0f} s (median), {max(first):.0f} s at most, at a load of {load:.0f} on two cores;",
+        f"- a declared axis of each fault is named in {sum(map(_axis, of_axis))} of {len(of_axis)} ports that declare one;",
+        f"- the bug is named by one of the first {NAMED} kinds in {bugs} of {len(rejected)}.",
+    ]
+
+
+def _axis(row: Row) -> bool:
+    return all(any(axes.values()) for axes in row["axes"].values() if axes)
+
+
+def _line(name: str, row: Row, accepting: float) -> str:
+    axis = ("yes" if _axis(row) else "no") if any(row["axes"].values()) else "none declared"
+    lines = "; ".join(row["lines"]) or "none"
+    counts = f"{row['failures']}, {row['kinds']}, {row['collapsed']}"
+    cpu = f"{row['cpu']:.0f} | {row['cpu'] / accepting:.2f}"
+    rejected, bugs = "yes" if row["code"] == 1 else f"no ({row['code']})", ", ".join(row["bugs"]) or "no"
+    return f"| {name} | {rejected} | {row['first']:.0f} | {cpu} | {counts} | {lines} | {axis} | {bugs} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, required=True, help="what is done, by port")
+    parser.add_argument("--report", type=Path, help="where the table goes")
+    parser.add_argument("--seed", type=int, default=23, help="of the sample (default 23)")
+    parser.add_argument("--most", type=int, default=100, help="runs of this call at most")
+    given = parser.parse_args()
+    done: dict[str, Row] = json.loads(given.json.read_text()) if given.json.exists() else {}
+    jobs: dict[str, tuple[str, ...]] = {RIGHT: (), **{" + ".join(names): names for names in sample(given.seed)}}
+    for name in [name for name in jobs if name not in done][: given.most]:
+        done[name] = judged(jobs[name])
+        given.json.write_text(json.dumps(done, indent=1) + "\n")
+        print(f"{name}: {done[name]}", flush=True)
+    text = table(done)
+    print(text)
+    if given.report is not None:
+        given.report.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""The order of tests: what stands on its own first, then what is derived from it, the expensive ones of each before the others.
+
+A bug of the forward fails in most suites. An engineer who watches the run is helped by the plain call that fails, within
+seconds; in the order of file names, activations, causality and the covering array came before it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from kdaverify.checks.property_table import PROPERTIES
+from kdaverify.internals import parameters_of
+from kdaverify.operator import operator_of
+from kdaverify.plugin.suite_files import property_of
+
+FIXED: Final = ("named", "named_backward", "row")
+"""Fixtures that hold a fixed problem, or a row of the covering array with one."""
+_PLACES: Final = {name: place for place, name in enumerate(PROPERTIES)}
+
+
+def in_order_of_evidence(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The tests in the order in which they are run, of equal ones that in which they were collected; tests of no kernel stay."""
+    judging = iter(sorted((item for item in items if judges(item)), key=_place))
+    return [next(judging) if judges(item) else item for item in items]
+
+
+def judges(item: pytest.Item) -> bool:
+    """Whether a test is one of an implementation: the fixture `kernel` gets it."""
+    return "kernel" in (parameters_of(item) or {})
+
+
+def _place(item: pytest.Item) -> tuple[int, float]:
+    name = property_of(item.path)
+    return _PLACES.get(name, len(_PLACES)), _cost(item, name)
+
+
+def _cost(item: pytest.Item, name: str) -> float:
+    """Of the fixed problem of a test, so that plain calls begin with the smallest; 0 where the test generates its own.
+
+    What comes last is run the other way round: a long test at the very end leaves all other processes without work.
+    """
+    chosen = ((parameters_of(item) or {}).get(fixture) for fixture in FIXED)
+    problem = next((getattr(value, "problem", value) for value in chosen if value is not None), None)
+    cost = 0.0 if problem is None else operator_of(problem).cost(problem)
+    return cost if name in PROPERTIES and PROPERTIES[name].plain else -cost

@@ -1,0 +1,120 @@
+"""The failures of a run as an engineer reads them: each kind once, and by number what a plain call explains."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from kdaverify.checks.property_table import PROPERTIES, plain_call
+from kdaverify.checks.recheck import NEAR
+from kdaverify.diagnosis.words import FITS
+from kdaverify.verdicts.recheck import is_open
+from kdaverify.verdicts.verdict import Verdict
+
+_PLACES: Final = {name: place for place, name in enumerate(PROPERTIES)}
+CALLS: Final[Mapping[str, str]] = {"forward": "a plain forward fails", "gradients": "plain gradients fail"}
+"""What is said of the call that a failure is the same as."""
+
+
+@dataclass(frozen=True)
+class ReportedKind:
+    """Failures of one kind.
+
+    Args:
+        rows: those of the first suite in the order of evidence before others.
+        beside: other outputs that fail in the same calls and in no others, with their number.
+    """
+
+    rows: tuple[Verdict, ...]
+    beside: dict[str, int] = field(default_factory=dict[str, int])
+
+    @property
+    def elsewhere(self) -> Counter[str]:
+        """The other suites that make the same call, by the number of failures."""
+        return Counter(row.property for row in self.rows if row.property != self.rows[0].property)
+
+    @property
+    def stage(self) -> str | None:
+        """Of the first that was localised."""
+        return next((row.stage for row in self.rows if row.stage is not None), None)
+
+    @property
+    def diagnosed(self) -> bool:
+        """Whether a known bug explains it."""
+        return any(row.diagnosis.startswith(FITS) for row in self.rows)
+
+
+def reported_kinds(failures: Sequence[Verdict]) -> list[ReportedKind]:
+    """What is not the same as another failure: kinds that a diagnosis explains first, then a plain forward before what is derived from it.
+
+    Suites that make one and the same plain call are one kind; so are outputs that fail together.
+    """
+    rows, found = sorted((row for row in failures if not (row.same_as or is_open(row))), key=_place), dict[tuple[str, ...], list[Verdict]]()
+    # Not every case is localised: one that is not counts with those of its kind that are.
+    stages = {_kind(row): row.stage for row in reversed(rows) if row.stage is not None}
+    for row in rows:
+        found.setdefault((*_kind(row), row.stage or stages.get(_kind(row), "") or ""), []).append(row)
+    ranked = sorted((ReportedKind(tuple(rows)) for rows in found.values()), key=_rank)
+    return _folded(ranked)
+
+
+def same(failures: Sequence[Verdict]) -> list[str]:
+    """One sentence for each plain call that explains further failures."""
+    said: list[str] = []
+    for call, words in CALLS.items():
+        suites = Counter(row.property for row in failures if row.same_as == call)
+        number = suites.total()
+        if number:
+            head = "1 further failure is" if number == 1 else f"{number} further failures are"
+            said.append(f"{head} the same: {words} on those problems too ({_listed(suites)})")
+    return said
+
+
+def left_open(failures: Sequence[Verdict]) -> str:
+    """One sentence on the near misses that were not run again; "" where there are none."""
+    suites = Counter(row.property for row in failures if is_open(row))
+    if not suites:
+        return ""
+    head = "1 near miss, at most" if suites.total() == 1 else f"{suites.total()} near misses, at most"
+    return f"{head} {NEAR:g} times the tolerance, not tested at fresh seeds: the kernel is rejected without ({_listed(suites)})"
+
+
+def _listed(suites: Counter[str]) -> str:
+    return ", ".join(f"{name} {times}" for name, times in sorted(suites.items(), key=lambda item: _PLACES.get(item[0], len(_PLACES))))
+
+
+def called(row: Verdict) -> str:
+    """The plain call that a verdict is about, whichever suite makes it; else the suite."""
+    return (plain_call(row.property, row.detail) if row.property in PROPERTIES else "") or row.property
+
+
+def _kind(row: Verdict) -> tuple[str, str, str]:
+    return called(row), row.output, row.status
+
+
+def _place(row: Verdict) -> int:
+    return _PLACES.get(row.property, len(_PLACES))
+
+
+def _rank(group: ReportedKind) -> tuple[bool, int, int]:
+    return not group.diagnosed, _place(group.rows[0]), -len(group.rows)
+
+
+def _folded(ranked: Sequence[ReportedKind]) -> list[ReportedKind]:
+    """Groups without those whose calls all fail in another output already, which names them."""
+    kept = list[ReportedKind]()
+    for group in ranked:
+        first = next((other for other in kept if _holds(other, group)), None)
+        if first is None:
+            kept.append(group)
+        else:
+            first.beside[group.rows[0].output] = first.beside.get(group.rows[0].output, 0) + len(group.rows)
+    return kept
+
+
+def _holds(other: ReportedKind, group: ReportedKind) -> bool:
+    a, b = other.rows[0], group.rows[0]
+    alike = (called(a), a.status, other.stage) == (called(b), b.status, group.stage) and a.output != b.output
+    return alike and bool(b.case) and {row.asked() for row in group.rows} <= {row.asked() for row in other.rows}
