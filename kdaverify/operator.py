@@ -119,6 +119,15 @@ class Operator(abc.ABC):
         del case, judged
         raise NotImplementedError(f"{self.name} has no known bugs")
 
+    def error_says(self, case: PropertyCase, judged: Adapter, *, until: float) -> str:
+        """What the wrong outputs of `judged` single out by themselves, as a sentence; "" where nothing, or where it is not looked for.
+
+        Args:
+            until: of the monotonic clock; what is begun is ended.
+        """
+        del case, judged, until
+        return ""
+
 
 class CallOperator(Operator):
     """An operator whose calls a kernel answers whole, forward and backward: adapters implement one.

@@ -29,6 +29,7 @@ class Diagnosis:
         where: what part of the outputs is wrong.
         unwritten: the wrong outputs, where all that is wrong with them comes from memory that was never written.
         silent: why nothing was compared; "" where it was.
+        says: what the error singles out by itself, without known bugs; "" where nothing.
         passes: whether nothing fails.
     """
 
@@ -42,6 +43,7 @@ class Diagnosis:
     where: str = ""
     unwritten: tuple[str, ...] = ()
     silent: str = ""
+    says: str = ""
     passes: bool = False
 
     @property
@@ -50,8 +52,8 @@ class Diagnosis:
         return bool(self.unwritten) or (bool(self.named or self.signatures) and not self.unexplained)
 
     def __str__(self) -> str:
-        where = f"; {self.where}" if self.where else ""
-        return f"{self.silent or (self._fitting() if self.fits else self._poor())}{where}"
+        known = self.silent or (self._fitting() if self.fits else self._poor())
+        return "; ".join(filter(None, (known, self.says and f"the error itself: {self.says}", self.where)))
 
     def _fitting(self) -> str:
         if self.unwritten:

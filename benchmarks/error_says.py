@@ -1,0 +1,201 @@
+"""What the error alone says of planted bugs whose kernel is a plain function, when no catalogue of bugs may be compared with it.
+
+    python -m benchmarks.error_says bugs --json FILE [--draw development|test]
+    python -m benchmarks.error_says nothing --json FILE
+
+bugs: every bug of the draw is planted in a kernel of another arithmetic than the candidates', without stages, and asked on the inputs on
+which the catalogue's tests say that it shows, at another seed. What is named is compared with the stages that the bug replaces. The rules
+were written on the development draw; figures that are quoted are those of the test draw.
+nothing: errors that no mistake has made (random in some elements, of the size of roundings, one wrong element, one wrong row), and
+conforming kernels taken for wrong: nothing may be said.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import torch
+from rich.progress import track
+
+from benchmarks.diagnosis import SEED, Planted, questions
+from kdaverify.adapters import find
+from kdaverify.adapters.base import Adapter, Output
+from kdaverify.diagnosis.minimise import failure
+from kdaverify.diagnosis.question import PropertyCase
+from kdaverify.faults.catalogue import FAULTS
+from kdaverify.faults.fault import Fault, Setting
+from kdaverify.faults.kernel import Patch
+from kdaverify.operators.kda.mistakes.finding import Finding, finding
+from kdaverify.problems import Problem
+from oracles.backward_stages import BACKWARD_SIGNATURES
+from oracles.chunk import STAGES
+from oracles.chunk_backward import BACKWARD
+from oracles.inputs import Inputs
+from oracles.stages import SIGNATURES
+from tests.faults.triggers import PLAIN, TRIGGERS
+
+LOOKED_AT: Final = ("H1", "H2", "GA3", "O2", "O5", "H6", "DESIGN-c", "B2", "B3", "SO1", "A3")
+"""The bugs on which the rules were first tried: always of the development draw."""
+DEVELOPMENT, TEST = 1, 2
+DRAWN: Final = 20
+SECONDS: Final = 10.0
+Row = dict[str, Any]
+
+
+def eligible() -> list[str]:
+    """Bugs that always strike, of a plain call or its gradients, and give numbers."""
+    return [fault.id for fault in FAULTS.values() if fault.kind in "ABCE" and TRIGGERS[fault.id].how in ("call", "gradients")]
+
+
+def draw(which: str) -> list[str]:
+    """The bugs of a draw; the test draw has none of the development's."""
+    mine = Random(DEVELOPMENT).sample([name for name in eligible() if name not in LOOKED_AT], DRAWN)  # noqa: S311 # a sample
+    if which == "development":
+        return [*LOOKED_AT, *mine]
+    return Random(TEST).sample([name for name in eligible() if name not in (*LOOKED_AT, *mine)], DRAWN)  # noqa: S311 # a sample
+
+
+def truth(fault: Fault, problem: Problem) -> tuple[str, ...]:
+    """The stages that the bug replaces; "call" where it is in what is around them."""
+    patch, x = fault.patch(Setting(1.0, torch.Generator())), problem.inputs()
+    there = replaced(patch.stages(x), STAGES)
+    back = [] if patch.backward is None else replaced(patch.backward(x), BACKWARD)
+    signatures, probe = {**SIGNATURES, **BACKWARD_SIGNATURES}, torch.full((1,), 1 / 3)
+    changed = {name: bool((patch.stored(name, probe) != probe).any()) for found in signatures.values() for name in (*found.writes, "S")}
+    stored = [stage for stage, found in signatures.items() if any(changed[name] for name in found.writes)]
+    return tuple(dict.fromkeys((*there, *back, *stored, *(["state"] if changed["S"] else [])))) or ("call",)
+
+
+def replaced(stages: object, right: object) -> list[str]:
+    """The names of the stages that are not the right ones."""
+    return [name for name, stage in vars(stages).items() if stage is not getattr(right, name)]
+
+
+def bug(name: str) -> Row:
+    """What is said of one bug, on the first question that it fails with numbers."""
+    fault = FAULTS[name]
+    row: Row = {"title": fault.title, "said": "", "told": "not rejected"}
+    for question in questions(fault, ("fp32", "bf16", "fp16")):
+        adapter = Planted(fault)
+        failed = failure(adapter, question)
+        if failed is None:
+            continue
+        started = time.monotonic()
+        found = finding(question, adapter, until=started + SECONDS)
+        right = truth(fault, question.problem)
+        told = "nothing said" if not str(found) else "stage among the named" if {*right} & {*found.stages} else "other stage"
+        seconds = round(time.monotonic() - started, 1)
+        known = {"dtype": question.problem.dtype, "status": str(failed[1]), "stages": right, "seconds": seconds}
+        return row | known | {"named": found.stages, "said": str(found), "told": told}
+    return row
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """An error that no mistake has made."""
+
+    said: str
+    change: Callable[[torch.Tensor, torch.Generator], torch.Tensor]
+
+
+def _some(share: float, size: float) -> Callable[[torch.Tensor, torch.Generator], torch.Tensor]:
+    def change(x: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+        drawn, struck = torch.randn(x.shape, generator=random), torch.rand(x.shape, generator=random) < share
+        return x + (size * drawn * x.float().square().mean().sqrt() * struck).to(x.dtype)
+
+    return change
+
+
+def _relative(size: float) -> Callable[[torch.Tensor, torch.Generator], torch.Tensor]:
+    return lambda x, random: x * (1 + size * torch.randn(x.shape, generator=random)).to(x.dtype)
+
+
+def _one(kind: str) -> Callable[[torch.Tensor, torch.Generator], torch.Tensor]:
+    def change(x: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+        x = x.clone()
+        flat = x.view(-1) if kind == "element" else x.view(-1, x.shape[-1])
+        row = int(torch.randint(len(flat), (), generator=random))
+        flat[row] = flat[row] + torch.randn(flat[row].shape, generator=random).to(x.dtype)
+        return x
+
+    return change
+
+
+DISTURBANCES: Final = (
+    *(Disturbance(f"random in {share:.0%} of o", _some(share, 1.0)) for share in (0.05, 0.3, 1.0)),
+    Disturbance("random, 10 %", _some(1.0, 0.1)),
+    Disturbance("relative 1 %", _relative(0.01)),
+    Disturbance("relative 0.1 %", _relative(0.001)),
+    Disturbance("one element", _one("element")),
+    Disturbance("one row", _one("row")),
+)
+
+
+class Disturbed(Planted):
+    """A right kernel whose outputs are disturbed, the same way at the same call."""
+
+    def __init__(self, of: Disturbance, seed: int, outputs: tuple[str, ...]) -> None:
+        super().__init__(FAULTS["H1"], patch=Patch())
+        self._of, self._seed, self._struck = of, seed, outputs
+
+    def forward(self, inputs: Inputs) -> Output:
+        right, random = super().forward(inputs), torch.Generator().manual_seed(self._seed)
+        changed = {name: self._of.change(getattr(right, name), random) for name in self._struck}
+        return replace(right, **changed)
+
+
+def disturbances(number: int) -> Iterator[tuple[str, Adapter, PropertyCase]]:
+    """Random errors of o, of S_T, of both, on plain problems of both formats."""
+    outputs = (("o",), ("final_state",), ("o", "final_state"))
+    for i in range(number):
+        of = DISTURBANCES[i % len(DISTURBANCES)]
+        problem = Problem.model_validate({**PLAIN, "dtype": ("fp32", "bf16")[i // 3 % 2], "seed": SEED + i, "T": 20})
+        yield f"{i}: {of.said} of {outputs[i % 3]}", Disturbed(of, i, outputs[i % 3]), PropertyCase("forward", problem)
+
+
+def conforming() -> Iterator[tuple[str, Adapter, PropertyCase]]:
+    """Right kernels, asked as if they had failed."""
+    for dtype in ("fp32", "bf16"):
+        for seed in range(5):
+            problem = Problem.model_validate({**PLAIN, "dtype": dtype, "seed": SEED + seed})
+            for adapter in (find("eager"), find("eager-recurrent"), Planted(FAULTS["H1"], patch=Patch())):
+                for name, detail in (("forward", {}), ("gradients", {"of": "both"})):
+                    yield f"{adapter.name} {name} {problem.id}", adapter, PropertyCase(name, problem, detail)
+
+
+def nothing(adapter: Adapter, question: PropertyCase) -> Row:
+    found: Finding = finding(question, adapter, until=time.monotonic() + SECONDS)
+    return {"told": "something said" if str(found) else "nothing said", "said": str(found)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("bugs", "nothing"))
+    parser.add_argument("--json", type=Path, required=True, help="what is done, by name; started again, only the rest is run")
+    parser.add_argument("--draw", choices=("development", "test"), default="test", help="which bugs (default test)")
+    parser.add_argument("--number", type=int, default=220, help="random errors (default 220)")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    jobs: dict[str, Callable[[], Row]]
+    if given.what == "bugs":
+        jobs = {name: lambda name=name: bug(name) for name in draw(given.draw)}
+    else:
+        asked = [*disturbances(given.number), *conforming()]
+        jobs = {name: lambda adapter=adapter, question=question: nothing(adapter, question) for name, adapter, question in asked}
+    done: dict[str, Row] = json.loads(given.json.read_text()) if given.json.exists() else {}
+    for name in track([name for name in jobs if name not in done], description=given.what):
+        done[name] = jobs[name]()
+        given.json.write_text(json.dumps(done, indent=1) + "\n")
+    for told in sorted({row["told"] for row in done.values()}):
+        print(f"{told}: {sum(row['told'] == told for row in done.values())}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""Which tensor a kernel without stages has wrong: the one that can be changed so that all outputs come out as the kernel's together.
+
+Changes of one tensor move the outputs within a space of few dimensions. An error outside of that space cannot come from the tensor,
+whatever is wrong with it; one inside of a space of far fewer dimensions than there are outputs is no accident.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.diagnosis.answer import KernelErrors
+from kdaverify.diagnosis.likeness import likenesses
+from kdaverify.diagnosis.tolerances import Scale
+from kdaverify.operators.kda.mistakes.copies import outcomes
+from kdaverify.operators.kda.mistakes.places import BACKWARD_PLACES, FORWARD_PLACES, Place
+from kdaverify.operators.kda.mistakes.search import RIVAL, ObservedCase
+from kdaverify.operators.kda.mistakes.spaces import STEP, ErrorSpace, spaces
+from oracles.tensors import SIGNATURE
+
+ROUNDS: Final = 4
+"""Steps of Gauss and Newton: one is exact where outputs are linear in the tensor."""
+MOST: Final = 200
+"""Unknowns that are solved for."""
+SPARE: Final = 8
+"""Equations beyond the unknowns that an error must satisfy, at least, to be evidence."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """One tensor that may be wrong.
+
+    Args:
+        unknowns: dimensions in which its changes move the outputs of a head.
+        equations: elements of the outputs of a head.
+        noise: what the best change leaves, in units of what two conforming kernels may differ by.
+    """
+
+    place: Place
+    space: ErrorSpace
+    unknowns: int
+    equations: int
+    noise: float
+
+    @property
+    def possible(self) -> bool:
+        """Whether it is not ruled out."""
+        return self.noise <= RIVAL
+
+    @property
+    def telling(self) -> bool:
+        """Whether it accounts for the error, and that is more than a matter of course."""
+        return self.noise <= 1.0 and self.equations - self.unknowns >= SPARE
+
+
+def origins(case: ObservedCase, *, until: float = math.inf) -> Iterator[Origin]:
+    """Every tensor of the pass on a case of one sequence and chunk, and how much of the error a change of it alone accounts for.
+
+    Args:
+        until: of the monotonic clock; tensors that come later are left out.
+    """
+    places = FORWARD_PLACES if case.of.cotangents is None else BACKWARD_PLACES
+    for place in (place for place in places if place.own_space):
+        if time.monotonic() > until:
+            return
+        *factors, every = spaces(place, case.of.call, case.of.chunk_size)
+        whole = _origin(case, place, every) if every.unknowns <= MOST else None
+        if whole is not None:
+            yield whole
+        # A factor of a row is a change of its elements: what no change of them accounts for, no factor does.
+        if whole is None or whole.possible:
+            yield from (_origin(case, place, space) for space in factors)
+
+
+def _origin(case: ObservedCase, place: Place, space: ErrorSpace) -> Origin:
+    call = case.of.call
+    # The heads that share a gradient of q and k are solved for together.
+    group = 1 if case.of.cotangents is None else call.HV // call.H
+    unknowns = [(one, head) for head in range(group) for one in range(space.unknowns)]
+    weights = _by_group({name: torch.full_like(told.exact, 1 / told.rms) for name, told in case.yard.items()}, group)
+    wanted, delta, rank, noise = _by_group(case.kernel.outputs, group), call.v.new_zeros(call.HV, space.unknowns).double(), 0, float("inf")
+    for _ in range(ROUNDS):
+        tried = [space.moved(delta, None, 0, group), *(space.moved(delta, one, head, group) for one, head in unknowns)]
+        found = outcomes(case.of, place, tried)
+        before, noise = noise, likenesses(case.kernel, {name: x[:1] for name, x in found.items()}, case.yard)[0].noise
+        if noise > before / 2:
+            break
+        moved = torch.stack([_by_group({name: x[i] for name, x in found.items()}, group) for i in range(len(tried))])
+        slope = ((moved[1:] - moved[0]) / STEP * weights).movedim(0, -1)
+        if (noise <= 1.0 and rank) or not bool(slope.isfinite().all()):
+            break
+        rank = rank or int(torch.linalg.matrix_rank(slope, rtol=1e-9).max())
+        step = torch.linalg.pinv(slope, rtol=1e-9) @ ((wanted - moved[0]) * weights)[..., None]
+        delta = delta + step.squeeze(-1).unflatten(-1, (group, space.unknowns)).flatten(0, 1)
+    return Origin(place, space, rank, wanted.shape[-1], noise)
+
+
+def _by_group(outputs: Mapping[str, Tensor], group: int) -> Tensor:
+    """[groups, elements]: the outputs of a case of one sequence, of the heads that share them."""
+    rows = list[Tensor]()
+    for name, x in outputs.items():
+        axes = SIGNATURE[name].axes
+        axis = next(i for i, letter in enumerate(axes) if letter in ("H", "HV"))
+        heads = x.movedim(axis, 0)
+        rows.append((heads.unflatten(0, (-1, group)) if axes[axis] == "HV" else heads).flatten(1))
+    return torch.cat(rows, dim=1)
+
+
+def narrowed(case: ObservedCase, columns: int) -> ObservedCase:
+    """The case of the first value columns alone: no column of a right kernel depends on another."""
+    call = case.of.call
+    if columns >= call.V or case.of.cotangents is not None:
+        return case
+    cut = replace(call, v=call.v[..., :columns], initial_state=None if call.initial_state is None else call.initial_state[..., :columns])
+    kernel = KernelErrors({name: x[..., :columns] for name, x in case.kernel.outputs.items()})
+    yard = {name: Scale(told.exact[..., :columns], told.rms, told.largest) for name, told in case.yard.items()}
+    return ObservedCase(replace(case.of, call=cut), kernel, yard)

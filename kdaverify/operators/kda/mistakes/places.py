@@ -1,0 +1,314 @@
+"""Where a kernel can be wrong: the tensors that its stages write, those that one of them reads, and the terms of its sums."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.operators.kda.mistakes.changes import Kind
+from oracles.backward_stages import BACKWARD_SIGNATURES, HELD_AS
+from oracles.chunk import STAGES, Chunk, Stage, Stages, decayed_products
+from oracles.chunk_backward import BACKWARD, BackwardStage, BackwardStages, ChunkGradients
+from oracles.stages import SIGNATURES, Signature
+from oracles.tensors import TOKENS
+
+Edit = Callable[[Tensor, Chunk], Tensor]
+"""(right tensor, its chunk) -> wrong tensor."""
+
+
+@dataclass(frozen=True)
+class Passes:
+    """The stages of both passes."""
+
+    forward: Stages = STAGES
+    backward: BackwardStages = BACKWARD
+
+    def with_forward(self, name: str, stage: Stage) -> Passes:
+        return replace(self, forward=replace(self.forward, **{name: stage}))
+
+    def with_backward(self, name: str, stage: BackwardStage) -> Passes:
+        return replace(self, backward=replace(self.backward, **{name: stage}))
+
+
+RIGHT: Final = Passes()
+
+
+@dataclass(frozen=True)
+class Place:
+    """One tensor at one point of the pipeline.
+
+    Args:
+        said: what it is, in words.
+        kind: what its axes are.
+        stages: those that it may be in: of a tensor that one stage alone reads also the one that reads it.
+        build: (edit, pipeline) -> the pipeline in which the edit is applied there.
+        name: of the tensor.
+        own_space: whether it can be wrong in ways in which no place before it can.
+    """
+
+    said: str
+    stages: tuple[str, ...]
+    kind: Kind
+    build: Callable[[Edit, Passes], Passes]
+    name: str
+    own_space: bool = True
+
+
+KINDS: Final[dict[str, Kind]] = {
+    **dict.fromkeys(("q", "k", "w", "qg", "kg"), Kind.KEYS),
+    **dict.fromkeys(("g", "G", "dG_state", "dG_wy", "dG", "dg"), Kind.GATES),
+    **dict.fromkeys(("v", "u", "v_new", "o"), Kind.VALUES),
+    **dict.fromkeys(("Aqk", "Akk", "R", "dAqk", "dAkk"), Kind.MATRIX),
+    **dict.fromkeys(("h", "final_state", "dh", "d_initial_state"), Kind.STATE),
+    **dict.fromkeys(("dq_state", "dk_state", "dw", "dk_wy", "dq_head", "dk_head"), Kind.KEYS),
+    **dict.fromkeys(("dv_local", "dv_new", "dv"), Kind.VALUES),
+    **dict.fromkeys(("beta", "dbeta_wy", "dbeta"), Kind.SCALAR),
+}
+HELD: Final = {**HELD_AS, "final_state": "S", "d_initial_state": "dS"}
+_WORDS: Final = {
+    "G": "G (the cumulative gate)",
+    "Aqk": "Aqk (scores of queries and keys)",
+    "Akk": "Akk (scores of keys and keys)",
+    "R": "R (the inverse of I + Akk)",
+    "w": "w (the keys with which the update reads the state)",
+    "u": "u (the values after the solve)",
+    "qg": "qg (the queries with which o reads the state)",
+    "kg": "kg (the keys with which the state is written)",
+    "h": "the state before the chunk, as o reads it,",
+    "v_new": "v_new as o reads it",
+    "final_state": "the state after the chunk",
+}
+_READERS: Final = {"scores": "the scores", "wy": "w, u, qg and kg", "state": "the state's update"}
+
+
+def _written(stage: str, name: str) -> Place:
+    """A tensor as its stage leaves it, for all that read it."""
+    held = HELD.get(name, name)
+
+    def build(edit: Edit, pipeline: Passes) -> Passes:
+        right: Stage = getattr(pipeline.forward, stage)
+
+        def wrong(c: Chunk) -> None:
+            right(c)
+            setattr(c, held, edit(getattr(c, held), c))
+
+        return pipeline.with_forward(stage, wrong)
+
+    return Place(_WORDS.get(name, name), _stages(stage, name, SIGNATURES), KINDS[name], build, name)
+
+
+def _stages(writer: str, name: str, signatures: Mapping[str, Signature]) -> tuple[str, ...]:
+    readers = [stage for stage, signature in signatures.items() if name in signature.reads and stage != writer]
+    return (writer, *readers) if len(readers) == 1 else (writer,)
+
+
+def _read(stage: str, name: str) -> Place:
+    """A tensor as one stage reads it; others read the right one."""
+    written = [HELD.get(found, found) for found in SIGNATURES[stage].writes]
+
+    def build(edit: Edit, pipeline: Passes) -> Passes:
+        right: Stage = getattr(pipeline.forward, stage)
+
+        def wrong(c: Chunk) -> None:
+            seen = _with(c, name, edit)
+            right(seen)
+            vars(c).update({held: getattr(seen, held) for held in written})
+
+        return pipeline.with_forward(stage, wrong)
+
+    return Place(f"{name} as {_READERS[stage]} read it", (stage,), KINDS[name], build, name)
+
+
+def _with(c: Chunk, name: str, edit: Edit) -> Chunk:
+    seen = copy.copy(c)
+    if name in TOKENS:
+        seen.tokens = replace(c.tokens, **{name: edit(getattr(c.tokens, name), c)})
+    else:
+        setattr(seen, name, edit(getattr(c, name), c))
+    return seen
+
+
+def _given(name: str) -> Place:
+    """An input, for all stages."""
+
+    def build(edit: Edit, pipeline: Passes) -> Passes:
+        right = pipeline.forward.cumsum
+
+        def wrong(c: Chunk) -> None:
+            c.tokens = _with(c, name, edit).tokens
+            right(c)
+
+        return pipeline.with_forward("cumsum", wrong)
+
+    return Place(name, ("call",), KINDS[name], build, name)
+
+
+def _carried(edit: Edit, pipeline: Passes) -> Passes:
+    right = pipeline.forward.state
+
+    def wrong(c: Chunk) -> None:
+        carried = c.S * c.decay(slice(-1, None)).transpose(-1, -2)
+        right(c)
+        c.S = c.S + (edit(carried, c) - carried)
+
+    return pipeline.with_forward("state", wrong)
+
+
+def _not_updated(edit: Edit, pipeline: Passes) -> Passes:
+    right = pipeline.forward.state
+
+    def wrong(c: Chunk) -> None:
+        before = c.S
+        right(c)
+        c.S = edit(before, c)
+
+    return pipeline.with_forward("state", wrong)
+
+
+def _score_rows(edit: Edit, pipeline: Passes) -> Passes:
+    return pipeline.with_forward("scores", lambda c: _scored(c, edit, None))
+
+
+def _score_columns(edit: Edit, pipeline: Passes) -> Passes:
+    return pipeline.with_forward("scores", lambda c: _scored(c, None, edit))
+
+
+def _scored(c: Chunk, rows: Edit | None, columns: Edit | None) -> None:
+    """The right stage with other operands of the decayed products."""
+    k, (left_q, left_k) = c.tokens.k, (x if rows is None else rows(x, c) for x in (c.tokens.q, c.tokens.k))
+    right = k if columns is None else columns(k, c)
+    qk, kk = decayed_products(c, torch.stack((left_q, left_k), dim=-1), right).unbind(-1)
+    c.Aqk, c.Akk = c.scale * qk, (c.tokens.beta[..., None] * kk).tril(-1)
+
+
+def _read_after(edit: Edit, pipeline: Passes) -> Passes:
+    """o reads the state of the chunk's end."""
+    right = pipeline.forward.output
+
+    def wrong(c: Chunk) -> None:
+        seen = _with(c, "h", lambda _, c: edit(c.S, c))
+        right(seen)
+        c.o = seen.o
+
+    return pipeline.with_forward("output", wrong)
+
+
+FORWARD_PLACES: Final = (
+    _written("output", "o"),
+    _written("state", "final_state"),
+    Place("what S_T keeps of the state before", ("state",), Kind.STATE, _carried, "S"),
+    _written("state", "h"),
+    _written("wy", "qg"),
+    _written("scores", "Aqk"),
+    _written("wy", "kg"),
+    _written("wy", "w"),
+    _written("wy", "u"),
+    _written("state", "v_new"),
+    _written("scores", "Akk"),
+    _written("solve", "R"),
+    Place("the state after the chunk (that before it, not updated)", ("state",), Kind.STATE, _not_updated, "S", own_space=False),
+    Place("the state that o reads (that after the chunk, not before it)", ("output",), Kind.STATE, _read_after, "h", own_space=False),
+    *(_given(name) for name in TOKENS),
+    *(_read("scores", name) for name in ("q", "k", "beta", "G")),
+    *(_read("wy", name) for name in ("q", "k", "beta", "G")),
+    _read("state", "G"),
+    Place("the later token's factor in the scores", ("scores",), Kind.KEYS, _score_rows, "k"),
+    Place("the earlier token's factor in the scores", ("scores",), Kind.KEYS, _score_columns, "k"),
+    _written("cumsum", "G"),
+)
+"""The simplest first: of mistakes that no input tells apart, the first is named."""
+
+_BACKWARD_STAGES: Final = {
+    "dv_local": "o in v_new",
+    "dA": "o in Aqk",
+    "state_bwd": "the state's recurrence",
+    "dqkwg": "qg, kg and the state's decay",
+    "wy_bwd": "w and u",
+    "intra_bwd": "the scores",
+    "cumsum_bwd": "the cumulative gate",
+}
+_BACKWARD_WORDS: Final = {
+    "dv_local": "the part of dv_new that o gives",
+    "dh": "the gradient of the state as products read it",
+    "d_initial_state": "the gradient of the state, as it is carried to the chunk before,",
+    "dq_state": "the part of dq that passes through the state",
+    "dk_state": "the part of dk that passes through the state",
+    "dG_state": "the part of dG that passes through the state",
+    "dk_wy": "the part of dk that passes through the state and w",
+    "dG_wy": "the part of dG that passes through the state and w",
+    "dbeta_wy": "the part of dbeta that passes through w and u",
+    "dq_head": "dq",
+    "dk_head": "dk",
+    "dG": "dG (the gradient of the cumulative gate)",
+}
+
+
+def _written_back(stage: str, name: str) -> Place:
+    held = HELD.get(name, name)
+
+    def build(edit: Edit, pipeline: Passes) -> Passes:
+        right: BackwardStage = getattr(pipeline.backward, stage)
+
+        def wrong(b: ChunkGradients) -> None:
+            right(b)
+            setattr(b, held, edit(getattr(b, held), b.c))
+
+        return pipeline.with_backward(stage, wrong)
+
+    return Place(_BACKWARD_WORDS.get(name, name), _stages(stage, name, BACKWARD_SIGNATURES), KINDS[name], build, name)
+
+
+def _read_back(stage: str, name: str) -> Place:
+    """A tensor of the forward as one stage of the backward reads it."""
+
+    def build(edit: Edit, pipeline: Passes) -> Passes:
+        right: BackwardStage = getattr(pipeline.backward, stage)
+
+        def wrong(b: ChunkGradients) -> None:
+            kept = b.c
+            b.c = _with(kept, name, edit)
+            right(b)
+            b.c = kept
+
+        return pipeline.with_backward(stage, wrong)
+
+    return Place(f"{name} as the backward of {_BACKWARD_STAGES[stage]} reads it", (stage,), KINDS[name], build, name)
+
+
+def _given_back(edit: Edit, pipeline: Passes) -> Passes:
+    """The decayed part of the gradient of the state alone."""
+    right = pipeline.backward.state_bwd
+
+    def wrong(b: ChunkGradients) -> None:
+        carried = b.dS * b.c.decay(slice(-1, None)).transpose(-1, -2)
+        right(b)
+        b.dS = b.dS + (edit(carried, b.c) - carried)
+
+    return pipeline.with_backward("state_bwd", wrong)
+
+
+_FINAL: Final = (("intra_bwd", "dq_head"), ("intra_bwd", "dk_head"), ("wy_bwd", "dv"), ("cumsum_bwd", "dg"), ("intra_bwd", "dbeta"))
+_BACKWARD_WRITES: Final = (
+    *_FINAL,
+    *(
+        (stage, name)
+        for stage, signature in BACKWARD_SIGNATURES.items()
+        for name in signature.writes
+        if name in KINDS and (stage, name) not in _FINAL
+    ),
+)
+BACKWARD_PLACES: Final = (
+    *(_written_back(stage, name) for stage, name in _BACKWARD_WRITES),
+    Place("what dS_0 keeps of the gradient of the state after it", ("state_bwd",), Kind.STATE, _given_back, "dS"),
+    *(
+        _read_back(stage, name)
+        for stage, signature in BACKWARD_SIGNATURES.items()
+        for name in signature.reads
+        if name in KINDS and not name.startswith("d") and name != "g"
+    ),
+)
