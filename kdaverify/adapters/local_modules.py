@@ -39,7 +39,7 @@ def local_modules(source: str | Path) -> tuple[Path, ...]:
     """
     first = [_Module(source.resolve(), "")] if isinstance(source, Path) else list(_named(source, ()))
     beside = (str(source.resolve().parent),) if isinstance(source, Path) else ()
-    waiting, seen = first, dict[Path, None]()
+    waiting, seen = [*first], dict[Path, None]()
     while waiting:
         module = waiting.pop()
         # A shipped adapter is no local file; a package that it imports may be one, where that is being developed.
