@@ -95,12 +95,13 @@ def _conclude(config: pytest.Config, request: Request, console: Console, ended: 
     if request.json_file is not None:
         request.json_file.parent.mkdir(parents=True, exist_ok=True)
         request.json_file.write_text(json.dumps(summary(ruling, decisions, session_of(config).account), indent=2) + "\n")
-    return ruling.exit_code if request.html is None else _page(request.html, ruling, decisions, request, console)
+    return ruling.exit_code if request.html is None else _page(request.html, ruling, config, request, console)
 
 
-def _page(path: Path, ruling: Ruling, decisions: list[Decision], request: Request, console: Console) -> int:
+def _page(path: Path, ruling: Ruling, config: pytest.Config, request: Request, console: Console) -> int:
+    decisions = decisions_of(config)
     try:
-        page_of(ruling, decisions, path, record=request.record)
+        page_of(ruling, decisions, path, record=request.record, account=session_of(config).account)
     except Complaint as error:
         return complain(str(error))
     console.print(Text(f"page: {path}"), soft_wrap=True)

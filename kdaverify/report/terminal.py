@@ -21,12 +21,12 @@ from kdaverify.report.evidence import evidence
 from kdaverify.report.plain import plain, told
 from kdaverify.report.published import standards_line, standards_table
 from kdaverify.verdicts.code_identity import CodeIdentity
-from kdaverify.verdicts.decision import Decision, Ruling, count_cases, worst_grade
+from kdaverify.verdicts.decision import COVERAGE, NOT_TESTED, Decision, Ruling, count_cases, worst_grade
 from kdaverify.verdicts.verdict import Verdict
 
 COLOURS = {Ruling.ACCEPT: "bold green", Ruling.REJECT: "bold red", Ruling.ERROR: "bold magenta", Ruling.INSUFFICIENT: "bold yellow"}
 MOST_FAILURES = 8
-ALWAYS_SAID = ("not tested: ", "coverage: ")
+ALWAYS_SAID = (NOT_TESTED, COVERAGE)
 MOST_REASONS = 8
 
 

@@ -39,6 +39,7 @@ class Gated:
 
     Args:
         ruling, reasons: heaviest first; then what is only told.
+        limits: of the reasons, those that are no error of the kernel.
         rules: by which.
         tally: of the verdicts that count.
         rows: the verdicts, those that a waiver forgives included.
@@ -56,6 +57,7 @@ class Gated:
     waived: Waived = field(default_factory=Waived)
     judged: tuple[CodeIdentity, ...] = ()
     accounts: tuple[Account, ...] = field(default=(), repr=False)
+    limits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -139,9 +141,10 @@ def _one(
             *(held.missing if held else ()),
         ],
     }
-    ruling, reasons = conclude(counted, expected, beside)
+    found = conclude(counted, expected, beside)
     told = (*waived.told, *(several if rules.mixed_versions == "tell" else ()), *(held.told if held else ()))
-    return Gated(name, ruling, (*reasons, *told), named, counted, rows, waived, judged, tuple(accounts))
+    reasons, limits = (*found.reasons, *told), (*found.limits, *told)
+    return Gated(name, found.ruling, reasons, named, counted, rows, waived, judged, tuple(accounts), limits)
 
 
 def unfinished(tables: Sequence[Table]) -> list[str]:
