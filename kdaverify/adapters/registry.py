@@ -103,6 +103,32 @@ def _find(spec: str) -> Adapter:
     raise AdapterError(_unknown(spec, [*SHIPPED, *points]))
 
 
+def source_of(spec: str) -> Path | str | None:
+    """The file or the module that an implementation begins in; None for one that is known by name alone.
+
+    Args:
+        spec: what `find` has found one by.
+    """
+    if match := _OPTIONS.fullmatch(spec):
+        # Those that are told where their kernel is: elsewhere:kernel=FILE:FUNCTION, fla_port:module=MODULE.
+        options = _options(match["options"], spec)
+        named = options.get("kernel") or options.get("module")
+        return source_of(match["name"]) if named is None else _place(named)
+    if spec.startswith(_FAULT):
+        return None
+    if spec in SHIPPED:
+        return SHIPPED[spec].partition(":")[0]
+    points = _entry_points()
+    return _place(points[spec].value.replace(" ", "") if spec in points else spec)
+
+
+def _place(spec: str) -> Path | str | None:
+    if match := _FILE.fullmatch(spec):
+        return Path(match["path"])
+    match = _MODULE.fullmatch(spec)
+    return match and match["module"]
+
+
 def _fault(spec: str) -> Adapter:
     # The catalogue knows adapters; only who asks for a fault loads it.
     from kdaverify.faults.catalogue import faulty

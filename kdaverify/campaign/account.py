@@ -11,6 +11,7 @@ from kdaverify.campaign.task import Orders
 from kdaverify.plugin.account import account_of
 from kdaverify.plugin.expected import declared
 from kdaverify.plugin.suite_files import shipped
+from kdaverify.verdicts.code_identity import identity_of
 from kdaverify.verdicts.rules import CAMPAIGN
 from kdaverify.verdicts.seal import Account
 
@@ -41,4 +42,5 @@ def _account(profile: str, orders: Orders, tally: CampaignCounts, properties: Ca
     expected = [
         declared(adapter, properties(adapter), orders.profile, tally.heard(adapter.name), missing=adapter.missing()) for adapter in adapters
     ]
-    return account_of(profile, orders.seed, expected, {name: tuple(told) for name, told in tally.trouble.items()})
+    trouble = {name: tuple(told) for name, told in tally.trouble.items()}
+    return account_of(profile, orders.seed, expected, trouble, {name: identity_of(spec) for name, spec in orders.specs.items()})

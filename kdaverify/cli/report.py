@@ -20,7 +20,9 @@ from kdaverify.verdicts.toml_file import FileError
 if TYPE_CHECKING:
     from kdaverify.report.html.page import Page
     from kdaverify.verdicts.gate import GateCriteria
+    from kdaverify.verdicts.seal import Account
 
+CUT_SHORT = "the session ended before every case was judged"
 MISSING = "the page needs jinja2 and polars: pip install 'kdaverify[html]'"
 Html = Annotated[Path | None, typer.Option(help="write one self-contained page to this .html file")]
 
@@ -77,12 +79,13 @@ def check_html(path: Path) -> None:
         raise Complaint(f"--html: {MISSING}")
 
 
-def page_of(ruling: Ruling, decisions: Sequence[Decision], path: Path, *, record: Path | None) -> None:
+def page_of(ruling: Ruling, decisions: Sequence[Decision], path: Path, *, record: Path | None, account: Account | None) -> None:
     """Writes the page of a session.
 
     Args:
         ruling: of the whole session: a harness error is one of every implementation.
         record: where its verdicts lie.
+        account: what it says beside them.
     Raises:
         Complaint: as `written`.
     """
@@ -92,10 +95,9 @@ def page_of(ruling: Ruling, decisions: Sequence[Decision], path: Path, *, record
 
     rows = rows_of(verdict for decision in decisions for verdict in decision.verdicts)
     if ruling is Ruling.ERROR and heaviest(decisions) is not Ruling.ERROR:
-        decisions = [
-            replace(one, ruling=ruling, reasons=("the session ended before every case was judged", *one.reasons)) for one in decisions
-        ]
-    written(Page(rows, tuple(ruled(decisions, rows)), () if record is None else (record.name,)), path)
+        decisions = [replace(one, ruling=ruling, reasons=(CUT_SHORT, *one.reasons), limits=(CUT_SHORT, *one.limits)) for one in decisions]
+    accounts = {} if account is None else {one.implementation: (account,) for one in decisions}
+    written(Page(rows, tuple(ruled(decisions, rows, accounts=accounts)), () if record is None else (record.name,)), path)
 
 
 def written(page: Page, path: Path) -> None:
@@ -128,7 +130,15 @@ def _page(records: list[Path], against: Path | None, question: GateCriteria) -> 
     rows, found = rows_in(tables), heaviest_first(decided(tables, question))
     return Page(
         rows=rows,
-        ruled=tuple(ruled(found, rows, {one.implementation: one.waived.rows for one in found})),
+        ruled=tuple(
+            ruled(
+                found,
+                rows,
+                {one.implementation: one.waived.rows for one in found},
+                {one.implementation: one.accounts for one in found},
+                {one.implementation: one.rules for one in found},
+            )
+        ),
         sources=tuple(path.name for path in records),
         troubles=(*unfinished(tables), *([] if before is None else [f"{before[1]}: {said}" for said in unfinished([before[0]])])),
         waivers=tuple(dict.fromkeys(held for one in found for held in one.waived.held)),

@@ -15,7 +15,7 @@ from kdaverify.cli.complaint import HARNESS, Complaint, complain, guarded
 from kdaverify.cli.report import page_of
 from kdaverify.cli.request import Request
 from kdaverify.plugin.account import COMPLETE, cut_off
-from kdaverify.plugin.session import decisions_of, refused, session_of
+from kdaverify.plugin.session import decisions_of, judged_of, refused, session_of
 from kdaverify.report.live_failures import LiveFailures
 from kdaverify.report.progress import ProgressBar
 from kdaverify.report.summary import summary
@@ -94,18 +94,19 @@ def _conclude(config: pytest.Config, request: Request, console: Console, ended: 
     tracebacks = {trouble.message: trouble.traceback for trouble in reversed(session_of(config).trouble)}
     for message in list(dict.fromkeys(trouble.message for trouble in session_of(config).trouble))[:MOST_TRACEBACKS]:
         console.print(Text(tracebacks[message], style="magenta"))
-    show(console, decisions, record=request.record, standards=request.standards)
+    show(console, decisions, record=request.record, standards=request.standards, judged=judged_of(config))
     ruling = heaviest(decisions) if refused(config) else _ruling(decisions, ended, console)
     console.print(Text(f"decision: {ruling.upper()} (exit code {ruling.exit_code})", style="bold"))
     if request.json_file is not None:
         request.json_file.parent.mkdir(parents=True, exist_ok=True)
-        request.json_file.write_text(json.dumps(summary(ruling, decisions), indent=2) + "\n")
-    return ruling.exit_code if request.html is None else _page(request.html, ruling, decisions, request, console)
+        request.json_file.write_text(json.dumps(summary(ruling, decisions, session_of(config).account), indent=2) + "\n")
+    return ruling.exit_code if request.html is None else _page(request.html, ruling, config, request, console)
 
 
-def _page(path: Path, ruling: Ruling, decisions: list[Decision], request: Request, console: Console) -> int:
+def _page(path: Path, ruling: Ruling, config: pytest.Config, request: Request, console: Console) -> int:
+    decisions = decisions_of(config)
     try:
-        page_of(ruling, decisions, path, record=request.record)
+        page_of(ruling, decisions, path, record=request.record, account=session_of(config).account)
     except Complaint as error:
         return complain(str(error))
     console.print(Text(f"page: {path}"), soft_wrap=True)

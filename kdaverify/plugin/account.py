@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 
 import kdaverify
+from kdaverify.verdicts.code_identity import CodeIdentity
 from kdaverify.verdicts.seal import Account, Expected
 
 COMPLETE: Final = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
@@ -21,24 +22,35 @@ def cut_off(ended: int) -> str:
     return f"the session {said} before every case was judged"
 
 
-def account(config: pytest.Config, expected: Sequence[Expected], trouble: Mapping[str, Sequence[str]], *, cut_short: str) -> Account:
+def account(
+    config: pytest.Config,
+    expected: Sequence[Expected],
+    trouble: Mapping[str, Sequence[str]],
+    *,
+    cut_short: str,
+    judged: Mapping[str, CodeIdentity],
+) -> Account:
     """The account of a session that ends now.
 
     Args:
         expected: what it wants shown of every implementation.
         trouble: what went wrong in the harness, by implementation.
         cut_short: why not every case was judged; "" where all were.
+        judged: the code of every implementation.
     """
     told = {one.implementation: (*trouble[one.implementation], *([cut_short] if cut_short else [])) for one in expected}
-    return account_of(config.option.profile, config.option.kda_seed, expected, told)
+    return account_of(config.option.profile, config.option.kda_seed, expected, told, judged)
 
 
-def account_of(profile: str, seed: int, expected: Sequence[Expected], told: Mapping[str, tuple[str, ...]]) -> Account:
+def account_of(
+    profile: str, seed: int, expected: Sequence[Expected], told: Mapping[str, tuple[str, ...]], judged: Mapping[str, CodeIdentity]
+) -> Account:
     """The account of whatever ends now.
 
     Args:
         expected: what it wants shown of every implementation.
         told: what went wrong in the harness, by implementation.
+        judged: the code of every implementation.
     """
     return Account(
         harness=kdaverify.__version__,
@@ -47,4 +59,5 @@ def account_of(profile: str, seed: int, expected: Sequence[Expected], told: Mapp
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
         expected=tuple(expected),
         trouble={name: sentences for name, sentences in told.items() if sentences},
+        judged=dict(judged),
     )

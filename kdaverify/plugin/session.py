@@ -18,6 +18,7 @@ from kdaverify.plugin.crashes import crash_files, end_crash_files, present
 from kdaverify.plugin.expected import expected
 from kdaverify.plugin.options import Subject, end_workers, subjects
 from kdaverify.verdicts.cannot_run import cannot_run
+from kdaverify.verdicts.code_identity import CodeIdentity, identity_of
 from kdaverify.verdicts.decision import Decision, Ruling, decide
 from kdaverify.verdicts.record import RecordError, RecordWriter
 from kdaverify.verdicts.seal import Account, Expected
@@ -54,12 +55,16 @@ class Session:
         rows: verdicts with the test they came from and their place in it, which is how they are ordered in the end.
         asked: properties asked of every implementation.
         trouble: what went wrong in the harness, in the order it did.
+        judged: the code of every implementation, as it was when the session started.
+        account: what the session says beside its verdicts; None before its end.
     """
 
     writer: RecordWriter | None = None
     rows: list[tuple[str, int, Verdict]] = field(default_factory=list[tuple[str, int, Verdict]])
     asked: dict[str, set[str]] = field(default_factory=dict[str, set[str]])
     trouble: list[Trouble] = field(default_factory=list["Trouble"])
+    judged: dict[str, CodeIdentity] = field(default_factory=dict[str, CodeIdentity])
+    account: Account | None = None
 
     def take(self, nodeid: str, part: dict[str, Any]) -> None:
         self.asked.setdefault(part["implementation"], set()).add(part["property"])
@@ -123,6 +128,12 @@ def decisions_of(config: pytest.Config) -> list[Decision]:
     return session_of(config).decisions(subjects(config), config.option.profile)
 
 
+def judged_of(config: pytest.Config) -> Mapping[str, CodeIdentity]:
+    """The code of every implementation, once the session has ended."""
+    account = session_of(config).account
+    return {} if account is None else account.judged
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     config = session.config
     path: Path | None = config.option.record
@@ -131,7 +142,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         writer = None if path is None or _is_worker(config) else RecordWriter(path)
     except (RecordError, OSError) as error:
         raise pytest.UsageError(f"--record: {error}") from None
-    config.stash[_SESSION] = Session(writer)
+    # A session that names no implementation may be somebody else's, and imports nothing of ours.
+    named = subjects(config) if config.option.impl and not _is_worker(config) else ()
+    config.stash[_SESSION] = Session(writer, judged={subject.adapter.name: identity_of(subject.spec) for subject in named})
     # Reports arrive through a hook that is given no config: one receiver per session knows its own.
     config.pluginmanager.register(_Receiver(config.stash[_SESSION]), "kdaverify-receiver")
 
@@ -160,9 +173,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if found is not None and not _is_worker(session.config) and session.exitstatus in COMPLETE:
         _diagnose(session.config, found)
     lacking = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and _lacks_required(session.config)
-    if found is not None and found.writer is not None:
+    if found is not None and not _is_worker(session.config) and (found.asked or found.writer is not None):
         whole = lacking or session.exitstatus in COMPLETE
-        found.writer.settle(found.ordered(), _account(session.config, found, "" if whole else cut_off(session.exitstatus)))
+        found.trouble += _edited(found.judged)
+        found.account = _account(session.config, found, "" if whole else cut_off(session.exitstatus))
+        if found.writer is not None:
+            found.writer.settle(found.ordered(), found.account)
     if lacking:
         session.config.stash[_REFUSED] = True
         session.exitstatus = Ruling.INSUFFICIENT.exit_code
@@ -180,10 +196,20 @@ def _diagnose(config: pytest.Config, found: Session) -> None:
             files.end()
 
 
+def _edited(judged: Mapping[str, CodeIdentity]) -> list[Trouble]:
+    """Files that changed while they were judged: nobody knows then which verdict is of which code."""
+    told = {name: ", ".join(one.changed_since()) for name, one in judged.items()}
+    return [
+        Trouble(name, "", said := f"{files} changed while it was judged; judge it again", said) for name, files in told.items() if files
+    ]
+
+
 def _account(config: pytest.Config, found: Session, cut_short: str) -> Account:
     weighed = found.weighed(subjects(config), config.option.profile)
     trouble = {wanted.implementation: told for _, wanted, told in weighed}
-    return account(config, [wanted for _, wanted, _ in weighed], trouble, cut_short=cut_short)
+    unnamed = {subject.adapter.name: identity_of(subject.spec) for subject in subjects(config) if subject.adapter.name not in found.judged}
+    judged = {**found.judged, **unnamed}
+    return account(config, [wanted for _, wanted, _ in weighed], trouble, cut_short=cut_short, judged=judged)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -211,7 +237,7 @@ def _last_page(terminalreporter: pytest.TerminalReporter, config: pytest.Config)
     page = StringIO()
     width, colour = terminalreporter._tw.fullwidth, terminalreporter._tw.hasmarkup  # pyright: ignore[reportPrivateUsage] # noqa: SLF001 # the width has no other name
     console = Console(file=page, width=width, force_terminal=colour, no_color=not colour)
-    show(console, decisions_of(config), record=config.option.record, standards=config.option.standards)
+    show(console, decisions_of(config), record=config.option.record, standards=config.option.standards, judged=judged_of(config))
     terminalreporter.write_line("")
     terminalreporter.write_line(page.getvalue().rstrip())
 

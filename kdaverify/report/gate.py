@@ -12,6 +12,7 @@ from rich.text import Text
 
 from kdaverify.checks.status import Status
 from kdaverify.report.plain import plain
+from kdaverify.report.summary import judged_code
 from kdaverify.report.terminal import COLOURS, shortened
 from kdaverify.verdicts.columns import polars
 from kdaverify.verdicts.decision import Ruling
@@ -34,6 +35,8 @@ def show(console: Console, ruling: Ruling, found: Sequence[Gated]) -> None:
         console.print(head)
         for reason in shortened(one.reasons, MOST_REASONS):
             console.print(Padding(Text(f"- {plain(reason)}"), (0, 0, 0, 2), expand=False))
+        for identity in one.judged:
+            console.print(Padding(Text(f"code: {plain(str(identity))}"), (0, 0, 0, 2), expand=False))
     if not found:
         console.print("the records hold no verdict, and no session says that it judged anything")
     console.print(Text(f"decision: {ruling.upper()} (exit code {ruling.exit_code})", style="bold"))
@@ -60,6 +63,7 @@ def summary(ruling: Ruling, found: Sequence[Gated]) -> dict[str, Any]:
                 "skipped": one.tally.cases.get(Status.SKIP, 0),
                 "passes": one.tally.count(Status.PASS),
                 "waived": len(one.waived.rows),
+                "judged": [judged_code(identity) for identity in one.judged],
             }
             for one in found
         ],

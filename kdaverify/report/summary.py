@@ -8,20 +8,25 @@ from math import isfinite
 from typing import Any
 
 from kdaverify.report.published import tallies
+from kdaverify.verdicts.code_identity import CodeIdentity
 from kdaverify.verdicts.decision import Decision, Ruling
+from kdaverify.verdicts.seal import Account
 from kdaverify.verdicts.verdict import Verdict
 
 
-def summary(ruling: Ruling, decisions: Sequence[Decision]) -> dict[str, Any]:
+def summary(ruling: Ruling, decisions: Sequence[Decision], account: Account | None = None) -> dict[str, Any]:
     """The object that `verify --json` writes.
 
     Args:
         ruling: of the whole session.
         decisions: of every implementation.
+        account: of the session: which profile and seed it ran, and which code it judged.
     """
     return {
         "decision": ruling.value,
         "exit_code": ruling.exit_code,
+        "profile": account and account.profile,
+        "seed": account and account.seed,
         "implementations": [
             {
                 "name": decision.implementation,
@@ -30,15 +35,32 @@ def summary(ruling: Ruling, decisions: Sequence[Decision]) -> dict[str, Any]:
                 "cases": decision.cases,
                 "skipped": decision.skipped,
                 "grades": decision.grades,
+                "judged": judged_code(account and account.judged.get(decision.implementation)),
                 "vacuous": decision.vacuous,
                 "acquitted": decision.acquitted,
                 "less_accurate": [_less_accurate(verdict) for verdict in decision.less_accurate],
+                "common_factors": common_factors_of(decision),
                 "failures": [_failure(verdict) for verdict in decision.failures],
                 "published": [asdict(tally) for tally in tallies(decision.verdicts)],
             }
             for decision in decisions
         ],
     }
+
+
+def judged_code(identity: CodeIdentity | None) -> dict[str, Any] | None:
+    """The code that was judged, for machines."""
+    return None if identity is None else {**asdict(identity), "dirty": identity.is_dirty}
+
+
+def common_factors_of(decision: Decision) -> list[dict[str, Any]]:
+    """What the failing cases have in common; [] where nothing was rejected, or nothing separates them from the passing ones."""
+    if decision.ruling is not Ruling.REJECT:
+        return []
+    # The command line starts without torch.
+    from kdaverify.diagnosis.common_factor import common_factors
+
+    return [{**asdict(found), "sentence": str(found)} for found in common_factors(decision.verdicts)]
 
 
 def _less_accurate(verdict: Verdict) -> dict[str, Any]:

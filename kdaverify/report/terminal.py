@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from math import prod
 from pathlib import Path
+from types import MappingProxyType
 
 from rich.console import Console
 from rich.padding import Padding
@@ -19,20 +20,29 @@ from kdaverify.report.evidence import evidence
 from kdaverify.report.plain import plain, told
 from kdaverify.report.published import standards_line, standards_table
 from kdaverify.report.reported_kinds import ReportedKind, left_open, reported_kinds, same
-from kdaverify.verdicts.decision import Decision, Ruling, count_cases, worst_grade
+from kdaverify.verdicts.code_identity import CodeIdentity
+from kdaverify.verdicts.decision import COVERAGE, NOT_TESTED, Decision, Ruling, count_cases, worst_grade
 from kdaverify.verdicts.verdict import Verdict
 
 COLOURS = {Ruling.ACCEPT: "bold green", Ruling.REJECT: "bold red", Ruling.ERROR: "bold magenta", Ruling.INSUFFICIENT: "bold yellow"}
 MOST_FAILURES = 8
-ALWAYS_SAID = ("not tested: ", "coverage: ")
+ALWAYS_SAID = (NOT_TESTED, COVERAGE)
 MOST_REASONS = 8
 
 
-def show(console: Console, decisions: Sequence[Decision], *, record: Path | None, standards: bool = False) -> None:
+def show(
+    console: Console,
+    decisions: Sequence[Decision],
+    *,
+    record: Path | None,
+    standards: bool = False,
+    judged: Mapping[str, CodeIdentity] = MappingProxyType({}),
+) -> None:
     """Writes the table, the distinct failures and the decision of every implementation, then where the record lies.
 
     Args:
         standards: whether every published standard has its row, or all of them one line.
+        judged: the code of every implementation, where it is known.
     """
     for decision in decisions:
         # What cannot run here, or was stopped, has one failure, which is the reason of its decision.
@@ -45,6 +55,8 @@ def show(console: Console, decisions: Sequence[Decision], *, record: Path | None
             _show_decision(console, decision)
         else:
             _show_stop(console, decision, decision.stop)
+    for name, identity in judged.items():
+        console.print(told(f"code of {name}: {identity}"))
     if record is not None:
         console.print(f"record: {record}", soft_wrap=True, highlight=False)
 

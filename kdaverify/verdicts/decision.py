@@ -34,6 +34,8 @@ class Ruling(StrEnum):
 WEIGHT = (Ruling.ERROR, Ruling.REJECT, Ruling.INSUFFICIENT, Ruling.ACCEPT)
 
 
+NOT_TESTED, COVERAGE = "not tested: ", "coverage: "
+"""How reasons begin that are reported whatever was decided."""
 CONVENTIONS = "conventions"
 """The property that is tested first, and stops what else there is."""
 
@@ -53,12 +55,14 @@ class Decision:
         ruling: accept, reject, harness error or not enough evidence.
         reasons: heaviest first; also what an accepted implementation was excused from.
         verdicts: all of them.
+        limits: of the reasons, those that are no error of the kernel: evidence that is missing, trouble of the harness.
     """
 
     implementation: str
     ruling: Ruling
     reasons: tuple[str, ...]
     verdicts: tuple[Verdict, ...]
+    limits: tuple[str, ...] = ()
 
     @property
     def failures(self) -> tuple[Verdict, ...]:
@@ -133,12 +137,25 @@ def decide(verdicts: Sequence[Verdict], expected: Expected, *, trouble: Sequence
         expected: what must be shown.
         trouble: what went wrong in the harness itself, one sentence each.
     """
-    ruling, reasons = conclude(tally(verdicts), expected, {Ruling.ERROR: trouble})
-    return Decision(expected.implementation, ruling, reasons, tuple(verdicts))
+    found = conclude(tally(verdicts), expected, {Ruling.ERROR: trouble})
+    return Decision(expected.implementation, found.ruling, found.reasons, tuple(verdicts), found.limits)
 
 
-def conclude(counted: VerdictCounts, expected: Expected, beside: Mapping[Ruling, Sequence[str]]) -> tuple[Ruling, tuple[str, ...]]:
-    """The ruling and its reasons, heaviest first, then what was not asked, and the coverage.
+@dataclass(frozen=True)
+class Conclusion:
+    """The ruling and its reasons, heaviest first, then what was not tested, and the coverage.
+
+    Args:
+        limits: of the reasons, those that are no error of the kernel: evidence that is missing, trouble of the harness.
+    """
+
+    ruling: Ruling
+    reasons: tuple[str, ...]
+    limits: tuple[str, ...]
+
+
+def conclude(counted: VerdictCounts, expected: Expected, beside: Mapping[Ruling, Sequence[str]]) -> Conclusion:
+    """The ruling on these verdicts.
 
     Args:
         counted: the verdicts.
@@ -152,10 +169,11 @@ def conclude(counted: VerdictCounts, expected: Expected, beside: Mapping[Ruling,
     }
     weighed = {kind: (*beside.get(kind, ()), *own.get(kind, ())) for kind in WEIGHT}
     ruling = next((kind for kind in WEIGHT if weighed[kind]), Ruling.ACCEPT)
-    excused = (f"not tested: {name} ({why})" for name, why in expected.excused.items())
-    outside = (f"not tested: {what}" for what in expected.outside)
-    covered = (f"coverage: {one}" for one in expected.covered)
-    return ruling, (*(reason for kind in WEIGHT for reason in weighed[kind]), *excused, *outside, *covered)
+    excused = (f"{NOT_TESTED}{name} ({why})" for name, why in expected.excused.items())
+    outside = (f"{NOT_TESTED}{what}" for what in expected.outside)
+    covered = (f"{COVERAGE}{one}" for one in expected.covered)
+    reasons = (*(reason for kind in WEIGHT for reason in weighed[kind]), *excused, *outside, *covered)
+    return Conclusion(ruling, reasons, (*weighed[Ruling.ERROR], *weighed[Ruling.INSUFFICIENT]))
 
 
 def heaviest(decisions: Iterable[HasRuling]) -> Ruling:

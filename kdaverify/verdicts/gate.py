@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kdaverify.checks.status import Status
+from kdaverify.verdicts.code_identity import CodeIdentity, changed, mixed_identities
 from kdaverify.verdicts.columns import polars
 from kdaverify.verdicts.decision import WEIGHT, Ruling, conclude
 from kdaverify.verdicts.demands import exceeded, lacking
@@ -38,10 +39,13 @@ class Gated:
 
     Args:
         ruling, reasons: heaviest first; then what is only told.
+        limits: of the reasons, those that are no error of the kernel.
         rules: by which.
         tally: of the verdicts that count.
         rows: the verdicts, those that a waiver forgives included.
         waived: what its waivers forgive, by the place in `rows`.
+        judged: the code that the sessions judged, each version once; () where none of them recorded it.
+        accounts: of the sessions that judged it.
     """
 
     implementation: str
@@ -51,6 +55,9 @@ class Gated:
     tally: VerdictCounts
     rows: pl.DataFrame = field(repr=False)
     waived: Waived = field(default_factory=Waived)
+    judged: tuple[CodeIdentity, ...] = ()
+    accounts: tuple[Account, ...] = field(default=(), repr=False)
+    limits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -120,7 +127,9 @@ def _one(
     counted = tally_of(rows.filter(pl.col("number").is_in([*waived.rows]).not_()))
     over = exceeded(rules, rows)
     held = None if question.ledger is None else question.ledger.against(name, rows)
-    several = [f"mixed versions: {said}" for said in (*versions, *_harnesses(accounts))]
+    judged = tuple({one.short: one for account in accounts if (one := account.judged.get(name))}.values())
+    mixed_code = (*mixed_identities(judged), *_partly_identified(name, accounts))
+    several = [*(f"mixed versions: {said}" for said in (*versions, *_harnesses(accounts), *mixed_code)), *changed(judged)]
     beside = {
         Ruling.ERROR: [told for account in accounts for told in account.trouble.get(name, ())],
         Ruling.REJECT: [*waived.broken, *(held.worse if held else ()), *over],
@@ -132,9 +141,10 @@ def _one(
             *(held.missing if held else ()),
         ],
     }
-    ruling, reasons = conclude(counted, expected, beside)
+    found = conclude(counted, expected, beside)
     told = (*waived.told, *(several if rules.mixed_versions == "tell" else ()), *(held.told if held else ()))
-    return Gated(name, ruling, (*reasons, *told), named, counted, rows, waived)
+    reasons, limits = (*found.reasons, *told), (*found.limits, *told)
+    return Gated(name, found.ruling, reasons, named, counted, rows, waived, judged, tuple(accounts), limits)
 
 
 def unfinished(tables: Sequence[Table]) -> list[str]:
@@ -171,6 +181,12 @@ def _covered(found: Sequence[Covered]) -> tuple[Covered, ...]:
     """The session that judged most combinations of each strength: two sessions may have judged the same ones."""
     most: dict[int, Covered] = {one.strength: one for one in sorted(found, key=lambda one: one.judged)}
     return tuple(most[strength] for strength in sorted(most))
+
+
+def _partly_identified(name: str, accounts: Sequence[Account]) -> list[str]:
+    """Said where some sessions recorded the code that they judged and some did not."""
+    unknown = sum(name not in account.judged for account in accounts)
+    return [f"{unknown} of {len(accounts)} sessions did not record which code they judged"] if 0 < unknown < len(accounts) else []
 
 
 def _harnesses(accounts: Sequence[Account]) -> list[str]:

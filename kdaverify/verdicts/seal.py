@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from kdaverify.operator import DEFAULT
+from kdaverify.verdicts.code_identity import CodeIdentity
 from kdaverify.verdicts.verdict import SCHEMA
 
 BLANK: Final = "0" * 64
@@ -76,6 +77,7 @@ class Account(BaseModel):
         finished: when it ended, in UTC, as ISO 8601.
         expected: what it wanted shown, by implementation.
         trouble: what went wrong in the harness, by implementation, one sentence each.
+        judged: the code of every implementation; {} in records of the time before it was recorded.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -86,6 +88,7 @@ class Account(BaseModel):
     finished: str = ""
     expected: tuple[Expected, ...] = ()
     trouble: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    judged: dict[str, CodeIdentity] = Field(default_factory=dict)
 
 
 class Seal(BaseModel):

@@ -12,7 +12,7 @@ from markupsafe import escape
 
 from kdaverify.checks.status import Status
 from kdaverify.cli.report import page_of
-from kdaverify.verdicts.decision import Decision, Ruling
+from kdaverify.verdicts.decision import COVERAGE, NOT_TESTED, Decision, Ruling
 from kdaverify.verdicts.seal import Account
 from kdaverify.verdicts.verdict import Verdict
 from tests.report.html.pages import a_run, account_of, wrong
@@ -44,7 +44,7 @@ def test_several_records_are_one_page(cli: Call, tmp_path: Path) -> None:
 
 WAIVER = '[[waiver]]\nid = "forward/fp32/*"\nimpl = "port"\nstatistic = "ERROR"\ncap = 1\nreason = "known"\nowner = "me"\nexpires = {day}\n'
 BROKEN = row(Status.ERROR, case="kda-9", message="it raised")
-RULED = {0: "accepted", 1: "rejected", 2: "not judged", 3: "undecided"}
+RULED = {0: "passes smoke (not a release approval)", 1: "rejected", 2: "not judged", 3: "undecided"}
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,9 @@ def test_the_page_decides_as_the_gate_does(  # noqa: PLR0917 # a row of the tabl
     page = (tmp_path / "p.html").read_text()
     assert f"<h1>port {RULED[code]}</h1>" in page
     (found,) = json.loads((tmp_path / "d.json").read_text())["implementations"]
-    assert all(f"<li>{escape(reason)}</li>" in page for reason in found["reasons"])
+    listed = [reason for reason in found["reasons"] if not reason.startswith((NOT_TESTED, COVERAGE))]
+    assert all(f"<li>{escape(reason)}</li>" in page for reason in listed)
+    assert all(escape(reason.partition(": ")[2]) in page for reason in found["reasons"] if reason not in listed)
     assert ("None was given" in page) is ("--waivers" not in options)
     assert (f'<td data-label="Until"><time>{day}</time></td>' in page) is ("--waivers" in options)
 
@@ -132,5 +134,5 @@ def test_verify_refuses_a_page_that_is_none_before_anything_is_judged(cli: Call)
 
 def test_of_a_session_cut_short_nothing_is_accepted(tmp_path: Path) -> None:
     verdicts = tuple(row for row in a_run() if not row.status.rejects)
-    page_of(Ruling.ERROR, [Decision("port", Ruling.ACCEPT, (), verdicts)], tmp_path / "p.html", record=None)
+    page_of(Ruling.ERROR, [Decision("port", Ruling.ACCEPT, (), verdicts)], tmp_path / "p.html", record=None, account=None)
     assert "<h1>port not judged</h1>" in (tmp_path / "p.html").read_text()

@@ -1,14 +1,17 @@
-"""What the harness itself is worth: how many planted faults it catches, and how many legal kernels it accuses."""
+"""What the harness itself is worth: how many planted faults it catches, and how many conforming kernels it rejects."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 import kdaverify
 
 NAME = "kill_matrix.json"
+SMOKE: Final = "smoke"
 
 
 class CredentialError(ValueError):
@@ -22,6 +25,7 @@ class CredentialFault(BaseModel):
         id, stage, title: what it is, and where.
         killed: whether it was rejected.
         why: of one that was not.
+        profile: under which that was decided.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -31,26 +35,63 @@ class CredentialFault(BaseModel):
     title: str = ""
     killed: bool
     why: str = ""
+    profile: str = ""
+
+
+class ConformingRun(BaseModel):
+    """Runs of one conforming kernel under one profile, and those that were rejected."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    profile: str
+    runs: int = Field(ge=0)
+    false_alarms: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class ProfileCredential:
+    """What was measured under one profile: faults caught, and conforming kernels rejected."""
+
+    profile: str
+    caught: int
+    total: int
+    runs: int
+    rejected: int
 
 
 class Credential(BaseModel):
     """The kill matrix in figures.
 
     Args:
+        profile: what survived smoke was tested under this one.
         total, killed: planted faults, and those that were rejected.
-        legal_runs, false_alarms: runs of legal kernels, and those that were rejected.
-        unfinished: faults that were not asked everything, and are not among the total.
+        killed_under_smoke: of these, by smoke alone; None where that is not known.
+        legal_runs, false_alarms: runs of conforming kernels, and those that were rejected.
+        unfinished: faults that were not tested in full, and are not among the total.
         faults: each of the total.
+        legal: runs of conforming kernels by profile.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
+    profile: str = ""
     total: int = Field(ge=0)
     killed: int = Field(ge=0)
+    killed_under_smoke: int | None = None
     legal_runs: int = Field(ge=0)
     false_alarms: int = Field(ge=0)
     unfinished: int = Field(default=0, ge=0)
     faults: tuple[CredentialFault, ...] = ()
+    legal: tuple[ConformingRun, ...] = ()
+
+    def under(self, profile: str) -> ProfileCredential | None:
+        """The same for one profile; None where the matrix was not measured under it."""
+        runs = [run for run in self.legal if run.profile == profile]
+        caught = self.killed if profile == self.profile else self.killed_under_smoke if profile == SMOKE else None
+        if caught is None or not profile:
+            return None
+        alarms = sum(len(run.false_alarms) for run in runs)
+        return ProfileCredential(profile, caught, self.total, sum(run.runs for run in runs), alarms)
 
     @property
     def survivors(self) -> list[CredentialFault]:

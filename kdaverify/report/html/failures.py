@@ -1,4 +1,4 @@
-"""Kinds of failure, each by one case, and the worst cases one by one."""
+"""Kinds of failure, each by one case, what limits the evidence, and the worst cases one by one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final
 import polars as pl
 
 from kdaverify.checks.location import NoStage
+from kdaverify.checks.status import Status
 from kdaverify.report.html.rows import Rows
 
 MOST_KINDS: Final = 40
@@ -17,6 +18,13 @@ ALIKE: Final = 3
 """Failures shown that agree in implementation, suite, output and status."""
 NEAREST: Final = 10
 """Passes shown for every implementation: those nearest to their limit."""
+
+INCONCLUSIVE: Final = "inconclusive: a zero, negated or shuffled output would pass too"
+LIMITS: Final = {
+    Status.SKIP.value: "not tested: the kernel does not take it",
+    Status.UNANSWERED.value: "no output came back",
+    Status.ORACLE_UNCERTIFIED.value: "no reference value could be certified",
+}
 
 KIND: Final = ("implementation", "property", "status", "blamed")
 
@@ -49,11 +57,53 @@ class Kinds:
     failures: int
 
 
+@dataclass(frozen=True)
+class EvidenceLimit:
+    """Outputs that say nothing for or against an implementation, alike in why.
+
+    Args:
+        why: in a word or a few.
+        times: how many.
+        properties, dtypes: of which suites and formats.
+        example: the first line of one message.
+    """
+
+    implementation: str
+    why: str
+    times: int
+    properties: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    example: str
+
+
+def evidence_limits(rows: Rows) -> list[EvidenceLimit]:
+    """What was skipped, not answered or not certified, and passes that negative controls would get too; the most frequent first."""
+    status = pl.col("status").cast(pl.String)
+    vacuous = (status == Status.PASS.value) & pl.col("proves").not_()
+    why = pl.when(vacuous).then(pl.lit(INCONCLUSIVE)).when(status.is_in([*LIMITS])).then(status.replace(LIMITS)).alias("why")
+    grouped = (
+        rows.counted.with_columns(why)
+        .filter(pl.col("why").is_not_null())
+        .group_by("implementation", "why")
+        .agg(pl.len(), pl.col("property", "dtype").cast(pl.String).unique().sort(), pl.col("row").first())
+        .sort("len", "row", descending=[True, False])
+    )
+    examples = rows.shown(grouped["row"].to_list())
+    return [
+        EvidenceLimit(
+            str(own["implementation"]), own["why"], own["len"], _named(own["property"]), _named(own["dtype"]),
+            "" if own["why"] == INCONCLUSIVE else row["message"].partition("\n")[0],
+        )
+        for own, row in zip(grouped.iter_rows(named=True), examples, strict=True)
+    ]  # fmt: skip
+
+
 def kinds(rows: Rows) -> Kinds:
     """Kinds of failure, the most frequent first."""
     stage = pl.col("stage").cast(pl.String)
     named = pl.when(stage.is_in([*NoStage])).then(pl.lit("")).otherwise(stage)
-    wrong = rows.counted.filter("rejects").with_columns(pl.col("T").fill_null(0), blamed=named)
+    fails = pl.col("rejects") & (pl.col("status") != Status.ORACLE_UNCERTIFIED.value)
+    wrong = rows.counted.filter(fails).with_columns(pl.col("T").fill_null(0), blamed=named)
     grouped = (
         wrong.group_by(KIND)
         .agg(

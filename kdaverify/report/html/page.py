@@ -19,10 +19,10 @@ import kdaverify
 from kdaverify.checks.status import Status
 from kdaverify.report.html import words
 from kdaverify.report.html.comparison import RunComparison, comparison
-from kdaverify.report.html.credential import Credential, credential
+from kdaverify.report.html.credential import Credential, ProfileCredential, credential
 from kdaverify.report.html.distributions import Distribution, distributions
 from kdaverify.report.html.environment import Environment, environments
-from kdaverify.report.html.failures import Kinds, kinds, worst
+from kdaverify.report.html.failures import EvidenceLimit, Kinds, evidence_limits, kinds, worst
 from kdaverify.report.html.glance import Glance, glance
 from kdaverify.report.html.heat import SHADES, Heat, heats
 from kdaverify.report.html.lengths import Lengths, lengths
@@ -63,12 +63,13 @@ class Page:
     def title(self) -> str:
         """The decision in a line."""
         if len(self.ruled) > words.MOST_TITLED:
-            accepted = sum(one.ruling is Ruling.ACCEPT for one in self.ruled)
-            return f"{accepted} of {len(self.ruled)} implementations accepted"
-        by_ruling: dict[Ruling, list[str]] = {}
+            accepted = [one for one in self.ruled if one.ruling is Ruling.ACCEPT]
+            how = "pass a check that is no release approval" if any(one.is_provisional for one in accepted) else "accepted"
+            return f"{len(accepted)} of {len(self.ruled)} implementations {how}"
+        by_verdict: dict[str, list[str]] = {}
         for one in self.ruled:
-            by_ruling.setdefault(one.ruling, []).append(one.implementation)
-        return "; ".join(f"{' and '.join(names)} {words.RULINGS[ruling]}" for ruling, names in by_ruling.items()) or "nothing was judged"
+            by_verdict.setdefault(one.verdict, []).append(one.implementation)
+        return "; ".join(f"{' and '.join(names)} {verdict}" for verdict, names in by_verdict.items()) or "nothing was judged"
 
     @cached_property
     def glance(self) -> Glance:
@@ -77,6 +78,10 @@ class Page:
     @cached_property
     def kinds(self) -> Kinds:
         return kinds(self.rows)
+
+    @cached_property
+    def limits(self) -> list[EvidenceLimit]:
+        return evidence_limits(self.rows)
 
     @cached_property
     def worst(self) -> list[Mapping[str, Any]]:
@@ -114,6 +119,13 @@ class Page:
     @cached_property
     def credential(self) -> Credential | None:
         return credential()
+
+    @property
+    def credentials(self) -> list[ProfileCredential]:
+        """What the harness was measured to be worth under each profile that ran here, as far as it was."""
+        profiles = dict.fromkeys(profile for one in self.ruled for profile in one.facts.profiles)
+        found = [self.credential.under(profile) for profile in profiles] if self.credential else []
+        return [one for one in found if one is not None]
 
     @cached_property
     def comparison(self) -> RunComparison | None:

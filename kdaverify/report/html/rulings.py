@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, Protocol
 
 import polars as pl
@@ -11,10 +12,13 @@ import polars as pl
 from kdaverify.checks.status import Status
 from kdaverify.diagnosis.words import FITS
 from kdaverify.report.evidence import REMARKABLE
+from kdaverify.report.html.common import common_factors_in
+from kdaverify.report.html.facts import APPROVES, SESSION, RunFacts, run_facts
 from kdaverify.report.html.rows import Rows
-from kdaverify.report.html.words import STATUSES, counted, headline
+from kdaverify.report.html.words import RULINGS, STATUSES, counted, headline
 from kdaverify.verdicts.cannot_run import CANNOT_RUN
-from kdaverify.verdicts.decision import Ruling
+from kdaverify.verdicts.decision import COVERAGE, NOT_TESTED, Ruling
+from kdaverify.verdicts.seal import Account
 
 MOST_NAMED: Final = 3
 
@@ -24,14 +28,40 @@ class Ruled:
     """What was decided of one implementation.
 
     Args:
-        reasons: heaviest first.
-        words: sentences for who decides, the most important first.
+        manager: for who decides, in words that need no numerics.
+        engineer: for who mends it: where it fails, how near to the tolerance it comes.
+        common: what the failing cases have in common.
+        errors: reasons that are errors of the kernel, heaviest first.
+        limits: reasons that are limits of the evidence.
+        not_tested: what was left out, and why.
+        coverage: how many combinations of properties were judged together.
+        facts: what was run.
     """
 
     implementation: str
     ruling: Ruling
-    reasons: tuple[str, ...]
-    words: tuple[str, ...]
+    manager: str
+    engineer: tuple[str, ...]
+    common: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+    not_tested: tuple[str, ...] = ()
+    coverage: tuple[str, ...] = ()
+    facts: RunFacts = field(default_factory=RunFacts)
+
+    @property
+    def is_provisional(self) -> bool:
+        """Whether nothing was found wrong by a profile that decides on no release."""
+        return self.ruling is Ruling.ACCEPT and not self.facts.is_release
+
+    @property
+    def verdict(self) -> str:
+        """The decision in a word or a few."""
+        return f"passes {self.facts.profile} (not a release approval)" if self.is_provisional else RULINGS[self.ruling]
+
+    @property
+    def style(self) -> str:
+        return "provisional" if self.is_provisional else self.ruling.name.lower()
 
 
 class Decided(Protocol):
@@ -43,45 +73,103 @@ class Decided(Protocol):
     def ruling(self) -> Ruling: ...
     @property
     def reasons(self) -> tuple[str, ...]: ...
+    @property
+    def limits(self) -> tuple[str, ...]: ...
 
 
-def ruled(decisions: Iterable[Decided], rows: Rows, waived: Mapping[str, Collection[int]] | None = None) -> list[Ruled]:
+def ruled(
+    decisions: Iterable[Decided],
+    rows: Rows,
+    waived: Mapping[str, Collection[int]] = MappingProxyType({}),
+    accounts: Mapping[str, Sequence[Account]] = MappingProxyType({}),
+    rules: Mapping[str, str] = MappingProxyType({}),
+) -> list[Ruled]:
     """Decisions with the words for them.
 
     Args:
         waived: of each implementation, the places of its rows that are forgiven.
+        accounts: of the sessions that judged each.
+        rules: by which each was decided; those of the session by default.
     """
     found: list[Ruled] = []
     for one in decisions:
-        forgiven = pl.int_range(pl.len()).is_in([*(waived or {}).get(one.implementation, ())])
+        forgiven = pl.int_range(pl.len()).is_in([*waived.get(one.implementation, ())])
         own = rows.of(one.implementation).with_columns(forgiven.alias("waived"))
-        found.append(Ruled(one.implementation, one.ruling, one.reasons, _words(one.ruling, one.reasons, own)))
+        facts = run_facts(accounts.get(one.implementation, ()), one.implementation, own, rules.get(one.implementation, SESSION))
+        found.append(_ruled(one, rows, own, facts))
     return found
 
 
-def _words(ruling: Ruling, reasons: Sequence[str], rows: pl.DataFrame) -> tuple[str, ...]:
-    if ruling is Ruling.INSUFFICIENT and reasons[0].startswith(CANNOT_RUN):
-        return (f"It {reasons[0]}.",)
-    own = rows.filter("judged")
-    failed = own.filter(pl.col("rejects") & (pl.col("status") != Status.ORACLE_UNCERTIFIED.value))
-    wrong, waived = failed.filter(pl.col("waived").not_()), failed.filter("waived").height
-    what, beyond = f"{own.height:,} outputs", " beyond what is waived" if waived else ""
-    known = f"{counted(waived, 'other wrong output')} {_are(waived)} waived." if waived and wrong.height else ""
-    asked, suites = counted(own["asked"].n_unique(), "case"), counted(own["property"].n_unique(), "suite")
-    covers = f"Judged: {what} in {asked} of {suites}; formats {_names(own, 'dtype')}."
-    if ruling is Ruling.ACCEPT and waived:
-        first = f"{waived:,} of {what} {_are(waived)} wrong and waived; every other is as accurate as the kernel declares."
-    elif ruling is Ruling.ACCEPT:
-        first = f"Every one of {what} is as accurate as the arithmetic that the kernel declares allows."
-    elif ruling is Ruling.REJECT and wrong.height:
-        first = f"{wrong.height:,} of {what} {_are(wrong.height)} wrong: {_kinds(wrong)}."
-    elif ruling is Ruling.REJECT:
-        first = f"No output is wrong{beyond}, and yet it is rejected: {reasons[0]}."
-    elif ruling is Ruling.ERROR:
-        first = f"The harness itself failed, so nothing can be concluded: {reasons[0]}."
+def _ruled(one: Decided, rows: Rows, own: pl.DataFrame, facts: RunFacts) -> Ruled:
+    common = common_factors_in(rows, one.implementation) if one.ruling is Ruling.REJECT else ()
+    not_tested, coverage = (tuple(_without(one.reasons, start)) for start in (NOT_TESTED, COVERAGE))
+    reported = (*one.limits, *(reason for reason in one.reasons if reason.startswith((NOT_TESTED, COVERAGE))))
+    return Ruled(
+        one.implementation,
+        one.ruling,
+        _manager(one, own, facts),
+        _engineer(one, own),
+        common=common,
+        errors=tuple(reason for reason in one.reasons if reason not in reported),
+        limits=one.limits,
+        not_tested=not_tested,
+        coverage=coverage,
+        facts=facts,
+    )
+
+
+def _without(reasons: Iterable[str], start: str) -> Iterable[str]:
+    return (reason.removeprefix(start) for reason in reasons if reason.startswith(start))
+
+
+def _judged(own: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, int]:
+    """What was judged, what of it is wrong and not waived, and how much is waived."""
+    judged = own.filter("judged")
+    failed = judged.filter(pl.col("rejects") & (pl.col("status") != Status.ORACLE_UNCERTIFIED.value))
+    return judged, failed.filter(pl.col("waived").not_()), failed.filter("waived").height
+
+
+def _manager(one: Decided, own: pl.DataFrame, facts: RunFacts) -> str:
+    """What was found, and what that allows."""
+    if one.ruling is Ruling.INSUFFICIENT and one.reasons[0].startswith(CANNOT_RUN):
+        return f"It {one.reasons[0]}."
+    judged, wrong, waived = _judged(own)
+    what, beyond = counted(judged.height, "output"), " beyond what is waived" if waived else ""
+    known = f" {counted(waived, 'other wrong output')} {_are(waived)} waived." if waived and wrong.height else ""
+    if one.ruling is Ruling.ACCEPT:
+        return _accepted(judged, what, waived, facts)
+    if one.ruling is Ruling.REJECT and wrong.height:
+        return f"Do not ship it: {wrong.height:,} of {what} {_are(wrong.height)} wrong: {_kinds(wrong)}.{known}"
+    if one.ruling is Ruling.REJECT:
+        return f"No output is wrong{beyond}, and yet it is rejected: {one.reasons[0]}."
+    if one.ruling is Ruling.ERROR:
+        return f"The harness itself failed, so nothing can be concluded: {one.reasons[0]}."
+    return f"Nothing wrong was found{beyond}, but the evidence is too little to accept it: {one.reasons[0]}."
+
+
+def _accepted(judged: pl.DataFrame, what: str, waived: int, facts: RunFacts) -> str:
+    if waived:
+        found = f"{waived:,} of {what} {_are(waived)} wrong and waived; every other is as accurate as the kernel declares."
     else:
-        first = f"Nothing wrong was found{beyond}, but too little was shown to accept it: {reasons[0]}."
-    return tuple(filter(None, (first, known, _where(wrong if wrong.height else failed), _closest(own), _accuracy(own), covers)))
+        found = f"Every one of {what} in {_cases(judged)} is as accurate as the arithmetic that the kernel declares allows."
+    return found if facts.is_release else f"{found} This is not a release approval. {APPROVES}"
+
+
+def _engineer(one: Decided, own: pl.DataFrame) -> tuple[str, ...]:
+    """Where it fails, how near to its tolerance it comes, what was judged."""
+    if one.ruling is Ruling.INSUFFICIENT and one.reasons[0].startswith(CANNOT_RUN):
+        return ()
+    judged, wrong, _ = _judged(own)
+    if not judged.height:
+        return ()
+    covers = f"Judged: {counted(judged.height, 'output')} in {_cases(judged)} of {counted(judged['property'].n_unique(), 'suite')}"
+    failed = judged.filter(pl.col("rejects") & (pl.col("status") != Status.ORACLE_UNCERTIFIED.value))
+    where = _where(wrong if wrong.height else failed)
+    return tuple(filter(None, (where, _closest(judged), _accuracy(judged), f"{covers}; formats {_names(judged, 'dtype')}.")))
+
+
+def _cases(judged: pl.DataFrame) -> str:
+    return counted(judged["asked"].n_unique(), "case")
 
 
 def _are(number: int) -> str:
@@ -94,11 +182,11 @@ def _kinds(wrong: pl.DataFrame) -> str:
 
 
 def _closest(own: pl.DataFrame) -> str:
-    """How near to its budget comes what passes; what is over it and passes was run again."""
+    """How near to its tolerance comes what passes; what is over it and passes was run again."""
     ratios = own.filter(pl.col("rejects").not_())["ratio"]
     worst, again = ratios.filter(ratios <= 1).max(), int((ratios > 1).sum())
-    acquitted = f"; {counted(again, 'output')} above it passed at fresh seeds" if again else ""
-    return f"What passes uses up to {100 * worst:.4g} % of its budget{acquitted}." if isinstance(worst, float) else ""
+    passed = f"; {counted(again, 'output')} above it passed on re-test at fresh seeds" if again else ""
+    return f"What passes has errors of up to {100 * worst:.4g} % of its tolerance{passed}." if isinstance(worst, float) else ""
 
 
 def _accuracy(own: pl.DataFrame) -> str:
@@ -115,8 +203,9 @@ def _have(number: int) -> str:
 
 
 def _where(wrong: pl.DataFrame) -> str:
-    """Diagnoses and gates that gather most of what is wrong."""
-    told = [f"{label}: {most}" for label, most in (("Diagnosis", _diagnoses(wrong)), ("Gates", _most(wrong["regime"]))) if most]
+    """Suites, outputs, diagnoses and gates that gather most of what is wrong."""
+    parts = (("Suites", _most(wrong["property"])), ("Outputs", _most(wrong["output"])), ("Gates", _most(wrong["regime"])))
+    told = [f"{label}: {most}" for label, most in (("Diagnosis", _diagnoses(wrong)), *parts) if most]
     return f"{'. '.join(told)}." if told else ""
 
 

@@ -6,13 +6,15 @@ from typing import Final
 
 from kdaverify.checks.status import Status
 from kdaverify.report.evidence import MEANING
+from kdaverify.report.html.facts import PURPOSES
 from kdaverify.verdicts.decision import Ruling
 
 RULINGS: Final = {Ruling.ACCEPT: "accepted", Ruling.REJECT: "rejected", Ruling.ERROR: "not judged", Ruling.INSUFFICIENT: "undecided"}
-SIGNS: Final = {Ruling.ACCEPT: "✓", Ruling.REJECT: "✗", Ruling.ERROR: "!", Ruling.INSUFFICIENT: "?"}
+SIGNS: Final = {"accept": "✓", "provisional": "✓", "reject": "✗", "error": "!", "insufficient": "?"}
+"""By the style of a decision."""
 STATUSES: Final = {
-    Status.PASS: "within budget",
-    Status.FAIL: "further from the exact value than any legal kernel",
+    Status.PASS: "within tolerance",
+    Status.FAIL: "with an error over the tolerance",
     Status.NONFINITE: "infinite or NaN where the exact value is finite",
     Status.SHAPE: "of the wrong shape",
     Status.DTYPE: "of the wrong number format",
@@ -27,10 +29,11 @@ STATUSES: Final = {
     Status.CONVENTION: "right under another convention than the declared one",
     Status.WRONG_KERNEL: "from another kernel than the one named",
     Status.ORACLE_UNCERTIFIED: "without a certified reference value",
-    Status.SKIP: "not supported, so not asked",
-    Status.UNANSWERED: "not answered",
+    Status.SKIP: "not supported, so not tested",
+    Status.UNANSWERED: "without an answer",
 }
 GRADES: Final = MEANING
+__all__ = ["GRADES", "PURPOSES", "RULINGS", "SIGNS", "STATUSES", "counted", "figure", "headline"]
 MOST_TITLED: Final = 3
 
 
@@ -40,7 +43,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def figure(ratio: float | None) -> str:
-    """A fraction of a budget in three digits; "-" where there is none."""
+    """A multiple of a tolerance in three digits; "-" where there is none."""
     if ratio is None:
         return "-"
     return "∞" if ratio == float("inf") else f"{ratio:.3g}"

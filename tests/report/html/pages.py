@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from kdaverify.checks.published.says import RuleOutcome
@@ -94,7 +95,7 @@ def a_hostile_run() -> list[Verdict]:
     return [wrong(**about), wrong(**{**about, "problem": problem}), verdict(**about), verdict(**stage), wrong(**stage)]
 
 
-def account_of(verdicts: Sequence[Verdict]) -> Account:
+def account_of(verdicts: Sequence[Verdict], **about: Any) -> Account:
     """What the session of these verdicts says: of whole calls it wanted every output in every format that they have."""
     whole = [verdict for verdict in verdicts if verdict.property == "forward" and verdict.status.judged]
     expected = [
@@ -106,18 +107,35 @@ def account_of(verdicts: Sequence[Verdict]) -> Account:
         )
         for name in dict.fromkeys(verdict.implementation for verdict in verdicts)
     ]
-    return Account(profile="smoke", expected=tuple(expected))
+    given: dict[str, Any] = {"profile": "smoke", "expected": tuple(expected), **about}
+    return Account(**given)
 
 
-def gated(verdicts: Sequence[Verdict], waivers: tuple[Waiver, ...] = ()) -> list[Gated]:
-    """The gate's decisions on a closed record of these verdicts."""
-    table = Table(rows_of(verdicts).full, accounts=(account_of(verdicts),))
-    return heaviest_first(decided([table], GateCriteria(NOW.date(), waivers=waivers)))
+def gated(verdicts: Sequence[Verdict], waivers: tuple[Waiver, ...] = (), **about: Any) -> list[Gated]:
+    """The gate's decisions on a closed record of these verdicts, under the rules of a session.
+
+    Args:
+        about: of its account.
+    """
+    table = Table(rows_of(verdicts).full, accounts=(account_of(verdicts, **about),))
+    return heaviest_first(decided([table], GateCriteria(NOW.date(), "session", waivers=waivers)))
 
 
-def page_of(verdicts: list[Verdict], before: list[Verdict] | None = None, waivers: tuple[Waiver, ...] = (), **fields: Any) -> Page:
-    rows, found = rows_of(verdicts), gated(verdicts, waivers)
-    decisions = ruled(found, rows, {one.implementation: one.waived.rows for one in found})
+def page_of(
+    verdicts: list[Verdict],
+    before: list[Verdict] | None = None,
+    waivers: tuple[Waiver, ...] = (),
+    about: Mapping[str, Any] = MappingProxyType({}),
+    **fields: Any,
+) -> Page:
+    rows, found = rows_of(verdicts), gated(verdicts, waivers, **about)
+    decisions = ruled(
+        found,
+        rows,
+        {one.implementation: one.waived.rows for one in found},
+        {one.implementation: one.accounts for one in found},
+        {one.implementation: one.rules for one in found},
+    )
     other = None if before is None else (rows_of(before), "before.jsonl")
     given: dict[str, Any] = {"sources": ("run.jsonl",), **fields}
     held = dict.fromkeys(held for one in found for held in one.waived.held)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -12,13 +13,16 @@ import pytest
 from kdaverify.checks.near_miss import Recheck, RetestFinding
 from kdaverify.checks.status import Status
 from kdaverify.report.evidence import REMARKABLE
-from kdaverify.report.html.credential import NAME, Credential, CredentialError, CredentialFault
+from kdaverify.report.html.credential import NAME, ConformingRun, Credential, CredentialError, CredentialFault
+from kdaverify.report.html.failures import INCONCLUSIVE, LIMITS
 from kdaverify.report.html.markdown import code, plain
 from kdaverify.report.html.page import Page, render
 from kdaverify.report.html.rows import rows_of
 from kdaverify.report.html.rulings import ruled
 from kdaverify.report.html.words import STATUSES
+from kdaverify.verdicts.code_identity import CodeIdentity
 from kdaverify.verdicts.decision import Decision, Ruling
+from kdaverify.verdicts.seal import Covered, Expected
 from kdaverify.verdicts.verdict import Verdict
 from kdaverify.verdicts.waivers import Waiver
 from tests.report.html.pages import HOSTILE, LINK, NOW, RULES, a_hostile_run, a_run, page_of, verdict, wrong
@@ -44,7 +48,18 @@ CAUGHT, SURVIVOR = (
     CredentialFault(id="H2", stage="state", killed=False, title="a lost carry", why="not yet"),
 )
 KNOWN = Waiver(id="forward/bf16/hard-reset/*", impl="port", statistic="rms", cap=9.0, reason="known", owner="me", expires=NOW.date())
-MATRIX = Credential(total=120, killed=118, legal_runs=1500, false_alarms=0, unfinished=3, faults=(CAUGHT, SURVIVOR))
+RUNS = tuple(ConformingRun(profile=profile, runs=runs) for profile, runs in (("smoke", 200), ("smoke", 100), ("acceptance", 1200)))
+MATRIX = Credential(
+    profile="acceptance",
+    total=120,
+    killed=118,
+    killed_under_smoke=117,
+    legal_runs=1500,
+    false_alarms=0,
+    unfinished=3,
+    faults=(CAUGHT, SURVIVOR),
+    legal=RUNS,
+)
 
 
 def html(page: Page) -> str:
@@ -53,17 +68,17 @@ def html(page: Page) -> str:
 
 def test_the_decision_comes_first_in_words() -> None:
     text = html(page_of([*a_run(), *(verdict(implementation="other", property=suite) for suite in ("forward", "resume"))]))
-    assert "<h1>port rejected; other accepted</h1>" in text
-    assert "2 of 29 outputs are wrong: 2 further from the exact value than any legal kernel." in text
+    assert "<h1>port rejected; other passes smoke (not a release approval)</h1>" in text
+    assert "2 of 29 outputs are wrong: 2 with an error over the tolerance." in text
     assert "Gates: hard-reset (2)." in text
     assert text.index("port rejected") < text.index('id="glance"') < text.index('id="failures"') < text.index('id="worst"')
 
 
 def test_the_decision_tells_which_known_faults_fit_and_else_that_none_does() -> None:
     poor = [wrong(case=f"kda-{i}", diagnosis=f"no known fault fits: none comes near; only in rows {i}") for i in range(2)]
-    assert "Diagnosis: no known fault fits (2 cases). Gates:" in html(page_of([verdict(), *poor]))
+    assert "Diagnosis: no known fault fits (2 cases). Suites:" in html(page_of([verdict(), *poor]))
     known = wrong(diagnosis="indistinguishable from H1: key decay applied twice (0 away, next best none)")
-    assert "Diagnosis: indistinguishable from H1: key decay applied twice (0 away, next best none) (1). Gates:" in html(
+    assert "Diagnosis: indistinguishable from H1: key decay applied twice (0 away, next best none) (1). Suites:" in html(
         page_of([*poor, known])
     )
 
@@ -71,14 +86,14 @@ def test_the_decision_tells_which_known_faults_fit_and_else_that_none_does() -> 
 def test_how_near_to_its_budget_comes_what_passes_leaves_out_what_was_run_again() -> None:
     again = verdict(case="kda-9", ratio=1.25, recheck=Recheck(RetestFinding.ACQUITTED, seeds=200))
     text = html(page_of([verdict(ratio=0.75), verdict(property="resume", ratio=0.5), again]))
-    assert "What passes uses up to 75 % of its budget; 1 output above it passed at fresh seeds." in text
-    assert "What passes uses up to 75 % of its budget." in html(page_of([verdict(ratio=0.75)]))
+    assert "What passes has errors of up to 75 % of its tolerance; 1 output above it passed on re-test at fresh seeds." in text
+    assert "What passes has errors of up to 75 % of its tolerance." in html(page_of([verdict(ratio=0.75)]))
 
 
 @pytest.mark.parametrize(
     ("verdicts", "said"),
     [
-        ([verdict(), verdict(property="resume")], "port accepted"),
+        ([verdict(), verdict(property="resume")], "port passes smoke (not a release approval)"),
         ([verdict()], "port undecided"),
         ([verdict(), verdict(Status.SKIP, property="resume")], "port undecided"),
         ([verdict(), verdict(property="resume", vacuous=("zeros",))], "port undecided"),
@@ -96,14 +111,19 @@ def test_a_decision_on_what_never_ran_is_told() -> None:
     rows = rows_of([verdict()])
     absent = Decision("absent", Ruling.INSUFFICIENT, ("nothing passed: no case was judged",), ())
     text = html(Page(rows, tuple(ruled([absent], rows))))
-    assert "too little was shown to accept it: nothing passed: no case was judged." in text
+    assert "the evidence is too little to accept it: nothing passed: no case was judged." in text
 
 
 @pytest.mark.parametrize(
     ("also", "change", "title", "said"),
     [
-        ([], {}, "port accepted", ["2 of 32 outputs are wrong and waived; every other", '<td data-label="Holds">yes</td>']),
-        ([wrong(dtype="fp16")], {}, "port rejected", ["1 of 33 outputs is wrong: 1 further", "2 other wrong outputs are waived."]),
+        (
+            [],
+            {},
+            "port passes smoke (not a release approval)",
+            ["2 of 32 outputs are wrong and waived; every other", '<td data-label="Holds">yes</td>'],
+        ),
+        ([wrong(dtype="fp16")], {}, "port rejected", ["1 of 33 outputs is wrong: 1 with", "2 other wrong outputs are waived."]),
         ([], {"cap": 2.0}, "port rejected", ["2 of 32 outputs are wrong", "no: is exceeded: 7 of budget, 2 allowed"]),
         ([], {"impl": "other"}, "port rejected", ["me) of other, which is not in the record", "no: of other, which is not in"]),
     ],
@@ -127,7 +147,7 @@ def test_a_rise_over_the_whole_run_rejects_though_every_case_passes() -> None:
     risen = [verdict(T=n, peers=(1.2 + n / 1e4, 3.0)) for n in range(1, 200)]
     assert "port rejected" in html(page_of([*risen, verdict(property="resume")]))
     level = [verdict(T=n, peers=(1.0 + n / 1e4, 3.0)) for n in range(1, 200)]
-    assert "port accepted" in html(page_of([*level, verdict(property="resume")]))
+    assert "port passes smoke" in html(page_of([*level, verdict(property="resume")]))
 
 
 def test_passes_with_few_digits_are_told_beside_the_decision() -> None:
@@ -135,18 +155,96 @@ def test_passes_with_few_digits_are_told_beside_the_decision() -> None:
     text = html(page_of([*few, verdict(property="resume")]))
     assert f"3 passing outputs have {REMARKABLE} than a token recurrence, as the contract allows" in text
     assert "up to 3.0, with gates slow (3)." in text
-    assert "port accepted" in text
+    assert "port passes smoke" in text
+
+
+RIGHT = [verdict(), verdict(property="resume")]
+CODE = CodeIdentity(
+    digest="ab" * 32, files={"port.py": "cd" * 32}, folder=".", version="port 1.2", commit="v1-dirty", uncommitted=("port.py",)
+)
+
+
+def test_smoke_cannot_be_read_as_a_release_approval_and_acceptance_can() -> None:
+    smoke, accepted = (html(page_of(RIGHT, about={"profile": profile})) for profile in ("smoke", "acceptance"))
+    assert '<article class="decision provisional">' in smoke and '<article class="decision accept">' not in smoke
+    assert "This is not a release approval. A release is decided by the profile acceptance" in smoke
+    assert "smoke: a quick check while a kernel is written" in smoke and "port accepted" not in smoke
+    assert "<h1>port accepted</h1>" in accepted and '<article class="decision accept">' in accepted
+    assert "release approval" not in accepted.partition('id="reading"')[0]
+
+
+def test_smoke_in_the_summary_of_a_pull_request_is_no_approval_either() -> None:
+    assert "port passes smoke \\(not a release approval\\)" in render(page_of(RIGHT), "summary.md", now=NOW)
+
+
+def test_the_headline_names_profile_seed_contract_rules_coverage_and_code() -> None:
+    expected = Expected(
+        "port", ("fp32",), ("o",), ("forward", "resume"), {"packing": "it packs nothing"}, ("long runs",), (Covered(2, 9, 10),)
+    )
+    text = html(page_of(RIGHT, about={"seed": 17, "judged": {"port": CODE}, "expected": (expected,)}))
+    box = text[text.index('<dl class="facts">') : text.index("</dl>")]
+    for said in ("smoke: a quick check", "<dd>17</dd>", "chunk64-bf16", "session: what the run itself tests", "9 of 10 pairs", str(CODE)):
+        assert said in box, said
+    assert "sha256 abababababab, version port 1.2, git v1-dirty (modified), not committed: port.py" in box
+    untested = "<b>Not tested:</b> packing (it packs nothing); long runs."
+    assert untested in text and "<details" not in text[: text.index(untested)]
+    assert "<dt>Code</dt><dd>not recorded</dd>" in html(page_of(RIGHT))
+    assert "<b>Not tested:</b> the kernel declares no exclusion." in html(page_of(RIGHT))
+    assert "<b>Not tested:</b> not recorded." in html(page_of(RIGHT, about={"profile": ""}))
+
+
+def test_what_the_failing_cases_have_in_common_is_said_under_the_decision() -> None:
+    about = {"B": 1, "H": 1, "HV": 1, "K": 8, "V": 8, "dtype": "fp32", "seed": 1}
+    regimes = {"beta": "uniform", "gate": "mild", "key": "random", "state": "absent", "value": "normal"}
+    problems = {T: json.dumps({**about, **regimes, "T": T}) for T in range(1, 129)}
+    make = {True: wrong, False: verdict}
+    text = html(page_of([make[T > 64](T=T, problem=problem, case=f"kda-{T}") for T, problem in problems.items()]))
+    said = "Fails only where T &gt; 64: 64 of 64 cases, 0 of 64 elsewhere (in o)"
+    assert said in text[: text.index('id="glance"')]
+    assert "in common" not in html(page_of(RIGHT))
+
+
+def test_failures_and_limits_of_the_evidence_are_separate_lists() -> None:
+    unproven = verdict(Status.ORACLE_UNCERTIFIED, case="kda-9", message="no oracle is accurate enough")
+    text = html(page_of([*a_run(), unproven, verdict(case="kda-7", vacuous=("zeros",))]))
+    failures, limits = (text[text.index(f'<section id="{name}"') :].partition("</section>")[0] for name in ("failures", "limits"))
+    assert "2 failures of 1 kind" in failures and "certified" not in failures
+    for why in (*LIMITS.values(), INCONCLUSIVE):
+        assert (why in limits) is (why != LIMITS["UNANSWERED"]), why
+    box = text[: text.index('id="glance"')]
+    assert "1 failing group, the largest first" in box and "of the evidence</summary>" in box
+    assert box.index("forward bf16 FAIL: 2 verdicts") < box.index("of the evidence</summary>") < box.index("1 case without a certified")
+
+
+@pytest.mark.parametrize(
+    ("profile", "said"), [("smoke", "117 of 120"), ("acceptance", "118 of 120"), ("nightly", "was not measured under")]
+)
+def test_the_credential_is_that_of_the_profile_that_ran(profile: str, said: str) -> None:
+    page = page_of(RIGHT, about={"profile": profile})
+    page.__dict__["credential"] = MATRIX
+    text = html(page)
+    assert said in text[text.index('<section id="credential"') :].partition('<p class="muted">')[0]
 
 
 def test_every_section_is_there_and_in_the_list_of_sections() -> None:
     page = page_of(a_run(), before=a_run(), waivers=(KNOWN,))
     page.__dict__["credential"] = MATRIX
     text = html(page)
-    named = ["comparison", "glance", "failures", "worst", "distributions", "heat", "lengths", "stages", "standards", "waivers"]
+    named = ["comparison", "glance", "failures", "limits", "worst", "distributions", "heat", "lengths", "stages", "standards", "waivers"]
     for section in (*named, "environment", "credential", "reading"):
         assert f'<section id="{section}"' in text
         assert f'href="#{section}"' in text
-    shown = ["118 of 120", "0 of 1,500", "state 1 of 2", "a lost carry: not yet", KNOWN.id, "chunk64-bf16", "interpreted on cpu"]
+    shown = [
+        "118 of 120",
+        "117 of 120",
+        "0 of 1,500",
+        "0 of 300",
+        "state 1 of 2",
+        "a lost carry: not yet",
+        KNOWN.id,
+        "chunk64-bf16",
+        "interpreted on cpu",
+    ]
     for said in (*RULES, *shown, *(status.value for status in STATUSES)):
         assert said in text
 
