@@ -13,7 +13,7 @@ from torch import Tensor
 
 from oracles.arithmetic import NATIVE, Arithmetic
 from oracles.chunk import STAGES, Chunk, Stages
-from oracles.gradients import Cotangents, Gradients, over_key_heads, zero_gradients
+from oracles.gradients import Cotangents, Gradients, over_channels, over_key_heads, zero_gradients
 from oracles.inputs import Inputs
 from oracles.scan import Tensors, Tokens, scan
 
@@ -274,7 +274,7 @@ def chunk_backward(
     scan(inputs, chunk_size, (inputs.state.to(dtype),), forwards, dtype=dtype)
     (dS,), (dq, dk, dv, dg, dbeta) = scan(inputs, chunk_size, (dS,), backwards, dtype=dtype, others=(do,), reverse=True)
     dq, dk = (arithmetic.store(name, over_key_heads(inputs, x)) for name, x in (("dq", dq), ("dk", dk)))
-    return Gradients(dq, dk, dv, dg, dbeta, dS)
+    return Gradients(dq, dk, dv, over_channels(inputs, dg), dbeta, dS)
 
 
 def _t(matrix: Tensor) -> Tensor:
