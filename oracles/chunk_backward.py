@@ -37,7 +37,7 @@ class ChunkGradients:
     dv_new: Tensor = field(init=False)  # [C, V] also du; before state_bwd only the part that o gives
     dw: Tensor = field(init=False)  # [C, K]
     dq: Tensor = field(init=False)  # [C, K]
-    dk: Tensor = field(init=False)  # [C, K]
+    dk: Tensor = field(init=False)  # [C, K], or [C, K, parts] at the end where a kernel stores it in several
     dv: Tensor = field(init=False)  # [C, V]
     dbeta: Tensor = field(init=False)  # [C]
     dG: Tensor = field(init=False)  # [C, K]
@@ -274,6 +274,8 @@ def chunk_backward(
     scan(inputs, chunk_size, (inputs.state.to(dtype),), forwards, dtype=dtype)
     (dS,), (dq, dk, dv, dg, dbeta) = scan(inputs, chunk_size, (dS,), backwards, dtype=dtype, others=(do,), reverse=True)
     dq, dk = (arithmetic.store(name, over_key_heads(inputs, x)) for name, x in (("dq", dq), ("dk", dk)))
+    # Kernels that leave dk in parts sum each of them over the value heads of a key head, and then the parts.
+    dk = arithmetic.store("dk", dk.sum(-1)) if dk.ndim > dq.ndim else dk
     return Gradients(dq, dk, dv, over_channels(inputs, dg), dbeta, dS)
 
 

@@ -98,7 +98,7 @@ def _fitting(adapter: Adapter, problem: Problem, complaint: str | CallError, cho
 def _grouped(adapter: Adapter, problem: Problem) -> Outcome | None:
     """The other grouping of value heads, where that is the one that fits; None where the declared one does, or neither."""
     problem = fitted(adapter, problem.replace(**GROUPED))
-    if problem.HV == problem.H or problem.H == 1 or adapter.supports(problem) is not None:
+    if problem.H in (problem.HV, 1) or adapter.supports(problem) is not None:
         return None
     complaint = _complaint(adapter, problem)
     return None if complaint is None else _fitting(adapter, problem, complaint, ("heads",))
