@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from oracles.arithmetic import NATIVE, Arithmetic
-from oracles.gradients import Cotangents, Gradients, Terms, over_key_heads, zero_gradients
+from oracles.gradients import Cotangents, Gradients, Terms, over_channels, over_key_heads, zero_gradients
 from oracles.inputs import Inputs
 from oracles.recurrence import Token, advance
 from oracles.scan import Tensors, Tokens, there_and_back
@@ -49,7 +49,7 @@ def adjoint(
         return (found.before,), found.gradients()
 
     (dS,), found = _there_and_back(inputs, do, (dS,), back, arithmetic)
-    return _over_key_heads(inputs, found, dS, arithmetic)
+    return _shared(inputs, found, dS, arithmetic)
 
 
 def adjoint_with_terms(
@@ -72,7 +72,7 @@ def adjoint_with_terms(
         return (found.before, size), (*found.gradients(), terms)
 
     (dS, size), (*found, terms) = _there_and_back(inputs, do, (dS, dS.abs()), back, arithmetic)
-    return _over_key_heads(inputs, found, dS, arithmetic), Terms(terms, size)
+    return _shared(inputs, found, dS, arithmetic), Terms(over_channels(inputs, terms), size)
 
 
 def _there_and_back(inputs: Inputs, do: Tensor, end: Tensors, back: Step, arithmetic: Arithmetic) -> tuple[Tensors, Tensors]:
@@ -83,10 +83,11 @@ def _there_and_back(inputs: Inputs, do: Tensor, end: Tensors, back: Step, arithm
     return there_and_back(inputs, start=(inputs.state.to(do.dtype),), there=there, end=end, back=back, others=(do,))
 
 
-def _over_key_heads(inputs: Inputs, found: Sequence[Tensor], dS: Tensor, arithmetic: Arithmetic) -> Gradients[Tensor]:
+def _shared(inputs: Inputs, found: Sequence[Tensor], dS: Tensor, arithmetic: Arithmetic) -> Gradients[Tensor]:
+    """Those of keys that value heads share, and of gates that channels share, summed over them."""
     dq, dk, dv, dg, dbeta = found
     dq, dk = (arithmetic.store(name, over_key_heads(inputs, x)) for name, x in (("dq", dq), ("dk", dk)))
-    return Gradients(dq, dk, dv, dg, dbeta, dS)
+    return Gradients(dq, dk, dv, over_channels(inputs, dg), dbeta, dS)
 
 
 @dataclass(frozen=True)

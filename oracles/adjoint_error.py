@@ -13,7 +13,7 @@ from torch import Tensor
 
 from oracles.adjoint import Back, adjoint_with_terms, retreat
 from oracles.arithmetic import NATIVE
-from oracles.gradients import Cotangents, GradientAnswer, Gradients, over_key_heads
+from oracles.gradients import Cotangents, GradientAnswer, Gradients, over_channels, over_key_heads
 from oracles.inputs import Inputs
 from oracles.recurrence import Token, advance
 from oracles.running_error import EXP_UNITS, SAFETY, TINY, UNIT, enclose, exact, grow, local
@@ -81,6 +81,7 @@ def _radii(inputs: Inputs, cotangents: Cotangents) -> Gradients[Tensor]:
 
     start, end = (inputs.state.double(), nothing), (dS, nothing)
     (dS, r), (dq, dk, dv, dg, dbeta) = there_and_back(inputs, start=start, there=there, end=end, back=back, others=(do,))
+    dg = over_channels(inputs, dg)
     return Gradients(over_key_heads(inputs, dq), over_key_heads(inputs, dk), dv, dg, dbeta, (r + TINY)[..., None, None].expand_as(dS))
 
 
@@ -100,7 +101,9 @@ def _elements(inputs: Inputs, x: Tokens, passed: ForwardTokenError, found: Back,
     written = R * u + (P + R) * (beta * f + 2 * UNIT * u)
     read = beta * (a * p + (decayed + a) * e)
     dk = written + read + (V + 6 + group) * UNIT * (P * u + beta * decayed * p)
-    dg = a * d_decayed + b * decayed + a * b + (V + 2) * UNIT * d_decayed * decayed
+    # Where channels share a gate, each term is rounded in the sum over them too.
+    shared = 0 if inputs.KG == inputs.K else inputs.K
+    dg = a * d_decayed + b * decayed + a * b + (V + 2 + shared) * UNIT * d_decayed * decayed
     dq, dk, dv, dg, dbeta = (SAFETY * radius + TINY for radius in (dq, dk, dv, dg, dbeta))
     return dq, dk, dv, dg, dbeta.squeeze(-1)
 
@@ -133,7 +136,7 @@ def _structural_zeros(inputs: Inputs, cotangents: Cotangents, gradients: Gradien
     do, dS = cotangents.of(inputs)
     start, end = (_support(inputs.state.double()),), (_support(dS),)
     (dS,), (dq, dk, dv, dg, dbeta) = there_and_back(inputs, start=start, there=there, end=end, back=back, others=(do,))
-    supports = Gradients(over_key_heads(inputs, dq), over_key_heads(inputs, dk), dv, dg, dbeta, dS).named()
+    supports = Gradients(over_key_heads(inputs, dq), over_key_heads(inputs, dk), dv, over_channels(inputs, dg), dbeta, dS).named()
     return {name: (supports[name] == 0) & (x == 0) for name, x in gradients.named().items()}
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from oracles.arithmetic import NATIVE, Arithmetic
 from oracles.chunk import STAGES, Chunk, Stages
-from oracles.gradients import Cotangents, Gradients, over_key_heads, zero_gradients
+from oracles.gradients import Cotangents, Gradients, over_channels, over_key_heads, zero_gradients
 from oracles.inputs import Inputs
 from oracles.scan import Tensors, Tokens, scan
 
@@ -37,7 +37,7 @@ class ChunkGradients:
     dv_new: Tensor = field(init=False)  # [C, V] also du; before state_bwd only the part that o gives
     dw: Tensor = field(init=False)  # [C, K]
     dq: Tensor = field(init=False)  # [C, K]
-    dk: Tensor = field(init=False)  # [C, K]
+    dk: Tensor = field(init=False)  # [C, K], or [C, K, parts] at the end where a kernel stores it in several
     dv: Tensor = field(init=False)  # [C, V]
     dbeta: Tensor = field(init=False)  # [C]
     dG: Tensor = field(init=False)  # [C, K]
@@ -274,7 +274,9 @@ def chunk_backward(
     scan(inputs, chunk_size, (inputs.state.to(dtype),), forwards, dtype=dtype)
     (dS,), (dq, dk, dv, dg, dbeta) = scan(inputs, chunk_size, (dS,), backwards, dtype=dtype, others=(do,), reverse=True)
     dq, dk = (arithmetic.store(name, over_key_heads(inputs, x)) for name, x in (("dq", dq), ("dk", dk)))
-    return Gradients(dq, dk, dv, dg, dbeta, dS)
+    # Kernels that leave dk in parts sum each of them over the value heads of a key head, and then the parts.
+    dk = arithmetic.store("dk", dk.sum(-1)) if dk.ndim > dq.ndim else dk
+    return Gradients(dq, dk, dv, over_channels(inputs, dg), dbeta, dS)
 
 
 def _t(matrix: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ class Gradients(Generic[X]):
 
     Args:
         dq, dk: [B, T, H, K], summed over the value heads that share a key head.
-        dv: [B, T, HV, V]; dg: [B, T, HV, K]; dbeta: [B, T, HV].
+        dv: [B, T, HV, V]; dg: [B, T, HV, KG], summed over the channels that share a gate; dbeta: [B, T, HV].
         d_initial_state: [N, HV, K, V], whether or not the call had an initial state.
     """
 
@@ -98,7 +98,7 @@ class Terms:
     """How large the terms are that meet in a gradient, however small it is itself: what a legal rounding is relative to. float64.
 
     Args:
-        dg: [B, T, HV, K], rowsum |P~ * S~| + |q dq| + |k (P u)| + |beta k (S~ p)| of a token. A kernel that sums dg over suffixes
+        dg: [B, T, HV, KG], rowsum |P~ * S~| + |q dq| + |k (P u)| + |beta k (S~ p)| of a token. A kernel that sums dg over suffixes
             of a chunk rounds at the scale of the largest such sum from there to the chunk's end: see `largest_ahead`.
         d_initial_state: [N, HV, K, V], the largest |P| + |beta k p^T| of any token, decayed from there to the start. Where tokens
             erase the state the two cancel, and a chunk form that adds them at the chunk's start rounds at that scale.
@@ -110,7 +110,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class GradientAnswer:
-    """The exact gradients of one call of KDA, enclosed.
+    """The exact gradients of one call, enclosed.
 
     Args:
         gradients: their enclosures; rows past the last offset of a pack are zero and proven so.
@@ -138,6 +138,11 @@ def over_key_heads(inputs: Inputs, per_value_head: Tensor) -> Tensor:
     return per_value_head.unflatten(2, (inputs.H, inputs.HV // inputs.H)).sum(3)
 
 
+def over_channels(inputs: Inputs, per_channel: Tensor) -> Tensor:
+    """[B, T, HV, K] summed over the key channels that share a gate: [B, T, HV, KG]."""
+    return per_channel if inputs.KG == inputs.K else per_channel.sum(-1, keepdim=True)[..., : inputs.KG]
+
+
 def scales(gradients: Gradients[Tensor], terms: Terms) -> dict[str, float]:
     """What a difference of each gradient is relative to: its largest element; where terms cancel, the largest of them."""
     sizes = {**gradients.named(), **vars(terms)}
@@ -145,7 +150,7 @@ def scales(gradients: Gradients[Tensor], terms: Terms) -> dict[str, float]:
 
 
 def largest_ahead(inputs: Inputs, terms: Tensor, chunk_size: int) -> Tensor:
-    """The largest of `terms` [B, T, HV, K] from each token to the end of its chunk: the scale at which suffix sums round."""
+    """The largest of `terms` [B, T, HV, KG] from each token to the end of its chunk: the scale at which suffix sums round."""
 
     def body(carry: Tensors, tokens: Tokens) -> tuple[Tensors, Tensors]:
         return carry, (tokens.others[0].flip(-2).cummax(-2).values.flip(-2),)

@@ -1,6 +1,7 @@
-"""The inputs of Kimi Delta Attention, checked once at the door.
+"""The inputs of the delta rule, checked once at the door: Kimi Delta Attention, Gated DeltaNet, DeltaNet.
 
-Axis letters (math.md 1): B batch, T tokens, N sequences, H key heads, HV value heads, K key width, V value width.
+Axis letters (math.md 1): B batch, T tokens, N sequences, H key heads, HV value heads, K key width, V value width,
+KG gates of a value head: K (KDA), 1 for all channels (Gated DeltaNet), 0 where nothing decays (DeltaNet).
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ class InputError(ValueError):
 
 @dataclass(frozen=True)
 class Inputs(TensorCall):
-    """One call of KDA: every tensor a kernel receives, in the canonical conventions.
+    """One call of the delta rule: every tensor a kernel receives, in the canonical conventions.
 
     Math: section 2; S_t = (I - beta_t k_t k_t^T) Diag(exp g_t) S_{t-1} + beta_t k_t v_t^T, o_t = scale S_t^T q_t.
 
     Args:
         q, k: [B, T, H, K] queries and keys.
         v: [B, T, HV, V] values; value head j reads key head j // (HV / H).
-        g: [B, T, HV, K] natural-log decay, <= 0; -inf is a hard reset of that channel.
+        g: [B, T, HV, KG] natural-log decay, <= 0; -inf is a hard reset of the channels that it gates.
         beta: [B, T, HV] write strength in [0, 2].
         scale: factor of the output; None means K^-1/2.
         initial_state: [N, HV, K, V], or None for zeros.
@@ -87,6 +88,10 @@ class Inputs(TensorCall):
         return self.v.shape[3]
 
     @property
+    def KG(self) -> int:
+        return self.g.shape[3]
+
+    @property
     def N(self) -> int:
         return self.B if self.cu_seqlens is None else len(self.cu_seqlens) - 1
 
@@ -109,6 +114,11 @@ class Inputs(TensorCall):
             return self.initial_state
         return self.g.new_zeros(self.N, self.HV, self.K, self.V)
 
+    @property
+    def decays(self) -> Tensor:
+        """The log decay of every key channel [B, T, HV, K]: its own, that of its head, or 0 where there is none."""
+        return self.g.expand(*self.g.shape[:3], self.K) if self.KG else self.g.new_zeros(*self.g.shape[:3], self.K)
+
     def span(self, first: int, end: int, initial_state: Tensor | None) -> Inputs:
         """The call on tokens [first, end) of this one, as dense sequences starting from `initial_state`."""
         cut = SIGNATURE.changed(self, lambda tensor: tensor[:, first:end].contiguous(), Role.TOKEN)
@@ -129,6 +139,9 @@ def _check_shapes(x: Inputs) -> None:
             raise InputError(f"{name}: wanted a floating-point torch tensor, got {kind}; convert it with torch.as_tensor(...)")
     if x.q.ndim != 4 or x.v.ndim != 4:
         raise InputError(f"q, v: wanted [B, T, H, K] and [B, T, HV, V], got {list(x.q.shape)} and {list(x.v.shape)}; add the missing axes")
+    if x.g.ndim != 4 or x.KG not in (0, 1, x.K):
+        said = f"wanted [B, T, HV, K], or K gates of a head replaced by 1 or 0, got {list(x.g.shape)}"
+        raise InputError(f"g: {said}; K is {x.K}, that of q {list(x.q.shape)}")
     for name in TOKENS:
         shape, got = SIGNATURE.shape(name, x), tuple(getattr(x, name).shape)
         if got != shape:

@@ -71,7 +71,7 @@ def _growth(inputs: Inputs, first: int, end: int) -> Tensor:
     """[B] what an error of the state before `first` may become until `end`."""
     k = inputs.k[:, first:end].double().square().sum(-1).repeat_interleave(inputs.HV // inputs.H, dim=-1)
     reflection = (1 - inputs.beta[:, first:end].double() * k).abs().clamp(min=1.0)
-    return (reflection.log() + inputs.g[:, first:end].double().amax(-1)).sum(1).amax(-1).exp()
+    return (reflection.log() + inputs.decays[:, first:end].double().amax(-1)).sum(1).amax(-1).exp()
 
 
 def _window_misses(inputs: Inputs, start: Reached) -> float:

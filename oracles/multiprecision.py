@@ -129,7 +129,7 @@ def _step(inputs: Inputs, numbers: Numbers, row: int, j: int, S: Matrix) -> Vect
 
 
 def _all_numbers(inputs: Inputs) -> Numbers:
-    q, k, v, g, beta = (_numbers(x.flatten(0, 1)) for x in (inputs.q, inputs.k, inputs.v, inputs.g, inputs.beta))
+    q, k, v, g, beta = (_numbers(x.flatten(0, 1)) for x in (inputs.q, inputs.k, inputs.v, inputs.decays, inputs.beta))
     return Numbers(q, k, v, g, beta, _numbers(inputs.state))
 
 

@@ -169,7 +169,7 @@ def _gather(inputs: Inputs, rows: Tensor, valid: Tensor, dtype: torch.dtype, oth
         return picked.repeat_interleave(repeat, dim=1) if repeat > 1 else picked
 
     q, k = take(inputs.q, group), take(inputs.k, group)
-    return Tokens(q, k, take(inputs.v), take(inputs.g), take(inputs.beta), valid, tuple(take(tensor) for tensor in others))
+    return Tokens(q, k, take(inputs.v), take(inputs.decays), take(inputs.beta), valid, tuple(take(tensor) for tensor in others))
 
 
 def _scatter(inputs: Inputs, rows: list[Tensor], pieces: list[Tensor]) -> Tensor:

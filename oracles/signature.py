@@ -131,6 +131,11 @@ class TensorCall:
         """The same call with every tensor on `device`."""
         return self.mapped(lambda tensor: tensor.to(device))
 
+    def holds(self, name: str) -> bool:
+        """Whether an input is there and has numbers: gates of no channel at all are an input that is not."""
+        tensor = getattr(self, name)
+        return tensor is not None and tensor.shape[-1:] != (0,)
+
     def mapped(self, change: Callable[[Any], Any], *roles: Role) -> Self:
         """The same call with its tensors changed, all or those of some roles."""
         return replace(self, **self.signature.changed(self, change, *roles))  # pyright: ignore[reportArgumentType] # a dataclass each

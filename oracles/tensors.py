@@ -16,7 +16,7 @@ SIGNATURE: Final = CallSignature(
         TensorRole("q", Role.TOKEN, _axes("B T H K"), "dq"),
         TensorRole("k", Role.TOKEN, _axes("B T H K"), "dk"),
         TensorRole("v", Role.TOKEN, _axes("B T HV V"), "dv"),
-        TensorRole("g", Role.TOKEN, _axes("B T HV K"), "dg"),
+        TensorRole("g", Role.TOKEN, _axes("B T HV KG"), "dg"),
         TensorRole("beta", Role.TOKEN, _axes("B T HV"), "dbeta"),
         TensorRole("initial_state", Role.STATE, _axes("N HV K V"), "d_initial_state", optional=True),
         TensorRole("cu_seqlens", Role.OFFSETS, _axes("N+1"), optional=True),

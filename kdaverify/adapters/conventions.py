@@ -11,12 +11,14 @@ from torch import Tensor
 
 from oracles.codecs import BETAS, GATES, IDENTITY, Codec
 from oracles.inputs import Inputs
-from oracles.tensors import SIGNATURE, TOKENS
+from oracles.tensors import FLOATING, SIGNATURE, TOKENS
 
 ALLOWED: Final = {
     "layout": ("bthd", "bhtd", "thd"),
     "state": ("kv", "vk"),
     "gate": ("log", "log2", "decay", "raw"),
+    "gates": ("channel", "head", "none"),
+    "heads": ("interleaved", "tiled"),
     "beta": ("value", "logit"),
     "packing": ("cu_seqlens", "segment_ids", "none"),
     "scale": ("argument", "fixed", "folded"),
@@ -37,6 +39,12 @@ class _Axes:
     to: Callable[[Tensor], Tensor]
     back: Callable[[Tensor], Tensor]
 
+    def then(self, other: _Axes) -> _Axes:
+        """Both, one after the other."""
+        if _AS_THEY_ARE in (self, other):
+            return self if other is _AS_THEY_ARE else other
+        return _Axes(lambda x: other.to(self.to(x)), lambda x: self.back(other.back(x)))
+
 
 def _same(x: Tensor) -> Tensor:
     return x
@@ -53,6 +61,8 @@ class Conventions:
         layout: bthd [B, T, H, D]; bhtd [B, H, T, D]; thd [B T, H, D] with cu_seqlens always given.
         state: kv [N, HV, K, V]; vk [N, HV, V, K].
         gate: log (natural); log2 (g / ln 2); decay (exp g); raw (before the activation).
+        gates: channel, g [B, T, HV, K]; head, g [B, T, HV], one gate for all channels; none, no g at all.
+        heads: which key head value head j reads: interleaved, j // (HV / H); tiled, j mod H.
         beta: value; logit (beta = sigmoid of it; 0 and 1 are -inf and inf).
         packing: cu_seqlens [N + 1]; segment_ids [1, T], the id of a token's sequence, -1 past the last offset; none. Ids are at least 0,
             different in different sequences, and in any order.
@@ -66,6 +76,8 @@ class Conventions:
     layout: str = "bthd"
     state: str = "kv"
     gate: str = "log"
+    gates: str = "channel"
+    heads: str = "interleaved"
     beta: str = "value"
     packing: str = "none"
     scale: str = "argument"
@@ -80,13 +92,13 @@ class Conventions:
             raise ConventionError(f"packing: layout thd has no batch axis, so it needs packing='cu_seqlens', got {self.packing!r}")
 
     def arguments(self, inputs: Inputs) -> dict[str, Any]:
-        """What the kernel gets: q, k, v, g, beta, scale, initial_state, cu_seqlens, segment_ids (the last three may be None).
+        """What the kernel gets: q, k, v, g, beta, scale, initial_state, cu_seqlens, segment_ids (the last three, and g, may be None).
 
         A tensor that needs no conversion is handed over itself, any other as memory of its own.
         Raises:
             ConventionError: a raw gate, or a beta above 1 as a logit.
         """
-        arguments: dict[str, Any] = {name: self.hand(name, getattr(inputs, name), inputs) for name in TOKENS}
+        arguments: dict[str, Any] = {name: self._handed(name, inputs) for name in TOKENS}
         arguments["scale"] = inputs.factor
         arguments["initial_state"] = None if inputs.initial_state is None else self.hand("initial_state", inputs.initial_state, inputs)
         arguments["cu_seqlens"] = self._offsets(inputs)
@@ -99,6 +111,9 @@ class Conventions:
         if codec.converts:
             tensor = _round(codec.there(_checked(name, tensor).double()), tensor.dtype)
         return tensor if axes.to is _same else axes.to(tensor).contiguous()
+
+    def _handed(self, name: str, inputs: Inputs) -> Tensor | None:
+        return None if name == "g" and self.gates == "none" else self.hand(name, getattr(inputs, name), inputs)
 
     def take(self, name: str, tensor: Tensor, inputs: Inputs) -> Tensor:
         """The inverse of `hand`; also for the output "o" (laid out as v) and "final_state" (as initial_state)."""
@@ -118,9 +133,10 @@ class Conventions:
         """The inputs of which the kernel gets a converted copy."""
         tokens = TOKENS if self.layout in ("bhtd", "thd") else ()
         values = [name for name in ("g", "beta") if self.gate != "raw" and self._values(name).converts]
+        heads = [name for name in FLOATING if self.heads == "tiled" and "HV" in SIGNATURE[name].axes]
         state = ("initial_state",) if self.state == "vk" else ()
         offsets = ("cu_seqlens",) if self.packing == "segment_ids" else ()
-        return tuple(dict.fromkeys((*tokens, *values, *state, *offsets)))
+        return tuple(dict.fromkeys((*tokens, *values, *heads, *state, *offsets)))
 
     def _rounded(self, name: str, tensor: Tensor) -> Tensor:
         codec = self._values(name)
@@ -134,6 +150,20 @@ class Conventions:
         return BETAS[self.beta] if name == "beta" else IDENTITY
 
     def _axes(self, name: str, inputs: Inputs) -> _Axes:
+        return self._grouping(name, inputs).then(self._layout(name, inputs)).then(self._shared(name))
+
+    def _grouping(self, name: str, inputs: Inputs) -> _Axes:
+        axes, H, shared = SIGNATURE[name].axes, inputs.H, inputs.HV // inputs.H
+        if self.heads == "interleaved" or "HV" not in axes or 1 in (H, shared):
+            return _AS_THEY_ARE
+        at = axes.index("HV")
+        return _Axes(lambda x: _regrouped(x, at, (H, shared)), lambda x: _regrouped(x, at, (shared, H)))
+
+    def _shared(self, name: str) -> _Axes:
+        """A gate of all channels has no axis of them; in our memory still, as one that has."""
+        return _Axes(lambda x: x.squeeze(-1), lambda x: x.unsqueeze(-1)) if name == "g" and self.gates == "head" else _AS_THEY_ARE
+
+    def _layout(self, name: str, inputs: Inputs) -> _Axes:
         if SIGNATURE.is_state(name):
             return _Axes(_swap_widths, _swap_widths) if self.state == "vk" else _AS_THEY_ARE
         if self.layout == "bhtd":
@@ -166,6 +196,11 @@ def segment_ids(inputs: Inputs) -> Tensor | None:
 def _ids_of_sequences(inputs: Inputs) -> Tensor:
     given = inputs.sequence_ids
     return torch.arange(inputs.N, dtype=torch.int32) if given is None else given.to("cpu", torch.int32)
+
+
+def _regrouped(x: Tensor, at: int, groups: tuple[int, int]) -> Tensor:
+    """The heads of an axis, numbered group by group, numbered by their place in the groups instead."""
+    return x.unflatten(at, groups).transpose(at, at + 1).flatten(at, at + 1)
 
 
 def _flat(x: Tensor) -> Tensor:

@@ -14,7 +14,9 @@ from kdaverify.budgets.contract import spelled
 from kdaverify.budgets.contract_checks import ContractError
 from kdaverify.budgets.declared import declared_contracts
 from kdaverify.problems import Domain, DomainError
+from kdaverify.problems.axes import Gates
 from kdaverify.problems.domain import EVERY_BETA, EVERY_GATE
+from oracles.tensors import TOKENS
 
 ANSWERS: Final = {"yes": True, "no": False}
 CONVENTIONS: Final = tuple(ALLOWED)
@@ -27,7 +29,8 @@ class Declaration(BaseModel):
         name: shown in every record.
         contract: name, .toml file or Contract, for all dtypes or per dtype; undeclared it is recurrent-fp64 for fp64 and
             recurrent-fp32, the strictest contract, for all others.
-        layout, state, gate, beta, packing, scale, padding: as `Conventions` has them; scale is "argument" unless said otherwise.
+        layout, state, gate, gates, heads, beta, packing, scale, padding: as `Conventions` has them; scale is "argument" unless said
+            otherwise.
         dtypes: of q, k, v, beta and o, of fp64, fp32, bf16, fp16.
         initial_state, final_state: whether the function takes, and returns, one.
         widths: all that it takes of K and V; () any.
@@ -50,6 +53,8 @@ class Declaration(BaseModel):
     layout: str = "bthd"
     state: str = "kv"
     gate: str = "log"
+    gates: Gates = "channel"
+    heads: str = "interleaved"
     beta: str = "value"
     packing: str = "none"
     dtypes: tuple[str, ...] = ("fp32",)
@@ -92,6 +97,7 @@ class Declaration(BaseModel):
         strongest = min(self.beta_range[1], 1.0) if self.beta == "logit" else self.beta_range[1]
         try:
             return Domain(
+                gates=self.gates,
                 widths=tuple(sorted(self.widths)),
                 square=self.square,
                 head_ratios=self.head_ratios if self.grouped_heads else (1,),
@@ -109,9 +115,19 @@ class Declaration(BaseModel):
 
     @property
     def keywords(self) -> tuple[str, ...]:
-        """The arguments that the function gets by name, beside q, k, v, g and beta."""
+        """The arguments that the function gets by name, beside its tokens."""
         taken = {"scale": self.scale == "argument", "initial_state": self.initial_state, self.packing: self.packing != "none"}
         return tuple(name for name, wanted in taken.items() if wanted)
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The tensors that the function gets one after the other."""
+        return tokens_of(self.gates)
+
+
+def tokens_of(gates: str) -> tuple[str, ...]:
+    """The tensors of each token that a kernel takes: without a gate, four."""
+    return tuple(name for name in TOKENS if name != "g" or gates != "none")
 
 
 WORDS: Final = tuple(Declaration.model_fields)

@@ -22,9 +22,10 @@ class EntryPoint:
     Args:
         function: of the user.
         keywords: of OPTIONAL, those that its signature names.
-        by_name: whether its signature names the five tensors, which are passed by name then.
+        by_name: whether its signature names the tensors, which are passed by name then.
         scale_defaults_to_none: whether it can be called without a scale, and chooses one itself then.
         omits_scale: whether it is called without one.
+        tokens: the tensors that it takes of each token, in the order in which they are passed.
     """
 
     function: Function
@@ -32,6 +33,7 @@ class EntryPoint:
     by_name: bool
     scale_defaults_to_none: bool = False
     omits_scale: bool = False
+    tokens: tuple[str, ...] = TOKENS
 
     def __call__(self, arguments: Mapping[str, Any], unknown: Mapping[str, Any] = {}) -> Any:  # never written to
         keywords = {name: arguments[name] for name in self.keywords} | {**unknown}
@@ -45,8 +47,8 @@ class EntryPoint:
 
     def _called(self, arguments: Mapping[str, Any], keywords: Mapping[str, Any]) -> Any:
         if self.by_name:
-            return self.function(**{name: arguments[name] for name in TOKENS}, **keywords)
-        return self.function(*(arguments[name] for name in TOKENS), **keywords)
+            return self.function(**{name: arguments[name] for name in self.tokens}, **keywords)
+        return self.function(*(arguments[name] for name in self.tokens), **keywords)
 
     def without_scale(self) -> EntryPoint:
         """The same function, to be called without its keyword scale, as it will be where K^-1/2 is meant."""
@@ -59,27 +61,28 @@ class EntryPoint:
         return name if code is None else f"{name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
 
 
-def entry_point(title: str, function: Function) -> EntryPoint:
+def entry_point(title: str, function: Function, tokens: tuple[str, ...] = TOKENS) -> EntryPoint:
     """How the function of the kernel `title` is called, from its signature.
 
     Raises:
-        AdapterError: it has no readable signature, fewer than five tensors, or a parameter that nothing is passed for.
+        AdapterError: it has no readable signature, fewer tensors, or a parameter that nothing is passed for.
     """
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
         raise AdapterError(f"kernel {title!r}: {function!r} has no readable signature; wrap it in a Python function") from None
     named = [name for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    by_name = all(name in named for name in TOKENS)
+    by_name = all(name in named for name in tokens)
     leading = [name for name, p in parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    taken = TOKENS if by_name else tuple(leading[: len(TOKENS)])
-    if len(taken) < len(TOKENS):
-        raise AdapterError(f"kernel {title!r}: wanted a function of (q, k, v, g, beta, ...), got ({', '.join(parameters)})")
+    taken = tokens if by_name else tuple(leading[: len(tokens)])
+    if len(taken) < len(tokens):
+        raise AdapterError(f"kernel {title!r}: wanted a function of ({', '.join(tokens)}, ...), got ({', '.join(parameters)})")
     keywords = tuple(name for name in OPTIONAL if name in named and name not in taken)
     needed = [name for name, p in parameters.items() if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     extra = [name for name in needed if name not in (*taken, *keywords)]
     if extra:
-        known = ", ".join((*TOKENS, *OPTIONAL))
+        known = ", ".join((*tokens, *OPTIONAL))
         raise AdapterError(f"kernel {title!r}: nothing to pass for {', '.join(extra)}; give it a default (passed are {known})")
     scale = parameters.get("scale")
-    return EntryPoint(function, keywords, by_name, scale_defaults_to_none=scale is not None and scale.default is None)
+    defaults = scale is not None and scale.default is None
+    return EntryPoint(function, keywords, by_name, scale_defaults_to_none=defaults, tokens=tokens)

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError, Output
 from kdaverify.adapters.conventions import Conventions
-from kdaverify.adapters.declaration import Declaration
+from kdaverify.adapters.declaration import Declaration, tokens_of
 from kdaverify.adapters.entry_point import EntryPoint, Function, entry_point
 from kdaverify.adapters.frameworks import FRAMEWORKS, Framework, framework_of
 from kdaverify.adapters.handover import Handover, fold_scale
@@ -43,6 +43,8 @@ def kernel(
     layout: str = "bthd",
     state: str = "kv",
     gate: str = "log",
+    gates: str = "channel",
+    heads: str = "interleaved",
     beta: str = "value",
     packing: str = "none",
     dtypes: Sequence[str] = ("fp32",),
@@ -82,6 +84,8 @@ def kernel(
         layout: bthd, bhtd or thd.
         state: kv or vk.
         gate: log, log2, decay or raw.
+        gates: channel (g [B, T, HV, K]: KDA), head (g [B, T, HV]: Gated DeltaNet) or none (no g: DeltaNet).
+        heads: interleaved (value head j reads key head j // (HV / H)) or tiled (j mod H).
         beta: value or logit.
         packing: cu_seqlens, segment_ids or none.
         dtypes: of q, k, v, beta and o, of fp64, fp32, bf16, fp16; gates and states come in fp32 (fp64 beside fp64).
@@ -114,6 +118,7 @@ def kernel(
     """
     words: dict[str, Any] = {
         "contract": contract, "layout": layout, "state": state, "gate": gate, "beta": beta, "packing": packing, "dtypes": dtypes,
+        "gates": gates, "heads": heads,
         "padding": padding, "final_state": final_state, "widths": widths, "square": square, "head_ratios": head_ratios,
         "gate_range": gate_range, "beta_range": beta_range, "length_multiple": length_multiple, "longest": longest,
         "device": device, "isolate": isolate, "deterministic": deterministic, "gradients": gradients,
@@ -123,7 +128,7 @@ def kernel(
 
     def decorate(decorated: Function) -> KernelAdapter:
         title = name or getattr(decorated, "__name__", type(decorated).__name__)
-        found = entry_point(title, decorated)
+        found = entry_point(title, decorated, tokens_of(gates))
         read = {
             "scale": scale or ("argument" if "scale" in found.keywords else "fixed"),
             "initial_state": "initial_state" in found.keywords,
@@ -174,14 +179,14 @@ def adapted(declaration: Declaration, function: Function, own: OwnCalls | None =
         AdapterError: the declaration contradicts itself, or the signature.
     """
     title, own = declaration.name, own or OwnCalls()
-    conventions, entry = declaration.conventions, entry_point(title, function)
+    conventions, entry = declaration.conventions, entry_point(title, function, tokens_of(declaration.gates))
     try:
         contracts = declared_contracts(declaration.contract, declaration.dtypes, beside=_folder(function))
         checked(own.activations)
     except (ContractError, ActivationError) as error:
         raise AdapterError(f"kernel {title!r}: {error}") from None
     _check_signature(title, conventions, entry)
-    return KernelAdapter(declaration, contracts, (entry, entry if own.step is None else entry_point(title, own.step)), own)
+    return KernelAdapter(declaration, contracts, (entry, entry if own.step is None else entry_point(title, own.step, entry.tokens)), own)
 
 
 def _check_signature(title: str, conventions: Conventions, entry: EntryPoint) -> None:

@@ -61,7 +61,7 @@ class RawGate:
 
     def refuses(self, problem: Problem) -> str | None:
         """Why the gates of a problem have no raw form; None if they have one."""
-        g = problem.gates()
+        g = problem.decays()
         if self.form == "bounded" and not bool(((g > self.lower_bound) & (g < 0)).all()):
             return f"gates outside ({self.lower_bound:g}, 0): the bounded activation cannot express them"
         if self.form == "softplus" and not bool((torch.isfinite(g) & (g < 0)).all()):

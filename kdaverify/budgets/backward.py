@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from kdaverify.budgets import scalar_decay
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.conversions import received_gradients
 from kdaverify.budgets.emulate import RESIDUAL, Emulator, residual_wy, scaled_output, scaled_queries, scaled_wy
@@ -30,7 +31,7 @@ from oracles.together import cotangents_together, gradients_apart, together
 # The backward stages put the scale in themselves.
 UNSCALED: Mapping[Stage, Stage] = {scaled_wy: STAGES.wy, scaled_output: STAGES.output}
 # Their w and u are not those of math.md 3.4, from which the backward stages start.
-WITHOUT_BACKWARD = (residual_wy, column_wy, factored_residual_wy)
+WITHOUT_BACKWARD = (residual_wy, column_wy, factored_residual_wy, scalar_decay.residual_wy)
 
 
 class Way(NamedTuple):
@@ -89,7 +90,7 @@ def _residual(contract: Contract, io: Format) -> Emulator:
     Without it such a kernel, right and in fp32, was rejected for single elements of dbeta at 1.3 to 2 times their tolerance.
     """
     plain = ensemble(contract, io)[0]
-    return replace(plain, stages=RESIDUAL)
+    return replace(plain, stages=scalar_decay.RESIDUAL if contract.decay == "scalar" else RESIDUAL)
 
 
 def backward_members(contract: Contract, io: Format) -> list[Emulator]:

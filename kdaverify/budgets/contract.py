@@ -16,6 +16,7 @@ from kdaverify.budgets.contract_checks import (
     Anchor,
     Beta,
     ContractError,
+    Decay,
     Exponential,
     Flush,
     Form,
@@ -28,7 +29,7 @@ from kdaverify.budgets.contract_checks import (
     check_tensors,
 )
 from kdaverify.budgets.formats import FORMATS, Format
-from kdaverify.budgets.tensors import PIPELINES
+from kdaverify.budgets.tensors import PIPELINES, Pipeline
 from oracles.arithmetic import SUB_BLOCK
 from oracles.tensors import OUTPUTS, SIGNATURE
 
@@ -50,6 +51,7 @@ _WORDS: Final = {
     "order": "free",
     "exponential": "free",
     "scale": "free",
+    "decay": "channel",
     "gate": "log",
     "beta": "value",
 }
@@ -113,6 +115,8 @@ class Contract:
         scale: in-q where q times the scale is stored in the format of q before anything else: scores that cancel then miss by a rounding of
             their terms; rounded where the scale itself is brought to the format of the operands, and multiplies q exp(G) after that
             is stored: a constant relative error of every output, up to one unit; free elsewhere.
+        decay: channel where every key channel has a gate of its own; scalar where all share one, and the kernel's chunks make use of it:
+            see `budgets.scalar_decay`.
         gate, beta: what the kernel receives in place of a log decay and of a write strength. What it computes from that rounds too, and
             its gradients are with respect to that. An adapter's conventions set both; a declared contract need not.
         label: what its author calls it; no part of what it means.
@@ -137,6 +141,7 @@ class Contract:
     order: Order = "free"
     exponential: Exponential = "free"
     scale: Scale = "free"
+    decay: Decay = "channel"
     gate: Gate = "log"
     beta: Beta = "value"
     label: str = field(default="", compare=False)
@@ -152,7 +157,12 @@ class Contract:
     @property
     def named_tensors(self) -> tuple[str, ...]:
         """Every tensor that the contract's pipeline stores by name: those of its form, forward and backward, and its own."""
-        return (*PIPELINES[self.form].names, *self.own)
+        return (*self.pipeline.names, *self.own)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """What its kernels store, stage by stage."""
+        return PIPELINES["scalar decay" if self.decay == "scalar" else self.form]
 
     @property
     def difference_first(self) -> bool:

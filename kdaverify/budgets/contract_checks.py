@@ -16,6 +16,7 @@ Rounding = Literal["free", "nearest", "truncate"]
 Order = Literal["free", "in-order"]
 Exponential = Literal["free", "natural", "base-2", "approximate"]
 Scale = Literal["free", "in-q", "rounded"]
+Decay = Literal["channel", "scalar"]
 Gate = Literal["log", "log2", "decay"]
 Beta = Literal["value", "logit"]
 
@@ -28,6 +29,7 @@ CHOICES: Final = {
     "order": get_args(Order),
     "exponential": get_args(Exponential),
     "scale": get_args(Scale),
+    "decay": get_args(Decay),
     "gate": get_args(Gate),
     "beta": get_args(Beta),
 }
@@ -64,7 +66,17 @@ def check_form(contract: Contract) -> None:
         raise ContractError("contract: where whole chunks factor their decays, diagonal blocks have no anchor of their own; drop one")
     if contract.anchor != "free" and not contract.anchored:
         raise ContractError(f"contract: anchor {contract.anchor!r} is the row of anchored scores; declare them anchored too")
+    if contract.decay == "scalar":
+        _check_scalar(contract)
     _check_sizes(contract)
+
+
+def _check_scalar(contract: Contract) -> None:
+    if contract.form == "recurrent":
+        raise ContractError("contract: decay 'scalar' is a way of chunks; token by token one gate for all channels rounds as many do")
+    if contract.factors is not None or contract.anchored:
+        said = "takes one exponential of a difference for each pair of tokens"
+        raise ContractError(f"contract: a kernel of decay 'scalar' {said}: it has no factors and no anchors; drop them")
 
 
 def _check_sizes(contract: Contract) -> None:

@@ -54,6 +54,7 @@ class ContractFile(BaseModel):
     order: str = "free"
     exponential: str = "free"
     scale: str = "free"
+    decay: str = "channel"
     gate: str = "log"
     beta: str = "value"
     own: list[str] = []

@@ -13,7 +13,7 @@ from kdaverify.budgets.contract_file import INPUTS
 from kdaverify.budgets.ensemble import ensemble
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.monte_carlo import DRAWS
-from kdaverify.budgets.tensors import PIPELINES, StageTensors
+from kdaverify.budgets.tensors import StageTensors
 
 SUMS_ALONE: Final = ("cumsum", "cumsum_bwd")
 SCORES: Final = ("scores", "intra_bwd")
@@ -85,7 +85,7 @@ def describe(contract: Contract, io: Format | None = None) -> Description:
         contract: what is declared.
         io: format of q, k, v and o; None: not known, they are called "inputs".
     """
-    pipeline = PIPELINES[contract.form]
+    pipeline = contract.pipeline
     own = StageTensors("own", contract.own)
     forward = (*pipeline.forward, own) if contract.own else pipeline.forward
     known = io or (FORMATS["fp32"] if contract.operands.name == "tf32" else contract.operands)

@@ -82,7 +82,7 @@ def kept_finite(pair: Pair, start: Inputs, contract: Contract) -> Pair:
 
 
 def _present(pair: Pair) -> dict[str, str]:
-    return {name: source for name, source in GRADIENTS.items() if getattr(pair.up, source) is not None}
+    return {name: source for name, source in GRADIENTS.items() if pair.up.holds(source)}
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from kdaverify.budgets.formats import Format
 from kdaverify.budgets.freedoms import approximately, as_declared, flushed, in_base_2, plainest
 from kdaverify.budgets.monte_carlo import MonteCarloArithmetic
 from kdaverify.budgets.parts import Outputs
+from kdaverify.budgets.scalar_decay import members_of_one_gate
 from kdaverify.budgets.score_blocks import VECTOR, blocks_of
 from kdaverify.budgets.scores_backward import RIGHT_FIRST, scores_backward
 from kdaverify.budgets.solves import Dot
@@ -74,6 +75,8 @@ def ensemble(contract: Contract, io: Format) -> tuple[Emulator, ...]:
     and smaller chunks than declared.
     """
     members = _members(plainest(contract, io))
+    if contract.decay == "scalar":
+        members = tuple(members_of_one_gate(members))
     if contract.softplus:
         members = (*members, replace(members[0], name="softplus short by a bit", softplus=True))
     return as_declared(members)

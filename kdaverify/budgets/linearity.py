@@ -22,7 +22,7 @@ from oracles.enclosure import CertifiedOutputs, Enclosure
 from oracles.gradients import Cotangents, GradientAnswer, Gradients, Terms, largest_ahead
 from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
-from oracles.tensors import GRADIENTS, OUTPUTS
+from oracles.tensors import OUTPUTS
 from oracles.together import cotangents_together, gradients_apart, states_apart, together, tokens_apart
 
 METHOD: Final = "linear in exact arithmetic"
@@ -63,7 +63,8 @@ def linearity_standard(inputs: Inputs, given: Sequence[Cotangents], factors: Seq
         allowed = room.budget(zeros.named()[name], members, draws, contract.returned(name, io), floor=sizes[name])
         return replace(allowed, undefined=undefined.get(name))
 
-    return Reference(GradientAnswer(zeros, terms, METHOD), {name: budget(name) for name in GRADIENTS})
+    judged = [name for name, size in sizes.items() if size.shape[-1]]
+    return Reference(GradientAnswer(zeros, terms, METHOD), {name: budget(name) for name in judged})
 
 
 def output_linearity_standard(calls: Sequence[Inputs], factors: Sequence[float], contract: Contract, io: Format) -> Reference:

@@ -14,6 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from kdaverify.budgets import scalar_decay
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.conversions import drawn
 from kdaverify.budgets.emulate import merge_blocks, scaled_queries, with_dot
@@ -22,6 +23,7 @@ from kdaverify.budgets.formats import Format
 from kdaverify.budgets.freedoms import flushing, flushing_exp
 from kdaverify.budgets.parts import Outputs, run_in_parts
 from kdaverify.budgets.pipeline import run_form
+from kdaverify.budgets.scalar_decay import of_one_gate
 from kdaverify.budgets.score_blocks import blocks_of
 from kdaverify.budgets.scores_backward import scores_backward
 from kdaverify.budgets.solves import Dot, by_library
@@ -111,16 +113,19 @@ class MonteCarloArithmetic:
         if contract.operands.precision < contract.accumulate.precision and not contract.narrow_sums:
             # Beside 16-bit storage the sums' own roundings are nothing: they may fall as they do in the working type. Those of gates
             # are all that is left to a state to which nothing is written.
-            return contract.work, self._narrow(rounding), replace(self._matrix_stages(rounding), cumsum=self._running_cumsum(rounding))
-        return (
-            torch.float64,
-            self._wide(rounding),
-            replace(self._blocks(), cumsum=self._running_cumsum(rounding), solve=self._drawn_solve(rounding)),
-        )
+            stages = replace(self._matrix_stages(rounding), cumsum=self._running_cumsum(rounding))
+            return contract.work, self._narrow(rounding), self._of_gates(stages)
+        stages = replace(self._blocks(), cumsum=self._running_cumsum(rounding), solve=self._drawn_solve(rounding))
+        return torch.float64, self._wide(rounding), self._of_gates(stages)
+
+    def _of_gates(self, stages: Stages) -> Stages:
+        return of_one_gate(stages) if self.contract.decay == "scalar" else stages
 
     def backward(self, rounding: StochasticRounding) -> BackwardStages:
         """The backward stages of the same kernel."""
         contract = self.contract
+        if contract.decay == "scalar":
+            return scalar_decay.BACKWARD
         if contract.solve is None and contract.anchored:
             unit = self.way_back(rounding)[1].dot
             return scores_backward(unit, blocks_of(contract)[0], unit)

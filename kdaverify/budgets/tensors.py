@@ -55,9 +55,29 @@ CHUNK: Final = Pipeline(
     ),
 )
 
+SCALAR_DECAY: Final = Pipeline(
+    forward=(
+        StageTensors("cumsum", ("G",)),
+        StageTensors("scores", ("Akk",)),
+        StageTensors("solve", ("R",)),
+        StageTensors("wy", ("beta_k_wy", "kb", "w", "vb", "u")),
+        StageTensors("state", ("h", "v_new", "v_decayed", "S"), ("residual",)),
+        StageTensors("output", ("Aqk", "o")),
+    ),
+    backward=(
+        StageTensors("dv_local", ("Aqk", "dv_local")),
+        StageTensors("dA", ("dAqk",)),
+        StageTensors("state_bwd", ("dh", "dv_new", "q_decayed", "dS")),
+        StageTensors("dqkwg", ("dw", "h_dh", "dG", "dq_done", "dk_part")),
+        StageTensors("wy_bwd", ("kb", "vb", "dR", "R_dR", "dAkk", "dv", "dbeta", "dk_w", "beta_k", "dk_wy", "dq", "dk")),
+        StageTensors("cumsum_bwd", ("dg",)),
+    ),
+)
+"""Where channels share a gate: dq_done is dq of a value head, dk_part its dk but for what passes through w and u, dk_w and dk_wy that."""
+
 RECURRENT: Final = Pipeline(
     forward=(StageTensors("token", ("decayed", "p", "u", "S", "o")),),
     backward=(StageTensors("token_bwd", ("P", "dp", "dv", "dbeta", "dq_head", "dk_head", "dg", "dS", "dq", "dk")),),
 )
 
-PIPELINES: Final = {"chunk": CHUNK, "recurrent": RECURRENT}
+PIPELINES: Final = {"chunk": CHUNK, "scalar decay": SCALAR_DECAY, "recurrent": RECURRENT}

@@ -37,6 +37,8 @@ PROBE = Problem(
     seed=1,
 )
 PACK, PADDING = (2, 0, 3), 2
+GROUPED = {"H": 2, "HV": 6}
+"""Heads in groups: where each value head has a key head of its own, either way of grouping is the other."""
 ORDINARY = PROBE.replace(T=64, K=64, V=64, gate="mild", state="absent")
 """What every kernel takes: one that answers neither this nor the probe answers nothing."""
 SIZES = ((2, 5, 3, 8, 12), (1, 5, 3, 8, 12), (1, 5, 3, 16, 16), (1, 5, 2, 64, 64), (1, 5, 2, 128, 128))
@@ -73,16 +75,33 @@ def conventions(adapter: Adapter) -> Outcome:
 
 def _compared(adapter: Adapter, problem: Problem) -> Outcome:
     # Both are called whatever the first gives: an export writes down what a score plays back.
-    complaint, padding = _complaint(adapter, problem), _padded(adapter)
+    complaint, padding, grouped = _complaint(adapter, problem), _padded(adapter), _grouped(adapter, problem)
     if complaint is None:
-        return padding or Outcome("call", Status.PASS, f"conventions: {_told(adapter.conventions)} fit {problem.describe()}")
-    for choice, other in _others(adapter):
-        if _complaint(other, problem) is None:
+        return padding or grouped or Outcome("call", Status.PASS, f"conventions: {_told(adapter.conventions)} fit {problem.describe()}")
+    fitting = _fitting(adapter, problem, complaint, ("state", "gate", "beta", "layout", "scale", "gates"))
+    if fitting is not None:
+        return fitting
+    said = f"conventions: no single other choice explains it; under the declared ones {complaint}"
+    return _explained(adapter, problem, complaint) or Outcome("call", Status.SKIP, said)
+
+
+def _fitting(adapter: Adapter, problem: Problem, complaint: str | CallError, choices: tuple[str, ...]) -> Outcome | None:
+    """The one other convention under which nothing is wrong; None where there is none."""
+    for choice, other in _others(adapter, choices):
+        if _complaint(other, other.domain.fit(problem)) is None:
             own, fitting = getattr(adapter.conventions, choice), getattr(other.conventions, choice)
             said = f"declared {choice}={own!r}, but behaves as {choice}={fitting!r}; correct the declaration"
             return Outcome("call", Status.CONVENTION, f"conventions: {said} (under the declared one {complaint})")
-    said = f"conventions: no single other choice explains it; under the declared ones {complaint}"
-    return _explained(adapter, problem, complaint) or Outcome("call", Status.SKIP, said)
+    return None
+
+
+def _grouped(adapter: Adapter, problem: Problem) -> Outcome | None:
+    """The other grouping of value heads, where that is the one that fits; None where the declared one does, or neither."""
+    problem = fitted(adapter, problem.replace(**GROUPED))
+    if problem.H in (problem.HV, 1) or adapter.supports(problem) is not None:
+        return None
+    complaint = _complaint(adapter, problem)
+    return None if complaint is None else _fitting(adapter, problem, complaint, ("heads",))
 
 
 def _explained(adapter: Adapter, problem: Problem, complaint: str | CallError) -> Outcome | None:
@@ -149,7 +168,9 @@ def _padding_of(adapter: Adapter, problem: Problem) -> Outcome | None:
 
 def _told(declared: Conventions) -> str:
     said = f"layout {declared.layout}, state {declared.state}, gate {declared.gate}, beta {declared.beta}, scale {declared.scale}"
-    return f"{said}, padding {declared.padding}"
+    grouping = "" if declared.heads == "interleaved" else f", heads {declared.heads}"
+    gates = "" if declared.gates == "channel" else f", gates {declared.gates}"
+    return f"{said}, padding {declared.padding}{gates}{grouping}"
 
 
 def _probe(adapter: Adapter) -> Problem | None:
@@ -185,10 +206,11 @@ def _complaint(adapter: Adapter, problem: Problem) -> str | CallError | None:
     return None
 
 
-def _others(adapter: Adapter) -> Iterator[tuple[str, Adapter]]:
-    for choice in ("state", "gate", "beta", "layout", "scale"):
+def _others(adapter: Adapter, choices: tuple[str, ...]) -> Iterator[tuple[str, Adapter]]:
+    for choice in choices:
         for value in ALLOWED[choice]:
-            if value in (getattr(adapter.conventions, choice), "raw"):
+            # Without g a function has another signature: it is no other reading of the same one.
+            if value in (getattr(adapter.conventions, choice), "raw", "none"):
                 continue
             try:
                 other = adapter.redeclared(replace(adapter.conventions, **{choice: value}))

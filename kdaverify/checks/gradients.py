@@ -65,7 +65,7 @@ def run_backward(
     """
     own = copied(inputs)
     returned = watched(lambda: adapter.gradients(own, given), "call")
-    wanted = {name: getattr(inputs, source) for name, source in inputs.signature.gradients.items() if getattr(inputs, source) is not None}
+    wanted = {name: getattr(inputs, source) for name, source in inputs.signature.gradients.items() if inputs.holds(source)}
     found = values_of(returned)
     for name, source in wanted.items():
         check_kind(name, found[name], tuple(source.shape), source.dtype)

@@ -38,7 +38,7 @@ def pair(problem: Problem, number: int, step: float, names: Iterable[str] = tupl
         names: the inputs that are moved; the others stay.
     """
     inputs = problem.inputs()
-    given = {name: getattr(inputs, name) for name in names if getattr(inputs, name) is not None}
+    given = {name: getattr(inputs, name) for name in names if inputs.holds(name)}
     by_sign = {sign: {name: _moved(problem, number, name, x, sign * step) for name, x in given.items()} for sign in (1, -1)}
     return Pair(replace(inputs, **by_sign[1]), replace(inputs, **by_sign[-1]))
 

@@ -11,11 +11,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from kdaverify.problems.axes import Gates
 from kdaverify.problems.problem import Limits, Problem
+from kdaverify.problems.regimes.gate import CHANNELWISE
 
 Range = tuple[float, float]
 EVERY_GATE: Final[Range] = (-math.inf, 0.0)
 EVERY_BETA: Final[Range] = (0.0, 2.0)
+_SHARED: Final = "log-sigmoid"
+"""The regime in place of one that is about channels apart from each other, where these share a gate."""
+_GATES_OF: Final[dict[Gates, str]] = {"channel": "gates of every key channel", "head": "one gate a head", "none": "no gate"}
 
 
 class DomainError(ValueError):
@@ -27,6 +32,7 @@ class Domain:
     """What a kernel takes.
 
     Args:
+        gates: of a token and value head: one for each key channel, one a head, or none.
         widths: of keys and values; () any.
         widest: the largest of them; None: any.
         square: K = V alone.
@@ -42,6 +48,7 @@ class Domain:
         DomainError: a range that is empty or lies outside math.md's, a size that is no positive whole number.
     """
 
+    gates: Gates = "channel"
     widths: tuple[int, ...] = ()
     widest: int | None = None
     square: bool = False
@@ -68,7 +75,7 @@ class Domain:
 
     def fit(self, problem: Problem) -> Problem:
         """The problem itself where it lies inside, else the nearest one that does: other sizes, gates and betas moved into their ranges."""
-        for change in (self._layout, self._lengths, self._heads, self._options):
+        for change in (self._gates, self._layout, self._lengths, self._heads, self._options):
             changed = change(problem)
             problem = problem.replace(**changed) if changed else problem
         return problem
@@ -77,11 +84,16 @@ class Domain:
         """What of the problem lies outside, in a sentence; None if nothing does."""
         return next(self._outside(problem), None)
 
+    def has(self, regime: str) -> bool:
+        """Whether a regime of gates can be given to a kernel that takes so many of them."""
+        return self.gates == "channel" or (regime == "zero" if self.gates == "none" else regime not in CHANNELWISE)
+
     def leaves_out(self) -> tuple[str, ...]:
         """What lies outside, one phrase each, for the list of what is not tested."""
         low, high = self.gate_range
         weakest, strongest = self.beta_range
         said = {
+            f"gates that differ between key channels ({_GATES_OF[self.gates]})": self.gates != "channel",
             f"widths other than {_listed(self.widths)}": self.widths,
             f"widths above {self.widest}": self.widest is not None,
             "K different from V": self.square,
@@ -98,6 +110,13 @@ class Domain:
             "a scale other than K^-1/2": not self.scales,
         }
         return tuple(phrase for phrase, applies in said.items() if applies)
+
+    def _gates(self, p: Problem) -> dict[str, Any]:
+        return ({} if p.gates == self.gates else {"gates": self.gates}) | ({} if self.has(p.gate) else {"gate": self._nearest_gate})
+
+    @property
+    def _nearest_gate(self) -> str:
+        return "zero" if self.gates == "none" else _SHARED
 
     def _layout(self, p: Problem) -> dict[str, Any]:
         if not p.packed or self.packed:
@@ -140,6 +159,10 @@ class Domain:
         return {name: None if given == every else _limits(given, every) for name, (given, every) in ranges.items()}
 
     def _outside(self, p: Problem) -> Iterator[str]:
+        if p.gates != self.gates:
+            yield f"no {_GATES_OF[p.gates]}: it takes {_GATES_OF[self.gates]}"
+        if not self.has(p.gate):
+            yield f"no {p.gate} gates: it takes {_GATES_OF[self.gates]}"
         if p.packed and not self.packed:
             yield "no packed sequences"
         stateful = p.state != "absent"
@@ -171,7 +194,7 @@ class Domain:
         """Tensors are built and looked at only where a range is declared that the problem's own does not say already."""
         if (p.gate_range, p.beta_range) == (self._bounds["gate_range"], self._bounds["beta_range"]):
             return
-        for name, tensor, (low, high) in (("gates g", p.gates(), self.gate_range), ("beta", p.betas(), self.beta_range)):
+        for name, tensor, (low, high) in (("gates g", p.decays(), self.gate_range), ("beta", p.betas(), self.beta_range)):
             if tensor.numel() and (float(tensor.min()) < low or float(tensor.max()) > high):
                 yield f"{name} in [{low:g}, {high:g}] alone, wanted [{float(tensor.min()):g}, {float(tensor.max()):g}]"
 

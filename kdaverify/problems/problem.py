@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from kdaverify.canonical import Canonical
-from kdaverify.problems.axes import Dtype
+from kdaverify.problems.axes import Dtype, Gates
 from kdaverify.problems.regimes import REGIMES
 from kdaverify.problems.tensors import betas, build, gates
 from oracles.inputs import Inputs
@@ -32,6 +32,7 @@ class Problem(Canonical):
         K, V: key and value width of a head.
         lengths: tokens of each packed sequence, or None for B separate ones; tokens past their sum are padding.
         dtype: type of q, k, v and beta; gates and states are fp32 (fp64 beside fp64).
+        gates: log decays of a value head and token: one a key channel, one for all of them, or none.
         gate, key, beta, state, value: regime names.
         gate_range, beta_range: what g and beta are clamped to, (lowest, highest), None where a side is open; None: they are as drawn.
         scale: factor of the output; None means K^-1/2.
@@ -49,6 +50,8 @@ class Problem(Canonical):
     V: Size
     lengths: tuple[Count, ...] | None = None
     dtype: Dtype
+    # Left out where it is as it was before there was another: a problem keeps its JSON, and its id.
+    gates: Gates = Field(default="channel", exclude_if=lambda gates: gates == "channel")
     gate: str
     key: str
     beta: str
@@ -85,12 +88,13 @@ class Problem(Canonical):
     @property
     def stem(self) -> str:
         pack = f"-pack{self.N}" if self.packed else ""
-        return f"{self.op}-{self.dtype}-B{self.B}T{self.T}{pack}-H{self.H}HV{self.HV}-K{self.K}V{self.V}-{self.gate}"
+        gates = "" if self.gates == "channel" else f"-{self.gates}"
+        return f"{self.op}{gates}-{self.dtype}-B{self.B}T{self.T}{pack}-H{self.H}HV{self.HV}-K{self.K}V{self.V}-{self.gate}"
 
     @property
     def regime(self) -> str:
         """The gate regime; as "-clamped" where a declared range changed its gates, which are no evidence of the regime itself."""
-        if self.gate_range is None or torch.equal(self.gates(), self.replace(gate_range=None).gates()):
+        if self.gate_range is None or torch.equal(self.decays(), self.replace(gate_range=None).decays()):
             return self.gate
         return f"{self.gate}-clamped"
 
@@ -98,7 +102,7 @@ class Problem(Canonical):
         """The tensors, bit-identical on every machine."""
         return build(self)
 
-    def gates(self) -> Tensor:
+    def decays(self) -> Tensor:
         """g of `inputs`, without the other tensors."""
         return gates(self)
 
@@ -112,7 +116,8 @@ class Problem(Canonical):
         regimes = " ".join(f"{axis}={getattr(self, axis)}" for axis in REGIMES)
         scale = "" if self.scale is None else f" scale={self.scale:g}"
         clamped = "".join(_clamped(name, getattr(self, f"{name}_range")) for name in ("gate", "beta"))
-        return f"{self.op} {sizes}{_pack(self.lengths)} {self.dtype} {regimes}{clamped}{scale} seed={self.seed}"
+        gates = "" if self.gates == "channel" else f" gates={self.gates}"
+        return f"{self.op} {sizes}{_pack(self.lengths)} {self.dtype}{gates} {regimes}{clamped}{scale} seed={self.seed}"
 
 
 def _clamped(name: str, limits: Limits | None) -> str:

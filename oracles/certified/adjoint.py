@@ -38,7 +38,7 @@ def adjoint(inputs: Inputs, cotangents: Cotangents, *, bits: int) -> GradientAns
     do, dS = cotangents.of(inputs)
     tokens, group = inputs.B * inputs.T, inputs.HV // inputs.H
     dq, dk = (zeros(tokens, inputs.H, inputs.K) for _ in range(2))
-    dv, dg, dbeta = zeros(tokens, inputs.HV, inputs.V), zeros(tokens, inputs.HV, inputs.K), zeros(tokens, inputs.HV, 1)
+    dv, dg, dbeta = zeros(tokens, inputs.HV, inputs.V), zeros(tokens, inputs.HV, inputs.KG), zeros(tokens, inputs.HV, 1)
     d_initial_state = zeros(*inputs.state.shape)
     shared: tuple[arb_mat, arb_mat] | None = None
     with precision(bits):
@@ -47,7 +47,8 @@ def adjoint(inputs: Inputs, cotangents: Cotangents, *, bits: int) -> GradientAns
             write(d_initial_state, (n, j), sweep.back(exact(do.flatten(0, 1)[rows, j]), matrix(exact(dS[n, j]))))
             if not sweep.dv:
                 continue
-            for into, found in ((dv, sweep.dv), (dg, sweep.dg), (dbeta, sweep.dbeta)):
+            gates = [_of_gates(row, inputs.KG) for row in sweep.dg] if inputs.KG else []
+            for into, found in ((dv, sweep.dv), *([(dg, gates)] if gates else []), (dbeta, sweep.dbeta)):
                 write(into, (rows, j), matrix(found[::-1]))
             own = matrix(sweep.dq[::-1]), matrix(sweep.dk[::-1])
             shared = own if shared is None or j % group == 0 else (shared[0] + own[0], shared[1] + own[1])
@@ -131,6 +132,11 @@ class ForwardTokenBalls:
 
 def _times(a: Row, b: Row) -> Row:
     return [x * y for x, y in zip(a, b, strict=True)]
+
+
+def _of_gates(row: Row, number: int) -> Row:
+    """What is found for every channel, summed over those that share a gate."""
+    return row if number == len(row) else [sum(row, ZERO)]
 
 
 def _line(row: Row) -> arb_mat:

@@ -45,7 +45,8 @@ def directional(inputs: Inputs, cotangents: Cotangents, direction: Gradients[Ten
     """
     do, dS = cotangents.of(inputs)
     shared = inputs.HV // inputs.H
-    moved = replace(direction, dq=direction.dq.repeat_interleave(shared, 2), dk=direction.dk.repeat_interleave(shared, 2))
+    dg = direction.dg.expand(*direction.dg.shape[:3], inputs.K)
+    moved = replace(direction, dq=direction.dq.repeat_interleave(shared, 2), dk=direction.dk.repeat_interleave(shared, 2), dg=dg)
     with precision(bits):
         h, total = arb(2) ** -(bits // 3), ZERO
         x = h / RADIUS

@@ -85,7 +85,7 @@ def _head(inputs: Inputs, tokens: slice, j: int) -> Head:
     key_head = j // (inputs.HV // inputs.H)
     q, k = (exact(x.flatten(0, 1)[tokens, key_head]) for x in (inputs.q, inputs.k))
     v = exact(inputs.v.flatten(0, 1)[tokens, j])
-    g = floats(inputs.g.flatten(0, 1)[tokens, j])
+    g = floats(inputs.decays.flatten(0, 1)[tokens, j])
     beta = [arb(x) for x in floats(inputs.beta.flatten(0, 1)[tokens, j])]
     return Head(q, k, v, g, beta, arb(inputs.factor))
 

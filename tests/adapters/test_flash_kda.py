@@ -98,7 +98,7 @@ def test_limits_are_found_without_a_state(ask: Ask, monkeypatch: pytest.MonkeyPa
     """A pack of 65,536 sequences at K = V = 128 has a state of 4 GiB, which no limit depends on."""
     problem = ask(**SIZES)
     x = problem.inputs()
-    assert torch.equal(problem.gates(), x.g) and torch.equal(problem.betas(), x.beta)
+    assert torch.equal(problem.decays(), x.g) and torch.equal(problem.betas(), x.beta)
     monkeypatch.setattr(type(problem), "inputs", pytest.fail)
     assert find("flash_kda").supports(problem) is None
 

@@ -67,7 +67,8 @@ def test_every_field_moves_the_id(plain: Callable[..., Problem], field: str) -> 
         ({"K": 0}, "greater than or equal to 1"),
         ({"seed": -1}, "greater than or equal to 0"),
         ({"T": 2.5}, "valid integer"),
-        ({"gates": "slow"}, "Extra inputs are not permitted"),
+        ({"gaits": "slow"}, "Extra inputs are not permitted"),
+        ({"gates": "slow"}, "Input should be 'channel', 'head' or 'none'"),
     ],
 )
 def test_a_wrong_field_is_refused_with_what_to_do(plain: Callable[..., Problem], changes: dict[str, Any], said: str) -> None:

@@ -17,7 +17,6 @@ from kdaverify.problems import Problem
 from oracles.autograd import ForwardOnlyError
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
-from oracles.tensors import TOKENS
 
 Entry = Literal["forward", "step", "vjp"]
 
@@ -40,9 +39,9 @@ class DeclaredCall:
 class _Function:
     """A callable whose signature is what the declaration says."""
 
-    def __init__(self, call: Callable[[dict[str, Any]], Any], keywords: tuple[str, ...]) -> None:
-        tokens = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in TOKENS]
-        others = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in keywords]
+    def __init__(self, call: Callable[[dict[str, Any]], Any], declaration: Declaration) -> None:
+        tokens = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in declaration.tokens]
+        others = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in declaration.keywords]
         self.__signature__ = inspect.Signature([*tokens, *others])
         self._call = call
 
@@ -56,7 +55,7 @@ def adapter_of(declaration: Declaration, call: Callable[[dict[str, Any]], Any]) 
     Raises:
         AdapterError: an option has no such value, or contradicts another.
     """
-    return adapted(declaration, _Function(call, declaration.keywords))
+    return adapted(declaration, _Function(call, declaration))
 
 
 class Declared(Adapter):

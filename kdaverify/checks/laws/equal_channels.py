@@ -25,5 +25,6 @@ EQUAL_CHANNELS: Final = Law(
     section="2, where channels agree",
     exists_for="paths for gates of one number a head, offsets shared by channels that happen to agree (GA5)",
     check=equal_channels,
+    asked=lambda problem: None if problem.gates == "channel" else "channels share a gate already",
     judged=True,
 )

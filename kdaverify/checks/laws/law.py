@@ -52,9 +52,10 @@ def no_deep_decay(problem: Problem) -> str | None:
     A subnormal term decides how a tie of its sum is rounded, and vanishes from the scaled call: 3 of 139 conforming kernels differed by
     one unit in one element there.
     """
-    gates = problem.gates()[0] if problem.packed else problem.gates().flatten(0, 1)
+    decays = problem.decays()[0] if problem.packed else problem.decays().flatten(0, 1)
     spans = [(b * problem.T + first, length) for b, first, length in problem.spans]
-    deepest = min((float(gates[first : first + length].sum(0).min()) for first, length in spans if length), default=0.0)
+    sums = (decays[first : first + length].sum(0) for first, length in spans if length)
+    deepest = min((float(total.min()) for total in sums if total.numel()), default=0.0)
     return f"gates that sum to {deepest:.3g} over a sequence make subnormal products" if deepest < DEEPEST else None
 
 

@@ -21,7 +21,8 @@ def padded_keys(adapter: Adapter, problem: Problem) -> list[Outcome]:
     own, K = problem.inputs(), problem.K
     q, k = (pad(x, (0, K)) for x in (own.q, own.k))
     state = None if own.initial_state is None else pad(own.initial_state, (0, 0, 0, K))
-    wide = replace(own, q=q, k=k, g=own.g.repeat(1, 1, 1, 2), initial_state=state, scale=own.factor)
+    g = own.g.repeat(1, 1, 1, 2) if problem.gates == "channel" else own.g
+    wide = replace(own, q=q, k=k, g=g, initial_state=state, scale=own.factor)
 
     def produce() -> dict[str, Tensor]:
         found = execute(adapter, wide, adapter.exposes(problem)).outputs

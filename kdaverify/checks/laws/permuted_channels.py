@@ -23,7 +23,8 @@ def permuted_channels(adapter: Adapter, problem: Problem) -> list[Outcome]:
     own, random = problem.inputs(), torch.Generator().manual_seed(problem.seed)
     rows, columns = (torch.randperm(width, generator=random) for width in (problem.K, problem.V))
     state = None if own.initial_state is None else own.initial_state[..., rows, :][..., columns]
-    moved = replace(own, q=own.q[..., rows], k=own.k[..., rows], g=own.g[..., rows], v=own.v[..., columns], initial_state=state)
+    g = own.g[..., rows] if problem.gates == "channel" else own.g
+    moved = replace(own, q=own.q[..., rows], k=own.k[..., rows], g=g, v=own.v[..., columns], initial_state=state)
     return outcomes(adapter, moved, lambda: execute(adapter, moved, adapter.exposes(problem)).outputs)
 
 

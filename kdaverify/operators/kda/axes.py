@@ -103,9 +103,9 @@ def _staged(*, backward: bool) -> Callable[[Adapter, str], Choices]:
 def _gate(adapter: Adapter, profile: str) -> Choices:
     from kdaverify.problems.regimes import GATES
 
-    del adapter, profile
-    # Regimes without weight are named by probes alone.
-    return _same(name for name, regime in GATES.items() if regime.weight)
+    del profile
+    # Regimes without weight are named by probes alone; a kernel whose channels share a gate cannot be given all of them.
+    return _same(name for name, regime in GATES.items() if regime.weight and adapter.domain.has(name))
 
 
 def lawful_dtypes(adapter: Adapter, profile: str) -> tuple[str, ...]:

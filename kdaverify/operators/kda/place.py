@@ -30,7 +30,7 @@ def _of_token(index: tuple[int, ...], inputs: Inputs, *, by_key_head: bool) -> E
     where = f"sequence {n}, token {b * inputs.T + t - first} of {inputs.lengths[n]}, {element}"
     group = inputs.HV // inputs.H
     head, key_head = (drawn_head * group, drawn_head) if by_key_head else (drawn_head, drawn_head // group)
-    g = inputs.g[b, t, head]
+    g = inputs.decays[b, t, head]
     norms = (float(x[b, t, key_head].double().norm()) for x in (inputs.q, inputs.k))
     made_by = "|q| {:.3g}, |k| {:.3g}, beta {:.3g}, g in [{:.3g}, {:.3g}]".format(*norms, inputs.beta[b, t, head], g.min(), g.max())
     return ElementPlace(index, where, made_by)
@@ -44,7 +44,7 @@ def _of_state(index: tuple[int, ...], inputs: Inputs) -> ElementPlace:
     if not length:
         return ElementPlace(index, where, f"S_0 {start}, no token")
     first = inputs.starts[n]
-    g = inputs.g.flatten(0, 1)[first : first + length, head, channel].double()
+    g = inputs.decays.flatten(0, 1)[first : first + length, head, channel].double()
     return ElementPlace(index, where, f"S_0 {start}, gates of the channel sum to {float(g.sum()):.4g}, last {float(g[-1]):.3g}")
 
 

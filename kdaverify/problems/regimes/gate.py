@@ -117,6 +117,9 @@ def _deep_resets(d: Draw) -> Array:
     return g
 
 
+CHANNELWISE = ("spread",)
+"""Regimes that are about channels apart from each other: where channels share a gate there is no such problem."""
+
 EXTREME = ("bound-100", "one-token-hard-reset", "spread", "mixed")
 """Regimes that a model never shows and a kernel must survive: deep decay, resets, and channels far apart."""
 

@@ -1,4 +1,7 @@
-"""Runs exported calls through function(q, k, v, g, beta, *, keywords of the manifest) -> (o, final_state); run it again to go on."""
+"""Runs exported calls through function(q, k, v, g, beta, *, keywords of the manifest) -> (o, final_state); run it again to go on.
+
+There is no g where gates="none" is declared.
+"""
 import argparse, functools, hashlib, importlib, json, os, pathlib, platform, sys, traceback
 
 def find(place):
@@ -13,7 +16,7 @@ def answer(call, keywords, functions, framework, about, folder):
         io = importlib.import_module("safetensors." + ("flax" if framework == "jax" else framework))
         files = [folder / "inputs" / call["file"], *(folder / "outputs" / name for name in (call["state_from"],) if name)]
         x = {**io.load_file(files[0]), "scale": call["scale"], **{"initial_state": io.load_file(f)["final_state"] for f in files[1:]}}
-        returned = functions[call["entry"]](*(x[name] for name in "q k v g beta".split()), **{name: x.get(name) for name in keywords})
+        returned = functions[call["entry"]](*(x[name] for name in "q k v g beta".split() if name in x), **{name: x.get(name) for name in keywords})
         pair = returned if isinstance(returned, (tuple, list)) and len(returned) == 2 else (returned, None)
         outputs = returned if isinstance(returned, dict) else {name: y for name, y in zip(("o", "final_state"), pair) if y is not None}
         own = (lambda x: x.detach().clone().contiguous()) if framework == "torch" else importlib.import_module("numpy").ascontiguousarray

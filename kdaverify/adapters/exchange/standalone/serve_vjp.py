@@ -23,7 +23,9 @@ def vjp_of(function: Callable[..., Any], backward: Callable[..., Any] | None, fr
     by_framework = {"torch": _by_torch, "jax": _by_jax}
 
     def vjp(*tokens: Any, do: Any, d_final_state: Any, **named: Any) -> dict[str, Any]:
-        leaves: dict[str, Any] = dict(zip(TOKENS, tokens))
+        # A kernel without gates gets no g.
+        given = [name for name in TOKENS if name != "g" or len(tokens) == len(TOKENS)]
+        leaves: dict[str, Any] = dict(zip(given, tokens))
         if named.get("initial_state") is not None:
             leaves["initial_state"] = named["initial_state"]
         if backward is not None:
@@ -32,7 +34,7 @@ def vjp_of(function: Callable[..., Any], backward: Callable[..., Any] | None, fr
             raise NotImplementedError(f"framework {framework} has no derivatives, and no backward is named")
 
         def outputs(**x: Any) -> dict[str, Any]:
-            returned = function(*(x[name] for name in TOKENS), **{name: x.get(name, value) for name, value in named.items()})
+            returned = function(*(x[name] for name in given), **{name: x.get(name, value) for name, value in named.items()})
             pair = returned if isinstance(returned, (tuple, list)) and len(returned) == 2 else (returned, None)
             return {name: y for name, y in zip(OUTPUTS, pair) if y is not None and name in cotangents}
 

@@ -1,0 +1,164 @@
+"""The adapters of flash-linear-attention's other delta rules: one gate a head (Gated DeltaNet), and none (DeltaNet)."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final
+
+import torch
+
+from kdaverify.adapters.base import NOTHING_YET, Adapter, Output, WrongKernelError, absent, versions
+from kdaverify.adapters.conventions import Conventions
+from kdaverify.adapters.fla.adapter import INSTALL
+from kdaverify.adapters.fla.options import FlaOptions
+from kdaverify.adapters.fla.runtime import SURROUNDINGS, native, runtime
+from kdaverify.adapters.handover import Handover
+from kdaverify.adapters.placement import on_device
+from kdaverify.budgets.contract import Contract
+from kdaverify.budgets.formats import FORMATS
+from kdaverify.budgets.presets import preset
+from kdaverify.problems import Domain
+from oracles.inputs import Inputs
+
+BACKEND: Final = "cuda"
+OPTIONS: Final = FlaOptions()
+
+
+@dataclass(frozen=True)
+class PublicFunction:
+    """A public function of the package.
+
+    Args:
+        module, name: where it is.
+        own: what the names of the kernels begin with that only it launches.
+        contract: the preset of its arithmetic.
+        dtypes: of q, k, v, beta and o that it takes.
+        backward: whether its outputs have a gradient.
+    """
+
+    module: str
+    name: str
+    own: str
+    contract: str
+    dtypes: tuple[str, ...] = ("fp32", "bf16", "fp16")
+    backward: bool = True
+
+
+GATED: Final[Mapping[str, PublicFunction]] = {
+    "chunk": PublicFunction("fla.ops.gated_delta_rule", "chunk_gated_delta_rule", "fla.ops.gated_delta_rule.chunk", "gdn64"),
+    # Its backward raises NotImplementedError: it is for inference.
+    "recurrent": PublicFunction(
+        "fla.ops.gated_delta_rule", "fused_recurrent_gated_delta_rule", "fla.ops.gated_delta_rule.fused_recurrent", "fla-recurrent",
+        backward=False,
+    ),
+}  # fmt: skip
+UNGATED: Final[Mapping[str, PublicFunction]] = {
+    # fp32 is refused by an assertion: the package asks for bfloat16.
+    "chunk": PublicFunction("fla.ops.delta_rule", "chunk_delta_rule", "fla.ops.delta_rule.wy_fast", "gdn64", dtypes=("bf16", "fp16")),
+    # In 16 bits its backward stores dk between its two passes, and sums its parts, in that format: no contract has that.
+    "recurrent": PublicFunction(
+        "fla.ops.delta_rule", "fused_recurrent_delta_rule", "fla.ops.delta_rule.fused_recurrent", "fla-recurrent", dtypes=("fp32",)
+    ),
+}  # fmt: skip
+
+
+class FlaDelta(Adapter):
+    """One public function of fla.ops.gated_delta_rule or fla.ops.delta_rule; arguments go by name, their order differs.
+
+    Source: fla-core 0.6.0.
+
+    Args:
+        name: of the implementation.
+        functions: what is called, by form.
+        form: chunk or recurrent. Decoding goes through the recurrence for both, as in the model's layer.
+        gated: whether there is a gate of each head.
+    """
+
+    isolated = True
+
+    def __init__(self, name: str, functions: Mapping[str, PublicFunction], form: str, *, gated: bool) -> None:
+        self.name, self._functions, self._form = name, functions, form
+        self.dtypes, self.differentiable = functions[form].dtypes, functions[form].backward
+        gates = "head" if gated else "none"
+        self.conventions = Conventions(packing="cu_seqlens", gates=gates)
+        # Without a gate the package has one kind of heads.
+        self.domain = Domain(gates=gates, head_ratios=() if gated else (1,))
+        self._ran = NOTHING_YET
+
+    @cached_property
+    def _native(self) -> bool:
+        return native(BACKEND)
+
+    @property
+    def device(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] # known only where it runs
+        return BACKEND if self._native else "cpu"
+
+    @property
+    def widths(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride] # likewise
+        return (64, 128) if self._native else ()
+
+    def missing(self) -> str | None:
+        lacking = absent(("fla", "einops", "triton"), INSTALL)
+        if lacking or self._native:
+            return lacking
+        from kdaverify.adapters.triton_interpreter import missing
+
+        return missing()
+
+    def contract(self, dtype: str) -> Contract:
+        found = preset(self._functions[self._form].contract, dtype)
+        if self._form == "recurrent" or not self._native:
+            return found
+        # On matrix units products of fp32 are products of TF32.
+        tf32 = FORMATS["tf32"]
+        return replace(found, operands=tf32) if dtype == "fp32" else replace(found, solve=tf32)
+
+    def surroundings(self) -> Mapping[str, str]:
+        return SURROUNDINGS[BACKEND]
+
+    def forward(self, inputs: Inputs) -> Output:
+        return on_device(self.device, lambda there: self._run(there, self._form), inputs)
+
+    def step(self, inputs: Inputs) -> Output:
+        return on_device(self.device, lambda there: self._run(there, "recurrent"), inputs)
+
+    def proof(self) -> str:
+        return self._ran
+
+    def environment(self) -> dict[str, str]:
+        about = {**super().environment(), **versions("fla-core", "triton"), "mode": "native" if self._native else "interpreted"}
+        return {**about, "device": torch.cuda.get_device_name()} if self._native else about
+
+    def _run(self, inputs: Inputs, form: str) -> Output:
+        kernels, chosen = runtime(BACKEND, OPTIONS, inputs.q.dtype), self._functions[form]
+        handed = {name: value for name, value in self.conventions.arguments(inputs).items() if value is not None or name != "g"}
+        del handed["segment_ids"]
+        handover = Handover(self.conventions, inputs, {"g": None, **handed})
+        kernels.forget()
+        o, final_state = _function(chosen)(**handed, output_final_state=True)
+        self._ran = _proof(kernels.kernels_run(), chosen) if any(inputs.lengths) else "no kernel: no tokens"
+        return handover.output(o, final_state)
+
+
+def _function(chosen: PublicFunction) -> Any:
+    return getattr(importlib.import_module(chosen.module), chosen.name)
+
+
+def _proof(ran: tuple[str, ...], chosen: PublicFunction) -> str:
+    """The kernels that ran, in words.
+
+    Raises:
+        WrongKernelError: the function's own are not among them.
+    """
+    if not any(name.startswith(chosen.own) for name in ran):
+        raise WrongKernelError(f"wanted kernels of {chosen.own}, ran {', '.join(ran) or 'none'}")
+    return ", ".join(name.removeprefix("fla.ops.") for name in ran)
+
+
+FLA_GDN: Final = FlaDelta("fla-gdn", GATED, "chunk", gated=True)
+FLA_GDN_RECURRENT: Final = FlaDelta("fla-gdn-recurrent", GATED, "recurrent", gated=True)
+FLA_DELTA: Final = FlaDelta("fla-delta", UNGATED, "chunk", gated=False)
+FLA_DELTA_RECURRENT: Final = FlaDelta("fla-delta-recurrent", UNGATED, "recurrent", gated=False)
