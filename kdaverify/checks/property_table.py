@@ -154,7 +154,9 @@ _ALL: Final = (
             "terms of the backward without a cotangent, clamps, thresholds (B24, B25)",
         ),
     ),
-    Property("laws", "checks.laws.registry:laws", followed="asked of the problem by itself, where the law compares two calls"),
+    Property(
+        "laws", "checks.laws.registry:laws", groups=_EVERY, followed="asked of the problem by itself, where the law compares two calls"
+    ),
     Property(
         "stages",
         "checks.stages:stages",
