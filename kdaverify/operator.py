@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from kdaverify.budgets.standard import Reference
     from kdaverify.checks.calls.rule import CallRule
     from kdaverify.checks.compare import Comparison
+    from kdaverify.checks.laws.law import Law
+    from kdaverify.checks.outcome import Outcome
     from kdaverify.checks.place import ElementPlace
     from kdaverify.diagnosis.question import DiagnosisCase, PropertyCase
     from kdaverify.verdicts.seal import Covered
@@ -162,6 +164,15 @@ class CallOperator(Operator):
         """Which declared convention is wrong, or what is wrong with any call, if that can be found out; nothing else is scored then."""
         del adapter
 
+    def preflight(self, adapter: Adapter) -> list[Outcome]:
+        """What is wrong with every call, before anything is scored; nothing is looked for by default."""
+        del adapter
+        return []
+
+    def laws(self) -> Mapping[str, Law]:
+        """Exact relations between calls of every right kernel, by name; none by default."""
+        return MappingProxyType({})
+
     def not_applicable(self, adapter: Adapter, profile: str) -> dict[str, str]:
         """The properties that an implementation declares it does not have, and why: no case of them is generated."""
         del profile
@@ -263,6 +274,8 @@ OPERATORS: Final[dict[str, str | Operator]] = {
     "gate_bounded": "kdaverify.operators.pointwise.operator:GATE_BOUNDED",
     "beta_sigmoid": "kdaverify.operators.pointwise.operator:BETA_SIGMOID",
     "l2norm": "kdaverify.operators.pointwise.operator:L2NORM",
+    "short_conv": "kdaverify.operators.short_conv.operator:SHORT_CONV",
+    "gated_rms_norm": "kdaverify.operators.gated_norm.operator:GATED_RMS_NORM",
 }
 """Where each operator is, by name; imported when it is first needed."""
 

@@ -65,6 +65,7 @@ class Adapter(abc.ABC):
         open_ended: False where only the calls of an export can be answered, so that no failure is shrunk.
         deterministic: False where the same call may give other bits; each of its results is then judged by itself.
         barriers: why a caller cannot see or touch memory of the kernel, by what it is.
+        takes: what a function takes of a call, for operators that functions implement.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Adapter(abc.ABC):
     open_ended: bool = True
     deterministic: bool = True
     barriers: Mapping[Channel, str] = MappingProxyType({})
+    takes: Any = None
 
     @property
     def operator(self) -> CallOperator:

@@ -17,12 +17,14 @@ from kdaverify.adapters.declaration import Declaration, tokens_of
 from kdaverify.adapters.entry_point import EntryPoint, Function, entry_point
 from kdaverify.adapters.frameworks import FRAMEWORKS, Framework, framework_of
 from kdaverify.adapters.handover import Handover, fold_scale
+from kdaverify.adapters.operator_kernel import operator_kernel
 from kdaverify.adapters.placement import gradients_on_device, lacks_device, on_device
 from kdaverify.adapters.stages import StageCall
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.contract_checks import ContractError
 from kdaverify.budgets.declared import Declared, declared_contracts
 from kdaverify.canonical import explain
+from kdaverify.operator import DEFAULT
 from kdaverify.operators.pointwise.call import ActivationCall, ActivationError, checked
 from kdaverify.problems import Problem
 from kdaverify.problems.domain import EVERY_BETA, EVERY_GATE
@@ -69,6 +71,8 @@ def kernel(
     activations: Mapping[str, ActivationCall] | None = None,
     stages: Mapping[str, StageCall] | None = None,
     framework: str = "torch",
+    op: str = DEFAULT,
+    **own: Any,
 ) -> Any:
     """Turns a function (q, k, v, g, beta, *, scale, initial_state, cu_seqlens | segment_ids) -> (o, final_state) into an adapter.
 
@@ -111,6 +115,13 @@ def kernel(
         stages: the kernel's own stages, to be judged by themselves.
         framework: torch or jax: whose arrays the function takes and returns. The backward of a JAX function is its `jax.vjp`, that of a
             `jax.custom_vjp` included; offsets and segment ids are int32 arrays.
+        op: the operator that it implements. Functions of others take other arguments, and have options of their own:
+            short_conv: (x, weight, bias, *, initial_state, cu_seqlens, activation) -> (y, final_state) or y;
+            conv_state="W" or "W-1", packing="none" or "cu_seqlens", activation where the signature does not name it.
+            gated_rms_norm: (x, gate, weight, *, eps, activation) -> y; eps, activation where the signature does not name them.
+            Of the options above they have name, contract, dtypes, widths (of W, or V), device, isolate, deterministic, gradients,
+            final_state, supports, proof, environment and framework.
+        own: options of the operator.
     Returns:
         A decorator, or the adapter where the function is given; an adapter can still be called like the function.
     Raises:
@@ -124,7 +135,9 @@ def kernel(
         "device": device, "isolate": isolate, "deterministic": deterministic, "gradients": gradients,
     }  # fmt: skip
     adapt = _framework(framework).adapt
-    own = OwnCalls(step and adapt(step), supports or (lambda _: None), proof, environment or dict, activations or {}, stages or {})
+    if op != DEFAULT or own:
+        return _of_operator(op, function, _framework(framework), {**own, **_given(locals())})
+    brought = OwnCalls(step and adapt(step), supports or (lambda _: None), proof, environment or dict, activations or {}, stages or {})
 
     def decorate(decorated: Function) -> KernelAdapter:
         title = name or getattr(decorated, "__name__", type(decorated).__name__)
@@ -133,9 +146,29 @@ def kernel(
             "scale": scale or ("argument" if "scale" in found.keywords else "fixed"),
             "initial_state": "initial_state" in found.keywords,
         }
-        return adapted(declaration_of(title, {**words, **read}), adapt(decorated), own)
+        return adapted(declaration_of(title, {**words, **read}), adapt(decorated), brought)
 
     return decorate if function is None else decorate(function)
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of `kernel` that have another value than their default."""
+    parameters = inspect.signature(kernel).parameters
+    named = {name: p.default for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY and name not in ("op", "framework")}
+    return {name: options[name] for name, default in named.items() if options[name] != default}
+
+
+def _of_operator(op: str, function: Function | None, framework: Framework, options: Mapping[str, Any]) -> Any:
+    """The decorator, or the adapter, of another operator than KDA."""
+    if op == DEFAULT:
+        raise AdapterError(f"kernel: {next(iter(options))}: no such option; see the help of kdaverify.kernel")
+    if function is not None:
+        return operator_kernel(op, function, options, framework)
+
+    def decorate(decorated: Function) -> Any:
+        return operator_kernel(op, decorated, options, framework)
+
+    return decorate
 
 
 def _framework(name: str) -> Framework:

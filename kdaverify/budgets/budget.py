@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.bias import allowed_bias
-from kdaverify.budgets.ceiling import Ceiling
+from kdaverify.budgets.ceiling import ErrorBound
+from kdaverify.budgets.error_model import ErrorModel
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.rms_limit import sharp_rms, were_lucky
 from kdaverify.budgets.statistics import ErrorStatistics, rms, row_rms, statistics, statistics_of_runs, worst
@@ -39,20 +40,23 @@ class Budget:
         peers: rms error of every kernel that rounds to nearest, where these were not all lucky.
         plain: what the family's plain kernel makes of the output, for standards that compare errors.
         undefined: elements that have no exact value, and only have to be finite.
+        model: of the size of every element's error, where roundings are counted instead of emulated.
     """
 
     allowed: ErrorStatistics
     io: Format
     lost: float
     terms: Tensor | None = None
-    ceiling: Ceiling | None = None
+    ceiling: ErrorBound | None = None
     peers: tuple[float, ...] = ()
     plain: Tensor | None = None
     undefined: Tensor | None = None
+    model: ErrorModel | None = None
 
     def measure(self, error: Tensor, truth: Enclosure) -> ErrorStatistics:
         """The statistics of `error` as this budget counts them."""
-        return statistics(error, truth, self.io, lost=self.lost, terms=self.terms)
+        found = statistics(error, truth, self.io, lost=self.lost, terms=self.terms)
+        return found if self.model is None else replace(found, normalised=self.model.normalised(error), bias=self.model.bias(error))
 
     def ratios(self, found: ErrorStatistics) -> dict[str, float]:
         """Every statistic as a fraction of what is allowed; above 1 is over budget.
@@ -67,6 +71,7 @@ class Budget:
             "median": _ratio(found.median, allowed.median),
             "tail": _ratio(found.tail, allowed.tail),
             "bias": _ratio(found.bias, allowed.bias),
+            **({} if self.model is None else {"normalised": _ratio(found.normalised, allowed.normalised)}),
         }
 
     def admits(self, error: Tensor, truth: Enclosure) -> bool:

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Final
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor
@@ -29,6 +29,18 @@ from oracles.tensors import OUTPUTS
 NEAR: Final = 8.0
 """Errors of up to so many times the bound are explained: of a larger one no rounding is the cause. One explanation takes as long as eight
 bounds, and half of the time of a session that rejects, where every failing output had one."""
+
+
+class ErrorBound(Protocol):
+    """What no conforming kernel can miss an element of an output by."""
+
+    def used(self, error: Tensor, truth: Enclosure, fmt: Format) -> Element:
+        """The element whose error is the largest fraction of its bound."""
+        ...
+
+    def explain(self, at: int, error: float) -> str:
+        """The bound of an element in words; "" where there is none."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -108,8 +120,8 @@ class Ceiling:
         """
         excess = (error.abs() - truth.radius).clamp(min=0.0)
         excess = excess.masked_fill(excess <= fmt.unit * truth.high.abs(), 0.0)
-        found = _worst(excess, self.of.declared[self.output])
-        return found if found.ratio <= 1 else _worst(excess, self.of.every[self.output])
+        found = worst_element(excess, self.of.declared[self.output])
+        return found if found.ratio <= 1 else worst_element(excess, self.of.every[self.output])
 
     def explain(self, at: int, error: float) -> str:
         """The bound of an element and, where its error exceeds that by little, which source most of it comes from.
@@ -138,7 +150,8 @@ class Element:
     ratio: float
 
 
-def _worst(excess: Tensor, bound: Tensor) -> Element:
+def worst_element(excess: Tensor, bound: Tensor) -> Element:
+    """The element whose error is the largest fraction of its bound."""
     ratios = torch.where(excess == 0, 0.0, excess / bound).nan_to_num(nan=0.0, posinf=math.inf)
     at = int(ratios.argmax())
     error, ceiling, ratio = (float(x.flatten()[at]) for x in (excess, bound, ratios))

@@ -28,6 +28,7 @@ class ErrorStatistics:
         rows: [rows] rms over the last axis: tokens of o, key channels of S_T.
         bias: by which fraction of itself the output is too large or too small as a whole.
         median, tail: 50 % and 99 % quantile of the relative error of the elements above the floor; 0 where there are none.
+        normalised: rms of every element's error in deviations of a model of it; 0 where there is none.
     """
 
     rms: float
@@ -36,6 +37,7 @@ class ErrorStatistics:
     median: float
     tail: float
     bias: float = 0.0
+    normalised: float = 0.0
 
     def value(self, name: str, row: int) -> float:
         """One statistic by name; "row" is that of the given row, 0 where the output has none."""

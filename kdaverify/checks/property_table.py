@@ -188,7 +188,9 @@ _ALL: Final = (
             "terms of the backward without a cotangent, clamps, thresholds (B24, B25)",
         ),
     ),
-    Property("laws", "checks.laws.registry:laws", followed="asked of the problem by itself, where the law compares two calls"),
+    Property(
+        "laws", "checks.laws.registry:laws", groups=_EVERY, followed="asked of the problem by itself, where the law compares two calls"
+    ),
     Property("activations", "operators.pointwise.check:activations", groups=("pointwise",), seconds=0.02),
     Property("drift", "checks.drift:drift", shrinks=False, followed=_UNCUT),
     Property("calls", "checks.calls:calls", relates=True, groups=_EVERY),

@@ -19,7 +19,7 @@ from kdaverify.operator import operator_of
 
 NEAR: Final = 1.5
 """The largest fraction of a budget that is a near miss; what lies further off is no bad luck."""
-NUMERIC: Final = ("rms", "largest", "row", "median", "tail", "bias")
+NUMERIC: Final = ("rms", "largest", "row", "median", "tail", "bias", "normalised")
 """The statistics that a seed moves; what is not finite, or no exact zero, is wrong at any seed."""
 SEEDS: Final = 200
 CONFIDENCE: Final = 0.99

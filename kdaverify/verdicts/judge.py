@@ -10,12 +10,10 @@ from typing import Any
 
 from kdaverify.adapters.base import NOTHING_YET, Adapter
 from kdaverify.canonical import Canonical
-from kdaverify.checks.conventions import preflight
 from kdaverify.checks.options import asked_of
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check, is_of_gradients
-from kdaverify.checks.property_table import PROPERTIES
-from kdaverify.operator import DEFAULT, operator_of
+from kdaverify.operator import operator_of
 from kdaverify.verdicts.figures import bits_of, sizes_of
 from kdaverify.verdicts.published import NamedBenchmark, Opinions, opinions
 from kdaverify.verdicts.recheck import only_near, rechecked
@@ -97,10 +95,10 @@ class Judge:
             Rejected: another convention than the declared one fits.
             Struck: the kernel's process is gone.
         """
-        if self.adapter.operator.group not in PROPERTIES[self.property_name].groups:
-            return
         started = time.perf_counter()
-        self._conclude(preflight(self.adapter), None, {}, time.perf_counter() - started)
+        found = self.adapter.operator.preflight(self.adapter)
+        if found:
+            self._conclude(found, None, {}, time.perf_counter() - started)
 
     def _conclude(self, found: list[Outcome], problem: Canonical | None, detail: dict[str, Any], seconds: float) -> None:
         said = opinions(found if self.published else [], problem, self.benchmark) or [Opinions()] * len(found)
@@ -121,7 +119,7 @@ class Judge:
         return Verdict(
             implementation=self.adapter.name,
             property=self.property_name,
-            op=DEFAULT if problem is None else problem.op,
+            op=self.adapter.op if problem is None else problem.op,
             dtype=dtype,
             regime="" if problem is None else problem.regime,
             case="" if problem is None else problem.id,

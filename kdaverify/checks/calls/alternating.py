@@ -32,6 +32,8 @@ def _alternating(case: CallRuleCase, change: Callable[[CallRuleCase], CallRuleCa
 
 
 def _scale(case: CallRuleCase) -> CallRuleCase:
+    if "scale" not in type(case.problem).model_fields:
+        raise Unreachable("its operator has no scale")
     return replace(case, problem=case.beside(scale=HALF * case.problem.K**-0.5))
 
 

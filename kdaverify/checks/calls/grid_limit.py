@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -12,8 +10,7 @@ from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.execute import execute
 from kdaverify.checks.outcome import Outcome
-from oracles.inputs import Inputs
-from oracles.tensors import SIGNATURE
+from oracles.signature import Role, TensorCall
 
 PLACES = 65535
 
@@ -24,21 +21,19 @@ def _crowded(case: CallRuleCase) -> list[Outcome]:
     if case.adapter.environment()["mode"] == "interpreted":
         raise Unreachable(f"an interpreter would take minutes over {PLACES} programs")
     x = case.inputs
-    extra = PLACES // x.HV + 1
+    # A program a sequence and head, or a sequence alone.
+    extra = PLACES // getattr(x, "HV", 1) + 1
     case.beside(lengths=(*case.problem.lengths, *[0] * extra))
     found = execute(case.adapter, _with_empties(x, extra), case.exposed).outputs
-    seen = {name: tensor[: x.N] if SIGNATURE.is_state(name) else tensor for name, tensor in found.items()}
+    seen = {name: tensor[: x.N] if x.signature.is_state(name) else tensor for name, tensor in found.items()}
     return same_or_right(case.run(), seen, case.judged, f"in a pack with {extra} empty sequences more")
 
 
-def _with_empties(x: Inputs, extra: int) -> Inputs:
-    offsets = x.cu_seqlens
-    assert offsets is not None
-
+def _with_empties(x: TensorCall, extra: int) -> TensorCall:
     def longer(tensor: Tensor) -> Tensor:
         return torch.cat((tensor, tensor[-1:].expand(extra, *tensor.shape[1:])))
 
-    return replace(x, cu_seqlens=longer(offsets), initial_state=None if x.initial_state is None else longer(x.initial_state))
+    return x.mapped(longer, Role.OFFSETS, Role.STATE)
 
 
 RULES = (

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from kdaverify.adapters.base import values_of
 from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
-from oracles.inputs import Inputs
-from oracles.tensors import TOKENS
-
-TOKEN_GRADIENTS: Final = {f"d{name}" for name in TOKENS}
+from oracles.signature import Role
 
 
 def _unused(case: CallRuleCase) -> list[Outcome]:
@@ -25,13 +23,15 @@ def _unused(case: CallRuleCase) -> list[Outcome]:
 
 def _unused_back(case: CallRuleCase) -> list[Outcome]:
     _has_unused(case)
-    used, loss = sum(case.inputs.lengths), case.cotangents
-    given = replace(loss, do=None if loss.do is None else _poisoned_past(used, loss.do))
+    used, signature = sum(case.inputs.lengths), case.inputs.signature
+    loss = {name: dy for name, dy in values_of(case.cotangents).items() if dy is not None}
+    poisoned = {name: dy if signature.is_state(name) else _poisoned_past(used, dy) for name, dy in loss.items()}
+    given = case.adapter.operator.cotangents(dict.fromkeys(signature.cotangents) | poisoned)
     plain, found = case.back(), case.back(given, _poisoned(case.inputs))
     # The gradients of the unused tokens themselves are what the suite `gradients` judges, with finite numbers in them.
-    for name in TOKEN_GRADIENTS & found.keys():
+    for name in {gradient for gradient, source in signature.gradients.items() if signature[source].role is Role.TOKEN} & found.keys():
         found[name] = torch.cat((found[name][:, :used], plain[name][:, used:]), dim=1)
-    return same_or_right(plain, found, case.judged_back, "with NaN in the tokens past the last offset, and in their do")
+    return same_or_right(plain, found, case.judged_back, "with NaN in the tokens past the last offset, and in the gradients of theirs")
 
 
 def _has_unused(case: CallRuleCase) -> None:
@@ -41,9 +41,9 @@ def _has_unused(case: CallRuleCase) -> None:
         raise Unreachable("segment_ids tell no padding from a sequence: to the kernel it is one")
 
 
-def _poisoned(x: Inputs) -> Inputs:
+def _poisoned(x: Any) -> Any:
     used = sum(x.lengths)
-    return replace(x, **{name: _poisoned_past(used, getattr(x, name)) for name in TOKENS})
+    return x.mapped(partial(_poisoned_past, used), Role.TOKEN)
 
 
 def _poisoned_past(used: int, tensor: Tensor) -> Tensor:

@@ -13,7 +13,6 @@ from kdaverify.checks.calls.bits import same_or_right
 from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
-from oracles.inputs import Inputs
 from oracles.signature import TensorCall
 
 
@@ -33,7 +32,7 @@ def _edited(case: CallRuleCase, other: Callable[[CallRuleCase], TensorCall]) -> 
 def _other_offsets(case: CallRuleCase) -> TensorCall:
     if case.problem.lengths is None:
         raise Unreachable("it takes no packs")
-    x: Inputs = case.problem.inputs()
+    x = case.problem.inputs()
     lengths = x.lengths[::-1]
     return replace(x, cu_seqlens=torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0).to(torch.int32)).copied()
 

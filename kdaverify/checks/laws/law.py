@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, TypedDict
+from typing import Any, Final, TypedDict
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.outcome import Outcome
@@ -79,7 +79,7 @@ class Law:
         check: asks a kernel.
         asked: why it cannot be asked of a problem; None if it can.
         becomes: problems whose calls have the sizes and options of those that the law makes of a problem: a kernel must support them too.
-        draws: which problems are drawn for it.
+        draws: which problems are drawn for it: of KDA `Draws`, of other operators fields that they are to have.
         backward: whether it is a law of gradients: it is not tested on kernels that have none.
         judged: whether results are held against truth and budget, as the cost of a problem then asks for smaller ones; bits need neither.
     """
@@ -88,9 +88,9 @@ class Law:
     statement: str
     section: str
     exists_for: str
-    check: Callable[[Adapter, Problem], list[Outcome]]
-    asked: Callable[[Problem], str | None] = of_any
-    becomes: Callable[[Problem], tuple[Problem, ...]] = nothing_else
-    draws: Draws = field(default_factory=Draws)
+    check: Callable[[Adapter, Any], list[Outcome]]
+    asked: Callable[[Any], str | None] = of_any
+    becomes: Callable[[Any], tuple[Any, ...]] = nothing_else
+    draws: Any = field(default_factory=Draws)
     backward: bool = False
     judged: bool = False

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.canonical import ProblemError
 from kdaverify.checks.laws.absent_state import ABSENT_STATE
 from kdaverify.checks.laws.appended_tokens import APPENDED_TOKENS
 from kdaverify.checks.laws.equal_channels import EQUAL_CHANNELS
@@ -30,7 +31,7 @@ from kdaverify.checks.laws.repeated_heads import REPEATED_HEADS
 from kdaverify.checks.laws.scaled_output import SCALED_OUTPUT
 from kdaverify.checks.laws.scaled_values import SCALED_VALUES
 from kdaverify.checks.outcome import Outcome, skipped
-from kdaverify.problems import Problem, ProblemError
+from kdaverify.operator import call_operator
 
 LAWS: Final[Mapping[str, Law]] = MappingProxyType(
     {
@@ -63,16 +64,17 @@ LAWS: Final[Mapping[str, Law]] = MappingProxyType(
 """In the order of math.md 7, those to the bit first."""
 
 
-def laws(adapter: Adapter, problem: Problem, *, law: str) -> list[Outcome]:
+def laws(adapter: Adapter, problem: Any, *, law: str) -> list[Outcome]:
     """Asks one law of a problem.
 
     Args:
-        law: a key of LAWS.
+        law: one of the operator's.
     Raises:
         ProblemError: no such law.
     """
-    if law not in LAWS:
-        raise ProblemError(f"law: no law named {law!r}; known ones are {', '.join(LAWS)}")
-    chosen = LAWS[law]
+    known = call_operator(problem.op).laws()
+    if law not in known:
+        raise ProblemError(f"law: no law named {law!r}; known ones are {', '.join(known)}")
+    chosen = known[law]
     reason = chosen.asked(problem) or next(filter(None, map(adapter.supports, chosen.becomes(problem))), None)
     return skipped(f"{law}: {reason}") if reason else chosen.check(adapter, problem)

@@ -15,8 +15,11 @@ from kdaverify.budgets.ensemble import emulate
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.standard import FLOAT64_ORACLE_PRECISION, Reference, gradient_standard, standard
 from kdaverify.checks.calls.rule import CallRule
-from kdaverify.checks.conventions import conventions
+from kdaverify.checks.conventions import conventions, preflight
 from kdaverify.checks.digits import Recurrence
+from kdaverify.checks.laws.law import Law
+from kdaverify.checks.laws.registry import LAWS
+from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.place import ElementPlace
 from kdaverify.diagnosis.call import DiagnosedCall
 from kdaverify.diagnosis.question import DiagnosisCase, PropertyCase
@@ -73,6 +76,12 @@ class KdaOperator(CallOperator):
     def misfit(self, adapter: Adapter) -> str | None:
         found = conventions(adapter)
         return found.message if found.status.rejects and not found.status.takes_process else None
+
+    def preflight(self, adapter: Adapter) -> list[Outcome]:
+        return preflight(adapter)
+
+    def laws(self) -> Mapping[str, Law]:
+        return LAWS
 
     def not_applicable(self, adapter: Adapter, profile: str) -> dict[str, str]:
         return not_applicable(adapter, profile)

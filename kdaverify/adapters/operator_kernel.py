@@ -1,0 +1,247 @@
+"""A decorated function as an adapter of any operator that functions implement."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError
+from kdaverify.adapters.frameworks import Framework, framework_of
+from kdaverify.adapters.placement import lacks_device, shares_memory
+from kdaverify.budgets.formats import FORMATS
+from kdaverify.budgets.sampled import StorageContract
+from kdaverify.operator import call_operator
+from kdaverify.operators.function import FunctionOperator, FunctionTakes
+from oracles.autograd import ForwardOnlyError, leaf
+from oracles.signature import Role
+
+Function = Callable[..., Any]
+SHARED: Final = (
+    "name", "contract", "dtypes", "widths", "device", "isolate", "deterministic", "gradients", "final_state", "supports", "proof",
+    "environment",
+)  # fmt: skip
+"""Options of the decorator that mean the same for every operator."""
+
+
+@dataclass(frozen=True)
+class FunctionDeclaration:
+    """What a function declares of itself; see `kernel`."""
+
+    dtypes: Sequence[str] = ("fp32",)
+    contract: Any = None
+    widths: Sequence[int] = ()
+    device: str = "cpu"
+    isolate: bool | None = None
+    deterministic: bool = True
+    gradients: bool = True
+    final_state: bool = True
+    supports: Callable[[Any], str | None] | None = None
+    proof: Callable[[], str] | None = None
+    environment: Callable[[], Mapping[str, str]] | None = None
+
+
+def operator_kernel(op: str, function: Function, options: Mapping[str, Any], framework: Framework) -> FunctionAdapter:
+    """The adapter of a function of an operator.
+
+    Args:
+        op: its name.
+        options: those of the decorator that were given.
+        framework: whose arrays the function takes.
+    Raises:
+        AdapterError: there is no such option, or it has no such value, or the signature does not fit.
+    """
+    operator, title = call_operator(op), options.get("name") or getattr(function, "__name__", type(function).__name__)
+    if not isinstance(operator, FunctionOperator):
+        raise AdapterError(f"kernel {title!r}: op={op!r} is implemented by an Adapter class, not by a function")
+    words = _words(title, operator, {name: value for name, value in options.items() if name not in SHARED})
+    given = {name: value for name, value in options.items() if name in SHARED and name != "name"}
+    for option in ("dtypes", "widths"):
+        value = given.get(option, ())
+        given |= {option: (value,) if isinstance(value, str | int) else tuple(value)} if option in given else {}
+    return FunctionAdapter(title, operator, framework.adapt(function), FunctionDeclaration(**given), words)
+
+
+def _words(title: str, operator: FunctionOperator, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The operator's own options, those not given with their defaults."""
+    defaults: dict[str, Any] = {name: values[0] for name, values in operator.words.items()} | dict(operator.numbers)
+    if unknown := [name for name in given if name not in defaults]:
+        known = ", ".join((*defaults, *SHARED))
+        raise AdapterError(f"kernel {title!r}: {unknown[0]}: op={operator.name!r} has no such option; it has {known}")
+    for name, value in given.items():
+        allowed = operator.words.get(name)
+        if allowed is not None and value not in allowed:
+            raise AdapterError(f"kernel {title!r}: {name}: wanted one of {', '.join(allowed)}, got {value!r}")
+        if allowed is None and not (isinstance(value, int | float) and value > 0):
+            raise AdapterError(f"kernel {title!r}: {name}: wanted a positive number, got {value!r}")
+    return defaults | dict(given)
+
+
+def _parameters(title: str, function: Function, operator: FunctionOperator) -> frozenset[str]:
+    """The parameters of the operator that a function takes: the first by position, others by name."""
+    parameters = inspect.signature(function).parameters.values()
+    by_position = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name not in operator.keywords]
+    taken = len(operator.positional) if any(p.kind is p.VAR_POSITIONAL for p in parameters) else len(by_position)
+    by_name = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    strangers = [p.name for p in by_position[len(operator.positional) :] if p.default is p.empty]
+    strangers += [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in operator.keywords]
+    optional = [tensor.name for tensor in operator.signature.inputs if tensor.optional]
+    needed = [name for name in operator.positional if name not in optional]
+    if strangers or taken < len(needed):
+        wanted = f"({', '.join(operator.positional)}, *, {', '.join(operator.keywords)})"
+        said = f"needs {strangers[0]}, which no call has" if strangers else f"takes {taken} by position"
+        raise AdapterError(f"kernel {title!r}: wanted a function {wanted}, of which keywords may be left out; this one {said}")
+    return frozenset((*operator.positional[:taken], *(name for name in by_name if name in operator.keywords)))
+
+
+@final
+class FunctionAdapter(Adapter):
+    """What `kernel(op=...)` makes."""
+
+    def __init__(
+        self, name: str, operator: FunctionOperator, function: Function, declared: FunctionDeclaration, words: Mapping[str, Any]
+    ) -> None:
+        self.name, self.op, self._declared, self._function = name, operator.name, declared, function
+        self.dtypes, self.device, self.isolated = tuple(declared.dtypes), declared.device, bool(declared.isolate)
+        self.deterministic, self.differentiable = declared.deterministic, declared.gradients
+        names = _parameters(name, function, operator)
+        self.takes = FunctionTakes(names, words, tuple(declared.widths), operator.returns(names, final_state=declared.final_state))
+        self._operator, self._framework, self._ran = operator, framework_of(function), NOTHING_YET
+        self.barriers = self._framework.barriers
+        if misplaced := [dtype for dtype in self.dtypes if dtype not in operator.formats]:
+            raise AdapterError(f"kernel {name!r}: dtypes: wanted some of {', '.join(operator.formats)}, got {misplaced[0]!r}")
+        if words.get("packing", "none") not in ("none", *names):
+            missing = words["packing"]
+            raise AdapterError(f"kernel {name!r}: packing={missing!r}, but the signature does not name {missing}; add it, or leave it out")
+        self._contracts = {dtype: self._contract_of(dtype) for dtype in self.dtypes}
+
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        """The decorated function itself."""
+        return self._function(*args, **keywords)
+
+    def _contract_of(self, dtype: str) -> StorageContract:
+        declared = self._declared.contract
+        declared = declared.get(dtype) if isinstance(declared, Mapping) else declared  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        if isinstance(declared, StorageContract):
+            return declared
+        known = self._operator.contracts(FORMATS[dtype])
+        if declared is not None and declared not in known:
+            raise AdapterError(f"kernel {self.name!r}: contract: wanted one of {', '.join(known)}, or a StorageContract, got {declared!r}")
+        return known[next(iter(known)) if declared is None else declared]
+
+    def begin(self, case: str) -> None:
+        del case
+        self._ran = NOTHING_YET
+
+    def missing(self) -> str | None:
+        return self._framework.missing() or lacks_device(self.device)
+
+    def contract(self, dtype: str) -> Any:
+        if dtype not in self._contracts:
+            raise AdapterError(f"dtype: {self.name} takes {', '.join(self.dtypes)}, got {dtype!r}")
+        return self._contracts[dtype]
+
+    def supports(self, problem: Any) -> str | None:
+        own = self._declared.supports
+        return self._operator.refuses(problem, self.takes) or (None if own is None else own(problem))
+
+    def exposes(self, problem: Any) -> tuple[str, ...]:
+        del problem
+        return self.takes.returns
+
+    def received(self, inputs: Any) -> Any:
+        return inputs
+
+    def forward(self, inputs: Any) -> dict[str, Any]:
+        there = inputs if inputs.device.type == self.device else inputs.on(self.device)
+        kept = there.copied()
+        found = self._called(there, self._operator.arguments(there, self.takes), {})
+        _show_edits(there, kept, inputs)
+        return {name: _home(value, there, inputs) for name, value in found.items()}
+
+    # A graph is wanted, whatever the caller wants for itself.
+    @torch.inference_mode(mode=False)
+    def gradients(self, inputs: Any, cotangents: Any) -> dict[str, Any]:
+        if not self.differentiable:
+            raise ForwardOnlyError(f"{self.name} declares gradients=False")
+        there = inputs.on(self.device)
+        signature = there.signature
+        sources = {name: source for name, source in signature.gradients.items() if getattr(there, source) is not None}
+        leaves = {source: leaf(getattr(there, source)) for source in sources.values()}
+        kept, call = there.copied(), replace(there, **leaves)
+        given = {signature.cotangents[name]: dy.to(self.device) for name, dy in cotangents.items() if dy is not None}
+        with torch.enable_grad():
+            found = self._differentiable(call)
+        attached = {name: y for name, y in found.items() if isinstance(y, Tensor) and y.requires_grad}
+        if not attached:
+            raise ForwardOnlyError("no output carries a gradient graph of torch")
+        asked = [name for name in given if name in attached]
+        grads = torch.autograd.grad(
+            [attached[name] for name in asked], [*leaves.values()], [given[name].to(attached[name].dtype) for name in asked],
+            allow_unused=True, materialize_grads=True,
+        )  # fmt: skip
+        _show_edits(there, kept, inputs)
+        # A gradient lies where its tensor does, and rows of nobody have none.
+        by_name = {
+            name: self._operator.canonical(source, dx, there, self.takes) for (name, source), dx in zip(sources.items(), grads, strict=True)
+        }
+        return {name: dx.to(inputs.device) for name, dx in by_name.items()}
+
+    def called_with(self, inputs: Any, unknown: Mapping[str, Any]) -> None:
+        self._called(inputs, self._operator.arguments(inputs, self.takes), unknown)
+
+    def proof(self) -> str:
+        return self._ran if self._declared.proof is None else self._declared.proof()
+
+    def environment(self) -> dict[str, str]:
+        own = self._declared.environment
+        return {**super().environment(), **self._framework.environment(), **({} if own is None else own())}
+
+    def _differentiable(self, call: Any) -> dict[str, Any]:
+        try:
+            return self._called(call, self._operator.arguments(call, self.takes), {})
+        except RuntimeError as error:
+            if "Tensor that requires grad" in str(error):
+                raise ForwardOnlyError(f"it leaves torch, {error}") from error
+            raise
+
+    def _called(self, call: Any, arguments: Mapping[str, Any], unknown: Mapping[str, Any]) -> dict[str, Any]:
+        positional = [arguments[name] for name in self._operator.positional if name in self.takes.names]
+        keywords = {name: arguments[name] for name in self._operator.keywords if name in self.takes.names}
+        returned = self._function(*positional, **keywords, **unknown)
+        self._ran = self._place()
+        parts: tuple[Any, ...] = tuple(returned) if isinstance(returned, tuple | list) else (returned,)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        named = dict(zip(self._operator.signature.returned, (*parts, None, None), strict=False))
+        return {
+            name: self._operator.canonical(name, value, call, self.takes) if isinstance(value, Tensor) else value
+            for name, value in named.items()
+            if name in self.takes.returns
+        }
+
+    def _place(self) -> str:
+        title = getattr(self._function, "__qualname__", type(self._function).__qualname__)
+        code = getattr(inspect.unwrap(self._function), "__code__", None)
+        return title if code is None else f"{title} ({Path(code.co_filename).name}:{code.co_firstlineno})"
+
+
+@torch.no_grad()
+def _show_edits(there: Any, kept: Any, inputs: Any) -> None:
+    """Edits in the caller's tensors what the kernel edited in its own."""
+    for name, before in kept.tensors().items():
+        after, mine = getattr(there, name), getattr(inputs, name)
+        if not shares_memory(after, mine) and not torch.equal(after.nan_to_num(), before.nan_to_num()):
+            mine.copy_(after)
+
+
+def _home(value: Any, there: Any, inputs: Any) -> Any:
+    """An output where the inputs lie; one in the memory of an input is that input of the caller."""
+    if not isinstance(value, Tensor) or there is inputs:
+        return value
+    own = there.signature.tensors(there, Role.TOKEN, Role.STATE, Role.PARAMETER)
+    alias = next((name for name, source in own.items() if shares_memory(value, source) and value.shape == source.shape), None)
+    return value.to(inputs.device) if alias is None else getattr(inputs, alias)

@@ -1,0 +1,69 @@
+"""Tolerances of an operator whose roundings can be counted: a proven bound for every element instead of emulated kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.budgets.budget import Budget
+from kdaverify.budgets.error_model import ElementBound, ErrorModel, without
+from kdaverify.budgets.formats import Format
+from kdaverify.budgets.sampled import ExactValues
+from kdaverify.budgets.standard import Reference
+from kdaverify.budgets.statistics import statistics
+from oracles.enclosure import Enclosure
+from oracles.pointwise.rounding import Precision, RoundingError
+
+METHOD: Final = "float64, proven radius"
+Counted = Mapping[str, tuple[Tensor, RoundingError]]
+"""Values by name, and the error of who computes them with some precision."""
+
+
+@dataclass(frozen=True)
+class Undefined:
+    """What has no exact value, by output, and the outputs whose rows share roundings."""
+
+    masks: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    shared_rows: tuple[str, ...] = ()
+
+
+def precision_of(fmt: Format) -> Precision:
+    return Precision(fmt.unit, fmt.min_normal)
+
+
+@torch.inference_mode()
+def bounded_reference(exact: Counted, kernel: Counted, formats: Mapping[str, Format], special: Undefined | None = None) -> Reference:
+    """Exact values with the oracle's own radius, and what a conforming kernel may miss them by.
+
+    Args:
+        exact: with the errors of the float64 oracle.
+        kernel: with those of a kernel under the contract.
+        formats: what each result is returned in.
+    """
+    special = special or Undefined()
+    known = {name: _enclosed(value, error) for name, (value, error) in exact.items()}
+    budgets = {
+        name: _tolerance(known[name], kernel[name][1], fmt, special.masks.get(name), rows=name in special.shared_rows)
+        for name, fmt in formats.items()
+    }
+    return Reference(ExactValues(known, METHOD), budgets)
+
+
+def _enclosed(value: Tensor, error: RoundingError) -> Enclosure:
+    """Exact zeros are those where every term is zero: nothing is rounded there."""
+    return Enclosure(value, torch.zeros_like(value), error.bound, (value == 0) & (error.bound == 0))
+
+
+def _tolerance(truth: Enclosure, error: RoundingError, fmt: Format, undefined: Tensor | None, *, rows: bool) -> Budget:
+    """Every statistic of the bound is a bound of that statistic; rms in deviations, and bias, by the model."""
+    model = ErrorModel(truth.high, error.variance.sqrt(), error.lean + truth.radius, fmt, rows)
+    if undefined is not None:
+        model = without(model, undefined)
+    finite = error.bound.nan_to_num(posinf=torch.finfo(torch.float64).max ** 0.25)
+    most = statistics(finite + truth.radius, truth, fmt)
+    allowed = replace(most, normalised=model.most_normalised, bias=model.most_bias)
+    return Budget(allowed, fmt, lost=0.0, ceiling=ElementBound(error.bound), plain=fmt.round(truth.high), undefined=undefined, model=model)

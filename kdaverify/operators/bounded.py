@@ -1,0 +1,141 @@
+"""Operators whose roundings can be counted: every element has a proven bound, and no kernel is emulated."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter, values_of
+from kdaverify.budgets.bounded import Counted, Undefined, bounded_reference
+from kdaverify.budgets.formats import FORMATS, Format
+from kdaverify.budgets.sampled import StorageContract
+from kdaverify.budgets.standard import Reference
+from kdaverify.budgets.statistics import rms
+from kdaverify.checks.calls.rule import CallRule
+from kdaverify.checks.laws.law import Law
+from kdaverify.operator import Axis, Choices
+from kdaverify.operators.function import FunctionOperator
+from kdaverify.operators.sizes import below
+from kdaverify.problems.axes import TORCH
+from kdaverify.problems.portable import Stream
+
+ALIKE: Final = 0.05
+"""A wrong option is wrong by the size of the answer; the worst conforming 16-bit kernel by a hundredth of it."""
+
+
+class BoundedOperator(FunctionOperator):
+    """An operator whose errors are counted rounding by rounding.
+
+    Args:
+        sizes: fields of a problem that are made smaller, and the sizes tried.
+        shared_rows: results whose rows share roundings, as those of a norm.
+        options: a field of a problem -> its values, to find out which one a function follows that does not take it as a keyword.
+    """
+
+    resampled = True
+    sizes: ClassVar[Mapping[str, tuple[int, ...]]]
+    shared_rows: ClassVar[tuple[str, ...]] = ()
+    options: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+
+    @abc.abstractmethod
+    def counted(self, call: Any, cotangents: Mapping[str, Tensor] | None, contract: StorageContract | None, io: Format) -> Counted:
+        """Outputs, or gradients, with the errors of a kernel under the contract; of the oracle where there is none."""
+
+    def undefined(self, call: Any) -> Mapping[str, Tensor]:
+        """Elements without an exact value, by output or gradient."""
+        del call
+        return {}
+
+    @abc.abstractmethod
+    def laws(self) -> Mapping[str, Law]:
+        """Exact relations between calls, by name."""
+
+    @abc.abstractmethod
+    def named_problems(self, dtype: str, profile: str) -> Mapping[str, Any]:
+        """The panel: problems by the name of what each exposes."""
+
+    @abc.abstractmethod
+    def sized(self, rule: CallRule, dtype: str, *, seed: int) -> Any:
+        """The problem of the size that a rule of calls wants."""
+
+    def reference(self, call: Any, contract: StorageContract, io: Format, *, cuts: tuple[int, ...] = ()) -> Reference:
+        del cuts
+        return self._reference(call, None, contract, io)
+
+    def gradient_reference(self, call: Any, cotangents: Any, contract: StorageContract, io: Format) -> Reference:
+        given = {name: tensor.to(call.device) for name, tensor in values_of(cotangents).items() if tensor is not None}
+        return self._reference(call, given, contract, io)
+
+    def _reference(self, call: Any, given: Mapping[str, Tensor] | None, contract: StorageContract, io: Format) -> Reference:
+        exact, kernel = self.counted(call, given, None, io), self.counted(call, given, contract, io)
+        return bounded_reference(exact, kernel, dict.fromkeys(exact, io), Undefined(self.undefined(call), self.shared_rows))
+
+    def output_format(self, output: str, contract: StorageContract, io: Format) -> Format:
+        del output, contract
+        return io
+
+    def panel(self, adapter: Adapter, profile: str) -> Choices:
+        """Inside what is taken; problems that become the same one are tested once."""
+        found = dict[str, tuple[str, Any]]()
+        for dtype in adapter.dtypes:
+            for name, problem in self.named_problems(dtype, profile).items():
+                inside = self.within(adapter, problem)
+                if adapter.supports(inside) is None:
+                    found.setdefault(inside.to_json(), (f"{dtype}-{name}", inside))
+        return [*found.values()]
+
+    def axes(self) -> Mapping[str, Axis]:
+        return {**super().axes(), "lawful": self._lawful}
+
+    def _lawful(self, adapter: Adapter, profile: str) -> Choices:
+        del profile
+        pairs = [(dtype, law) for dtype in adapter.dtypes for law in self.laws().values()]
+        return [
+            (f"{dtype}-{law.name}", (law.name, dtype))
+            for dtype, law in pairs
+            if (adapter.differentiable or not law.backward)
+            and law.asked(self.within(adapter, self.probe(dtype).replace(**law.draws))) is None
+        ]
+
+    def loss(self, problem: Any, exposed: tuple[str, ...], of: str, exponent: int) -> dict[str, Tensor]:
+        """Normal cotangents of every output that is returned, in the format of the problem."""
+        del of
+        call = problem.inputs()
+        wanted = {name: output for name, output in self.signature.cotangents.items() if output in exposed}
+        drawn = {name: Stream(problem.seed, self.name, name).normal(*self.signature.shape(y, call)) for name, y in wanted.items()}
+        given = {name: (torch.from_numpy(values) * 2.0**exponent).to(TORCH[problem.dtype]) for name, values in drawn.items()}
+        masks = self.undefined(call)
+        return {name: dy.masked_fill(masks[wanted[name]], 0.0) if wanted[name] in masks else dy for name, dy in given.items()}
+
+    def call_problem(self, adapter: Adapter, rule: CallRule, dtype: str, *, seed: int, turn: int) -> Any:
+        del turn
+        found = self.within(adapter, self.sized(rule, dtype, seed=seed))
+        return None if adapter.supports(found) else found
+
+    def smaller(self, problem: Any, detail: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
+        for axis, sizes in self.sizes.items():
+            yield from (({axis: size}, detail) for size in below(getattr(problem, axis), sizes))
+
+    def otherwise(self, adapter: Adapter, problem: Any, found: Mapping[str, Tensor]) -> str | None:
+        """Compares what came with the exact outputs under every value of an option that the function is not given."""
+        if self._alike(problem, found):
+            return None
+        for option, values in self.options.items():
+            if option in adapter.takes.names:
+                continue
+            for value in values:
+                if self._alike(problem.replace(**{option: value}), found):
+                    return f"declared {option}={getattr(problem, option)!r}, but behaves as {option}={value!r}; correct the declaration"
+        return None
+
+    def _alike(self, problem: Any, found: Mapping[str, Tensor]) -> bool:
+        call = problem.inputs()
+        exact = self.counted(call, None, None, FORMATS["fp32"])
+        skipped = self.undefined(call)
+        pairs = [(found[name].double(), exact[name][0], skipped.get(name)) for name in found]
+        errors = [(x - y if mask is None else (x - y).masked_fill(mask, 0.0), y) for x, y, mask in pairs]
+        return all(rms(error) <= ALIKE * rms(exact) for error, exact in errors)

@@ -1,0 +1,135 @@
+"""Operators that a plain function implements: how it is called is read off its signature, and what it does not take is not tested."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, final
+
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.budgets.formats import Format
+from kdaverify.budgets.sampled import StorageContract
+from kdaverify.checks.execute import CallError, execute
+from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.status import Status
+from kdaverify.operator import CallOperator
+
+
+@final
+@dataclass(frozen=True)
+class FunctionTakes:
+    """What a function takes of a call.
+
+    Args:
+        names: of its parameters, those that the operator has.
+        words: the declared options, by name.
+        widths: all that it takes of the operator's width; () any.
+        returns: the outputs that it returns.
+    """
+
+    names: frozenset[str]
+    words: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    widths: tuple[int, ...] = ()
+    returns: tuple[str, ...] = ()
+
+    def width(self, wanted: int) -> int:
+        """The nearest width that it takes."""
+        return min(self.widths, key=lambda width: (abs(width - wanted), width)) if self.widths else wanted
+
+    def fixed(self, name: str, wanted: Any) -> Any:
+        """What a keyword is: what is wanted, or what is declared where the function does not take it."""
+        return wanted if name in self.names else self.words[name]
+
+
+class FunctionOperator(CallOperator):
+    """An operator that functions implement.
+
+    Args:
+        positional: parameters passed by position, those that are optional last.
+        keywords: passed by name where the signature names them.
+        words: options of the declaration: the values of each, the default first; () where any number is one, after its default in
+            `numbers`.
+        formats: that can be judged; float64 is the oracle's own.
+        width: the field of a problem that `widths` is about.
+    """
+
+    positional: ClassVar[tuple[str, ...]]
+    keywords: ClassVar[tuple[str, ...]]
+    words: ClassVar[Mapping[str, tuple[str, ...]]]
+    numbers: ClassVar[Mapping[str, float]] = {}
+    formats: ClassVar[tuple[str, ...]] = ("fp32", "bf16", "fp16")
+    width: ClassVar[str]
+
+    @abc.abstractmethod
+    def contracts(self, io: Format) -> Mapping[str, StorageContract]:
+        """The contracts of a format by name, the default first."""
+
+    @abc.abstractmethod
+    def returns(self, names: frozenset[str], *, final_state: bool) -> tuple[str, ...]:
+        """The outputs of a function of such parameters.
+
+        Args:
+            final_state: whether the declaration has one.
+        """
+
+    @abc.abstractmethod
+    def arguments(self, call: Any, takes: FunctionTakes) -> dict[str, Any]:
+        """What the function gets, by parameter."""
+
+    def canonical(self, name: str, value: Tensor, call: Any, takes: FunctionTakes) -> Tensor:
+        """An output of the function in the operator's axes; part of the graph."""
+        del name, call, takes
+        return value
+
+    @abc.abstractmethod
+    def refuses(self, problem: Any, takes: FunctionTakes) -> str | None:
+        """Why a function cannot take a problem; None if it can."""
+
+    @abc.abstractmethod
+    def fit(self, problem: Any, takes: FunctionTakes) -> Any:
+        """The nearest problem that a function takes."""
+
+    @abc.abstractmethod
+    def probe(self, dtype: str) -> Any:
+        """A small ordinary problem."""
+
+    def refusal(self, adapter: Adapter, problem: Any) -> str | None:
+        return adapter.supports(problem)
+
+    def fitted(self, adapter: Adapter, problem: Any, *, backward: bool) -> Any:
+        del backward
+        return self.within(adapter, problem)
+
+    def within(self, adapter: Adapter, problem: Any) -> Any:
+        return problem if adapter.takes is None else self.fit(problem, adapter.takes)
+
+    def misfit(self, adapter: Adapter) -> str | None:
+        found = self.preflight(adapter)
+        return next((one.message for one in found if one.status.rejects and not one.status.takes_process), None)
+
+    def preflight(self, adapter: Adapter) -> list[Outcome]:
+        """Calls one small problem of every format: what is wrong with the call itself, or with a declared option, is wrong with all."""
+        return [self._probed(adapter, self.within(adapter, self.probe(dtype))) for dtype in adapter.dtypes]
+
+    def _probed(self, adapter: Adapter, problem: Any) -> Outcome:
+        if reason := adapter.supports(problem):
+            return Outcome("call", Status.SKIP, f"preflight: {problem.describe()}: {reason}")
+        adapter.begin(f"preflight {problem.to_json()}")
+        try:
+            found = execute(adapter, problem.inputs(), adapter.exposes(problem)).outputs
+        except CallError as fault:
+            return Outcome(fault.output, fault.status, f"preflight: {fault}{self.advice(fault)}")
+        said = self.otherwise(adapter, problem, found)
+        return Outcome("call", Status.CONVENTION if said else Status.PASS, f"preflight: {said or problem.describe() + ' is answered'}")
+
+    def advice(self, fault: CallError) -> str:
+        """What to change in a declaration, where a call fails for one of the operator's options."""
+        del fault
+        return ""
+
+    def otherwise(self, adapter: Adapter, problem: Any, found: Mapping[str, Tensor]) -> str | None:
+        """Which declared option does not fit what came, and which one would; None where nothing else fits better."""
+        del adapter, problem, found

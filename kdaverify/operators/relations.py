@@ -1,0 +1,70 @@
+"""Laws of operators that functions implement: two calls, and what the results of one are of those of the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.checks.calls.bits import same_or_right
+from kdaverify.checks.execute import CallError, execute
+from kdaverify.checks.laws.law import Law, of_any
+from kdaverify.checks.outcome import Outcome, outcomes
+from kdaverify.checks.place import first_true, place
+from kdaverify.checks.status import Status
+
+Tensors = dict[str, Tensor]
+Check = Callable[[Adapter, Any], list[Outcome]]
+
+
+def relation(name: str, statement: str, exists_for: str, check: Check, *, asked: Callable[[Any], str | None] = of_any, **draws: Any) -> Law:
+    """A law of outputs.
+
+    Args:
+        draws: fields of the problems that it is tested on.
+    """
+    return Law(name, statement, "operators.md, laws", exists_for, _watched(check), asked=asked, draws=draws)
+
+
+def _watched(check: Check) -> Check:
+    def watched(adapter: Adapter, problem: Any) -> list[Outcome]:
+        try:
+            return check(adapter, problem)
+        except CallError as fault:
+            return [Outcome(fault.output, fault.status, fault.message)]
+
+    return watched
+
+
+def run(adapter: Adapter, problem: Any, call: Any, *, step: bool = False) -> Tensors:
+    """The outputs of a call, in memory of their own."""
+    entry = adapter.step if step else adapter.forward
+    return {name: y.clone() for name, y in execute(adapter, call, adapter.exposes(problem), entry=entry).outputs.items()}
+
+
+def same(adapter: Adapter, call: Any, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], said: str) -> list[Outcome]:
+    """The same bits, or right ones: tiles lie elsewhere in the second call, and their sums may be in another order.
+
+    Args:
+        call: that both answer.
+    """
+    return same_or_right(wanted, found, lambda other: outcomes(adapter, call, lambda: {**other}), said)
+
+
+def exactly(call: Any, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> list[Outcome]:
+    """The same numbers, whatever the order of sums."""
+    return [_exact(call, name, found[name], wanted[name]) for name in wanted]
+
+
+def _exact(call: Any, name: str, found: Tensor, wanted: Tensor) -> Outcome:
+    wrong = found.double() != wanted.double()
+    if not bool(wrong.any()):
+        return Outcome(name, Status.PASS, f"{name}: exact in all {found.numel()} elements")
+    at = first_true(wrong)
+    message = f"{name}: {int(wrong.sum())} of {wrong.numel()} elements are not exact\n  first at {place(name, at, found.shape, call)}"
+    lost = not bool(torch.isfinite(found).all())
+    status = Status.NONFINITE if lost else Status.FAIL
+    return Outcome(name, status, f"{message}\n  got {float(found.flatten()[at]):.9g}, wanted {float(wanted.flatten()[at]):.9g}")

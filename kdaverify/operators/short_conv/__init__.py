@@ -1,0 +1,1 @@
+"""The short convolution: problems, laws, words, and how a function of it is called."""

@@ -1,0 +1,186 @@
+"""The short convolution as the machinery sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, final
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.budgets.bounded import Counted, precision_of
+from kdaverify.budgets.formats import FORMATS, Format
+from kdaverify.budgets.sampled import StorageContract
+from kdaverify.checks.calls.rule import CallRule
+from kdaverify.checks.execute import CallError
+from kdaverify.checks.laws.law import Law
+from kdaverify.checks.place import ElementPlace
+from kdaverify.checks.status import Status
+from kdaverify.operators.bounded import BoundedOperator
+from kdaverify.operators.function import FunctionTakes
+from kdaverify.operators.short_conv.laws import LAWS
+from kdaverify.operators.short_conv.panel import named_problems, random_problems
+from kdaverify.operators.short_conv.problem import ShortConvProblem
+from kdaverify.operators.sizes import WIDTHS
+from oracles.pointwise.short_conv import EXACT, SIGNATURE, ConvPrecision, ShortConv, ShortConvCall
+
+Z: Final = "z"
+Z_BACKWARD: Final = "z of the backward"
+SIZES: Final[Mapping[str, dict[str, Any]]] = {
+    "tails": {"lengths": (66, 0, 9, 2), "T": 80, "D": 33}, "tiny": {"lengths": (5, 0, 2), "T": 10, "D": 8},
+    "one": {"lengths": (1,), "T": 1, "D": 8}, "real": {"lengths": (513, 0, 446, 65, 1), "T": 1028, "D": 512},
+    "long": {"lengths": (513, 0, 446, 65, 1), "T": 1028, "D": 64},
+}  # fmt: skip
+SECONDS: Final = 1e-7
+"""A tap of a token of a channel, in float64, there and back."""
+
+
+@final
+class ShortConvOperator(BoundedOperator):
+    """Math: gated_delta.md 5, `oracles.pointwise.short_conv`."""
+
+    name, signature, call, problem = "short_conv", SIGNATURE, ShortConvCall, ShortConvProblem
+    positional = ("x", "weight", "bias")
+    keywords = ("initial_state", "cu_seqlens", "activation")
+    words = {"conv_state": ("W", "W-1"), "packing": ("none", "cu_seqlens"), "activation": ("silu", "none")}  # noqa: RUF012 # a Final mapping
+    options = {"activation": ("silu", "none")}  # noqa: RUF012
+    width = "W"
+    telling = ("value", "activation")
+    sizes = {"B": (1,), "D": WIDTHS, "W": (2, 3)}  # noqa: RUF012
+
+    def contracts(self, io: Format) -> Mapping[str, StorageContract]:
+        """In fp32, z stored in x's type in the backward alone, as FLA recomputes it; nowhere; or in both passes, as torch's modules do."""
+        stored = {"short-conv": {Z_BACKWARD: io}, "short-conv-strict": {}, "short-conv-stored": {Z: io, Z_BACKWARD: io}}
+        return {name: StorageContract(f"{name}-{io.name}", io, FORMATS["fp32"], tensors) for name, tensors in stored.items()}
+
+    def returns(self, names: frozenset[str], *, final_state: bool) -> tuple[str, ...]:
+        return SIGNATURE.returned if final_state and "initial_state" in names else SIGNATURE.returned[:1]
+
+    def arguments(self, call: ShortConvCall, takes: FunctionTakes) -> dict[str, Any]:
+        state = call.initial_state
+        if state is not None and takes.words["conv_state"] == "W-1":
+            state = state[..., 1:].contiguous()
+        activation = None if call.activation == "none" else call.activation
+        return {**{name: getattr(call, name) for name in SIGNATURE.names()}, "initial_state": state, "activation": activation}
+
+    def canonical(self, name: str, value: Tensor, call: ShortConvCall, takes: FunctionTakes) -> Tensor:
+        """Rows past the last offset mean nothing; a state of W - 1 columns gets a column 0."""
+        if name in ("y", "x") and call.cu_seqlens is not None and value.shape == call.x.shape:
+            return value.masked_fill(torch.arange(value.shape[1], device=value.device)[:, None] >= sum(call.lengths), 0.0)
+        if name == "final_state" and takes.words["conv_state"] == "W-1" and value.ndim and value.shape[-1] == call.W - 1:
+            return torch.nn.functional.pad(value, (1, 0))
+        return value
+
+    def refuses(self, problem: ShortConvProblem, takes: FunctionTakes) -> str | None:
+        inside = self.fit(problem, takes)
+        changed = [name for name in type(problem).model_fields if getattr(inside, name) != getattr(problem, name)]
+        return None if not changed else f"it does not take {changed[0]}={getattr(problem, changed[0])!r}"
+
+    def fit(self, problem: ShortConvProblem, takes: FunctionTakes) -> ShortConvProblem:
+        return problem.replace(
+            lengths=problem.lengths if takes.words["packing"] == "cu_seqlens" else None,
+            state=problem.state if "initial_state" in takes.names else "absent",
+            bias=problem.bias and "bias" in takes.names,
+            activation=takes.fixed("activation", problem.activation),
+            W=takes.width(problem.W),
+        )
+
+    def probe(self, dtype: str) -> ShortConvProblem:
+        return ShortConvProblem(dtype=dtype, B=2, T=16, D=64, state="random", bias=True)  # pyright: ignore[reportArgumentType]
+
+    def advice(self, fault: CallError) -> str:
+        states = fault.output == "final_state" and fault.status is Status.SHAPE
+        return "; a state of W - 1 columns is declared by conv_state='W-1'" if states else ""
+
+    def counted(
+        self, call: ShortConvCall, cotangents: Mapping[str, Tensor] | None, contract: StorageContract | None, io: Format
+    ) -> Counted:
+        if contract is None:
+            counted = ShortConv(call, EXACT)
+        else:
+            z, back = (None if name not in contract.tensors else precision_of(contract.tensors[name]) for name in (Z, Z_BACKWARD))
+            counted = ShortConv(call, ConvPrecision(precision_of(contract.accumulate), precision_of(io), z, back))
+        return counted.forward() if cotangents is None else counted.backward(cotangents)
+
+    def undefined(self, call: ShortConvCall) -> Mapping[str, Tensor]:
+        mask = torch.zeros(call.N, call.x.shape[2], call.W, dtype=torch.bool, device=call.device)
+        mask[..., 0] = True
+        return {"final_state": mask}
+
+    def laws(self) -> Mapping[str, Law]:
+        return LAWS
+
+    def named_problems(self, dtype: str, profile: str) -> Mapping[str, ShortConvProblem]:
+        return named_problems(dtype, profile)
+
+    def random(self, adapter: Adapter, dtype: str, bounds: Any) -> st.SearchStrategy[ShortConvProblem]:
+        """Inside what an implementation takes.
+
+        Args:
+            bounds: fields that problems are to have, or None.
+        """
+        return random_problems(dtype).map(lambda problem: self.within(adapter, problem.replace(**(bounds or {}))))
+
+    def sized(self, rule: CallRule, dtype: str, *, seed: int) -> ShortConvProblem:
+        fields: dict[str, Any] = {"dtype": dtype, "seed": seed, "state": "random", "bias": True, **SIZES[rule.size]}
+        if not rule.packed:
+            fields |= {"lengths": None, "B": 2, "T": max(fields["lengths"])}
+        return ShortConvProblem(**fields)
+
+    def cost(self, problem: ShortConvProblem) -> float:
+        return SECONDS * problem.B * problem.T * problem.D * problem.W
+
+    def smaller(self, problem: ShortConvProblem, detail: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
+        if problem.lengths is not None:
+            rest = [problem.lengths[:n] + problem.lengths[n + 1 :] for n in range(problem.N)]
+            yield {"lengths": None, "T": max(problem.lengths)}, detail
+            yield from (({"lengths": lengths, "T": sum(lengths)}, detail) for lengths in rest if sum(lengths))
+        else:
+            yield from (
+                ({"T": tokens}, detail) for tokens in dict.fromkeys((1, 2, 3, 4, problem.T // 2, problem.T - 1)) if 0 < tokens < problem.T
+            )
+        plain = {"bias": False, "state": "absent", "value": "normal"}
+        yield from (({name: value}, detail) for name, value in plain.items() if getattr(problem, name) != value)
+        yield from super().smaller(problem, detail)
+
+    def traits(self, problem: ShortConvProblem) -> Mapping[str, bool]:
+        return {
+            **super().traits(problem),
+            "a pack of several sequences": problem.packed and problem.N > 1,
+            "rows past the last offset": problem.packed and sum(problem.lengths or ()) < problem.T,
+            "a sequence of no tokens": problem.shortest == 0,
+            "a sequence shorter than W - 1": problem.shortest < problem.W - 1,
+            "several batch entries": problem.B > 1,
+            "T is no multiple of 64": problem.T % 64 > 0,
+            "D is no multiple of 16": problem.D % 16 > 0,
+        }
+
+    def place(self, output: str, index: tuple[int, ...], call: ShortConvCall) -> ElementPlace:
+        """Sequence, token and channel, and what made the element: its taps."""
+        axes = SIGNATURE[output].axes
+        if axes[0] == "N":
+            n, channel, column = index
+            about = f"{call.lengths[n]} tokens"
+            return ElementPlace(index, f"sequence {n}, channel {channel}, column {column} of {call.W}", about)
+        if axes[0] != "B":
+            words = ", ".join(f"{word} {at}" for word, at in zip(("channel", "tap"), index, strict=False))
+            return ElementPlace(index, words, f"a sum over {sum(call.lengths)} tokens")
+        row, channel = index[0] * call.x.shape[1] + index[1], index[2]
+        n = next((n for n, (first, length) in enumerate(call.spans) if first <= row < first + length), None)
+        if n is None:
+            return ElementPlace(index, f"row {index[1]}, past the last offset, channel {channel}", "nobody's")
+        first, length = call.spans[n]
+        return ElementPlace(index, f"sequence {n}, token {row - first} of {length}, channel {channel}", _made_by(call, row, channel))
+
+
+def _made_by(call: ShortConvCall, row: int, channel: int) -> str:
+    exact = ShortConv(call)
+    at = int((exact.taps.rows == row).nonzero()[0])
+    taps = ", ".join(f"{float(x[at, channel]):.4g}" for x in exact.factors)
+    weight = ", ".join(f"{float(w):.4g}" for w in call.weight[channel])
+    return f"x {taps} times w {weight}, z {float(exact.z[at, channel]):.6g}"
+
+
+SHORT_CONV: Final = ShortConvOperator()

@@ -1,0 +1,64 @@
+"""The fixed problems of the short convolution, each named for what it exposes, and the random ones."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from hypothesis import strategies as st
+
+from kdaverify.operators.short_conv.problem import REGIMES, ShortConvProblem
+
+STATEFUL: Final[dict[str, Any]] = {"state": "random", "bias": True}
+STARTS: Final = (17,) * 16
+"""Starts of sequences at every offset of a tile of 16 rows, and one past each."""
+PANEL: Final[dict[str, dict[str, Any]]] = {
+    "one-token": {"B": 2, "T": 1, "D": 17, **STATEFUL},
+    "shorter-than-history": {"B": 2, "T": 2, "D": 8, **STATEFUL},
+    "history": {"B": 2, "T": 3, "D": 8, **STATEFUL},
+    "window": {"T": 4, "D": 8, "state": "random"},
+    "tile-less-one": {"B": 2, "T": 63, "D": 3, "bias": True},
+    "tile": {"T": 64, "D": 64},
+    "tile-plus-one": {"B": 2, "T": 65, "D": 33, "state": "random"},
+    "two-taps": {"T": 19, "D": 8, "W": 2, **STATEFUL},
+    "three-taps": {"B": 2, "T": 18, "D": 5, "W": 3, **STATEFUL},
+    "no-activation": {"B": 2, "T": 9, "D": 100, "activation": "none", **STATEFUL},
+    "starts": {"lengths": STARTS, "T": sum(STARTS), "D": 4, "state": "random"},
+    "fresh-starts": {"lengths": STARTS, "T": sum(STARTS) + 5, "D": 4},
+    "short-sequences": {"lengths": (1, 0, 2, 3, 4, 0, 5, 1), "T": 19, "D": 9, **STATEFUL},
+    "short-fresh": {"lengths": (1, 0, 2, 3, 1, 0), "T": 7, "D": 9, "activation": "none"},
+    **{f"{value}-values": {"B": 2, "T": 21, "D": 18, "value": value, "state": "random"} for value in REGIMES if value != "normal"},
+    "deep-without-activation": {"T": 12, "D": 9, "value": "cancelling", "activation": "none", "state": "random"},
+}
+"""By name. Sequences shorter than W - 1 shift old columns of the state in; empty ones keep it."""
+LONGER: Final[dict[str, dict[str, Any]]] = {
+    "every-start": {"lengths": (65,) * 64, "T": 65 * 64, "D": 4, **STATEFUL},
+    "wide": {"B": 2, "T": 130, "D": 1025, **STATEFUL},
+    "many-tokens": {"T": 4099, "D": 16, "bias": True},
+}
+"""In acceptance and nightly too."""
+WIDTHS: Final = (1, 2, 3, 8, 16, 17, 33, 64, 100, 129)
+
+
+def named_problems(dtype: str, profile: str) -> dict[str, ShortConvProblem]:
+    chosen = PANEL if profile == "smoke" else {**PANEL, **LONGER}
+    return {name: ShortConvProblem(dtype=dtype, **fields) for name, fields in chosen.items()}  # pyright: ignore[reportArgumentType]
+
+
+@st.composite
+def random_problems(draw: st.DrawFn, dtype: str) -> ShortConvProblem:
+    """Batches and packs of any lengths, which shrink to one short sequence."""
+    fields: dict[str, Any] = {
+        "dtype": dtype,
+        "seed": draw(st.integers(0, 2**31 - 1)),
+        "D": draw(st.sampled_from(WIDTHS)),
+        "W": draw(st.sampled_from((4, 3, 2))),
+        "bias": draw(st.booleans()),
+        "state": draw(st.sampled_from(("absent", "random"))),
+        "activation": draw(st.sampled_from(("silu", "none"))),
+        "value": draw(st.sampled_from([*REGIMES])),
+    }
+    if draw(st.booleans()):
+        lengths = tuple(draw(st.lists(st.integers(0, 40), min_size=1, max_size=8)))
+        lengths = lengths if sum(lengths) else (*lengths, 1)
+        return ShortConvProblem(lengths=lengths, T=sum(lengths) + draw(st.integers(0, 3)), **fields)
+    return ShortConvProblem(B=draw(st.integers(1, 3)), T=draw(st.one_of(st.integers(1, 9), st.integers(1, 140))), **fields)

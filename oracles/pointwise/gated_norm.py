@@ -1,0 +1,173 @@
+"""The gated RMSNorm behind the recurrence: y = w x / sqrt(mean x^2 + eps) act(gate), rows of V, exact to a proven radius."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Final
+
+import torch
+from torch import Tensor
+
+from oracles.pointwise.rounding import FLOAT64, FUNCTION_UNITS, Activation, Precision, RoundingError, partial_sums
+from oracles.signature import CallSignature, Role, TensorCall, TensorRole
+
+ROWS: Final = ("B", "T", "H", "V")
+SIGNATURE: Final = CallSignature(
+    inputs=(
+        TensorRole("x", Role.TOKEN, ROWS, "dx"),
+        TensorRole("gate", Role.TOKEN, ROWS, "dgate"),
+        TensorRole("weight", Role.PARAMETER, ("V",), "dweight"),
+    ),
+    outputs=(TensorRole("y", Role.TOKEN, ROWS, "dy"),),
+)
+
+
+@dataclass(frozen=True)
+class GatedNormCall(TensorCall):
+    """One call: x and gate [B, T, H, V], weight [V], eps inside the root, activation silu or sigmoid.
+
+    Args:
+        rank: axes of x and gate as the function gets them: 4, or 3 or 2 with the leading ones flattened.
+    """
+
+    op: ClassVar = "gated_rms_norm"
+    signature: ClassVar = SIGNATURE
+
+    x: Tensor
+    gate: Tensor
+    weight: Tensor
+    eps: float = 1e-6
+    activation: str = "silu"
+    rank: int = 4
+
+
+@dataclass(frozen=True)
+class NormPrecision:
+    """How a kernel computes.
+
+    Args:
+        accumulate: sums and functions; result: what is returned.
+        stored: what the normalised row, and its product with the weight, are rounded to on the way; None: neither is.
+    """
+
+    accumulate: Precision
+    result: Precision
+    stored: Precision | None = None
+
+
+EXACT: Final = NormPrecision(FLOAT64, FLOAT64)
+Results = dict[str, tuple[Tensor, RoundingError]]
+
+
+class GatedNorm:
+    """One call in float64, with the errors that a kernel makes which computes with the given precision."""
+
+    def __init__(self, call: GatedNormCall, precision: NormPrecision = EXACT) -> None:
+        self.call, self.precision = call, precision
+        self.x, self.gate, self.weight = call.x.double(), call.gate.double(), call.weight.double()
+
+    @cached_property
+    def act(self) -> Activation:
+        return Activation(self.call.activation, self.gate)
+
+    @cached_property
+    def mean(self) -> Tensor:
+        return self.x.square().mean(-1, keepdim=True) + self.call.eps
+
+    @cached_property
+    def inverse(self) -> Tensor:
+        """1 / sqrt(mean x^2 + eps) of every row, [..., 1]."""
+        return self.mean.rsqrt()
+
+    @cached_property
+    def inverse_error(self) -> RoundingError:
+        """Relative: half of that of the mean, and 2 ulp of the root."""
+        u, V, squares = self.precision.accumulate.unit, self.x.shape[-1], self.x.square()
+        part, total = (self.mean - self.call.eps).clamp(min=0.0) / self.mean, squares.sum(-1, keepdim=True)
+        lost = self.precision.accumulate.smallest / self.mean
+        # Half of the error of the mean, to second order where that is large.
+        mean = self.precision.accumulate.gamma(V + 2) * part + 2 * u + lost
+        rooted = torch.where(mean < 0.5, mean / 2 / (1 - mean).clamp(min=0.5), torch.inf)
+        sums = (squares.square().sum(-1, keepdim=True) + partial_sums(squares.square().sum(-1, keepdim=True), total, V)) / total.square()
+        variance = u * u / 12 * ((sums.nan_to_num(nan=0.0) + 1) * part.square() + 2)
+        lean = FUNCTION_UNITS * u + lost
+        return RoundingError(rooted + FUNCTION_UNITS * u, variance, lean)
+
+    @cached_property
+    def normed(self) -> Tensor:
+        return self.x * self.inverse
+
+    @cached_property
+    def normed_error(self) -> RoundingError:
+        relative = self.inverse_error
+        scaled = RoundingError(relative.bound.expand_as(self.x), relative.variance.expand_as(self.x), relative.lean.expand_as(self.x))
+        return scaled.times(self.normed) + RoundingError.rounding(self.normed, 1, self.precision.accumulate)
+
+    def _stored(self, value: Tensor, times: int) -> RoundingError:
+        """`times` roundings into the type of x, where the contract has them."""
+        stored = self.precision.stored
+        return RoundingError.none(value) if stored is None else RoundingError.rounding(value, times, stored)
+
+    def _gated(self, value: Tensor, error: RoundingError, roundings: int) -> RoundingError:
+        """Of a value times act(gate), `roundings` products in all."""
+        act = self.act.error(self.precision.accumulate)
+        both = error.times(self.act.value) + act.times(value.abs() + error.bound)
+        return both + RoundingError.rounding(value * self.act.value, roundings, self.precision.accumulate)
+
+    def forward(self) -> Results:
+        weighted = self.normed * self.weight
+        error = self.normed_error.times(self.weight) + self._stored(weighted, 2)
+        y = weighted * self.act.value
+        return {"y": (y, self._gated(weighted, error, 2).returned(y, self.precision.result))}
+
+    def backward(self, cotangents: Mapping[str, Tensor]) -> Results:
+        dy = cotangents["dy"].double()
+        found = {"dx": self._dx(dy), "dgate": self._dgate(dy), "dweight": self._dweight(dy)}
+        return {name: (value, error.returned(value, self.precision.result)) for name, (value, error) in found.items()}
+
+    def _dgate(self, dy: Tensor) -> tuple[Tensor, RoundingError]:
+        by = dy * self.normed * self.weight
+        slope = self.act.slope
+        error = (self.normed_error.times(dy * self.weight) + self._stored(by, 2)).times(slope)
+        value = by * slope
+        rough = self.act.slope_error(self.precision.accumulate).times(by.abs() + self.normed_error.bound * (dy * self.weight).abs())
+        return value, error + rough + RoundingError.rounding(value, 3, self.precision.accumulate)
+
+    def _dweight(self, dy: Tensor) -> tuple[Tensor, RoundingError]:
+        terms = (dy * self.normed * self.act.value).flatten(0, -2)
+        n, accumulate = len(terms), self.precision.accumulate
+        error = self._gated(self.normed, self.normed_error, 1).times(dy) + RoundingError.rounding(
+            dy * self.normed * self.act.value, 1, accumulate
+        )
+        error += self._stored(dy * self.normed * self.act.value, 3)
+        summed = error.mapped(lambda x: x.flatten(0, -2).sum(0), lambda x: x.flatten(0, -2).sum(0))
+        moduli, total = terms.abs().sum(0) + summed.bound, terms.sum(0)
+        sums = torch.maximum(partial_sums(terms.square().sum(0), total, n), terms.cumsum(0).square().sum(0))
+        variance = summed.variance + accumulate.unit**2 / 3 * sums
+        lost = accumulate.smallest * n * (moduli > 0)
+        return total, RoundingError(summed.bound + accumulate.gamma(n) * moduli + lost, variance, summed.lean + lost)
+
+    def _dx(self, dy: Tensor) -> tuple[Tensor, RoundingError]:
+        """dx = r (p - n mean(p n)) with p = dy act(gate) w."""
+        accumulate, V = self.precision.accumulate, self.x.shape[-1]
+        p, n, r = dy * self.act.value * self.weight, self.normed, self.inverse
+        off_p = self.act.error(accumulate).times(dy * self.weight) + RoundingError.rounding(p, 2, accumulate) + self._stored(p, 2)
+        off_n, terms = self.normed_error, p * n
+        m = terms.mean(-1, keepdim=True)
+        by_mean = (off_p.times(n) + off_n.times(p.abs() + off_p.bound)).mapped(
+            lambda x: x.mean(-1, keepdim=True), lambda x: x.sum(-1, keepdim=True) / V**2
+        )
+        moduli, sums = terms.abs().mean(-1, keepdim=True), partial_sums(terms.square().sum(-1, keepdim=True), m * V, V) / V**2
+        added = terms.square().sum(-1, keepdim=True) / V**2 + m.square()
+        off_m = by_mean + RoundingError(accumulate.gamma(V + 2) * moduli, accumulate.unit**2 / 3 * (sums + added), torch.zeros_like(m))
+        inner = p - n * m
+        both = off_p + off_n.times(m.abs() + off_m.bound) + self._spread(off_m).times(n)
+        both += RoundingError.rounding(p, 1, accumulate) + RoundingError.rounding(n * m, 2, accumulate)
+        off_r = self._spread(self.inverse_error).times(r)
+        value = r * inner
+        return value, both.times(r) + off_r.times(inner.abs() + both.bound) + RoundingError.rounding(value, 1, accumulate)
+
+    def _spread(self, error: RoundingError) -> RoundingError:
+        return error.mapped(lambda x: x.expand_as(self.x), lambda x: x.expand_as(self.x))
