@@ -1,6 +1,6 @@
 """The properties that suites test, one entry each: all that the package knows of them by name.
 
-Everything that treats properties differently (what is paired over a run, accepted by the ledger, minimised, localised, excused for want
+Everything that treats properties differently (what is paired over a run, accepted by the ledger, minimised, localised, left out for want
 of a backward) reads it here, so that a new property is a check, a suite and an entry. Loaded without torch: the command line reads it.
 """
 
@@ -75,7 +75,7 @@ class Property:
 
 
 _EVERY: Final = ("delta", "general")
-_UNCUT: Final = "asked of one uncut run"
+_UNCUT: Final = "tested on one uncut run"
 _ALL: Final = (
     Property("conventions", "checks.conventions:conventions", seconds=0.005),
     Property("forward", "checks.forward:forward", groups=_EVERY, paired=True),
@@ -98,7 +98,7 @@ _ALL: Final = (
         "packing",
         "checks.packing:packing",
         paired=True,
-        followed="asked of the pack in one call, in its own order",
+        followed="tested on the pack in one call, in its own order",
         law=Statement(
             "sequences give the same packed, alone, and in a pack of another order",
             "7, law 3",
@@ -109,9 +109,9 @@ _ALL: Final = (
         "causality",
         "checks.causality:causality",
         paired=True,
-        followed="asked of the problem with its own later tokens",
+        followed="tested on the problem with its own later tokens",
         law=Statement(
-            "every later token replaced, gates too: o before it stays within its budget",
+            "every later token replaced, gates too: o before it stays within its tolerance",
             "7, law 1",
             "anchors, masks and overflow behind a mask that reach back (A2, A16, CS2)",
         ),
@@ -154,7 +154,7 @@ _ALL: Final = (
             "terms of the backward without a cotangent, clamps, thresholds (B24, B25)",
         ),
     ),
-    Property("laws", "checks.laws.registry:laws", followed="asked of the problem by itself, where the law compares two calls"),
+    Property("laws", "checks.laws.registry:laws", followed="tested on the problem by itself, where the law compares two calls"),
     Property(
         "stages",
         "checks.stages:stages",

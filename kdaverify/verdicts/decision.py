@@ -51,7 +51,7 @@ class Decision:
 
     Args:
         ruling: accept, reject, harness error or not enough evidence.
-        reasons: heaviest first; also what an accepted implementation was excused from.
+        reasons: heaviest first; also what does not apply to an accepted implementation.
         verdicts: all of them.
     """
 
@@ -80,7 +80,7 @@ class Decision:
 
     @cached_property
     def paired(self) -> tuple[Paired, ...]:
-        """The run as a whole, beside the legal kernels on the same problems."""
+        """The run as a whole, beside the conforming kernels on the same problems."""
         return tally(self.verdicts).runs
 
     @cached_property
@@ -102,7 +102,7 @@ class Decision:
 
     @property
     def acquitted(self) -> int:
-        """Near misses that passed at fresh seeds."""
+        """Borderline failures that passed at fresh seeds."""
         return len({(*verdict.asked(), verdict.output) for verdict in self.verdicts if verdict.status is Status.PASS and verdict.recheck})
 
     @property
@@ -138,12 +138,12 @@ def decide(verdicts: Sequence[Verdict], expected: Expected, *, trouble: Sequence
 
 
 def conclude(counted: VerdictCounts, expected: Expected, beside: Mapping[Ruling, Sequence[str]]) -> tuple[Ruling, tuple[str, ...]]:
-    """The ruling and its reasons, heaviest first, then what was not asked, and the coverage.
+    """The ruling and its reasons, heaviest first, then what was not tested, and the coverage.
 
     Args:
         counted: the verdicts.
         expected: what must be shown.
-        beside: reasons that do not come from the verdicts, by what they lead to; told before the others of their weight.
+        beside: reasons that do not come from the verdicts, by what they lead to; reported before the others of their weight.
     """
     unable = cannot_run(counted)
     own: dict[Ruling, tuple[str, ...]] = {

@@ -1,4 +1,4 @@
-"""Verdicts whose near misses have been run again at fresh seeds, each case once."""
+"""Verdicts whose borderline failures have been run again at fresh seeds, each case once."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ SETTLED: Final = "another case of the same test is wrong for certain"
 
 
 def only_near(case: Sequence[Verdict]) -> bool:
-    """Whether the outputs of one case have near misses, and nothing worse."""
+    """Whether the outputs of one case have borderline failures, and nothing worse."""
     wrong = [verdict for verdict in case if verdict.status.rejects]
     return bool(wrong) and all(_is_near(verdict) for verdict in wrong)
 
 
 def rechecked(verdicts: Sequence[Verdict], adapter: Adapter) -> list[Verdict]:
-    """The same verdicts; a near miss carries what fresh seeds found, and passes if it is acquitted.
+    """The same verdicts; a borderline failure carries what fresh seeds found, and passes if the re-test passes.
 
     Once one is confirmed, or where another case is worse, what is left is not run again and stays a failure.
 

@@ -1,4 +1,4 @@
-"""Every law by name, and the property that asks one."""
+"""Every law by name, and the property that tests one."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ LAWS: Final[Mapping[str, Law]] = MappingProxyType(
 
 
 def laws(adapter: Adapter, problem: Problem, *, law: str) -> list[Outcome]:
-    """Asks one law of a problem.
+    """Tests one law of a problem.
 
     Args:
         law: a key of LAWS.
