@@ -110,7 +110,7 @@ class Operator(abc.ABC):
         """Changes that make a problem smaller, the largest steps first, each with the detail that then belongs to it."""
 
     def traits(self, problem: Any) -> Mapping[str, bool]:
-        """Sentences about a problem, and whether they are true, absent ones not: failing cases are told from passing ones by them."""
+        """Sentences about a problem, and whether they are true, absent ones not: they distinguish failing cases from passing ones."""
         fields = {name: value for name, value in problem.model_dump().items() if name not in ("op", "dtype", "seed")}
         sizes = {name: value for name, value in fields.items() if type(value) is int}
         named = {f"{name} = {value}": True for name, value in fields.items() if isinstance(value, bool | str)}

@@ -1,4 +1,4 @@
-"""The float64 adjoint with a proven radius: cheap gradients for kernels that round to 16 bits.
+"""The float64 adjoint with a proven radius: inexpensive gradients for kernels that round to 16 bits.
 
 The adjoint's transitions are the transposed ones of the recurrence, of the same norm, so the error of P grows as that of S does. What a
 token adds, and what the errors of S and P do to its gradients, is bounded by norms of computed values.

@@ -23,7 +23,7 @@ def _sum(products: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """One pipeline, many roundings: the algebra is written once and asks this for every inexact step.
+    """One pipeline, many roundings: the algebra is written once and tests this for every inexact step.
 
     Args:
         store: (name, tensor) -> tensor; called once for each named tensor of math.md 2 and 3, in the order they are made.

@@ -93,7 +93,7 @@ def _has_graph(value: Any) -> bool:
 
 
 def _grad(outputs: list[Tensor], cotangents: list[Tensor], leaves: list[Tensor]) -> list[Tensor]:
-    """Zeros where nothing that was asked for depends on a leaf: a state that comes back detached has no gradient, and is judged so."""
+    """Zeros where nothing that is differentiated depends on a leaf: a state that comes back detached has no gradient, and is judged so."""
     if not outputs:
         return [torch.zeros_like(leaf) for leaf in leaves]
     given = [dy.to(y.dtype) for y, dy in zip(outputs, cotangents, strict=True)]

@@ -73,7 +73,7 @@ def _checked(name: str, tensor: Tensor | None, shape: tuple[int, ...], device: t
 
 @dataclass(frozen=True)
 class Gradients(Generic[X]):
-    """One thing for each input of a call: its gradient as a tensor, an enclosure of it, a budget for it.
+    """One thing for each input of a call: its gradient as a tensor, an enclosure of it, a tolerance for it.
 
     Args:
         dq, dk: [B, T, H, K], summed over the value heads that share a key head.
@@ -95,7 +95,7 @@ class Gradients(Generic[X]):
 
 @dataclass(frozen=True)
 class Terms:
-    """How large the terms are that meet in a gradient, however small it is itself: what a legal rounding is relative to. float64.
+    """How large the terms are that meet in a gradient, however small it is itself: what a conforming rounding is relative to. float64.
 
     Args:
         dg: [B, T, HV, KG], rowsum |P~ * S~| + |q dq| + |k (P u)| + |beta k (S~ p)| of a token. A kernel that sums dg over suffixes

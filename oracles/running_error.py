@@ -1,4 +1,4 @@
-"""The float64 recurrence with a proven radius: cheap truth for kernels that round to 16 bits.
+"""The float64 recurrence with a proven radius: inexpensive truth for kernels that round to 16 bits.
 
 Every transition of KDA has 2-norm L_t = max(1, |1 - beta |k|^2|) * max alpha, so an error of the state before token t grows by
 at most L_t, and what token t itself adds is bounded by the standard model of float64 arithmetic from norms of computed values.
@@ -87,7 +87,7 @@ def structural_zeros(inputs: Inputs, o: Tensor, final: Tensor) -> tuple[Tensor, 
     Math: the same recurrence over the supports of its operands: with 0/1 entries and additions only, a 0 is a proof.
 
     Args:
-        o, final: the outputs as computed; only their zeros are asked about.
+        o, final: the outputs as computed; only their zeros are used.
     Returns:
         Masks of o and final.
     """

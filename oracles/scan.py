@@ -26,7 +26,7 @@ class Tokens:
         q, k: [n, HV, C, K], each key head repeated for its value heads.
         v: [n, HV, C, V]; g: [n, HV, C, K]; beta: [n, HV, C].
         valid: [n, C], False on the rows past a sequence's end.
-        others: [n, HV, C, ...], what else the caller asked to have cut alike.
+        others: [n, HV, C, ...], what else the caller tested to have cut alike.
     """
 
     q: Tensor
@@ -138,7 +138,7 @@ def there_and_back(
 
 
 def _spans(inputs: Inputs, order: list[int], size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows of the token axis that are gathered at once, and which of them are real; on the CPU, where asking costs nothing."""
+    """Rows of the token axis that are gathered at once, and which of them are real; on the CPU, where testing costs nothing."""
     starts = torch.as_tensor(inputs.starts)[order]
     lengths = torch.as_tensor(inputs.lengths)[order]
     for first in range(0, max(inputs.lengths), size):

@@ -56,10 +56,10 @@ class Adapter(abc.ABC):
         dtypes: the formats of q, k, v, beta and o it takes, of fp64, fp32, bf16, fp16.
         conventions: how it wants its tensors; `CANONICAL` unless it differs.
         device: type of the torch device the kernel runs on.
-        widths: key and value widths that cases are drawn at, for kernels compiled for each; () where any will do.
+        widths: key and value widths that cases are generated at, for kernels compiled for each; () where any will do.
         domain: the problems it takes: whatever is generated or altered stays inside.
         backward_domain: the problems that its backward takes, where these are fewer; None: those of `domain`.
-        isolated: whether it runs in a worker process unless told otherwise: kernels that can take their process with them do.
+        isolated: whether it runs in a worker process by default: kernels that can take their process with them do.
         answers: False where calls are only written down, and nothing can be judged.
         differentiable: False where there is no backward to run; otherwise a backward is looked for.
         open_ended: False where only the calls of an export can be answered, so that no failure is shrunk.
@@ -196,7 +196,7 @@ class Adapter(abc.ABC):
         return function(self)
 
     def begin(self, case: str) -> None:
-        """Told, before anything is asked of the kernel, which case comes."""
+        """Receives the next case, before the first call of the kernel for it."""
         del case
 
     def end(self) -> None:

@@ -54,7 +54,7 @@ def release() -> None:
 
 
 def _used() -> Any:
-    """The torch module of the accelerator that this process has used; None where there is none, or it tells no figures, as on a Mac."""
+    """The torch module of the accelerator that this process has used; None where none reports its memory, as on a Mac."""
     device = torch.accelerator.current_accelerator()
     module: Any = None if device is None else torch.get_device_module(device)
     known = all(hasattr(module, name) for name in ("is_initialized", "mem_get_info", "memory_reserved"))

@@ -1,4 +1,4 @@
-"""The embedded default: KDA in plain torch, legal under its contract by construction."""
+"""The embedded default: KDA in plain torch, which conforms to its contract by construction."""
 
 from __future__ import annotations
 

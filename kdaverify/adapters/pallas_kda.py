@@ -28,7 +28,7 @@ WIDTH: Final = 128
 CHUNK: Final = preset("pallas", "fp32").chunk_size
 BATCH, HEADS, COMPILED = 2, 4, 128
 STEP: Final = "kda_decode_step (XLA)"
-# Its metadata asks for Python 3.12; it runs on 3.11.
+# Its metadata requests Python 3.12; it runs on 3.11.
 INSTALL: Final = "pip install 'kdaverify[pallas]', then pip install --no-deps --ignore-requires-python deltanet-tpu==0.3.0"
 
 

@@ -12,7 +12,7 @@ from torch.nn.functional import softplus
 from kdaverify.problems import Problem
 from oracles.inputs import Inputs
 
-# How close to its ends a bounded activation is asked to come.
+# How close to its ends a bounded activation is tested to come.
 NEAREST = 2.0**-24
 
 

@@ -134,7 +134,7 @@ def _place(spec: str) -> Path | str | None:
 
 
 def _fault(spec: str) -> Adapter:
-    # The catalogue knows adapters; only who asks for a fault loads it.
+    # The catalogue knows adapters; only a fault by name loads it.
     from kdaverify.faults.catalogue import faulty
 
     return faulty(spec)

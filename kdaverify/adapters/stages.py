@@ -62,7 +62,7 @@ class StageCall:
         gives: names of the tensors it returns, of those that the covered stages write.
         call: the function.
         received: (name, tensor) -> what the function effectively gets of it, for conversions that round (gates in base 2).
-        resets: whether it can be asked about hard resets, whose G sums the finite gates only.
+        resets: whether it can be tested on hard resets, whose G sums the finite gates only.
     Raises:
         StageError: an unknown stage or tensor, or stages that do not follow each other.
     """

@@ -1,1 +1,1 @@
-"""What is allowed: contracts, the family of legal kernels under each, and the budget their errors make."""
+"""Tolerances: contracts, the ensemble of conforming kernels under each, and the tolerance their errors make."""

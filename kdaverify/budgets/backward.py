@@ -1,4 +1,4 @@
-"""The family's backward: the legal kernels of a contract, there and back, and the draws of the noise."""
+"""The reference ensemble's backward: the conforming kernels of a contract, there and back, and the stochastic-rounding samples."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ class Way(NamedTuple):
 
 @dataclass(frozen=True)
 class GradientEmulation:
-    """What the family made of one problem's backward.
+    """What the reference ensemble made of one problem's backward.
 
     Args:
-        rounded: gradients of every member that stays finite, float64, by its name; of every member where none does but
+        rounded: gradients of every reference kernel that stays finite, float64, by its name; of every reference kernel where none does but
             some gradient is finite in all of them, and single gradients are wanted.
-        drawn: of every draw of the noise.
+        drawn: of every stochastic-rounding sample.
     """
 
     rounded: dict[str, Gradients[Tensor]]
@@ -59,16 +59,16 @@ class GradientEmulation:
 
 @torch.inference_mode()
 def emulate_gradients(inputs: Inputs, cotangents: Cotangents, contract: Contract, io: Format, *, single: bool = False) -> GradientEmulation:
-    """Runs the family and the noise on one problem, there and back.
+    """Runs the reference ensemble and the stochastic-rounding samples on one problem, there and back.
 
     Args:
         inputs: what the kernel receives.
         cotangents: of its outputs.
         contract: what it declares.
         io: format of q, k, v and o, and of their gradients.
-        single: whether members count where none is finite in all gradients, but all are in the same one.
+        single: whether reference kernels count where none is finite in all gradients, but all are in the same one.
     Raises:
-        ContractOverflow: every member overflows on these inputs.
+        ContractOverflow: every reference kernel overflows on these inputs.
     """
     members = backward_members(contract, io)
     runs = {member.name: member_gradients(member, inputs, cotangents) for member in members}
@@ -94,7 +94,7 @@ def _residual(contract: Contract, io: Format) -> Emulator:
 
 
 def backward_members(contract: Contract, io: Format) -> list[Emulator]:
-    """The members of the family that have a backward of their own."""
+    """The reference kernels that have a backward of their own."""
     whole = ensemble(contract, io)
     return [replace(member, stages=_unscaled(member.stages)) for member in whole if member.stages.wy not in WITHOUT_BACKWARD]
 

@@ -1,4 +1,4 @@
-"""The family's backward stage by stage: what kernels do there otherwise than the oracle, and legally."""
+"""The reference ensemble's backward stage by stage: what kernels do there otherwise than the oracle, and conform."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from oracles.chunk_backward import BACKWARD, BackwardStage, BackwardStages, Chun
 
 @dataclass(frozen=True)
 class BackwardWay:
-    """One legal way through the stages: the type computed in, the roundings, the table."""
+    """One conforming path through the stages: the type computed in, the roundings, the table."""
 
     dtype: torch.dtype
     arithmetic: Arithmetic
@@ -29,7 +29,7 @@ class BackwardWay:
 
 
 def backward_ensemble(contract: Contract, io: Format) -> Iterator[BackwardWay]:
-    """The legal kernels of the contract, each way of rounding once, in chunks of the declared size.
+    """The conforming kernels of the contract, each way of rounding once, in chunks of the declared size.
 
     Beside what the forward leaves open: the order of the suffix sums, whether terms of dG that cancel are left out, whether do is scaled
     before it meets qg, whether beta k and beta v are rounded on their way into products, and in what format those of pairs take their

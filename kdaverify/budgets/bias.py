@@ -10,7 +10,7 @@ from torch import Tensor
 
 # Less than this is not judged: what a contract of more bits would not do shows in its rms.
 SMALLEST: Final = 2.0**-12
-# How far one more run may lie from 0, in deviations of the draws.
+# How far one more run may lie from 0, in deviations of the samples.
 DEVIATIONS: Final = 5.0
 
 
@@ -29,16 +29,16 @@ def biases(errors: Tensor, exact: Tensor) -> list[float]:
 
 
 def allowed_bias(rounded: Sequence[float], drawn: Sequence[float], rounding: float, least: float, missed: float) -> float:
-    """The worst kernel that rounds to nearest, and beside it what draws of the noise, which lean no way, happen to have.
+    """The worst kernel that rounds to nearest, and beside it what stochastic-rounding samples, which lean no way, happen to have.
 
-    Math: max(2^-12, worst of the rounded + 5 rms of the draws, 4 `rounding`, `least`); inf where `missed` is 1 or more: of an output that
-    legal kernels miss by its own size nothing can lean, and what their few roundings leave of it has no typical bias.
+    Math: max(2^-12, worst of the rounded + 5 rms of the samples, 4 `rounding`, `least`); inf where `missed` is 1 or more: of an output that
+    conforming kernels miss by its own size nothing can lean, and what their few roundings leave of it has no typical bias.
 
     Args:
-        rounded, drawn: biases of the family.
+        rounded, drawn: biases of the reference ensemble.
         rounding: the deviation that rounding the exact result once has.
         least: what underflow and sums that cancel may miss, relative to the output.
-        missed: the worst rms error of the family, likewise.
+        missed: the worst rms error of the reference ensemble, likewise.
     """
     if missed >= 1:
         return math.inf

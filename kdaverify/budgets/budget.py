@@ -1,4 +1,4 @@
-"""The error a kernel may have: the worst of the legal kernels of its contract, statistic by statistic."""
+"""The error a kernel may have: the worst of the conforming kernels of its contract, statistic by statistic."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from kdaverify.budgets.rms_limit import sharp_rms, were_lucky
 from kdaverify.budgets.statistics import ErrorStatistics, rms, row_rms, statistics, statistics_of_runs, worst
 from oracles.enclosure import Enclosure
 
-# design.md 5: factors over the worst of the family.
+# design.md 5: factors over the worst of the reference ensemble.
 RMS_FACTOR, LARGEST_FACTOR, ROW_FACTOR, MEDIAN_FACTOR, TAIL_FACTOR = 1.25, 2.5, 2.5, 1.5, 2.0
 # The rms error of rounding to nearest, in units of roundoff: what is left to a kernel that rounds its result and nothing else.
 IDEAL_ROUNDING = 0.41
-# A row may be wrong by this many units of roundoff of its own size even where the family happens to be exact (2^-10 in bf16).
+# A row may be wrong by this many units of roundoff of its own size even where the reference ensemble happens to be exact (2^-10 in bf16).
 ROW_UNITS = 0.25
-# A statistic may lie this many deviations of the draws above the worst of the family.
+# A statistic may lie this many deviations of the samples above the worst of the reference ensemble.
 DEVIATIONS = 3.0
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What is allowed of one output.
+    """The tolerance of one output.
 
     Args:
-        allowed: the most of each statistic, its factor and margin included.
+        allowed: the largest value of each statistic, its factor and margin included.
         io: format the output is stored in.
         lost: what underflow may take from an element.
         terms: what relative errors are relative to, where larger terms cancel in an element.
-        ceiling: what no legal kernel can miss an element by, where that is known.
-        peers: rms error of every kernel that rounds to nearest, where these were not all lucky.
-        plain: what the family's plain kernel makes of the output, for standards that compare errors.
+        ceiling: what no conforming kernel can miss an element by, where that is known.
+        peers: rms error of every kernel that rounds to nearest, where these do not all have unusually small errors.
+        plain: what the baseline reference kernel makes of the output, for standards that compare errors.
         undefined: elements that have no exact value, and only have to be finite.
         model: of the size of every element's error, where roundings are counted instead of emulated.
     """
@@ -54,14 +54,14 @@ class Budget:
     model: ErrorModel | None = None
 
     def measure(self, error: Tensor, truth: Enclosure) -> ErrorStatistics:
-        """The statistics of `error` as this budget counts them."""
+        """The statistics of `error` as this tolerance counts them."""
         found = statistics(error, truth, self.io, lost=self.lost, terms=self.terms)
         return found if self.model is None else replace(found, normalised=self.model.normalised(error), bias=self.model.bias(error))
 
     def ratios(self, found: ErrorStatistics) -> dict[str, float]:
-        """Every statistic as a fraction of what is allowed; above 1 is over budget.
+        """Every statistic as a multiple of its tolerance; above 1 is over tolerance.
 
-        An allowance of 0 (the exact value is 0 throughout) is met by 0 only.
+        A tolerance of 0 (the exact value is 0 throughout) is met by 0 only.
         """
         allowed = self.allowed
         return {
@@ -75,11 +75,11 @@ class Budget:
         }
 
     def admits(self, error: Tensor, truth: Enclosure) -> bool:
-        """Whether `error` is within budget; the rms, which costs least, decides where it can."""
+        """Whether `error` is within tolerance; the rms, which costs least, decides where it can."""
         return rms(error) <= self.allowed.rms and max(self.ratios(self.measure(error, truth)).values()) <= 1
 
     def row_ratios(self, found: ErrorStatistics) -> Tensor:
-        """[rows] error of every row as a fraction of what that row is allowed."""
+        """[rows] error of every row as a multiple of its tolerance."""
         ratios = found.rows / self.allowed.rows
         return torch.where(found.rows == 0, torch.zeros_like(ratios), ratios)
 
@@ -99,12 +99,12 @@ class Runs(NamedTuple):
 
 @dataclass(frozen=True)
 class EnsembleErrors:
-    """What the errors of a family come to in one output.
+    """What the errors of a reference ensemble come to in one output.
 
     Args:
-        worst: of every statistic, over all members and draws; of a row, no less than `_typical_rows`.
-        margin: what the spread of the draws adds to it, as factors.
-        rounded, drawn: every kernel that rounds to nearest, and every draw of the noise.
+        worst: of every statistic, over all reference kernels and draws; of a row, no less than `_typical_rows`.
+        margin: what the spread of the samples adds to it, as factors.
+        rounded, drawn: every kernel that rounds to nearest, and every stochastic-rounding sample.
         plain: what the plainest kernel makes of the output.
     """
 
@@ -118,12 +118,12 @@ class EnsembleErrors:
 def ensemble_errors(
     truth: Enclosure, rounded: list[Tensor], drawn: list[Tensor], *, io: Format, lost: float, terms: Tensor | None = None
 ) -> EnsembleErrors:
-    """The errors of the family's own outputs on the same problem.
+    """The errors of the ensemble's own outputs on the same problem.
 
     Args:
         truth: the exact output.
         rounded: the same output of every kernel that rounds to nearest, float64, the plain one first.
-        drawn: of every draw of the noise.
+        drawn: of every stochastic-rounding sample.
         io, lost, terms: as `statistics` takes them.
     """
 
@@ -139,7 +139,7 @@ def ensemble_errors(
 
 
 def _typical_rows(draws: list[ErrorStatistics]) -> Tensor:
-    """[rows] What a row comes to that need not be as lucky in its draws as it was: among many rows some are, in all of them.
+    """[rows] The error of a row whose samples may all be unusually small, as some are among many rows.
 
     Math: its mean times 1 + 3 c, where c is the root mean square of deviation / mean over the rows.
     """
@@ -165,7 +165,7 @@ def budget(
     floor: Tensor | float = 0.0,
     sharp: bool = True,
 ) -> Budget:
-    """The budget of one output from the family's own outputs on the same problem: `allow` of `family_errors`."""
+    """The tolerance of one output from the ensemble's own outputs on the same problem: `allow` of `ensemble_errors`."""
     errors = ensemble_errors(truth, rounded, drawn, io=io, lost=lost, terms=terms)
     return allow(truth, errors, io=io, unit=unit, lost=lost, moved=moved, terms=terms, floor=floor, sharp=sharp)
 
@@ -182,9 +182,10 @@ def allow(
     floor: Tensor | float = 0.0,
     sharp: bool = True,
 ) -> Budget:
-    """The budget of one output from the errors of the family on the same problem.
+    """The tolerance of one output from the errors of the reference ensemble on the same problem.
 
-    Math: design.md 5, with E = worst over the family, u the unit roundoff, margin = 1 + 3 (deviation / mean of the draws), per statistic:
+    Math: design.md 5, with E = worst over the reference ensemble, u the unit roundoff, margin = 1 + 3 (deviation / mean
+    of the samples), per statistic:
         rms <= 1.25 margin E_rms, and what `sharp_rms` leaves; largest <= max(2.5, 1.25 margin) E_largest;
         row <= max(2.5, 1.25 margin) E_row + u/4 rms(row);
         median <= 1.5 margin E_median + u/2; 99 % quantile <= 2 margin E_tail + u; bias: see `allowed_bias`.
@@ -193,13 +194,13 @@ def allow(
 
     Args:
         truth: the exact output.
-        errors: of the family.
+        errors: of the reference ensemble.
         io: format the output is stored in.
         unit: the contract's unit roundoff for this output.
         lost: what underflow may take from an element.
-        moved: what the row allowance is relative to, where not the output itself (S_T - S_0 where a final state has hardly changed).
+        moved: what the row tolerance is relative to, where not the output itself (S_T - S_0 where a final state has hardly changed).
         terms: likewise for errors of single elements: the size of the terms that cancel in one.
-        floor: what an element may miss beside that, even where the family happens to be exact.
+        floor: what an element may miss beside that, even where the reference ensemble happens to be exact.
         sharp: whether limits are those of a whole run, which averages over many roundings; those of a single product that may hang on
             a few are 2.5 margin E for largest and rows, and no `sharp_rms`.
     """
@@ -256,7 +257,7 @@ def spread(draws: list[ErrorStatistics]) -> ErrorStatistics:
 
 
 def _scatter(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean of several draws, and deviation / mean; 0 where there is nothing but 0."""
+    """Mean of several samples, and deviation / mean; 0 where there is nothing but 0."""
     mean = values.mean(0)
     if not values.numel():
         return mean, mean

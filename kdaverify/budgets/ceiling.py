@@ -1,7 +1,8 @@
-"""The a-priori ceiling: an error that no legal kernel of a contract can make of an element, whatever its roundings do.
+"""The a-priori ceiling: an error that no conforming kernel of a contract can make of an element, whatever its roundings do.
 
-The family says what legal kernels do; this says what they cannot. It follows from the standard model of rounded arithmetic and from the
-oracle's own matrices, and asks no emulation: a budget that came out too large by mistake still has it above.
+The reference ensemble says what conforming kernels do; this says what they cannot. It follows from the standard model of
+rounded arithmetic and from the oracle's own matrices, and needs no emulation: a tolerance that came out too large by
+mistake still has it above.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class ErrorBound(Protocol):
 
 @dataclass(frozen=True)
 class Ceilings:
-    """The ceilings of both outputs of one call, made when they are asked for.
+    """The proven bounds of both outputs of one call, computed when they are needed.
 
     Args:
         inputs: the call.
@@ -65,7 +66,7 @@ class Ceilings:
 
     @cached_property
     def every(self) -> dict[str, Tensor]:
-        """The largest over the chunk sizes that are legal."""
+        """The largest over the chunk sizes that conform."""
         smaller = self._bounds(chunk_sizes(self.contract)[1:], Roundings(self.contract, self.io))
         return {name: torch.maximum(bound, smaller.get(name, bound)) for name, bound in self.declared.items()}
 

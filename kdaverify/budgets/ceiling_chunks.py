@@ -1,4 +1,4 @@
-"""How far any legal kernel of the chunk form can be from the exact outputs, followed stage by stage.
+"""How far any conforming kernel of the chunk form can be from the exact outputs, followed stage by stage.
 
 Every exact tensor x comes with a bound d_x of |computed - exact|, elementwise, and `x_most` = |x| + d_x. Products obey
     |computed - xy| <= d_x y_most + |x| d_y + c x_most y_most,
@@ -50,7 +50,7 @@ def chunk_ceiling(inputs: Inputs, roundings: Roundings, chunk_size: int, carried
 
 
 class ChunkErrors:
-    """Bounds of what a legal kernel misses in one chunk.
+    """Bounds of what a conforming kernel misses in one chunk.
 
     Args:
         c: the chunk, exact, every stage run.
@@ -177,7 +177,7 @@ class ChunkErrors:
         self.d_S = torch.minimum(most, self.columns[..., None, :])
 
     def _with(self, cost: float) -> Tensor:
-        """[C, K] relative error of a decay that then loses `cost`."""
+        """[C, K] relative error of a decay whose error is then `cost`."""
         return self.d_decay + cost * (1 + self.d_decay)
 
     def _carried(self, X: Tensor) -> Tensor:

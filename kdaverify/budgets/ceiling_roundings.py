@@ -1,4 +1,4 @@
-"""What a single rounding of a legal kernel may cost at worst, by the contract: the units that ceilings are made of."""
+"""What a single rounding of a conforming kernel may cost at worst, by the contract: the units that ceilings are made of."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TRUNCATED = 2.5
 SOFTPLUS = 4
 # A sigmoid of a logit: its exponential with an argument of at most 104 (fp32 has underflowed there), a sum and a quotient.
 SIGMOID = EXPONENTIAL + 2 * 104 + 4
-# What a draw of the noise may move a float64 by: it rounds as well.
+# What a stochastic-rounding sample may move a float64 by: it rounds as well.
 FLOAT64_UNITS = 2.0
 
 
@@ -114,7 +114,7 @@ class Roundings:
         return self.contract.accumulate.min_normal
 
     def _operand(self, *, scores: bool) -> float:
-        """What an operand loses on its way into a product; those of scores and solve are stored nowhere before."""
+        """The rounding of an operand on its way into a product; those of scores and solve are stored nowhere before."""
         fmt = (self.contract.solve or self.contract.operands) if scores else self.contract.operands
         if fmt.name == "tf32" or self.contract.operand_rounding == "truncate":
             return 2 * fmt.unit  # units may drop the bits

@@ -1,4 +1,4 @@
-"""The arithmetic a kernel declares: what is rounded where. A kernel is judged against the legal kernels of its contract."""
+"""The arithmetic a kernel declares: what is rounded where. A kernel is judged against the conforming kernels of its contract."""
 
 from __future__ import annotations
 

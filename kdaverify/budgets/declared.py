@@ -20,7 +20,7 @@ def declared_contract(given: object, dtype: str | None = None, *, beside: Path |
 
     Args:
         given: a Contract, a path that ends in .toml, a shipped preset (kdaverify contracts list), or a name such as chunk64-bf16.
-        dtype: format of the inputs, for files and presets that ask for it.
+        dtype: format of the inputs, for files and presets that request it.
         beside: folder that a relative path is looked up in before the working directory.
     Raises:
         ContractError: nothing by that name, or a file that is no contract.

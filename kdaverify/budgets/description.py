@@ -47,8 +47,8 @@ class Description:
     Args:
         forward, backward: the stages.
         settled: what is declared or usual of the whole, by field.
-        members, backward_members: the emulated kernels that the budget of outputs, and of gradients, is the worst of.
-        draws: how often the roundings are drawn besides.
+        members, backward_members: the emulated kernels that the tolerance of outputs, and of gradients, is the worst of.
+        draws: how many stochastic-rounding samples there are.
     """
 
     forward: tuple[DescribedStage, ...]

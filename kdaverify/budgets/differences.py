@@ -56,7 +56,7 @@ def balanced_step(h: float, noise: float, curvature: Tensor) -> float:
 
 
 def loss(outputs: Outputs, weights: Outputs) -> float:
-    """The loss whose derivative is asked for: <do, o> + <dS_T, S_T>, in float64."""
+    """The loss whose derivative is tested: <do, o> + <dS_T, S_T>, in float64."""
     return sum(float((y.double() * c).sum()) for y, c in zip(outputs, weights, strict=True))
 
 
@@ -90,7 +90,7 @@ class DifferenceTolerance:
     """Pairs of moved calls, and what differences along them may miss.
 
     Args:
-        pairs: as they are asked; received: as the kernel effectively gets them.
+        pairs: as they are tested; received: as the kernel effectively gets them.
         curvature: [pairs] what the difference of the exact outputs itself misses its derivative by; each may miss that much.
         noise: the rms, over all pairs, of what may be missed beside it.
         outputs: the part of it that the outputs alone make, before the factors for few pairs.
@@ -109,12 +109,13 @@ class DifferenceTolerance:
 
 @dataclass(frozen=True)
 class Differences:
-    """Directions of balanced length for one problem, and the allowances along them.
+    """Directions of balanced length for one problem, and the tolerances along them.
 
     Math: with e the error of a kernel's outputs, d that of its gradients and D = up - down, a kernel whose backward is the derivative of
     its forward misses <c, e(up) - e(down)> - <d, D> beside curvature. The signs of c and D are random and independent of the errors:
-    both terms have mean 0 and variances |c (e(up) - e(down))|^2 and |d D|^2, elements multiplied. E is the worst over the family of the
-    root of either; noise = 1.25 (1 + 3 deviation / mean of the draws) (1 + 3 / sqrt(2 pairs)) |E|, the last factor for an rms of few.
+    both terms have mean 0 and variances |c (e(up) - e(down))|^2 and |d D|^2, elements multiplied. E is the worst over
+    the reference ensemble of the root of either; noise = 1.25 (1 + 3 deviation / mean of the samples) (1 + 3 / sqrt(2
+    pairs)) |E|, the last factor for an rms of few.
 
     Args:
         inputs: the call as the kernel effectively gets it.
@@ -137,7 +138,7 @@ class Differences:
             ask: pairs of moved calls by their step.
             outputs: the noise of the outputs where it is known from other pairs of the same problem.
         Raises:
-            ContractOverflow: every member of the family overflows on these inputs.
+            ContractOverflow: every reference kernel overflows on these inputs.
         """
         h = first_step(self.contract, self.io, max(self.inputs.lengths))
         taken = self._taken(ask(h))
@@ -164,7 +165,7 @@ class Differences:
         return emulate_gradients(self.inputs, self.given, self.backward, self.io)
 
     def _outputs_noise(self, pairs: list[Pair]) -> float:
-        """|c (e(up) - e(down))|, rms over the pairs, of the worst of the family."""
+        """|c (e(up) - e(down))|, rms over the pairs, of the worst of the reference ensemble."""
         points = _points(pairs)
         exact = self._apart(recurrence(together(points)), len(points))
         emulation = emulate(together(points), self.contract, self.io)
@@ -210,7 +211,7 @@ def _points(pairs: list[Pair]) -> list[Inputs]:
 
 
 def _worst(rounded: list[float], drawn: list[float]) -> float:
-    """The worst of the family, with a margin for the spread of the draws."""
+    """The worst of the reference ensemble, with a margin for the spread of the samples."""
     draws = torch.tensor(drawn, dtype=torch.float64)
     spread = float(draws.std(0) / draws.mean()) if float(draws.mean()) else 0.0
     return max(*rounded, *drawn) * (1 + DEVIATIONS * spread)

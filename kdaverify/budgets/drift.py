@@ -1,4 +1,4 @@
-"""How the error of legal kernels grows with the length of a run: what a kernel's own growth is held against."""
+"""How the error of conforming kernels grows with the length of a run: what a kernel's own growth is held against."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _errors(found: Tensor, exact: Tensor) -> tuple[Tensor, Tensor]:
 def legal_curves(
     inputs: Inputs, contract: Contract, io: Format, truth: Truth, *, cuts: Sequence[int] = (), outputs: Sequence[str] = OUTPUTS
 ) -> list[Curves]:
-    """Error curves of the legal kernels of a contract that differ in what acts on the carried state, and of one whose roundings are draws.
+    """Error curves of reference kernels that differ in what acts on the carried state, one with stochastic rounding.
 
     Args:
         inputs: what the kernel receives, dense sequences.
@@ -76,7 +76,7 @@ def legal_curves(
     at = [there.tokens for there in truth.reached]
     # Its roundings are draws, one after the other over all the calls of a run.
     drawn = partial(MonteCarloArithmetic(contract, io).once, rng=torch.Generator(inputs.q.device).manual_seed(SEED))
-    runs = [*((member.name, member.run) for member in carriers(contract, io)), ("roundings drawn", drawn)]
+    runs = [*((member.name, member.run) for member in carriers(contract, io)), ("stochastic rounding", drawn)]
     found = [curves(name, list(walk(run, inputs, at, cuts)), truth, outputs) for name, run in runs]
     finite = [by_output for by_output in found if all(bool(curve.rms.isfinite().all()) for curve in by_output.values())]
     if not finite:
@@ -85,10 +85,10 @@ def legal_curves(
 
 
 def carriers(contract: Contract, io: Format) -> list[Emulator]:
-    """Of the family: the plain member, that of the smallest chunks, and one whose exponential unit errs to one side.
+    """Of the ensemble: the baseline, the kernel of the smallest chunks, and one whose exponential errs to one side.
 
-    The others differ in how a chunk is solved or summed, which costs the same in every chunk. Where the family has no such
-    exponential, because a single chunk does not show it, the plain member gets one.
+    The others differ in how a chunk is solved or summed, which costs the same in every chunk. Where the reference ensemble has no such
+    exponential, because a single chunk does not show it, the baseline gets one.
     """
     plain, *others = ensemble(contract, io)
     smallest = min(others, key=lambda member: member.contract.chunk_size)

@@ -1,4 +1,4 @@
-"""Legal kernels of a contract, emulated: one pipeline, many roundings."""
+"""Conforming kernels of a contract, emulated: one pipeline, many roundings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOG2_E = 1.4426950408889634
 
 @dataclass(frozen=True)
 class Emulator:
-    """One legal kernel: a contract's roundings with the freedoms it leaves open decided one way.
+    """One conforming kernel: a contract's roundings with the freedoms it leaves open decided one way.
 
     `wide_state`: the state stays in the accumulator's format within a run, and is brought to the carried one as it is returned.
     """

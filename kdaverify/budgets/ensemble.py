@@ -1,4 +1,4 @@
-"""The family of a contract: the legal kernels whose worst error is the budget."""
+"""The reference ensemble of a contract: the conforming kernels whose worst error is the tolerance."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ MERGING = replace(STAGES, solve=merge_blocks)
 
 
 class ContractOverflow(Exception):
-    """No legal kernel of the contract keeps this problem finite: nothing can be concluded from it."""
+    """No conforming kernel of the contract keeps this problem finite: nothing can be concluded from it."""
 
 
 @dataclass(frozen=True)
 class Emulation:
-    """What the family made of one problem.
+    """What the reference ensemble made of one problem.
 
     Args:
-        rounded: (o, S_T) of every member that stays finite, by its name; of every member where none does but one of the two is
-            finite in all of them, and single outputs are wanted.
-        drawn: (o, S_T) of every draw of the noise.
+        rounded: (o, S_T) of every reference kernel that stays finite, by its name; of every reference kernel where none
+            does but one of the two is finite in all of them, and single outputs are wanted.
+        drawn: (o, S_T) of every stochastic-rounding sample.
     """
 
     rounded: dict[str, Outputs]
@@ -49,16 +49,16 @@ class Emulation:
 # Nothing in here is differentiated: without autograd's bookkeeping small problems take a sixth less time.
 @torch.inference_mode()
 def emulate(inputs: Inputs, contract: Contract, io: Format, *, cuts: tuple[int, ...] = (), single: bool = False) -> Emulation:
-    """Runs the family and the noise on one problem.
+    """Runs the reference ensemble and the stochastic-rounding samples on one problem.
 
     Args:
         inputs: what the kernel receives.
         contract: what it declares.
         io: format of q, k, v and o.
         cuts: tokens at which the run is cut and resumed from its stored state.
-        single: whether members count where none is finite in both outputs, but all are in the same one.
+        single: whether reference kernels count where none is finite in both outputs, but all are in the same one.
     Raises:
-        ContractOverflow: every member overflows on these inputs.
+        ContractOverflow: every reference kernel overflows on these inputs.
     """
     runs = {member.name: member.run(inputs, cuts) for member in ensemble(contract, io)}
     finite = finite_runs(runs, iter, single=single)
@@ -68,7 +68,7 @@ def emulate(inputs: Inputs, contract: Contract, io: Format, *, cuts: tuple[int, 
 
 
 def ensemble(contract: Contract, io: Format) -> tuple[Emulator, ...]:
-    """Emulated legal kernels of `contract` for a problem whose inputs and output are stored in `io`.
+    """Emulated conforming kernels of `contract` for a problem whose inputs and output are stored in `io`.
 
     They span what the contract leaves open: order of summation, base of the exponential, form (WY or residual), way of the
     triangular solve, where the scale enters, whether matrix units round or truncate operands and sums, whether subnormals are flushed,
@@ -83,7 +83,7 @@ def ensemble(contract: Contract, io: Format) -> tuple[Emulator, ...]:
 
 
 def chunk_sizes(contract: Contract) -> tuple[int, ...]:
-    """The declared size, and those of the smaller chunks that are legal too."""
+    """The declared size, and those of the smaller chunks that conform too."""
     if contract.form == "recurrent" or contract.solve is not None:
         return (contract.chunk_size,)
     return (contract.chunk_size, *(max(SMALLEST_CHUNK, contract.chunk_size // n) for n in (2, 4)))
@@ -186,7 +186,7 @@ def _anchored(plain: Emulator, units: Mapping[str, Dot]) -> tuple[Emulator, ...]
 
 
 def _solved_apart(plain: Emulator, solve: Format) -> tuple[Emulator, ...]:
-    """The family where scores and solve have a format of their own: free are order, exponential, flushing and the way of the solve."""
+    """The ensemble where scores and solve have a format of their own; order, exponential, flushing and solve are free."""
     contract = plain.contract
     ways = [
         replace(

@@ -1,4 +1,4 @@
-"""Errors of families kept on disk, beside certified answers: a family costs seconds, a look-up a millisecond."""
+"""Errors of reference ensembles, cached on disk beside certified answers: an ensemble costs seconds, a look-up a millisecond."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ PARTS = {"worst": STATISTICS, "margin": STATISTICS, "rounded": Runs._fields, "dr
 
 @dataclass(frozen=True)
 class EnsembleCache:
-    """Where the errors of one family on one problem are kept.
+    """Where the errors of one ensemble on one problem are kept.
 
     They are found again for the same bits of every input under the same contract, judged by the same kind of oracle, with the same
-    source of oracles and budgets; whatever is damaged is computed anew.
+    source of oracles and tolerances; whatever is damaged is computed again.
 
     Args:
-        inputs: the call; others: tensors besides its own that decide the family's outputs.
+        inputs: the call; others: tensors besides its own that decide the ensemble's outputs.
         contract, io: the arithmetic declared.
         cuts: tokens at which the run is cut and resumed.
         cache: by default that of certified answers.
@@ -51,7 +51,7 @@ class EnsembleCache:
 
         Args:
             method: how the exact values were obtained that the errors are relative to.
-            compute: gives the errors of every output; runs the family.
+            compute: gives the errors of every output; runs the reference ensemble.
         """
         cache = self.cache if self.cache is not None else cache_in(default_folder())
         device = self.inputs.q.device

@@ -1,4 +1,4 @@
-"""What a contract declares of a kernel's arithmetic beyond its formats, and what it leaves open, decided for a member of its family."""
+"""What a contract declares of a kernel's arithmetic beyond its formats, and what it leaves open, decided for one reference kernel."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Exp = Callable[[Tensor], Tensor]
 
 
 def plainest(contract: Contract, io: Format) -> Emulator:
-    """The member that does what is declared, and elsewhere what a library does."""
+    """The reference kernel that does what is declared, and elsewhere what a library does."""
     return Emulator("library order", contract, io, dot=library(contract), exp=_exponential(contract))
 
 
@@ -76,7 +76,7 @@ def _flush(tensor: Tensor, smallest: float) -> Tensor:
 
 
 def as_declared(members: tuple[Emulator, ...]) -> tuple[Emulator, ...]:
-    """The members that the contract leaves, each once under its first name, with what is declared of all of them."""
+    """The reference kernels that the contract leaves, each once under its first name, with what is declared of all of them."""
     flush = members[0].contract.flush
     if flush == "never":
         members = tuple(member for member in members if not member.flushes)

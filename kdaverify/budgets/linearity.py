@@ -34,7 +34,7 @@ def defect(found: Sequence[Mapping[str, Tensor]], factors: Sequence[float]) -> d
 
 
 def linearity_standard(inputs: Inputs, given: Sequence[Cotangents], factors: Sequence[float], contract: Contract, io: Format) -> Reference:
-    """What the defect of a kernel is held against: 0, and what the family's own defects are.
+    """What the defect of a kernel is held against: 0, and what the ensemble's own defects are.
 
     An element may also miss what rounding each gradient on its return costs, and what sums whose terms cancel lose, as in
     `gradient_standard`.
@@ -43,7 +43,7 @@ def linearity_standard(inputs: Inputs, given: Sequence[Cotangents], factors: Seq
         inputs: what the kernel receives.
         given: cotangents that add up to 0 with `factors`.
     Raises:
-        ContractOverflow: every member of the family overflows on these inputs.
+        ContractOverflow: every reference kernel overflows on these inputs.
     """
     number = len(given)
     joined, cotangents = together([inputs] * number), cotangents_together(given, inputs)
@@ -68,12 +68,12 @@ def linearity_standard(inputs: Inputs, given: Sequence[Cotangents], factors: Seq
 
 
 def output_linearity_standard(calls: Sequence[Inputs], factors: Sequence[float], contract: Contract, io: Format) -> Reference:
-    """The same for outputs: 0, what the family's own defects are, and what rounding each output on its return costs.
+    """The same for outputs: 0, what the ensemble's own defects are, and what rounding each output on its return costs.
 
     Args:
         calls: what the kernel receives; they differ in v and S_0 alone, which add up to 0 with `factors`.
     Raises:
-        ContractOverflow: every member of the family overflows on these inputs.
+        ContractOverflow: every reference kernel overflows on these inputs.
     """
     one, number, formats = calls[0], len(calls), contract.output_formats(io)
     joined = together(calls)
@@ -97,7 +97,7 @@ def output_linearity_standard(calls: Sequence[Inputs], factors: Sequence[float],
 
 
 def _missed(joined: Inputs, exact: Gradients[Tensor], terms: Terms, contract: Contract, io: Format) -> Gradients[Tensor]:
-    """What an element of each gradient may miss however lucky the family is."""
+    """The error that an element of each gradient may have however small the errors of the reference ensemble are."""
     missed = {name: contract.returned(name, io).unit * x.abs() for name, x in exact.named().items()}
     ahead = received_terms(largest_ahead(joined, terms.dg, contract.chunk_size), joined, contract)
     cancelling = {"dg": ahead, "d_initial_state": terms.d_initial_state}

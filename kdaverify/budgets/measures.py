@@ -1,4 +1,4 @@
-"""Ways to measure an error where one rounding is all there is, and what the family of a contract makes by the same measure.
+"""Ways to measure an error where one rounding is all there is, and what the reference ensemble of a contract makes by the same measure.
 
 The usual statistics are relative to a whole output: an update beside a large state, or a bias beside its own scatter, is small in them.
 """
@@ -67,17 +67,17 @@ class Ruler:
     alike: bool = False
 
     def allowed(self, at: Probed, rounded: list[Tensor], drawn: list[Tensor]) -> Tensor:
-        """What a kernel may show: 2.5 (1 + 3 deviation / mean of the draws) times the worst of the family, one rounding at least.
+        """The tolerance: 2.5 (1 + 3 deviation / mean of the samples) times the ensemble's worst, at least one rounding.
 
         Args:
-            rounded, drawn: the output of every member of the family and of every draw of the noise.
+            rounded, drawn: the output of every reference kernel and every stochastic-rounding sample.
         """
         draws, members = (torch.stack([self.figures(at.truth.error(output), at) for output in runs]) for runs in (drawn, rounded))
         mean = draws.mean(0)
         margin = 1 + DEVIATIONS * torch.where(mean > 0, draws.std(0) / mean, 0.0)
         worst = torch.cat((draws, members)).amax(0)
         if self.alike and bool((worst > 0).any()):
-            # A row that all of the family happen to meet is no better off than its neighbours.
+            # A row that all of the reference ensemble happen to meet is no better off than its neighbours.
             worst = worst.clamp(min=float(worst[worst > 0].median()))
         return torch.maximum(LARGEST_FACTOR * margin * worst, self.least(at))
 
@@ -105,7 +105,7 @@ BOTH, STATE = OUTPUTS, tuple(filter(SIGNATURE.is_state, OUTPUTS))
 
 RULERS: Final[Mapping[Measure, Ruler]] = {
     "spacing": Ruler(
-        "error of every element in spacings of its row; 0 where the exact value can be stored and every legal kernel stores it",
+        "error of every element in spacings of its row; 0 where the exact value can be stored and every conforming kernel stores it",
         BOTH, lambda error, at: error.abs() / at.spacing, _unrepresentable,
     ),
     "memory": Ruler(

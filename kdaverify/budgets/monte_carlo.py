@@ -1,8 +1,8 @@
-"""Rounding seen as noise: what the same contract does to the same problem when every rounding falls otherwise.
+"""Stochastic rounding: what the same contract does to the same problem when every rounding falls otherwise.
 
 A handful of deterministic kernels says little where an output hangs on a few roundings (one wide key, one deep channel): they may
-all be lucky. Replacing each rounding to nearest by a uniform draw of the same size samples what any legal kernel may meet, and the
-spread of the draws says how far to trust a single one.
+all have unusually small errors. Replacing each rounding to nearest by a uniform sample of the same size estimates what
+any conforming kernel may meet, and the spread of the samples says how far to trust a single one.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ from oracles.inputs import Inputs
 from oracles.together import states_apart, together, tokens_apart
 
 DRAWS = 8
-# Where draws of an output scatter by more than this share of their mean, few roundings carry it. It is drawn so often again if it has
-# many elements, of which good kernels are alike as a rule, or so few that eight draws do not even tell by how much they scatter.
+# Where the samples of an output scatter by more than this share of their mean, few roundings carry it. It is sampled so
+# often again if it has many elements, of which good kernels are alike as a rule, or so few that eight draws do not even
+# tell by how much they scatter.
 SCATTERED, AGAIN = 0.06, 3
 FEW_ELEMENTS, MANY_ELEMENTS = 32, 8192
 # float64 cannot hold draws of its own roundoffs: they are made so many times too large, and what they do is divided by as much.
@@ -52,7 +53,7 @@ Several = Sequence[Sequence[Tensor]]
 
 @dataclass(frozen=True)
 class MonteCarloArithmetic:
-    """The emulator whose roundings are draws.
+    """The emulator whose roundings are stochastic.
 
     Args:
         contract: what is stored in which format.
@@ -77,25 +78,25 @@ class MonteCarloArithmetic:
         return [(o, final) for o, final in drawn]
 
     def once(self, inputs: Inputs, rng: torch.Generator) -> Outputs:
-        """One uncut (o, S_T), float64, whose roundings are the next draws of `rng`."""
+        """One uncut (o, S_T), float64, whose roundings are the next samples of `rng`."""
         ((o, final),) = self.draws(lambda noise, _, rounding: [noise.forward(inputs, rounding)], rng, 1)
         return o, final
 
     def draws(self, run: Run, rng: torch.Generator, number: int = DRAWS, *, several: int = DRAWS) -> list[list[Tensor]]:
-        """What so many runs make of the next draws of `rng`, float64.
+        """What so many runs make of the next samples of `rng`, float64.
 
         Args:
-            run: the outputs of so many calls of a kernel of that noise under that luck.
+            run: the outputs of so many calls of a kernel with those roundings.
             several: calls that are made at once.
         """
         drawn = self._resolved(partial(run, self), rng, [min(several, number - first) for first in range(0, number, several)])
         if self.contract.factors is None or all(bool(torch.isfinite(output).all()) for outputs in drawn for output in outputs):
             return drawn
-        # Factors overflow where decay is deep: what is drawn then is a kernel that takes differences.
+        # Factors overflow where decay is deep: what is sampled then is a kernel that takes differences.
         return replace(self, contract=self.contract.unfactored()).draws(run, rng, number, several=several)
 
     def _resolved(self, run: Callable[[int, StochasticRounding], Several], rng: torch.Generator, groups: list[int]) -> list[list[Tensor]]:
-        """The same, also where draws are too small for float64."""
+        """The same, also where roundings are too small for float64."""
         if self.contract.accumulate.name != "fp64":
             return [[output.double() for output in outputs] for calls in groups for outputs in run(calls, StochasticRounding(rng))]
         (none,) = run(1, StochasticRounding(rng, 0.0))
@@ -103,12 +104,12 @@ class MonteCarloArithmetic:
         return [[_reduced(y_0, y_s) for y_0, y_s in zip(none, large, strict=True)] for large in magnified]
 
     def forward(self, inputs: Inputs, rounding: StochasticRounding) -> Outputs:
-        """One uncut (o, S_T) under that luck, in the type computed in."""
+        """One uncut (o, S_T) with those roundings, in the type computed in."""
         dtype, arithmetic, stages = self.way(rounding)
         return run_form(self.contract, self.computed(inputs, rounding), dtype=dtype, arithmetic=arithmetic, stages=stages)
 
     def way(self, rounding: StochasticRounding) -> tuple[torch.dtype, Arithmetic, Stages]:
-        """The type computed in, the arithmetic that draws, and the stages."""
+        """The type computed in, the arithmetic with stochastic rounding, and the stages."""
         contract = self.contract
         if contract.operands.precision < contract.accumulate.precision and not contract.narrow_sums:
             # Beside 16-bit storage the sums' own roundings are nothing: they may fall as they do in the working type. Those of gates
@@ -149,9 +150,9 @@ class MonteCarloArithmetic:
         return torch.float64, replace(self._wide(rounding), total=total)
 
     def computed(self, inputs: Inputs, rounding: StochasticRounding) -> Inputs:
-        """The call as a kernel goes on with it: its conventions converted, and q times the scale where that is stored, all drawn.
+        """The call after its conversions, and q times the scale where that is stored, all with stochastic rounding.
 
-        A rounded scale stays exact here: a constant that no draw moves, it leans one way, and every kernel that rounds to nearest has it.
+        A rounded scale stays exact here: a constant that no sample moves, it leans one way, and every kernel that rounds to nearest has it.
         """
         converted = drawn(inputs, self.contract, rounding.rounded)
         if self.contract.scale == "rounded":
@@ -159,7 +160,7 @@ class MonteCarloArithmetic:
         return scaled_queries(converted, self.contract, lambda q: rounding.rounded(q, self.io))
 
     def _narrow(self, rounding: StochasticRounding) -> Arithmetic:
-        """Every tensor stored in fewer bits than it is computed in takes a draw."""
+        """Every tensor stored in fewer bits than it is computed in is rounded stochastically."""
 
         def store(name: str, tensor: Tensor) -> Tensor:
             return tensor if self.contract.storage(name, self.io) is self.contract.accumulate else self._stored(name, tensor, rounding)
@@ -202,7 +203,7 @@ class MonteCarloArithmetic:
         return replace(STAGES, scores=with_dot(blocks_of(self.contract)[0].scores, unit), solve=with_dot(merge_blocks, unit))
 
     def _wide(self, rounding: StochasticRounding) -> Arithmetic:
-        """Every store, dot product and exponential takes a draw, in float64."""
+        """Every store, dot product and exponential is rounded stochastically, in float64."""
         contract = self.contract
         # Token by token the argument of a natural exponential is the gate itself: nothing of it is rounded.
         exact_argument = contract.form == "recurrent" and contract.exponential == "natural" and contract.gate == "log"
@@ -247,22 +248,22 @@ Run = Callable[[MonteCarloArithmetic, int, StochasticRounding], Several]
 
 
 def calls_at_once(inputs: Inputs) -> int:
-    """How many calls are drawn together: all where their number is what costs; no more than a core's cache holds of large ones."""
+    """How many calls are sampled together: all where their number is what costs; no more than a core's cache holds of large ones."""
     if inputs.q.device.type != "cpu":
         return AGAIN * DRAWS
     return max(1, STATES_AT_ONCE // max(1, inputs.state.numel()))
 
 
 def _reduced(y_0: Tensor, y_s: Tensor) -> Tensor:
-    """What draws make of an output, from what none make of it and what they make of it MAGNIFIED.
+    """An output with stochastic rounding, from one without and from one make of it MAGNIFIED.
 
-    Math: y_0 + (y_s - y_0) / s, to first order in the draws.
+    Math: y_0 + (y_s - y_0) / s, to first order in the samples.
     """
     return y_0 + (y_s - y_0) / MAGNIFIED
 
 
 def _hangs_on_few(draws: list[Tensor]) -> bool:
-    """Whether an output is to be drawn again: by how much its draws' distances from their mean differ."""
+    """Whether an output is to be sampled again: by how much its samples' distances from their mean differ."""
     if FEW_ELEMENTS < draws[0].numel() < MANY_ELEMENTS:
         return False
     middle = torch.stack(draws).mean(0)

@@ -82,7 +82,7 @@ def reference_kernels(contract: StorageContract) -> dict[str, Arithmetic]:
 
 
 def sampled(contract: StorageContract, number: int) -> Arithmetic:
-    """A kernel whose every rounding is drawn at random; the same one for the same number."""
+    """A kernel whose every rounding is stochastic; the same one for the same number."""
     rounding = StochasticRounding(torch.Generator().manual_seed(SEED + number))
 
     def store(name: str, tensor: Tensor) -> Tensor:

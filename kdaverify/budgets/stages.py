@@ -1,4 +1,4 @@
-"""Truth and budget of one stage on given inputs: the family of the contract, restricted to that stage."""
+"""Truth and tolerance of one stage on given inputs: the reference ensemble of the contract, restricted to that stage."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class StageQuestion:
         inputs: the call that it is a part of.
         given: what it receives of earlier stages, float64, exactly.
         covers: the stages, consecutive.
-        gives: the tensors asked for.
+        gives: the tensors requested.
         contract, io: the arithmetic declared, and the format of q, k, v and o.
     """
 
@@ -147,16 +147,16 @@ def stage_standard(question: StageQuestion, formats: Callable[[str], Format]) ->
 
 
 def _of_a_sum(made: Budget, unit: float) -> Budget:
-    """The floor of sums for relative errors too: even where the family happens to be exact, half of them may lose a product and a sum."""
+    """The floor of sums for relative errors too: where the ensemble is exact, half of them may still underflow once."""
     found = made.allowed
     return replace(made, allowed=replace(found, median=max(found.median, 2 * unit), tail=max(found.tail, 2 * SUMS_LOSE * unit)))
 
 
 def stage_ensemble(question: StageQuestion) -> tuple[Emulator, ...]:
-    """The legal kernels of the contract whose stages mean what math.md 3 says, in chunks of the declared size.
+    """The conforming kernels of the contract whose stages mean what math.md 3 says, in chunks of the declared size.
 
     Alone, the solve shows the format of its products, which the scores hide end to end: where it is covered, every substitution belongs
-    to the family, with the products that the contract declares.
+    to the reference ensemble, with the products that the contract declares.
     """
     contract = question.contract
     whole = [m for m in ensemble(contract, question.io) if m.contract.chunk_size == contract.chunk_size]
@@ -194,7 +194,7 @@ def _plain(stages: Stages) -> Stages:
 
 
 def _ways(question: StageQuestion) -> list[dict[str, object]]:
-    """The family's ways through the stages, as `StageQuestion.run` takes them."""
+    """The reference ensemble's ways through the stages, as `StageQuestion.run` takes them."""
     if question.backward:
         return [vars(way) for way in backward_ensemble(question.contract, question.io)]
     return [{"dtype": m.contract.work, "arithmetic": m.arithmetic, "stages": m.stages} for m in stage_ensemble(question)]

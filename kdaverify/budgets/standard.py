@@ -1,4 +1,4 @@
-"""Truth and budget of one problem: what every run of it is held against."""
+"""Truth and tolerance of one problem: what every run of it is held against."""
 
 from __future__ import annotations
 
@@ -75,17 +75,17 @@ class Reference:
 def standard(
     inputs: Inputs, contract: Contract, io: Format, emulation: Emulation | Callable[[], Emulation], *, cuts: tuple[int, ...] = ()
 ) -> Reference:
-    """Truth sharp enough to judge by, and the budgets it gives.
+    """Truth sharp enough to judge by, and the tolerances it gives.
 
-    The oracle is the float64 recurrence where its proven radius is at most 2^-20 of every allowance, certified balls otherwise.
+    The oracle is the float64 recurrence where its proven radius is at most 2^-20 of every tolerance, certified balls otherwise.
 
     Args:
         inputs: what the kernel receives.
         contract: what it declares.
         io: format of q, k, v and o.
-        emulation: what the family of the contract made of these inputs; where it is a call, its errors are kept, and it is made only
-            where none are.
-        cuts: tokens at which the run is cut and resumed, as the family's runs were.
+        emulation: what the reference ensemble of the contract made of these inputs; where it is a call, its errors are
+            kept, and it is made only where none are.
+        cuts: tokens at which the run is cut and resumed, as the ensemble's runs were.
     Raises:
         UncertifiedError: no precision within the ceiling makes the oracle sharp enough.
         ContractOverflow: every output overflows in some reference kernel.
@@ -192,7 +192,7 @@ def gradient_standard(
 
 @dataclass(frozen=True)
 class ToleranceContext:
-    """What every budget of one problem has in common.
+    """What every tolerance of one problem has in common.
 
     Args:
         terms: of the longest dot product; on a unit that flushes, each may vanish.
@@ -210,7 +210,7 @@ class ToleranceContext:
     def errors(
         self, truth: Enclosure, rounded: list[Tensor], drawn: list[Tensor], fmt: Format, *, terms: Tensor | None = None
     ) -> EnsembleErrors:
-        """The errors of the family in one output."""
+        """The errors of the reference ensemble in one output."""
         return ensemble_errors(truth, rounded, drawn, io=fmt, lost=self.lost, terms=terms)
 
     def errors_of_finite(
@@ -232,12 +232,12 @@ class ToleranceContext:
         return found
 
     def allow(self, truth: Enclosure, errors: EnsembleErrors, fmt: Format, **relative_to: Tensor | None) -> Budget:
-        """The budget of one output; `moved`, `terms` and `floor` as `allow` takes them."""
+        """The tolerance of one output; `moved`, `terms` and `floor` as `allow` takes them."""
         given: dict[str, Any] = {name: tensor for name, tensor in relative_to.items() if tensor is not None}
         return allow(truth, errors, io=fmt, unit=max(self.contract.operands.unit, fmt.unit), lost=self.lost, **given)
 
     def budget(self, truth: Enclosure, rounded: list[Tensor], drawn: list[Tensor], fmt: Format, **relative_to: Tensor | None) -> Budget:
-        """The same from the family's own outputs."""
+        """The same from the ensemble's own outputs."""
         return self.allow(truth, self.errors(truth, rounded, drawn, fmt, terms=relative_to.get("terms")), fmt, **relative_to)
 
 
@@ -259,7 +259,7 @@ def _sharpened(
     budgets: Callable[[A], dict[str, Budget]],
     demanded: Callable[[A], A],
 ) -> Reference:
-    """Float64 where it is sharp enough, balls elsewhere; `demanded` takes back the zeros that balls prove and nobody asks for."""
+    """Float64 where it is sharp enough, balls elsewhere; `demanded` takes back the zeros that balls prove and that are not required."""
     seen: list[tuple[A, dict[str, Budget]]] = []
 
     def sharp(truth: A) -> bool:

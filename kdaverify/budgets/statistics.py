@@ -1,4 +1,4 @@
-"""How large an error is: the statistics every verdict rests on, computed the same way for a kernel and for its family."""
+"""How large an error is: the statistics every verdict rests on, computed the same way for a kernel and for the reference kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One rounding as a draw: numbers moved as far as rounding may move them, whichever way it falls.
+"""One stochastic rounding: numbers moved as far as rounding may move them, whichever way it falls.
 
 Source: Monte Carlo arithmetic (D. S. Parker, 1997).
 """
@@ -23,7 +23,7 @@ AGREEING = 1e-12
 
 @dataclass(frozen=True)
 class StochasticRounding:
-    """Where the draws come from.
+    """Where the samples of roundings come from.
 
     Args:
         size: how many times too large they are made; 0 makes none.
@@ -40,7 +40,7 @@ class StochasticRounding:
         return bits.to(like.dtype).mul_(2 * MEAN_UNIT * fmt.unit * self.size / 2**16)
 
     def rounded(self, tensor: Tensor, fmt: Format, *, cut: bool = False) -> Tensor:
-        """Every element that `fmt` cannot hold, moved by a draw of the size of rounding to nearest, or of cutting off.
+        """Every element that `fmt` cannot hold, moved by a random error of the size of rounding to nearest, or of cutting off.
 
         Subnormals are as far apart as the smallest normal numbers; no rounding takes more than there is.
         """

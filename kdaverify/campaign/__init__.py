@@ -1,1 +1,1 @@
-"""Many cases, many workers: drawn campaigns, on this machine or on a cluster."""
+"""Many cases, many workers: random cases, on this machine or on a cluster."""

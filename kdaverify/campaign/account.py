@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def of_campaign(orders: Orders, tally: CampaignCounts) -> Account:
-    """It asks what the suites draw: of the suites that draw nothing no pass is wanted, and rules for whole sessions are not met."""
+    """It runs the random tests of the suites: of suites without any no pass is wanted, and rules for whole sessions are not met."""
 
     def asked(adapter: Adapter) -> set[str]:
         return shipped(adapter.op) & {CONVENTIONS.property} | {
@@ -31,7 +31,7 @@ def of_campaign(orders: Orders, tally: CampaignCounts) -> Account:
 
 
 def of_night(orders: Orders, tally: CampaignCounts) -> Account:
-    """It asks all that a session of its profile asks, and is held against the same rules."""
+    """It runs all that a session of its profile runs, and is held against the same rules."""
     return _account(orders.profile, orders, tally, lambda adapter: shipped(adapter.op) | tally.asked(adapter.name))
 
 

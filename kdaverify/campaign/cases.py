@@ -1,4 +1,4 @@
-"""Which case is number i of seed s: the same on every machine, whatever was asked before."""
+"""Which case is number i of seed s: the same on every machine, whatever was tested before."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ TRIES: Final = 1000
 
 
 class UndrawableError(RuntimeError):
-    """A suite whose filters leave nothing of what it draws."""
+    """A suite whose filters reject all cases that it generates."""
 
 
 @dataclass(frozen=True)
 class RandomCase:
-    """One drawn case.
+    """One random case.
 
     Args:
-        question: the test that asks it, under which choice of its axes.
-        asks: what it asks.
+        question: the test, under which choice of its axes.
+        asks: what it tests.
         choices: what Hypothesis drew, from which a smaller case can be looked for.
     """
 
@@ -39,16 +39,16 @@ def case(questions: Sequence[SuiteTest], seed: int, number: int) -> RandomCase:
     Every question is as likely as any other, as in a session of the suites, and each case comes from a digest of seed and number.
 
     Args:
-        questions: drawn ones, of one implementation.
+        questions: random ones, of one implementation.
     Raises:
-        UndrawableError: the question drawn asks nothing.
+        UndrawableError: the test has no case.
     """
     question = questions[_random(f"{seed}:{number}").randrange(len(questions))]
     for attempt in range(TRIES):
         found = generated(question.strategy(), _random(f"{seed}:{number}:{attempt}"))
         if found is not None:
             return RandomCase(question, *found)
-    raise UndrawableError(f"suite {question.property}: {TRIES} draws for {dict(question.chosen)} gave no problem that it asks")
+    raise UndrawableError(f"suite {question.property}: {TRIES} {dict(question.chosen)} samples gave no problem that it tests")
 
 
 def _random(text: str) -> Random:

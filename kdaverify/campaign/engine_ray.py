@@ -42,7 +42,7 @@ class RayEngine(Engine):
         self.places = there if places is None else places
         if not 0 < self.places <= there:
             self.close()
-            raise EngineError(f"--workers: wanted {places or 'some'}, one a {resource}, but the cluster has {there}; ask for at most that")
+            raise EngineError(f"--workers: wanted {places or 'some'}, one a {resource}, but the cluster has {there}; request at most that")
 
     def submit(self, place: int, task: Task, *, apart: bool) -> Hashable:
         if place not in self._actors:

@@ -13,7 +13,7 @@ KindKey: TypeAlias = tuple[str, ...]
 
 
 def kind_of(verdict: Verdict) -> KindKey:
-    """By its stage where there is one, else by what was asked and which output is wrong."""
+    """By its stage where there is one, else by what was tested and which output is wrong."""
     known = (verdict.stage or "",) if verdict.names_stage() else (verdict.property, verdict.output)
     return verdict.implementation, verdict.status.value, *known
 
@@ -23,11 +23,11 @@ class FailureKind:
     """Failures of one kind.
 
     Args:
-        representative: the cheapest to judge, of equals the one with the lowest number, whatever order they came in.
+        representative: the least expensive to judge, of equals the one with the lowest number, whatever order they came in.
         verdicts: how many there are.
         properties, dtypes: what they struck.
         smaller: the representative, made smaller; None where it could not be, or was not tried.
-        diagnosis: which known faults it cannot be told from, or that none fits; "" where it was not asked.
+        diagnosis: which known faults it cannot be distinguished from, or that none fits; "" where it was not tested.
     """
 
     representative: Verdict
@@ -49,7 +49,7 @@ class FailureKind:
         return (self.representative.implementation, *faults) if faults else None
 
     def join(self, other: FailureKind) -> FailureKind:
-        """Both as one, shown by that of which the representative is the cheaper."""
+        """Both as one, shown by that of which the representative is the less expensive."""
         kept, left = (self, other) if _size(self.representative) <= _size(other.representative) else (other, self)
         both = self.verdicts + other.verdicts
         return replace(kept, verdicts=both, properties=kept.properties | left.properties, dtypes=kept.dtypes | left.dtypes)
@@ -60,6 +60,6 @@ class FailureKind:
 
 
 def _size(verdict: Verdict) -> tuple[bool, float, int, str, str]:
-    """Drawn ones first: only these can be made smaller."""
+    """Random ones first: only these can be made smaller."""
     dear = cost_of(verdict.problem)
     return verdict.number is None, dear, verdict.number or 0, verdict.case, verdict.output

@@ -15,7 +15,7 @@ from kdaverify.verdicts.verdict import Verdict
 def resumed(path: Path, seed: int, take: Callable[[Sequence[Verdict]], None]) -> None:
     """Reads the complete cases of the record, one at a time, and leaves nothing else in it.
 
-    The rows of a case lie together, so all cases but the last are complete. The last is asked again, in one case too many where it was
+    The rows of a case lie together, so all cases but the last are complete. The last is tested again, in one case too many where it was
     complete; where a seal says that it is, it stays, and the record is open again.
 
     Args:

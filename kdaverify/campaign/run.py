@@ -29,10 +29,10 @@ class CampaignRun:
     """A campaign under way.
 
     Args:
-        orders: what every worker is told.
-        fixed: cases asked before the drawn ones.
-        cases: how many are drawn.
-        record: .jsonl file; what lies there is not asked again.
+        orders: what every worker gets.
+        fixed: cases tested before the random ones.
+        cases: how many random ones.
+        record: .jsonl file; what lies there is not tested again.
     Raises:
         RecordError: the record is that of another campaign.
     """
@@ -47,7 +47,7 @@ class CampaignRun:
         resumed(record, orders.seed, self._known())
 
     def ask(self, engine: Engine, see: Callable[[CampaignCounts], None], *, more: Callable[[], bool] = lambda: True) -> None:
-        """Asks what is not recorded yet.
+        """Runs what is not recorded yet.
 
         Args:
             see: called after every case.
@@ -63,7 +63,7 @@ class CampaignRun:
         self._asked_all = not any(self.unasked(name) and not self.tally.trouble.get(name) for name in self._orders.specs)
 
     def seal(self, account: Callable[[Orders, CampaignCounts], Account]) -> bool:
-        """Closes the record, unless fixed cases were left out or Ctrl-C ended the asking: a record without a seal is half a run.
+        """Closes the record, unless fixed cases were left out or Ctrl-C ended the run: a record without a seal is half a run.
 
         Args:
             account: makes what is said beside the verdicts.
@@ -133,7 +133,7 @@ class CampaignRun:
     def _known(self) -> Callable[[Sequence[Verdict]], None]:
         """Counts recorded cases, and refuses those of another campaign: their numbers would stand for other cases.
 
-        Drawn again are the first, second, fourth, eighth of them and so on.
+        Generated again are the first, second, fourth, eighth of them and so on.
         """
         from kdaverify.adapters.registry import find
 

@@ -21,10 +21,10 @@ _KEY: Final = b"case"
 
 
 def shrunk(case: RandomCase, judge: Callable[[PropertyTest], list[Verdict]], output: str, status: str) -> list[Verdict]:
-    """The verdicts of the smallest case found of which `output` is rejected with `status`, and no near miss; [] where there is none.
+    """The verdicts of the smallest case found that rejects `output` with `status` beyond doubt; [] where there is none.
 
     Args:
-        judge: the verdicts of one question, near misses as they are: to decide each would take 200 seeds.
+        judge: the verdicts of one question, borderline failures as they are: to decide each would take 200 seeds.
     """
     seen: dict[tuple[PropertyTest, ...], list[Verdict]] = {}
 

@@ -29,7 +29,7 @@ GIVEN: Final = ("judge", "bounds", "data")
 
 
 class UnknownTestError(RuntimeError):
-    """A suite holds a test that cannot be asked outside pytest; the message names it and what it takes."""
+    """A suite holds a test that cannot be tested outside pytest; the message names it and what it takes."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class PropertyTest:
     """One call of a judge.
 
     Args:
-        property: what is asked.
-        problem: as JSON; "" where the conventions are asked.
+        property: what is tested.
+        problem: as JSON; "" where the conventions are tested.
         detail: what the property chose beside the problem, as JSON.
     """
 
@@ -52,7 +52,7 @@ CONVENTIONS: Final = PropertyTest("conventions")
 
 @dataclass(frozen=True)
 class _Notebook:
-    """Stands in for a judge: writes down what it would be asked."""
+    """Stands in for a judge: records its calls."""
 
     adapter: Adapter
     property_name: str
@@ -80,10 +80,10 @@ class SuiteTest:
     Args:
         property: the suite's name.
         test: its function, as Hypothesis calls it.
-        drawn: whether it draws what it asks; otherwise it asks the same in every run.
+        drawn: whether its cases are random; otherwise they are the same in every run.
         chosen: by axis.
         adapter: of whom.
-        profile: decides how dear a drawn problem may be.
+        profile: decides how expensive a random problem may be.
     """
 
     property: str
@@ -94,7 +94,7 @@ class SuiteTest:
     profile: str
 
     def asks(self, data: Any = None) -> tuple[PropertyTest, ...]:
-        """What the test asks its judge, given what it draws from."""
+        """The calls of the judge by the test, given its source of random choices."""
         notebook = _Notebook(self.adapter, self.property)
         given: dict[str, Callable[[], Any]] = {
             "judge": lambda: notebook,
@@ -106,7 +106,7 @@ class SuiteTest:
         return tuple(notebook.asked)
 
     def strategy(self) -> st.SearchStrategy[tuple[PropertyTest, ...]]:
-        """What the test asks, drawn as the suite draws it, so that it shrinks as the suite's own failures do."""
+        """The cases of the test, generated as in the suite, so that they shrink as the suite's own failures do."""
 
         @st.composite
         def asks(draw: st.DrawFn) -> tuple[PropertyTest, ...]:
@@ -116,7 +116,7 @@ class SuiteTest:
 
 
 def questions(adapter: Adapter, profile: str, *, drawn: bool) -> tuple[SuiteTest, ...]:
-    """The drawn tests of the suites, or the fixed ones, in an order that depends on nothing else.
+    """The random tests of the suites, or the fixed ones, in an order that depends on nothing else.
 
     Raises:
         UnknownTestError: a test takes more than a judge, bounds, data and axes.

@@ -19,7 +19,7 @@ class CampaignRow:
 
     Args:
         cases, skipped, failing: cases judged, not taken, and with a verdict that rejects.
-        worst: largest share of a budget.
+        worst: largest share of a tolerance.
     """
 
     cases: int = 0

@@ -1,4 +1,4 @@
-"""What a worker is told: once what the campaign is, then case after case."""
+"""What a worker gets: once what the campaign is, then case after case."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Orders:
 
     Args:
         specs: how the user named each implementation, by its name.
-        profile: decides how dear a drawn problem may be.
-        seed: of the drawn cases.
+        profile: decides how expensive a random problem may be.
+        seed: of the random cases.
         folder: where the user stands: paths in `specs` are relative to it.
         isolate: whether kernels run in processes of their own; None leaves it to each.
         limits: of those.
@@ -49,7 +49,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Fixed:
-    """A case that is not drawn."""
+    """A case that is not random."""
 
     implementation: str
     ask: PropertyTest

@@ -60,7 +60,7 @@ class Worker:
 
 
 class CampaignSubject:
-    """One implementation, and what is asked of it."""
+    """One implementation, and what is tested of it."""
 
     def __init__(self, adapter: Adapter, spec: str, orders: Orders) -> None:
         self.adapter, self._spec, self._orders = adapter, spec, orders

@@ -62,9 +62,9 @@ class Relation:
 
 
 def same_bits(adapter: Adapter, problem: Problem, relation: Relation) -> list[Outcome]:
-    """Asks both calls and compares to the bit.
+    """Tests both calls and compares to the bit.
 
-    Bits are demanded wherever every rounding member of the family keeps them: the family is asked only where a kernel does not.
+    Bits are demanded wherever every reference kernel that rounds keeps them: the reference ensemble is run only where a kernel does not.
 
     Args:
         problem: whose sizes the calls have.
@@ -144,7 +144,7 @@ def _run(adapter: Adapter, call: BitwiseCall, exposed: tuple[str, ...]) -> dict[
 
 
 def _differs(relation: Relation, name: str, first: Tensor, second: Tensor) -> Tensor:
-    """Where bits are lost that the type has room for: a kernel may keep more below its normal numbers than any member of the family."""
+    """Where bits are lost that the type has room for: a kernel may keep more below its normal numbers than any reference kernel."""
     factor = relation.factor(name)
     wanted = factor * first.double()
     other = (wanted != second.double()) & relation.alike(name, second)
@@ -156,16 +156,16 @@ def _differs(relation: Relation, name: str, first: Tensor, second: Tensor) -> Te
 
 
 def _kept(adapter: Adapter, problem: Problem, relation: Relation) -> dict[str, Tensor]:
-    """Where every member of the family keeps the bits, and above what underflow may take where the two calls differ in size.
+    """Where every reference kernel keeps the bits, and above what underflow may take where the two calls differ in size.
 
     Raises:
-        ContractOverflow: a member is finite at one of the two calls alone.
+        ContractOverflow: a reference kernel is finite at one of the two calls alone.
     """
     back = relation.first.given is not None
     contract = (adapter.backward_contract if back else adapter.contract)(problem.dtype)
     first, second = (_ensemble(adapter, call, contract, problem.dtype) for call in (relation.first, relation.second))
     if first.keys() != second.keys():
-        raise ContractOverflow(f"one of the two calls overflows in a legal kernel of {contract.name}")
+        raise ContractOverflow(f"one of the two calls overflows in a conforming kernel of {contract.name}")
     lost = (GAIN * max(problem.K, problem.V) if back else problem.K) * contract.vanishing
 
     def kept(name: str) -> Tensor:
@@ -177,7 +177,7 @@ def _kept(adapter: Adapter, problem: Problem, relation: Relation) -> dict[str, T
 
 
 def _ensemble(adapter: Adapter, call: BitwiseCall, contract: Contract, dtype: str) -> dict[str, dict[str, Tensor]]:
-    """The results of every member that stays finite, by its name."""
+    """The results of every reference kernel that stays finite, by its name."""
     received, io = adapter.received(call.inputs), FORMATS[dtype]
     if call.given is None:
         runs = emulate(received, contract, io).rounded

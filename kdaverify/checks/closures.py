@@ -3,7 +3,7 @@
     o = scale qg h + Aqk v_new        v_new = u - w h        R (I + Akk) = I
 
 A difference is bounded term by term: each side is made of stored tensors, so what may be lost is the rounding of the result, of operands
-on their way into a product, and of its sum. Nothing legal exceeds the bound, and a wrong factor, sign, row or layout does.
+on their way into a product, and of its sum. No conforming result exceeds the bound, and a wrong factor, sign, row or layout does.
 """
 
 from __future__ import annotations

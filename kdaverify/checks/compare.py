@@ -1,7 +1,8 @@
-"""The one comparator: an output against the truth, within its budget."""
+"""The one comparator: an output against the truth, within its tolerance."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from kdaverify.budgets.budget import Budget
 from kdaverify.budgets.statistics import rows_of
-from kdaverify.checks.grade import Grade, grade_of
+from kdaverify.checks.grade import MEANING, Grade, grade_of
 from kdaverify.checks.place import ElementPlace, first_true, place
 from kdaverify.checks.status import Status
 from kdaverify.checks.vacuity import impostors
@@ -35,16 +36,16 @@ class Comparison:
         output: "o", "final_state", or a stage's.
         status: PASS, FAIL or NONFINITE.
         statistic: the worst statistic: rms, largest, row, median, tail, bias, zero or finite; ceiling where it alone is broken.
-        value, budget: that statistic and what was allowed of it (absolute for rms, largest, row, ceiling; relative for median, tail, bias;
+        value, budget: that statistic and its tolerance (absolute for rms, largest, row, ceiling; relative for median, tail, bias;
             a count of elements for zero and finite).
-        ratio: value / budget; above 1 fails. inf where nothing was allowed.
+        ratio: value / tolerance; above 1 fails. inf where the tolerance is 0.
         ratios: of every statistic.
         grade: A componentwise, B row-scaled, C norm only, F.
         worst: the place, None where the output is empty.
         found, exact: the kernel's value and the exact one there.
-        ceiling: what no legal kernel can miss that element by, and why, in words; "" where it passes or none is known.
-        vacuous: the impostors that would pass too; what has some proves nothing.
-        peers: the rms error over that of every legal kernel that rounds to nearest, where these were not lucky.
+        ceiling: what no conforming kernel can miss that element by, and why, in words; "" where it passes or none is known.
+        vacuous: the negative controls that would pass too; what has some proves nothing.
+        peers: the rms error over that of every conforming kernel that rounds to nearest, where these have typical errors.
         relative: the rms error over the rms of the exact output.
     """
 
@@ -63,7 +64,7 @@ class Comparison:
 
     @property
     def is_beyond_doubt(self) -> bool:
-        """Whether no other seed could take the failure back: a mask, or an element that no legal kernel can make."""
+        """Whether no other seed could take the failure back: a mask, or an element that no conforming kernel can make."""
         return self.statistic in ("finite", "zero") or self.ratios.get("ceiling", 0.0) > 1
 
     vacuous: tuple[str, ...] = ()
@@ -77,20 +78,24 @@ class Comparison:
             head = f"{self.output}: {self.value:.0f} elements differ from an exact 0"
         else:
             kind = "relative " if self.statistic in ("median", "tail", "bias") else ""
-            head = f"{self.output}: {kind}{self.statistic} error {self.value:.3g}, allowed {self.budget:.3g} ({self.ratio:.3g} of budget)"
+            head = f"{self.output}: {kind}{self.statistic} error {self.value:.3g}, tolerance {self.budget:.3g}"
+            # Nothing is a multiple of a tolerance of 0.
+            head += f" ({self.ratio:.3g}x tolerance)" if math.isfinite(self.ratio) else ""
         where = f"\n  worst at {self.worst}\n  got {self.found:.9g}, exact {self.exact:.9g}" if self.worst else ""
-        table = "\n  of budget: " + ", ".join(f"{name} {ratio:.3g}" for name, ratio in self.ratios.items()) if self.ratios else ""
+        ratios = ", ".join(f"{name} {ratio:.3g}" for name, ratio in self.ratios.items())
+        table = f"\n  multiples of the tolerance: {ratios}" if ratios else ""
         ceiling = f"\n  {self.ceiling}" if self.ceiling else ""
-        return f"{head}; grade {self.grade}{where}{ceiling}{table}"
+        grade = f"grade {self.grade}: {MEANING[self.grade]}"
+        return f"{head}; {grade}{where}{ceiling}{table}"
 
 
 def compare(output: str, actual: Tensor, standard: HasTolerances, inputs: TensorCall) -> Comparison:
-    """Compares `actual` with the exact `output`: non-finite masks first, exact zeros next, then the budget.
+    """Compares `actual` with the exact `output`: non-finite masks first, exact zeros next, then the tolerance.
 
     Args:
         output: "o", "final_state", or a stage's.
         actual: what the kernel returned, of the exact output's shape.
-        standard: truth and budgets of the problem.
+        standard: truth and tolerances of the problem.
         inputs: the problem's inputs, to say what made the worst element.
     """
     truth = standard.exact(output)
@@ -148,7 +153,7 @@ def relative_error(error: Tensor, exact: Tensor) -> float:
 
 
 def _headline(ratios: dict[str, float]) -> str:
-    """The worst statistic. Single roundings come near the ceiling in legal kernels: it is named only where it alone is broken."""
+    """The worst statistic. Single roundings come near the ceiling in conforming kernels: it is named only where it alone is broken."""
     worst = max((name for name in ratios if name != "ceiling"), key=lambda name: ratios[name])
     return "ceiling" if ratios[worst] <= 1 < ratios.get("ceiling", 0.0) else worst
 

@@ -58,7 +58,7 @@ def _sum(adapter: Adapter, problem: Problem, inputs: Inputs, of: str) -> list[Ou
 
 
 def _power(adapter: Adapter, problem: Problem, inputs: Inputs, of: str, exponent: int) -> list[Outcome]:
-    """Bits are demanded wherever the rounding members of the family keep them: where nothing under- or overflows on the way."""
+    """Bits are demanded wherever the reference kernels that round keep them: where nothing under- or overflows on the way."""
     reason = subnormals(adapter.backward_contract(problem.dtype).operands)
     if reason:
         return skipped(reason)

@@ -1,4 +1,4 @@
-"""Digits that a kernel has fewer than a token recurrence: allowed by its contract, and worth a warning.
+"""Digits that a kernel has fewer than a token recurrence: within its tolerance, and worth a warning.
 
 A chunk form solves a triangular system and cancels; with coherent keys or beta = 2 every kernel of its contract may be a thousand times
 less accurate than the recurrence that it stands for. Such a kernel passes: the tolerance is what conforming kernels do. Whoever chooses

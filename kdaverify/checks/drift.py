@@ -24,7 +24,7 @@ from oracles.long_run import METHOD, Truth, long_run
 from oracles.tensors import OUTPUTS
 from oracles.waypoints import Reached, walk
 
-# The truth may be wrong by this fraction of the least legal error: a ratio to it is then good to 1 %.
+# The truth may be wrong by this fraction of the least conforming error: a ratio to it is then good to 1 %.
 TRUTH_SHARE = 2.0**-7
 
 
@@ -116,14 +116,14 @@ def drift(adapter: Adapter, problem: Problem, *, way: Way = "uncut") -> list[Out
 def measure(
     adapter: Adapter, problem: Problem, way: Way, *, factor: int = 4, passed: Callable[[str], None] = lambda _: None
 ) -> Measurement:
-    """The growth of every exposed output of `adapter` on `problem`, beside the legal kernels of its contract.
+    """The growth of every exposed output of `adapter` on `problem`, beside the conforming kernels of its contract.
 
     Args:
         factor: between one length and the next.
-        passed: told what was run, after each run.
+        passed: called with what was run, after each run.
     Raises:
         Unmeasurable: the kernel cannot be run this way.
-        ContractOverflow: no legal kernel stays finite.
+        ContractOverflow: no conforming kernel stays finite.
         UncertifiedError: no truth sharp enough.
         Misbehaviour: a call went wrong.
     """
@@ -145,7 +145,7 @@ def measure(
     passed("truth")
     contract, io = adapter.contract(problem.dtype), FORMATS[problem.dtype]
     legal = legal_curves(received, contract, io, truth, cuts=through.cuts, outputs=outputs)
-    passed("legal kernels")
+    passed("conforming kernels")
     own = curves(adapter.name, reached, truth, outputs)
     stored = contract.output_formats(io)
     growths = tuple(Growth(name, through.lengths, own[name], tuple(found[name] for found in legal), stored[name]) for name in outputs)
@@ -167,7 +167,7 @@ def _check_truth(truth: Truth, growths: Sequence[Growth], problem: Problem) -> N
     """An error of the state reaches o through q: at most K times as large beside it."""
     found, least = float(truth.radius.max()) * problem.K, min(float(growth.band[0].min()) for growth in growths)
     if not found <= TRUTH_SHARE * least:
-        raise UncertifiedError(f"the float64 run may miss {found:.2g}, legal kernels miss {least:.2g}: too close; shorten the run")
+        raise UncertifiedError(f"the float64 run may miss {found:.2g}, conforming kernels miss {least:.2g}: too close; shorten the run")
 
 
 def _run(adapter: Adapter, inputs: Inputs, through: Route, outputs: tuple[str, ...]) -> Iterator[Reached]:
@@ -202,9 +202,9 @@ def outcome(growth: Growth) -> Outcome:
     status = Status.PASS if ratios[worst] <= 1 else Status.FAIL
     used = ", ".join(f"{used:.3g} at {length}" for length, used in zip(growth.lengths, growth.used.tolist(), strict=True))
     said = (
-        f"{growth.output}: relative error {error:.3g} after {T} tokens, allowed {2 * float(allowed[-1]):.3g}; "
-        f"beside legal kernels it grows as T^{growth.slope:.2f} (at least {growth.slope_limit:.2f}, allowed {SLOPE}); "
-        f"{growth.bias:.2f} of it is systematic (allowed {growth.bias_allowed:.2f})\n  budget used: {used}"
+        f"{growth.output}: relative error {error:.3g} after {T} tokens, tolerance {2 * float(allowed[-1]):.3g}; "
+        f"relative to conforming kernels it grows as T^{growth.slope:.2f} (at least {growth.slope_limit:.2f}, at most {SLOPE}); "
+        f"{growth.bias:.2f} of it is systematic (at most {growth.bias_allowed:.2f})\n  multiples of the tolerance: {used}"
     )
     figures = Comparison(
         growth.output, status, worst, found, limit, ratios[worst], ratios, "A" if status is Status.PASS else "F", None, 0.0, 0.0

@@ -1,4 +1,4 @@
-"""Figures beside the usual statistics: what was found and what is allowed of a measure, element by element, row by row, or in one."""
+"""Figures beside the usual statistics: what was found and the tolerance of a measure, element by element, row by row, or in one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from oracles.inputs import Inputs
 
 
 def figure(name: str, output: str, found: Tensor, allowed: Tensor, *, actual: Tensor, exact: Tensor, inputs: Inputs) -> Comparison:
-    """The worst of some figures >= 0 against what is allowed of each; an allowance of 0 is met by 0 only.
+    """The worst of some figures >= 0 against the tolerance of each; a tolerance of 0 is met by 0 only.
 
     Args:
         name: of the measure.

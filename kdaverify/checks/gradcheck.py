@@ -40,7 +40,7 @@ def gradcheck(adapter: Adapter, problem: Problem, *, order: Order = "first") -> 
     """Central differences of the kernel's own outputs against its own derivatives, in one random direction of each tensor.
 
     Math: a difference over 2 STEP of outputs y misses the derivative by 2^8 u |y| / STEP of rounding and STEP^2 y''' / 6 of curvature;
-    the first is the larger one wherever y''' < 2^17 |y|, and is what is allowed, per element.
+    the first is the larger one wherever y''' < 2^17 |y|, and is the tolerance of an element.
 
     Args:
         problem: in fp64, tiny, its gates and betas inside their domain by more than STEP.

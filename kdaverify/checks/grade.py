@@ -1,15 +1,22 @@
-"""How good a comparison is, in a letter."""
+"""How good a comparison is, as a letter."""
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 Grade: TypeAlias = Literal["A", "B", "C", "F"]
 """A componentwise, B row-scaled, C norm only, F."""
+MEANING: Final[dict[Grade, str]] = {
+    "A": "every statistic within tolerance",
+    "B": "only relative errors of single elements over tolerance",
+    "C": "rms within tolerance, rows or elements over it",
+    "F": "rms over tolerance, or an element above its proven bound",
+}
+"""What a letter says of an output, in one line."""
 
 
 def grade_of(ratios: dict[str, float]) -> Grade:
-    """The finest measure that all statistics of it and of every coarser one meet: elements, rows, norms alone, not even these."""
+    """The finest measure whose statistics, and those of every coarser one, are within tolerance."""
     over = {name for name, ratio in ratios.items() if ratio > 1}
     if not over:
         return "A"

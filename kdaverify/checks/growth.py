@@ -1,4 +1,4 @@
-"""How an error grows with the length of a run beside that of legal kernels: level, slope and bias, with limits from the samples."""
+"""How an error grows with the length of a run beside that of conforming kernels: level, slope and bias, with limits from the samples."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from kdaverify.budgets.drift import Curve
 from kdaverify.budgets.formats import Format
 
 LEVEL: Final = 2.0
-"""At the largest length a kernel may miss this many times what the worst legal one misses."""
+"""At the largest length a kernel may miss this many times what the worst conforming one misses."""
 
 SLOPE: Final = 0.05
-"""Its error may grow with this power of the length beside that of the legal kernel whose error grows fastest."""
+"""Its error may grow with this power of the length beside that of the conforming kernel whose error grows fastest."""
 
 BIAS: Final = 0.5
-"""All elements may share this fraction of the error; more where legal kernels do."""
+"""All elements may share this fraction of the error; more where conforming kernels do."""
 
 OCTAVES: Final = 6.0
 """Of lengths, below which no slope is judged."""
@@ -31,13 +31,13 @@ RESAMPLES: Final = 2000
 
 @dataclass(frozen=True)
 class Growth:
-    """One output of one kernel beside legal ones.
+    """One output of one kernel and of conforming ones.
 
     Args:
         output: o or final_state.
         lengths: tokens, or single steps of a decoded run.
         kernel: its error curve.
-        legal: those of the legal kernels of its contract, on the same inputs.
+        legal: those of the conforming kernels of its contract, on the same inputs.
         stored: format the output is returned in.
     """
 
@@ -58,18 +58,18 @@ class Growth:
 
     @property
     def band(self) -> tuple[Tensor, Tensor]:
-        """[lengths] the least and the most that legal kernels miss, geometric means of the samples."""
+        """[lengths] the least and the most that conforming kernels miss, geometric means of the samples."""
         floored = torch.stack([self._floored(curve) for curve in self.legal])
         return _centre(floored.amin(0)), _centre(floored.amax(0))
 
     @property
     def used(self) -> Tensor:
-        """[lengths] fraction of the budget used: error / (2 worst legal error)."""
+        """[lengths] fraction of the tolerance used: error / (2 worst conforming error)."""
         return self.error / (LEVEL * self.band[1])
 
     @property
     def slope(self) -> float:
-        """The power of the length that the error grows with, beside the legal kernel whose error grows fastest."""
+        """The power of the length that the error grows with, beside the conforming kernel whose error grows fastest."""
         return float(self._slopes.mean())
 
     @property
@@ -84,7 +84,7 @@ class Growth:
 
     @property
     def legal_slopes(self) -> tuple[float, float]:
-        """The least and the largest slope of legal kernels."""
+        """The least and the largest slope of conforming kernels."""
         slopes = [float(_fitted(self._floored(curve), self.lengths).mean()) for curve in self.legal]
         return min(slopes), max(slopes)
 
@@ -95,7 +95,7 @@ class Growth:
 
     @property
     def bias_limit(self) -> float:
-        """Lower limit at 99 % confidence of |mean| / rms, or of |mean| / what the worst legal kernel misses where that is less."""
+        """Lower limit at 99 % confidence of |mean| / rms, or of |mean| / what the worst conforming kernel misses where that is less."""
         mean, rms = self.kernel.mean[:, -1], self.kernel.rms[:, -1]
         worst = torch.stack([self._floored(curve)[:, -1] for curve in self.legal]).amax(0)
         size = torch.maximum(rms, worst).square()
@@ -107,9 +107,9 @@ class Growth:
 
     @property
     def ratios(self) -> dict[str, float]:
-        """Of level, slope and bias: what was found / what is allowed; above 1 fails.
+        """Of level, slope and bias: what was found / its tolerance; above 1 fails.
 
-        A slope is judged over 6 octaves, of a kernel that misses as much as some legal one at the largest length.
+        A slope is judged over 6 octaves, of a kernel that misses as much as some conforming one at the largest length.
         """
         judged = self.octaves >= OCTAVES and bool(self.error[-1] >= self.band[0][-1])
         return {
@@ -134,7 +134,7 @@ class Growth:
 
     @property
     def _slopes(self) -> Tensor:
-        """[samples] beside the steepest legal kernel."""
+        """[samples] beside the steepest conforming kernel."""
         own = _fitted(self._floored(self.kernel), self.lengths)
         legal = torch.stack([_fitted(self._floored(curve), self.lengths) for curve in self.legal])
         return own - legal[int(legal.mean(1).argmax())]
@@ -144,7 +144,7 @@ class Growth:
         return curve.rms.clamp(min=IDEAL_ROUNDING * self.stored.unit)
 
     def _lower(self, statistic: Callable[[Tensor], Tensor]) -> float:
-        """The 1 % quantile of `statistic` over samples drawn again, the same ones at every call."""
+        """The 1 % quantile of `statistic` over resamples, the same ones at every call."""
         samples = len(self.kernel.rms)
         rng = torch.Generator().manual_seed(samples)
         return float(statistic(torch.randint(samples, (RESAMPLES, samples), generator=rng)).quantile(1 - CONFIDENCE))

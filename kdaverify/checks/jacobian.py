@@ -36,12 +36,12 @@ def rows(problem: Problem) -> int:
 
 
 def most_rows(adapter: Adapter) -> int:
-    """How many of them a suite asks an implementation for."""
+    """How many of them a suite tests."""
     return MOST_ROWS_INTERPRETED if adapter.environment()["mode"] == "interpreted" else MOST_ROWS
 
 
 def jacobian(adapter: Adapter, problem: Problem) -> list[Outcome]:
-    """Asks for the gradients of every single output element and judges them as those of one call.
+    """Requests the gradients of every single output element and judges them as those of one call.
 
     Args:
         problem: of at most MOST_ROWS rows.
@@ -49,7 +49,7 @@ def jacobian(adapter: Adapter, problem: Problem) -> list[Outcome]:
     if problem.dtype == "fp64":
         return skipped("float64 kernels are differentiated by gradcheck")
     if rows(problem) > MOST_ROWS:
-        return skipped(f"{rows(problem)} rows, and at most {MOST_ROWS} are asked for one at a time")
+        return skipped(f"{rows(problem)} rows, and at most {MOST_ROWS} are tested, one at a time")
     inputs, asked = problem.inputs(), dict(_units(problem, adapter.exposes(problem)))
     try:
         found = [run_backward(adapter, inputs, dy) for dy in asked.values()]

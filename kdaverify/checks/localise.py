@@ -17,15 +17,15 @@ from kdaverify.problems import Problem
 from kdaverify.problems.regimes.gate import HUGE
 
 _RESETS: Final = "a hard reset has no finite cumulative gate to hand over"
-_SOFTENED: Final = f"asked with gates of {HUGE:g} for hard resets"
+_SOFTENED: Final = f"tested with gates of {HUGE:g} for hard resets"
 _INPUTS: Final[Mapping[Feed, str]] = {"exact": "on exact inputs", "own": "on its own inputs"}
 
 
 def localise(adapter: Adapter, problem: Problem, property_name: str, detail: Mapping[str, Any]) -> Location:
-    """The first stage outside its budget, or why none is named; never raises for what a stage does.
+    """The first stage outside its tolerance, or why none is named; never raises for what a stage does.
 
     Args:
-        property_name, detail: what was asked of the problem; of a variant its own stages are asked.
+        property_name, detail: what was tested on the problem; of a variant its own stages are tested.
     """
     return conclude(steps(adapter, problem, property_name, detail), property_name)
 
@@ -63,7 +63,7 @@ def conclude(found: Iterable[Step], property_name: str) -> Location:
     if not left:
         return Location(NoStage.ALL_WITHIN, _joined(within, said)) if passed else Location(NoStage.NONE_EXPOSED)
     softened = _SOFTENED if _RESETS in left else ""
-    return Location(NoStage.NOT_JUDGED, _joined(next(iter(left)), f"within budget: {within}" if within else "", softened, said))
+    return Location(NoStage.NOT_JUDGED, _joined(next(iter(left)), f"within tolerance: {within}" if within else "", softened, said))
 
 
 def _joined(*parts: str) -> str:

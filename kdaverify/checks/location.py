@@ -11,7 +11,7 @@ class NoStage(StrEnum):
 
     NONE_EXPOSED = "none exposed"
     ALL_WITHIN = "all within budget"
-    NOT_JUDGED = "not judged"  # some of them, or all; those judged are within their budgets
+    NOT_JUDGED = "not judged"  # some of them, or all; those judged are within their tolerances
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Location:
     """Where a case goes wrong first.
 
     Args:
-        stage: the first stage outside its budget, as `stage_name` has it, or a NoStage.
+        stage: the first stage outside its tolerance, as `stage_name` has it, or a NoStage.
         told: what of it is off and on which inputs, or what was judged and what was not; one line.
     """
 

@@ -1,4 +1,4 @@
-"""How low the median of what a sample is drawn from may be."""
+"""A lower limit of the median of a population, from a sample of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def median_limit(values: Sequence[float], confidence: float) -> float:
     """The one-sided lower limit of the median by the percentile bootstrap, exactly.
 
     Math: the median of a resample is at most the k-th smallest value with probability P(Binomial(n, k / n) >= ceil(n / 2)); the limit is
-    the smallest value where that reaches 1 - confidence. No resample is drawn.
+    the smallest value where that reaches 1 - confidence. No resample is made.
 
     Source: Maritz and Jarrett, A note on estimating the variance of the sample median, 1978; Efron, 1979.
     """

@@ -1,29 +1,38 @@
-"""What became of a near miss."""
+"""What became of a borderline failure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from kdaverify.checks.grade import Grade
 
 
 class RetestFinding(StrEnum):
-    """What fresh seeds say of a near miss."""
+    """What fresh seeds say of a borderline failure."""
 
     CONFIRMED = "confirmed"
     ACQUITTED = "acquitted"
     UNDECIDED = "undecided"
 
 
+FOUND: Final = {
+    RetestFinding.CONFIRMED: "failed again on re-test",
+    RetestFinding.ACQUITTED: "passed on re-test",
+    RetestFinding.UNDECIDED: "not re-tested, so it fails",
+}
+"""In words; the values are those of records."""
+
+
 @dataclass(frozen=True)
 class Recheck:
-    """What became of a near miss.
+    """What became of a borderline failure.
 
     Args:
-        finding: confirmed, acquitted, or undecided, which leaves it a failure.
+        finding: `confirmed`, `acquitted` (passed on re-test) or `undecided` (stays a failure).
         seeds: fresh ones that were judged.
-        over: of these, over budget.
+        over: of these, over tolerance.
         median: of their ratios; None where there are none.
         limit: lower limit of that median.
         grade: by the medians of the statistics.
@@ -41,5 +50,5 @@ class Recheck:
     def __str__(self) -> str:
         figures = ""
         if self.median is not None and self.limit is not None:
-            figures = f" at {self.seeds} fresh seeds: {self.over} over budget, median {self.median:.3g}, its lower limit {self.limit:.3g}"
-        return f"near miss, {self.finding}{figures}{f'; {self.reason}' if self.reason else ''}"
+            figures = f" at {self.seeds} fresh seeds: {self.over} over tolerance, median {self.median:.3g}x (lower limit {self.limit:.3g}x)"
+        return f"borderline, {FOUND[self.finding]}{figures}{f'; {self.reason}' if self.reason else ''}"

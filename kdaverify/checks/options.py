@@ -1,4 +1,4 @@
-"""Options: what a kernel may be asked to do otherwise must not change what it computes."""
+"""Options: what a kernel may do otherwise must not change what it computes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def variant_of(adapter: Adapter, name: str) -> Adapter:
 
 
 def asked_of(adapter: Adapter, detail: Mapping[str, Any]) -> Adapter:
-    """Whom a property asks: the variant that its detail names, else the adapter itself."""
+    """The implementation that a property tests: the variant that its detail names, else the adapter itself."""
     return variant_of(adapter, detail["variant"]) if "variant" in detail else adapter
 
 

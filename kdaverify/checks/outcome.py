@@ -36,7 +36,7 @@ class Outcome:
         message: the comparison in words, or what the call did wrong, or why it was skipped.
         comparison: the figures, where there was something to compare.
         oracle: how the exact value was obtained, "" where none was needed.
-        excess: what was found / what is allowed, where nothing was compared.
+        excess: what was found / its tolerance, where nothing was compared.
         digits_fewer: digits that a pass has fewer than the token recurrence; None for an unremarkable number.
         evidence: what others' standards need to see of it, where it is an output of a call.
     """
@@ -52,7 +52,7 @@ class Outcome:
 
     @property
     def ratio(self) -> float | None:
-        """What was found / what is allowed; None where there is no figure."""
+        """What was found / its tolerance; None where there is no figure."""
         return self.comparison.ratio if self.comparison else self.excess
 
 
@@ -71,10 +71,10 @@ def outcomes(
     """Judges what `produce` returns as outputs of `inputs`.
 
     Args:
-        adapter: the implementation; its contract sets the budget and `received` what the oracle sees.
+        adapter: the implementation; its contract sets the tolerance and `received` what the oracle sees.
         inputs: the call that the produced outputs answer, however they were obtained (in one run, in parts, one by one).
         produce: runs the kernel; returns the exposed outputs by name; may raise Misbehaviour.
-        cuts: where `produce` cut the run, so that the legal kernels are cut there too.
+        cuts: where `produce` cut the run, so that the conforming kernels are cut there too.
     """
     try:
         produced = produce()
@@ -107,8 +107,8 @@ def judged(
     Args:
         produced: tensors by name.
         received: the call that the kernel effectively got.
-        hold: makes truth and budgets; may raise ContractOverflow or UncertifiedError.
-        again: asks another implementation for the same, where tensors are the outputs of a call: others' standards then judge them too.
+        hold: makes truth and tolerances; may raise ContractOverflow or UncertifiedError.
+        again: calls another implementation likewise, where tensors are the outputs of a call: others' standards then judge them too.
         baseline: of the same call, to say which passes have far fewer digits.
     """
     try:

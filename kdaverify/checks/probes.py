@@ -27,15 +27,15 @@ from oracles.certified import UncertifiedError
 from oracles.inputs import Inputs
 from oracles.tensors import OUTPUTS, SIGNATURE
 
-# An interpreted kernel takes minutes for more; a shorter probe asks it for the same rounding.
+# An interpreted kernel takes minutes for more; a shorter probe tests the same rounding.
 INTERPRETED_TOKENS = 1024
 
 
 def probes(adapter: Adapter, problem: Problem, *, probe: str) -> list[Outcome]:
-    """Runs a probe and judges every exposed output by its budget and by the probe's own measures.
+    """Runs a probe and judges every exposed output by its tolerance and by the probe's own measures.
 
-    What is allowed comes from the family of the contract: where the contract has the rounding that a probe looks for, the family makes
-    it too, and such a kernel passes.
+    The tolerance comes from the reference ensemble of the contract: where the contract has the rounding that a probe
+    looks for, the reference ensemble makes it too, and such a kernel passes.
 
     Args:
         problem: the probe's own, in one of its formats, at any widths.
@@ -63,7 +63,7 @@ def probes(adapter: Adapter, problem: Problem, *, probe: str) -> list[Outcome]:
 def _unasked(adapter: Adapter, asked: Probe) -> str | None:
     T = asked.problem.T
     if T > INTERPRETED_TOKENS and adapter.environment()["mode"] == "interpreted":
-        return f"{T} tokens under an interpreter, wanted at most {INTERPRETED_TOKENS}; a shorter probe asks for the same rounding"
+        return f"{T} tokens under an interpreter, wanted at most {INTERPRETED_TOKENS}; a shorter probe tests the same rounding"
     return None if asked.cut is None else unresumable(adapter, asked.problem, asked.cut)
 
 
@@ -117,7 +117,7 @@ def _outputs(adapter: Adapter, asked: Probe, inputs: Inputs) -> dict[str, Tensor
 
 
 def _scaled(adapter: Adapter, asked: Probe) -> list[Outcome]:
-    """Math: law 6. Two runs, the second with v and S_0 scaled, and judged: the same bits wherever every member of the family keeps them."""
+    """Math: law 6. Two runs, the second with v and S_0 scaled, and judged: the same bits wherever every reference kernel keeps them."""
     inputs, factor = asked.problem.inputs(), 2.0**asked.exponent
     pair = (inputs, _times(inputs, factor))
     plain, scaled = (_outputs(adapter, asked, x) for x in pair)

@@ -25,7 +25,7 @@ def check(name: str, adapter: Adapter, problem: Canonical, detail: Mapping[str, 
         detail: the property's own arguments (direction, cut, way, arrangement, variant, of, exponent, feed, order, law, probe, rule,
             times).
     Raises:
-        ProblemError: the property is not asked of such a problem.
+        ProblemError: the property does not apply to such a problem.
     """
     operator = operator_of(problem)
     if operator.group not in PROPERTIES[name].groups:

@@ -1,6 +1,6 @@
 """The properties that suites test, one entry each: all that the package knows of them by name.
 
-Everything that treats properties differently (what is paired over a run, accepted by the ledger, minimised, localised, excused for want
+Everything that treats properties differently (what is paired over a run, accepted by the ledger, minimised, localised, left out for want
 of a backward) reads it here, so that a new property is a check, a suite and an entry. Loaded without torch: the command line reads it.
 """
 
@@ -84,7 +84,7 @@ class Property:
 
 
 _EVERY: Final = ("delta", "general")
-_UNCUT: Final = "asked of one uncut run"
+_UNCUT: Final = "tested on one uncut run"
 _ALL: Final = (
     Property("conventions", "checks.conventions:conventions", seconds=0.005),
     Property("forward", "checks.forward:forward", groups=_EVERY, plain="forward", paired=True),
@@ -132,7 +132,7 @@ _ALL: Final = (
         "checks.packing:packing",
         same_outputs=True,
         paired=True,
-        followed="asked of the pack in one call, in its own order",
+        followed="tested on the pack in one call, in its own order",
         law=Statement(
             "sequences give the same packed, alone, and in a pack of another order",
             "7, law 3",
@@ -144,9 +144,9 @@ _ALL: Final = (
         "checks.causality:causality",
         same_outputs=True,
         paired=True,
-        followed="asked of the problem with its own later tokens",
+        followed="tested on the problem with its own later tokens",
         law=Statement(
-            "every later token replaced, gates too: o before it stays within its budget",
+            "every later token replaced, gates too: o before it stays within its tolerance",
             "7, law 1",
             "anchors, masks and overflow behind a mask that reach back (A2, A16, CS2)",
         ),
@@ -189,7 +189,7 @@ _ALL: Final = (
         ),
     ),
     Property(
-        "laws", "checks.laws.registry:laws", groups=_EVERY, followed="asked of the problem by itself, where the law compares two calls"
+        "laws", "checks.laws.registry:laws", groups=_EVERY, followed="tested on the problem by itself, where the law compares two calls"
     ),
     Property("activations", "operators.pointwise.check:activations", groups=("pointwise",), seconds=0.02),
     Property("drift", "checks.drift:drift", shrinks=False, followed=_UNCUT),

@@ -1,4 +1,4 @@
-"""A near miss again at fresh seeds: bad luck at one seed, or an error that stays."""
+"""A borderline failure again at fresh seeds: sampling variation at one seed, or an error that stays."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from kdaverify.checks.status import Status
 from kdaverify.operator import operator_of
 
 NEAR: Final = 1.5
-"""The largest fraction of a budget that is a near miss; what lies further off is no bad luck."""
+"""The largest fraction of a tolerance that is a borderline failure; a larger error is not explained by sampling variation."""
 NUMERIC: Final = ("rms", "largest", "row", "median", "tail", "bias", "normalised")
 """The statistics that a seed moves; what is not finite, or no exact zero, is wrong at any seed."""
 SEEDS: Final = 200
 CONFIDENCE: Final = 0.99
 LOOKS: Final = (25, 50, 100, SEEDS)
-"""After so many seeds an error may be confirmed, the chance of an error shared among the looks; acquitted is it after all of them."""
+"""After so many seeds an error may be confirmed, the chance of an error shared among the looks; it passes after all of them."""
 LARGEST: Final = 0.5
 """Largest `cost` of a case that is run again: 200 of that size are judged in two or three minutes on one core."""
 INTERPRETED: Final = 1 / 50
@@ -34,7 +34,7 @@ THERE_AND_BACK: Final = 1 / 8
 
 
 def is_near(status: Status, statistic: str | None, ratio: float | None) -> bool:
-    """Whether a verdict is a near miss: a numeric statistic at most NEAR times its budget."""
+    """Whether a verdict is a borderline failure: a numeric statistic at most NEAR times its tolerance."""
     return status is Status.FAIL and statistic in NUMERIC and ratio is not None and ratio <= NEAR
 
 
@@ -53,15 +53,15 @@ def undecided(reason: str) -> Recheck:
 def recheck(
     ask: Callable[[Any], list[Outcome]], problem: Canonical, outputs: Sequence[str], *, largest: float = LARGEST
 ) -> dict[str, Recheck]:
-    """Asks a problem again at fresh seeds until every near miss of it is decided.
+    """Tests a problem again at fresh seeds until every borderline failure of it is decided.
 
     Math: confirmed if the lower limit of the median ratio is above 1, by the bootstrap (`median_limit`) at 1 - 0.01 / 4 at each of 4
-    looks, so at 99 % together; or at once if a fresh seed is wrong beyond figures. Acquitted if it is not after all 200 seeds.
+    looks, so at 99 % together; or at once if a fresh seed is wrong beyond figures. Passed on re-test if it is not after all 200 seeds.
 
     Args:
-        ask: judges a problem as the near miss was.
-        outputs: the near misses of it.
-        largest: `cost` above which nothing is asked, and nothing decided.
+        ask: judges a problem as the borderline failure was.
+        outputs: the borderline failures of it.
+        largest: `cost` above which nothing is tested, and nothing decided.
     Returns:
         By output.
     """

@@ -38,7 +38,7 @@ def self_consistency(adapter: Adapter, problem: Problem) -> list[Outcome]:
     """Moves all inputs at once along signed random directions and holds the change of a loss against what the gradients say.
 
     Math: `budgets.differences`. No reference value of an output enters: a wrong forward with its own derivative passes here and fails
-    elsewhere. float64 gives the curvature and the family gives the noise, as allowances.
+    elsewhere. float64 gives the curvature and the reference ensemble gives the rounding errors, for the tolerances.
     """
     if problem.dtype == "fp64":
         return skipped("float64 kernels are differentiated by gradcheck")
@@ -80,7 +80,7 @@ class _Case:
 
         ratios = sorted(((alone(source), name) for name, source in sources.items()), reverse=True)
         suspects = ", ".join(f"{name} ({ratio:.3g})" for ratio, name in ratios if ratio > 1)
-        return found.outcome(Status.FAIL, f"\n  moved by itself, over budget: {suspects or 'none'}")
+        return found.outcome(Status.FAIL, f"\n  moved by itself, over tolerance: {suspects or 'none'}")
 
     def _pairs(self, number: int, h: float, names: Sequence[str]) -> list[Pair]:
         return [kept_finite(pair(self.problem, j, h, names), self.inputs, self.backward) for j in range(number)]
@@ -122,8 +122,9 @@ class _Missed:
         j = int(self.excess.argmax())
         at, by, curved = float(self.moved[j]), float(self.told[j]), float(self.allowed.curvature[j])
         said = (
-            f"loss: outputs and gradients disagree by {self.rms:.3g} rms of {len(self.moved)} directions, allowed {self.allowed.noise:.3g} "
-            f"({self.ratio:.3g} of budget)\n  worst along direction {j}: its outputs move by {at:.6g}, its gradients say {by:.6g}, "
+            f"loss: outputs and gradients disagree by {self.rms:.3g} rms of {len(self.moved)} directions, "
+            f"tolerance {self.allowed.noise:.3g} ({self.ratio:.3g}x tolerance)\n"
+            f"  worst along direction {j}: its outputs move by {at:.6g}, its gradients give {by:.6g}, "
             f"curvature explains {curved:.3g}{more}"
         )
         ratios, grade = {"rms": self.ratio}, "A" if status is Status.PASS else "F"

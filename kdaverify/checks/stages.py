@@ -1,4 +1,4 @@
-"""Stages: each that an implementation exposes, there and back, on exact inputs and on its own, against the budget of that stage alone."""
+"""Stages that an implementation exposes: forward and backward, on exact inputs and on its own, by the tolerance of each stage."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Step:
         feed: what the stage was given.
         name: as `stage_name` has it; "" for what concerns the problem as a whole.
         outcome: what came of it.
-        softened: whether it was asked with gates of HUGE for hard resets.
+        softened: whether it was tested with gates of HUGE for hard resets.
     """
 
     feed: Feed
@@ -92,7 +92,7 @@ def staged(adapter: Adapter, *, backward: bool = False) -> tuple[str, ...]:
 def walk(adapter: Adapter, problem: Problem, *, backward: bool = False) -> Iterator[Step]:
     """Every exposed stage on exact inputs, then on its own, one after the other; nothing where none is exposed.
 
-    Where some stage cannot be handed hard resets, all are asked with gates of HUGE instead, and on exact inputs alone.
+    Where some stage cannot be handed hard resets, all are tested with gates of HUGE instead, and on exact inputs alone.
     """
     calls = _exposed(adapter, problem.dtype, backward=backward)
     softened = not all(call.resets for call in calls.values()) and bool(problem.inputs().g.isneginf().any())
@@ -107,7 +107,7 @@ def walk_back(adapter: Adapter, problem: Problem) -> Iterator[Step]:
 
 
 def stage_name(adapter: Adapter, dtype: str, output: str) -> str:
-    """The stage that an output of `stages` is told of; for stages fused into one with the tensor, as in "intra (R)"; "" for none."""
+    """The stage that an output of `stages` is reported under; for stages fused into one with the tensor, as in "intra (R)"; "" for none."""
     stage, _, judged = output.removeprefix("call").partition(".")
     call = adapter.stages(dtype).get(stage)
     # An equation begins with the tensor that it is told of.
@@ -115,7 +115,7 @@ def stage_name(adapter: Adapter, dtype: str, output: str) -> str:
 
 
 def first_wrong(adapter: Adapter, problem: Problem, *, backward: bool = False) -> str | None:
-    """The name of the first stage outside its budget, on exact inputs, then on its own; None where none is, or none is exposed.
+    """The name of the first stage outside its tolerance, on exact inputs, then on its own; None where none is, or none is exposed.
 
     Args:
         backward: whether a gradient is wrong: then the stages of the backward follow those of the forward.
@@ -197,7 +197,7 @@ def _exact(problem: Problem, inputs: Inputs, chunk_size: int, *, backward: bool)
 
 
 def _closed(calls: Mapping[str, StageCall], own: dict[str, Tensor], bench: _StageRun) -> Iterator[Outcome]:
-    """Whether the kernel's own tensors fulfil the equations between them; one that does not is told of the stage that wrote its result."""
+    """Whether the kernel's own tensors fulfil the equations between them; a violation is reported under the stage that wrote it."""
     x = bench.arguments
     for equation, ratio in closures(own, x.inputs, bench.adapter.contract(bench.dtype), x.formats).items():
         stage = next(name for name, call in calls.items() if CLOSURES[equation].result in call.gives)

@@ -9,7 +9,7 @@ class Status(StrEnum):
     """PASS, SKIP and UNANSWERED are the only values that do not reject."""
 
     PASS = "PASS"  # noqa: S105 - a verdict, not a password
-    FAIL = "FAIL"  # finite, but further from the truth than any legal kernel
+    FAIL = "FAIL"  # finite, but further from the truth than any conforming kernel
     NONFINITE = "NONFINITE"  # inf or NaN where the exact value is finite
     SHAPE = "SHAPE"
     DTYPE = "DTYPE"
@@ -20,7 +20,7 @@ class Status(StrEnum):
     ERROR = "ERROR"  # the kernel raised
     CRASH = "CRASH"  # the kernel took its process with it, or left its device unusable
     HANG = "HANG"  # the kernel did not return within the time limit
-    OOM = "OOM"  # the kernel asked for more memory than there is, or than it may have
+    OOM = "OOM"  # the kernel requested more memory than there is, or than it may have
     CONVENTION = "CONVENTION"  # right under another convention than the declared one
     WRONG_KERNEL = "WRONG_KERNEL"  # another kernel ran than the one named
     ORACLE_UNCERTIFIED = "ORACLE_UNCERTIFIED"

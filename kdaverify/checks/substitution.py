@@ -40,7 +40,7 @@ class Substitution:
 
     @property
     def legal(self) -> bool:
-        """Whether both the error and the residual are within what is allowed."""
+        """Whether both the error and the residual are within tolerance."""
         return self.comparison.status is Status.PASS and self.residual <= 1
 
 

@@ -15,13 +15,13 @@ EMPTY: Final = "empty"
 def impostors(exact: Tensor, zero: Tensor, passes: Callable[[Tensor], bool]) -> tuple[str, ...]:
     """Which wrong outputs a comparison would pass: "zeros", the "negated" output, one with its rows "shuffled"; "empty" has no elements.
 
-    An output that equals the exact one is no impostor. So where the exact value is 0 throughout nothing is: zeros are right there, and a
-    comparison that demands them is evidence.
+    An output that equals the exact one is not a negative control. So where the exact value is 0 throughout nothing is:
+    zeros are right there, and a comparison that demands them is evidence.
 
     Args:
         exact: float64.
         zero: where 0 is proven, and demanded.
-        passes: whether an output whose error is the argument would be within budget.
+        passes: whether an output whose error is the argument would be within tolerance.
     """
     if not exact.numel():
         return (EMPTY,)

@@ -28,7 +28,7 @@ from oracles.stages import Named, run_stages
 
 
 class Faulty(Adapter):
-    """The embedded kernel with one fault in it; it declares what the embedded kernel declares, unless told otherwise."""
+    """The embedded kernel with one fault in it; it declares what the embedded kernel declares by default."""
 
     def __init__(
         self, fault: Fault, strength: float = 1.0, *, patch: Patch | None = None, contract: Callable[[str], Contract] = EAGER.contract
@@ -43,7 +43,7 @@ class Faulty(Adapter):
         self._ran = NOTHING_YET
 
     def begin(self, case: str) -> None:
-        # A random fault strikes at the same calls of a case wherever that case is asked.
+        # A random fault strikes at the same calls of a case wherever that case is tested.
         self._random.manual_seed(int.from_bytes(hashlib.sha256(f"{self.name} {case}".encode()).digest()[:7]))
         self._ran = NOTHING_YET
 

@@ -21,7 +21,7 @@ KINDS: Final[dict[str, str]] = {
     "F": "host guard or index width",
 }
 STRENGTHS: Final = (1.0, 0.5, 0.25, 0.125)
-"""How strong a graded fault is asked for: the share of what the bug adds to the right value."""
+"""At which strengths a graded fault is tested: the share of what the bug adds to the right value."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Fault:
         outputs: what it must change there: o, final_state, gradients, stage tensors, results of activations; "call" where the call fails.
         patch: makes the patch; called once for each implementation, so what it keeps between calls is kept in a closure.
         stage: where in the pipeline it sits.
-        dtypes: of the problems it can be asked; a rounding that a wider or narrower format does not have is left out.
+        dtypes: of the problems it can be tested on; a rounding that a wider or narrower format does not have is left out.
         graded: whether it has a strength.
     """
 
@@ -70,5 +70,5 @@ class Fault:
 
     @property
     def strengths(self) -> tuple[float, ...]:
-        """Those it is asked for."""
+        """The strengths it is tested at."""
         return STRENGTHS if self.graded else STRENGTHS[:1]

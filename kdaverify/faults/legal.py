@@ -1,4 +1,4 @@
-"""Kernels that are legal by construction: whatever rejects one of them is a false alarm."""
+"""Kernels that conform by construction: whatever rejects one of them is a false alarm."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OTHERWISE: Final = tuple(
 )
 """In conventions that the embedded ones have not: every value of every convention occurs, in each format one."""
 LEGAL: Final = (*EMBEDDED, *OTHERWISE)
-"""The legal kernels that faults are held against, as `--impl` names them."""
+"""The conforming kernels that faults are held against, as `--impl` names them."""
 
 
 def backwards(a: Tensor, b: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ def per_call(build: Callable[[Inputs], Stages]) -> Make:
 
 
 def at_random(chance: float, *, when: Condition = always, **wrong: RandomStage) -> Make:
-    """Stages replaced on some calls, drawn with a probability."""
+    """Stages replaced on some calls, with a probability."""
 
     def make(setting: Setting) -> Patch:
         random = setting.random

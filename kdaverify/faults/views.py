@@ -82,7 +82,7 @@ def with_tokens(c: Chunk, **tensors: Tensor) -> Chunk:
 
 
 def one_tile(like: Tensor, random: torch.Generator) -> Tensor:
-    """[n, HV, 1, ...], True on one sequence and head drawn at random."""
+    """[n, HV, 1, ...], True on one sequence and head chosen at random."""
     n, heads = like.shape[:2]
     drawn = int(torch.randint(n * heads, (), generator=random))
     mask = torch.zeros(n * heads, dtype=torch.bool)
@@ -91,7 +91,7 @@ def one_tile(like: Tensor, random: torch.Generator) -> Tensor:
 
 
 def one_of(axis: int, like: Tensor, random: torch.Generator) -> Tensor:
-    """True on one index of an axis drawn at random, broadcasting to `like`."""
+    """True on one index of an axis chosen at random, broadcasting to `like`."""
     drawn = int(torch.randint(like.shape[axis], (), generator=random))
     shape = [1] * like.ndim
     shape[axis] = like.shape[axis]

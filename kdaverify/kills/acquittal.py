@@ -1,4 +1,4 @@
-"""Whether legal kernels pass the question that a fault was rejected on: only then is the rejection a kill."""
+"""Whether conforming kernels pass the question that a fault was rejected on: only then is the rejection a kill."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CALL = "call"
 
 
 def answers(adapter: Adapter, question: Verdict, spec: str = "") -> list[Verdict]:
-    """The verdicts of an implementation on what another one was asked, near misses run again; none where it has no such option."""
+    """The verdicts of an implementation on a test that another one had, borderline failures run again; none where it has no such option."""
     told = list[Verdict]()
     judge = Judge(adapter, told.append, question.property, spec=spec or None, seed=question.seed, published=False)
     try:
@@ -39,7 +39,7 @@ def answers(adapter: Adapter, question: Verdict, spec: str = "") -> list[Verdict
 
 
 class Jury:
-    """The legal kernels, and what of a fault's rejections they let stand.
+    """The conforming kernels, and what of a fault's rejections they let stand.
 
     Args:
         fault: whose patch is taken off for the kernel that differs from it in nothing else.
@@ -54,7 +54,7 @@ class Jury:
         """Why a rejection of the fault is no kill; "" if it is one."""
         about = f"{verdict.property} {verdict.dtype} {verdict.output} {verdict.status}"
         if verdict.recheck is not None and verdict.recheck.finding is not RetestFinding.CONFIRMED:
-            return f"{about}: a near miss that no fresh seed confirms"
+            return f"{about}: a borderline failure that no fresh seed confirms"
         if verdict.status in BROKEN and CALL not in self.fault.outputs:
             return f"{about}: the call breaks, and the fault does not say so: {verdict.headline()}"
         if verdict.status in (Status.ORACLE_UNCERTIFIED, Status.WRONG_KERNEL):

@@ -87,7 +87,7 @@ class Hunt:
 
 
 def _is_long(item: pytest.Item) -> bool:
-    """Whether a test names a problem that costs more than a drawn one may."""
+    """Whether a test names a problem that costs more than a random one may."""
     given = (parameters_of(item) or {}).values()
     parts = [part for value in given for part in (value if isinstance(value, tuple) else (value,))]
     return any(operator_of(part).cost(part) > LONG for part in parts if isinstance(part, Canonical))
@@ -97,7 +97,7 @@ def hunt(spec: str, profile: str, objection: Callable[[Verdict], str] | None, un
     """Runs the suites on what `spec` names.
 
     Args:
-        only: suites to run, by property; a glob. One suite may have nothing to ask of an implementation.
+        only: suites to run, by property; a glob. One suite may have nothing to test on an implementation.
     Raises:
         RuntimeError: pytest itself broke.
         KeyboardInterrupt: someone ended it; nothing is known then.

@@ -38,7 +38,7 @@ class Journal:
             raise JournalError(f"{path}: its rows were made by other source; delete it and run without --resume")
         self.rows += [row for line in lines[1:] if (row := _row(line)) is not None]
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Written anew: a line that was cut short is not continued.
+        # Written again: a line that was cut short is not continued.
         path.write_text("\n".join([head, *(row.model_dump_json() for row in self.rows), ""]))
 
     def append(self, row: FaultRow | LegalRow) -> None:

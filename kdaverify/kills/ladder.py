@@ -1,4 +1,4 @@
-"""What is run in one process: a fault at falling strengths, or a legal kernel from the first test to the last."""
+"""What is run in one process: a fault at falling strengths, or a conforming kernel from the first test to the last."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Ladder:
         return Jury(self.fault)
 
     def step(self, strength: float, known: Verdict | None) -> tuple[Attempt, Verdict | None]:
-        """The suites at one strength; what killed the fault at the strength before is asked first.
+        """The suites at one strength; what killed the fault at the strength before is tested first.
 
         Raises:
             Unfinished: the time was up.
@@ -70,7 +70,7 @@ def descend(name: str, profile: str, until: float, *, weaker: bool) -> FaultRow:
     Args:
         name: its id.
         until: when to give up, by time.time().
-        weaker: whether weaker ones are asked at all.
+        weaker: whether weaker ones are tested at all.
     Raises:
         Unfinished: it was not known by then.
     """
@@ -88,7 +88,7 @@ def _spec(fault: Fault, strength: float) -> str:
 
 
 def whole(name: str, profile: str, until: float, suite: str = EVERY) -> LegalRow:
-    """A legal kernel under every test of a suite, or of all of them.
+    """A conforming kernel under every test of a suite, or of all of them.
 
     Raises:
         Unfinished: the time was up before the last one.

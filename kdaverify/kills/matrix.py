@@ -1,4 +1,4 @@
-"""The whole matrix: what the rows of faults and of legal kernels say together."""
+"""The whole matrix: what the rows of faults and of conforming kernels say together."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def _threshold(strength: float, kill: Kill) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class KillMatrix:
-    """Every fault that was asked, and every legal kernel.
+    """Every fault that was tested, and every conforming kernel.
 
     Args:
-        unfinished: faults that have not been asked everything.
-        suites_left: of legal kernels.
+        unfinished: faults without a complete run.
+        suites_left: of conforming kernels.
     """
 
     profile: str
@@ -102,7 +102,7 @@ class KillMatrix:
 
 
 def matrix(plan: Plan, rows: Iterable[FaultRow | LegalRow]) -> KillMatrix:
-    """The rows put together; faults that have not been asked everything are left out."""
+    """The rows put together; faults without a complete run are left out."""
     done = list(rows)
     found = [Found(fault, tuple(row for row in done if isinstance(row, FaultRow) and row.id == fault.id)) for fault in plan.faults]
     whole = tuple(one for one in found if one.killer or plan.profile in {row.profile for row in one.rows})

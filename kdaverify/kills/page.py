@@ -13,7 +13,7 @@ from kdaverify.kills.matrix import Found, KillMatrix
 
 
 def show(console: Console, found: KillMatrix) -> None:
-    """By stage and class, by property, the thresholds of graded faults, the survivors, and the legal kernels."""
+    """By stage and class, by property, the thresholds of graded faults, the survivors, and the conforming kernels."""
     console.print(_by_stage(found))
     console.print(_by_property(found))
     if any(one.fault.graded and one.weakest for one in found.faults):
@@ -37,14 +37,14 @@ def _conclusion(console: Console, found: KillMatrix) -> None:
     console.print(
         Text(
             f"killed: {found.killed} of {len(found.faults)} faults{share}, {found.under_smoke()} of them under smoke{left}; "
-            f"legal kernels: {len(alarms)} false alarms in {runs} runs{asked}",
+            f"conforming kernels: {len(alarms)} false alarms in {runs} runs{asked}",
             style="bold",
         )
     )
 
 
 def _by_stage(found: KillMatrix) -> Table:
-    table = Table(title="killed / asked, by stage and class", title_justify="left")
+    table = Table(title="killed / tested, by stage and class", title_justify="left")
     table.add_column("stage")
     for kind, about in KINDS.items():
         table.add_column(f"{kind} {about}", justify="right")
@@ -78,7 +78,7 @@ def _by_property(found: KillMatrix) -> Table:
 
 def _thresholds(found: KillMatrix) -> Table:
     table = Table(title="graded faults: the smallest strength killed", title_justify="left")
-    for name in ("fault", "strength", "of budget there", "survives at"):
+    for name in ("fault", "strength", "of tolerance there", "survives at"):
         table.add_column(name, justify="left" if name == "fault" else "right")
     for one in found.faults:
         weakest = one.weakest

@@ -27,11 +27,11 @@ def chosen(pattern: str) -> list[Fault]:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked of a run of the matrix.
+    """What is tested of a run of the matrix.
 
     Args:
-        profile: what faults that survive smoke are asked.
-        legal: whether legal kernels run through the whole suites.
+        profile: of faults that survive smoke.
+        legal: whether conforming kernels run through the whole suites.
     """
 
     faults: tuple[Fault, ...]
@@ -43,7 +43,7 @@ class Plan:
         return tuple(dict.fromkeys((SMOKE, self.profile)))
 
     def jobs(self, done: Iterable[FaultRow | LegalRow]) -> list[Job]:
-        """What is left, longest first: legal kernels, a suite at a time, survivors under the last profile, every fault under smoke."""
+        """What is left, longest first: conforming kernels, a suite at a time, survivors under the last profile, every fault under smoke."""
         rows, ids = list(done), {fault.id for fault in self.faults}
         runs = [(name, profile) for profile in reversed(self.profiles) for name in LEGAL] if self.legal else []
         legal = [Job(*run, legal=True, suite=suite) for suite in sorted(shipped()) for run in runs]
@@ -53,7 +53,7 @@ class Plan:
         return [job for job in (*legal, *then, *first) if (job.name, job.profile, job.suite) not in known]
 
     def follow(self, row: FaultRow | LegalRow) -> list[Job]:
-        """What a row makes necessary: a fault that survives smoke is asked everything."""
+        """What a row makes necessary: a fault that survives smoke runs under the last profile."""
         if isinstance(row, LegalRow) or row.profile == self.profile or row.killed:
             return []
         return [Job(row.id, self.profile)]

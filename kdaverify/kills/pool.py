@@ -20,9 +20,9 @@ class Job:
     """What one process does.
 
     Args:
-        legal: whether `name` is a legal kernel as `--impl` names it, or a fault's id.
-        weaker: whether a fault is asked at its weaker strengths too.
-        suite: what a legal kernel is asked, by property.
+        legal: whether `name` is a conforming kernel as `--impl` names it, or a fault's id.
+        weaker: whether a fault is tested at its weaker strengths too.
+        suite: the suite that a conforming kernel runs, by property.
     """
 
     name: str

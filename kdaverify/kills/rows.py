@@ -1,4 +1,4 @@
-"""What a run of the suites on one fault, or on one legal kernel, came to: a line of the journal, a row of the matrix."""
+"""What a run of the suites on one fault, or on one conforming kernel, came to: a line of the journal, a row of the matrix."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class KillMatrixRow(BaseModel):
 
 
 class Kill(KillMatrixRow):
-    """The verdict that kills a fault, where every legal kernel passes.
+    """The verdict that kills a fault, where every conforming kernel passes.
 
     Args:
         property, output, dtype, case, status, statistic, ratio, message, replay: of the verdict.
-        over_family: its rms error over that of the worst plain legal kernel; None where they were not compared.
+        over_family: its rms error over that of the worst baseline reference kernel; None where they were not compared.
     """
 
     property: str
@@ -49,7 +49,7 @@ class Attempt(KillMatrixRow):
         kill: None where it survived.
         cases: that were judged until then.
         seconds: of processor time that took.
-        dismissed: rejections that count for nothing, and why: a legal kernel is rejected too, or the call broke where it should not.
+        dismissed: rejections that count for nothing, and why: a conforming kernel is rejected too, or the call broke where it should not.
         trouble: what went wrong in the harness.
     """
 
@@ -77,7 +77,7 @@ class FaultRow(KillMatrixRow):
 
 
 class LegalRow(KillMatrixRow):
-    """One suite, or all of them, on one legal kernel.
+    """One suite, or all of them, on one conforming kernel.
 
     Args:
         suite: by property; EVERY for all.

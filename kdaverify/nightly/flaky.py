@@ -1,4 +1,4 @@
-"""Cases that fail on some nights and pass on others: quarantined, which means told, counted, and never taken for a pass."""
+"""Cases that fail on some nights and pass on others: quarantined, which means reported, counted, and never taken for a pass."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def flaky(nights: pl.DataFrame) -> pl.DataFrame:
     import polars as pl
 
     judged = nights.filter(pl.col("judged")).sort("date")
-    # Several rows of one night and figure (a case drawn again as a regression) count as one: failed if any did.
+    # Several rows of one night and figure (a random case that is a regression too) count as one: failed if any did.
     nightly = judged.group_by([*QUESTION, "output", "date"], maintain_order=True).agg(
         pl.col("rejects").any(), pl.col("replay").last(), pl.col("case").last()
     )

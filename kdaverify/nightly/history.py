@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 QUESTION: Final = ("implementation", "property", "problem", "detail")
 """What makes two rows of different nights the same question; with `output`, the same figure."""
 MOST_REGRESSIONS: Final = 200
-"""Cases of the regression set that are asked of an implementation, those that failed before those that were merely worst."""
+"""Cases of the regression set that an implementation runs, those that failed before those that were merely worst."""
 
 
 class HistoryError(RuntimeError):
@@ -46,7 +46,7 @@ class History:
         return self._read("nights")
 
     def regressions(self, implementation: str) -> tuple[PropertyTest, ...]:
-        """What later nights ask of an implementation: the cases promoted so far, failures first, then the latest."""
+        """What later nights run of an implementation: the cases promoted so far, failures first, then the latest."""
         pl = self._polars
         own = self._read("regressions").filter(pl.col("implementation") == implementation)
         kept = own.sort(["rejects", "date"], descending=True).unique(QUESTION, keep="first", maintain_order=True).head(MOST_REGRESSIONS)

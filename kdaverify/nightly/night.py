@@ -1,4 +1,4 @@
-"""One night of one implementation: what is asked, and what it comes to beside the nights before."""
+"""One night of one implementation: what is tested, and what it comes to beside the nights before."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Night:
 
 
 def fixed_tasks(adapter: Adapter, profile: str, history: History) -> tuple[Fixed, ...]:
-    """What every night asks: the fixed tests of the suites, and the regression set."""
+    """What every night tests: the fixed tests of the suites, and the regression set."""
     asks = [ask for question in questions(adapter, profile, drawn=False) for ask in question.asks()]
     return tuple(Fixed(adapter.name, ask) for ask in dict.fromkeys((*asks, *history.regressions(adapter.name))))
 
@@ -76,7 +76,7 @@ def conclude(
         Ruling.INSUFFICIENT: tuple(
             reason
             for count, reason in (
-                (unasked, f"{unasked} fixed cases were not asked: give more --minutes, or the same line again"),
+                (unasked, f"{unasked} fixed cases were not tested: give more --minutes, or the same line again"),
                 (unsteady.height, f"{unsteady.height} figures are flaky: a kernel that depends on no race gives the same ones every night"),
                 (uncertified.height, f"{uncertified.height} verdicts without a certified reference value"),
                 (not passed, "nothing passed"),

@@ -1,4 +1,4 @@
-"""Which of tonight's drawn cases every later night asks again."""
+"""Which of tonight's random cases every later night tests again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST: Final = 5
 
 
 def promoted(tonight: pl.DataFrame) -> pl.DataFrame:
-    """The worst drawn cases of one implementation: those that failed, then those nearest to their budget, one row each."""
+    """The worst random cases of one implementation: those that failed, then those nearest to their tolerance, one row each."""
     import polars as pl
 
     told = (pl.col("status") != "ORACLE_UNCERTIFIED") & (pl.col("rejects") | pl.col("ratio").is_not_null())

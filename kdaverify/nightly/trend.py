@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 WINDOW: Final = 14
 """Nights that tonight is compared with."""
 CHANGE: Final = 1.02
-"""A change that is told: the same kernel on the same cases gives the same figures, to the last digit."""
+"""A change that is reported: the same kernel on the same cases gives the same figures, to the last digit."""
 CONFIDENCE: Final = 0.99
 FEWEST: Final = 8
 """Cases that a comparison must have."""
@@ -27,7 +27,7 @@ class NightlyChange:
     """Tonight's errors of one output over those of the nights before.
 
     Args:
-        cases: asked in both.
+        cases: run in both.
         ratio: median over them of tonight's error over that of the median night.
         low, high: limits of that median, 99 % each.
     """
@@ -68,7 +68,7 @@ def window(nights: pl.DataFrame, date: str) -> pl.DataFrame:
 def changes(earlier: pl.DataFrame, tonight: pl.DataFrame, flaky: pl.DataFrame) -> list[NightlyChange]:
     """Tonight against the nights before, by property, format and output; of fixed cases that pass and are not flaky.
 
-    Math: r_i = tonight's share of the budget over the median of the nights before, case by case; the median over i has a lower and an
+    Math: r_i = tonight's share of the tolerance over the median of the nights before, case by case; the median over i has a lower and an
     upper limit by the bootstrap (`median_limit`). Worse where the lower one is above 1.02, better where the upper one is below 1 / 1.02.
     """
     import polars as pl
@@ -91,7 +91,7 @@ def _change(implementation: str, suite: str, dtype: str, output: str, ratios: li
 
 
 def medians(nights: pl.DataFrame) -> pl.DataFrame:
-    """By implementation, format and output, the median share of the budget of fixed cases, night by night, oldest first."""
+    """By implementation, format and output, the median share of the tolerance of fixed cases, night by night, oldest first."""
     import polars as pl
 
     usable = pl.col("number").is_null() & pl.col("ratio").is_finite()

@@ -1,4 +1,4 @@
-"""The element types a problem can ask for."""
+"""The element types a problem can request."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Covering arrays of problems: every pair, or triple, of the properties that faults depend on jointly occurs in one of few problems.
 
-Drawn problems hardly ever combine gradients, several packed sequences and K > 32, or 1,024 tokens, several heads and a given state:
+Random problems hardly ever combine gradients, several packed sequences and K > 32, or 1,024 tokens, several heads and a given state:
 faults of released kernels lay there. Source: Kuhn, Wallace, Gallo, "Software fault interactions and implications for software testing",
 IEEE TSE 30 (2004): nearly all faults need at most three conditions at once.
 """

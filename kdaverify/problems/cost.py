@@ -8,10 +8,10 @@ from kdaverify.problems.problem import Problem
 _SECONDS_PER_UNIT = 4e-8
 
 DRAWN_LIMIT = {"fp64": 0.3, "fp32": 0.3, "bf16": 1.2, "fp16": 1.2}
-"""Seconds of `cost` that a drawn problem may take: 16-bit ones are judged in float64, far faster than in balls, and may be larger."""
+"""Seconds of `cost` that a random problem may take: 16-bit ones are judged in float64, far faster than in balls, and may be larger."""
 
 GRADIENTS_LIMIT = {"fp64": 0.3, "fp32": 0.3, "bf16": 3.0, "fp16": 3.0}
-"""And a named one whose gradients are asked: in balls, token by token, they take some forty times as long as the outputs."""
+"""And a named one whose gradients are tested: in balls, token by token, they take some forty times as long as the outputs."""
 
 
 def seconds(*, tokens: int, HV: int, K: int, V: int) -> float:

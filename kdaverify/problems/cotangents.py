@@ -1,4 +1,4 @@
-"""What a backward pass is given: the gradients of a loss with respect to the outputs, drawn from the problem."""
+"""What a backward pass is given: the gradients of a loss with respect to the outputs, generated from the problem."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OVERFLOWING: Final = Problem(
 )
 """Values of 2^6: under a loss times 2^OVERFLOWING_EXPONENT some gradients exceed 65504, the largest number of fp16, and dv and dS_0 fit.
 
-No drawn problem does that: among the exponents above, 2^8 is the largest for fp16.
+No random problem does that: among the exponents above, 2^8 is the largest for fp16.
 """
 OVERFLOWING_EXPONENT: Final = 14
 
@@ -64,7 +64,7 @@ def coarse_cotangents(problem: Problem, of: str, number: int) -> Cotangents:
 
     Args:
         of: both, o or final_state.
-        number: tells several draws of one problem apart.
+        number: distinguishes several samples of one problem.
     """
     p = problem
     do = Draw(p, "do").integers(f"coarse {number}", 9, p.HV, p.V) - 4

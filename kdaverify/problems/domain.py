@@ -1,6 +1,6 @@
 """The problems that a kernel declares to take, and the nearest such problem to any other.
 
-Everything that is generated or altered (drawn cases, panel, probes, laws, replaced tokens, re-tests) passes through `fit`: a kernel
+Everything that is generated or altered (random cases, panel, probes, laws, replaced tokens, re-tests) passes through `fit`: a kernel
 is tested on what it declares, and not rejected, or skipped, for the rest.
 """
 

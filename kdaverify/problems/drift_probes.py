@@ -1,4 +1,4 @@
-"""Problems whose error tells what a kernel loses on its way: the same memory, or the same kind of writes, at every length."""
+"""Problems whose error shows what a kernel loses over a run: the same memory, or the same kind of writes, at every length."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEPS: Final = 256
 
 LEAST: Final = 2 * PARTS
 FEWEST: Final = 4
-"""Tokens, and sequences, of a problem that drift is asked of."""
+"""Tokens, and sequences, of a problem that drift is tested on."""
 
 SHORTEST: Final = WINDOW
 """Tokens of the first length looked at: a full window of outputs."""
@@ -64,7 +64,7 @@ class DriftCase:
         name: of the test.
         probe: a key of PROBES.
         way: how the tokens are fed.
-        profile: the smallest profile that asks it; the larger ones ask it too.
+        profile: the smallest profile that tests it; the larger ones test it too.
         tokens, samples: the longest length, and independent sequences.
     """
 
@@ -110,7 +110,7 @@ CASES: Final = (
 def drift_cases(profile: str, dtype: str, others: Sequence[str]) -> tuple[DriftCase, ...]:
     """The questions of a profile in one format; every one of a smaller profile too.
 
-    Smoke asks it in the narrowest format alone: a carry that is too narrow for a wider one fails every budget after a chunk.
+    Smoke tests it in the narrowest format alone: a carry that is too narrow for a wider one fails every tolerance after a chunk.
 
     Args:
         others: the formats that the implementation takes.

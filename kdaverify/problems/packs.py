@@ -8,7 +8,7 @@ EDGES = (2, 3, 7, 15, 16, 17, 31, 32, 33, 39, 47, 48, 63, 64, 65, 79, 96, 127, 1
 _EMPTY_WEIGHT = 10
 
 DRAWN_LENGTHS = (1, *([0] * _EMPTY_WEIGHT), *sorted({*EDGES, *range(5, max(EDGES), 5)}))
-"""What a drawn length is picked from: the edges, every fifth length, and the empty sequence.
+"""What a random length is chosen from: the edges, every fifth length, and the empty sequence.
 
 One token is the simplest sequence and comes first, then the empty one, then all others in order, so that failures shrink to the shortest.
 """

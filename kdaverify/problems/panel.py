@@ -1,4 +1,4 @@
-"""The fixed panel: named problems that every run asks, each for the faults it is known to show."""
+"""The fixed panel: named problems of every run, each for the faults it is known to show."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class NamedProblem:
         name: unique in the panel.
         why: what it shows, with ids of the fault catalogue.
         problem: in one of `dtypes`.
-        profile: the smallest profile that asks it; the larger ones ask it too.
-        dtypes: types it is asked in.
+        profile: the smallest profile that tests it; the larger ones test it too.
+        dtypes: types it is tested in.
     """
 
     name: str
@@ -88,7 +88,7 @@ def _model(heads: int, why: str, dtypes: tuple[str, ...] = DTYPES, T: int = 80) 
 
 
 _ACCEPTANCE = (
-    _named("model-head", "a real model's widths, cheap enough for gradients in every format (L8, B22)",
+    _named("model-head", "a real model's widths, inexpensive enough for gradients in every format (L8, B22)",
            profile="acceptance", T=40, H=1, HV=1, K=128, V=128),
     _model(16, "a real model's heads at K = V = 128, one chunk and a tail (H22, H23, L8, B22)"),
     *(_model(heads, "as many heads as larger models have, in less than a chunk (H22, H23, L8)", _NARROW, T=24) for heads in (32, 64, 96)),
@@ -149,7 +149,7 @@ REAL_SIZES = (
 
 
 def panel(dtype: str, profile: str, *, real_sizes: bool = False) -> tuple[NamedProblem, ...]:
-    """The named problems that a profile asks in one dtype.
+    """The named problems that a profile tests in one dtype.
 
     Args:
         real_sizes: with those of real models, from the acceptance profile on.

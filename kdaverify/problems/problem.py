@@ -34,7 +34,7 @@ class Problem(Canonical):
         dtype: type of q, k, v and beta; gates and states are fp32 (fp64 beside fp64).
         gates: log decays of a value head and token: one a key channel, one for all of them, or none.
         gate, key, beta, state, value: regime names.
-        gate_range, beta_range: what g and beta are clamped to, (lowest, highest), None where a side is open; None: they are as drawn.
+        gate_range, beta_range: what g and beta are clamped to, (lowest, highest), None where a side is open; None: they are as generated.
         scale: factor of the output; None means K^-1/2.
         seed: of every random number.
     Raises:

@@ -14,23 +14,24 @@ Profile: TypeAlias = Literal["smoke", "acceptance", "nightly"]
 
 PROFILES: tuple[Profile, ...] = get_args(Profile)
 
-# The first example is always the simplest problem. What depends on several properties at once is asked by covering arrays besides.
+# The first example is always the simplest problem. What depends on several properties at once is tested by covering arrays besides.
 _EXAMPLES = {"smoke": 2, "acceptance": 6, "nightly": 150}
 
-# Shrinking asks a failing kernel some 50 new shapes a test, hours where each is compiled or interpreted: only a night has them. Before that
-# the diagnosis makes one case smaller, in bounded time. Explaining would add dozens more; targeting needs Hypothesis' own backend.
+# Shrinking calls a failing kernel with some 50 new shapes a test, hours where each is compiled or interpreted: only a
+# night has them. Before that the diagnosis makes one case smaller, in bounded time. Explaining would add dozens more;
+# targeting needs Hypothesis' own backend.
 _DRAWING = (Phase.explicit, Phase.generate)
 _SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
 
 _SUPPRESSED = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
 
 
-# Largest `cost` of a drawn problem, in seconds: smoke judges some 450 of them within a minute.
+# Largest `cost` of a random problem, in seconds: smoke judges some 450 of them within a minute.
 _COST = {"smoke": 0.1, "acceptance": 0.3, "nightly": 1.2}
 
 
 def cost_of(profile: str) -> float:
-    """The largest `cost` a drawn problem of a profile may have.
+    """The largest `cost` a random problem of a profile may have.
 
     Raises:
         ValueError: no such profile.
@@ -53,7 +54,7 @@ def settings_for(profile: str, *, fixed: bool = False, share: float = 1.0) -> se
     """Hypothesis settings of a profile: 2, 6 or 150 examples a test; nightly alone shrinks and remembers failures.
 
     Args:
-        fixed: asks the drawn problems and no others: nothing is shrunk or remembered.
+        fixed: runs the random problems and no others: nothing is shrunk or remembered.
         share: of these examples, at least one.
     Raises:
         ValueError: no such profile.

@@ -67,7 +67,7 @@ def problems(
         packed: only packs, only unpacked problems, or (None) both.
         max_cost: largest `cost` in seconds; None means `DRAWN_LIMIT` of the dtype.
         widths: what K and V are picked from, smallest first; () means those of the domain, or every kind of width.
-        domain: what is drawn is moved into it.
+        domain: what is sampled is moved into it.
     Raises:
         ValueError: an unknown name, or a cost that no problem can meet.
     """
@@ -109,7 +109,7 @@ def _problems(draw: st.DrawFn, choices: _Choices) -> Problem:
 
 @st.composite
 def _layouts(draw: st.DrawFn, *, packed: bool | None, limit: float, narrowest: int) -> dict[str, Any]:
-    """B, T and lengths. An unpacked problem is drawn as a pack whose first length is T, so that a pack can shrink to it."""
+    """B, T and lengths. An unpacked problem is sampled as a pack whose first length is T, so that a pack can shrink to it."""
     typical = {name: max(size, narrowest) if name != "HV" else size for name, size in _TYPICAL.items()}
     most = int(limit / seconds(tokens=1, **typical))
     drawn = draw(st.lists(st.sampled_from(DRAWN_LENGTHS), min_size=1, max_size=1 if packed is False else _MAX_SEQUENCES))
@@ -121,7 +121,7 @@ def _layouts(draw: st.DrawFn, *, packed: bool | None, limit: float, narrowest: i
 
 def _pack(drawn: list[int], *, padding: int, most: int) -> dict[str, Any]:
     lengths = _truncated(drawn, most)
-    # The pack without any token is in the panel; a drawn one always has something to compute.
+    # The pack without any token is in the panel; a random one always has something to compute.
     lengths = lengths if any(lengths) else (*lengths[:-1], 1)
     return {"B": 1, "T": sum(lengths) + min(padding, most - sum(lengths)), "lengths": lengths}
 
@@ -148,5 +148,5 @@ def _drawn_widths(draw: st.DrawFn, widths: tuple[int, ...], *, tokens: int, limi
 
 
 def _largest(options: tuple[int, ...], drawn: int, fits: Callable[[int], bool]) -> int:
-    """The largest option that fits and is not above the drawn one (were the options cut instead, shrinking T would change what K means)."""
+    """The largest option that fits and is at most the random one: cutting the options would change K where T shrinks."""
     return max((option for option in options if option <= drawn and fits(option)), default=options[0])

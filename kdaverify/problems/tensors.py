@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def build(problem: Problem) -> Inputs:
-    """Draw every tensor in float64 and round it to the type the problem asks for.
+    """Draw every tensor in float64 and round it to the type the problem requests.
 
     Returns:
         Inputs with q, k, v, beta in the problem's dtype, g and initial_state in fp32 (fp64 beside fp64), fresh memory each time.

@@ -1,4 +1,4 @@
-"""Problems of a few tokens and channels, for checks that ask a kernel many times: one call for every element, or every direction."""
+"""Problems of a few tokens and channels, for checks that call a kernel many times: one call for every element, or every direction."""
 
 from __future__ import annotations
 

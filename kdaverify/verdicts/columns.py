@@ -137,7 +137,7 @@ def checked(table: pl.LazyFrame, where: str) -> pl.LazyFrame:
     """The table, once its values have been found to be those of verdicts.
 
     Raises:
-        RecordError: a status there is not, a row of a newer version, an absent value, or a pass above its budget.
+        RecordError: a status there is not, a row of a newer version, an absent value, or a pass above its tolerance.
     """
     pl = polars(where)
     always = [name for name in schema() if _always(name)]
@@ -150,7 +150,7 @@ def checked(table: pl.LazyFrame, where: str) -> pl.LazyFrame:
     ).collect(engine="streaming")
     newest, statuses, absent, boasting = found.row(0)
     said = [f"{statuses} rows have a status there is not"] * bool(statuses) + [f"{absent} rows lack a value"] * bool(absent)
-    said += [f"{boasting} rows say PASS above their budget"] * bool(boasting)
+    said += [f"{boasting} rows say PASS above their tolerance"] * bool(boasting)
     if newest is not None and newest > SCHEMA:
         said.append(f"it has rows of version {newest}, this kdaverify reads up to {SCHEMA}: read it with the one that wrote it")
     if said:

@@ -53,7 +53,7 @@ class Decision:
 
     Args:
         ruling: accept, reject, harness error or not enough evidence.
-        reasons: heaviest first; also what an accepted implementation was excused from.
+        reasons: heaviest first; also what does not apply to an accepted implementation.
         verdicts: all of them.
         limits: of the reasons, those that are no error of the kernel: evidence that is missing, trouble of the harness.
     """
@@ -84,7 +84,7 @@ class Decision:
 
     @cached_property
     def paired(self) -> tuple[Paired, ...]:
-        """The run as a whole, beside the legal kernels on the same problems."""
+        """The run as a whole, beside the conforming kernels on the same problems."""
         return tally(self.verdicts).runs
 
     @cached_property
@@ -106,7 +106,7 @@ class Decision:
 
     @property
     def acquitted(self) -> int:
-        """Near misses that passed at fresh seeds."""
+        """Borderline failures that passed at fresh seeds."""
         return len({(*verdict.asked(), verdict.output) for verdict in self.verdicts if verdict.status is Status.PASS and verdict.recheck})
 
     @property
@@ -160,7 +160,7 @@ def conclude(counted: VerdictCounts, expected: Expected, beside: Mapping[Ruling,
     Args:
         counted: the verdicts.
         expected: what must be shown.
-        beside: reasons that do not come from the verdicts, by what they lead to; told before the others of their weight.
+        beside: reasons that do not come from the verdicts, by what they lead to; reported before the others of their weight.
     """
     unable = cannot_run(counted)
     own: dict[Ruling, tuple[str, ...]] = {

@@ -24,7 +24,7 @@ SHARES: Final = ("skipped", "vacuous", "acquitted")
 
 
 def lacking(rules: Rules, counted: VerdictCounts, expected: Expected, accounts: Sequence[Account]) -> tuple[str, ...]:
-    """What the rules want and there is not, heaviest first; what the implementation is excused from is not wanted."""
+    """What the rules want and there is not, heaviest first; what does not apply to the implementation is not wanted."""
     profiles = sorted({account.profile for account in accounts} - {*rules.profiles})
     gaps = [f"the session ran profile {', '.join(profiles)}, wanted {' or '.join(rules.profiles)}"] if rules.profiles and profiles else []
     proofs = [(kind, times) for kind, times in counted.kinds.items() if kind.proves()]

@@ -38,7 +38,7 @@ class Gated:
     """The decision on one implementation.
 
     Args:
-        ruling, reasons: heaviest first; then what is only told.
+        ruling, reasons: heaviest first; then what is only reported.
         limits: of the reasons, those that are no error of the kernel.
         rules: by which.
         tally: of the verdicts that count.
@@ -68,7 +68,7 @@ class GateCriteria:
         today: the day by which waivers hold.
         rules: a shipped name or a file; None for those of the profile that ran.
         waivers: of all implementations.
-        ledger: accepted precision, if it is asked for.
+        ledger: accepted precision, if it is compared with.
     """
 
     today: date
@@ -162,7 +162,7 @@ def _rules_of(accounts: Sequence[Account]) -> str:
 
 
 def _expected(name: str, accounts: Sequence[Account]) -> Expected:
-    """What all sessions together want shown; excused is what each of them excuses."""
+    """What all sessions together want shown; of what does not apply, what all of them leave out."""
     asked = [one for account in accounts for one in account.expected if one.implementation == name]
     excused = [{*one.excused} for one in asked]
     common = set[str].intersection(*excused) if excused else set[str]()

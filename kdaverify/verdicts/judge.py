@@ -53,9 +53,9 @@ class Judge:
         property_name: a key of PROPERTIES.
         spec: how the user named the implementation, for the replay line; its name by default.
         seed: of the session, for the record.
-        defers: whether near misses are reported as they are, and not raised: who holds the verdicts runs them again.
-        benchmark: whose errors others' standards compare with; None for a plain member of the family.
-        published: whether others' standards are asked at all.
+        defers: whether borderline failures are reported as they are, and not raised: who holds the verdicts runs them again.
+        benchmark: whose errors others' standards compare with; None for a baseline reference kernel.
+        published: whether others' standards are applied at all.
         fits: whether a problem that the implementation does not take is replaced by the nearest one that it does.
     """
 

@@ -24,12 +24,12 @@ CONFIDENCE: Final = 0.99
 FEWEST: Final = 7
 """Cases below which the limit is the smallest ratio, and says nothing of the median."""
 FLOOR: Final = 1e-3
-"""Shares of the budget below it are alike."""
+"""Shares of the tolerance below it are alike."""
 PANEL: Final = "panel"
 FIXED: Final = named(lambda found: found.fixed)
-"""Suites that ask the cases of the panel."""
+"""Suites that test the cases of the panel."""
 
-_HEAD: Final = "# Accepted precision: the share of the budget in every case of the fixed panel. Written by `kdaverify ledger accept`.\n"
+_HEAD: Final = "# Accepted precision: the share of the tolerance in every case of the fixed panel. Written by `kdaverify ledger accept`.\n"
 _LINE: Final = re.compile(r"(\d\.\d{3}e[+-]\d\d)  (\S.*)")
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9+=,_-]")
 
@@ -41,7 +41,7 @@ class Against:
     Args:
         worse: outputs that got worse over the panel, a sentence each.
         missing: what the ledger has and the run has not.
-        told: what the run has beside it.
+        told: what the run has in addition.
     """
 
     worse: tuple[str, ...] = ()
@@ -98,13 +98,13 @@ def _worse(accepted: Mapping[str, float], cases: Mapping[str, float]) -> list[st
     over = sorted(((limit, group) for group, limit in limits.items() if limit > LIMIT), reverse=True)
     return [
         f"{group} got worse than the ledger: median {sorted(ratios[group])[(len(ratios[group]) - 1) // 2]:.3g} times the accepted error "
-        f"over {len(ratios[group])} panel cases (lower limit {limit:.3g}, allowed {LIMIT})"
+        f"over {len(ratios[group])} panel cases (lower limit {limit:.3g}, at most {LIMIT})"
         for limit, group in over
     ]
 
 
 def panel(rows: pl.DataFrame) -> dict[str, dict[str, float]]:
-    """The share of the budget of every passed case of the fixed panel, by device and by name."""
+    """The share of the tolerance of every passed case of the fixed panel, by device and by name."""
     pl = polars("the ledger")
     asked = rows.filter(pl.col("property") == PANEL)["case"].unique()
     of = pl.col("property").is_in(FIXED) & pl.col("case").is_in(asked.to_list())
@@ -148,7 +148,8 @@ def read(path: Path, implementation: str, device: str) -> dict[str, float]:
     for number, line in enumerate(content[len(heading) :].splitlines(), start=3):
         share = _LINE.fullmatch(line)
         if share is None or share[2].count("/") < 4 or share[2] in found:
-            raise FileError(f"ledger: {path}: line {number}: wanted a share of the budget and the name of a case, once, got {line[:120]!r}")
+            wanted = "a share of the tolerance and the name of a case, once"
+            raise FileError(f"ledger: {path}: line {number}: wanted {wanted}, got {line[:120]!r}")
         found[share[2]] = float(share[1])
     if not found:
         raise FileError(f"ledger: {path} has no case; accept a record into it, or delete it")

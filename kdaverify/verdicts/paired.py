@@ -1,4 +1,4 @@
-"""A whole run against the legal kernels on the same problems: a small rise of the error that no single case would show."""
+"""A whole run against the conforming kernels on the same problems: a small rise of the error that no single case would show."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONFIDENCE: Final = 0.99
 FEWEST: Final = 20
 """Cases that a run must have."""
 ALIKE: Final = 0.05
-"""Scatter, of the logarithm, that tells no two legal kernels apart."""
+"""Scatter, of the logarithm, below which two conforming kernels are alike."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Paired:
     Args:
         dtype, output, contract: of what.
         cases: problems, each once.
-        ratio: median over them of the error over that of the nearest legal kernel.
-        limit: lower limit of that median: above LIMIT the implementation is worse than the legal kernels that it resembles.
+        ratio: median over them of the error over that of the nearest conforming kernel.
+        limit: lower limit of that median: above LIMIT the implementation is worse than the conforming kernels that it resembles.
     """
 
     dtype: str
@@ -47,13 +47,13 @@ class Paired:
 
     def __str__(self) -> str:
         return (
-            f"{self.output} {self.dtype}: over {self.cases} cases the rms error is {self.ratio:.3g} times that of the nearest legal kernel "
-            f"of {self.contract} (lower limit {self.limit:.3g}, allowed {LIMIT})"
+            f"{self.output} {self.dtype}: over {self.cases} cases the rms error is {self.ratio:.3g} times "
+            f"that of the nearest reference kernel of {self.contract} (lower limit {self.limit:.3g}, at most {LIMIT})"
         )
 
 
 class PairedSample(NamedTuple):
-    """What of a verdict counts in a run: of which output it is, and its rms error over that of every legal kernel."""
+    """What of a verdict counts in a run: of which output it is, and its rms error over that of every conforming kernel."""
 
     property: str
     dtype: str
@@ -66,11 +66,12 @@ class PairedSample(NamedTuple):
 def paired(samples: Iterable[PairedSample | Verdict]) -> tuple[Paired, ...]:
     """One for every format, output and contract with enough cases.
 
-    Math: r[i, j] = rms error of case i over that of legal kernel j on the same problem. A kernel that computes as j does has r near 1 in
-    every case, one with a tenth more error near 1.1; to those that compute otherwise it scatters. So only the j count whose log r scatters
-    (from its 20 % to its 80 % quantile) by at most twice what the closest does, and 0.05. Of each of them the median over i has a lower
-    limit at 99 %, by the bootstrap over cases; the smallest of these limits is judged. Only cases count whose legal kernels were not lucky,
-    and all of which stayed finite.
+    Math: r[i, j] = rms error of case i over that of conforming kernel j on the same problem. A kernel that computes as j
+    does has r near 1 in every case, one with a tenth more error near 1.1; to those that compute otherwise it scatters.
+    So only the j count whose log r scatters (from its 20 % to its 80 % quantile) by at most twice what the closest
+    does, and 0.05. Of each of them the median over i has a lower limit at 99 %, by the bootstrap over cases; the
+    smallest of these limits is judged. Only cases count whose conforming kernels have typical errors, and all of which
+    stayed finite.
     """
     runs: dict[tuple[str, str, str], list[PairedSample | Verdict]] = defaultdict(list)
     paired_properties = named(lambda found: found.paired)
@@ -95,7 +96,7 @@ def _of(key: tuple[str, str, str], samples: list[PairedSample | Verdict]) -> Pai
 
 
 def _mean(cases: list[str], logs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The mean over the runs of one problem, by legal kernel."""
+    """The mean over the runs of one problem, by conforming kernel."""
     _, place, times = np.unique(cases, return_inverse=True, return_counts=True)
     sums = np.stack([np.bincount(place, column) for column in logs.T], axis=1)
     return sums / times[:, None]

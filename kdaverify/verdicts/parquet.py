@@ -43,7 +43,7 @@ def write(frame: pl.DataFrame, path: Path, accounts: tuple[Account, ...], *, ope
 
 
 def scan(path: Path) -> tuple[pl.LazyFrame, Seal | None]:
-    """The columns of a file, read when asked for, and its seal; version 1 had none.
+    """The columns of a file, read when requested, and its seal; version 1 had none.
 
     Raises:
         RecordError: it is no Parquet file, no record, or was changed since it was sealed.

@@ -52,7 +52,7 @@ class Opinions:
     """What others say of one output.
 
     Args:
-        benchmark: whose errors its own were held against; "" where no rule was asked.
+        benchmark: whose errors its own were held against; "" where no rule was applied.
         published: by rule.
     """
 
@@ -64,8 +64,8 @@ def opinions(case: Sequence[Outcome], problem: Canonical | None, named: NamedBen
     """Others' opinions of every outcome of one case; none of what is no output of a call.
 
     Args:
-        problem: what was asked.
-        named: whose run is the benchmark; None for a plain member of the family.
+        problem: what was tested.
+        named: whose run is the benchmark; None for a baseline reference kernel.
     """
     asked = [outcome.evidence for outcome in case if outcome.evidence is not None]
     if not asked or problem is None:
@@ -80,7 +80,7 @@ def _of(evidence: Evidence, benchmark: Benchmark) -> Opinions:
 
 
 def _run(named: Adapter, problem: Canonical, evidence: Evidence) -> Benchmark:
-    """What the named implementation makes of the case; nothing where it cannot be asked."""
+    """What the named implementation makes of the case; nothing where it cannot be called."""
     reason = f"it does not take {problem.dtype}" if problem.dtype not in named.dtypes else operator_of(problem).refusal(named, problem)
     if reason is not None:
         return Benchmark(f"{named.name}: {reason}", {})

@@ -1,4 +1,4 @@
-"""Verdicts whose near misses have been run again at fresh seeds, each case once."""
+"""Verdicts whose borderline failures have been run again at fresh seeds, each case once."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ SETTLED: Final = "another case is wrong for certain"
 
 
 def only_near(case: Sequence[Verdict]) -> bool:
-    """Whether the outputs of one case have near misses, and nothing worse."""
+    """Whether the outputs of one case have borderline failures, and nothing worse."""
     wrong = [verdict for verdict in case if verdict.status.rejects]
     return bool(wrong) and all(_is_near(verdict) for verdict in wrong)
 
 
 def certain(verdicts: Sequence[Verdict]) -> bool:
-    """Whether one fails by more than sampling variation: no near miss, or one that fresh seeds confirmed."""
+    """Whether one fails by more than sampling variation: no borderline failure, or one that fresh seeds confirmed."""
     return any(verdict.status.rejects and not _is_near(verdict) and not is_open(verdict) for verdict in verdicts)
 
 
 def is_open(verdict: Verdict) -> bool:
-    """Whether it is a near miss that was not run again, since the kernel is rejected without it."""
+    """Whether it is a borderline failure that was not run again, since the kernel is rejected without it."""
     return verdict.status.rejects and verdict.recheck is not None and verdict.recheck.reason == SETTLED
 
 
 def rechecked(verdicts: Sequence[Verdict], adapter: Adapter, *, settled: bool = False) -> list[Verdict]:
-    """The same verdicts; a near miss carries what fresh seeds found, and passes if it is acquitted.
+    """The same verdicts; a borderline failure carries what fresh seeds found, and passes if the re-test passes.
 
     Once one is confirmed, or where another case is worse, what is left is not run again and stays a failure.
 

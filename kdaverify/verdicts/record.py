@@ -1,4 +1,4 @@
-"""Records: files of verdicts, one a row, written so that a crash loses at most the row being written."""
+"""Records: files of verdicts, one a row, written so that at most the row being written is lost in a crash."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Table:
     """The same as columns, for files of any length.
 
     Args:
-        rows: a column for every field of a verdict; those of a Parquet file are read when asked for.
+        rows: a column for every field of a verdict; those of a Parquet file are read when requested.
         truncated, accounts, open_rows: as of a Record.
     """
 
@@ -164,7 +164,7 @@ def _there(path: Path) -> bool:
 
 
 def is_parquet(path: Path) -> bool:
-    """Whether the ending asks for parquet.
+    """Whether the ending requests parquet.
 
     Raises:
         RecordError: an ending that is neither .jsonl nor .parquet.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MOST_UNANSWERED: Final = 3
 CASE: Final = ("property", "dtype", "case", "detail")
-"""What was asked, whatever came of it: rows that agree in it are the outputs of one case."""
+"""What was tested, whatever came of it: rows that agree in it are the outputs of one case."""
 
 
 class VerdictKind(NamedTuple):
@@ -36,7 +36,7 @@ class VerdictKind(NamedTuple):
         return Status(self.status).rejects
 
     def proves(self) -> bool:
-        """Whether it is evidence: a pass that no impostor would get."""
+        """Whether it is evidence: a pass that no negative control would get."""
         return self.status == Status.PASS and not self.vacuous
 
 
@@ -51,7 +51,7 @@ class VerdictCounts:
         unanswered: the first headlines of calls without outputs.
         errors: what the kernel raised, each headline once, in order.
         skipped: why cases were skipped, each reason once, in order.
-        runs: the run as a whole, beside the legal kernels.
+        runs: the run as a whole, beside the conforming kernels.
     """
 
     kinds: Mapping[VerdictKind, int]

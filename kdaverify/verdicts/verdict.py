@@ -21,28 +21,29 @@ class Verdict(BaseModel):
 
     Args:
         implementation: name of the adapter.
-        property: what was asked ("forward", "resume", ...): the suite's name.
+        property: what was tested ("forward", "resume", ...): the suite's name.
         op, dtype, regime: the operation, the problem's format and its gate regime.
-        case: id of the problem; "" where no problem was asked.
+        case: id of the problem; "" where no problem was tested.
         problem: the problem as JSON; "" likewise.
         B, T, N, H, HV, K, V: its sizes: batch entries, tokens of each, sequences, heads of keys and of values, widths; None: not stated.
         detail: what the property chose beside the problem (a cut, an arrangement).
         output: "o", "final_state", or "call" for what concerns the whole call.
         status: what is concluded.
-        statistic, value, budget, ratio: the worst statistic, what was found, what is allowed, value / budget; None without a comparison.
+        statistic, value, budget, ratio: the worst statistic, what was found, its tolerance, value / tolerance; None without a comparison.
         grade: A componentwise, B row-scaled, C norm only, F.
         worst: token, head and element, with the inputs that made it.
         message: the comparison in words, what the call did wrong, or why it was skipped.
-        stage: the first stage outside its budget ("solve"; of stages fused into one with its tensor, "intra (R)"), or a NoStage in its
+        stage: the first stage outside its tolerance ("solve"; of stages fused into one with its tensor, "intra (R)"), or a NoStage in its
             place; None where nothing was localised.
         located: what of that stage is off and on which inputs, or what was judged of the stages and what was not.
-        diagnosis: of one case of every property that fails, which known fault it cannot be told from, or that none fits.
+        diagnosis: of one case of every property that fails, which known fault it cannot be distinguished from, or that none fits.
         same_as: the plain call ("forward", "gradients") that fails in the same way on the same problems, where that was found: this failure
             adds nothing to that one.
         vacuous: of zeros, the negated and a shuffled output, those that would pass too: the verdict then proves nothing.
-        peers: the rms error over that of every emulated legal kernel that rounds to nearest; () where those were lucky, or not compared.
+        peers: the rms error over that of every emulated conforming kernel that rounds to nearest; () where those have
+        unusually small errors, and where nothing was compared.
         digits_fewer: correct digits that a pass has fewer than a token recurrence on the same inputs; None for an unremarkable number.
-        recheck: of a near miss, what fresh seeds found; status and grade follow it, the figures are those of the first seed.
+        recheck: of a borderline failure, what fresh seeds found; status and grade follow it, the figures are those of the first seed.
         published: what the rules of others say of the same output, by rule; never part of `status`.
         benchmark: whose errors those that compare errors held its own against.
         contract, oracle: what was declared, and how the exact value was obtained.
@@ -103,11 +104,11 @@ class Verdict(BaseModel):
     replay: str = ""
 
     def proves(self) -> bool:
-        """Whether it is evidence for the implementation: a pass that no impostor would get."""
+        """Whether it is evidence for the implementation: a pass that no negative control would get."""
         return self.status is Status.PASS and not self.vacuous
 
     def asked(self) -> tuple[str, str, str, str]:
-        """What was asked, whatever came of it: verdicts that agree in it are the outputs of one case."""
+        """What was tested, whatever came of it: verdicts that agree in it are the outputs of one case."""
         detail = ",".join(f"{name}={value}" for name, value in sorted(self.detail.items()))
         return self.property, self.dtype, self.case, detail
 

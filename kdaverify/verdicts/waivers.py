@@ -37,8 +37,8 @@ class Waiver(BaseModel):
     Args:
         id: glob over PROPERTY/DTYPE/REGIME/CASE/OUTPUT[/DETAIL].
         impl: name of the implementation.
-        statistic: the statistic that is over budget (rms, max, ...), or of what is no comparison the status (NONFINITE, ERROR, ...).
-        cap: of a statistic the largest ratio to its budget, of a status the most verdicts.
+        statistic: the statistic that is over tolerance (rms, max, ...), or of what is no comparison the status (NONFINITE, ERROR, ...).
+        cap: of a statistic the largest ratio to its tolerance, of a status the most verdicts.
         reason, owner: why, and who mends it.
         expires: the last day it holds.
     """
@@ -98,7 +98,7 @@ class Waived:
     held: tuple[Held, ...] = ()
 
     def beside(self, others: tuple[Held, ...]) -> Waived:
-        """The same with waivers that forgive nothing here, told first."""
+        """The same with waivers that match nothing here, reported first."""
         return Waived(self.rows, (*others, *self.held))
 
     @property
@@ -161,10 +161,10 @@ def _statistic(status: str, statistic: str | None) -> str | None:
 def _fault(waiver: Waiver, ratios: list[float | None], today: date) -> str:
     """Why it does not hold; "" where it does."""
     if waiver.expires < today:
-        return f"expired on {waiver.expires}: mend what it waives, or argue for it anew"
+        return f"expired on {waiver.expires}: mend what it waives, or renew it with its reason"
     if not ratios:
         return "matches no failure of this run: take it out of the file"
     if waiver.statistic in STATUSES:
         return f"is exceeded: {len(ratios)} verdicts, {waiver.cap:g} allowed" if len(ratios) > waiver.cap else ""
     worst = max(math.inf if ratio is None or math.isnan(ratio) else ratio for ratio in ratios)
-    return "" if worst <= waiver.cap else f"is exceeded: {worst:.3g} of budget, {waiver.cap:g} allowed"
+    return "" if worst <= waiver.cap else f"is exceeded: {worst:.3g}x tolerance, cap {waiver.cap:g}"

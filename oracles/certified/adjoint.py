@@ -28,7 +28,7 @@ def adjoint(inputs: Inputs, cotangents: Cotangents, *, bits: int) -> GradientAns
     Args:
         inputs: the call; every number enters exactly.
         cotangents: of o and S_T; every number enters exactly.
-        bits: precision of the midpoints; a slow gate loses half a bit a token, and three times that at beta = 2.
+        bits: precision of the midpoints; a slow gate costs half a bit a token, and three times that at beta = 2.
     Returns:
         GradientAnswer with the radius of every element.
     Raises:

@@ -51,7 +51,7 @@ def certify(
         accept: True where the radii are small enough for the caller's purpose.
         form: which of the two independent forms.
         extra_bits: added to the first precision, where the caller knows that the rule gives too few.
-        cache: where an earlier answer may lie; it is accepted anew, and replaced where too wide.
+        cache: where an earlier answer may lie; it is accepted again, and replaced where too wide.
     Returns:
         The first answer accepted.
     Raises:

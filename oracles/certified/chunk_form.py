@@ -27,7 +27,7 @@ def chunk(inputs: Inputs, *, bits: int, chunk_size: int = 64) -> CertifiedOutput
 
     Args:
         inputs: the call; every number enters exactly.
-        bits: precision of the midpoints; a slow gate loses 0.1 bit a token at chunk size 64, and more in smaller chunks.
+        bits: precision of the midpoints; a slow gate costs 0.1 bit a token at chunk size 64, and more in smaller chunks.
         chunk_size: C, tokens per chunk.
     Returns:
         Answer with the radius of every element.

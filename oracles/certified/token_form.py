@@ -21,7 +21,7 @@ def recurrence(inputs: Inputs, *, bits: int) -> CertifiedOutputs:
 
     Args:
         inputs: the call; every number enters exactly.
-        bits: precision of the midpoints; a slow gate loses 0.35 bit a token.
+        bits: precision of the midpoints; a slow gate costs 0.35 bit a token.
     Returns:
         Answer with the radius of every element.
     Raises:

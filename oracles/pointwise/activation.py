@@ -1,8 +1,9 @@
 """The operations beside the kernel, forward and backward, in float64: gate activations, the sigmoid of beta, l2norm.
 
 Everything is formed from exponentials of something <= 0, exponents are added before they are exponentiated, and the arguments of
-those exponentials carry what their rounding left out: no input in range overflows, meets 0 * inf, or loses relative accuracy in a
-tail. `UNITS` bounds the relative error of every element in units of 2^-53, wherever the exact value is at least 1e-290.
+those exponentials carry what their rounding left out: no input in range overflows, meets 0 * inf, or is inaccurate
+relative to its size in a tail. `UNITS` bounds the relative error of every element in units of 2^-53, wherever the exact
+value is at least 1e-290.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gradients: dq, dk, dv, dg, dbeta and dS_0 within the budget of the declared contract, for losses on o, on S_T, and on both."""
+"""Gradients: dq, dk, dv, dg, dbeta and dS_0 within the tolerance of the declared contract, for losses on o, on S_T, and on both."""
 
 from __future__ import annotations
 

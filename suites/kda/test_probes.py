@@ -1,4 +1,4 @@
-"""Probes: tiny, or long and cheap, inputs on which a single rounding decision is visible."""
+"""Probes: tiny, or long and inexpensive, inputs on which a single rounding decision is visible."""
 
 from __future__ import annotations
 

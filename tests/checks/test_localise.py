@@ -38,7 +38,7 @@ def test_of_a_planted_fault_that_fails_end_to_end_the_stage_is_named(name: str) 
 
 def test_what_is_off_and_how_far_is_told_in_one_line() -> None:
     told = localise(Staged("neumann", NEUMANN), problem(gate="slow"), "forward", {}).told
-    assert re.fullmatch(r"on exact inputs; R: relative tail error \S+, allowed \S+ \(\S+ of budget\); grade F", told)
+    assert re.fullmatch(r"on exact inputs; R: relative tail error \S+, tolerance \S+ \(\S+x tolerance\); grade F: .*", told)
 
 
 def test_where_no_stage_is_exposed_or_all_are_right_no_stage_is_named() -> None:
@@ -54,8 +54,8 @@ def test_what_is_not_judged_is_not_called_right() -> None:
 def test_stages_that_cannot_be_handed_hard_resets_are_asked_with_deep_gates_in_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = problem(gate="hard-reset", key="identical")
     right = localise(find(PORT), asked, "forward", {})
-    told = "a hard reset has no finite cumulative gate to hand over; within budget: cumsum, intra, wy, state, output"
-    assert right == Location(NoStage.NOT_JUDGED, f"{told}; asked with gates of -10000 for hard resets")
+    told = "a hard reset has no finite cumulative gate to hand over; within tolerance: cumsum, intra, wy, state, output"
+    assert right == Location(NoStage.NOT_JUDGED, f"{told}; tested with gates of -10000 for hard resets")
     intra = torch_port.chunk_kda_fwd_intra
 
     @functools.wraps(intra)
@@ -65,7 +65,7 @@ def test_stages_that_cannot_be_handed_hard_resets_are_asked_with_deep_gates_in_t
 
     monkeypatch.setattr(torch_port, "chunk_kda_fwd_intra", wrong_inverse)
     wrong = localise(find(PORT), asked, "forward", {})
-    assert wrong.stage == "intra (R)" and wrong.told.endswith("; asked with gates of -10000 for hard resets")
+    assert wrong.stage == "intra (R)" and wrong.told.endswith("; tested with gates of -10000 for hard resets")
 
 
 def test_a_stage_that_is_wrong_on_its_own_inputs_only_is_told_so() -> None:
@@ -98,7 +98,7 @@ def test_what_keeps_stages_from_being_asked_is_told_and_not_raised() -> None:
     lacking = localise(raising(AdapterError("recompute_w_u_fwd: has no parameter A")), problem(), "forward", {})
     assert lacking.stage == NoStage.NOT_JUDGED
     assert lacking.told.startswith("AdapterError: recompute_w_u_fwd: has no parameter A")
-    assert lacking.told.endswith("within budget: cumsum, scores, solve")
+    assert lacking.told.endswith("within tolerance: cumsum, scores, solve")
 
     class Lost(Staged):
         def stages(self, dtype: str) -> Mapping[str, StageCall]:
@@ -144,9 +144,9 @@ DENSE: dict[str, Any] = {"lengths": None, "T": 70, "gate": "slow"}
 @pytest.mark.parametrize(
     ("name", "detail", "changes", "told"),
     [
-        ("resume", {"cut": 17, "way": "chunk-chunk"}, DENSE, "; asked of one uncut run"),
-        ("packing", {"arrangement": "reversed"}, {}, "; asked of the pack in one call, in its own order"),
-        ("causality", {"cut": 17}, DENSE, "; asked of the problem with its own later tokens"),
+        ("resume", {"cut": 17, "way": "chunk-chunk"}, DENSE, "; tested on one uncut run"),
+        ("packing", {"arrangement": "reversed"}, {}, "; tested on the pack in one call, in its own order"),
+        ("causality", {"cut": 17}, DENSE, "; tested on the problem with its own later tokens"),
     ],
 )
 def test_a_property_that_calls_the_kernel_otherwise_says_what_its_stages_were_asked(

@@ -45,7 +45,7 @@ def test_an_unlucky_seed_is_acquitted_and_graded_by_the_medians() -> None:
     found = recheck(at_ratio(0.8, spread=0.15), PROBLEM, ["o"])["o"]
     assert (found.finding, found.seeds, found.grade) == (RetestFinding.ACQUITTED, SEEDS, "A")
     assert 0 < found.over < SEEDS / 5
-    assert "acquitted at 200 fresh seeds" in str(found)
+    assert "passed on re-test at 200 fresh seeds" in str(found)
 
 
 @pytest.mark.parametrize("ratio", [1.1, 1.4])

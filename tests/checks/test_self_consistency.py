@@ -50,14 +50,14 @@ def test_a_planted_fault_is_rejected_and_an_input_that_it_hits_named(fault: str)
     stage, wrong, hit = FAULTS[fault]
     told = judged(Staged(replace(BACKWARD, **{stage: wrong}), dtype="fp32"), PACKED)
     assert told.status is Status.FAIL
-    assert told.message.rpartition("over budget: ")[2].split(" (")[0] in hit
+    assert told.message.rpartition("over tolerance: ")[2].split(" (")[0] in hit
 
 
 @pytest.mark.parametrize("name", ["dq", "dbeta", "d_initial_state"])
 def test_a_gradient_off_by_one_in_a_hundred_is_rejected_by_its_name(name: str) -> None:
     wrong = Staged(change=lambda found: replace(found, **{name: 1.01 * getattr(found, name)}), dtype="fp32")
     told = judged(wrong, PACKED)
-    assert told.status is Status.FAIL and f"over budget: {name} (" in told.message
+    assert told.status is Status.FAIL and f"over tolerance: {name} (" in told.message
 
 
 def _normalised(given: Cotangents) -> Cotangents:

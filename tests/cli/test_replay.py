@@ -41,7 +41,7 @@ def test_a_right_kernel_passes_and_every_figure_is_shown(cli: Cli, problem: Prob
     assert code == 0
     assert "forward o: PASS" in out
     assert "forward final_state: PASS" in out
-    assert "of budget: rms" in out
+    assert "multiples of the tolerance: rms" in out
     assert problem.id in out
 
 

@@ -61,7 +61,7 @@ def test_the_page_shows_survivors_and_false_alarms() -> None:
     page = StringIO()
     show(Console(file=page, width=160), made(DEAD, *ALIVE, legal_row(false_alarms=("o is off; kdaverify replay",))))
     text = page.getvalue()
-    assert "killed: 1 of 2 faults (50.0%), 1 of them under smoke; 1 not finished; legal kernels: 1 false alarms in 100 runs" in text
+    assert "killed: 1 of 2 faults (50.0%), 1 of them under smoke; 1 not finished; conforming kernels: 1 false alarms in 100 runs" in text
     assert "false alarm: eager: o is off; kdaverify replay" in text
     assert "survivors" in text and "S26" in text
 

@@ -48,7 +48,7 @@ def test_every_case_that_fails_is_localised_once_for_all_its_outputs(asked: list
     assert [verdict.stage for verdict in told] == [None, "solve", "solve", None, "solve"]
     assert asked == [ASKED, ASKED]
     assert told[1].whereabouts().startswith("first wrong stage: solve, on exact inputs; R: ")
-    assert told[4].located.endswith("asked of one uncut run")
+    assert told[4].located.endswith("tested on one uncut run")
 
 
 def test_an_operation_beside_the_kernel_is_its_own_stage(asked: list[Problem]) -> None:

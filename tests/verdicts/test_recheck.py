@@ -29,7 +29,7 @@ def test_a_near_miss_at_one_seed_passes_with_its_first_figure_and_a_note() -> No
     assert missed.recheck is not None and missed.recheck.finding is RetestFinding.ACQUITTED and missed.recheck.seeds == 20
     assert missed.status is Status.PASS and missed.grade == "A" and missed.proves()
     assert missed.ratio is not None and 1.0 < missed.ratio < 1.4
-    assert "near miss, acquitted at 20 fresh seeds" in missed.message
+    assert "borderline, passed on re-test at 20 fresh seeds" in missed.message
     assert Verdict.model_validate_json(missed.model_dump_json()) == missed
 
 
@@ -41,7 +41,7 @@ def test_a_kernel_a_tenth_over_its_budget_stays_rejected() -> None:
     told = rechecked(judged, judge.adapter)
     assert [v.recheck.finding for v in told if v.recheck] == [RetestFinding.CONFIRMED]
     assert rechecked(told, judge.adapter) == told
-    with pytest.raises(Rejected, match="near miss, confirmed at 10 fresh seeds"):
+    with pytest.raises(Rejected, match="borderline, failed again on re-test at 10 fresh seeds"):
         Judge(judge.adapter, judged.append, "forward")(PROBLEM)
 
 

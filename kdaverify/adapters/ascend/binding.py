@@ -1,4 +1,4 @@
-"""One imported module of AscendC operators: what its functions follow, asked of them and not of their version."""
+"""One imported module of AscendC operators: which conventions its functions follow, found by calls and not by version."""
 
 from __future__ import annotations
 

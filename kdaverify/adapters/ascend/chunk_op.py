@@ -31,7 +31,7 @@ class ChunkCall:
         state: order of the states said to the operator, kv or vk.
         chunk_size: 64 or 128.
         conventions: in which the tensors are really handed over and taken back; they agree with layout and state, except when a probe
-            asks whether the operator follows others than it is told.
+            tests whether the operator follows others than it is given.
     """
 
     function: Callable[..., Any]
@@ -95,7 +95,7 @@ class ChunkCall:
         return _Change(to, back)
 
     def _shaped(self, tensor: Tensor) -> Tensor:
-        # A probe may ask for flat tokens where the layout has a batch axis: then there is none to strip.
+        # A probe may pass flat tokens where the layout has a batch axis: then there is none to strip.
         return tensor if self.conventions.layout == "thd" else self.layout.strip(tensor)
 
     def _canonical_o(self, o: Any, call: Inputs, handed: dict[str, Any], inputs: Inputs) -> Any:

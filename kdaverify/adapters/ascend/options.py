@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from kdaverify.adapters.base import AdapterError
 
 Known = Mapping[str, Sequence[str] | None]
-"""Names of options, with the values allowed; None where any text is."""
+"""Names of options, with the values accepted; None where any text is."""
 
 
 def checked(adapter: str, options: Mapping[str, str], known: Known) -> Mapping[str, str]:

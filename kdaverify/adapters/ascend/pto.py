@@ -71,7 +71,7 @@ class AscendPto(Adapter):
 
     Args:
         options: library, device, block_dim and final_state.
-        conventions: in which gates, betas and states are really handed over, where a probe asks for others than the documented ones.
+        conventions: in which gates, betas and states are really handed over, where a probe passes others than the documented ones.
     Source: megagdn-pto, kernels/pto/mega_kernel_kda.cpp and megagdn_pto/kda_mega_kernel.py.
     """
 

@@ -52,7 +52,7 @@ MID: Final = Revision(name="mid", gate=NATURAL)
 V26_9_1: Final = replace(MID, name="v26.9.1", square=True)
 MAIN: Final = replace(V26_9_1, name="September main", two_routes=True)
 EITHER: Final = replace(V26_9_1, name="mid or v26.9.1")
-"""Where only a call tells: these two take the same arguments, but not the same widths."""
+"""Where only a call shows the difference: these two take the same arguments, but not the same widths."""
 
 
 def by_signature(parameters: tuple[str, ...]) -> Revision | None:

@@ -1,4 +1,4 @@
-"""A two-token call whose answer tells how a kernel reads its tensors: a misread gate is finite, and wrong."""
+"""A two-token call whose answer shows how a kernel reads its tensors: a misread gate is finite, and wrong."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Reading:
         call: from the call that is meant to the one that a kernel reading so computes.
         o: from o [B, T, HV, V] to what lies in memory.
         state: from the final state [N, HV, K, V] to what lies in memory.
-        declarable: another declaration expresses it: the conventions probe names it, if it is asked.
+        declarable: another declaration expresses it: the suite conventions names it, if it is run.
     """
 
     said: str
@@ -61,7 +61,7 @@ def question(*, H: int, HV: int, width: int, dtype: torch.dtype, state: bool) ->
     def coherent(common: Tensor) -> Tensor:
         return torch.nn.functional.normalize(common + 0.7 * draw(1, TOKENS, H, width), dim=-1)
 
-    # Decay shows in what the second token reads of the first: so they share a direction, the first asks little, the second adds little.
+    # Decay shows in what the second token reads of the first: so they share a direction, the first writes little, the second adds little.
     # It decays more than the first, so that one token's gates that are taken for sums still fall.
     common, weak_first = draw(1, 1, H, width), torch.tensor((0.3, 1.0), dtype=torch.float64).view(1, TOKENS, 1, 1)
     decay = -(0.3 + 0.3 * draw(1, 1, HV, width).sigmoid())
@@ -81,7 +81,7 @@ def verdict(place: str, readings: Sequence[Reading], asked: Inputs, o: Any, fina
 
     Args:
         place: of the kernel.
-        readings: the declared one, then those it is told apart from.
+        readings: the declared one, then those it is distinguished from.
         o, final_state: the answer as the kernel laid it out; a final state of None is not looked at.
     Returns:
         That the declared reading fits; or one that another declaration would express; or none: then the kernel is wrong in another way,
@@ -130,16 +130,16 @@ def gates(handed: GateForm, others: Sequence[GateForm], *, declarable: Sequence[
 
 
 def scales() -> list[Reading]:
-    """A scale argument that is not used as asked."""
+    """A scale argument that is ignored."""
     return [
         Reading("the scale applied twice", lambda x: replace(x, scale=x.factor**2)),
         Reading("the scale ignored", lambda x: replace(x, scale=1.0)),
-        Reading("a scale of K^-1/2 whatever is asked", lambda x: replace(x, scale=None)),
+        Reading("a scale of K^-1/2 whatever scale is passed", lambda x: replace(x, scale=None)),
     ]
 
 
 def values() -> list[Reading]:
-    """Activations that nobody asked for."""
+    """Activations that nobody requested."""
     normalized = torch.nn.functional.normalize
     return [
         Reading("beta doubled", lambda x: replace(x, beta=2.0 * x.beta.double())),

@@ -1,4 +1,4 @@
-"""A process of another Python interpreter that answers calls: started when first asked, spoken to, ended."""
+"""A process of another Python interpreter that answers calls: started by the first call, then kept until the session ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class PythonInterpreter:
 
     Args:
         python: its executable.
-        arguments: what serve.py is told after the folder.
+        arguments: what serve.py gets after the folder.
         limit: seconds until it must be ready, and until a call must be answered.
     """
 

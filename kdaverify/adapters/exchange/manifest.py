@@ -43,7 +43,7 @@ class ExportedCall(Frozen):
     Args:
         file: name of its file, in the folder of the inputs and in that of the outputs.
         entry: "forward", "step" for decoding one token, or "vjp" for the gradients; the file of that holds do and d_final_state too.
-        scale: the factor of o that the function is told.
+        scale: the factor of o that the function gets.
         state_from: the call whose final state is the initial state of this one, by its file.
         sha256: of the input file.
         outputs: what is wanted, in the kernel's conventions.
@@ -61,7 +61,7 @@ class ExportedCase(Frozen):
     """One question of the suites.
 
     Args:
-        asked: as adapters are told: property, problem and detail.
+        asked: as adapters get it: property, problem and detail.
         calls: in order; none where the kernel does not take the problem.
     """
 
@@ -134,5 +134,5 @@ def read(folder: Path) -> Manifest:
 def _check_version(path: Path, found: Any) -> None:
     version = found.get("kdaverify") if isinstance(found, dict) else None
     if version != kdaverify.__version__:
-        wanted = f"wanted one of kdaverify {kdaverify.__version__}, which asks what this version asks"
+        wanted = f"wanted one of kdaverify {kdaverify.__version__}, with the tests of this version"
         raise ExchangeError(f"{path}: {wanted}, got {version or 'no manifest'}; score with the version that exported, or export again")

@@ -1,4 +1,4 @@
-"""Score: the suites ask again, and the outputs that came back answer."""
+"""Score: the suites run again, on the outputs that came back."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Playback(Declared):
         self._case, self._played = self._cases.get(case), []
         if self._case is None:
             wanted = f"--profile {self._manifest.profile} --kda-seed {self._manifest.seed}"
-            raise ExchangeError(f"{NAME}: holds no case {case}; `kdaverify score` asks what was exported, with {wanted}")
+            raise ExchangeError(f"{NAME}: holds no case {case}; `kdaverify score` needs an export made with {wanted}")
 
     def carry(self, call: DeclaredCall) -> tuple[Any, Any]:
         exported = self._next(call)
@@ -67,7 +67,7 @@ class Playback(Declared):
         """The exported call that this one is, in every bit.
 
         Raises:
-            ExchangeError: the harness asks something else than it exported.
+            ExchangeError: the harness calls something else than it exported.
         """
         assert self._case is not None
         number = len(self._played)
@@ -81,7 +81,9 @@ class Playback(Declared):
             tensors.pop("initial_state", None)
         same = kept.keys() == tensors.keys() and all(_same(kept[name], tensors[name]) for name in kept)
         if not same or (exported.entry, exported.scale) != (call.entry, call.arguments.get("scale")):
-            raise ExchangeError(f"{path}: is not what is asked here; score with the versions that exported, or export again")
+            raise ExchangeError(
+                f"{path}: holds no call of this version of the suites; score with the versions that exported, or export again"
+            )
         return exported
 
 

@@ -15,7 +15,7 @@ from kdaverify.adapters.exchange.declared import Declared, DeclaredCall
 from kdaverify.adapters.exchange.manifest import INPUTS, ExchangeError, ExportedCall, ExportedCase, Manifest, Outline
 from kdaverify.budgets.formats import format_of
 
-# Final states handed out here are constants that no regime draws and every format holds, told apart by the number of their call.
+# Final states handed out here are constants that no regime draws and every format holds, distinguished by the number of their call.
 _MARK: Final = -(2.0**-9)
 _MARKS: Final = 128
 
@@ -41,7 +41,7 @@ class Recorder(Declared):
         self._states: list[Tensor] = []
 
     def begin(self, case: str) -> None:
-        # A question may come twice: the conventions are asked before anything else, and as a suite.
+        # A test may come twice: the conventions are tested before anything else, and as a suite.
         self._calls, self._states = [], []
         self._cases[case] = self._calls
         self._number = self._numbers.setdefault(case, len(self._cases))

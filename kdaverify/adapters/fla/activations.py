@@ -92,7 +92,7 @@ def fla_activation(op: str, find: Find = _of_fla, *, backward: bool = True) -> A
 
     Args:
         op: a key of FUNCTIONS.
-        find: brings them, asked at every call, so that they may be imported late.
+        find: brings them, called each time, so that they may be imported late.
         backward: whether there is one.
     """
     known = FUNCTIONS[op]

@@ -76,7 +76,7 @@ class Fla(Adapter):
 
     @property
     def widths(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride] # likewise
-        # Native kernels are compiled for every width, seconds each: the panel asks odd ones, drawn problems those of models.
+        # Native kernels are compiled for every width, seconds each: the panel tests odd ones, random problems those of models.
         return (64, 128) if self._native else ()
 
     def missing(self) -> str | None:
@@ -191,7 +191,7 @@ class Fla(Adapter):
         # The recurrence's contract makes its gates, as log(1 + exp x), in fp32; no contract makes bounded ones: 1.7 times what one allows.
         budgeted = self._form == "recurrent" and options.gate == "softplus"
         if options.raw_gate is not None and not budgeted and problem.dtype == "fp32":
-            yield "a gate that the kernel activates itself is judged beside 16-bit products: in fp32 it has no budget of its own"
+            yield "a gate that the kernel activates itself is judged beside 16-bit products: in fp32 it has no tolerance of its own"
         refusal = None if options.raw_gate is None else options.raw_gate.refuses(problem)
         if refusal is not None:
             yield refusal

@@ -1,4 +1,4 @@
-"""What a call of flash-linear-attention may be asked to do otherwise without changing its result."""
+"""What a call of flash-linear-attention may do otherwise without changing its result."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def native(backend: Backend) -> bool:
 
 
 def runtime(backend: Backend, options: FlaOptions, dtype: torch.dtype) -> Runtime:
-    """The device's own runtime where there is one, the interpreter elsewhere; to be asked before the package is imported.
+    """The device's own runtime where there is one, the interpreter elsewhere; to be called before the package is imported.
 
     Raises:
         WrongKernelError: the interpreter does not compute `dtype` as its definition says.

@@ -53,7 +53,7 @@ def stage_call(name: str, function: Callable[[], Function], *, base_2: bool = Tr
 
     Args:
         name: a key of ALL_FUNCTIONS.
-        function: brings the function, asked at every call, so that it may be imported late.
+        function: brings the function, called each time, so that it may be imported late.
         base_2: whether gates are summed in base 2.
         extra: further arguments, for the parameters that the function has.
     """

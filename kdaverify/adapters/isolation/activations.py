@@ -1,4 +1,4 @@
-"""Operations beside a kernel that runs in a worker process: asked for here, run there."""
+"""Operations beside a kernel that runs in a worker process: requested here, run there."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def housed(adapter: Adapter, spec: str, *, isolate: bool | None = None, limits: 
 
 
 class Isolated(Adapter):
-    """Answers as `local` does; forward, step, stages, activations, proof and environment are asked of its twin in the worker process.
+    """Answers as `local` does; forward, step, stages, activations, proof and environment are those of its twin in the worker process.
 
     What the kernel edits in its inputs is edited in the caller's too, and an output in the memory of an input lies in the caller's.
 
@@ -178,7 +178,7 @@ class Isolated(Adapter):
         return unpack(returned.parcels, inputs, self._keeper.outputs)
 
     def _told(self) -> About:
-        """What the twin says of itself, asked once after every call; after one that took the process, what it said before."""
+        """What the twin reports of itself, read once after every call; of one that ended the process, what it reported before."""
         if self._about is None or self._called:
             self._about, self._called = self._keeper.ask(ReportEnvironment(self._way), About), False
         return self._about

@@ -164,7 +164,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class ReportEnvironment:
-    """Tell what ran and with what."""
+    """Report what ran and with what."""
 
     way: Way
 

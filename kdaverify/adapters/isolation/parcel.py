@@ -30,7 +30,7 @@ class View:
 
 @dataclass(frozen=True)
 class NonTensor:
-    """Something that is no tensor: only its type is told."""
+    """Something that is no tensor: only its type is kept."""
 
     module: str
     qualname: str

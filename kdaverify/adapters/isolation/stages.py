@@ -1,4 +1,4 @@
-"""Stages of a kernel that runs in a worker process: asked for here, run there."""
+"""Stages of a kernel that runs in a worker process: requested here, run there."""
 
 from __future__ import annotations
 

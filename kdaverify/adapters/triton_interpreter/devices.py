@@ -19,7 +19,7 @@ CAPACITY: Final = "ASCEND_UB_CAPACITY_BITS"
 
 @dataclass(frozen=True)
 class Driver:
-    """As much of a Triton driver as launching code asks for.
+    """As much of a Triton driver as launching code requests.
 
     Args:
         name: the backend that its target names.
@@ -67,7 +67,7 @@ def _name_npu() -> None:
 
 
 class Npu(ModuleType):
-    """What launching code and autocast ask of `torch.npu`."""
+    """What launching code and autocast read of `torch.npu`."""
 
     def is_available(self) -> bool:
         return True

@@ -18,7 +18,7 @@ class Dots:
     """Products accumulated in the format of the accumulator, bf16 operands widened first.
 
     The split precisions (tf32x3, bf16x3, bf16x6) recover fp32 from several passes and are computed in fp32. One-pass TF32 is too,
-    unless the settings ask for its rounding of fp32 operands.
+    unless the settings request its rounding of fp32 operands.
     """
 
     def __init__(self, module: Any, tl: Any, bf16: Bfloat16, settings: Settings) -> None:

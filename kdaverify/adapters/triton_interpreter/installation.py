@@ -12,7 +12,7 @@ COMMAND: Final = "pip install 'triton>=3.7.1,<3.9'"
 
 
 class InterpreterError(RuntimeError):
-    """Triton's interpreter cannot do what is asked in this process; the message says why and what to do."""
+    """Triton's interpreter cannot do what is needed in this process; the message says why and what to do."""
 
 
 def missing() -> str | None:

@@ -13,7 +13,7 @@ class Standing:
     """A patch that stays: nothing in this process compiles."""
 
     def __call__(self, _function: Any) -> Standing:
-        """Patches nothing anew for a function."""
+        """Patches nothing for a function, as the kernel is patched already."""
         return self
 
     def restore(self) -> None:

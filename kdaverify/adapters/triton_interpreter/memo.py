@@ -1,4 +1,4 @@
-"""What the interpreter works out anew for every operation, worked out once: shapes, formats, promotions.
+"""What the interpreter computes for every operation, worked out once: shapes, formats, promotions.
 
 Everything here returns what the replaced function returns. It halves the time of kernels with small blocks, where bookkeeping
 outweighs arithmetic.
@@ -102,7 +102,7 @@ def _by_name(numpy_dtype: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _fitting(pointer: type) -> Callable[[Any, Any], bool]:
-    """Whether an array's elements are no wider than the format it is said to hold; every handle asks."""
+    """Whether an array's elements are no wider than the format it is said to hold; called for every handle."""
     widths: dict[str, int] = {}
 
     def fits(array: Any, dtype: Any) -> bool:

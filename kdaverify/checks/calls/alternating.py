@@ -62,7 +62,7 @@ def _option(case: CallRuleCase) -> CallRuleCase:
     for variant in case.adapter.variants().values():
         if variant.supports(case.problem) is None:
             return replace(case, adapter=variant)
-    raise Unreachable("it has no option that such a problem could be asked under")
+    raise Unreachable("it has no option that such a problem could be tested under")
 
 
 def _rule(name: str, differ: str, exposes: str, change: Callable[[CallRuleCase], CallRuleCase], *, sequences: bool = True) -> CallRule:

@@ -1,4 +1,4 @@
-"""The contract of a call: one rule asked on one problem."""
+"""The contract of a call: one rule tested on one problem."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FEW = 8
 
 
 def calls(adapter: Adapter, problem: Any, *, rule: str, times: int = FEW) -> list[Outcome]:
-    """Asks what a caller may rely on whatever the numbers.
+    """Tests what a caller may rely on whatever the numbers.
 
     Args:
         rule: a name of RULES.

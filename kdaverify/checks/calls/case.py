@@ -1,4 +1,4 @@
-"""One rule asked of one implementation: its calls, and what can be said of what they give."""
+"""One rule tested on one implementation: its calls, and the outcomes of what they return."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from kdaverify.checks.calls.case import CallRuleCase, Unreachable
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 
-# More tokens than any other rule asks for.
+# More tokens than any other rule requests.
 TOKENS = 13
 
 

@@ -38,7 +38,7 @@ def _has_unused(case: CallRuleCase) -> None:
     if case.problem.lengths is None:
         raise Unreachable("it takes no packs")
     if case.adapter.conventions.packing == "segment_ids":
-        raise Unreachable("segment_ids tell no padding from a sequence: to the kernel it is one")
+        raise Unreachable("segment_ids do not distinguish padding from a sequence: to the kernel it is one")
 
 
 def _poisoned(x: Any) -> Any:

@@ -23,7 +23,7 @@ SEEDS: Final = {"smoke": 1, "acceptance": 3, "nightly": 10}
 
 @dataclass(frozen=True)
 class CallRuleTest:
-    """A rule, the problem it is tested on, and what else it is told."""
+    """A rule, the problem it is tested on, and its further arguments."""
 
     rule: CallRule
     problem: Any

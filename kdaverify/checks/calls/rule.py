@@ -24,18 +24,18 @@ class CallRule:
         about: what is relied on.
         exposes: what breaks it.
         ask: tries it.
-        size: of the problem it is asked on.
-        packed: asked on packs, or on batches.
+        size: of the problem it is tested on.
+        packed: tested on packs, or on batches.
         sequences: about tokens, sequences, states or offsets: tested on operators that have them.
         spare: whether a pack has tokens past its last offset; their gradients are what the suite `gradients` judges.
         counted: calls many times: how often, the profile says.
         once: tested with one seed in every profile: the sizes alone count, as with a limit of a launch, and take time or memory to reach.
         memory: about what lies around and behind the elements of a tensor: tested over several widths, odd and tail ones among them.
         channel: of the kernel's memory that it looks at: not tested behind a barrier.
-        inside: asks for the kernel itself, not for the process it is isolated in: tried in that process, as all rules with a channel are.
+        inside: applies to the kernel itself, not to the process it is isolated in: tried in that process, as all rules with a channel are.
         backward: about gradients: not tested on kernels that have none.
-        costly: smoke asks it in one format.
-        profile: the smallest profile that asks it.
+        costly: smoke tests it in one format.
+        profile: the smallest profile that tests it.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The problems that a law is asked of."""
+"""The problems that a law is tested on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kdaverify.checks.laws.law import Law
 from kdaverify.problems import Bounds, Problem, problems
 
 JUDGED: Final = 1 / 16
-"""A problem whose results are held against the truth costs as much as this share of one that is drawn for a single question."""
+"""A problem whose results are held against the truth costs as much as this share of one that is generated for a single test."""
 
 SHORTEST: Final = 3
 """Tokens, padding included: shorter ones show little."""
@@ -22,7 +22,7 @@ SCALES: Final = (None, 0.5, 1.0, 0.0883883461356163, 3.0)
 
 @st.composite
 def law_problems(draw: st.DrawFn, law: Law, adapter: Adapter, dtype: str, bounds: Bounds) -> Problem:
-    """Problems that the law can be asked of: dense ones where a kernel takes no packs and the law needs none, at a scale that it takes."""
+    """Problems that the law can be tested on: dense ones where a kernel takes no packs and the law needs none, at a scale that it takes."""
     asked: Bounds = {**bounds, "max_cost": bounds["max_cost"] * (JUDGED if law.judged else 1)}
     plain = draw(problems(dtype=dtype, **law.draws, **asked).filter(lambda p: p.T >= SHORTEST and law.asked(p) is None))
     scales, layouts = (draw(st.sampled_from(SCALES)), None), (plain.lengths, None)

@@ -1,4 +1,4 @@
-"""Later queries, keys, values and write strengths drawn anew: no earlier output changes."""
+"""Later queries, keys, values and write strengths resampled: no earlier output changes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _asked(problem: Problem) -> str | None:
 
 LATER_TOKENS: Final = Law(
     name="later-tokens",
-    statement="q, k, v and beta of every token after t drawn anew: o up to t keeps its bits",
+    statement="q, k, v and beta of every token after t resampled: o up to t keeps its bits",
     section="7, law 1",
     exists_for="masks: pairs above the diagonal, rows of a tile past the token, an inverse that is not triangular (A2, A3)",
     check=later_tokens,

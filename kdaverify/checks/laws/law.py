@@ -1,4 +1,4 @@
-"""A relation that holds between runs of every right kernel, and the problems it is asked of."""
+"""A relation that holds between runs of every right kernel, and the problems it is tested on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIVELY: Final[Draws] = {
 
 
 def of_any(_: Problem) -> str | None:
-    """For laws that every problem can be asked."""
+    """For laws that hold for every problem."""
     return None
 
 
@@ -43,7 +43,7 @@ def nothing_else(_: Problem) -> tuple[Problem, ...]:
 
 
 DEEPEST: Final = -60.0
-"""Nats over a sequence: exp(-60) times 2^-20 times anything drawn is a normal number of fp32."""
+"""Nats over a sequence: exp(-60) times 2^-20 times any random value is a normal number of fp32."""
 
 
 def no_deep_decay(problem: Problem) -> str | None:
@@ -76,12 +76,13 @@ class Law:
         statement: what holds, in one line.
         section: of math.md, and the number of the law there.
         exists_for: the mechanism of the faults it is to catch, with entries of the catalogue as examples.
-        check: asks a kernel.
-        asked: why it cannot be asked of a problem; None if it can.
+        check: tests a kernel.
+        asked: why it cannot be tested on a problem; None if it can.
         becomes: problems whose calls have the sizes and options of those that the law makes of a problem: a kernel must support them too.
-        draws: which problems are drawn for it: of KDA `Draws`, of other operators fields that they are to have.
+        draws: which problems are generated for it: of KDA `Draws`, of other operators fields that they are to have.
         backward: whether it is a law of gradients: it is not tested on kernels that have none.
-        judged: whether results are held against truth and budget, as the cost of a problem then asks for smaller ones; bits need neither.
+        judged: whether results are held against truth and tolerance, as the cost of a problem then requires smaller
+        ones; bits need neither.
     """
 
     name: str

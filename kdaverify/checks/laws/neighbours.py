@@ -1,4 +1,4 @@
-"""Every second sequence of a pack drawn anew: nothing of the others changes."""
+"""Every second sequence of a pack resampled: nothing of the others changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kdaverify.problems import Problem
 
 
 def neighbours(adapter: Adapter, problem: Problem) -> list[Outcome]:
-    """Math: law 3. Of the sequences with tokens every second one is drawn anew, then the others; what is past the last offset, each time.
+    """Math: law 3. Of the sequences with tokens every second one is resampled, then the others; what is past the last offset, each time.
 
     Empty ones are kept.
     """
@@ -44,7 +44,7 @@ def _asked(problem: Problem) -> str | None:
 
 NEIGHBOURS: Final = Law(
     name="neighbours",
-    statement="every second sequence of a pack, and its padding, drawn anew: o and S_T of the others, and of empty ones, keep their bits",
+    statement="every second sequence of a pack, and its padding, resampled: o and S_T of the others, and of empty ones, keep their bits",
     section="7, law 3",
     exists_for="offsets and chunk tables: tiles, states or gates that reach into the next sequence (V1, V10, V11, H4)",
     check=neighbours,

@@ -26,7 +26,7 @@ def _pure(problem: Problem) -> tuple[Problem, ...]:
 
 NO_WRITES: Final = Law(
     name="no-writes",
-    statement="beta = 0: o and S_T keep their bits when k and v are drawn anew",
+    statement="beta = 0: o and S_T keep their bits when k and v are resampled",
     section="7, law 8",
     exists_for="writes that miss their beta, terms of k or v beside the delta rule, beta of another token or head",
     check=no_writes,

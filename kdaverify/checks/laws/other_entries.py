@@ -1,4 +1,4 @@
-"""Every second batch entry drawn anew: nothing of the others changes."""
+"""Every second batch entry resampled: nothing of the others changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kdaverify.problems import Problem
 
 
 def other_entries(adapter: Adapter, problem: Problem) -> list[Outcome]:
-    """Math: law 5. Every second entry is drawn anew, then the others."""
+    """Math: law 5. Every second entry is resampled, then the others."""
     return first_broken(_kept(adapter, problem, torch.arange(problem.B) % 2 == parity) for parity in range(2))
 
 
@@ -34,7 +34,7 @@ def _asked(problem: Problem) -> str | None:
 
 OTHER_ENTRIES: Final = Law(
     name="other-entries",
-    statement="every second batch entry drawn anew: o and S_T of the others keep their bits",
+    statement="every second batch entry resampled: o and S_T of the others keep their bits",
     section="7, law 5",
     exists_for="indices of batch entries: states, offsets or caches of another entry (X4)",
     check=other_entries,

@@ -1,4 +1,4 @@
-"""Every second head drawn anew: nothing of the others changes."""
+"""Every second head resampled: nothing of the others changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kdaverify.problems import Problem
 
 
 def other_heads(adapter: Adapter, problem: Problem) -> list[Outcome]:
-    """Math: law 5. Every second head is drawn anew, then the others: each has been a neighbour on both sides.
+    """Math: law 5. Every second head is resampled, then the others: each has been a neighbour on both sides.
 
     The calls have the same shapes, so nothing of a kept head is computed otherwise.
     """
@@ -37,7 +37,7 @@ def _asked(problem: Problem) -> str | None:
 
 OTHER_HEADS: Final = Law(
     name="other-heads",
-    statement="every second head drawn anew: o and S_T of the others keep their bits",
+    statement="every second head resampled: o and S_T of the others keep their bits",
     section="7, law 5",
     exists_for="indices of heads: rows, states, gates or accumulators of a neighbouring head (H23)",
     check=other_heads,

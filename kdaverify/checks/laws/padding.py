@@ -1,4 +1,4 @@
-"""Tokens past the last offset of a pack drawn anew: no output changes."""
+"""Tokens past the last offset of a pack resampled: no output changes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _asked(problem: Problem) -> str | None:
 
 PADDING: Final = Law(
     name="padding",
-    statement="tokens past the last offset drawn anew: o of every sequence and all S_T keep their bits",
+    statement="tokens past the last offset resampled: o of every sequence and all S_T keep their bits",
     section="7, law 14",
     exists_for="rows past the end that are read or written back: padded tokens in states, in tails, in slot 0 or -1 (P8, S16, V9)",
     check=padding,

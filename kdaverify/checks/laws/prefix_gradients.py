@@ -37,7 +37,7 @@ def prefix_gradients(adapter: Adapter, problem: Problem) -> list[Outcome]:
 PREFIX_GRADIENTS: Final = replace(
     LATER_TOKENS,
     name="prefix-gradients",
-    statement="a loss on o up to t, and q, k, v and beta after t drawn anew: gradients up to t keep their bits, later ones stay 0",
+    statement="a loss on o up to t, and q, k, v and beta after t resampled: gradients up to t keep their bits, later ones stay 0",
     exists_for="masks of the backward: gradients that leak from later rows or chunks into earlier ones, or back (A12, B16, B26)",
     check=prefix_gradients,
     backward=True,

@@ -1,4 +1,4 @@
-"""Every law by name, and the property that asks one."""
+"""Every law by name, and the property that tests one."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ LAWS: Final[Mapping[str, Law]] = MappingProxyType(
 
 
 def laws(adapter: Adapter, problem: Any, *, law: str) -> list[Outcome]:
-    """Asks one law of a problem.
+    """Tests one law on a problem.
 
     Args:
         law: one of the operator's.

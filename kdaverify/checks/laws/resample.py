@@ -1,4 +1,4 @@
-"""The call of a problem with a part of it drawn anew: what must leave the rest alone."""
+"""The call of a problem with a part of it resampled: what must leave the rest alone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def drawn_anew(
         tokens: [B, T], True where tokens are kept; None: all.
         heads: [HV], the value heads kept, and with them the key heads they read; None: all.
         sequences: [N], whose initial states are kept; None: all.
-        names: the inputs that may be drawn anew.
+        names: the inputs that may be resampled.
     """
     own, other = problem.inputs(), problem.replace(seed=problem.seed + 1).inputs()
     rows = _all(problem.B, problem.T) if tokens is None else tokens

@@ -8,7 +8,7 @@ from typing import Final
 
 from torch import Tensor
 
-EMULATED: Final = "the plain kernel of the family"
+EMULATED: Final = "the baseline reference kernel"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a check leaves behind so that others' standards can be asked: the output, the exact one, and how to run a benchmark."""
+"""What a check leaves behind so that others' standards can be applied: the output, the exact one, and how to run a benchmark."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Evidence:
         packed: whether the call packs sequences.
         actual: what the kernel returned, as it returned it.
         exact: float64.
-        plain: what the family's plain kernel makes of it; None where that is not known.
-        again: asks another implementation.
+        plain: what the baseline reference kernel makes of it; None where that is not known.
+        again: calls another implementation.
     """
 
     output: str
@@ -57,5 +57,5 @@ class Evidence:
 
 
 def emulated(case: Sequence[Evidence]) -> Benchmark:
-    """What the plain kernel of the family makes of the outputs of one case."""
+    """What the baseline reference kernel makes of the outputs of one case."""
     return Benchmark(EMULATED, {evidence.output: evidence.plain for evidence in case if evidence.plain is not None})

@@ -1,4 +1,4 @@
-"""flash-linear-attention: the error ratio of a whole tensor, as its tests ask for it at a desk and in CI."""
+"""flash-linear-attention: the error ratio of a whole tensor, as its tests require it locally and in CI."""
 
 from __future__ import annotations
 

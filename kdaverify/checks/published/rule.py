@@ -29,7 +29,7 @@ class RuleResult:
 
 @dataclass(frozen=True)
 class Criterion:
-    """One thing that a rule asks.
+    """One thing that a rule tests.
 
     Args:
         met: whether it is; NaN never meets a limit.
@@ -56,7 +56,7 @@ def at_least(statistic: str, value: float, limit: float) -> Criterion:
 
 
 def all_of(*criteria: Criterion) -> RuleResult:
-    """Passes where every criterion is met; tells the one missed by most, or the nearest."""
+    """Passes where every criterion is met; reports the one with the largest excess, or the nearest to its limit."""
     told = max(criteria, key=lambda criterion: (not criterion.met, criterion.excess))
     return RuleResult(
         RuleOutcome.PASS if all(criterion.met for criterion in criteria) else RuleOutcome.FAIL, told.statistic, told.value, told.limit
@@ -84,13 +84,13 @@ class PublishedRule:
     Args:
         name: how records name it.
         source: where it is published, at which commit or version.
-        asks: what it asks, in one line.
+        asks: what it tests, in one line.
         judge: says so of an output that has elements, and a benchmark where `benchmark` is set.
         formats: those it has limits for.
         by: whether they are limits for the output's own format, or for the problem's.
         benchmark: whether it holds the error against that of another run of the same precision.
         forward_only: whether it is published for outputs of the forward pass alone.
-        empty: what it says of an output without elements, where it can be asked.
+        empty: its result for an output without elements, where it applies.
     """
 
     name: str
@@ -109,7 +109,7 @@ class PublishedRule:
         if fmt not in self.formats:
             return not_applicable(f"no limit for {fmt}")
         if self.forward_only and not sample.forward:
-            return not_applicable("asked of the forward pass alone")
+            return not_applicable("applies to the forward pass alone")
         if not sample.exact.numel():
             return RuleResult(self.empty, "no element")
         if self.benchmark and sample.benchmark is None:

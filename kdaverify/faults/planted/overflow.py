@@ -36,7 +36,7 @@ class Overflowing(Eager):
 
     def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
         found = super().gradients(inputs, cotangents)
-        # A gradient that nobody asked for, as of an absent state, is None.
+        # A gradient that nobody requested, as of an absent state, is None.
         finite = all(bool(torch.isfinite(x).all()) for x in vars(found).values() if x is not None)
         return found if finite or found.d_initial_state is None else self._change(found)
 

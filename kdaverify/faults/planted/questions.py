@@ -1,4 +1,4 @@
-"""Kinds of questions, told apart by the verdicts that answer them: what is lost if one of them is not tested."""
+"""Kinds of questions, distinguished by the verdicts that answer them: what is missed without each kind."""
 
 from __future__ import annotations
 

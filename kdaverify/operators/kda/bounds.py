@@ -1,4 +1,4 @@
-"""Which problems a profile draws for an implementation: how expensive, at which widths, inside which domain."""
+"""Which problems a profile generates for an implementation: how expensive, at which widths, inside which domain."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kdaverify.problems import Bounds
 
 REAL_SIZES: Final = 8.0
-"""How many times the cost of a drawn problem may grow for kernels on an accelerator."""
+"""How many times the cost of a random problem may grow for kernels on an accelerator."""
 INTERPRETED: Final = 1 / 3
 """And what is left of it for interpreted ones, whose tokens cost a thousand times what compiled ones do: still two chunks."""
 

@@ -1,4 +1,4 @@
-"""What an implementation is not asked, and why: a suite that asks for what it does not declare proves nothing against it."""
+"""Which suites do not apply to an implementation, and why: a failure in what it does not declare is no evidence against it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _no_tiny_problem(adapter: Adapter) -> str:
 
 
 def _no_drift(adapter: Adapter) -> str:
-    """Why it cannot be asked any long run of smoke; "" if it takes one."""
+    """Why it cannot be tested on a long run of smoke; "" if it takes one."""
     if {*adapter.dtypes} <= {"fp64"}:
         return "it takes fp64 alone"
     reasons = [adapter.supports(problem) for _, (_, problem) in drifting(adapter, "smoke")]

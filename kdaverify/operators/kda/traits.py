@@ -1,4 +1,4 @@
-"""What can be said of a problem in one phrase, for the line that tells failing cases from passing ones."""
+"""What can be said of a problem in one phrase, for the line that separates failing cases from passing ones."""
 
 from __future__ import annotations
 

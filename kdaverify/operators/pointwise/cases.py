@@ -34,7 +34,7 @@ def activation_problems(draw: st.DrawFn, op: Op, dtype: str) -> ActivationProble
     """
     sizes = {"T": draw(st.sampled_from(_TOKENS)), "HV": draw(st.sampled_from(_HEADS)), "B": draw(st.sampled_from((1, 2)))}
     rows = sizes["T"] * sizes["HV"] * sizes["B"]
-    # The widest that fits below the drawn one: were the list cut instead, shrinking T would change what K means.
+    # The widest that fits below the random one: were the list cut instead, shrinking T would change what K means.
     widest = min(1 if op == "beta_sigmoid" else MOST // rows, draw(st.sampled_from(_WIDTHS)))
     K = max(width for width in _WIDTHS if width <= widest)
     drawn: dict[str, Any] = {

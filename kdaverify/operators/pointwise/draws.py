@@ -1,4 +1,4 @@
-"""What the operations beside the kernel are asked: values that overflow, vanish or saturate, parameters that differ in every head."""
+"""The inputs of the operations beside the kernel: values that overflow, vanish or saturate, parameters that differ in every head."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ VALUES: Final[dict[str, Values]] = {
     "tiny": _tiny,
     "zero": _zero,
 }
-"""Draws of z and of logits, simplest first."""
+"""Distributions of z and of logits, simplest first."""
 
 ROWS: Final[dict[str, Values]] = {"normal": _normal, "mixed": _rows, "tiny": _tiny, "zero": _zero}
-"""Draws of x."""
+"""Distributions of x."""
 
 
 def _usual(stream: Stream, shape: Shape) -> Array:
@@ -95,14 +95,14 @@ RATES: Final[dict[str, Parameters]] = {
     "wide": lambda stream, shape: 16 * stream.uniform(*shape) - 8,
     "extreme": lambda stream, shape: 200 * stream.uniform(*shape) - 100,
 }
-"""Draws of A_log: the logarithm of 1 to 16 as models begin, and beyond what they learn."""
+"""Distributions of A_log: the logarithm of 1 to 16 as models begin, and beyond what they learn."""
 
 BIASES: Final[dict[str, Callable[[Stream, Shape], Array | None]]] = {
     "absent": lambda _stream, _shape: None,
     "normal": lambda stream, shape: stream.normal(*shape),
     "wide": lambda stream, shape: 200 * stream.uniform(*shape) - 100,
 }
-"""Draws of dt_bias."""
+"""Distributions of dt_bias."""
 
 COTANGENTS: Final[dict[str, Parameters]] = {
     "normal": lambda stream, shape: stream.normal(*shape),
@@ -111,4 +111,4 @@ COTANGENTS: Final[dict[str, Parameters]] = {
     "one-signed": lambda stream, shape: stream.uniform(*shape),
     "zero": lambda _stream, shape: np.zeros(shape),
 }
-"""Draws of the gradient that comes back."""
+"""Distributions of the gradient that comes back."""

@@ -48,7 +48,7 @@ class ActivationProblem(Canonical):
         B, T, HV, K: batch entries, tokens, heads and channels; of beta K = 1, of l2norm HV counts the heads of q or k.
         dtype: type of z, the logits or x.
         parameters: type of A_log and dt_bias.
-        values, rates, bias, cotangent: names of draws (`activation_draws`); those an operation does not take are left alone.
+        values, rates, bias, cotangent: names of samples (`activation_draws`); those an operation does not take are left alone.
         setting: lower bound, factor of beta or eps; None: the usual one.
         seed: of every random number.
     Raises:
@@ -75,7 +75,7 @@ class ActivationProblem(Canonical):
     def _check(self) -> ActivationProblem:
         tables = {"values": ROWS if self.op == "l2norm" else VALUES, "rates": RATES, "bias": BIASES, "cotangent": COTANGENTS}
         complaints = [
-            f"{axis}: no draw named {getattr(self, axis)!r}; known ones are {', '.join(table)}"
+            f"{axis}: no distribution named {getattr(self, axis)!r}; known ones are {', '.join(table)}"
             for axis, table in tables.items()
             if getattr(self, axis) not in table
         ]

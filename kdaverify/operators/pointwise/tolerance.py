@@ -1,6 +1,6 @@
-"""What a legal kernel of an operation beside the kernel may miss, element by element.
+"""What a conforming kernel of an operation beside the kernel may miss, element by element.
 
-A legal kernel computes in fp32: operations round to nearest (u = 2^-24), units for exp, log, 1/x and 1/sqrt are good to a relative
+A conforming kernel computes in fp32: operations round to nearest (u = 2^-24), units for exp, log, 1/x and 1/sqrt are good to a relative
 2^-22, exponentials are of base 2 (so exp(y) is also off by 2 u |y|, from the rounded 1 / ln 2 and the rounded product), numbers below
 the normal range may vanish, and every result is rounded once into its format. The bounds are what these errors come to at first
 order, in any usual arrangement of the formulas of math.md 6: no constant is fitted.
@@ -9,8 +9,9 @@ Beside 1. log(1 + t) and 1 - s round away what is small beside 1, which log1p an
 In the softplus gate that is an absolute error of g of exp(A_log) (2^-24 + 2^-22 ln 2), and a relative one without limit: g = 0 below
 x = -16.6. The decay exp(g) of one token is then off by no more than exp(A_log) roundings of it in fp32, which recurrent kernels make
 anyway; but chunk kernels add g over tokens before they exponentiate, so over n tokens the logarithm of the decay is off by
-n exp(A_log) 2^-24. At 10^5 tokens and a rate of 1 that is 6e-3, as much as bf16 storage costs. It is therefore legal where it is
-declared (`beside_one="rounded"`), and then the relative error and that of the decay are told; otherwise g is held to its relative error.
+n exp(A_log) 2^-24. At 10^5 tokens and a rate of 1 that is 6e-3, as much as bf16 storage costs. It therefore conforms where it is
+declared (`beside_one="rounded"`), and then the relative error and that of the decay are reported;
+otherwise g is held to its relative error.
 The slope of a sigmoid is off by s 2^-24 in the same way: a gradient that should have vanished is noise of that size.
 
 Sums. dA_log and ddt_bias are sums of n fp32 terms in any order: the roundings of a sum are off by at most depth u times the sum of

@@ -1,4 +1,4 @@
-"""Exactness probes: tiny or long and cheap inputs on which a single rounding decision is visible, one kind a file."""
+"""Exactness probes: tiny or long and inexpensive inputs on which a single rounding decision is visible, one kind a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROBES: Final[Mapping[str, Probe]] = {
 
 
 def probes(dtype: str, profile: str) -> tuple[Probe, ...]:
-    """The probes that a profile asks in one dtype.
+    """The probes that a profile tests in one dtype.
 
     Raises:
         ValueError: no such profile.

@@ -1,4 +1,4 @@
-"""Probes of what is carried: a memory, kept for a long time or handed over, shows every bit that it loses."""
+"""Probes of what is carried: a memory, kept for a long time or handed over, shows every lost bit."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def _one_token(value: float, others: float = SLOW) -> Callable[[Draw], Array]:
 
 
 def _jittered(nats: float) -> Callable[[Draw], Array]:
-    """Between half and one and a half times `nats` a token: the same gate again would repeat one lucky rounding, or one unlucky."""
+    """Between half and one and a half times `nats` a token: the same gate again would repeat one rounding error, small or large."""
 
     def draw(d: Draw) -> Array:
         return -nats * (0.5 + d.uniform("jitter", d.problem.HV, d.problem.K))
@@ -139,7 +139,7 @@ def _mixed(d: Draw) -> Array:
 GATES = table(
     Regime("zero", "decay differences of exactly 0 dropped or mis-masked (GA15, B30); the plain delta rule", _constant(0.0)),
     Regime("slow", "carry faults that decay would hide: lost carry, 16-bit hand-over (H2, H11, H12, S12, C2)", _constant(SLOW)),
-    Regime("memory", "decays that few bits tell from 1: every loss adds up (H11, H12, S12, C2)", _jittered(FAINT), weight=0),
+    Regime("memory", "decays that few bits distinguish from 1: every error adds up (H11, H12, S12, C2)", _jittered(FAINT), weight=0),
     Regime("mild", "wrong last-row gate whose cost is small per token (H6, H7, H8)", _constant(-0.05)),
     Regime("log-sigmoid", "general gate algebra: log for linear, base 2 for e, decay twice (GA2, GA3, H1)", _log_sigmoid, weight=2),
     Regime("half-zero", "guards on the sign of one step's decay, mixed with real decay (GA15, GA16)", _half_zero),

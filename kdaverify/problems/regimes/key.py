@@ -1,4 +1,4 @@
-"""Queries and keys [B, T, H, K], drawn together."""
+"""Queries and keys [B, T, H, K], generated together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A named way to draw one tensor, and what it is drawn from."""
+"""A named way to draw one tensor, and the distribution that it is sampled from."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Regime(Generic[Drawn]):
         name: what a problem calls it.
         exposes: one line, the faults it can reveal (ids of the fault catalogue).
         draw: float64 values before they are rounded to the problem's dtype.
-        weight: how often drawn problems take it, relative to the others of its axis; 0 leaves it to those who name it.
+        weight: how often random problems take it, relative to the others of its axis; 0 leaves it to those who name it.
     """
 
     name: str

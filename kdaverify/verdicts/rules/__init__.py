@@ -13,7 +13,7 @@ _FOLDER: Final = Path(__file__).parent
 SHIPPED: Final = ("session", "campaign", "acceptance", "nightly")
 """The strictest last."""
 CAMPAIGN: Final = "campaign"
-"""What the account of a campaign gives for its profile: it asks what the suites draw, and nothing else."""
+"""What the account of a campaign gives for its profile: it runs the random tests, and nothing else."""
 BY_PROFILE: Final = {"smoke": "session", CAMPAIGN: "campaign", "acceptance": "acceptance", "nightly": "nightly"}
 """The rules of a record whose reader names none; of a profile there is not, acceptance."""
 
@@ -59,8 +59,8 @@ class Limit(BaseModel):
     """A statistic over verdicts that must not be exceeded.
 
     Args:
-        statistic: of ratios, value / budget: "worst", "q99" (99 % quantile) or "median"; of verdicts, the share that is "skipped",
-            "vacuous" or "acquitted" (near misses that passed at fresh seeds).
+        statistic: of ratios, value / tolerance: "worst", "q99" (99 % quantile) or "median"; of verdicts, the share that is "skipped",
+            "vacuous" or "acquitted" (borderline failures that passed at fresh seeds).
         most: the largest it may be.
         property, op, dtype, regime, output: globs; which verdicts count.
     """
@@ -85,7 +85,7 @@ class Rules(BaseModel):
         require: what needs passes.
         at_least: how many.
         limits: what must not be exceeded.
-        mixed_versions: whether verdicts on more than one version of something are no evidence, or only told.
+        mixed_versions: whether verdicts on more than one version of something are no evidence, or only reported.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

@@ -29,7 +29,7 @@ TOLD: list[tuple[str, dict[str, Any], str]] = [
     ("BNSD", {"final": "other"}, "the final state written in the other order"),
     ("BSND", {"scale": "twice"}, "the scale applied twice"),
     ("NTD", {"scale": "ignored"}, "the scale ignored"),
-    ("BSND", {"scale": "fixed"}, "a scale of K^-1/2 whatever is asked"),
+    ("BSND", {"scale": "fixed"}, "a scale of K^-1/2 whatever scale is passed"),
     ("BSND", {"beta": "doubled"}, "beta doubled"),
     ("BNSD", {"normalizes": True}, "q and k normalised inside"),
     ("BSND", {"key_heads": "interleaved"}, "value head j reading key head j mod H"),

@@ -162,7 +162,7 @@ def test_other_tensors_than_exported_are_the_harness_own_fault(
         return {"q": torch.zeros(1)}
 
     monkeypatch.setattr("kdaverify.adapters.exchange.playback.load_file", other)
-    with pytest.raises(AdapterError, match=r"inputs/00001-0.safetensors: is not what is asked here"):
+    with pytest.raises(AdapterError, match=r"inputs/00001-0.safetensors: holds no call of this version"):
         scored(folder, questions)
 
 

@@ -91,5 +91,5 @@ def test_limits_are_reasons(ask: Ask) -> None:
     assert "K <= 256" in str(find("fla").supports(ask(K=300)))
     assert "safe_gate promises" in str(find("fla:safe_gate=yes").supports(ask(dtype="bf16", gate="bound-20")))
     assert "a sigmoid" in str(find("fla:beta=sigmoid").supports(ask(beta="two")))
-    assert "no budget of its own" in str(find("fla:gate=softplus").supports(ask(dtype="fp32")))
+    assert "no tolerance of its own" in str(find("fla:gate=softplus").supports(ask(dtype="fp32")))
     assert "softplus activation cannot express" in str(find("fla:gate=softplus").supports(ask(dtype="bf16", gate="zero")))

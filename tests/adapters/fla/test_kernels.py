@@ -61,7 +61,7 @@ def test_every_option_gives_what_the_plain_call_gives(house: House, ask: Ask, va
 def test_what_a_recurrence_activates_and_normalises_itself_passes(house: House, ask: Ask, variant: str, dtype: str) -> None:
     other = variant_of(house("fla-recurrent"), variant)
     if (variant, dtype) == ("bounded-gate-in-kernel", "fp32"):
-        assert "no budget of its own" in str(other.supports(ask(dtype=dtype, gate="mild")))
+        assert "no tolerance of its own" in str(other.supports(ask(dtype=dtype, gate="mild")))
     else:
         assert statuses(other, ask, dtype=dtype, gate="mild") == {Status.PASS}
 

@@ -107,7 +107,7 @@ def test_no_opinion_of_others_changes_a_verdict() -> None:
 def test_the_benchmark_is_the_plain_kernel_of_the_ensemble_or_the_one_that_was_named() -> None:
     named = benchmark_named("eager-recurrent", isolate=None, limits=Limits())
     (o, final) = judged(find("eager"), GENERIC)
-    assert o.benchmark == final.benchmark == "the plain kernel of the family"
+    assert o.benchmark == final.benchmark == "the baseline reference kernel"
     assert o.published["ascend-L2"].says == "pass"
     (o, final) = judged(find("eager"), GENERIC, benchmark=named)
     assert o.benchmark == "eager-recurrent"
