@@ -123,7 +123,7 @@ def test_a_decision_on_what_never_ran_is_told() -> None:
             "port passes smoke (not a release approval)",
             ["2 of 32 outputs are wrong and waived; every other", '<td data-label="Holds">yes</td>'],
         ),
-        ([wrong(dtype="fp16")], {}, "port rejected", ["1 of 33 outputs is wrong: 1 further", "2 other wrong outputs are waived."]),
+        ([wrong(dtype="fp16")], {}, "port rejected", ["1 of 33 outputs is wrong: 1 with", "2 other wrong outputs are waived."]),
         ([], {"cap": 2.0}, "port rejected", ["2 of 32 outputs are wrong", "no: is exceeded: 7x tolerance, cap 2"]),
         ([], {"impl": "other"}, "port rejected", ["me) of other, which is not in the record", "no: of other, which is not in"]),
     ],
