@@ -35,9 +35,9 @@ from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.monte_carlo import MonteCarloArithmetic
 from kdaverify.budgets.standard import Reference, standard
 from kdaverify.checks.compare import Comparison, compare
-from kdaverify.checks.near_miss import RetestFinding
+from kdaverify.checks.near_miss import RetestFinding, is_near
 from kdaverify.checks.outcome import Outcome
-from kdaverify.checks.recheck import is_near, recheck
+from kdaverify.checks.recheck import recheck
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from kdaverify.verdicts.paired import paired

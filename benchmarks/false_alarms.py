@@ -32,9 +32,9 @@ from kdaverify.budgets.ensemble import emulate, ensemble
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import Reference, standard
 from kdaverify.checks.compare import Comparison, compare
-from kdaverify.checks.near_miss import RetestFinding
+from kdaverify.checks.near_miss import RetestFinding, is_near
 from kdaverify.checks.outcome import Outcome
-from kdaverify.checks.recheck import is_near, recheck
+from kdaverify.checks.recheck import recheck
 from kdaverify.faults.legal import backwards
 from kdaverify.problems import Problem, problems
 from kdaverify.problems.profiles import cost_of, settings_for

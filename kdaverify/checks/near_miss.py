@@ -7,6 +7,18 @@ from enum import StrEnum
 from typing import Final
 
 from kdaverify.checks.grade import Grade
+from kdaverify.checks.status import Status
+
+NEAR: Final = 1.5
+"""The largest fraction of a tolerance that is a borderline failure; a larger error is not explained by sampling variation."""
+NUMERIC: Final = ("rms", "largest", "row", "median", "tail", "bias", "normalised")
+"""The statistics that a seed moves; what is not finite, or no exact zero, is wrong at any seed."""
+SETTLED: Final = "another case is wrong for certain"
+
+
+def is_near(status: Status, statistic: str | None, ratio: float | None) -> bool:
+    """Whether a verdict is a borderline failure: a numeric statistic at most NEAR times its tolerance."""
+    return status is Status.FAIL and statistic in NUMERIC and ratio is not None and ratio <= NEAR
 
 
 class RetestFinding(StrEnum):
@@ -46,6 +58,11 @@ class Recheck:
     limit: float | None = None
     grade: Grade | None = None
     reason: str = ""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no fresh seed was judged because the kernel is rejected for another case."""
+        return self.reason == SETTLED
 
     def __str__(self) -> str:
         figures = ""

@@ -17,10 +17,6 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.status import Status
 from kdaverify.operator import operator_of
 
-NEAR: Final = 1.5
-"""The largest fraction of a tolerance that is a borderline failure; a larger error is not explained by sampling variation."""
-NUMERIC: Final = ("rms", "largest", "row", "median", "tail", "bias", "normalised")
-"""The statistics that a seed moves; what is not finite, or no exact zero, is wrong at any seed."""
 SEEDS: Final = 200
 CONFIDENCE: Final = 0.99
 LOOKS: Final = (25, 50, 100, SEEDS)
@@ -31,11 +27,6 @@ INTERPRETED: Final = 1 / 50
 """What is left of that for interpreted kernels."""
 THERE_AND_BACK: Final = 1 / 8
 """And for gradients."""
-
-
-def is_near(status: Status, statistic: str | None, ratio: float | None) -> bool:
-    """Whether a verdict is a borderline failure: a numeric statistic at most NEAR times its tolerance."""
-    return status is Status.FAIL and statistic in NUMERIC and ratio is not None and ratio <= NEAR
 
 
 def fresh(problem: Canonical) -> Iterator[Any]:

@@ -13,6 +13,7 @@ from kdaverify.canonical import ProblemError
 from kdaverify.checks.property_table import plain_call
 from kdaverify.checks.status import Status
 from kdaverify.diagnosis.diagnose import diagnose
+from kdaverify.diagnosis.minimised import NO_TIME, minimised_line
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.reproduced import Row, reproduced, row_of
 from kdaverify.operator import cost_of, problem_from_json
@@ -35,9 +36,9 @@ def explained(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float) 
     started = time.monotonic()
     same = _shown(verdicts, _reproduced(verdicts, adapter, seconds * SHARE))
     left = [verdict for verdict in verdicts if row_of(verdict) not in same]
-    told = diagnosed(left, adapter, seconds=seconds - (time.monotonic() - started))
+    told = findings(left, adapter, seconds=seconds - (time.monotonic() - started))
     shown = [verdict for verdict in left if verdict.asked() in told]
-    named = {row_of(row): {"diagnosis": told[row.asked()], **_stage(row)} for row in _localised(shown, adapter, started + seconds)}
+    named = {row_of(row): {**told[row.asked()], **_stage(row)} for row in _localised(shown, adapter, started + seconds)}
     return named | {row: {"same_as": call} for row, call in same.items()}
 
 
@@ -69,7 +70,12 @@ def _reproduced(verdicts: Sequence[Verdict], adapter: Adapter, seconds: float) -
 
 
 def diagnosed(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float) -> dict[Asked, str]:
-    """What is wrong, by what was asked: of every call that fails the smallest case, which is the one that is shown.
+    """What is wrong, by what was asked: of every call that fails the smallest case, which is the one that is shown."""
+    return {asked: found["diagnosis"] for asked, found in findings(verdicts, adapter, seconds=seconds).items()}
+
+
+def findings(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float) -> dict[Asked, dict[str, str]]:
+    """The fields of a verdict that tell what is wrong, and the smallest case that fails, by what was asked.
 
     Math: every kind of call gets an equal share of the time that is left; what is begun is ended. A kernel that took its process once is
     not asked again: every smaller case could cost a time limit.
@@ -81,13 +87,11 @@ def diagnosed(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float) 
     if any(verdict.status.takes_process for verdict in verdicts):
         return {}
     cases = [min(own, key=_size) for own in _by_call(verdicts).values()]
-    until, found = time.monotonic() + seconds, dict[Asked, str]()
+    until, found = time.monotonic() + seconds, dict[Asked, dict[str, str]]()
     for number, verdict in enumerate(cases):
         left = until - time.monotonic()
-        if left <= 0:
-            break
-        found[verdict.asked()] = _told(verdict, adapter, left / (len(cases) - number))
-    return found
+        found[verdict.asked()] = _found(verdict, adapter, left / (len(cases) - number)) if left > 0 else {"minimised": NO_TIME}
+    return {asked: {"diagnosis": "", **told} for asked, told in found.items()}
 
 
 def question_of(verdict: Verdict) -> PropertyCase:
@@ -99,11 +103,13 @@ def question_of(verdict: Verdict) -> PropertyCase:
     return PropertyCase(verdict.property, problem_from_json(verdict.problem), verdict.detail)
 
 
-def _told(verdict: Verdict, adapter: Adapter, seconds: float) -> str:
+def _found(verdict: Verdict, adapter: Adapter, seconds: float) -> dict[str, str]:
     try:
-        return str(diagnose(adapter, question_of(verdict), seconds=seconds))
+        question = question_of(verdict)
+        found = diagnose(adapter, question, seconds=seconds)
+        return {"diagnosis": str(found), "minimised": minimised_line(verdict, found.smallest)}
     except Exception as error:  # noqa: BLE001 # the verdicts must not be lost
-        return f"not diagnosed: {told(error)}"
+        return {"diagnosis": f"not diagnosed: {told(error)}"}
 
 
 def _by_call(verdicts: Sequence[Verdict]) -> dict[tuple[str, Status], list[Verdict]]:

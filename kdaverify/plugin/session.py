@@ -57,6 +57,7 @@ class Session:
         trouble: what went wrong in the harness, in the order it did.
         judged: the code of every implementation, as it was when the session started.
         account: what the session says beside its verdicts; None before its end.
+        failed: tests that failed.
     """
 
     writer: RecordWriter | None = None
@@ -65,6 +66,7 @@ class Session:
     trouble: list[Trouble] = field(default_factory=list["Trouble"])
     judged: dict[str, CodeIdentity] = field(default_factory=dict[str, CodeIdentity])
     account: Account | None = None
+    failed: int = 0
 
     def take(self, nodeid: str, part: dict[str, Any]) -> None:
         self.asked.setdefault(part["implementation"], set()).add(part["property"])
@@ -155,6 +157,7 @@ class _Receiver:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         part = getattr(report, "kdaverify", None)
+        self.session.failed += report.failed
         if part is not None:
             self.session.take(report.nodeid, part)
         if report.failed and part is None:
@@ -170,6 +173,8 @@ class _Receiver:
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     found = session.config.stash.get(_SESSION, None)
+    if found is not None and _stopped_as_wanted(session, found):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
     if found is not None and not _is_worker(session.config) and session.exitstatus in COMPLETE:
         _diagnose(session.config, found)
     lacking = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and _lacks_required(session.config)
@@ -182,6 +187,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if lacking:
         session.config.stash[_REFUSED] = True
         session.exitstatus = Ruling.INSUFFICIENT.exit_code
+
+
+def _stopped_as_wanted(session: pytest.Session, found: Session) -> bool:
+    """Whether --maxfail ended it: pytest-xdist calls that an interruption, which it is not, of a kernel that is rejected."""
+    most: int = session.config.option.maxfail
+    return session.exitstatus == pytest.ExitCode.INTERRUPTED and 0 < most <= found.failed
 
 
 def _diagnose(config: pytest.Config, found: Session) -> None:

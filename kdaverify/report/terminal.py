@@ -179,10 +179,17 @@ def _show_failure(console: Console, group: ReportedKind) -> None:
         console.print(Padding(told(f"diagnosis: {shown.diagnosis}", "bold"), (0, 0, 0, 2), expand=False))
     if shown.case:
         console.print(Padding(told(f"case {shown.case}"), (0, 0, 0, 2), expand=False))
-    if shown.replay:
-        # Never broken: the line is there to be pasted.
-        console.print(f"  {plain(shown.replay)}", soft_wrap=True, highlight=False, markup=False)
+    _show_to_paste(console, shown.replay)
+    said, _, smallest = shown.minimised.partition("\n")
+    console.print(Padding(told(said or "not minimised"), (0, 0, 0, 2), expand=False))
+    _show_to_paste(console, smallest)
     console.print()
+
+
+def _show_to_paste(console: Console, line: str) -> None:
+    """A command, never broken."""
+    if line:
+        console.print(f"  {plain(line)}", soft_wrap=True, highlight=False, markup=False)
 
 
 def _extent(group: ReportedKind) -> list[str]:

@@ -7,16 +7,15 @@ from itertools import groupby
 from typing import Any, Final
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.near_miss import Recheck, RetestFinding
+from kdaverify.checks.near_miss import SETTLED, Recheck, RetestFinding, is_near
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
-from kdaverify.checks.recheck import INTERPRETED, LARGEST, THERE_AND_BACK, is_near, recheck, undecided
+from kdaverify.checks.recheck import INTERPRETED, LARGEST, THERE_AND_BACK, recheck, undecided
 from kdaverify.checks.status import Status
 from kdaverify.operator import operator_named, problem_from_json
 from kdaverify.verdicts.verdict import Verdict
 
 FILED: Final = "its outputs come from files, which answer no other seed"
-SETTLED: Final = "another case is wrong for certain"
 
 
 def only_near(case: Sequence[Verdict]) -> bool:
@@ -32,7 +31,7 @@ def certain(verdicts: Sequence[Verdict]) -> bool:
 
 def is_open(verdict: Verdict) -> bool:
     """Whether it is a borderline failure that was not run again, since the kernel is rejected without it."""
-    return verdict.status.rejects and verdict.recheck is not None and verdict.recheck.reason == SETTLED
+    return verdict.is_open
 
 
 def rechecked(verdicts: Sequence[Verdict], adapter: Adapter, *, settled: bool = False) -> list[Verdict]:

@@ -37,6 +37,7 @@ class Verdict(BaseModel):
             place; None where nothing was localised.
         located: what of that stage is off and on which inputs, or what was judged of the stages and what was not.
         diagnosis: of one case of every property that fails, which known fault it cannot be distinguished from, or that none fits.
+        minimised: of the same case, how to replay the smallest one that fails in the same way, or why there is none.
         same_as: the plain call ("forward", "gradients") that fails in the same way on the same problems, where that was found: this failure
             adds nothing to that one.
         vacuous: of zeros, the negated and a shuffled output, those that would pass too: the verdict then proves nothing.
@@ -85,6 +86,7 @@ class Verdict(BaseModel):
     stage: str | None = None
     located: str = ""
     diagnosis: str = ""
+    minimised: str = ""
     same_as: str = ""
     vacuous: tuple[str, ...] = ()
     peers: tuple[float, ...] = ()
@@ -115,6 +117,11 @@ class Verdict(BaseModel):
     def names_stage(self) -> bool:
         """Whether a stage is to blame by name."""
         return self.stage is not None and self.stage not in {*NoStage}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is a borderline failure that was not run again, since the kernel is rejected without it."""
+        return self.status.rejects and self.recheck is not None and self.recheck.is_settled
 
     def whereabouts(self) -> str:
         """Which stage is wrong, or what is to be said instead; "" where nothing was localised."""

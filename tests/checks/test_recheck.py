@@ -10,9 +10,9 @@ import torch
 
 from kdaverify.checks.compare import Comparison, grade_of
 from kdaverify.checks.median_limit import median_limit
-from kdaverify.checks.near_miss import RetestFinding
+from kdaverify.checks.near_miss import RetestFinding, is_near
 from kdaverify.checks.outcome import Outcome, skipped
-from kdaverify.checks.recheck import LARGEST, LOOKS, SEEDS, fresh, is_near, recheck
+from kdaverify.checks.recheck import LARGEST, LOOKS, SEEDS, fresh, recheck
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from kdaverify.problems.cost import cost

@@ -45,11 +45,21 @@ def verdicts(cases: Sequence[Problem], fails: Fails) -> list[Verdict]:
     ]
 
 
+def deepest(problem: Problem) -> float:
+    """The least sum of gates of a channel over a chunk."""
+    gates, least = problem.gates().double(), 0.0
+    for b, first, length in problem.spans:
+        for start in range(first, first + length, 64):
+            least = min(least, float(gates[b, start : min(start + 64, first + length)].sum(0).min()))
+    return least
+
+
 FAULTS: Final[dict[str, tuple[Fails, str]]] = {
     "shared heads": (lambda p: p.HV > p.H, "HV > H"),
     "a second chunk": (lambda p: max(length for _, _, length in p.spans) > 64, "T > 64"),
     "a second tile of values": (lambda p: p.V > 64, "V > 64"),
     "odd widths": (lambda p: bool(p.K & (p.K - 1)), "K no power of two"),
+    "overflow of a chunk": (lambda p: deepest(p) < -88, "gates that sum below -88 in 64 tokens"),
     "packs": (lambda p: p.packed, "packed"),
     "no state": (lambda p: p.state == "absent", "state = absent"),
     "one format": (lambda p: p.dtype == "bf16", "dtype = bf16"),

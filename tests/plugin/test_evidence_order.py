@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from kdaverify.checks.property_table import PROPERTIES
-from kdaverify.verdicts.lines import read_lines
-from kdaverify.verdicts.verdict import Verdict
+from kdaverify.verdicts.record import read
 
 Pytest = Callable[..., pytest.RunResult]
 Suite = Callable[..., None]
@@ -45,9 +44,13 @@ def test_tests_of_no_kernel_stay_where_they_are(suite: Suite, run: Pytest, pytes
     assert collected(run) == ["a", "forward", "d", "causality", "z"]
 
 
-def test_several_processes_take_the_tests_in_order(suite: Suite, run: Pytest, pytester: pytest.Pytester) -> None:
+def test_several_processes_take_the_tests_in_order_and_stop_at_the_first_failure_if_told_to(
+    suite: Suite, run: Pytest, pytester: pytest.Pytester
+) -> None:
     suite(**dict.fromkeys(NAMES, "import time\n\ndef test_it(judge): time.sleep(0.3); tell(judge, Status.FAIL)"))
     record = Path(pytester.path) / "r.jsonl"
-    run("--record", record, "-n2", "--dist=load", "--maxschedchunk=1", "-x")
-    found = {line.property for line in read_lines(record) if isinstance(line, Verdict)}
+    ended = run("--record", record, "-n2", "--dist=load", "--maxschedchunk=1", "-x")
+    ended.stdout.fnmatch_lines(["port: REJECT*"])
+    assert ended.ret == pytest.ExitCode.TESTS_FAILED and not read(record).open_rows and not read(record).accounts[0].trouble
+    found = {verdict.property for verdict in read(record).verdicts}
     assert found <= {"conventions", "forward", "probes", "gradients"}

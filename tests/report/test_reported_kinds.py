@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from kdaverify.checks.near_miss import SETTLED
 from kdaverify.checks.recheck import undecided
 from kdaverify.checks.status import Status
 from kdaverify.report.reported_kinds import left_open, reported_kinds, same
-from kdaverify.verdicts.recheck import SETTLED
 from kdaverify.verdicts.verdict import Verdict
 from tests.rows import row
 

@@ -12,6 +12,12 @@ BLOCKS: Final = (16, 32, 64, 128)
 """Rows that tiles and chunks have: where a length or a width is no multiple, a kernel has a tail."""
 LENGTHS: Final = (1, 16, 32, 64, 128, 1024)
 WIDTHS: Final = (1, 16, 32, 64, 128)
+CHUNK: Final = 64
+"""Tokens over which kernels sum gates before they take an exponential: the chunk of most of them."""
+OVERFLOW: Final = 88.0
+"""Nats: exp of more is infinite in fp32, and exp of less than the negative is subnormal."""
+BOUNDED: Final = 5.0
+"""Nats of one token: the lower bound of the gates that models train with."""
 
 
 def traits(problem: Problem) -> dict[str, bool]:
@@ -19,7 +25,7 @@ def traits(problem: Problem) -> dict[str, bool]:
 
     Sentences are those that a kernel's code can depend on: sizes against blocks, what is packed, shared or absent, and which values.
     """
-    return dict((*_lengths(problem), *_sequences(problem), *_widths(problem), *_heads(problem), *_values(problem)))
+    return dict((*_lengths(problem), *_sequences(problem), *_widths(problem), *_heads(problem), *_gates(problem), *_values(problem)))
 
 
 def _lengths(p: Problem) -> Iterator[tuple[str, bool]]:
@@ -52,6 +58,15 @@ def _heads(p: Problem) -> Iterator[tuple[str, bool]]:
     yield "HV > H", p.HV > p.H
     yield "H > 1", p.H > 1
     yield "HV > 1", p.HV > 1
+
+
+def _gates(p: Problem) -> Iterator[tuple[str, bool]]:
+    """Of single tokens, and of chunks from the start of each sequence on: what decides is how strong gates are, not their regime."""
+    gates = p.gates().double()
+    chunks = [part.sum(0) for b, first, length in p.spans if length for part in gates[b, first : first + length].split(CHUNK)]
+    deepest = min((float(summed.min()) for summed in chunks if summed.numel()), default=0.0)
+    yield f"a gate below -{BOUNDED:g}", bool((gates < -BOUNDED).any())
+    yield f"gates that sum below -{OVERFLOW:g} in {CHUNK} tokens", deepest < -OVERFLOW
 
 
 def _values(p: Problem) -> Iterator[tuple[str, bool]]:
