@@ -17,7 +17,6 @@ from kdaverify.adapters.declaration import Declaration, tokens_of
 from kdaverify.adapters.entry_point import EntryPoint, Function, entry_point
 from kdaverify.adapters.frameworks import FRAMEWORKS, Framework, framework_of
 from kdaverify.adapters.handover import Handover, fold_scale
-from kdaverify.adapters.operator_kernel import operator_kernel
 from kdaverify.adapters.placement import gradients_on_device, lacks_device, on_device
 from kdaverify.adapters.stages import StageCall
 from kdaverify.budgets.contract import Contract
@@ -160,6 +159,9 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_operator(op: str, function: Function | None, framework: Framework, options: Mapping[str, Any]) -> Any:
     """The decorator, or the adapter, of another operator than KDA."""
+    # Operators execute calls, which adapters are needed for: loaded with this module, each would need the other first.
+    from kdaverify.adapters.operator_kernel import operator_kernel
+
     if op == DEFAULT:
         raise AdapterError(f"kernel: {next(iter(options))}: no such option; see the help of kdaverify.kernel")
     if function is not None:

@@ -12,7 +12,7 @@ from kdaverify.canonical import Canonical
 from kdaverify.checks.compare import Comparison
 from kdaverify.checks.grade import grade_of
 from kdaverify.checks.median_limit import median_limit
-from kdaverify.checks.near_miss import Recheck, RetestFinding
+from kdaverify.checks.near_miss import NUMERIC, Recheck, RetestFinding
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.status import Status
 from kdaverify.operator import operator_of

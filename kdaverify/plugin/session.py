@@ -191,7 +191,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def _stopped_as_wanted(session: pytest.Session, found: Session) -> bool:
     """Whether --maxfail ended it: pytest-xdist calls that an interruption, which it is not, of a kernel that is rejected."""
-    most: int = session.config.option.maxfail
+    most: int = session.config.option.maxfail or 0
     return session.exitstatus == pytest.ExitCode.INTERRUPTED and 0 < most <= found.failed
 
 
