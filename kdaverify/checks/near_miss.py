@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from kdaverify.checks.grade import Grade
+
+NEAR: Final = 1.5
+"""The largest fraction of a budget that is a near miss; what lies further off is no bad luck."""
+SETTLED: Final = "another case is wrong for certain"
+"""Why a near miss was not run again: the kernel is rejected without it."""
 
 
 class RetestFinding(StrEnum):

@@ -12,13 +12,11 @@ from kdaverify.canonical import Canonical
 from kdaverify.checks.compare import Comparison
 from kdaverify.checks.grade import grade_of
 from kdaverify.checks.median_limit import median_limit
-from kdaverify.checks.near_miss import Recheck, RetestFinding
+from kdaverify.checks.near_miss import NEAR, Recheck, RetestFinding
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.status import Status
 from kdaverify.operator import operator_of
 
-NEAR: Final = 1.5
-"""The largest fraction of a budget that is a near miss; what lies further off is no bad luck."""
 NUMERIC: Final = ("rms", "largest", "row", "median", "tail", "bias")
 """The statistics that a seed moves; what is not finite, or no exact zero, is wrong at any seed."""
 SEEDS: Final = 200

@@ -11,13 +11,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from kdaverify.adapters.base import Adapter
 from kdaverify.checks.property_table import PROPERTIES, plain_call
 from kdaverify.verdicts.verdict import Verdict
+
+if TYPE_CHECKING:
+    from kdaverify.adapters.base import Adapter
 
 MOST: Final = 2
 """Cases of a kind in one process."""

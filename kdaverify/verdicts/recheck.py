@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from kdaverify.adapters.base import Adapter
-from kdaverify.checks.near_miss import Recheck, RetestFinding
+from kdaverify.checks.near_miss import SETTLED, Recheck, RetestFinding
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.recheck import INTERPRETED, LARGEST, THERE_AND_BACK, is_near, recheck, undecided
@@ -16,7 +16,6 @@ from kdaverify.operator import operator_named, problem_from_json
 from kdaverify.verdicts.verdict import Verdict
 
 FILED: Final = "its outputs come from files, which answer no other seed"
-SETTLED: Final = "another case is wrong for certain"
 
 
 def only_near(case: Sequence[Verdict]) -> bool:
@@ -27,12 +26,7 @@ def only_near(case: Sequence[Verdict]) -> bool:
 
 def certain(verdicts: Sequence[Verdict]) -> bool:
     """Whether one fails by more than sampling variation: no near miss, or one that fresh seeds confirmed."""
-    return any(verdict.status.rejects and not _is_near(verdict) and not is_open(verdict) for verdict in verdicts)
-
-
-def is_open(verdict: Verdict) -> bool:
-    """Whether it is a near miss that was not run again, since the kernel is rejected without it."""
-    return verdict.status.rejects and verdict.recheck is not None and verdict.recheck.reason == SETTLED
+    return any(verdict.status.rejects and not _is_near(verdict) and not verdict.left_open() for verdict in verdicts)
 
 
 def rechecked(verdicts: Sequence[Verdict], adapter: Adapter, *, settled: bool = False) -> list[Verdict]:

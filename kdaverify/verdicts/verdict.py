@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kdaverify.checks.grade import Grade
 from kdaverify.checks.location import NoStage
-from kdaverify.checks.near_miss import Recheck
+from kdaverify.checks.near_miss import SETTLED, Recheck
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.opinion import Opinion
 
@@ -107,6 +107,10 @@ class Verdict(BaseModel):
     def proves(self) -> bool:
         """Whether it is evidence for the implementation: a pass that no impostor would get."""
         return self.status is Status.PASS and not self.vacuous
+
+    def left_open(self) -> bool:
+        """Whether it is a near miss that was not run again, since the kernel is rejected without it."""
+        return self.status.rejects and self.recheck is not None and self.recheck.reason == SETTLED
 
     def asked(self) -> tuple[str, str, str, str]:
         """What was asked, whatever came of it: verdicts that agree in it are the outputs of one case."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from kdaverify.checks import recheck as fresh_seeds
-from kdaverify.checks.near_miss import Recheck, RetestFinding
+from kdaverify.checks.near_miss import SETTLED, Recheck, RetestFinding
 from kdaverify.checks.status import Status
 from kdaverify.verdicts import recheck as rechecking
 from kdaverify.verdicts.judge import Judge, Rejected
-from kdaverify.verdicts.recheck import FILED, SETTLED, only_near, rechecked
+from kdaverify.verdicts.recheck import FILED, only_near, rechecked
 from kdaverify.verdicts.verdict import Verdict
 from tests.rows import row
 from tests.verdicts.louder import PROBLEM, Louder, factor_for
