@@ -14,6 +14,7 @@ NEAR: Final = 1.5
 NUMERIC: Final = ("rms", "largest", "row", "median", "tail", "bias", "normalised")
 """The statistics that a seed moves; what is not finite, or no exact zero, is wrong at any seed."""
 SETTLED: Final = "another case is wrong for certain"
+"""Why a borderline failure was not run again: the kernel is rejected without it."""
 
 
 def is_near(status: Status, statistic: str | None, ratio: float | None) -> bool:
@@ -58,11 +59,6 @@ class Recheck:
     limit: float | None = None
     grade: Grade | None = None
     reason: str = ""
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether no fresh seed was judged because the kernel is rejected for another case."""
-        return self.reason == SETTLED
 
     def __str__(self) -> str:
         figures = ""

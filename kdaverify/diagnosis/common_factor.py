@@ -17,7 +17,6 @@ from typing import Final
 from kdaverify.canonical import ProblemError
 from kdaverify.checks.property_table import named
 from kdaverify.operator import operator_named, operator_of, problem_from_json
-from kdaverify.verdicts.recheck import is_open
 from kdaverify.verdicts.verdict import Verdict
 
 LEAST: Final = 4
@@ -92,7 +91,7 @@ def common_factors(verdicts: Iterable[Verdict]) -> list[Subgroup]:
 
 def _cases(verdicts: Iterable[Verdict]) -> list[_JudgedCase]:
     paired = {*named(lambda found: found.paired)}
-    judged = [row for row in verdicts if row.problem and row.status.judged and row.property in paired and not is_open(row)]
+    judged = [row for row in verdicts if row.problem and row.status.judged and row.property in paired and not row.left_open()]
     grouped = dict[tuple[str, str, str, str], list[Verdict]]()
     for row in judged:
         grouped.setdefault(row.asked(), []).append(row)

@@ -22,7 +22,6 @@ from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.question import PropertyCase, bench
 from kdaverify.diagnosis.tolerances import fit
 from kdaverify.operator import CallOperator, cost_of, operator_named, problem_from_json
-from kdaverify.verdicts.recheck import is_open
 from kdaverify.verdicts.verdict import Verdict
 from oracles.certified import UncertifiedError
 
@@ -79,7 +78,7 @@ def _kinds(verdicts: Iterable[Verdict]) -> Mapping[FailureKind, list[Verdict]]:
     """Failures by kind, those aside that are plain forwards, stages, or differences between calls."""
     found = dict[FailureKind, list[Verdict]]()
     for row in verdicts:
-        if row.property not in PROPERTIES or is_open(row) or not (row.status.localised and row.problem):
+        if row.property not in PROPERTIES or row.left_open() or not (row.status.localised and row.problem):
             continue
         own = PROPERTIES[row.property]
         alone = plain_call(row.property, row.detail) == FORWARD or own.stages or own.relates

@@ -18,7 +18,6 @@ from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.reproduced import Row, reproduced, row_of
 from kdaverify.operator import cost_of, problem_from_json
 from kdaverify.verdicts.locate import located
-from kdaverify.verdicts.recheck import is_open
 from kdaverify.verdicts.verdict import Verdict
 
 Asked = tuple[str, str, str, str]
@@ -116,7 +115,7 @@ def _by_call(verdicts: Sequence[Verdict]) -> dict[tuple[str, Status], list[Verdi
     """Failures by what the kernel was called for, and how it failed: suites that make the same plain call are together."""
     found = dict[tuple[str, Status], list[Verdict]]()
     for verdict in verdicts:
-        if verdict.status.localised and verdict.problem and not is_open(verdict):
+        if verdict.status.localised and verdict.problem and not verdict.left_open():
             call = plain_call(verdict.property, verdict.detail) or verdict.property
             found.setdefault((call, verdict.status), []).append(verdict)
     return found

@@ -50,7 +50,10 @@ def reported_kinds(failures: Sequence[Verdict]) -> list[ReportedKind]:
 
     Suites that make one and the same plain call are one kind; so are outputs that fail together.
     """
-    rows, found = sorted((row for row in failures if not (row.same_as or row.is_open)), key=_place), dict[tuple[str, ...], list[Verdict]]()
+    rows, found = (
+        sorted((row for row in failures if not (row.same_as or row.left_open())), key=_place),
+        dict[tuple[str, ...], list[Verdict]](),
+    )
     # Not every case is localised: one that is not counts with those of its kind that are.
     stages = {_kind(row): row.stage for row in reversed(rows) if row.stage is not None}
     for row in rows:
@@ -73,7 +76,7 @@ def same(failures: Sequence[Verdict]) -> list[str]:
 
 def left_open(failures: Sequence[Verdict]) -> str:
     """One sentence on the near misses that were not run again; "" where there are none."""
-    suites = Counter(row.property for row in failures if row.is_open)
+    suites = Counter(row.property for row in failures if row.left_open())
     if not suites:
         return ""
     head = "1 near miss, at most" if suites.total() == 1 else f"{suites.total()} near misses, at most"

@@ -26,12 +26,7 @@ def only_near(case: Sequence[Verdict]) -> bool:
 
 def certain(verdicts: Sequence[Verdict]) -> bool:
     """Whether one fails by more than sampling variation: no borderline failure, or one that fresh seeds confirmed."""
-    return any(verdict.status.rejects and not _is_near(verdict) and not is_open(verdict) for verdict in verdicts)
-
-
-def is_open(verdict: Verdict) -> bool:
-    """Whether it is a borderline failure that was not run again, since the kernel is rejected without it."""
-    return verdict.is_open
+    return any(verdict.status.rejects and not _is_near(verdict) and not verdict.left_open() for verdict in verdicts)
 
 
 def rechecked(verdicts: Sequence[Verdict], adapter: Adapter, *, settled: bool = False) -> list[Verdict]:

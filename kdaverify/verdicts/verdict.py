@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kdaverify.checks.grade import Grade
 from kdaverify.checks.location import NoStage
-from kdaverify.checks.near_miss import Recheck
+from kdaverify.checks.near_miss import SETTLED, Recheck
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.opinion import Opinion
 
@@ -109,6 +109,10 @@ class Verdict(BaseModel):
         """Whether it is evidence for the implementation: a pass that no negative control would get."""
         return self.status is Status.PASS and not self.vacuous
 
+    def left_open(self) -> bool:
+        """Whether it is a borderline failure that was not run again, since the kernel is rejected without it."""
+        return self.status.rejects and self.recheck is not None and self.recheck.reason == SETTLED
+
     def asked(self) -> tuple[str, str, str, str]:
         """What was tested, whatever came of it: verdicts that agree in it are the outputs of one case."""
         detail = ",".join(f"{name}={value}" for name, value in sorted(self.detail.items()))
@@ -117,11 +121,6 @@ class Verdict(BaseModel):
     def names_stage(self) -> bool:
         """Whether a stage is to blame by name."""
         return self.stage is not None and self.stage not in {*NoStage}
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it is a borderline failure that was not run again, since the kernel is rejected without it."""
-        return self.status.rejects and self.recheck is not None and self.recheck.is_settled
 
     def whereabouts(self) -> str:
         """Which stage is wrong, or what is to be said instead; "" where nothing was localised."""

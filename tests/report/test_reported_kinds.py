@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 from kdaverify.checks.near_miss import SETTLED
 from kdaverify.checks.recheck import undecided
 from kdaverify.checks.status import Status
@@ -70,3 +73,9 @@ def test_near_misses_that_were_not_run_again_are_counted_and_not_shown() -> None
 def test_a_case_that_was_not_localised_counts_with_those_that_were() -> None:
     rows = [wrong(case="a"), wrong(case="b", stage="solve"), wrong(case="c", stage="solve"), wrong(case="d", stage="wy")]
     assert [(found.stage, len(found.rows)) for found in reported_kinds(rows)] == [("solve", 3), ("wy", 1)]
+
+
+def test_the_command_line_starts_without_torch() -> None:
+    """It costs the first of three processes three seconds."""
+    found = "import sys, kdaverify.cli.app, kdaverify.plugin; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", found], check=False).returncode == 0
