@@ -11,6 +11,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from kdaverify.budgets.formats import FORMATS
 from kdaverify.operators.kda.mistakes.quantities import Quantities
 
 
@@ -89,7 +90,12 @@ def changes(kind: Kind) -> Iterator[Change]:
     yield from (Change(said, lambda x, _, factor=factor: x * factor) for said, factor in _CONSTANTS)
     yield Change("off by the scale: it is scaled once too often", lambda x, q: x * q.scale)
     yield Change("off by 1/scale: the scale is missing", lambda x, q: x / q.scale)
+    yield Change("rounded to bf16", lambda x, _: FORMATS["bf16"].round(x))
+    yield Change("rounded to fp16", lambda x, _: FORMATS["fp16"].round(x))
     yield from _BY_KIND[kind]()
+    if kind not in (Kind.MATRIX, Kind.STATE):
+        yield Change("that of the first value head of its key head alone", lambda x, q: _heads(x, q, 0))
+        yield Change("that of the last value head of its key head alone", lambda x, q: _heads(x, q, q.group - 1))
     if kind is not Kind.STATE:
         yield Change("that of the token before", lambda x, _: _later(x, kind))
         yield Change("that of the next token", lambda x, _: _earlier(x, kind))
@@ -173,6 +179,12 @@ def _strengths(of: Callable[[Tensor], Tensor]) -> Iterator[Change]:
 def _edges(cleared: Callable[[Tensor, Tensor], Tensor]) -> Iterator[Change]:
     yield Change("0 at the first token of a chunk", lambda x, q: cleared(x, _row(q, 0)))
     yield Change("0 at the last token of a chunk", lambda x, q: cleared(x, _last_row(q)))
+
+
+def _heads(x: Tensor, q: Quantities, place: int) -> Tensor:
+    """0 in all value heads but one of every key head."""
+    mine = torch.arange(x.shape[1]) % q.group == place
+    return x * mine.view(-1, *[1] * (x.ndim - 2))
 
 
 def _row(q: Quantities, row: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -61,10 +62,16 @@ def single(cases: Sequence[ObservedCase], scored: Sequence[Scored]) -> Explanati
     return None
 
 
-def double(cases: Sequence[ObservedCase], scored: Sequence[Scored], every: Sequence[Mistake]) -> Explanation | None:
-    """Two mistakes that account for it together; None where there are none, or others do as well."""
+def double(cases: Sequence[ObservedCase], scored: Sequence[Scored], every: Sequence[Mistake], *, until: float) -> Explanation | None:
+    """Two mistakes that account for it together; None where there are none.
+
+    Args:
+        until: of the monotonic clock; first mistakes that come later are left out.
+    """
     found = list[Explanation]()
     for first in _firsts(scored):
+        if time.monotonic() > until:
+            break
         base = (first,)
         rest = next((case for case in cases if not case.beside(base)[0].fits), None)
         if rest is None:

@@ -159,6 +159,33 @@ def _carried(edit: Edit, pipeline: Passes) -> Passes:
     return pipeline.with_forward("state", wrong)
 
 
+def _state_read(edit: Edit, pipeline: Passes) -> Passes:
+    """The state before a chunk as its products read it; what is carried on is right."""
+    right = pipeline.forward.state
+
+    def wrong(c: Chunk) -> None:
+        before = c.S
+        c.S = edit(before, c)
+        lost = (before - c.S) * c.decay(slice(-1, None)).transpose(-1, -2)
+        right(c)
+        c.S = c.S + lost
+
+    return pipeline.with_forward("state", wrong)
+
+
+def _corrected(edit: Edit, pipeline: Passes) -> Passes:
+    """v_new, for the state and for o."""
+    right = pipeline.forward.state
+
+    def wrong(c: Chunk) -> None:
+        right(c)
+        changed = edit(c.v_new, c)
+        c.S = c.S + c.dot(c.kg.transpose(-1, -2), changed - c.v_new)
+        c.v_new = changed
+
+    return pipeline.with_forward("state", wrong)
+
+
 def _not_updated(edit: Edit, pipeline: Passes) -> Passes:
     right = pipeline.forward.state
 
@@ -209,6 +236,8 @@ FORWARD_PLACES: Final = (
     _written("wy", "w"),
     _written("wy", "u"),
     _written("state", "v_new"),
+    Place("the state before the chunk, as its products read it,", ("state",), Kind.STATE, _state_read, "h"),
+    Place("v_new (the corrected values)", ("state",), Kind.VALUES, _corrected, "v_new", own_space=False),
     _written("scores", "Akk"),
     _written("solve", "R"),
     Place("the state after the chunk (that before it, not updated)", ("state",), Kind.STATE, _not_updated, "S", own_space=False),

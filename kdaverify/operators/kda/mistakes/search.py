@@ -46,13 +46,18 @@ class ObservedCase:
 
     Args:
         of: the call, or its gradients.
-        kernel: its outputs, all finite.
+        kernel: its outputs.
         yard: what is right, and how far conforming kernels may lie from it.
     """
 
     of: ObservedPass
     kernel: KernelErrors
     yard: Yardstick
+
+    @cached_property
+    def finite(self) -> bool:
+        """Whether all outputs are; only then can they be compared with those of mistakes."""
+        return all(bool(x.isfinite().all()) for x in self.kernel.outputs.values())
 
     @cached_property
     def wrong(self) -> int:
