@@ -63,14 +63,15 @@ def draw(which: str) -> list[str]:
 
 
 def truth(fault: Fault, problem: Problem) -> tuple[str, ...]:
-    """The stages that the bug replaces; "call" where it is in what is around them."""
+    """The stages that the bug replaces, and that of its entry in the catalogue; "call" where it is in what is around them."""
     patch, x = fault.patch(Setting(1.0, torch.Generator())), problem.inputs()
     there = replaced(patch.stages(x), STAGES)
     back = [] if patch.backward is None else replaced(patch.backward(x), BACKWARD)
     signatures, probe = {**SIGNATURES, **BACKWARD_SIGNATURES}, torch.full((1,), 1 / 3)
     changed = {name: bool((patch.stored(name, probe) != probe).any()) for found in signatures.values() for name in (*found.writes, "S")}
     stored = [stage for stage, found in signatures.items() if any(changed[name] for name in found.writes)]
-    return tuple(dict.fromkeys((*there, *back, *stored, *(["state"] if changed["S"] else [])))) or ("call",)
+    own = [fault.stage] if fault.stage in signatures else []
+    return tuple(dict.fromkeys((*there, *back, *stored, *(["state"] if changed["S"] else []), *own))) or ("call",)
 
 
 def replaced(stages: object, right: object) -> list[str]:

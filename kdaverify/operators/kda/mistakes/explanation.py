@@ -18,7 +18,7 @@ BITS: Final = 10.0
 """A mistake is named if one of all that were tried fits so well by luck with a probability below 2^-BITS."""
 IN_PARTS: Final = 16
 """Mistakes, the nearest where each element may be right as well, that are tried in parts of a call."""
-FIRSTS: Final = 3
+FIRSTS: Final = 2
 """First mistakes of two, by each of two orders."""
 SAME: Final = 1e-9
 Mistakes = tuple[Mistake, ...]

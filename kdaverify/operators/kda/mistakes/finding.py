@@ -20,8 +20,13 @@ from kdaverify.operators.kda.mistakes.search import ObservedCase, all_mistakes
 
 PLAIN: Final = ("forward", "gradients")
 """Properties whose outputs are those of one call."""
+CALL: Final = "call"
 COLUMNS: Final = 11
 """Value columns that a tensor is looked for in."""
+NEARLY: Final = 1.25
+"""Tensors with so many times the fewest unknowns are no worse: spaces with many more hold those with few."""
+FEWEST_EXCLUDED: Final = 2
+"""Stages that must be excluded for the others to be listed."""
 SIDE_BY_SIDE: Final = 2
 """Tensors that are named side by side."""
 
@@ -53,10 +58,16 @@ class Finding:
         """One clause; empty where nothing is singled out."""
         if self.explanation is not None:
             return _explained(self.explanation)
-        excluded = f"; excluded: {', '.join(self.excluded)}"
+        excluded = f"; excluded: {_stages(self.excluded)}" if self.excluded else ""
         if self.possible:
-            return f"{_consistent(self.possible)}{excluded if self.excluded else ''}"
-        return f"consistent with an error in {' or '.join(self.within)}{excluded}" if self.excluded and self.within else ""
+            return f"{_consistent(self.possible)}{excluded}"
+        if self.within and len(self.excluded) >= FEWEST_EXCLUDED:
+            return f"consistent with an error in {_stages(self.within, ' or ')}{excluded}"
+        return ""
+
+
+def _stages(names: Sequence[str], by: str = ", ") -> str:
+    return by.join("the inputs as they are read" if name == CALL else name for name in names)
 
 
 def finding(question: PropertyCase, judged: Adapter, *, until: float) -> Finding:
@@ -77,7 +88,7 @@ def finding(question: PropertyCase, judged: Adapter, *, until: float) -> Finding
     scored = found[0].beside(every)
     explained = single(found, scored)
     if explained is None:
-        explained = double(found, scored, every, until=until)
+        explained = double(found, scored, every, until=(time.monotonic() + until) / 2)
     if explained is not None and len(explained.others) < SIDE_BY_SIDE:
         return Finding(explained)
     return _located(found, until)
@@ -99,7 +110,7 @@ def _located(found: Sequence[ObservedCase], until: float) -> Finding:
     tried = origins(case, entered, until=until) if case.finite else ()
     for origin in sorted((origin for origin in tried if origin.telling), key=lambda origin: origin.unknowns):
         first.setdefault(origin.place.said, origin)
-    fewest = [origin for origin in first.values() if origin.unknowns <= 2 * min(x.unknowns for x in first.values())]
+    fewest = [origin for origin in first.values() if origin.unknowns <= NEARLY * min(x.unknowns for x in first.values())]
     singled_out = len(fewest) <= SIDE_BY_SIDE and time.monotonic() < until
     return Finding(possible=tuple(fewest) if singled_out else (), within=within, excluded=excluded)
 
@@ -119,9 +130,13 @@ def _named(mistakes: Sequence[Mistake]) -> str:
 
 
 def _consistent(possible: Sequence[Origin]) -> str:
-    names = " or of ".join(f"{origin.place.said} ({_how(origin)}stage {' or '.join(origin.place.stages)})" for origin in possible)
+    names = " or of ".join(f"{origin.place.said} ({_how(origin)}{_stage(origin.place.stages)})" for origin in possible)
     counts = f"{possible[0].unknowns} unknowns account for {possible[0].equations} outputs of a head"
     return f"consistent with an error of {names} alone: {counts}"
+
+
+def _stage(stages: Sequence[str]) -> str:
+    return "an input" if stages == (CALL,) else f"stage {' or '.join(stages)}"
 
 
 def _how(origin: Origin) -> str:

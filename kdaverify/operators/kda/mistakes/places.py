@@ -159,6 +159,19 @@ def _carried(edit: Edit, pipeline: Passes) -> Passes:
     return pipeline.with_forward("state", wrong)
 
 
+def _returned(edit: Edit, pipeline: Passes) -> Passes:
+    """S_T alone: every chunk starts from the right state."""
+    right, kept = pipeline.forward.state, list[Tensor]()
+
+    def wrong(c: Chunk) -> None:
+        c.S = kept.pop()[: len(c.S)] if kept else c.S
+        right(c)
+        kept.append(c.S)
+        c.S = edit(c.S, c)
+
+    return pipeline.with_forward("state", wrong)
+
+
 def _state_read(edit: Edit, pipeline: Passes) -> Passes:
     """The state before a chunk as its products read it; what is carried on is right."""
     right = pipeline.forward.state
@@ -227,6 +240,7 @@ def _read_after(edit: Edit, pipeline: Passes) -> Passes:
 
 FORWARD_PLACES: Final = (
     _written("output", "o"),
+    Place("S_T", ("state",), Kind.STATE, _returned, "final_state", own_space=False),
     _written("state", "final_state"),
     Place("what S_T keeps of the state before", ("state",), Kind.STATE, _carried, "S"),
     _written("state", "h"),

@@ -46,8 +46,11 @@ class Reach:
         return made is None or torch.equal(made, self.wrong)
 
     def stages(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Stages that can have made it with all that they write together, and those that cannot, in the order of the pipeline."""
-        within, every = list[str](), (*SIGNATURES, *BACKWARD_SIGNATURES)
+        """Stages that can have made it with all that they write together, and those that cannot, in the order of the pipeline.
+
+        "call" are the inputs.
+        """
+        within, every = list[str](), ("call", *SIGNATURES, *BACKWARD_SIGNATURES)
         own = {stage: [made for place, made in self.made.items() if stage in place.stages] for stage in every}
         for stage in (stage for stage, made in own.items() if made):
             found = [made for made in own[stage] if made is not None]
