@@ -1,11 +1,13 @@
 """What the error alone says of planted bugs whose kernel is a plain function, when no catalogue of bugs may be compared with it.
 
     python -m benchmarks.error_says bugs --json FILE [--draw development|test]
+    python -m benchmarks.error_says compared --json FILE
     python -m benchmarks.error_says nothing --json FILE
 
 bugs: every bug of the draw is planted in a kernel of another arithmetic than the candidates', without stages, and asked on the inputs on
 which the catalogue's tests say that it shows, at another seed. What is named is compared with the stages that the bug replaces. The rules
 were written on the development draw; figures that are quoted are those of the test draw.
+compared: what comparing with all other known bugs names for them: the state before.
 nothing: errors that no mistake has made (random in some elements, of the size of roundings, one wrong element, one wrong row), and
 conforming kernels taken for wrong: nothing may be said.
 """
@@ -27,8 +29,10 @@ from rich.progress import track
 from benchmarks.diagnosis import SEED, Planted, questions
 from kdaverify.adapters import find
 from kdaverify.adapters.base import Adapter, Output
+from kdaverify.diagnosis.fault_comparison import FaultComparison
 from kdaverify.diagnosis.minimise import failure
 from kdaverify.diagnosis.question import PropertyCase
+from kdaverify.diagnosis.suspects import suspects
 from kdaverify.faults.catalogue import FAULTS
 from kdaverify.faults.fault import Fault, Setting
 from kdaverify.faults.kernel import Patch
@@ -44,6 +48,7 @@ from tests.faults.triggers import PLAIN, TRIGGERS
 LOOKED_AT: Final = ("H1", "H2", "GA3", "O2", "O5", "H6", "DESIGN-c", "B2", "B3", "SO1", "A3")
 """The bugs on which the rules were first tried: always of the development draw."""
 DEVELOPMENT, TEST = 1, 2
+MISTAKE, TENSOR, STAGES_LISTED, NOTHING = "a mistake named", "a tensor named", "stages excluded", "nothing said"
 DRAWN: Final = 20
 SECONDS: Final = 10.0
 Row = dict[str, Any]
@@ -91,11 +96,32 @@ def bug(name: str) -> Row:
         started = time.monotonic()
         found = finding(question, adapter, until=started + SECONDS)
         right = truth(fault, question.problem)
-        told = "nothing said" if not str(found) else "stage among the named" if {*right} & {*found.stages} else "other stage"
+        kind = kind_of(found)
+        told = f"{kind}, {'right' if {*right} & {*found.stages[:2]} else 'wrong'}" if kind in (MISTAKE, TENSOR) else kind
+        told = f"{told}, the right one excluded" if {*right} & {*found.excluded} and not {*right} & {*found.within} else told
         seconds = round(time.monotonic() - started, 1)
         known = {"dtype": question.problem.dtype, "status": str(failed[1]), "stages": right, "seconds": seconds}
         return row | known | {"named": found.stages, "said": str(found), "told": told}
     return row
+
+
+def kind_of(found: Finding) -> str:
+    if not str(found):
+        return NOTHING
+    return MISTAKE if found.explanation is not None else TENSOR if found.possible else STAGES_LISTED
+
+
+def compared(name: str) -> Row:
+    """What the comparison with known bugs and simple mistakes names, the bug itself left out of it: how a bug that nobody knows fares."""
+    fault = FAULTS[name]
+    for question in questions(fault, ("fp32", "bf16", "fp16")):
+        adapter = Planted(fault)
+        if failure(adapter, question) is None:
+            continue
+        known = [suspect for suspect in next(suspects(question, adapter)) if suspect.fault.id != name]
+        found = [match.suspect for match in FaultComparison(question, adapter).matches(known) if match.indistinguishable]
+        return {"title": fault.title, "told": "something named" if found else NOTHING, "said": "; ".join(map(str, found))}
+    return {"title": fault.title, "told": "not rejected", "said": ""}
 
 
 @dataclass(frozen=True)
@@ -173,20 +199,21 @@ def conforming() -> Iterator[tuple[str, Adapter, PropertyCase]]:
 
 def nothing(adapter: Adapter, question: PropertyCase) -> Row:
     found: Finding = finding(question, adapter, until=time.monotonic() + SECONDS)
-    return {"told": "something said" if str(found) else "nothing said", "said": str(found)}
+    return {"told": kind_of(found), "said": str(found)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("bugs", "nothing"))
+    parser.add_argument("what", choices=("bugs", "compared", "nothing"))
     parser.add_argument("--json", type=Path, required=True, help="what is done, by name; started again, only the rest is run")
     parser.add_argument("--draw", choices=("development", "test"), default="test", help="which bugs (default test)")
     parser.add_argument("--number", type=int, default=220, help="random errors (default 220)")
     given = parser.parse_args()
     torch.set_num_threads(1)
     jobs: dict[str, Callable[[], Row]]
-    if given.what == "bugs":
-        jobs = {name: lambda name=name: bug(name) for name in draw(given.draw)}
+    if given.what in ("bugs", "compared"):
+        row = bug if given.what == "bugs" else compared
+        jobs = {name: lambda name=name: row(name) for name in draw(given.draw)}
     else:
         asked = [*disturbances(given.number), *conforming()]
         jobs = {name: lambda adapter=adapter, question=question: nothing(adapter, question) for name, adapter, question in asked}

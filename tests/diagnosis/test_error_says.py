@@ -185,11 +185,15 @@ def _noise(share: float) -> Callable[[Inputs, Tensor, Tensor], tuple[Tensor, Ten
     return change
 
 
-@pytest.mark.parametrize("wrong", [plain(_noise(1.0)), plain(_noise(0.1)), plain(lambda _, o, final: (o + 1e-3 * o.sin(), final * 1.3))])
-def test_no_mistake_is_named_for_errors_that_none_has_made(wrong: Adapter) -> None:
+def _half_shaken(_: Inputs, o: Tensor, final: Tensor) -> tuple[Tensor, Tensor]:
+    return o, final * (1 + 0.01 * torch.randn(final.shape, generator=torch.Generator().manual_seed(1)))
+
+
+@pytest.mark.parametrize("wrong", [plain(_noise(1.0)), plain(_noise(0.1)), plain(_half_shaken)])
+def test_no_mistake_and_no_tensor_is_named_for_an_error_that_none_has_made(wrong: Adapter) -> None:
     found = says(wrong)
-    assert found.explanation is None or "two mistakes" not in str(found)
-    assert not found.excluded or found.explanation is None
+    assert found.explanation is None
+    assert not found.possible
 
 
 @pytest.mark.parametrize("right", [plain(), find("eager"), find("eager-recurrent")], ids=lambda right: right.name)

@@ -40,12 +40,14 @@ class Finding:
         possible: else the tensors, one of which can be changed so that everything is accounted for, the fewest unknowns first.
         within: stages whose tensors enter all that is wrong, and nothing else.
         excluded: those that write what enters right outputs, too.
+        right: the outputs that are right in all heads.
     """
 
     explanation: Explanation | None = None
     possible: tuple[Origin, ...] = ()
     within: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
+    right: tuple[str, ...] = ()
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -58,7 +60,8 @@ class Finding:
         """One clause; empty where nothing is singled out."""
         if self.explanation is not None:
             return _explained(self.explanation)
-        excluded = f"; excluded: {_stages(self.excluded)}" if self.excluded else ""
+        evidence = f" by {' and '.join(self.right)}, which {'are' if len(self.right) > 1 else 'is'} right" if self.right else ""
+        excluded = f"; excluded{evidence}: {_stages(self.excluded)}" if self.excluded else ""
         if self.possible:
             return f"{_consistent(self.possible)}{excluded}"
         if self.within and len(self.excluded) >= FEWEST_EXCLUDED:
@@ -112,7 +115,8 @@ def _located(found: Sequence[ObservedCase], until: float) -> Finding:
         first.setdefault(origin.place.said, origin)
     fewest = [origin for origin in first.values() if origin.unknowns <= NEARLY * min(x.unknowns for x in first.values())]
     singled_out = len(fewest) <= SIDE_BY_SIDE and time.monotonic() < until
-    return Finding(possible=tuple(fewest) if singled_out else (), within=within, excluded=excluded)
+    right = tuple(name for name, wrong in zip(case.kernel.outputs, entered.wrong.any(0).tolist(), strict=True) if not wrong)
+    return Finding(None, tuple(fewest) if singled_out else (), within, excluded, right)
 
 
 def _explained(found: Explanation) -> str:

@@ -16,7 +16,7 @@ import torch
 
 from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.likeness import likenesses
-from kdaverify.diagnosis.tolerances import Scale
+from kdaverify.diagnosis.tolerances import APART, Scale
 from kdaverify.operators.kda.mistakes.copies import outcomes
 from kdaverify.operators.kda.mistakes.places import Place
 from kdaverify.operators.kda.mistakes.reach import MOST, Reach, by_group, group_of
@@ -35,7 +35,7 @@ class Origin:
 
     Args:
         unknowns: dimensions in which its changes move the outputs of a head.
-        equations: elements of the outputs of a head.
+        equations: elements of the outputs of a head that are wrong: all of o, all of S_T, or both.
         noise: what the best change leaves, in units of what two conforming kernels may differ by.
     """
 
@@ -94,7 +94,14 @@ def _origin(case: ObservedCase, place: Place, space: ErrorSpace) -> Origin:
         rank = rank or int(torch.linalg.matrix_rank(slope, rtol=1e-9).max())
         step = torch.linalg.pinv(slope, rtol=1e-9) @ ((wanted - moved[0]) * weights)[..., None]
         delta = delta + step.squeeze(-1).unflatten(-1, (group, space.unknowns)).flatten(0, 1)
-    return Origin(place, space, rank, wanted.shape[-1], noise)
+    return Origin(place, space, rank, _equations(case, group), noise)
+
+
+def _equations(case: ObservedCase, group: int) -> int:
+    """Outputs that are right are evidence against other tensors, not for this one."""
+    yard = case.yard
+    wrong = {name: x for name, x in case.kernel.outputs.items() if bool(((x - yard[name].exact).abs() > APART * yard[name].largest).any())}
+    return by_group(wrong, group).shape[-1]
 
 
 def narrowed(case: ObservedCase, columns: int) -> ObservedCase:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from kdaverify.operators.kda.mistakes.changes import Kind
-from oracles.backward_stages import BACKWARD_SIGNATURES, HELD_AS
+from oracles.backward_stages import HELD_AS
 from oracles.chunk import STAGES, Chunk, Stage, Stages, decayed_products
-from oracles.chunk_backward import BACKWARD, BackwardStage, BackwardStages, ChunkGradients
+from oracles.chunk_backward import BACKWARD, BackwardStage, BackwardStages
 from oracles.stages import SIGNATURES, Signature
 from oracles.tensors import TOKENS
 
@@ -99,10 +99,10 @@ def _written(stage: str, name: str) -> Place:
 
         return pipeline.with_forward(stage, wrong)
 
-    return Place(_WORDS.get(name, name), _stages(stage, name, SIGNATURES), KINDS[name], build, name)
+    return Place(_WORDS.get(name, name), stages_of(stage, name, SIGNATURES), KINDS[name], build, name)
 
 
-def _stages(writer: str, name: str, signatures: Mapping[str, Signature]) -> tuple[str, ...]:
+def stages_of(writer: str, name: str, signatures: Mapping[str, Signature]) -> tuple[str, ...]:
     readers = [stage for stage, signature in signatures.items() if name in signature.reads and stage != writer]
     return (writer, *readers) if len(readers) == 1 else (writer,)
 
@@ -115,7 +115,7 @@ def _read(stage: str, name: str) -> Place:
         right: Stage = getattr(pipeline.forward, stage)
 
         def wrong(c: Chunk) -> None:
-            seen = _with(c, name, edit)
+            seen = seen_with(c, name, edit)
             right(seen)
             vars(c).update({held: getattr(seen, held) for held in written})
 
@@ -124,7 +124,7 @@ def _read(stage: str, name: str) -> Place:
     return Place(f"{name} as {_READERS[stage]} read it", (stage,), KINDS[name], build, name)
 
 
-def _with(c: Chunk, name: str, edit: Edit) -> Chunk:
+def seen_with(c: Chunk, name: str, edit: Edit) -> Chunk:
     seen = copy.copy(c)
     if name in TOKENS:
         seen.tokens = replace(c.tokens, **{name: edit(getattr(c.tokens, name), c)})
@@ -140,7 +140,7 @@ def _given(name: str) -> Place:
         right = pipeline.forward.cumsum
 
         def wrong(c: Chunk) -> None:
-            c.tokens = _with(c, name, edit).tokens
+            c.tokens = seen_with(c, name, edit).tokens
             right(c)
 
         return pipeline.with_forward("cumsum", wrong)
@@ -231,7 +231,7 @@ def _read_after(edit: Edit, pipeline: Passes) -> Passes:
     right = pipeline.forward.output
 
     def wrong(c: Chunk) -> None:
-        seen = _with(c, "h", lambda _, c: edit(c.S, c))
+        seen = seen_with(c, "h", lambda _, c: edit(c.S, c))
         right(seen)
         c.o = seen.o
 
@@ -265,93 +265,3 @@ FORWARD_PLACES: Final = (
     _written("cumsum", "G"),
 )
 """The simplest first: of mistakes that no input tells apart, the first is named."""
-
-_BACKWARD_STAGES: Final = {
-    "dv_local": "o in v_new",
-    "dA": "o in Aqk",
-    "state_bwd": "the state's recurrence",
-    "dqkwg": "qg, kg and the state's decay",
-    "wy_bwd": "w and u",
-    "intra_bwd": "the scores",
-    "cumsum_bwd": "the cumulative gate",
-}
-_BACKWARD_WORDS: Final = {
-    "dv_local": "the part of dv_new that o gives",
-    "dh": "the gradient of the state as products read it",
-    "d_initial_state": "the gradient of the state, as it is carried to the chunk before,",
-    "dq_state": "the part of dq that passes through the state",
-    "dk_state": "the part of dk that passes through the state",
-    "dG_state": "the part of dG that passes through the state",
-    "dk_wy": "the part of dk that passes through the state and w",
-    "dG_wy": "the part of dG that passes through the state and w",
-    "dbeta_wy": "the part of dbeta that passes through w and u",
-    "dq_head": "dq",
-    "dk_head": "dk",
-    "dG": "dG (the gradient of the cumulative gate)",
-}
-
-
-def _written_back(stage: str, name: str) -> Place:
-    held = HELD.get(name, name)
-
-    def build(edit: Edit, pipeline: Passes) -> Passes:
-        right: BackwardStage = getattr(pipeline.backward, stage)
-
-        def wrong(b: ChunkGradients) -> None:
-            right(b)
-            setattr(b, held, edit(getattr(b, held), b.c))
-
-        return pipeline.with_backward(stage, wrong)
-
-    return Place(_BACKWARD_WORDS.get(name, name), _stages(stage, name, BACKWARD_SIGNATURES), KINDS[name], build, name)
-
-
-def _read_back(stage: str, name: str) -> Place:
-    """A tensor of the forward as one stage of the backward reads it."""
-
-    def build(edit: Edit, pipeline: Passes) -> Passes:
-        right: BackwardStage = getattr(pipeline.backward, stage)
-
-        def wrong(b: ChunkGradients) -> None:
-            kept = b.c
-            b.c = _with(kept, name, edit)
-            right(b)
-            b.c = kept
-
-        return pipeline.with_backward(stage, wrong)
-
-    return Place(f"{name} as the backward of {_BACKWARD_STAGES[stage]} reads it", (stage,), KINDS[name], build, name)
-
-
-def _given_back(edit: Edit, pipeline: Passes) -> Passes:
-    """The decayed part of the gradient of the state alone."""
-    right = pipeline.backward.state_bwd
-
-    def wrong(b: ChunkGradients) -> None:
-        carried = b.dS * b.c.decay(slice(-1, None)).transpose(-1, -2)
-        right(b)
-        b.dS = b.dS + (edit(carried, b.c) - carried)
-
-    return pipeline.with_backward("state_bwd", wrong)
-
-
-_FINAL: Final = (("intra_bwd", "dq_head"), ("intra_bwd", "dk_head"), ("wy_bwd", "dv"), ("cumsum_bwd", "dg"), ("intra_bwd", "dbeta"))
-_BACKWARD_WRITES: Final = (
-    *_FINAL,
-    *(
-        (stage, name)
-        for stage, signature in BACKWARD_SIGNATURES.items()
-        for name in signature.writes
-        if name in KINDS and (stage, name) not in _FINAL
-    ),
-)
-BACKWARD_PLACES: Final = (
-    *(_written_back(stage, name) for stage, name in _BACKWARD_WRITES),
-    Place("what dS_0 keeps of the gradient of the state after it", ("state_bwd",), Kind.STATE, _given_back, "dS"),
-    *(
-        _read_back(stage, name)
-        for stage, signature in BACKWARD_SIGNATURES.items()
-        for name in signature.reads
-        if name in KINDS and not name.startswith("d") and name != "g"
-    ),
-)

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from kdaverify.diagnosis.tolerances import APART
 from kdaverify.operators.kda.mistakes.copies import outcomes
-from kdaverify.operators.kda.mistakes.places import BACKWARD_PLACES, FORWARD_PLACES, Place
+from kdaverify.operators.kda.mistakes.places import FORWARD_PLACES, Place
+from kdaverify.operators.kda.mistakes.places_backward import BACKWARD_PLACES
 from kdaverify.operators.kda.mistakes.search import ObservedCase
 from kdaverify.operators.kda.mistakes.spaces import STEP, spaces
 from oracles.backward_stages import BACKWARD_SIGNATURES

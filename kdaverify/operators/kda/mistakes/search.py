@@ -15,7 +15,8 @@ from kdaverify.diagnosis.likeness import Likeness, likenesses, wrong_elements
 from kdaverify.diagnosis.tolerances import Yardstick
 from kdaverify.operators.kda.mistakes.changes import changes
 from kdaverify.operators.kda.mistakes.copies import Mistake, ObservedPass, outcomes
-from kdaverify.operators.kda.mistakes.places import BACKWARD_PLACES, FORWARD_PLACES
+from kdaverify.operators.kda.mistakes.places import FORWARD_PLACES
+from kdaverify.operators.kda.mistakes.places_backward import BACKWARD_PLACES
 
 RIVAL: Final = 2.0
 """A mistake within so many times of what conforming kernels differ by is not ruled out; one within 1 accounts for the error."""
