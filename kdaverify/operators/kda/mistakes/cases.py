@@ -1,4 +1,4 @@
-"""Cases on which mistakes are told apart: small, of odd widths and several heads, with and without a chunk boundary."""
+"""Cases that separate mistakes: small, of odd widths and several heads, with and without a chunk boundary."""
 
 from __future__ import annotations
 

@@ -40,11 +40,11 @@ class Change:
     """One way to be wrong.
 
     Args:
-        said: what the tensor is, in words, after "is".
+        words: what the tensor is, in words, after "is".
         apply: (right tensor, quantities) -> wrong tensor, of the same shape.
     """
 
-    said: str
+    words: str
     apply: Apply
 
 
@@ -87,7 +87,7 @@ _CONSTANTS: Final[tuple[tuple[str, float], ...]] = (
 
 def changes(kind: Kind) -> Iterator[Change]:
     """Every change that a tensor of a kind can have, the simplest first."""
-    yield from (Change(said, lambda x, _, factor=factor: x * factor) for said, factor in _CONSTANTS)
+    yield from (Change(words, lambda x, _, factor=factor: x * factor) for words, factor in _CONSTANTS)
     yield Change("off by the scale: it is scaled once too often", lambda x, q: x * q.scale)
     yield Change("off by 1/scale: the scale is missing", lambda x, q: x / q.scale)
     yield Change("rounded to bf16", lambda x, _: FORMATS["bf16"].round(x))
@@ -139,7 +139,7 @@ def _matrices() -> Iterator[Change]:
     yield Change("transposed", lambda x, _: x.transpose(-1, -2))
     yield from _strengths(lambda beta: beta[..., None])
     for change in _strengths(lambda beta: beta[..., None, :]):
-        yield Change(f"{change.said} (that of the earlier token of a pair)", change.apply)
+        yield Change(f"{change.words} (that of the earlier token of a pair)", change.apply)
     yield Change("inverted in sign below its diagonal", lambda x, _: 2 * x.diagonal(dim1=-2, dim2=-1).diag_embed() - x)
 
 

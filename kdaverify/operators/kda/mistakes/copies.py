@@ -32,8 +32,8 @@ class Mistake:
     where: str = ""
 
     def __str__(self) -> str:
-        said = f"{self.place.said} is {self.change.said}"
-        return f"{said}, {self.where}" if self.where else said
+        words = f"{self.place.words} is {self.change.words}"
+        return f"{words}, {self.where}" if self.where else words
 
 
 @dataclass(frozen=True)

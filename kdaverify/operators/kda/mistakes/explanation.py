@@ -1,4 +1,4 @@
-"""What the error of a kernel says: the simple mistake, or the two, that its outputs single out."""
+"""The simple mistake, or the two together, that the wrong outputs of a kernel single out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the error of a kernel says, in a sentence: a mistake, two, or the tensor that must be wrong."""
+"""The cause of an error, in a sentence: a mistake, two together, or the tensor that must be wrong."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SIDE_BY_SIDE: Final = 2
 
 @dataclass(frozen=True)
 class Finding:
-    """What the outputs single out.
+    """The cause that the outputs single out.
 
     Args:
         explanation: mistakes that account for everything; None where none is singled out.
@@ -77,7 +77,7 @@ def finding(question: PropertyCase, judged: Adapter, *, until: float) -> Finding
     """What is wrong with a kernel, from its outputs alone.
 
     Args:
-        question: what failed; anything but a plain call or its gradients says nothing.
+        question: what failed; only a plain call, or its gradients, can be explained.
         until: of the monotonic clock; what is begun is ended.
     """
     if question.property not in PLAIN:
@@ -112,7 +112,7 @@ def _located(found: Sequence[ObservedCase], until: float) -> Finding:
     first = dict[str, Origin]()
     tried = origins(case, entered, until=until) if case.finite else ()
     for origin in sorted((origin for origin in tried if origin.telling), key=lambda origin: origin.unknowns):
-        first.setdefault(origin.place.said, origin)
+        first.setdefault(origin.place.words, origin)
     fewest = [origin for origin in first.values() if origin.unknowns <= NEARLY * min(x.unknowns for x in first.values())]
     singled_out = len(fewest) <= SIDE_BY_SIDE and time.monotonic() < until
     right = tuple(name for name, wrong in zip(case.kernel.outputs, entered.wrong.any(0).tolist(), strict=True) if not wrong)
@@ -128,13 +128,13 @@ def _explained(found: Explanation) -> str:
 def _named(mistakes: Sequence[Mistake]) -> str:
     """One mistake, the same one in two tensors, or two."""
     first, *others = mistakes
-    if all((x.change.said, x.where) == (first.change.said, first.where) for x in others):
-        return str(replace(first, place=replace(first.place, said=" and ".join(x.place.said for x in mistakes))))
+    if all((x.change.words, x.where) == (first.change.words, first.where) for x in others):
+        return str(replace(first, place=replace(first.place, words=" and ".join(x.place.words for x in mistakes))))
     return f"two mistakes together: {'; and '.join(map(str, mistakes))}"
 
 
 def _consistent(possible: Sequence[Origin]) -> str:
-    names = " or of ".join(f"{origin.place.said} ({_how(origin)}{_stage(origin.place.stages)})" for origin in possible)
+    names = " or of ".join(f"{origin.place.words} ({_how(origin)}{_stage(origin.place.stages)})" for origin in possible)
     counts = f"{possible[0].unknowns} unknowns account for {possible[0].equations} outputs of a head"
     return f"consistent with an error of {names} alone: {counts}"
 
@@ -144,7 +144,7 @@ def _stage(stages: Sequence[str]) -> str:
 
 
 def _how(origin: Origin) -> str:
-    return f"{origin.space.said}, " if origin.space.said else ""
+    return f"{origin.space.words}, " if origin.space.words else ""
 
 
 def _percent(share: float) -> str:

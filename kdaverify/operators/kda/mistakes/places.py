@@ -43,7 +43,7 @@ class Place:
     """One tensor at one point of the pipeline.
 
     Args:
-        said: what it is, in words.
+        words: what it is, in words.
         kind: what its axes are.
         stages: those that it may be in: of a tensor that one stage alone reads also the one that reads it.
         build: (edit, pipeline) -> the pipeline in which the edit is applied there.
@@ -51,7 +51,7 @@ class Place:
         own_space: whether it can be wrong in ways in which no place before it can.
     """
 
-    said: str
+    words: str
     stages: tuple[str, ...]
     kind: Kind
     build: Callable[[Edit, Passes], Passes]
@@ -264,4 +264,4 @@ FORWARD_PLACES: Final = (
     Place("the earlier token's factor in the scores", ("scores",), Kind.KEYS, _score_columns, "k"),
     _written("cumsum", "G"),
 )
-"""The simplest first: of mistakes that no input tells apart, the first is named."""
+"""The simplest first: of mistakes with the same outputs on every input, the first is named."""

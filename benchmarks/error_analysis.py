@@ -1,15 +1,15 @@
-"""What the error alone says of planted bugs whose kernel is a plain function, when no catalogue of bugs may be compared with it.
+"""How often the error alone names planted bugs of a kernel that is a plain function, when no catalogue of bugs is compared with it.
 
-    python -m benchmarks.error_says bugs --json FILE [--draw development|test]
-    python -m benchmarks.error_says compared --json FILE
-    python -m benchmarks.error_says nothing --json FILE
+    python -m benchmarks.error_analysis bugs --json FILE [--draw development|test]
+    python -m benchmarks.error_analysis compared --json FILE
+    python -m benchmarks.error_analysis nothing --json FILE
 
-bugs: every bug of the draw is planted in a kernel of another arithmetic than the candidates', without stages, and asked on the inputs on
-which the catalogue's tests say that it shows, at another seed. What is named is compared with the stages that the bug replaces. The rules
+bugs: every bug of the draw is planted in a kernel of another arithmetic than the candidates', without stages, and run on the inputs on
+which it shows in the catalogue's tests, at another seed. What is named is compared with the stages that the bug replaces. The rules
 were written on the development draw; figures that are quoted are those of the test draw.
 compared: what comparing with all other known bugs names for them: the state before.
 nothing: errors that no mistake has made (random in some elements, of the size of roundings, one wrong element, one wrong row), and
-conforming kernels taken for wrong: nothing may be said.
+conforming kernels taken for wrong: no mistake and no tensor may be named.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from tests.faults.triggers import PLAIN, TRIGGERS
 LOOKED_AT: Final = ("H1", "H2", "GA3", "O2", "O5", "H6", "DESIGN-c", "B2", "B3", "SO1", "A3")
 """The bugs on which the rules were first tried: always of the development draw."""
 DEVELOPMENT, TEST = 1, 2
-MISTAKE, TENSOR, STAGES_LISTED, NOTHING = "a mistake named", "a tensor named", "stages excluded", "nothing said"
+MISTAKE, TENSOR, STAGES_LISTED, NOTHING = "a mistake named", "a tensor named", "stages excluded", "nothing named"
 DRAWN: Final = 20
 SECONDS: Final = 10.0
 Row = dict[str, Any]
@@ -85,7 +85,7 @@ def replaced(stages: object, right: object) -> list[str]:
 
 
 def bug(name: str) -> Row:
-    """What is said of one bug, on the first question that it fails with numbers."""
+    """The analysis of one bug, on the first question that it fails with numbers."""
     fault = FAULTS[name]
     row: Row = {"title": fault.title, "said": "", "told": "not rejected"}
     for question in questions(fault, ("fp32", "bf16", "fp16")):
@@ -112,7 +112,7 @@ def kind_of(found: Finding) -> str:
 
 
 def compared(name: str) -> Row:
-    """What the comparison with known bugs and simple mistakes names, the bug itself left out of it: how a bug that nobody knows fares."""
+    """What the comparison with known bugs and simple mistakes names of a bug that is left out of them."""
     fault = FAULTS[name]
     for question in questions(fault, ("fp32", "bf16", "fp16")):
         adapter = Planted(fault)
@@ -128,7 +128,7 @@ def compared(name: str) -> Row:
 class Disturbance:
     """An error that no mistake has made."""
 
-    said: str
+    words: str
     change: Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
 
@@ -184,11 +184,11 @@ def disturbances(number: int) -> Iterator[tuple[str, Adapter, PropertyCase]]:
     for i in range(number):
         of = DISTURBANCES[i % len(DISTURBANCES)]
         problem = Problem.model_validate({**PLAIN, "dtype": ("fp32", "bf16")[i // 3 % 2], "seed": SEED + i, "T": 20})
-        yield f"{i}: {of.said} of {outputs[i % 3]}", Disturbed(of, i, outputs[i % 3]), PropertyCase("forward", problem)
+        yield f"{i}: {of.words} of {outputs[i % 3]}", Disturbed(of, i, outputs[i % 3]), PropertyCase("forward", problem)
 
 
 def conforming() -> Iterator[tuple[str, Adapter, PropertyCase]]:
-    """Right kernels, asked as if they had failed."""
+    """Right kernels, analysed as if they had failed."""
     for dtype in ("fp32", "bf16"):
         for seed in range(5):
             problem = Problem.model_validate({**PLAIN, "dtype": dtype, "seed": SEED + seed})
@@ -215,8 +215,8 @@ def main() -> None:
         row = bug if given.what == "bugs" else compared
         jobs = {name: lambda name=name: row(name) for name in draw(given.draw)}
     else:
-        asked = [*disturbances(given.number), *conforming()]
-        jobs = {name: lambda adapter=adapter, question=question: nothing(adapter, question) for name, adapter, question in asked}
+        every = [*disturbances(given.number), *conforming()]
+        jobs = {name: lambda adapter=adapter, question=question: nothing(adapter, question) for name, adapter, question in every}
     done: dict[str, Row] = json.loads(given.json.read_text()) if given.json.exists() else {}
     for name in track([name for name in jobs if name not in done], description=given.what):
         done[name] = jobs[name]()

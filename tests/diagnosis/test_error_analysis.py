@@ -69,7 +69,7 @@ def with_backward(
     return Autograd.apply(q, k, v, g, beta, state, scale, cu_seqlens)
 
 
-def says(kernel: Adapter, question: PropertyCase = FORWARD) -> Finding:
+def analysed(kernel: Adapter, question: PropertyCase = FORWARD) -> Finding:
     return finding(question, kernel, until=time.monotonic() + LATER)
 
 
@@ -101,7 +101,7 @@ def _state_after_the_chunk(c: Chunk) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "words"),
     [
         (plain(_last_decay_missing), "is off by exp(-g) of the last token: the last decay is missing"),
         (plain(wy=_keys_not_decayed), "kg (the keys with which the state is written) is off by exp(G - G_last)"),
@@ -112,10 +112,10 @@ def _state_after_the_chunk(c: Chunk) -> None:
         (plain(lambda _, o, final: (o.roll(1, 2), final)), "o is that of the head before"),
     ],
 )
-def test_a_mistake_of_one_tensor_is_named(wrong: Adapter, said: str) -> None:
-    found = says(wrong)
+def test_a_mistake_of_one_tensor_is_named(wrong: Adapter, words: str) -> None:
+    found = analysed(wrong)
     assert found.explanation is not None
-    assert said in str(found), str(found)
+    assert words in str(found), str(found)
 
 
 def _two(c: Chunk) -> None:
@@ -123,8 +123,8 @@ def _two(c: Chunk) -> None:
     c.S = c.S * 0.5
 
 
-def test_two_mistakes_are_said_to_be_two() -> None:
-    found = says(plain(state=_two, scores=_diagonal_left_out))
+def test_two_mistakes_are_reported_as_two() -> None:
+    found = analysed(plain(state=_two, scores=_diagonal_left_out))
     assert str(found).startswith("two mistakes together: ")
     assert "without its diagonal" in str(found)
     assert "half of what it should be" in str(found)
@@ -136,7 +136,7 @@ def _some_values(c: Chunk) -> None:
 
 
 def test_a_tensor_is_named_where_no_simple_mistake_fits() -> None:
-    found = says(plain(wy=_some_values))
+    found = analysed(plain(wy=_some_values))
     assert found.explanation is None
     assert [origin.place.name for origin in found.possible] == ["kg"]
     assert "consistent with an error of kg (the keys with which the state is written) (stage wy or state) alone" in str(found)
@@ -149,7 +149,7 @@ def _nan_scores(c: Chunk) -> None:
 
 
 def test_of_nan_the_stages_are_named_that_do_not_enter_what_is_right() -> None:
-    found = says(plain(scores=_nan_scores))
+    found = analysed(plain(scores=_nan_scores))
     assert "scores" in found.within
     assert {"cumsum", "solve"} <= {*found.excluded}
 
@@ -165,15 +165,15 @@ def _scale_twice(b: ChunkGradients) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stages", "said"),
+    ("stages", "words"),
     [
         (replace(BACKWARD, dqkwg=_no_gradient_of_w), "dw is 0"),
         (replace(BACKWARD, intra_bwd=_scale_twice), "dq is off by the scale: it is scaled once too often"),
     ],
 )
-def test_a_mistake_of_the_backward_is_named(stages: BackwardStages, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_of_the_backward_is_named(stages: BackwardStages, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Autograd, "stages", stages)
-    assert said in str(says(with_backward, GRADIENTS))
+    assert words in str(analysed(with_backward, GRADIENTS))
 
 
 def _noise(share: float) -> Callable[[Inputs, Tensor, Tensor], tuple[Tensor, Tensor]]:
@@ -191,14 +191,14 @@ def _half_shaken(_: Inputs, o: Tensor, final: Tensor) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("wrong", [plain(_noise(1.0)), plain(_noise(0.1)), plain(_half_shaken)])
 def test_no_mistake_and_no_tensor_is_named_for_an_error_that_none_has_made(wrong: Adapter) -> None:
-    found = says(wrong)
+    found = analysed(wrong)
     assert found.explanation is None
     assert not found.possible
 
 
 @pytest.mark.parametrize("right", [plain(), find("eager"), find("eager-recurrent")], ids=lambda right: right.name)
-def test_of_a_right_kernel_nothing_is_said(right: Adapter) -> None:
-    assert not str(says(right))
+def test_of_a_right_kernel_nothing_is_reported(right: Adapter) -> None:
+    assert not str(analysed(right))
 
 
 def test_it_is_part_of_the_diagnosis() -> None:
