@@ -121,7 +121,7 @@ class Operator(abc.ABC):
         del case, judged
         raise NotImplementedError(f"{self.name} has no known bugs")
 
-    def error_says(self, case: PropertyCase, judged: Adapter, *, until: float) -> str:
+    def explain_error(self, case: PropertyCase, judged: Adapter, *, until: float) -> str:
         """What the wrong outputs of `judged` single out by themselves, as a sentence; "" where nothing, or where it is not looked for.
 
         Args:

@@ -51,16 +51,16 @@ def diagnose(adapter: Adapter, question: PropertyCase, *, seconds: float = DIAGN
         return Diagnosis(smallest, silent=UNKNOWN)
     try:
         found = _compared(adapter, smallest, question, failed, until=started + seconds, least=seconds / 4)
-        return replace(found, says=_says(adapter, question, found, until=max(started + seconds, time.monotonic() + seconds / 4)))
+        return replace(found, explained=_explained(adapter, question, found, until=max(started + seconds, time.monotonic() + seconds / 4)))
     except (ContractOverflow, UncertifiedError) as reason:
         return Diagnosis(smallest, silent=f"nothing to measure by: {reason}")
 
 
-def _says(adapter: Adapter, question: PropertyCase, found: Diagnosis, *, until: float) -> str:
+def _explained(adapter: Adapter, question: PropertyCase, found: Diagnosis, *, until: float) -> str:
     """Of a kernel that differs from call to call nothing; nor where memory that was never written accounts for everything."""
     if found.silent == UNEVEN or found.unwritten or not adapter.open_ended:
         return ""
-    return operator_of(question.problem).error_says(question, adapter, until=until)
+    return operator_of(question.problem).explain_error(question, adapter, until=until)
 
 
 def _compared(

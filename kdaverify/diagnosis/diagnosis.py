@@ -29,7 +29,7 @@ class Diagnosis:
         where: what part of the outputs is wrong.
         unwritten: the wrong outputs, where all that is wrong with them comes from memory that was never written.
         silent: why nothing was compared; "" where it was.
-        says: what the error singles out by itself, without known bugs; "" where nothing.
+        explained: what the error singles out by itself, without known bugs; "" where nothing.
         passes: whether nothing fails.
     """
 
@@ -43,7 +43,7 @@ class Diagnosis:
     where: str = ""
     unwritten: tuple[str, ...] = ()
     silent: str = ""
-    says: str = ""
+    explained: str = ""
     passes: bool = False
 
     @property
@@ -53,7 +53,7 @@ class Diagnosis:
 
     def __str__(self) -> str:
         known = self.silent or (self._fitting() if self.fits else self._poor())
-        return "; ".join(filter(None, (known, self.says and f"the error itself: {self.says}", self.where)))
+        return "; ".join(filter(None, (known, self.explained and f"the error itself: {self.explained}", self.where)))
 
     def _fitting(self) -> str:
         if self.unwritten:

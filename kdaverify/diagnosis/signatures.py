@@ -16,7 +16,7 @@ from kdaverify.budgets.solves import identity
 from kdaverify.faults.fault import Fault, Make
 from kdaverify.faults.kernel import Derive, Outputs, PatchedPipeline
 from kdaverify.faults.patches import Call, called, derived, staged
-from kdaverify.faults.views import each, transposed
+from kdaverify.faults.views import each, sequence, transposed
 from oracles.chunk import STAGES, Chunk
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
@@ -104,6 +104,31 @@ def _boundaries_ignored(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     whole = torch.tensor([0, sum(x.lengths)], dtype=x.cu_seqlens.dtype)
     o, final = kernel(replace(x, cu_seqlens=whole, initial_state=None if x.initial_state is None else x.initial_state[:1]))
     return o, final.expand(x.N, *final.shape[1:]).contiguous()
+
+
+def _state_handed_on(kernel: PatchedPipeline, x: Inputs) -> Outputs:
+    """Every sequence of a pack starts from the state in which the one before it ended."""
+    if x.cu_seqlens is None:
+        return kernel(x)
+    state, outputs, finals = x.state[:1], list[Tensor](), list[Tensor]()
+    for n, length in enumerate(x.lengths):
+        one = replace(sequence(x, n, length), initial_state=state)
+        o, state = kernel(one)
+        outputs.append(o)
+        finals.append(state)
+    padding = torch.zeros_like(x.v[:, sum(x.lengths) :], dtype=outputs[0].dtype)
+    return torch.cat((*outputs, padding), dim=1), torch.cat(finals)
+
+
+def _padding_taken_for_tokens(kernel: PatchedPipeline, x: Inputs) -> Outputs:
+    if x.cu_seqlens is None:
+        return kernel(x)
+    offsets = torch.cat((x.cu_seqlens[:-1], x.cu_seqlens.new_tensor([x.T])))
+    return kernel(replace(x, cu_seqlens=offsets))
+
+
+def _next_sequence(x: Tensor) -> Tensor:
+    return x.roll(1, dims=0)
 
 
 def _nothing_corrected(c: Chunk) -> None:
@@ -246,6 +271,10 @@ SIGNATURES: Final = (
     _signature("beta applied twice", "beta is squared", called(_given(torch.square, "beta"))),
     _signature("sigmoid of beta", "beta is taken for a logit", called(_given(torch.sigmoid, "beta"))),
     _signature("boundaries ignored", "a pack is one sequence", called(_boundaries_ignored)),
+    _signature("state handed on", "a sequence starts from the state in which the one before it ended", called(_state_handed_on)),
+    _signature("padding taken for tokens", "the last sequence runs to the end of the tokens", called(_padding_taken_for_tokens)),
+    _signature("states of the sequence before", "S_0 is that of the sequence before", called(_given(_next_sequence, "initial_state"))),
+    _signature("final states of the sequence before", "S_T is that of the sequence before", called(_returned(final_state=_next_sequence))),
     _signature("delta rule missing", "no write is corrected by those before it in its chunk", staged(solve=_nothing_corrected)),
     _signature("state not subtracted", "writes are not corrected by the state before the chunk", staged(wy=_state_not_read_for_the_update)),
     _signature("state not carried", "every chunk starts from 0", staged(state=_no_state_between_chunks)),

@@ -155,7 +155,7 @@ class KdaOperator(CallOperator):
     def diagnosed(self, case: PropertyCase, judged: Adapter) -> DiagnosisCase:
         return DiagnosedCall(case, judged, case.problem)
 
-    def error_says(self, case: PropertyCase, judged: Adapter, *, until: float) -> str:
+    def explain_error(self, case: PropertyCase, judged: Adapter, *, until: float) -> str:
         from kdaverify.operators.kda.mistakes.finding import finding
 
         return str(finding(case, judged, until=until))

@@ -11,6 +11,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from kdaverify.budgets.formats import FORMATS
 from kdaverify.operators.kda.mistakes.quantities import Quantities
 
 
@@ -39,11 +40,11 @@ class Change:
     """One way to be wrong.
 
     Args:
-        said: what the tensor is, in words, after "is".
+        words: what the tensor is, in words, after "is".
         apply: (right tensor, quantities) -> wrong tensor, of the same shape.
     """
 
-    said: str
+    words: str
     apply: Apply
 
 
@@ -86,10 +87,15 @@ _CONSTANTS: Final[tuple[tuple[str, float], ...]] = (
 
 def changes(kind: Kind) -> Iterator[Change]:
     """Every change that a tensor of a kind can have, the simplest first."""
-    yield from (Change(said, lambda x, _, factor=factor: x * factor) for said, factor in _CONSTANTS)
+    yield from (Change(words, lambda x, _, factor=factor: x * factor) for words, factor in _CONSTANTS)
     yield Change("off by the scale: it is scaled once too often", lambda x, q: x * q.scale)
     yield Change("off by 1/scale: the scale is missing", lambda x, q: x / q.scale)
+    yield Change("rounded to bf16", lambda x, _: FORMATS["bf16"].round(x))
+    yield Change("rounded to fp16", lambda x, _: FORMATS["fp16"].round(x))
     yield from _BY_KIND[kind]()
+    if kind not in (Kind.MATRIX, Kind.STATE):
+        yield Change("that of the first value head of its key head alone", lambda x, q: _heads(x, q, 0))
+        yield Change("that of the last value head of its key head alone", lambda x, q: _heads(x, q, q.group - 1))
     if kind is not Kind.STATE:
         yield Change("that of the token before", lambda x, _: _later(x, kind))
         yield Change("that of the next token", lambda x, _: _earlier(x, kind))
@@ -133,7 +139,7 @@ def _matrices() -> Iterator[Change]:
     yield Change("transposed", lambda x, _: x.transpose(-1, -2))
     yield from _strengths(lambda beta: beta[..., None])
     for change in _strengths(lambda beta: beta[..., None, :]):
-        yield Change(f"{change.said} (that of the earlier token of a pair)", change.apply)
+        yield Change(f"{change.words} (that of the earlier token of a pair)", change.apply)
     yield Change("inverted in sign below its diagonal", lambda x, _: 2 * x.diagonal(dim1=-2, dim2=-1).diag_embed() - x)
 
 
@@ -173,6 +179,12 @@ def _strengths(of: Callable[[Tensor], Tensor]) -> Iterator[Change]:
 def _edges(cleared: Callable[[Tensor, Tensor], Tensor]) -> Iterator[Change]:
     yield Change("0 at the first token of a chunk", lambda x, q: cleared(x, _row(q, 0)))
     yield Change("0 at the last token of a chunk", lambda x, q: cleared(x, _last_row(q)))
+
+
+def _heads(x: Tensor, q: Quantities, place: int) -> Tensor:
+    """0 in all value heads but one of every key head."""
+    mine = torch.arange(x.shape[1]) % q.group == place
+    return x * mine.view(-1, *[1] * (x.ndim - 2))
 
 
 def _row(q: Quantities, row: int) -> Tensor:

@@ -32,8 +32,8 @@ class Mistake:
     where: str = ""
 
     def __str__(self) -> str:
-        said = f"{self.place.said} is {self.change.said}"
-        return f"{said}, {self.where}" if self.where else said
+        words = f"{self.place.words} is {self.change.words}"
+        return f"{words}, {self.where}" if self.where else words
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,10 @@ class ObservedPass:
 @torch.no_grad()
 def outcomes(of: ObservedPass, place: Place, changes: Sequence[Change]) -> Mapping[str, Tensor]:
     """The outputs of a pass, in float64, with each of the changes at a place: [changes, ...] by name."""
-    many, heads, built = len(changes), of.call.HV, RIGHT
+    many, built = len(changes), RIGHT
     for mistake in of.base:
-        built = mistake.place.build(_edit([mistake.change] * many, heads), built)
-    built = place.build(_edit(changes, heads), built)
+        built = mistake.place.build(_edit([mistake.change] * many, of.call), built)
+    built = place.build(_edit(changes, of.call), built)
     call = _repeated(of.call, many)
     if of.cotangents is None:
         found = dict(zip(OUTPUTS, chunk(call, chunk_size=of.chunk_size, stages=built.forward), strict=True))
@@ -69,13 +69,13 @@ def outcomes(of: ObservedPass, place: Place, changes: Sequence[Change]) -> Mappi
     return {name: _apart(name, tensor, many) for name, tensor in found.items()}
 
 
-def _edit(changes: Sequence[Change], heads: int) -> Edit:
+def _edit(changes: Sequence[Change], call: Inputs) -> Edit:
     """All changes at once, each on a copy of the heads of its own; to be called once for each chunk."""
     walked = count()
 
     def edit(x: Tensor, c: Chunk) -> Tensor:
-        around = Quantities.of(c, len(changes), next(walked))
-        parts = x.unflatten(1, (len(changes), heads)).unbind(1)
+        around = Quantities.of(c, len(changes), next(walked), call.HV // call.H)
+        parts = x.unflatten(1, (len(changes), call.HV)).unbind(1)
         wrong = [change.apply(part, around) for change, part in zip(changes, parts, strict=True)]
         return torch.stack(wrong, dim=1).flatten(1, 2)
 

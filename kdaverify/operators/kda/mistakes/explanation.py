@@ -1,8 +1,9 @@
-"""What the error of a kernel says: the simple mistake, or the two, that its outputs single out."""
+"""The simple mistake, or the two together, that the wrong outputs of a kernel single out."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -17,7 +18,7 @@ BITS: Final = 10.0
 """A mistake is named if one of all that were tried fits so well by luck with a probability below 2^-BITS."""
 IN_PARTS: Final = 16
 """Mistakes, the nearest where each element may be right as well, that are tried in parts of a call."""
-FIRSTS: Final = 3
+FIRSTS: Final = 2
 """First mistakes of two, by each of two orders."""
 SAME: Final = 1e-9
 Mistakes = tuple[Mistake, ...]
@@ -61,10 +62,16 @@ def single(cases: Sequence[ObservedCase], scored: Sequence[Scored]) -> Explanati
     return None
 
 
-def double(cases: Sequence[ObservedCase], scored: Sequence[Scored], every: Sequence[Mistake]) -> Explanation | None:
-    """Two mistakes that account for it together; None where there are none, or others do as well."""
+def double(cases: Sequence[ObservedCase], scored: Sequence[Scored], every: Sequence[Mistake], *, until: float) -> Explanation | None:
+    """Two mistakes that account for it together; None where there are none.
+
+    Args:
+        until: of the monotonic clock; first mistakes that come later are left out.
+    """
     found = list[Explanation]()
     for first in _firsts(scored):
+        if time.monotonic() > until:
+            break
         base = (first,)
         rest = next((case for case in cases if not case.beside(base)[0].fits), None)
         if rest is None:

@@ -1,64 +1,83 @@
-"""What the error of a kernel says, in a sentence: a mistake, two, or the tensor that must be wrong."""
+"""The cause of an error, in a sentence: a mistake, two together, or the tensor that must be wrong."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.checks.property_table import PROPERTIES
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.operators.kda.mistakes.cases import cases
+from kdaverify.operators.kda.mistakes.copies import Mistake
 from kdaverify.operators.kda.mistakes.explanation import Explanation, double, single
 from kdaverify.operators.kda.mistakes.origin import Origin, narrowed, origins
+from kdaverify.operators.kda.mistakes.reach import reach
 from kdaverify.operators.kda.mistakes.search import ObservedCase, all_mistakes
-from oracles.stages import SIGNATURES
 
 PLAIN: Final = ("forward", "gradients")
 """Properties whose outputs are those of one call."""
+CALL: Final = "call"
 COLUMNS: Final = 11
 """Value columns that a tensor is looked for in."""
-FAMILIES: Final = 2
+NEARLY: Final = 1.25
+"""Tensors with so many times the fewest unknowns are no worse: spaces with many more hold those with few."""
+FEWEST_EXCLUDED: Final = 2
+"""Stages that must be excluded for the others to be listed."""
+SIDE_BY_SIDE: Final = 2
 """Tensors that are named side by side."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What the outputs single out.
+    """The cause that the outputs single out.
 
     Args:
         explanation: mistakes that account for everything; None where none is singled out.
         possible: else the tensors, one of which can be changed so that everything is accounted for, the fewest unknowns first.
-        excluded: stages in which no tensor can.
+        within: stages whose tensors enter all that is wrong, and nothing else.
+        excluded: those that write what enters right outputs, too.
+        right: the outputs that are right in all heads.
     """
 
     explanation: Explanation | None = None
     possible: tuple[Origin, ...] = ()
+    within: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
+    right: tuple[str, ...] = ()
 
     @property
     def stages(self) -> tuple[str, ...]:
         """Those that are named, in the order in which they are."""
         if self.explanation is not None:
             return self.explanation.stages
-        return tuple(dict.fromkeys(stage for origin in self.possible for stage in origin.place.stages))
+        return tuple(dict.fromkeys(stage for origin in self.possible for stage in origin.place.stages)) or self.within
 
     def __str__(self) -> str:
         """One clause; empty where nothing is singled out."""
         if self.explanation is not None:
             return _explained(self.explanation)
-        return _located(self.possible, self.excluded) if self.possible else ""
+        evidence = f" by {' and '.join(self.right)}, which {'are' if len(self.right) > 1 else 'is'} right" if self.right else ""
+        excluded = f"; excluded{evidence}: {_stages(self.excluded)}" if self.excluded else ""
+        if self.possible:
+            return f"{_consistent(self.possible)}{excluded}"
+        if self.within and len(self.excluded) >= FEWEST_EXCLUDED:
+            return f"consistent with an error in {_stages(self.within, ' or ')}{excluded}"
+        return ""
+
+
+def _stages(names: Sequence[str], by: str = ", ") -> str:
+    return by.join("the inputs as they are read" if name == CALL else name for name in names)
 
 
 def finding(question: PropertyCase, judged: Adapter, *, until: float) -> Finding:
     """What is wrong with a kernel, from its outputs alone.
 
     Args:
-        question: what failed; anything but a plain call or its gradients says nothing.
+        question: what failed; only a plain call, or its gradients, can be explained.
         until: of the monotonic clock; what is begun is ended.
     """
     if question.property not in PLAIN:
@@ -66,48 +85,66 @@ def finding(question: PropertyCase, judged: Adapter, *, until: float) -> Finding
     found = sorted(cases(question, judged), key=lambda case: not case.wrong)
     if not found or not found[0].wrong:
         return Finding()
+    if not found[0].finite:
+        return _located(found, until)
     every = all_mistakes(backward=PROPERTIES[question.property].backward)
     scored = found[0].beside(every)
     explained = single(found, scored)
-    if explained is None and time.monotonic() < until:
-        explained = double(found, scored, every)
-    if explained is not None and len(explained.others) < FAMILIES:
+    if explained is None:
+        explained = double(found, scored, every, until=(time.monotonic() + until) / 2)
+    if explained is not None and len(explained.others) < SIDE_BY_SIDE:
         return Finding(explained)
-    return _origins(found, until)
+    return _located(found, until)
 
 
-def _origins(found: Sequence[ObservedCase], until: float) -> Finding:
-    """Of the first wrong case of one sequence and one chunk."""
-    case = next((case for case in found if case.wrong and case.of.call.N == 1 and case.of.chunk_size > case.of.call.T), None)
-    if case is None:
+def _small(found: Sequence[ObservedCase]) -> ObservedCase | None:
+    """The first wrong case of one sequence and one chunk."""
+    return next((case for case in found if case.wrong and case.of.call.N == 1 and case.of.chunk_size > case.of.call.T), None)
+
+
+def _located(found: Sequence[ObservedCase], until: float) -> Finding:
+    case = _small(found)
+    if case is None or time.monotonic() > until:
         return Finding()
-    tried = [*origins(narrowed(case, COLUMNS), until=until)]
-    possible = [origin for origin in tried if origin.possible]
-    telling = sorted((origin for origin in possible if origin.telling), key=lambda origin: origin.unknowns)
-    within = {stage for origin in possible for stage in origin.place.stages}
-    excluded = tuple(stage for stage in SIGNATURES if stage not in within) if time.monotonic() < until else ()
-    first = [next(own) for _, own in groupby(sorted(telling, key=lambda x: (x.unknowns, x.place.said)), key=lambda x: x.place)]
-    distinct = list({origin.place.said: origin for origin in reversed(first)}.values())[::-1]
-    fewest = [origin for origin in distinct if origin.unknowns <= 2 * distinct[0].unknowns]
-    return Finding(possible=tuple(fewest), excluded=excluded) if 0 < len(fewest) <= FAMILIES else Finding()
+    case = narrowed(case, COLUMNS)
+    entered = reach(case)
+    within, excluded = entered.stages()
+    first = dict[str, Origin]()
+    tried = origins(case, entered, until=until) if case.finite else ()
+    for origin in sorted((origin for origin in tried if origin.telling), key=lambda origin: origin.unknowns):
+        first.setdefault(origin.place.words, origin)
+    fewest = [origin for origin in first.values() if origin.unknowns <= NEARLY * min(x.unknowns for x in first.values())]
+    singled_out = len(fewest) <= SIDE_BY_SIDE and time.monotonic() < until
+    right = tuple(name for name, wrong in zip(case.kernel.outputs, entered.wrong.any(0).tolist(), strict=True) if not wrong)
+    return Finding(None, tuple(fewest) if singled_out else (), within, excluded, right)
 
 
 def _explained(found: Explanation) -> str:
-    several = "two mistakes together: " if len(found.mistakes) > 1 else ""
-    names = [" and ".join(map(str, mistakes)) for mistakes in (found.mistakes, *found.others)]
-    nearest = f", the next leaves {_percent(found.next)}" if math.isfinite(found.next) and not several else ""
-    return f"{several}{'; or '.join(names)} (leaves {_percent(found.residual)} of the error{nearest})"
+    names = [_named(mistakes) for mistakes in (found.mistakes, *found.others)]
+    nearest = f", the next leaves {_percent(found.next)}" if math.isfinite(found.next) and len(found.mistakes) == 1 else ""
+    return f"{'; or '.join(names)} (leaves {_percent(found.residual)} of the error{nearest})"
 
 
-def _located(possible: Sequence[Origin], excluded: Sequence[str]) -> str:
-    names = " or of ".join(f"{origin.place.said} ({_how(origin)}stage {' or '.join(origin.place.stages)})" for origin in possible)
+def _named(mistakes: Sequence[Mistake]) -> str:
+    """One mistake, the same one in two tensors, or two."""
+    first, *others = mistakes
+    if all((x.change.words, x.where) == (first.change.words, first.where) for x in others):
+        return str(replace(first, place=replace(first.place, words=" and ".join(x.place.words for x in mistakes))))
+    return f"two mistakes together: {'; and '.join(map(str, mistakes))}"
+
+
+def _consistent(possible: Sequence[Origin]) -> str:
+    names = " or of ".join(f"{origin.place.words} ({_how(origin)}{_stage(origin.place.stages)})" for origin in possible)
     counts = f"{possible[0].unknowns} unknowns account for {possible[0].equations} outputs of a head"
-    out = f"; excluded: {', '.join(excluded)}" if excluded else ""
-    return f"consistent with an error of {names} alone: {counts}{out}"
+    return f"consistent with an error of {names} alone: {counts}"
+
+
+def _stage(stages: Sequence[str]) -> str:
+    return "an input" if stages == (CALL,) else f"stage {' or '.join(stages)}"
 
 
 def _how(origin: Origin) -> str:
-    return f"{origin.space.said}, " if origin.space.said else ""
+    return f"{origin.space.words}, " if origin.space.words else ""
 
 
 def _percent(share: float) -> str:

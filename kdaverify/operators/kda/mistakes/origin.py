@@ -8,26 +8,23 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
 import torch
-from torch import Tensor
 
 from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.likeness import likenesses
-from kdaverify.diagnosis.tolerances import Scale
+from kdaverify.diagnosis.tolerances import APART, Scale
 from kdaverify.operators.kda.mistakes.copies import outcomes
-from kdaverify.operators.kda.mistakes.places import BACKWARD_PLACES, FORWARD_PLACES, Place
+from kdaverify.operators.kda.mistakes.places import Place
+from kdaverify.operators.kda.mistakes.reach import MOST, Reach, by_group, group_of
 from kdaverify.operators.kda.mistakes.search import RIVAL, ObservedCase
 from kdaverify.operators.kda.mistakes.spaces import STEP, ErrorSpace, spaces
-from oracles.tensors import SIGNATURE
 
 ROUNDS: Final = 4
 """Steps of Gauss and Newton: one is exact where outputs are linear in the tensor."""
-MOST: Final = 200
-"""Unknowns that are solved for."""
 SPARE: Final = 8
 """Equations beyond the unknowns that an error must satisfy, at least, to be evidence."""
 
@@ -38,7 +35,7 @@ class Origin:
 
     Args:
         unknowns: dimensions in which its changes move the outputs of a head.
-        equations: elements of the outputs of a head.
+        equations: elements of the outputs of a head that are wrong: all of o, all of S_T, or both.
         noise: what the best change leaves, in units of what two conforming kernels may differ by.
     """
 
@@ -59,14 +56,14 @@ class Origin:
         return self.noise <= 1.0 and self.equations - self.unknowns >= SPARE
 
 
-def origins(case: ObservedCase, *, until: float = math.inf) -> Iterator[Origin]:
-    """Every tensor of the pass on a case of one sequence and chunk, and how much of the error a change of it alone accounts for.
+def origins(case: ObservedCase, entered: Reach, *, until: float = math.inf) -> Iterator[Origin]:
+    """Every tensor that enters all that is wrong, and how much of the error a change of it alone accounts for.
 
     Args:
+        case: of one sequence and one chunk, finite.
         until: of the monotonic clock; tensors that come later are left out.
     """
-    places = FORWARD_PLACES if case.of.cotangents is None else BACKWARD_PLACES
-    for place in (place for place in places if place.own_space):
+    for place in (place for place in entered.made if entered.whole(place)):
         if time.monotonic() > until:
             return
         *factors, every = spaces(place, case.of.call, case.of.chunk_size)
@@ -80,36 +77,31 @@ def origins(case: ObservedCase, *, until: float = math.inf) -> Iterator[Origin]:
 
 def _origin(case: ObservedCase, place: Place, space: ErrorSpace) -> Origin:
     call = case.of.call
-    # The heads that share a gradient of q and k are solved for together.
-    group = 1 if case.of.cotangents is None else call.HV // call.H
+    group = group_of(case)
     unknowns = [(one, head) for head in range(group) for one in range(space.unknowns)]
-    weights = _by_group({name: torch.full_like(told.exact, 1 / told.rms) for name, told in case.yard.items()}, group)
-    wanted, delta, rank, noise = _by_group(case.kernel.outputs, group), call.v.new_zeros(call.HV, space.unknowns).double(), 0, float("inf")
+    weights = by_group({name: torch.full_like(told.exact, 1 / told.rms) for name, told in case.yard.items()}, group)
+    wanted, delta, rank, noise = by_group(case.kernel.outputs, group), call.v.new_zeros(call.HV, space.unknowns).double(), 0, float("inf")
     for _ in range(ROUNDS):
         tried = [space.moved(delta, None, 0, group), *(space.moved(delta, one, head, group) for one, head in unknowns)]
         found = outcomes(case.of, place, tried)
         before, noise = noise, likenesses(case.kernel, {name: x[:1] for name, x in found.items()}, case.yard)[0].noise
         if noise > before / 2:
             break
-        moved = torch.stack([_by_group({name: x[i] for name, x in found.items()}, group) for i in range(len(tried))])
+        moved = torch.stack([by_group({name: x[i] for name, x in found.items()}, group) for i in range(len(tried))])
         slope = ((moved[1:] - moved[0]) / STEP * weights).movedim(0, -1)
         if (noise <= 1.0 and rank) or not bool(slope.isfinite().all()):
             break
         rank = rank or int(torch.linalg.matrix_rank(slope, rtol=1e-9).max())
         step = torch.linalg.pinv(slope, rtol=1e-9) @ ((wanted - moved[0]) * weights)[..., None]
         delta = delta + step.squeeze(-1).unflatten(-1, (group, space.unknowns)).flatten(0, 1)
-    return Origin(place, space, rank, wanted.shape[-1], noise)
+    return Origin(place, space, rank, _equations(case, group), noise)
 
 
-def _by_group(outputs: Mapping[str, Tensor], group: int) -> Tensor:
-    """[groups, elements]: the outputs of a case of one sequence, of the heads that share them."""
-    rows = list[Tensor]()
-    for name, x in outputs.items():
-        axes = SIGNATURE[name].axes
-        axis = next(i for i, letter in enumerate(axes) if letter in ("H", "HV"))
-        heads = x.movedim(axis, 0)
-        rows.append((heads.unflatten(0, (-1, group)) if axes[axis] == "HV" else heads).flatten(1))
-    return torch.cat(rows, dim=1)
+def _equations(case: ObservedCase, group: int) -> int:
+    """Outputs that are right are evidence against other tensors, not for this one."""
+    yard = case.yard
+    wrong = {name: x for name, x in case.kernel.outputs.items() if bool(((x - yard[name].exact).abs() > APART * yard[name].largest).any())}
+    return by_group(wrong, group).shape[-1]
 
 
 def narrowed(case: ObservedCase, columns: int) -> ObservedCase:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from kdaverify.operators.kda.mistakes.changes import Kind
-from oracles.backward_stages import BACKWARD_SIGNATURES, HELD_AS
+from oracles.backward_stages import HELD_AS
 from oracles.chunk import STAGES, Chunk, Stage, Stages, decayed_products
-from oracles.chunk_backward import BACKWARD, BackwardStage, BackwardStages, ChunkGradients
+from oracles.chunk_backward import BACKWARD, BackwardStage, BackwardStages
 from oracles.stages import SIGNATURES, Signature
 from oracles.tensors import TOKENS
 
@@ -43,7 +43,7 @@ class Place:
     """One tensor at one point of the pipeline.
 
     Args:
-        said: what it is, in words.
+        words: what it is, in words.
         kind: what its axes are.
         stages: those that it may be in: of a tensor that one stage alone reads also the one that reads it.
         build: (edit, pipeline) -> the pipeline in which the edit is applied there.
@@ -51,7 +51,7 @@ class Place:
         own_space: whether it can be wrong in ways in which no place before it can.
     """
 
-    said: str
+    words: str
     stages: tuple[str, ...]
     kind: Kind
     build: Callable[[Edit, Passes], Passes]
@@ -99,10 +99,10 @@ def _written(stage: str, name: str) -> Place:
 
         return pipeline.with_forward(stage, wrong)
 
-    return Place(_WORDS.get(name, name), _stages(stage, name, SIGNATURES), KINDS[name], build, name)
+    return Place(_WORDS.get(name, name), stages_of(stage, name, SIGNATURES), KINDS[name], build, name)
 
 
-def _stages(writer: str, name: str, signatures: Mapping[str, Signature]) -> tuple[str, ...]:
+def stages_of(writer: str, name: str, signatures: Mapping[str, Signature]) -> tuple[str, ...]:
     readers = [stage for stage, signature in signatures.items() if name in signature.reads and stage != writer]
     return (writer, *readers) if len(readers) == 1 else (writer,)
 
@@ -115,7 +115,7 @@ def _read(stage: str, name: str) -> Place:
         right: Stage = getattr(pipeline.forward, stage)
 
         def wrong(c: Chunk) -> None:
-            seen = _with(c, name, edit)
+            seen = seen_with(c, name, edit)
             right(seen)
             vars(c).update({held: getattr(seen, held) for held in written})
 
@@ -124,7 +124,7 @@ def _read(stage: str, name: str) -> Place:
     return Place(f"{name} as {_READERS[stage]} read it", (stage,), KINDS[name], build, name)
 
 
-def _with(c: Chunk, name: str, edit: Edit) -> Chunk:
+def seen_with(c: Chunk, name: str, edit: Edit) -> Chunk:
     seen = copy.copy(c)
     if name in TOKENS:
         seen.tokens = replace(c.tokens, **{name: edit(getattr(c.tokens, name), c)})
@@ -140,7 +140,7 @@ def _given(name: str) -> Place:
         right = pipeline.forward.cumsum
 
         def wrong(c: Chunk) -> None:
-            c.tokens = _with(c, name, edit).tokens
+            c.tokens = seen_with(c, name, edit).tokens
             right(c)
 
         return pipeline.with_forward("cumsum", wrong)
@@ -155,6 +155,46 @@ def _carried(edit: Edit, pipeline: Passes) -> Passes:
         carried = c.S * c.decay(slice(-1, None)).transpose(-1, -2)
         right(c)
         c.S = c.S + (edit(carried, c) - carried)
+
+    return pipeline.with_forward("state", wrong)
+
+
+def _returned(edit: Edit, pipeline: Passes) -> Passes:
+    """S_T alone: every chunk starts from the right state."""
+    right, kept = pipeline.forward.state, list[Tensor]()
+
+    def wrong(c: Chunk) -> None:
+        c.S = kept.pop()[: len(c.S)] if kept else c.S
+        right(c)
+        kept.append(c.S)
+        c.S = edit(c.S, c)
+
+    return pipeline.with_forward("state", wrong)
+
+
+def _state_read(edit: Edit, pipeline: Passes) -> Passes:
+    """The state before a chunk as its products read it; what is carried on is right."""
+    right = pipeline.forward.state
+
+    def wrong(c: Chunk) -> None:
+        before = c.S
+        c.S = edit(before, c)
+        lost = (before - c.S) * c.decay(slice(-1, None)).transpose(-1, -2)
+        right(c)
+        c.S = c.S + lost
+
+    return pipeline.with_forward("state", wrong)
+
+
+def _corrected(edit: Edit, pipeline: Passes) -> Passes:
+    """v_new, for the state and for o."""
+    right = pipeline.forward.state
+
+    def wrong(c: Chunk) -> None:
+        right(c)
+        changed = edit(c.v_new, c)
+        c.S = c.S + c.dot(c.kg.transpose(-1, -2), changed - c.v_new)
+        c.v_new = changed
 
     return pipeline.with_forward("state", wrong)
 
@@ -191,7 +231,7 @@ def _read_after(edit: Edit, pipeline: Passes) -> Passes:
     right = pipeline.forward.output
 
     def wrong(c: Chunk) -> None:
-        seen = _with(c, "h", lambda _, c: edit(c.S, c))
+        seen = seen_with(c, "h", lambda _, c: edit(c.S, c))
         right(seen)
         c.o = seen.o
 
@@ -200,6 +240,7 @@ def _read_after(edit: Edit, pipeline: Passes) -> Passes:
 
 FORWARD_PLACES: Final = (
     _written("output", "o"),
+    Place("S_T", ("state",), Kind.STATE, _returned, "final_state", own_space=False),
     _written("state", "final_state"),
     Place("what S_T keeps of the state before", ("state",), Kind.STATE, _carried, "S"),
     _written("state", "h"),
@@ -209,6 +250,8 @@ FORWARD_PLACES: Final = (
     _written("wy", "w"),
     _written("wy", "u"),
     _written("state", "v_new"),
+    Place("the state before the chunk, as its products read it,", ("state",), Kind.STATE, _state_read, "h"),
+    Place("v_new (the corrected values)", ("state",), Kind.VALUES, _corrected, "v_new", own_space=False),
     _written("scores", "Akk"),
     _written("solve", "R"),
     Place("the state after the chunk (that before it, not updated)", ("state",), Kind.STATE, _not_updated, "S", own_space=False),
@@ -221,94 +264,4 @@ FORWARD_PLACES: Final = (
     Place("the earlier token's factor in the scores", ("scores",), Kind.KEYS, _score_columns, "k"),
     _written("cumsum", "G"),
 )
-"""The simplest first: of mistakes that no input tells apart, the first is named."""
-
-_BACKWARD_STAGES: Final = {
-    "dv_local": "o in v_new",
-    "dA": "o in Aqk",
-    "state_bwd": "the state's recurrence",
-    "dqkwg": "qg, kg and the state's decay",
-    "wy_bwd": "w and u",
-    "intra_bwd": "the scores",
-    "cumsum_bwd": "the cumulative gate",
-}
-_BACKWARD_WORDS: Final = {
-    "dv_local": "the part of dv_new that o gives",
-    "dh": "the gradient of the state as products read it",
-    "d_initial_state": "the gradient of the state, as it is carried to the chunk before,",
-    "dq_state": "the part of dq that passes through the state",
-    "dk_state": "the part of dk that passes through the state",
-    "dG_state": "the part of dG that passes through the state",
-    "dk_wy": "the part of dk that passes through the state and w",
-    "dG_wy": "the part of dG that passes through the state and w",
-    "dbeta_wy": "the part of dbeta that passes through w and u",
-    "dq_head": "dq",
-    "dk_head": "dk",
-    "dG": "dG (the gradient of the cumulative gate)",
-}
-
-
-def _written_back(stage: str, name: str) -> Place:
-    held = HELD.get(name, name)
-
-    def build(edit: Edit, pipeline: Passes) -> Passes:
-        right: BackwardStage = getattr(pipeline.backward, stage)
-
-        def wrong(b: ChunkGradients) -> None:
-            right(b)
-            setattr(b, held, edit(getattr(b, held), b.c))
-
-        return pipeline.with_backward(stage, wrong)
-
-    return Place(_BACKWARD_WORDS.get(name, name), _stages(stage, name, BACKWARD_SIGNATURES), KINDS[name], build, name)
-
-
-def _read_back(stage: str, name: str) -> Place:
-    """A tensor of the forward as one stage of the backward reads it."""
-
-    def build(edit: Edit, pipeline: Passes) -> Passes:
-        right: BackwardStage = getattr(pipeline.backward, stage)
-
-        def wrong(b: ChunkGradients) -> None:
-            kept = b.c
-            b.c = _with(kept, name, edit)
-            right(b)
-            b.c = kept
-
-        return pipeline.with_backward(stage, wrong)
-
-    return Place(f"{name} as the backward of {_BACKWARD_STAGES[stage]} reads it", (stage,), KINDS[name], build, name)
-
-
-def _given_back(edit: Edit, pipeline: Passes) -> Passes:
-    """The decayed part of the gradient of the state alone."""
-    right = pipeline.backward.state_bwd
-
-    def wrong(b: ChunkGradients) -> None:
-        carried = b.dS * b.c.decay(slice(-1, None)).transpose(-1, -2)
-        right(b)
-        b.dS = b.dS + (edit(carried, b.c) - carried)
-
-    return pipeline.with_backward("state_bwd", wrong)
-
-
-_FINAL: Final = (("intra_bwd", "dq_head"), ("intra_bwd", "dk_head"), ("wy_bwd", "dv"), ("cumsum_bwd", "dg"), ("intra_bwd", "dbeta"))
-_BACKWARD_WRITES: Final = (
-    *_FINAL,
-    *(
-        (stage, name)
-        for stage, signature in BACKWARD_SIGNATURES.items()
-        for name in signature.writes
-        if name in KINDS and (stage, name) not in _FINAL
-    ),
-)
-BACKWARD_PLACES: Final = (
-    *(_written_back(stage, name) for stage, name in _BACKWARD_WRITES),
-    Place("what dS_0 keeps of the gradient of the state after it", ("state_bwd",), Kind.STATE, _given_back, "dS"),
-    *(
-        _read_back(stage, name)
-        for stage, signature in BACKWARD_SIGNATURES.items()
-        for name in signature.reads
-        if name in KINDS and not name.startswith("d") and name != "g"
-    ),
-)
+"""The simplest first: of mistakes with the same outputs on every input, the first is named."""

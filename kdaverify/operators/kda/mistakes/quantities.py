@@ -21,6 +21,7 @@ class Quantities:
         valid: [n, 1, C, 1], False on rows past the end of a sequence.
         scale: of the output.
         chunk: how many come before it in the walk over chunks.
+        group: value heads of a key head.
     """
 
     g: Tensor
@@ -28,14 +29,15 @@ class Quantities:
     valid: Tensor
     scale: float
     chunk: int
+    group: int
 
     @staticmethod
-    def of(c: Chunk, copies: int, chunk: int) -> Quantities:
+    def of(c: Chunk, copies: int, chunk: int, group: int) -> Quantities:
         """Those of a chunk whose heads are `copies` times those of the call."""
         heads = c.tokens.beta.shape[1] // copies
         g = c.tokens.g[:, :heads]
         finite, valid = g.masked_fill(g.isneginf(), 0.0), c.tokens.valid[:, None, :, None]
-        return Quantities(finite, c.tokens.beta[:, :heads], valid, c.scale, chunk)
+        return Quantities(finite, c.tokens.beta[:, :heads], valid, c.scale, chunk, group)
 
     @cached_property
     def G(self) -> Tensor:

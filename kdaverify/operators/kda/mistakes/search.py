@@ -15,7 +15,8 @@ from kdaverify.diagnosis.likeness import Likeness, likenesses, wrong_elements
 from kdaverify.diagnosis.tolerances import Yardstick
 from kdaverify.operators.kda.mistakes.changes import changes
 from kdaverify.operators.kda.mistakes.copies import Mistake, ObservedPass, outcomes
-from kdaverify.operators.kda.mistakes.places import BACKWARD_PLACES, FORWARD_PLACES
+from kdaverify.operators.kda.mistakes.places import FORWARD_PLACES
+from kdaverify.operators.kda.mistakes.places_backward import BACKWARD_PLACES
 
 RIVAL: Final = 2.0
 """A mistake within so many times of what conforming kernels differ by is not ruled out; one within 1 accounts for the error."""
@@ -46,13 +47,18 @@ class ObservedCase:
 
     Args:
         of: the call, or its gradients.
-        kernel: its outputs, all finite.
+        kernel: its outputs.
         yard: what is right, and how far conforming kernels may lie from it.
     """
 
     of: ObservedPass
     kernel: KernelErrors
     yard: Yardstick
+
+    @cached_property
+    def finite(self) -> bool:
+        """Whether all outputs are; only then can they be compared with those of mistakes."""
+        return all(bool(x.isfinite().all()) for x in self.kernel.outputs.values())
 
     @cached_property
     def wrong(self) -> int:

@@ -25,12 +25,12 @@ class ErrorSpace:
     """Ways in which a tensor can be wrong that are added up.
 
     Args:
-        said: what they are, in words.
+        words: what they are, in words.
         basis: [unknowns, ...] like the tensor of one head.
         factors: whether they multiply the tensor; else they are added to it.
     """
 
-    said: str
+    words: str
     basis: Tensor
     factors: bool
 

@@ -22,11 +22,11 @@ class Where:
     """A part of a call.
 
     Args:
-        said: in words, after the mistake.
+        words: in words, after the mistake.
         chosen: quantities of a chunk -> where the mistake is made, [n, HV or 1, C or 1].
     """
 
-    said: str
+    words: str
     chosen: Callable[[Quantities], Tensor]
 
 
@@ -64,9 +64,9 @@ def restricted(mistake: Mistake, where: Where) -> Mistake | None:
     def apply(x: Tensor, q: Quantities) -> Tensor:
         return torch.where(_over(where.chosen(q), kind), mistake.change.apply(x, q), x)
 
-    if kind is Kind.STATE and "token" in where.said:
+    if kind is Kind.STATE and "token" in where.words:
         return None
-    return replace(mistake, change=Change(mistake.change.said, apply), where=where.said)
+    return replace(mistake, change=Change(mistake.change.words, apply), where=where.words)
 
 
 def _over(chosen: Tensor, kind: Kind) -> Tensor:

@@ -1,13 +1,15 @@
-"""What the error alone says of planted bugs whose kernel is a plain function, when no catalogue of bugs may be compared with it.
+"""How often the error alone names planted bugs of a kernel that is a plain function, when no catalogue of bugs is compared with it.
 
-    python -m benchmarks.error_says bugs --json FILE [--draw development|test]
-    python -m benchmarks.error_says nothing --json FILE
+    python -m benchmarks.error_analysis bugs --json FILE [--draw development|test]
+    python -m benchmarks.error_analysis compared --json FILE
+    python -m benchmarks.error_analysis nothing --json FILE
 
-bugs: every bug of the draw is planted in a kernel of another arithmetic than the candidates', without stages, and asked on the inputs on
-which the catalogue's tests say that it shows, at another seed. What is named is compared with the stages that the bug replaces. The rules
+bugs: every bug of the draw is planted in a kernel of another arithmetic than the candidates', without stages, and run on the inputs on
+which it shows in the catalogue's tests, at another seed. What is named is compared with the stages that the bug replaces. The rules
 were written on the development draw; figures that are quoted are those of the test draw.
+compared: what comparing with all other known bugs names for them: the state before.
 nothing: errors that no mistake has made (random in some elements, of the size of roundings, one wrong element, one wrong row), and
-conforming kernels taken for wrong: nothing may be said.
+conforming kernels taken for wrong: no mistake and no tensor may be named.
 """
 
 from __future__ import annotations
@@ -27,8 +29,10 @@ from rich.progress import track
 from benchmarks.diagnosis import SEED, Planted, questions
 from kdaverify.adapters import find
 from kdaverify.adapters.base import Adapter, Output
+from kdaverify.diagnosis.fault_comparison import FaultComparison
 from kdaverify.diagnosis.minimise import failure
 from kdaverify.diagnosis.question import PropertyCase
+from kdaverify.diagnosis.suspects import suspects
 from kdaverify.faults.catalogue import FAULTS
 from kdaverify.faults.fault import Fault, Setting
 from kdaverify.faults.kernel import Patch
@@ -44,6 +48,7 @@ from tests.faults.triggers import PLAIN, TRIGGERS
 LOOKED_AT: Final = ("H1", "H2", "GA3", "O2", "O5", "H6", "DESIGN-c", "B2", "B3", "SO1", "A3")
 """The bugs on which the rules were first tried: always of the development draw."""
 DEVELOPMENT, TEST = 1, 2
+MISTAKE, TENSOR, STAGES_LISTED, NOTHING = "a mistake named", "a tensor named", "stages excluded", "nothing named"
 DRAWN: Final = 20
 SECONDS: Final = 10.0
 Row = dict[str, Any]
@@ -63,14 +68,15 @@ def draw(which: str) -> list[str]:
 
 
 def truth(fault: Fault, problem: Problem) -> tuple[str, ...]:
-    """The stages that the bug replaces; "call" where it is in what is around them."""
+    """The stages that the bug replaces, and that of its entry in the catalogue; "call" where it is in what is around them."""
     patch, x = fault.patch(Setting(1.0, torch.Generator())), problem.inputs()
     there = replaced(patch.stages(x), STAGES)
     back = [] if patch.backward is None else replaced(patch.backward(x), BACKWARD)
     signatures, probe = {**SIGNATURES, **BACKWARD_SIGNATURES}, torch.full((1,), 1 / 3)
     changed = {name: bool((patch.stored(name, probe) != probe).any()) for found in signatures.values() for name in (*found.writes, "S")}
     stored = [stage for stage, found in signatures.items() if any(changed[name] for name in found.writes)]
-    return tuple(dict.fromkeys((*there, *back, *stored, *(["state"] if changed["S"] else [])))) or ("call",)
+    own = [fault.stage] if fault.stage in signatures else []
+    return tuple(dict.fromkeys((*there, *back, *stored, *(["state"] if changed["S"] else []), *own))) or ("call",)
 
 
 def replaced(stages: object, right: object) -> list[str]:
@@ -79,7 +85,7 @@ def replaced(stages: object, right: object) -> list[str]:
 
 
 def bug(name: str) -> Row:
-    """What is said of one bug, on the first question that it fails with numbers."""
+    """The analysis of one bug, on the first question that it fails with numbers."""
     fault = FAULTS[name]
     row: Row = {"title": fault.title, "said": "", "told": "not rejected"}
     for question in questions(fault, ("fp32", "bf16", "fp16")):
@@ -90,18 +96,39 @@ def bug(name: str) -> Row:
         started = time.monotonic()
         found = finding(question, adapter, until=started + SECONDS)
         right = truth(fault, question.problem)
-        told = "nothing said" if not str(found) else "stage among the named" if {*right} & {*found.stages} else "other stage"
+        kind = kind_of(found)
+        told = f"{kind}, {'right' if {*right} & {*found.stages[:2]} else 'wrong'}" if kind in (MISTAKE, TENSOR) else kind
+        told = f"{told}, the right one excluded" if {*right} & {*found.excluded} and not {*right} & {*found.within} else told
         seconds = round(time.monotonic() - started, 1)
         known = {"dtype": question.problem.dtype, "status": str(failed[1]), "stages": right, "seconds": seconds}
         return row | known | {"named": found.stages, "said": str(found), "told": told}
     return row
 
 
+def kind_of(found: Finding) -> str:
+    if not str(found):
+        return NOTHING
+    return MISTAKE if found.explanation is not None else TENSOR if found.possible else STAGES_LISTED
+
+
+def compared(name: str) -> Row:
+    """What the comparison with known bugs and simple mistakes names of a bug that is left out of them."""
+    fault = FAULTS[name]
+    for question in questions(fault, ("fp32", "bf16", "fp16")):
+        adapter = Planted(fault)
+        if failure(adapter, question) is None:
+            continue
+        known = [suspect for suspect in next(suspects(question, adapter)) if suspect.fault.id != name]
+        found = [match.suspect for match in FaultComparison(question, adapter).matches(known) if match.indistinguishable]
+        return {"title": fault.title, "told": "something named" if found else NOTHING, "said": "; ".join(map(str, found))}
+    return {"title": fault.title, "told": "not rejected", "said": ""}
+
+
 @dataclass(frozen=True)
 class Disturbance:
     """An error that no mistake has made."""
 
-    said: str
+    words: str
     change: Callable[[torch.Tensor, torch.Generator], torch.Tensor]
 
 
@@ -157,11 +184,11 @@ def disturbances(number: int) -> Iterator[tuple[str, Adapter, PropertyCase]]:
     for i in range(number):
         of = DISTURBANCES[i % len(DISTURBANCES)]
         problem = Problem.model_validate({**PLAIN, "dtype": ("fp32", "bf16")[i // 3 % 2], "seed": SEED + i, "T": 20})
-        yield f"{i}: {of.said} of {outputs[i % 3]}", Disturbed(of, i, outputs[i % 3]), PropertyCase("forward", problem)
+        yield f"{i}: {of.words} of {outputs[i % 3]}", Disturbed(of, i, outputs[i % 3]), PropertyCase("forward", problem)
 
 
 def conforming() -> Iterator[tuple[str, Adapter, PropertyCase]]:
-    """Right kernels, asked as if they had failed."""
+    """Right kernels, analysed as if they had failed."""
     for dtype in ("fp32", "bf16"):
         for seed in range(5):
             problem = Problem.model_validate({**PLAIN, "dtype": dtype, "seed": SEED + seed})
@@ -172,23 +199,24 @@ def conforming() -> Iterator[tuple[str, Adapter, PropertyCase]]:
 
 def nothing(adapter: Adapter, question: PropertyCase) -> Row:
     found: Finding = finding(question, adapter, until=time.monotonic() + SECONDS)
-    return {"told": "something said" if str(found) else "nothing said", "said": str(found)}
+    return {"told": kind_of(found), "said": str(found)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("bugs", "nothing"))
+    parser.add_argument("what", choices=("bugs", "compared", "nothing"))
     parser.add_argument("--json", type=Path, required=True, help="what is done, by name; started again, only the rest is run")
     parser.add_argument("--draw", choices=("development", "test"), default="test", help="which bugs (default test)")
     parser.add_argument("--number", type=int, default=220, help="random errors (default 220)")
     given = parser.parse_args()
     torch.set_num_threads(1)
     jobs: dict[str, Callable[[], Row]]
-    if given.what == "bugs":
-        jobs = {name: lambda name=name: bug(name) for name in draw(given.draw)}
+    if given.what in ("bugs", "compared"):
+        row = bug if given.what == "bugs" else compared
+        jobs = {name: lambda name=name: row(name) for name in draw(given.draw)}
     else:
-        asked = [*disturbances(given.number), *conforming()]
-        jobs = {name: lambda adapter=adapter, question=question: nothing(adapter, question) for name, adapter, question in asked}
+        every = [*disturbances(given.number), *conforming()]
+        jobs = {name: lambda adapter=adapter, question=question: nothing(adapter, question) for name, adapter, question in every}
     done: dict[str, Row] = json.loads(given.json.read_text()) if given.json.exists() else {}
     for name in track([name for name in jobs if name not in done], description=given.what):
         done[name] = jobs[name]()
