@@ -12,6 +12,7 @@ from rich.text import Text
 
 import kdaverify
 from kdaverify.cli.complaint import HARNESS, Complaint, complain, guarded
+from kdaverify.cli.preflight import after_preflight
 from kdaverify.cli.report import page_of
 from kdaverify.cli.request import Request
 from kdaverify.plugin.account import COMPLETE, cut_off
@@ -48,6 +49,7 @@ def run(request: Request, console: Console) -> int:
         return complain(misuse)
     names = ", ".join(find(spec).name for spec in request.impls)
     console.print(Text(f"judging {names} with profile {request.profile}"))
+    request = after_preflight(request)
     config, ended = session(request, ProgressBar(console))
     return HARNESS if config is None else _conclude(config, request, console, ended)
 

@@ -28,6 +28,7 @@ COLOURS = {Ruling.ACCEPT: "bold green", Ruling.REJECT: "bold red", Ruling.ERROR:
 MOST_FAILURES = 8
 ALWAYS_SAID = (NOT_TESTED, COVERAGE)
 MOST_REASONS = 8
+DECLINED = "mend it, or declare what the kernel does not take (dtypes=, widths=, head_ratios=, supports= of @kdaverify.kernel)"
 
 
 def show(
@@ -210,7 +211,9 @@ def _show_stop(console: Console, decision: Decision, stop: Verdict) -> None:
     console.print(Padding(told(stop.message.removeprefix(f"{stop.property}: ")), (0, 0, 0, 2), expand=False))
     if stop.replay:
         console.print(f"  {plain(stop.replay)}", soft_wrap=True, highlight=False, markup=False)
-    console.print(told(f"  found before the suites, which were not run: {decision.skipped} tests would say the same"))
+    console.print(told("  found before the suites, which were not run"))
+    if stop.status is Status.ERROR:
+        console.print(told(f"  {DECLINED}"))
 
 
 def _show_decision(console: Console, decision: Decision) -> None:
