@@ -62,6 +62,7 @@ def _misuse(request: Request) -> str | None:
     """
     from kdaverify.adapters.base import AdapterError
     from kdaverify.adapters.registry import CannotImportError, find
+    from kdaverify.adapters.unconfigured import Unconfigured
     from kdaverify.problems.profiles import check_profile
 
     try:
@@ -70,11 +71,13 @@ def _misuse(request: Request) -> str | None:
         return f"--{error}"
     for option, spec in [*(("impl", spec) for spec in request.impls), ("benchmark", request.benchmark)]:
         try:
-            _ = None if spec is None else find(spec)
+            adapter = None if spec is None else find(spec)
         except CannotImportError:
             raise
         except AdapterError as error:
             return f"--{option}: {error}"
+        if isinstance(adapter, Unconfigured):
+            return f"--{option}: {adapter.name}: {adapter.missing()}"
     return None
 
 

@@ -48,9 +48,10 @@ def show(
     for decision in decisions:
         # What cannot run here, or was stopped, has one failure, which is the reason of its decision.
         if decision.stop is None and not decision.cannot_run:
-            _show_table(console, decision, standards=standards)
+            _show_table(console, decision)
             _show_common_factors(console, decision)
             _show_failures(console, decision.failures)
+            _show_evidence(console, decision, standards=standards)
     for decision in decisions:
         if decision.stop is None:
             _show_decision(console, decision)
@@ -62,14 +63,20 @@ def show(
         console.print(f"record: {record}", soft_wrap=True, highlight=False)
 
 
-def _show_table(console: Console, decision: Decision, *, standards: bool) -> None:
+def _show_table(console: Console, decision: Decision) -> None:
     if not decision.verdicts:
         return
     console.print(_table(decision))
-    for line in (*_ran(decision.verdicts), *evidence(decision)):
+    for line in _ran(decision.verdicts):
+        console.print(line)
+
+
+def _show_evidence(console: Console, decision: Decision, *, standards: bool) -> None:
+    """What else the verdicts show: below the failures, which come first where there are any."""
+    for line in evidence(decision):
         console.print(line)
     said = standards_table(decision.verdicts) if standards else standards_line(decision.verdicts)
-    if said:
+    if said and decision.verdicts:
         console.print(said)
 
 
