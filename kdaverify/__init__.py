@@ -53,6 +53,11 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(_PLACES[name]), name)
 
 
+def __dir__() -> list[str]:
+    """What completion offers: also what is loaded at first use."""
+    return sorted({*globals(), *__all__})
+
+
 def suites_folder() -> Path:
     """Where the shipped suites lie: inside the installed package, or beside it in a checkout.
 

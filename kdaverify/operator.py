@@ -116,6 +116,14 @@ class Operator(abc.ABC):
         named = {f"{name} = {value}": True for name, value in fields.items() if isinstance(value, bool | str)}
         return {**named, **{f"{name} > {block}": value > block for name, value in sizes.items() for block in BLOCKS}}
 
+    def example(self) -> Canonical | None:
+        """A small problem to start from; None where there is none."""
+        return None
+
+    def schema(self) -> dict[str, Any]:
+        """The JSON schema of its problems."""
+        return self.problem.model_json_schema()
+
     def diagnosed(self, case: PropertyCase, judged: Adapter) -> DiagnosisCase:
         """A case with its tensors, for the diagnosis of a failure of `judged`, where there are known bugs to compare with."""
         del case, judged

@@ -39,6 +39,9 @@ PROBE = Problem(
 PACK, PADDING = (2, 0, 3), 2
 GROUPED = {"H": 2, "HV": 6}
 """Heads in groups: where each value head has a key head of its own, either way of grouping is the other."""
+STATE = "final_state"
+UNDER_ANY = (Status.MISSING, Status.TYPE, Status.DTYPE, Status.MUTATED_INPUT, Status.ALIASED_OUTPUT)
+"""What is wrong with a call under any convention."""
 ORDINARY = PROBE.replace(T=64, K=64, V=64, gate="mild", state="absent")
 """What every kernel takes: one that answers neither this nor the probe answers nothing."""
 SIZES = ((2, 5, 3, 8, 12), (1, 5, 3, 8, 12), (1, 5, 3, 16, 16), (1, 5, 2, 64, 64), (1, 5, 2, 128, 128))
@@ -78,6 +81,8 @@ def _compared(adapter: Adapter, problem: Problem) -> Outcome:
     complaint, padding, grouped = _complaint(adapter, problem), _padded(adapter), _grouped(adapter, problem)
     if complaint is None:
         return padding or grouped or Outcome("call", Status.PASS, f"conventions: {_told(adapter.conventions)} fit {problem.describe()}")
+    if isinstance(complaint, CallError) and complaint.status in UNDER_ANY and (found := _explained(adapter, problem, complaint)):
+        return found
     fitting = _fitting(adapter, problem, complaint, ("state", "gate", "beta", "layout", "scale", "gates"))
     if fitting is not None:
         return fitting
@@ -108,7 +113,9 @@ def _explained(adapter: Adapter, problem: Problem, complaint: str | CallError) -
     """What else is wrong with every call, if that is found by calling again: an export answers the calls that were written down alone."""
     if not (adapter.answers and adapter.open_ended):
         return None
-    return _unanswered(adapter) if isinstance(complaint, CallError) else _without_scale(adapter, problem)
+    if isinstance(complaint, CallError):
+        return _unanswered(adapter) or (_transposed(adapter) if complaint.status is Status.SHAPE else None)
+    return _without_scale(adapter, problem)
 
 
 def _unanswered(adapter: Adapter) -> Outcome | None:
@@ -120,6 +127,24 @@ def _unanswered(adapter: Adapter) -> Outcome | None:
     lost = adapter.device == "cpu" and re.search(r"\bCUDA\b|\bcuda\b", str(fault))
     advice = '; its tensors lie on the CPU: declare device="cuda", and test it where there is one' if lost else ""
     return Outcome(fault.output, fault.status, f"{fault}{advice}")
+
+
+def _transposed(adapter: Adapter) -> Outcome | None:
+    """Says so where a square final state is the transpose of its exact value though the initial one was taken as declared."""
+    problem = fitted(adapter, ORDINARY.replace(state="asymmetric", dtype=adapter.dtypes[0]))
+    if problem.K != problem.V or adapter.supports(problem) is not None or STATE not in adapter.exposes(problem):
+        return None
+    inputs = problem.inputs()
+    try:
+        found = execute(adapter, inputs, adapter.exposes(problem)).outputs[STATE].double()
+    except CallError:
+        return None
+    exact = recurrence(adapter.received(inputs))[1]
+    if rms(found - exact) <= ALIKE * rms(exact) or not rms(found.mT - exact) <= ALIKE * rms(exact):
+        return None
+    wanted = "[N, HV, K, V]" if adapter.conventions.state == "kv" else "[N, HV, V, K]"
+    said = f"final_state is the transpose of its exact value, while initial_state is taken as declared; return it as {wanted}"
+    return Outcome(STATE, Status.CONVENTION, f"conventions: {said}, as state={adapter.conventions.state!r} declares")
 
 
 def _without_scale(adapter: Adapter, problem: Problem) -> Outcome | None:

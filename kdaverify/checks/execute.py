@@ -161,7 +161,7 @@ def check_inputs_kept(given: TensorCall, inputs: TensorCall) -> None:
             raise CallError(
                 Status.MUTATED_INPUT,
                 inputs.signature.returned[0],
-                f"{name}: the kernel changed {count} of {before.numel()} elements of its input in place",
+                f"{name}: the kernel changed {count} of {before.numel()} elements of its input in place; compute on a copy of it",
             )
 
 

@@ -1,4 +1,6 @@
-"""Numerical verification of Kimi Delta Attention kernels.
+"""Test attention kernels of the delta-rule family against proven reference values.
+
+Start with: kdaverify verify --impl my_port.py
 
 Exit codes: 0 accept, 1 reject, 2 harness or usage error, 3 not enough evidence.
 """
@@ -6,10 +8,12 @@ Exit codes: 0 accept, 1 reject, 2 harness or usage error, 3 not enough evidence.
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
 
+import kdaverify
 from kdaverify.cli.campaign import campaign
 from kdaverify.cli.complaint import Complaint, complain, guarded
 from kdaverify.cli.contracts import contracts
@@ -24,6 +28,7 @@ from kdaverify.cli.mailboxes import mailboxes
 from kdaverify.cli.merge import merge
 from kdaverify.cli.nightly import nightly
 from kdaverify.cli.oracle import oracle
+from kdaverify.cli.problem import problem
 from kdaverify.cli.replay import replay
 from kdaverify.cli.report import report
 from kdaverify.cli.score import score
@@ -36,7 +41,24 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-JUDGE, DECIDE, EXACT, HARNESS = "Judge a kernel", "Decide and show", "Look things up", "Judge designs, and the harness itself"
+JUDGE, DECIDE, EXACT, HARNESS = "Test a kernel", "Decide and report", "Look things up", "Test designs, and the harness itself"
+
+
+def _print_version(wanted: bool) -> None:  # noqa: FBT001 # as typer calls it
+    if wanted:
+        print(f"kdaverify {kdaverify.__version__}")  # noqa: T201 # plain text for other programs
+        raise typer.Exit
+
+
+@app.callback(help=__doc__)
+def options(
+    version: Annotated[  # an option of the command line
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and exit")
+    ] = False,
+) -> None:
+    """Options of kdaverify itself."""
+    del version
+
 
 app.command(rich_help_panel=JUDGE)(verify)
 app.command(rich_help_panel=JUDGE, context_settings={"ignore_unknown_options": False})(replay)
@@ -53,6 +75,7 @@ app.add_typer(ledger, name="ledger", rich_help_panel=DECIDE)
 app.command("list", rich_help_panel=EXACT)(list_)
 app.add_typer(contracts, name="contracts", rich_help_panel=EXACT)
 app.command(rich_help_panel=EXACT)(oracle)
+app.command(rich_help_panel=EXACT)(problem)
 app.command(rich_help_panel=HARNESS)(mailboxes)
 app.command("kill-matrix", rich_help_panel=HARNESS)(kill_matrix)
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from difflib import get_close_matches
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+from kdaverify.cli.complaint import Complaint
 
 
 class What(StrEnum):
@@ -28,60 +33,82 @@ class What(StrEnum):
 
 def list_(
     what: Annotated[What, typer.Argument(help="which list")],
+    name: Annotated[str | None, typer.Argument(help="one item of it, shown in full")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="a JSON list of objects with `name`")] = False,
 ) -> None:
-    """Show the implementations, operations, regimes, profiles, laws, probes, rules of calls, faults (planted too) or standards.
+    """List what there is, one line an item, or one item in full.
 
-    Example: kdaverify list impls
+    Implementations, operators, regimes, profiles, laws, probes, rules of calls, known faults, faults planted for an export, and
+    published standards.
+
+    Examples:
+    kdaverify list impls
+    kdaverify list faults H1
     """
-    lists = {
-        What.IMPLS: _impls,
-        What.OPS: _ops,
-        What.REGIMES: _regimes,
-        What.PROFILES: _profiles,
-        What.LAWS: _laws,
-        What.PROBES: _probes,
-        What.CALLS: _calls,
-        What.FAULTS: _faults,
-        What.PLANTED: _planted,
-        What.STANDARDS: _standards,
-    }
-    rows = lists[what]()
+    rows = _LISTS[what]()
+    if name is not None:
+        rows = _named(rows, what, name)
     if as_json:
         print(json.dumps(rows, indent=2))  # noqa: T201 # plain text for other programs
         return
-    told = {What.FAULTS: _told, What.LAWS: _told_law}.get(what)
-    rows = rows if told is None else [told(row) for row in rows]
-    table = Table()
-    for name in rows[0]:
-        table.add_column(name, overflow="fold", no_wrap=name == "name")
+    console = Console()
+    if name is None:
+        _show_lines(console, what, rows)
+        return
     for row in rows:
-        table.add_row(*(_cell(value) for value in row.values()))
-    Console().print(table)
+        _show_one(console, row)
 
 
-def _told(fault: dict[str, Any]) -> dict[str, Any]:
-    """A fault in few columns."""
-    if fault["missing"] is not None:
-        return {
-            "name": fault["name"],
-            "stage": None,
-            "class": None,
-            "about": f"not re-created: {fault['missing']}; seen in {fault['reference']}",
-        }
-    about = f"{fault['title']}; shows on {fault['trigger']}, in {', '.join(fault['outputs'])}; seen in {fault['reference']}"
-    return {"name": fault["name"], "stage": fault["stage"], "class": fault["class"], "about": about}
+def _named(rows: list[dict[str, Any]], what: What, name: str) -> list[dict[str, Any]]:
+    """All of that name: a regime may have one on several axes.
+
+    Raises:
+        Complaint: there is none.
+    """
+    found = [row for row in rows if row["name"] == name]
+    if not found:
+        close = get_close_matches(name, [str(row["name"]) for row in rows], n=3, cutoff=0.5)
+        hint = f"did you mean {' or '.join(close)}?" if close else f"`kdaverify list {what}` names them"
+        raise Complaint(f"list: no {name!r} among {what}; {hint}")
+    return found
 
 
-def _told_law(law: dict[str, Any]) -> dict[str, Any]:
-    """A law in few columns."""
-    return {"name": law["name"], "suite": law["suite"], "about": f"{law['statement']} (math.md {law['math']}); for {law['exists_for']}"}
+def _show_lines(console: Console, what: What, rows: list[dict[str, Any]]) -> None:
+    """A line an item, cut where the terminal ends. Names of packages hold brackets, so nothing is taken for markup."""
+    width = max(len(str(row["name"])) for row in rows)
+    for row in rows:
+        line = Text(f"{row['name']:<{width}}  ", style="bold")
+        line.append(" ".join(_in_short(what, row).split()), style="not bold")
+        line.truncate(console.width, overflow="ellipsis")
+        console.print(line, soft_wrap=True)
+    console.print(Text(f"{len(rows)} {what}; in full: kdaverify list {what} NAME, or --json", style="dim"))
+
+
+def _in_short(what: What, row: dict[str, Any]) -> str:
+    """What is said of an item in one line."""
+    if what is What.IMPLS:
+        return f"{', '.join(row['dtypes']) or 'needs options'}; {row['missing'] or 'runs here'}"
+    if what is What.FAULTS:
+        return f"not re-created: {row['missing']}" if row["missing"] else f"{row['stage']}: {row['title']}"
+    if what is What.PROFILES:
+        return ", ".join(f"{count} {name}" for name, count in row.items() if name != "name")
+    axis = f"{row['axis']}: " if what is What.REGIMES else ""
+    return axis + str(next(row[field] for field in ("about", "statement", "exposes", "asks", "trigger") if field in row))
+
+
+def _show_one(console: Console, row: dict[str, Any]) -> None:
+    """Every field of an item that has one."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for field, value in row.items():
+        if value not in (None, "", []):
+            table.add_row(Text(field.replace("_", " "), style="dim"), Text(_cell(value)))
+    console.print(table)
 
 
 def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    return ", ".join(value) if isinstance(value, list) else str(value)
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _impls() -> list[dict[str, Any]]:
@@ -118,7 +145,7 @@ def _profiles() -> list[dict[str, Any]]:
     return [
         {
             "name": profile,
-            "drawn problems a test": settings_for(profile).max_examples,
+            "random problems a test": settings_for(profile).max_examples,
             "panel problems": len({entry.name for dtype in DTYPES for entry in panel(dtype, profile)}),
         }
         for profile in PROFILES
@@ -181,3 +208,17 @@ def _probes() -> list[dict[str, Any]]:
         {"name": probe.name, "about": probe.about, "exposes": probe.exposes, "dtypes": list(probe.dtypes), "profile": probe.profile}
         for probe in PROBES.values()
     ]
+
+
+_LISTS: Final[dict[What, Callable[[], list[dict[str, Any]]]]] = {
+    What.IMPLS: _impls,
+    What.OPS: _ops,
+    What.REGIMES: _regimes,
+    What.PROFILES: _profiles,
+    What.LAWS: _laws,
+    What.PROBES: _probes,
+    What.CALLS: _calls,
+    What.FAULTS: _faults,
+    What.PLANTED: _planted,
+    What.STANDARDS: _standards,
+}

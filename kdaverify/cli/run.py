@@ -12,6 +12,7 @@ from rich.text import Text
 
 import kdaverify
 from kdaverify.cli.complaint import HARNESS, Complaint, complain, guarded
+from kdaverify.cli.preflight import after_preflight
 from kdaverify.cli.report import page_of
 from kdaverify.cli.request import Request
 from kdaverify.plugin.account import COMPLETE, cut_off
@@ -49,6 +50,7 @@ def run(request: Request, console: Console) -> int:
         return complain(misuse)
     names = ", ".join(find(spec).name for spec in request.impls)
     console.print(Text(f"judging {names} with profile {request.profile}"))
+    request = after_preflight(request)
     config, ended = session(request, ProgressBar(console), LiveFailures(console))
     return HARNESS if config is None else _conclude(config, request, console, ended)
 
@@ -61,6 +63,7 @@ def _misuse(request: Request) -> str | None:
     """
     from kdaverify.adapters.base import AdapterError
     from kdaverify.adapters.registry import CannotImportError, find
+    from kdaverify.adapters.unconfigured import Unconfigured
     from kdaverify.problems.profiles import check_profile
 
     try:
@@ -69,11 +72,13 @@ def _misuse(request: Request) -> str | None:
         return f"--{error}"
     for option, spec in [*(("impl", spec) for spec in request.impls), ("benchmark", request.benchmark)]:
         try:
-            _ = None if spec is None else find(spec)
+            adapter = None if spec is None else find(spec)
         except CannotImportError:
             raise
         except AdapterError as error:
             return f"--{option}: {error}"
+        if isinstance(adapter, Unconfigured):
+            return f"--{option}: {adapter.name}: {adapter.missing()}"
     return None
 
 

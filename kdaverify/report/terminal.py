@@ -28,6 +28,7 @@ COLOURS = {Ruling.ACCEPT: "bold green", Ruling.REJECT: "bold red", Ruling.ERROR:
 MOST_FAILURES = 8
 ALWAYS_SAID = (NOT_TESTED, COVERAGE)
 MOST_REASONS = 8
+DECLINED = "mend it, or declare what the kernel does not take (dtypes=, widths=, head_ratios=, supports= of @kdaverify.kernel)"
 
 
 def show(
@@ -47,9 +48,10 @@ def show(
     for decision in decisions:
         # What cannot run here, or was stopped, has one failure, which is the reason of its decision.
         if decision.stop is None and not decision.cannot_run:
-            _show_table(console, decision, standards=standards)
+            _show_table(console, decision)
             _show_common_factors(console, decision)
             _show_failures(console, decision.failures)
+            _show_evidence(console, decision, standards=standards)
     for decision in decisions:
         if decision.stop is None:
             _show_decision(console, decision)
@@ -61,14 +63,20 @@ def show(
         console.print(f"record: {record}", soft_wrap=True, highlight=False)
 
 
-def _show_table(console: Console, decision: Decision, *, standards: bool) -> None:
+def _show_table(console: Console, decision: Decision) -> None:
     if not decision.verdicts:
         return
     console.print(_table(decision))
-    for line in (*_ran(decision.verdicts), *evidence(decision)):
+    for line in _ran(decision.verdicts):
+        console.print(line)
+
+
+def _show_evidence(console: Console, decision: Decision, *, standards: bool) -> None:
+    """What else the verdicts show: below the failures, which come first where there are any."""
+    for line in evidence(decision):
         console.print(line)
     said = standards_table(decision.verdicts) if standards else standards_line(decision.verdicts)
-    if said:
+    if said and decision.verdicts:
         console.print(said)
 
 
@@ -216,7 +224,9 @@ def _show_stop(console: Console, decision: Decision, stop: Verdict) -> None:
     console.print(Padding(told(stop.message.removeprefix(f"{stop.property}: ")), (0, 0, 0, 2), expand=False))
     if stop.replay:
         console.print(f"  {plain(stop.replay)}", soft_wrap=True, highlight=False, markup=False)
-    console.print(told(f"  found before the suites, which were not run: {decision.skipped} tests would say the same"))
+    console.print(told("  found before the suites, which were not run"))
+    if stop.status is Status.ERROR:
+        console.print(told(f"  {DECLINED}"))
 
 
 def _show_decision(console: Console, decision: Decision) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,9 +20,11 @@ from kdaverify.adapters.registry import find
 from kdaverify.checks.conventions import conventions
 from kdaverify.checks.status import Status
 from kdaverify.faults.conforming import conforming
+from kdaverify.verdicts.record import read
 from oracles.inputs import Inputs
 
 ROOT: Final = Path(__file__).parents[2]
+GOLDEN: Final = Path(__file__).with_name("preflight")
 Results = tuple[Tensor, Tensor]
 
 
@@ -54,24 +57,29 @@ def changed(**fields: Callable[[Inputs], Any]) -> Callable[[Inputs], Results]:
     return lambda x: right(Inputs(**{**vars(x), **{name: change(x) for name, change in fields.items()}}))
 
 
-WRONG: Final[dict[str, tuple[Callable[[Inputs], Any], Status, str]]] = {
-    "returns nothing": (lambda _: None, Status.MISSING, "the kernel returned None; return (o, final_state)"),
-    "returns no state": (lambda x: right(x)[0], Status.MISSING, "final_state: wanted a tensor of shape"),
-    "head-major o": (
-        lambda x: (right(x)[0].transpose(1, 2).contiguous(), right(x)[1]), Status.SHAPE, "axes 1 and 2 are swapped: transpose them back",
-    ),
-    "o without its heads": (lambda x: (right(x)[0].flatten(2), right(x)[1]), Status.SHAPE, "check the declared layout"),
-    "o in another format": (lambda x: (right(x)[0].half(), right(x)[1]), Status.DTYPE, "o: wanted torch.bfloat16"),
-    "float64 outputs": (lambda x: tuple(y.double() for y in right(x)), Status.DTYPE, "got torch.float64; cast it"),
-    "numpy": (lambda x: tuple(y.float().numpy() for y in right(x)), Status.TYPE, "return torch.from_numpy(...) of it"),
-    "jax": (as_jax, Status.TYPE, 'declare framework="jax"'),
-    "yields": (yielding, Status.TYPE, "the function yields; return the tensors"),
-    "raises": (raising, Status.ERROR, "ValueError: a tile of 64 is not supported (test_preflight.py:"),
-    "edits its inputs": (in_place, Status.MUTATED_INPUT, "q: the kernel changed 4096 of 4096 elements of its input in place"),
-    "moves to a GPU": (lambda x: right(x.on("cuda")), Status.ERROR, 'declare device="cuda"'),
-    "log2 gates": (changed(g=lambda x: x.g * 0.6931471805599453), Status.CONVENTION, "behaves as gate='log2'"),
-    "no scale": (changed(scale=lambda _: 1.0), Status.CONVENTION, "= 1 / scale times its exact value"),
-}  # fmt: skip
+def transposed(x: Inputs) -> Results:
+    o, state = right(x)
+    return o, state.mT.contiguous()
+
+
+WRONG: Final[dict[str, tuple[Callable[[Inputs], Any], Status]]] = {
+    "returns nothing": (lambda _: None, Status.MISSING),
+    "returns no state": (lambda x: right(x)[0], Status.MISSING),
+    "head-major o": (lambda x: (right(x)[0].transpose(1, 2).contiguous(), right(x)[1]), Status.SHAPE),
+    "o without its heads": (lambda x: (right(x)[0].flatten(2), right(x)[1]), Status.SHAPE),
+    "o in another format": (lambda x: (right(x)[0].half(), right(x)[1]), Status.DTYPE),
+    "float64 outputs": (lambda x: tuple(y.double() for y in right(x)), Status.DTYPE),
+    "numpy": (lambda x: tuple(y.float().numpy() for y in right(x)), Status.TYPE),
+    "jax": (as_jax, Status.TYPE),
+    "yields": (yielding, Status.TYPE),
+    "raises": (raising, Status.ERROR),
+    "edits its inputs": (in_place, Status.MUTATED_INPUT),
+    "moves to a GPU": (lambda x: right(x.on("cuda")), Status.ERROR),
+    "log2 gates": (changed(g=lambda x: x.g * 0.6931471805599453), Status.CONVENTION),
+    "transposed final state": (transposed, Status.CONVENTION),
+    "no scale": (changed(scale=lambda _: 1.0), Status.CONVENTION),
+}
+"""Calls that are wrong for any problem, and what each is rejected as; the whole message lies in GOLDEN."""
 
 
 def port(call: Callable[[Inputs], Any]) -> Adapter:
@@ -82,15 +90,41 @@ def port(call: Callable[[Inputs], Any]) -> Adapter:
     return port
 
 
-@pytest.mark.parametrize("name", WRONG)
+@kernel(contract="chunk64-bf16", dtypes=("bf16",))
+def states_vk(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, initial_state: Tensor) -> Results:
+    return transposed(Inputs(q, k, v, g, beta, scale, initial_state.mT.contiguous()))
+
+
+def wrong(name: str) -> Adapter:
+    """The kernel of a golden message."""
+    return states_vk if name == "transposed states" else port(WRONG[name][0])
+
+
+@pytest.mark.parametrize("name", [*WRONG, "transposed states"])
 def test_one_message_names_the_cause_and_the_mend(name: str) -> None:
-    call, status, said = WRONG[name]
     if name == "moves to a GPU" and torch.cuda.is_available():
         pytest.skip("there is one here")
-    outcome = conventions(port(call))
-    assert (outcome.status, said in outcome.message) == (status, True), outcome.message
-    assert "\n" not in outcome.message
-    assert port(call).operator.misfit(port(call)) == outcome.message
+    outcome = conventions(wrong(name))
+    assert outcome.status is (WRONG[name][1] if name in WRONG else Status.CONVENTION), outcome.message
+    assert golden(outcome.message) == (GOLDEN / f"{name.replace(' ', '_')}.txt").read_text()
+    assert wrong(name).operator.misfit(wrong(name)) == outcome.message
+
+
+def golden(message: str) -> str:
+    """A message without what depends on the machine: line numbers, and what torch says where there is no GPU."""
+    numbered = re.sub(r"(\.py):\d+", r"\1:LINE", message)
+    return re.sub(r"raised \w+: .*(?=; its tensors lie)", "raised ...", numbered) + "\n"
+
+
+def test_every_golden_message_is_of_a_wrong_call() -> None:
+    assert {path.stem for path in GOLDEN.iterdir()} == {name.replace(" ", "_") for name in (*WRONG, "transposed states")}
+
+
+class Callable5:
+    """A kernel that is an object, as modules of torch are."""
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, initial_state: Tensor) -> Results:
+        return right(Inputs(q, k, v, g, beta, scale, initial_state))
 
 
 @pytest.mark.parametrize(
@@ -98,9 +132,10 @@ def test_one_message_names_the_cause_and_the_mend(name: str) -> None:
     [
         port(right),
         port(lambda x: (right(x)[0].transpose(1, 2).contiguous().transpose(1, 2), right(x)[1])),
+        kernel(contract="chunk64-bf16", dtypes=("bf16",))(Callable5()),
         conforming("chunk", state="vk", gate="log2", packing="cu_seqlens"),
     ],
-    ids=("plain", "outputs that are views", "other conventions"),
+    ids=("plain", "outputs that are views", "an object", "other conventions"),
 )
 def test_a_right_kernel_is_not_stopped(adapter: Adapter) -> None:
     assert conventions(adapter).status is Status.PASS
@@ -141,6 +176,15 @@ def test_a_shipped_kernel_that_a_port_imports_is_not_judged_in_its_place(tmp_pat
 
 
 @pytest.mark.whole_run
+def test_a_kernel_that_ends_the_process_of_the_preflight_is_judged_in_another(tmp_path: Path) -> None:
+    (tmp_path / "port.py").write_text("import os, kdaverify\n@kdaverify.kernel\ndef port(q, k, v, g, beta, *, scale):\n    os.abort()\n")
+    command = [sys.executable, "-m", "kdaverify", "verify", "--impl", "port.py", "--only", "forward", "--workers", "0", "--diagnosis", "0"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "the process ended during the pre-flight: Aborted in port (port.py:4); judging again, port.py in a worker process" in done.stdout
+
+
+@pytest.mark.whole_run
 def test_a_session_says_it_once_and_scores_nothing_else(tmp_path: Path) -> None:
     body = "def port(q, k, v, g, beta, *, scale, initial_state):\n    return q.transpose(1, 2) + 0, initial_state\n"
     (tmp_path / "port.py").write_text(f"import kdaverify\n@kdaverify.kernel\n{body}")
@@ -148,5 +192,8 @@ def test_a_session_says_it_once_and_scores_nothing_else(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL)
     assert done.returncode == 1, done.stdout + done.stderr
     told = done.stdout[done.stdout.index("port: REJECT") :].splitlines()
-    assert len(told) <= 8 and sum("wanted shape" in line for line in told) == 1, done.stdout
+    assert len(told) <= 9 and sum("wanted shape" in line for line in told) == 1, done.stdout
     assert "found before the suites" in done.stdout and "grade" not in done.stdout
+    # Before any worker process starts, by the first suite alone.
+    assert "1 of 1 tests judged, 1 failing" in done.stdout
+    assert read(tmp_path / "record.jsonl").accounts[0].expected[0].properties

@@ -40,7 +40,9 @@ def shortened(detail: dict[str, Any]) -> dict[str, Any]:
 
 
 def questions(adapter: Adapter, profile: str) -> Iterator[CallRuleTest]:
-    """Those of a profile, by rule and format."""
+    """Those of a profile, by rule and format; none of what takes no format, as an implementation without its options."""
+    if not adapter.dtypes:
+        return
     for number, rule in enumerate(RULES.values()):
         if not _has(adapter, rule, profile):
             continue

@@ -34,6 +34,7 @@ from kdaverify.operators.kda.smaller import smaller
 from kdaverify.operators.kda.traits import traits
 from kdaverify.problems import Bounds, Problem, cost, cotangents, problems
 from kdaverify.problems.cotangents import of_exposed
+from kdaverify.problems.example import EXAMPLE, schema
 from kdaverify.verdicts.seal import Covered
 from kdaverify.verdicts.verdict import Verdict
 from oracles.gradients import Cotangents, Gradients
@@ -151,6 +152,12 @@ class KdaOperator(CallOperator):
 
     def traits(self, problem: Problem) -> Mapping[str, bool]:
         return traits(problem)
+
+    def example(self) -> Problem:
+        return EXAMPLE
+
+    def schema(self) -> dict[str, Any]:
+        return schema()
 
     def diagnosed(self, case: PropertyCase, judged: Adapter) -> DiagnosisCase:
         return DiagnosedCall(case, judged, case.problem)

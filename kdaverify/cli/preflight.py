@@ -1,0 +1,53 @@
+"""What is wrong with every call, found before any worker process starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from kdaverify.cli.request import Request
+
+if TYPE_CHECKING:
+    from kdaverify.adapters.base import Adapter
+    from kdaverify.plugin.crashes import CrashFiles
+
+CONVENTIONS: Final = ("conventions",)
+
+
+def after_preflight(request: Request) -> Request:
+    """The session as it is to run: where every call of every implementation is wrong, its first suite alone, in this process.
+
+    Two workers take longer to start than one call takes to fail. What ships is not called here: it is known to answer.
+    """
+    if request.crash_folder is None or not all(_fails(spec, request) for spec in request.impls):
+        return request
+    return request.model_copy(update={"only": CONVENTIONS, "workers": "0"})
+
+
+def _fails(spec: str, request: Request) -> bool:
+    from kdaverify.adapters.isolation import housed
+    from kdaverify.adapters.registry import SHIPPED, find
+    from kdaverify.plugin.crashes import CrashFiles
+
+    assert request.crash_folder is not None
+    adapter, files = find(spec), CrashFiles(request.crash_folder)
+    if spec in SHIPPED or not (adapter.open_ended and adapter.answers) or adapter.missing() or files.crashes(spec):
+        return False
+    # A device keeps what a process has taken of it until that ends.
+    apart = adapter.device != "cpu" or None
+    adapter = housed(adapter, spec, isolate=apart if request.isolate is None else request.isolate, limits=request.limits)
+    return _misfit(adapter, spec, files)
+
+
+def _misfit(adapter: Adapter, spec: str, files: CrashFiles) -> bool:
+    """Whether every call is wrong; a kernel that ends this process is isolated in the next try."""
+    from kdaverify.foreign_warnings import foreign_warnings
+
+    if not adapter.isolated:
+        files.begin(spec, "the pre-flight")
+    try:
+        with foreign_warnings():
+            return adapter.operator.misfit(adapter) is not None
+    finally:
+        files.end()
+        files.close()
+        adapter.end()
