@@ -19,6 +19,7 @@ from kdaverify.adapters.conventions import Conventions
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.presets import preset
 from kdaverify.problems import TORCH, Domain, Problem
+from kdaverify.problems.axes import Gates
 from oracles.inputs import Inputs
 from oracles.tensors import OUTPUTS
 
@@ -38,24 +39,29 @@ class _Configuration:
     scale: float
     half: bool
     stateful: bool
+    gated: bool
 
 
 class OnnxRuntime(Adapter):
     """A model of one node. Gates come in the dtype of q; the state is fp32 for both.
 
     There is no fp16 kernel on CPU: the runtime casts to fp32 before the node and rounds o after it. Without a past state the
-    final one would be fp16 too, so beside fp16 an absent state goes in as zeros.
-    Source: onnxruntime docs/ContribOperators.md, com.microsoft.LinearAttention v1, update_rule gated_delta.
+    final one would be fp16 too, so beside fp16 an absent state goes in as zeros. The width of the gates says whether they are those of
+    channels or of heads.
+    Source: onnxruntime docs/ContribOperators.md, com.microsoft.LinearAttention v1, update_rules gated_delta and delta.
+
+    Args:
+        name: of the implementation.
+        gates: of a head: channel, head or none.
     """
 
-    name = "onnxruntime"
     dtypes = ("fp32", "fp16")
-    conventions = Conventions()
-    domain = Domain(packed=False)  # the operator has no offsets
     differentiable = False
     barriers = all_behind("torch tensors are copied to arrays of the runtime and back")
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, gates: Gates) -> None:
+        # The operator has no offsets.
+        self.name, self.conventions, self.domain = name, Conventions(gates=gates), Domain(gates=gates, packed=False)
         self._ran = NOTHING_YET
 
     def missing(self) -> str | None:
@@ -73,7 +79,7 @@ class OnnxRuntime(Adapter):
     def forward(self, inputs: Inputs) -> Output:
         half = inputs.q.dtype == TORCH["fp16"]
         given = replace(inputs, initial_state=inputs.state) if half else inputs
-        session = _session(_Configuration(inputs.H, inputs.HV, inputs.factor, half, given.initial_state is not None))
+        session = _session(_Configuration(inputs.H, inputs.HV, inputs.factor, half, given.initial_state is not None, inputs.KG > 0))
         o, final_state = session.run(_feeds(given))
         self._ran = session.kernels
         return Output(torch.tensor(o).view(inputs.v.shape), torch.tensor(final_state))
@@ -86,7 +92,7 @@ class OnnxRuntime(Adapter):
 
 
 def _feeds(x: Inputs) -> dict[str, Any]:
-    tokens = {"q": x.q, "k": x.k, "v": x.v, "g": x.g.to(x.q.dtype)}
+    tokens = {"q": x.q, "k": x.k, "v": x.v, **({"g": x.g.to(x.q.dtype)} if x.KG else {})}
     feeds = {name: tensor.flatten(2) for name, tensor in tokens.items()} | {"beta": x.beta}
     state = {} if x.initial_state is None else {"past_state": x.initial_state}
     return {name: _array(tensor) for name, tensor in (feeds | state).items()}
@@ -144,7 +150,7 @@ def _model(c: _Configuration) -> bytes:
 
     element = TensorProto.FLOAT16 if c.half else TensorProto.FLOAT
     value: Callable[..., Any] = helper.make_tensor_value_info
-    names = ["q", "k", "v", "past_state" if c.stateful else "", "g", "beta"]
+    names = ["q", "k", "v", "past_state" if c.stateful else "", "g" if c.gated else "", "beta"]
     inputs = [value(name, TensorProto.FLOAT if name == "past_state" else element, None) for name in names if name]
     outputs = [value(name, kind, None) for name, kind in zip(OUTPUTS, (element, TensorProto.FLOAT), strict=True)]
     node = helper.make_node(
@@ -154,7 +160,7 @@ def _model(c: _Configuration) -> bytes:
         domain=DOMAIN,
         q_num_heads=c.H,
         kv_num_heads=c.HV,
-        update_rule="gated_delta",
+        update_rule="gated_delta" if c.gated else "delta",
         scale=c.scale,
     )
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, CONTRIB_OPSET)]
@@ -162,4 +168,6 @@ def _model(c: _Configuration) -> bytes:
     return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION).SerializeToString()
 
 
-ONNXRUNTIME: Final = OnnxRuntime()
+ONNXRUNTIME: Final = OnnxRuntime("onnxruntime", "channel")
+ONNXRUNTIME_GDN: Final = OnnxRuntime("onnxruntime-gdn", "head")
+ONNXRUNTIME_DELTA: Final = OnnxRuntime("onnxruntime-delta", "none")

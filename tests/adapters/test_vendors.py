@@ -26,7 +26,8 @@ KERNELS = {
     "pallas": "Pallas pallas_prepass_fwd, interpreted and pallas_split_fwd, interpreted",
 }
 # Those that share a process with others; isolated ones bring an interpreter or a device of their own. Designs on paper may be wrong.
-NAMES = [name for name in SHIPPED if not find(name).isolated and not name.startswith("emulated:")]
+# Those without a gate of every channel are tested in test_delta_rules.py.
+NAMES = [name for name in SHIPPED if not (find(name).isolated or name.startswith("emulated:")) and find(name).domain.gates == "channel"]
 CASES = [(name, dtype) for name in NAMES for dtype in find(name).dtypes]
 
 
@@ -143,7 +144,7 @@ def test_transformers_never_runs_a_kernel_of_another_package(monkeypatch: pytest
 
     from kdaverify.adapters import transformers_kda
 
-    original = transformers_kda.torch_function("chunk_kimi_delta_attention")
+    original = transformers_kda.torch_function(transformers_kda.KIMI.module, "chunk_kimi_delta_attention")
 
     @functools.wraps(original)
     def dispatching(*args: Any, **keywords: Any) -> None:
@@ -152,12 +153,12 @@ def test_transformers_never_runs_a_kernel_of_another_package(monkeypatch: pytest
     def foreign(*args: Any, **keywords: Any) -> None:
         raise AssertionError("another package was asked")
 
-    ask_again: Callable[[str], Any] = transformers_kda.torch_function.__wrapped__
+    ask_again: Callable[[str, str], Any] = transformers_kda.torch_function.__wrapped__
     monkeypatch.setattr(modeling_kimi_linear, "chunk_kimi_delta_attention", dispatching)
-    assert ask_again("chunk_kimi_delta_attention") is original
+    assert ask_again(transformers_kda.KIMI.module, "chunk_kimi_delta_attention") is original
     monkeypatch.setattr(modeling_kimi_linear, "chunk_kimi_delta_attention", foreign)
     with pytest.raises(WrongKernelError, match="wanted the torch function"):
-        ask_again("chunk_kimi_delta_attention")
+        ask_again(transformers_kda.KIMI.module, "chunk_kimi_delta_attention")
 
 
 def test_onnxruntime_without_its_kernel_is_the_wrong_kernel() -> None:

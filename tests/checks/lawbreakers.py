@@ -11,7 +11,8 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter, Output
 from kdaverify.adapters.eager import Eager
-from kdaverify.problems import Problem
+from kdaverify.problems import Domain, Problem
+from kdaverify.problems.axes import Gates
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 
@@ -21,6 +22,7 @@ DENSE: Final = Problem(
 )  # fmt: skip
 PACKED: Final = DENSE.replace(B=1, lengths=(7, 0, 9), T=20)
 ABSENT: Final = DENSE.replace(state="absent")
+HEADS: Final = DENSE.replace(gates="head")
 ZERO: Final = DENSE.replace(state="zero")
 Call = Callable[[Inputs], tuple[Tensor, Tensor]]
 
@@ -28,8 +30,11 @@ Call = Callable[[Inputs], tuple[Tensor, Tensor]]
 class Wrong(Eager):
     """The embedded kernel with something wrong around its call, there or back."""
 
-    def __init__(self, there: Callable[[Call, Inputs], tuple[Tensor, Tensor]] | None = None, back: Any = None) -> None:
+    def __init__(
+        self, there: Callable[[Call, Inputs], tuple[Tensor, Tensor]] | None = None, back: Any = None, *, gates: Gates = "channel"
+    ) -> None:
         super().__init__("wrong", {"fp32": "eager", "bf16": "eager"})
+        self.domain = Domain(gates=gates)
         self._there, self._back = there, back
 
     def forward(self, inputs: Inputs) -> Output:
@@ -141,6 +146,21 @@ def _state_of_the_first_tile(right: Call, x: Inputs) -> tuple[Tensor, Tensor]:
     return o, right(x.span(0, 16, x.initial_state))[1] if x.T > 32 else final
 
 
+def _products_of_one_channel(right: Call, x: Inputs) -> tuple[Tensor, Tensor]:
+    """Keys as if each had its largest channel alone: no error where they are one-hot."""
+    largest = torch.nn.functional.one_hot(x.k.abs().argmax(-1), x.K).bool()
+    return right(replace(x, k=torch.where(largest, x.k, torch.zeros_like(x.k))))
+
+
+def _written_twice_without_a_gate(right: Call, x: Inputs) -> tuple[Tensor, Tensor]:
+    return right(replace(x, beta=(2 * x.beta).clamp(max=2.0)) if not bool(x.g.any()) else x)
+
+
+def _gate_of_the_first_head_of_a_group(right: Call, x: Inputs) -> tuple[Tensor, Tensor]:
+    first = torch.arange(x.HV) // (x.HV // x.H) * (x.HV // x.H)
+    return right(replace(x, g=x.g[:, :, first]))
+
+
 BROKEN: Final[dict[str, tuple[Adapter, Problem]]] = {
     "later-tokens": (Wrong(_sees_one_token_ahead), DENSE),
     "prefix-gradients": (Wrong(back=_gradients_of_the_next_token), DENSE),
@@ -163,4 +183,7 @@ BROKEN: Final[dict[str, tuple[Adapter, Problem]]] = {
     "padded-values": (Wrong(_columns_past_eight_swapped), DENSE),
     "permuted-channels": (Wrong(_first_channel_s_gate_bounds_all), DENSE),
     "appended-tokens": (Wrong(_state_of_the_first_tile), DENSE),
+    "rotated-channels": (Wrong(_products_of_one_channel, gates="head"), HEADS.replace(key="one-hot")),
+    "shifted-gates": (Wrong(_written_twice_without_a_gate, gates="head"), HEADS),
+    "permuted-heads": (Wrong(_gate_of_the_first_head_of_a_group, gates="head"), HEADS),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any
 
@@ -21,12 +22,13 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.faults.conforming import conforming
-from kdaverify.problems import EVERYTHING, Problem, ProblemError
+from kdaverify.problems import EVERYTHING, Bounds, Domain, Problem, ProblemError
+from kdaverify.problems.axes import Gates
 from kdaverify.problems.cost import cost
 from kdaverify.problems.profiles import settings_for
 from oracles.gradients import Gradients
 from oracles.inputs import Inputs
-from tests.checks.lawbreakers import ABSENT, BROKEN, DENSE, PACKED, ZERO, Call, Wrong
+from tests.checks.lawbreakers import ABSENT, BROKEN, DENSE, HEADS, PACKED, ZERO, Call, Wrong
 
 
 def asked(adapter: Adapter, law: str, problem: Problem) -> list[Outcome]:
@@ -40,14 +42,37 @@ def rejected(adapter: Adapter, law: str, problem: Problem = DENSE) -> set[str]:
 
 
 def fitting(law: str) -> Problem:
-    return DENSE if LAWS[law].asked(DENSE) is None else PACKED
+    return next(problem for problem in (DENSE, PACKED, HEADS) if LAWS[law].asked(problem) is None)
+
+
+def legal(impl: str, problem: Problem) -> Adapter:
+    """A conforming kernel of that name, for problems of as many gates."""
+    right = copy.copy(find(impl))
+    right.domain = Domain(gates=problem.gates)
+    return right
 
 
 @pytest.mark.parametrize("impl", ["eager", "eager-recurrent"])
 @pytest.mark.parametrize("law", LAWS)
 def test_legal_kernels_keep_every_law(law: str, impl: str) -> None:
     for dtype in ("fp32", "bf16"):
-        assert rejected(find(impl), law, fitting(law).replace(dtype=dtype)) == set()
+        problem = fitting(law).replace(dtype=dtype)
+        assert rejected(legal(impl, problem), law, problem) == set()
+
+
+@pytest.mark.parametrize("gates", ["head", "none"])
+@pytest.mark.parametrize("law", LAWS)
+def test_kernels_of_fewer_gates_keep_every_law_that_is_theirs(law: str, gates: Gates) -> None:
+    for plain in (DENSE, PACKED):
+        problem = Domain(gates=gates).fit(plain.replace(gates=gates))
+        if LAWS[law].asked(problem) is None:
+            assert rejected(legal("eager", problem), law, problem) == set()
+
+
+def test_the_laws_of_shared_gates_are_none_of_a_kernel_with_a_gate_for_every_channel() -> None:
+    shared = ("rotated-channels", "shifted-gates", "permuted-heads")
+    assert {LAWS[law].asked(DENSE) for law in shared} == {"every key channel has a gate of its own"}
+    assert {LAWS[law].asked(HEADS) for law in shared} == {None}
 
 
 def sizes_of(x: Inputs) -> tuple[object, ...]:
@@ -64,7 +89,7 @@ def test_a_law_calls_nothing_but_what_it_says_a_kernel_must_support(law: str) ->
             return super().forward(inputs)
 
     problem = fitting(law).replace(H=2, HV=2)
-    outcomes = asked(Watched(), law, problem)
+    outcomes = asked(Watched(gates=problem.gates), law, problem)
     assert called <= {sizes_of(told.inputs()) for told in (problem, *LAWS[law].becomes(problem))}
     assert LAWS[law].judged == any(outcome.comparison is not None for outcome in outcomes)
 
@@ -195,10 +220,12 @@ def test_an_unknown_law_is_refused_by_name() -> None:
 @pytest.mark.parametrize("law", LAWS)
 def test_what_is_drawn_for_a_law_can_be_asked_of_it(law: str) -> None:
     found: list[Problem] = []
+    gates = fitting(law).gates
+    bounds: Bounds = {"max_cost": 0.1, "widths": (), "domain": Domain(gates=gates)}
 
     @seed(1)
     @settings(settings_for("smoke", fixed=True), max_examples=3)
-    @given(problem=law_problems(LAWS[law], find("eager"), "bf16", {"max_cost": 0.1, "widths": (), "domain": EVERYTHING}))
+    @given(problem=law_problems(LAWS[law], legal("eager", fitting(law)), "bf16", bounds))
     def take(problem: Problem) -> None:
         found.append(problem)
 

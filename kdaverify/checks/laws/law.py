@@ -37,6 +37,11 @@ def of_any(_: Problem) -> str | None:
     return None
 
 
+def of_shared_gates(problem: Problem) -> str | None:
+    """For laws of kernels whose channels share a gate, or have none: why it is none of a problem's."""
+    return "every key channel has a gate of its own" if problem.gates == "channel" else None
+
+
 def nothing_else(_: Problem) -> tuple[Problem, ...]:
     """For laws whose calls have the sizes and options of the problem itself."""
     return ()

@@ -26,10 +26,13 @@ from kdaverify.checks.laws.padded_keys import PADDED_KEYS
 from kdaverify.checks.laws.padded_values import PADDED_VALUES
 from kdaverify.checks.laws.padding import PADDING
 from kdaverify.checks.laws.permuted_channels import PERMUTED_CHANNELS
+from kdaverify.checks.laws.permuted_heads import PERMUTED_HEADS
 from kdaverify.checks.laws.prefix_gradients import PREFIX_GRADIENTS
 from kdaverify.checks.laws.repeated_heads import REPEATED_HEADS
+from kdaverify.checks.laws.rotated_channels import ROTATED_CHANNELS
 from kdaverify.checks.laws.scaled_output import SCALED_OUTPUT
 from kdaverify.checks.laws.scaled_values import SCALED_VALUES
+from kdaverify.checks.laws.shifted_gates import SHIFTED_GATES
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.operator import call_operator
 
@@ -58,6 +61,9 @@ LAWS: Final[Mapping[str, Law]] = MappingProxyType(
             PADDED_VALUES,
             PERMUTED_CHANNELS,
             APPENDED_TOKENS,
+            ROTATED_CHANNELS,
+            SHIFTED_GATES,
+            PERMUTED_HEADS,
         )
     }
 )
