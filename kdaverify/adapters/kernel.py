@@ -119,7 +119,7 @@ def kernel(
             conv_state="W" or "W-1", packing="none" or "cu_seqlens", activation where the signature does not name it.
             gated_rms_norm: (x, gate, weight, *, eps, activation) -> y; eps, activation where the signature does not name them.
             Of the options above they have name, contract, dtypes, widths (of W, or V), device, isolate, deterministic, gradients,
-            final_state, supports, proof, environment and framework.
+            final_state, step, supports, proof, environment and framework.
         own: options of the operator.
     Returns:
         A decorator, or the adapter where the function is given; an adapter can still be called like the function.

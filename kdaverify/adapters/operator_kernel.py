@@ -23,15 +23,19 @@ from oracles.signature import Role
 
 Function = Callable[..., Any]
 SHARED: Final = (
-    "name", "contract", "dtypes", "widths", "device", "isolate", "deterministic", "gradients", "final_state", "supports", "proof",
-    "environment",
+    "name", "contract", "dtypes", "widths", "device", "isolate", "deterministic", "gradients", "final_state", "step", "supports",
+    "proof", "environment", "missing",
 )  # fmt: skip
 """Options of the decorator that mean the same for every operator."""
 
 
 @dataclass(frozen=True)
 class FunctionDeclaration:
-    """What a function declares of itself; see `kernel`."""
+    """What a function declares of itself; see `kernel`.
+
+    Args:
+        missing: why it cannot run on this machine; None if it can. For shipped adapters.
+    """
 
     dtypes: Sequence[str] = ("fp32",)
     contract: Any = None
@@ -41,6 +45,8 @@ class FunctionDeclaration:
     deterministic: bool = True
     gradients: bool = True
     final_state: bool = True
+    step: Function | None = None
+    missing: Callable[[], str | None] = lambda: None
     supports: Callable[[Any], str | None] | None = None
     proof: Callable[[], str] | None = None
     environment: Callable[[], Mapping[str, str]] | None = None
@@ -139,7 +145,7 @@ class FunctionAdapter(Adapter):
         self._ran = NOTHING_YET
 
     def missing(self) -> str | None:
-        return self._framework.missing() or lacks_device(self.device)
+        return self._framework.missing() or self._declared.missing() or lacks_device(self.device)
 
     def contract(self, dtype: str) -> Any:
         if dtype not in self._contracts:
@@ -158,9 +164,15 @@ class FunctionAdapter(Adapter):
         return inputs
 
     def forward(self, inputs: Any) -> dict[str, Any]:
+        return self._forward(inputs, self._function)
+
+    def step(self, inputs: Any) -> dict[str, Any]:
+        return self._forward(inputs, self._declared.step or self._function)
+
+    def _forward(self, inputs: Any, function: Function) -> dict[str, Any]:
         there = inputs if inputs.device.type == self.device else inputs.on(self.device)
         kept = there.copied()
-        found = self._called(there, self._operator.arguments(there, self.takes), {})
+        found = self._called(function, there, {})
         _show_edits(there, kept, inputs)
         return {name: _home(value, there, inputs) for name, value in found.items()}
 
@@ -193,7 +205,7 @@ class FunctionAdapter(Adapter):
         return {name: dx.to(inputs.device) for name, dx in by_name.items()}
 
     def called_with(self, inputs: Any, unknown: Mapping[str, Any]) -> None:
-        self._called(inputs, self._operator.arguments(inputs, self.takes), unknown)
+        self._called(self._function, inputs, unknown)
 
     def proof(self) -> str:
         return self._ran if self._declared.proof is None else self._declared.proof()
@@ -204,17 +216,18 @@ class FunctionAdapter(Adapter):
 
     def _differentiable(self, call: Any) -> dict[str, Any]:
         try:
-            return self._called(call, self._operator.arguments(call, self.takes), {})
+            return self._called(self._function, call, {})
         except RuntimeError as error:
             if "Tensor that requires grad" in str(error):
                 raise ForwardOnlyError(f"it leaves torch, {error}") from error
             raise
 
-    def _called(self, call: Any, arguments: Mapping[str, Any], unknown: Mapping[str, Any]) -> dict[str, Any]:
+    def _called(self, function: Function, call: Any, unknown: Mapping[str, Any]) -> dict[str, Any]:
+        arguments = self._operator.arguments(call, self.takes)
         positional = [arguments[name] for name in self._operator.positional if name in self.takes.names]
         keywords = {name: arguments[name] for name in self._operator.keywords if name in self.takes.names}
-        returned = self._function(*positional, **keywords, **unknown)
-        self._ran = self._place()
+        returned = function(*positional, **keywords, **unknown)
+        self._ran = _place(function)
         parts: tuple[Any, ...] = tuple(returned) if isinstance(returned, tuple | list) else (returned,)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         named = dict(zip(self._operator.signature.returned, (*parts, None, None), strict=False))
         return {
@@ -223,10 +236,11 @@ class FunctionAdapter(Adapter):
             if name in self.takes.returns
         }
 
-    def _place(self) -> str:
-        title = getattr(self._function, "__qualname__", type(self._function).__qualname__)
-        code = getattr(inspect.unwrap(self._function), "__code__", None)
-        return title if code is None else f"{title} ({Path(code.co_filename).name}:{code.co_firstlineno})"
+
+def _place(function: Function) -> str:
+    title = getattr(function, "__qualname__", type(function).__qualname__)
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return title if code is None else f"{title} ({Path(code.co_filename).name}:{code.co_firstlineno})"
 
 
 @torch.no_grad()

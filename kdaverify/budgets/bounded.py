@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.budget import Budget
+from kdaverify.budgets.ensemble import ContractOverflow
 from kdaverify.budgets.error_model import ElementBound, ErrorModel, without
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.sampled import ExactValues
@@ -24,11 +25,16 @@ Counted = Mapping[str, tuple[Tensor, RoundingError]]
 
 
 @dataclass(frozen=True)
-class Undefined:
-    """What has no exact value, by output, and the outputs whose rows share roundings."""
+class ResultTraits:
+    """What is special about results, by name.
 
-    masks: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
-    shared_rows: tuple[str, ...] = ()
+    Args:
+        groups: how many groups of elements have roundings of their own: see `ErrorModel`.
+        undefined: elements that have no exact value.
+    """
+
+    groups: Mapping[str, int]
+    undefined: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
 
 
 def precision_of(fmt: Format) -> Precision:
@@ -36,19 +42,22 @@ def precision_of(fmt: Format) -> Precision:
 
 
 @torch.inference_mode()
-def bounded_reference(exact: Counted, kernel: Counted, formats: Mapping[str, Format], special: Undefined | None = None) -> Reference:
+def bounded_reference(exact: Counted, kernel: Counted, formats: Mapping[str, Format], traits: ResultTraits) -> Reference:
     """Exact values with the oracle's own radius, and what a conforming kernel may miss them by.
 
     Args:
         exact: with the errors of the float64 oracle.
         kernel: with those of a kernel under the contract.
-        formats: what each result is returned in.
+        formats: what each result is returned in; one that a conforming kernel may overflow is not judged.
+    Raises:
+        ContractOverflow: every one of them may.
     """
-    special = special or Undefined()
     known = {name: _enclosed(value, error) for name, (value, error) in exact.items()}
+    finite = {name: fmt for name, fmt in formats.items() if _stays_finite(*kernel[name], fmt)}
+    if not finite:
+        raise ContractOverflow("every output may overflow its format; choose milder values")
     budgets = {
-        name: _tolerance(known[name], kernel[name][1], fmt, special.masks.get(name), rows=name in special.shared_rows)
-        for name, fmt in formats.items()
+        name: _tolerance(known[name], kernel[name][1], fmt, traits.undefined.get(name), traits.groups[name]) for name, fmt in finite.items()
     }
     return Reference(ExactValues(known, METHOD), budgets)
 
@@ -58,9 +67,14 @@ def _enclosed(value: Tensor, error: RoundingError) -> Enclosure:
     return Enclosure(value, torch.zeros_like(value), error.bound, (value == 0) & (error.bound == 0))
 
 
-def _tolerance(truth: Enclosure, error: RoundingError, fmt: Format, undefined: Tensor | None, *, rows: bool) -> Budget:
+def _stays_finite(value: Tensor, error: RoundingError, fmt: Format) -> bool:
+    largest = torch.finfo(fmt.dtype).max
+    return not bool((value.abs() + error.bound.nan_to_num(posinf=0.0) > largest).any())
+
+
+def _tolerance(truth: Enclosure, error: RoundingError, fmt: Format, undefined: Tensor | None, groups: int) -> Budget:
     """Every statistic of the bound is a bound of that statistic; rms in deviations, and bias, by the model."""
-    model = ErrorModel(truth.high, error.variance.sqrt(), error.lean + truth.radius, fmt, rows)
+    model = ErrorModel(truth.high, error.variance.sqrt(), error.lean + truth.radius, fmt, groups)
     if undefined is not None:
         model = without(model, undefined)
     finite = error.bound.nan_to_num(posinf=torch.finfo(torch.float64).max ** 0.25)

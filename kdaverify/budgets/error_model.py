@@ -35,14 +35,14 @@ class ErrorModel:
         deviation: of every element's error, were its roundings independent.
         lean: what may have the same sign in every element (units of functions, underflow, the radius of the oracle).
         io: what the result is rounded to.
-        rows: whether the elements of a row share roundings, so that rows count, not elements.
+        groups: of elements whose roundings are not independent within one.
     """
 
     exact: Tensor
     deviation: Tensor
     lean: Tensor
     io: Format
-    rows: bool = False
+    groups: int
 
     @cached_property
     def _known(self) -> Tensor:
@@ -50,14 +50,12 @@ class ErrorModel:
 
     @cached_property
     def independent(self) -> float:
-        """How many elements, or rows, have errors of their own.
+        """How many errors there are of their own kind.
 
         Values that are rounded to one number are rounded alike: near the minimum of SiLU all of a bf16 output is one number or two.
+        The same number added to a channel of one binade is rounded alike in every token (a bias: 0.5 u of 432 elements in 2 channels).
         """
-        known, moduli = self._known, self.exact.abs()
-        cells = self.io.round(moduli[known]).unique().numel()
-        rows = moduli.sum(-1)[known.any(-1)].unique().numel() if self.rows and moduli.ndim > 1 else cells
-        return float(min(cells, rows))
+        return float(min(self.io.round(self.exact.abs()[self._known]).unique().numel(), self.groups))
 
     def normalised(self, error: Tensor) -> float:
         """The rms of what exceeds `lean`, in deviations."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter, values_of
-from kdaverify.budgets.bounded import Counted, Undefined, bounded_reference
+from kdaverify.budgets.bounded import Counted, ResultTraits, bounded_reference
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.sampled import StorageContract
 from kdaverify.budgets.standard import Reference
@@ -32,18 +32,20 @@ class BoundedOperator(FunctionOperator):
 
     Args:
         sizes: fields of a problem that are made smaller, and the sizes tried.
-        shared_rows: results whose rows share roundings, as those of a norm.
         options: a field of a problem -> its values, to find out which one a function follows that does not take it as a keyword.
     """
 
     resampled = True
     sizes: ClassVar[Mapping[str, tuple[int, ...]]]
-    shared_rows: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
 
     @abc.abstractmethod
     def counted(self, call: Any, cotangents: Mapping[str, Tensor] | None, contract: StorageContract | None, io: Format) -> Counted:
         """Outputs, or gradients, with the errors of a kernel under the contract; of the oracle where there is none."""
+
+    @abc.abstractmethod
+    def groups(self, call: Any) -> int:
+        """Of elements whose roundings are not independent within one: see `ErrorModel`."""
 
     def undefined(self, call: Any) -> Mapping[str, Tensor]:
         """Elements without an exact value, by output or gradient."""
@@ -53,6 +55,10 @@ class BoundedOperator(FunctionOperator):
     @abc.abstractmethod
     def laws(self) -> Mapping[str, Law]:
         """Exact relations between calls, by name."""
+
+    def pack(self, dtype: str) -> Any:
+        """A small pack, where there are packs."""
+        return self.probe(dtype)
 
     @abc.abstractmethod
     def named_problems(self, dtype: str, profile: str) -> Mapping[str, Any]:
@@ -72,7 +78,8 @@ class BoundedOperator(FunctionOperator):
 
     def _reference(self, call: Any, given: Mapping[str, Tensor] | None, contract: StorageContract, io: Format) -> Reference:
         exact, kernel = self.counted(call, given, None, io), self.counted(call, given, contract, io)
-        return bounded_reference(exact, kernel, dict.fromkeys(exact, io), Undefined(self.undefined(call), self.shared_rows))
+        traits = ResultTraits(dict.fromkeys(exact, self.groups(call)), self.undefined(call))
+        return bounded_reference(exact, kernel, dict.fromkeys(exact, io), traits)
 
     def output_format(self, output: str, contract: StorageContract, io: Format) -> Format:
         del output, contract
@@ -94,12 +101,13 @@ class BoundedOperator(FunctionOperator):
     def _lawful(self, adapter: Adapter, profile: str) -> Choices:
         del profile
         pairs = [(dtype, law) for dtype in adapter.dtypes for law in self.laws().values()]
-        return [
-            (f"{dtype}-{law.name}", (law.name, dtype))
-            for dtype, law in pairs
-            if (adapter.differentiable or not law.backward)
-            and law.asked(self.within(adapter, self.probe(dtype).replace(**law.draws))) is None
-        ]
+        return [(f"{dtype}-{law.name}", (law.name, dtype)) for dtype, law in pairs if self._can_hold(adapter, law, dtype)]
+
+    def _can_hold(self, adapter: Adapter, law: Law, dtype: str) -> bool:
+        """Whether what a function takes has problems of the kind that a law needs."""
+        packed = self.within(adapter, self.pack(dtype))
+        tried = [self.within(adapter, problem.replace(**law.draws)) for problem in (self.probe(dtype), packed)]
+        return any(law.asked(p) is None and not any(map(adapter.supports, law.becomes(p))) for p in tried)
 
     def loss(self, problem: Any, exposed: tuple[str, ...], of: str, exponent: int) -> dict[str, Tensor]:
         """Normal cotangents of every output that is returned, in the format of the problem."""

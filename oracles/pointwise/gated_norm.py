@@ -105,10 +105,14 @@ class GatedNorm:
         scaled = RoundingError(relative.bound.expand_as(self.x), relative.variance.expand_as(self.x), relative.lean.expand_as(self.x))
         return scaled.times(self.normed) + RoundingError.rounding(self.normed, 1, self.precision.accumulate)
 
-    def _stored(self, value: Tensor, times: int) -> RoundingError:
-        """`times` roundings into the type of x, where the contract has them."""
+    def _stored(self, value: Tensor) -> RoundingError:
+        """A rounding into the type of x, where the contract has it."""
         stored = self.precision.stored
-        return RoundingError.none(value) if stored is None else RoundingError.rounding(value, times, stored)
+        return RoundingError.none(value) if stored is None else RoundingError.rounding(value, 1, stored)
+
+    def _weighted_stored(self) -> RoundingError:
+        """Of the normalised row, and of its product with the weight."""
+        return self._stored(self.normed).times(self.weight) + self._stored(self.normed * self.weight)
 
     def _gated(self, value: Tensor, error: RoundingError, roundings: int) -> RoundingError:
         """Of a value times act(gate), `roundings` products in all."""
@@ -118,7 +122,7 @@ class GatedNorm:
 
     def forward(self) -> Results:
         weighted = self.normed * self.weight
-        error = self.normed_error.times(self.weight) + self._stored(weighted, 2)
+        error = self.normed_error.times(self.weight) + self._weighted_stored()
         y = weighted * self.act.value
         return {"y": (y, self._gated(weighted, error, 2).returned(y, self.precision.result))}
 
@@ -130,18 +134,17 @@ class GatedNorm:
     def _dgate(self, dy: Tensor) -> tuple[Tensor, RoundingError]:
         by = dy * self.normed * self.weight
         slope = self.act.slope
-        error = (self.normed_error.times(dy * self.weight) + self._stored(by, 2)).times(slope)
+        error = (self.normed_error.times(self.weight) + self._weighted_stored()).times(dy * slope)
         value = by * slope
         rough = self.act.slope_error(self.precision.accumulate).times(by.abs() + self.normed_error.bound * (dy * self.weight).abs())
         return value, error + rough + RoundingError.rounding(value, 3, self.precision.accumulate)
 
     def _dweight(self, dy: Tensor) -> tuple[Tensor, RoundingError]:
-        terms = (dy * self.normed * self.act.value).flatten(0, -2)
-        n, accumulate = len(terms), self.precision.accumulate
-        error = self._gated(self.normed, self.normed_error, 1).times(dy) + RoundingError.rounding(
-            dy * self.normed * self.act.value, 1, accumulate
-        )
-        error += self._stored(dy * self.normed * self.act.value, 3)
+        accumulate, gated = self.precision.accumulate, dy * self.act.value
+        products = gated * self.normed
+        terms, n = products.flatten(0, -2), products[..., 0].numel()
+        error = self._gated(self.normed, self.normed_error, 1).times(dy) + RoundingError.rounding(products, 1, accumulate)
+        error += self._stored(self.normed).times(gated) + self._stored(gated).times(self.normed) + self._stored(products)
         summed = error.mapped(lambda x: x.flatten(0, -2).sum(0), lambda x: x.flatten(0, -2).sum(0))
         moduli, total = terms.abs().sum(0) + summed.bound, terms.sum(0)
         sums = torch.maximum(partial_sums(terms.square().sum(0), total, n), terms.cumsum(0).square().sum(0))
@@ -153,7 +156,12 @@ class GatedNorm:
         """dx = r (p - n mean(p n)) with p = dy act(gate) w."""
         accumulate, V = self.precision.accumulate, self.x.shape[-1]
         p, n, r = dy * self.act.value * self.weight, self.normed, self.inverse
-        off_p = self.act.error(accumulate).times(dy * self.weight) + RoundingError.rounding(p, 2, accumulate) + self._stored(p, 2)
+        off_p = (
+            self.act.error(accumulate).times(dy * self.weight)
+            + RoundingError.rounding(p, 2, accumulate)
+            + self._stored(dy * self.act.value).times(self.weight)
+            + self._stored(p)
+        )
         off_n, terms = self.normed_error, p * n
         m = terms.mean(-1, keepdim=True)
         by_mean = (off_p.times(n) + off_n.times(p.abs() + off_p.bound)).mapped(

@@ -64,7 +64,7 @@ class RoundingError:
     def rounding(cls, value: Tensor, roundings: float, precision: Precision) -> RoundingError:
         """Of `roundings` roundings of a value, none of them where it is 0 whatever is rounded."""
         moduli = value.abs()
-        lost = precision.vanishing * (moduli > 0)
+        lost = roundings * precision.vanishing * (moduli > 0)
         return cls(precision.gamma(roundings) * moduli + lost, roundings * (precision.unit * moduli).square() / 3, lost)
 
     @classmethod
@@ -160,8 +160,6 @@ class Activation:
         return self._moved(error, self._curvature(error.bound), nothing)
 
     def _moved(self, error: RoundingError, first: Tensor, second: Tensor) -> RoundingError:
-        if self.name == "none":
-            return error if first is not second and bool((first == 1).all()) else RoundingError.none(error.bound)
         through = error.times(first)
         return RoundingError(through.bound + error.bound.square() * second / 2, through.variance, through.lean)
 

@@ -150,13 +150,16 @@ class ConvPrecision:
 
     Args:
         accumulate: sums and functions; result: what is returned.
-        z: what the pre-activation is stored in on the way to y, and in the backward; None: it is not.
+        z: what the pre-activation is stored in on the way to y; None: it is not.
+        z_backward: the same in the backward.
+        dz: what its gradient is stored in.
     """
 
     accumulate: Precision
     result: Precision
     z: Precision | None = None
     z_backward: Precision | None = None
+    dz: Precision | None = None
 
 
 EXACT: Final = ConvPrecision(FLOAT64, FLOAT64)
@@ -211,6 +214,7 @@ class ShortConv:
         e = dy * act.slope
         rough = act.slope_error(accumulate) + act.slope_moved(self._stored(self.precision.z_backward))
         off = rough.times(dy) + RoundingError.rounding(e, 1, accumulate)
+        off = off if self.precision.dz is None else off.returned(e, self.precision.dz)
         found = self._inputs_backward(e, off, cotangents)
         found["dweight"] = self._weight_backward(e, off)
         if self.call.bias is not None:

@@ -60,7 +60,8 @@ LAWS: Final = {
     law.name: law
     for law in (
         relation("scaled-rows", "x times 2^3 and eps times 2^6 give the same y, exactly",
-                 "eps outside the root or of other units, clamps of the norm (N13)", _scaled_rows, value="normal"),
+                 "eps outside the root or of other units, clamps of the norm (N13)", _scaled_rows, value="small",
+                 becomes=lambda problem: (problem.replace(eps=problem.eps * POWER**2),)),
         relation("scaled-weight", "the weight times 2^3 gives y times 2^3, exactly", "a weight that is not the weight (N8)",
                  _scaled_weight, value="normal"),
         relation("negated-rows", "-x gives -y, exactly", "means subtracted, moduli", _negated),

@@ -44,7 +44,6 @@ class GatedNormOperator(BoundedOperator):
     width = "V"
     telling = ("value", "activation")
     sizes = {"B": (1,), "T": (1, 2, 4, 16), "H": (1,), "V": WIDTHS}  # noqa: RUF012
-    shared_rows = ("y", "dx", "dgate")
 
     def contracts(self, io: Format) -> Mapping[str, StorageContract]:
         """One rounding, of y; or the normalised row, and its product with the weight, in x's type as well."""
@@ -87,6 +86,10 @@ class GatedNormOperator(BoundedOperator):
             precision = NormPrecision(precision_of(contract.accumulate), precision_of(io), None if stored is None else precision_of(stored))
             counted = GatedNorm(call, precision)
         return counted.forward() if cotangents is None else counted.backward(cotangents)
+
+    def groups(self, call: GatedNormCall) -> int:
+        """A row has one root, a column one weight."""
+        return min(call.x[..., 0].numel(), call.x.shape[3])
 
     def laws(self) -> Mapping[str, Law]:
         return LAWS

@@ -28,6 +28,7 @@ from oracles.pointwise.short_conv import EXACT, SIGNATURE, ConvPrecision, ShortC
 
 Z: Final = "z"
 Z_BACKWARD: Final = "z of the backward"
+DZ: Final = "dz"
 SIZES: Final[Mapping[str, dict[str, Any]]] = {
     "tails": {"lengths": (66, 0, 9, 2), "T": 80, "D": 33}, "tiny": {"lengths": (5, 0, 2), "T": 10, "D": 8},
     "one": {"lengths": (1,), "T": 1, "D": 8}, "real": {"lengths": (513, 0, 446, 65, 1), "T": 1028, "D": 512},
@@ -52,7 +53,11 @@ class ShortConvOperator(BoundedOperator):
 
     def contracts(self, io: Format) -> Mapping[str, StorageContract]:
         """In fp32, z stored in x's type in the backward alone, as FLA recomputes it; nowhere; or in both passes, as torch's modules do."""
-        stored = {"short-conv": {Z_BACKWARD: io}, "short-conv-strict": {}, "short-conv-stored": {Z: io, Z_BACKWARD: io}}
+        stored: dict[str, dict[str, Format]] = {
+            "short-conv": {Z_BACKWARD: io},
+            "short-conv-strict": {},
+            "short-conv-stored": dict.fromkeys((Z, Z_BACKWARD, DZ), io),
+        }
         return {name: StorageContract(f"{name}-{io.name}", io, FORMATS["fp32"], tensors) for name, tensors in stored.items()}
 
     def returns(self, names: frozenset[str], *, final_state: bool) -> tuple[str, ...]:
@@ -90,6 +95,9 @@ class ShortConvOperator(BoundedOperator):
     def probe(self, dtype: str) -> ShortConvProblem:
         return ShortConvProblem(dtype=dtype, B=2, T=16, D=64, state="random", bias=True)  # pyright: ignore[reportArgumentType]
 
+    def pack(self, dtype: str) -> ShortConvProblem:
+        return ShortConvProblem(dtype=dtype, lengths=(5, 0, 9, 1), T=17, D=33, state="random")  # pyright: ignore[reportArgumentType]
+
     def advice(self, fault: CallError) -> str:
         states = fault.output == "final_state" and fault.status is Status.SHAPE
         return "; a state of W - 1 columns is declared by conv_state='W-1'" if states else ""
@@ -100,9 +108,14 @@ class ShortConvOperator(BoundedOperator):
         if contract is None:
             counted = ShortConv(call, EXACT)
         else:
-            z, back = (None if name not in contract.tensors else precision_of(contract.tensors[name]) for name in (Z, Z_BACKWARD))
-            counted = ShortConv(call, ConvPrecision(precision_of(contract.accumulate), precision_of(io), z, back))
+            stored = [contract.tensors.get(name) for name in (Z, Z_BACKWARD, DZ)]
+            on_the_way = [None if fmt is None else precision_of(fmt) for fmt in stored]
+            counted = ShortConv(call, ConvPrecision(precision_of(contract.accumulate), precision_of(io), *on_the_way))
         return counted.forward() if cotangents is None else counted.backward(cotangents)
+
+    def groups(self, call: ShortConvCall) -> int:
+        """A channel has one weight and one bias for all of its tokens."""
+        return call.x.shape[2]
 
     def undefined(self, call: ShortConvCall) -> Mapping[str, Tensor]:
         mask = torch.zeros(call.N, call.x.shape[2], call.W, dtype=torch.bool, device=call.device)

@@ -1,0 +1,106 @@
+"""The neighbours of the recurrence in flash-linear-attention: its short convolution and its gated RMSNorm, the Triton kernels."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import NOTHING_YET, absent, versions
+from kdaverify.adapters.fla.options import FlaOptions
+from kdaverify.adapters.fla.runtime import native, runtime
+from kdaverify.adapters.frameworks import FRAMEWORKS
+from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
+
+CONV: Final = "fla.modules.causal_conv1d.ops"
+NORM: Final = "fla.modules.norm.fused_norm_gate"
+NAMES: Final = {"silu": "swish", "sigmoid": "sigmoid"}
+_RAN: Final[list[str]] = [NOTHING_YET]
+
+
+def _watched(dtype: torch.dtype, call: Callable[[], Any]) -> Any:
+    """What a call returns; which kernels it launched is remembered."""
+    kernels = runtime("cuda", FlaOptions(), dtype)
+    kernels.forget()
+    returned = call()
+    _RAN[0] = ", ".join(name.removeprefix("fla.modules.") for name in kernels.kernels_run()) or "no kernel"
+    return returned
+
+
+def _short_conv(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    initial_state: Tensor | None,
+    cu_seqlens: Tensor | None,
+    activation: str | None,
+) -> tuple[Tensor, Tensor]:
+    def call() -> tuple[Tensor, Tensor]:
+        return importlib.import_module(CONV).causal_conv1d(
+            x, weight, bias, None, initial_state, output_final_state=True, activation=activation, backend="triton", cu_seqlens=cu_seqlens
+        )
+
+    return _watched(x.dtype, call)
+
+
+def _step(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    initial_state: Tensor | None,
+    cu_seqlens: Tensor | None,
+    activation: str | None,
+) -> tuple[Tensor, Tensor]:
+    """One token of every sequence; the cache is edited in place, so it is a copy."""
+    del cu_seqlens
+    D, W = weight.shape
+    cache = x.new_zeros(x.numel() // D, D, W) if initial_state is None else initial_state.clone()
+
+    def call() -> tuple[Tensor, Tensor]:
+        return importlib.import_module(CONV).causal_conv1d_update(x, cache, None, weight, bias, activation)
+
+    return _watched(x.dtype, call)
+
+
+def _gated_norm(x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, activation: str) -> Tensor:
+    def call() -> Tensor:
+        function = importlib.import_module(NORM).rms_norm_gated
+        return function(x, gate, weight, None, NAMES[activation], eps=eps)
+
+    return _watched(x.dtype, call)
+
+
+def _missing() -> str | None:
+    lacking = absent(("fla", "einops", "triton"), "pip install 'kdaverify[fla]'")
+    if lacking or native("cuda"):
+        return lacking
+    from kdaverify.adapters.triton_interpreter import missing
+
+    return missing()
+
+
+def _environment() -> dict[str, str]:
+    return {**versions("fla-core", "triton"), "mode": "native" if native("cuda") else "interpreted"}
+
+
+def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -> FunctionAdapter:
+    """Isolated, as its kernels can take their process with them."""
+    shared: dict[str, Any] = {
+        "name": name,
+        "dtypes": ("fp32", "bf16", "fp16"),
+        "device": "cuda" if torch.cuda.is_available() else "cpu",
+        "isolate": True,
+        "proof": lambda: _RAN[0],
+        "environment": _environment,
+        "missing": _missing,
+    }
+    return operator_kernel(op, function, {**shared, **options}, FRAMEWORKS["torch"])
+
+
+FLA_SHORT_CONV: Final = _adapter("short_conv", _short_conv, "fla-short-conv", packing="cu_seqlens", step=_step)
+FLA_GATED_NORM: Final = _adapter("gated_rms_norm", _gated_norm, "fla-gated-norm")

@@ -1,0 +1,59 @@
+"""Hugging Face transformers: the short convolution of Kimi Linear and Qwen3-Next, and the gated RMSNorm of each."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any, Final
+
+from torch import Tensor
+
+from kdaverify.adapters.base import absent, versions
+from kdaverify.adapters.frameworks import FRAMEWORKS
+from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
+from kdaverify.adapters.transformers_kda import torch_function
+
+QWEN: Final = "transformers.models.qwen3_next.modeling_qwen3_next"
+KIMI: Final = "transformers.models.kimi_linear.modeling_kimi_linear"
+
+
+def _short_conv(
+    x: Tensor, weight: Tensor, bias: Tensor | None, *, initial_state: Tensor | None, activation: str | None
+) -> tuple[Tensor, Tensor]:
+    """The whole sequence where there is no state, the update of a cache where there is one, as the layer calls them."""
+    update, whole = torch_function("causal_conv1d_update"), torch_function("causal_conv1d_fn")
+    cache = x.new_zeros(x.shape[0], *weight.shape) if initial_state is None else initial_state.clone()
+    y = update(x.mT, cache, weight, bias, activation)
+    return (whole(x.mT, weight, bias, activation) if initial_state is None else y).mT, cache
+
+
+def _norm_of(module: str, name: str) -> Callable[..., Tensor]:
+    def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, *, eps: float) -> Tensor:
+        layer = getattr(importlib.import_module(module), name)(weight.numel(), eps=eps)
+        del layer.weight
+        layer.weight = weight
+        return type(layer).forward(layer, x, gate)
+
+    gated_rms_norm.__qualname__ = f"{module}.{name}.forward"
+    return gated_rms_norm
+
+
+def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -> FunctionAdapter:
+    shared: dict[str, Any] = {
+        "name": name,
+        "dtypes": ("fp32", "bf16", "fp16"),
+        "environment": lambda: versions("transformers"),
+        "missing": lambda: absent(("transformers",), "pip install 'kdaverify[transformers]'"),
+    }
+    return operator_kernel(op, function, {**shared, **options}, FRAMEWORKS["torch"])
+
+
+SHORT_CONV: Final = _adapter("short_conv", _short_conv, "transformers-short-conv", contract="short-conv-stored")
+GATED_NORM: Final = _adapter(
+    "gated_rms_norm", _norm_of(QWEN, "Qwen3NextRMSNormGated"), "transformers-gated-norm", contract="gated-rms-norm-stored"
+)
+"""Qwen3-Next's, with SiLU: it rounds the normalised row, and its product with the weight."""
+GATED_NORM_KIMI: Final = _adapter(
+    "gated_rms_norm", _norm_of(KIMI, "KimiLinearRMSNormGated"), "transformers-gated-norm-kimi", activation="sigmoid"
+)
+"""Kimi Linear's, with a sigmoid: fp32 to its one rounding."""
