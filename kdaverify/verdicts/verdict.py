@@ -37,7 +37,7 @@ class Verdict(BaseModel):
             place; None where nothing was localised.
         located: what of that stage is off and on which inputs, or what was judged of the stages and what was not.
         diagnosis: of one case of every property that fails, which known fault it cannot be distinguished from, or that none fits.
-        vacuous: of zeros, the negated and a shuffled output, those that would pass too: the verdict then proves nothing.
+        vacuous: of zeros, the negated and a shuffled output, those that would pass too: the verdict is then inconclusive.
         peers: the rms error over that of every emulated conforming kernel that rounds to nearest; () where those have
         unusually small errors, and where nothing was compared.
         digits_fewer: correct digits that a pass has fewer than a token recurrence on the same inputs; None for an unremarkable number.
