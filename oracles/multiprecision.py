@@ -1,4 +1,4 @@
-"""The definition in mpmath: plain, slow, a code base of its own. For tiny sizes; it proves nothing by itself, it must lie in every ball."""
+"""The definition in mpmath: plain, slow, a code base of its own. For tiny sizes; no proof by itself: it must be in every ball."""
 
 from __future__ import annotations
 

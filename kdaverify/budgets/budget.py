@@ -105,7 +105,7 @@ class EnsembleErrors:
         worst: of every statistic, over all reference kernels and draws; of a row, no less than `_typical_rows`.
         margin: what the spread of the samples adds to it, as factors.
         rounded, drawn: every kernel that rounds to nearest, and every stochastic-rounding sample.
-        plain: what the plainest kernel makes of the output.
+        plain: what the baseline reference kernel makes of the output.
     """
 
     worst: ErrorStatistics

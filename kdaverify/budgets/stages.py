@@ -108,8 +108,8 @@ class StageStandard:
 def stage_standard(question: StageQuestion, formats: Callable[[str], Format]) -> StageStandard:
     """What the outputs of a stage are held against.
 
-    Math: the truth is the stage in float64 on exactly what the kernel received; no radius is proven, one stage in float64 loses some
-    2^-50 of its terms where the formats judged lose 2^-24 or more.
+    Math: the truth is the stage in float64 on exactly what the kernel received; no radius is proven, one stage in float64 is off by some
+    2^-50 of its terms where the formats judged are off by 2^-24 or more.
 
     Args:
         formats: the format in which each named tensor is stored.

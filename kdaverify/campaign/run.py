@@ -101,7 +101,7 @@ class CampaignRun:
         self.tally.join()
 
     def unasked(self, implementation: str) -> int:
-        """Fixed cases of an implementation that were not answered; none where a wrongly declared convention left nothing to ask."""
+        """Fixed cases of an implementation that were not answered; none where a wrongly declared convention left nothing to test."""
         own = [task for task in self._fixed if task.implementation == implementation and implementation not in self._misfits]
         return sum(task.key not in self.tally.done for task in own)
 
@@ -144,7 +144,7 @@ class CampaignRun:
         def take(case: Sequence[Verdict]) -> None:
             first, place = case[0], next(places)
             if first.implementation not in benches or (first.number is None and key_of(first) not in mine):
-                raise RecordError(_foreign(self._record, "it holds cases that this run does not ask"))
+                raise RecordError(_foreign(self._record, "it holds cases that this run does not have"))
             if first.number is not None and place.bit_count() == 1:
                 asks = {(ask.property, ask.problem) for ask in benches[first.implementation].case(first.number).asks}
                 if (first.property, first.problem) not in asks:

@@ -1,4 +1,4 @@
-"""What the suites ask, as data: every test of every suite, for every choice of its axes."""
+"""The tests of the suites as data: every test of every suite, for every choice of its axes."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Comparison:
         worst: the place, None where the output is empty.
         found, exact: the kernel's value and the exact one there.
         ceiling: what no conforming kernel can miss that element by, and why, in words; "" where it passes or none is known.
-        vacuous: the negative controls that would pass too; what has some proves nothing.
+        vacuous: the negative controls that would pass too; with some it is inconclusive.
         peers: the rms error over that of every conforming kernel that rounds to nearest, where these have typical errors.
         relative: the rms error over the rms of the exact output.
     """

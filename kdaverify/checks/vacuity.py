@@ -1,4 +1,4 @@
-"""Whether a comparison proves anything: it must refuse outputs that are plainly wrong."""
+"""Whether a comparison is conclusive: it must reject outputs that are plainly wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Problems whose error shows what a kernel loses over a run: the same memory, or the same kind of writes, at every length."""
+"""Problems whose error accumulates over a run: the same memory, or the same kind of writes, at every length."""
 
 from __future__ import annotations
 

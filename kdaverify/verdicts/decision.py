@@ -101,7 +101,7 @@ class Decision:
 
     @property
     def vacuous(self) -> int:
-        """Verdicts that prove nothing: an output that is plainly wrong would pass too."""
+        """Inconclusive passes: an output that is plainly wrong would pass too."""
         return sum(verdict.status is Status.PASS and bool(verdict.vacuous) for verdict in self.verdicts)
 
     @property

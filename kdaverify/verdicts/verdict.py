@@ -40,7 +40,7 @@ class Verdict(BaseModel):
         minimised: of the same case, how to replay the smallest one that fails in the same way, or why there is none.
         same_as: the plain call ("forward", "gradients") that fails in the same way on the same problems, where that was found: this failure
             adds nothing to that one.
-        vacuous: of zeros, the negated and a shuffled output, those that would pass too: the verdict then proves nothing.
+        vacuous: of zeros, the negated and a shuffled output, those that would pass too: the verdict is then inconclusive.
         peers: the rms error over that of every emulated conforming kernel that rounds to nearest; () where those have
         unusually small errors, and where nothing was compared.
         digits_fewer: correct digits that a pass has fewer than a token recurrence on the same inputs; None for an unremarkable number.

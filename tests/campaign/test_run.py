@@ -88,7 +88,7 @@ def test_the_record_of_another_run_is_refused(folder: Path, orders: Orders, whol
         CampaignRun(other, cases=1, record=whole)
     with pytest.raises(RecordError, match="is another one there"):
         CampaignRun(Orders(orders.specs, "acceptance", 3, str(folder)), cases=1, record=whole)
-    with pytest.raises(RecordError, match="holds cases that this run does not ask"):
+    with pytest.raises(RecordError, match="holds cases that this run does not have"):
         CampaignRun(Orders({"eager": "eager"}, "smoke", 3, str(folder)), cases=1, record=whole)
     with pytest.raises(RecordError, match=r"ending in \.jsonl"):
         CampaignRun(orders, cases=1, record=folder / "r.parquet")

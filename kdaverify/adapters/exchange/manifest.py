@@ -73,7 +73,7 @@ class Manifest(Frozen):
     """All of an export.
 
     Args:
-        kdaverify: the version that exported: another one may ask other questions.
+        kdaverify: the version that exported: another one may have other tests.
         profile, seed: of the session.
         keywords: what the function gets by name.
         digest: of everything else here; "" until the export is complete.

@@ -1,4 +1,4 @@
-"""Export: the suites ask, and every call is written to a file instead of being answered."""
+"""Export: the suites run, and every call is written to a file instead of being answered."""
 
 from __future__ import annotations
 

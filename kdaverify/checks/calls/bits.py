@@ -39,7 +39,7 @@ def same_bits(plain: Mapping[str, Tensor], found: Mapping[str, Tensor], inputs: 
 def same_or_right(plain: Mapping[str, Tensor], found: Mapping[str, Tensor], judge: Judge, said: str) -> list[Outcome]:
     """The same bits, or within the tolerance: a kernel may add in another order where it is called otherwise.
 
-    The same bits prove nothing where they are no numbers: memory that nobody wrote may hold NaN in both calls.
+    The same bits are inconclusive where they are no numbers: memory that nobody wrote may hold NaN in both calls.
     """
     other = differing(plain, found)
     wrong = [name for name in found if name in other or not bool(torch.isfinite(found[name]).all())]

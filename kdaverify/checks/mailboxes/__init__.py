@@ -1,1 +1,1 @@
-"""Which mailboxes of a design may be narrow: every assignment of formats is run, there and back, and held against budgets."""
+"""Which mailboxes of a design may be narrow: every assignment of formats is run, there and back, and compared with tolerances."""

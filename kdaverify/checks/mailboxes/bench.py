@@ -114,11 +114,11 @@ class DesignTest:
 
     @cached_property
     def standards(self) -> dict[str, tuple[Reference, Reference]]:
-        """Truth and budgets of the outputs and of the gradients, by regime."""
+        """Exact values and tolerances of the outputs and of the gradients, by regime."""
         return {name: self._standards(problem) for name, problem in self.problems.items()}
 
     def prepare(self) -> None:
-        """Computes truth and budgets now rather than with the first trial."""
+        """Computes exact values and tolerances now rather than with the first trial."""
         _ = self.standards
 
     def trial(self, formats: Formats) -> Trial:
@@ -175,7 +175,7 @@ class DesignTest:
 
 
 def _scored(held: Reference, output: str, found: Tensor) -> tuple[float, str, float]:
-    """The worst share of an output's budget, of which statistic, and the rms error."""
+    """The worst share of an output's tolerance, of which statistic, and the rms error."""
     if not bool(torch.isfinite(found).all()):
         return math.inf, "not finite", math.inf
     truth, allowed = held.exact(output), held.budgets[output]

@@ -38,7 +38,7 @@ class Judgement:
         yes: whether it may be followed.
         because: in a few words.
         factors: by what the rms errors of o, S_T and the gradients grow at most over all regimes; 1 where no bit changes.
-        share: the largest part of any budget that is taken; worst: of which regime and output.
+        share: the largest multiple of any tolerance that is taken; worst: of which regime and output.
         memory: the drift of the state; None where it was not run because no bit changes.
     """
 
@@ -81,13 +81,13 @@ def judge(bench: DesignTest) -> Iterator[Judgement]:
 
 
 def _measured(asked: Judgement, trial: Trial, base: Trial, memory: Drift) -> Judgement:
-    """The judgement that the figures give: within every budget, and no drift."""
+    """The judgement that the figures give: within every tolerance, and no drift."""
     overflows = list(dict.fromkeys(place[0] for place, share in trial.shares.items() if math.isinf(share)))
-    because = "within every budget, no drift"
+    because = "within every tolerance, no drift"
     if overflows:
         because = f"not finite: {', '.join(overflows)}"
     elif trial.share > 1:
-        because = "over budget"
+        because = "over tolerance"
     elif not memory.within:
         because = "drifts"
     found = {"factors": _factors(trial, base), "share": trial.share, "worst": trial.worst, "memory": memory}

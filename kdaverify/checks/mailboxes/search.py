@@ -1,4 +1,4 @@
-"""The search: what every mailbox costs in every format alone, then the narrowest assignments that stay within the budget.
+"""The search: what every mailbox costs in every format alone, then the narrowest assignments that stay within the tolerance.
 
 Each trial is a run; nothing is added up. Sums in quadrature only say which combination is tried next. A combination over the limit ends
 its branch: a further rounding is taken never to repair one.
@@ -34,7 +34,7 @@ class Study:
     Args:
         bench: where assignments are tried.
         part: whose mailboxes are searched; the backward's are scored by gradients alone.
-        limit: the largest share of the budget that an assignment may take.
+        limit: the largest multiple of the tolerance that an assignment may take.
         most: how many combinations are tried.
         beside: formats of the other part where they are not the design's.
         refused: regimes that overflow whatever the mailboxes hold, with the tensor that overflows first.
@@ -163,7 +163,7 @@ class Study:
                 continue
             tried.add(key)
             self.combined.append(trial := self._trial(formats))
-            yield f"combination {len(tried)}: {trial.share:.3g} of budget, {self.moved(trial)} bytes"
+            yield f"combination {len(tried)}: {trial.share:.3g}x tolerance, {self.moved(trial)} bytes"
             if trial.share <= self.limit:
                 within += 1
                 grown.append((trial, left))

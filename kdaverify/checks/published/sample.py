@@ -105,5 +105,5 @@ class Sample:
             ValueError: there is none.
         """
         if self.benchmark is None:
-            raise ValueError(f"sample: no benchmark for {self.output}; ask `Rule.says`, which looks first")
+            raise ValueError(f"sample: no benchmark for {self.output}; call `Rule.says`, which looks first")
         return Errors(self.benchmark, self.exact, self.size)

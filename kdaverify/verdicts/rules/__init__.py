@@ -34,7 +34,7 @@ class Require(BaseModel):
 
 
 class AtLeast(BaseModel):
-    """The fewest verdicts that prove something: in all, and of everything that is required or declared.
+    """The fewest conclusive verdicts: in all, and of everything that is required or declared.
 
     Args:
         total: in all.
@@ -60,7 +60,7 @@ class Limit(BaseModel):
 
     Args:
         statistic: of ratios, value / tolerance: "worst", "q99" (99 % quantile) or "median"; of verdicts, the share that is "skipped",
-            "vacuous" or "acquitted" (borderline failures that passed at fresh seeds).
+            `vacuous` or `acquitted` (borderline failures that passed at fresh seeds).
         most: the largest it may be.
         property, op, dtype, regime, output: globs; which verdicts count.
     """

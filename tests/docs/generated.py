@@ -1,0 +1,171 @@
+"""Parts of the reference that the code itself gives: tables between marks, and the page of commands.
+
+    python -m tests.docs.generated --write
+
+`tests/docs/test_generated.py` fails where a page and the code differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import typer.main
+
+import kdaverify
+from kdaverify.budgets.measures import RULERS
+from kdaverify.budgets.presets import presets
+from kdaverify.checks.calls import RULES as CALL_RULES
+from kdaverify.checks.laws.registry import LAWS
+from kdaverify.checks.property_table import PROPERTIES
+from kdaverify.checks.published.registry import RULES
+from kdaverify.cli.app import app
+from kdaverify.problems import REGIMES
+from kdaverify.problems.probes import PROBES
+from kdaverify.verdicts.decision import Ruling
+from tests.docs.blocks import ROOT
+
+REFERENCE: Final = ROOT / "docs" / "reference.md"
+COMMANDS: Final = ROOT / "docs" / "commands.md"
+_BLOCK: Final = re.compile(r"(<!-- generated: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+_MEANS: Final = {
+    Ruling.ACCEPT: "every declared format and exposed output passed, every suite passed at least once, nothing failed",
+    Ruling.REJECT: "at least one verdict rejects",
+    Ruling.ERROR: "the harness broke, the session was cut short, or the call was wrong",
+    Ruling.INSUFFICIENT: "nothing rejects, but a format, output or suite has no pass, or no exact value was sharp enough",
+}
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    names = [*head]
+    lines = (names, *([_cell(value) for value in row] for row in rows))
+    first, *rest = (f"| {' | '.join(line)} |\n" for line in lines)
+    return "".join((first, f"|{'---|' * len(names)}\n", *rest))
+
+
+def _cell(value: object) -> str:
+    return " ".join(str(value).split()).replace("|", "\\|")
+
+
+def _code(name: str) -> str:
+    return f"`{name}`"
+
+
+def _exit_codes() -> str:
+    found = sorted(Ruling, key=lambda ruling: ruling.exit_code)
+    return _table(("code", "decision", "means"), ((ruling.exit_code, ruling, _MEANS[ruling]) for ruling in found))
+
+
+def _properties() -> str:
+    def about(name: str) -> str:
+        suites = (ROOT / "suites" / folder / f"test_{name}.py" for folder in ("kda", "", "general"))
+        suite = next(path for path in suites if path.exists())
+        return (ast.get_docstring(ast.parse(suite.read_text())) or "").partition("\n\n")[0]
+
+    def section(name: str) -> str:
+        law = PROPERTIES[name].law
+        return law.section if law else ""
+
+    return _table(("suite", "tests", "math"), ((_code(name), about(name), section(name)) for name in PROPERTIES))
+
+
+def _laws() -> str:
+    rows = ((_code(law.name), law.statement, law.section, law.exists_for) for law in LAWS.values())
+    return _table(("law", "statement", "math", "exists for"), rows)
+
+
+def _regimes() -> str:
+    rows = ((axis, _code(name), regime.exposes) for axis, found in REGIMES.items() for name, regime in found.items())
+    return _table(("axis", "regime", "exposes"), rows)
+
+
+def _contracts() -> str:
+    rows = ((_code(name), contract.about) for name, contract in presets().items())
+    return _table(("contract", "of"), rows)
+
+
+def arguments(docstring: str) -> Iterator[tuple[str, str]]:
+    """The names and texts below `Args:`."""
+    below = inspect.cleandoc(docstring).partition("\nArgs:\n")[2]
+    below = re.split(r"\n(?=\S)", below)[0]
+    for entry in re.split(r"\n(?=    \S)", below):
+        names, _, text = entry.strip().partition(": ")
+        yield names, text
+
+
+def _decorator() -> str:
+    rows = ((", ".join(map(_code, names.split(", "))), text) for names, text in arguments(kdaverify.kernel.__doc__ or ""))
+    return _table(("option", "meaning"), rows)
+
+
+TABLES: Final[Mapping[str, Callable[[], str]]] = {
+    "exit-codes": _exit_codes,
+    "properties": _properties,
+    "decorator": _decorator,
+    "contracts": _contracts,
+    "regimes": _regimes,
+    "probes": lambda: _table(("probe", "is", "exposes"), ((_code(probe.name), probe.about, probe.exposes) for probe in PROBES.values())),
+    "measures": lambda: _table(("measure", "is"), ((_code(name), ruler.about) for name, ruler in RULERS.items())),
+    "laws": _laws,
+    "calls": lambda: _table(
+        ("rule", "relied on", "broken by"), ((_code(rule.name), rule.about, rule.exposes) for rule in CALL_RULES.values())
+    ),
+    "standards": lambda: _table(("rule", "requires", "source"), ((_code(rule.name), rule.asks, rule.source) for rule in RULES.values())),
+}
+
+
+def reference(text: str) -> str:
+    """The page with every marked table as the code gives it."""
+    return _BLOCK.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}{found[4]}", text)
+
+
+def commands() -> str:
+    """The page of commands: the first paragraph of each one's help, and its options."""
+    head = "# Commands\n\nGenerated from the command line. The option `--help` of each prints the same.\n"
+    return head + "".join(_commands(typer.main.get_command(app), "kdaverify"))
+
+
+def _commands(command: Any, name: str) -> Iterator[str]:
+    below: dict[str, Any] = getattr(command, "commands", {})
+    if not below:
+        about, _, rest = inspect.cleandoc(command.help or "").partition("\n\n")
+        example = next((line.removeprefix("Example: ") for line in rest.splitlines() if line.startswith("Example: ")), "")
+        yield f"\n## {name}\n\n{_cell(about)}\n" + (f"\n    {example}\n" if example else "")
+        rows = [*map(_option, command.params)]
+        if rows:
+            yield "\n" + _table(("option", "default", "meaning"), rows)
+    for word, found in below.items():
+        yield from _commands(found, f"{name} {word}")
+
+
+def _option(option: Any) -> tuple[str, str, str]:
+    is_argument = option.param_type_name == "argument"
+    name = option.name.upper() if is_argument else ", ".join((*option.opts, *option.secondary_opts))
+    default = "" if option.default in (None, False, "") or callable(option.default) else _code(str(option.default))
+    return _code(name), default, option.help or ""
+
+
+def pages() -> dict[Path, str]:
+    """Every generated page as it should be."""
+    return {REFERENCE: reference(REFERENCE.read_text()), COMMANDS: commands()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write the pages; otherwise say which differ")
+    write = parser.parse_args().write
+    for path, text in pages().items():
+        if not path.exists() or path.read_text() != text:
+            sys.stdout.write(f"{path.relative_to(ROOT)} differs\n")
+            if write:
+                path.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""What a person reads: string literals, docstrings, templates and pages, each with its place."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.docs.blocks import ROOT
+
+# Names of records, options and files are no prose: a word alone, or words joined by anything but a space.
+_NAME: Final = re.compile(r"\S*")
+# Names in prose: spans of code, arguments that a docstring describes, and what a template computes.
+_CODE: Final = re.compile(r"`[^`\n]*`|^ +\w+(?:, \w+)*:(?= )|; \w+(?:, \w+)*:(?= )|{{.*?}}|{%.*?%}|<[^>\n]*>", re.MULTILINE | re.DOTALL)
+_PAGES: Final = ("docs/*.md", "reports/*.md", "reports/findings/*.md", "*.md")
+_TEMPLATES: Final = ("*.html", "*.md", "*.ini", "*.toml")
+HISTORY: Final = "CHANGELOG.md"
+"""Quotes what was written before."""
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A piece of text and where it is.
+
+    Args:
+        file: relative to the repository.
+        line: where the text begins, from 1.
+    """
+
+    file: str
+    line: int
+    text: str
+
+
+def passages() -> Iterator[Passage]:
+    """All of the package, the suites, the oracles and the documentation."""
+    for folder in ("kdaverify", "oracles", "suites"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield from literals(_name(path), path.read_text())
+        for pattern in _TEMPLATES:
+            yield from (page(_name(path), path.read_text()) for path in sorted((ROOT / folder).rglob(pattern)))
+    for pattern in _PAGES:
+        yield from (page(_name(path), path.read_text()) for path in sorted(ROOT.glob(pattern)) if path.name != HISTORY)
+
+
+def literals(file: str, source: str) -> Iterator[Passage]:
+    """Every string literal and docstring of a module that is more than a name."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and not _NAME.fullmatch(node.value.strip()):
+            yield Passage(file, node.lineno, _CODE.sub("", node.value))
+
+
+def page(file: str, text: str) -> Passage:
+    """A page, or a template, without the names in it."""
+    return Passage(file, 1, _CODE.sub("", text))
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))

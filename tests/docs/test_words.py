@@ -1,0 +1,119 @@
+"""Words that were replaced stay out of messages, docstrings, templates and pages.
+
+A file that still has some is in not_yet.txt, which only gets shorter:
+
+    python -m tests.docs.test_words             # what is left, by file
+    python -m tests.docs.test_words --shrink    # takes mended files off the list
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.docs.prose import Passage, literals, page, passages
+
+OLD: Final = {
+    r"(?<![-\w])ask(?:s|ed|ing)?(?![-\w])": "tested, not tested; requested",
+    r"\b(?:tells?|told|telling)\b": "reports, reported; distinguishes",
+    r"\bloses\b": "error",
+    r"\bthe famil(?:y|ies)\b|\bfamily of legal\b|\bfamily members?\b": "reference ensemble",
+    r"\bmembers? of the\b": "reference kernel",
+    r"(?<![-\w])legal(?:ly)?(?![-\w])": "conforming kernel",
+    r"\b(?:un)?luck(?:y|ily)?\b": "sampling variation",
+    r"\bdrawn\b|\b(?:a|no|every|the|fresh|eight|of) draws?\b": "random, resampled; stochastic-rounding samples",
+    r"\bvacu(?:ous|ously|ity)\b": "inconclusive",
+    r"\bimpostors?\b": "negative control",
+    r"\bnear miss(?:es)?\b": "borderline",
+    r"\bacquit\w*": "passed on re-test",
+    r"\baccus\w+": "failed",
+    r"\bexcus\w+": "not applicable",
+    r"(?<!--)\bbudgets?\b": "tolerance",
+    r"\ballowance\w*|, allowed [\d.{]|\bis allowed of\b": "tolerance",
+    r"\bmailbox(?:es)?\b": "intermediate buffer",
+    r"\bpeers?\b": "nearest reference kernels",
+    r"\blast page\b": "terminal summary",
+    r"\bdear(?:er|est)?\b|\bcheap\w*": "expensive, inexpensive",
+    r"\banew\b": "again, resampled",
+    r"\bstrictest reading\b": "defaults to recurrent-fp32, the strictest contract",
+    r"\bindistinguishable from\b|\bnone comes near\b|\bno known fault fits\b": "matches known bug; no known bug matches",
+    r"\bproves? (?:nothing|something|anything)\b": "inconclusive",
+    r"\bplain(?:est)? (?:legal )?kernel\b": "baseline reference kernel",
+}  # fmt: skip
+"""What is out, and what stands for it."""
+MAILBOXES: Final = "mailbox"
+"""The study of Ascend's designs calls its buffers so: files with it in their path, and the designs."""
+STUDY: Final = (
+    MAILBOXES,
+    "budgets/designs",
+    "adapters/emulated.py",
+    "budgets/formats.py",
+    "docs/commands.md",
+    "reports/README.md",
+    "docs/how_to.md",
+)
+_LIST: Final = Path(__file__).with_name("not_yet.txt")
+NOT_YET: Final = frozenset(_LIST.read_text().split())
+"""Files with old words: this list only gets shorter."""
+IN_RECORDS: Final = ("all within budget",)
+"""Values of records, which old records have, too."""
+_ALL: Final = re.compile("|".join(f"(?:{pattern})" for pattern in OLD), re.IGNORECASE)
+
+
+def found(passage: Passage) -> list[str]:
+    """The old words of a passage."""
+    if passage.text in IN_RECORDS:
+        return []
+    words = [match[0].lower() for match in _ALL.finditer(passage.text)]
+    study = any(part in passage.file for part in STUDY)
+    return [word for word in words if not (study and word.startswith(MAILBOXES))]
+
+
+def left() -> dict[str, list[str]]:
+    """Old words by file, each with its line."""
+    files: dict[str, list[str]] = defaultdict(list)
+    for passage in passages():
+        files[passage.file] += [f"{passage.line}: {word}" for word in found(passage)]
+    return {file: words for file, words in files.items() if words}
+
+
+def test_old_words_stay_out() -> None:
+    new = {file: words for file, words in left().items() if file not in NOT_YET}
+    assert new == {}, "\n".join(f"{pattern}: write {instead}" for pattern, instead in OLD.items())
+
+
+def test_files_that_are_mended_leave_the_list() -> None:
+    assert NOT_YET - left().keys() == frozenset(), "run python -m tests.docs.test_words --shrink"
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ('x = "within its budget"', ["budget"]),
+        ('def f():\n    """Asked of nobody."""', ["asked"]),
+        ('x = f"{budget}: {draws} of the family"', ["the family"]),
+        ('x = {"budget": 1, "legal": 2}', []),
+        ('x = "see `budget`, --no-legal and legal_runs"', []),
+        ("budget = 1  # the budget", []),
+    ],
+)
+def test_words_of_literals_and_docstrings_are_seen_and_names_are_not(source: str, words: list[str]) -> None:
+    assert [word for passage in literals("kdaverify/x.py", source) for word in found(passage)] == words
+
+
+def test_words_of_pages_are_seen_and_names_are_not() -> None:
+    assert found(page("docs/x.md", "A legal kernel, and `legal`; every MAILBOX.")) == ["legal", "mailbox"]
+    assert found(page("reports/mailboxes.md", "A legal mailbox")) == ["legal"]
+
+
+if __name__ == "__main__":
+    remaining = left()
+    if "--shrink" in sys.argv:
+        _LIST.write_text("".join(f"{name}\n" for name in sorted(NOT_YET & remaining.keys())))
+    for name, words in sorted(remaining.items()):
+        sys.stdout.write(f"{name}: {', '.join(words)}\n")
