@@ -10,7 +10,7 @@ from kdaverify.checks.grade import Grade
 
 
 class RetestFinding(StrEnum):
-    """What fresh seeds say of a borderline failure."""
+    """The result of fresh seeds for a borderline failure."""
 
     CONFIRMED = "confirmed"
     ACQUITTED = "acquitted"

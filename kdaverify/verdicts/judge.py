@@ -38,7 +38,7 @@ def reject(verdicts: Sequence[Verdict]) -> None:
 
     Raises:
         Rejected: one of them does.
-        Struck: likewise, and the kernel's process is gone.
+        FatalRejection: likewise, and the kernel's process is gone.
     """
     wrong = [verdict for verdict in verdicts if verdict.status.rejects]
     if wrong:
@@ -83,7 +83,7 @@ class Judge:
 
         Raises:
             Rejected: one of them rejects.
-            Struck: likewise, and the kernel's process is gone.
+            FatalRejection: likewise, and the kernel's process is gone.
         """
         if self.fits:
             problem = operator_of(problem).fitted(self.adapter, problem, backward=is_of_gradients(self.property_name, detail))
@@ -95,7 +95,7 @@ class Judge:
 
         Raises:
             Rejected: another convention than the declared one fits.
-            Struck: the kernel's process is gone.
+            FatalRejection: the kernel's process is gone.
         """
         if self.adapter.operator.group not in PROPERTIES[self.property_name].groups:
             return
