@@ -63,7 +63,7 @@ def test_the_worst_come_first_few_alike_then_the_nearest_passes() -> None:
 
 def test_what_became_of_a_near_miss_is_a_sentence() -> None:
     [row] = worst(rows_of([verdict(recheck=Recheck(RetestFinding.ACQUITTED, seeds=200, over=1, median=0.9, limit=math.inf))]))
-    assert row["recheck"].startswith("near miss, acquitted at 200 fresh seeds: 1 over budget")
+    assert row["recheck"].startswith("borderline, passed on re-test at 200 fresh seeds: 1 over tolerance")
 
 
 def test_every_compared_output_is_in_one_bar() -> None:
