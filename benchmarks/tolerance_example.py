@@ -92,7 +92,7 @@ def table(found: ToleranceExample) -> Iterator[str]:
     """Rows of Markdown, errors in units of 1e-4."""
     yield "| quantity | rms error of `o`, 1e-4 |"
     yield "|---|---|"
-    yield f"| {len(found.reference)} emulated kernels that round to nearest | {_span([*found.reference.values()])} |"
+    yield f"| {len(found.reference)} emulated kernels of the reference ensemble | {_span([*found.reference.values()])} |"
     yield f"| {len(found.samples)} stochastic-rounding samples | {_span(found.samples)} |"
     yield f"| spread of the samples (standard deviation / mean) | {found.spread:.1%} |"
     worst, typical = f"{RMS_FACTOR} (1 + {DEVIATIONS:g} spread)", f"{FACTOR} (1 + {SHARP_DEVIATIONS:g} spread)"

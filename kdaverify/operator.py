@@ -231,7 +231,7 @@ class CallOperator(Operator):
 
     @abc.abstractmethod
     def reference(self, call: Any, contract: Any, io: Format, *, cuts: tuple[int, ...] = ()) -> Reference:
-        """The exact outputs of a call, and what a kernel under the contract may miss them by.
+        """The exact outputs of a call, and the tolerances under the contract.
 
         Args:
             call: what the kernel received.

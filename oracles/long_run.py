@@ -1,6 +1,6 @@
 """The truth of long runs: the float64 chunk form, its windows certified by balls at every length looked at.
 
-What a window of the float64 run misses is measured against balls that start from the same state; between windows errors are carried
+The error of a window of the float64 run is measured against balls that start from the same state; between windows errors are carried
 by the proven norm of the transitions. A window stands for the others of its span: a radius is proven at the windows, inferred between.
 """
 
@@ -75,7 +75,7 @@ def _growth(inputs: Inputs, first: int, end: int) -> Tensor:
 
 
 def _window_misses(inputs: Inputs, start: Reached) -> float:
-    """Relative to the larger of the states around it, what the first head's window from `start` misses in float64."""
+    """Relative to the larger of the states around it, what the first head's window from `start` is off by in float64."""
     end = min(start.tokens + WINDOW, inputs.T)
     call = _first_head(inputs.span(start.tokens, end, start.final_state))
     exact = certify(call, accept=lambda answer: _narrow(answer.final_state), cache=cache_in(default_folder())).final_state

@@ -17,7 +17,7 @@ from oracles.tensors import FLOATING, SIGNATURE
 
 
 def fold_scale(inputs: Inputs) -> Inputs:
-    """The same call for a kernel that knows no scale: q comes multiplied, in fp32 at least, and rounded to its dtype."""
+    """The same call for a kernel that takes no scale: q comes multiplied, in fp32 at least, and rounded to its dtype."""
     q = (inputs.q.to(torch.promote_types(inputs.q.dtype, torch.float32)) * inputs.factor).to(inputs.q.dtype)
     return replace(inputs, q=q, scale=1.0)
 

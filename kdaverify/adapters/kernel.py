@@ -82,8 +82,8 @@ def kernel(
         function: given by `@kernel` without parentheses, which declares nothing.
         name: shown in every record; the function's own name by default.
         contract: name, .toml file (looked up beside the function's own first) or Contract, for all dtypes or per dtype. Undeclared it is
-            recurrent-fp64 for fp64 and recurrent-fp32, the strictest contract, for all others: for 16-bit inputs that allows one
-            rounding, of o.
+            recurrent-fp64 for fp64 and recurrent-fp32, the strictest contract, for all others. With 16-bit
+            inputs o alone is rounded then.
         layout: bthd, bhtd or thd.
         state: kv or vk.
         gate: log, log2, decay or raw.
@@ -94,22 +94,22 @@ def kernel(
         dtypes: of q, k, v, beta and o, of fp64, fp32, bf16, fp16; gates and states come in fp32 (fp64 beside fp64).
         scale: argument (passed), fixed (the kernel always takes K^-1/2), folded (q comes multiplied). By default argument if the
             signature names scale, else fixed.
-        padding: what rows of o past the last offset of a pack hold: zero, or undefined (not compared). A kernel that sees
-            segment_ids cannot know padding, so there it is always undefined.
+        padding: what rows of o past the last offset of a pack hold: zero, or undefined (not compared). With segment_ids a kernel cannot
+            distinguish padding, so it is always undefined there.
         final_state: False if the function returns o alone.
         widths, head_ratios: all values of K and V, and of HV / H, that it takes; () any.
         square: True if it takes K = V alone.
         gate_range, beta_range: (lowest, highest) log decay, and write strength, that it takes.
         length_multiple, longest: of which every length is a multiple, and tokens of a sequence at most.
         device: type of the torch device that it runs on: tensors are moved there and back.
-        isolate: True runs it in a worker process, False in this one; by default as the command line says.
+        isolate: True runs it in a worker process, False in this one; by default as the command line chooses.
         deterministic: False if the same call may give other bits, as sums by atomic additions do.
         gradients: False if there is no backward to test.
         step: the decode entry point, a function like this one for T = 1; by default this one.
-        supports: gets a Problem; returns None or why the interface cannot take it. What the words above can say belongs there: cases are
-            then generated inside, and nothing has to be skipped.
+        supports: gets a Problem; returns None or why the interface cannot take it. Prefer the options above where they suffice: cases
+            are then generated inside the domain, and nothing is skipped.
         proof: returns what ran, as the kernel's framework observed it; by default the function and where it is.
-        environment: returns what to record beside torch's version (package versions, device, mode).
+        environment: returns what to record besides torch's version (package versions, device, mode).
         activations: the kernel's own gate_softplus, gate_bounded, beta_sigmoid or l2norm, to be judged by themselves.
         stages: the kernel's own stages, to be judged by themselves.
         framework: torch or jax: whose arrays the function takes and returns. The backward of a JAX function is its `jax.vjp`, that of a

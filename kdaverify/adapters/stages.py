@@ -18,7 +18,7 @@ from oracles.tensors import COTANGENTS, FLOATING
 
 
 class StageError(ValueError):
-    """A stage that was declared wrongly; the message says what was wanted and what came."""
+    """A stage that was declared wrongly; the message has what was wanted and what came."""
 
 
 @dataclass(frozen=True)

@@ -32,12 +32,12 @@ def allowed_bias(rounded: Sequence[float], drawn: Sequence[float], rounding: flo
     """The worst kernel that rounds to nearest, and beside it what stochastic-rounding samples, which lean no way, happen to have.
 
     Math: max(2^-12, worst of the rounded + 5 rms of the samples, 4 `rounding`, `least`); inf where `missed` is 1 or more: of an output that
-    conforming kernels miss by its own size nothing can lean, and what their few roundings leave of it has no typical bias.
+    conforming kernels are wrong by its own size nothing can lean, and what their few roundings leave of it has no typical bias.
 
     Args:
         rounded, drawn: biases of the reference ensemble.
         rounding: the deviation that rounding the exact result once has.
-        least: what underflow and sums that cancel may miss, relative to the output.
+        least: what underflow and sums that cancel may cost, relative to the output.
         missed: the worst rms error of the reference ensemble, likewise.
     """
     if missed >= 1:

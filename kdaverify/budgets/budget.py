@@ -36,7 +36,7 @@ class Budget:
         io: format the output is stored in.
         lost: what underflow may take from an element.
         terms: what relative errors are relative to, where larger terms cancel in an element.
-        ceiling: what no conforming kernel can miss an element by, where that is known.
+        ceiling: the proven error bound of an element, where that is known.
         peers: rms error of every kernel that rounds to nearest, where these do not all have unusually small errors.
         plain: what the baseline reference kernel makes of the output, for standards that compare errors.
         undefined: elements that have no exact value, and only have to be finite.
@@ -200,7 +200,7 @@ def allow(
         lost: what underflow may take from an element.
         moved: what the row tolerance is relative to, where not the output itself (S_T - S_0 where a final state has hardly changed).
         terms: likewise for errors of single elements: the size of the terms that cancel in one.
-        floor: what an element may miss beside that, even where the reference ensemble happens to be exact.
+        floor: an error that an element may have besides, even where the reference ensemble happens to be exact.
         sharp: whether limits are those of a whole run, which averages over many roundings; those of a single product that may hang on
             a few are 2.5 margin E for largest and rows, and no `sharp_rms`.
     """

@@ -1,6 +1,6 @@
 """The a-priori ceiling: an error that no conforming kernel of a contract can make of an element, whatever its roundings do.
 
-The reference ensemble says what conforming kernels do; this says what they cannot. It follows from the standard model of
+The reference ensemble estimates what conforming kernels do; this bounds what they can do. It follows from the standard model of
 rounded arithmetic and from the oracle's own matrices, and needs no emulation: a tolerance that came out too large by
 mistake still has it above.
 """

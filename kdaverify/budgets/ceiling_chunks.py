@@ -32,7 +32,7 @@ def chunk_ceiling(inputs: Inputs, roundings: Roundings, chunk_size: int, carried
 
     Args:
         inputs: the call.
-        carried: S_0, exact; bounds of what the kernel's own misses it by, of every element [N, HV, K, V] and of the 2-norm of every
+        carried: S_0, exact; bounds of the kernel's error in it, of every element [N, HV, K, V] and of the 2-norm of every
             column [N, HV, V].
     Returns:
         The same of S_T, and the bound of o [B, T, HV, V].
@@ -50,7 +50,7 @@ def chunk_ceiling(inputs: Inputs, roundings: Roundings, chunk_size: int, carried
 
 
 class ChunkErrors:
-    """Bounds of what a conforming kernel misses in one chunk.
+    """Bounds of the error of a conforming kernel in one chunk.
 
     Args:
         c: the chunk, exact, every stage run.
@@ -163,7 +163,7 @@ class ChunkErrors:
         self.d_o = missed + r.stored("result", "o", c.o.abs() + missed)
 
     def state(self) -> None:
-        """Math: 3.5, what S misses after the chunk."""
+        """Math: 3.5, the error of S after the chunk."""
         c, r = self.c, self.r
         transition = torch.diag_embed(self.last.squeeze(-1)) - c.kg.mT @ c.w
         kept, written = self.last * self.S_most, self.kg_most.mT @ self.v_most

@@ -15,7 +15,7 @@ from oracles.scan import Tensors, Tokens, scan
 def token_ceiling(inputs: Inputs, roundings: Roundings, carried: Tensors) -> tuple[Tensors, Tensor]:
     """Bounds of every element.
 
-    Math: section 2. With l what the token's own roundings miss, d_S~ = alpha d_S + l, and through I - beta k k^T, whose 2-norm is
+    Math: section 2. With l the error of the token's own roundings, d_S~ = alpha d_S + l, and through I - beta k k^T, whose 2-norm is
     max(1, |1 - beta |k|^2|), d_S = min(d_S~ + beta |k| |d_S~ k|, column norms) + |k| d_u + rounding.
 
     Args:
@@ -39,7 +39,7 @@ def token_ceiling(inputs: Inputs, roundings: Roundings, carried: Tensors) -> tup
 
 
 def _state(carry: Tensors, x: Tokens, token: Token, r: Roundings) -> tuple[Tensor, Tensor]:
-    """Bounds of what S misses after a token: of every element, and of every column's norm."""
+    """Bounds of the error of S after a token: of every element, and of every column's norm."""
     S, d_S, columns = carry
     k, beta, alpha = x.k.abs(), x.beta[..., None], x.g.exp().mT
     unit = r.relative("state", "decayed")

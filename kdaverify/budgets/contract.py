@@ -112,9 +112,9 @@ class Contract:
         order: in-order where products and cumulative sums are made from their first term to their last, one at a time; free otherwise.
         exponential: natural (of the argument as it is), base-2 (of the argument times 1 / ln 2, rounded), approximate (base-2, and off in
             its last bits as a fast unit is), or free.
-        scale: in-q where q times the scale is stored in the format of q before anything else: scores that cancel then miss by a rounding of
-            their terms; rounded where the scale itself is brought to the format of the operands, and multiplies q exp(G) after that
-            is stored: a constant relative error of every output, up to one unit; free elsewhere.
+        scale: in-q where q times the scale is stored in the format of q before anything else: scores that cancel are then off by a
+            rounding of their terms; rounded where the scale itself is brought to the format of the operands, and multiplies
+            q exp(G) after that is stored: a constant relative error of every output, up to one unit; free elsewhere.
         decay: channel where every key channel has a gate of its own; scalar where all share one, and the kernel's chunks make use of it:
             see `budgets.scalar_decay`.
         gate, beta: what the kernel receives in place of a log decay and of a write strength. What it computes from that rounds too, and

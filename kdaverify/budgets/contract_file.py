@@ -62,7 +62,7 @@ class ContractFile(BaseModel):
 
     @property
     def needs_dtype(self) -> bool:
-        """Whether it says nothing before it is known what the inputs are stored in."""
+        """Whether it depends on the format of the inputs."""
         return INPUTS in (self.operands, self.accumulator, self.carry, self.solve, self.factors, *self.tensors.values())
 
     def contract(self, dtype: str | None) -> Contract:
@@ -93,7 +93,7 @@ def read_contract(path: Path) -> ContractFile:
     """The contract file at `path`.
 
     Raises:
-        ContractError: no file, no TOML, or no contract; the message says what was wanted and what came.
+        ContractError: no file, no TOML, or no contract; the message has what was wanted and what came.
     """
     try:
         text = path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What differences of a low-precision kernel's own outputs may miss its own derivative by."""
+"""What differences of a low-precision kernel's own outputs may differ from its own derivative."""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ def _present(pair: Pair) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class DifferenceTolerance:
-    """Pairs of moved calls, and what differences along them may miss.
+    """Pairs of moved calls, and the tolerance of differences along them.
 
     Args:
         pairs: as they are tested; received: as the kernel effectively gets them.
-        curvature: [pairs] what the difference of the exact outputs itself misses its derivative by; each may miss that much.
-        noise: the rms, over all pairs, of what may be missed beside it.
+        curvature: [pairs] how far the difference of the exact outputs itself is from its derivative; each may be that far.
+        noise: the rms, over all pairs, of the tolerance besides.
         outputs: the part of it that the outputs alone make, before the factors for few pairs.
     """
 
@@ -112,7 +112,7 @@ class Differences:
     """Directions of balanced length for one problem, and the tolerances along them.
 
     Math: with e the error of a kernel's outputs, d that of its gradients and D = up - down, a kernel whose backward is the derivative of
-    its forward misses <c, e(up) - e(down)> - <d, D> beside curvature. The signs of c and D are random and independent of the errors:
+    its forward is off by <c, e(up) - e(down)> - <d, D> beside curvature. The signs of c and D are random and independent of the errors:
     both terms have mean 0 and variances |c (e(up) - e(down))|^2 and |d D|^2, elements multiplied. E is the worst over
     the reference ensemble of the root of either; noise = 1.25 (1 + 3 deviation / mean of the samples) (1 + 3 / sqrt(2
     pairs)) |E|, the last factor for an rms of few.

@@ -36,7 +36,7 @@ def defect(found: Sequence[Mapping[str, Tensor]], factors: Sequence[float]) -> d
 def linearity_standard(inputs: Inputs, given: Sequence[Cotangents], factors: Sequence[float], contract: Contract, io: Format) -> Reference:
     """What the defect of a kernel is held against: 0, and what the ensemble's own defects are.
 
-    An element may also miss what rounding each gradient on its return costs, and what sums whose terms cancel lose, as in
+    An element may also be off by what rounding each gradient on its return costs, and what sums whose terms cancel lose, as in
     `gradient_standard`.
 
     Args:

@@ -1,8 +1,8 @@
 """Stochastic rounding: what the same contract does to the same problem when every rounding falls otherwise.
 
-A handful of deterministic kernels says little where an output hangs on a few roundings (one wide key, one deep channel): they may
+A handful of deterministic kernels is a poor estimate where an output hangs on a few roundings (one wide key, one deep channel): they may
 all have unusually small errors. Replacing each rounding to nearest by a uniform sample of the same size estimates what
-any conforming kernel may meet, and the spread of the samples says how far to trust a single one.
+any conforming kernel may meet, and the spread of the samples measures how far to trust a single one.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ def sharp_rms(rounded: Sequence[float], drawn: Sequence[float], floor: float) ->
 
     Math: 1.1 (1 + n deviation / mean of the samples) max(worst of the rounded, mean of the samples, floor) with n = 4,
     or 3 where the samples are many. At a deviation of 1 %, as of some thousands of elements, that is 1.14 times the
-    worst kernel. inf where the samples are exact or overflow, which say nothing then, and where they scatter as those
+    worst kernel. inf where the samples are exact or overflow, which are no estimate then, and where they scatter as those
     of a handful of roundings do.
 
     Args:

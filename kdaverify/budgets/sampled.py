@@ -1,7 +1,7 @@
 """Tolerances of an operator that is one pipeline: the pipeline is run under every arithmetic that its contract admits.
 
 An operator writes its algebra once, for an `Arithmetic`: every tensor that a kernel stores goes through `store`, every product of
-matrices through `dot`. What a conforming kernel may miss is then measured, not modelled: reference kernels that round to nearest and sum in
+matrices through `dot`. The tolerance is then measured, not modelled: reference kernels that round to nearest and sum in
 other orders, and stochastic-rounding samples (Monte Carlo arithmetic, Parker 1997), on the very call that is judged.
 """
 

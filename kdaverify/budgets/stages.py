@@ -95,7 +95,7 @@ class StageQuestion:
 
 @dataclass(frozen=True)
 class StageStandard:
-    """The exact outputs of a stage on what it received, and what a kernel under the contract may miss them by."""
+    """The exact outputs of a stage on what it received, and the tolerances under the contract."""
 
     truth: dict[str, Enclosure]
     budgets: dict[str, Budget]

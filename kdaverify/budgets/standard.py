@@ -53,7 +53,7 @@ class ExactAnswer(Protocol):
 
 @dataclass(frozen=True)
 class Reference:
-    """The exact outputs, or gradients, of a problem and what a kernel under the contract may miss them by.
+    """The exact outputs, or gradients, of a problem and the tolerances under the contract.
 
     Args:
         budgets: by output; without those that overflow in a reference kernel, where none is finite in all outputs.

@@ -85,7 +85,7 @@ class StochasticRounding:
         return decay.addcmul_(decay, self.draw(x, fmt).mul_(units))
 
     def cumsum(self, terms: Tensor, fmt: Format, *, scaled: bool) -> Tensor:
-        """By how much running sums over the rows of `terms` miss the exact ones.
+        """The errors of running sums over the rows of `terms`.
 
         Every partial sum is rounded, and each rounding stays in all later ones; what is made of it for a base-2 unit, where it is
         `scaled`, is rounded again. Whole numbers, as gates at a bound often are, sum to whole numbers; divided by ln 2 they are none. A

@@ -73,7 +73,7 @@ def same_bits(adapter: Adapter, problem: Problem, relation: Relation) -> list[Ou
     try:
         first, second = (_run(adapter, call, exposed) for call in (relation.first, relation.second))
         if not adapter.answers:
-            return skipped("written down, not judged")
+            return skipped("exported, not judged")
         other = {name: _differs(relation, name, first[name], found) for name, found in second.items()}
         if any(bool(mask.any()) for mask in other.values()):
             again = _run(adapter, relation.first, exposed)

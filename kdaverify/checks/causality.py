@@ -44,6 +44,6 @@ def before(adapter: Adapter, inputs: Inputs, cut: int) -> dict[str, Tensor]:
     """o of the tokens before `cut`.
 
     Raises:
-        Misbehaviour: the call gave nothing to compare.
+        CallError: the call gave nothing to compare.
     """
     return {"o": execute(adapter, inputs, ("o",)).outputs["o"][:, :cut]}

@@ -14,7 +14,7 @@ from kdaverify.budgets.statistics import rows_of
 from kdaverify.checks.grade import MEANING, Grade, grade_of
 from kdaverify.checks.place import ElementPlace, first_true, place
 from kdaverify.checks.status import Status
-from kdaverify.checks.vacuity import impostors
+from kdaverify.checks.vacuity import negative_controls
 from oracles.enclosure import Enclosure
 from oracles.signature import TensorCall
 
@@ -43,7 +43,7 @@ class Comparison:
         grade: A componentwise, B row-scaled, C norm only, F.
         worst: the place, None where the output is empty.
         found, exact: the kernel's value and the exact one there.
-        ceiling: what no conforming kernel can miss that element by, and why, in words; "" where it passes or none is known.
+        ceiling: the proven error bound of that element, and why, in words; "" where it passes or none is known.
         vacuous: the negative controls that would pass too; with some it is inconclusive.
         peers: the rms error over that of every conforming kernel that rounds to nearest, where these have typical errors.
         relative: the rms error over the rms of the exact output.
@@ -137,7 +137,7 @@ def compare(output: str, actual: Tensor, standard: HasTolerances, inputs: Tensor
         found=0.0 if at is None else float(verdict.actual.flatten()[at]),
         exact=0.0 if at is None else float(truth.high.flatten()[at]),
         ceiling="" if passed or at is None or allowed.ceiling is None else allowed.ceiling.explain(at, abs(float(error.flatten()[at]))),
-        vacuous=impostors(truth.high, truth.zero, lambda wrong: allowed.admits(wrong, truth)),
+        vacuous=negative_controls(truth.high, truth.zero, lambda wrong: allowed.admits(wrong, truth)),
         peers=tuple(found.rms / rms for rms in allowed.peers if rms and found.rms),
         relative=relative_error(error, truth.high),
     )

@@ -211,7 +211,7 @@ def _complaint(adapter: Adapter, problem: Problem) -> str | CallError | None:
     """What is grossly wrong with the outputs of `adapter`, or None.
 
     Raises:
-        Misbehaviour: its process is gone: under another convention it would be gone again.
+        CallError: its process is gone: under another convention it would be gone again.
     """
     inputs = problem.inputs()
     adapter.begin(f"conventions {problem.to_json()}")

@@ -125,7 +125,7 @@ def measure(
         Unmeasurable: the kernel cannot be run this way.
         ContractOverflow: no conforming kernel stays finite.
         UncertifiedError: no truth sharp enough.
-        Misbehaviour: a call went wrong.
+        CallError: a call went wrong.
     """
     if problem.dtype == "fp64":
         raise Unmeasurable("drift is measured against float64, too coarse for fp64 kernels")
@@ -137,7 +137,7 @@ def measure(
         reached.append(there)
         passed(f"{there.tokens} tokens")
     if not adapter.answers:
-        raise Unmeasurable("written down, not judged")
+        raise Unmeasurable("exported, not judged")
     received = adapter.received(inputs)
     # Beside a kernel on an accelerator there is room on it, and sequences cost nothing there.
     received = received.on("cuda") if adapter.device == "cuda" and torch.cuda.is_available() else received
@@ -167,7 +167,7 @@ def _check_truth(truth: Truth, growths: Sequence[Growth], problem: Problem) -> N
     """An error of the state reaches o through q: at most K times as large beside it."""
     found, least = float(truth.radius.max()) * problem.K, min(float(growth.band[0].min()) for growth in growths)
     if not found <= TRUTH_SHARE * least:
-        raise UncertifiedError(f"the float64 run may miss {found:.2g}, conforming kernels miss {least:.2g}: too close; shorten the run")
+        raise UncertifiedError(f"the float64 run may be off by {found:.2g}, conforming kernels by {least:.2g}: too close; shorten the run")
 
 
 def _run(adapter: Adapter, inputs: Inputs, through: Route, outputs: tuple[str, ...]) -> Iterator[Reached]:

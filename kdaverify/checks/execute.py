@@ -55,7 +55,7 @@ def execute(
         entry: adapter.forward by default, or adapter.step.
         copied: makes the copies, wherever they are to lie.
     Raises:
-        Misbehaviour: it raised, took its process with it, ran out of time or memory, edited an input, or returned None, no tensor, a
+        CallError: it raised, took its process with it, ran out of time or memory, edited an input, or returned None, no tensor, a
             wrong shape or dtype, or a view of an input.
         AdapterError: the call never came to the kernel, because of what surrounds it.
     """
@@ -81,7 +81,7 @@ def watched(call: Callable[[], X], output: str) -> X:
     Args:
         output: what to say is at fault if it raises.
     Raises:
-        Misbehaviour: it raised, took its process with it, ran out of time or memory.
+        CallError: it raised, took its process with it, ran out of time or memory.
         AdapterError, ForwardOnlyError: there was no kernel to run, or no backward.
     """
     try:
@@ -109,7 +109,7 @@ def check_kind(name: str, value: object, shape: tuple[int, ...], dtype: torch.dt
     """Refuses what is no tensor of the wanted shape and dtype.
 
     Raises:
-        Misbehaviour: naming the output, what was wanted and what came.
+        CallError: naming the output, what was wanted and what came.
     """
     if value is None:
         raise CallError(
@@ -150,7 +150,7 @@ def check_inputs_kept(given: TensorCall, inputs: TensorCall) -> None:
     """Refuses a kernel that edited its inputs.
 
     Raises:
-        Misbehaviour: naming the first input that changed.
+        CallError: naming the first input that changed.
     """
     for name in inputs.signature.names():
         after, before = getattr(given, name), getattr(inputs, name)

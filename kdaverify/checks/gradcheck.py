@@ -39,7 +39,7 @@ Function = Callable[..., tuple[Tensor, ...]]
 def gradcheck(adapter: Adapter, problem: Problem, *, order: Order = "first") -> list[Outcome]:
     """Central differences of the kernel's own outputs against its own derivatives, in one random direction of each tensor.
 
-    Math: a difference over 2 STEP of outputs y misses the derivative by 2^8 u |y| / STEP of rounding and STEP^2 y''' / 6 of curvature;
+    Math: a difference over 2 STEP of outputs y is off from the derivative by 2^8 u |y| / STEP of rounding and STEP^2 y''' / 6 of curvature;
     the first is the larger one wherever y''' < 2^17 |y|, and is the tolerance of an element.
 
     Args:

@@ -14,7 +14,7 @@ from kdaverify.budgets.drift import Curve
 from kdaverify.budgets.formats import Format
 
 LEVEL: Final = 2.0
-"""At the largest length a kernel may miss this many times what the worst conforming one misses."""
+"""At the largest length the error of a kernel may be this many times that of the worst conforming one."""
 
 SLOPE: Final = 0.05
 """Its error may grow with this power of the length beside that of the conforming kernel whose error grows fastest."""
@@ -58,7 +58,7 @@ class Growth:
 
     @property
     def band(self) -> tuple[Tensor, Tensor]:
-        """[lengths] the least and the most that conforming kernels miss, geometric means of the samples."""
+        """[lengths] the least and the largest error of conforming kernels, geometric means of the samples."""
         floored = torch.stack([self._floored(curve) for curve in self.legal])
         return _centre(floored.amin(0)), _centre(floored.amax(0))
 
@@ -95,7 +95,7 @@ class Growth:
 
     @property
     def bias_limit(self) -> float:
-        """Lower limit at 99 % confidence of |mean| / rms, or of |mean| / what the worst conforming kernel misses where that is less."""
+        """Lower limit at 99 % confidence of |mean| / rms, or of |mean| / the error of the worst conforming kernel where that is less."""
         mean, rms = self.kernel.mean[:, -1], self.kernel.rms[:, -1]
         worst = torch.stack([self._floored(curve)[:, -1] for curve in self.legal]).amax(0)
         size = torch.maximum(rms, worst).square()
@@ -109,7 +109,7 @@ class Growth:
     def ratios(self) -> dict[str, float]:
         """Of level, slope and bias: what was found / its tolerance; above 1 fails.
 
-        A slope is judged over 6 octaves, of a kernel that misses as much as some conforming one at the largest length.
+        A slope is judged over 6 octaves, of a kernel whose error is that of some conforming one at the largest length.
         """
         judged = self.octaves >= OCTAVES and bool(self.error[-1] >= self.band[0][-1])
         return {

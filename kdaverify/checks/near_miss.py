@@ -23,7 +23,7 @@ def is_near(status: Status, statistic: str | None, ratio: float | None) -> bool:
 
 
 class RetestFinding(StrEnum):
-    """What fresh seeds say of a borderline failure."""
+    """The result of fresh seeds for a borderline failure."""
 
     CONFIRMED = "confirmed"
     ACQUITTED = "acquitted"

@@ -73,7 +73,7 @@ def outcomes(
     Args:
         adapter: the implementation; its contract sets the tolerance and `received` what the oracle sees.
         inputs: the call that the produced outputs answer, however they were obtained (in one run, in parts, one by one).
-        produce: runs the kernel; returns the exposed outputs by name; may raise Misbehaviour.
+        produce: runs the kernel; returns the exposed outputs by name; may raise CallError.
         cuts: where `produce` cut the run, so that the conforming kernels are cut there too.
     """
     try:
@@ -81,7 +81,7 @@ def outcomes(
     except CallError as fault:
         return [Outcome(fault.output, fault.status, fault.message)]
     if not adapter.answers:
-        return skipped("written down, not judged")
+        return skipped("exported, not judged")
     dtype = dtype_name(inputs)
     received, contract, io = adapter.received(inputs), adapter.contract(dtype), FORMATS[dtype]
 

@@ -41,7 +41,7 @@ def arranged(adapter: Adapter, inputs: Inputs, exposed: tuple[str, ...], arrange
     """The outputs of a pack, by way of an arrangement.
 
     Raises:
-        Misbehaviour: a call gave nothing to compare.
+        CallError: a call gave nothing to compare.
     """
     if arrangement == "packed":
         return execute(adapter, inputs, exposed).outputs

@@ -68,7 +68,7 @@ def _unasked(adapter: Adapter, asked: Probe) -> str | None:
 
 
 def _told(outcome: Outcome, asked: Probe) -> Outcome:
-    """A rejection says which faults the probe is there for."""
+    """Adds the faults that the probe is there for to a rejection."""
     if not outcome.status.rejects:
         return outcome
     return replace(outcome, message=f"{outcome.message}\n  probe {asked.name} exposes: {asked.exposes}")
@@ -80,7 +80,7 @@ def _measured(adapter: Adapter, asked: Probe) -> list[Outcome]:
     cuts = () if asked.cut is None else (asked.cut,)
     produced = resumed(adapter, inputs, cuts[0]) if cuts else _outputs(adapter, asked, inputs)
     if not adapter.answers:
-        return skipped("written down, not judged")
+        return skipped("exported, not judged")
     received, contract = adapter.received(inputs), adapter.contract(asked.problem.dtype)
     emulation = emulate(received, contract, io, cuts=cuts)
     held = standard(received, contract, io, emulation)
@@ -122,7 +122,7 @@ def _scaled(adapter: Adapter, asked: Probe) -> list[Outcome]:
     pair = (inputs, _times(inputs, factor))
     plain, scaled = (_outputs(adapter, asked, x) for x in pair)
     if not adapter.answers:
-        return skipped("written down, not judged")
+        return skipped("exported, not judged")
     wanted = {name: factor * tensor.double().cpu() for name, tensor in plain.items()}
     missed = {name: (scaled[name].double().cpu() - wanted[name]).abs() for name in scaled}
     if any(bool(x.any()) for x in missed.values()):

@@ -69,7 +69,7 @@ def resumed(adapter: Adapter, inputs: Inputs, cut: int, way: Way = "chunk-chunk"
     """o and S_T of a run in parts.
 
     Raises:
-        Misbehaviour: a part is no output to compare, or its state is not finite.
+        CallError: a part is no output to compare, or its state is not finite.
     """
     state, pieces = inputs.initial_state, list[Tensor]()
     for first, end, entry in _parts(inputs.T, cut, way):

@@ -201,7 +201,7 @@ def _closed(calls: Mapping[str, StageCall], own: dict[str, Tensor], bench: _Stag
     x = bench.arguments
     for equation, ratio in closures(own, x.inputs, bench.adapter.contract(bench.dtype), x.formats).items():
         stage = next(name for name, call in calls.items() if CLOSURES[equation].result in call.gives)
-        message = f"stage {stage}: {equation} is off by {ratio:.3g} of what roundings can do"
+        message = f"stage {stage}: {equation} is off by {ratio:.3g} times its rounding error bound"
         yield Outcome(f"{stage}.{equation}", Status.PASS if ratio <= 1 else Status.FAIL, message, excess=ratio)
 
 
@@ -213,7 +213,7 @@ def _called(name: str, call: StageCall, x: StageArguments, shapes: Mapping[str, 
     """What the stage returns, on copies of its own.
 
     Raises:
-        Misbehaviour: it raised, edited what it was given, or gave no tensor of the wanted shape.
+        CallError: it raised, edited what it was given, or gave no tensor of the wanted shape.
         AdapterError: the call never came to the kernel.
     """
     given = StageArguments(x.inputs.copied(), {n: tensor.clone() for n, tensor in x.tensors.items()}, x.chunk_size, x.formats)

@@ -12,7 +12,7 @@ SEED: Final = 1
 EMPTY: Final = "empty"
 
 
-def impostors(exact: Tensor, zero: Tensor, passes: Callable[[Tensor], bool]) -> tuple[str, ...]:
+def negative_controls(exact: Tensor, zero: Tensor, passes: Callable[[Tensor], bool]) -> tuple[str, ...]:
     """Which wrong outputs a comparison would pass: "zeros", the "negated" output, one with its rows "shuffled"; "empty" has no elements.
 
     An output that equals the exact one is not a negative control. So where the exact value is 0 throughout nothing is:

@@ -219,7 +219,7 @@ def _unanswered(counted: VerdictCounts) -> list[str]:
 
 def _why_not(counted: VerdictCounts) -> str:
     if any(kind.vacuous for kind in counted.kinds if kind.status == Status.PASS):
-        return "what did would pass as zeros, negated or shuffled too"
+        return "zeros, negated or shuffled outputs would pass too (inconclusive)"
     if not counted.skipped:
         return "no case was judged"
     first, *others = counted.skipped

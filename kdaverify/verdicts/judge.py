@@ -36,7 +36,7 @@ def reject(verdicts: Sequence[Verdict]) -> None:
 
     Raises:
         Rejected: one of them does.
-        Struck: likewise, and the kernel's process is gone.
+        FatalRejection: likewise, and the kernel's process is gone.
     """
     wrong = [verdict for verdict in verdicts if verdict.status.rejects]
     if wrong:
@@ -81,7 +81,7 @@ class Judge:
 
         Raises:
             Rejected: one of them rejects.
-            Struck: likewise, and the kernel's process is gone.
+            FatalRejection: likewise, and the kernel's process is gone.
         """
         if self.fits:
             problem = operator_of(problem).fitted(self.adapter, problem, backward=is_of_gradients(self.property_name, detail))
@@ -93,7 +93,7 @@ class Judge:
 
         Raises:
             Rejected: another convention than the declared one fits.
-            Struck: the kernel's process is gone.
+            FatalRejection: the kernel's process is gone.
         """
         started = time.perf_counter()
         found = self.adapter.operator.preflight(self.adapter)

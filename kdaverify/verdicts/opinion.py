@@ -1,4 +1,4 @@
-"""What one published rule says of one output, as a record keeps it."""
+"""The result of one published rule for one output, as a record keeps it."""
 
 from __future__ import annotations
 

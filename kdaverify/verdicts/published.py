@@ -1,4 +1,4 @@
-"""What others' published standards say of the outputs of one case."""
+"""The results of others' published standards for the outputs of one case."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def benchmark_named(spec: str, *, isolate: bool | None, limits: Limits) -> Named
 
 @dataclass(frozen=True)
 class Opinions:
-    """What others say of one output.
+    """The results of published rules for one output.
 
     Args:
         benchmark: whose errors its own were held against; "" where no rule was applied.

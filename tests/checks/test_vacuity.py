@@ -14,7 +14,7 @@ from kdaverify.budgets.ensemble import emulate, ensemble
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import standard
 from kdaverify.checks.compare import Comparison, compare
-from kdaverify.checks.vacuity import impostors
+from kdaverify.checks.vacuity import negative_controls
 from kdaverify.problems import Problem
 
 PROBLEM = Problem(
@@ -42,36 +42,36 @@ def test_an_ordinary_case_refuses_every_impostor(name: str) -> None:
 
 def test_a_budget_as_wide_as_the_output_is_told_of_each_impostor_that_it_passes() -> None:
     exact = torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64).repeat(4, 1) * torch.tensor([[1.0], [1.1], [1.2], [1.3]])
-    assert impostors(exact, NOWHERE, within(1.0)) == ("shuffled",)
-    assert impostors(exact, NOWHERE, within(4.0)) == ("zeros", "shuffled")
-    assert impostors(exact, NOWHERE, within(8.0)) == ("zeros", "negated", "shuffled")
-    assert impostors(exact, NOWHERE, within(0.01)) == ()
+    assert negative_controls(exact, NOWHERE, within(1.0)) == ("shuffled",)
+    assert negative_controls(exact, NOWHERE, within(4.0)) == ("zeros", "shuffled")
+    assert negative_controls(exact, NOWHERE, within(8.0)) == ("zeros", "negated", "shuffled")
+    assert negative_controls(exact, NOWHERE, within(0.01)) == ()
 
 
 def test_rows_are_shuffled_over_all_axes_but_the_last() -> None:
     exact = torch.tensor([[[[1.0, 2.0]], [[3.0, 4.0]]]], dtype=torch.float64)
-    assert impostors(exact, torch.zeros_like(exact, dtype=torch.bool), within(3.0)) == ("shuffled",)
-    assert impostors(exact.flatten(), torch.zeros(4, dtype=torch.bool), within(3.0)) == ("shuffled",)
+    assert negative_controls(exact, torch.zeros_like(exact, dtype=torch.bool), within(3.0)) == ("shuffled",)
+    assert negative_controls(exact.flatten(), torch.zeros(4, dtype=torch.bool), within(3.0)) == ("shuffled",)
 
 
 def test_an_output_that_is_zero_has_no_impostor_and_demands_zeros() -> None:
     comparison = judged(PROBLEM.replace(beta="zero", state="absent"), "o")
     assert comparison.vacuous == () and comparison.exact == 0
-    assert impostors(torch.zeros(4, 3, dtype=torch.float64), ~NOWHERE, within(1.0)) == ()
+    assert negative_controls(torch.zeros(4, 3, dtype=torch.float64), ~NOWHERE, within(1.0)) == ()
 
 
 def test_a_lost_zero_refuses_a_shuffled_output_however_wide_the_budget() -> None:
     exact = torch.tensor([[1.0], [0.0]], dtype=torch.float64)
-    assert impostors(exact, exact == 0, within(0.1)) == ()
-    assert "shuffled" not in impostors(exact, exact == 0, within(9.0))
+    assert negative_controls(exact, exact == 0, within(0.1)) == ()
+    assert "shuffled" not in negative_controls(exact, exact == 0, within(9.0))
 
 
 def test_rows_that_are_alike_cannot_be_told_apart_and_need_not() -> None:
-    assert impostors(torch.ones(4, 3, dtype=torch.float64), NOWHERE, within(0.5)) == ()
+    assert negative_controls(torch.ones(4, 3, dtype=torch.float64), NOWHERE, within(0.5)) == ()
 
 
 def test_nothing_is_proven_of_no_elements() -> None:
-    assert impostors(torch.zeros(0, 3), torch.zeros(0, 3, dtype=torch.bool), within(1.0)) == ("empty",)
+    assert negative_controls(torch.zeros(0, 3), torch.zeros(0, 3, dtype=torch.bool), within(1.0)) == ("empty",)
 
 
 def test_the_rms_decides_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:

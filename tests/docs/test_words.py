@@ -21,7 +21,7 @@ from tests.docs.prose import Passage, literals, page, passages
 OLD: Final = {
     r"(?<![-\w])ask(?:s|ed|ing)?(?![-\w])": "tested, not tested; requested",
     r"\b(?:tells?|told|telling)\b": "reports, reported; distinguishes",
-    r"\bloses\b": "error",
+    r"\bloses\b|\bmisses\b|\b(?:may|can|kernels) miss\b": "error",
     r"\bthe famil(?:y|ies)\b|\bfamily of legal\b|\bfamily members?\b": "reference ensemble",
     r"\bmembers? of the\b": "reference kernel",
     r"(?<![-\w])legal(?:ly)?(?![-\w])": "conforming kernel",

@@ -23,7 +23,7 @@ def test_forward(judge): judge(Problem.from_json('{SMALL.to_json()}'))
 """
 
 
-@pytest.mark.parametrize(("words", "name"), [((), "the plain kernel of the family"), (("--benchmark", "eager"), "eager")])
+@pytest.mark.parametrize(("words", "name"), [((), "the baseline reference kernel"), (("--benchmark", "eager"), "eager")])
 def test_the_record_and_the_last_page_tell_what_others_say(suite: Suite, rows: Rows, words: tuple[str, ...], name: str) -> None:
     suite(forward=JUDGED)
     o, final = rows(*words)

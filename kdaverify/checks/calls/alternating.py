@@ -1,4 +1,4 @@
-"""A call knows nothing of the calls before it, however they differed."""
+"""A call does not depend on the calls before it, however they differed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A keyword that a function does not know is refused: a misspelt one would be left out in silence."""
+"""A keyword that a function does not have is refused: a misspelt one would be left out in silence."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class GuardedMemory:
         """Refuses a kernel that wrote to a tensor it was given, or beside it.
 
         Raises:
-            Misbehaviour: naming the tensor.
+            CallError: naming the tensor.
         """
         for name, before in self._before.items():
             count = int((bytes_of(self.tensors[name]) != before).sum())

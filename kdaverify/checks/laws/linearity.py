@@ -30,7 +30,7 @@ def linearity(adapter: Adapter, problem: Problem) -> list[Outcome]:
     except CallError as fault:
         return [Outcome(fault.output, fault.status, fault.message)]
     if not adapter.answers:
-        return skipped("written down, not judged")
+        return skipped("exported, not judged")
     received, contract, io = [adapter.received(call) for call in calls], adapter.contract(problem.dtype), FORMATS[problem.dtype]
     return judged(defect(runs, FACTORS), received[0], lambda: output_linearity_standard(received, FACTORS, contract, io))
 

@@ -28,7 +28,7 @@ NO_WRITES: Final = Law(
     name="no-writes",
     statement="beta = 0: o and S_T keep their bits when k and v are resampled",
     section="7, law 8",
-    exists_for="writes that miss their beta, terms of k or v beside the delta rule, beta of another token or head",
+    exists_for="writes without their beta, terms of k or v beside the delta rule, beta of another token or head",
     check=no_writes,
     asked=lambda problem: ends_excluded(problem, beta=True),
     becomes=_pure,

@@ -38,7 +38,7 @@ def empty(name: str, used: Tensor, unused: Tensor, what: str) -> Tensor:
     """`used`, where the rest is exactly 0.
 
     Raises:
-        Misbehaviour: it is not.
+        CallError: it is not.
     """
     wrong = int((unused != 0).sum())
     if wrong:

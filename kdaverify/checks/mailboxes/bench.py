@@ -91,7 +91,7 @@ class DesignTest:
     Args:
         design: whose mailboxes are tried.
         operands: format of the inputs and of what its matrix cores multiply.
-        contract: whose family says what may be missed.
+        contract: whose reference ensemble gives the tolerance.
         regimes: names, of REGIMES.
         tokens, width: T, and K = V.
         seed: of every problem.

@@ -157,7 +157,7 @@ def _snapshots_of(kernel: Emulator, calls: Inputs) -> list[Tensor]:
 
 
 def _single_buffers(narrow: Format) -> Judgement:
-    """P7: no rounding knows how many copies of a mailbox there are."""
+    """P7: no rounding depends on the number of copies of a mailbox."""
     microseconds = KERNEL.microseconds(KERNEL.formats(narrow))
     because = f"same bits; the {microseconds:.1f} us of transfers of a chunk no longer hide behind the other core's work"
     return Judgement("P7", "single instead of double buffers", sum(_footprint(narrow).values()) / 2, because=because)

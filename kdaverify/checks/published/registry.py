@@ -36,5 +36,5 @@ RULES: Final[Mapping[str, PublishedRule]] = {rule.name: rule for publisher in _P
 
 
 def findings(sample: Sample) -> dict[str, RuleResult]:
-    """What every rule says of one output."""
+    """The result of every rule for one output."""
     return {name: rule.says(sample) for name, rule in RULES.items()}

@@ -1,4 +1,4 @@
-"""A published rule, and what it says of one output."""
+"""A published rule, and its result for one output."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kdaverify.checks.published.says import RuleOutcome
 
 @dataclass(frozen=True)
 class RuleResult:
-    """What one rule says of one output.
+    """The result of one rule for one output.
 
     Args:
         says: its verdict.

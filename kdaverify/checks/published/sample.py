@@ -17,7 +17,7 @@ TINY: Final = 1e-7
 
 @dataclass(frozen=True)
 class Errors:
-    """What one run misses the exact values by, in float64.
+    """The error of one run, in float64.
 
     Args:
         found, exact, size: the run's values, the exact ones and their absolute values.

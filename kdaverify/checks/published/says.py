@@ -1,4 +1,4 @@
-"""What a published rule can say of an output."""
+"""The results that a published rule can have."""
 
 from __future__ import annotations
 

@@ -310,7 +310,7 @@ class Tuned(Derived):
 
 
 class Optioned(Derived):
-    """A kernel that forgets its scale once it was called under its option."""
+    """A kernel that drops its scale once it was called under its option."""
 
     def __init__(self) -> None:
         super().__init__()

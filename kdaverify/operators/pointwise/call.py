@@ -17,7 +17,7 @@ BesideOne = Literal["kept", "rounded"]
 
 
 class ActivationError(ValueError):
-    """An operation that was declared wrongly; the message says what was wanted and what came."""
+    """An operation that was declared wrongly; the message has what was wanted and what came."""
 
 
 @dataclass(frozen=True)

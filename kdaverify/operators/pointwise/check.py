@@ -1,4 +1,4 @@
-"""Activations: the operations beside the kernel, each there and back, element by element against what fp32 arithmetic may miss."""
+"""Activations: the operations beside the kernel, each there and back, element by element against the errors of fp32 arithmetic."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _called(op: str, x: ActivationArguments, wanted: Wanted, run: Callable[[Acti
     """What the function returns, on copies of its own.
 
     Raises:
-        Misbehaviour: it raised, edited what it was given, or gave no tensor of the wanted shape and type.
+        CallError: it raised, edited what it was given, or gave no tensor of the wanted shape and type.
         AdapterError: the call never came to the kernel.
     """
     own = x.mapped(torch.clone)

@@ -10,7 +10,7 @@ from torch import Tensor
 from kdaverify.checks.compare import Comparison
 from kdaverify.checks.place import ElementPlace, first_true
 from kdaverify.checks.status import Status
-from kdaverify.checks.vacuity import impostors
+from kdaverify.checks.vacuity import negative_controls
 from kdaverify.operators.pointwise.call import ActivationArguments
 from kdaverify.operators.pointwise.tolerance import ResultTolerance
 
@@ -53,7 +53,7 @@ def compare_elements(name: str, found: Tensor, allowed: ResultTolerance, x: Acti
         worst=_place(name, at, exact.shape, x),
         found=float(actual.flatten()[at]),
         exact=float(exact.flatten()[at]),
-        vacuous=impostors(exact, torch.zeros_like(asked), lambda wrong: bool((wrong.abs() <= allowed.bound).all())),
+        vacuous=negative_controls(exact, torch.zeros_like(asked), lambda wrong: bool((wrong.abs() <= allowed.bound).all())),
     )
 
 
@@ -66,7 +66,7 @@ def two_measures(g: Tensor, allowed: ResultTolerance) -> str:
     decay = torch.where(asked, (g.double().exp() - exact.exp()).abs(), 0.0).max()
     return (
         f"g is off by {float(relative):.3g} of itself at most, the decay exp(g) by {float(decay):.3g}; "
-        f"{float((error / allowed.kept).max()):.3g} of what a kernel may miss that keeps what is small beside 1"
+        f"{float((error / allowed.kept).max()):.3g} times the tolerance of a kernel that keeps what is small beside 1"
     )
 
 

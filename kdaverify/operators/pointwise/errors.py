@@ -194,7 +194,7 @@ FORWARD: Final[Mapping[str, Callable[[Named, float, Tensor], Error]]] = {
     "beta_sigmoid": _beta,
     "l2norm": _l2norm,
 }
-"""(tensors in float64, setting, exact result) -> what it may miss."""
+"""(tensors in float64, setting, exact result) -> its tolerance."""
 
 BACKWARD: Final[Mapping[str, Callable[[Named, float, Tensor, Named], dict[str, Error]]]] = {
     "gate_softplus": _softplus_backward,
@@ -202,4 +202,4 @@ BACKWARD: Final[Mapping[str, Callable[[Named, float, Tensor, Named], dict[str, E
     "beta_sigmoid": _beta_backward,
     "l2norm": _l2norm_backward,
 }
-"""(tensors in float64, setting, cotangent in its own type, exact gradients) -> what each may miss."""
+"""(tensors in float64, setting, cotangent in its own type, exact gradients) -> the tolerance of each."""

@@ -1,4 +1,4 @@
-"""What a conforming kernel of an operation beside the kernel may miss, element by element.
+"""The tolerance of an operation beside the kernel, element by element.
 
 A conforming kernel computes in fp32: operations round to nearest (u = 2^-24), units for exp, log, 1/x and 1/sqrt are good to a relative
 2^-22, exponentials are of base 2 (so exp(y) is also off by 2 u |y|, from the rounded 1 / ln 2 and the rounded product), numbers below
@@ -16,7 +16,7 @@ The slope of a sigmoid is off by s 2^-24 in the same way: a gradient that should
 
 Sums. dA_log and ddt_bias are sums of n fp32 terms in any order: the roundings of a sum are off by at most depth u times the sum of
 moduli, depth = min(n, 4 sqrt(n)). The second is what n roundings come to if they are no worse than random. Source: Higham and Mary, A New
-Approach to Probabilistic Rounding Error Analysis, 2019, theorem 2.4 with lambda = 4. Summands rounded to bf16 miss it nearly always up
+Approach to Probabilistic Rounding Error Analysis, 2019, theorem 2.4 with lambda = 4. Summands rounded to bf16 exceed it nearly always up
 to some 2500 terms, and half of the time at 8000.
 
 Not judged: elements where a factor or a partial product of the formula (exp(A_log), exp(A_log) dg, sum of squares) is no fp32 number.

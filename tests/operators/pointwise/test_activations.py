@@ -182,7 +182,7 @@ def test_both_measures_of_a_gate_are_told() -> None:
     (found, *_) = activations(ACCELERATOR, problem(values="edges", T=64))
     assert found.status is Status.PASS
     assert "g is off by 1 of itself at most, the decay exp(g) by" in found.message
-    assert "of what a kernel may miss that keeps what is small beside 1" in found.message
+    assert "times the tolerance of a kernel that keeps what is small beside 1" in found.message
 
 
 def test_a_wrong_element_is_told_with_what_made_it() -> None:
