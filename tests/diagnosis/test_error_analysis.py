@@ -100,6 +100,16 @@ def _state_after_the_chunk(c: Chunk) -> None:
     c.h = before
 
 
+def _never_updated(c: Chunk) -> None:
+    before = c.S
+    STAGES.state(c)
+    c.S = before
+
+
+def _without_initial_state(x: Inputs, _: Tensor, __: Tensor) -> tuple[Tensor, Tensor]:
+    return chunk(replace(x, initial_state=None), dtype=torch.float32)
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
@@ -107,7 +117,9 @@ def _state_after_the_chunk(c: Chunk) -> None:
         (plain(wy=_keys_not_decayed), "kg (the keys with which the state is written) is off by exp(G - G_last)"),
         (plain(cumsum=_inclusive_by_one_less), "g is that of the token before"),
         (plain(scores=_diagonal_left_out), "Aqk (scores of queries and keys) is without its diagonal"),
-        (plain(output=_state_after_the_chunk), "the state that o reads (that after the chunk, not before it) is"),
+        (plain(output=_state_after_the_chunk), "o reads the state after its chunk, not that before it"),
+        (plain(state=_never_updated), "the state after the chunk is that before it: it is not updated"),
+        (plain(_without_initial_state), "the initial state is 0"),
         (plain(lambda _, o, final: (2 * o, final)), "o is twice what it should be"),
         (plain(lambda _, o, final: (o.roll(1, 2), final)), "o is that of the head before"),
     ],

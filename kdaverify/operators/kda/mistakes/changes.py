@@ -48,6 +48,7 @@ class Change:
     apply: Apply
 
 
+AS_IT_IS: Final = Change("", lambda x, _: x)
 _KEYS: Final[dict[str, tuple[str, str, Callable[[Quantities], Tensor]]]] = {
     "g": ("exp(-g) of its token: one decay is missing", "exp(g) of its token: it is decayed once too often", lambda q: q.g),
     "next": ("exp(-g) of the next token", "exp(g) of the next token", lambda q: q.next),

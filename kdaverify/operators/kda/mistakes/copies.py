@@ -32,7 +32,7 @@ class Mistake:
     where: str = ""
 
     def __str__(self) -> str:
-        words = f"{self.place.words} is {self.change.words}"
+        words = f"{self.place.words} is {self.change.words}" if self.change.words else self.place.words
         return f"{words}, {self.where}" if self.where else words
 
 

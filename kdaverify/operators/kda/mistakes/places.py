@@ -49,6 +49,7 @@ class Place:
         build: (edit, pipeline) -> the pipeline in which the edit is applied there.
         name: of the tensor.
         own_space: whether it can be wrong in ways in which no place before it can.
+        as_it_is: whether the mistake is one by itself: what is edited is the difference that it makes.
     """
 
     words: str
@@ -57,6 +58,7 @@ class Place:
     build: Callable[[Edit, Passes], Passes]
     name: str
     own_space: bool = True
+    as_it_is: bool = False
 
 
 KINDS: Final[dict[str, Kind]] = {
@@ -148,6 +150,19 @@ def _given(name: str) -> Place:
     return Place(name, ("call",), KINDS[name], build, name)
 
 
+def _given_state(edit: Edit, pipeline: Passes) -> Passes:
+    """S_0, of the first chunk of every sequence."""
+    right, first = pipeline.forward.cumsum, [True]
+
+    def wrong(c: Chunk) -> None:
+        if first:
+            first.clear()
+            c.S = edit(c.S, c)
+        right(c)
+
+    return pipeline.with_forward("cumsum", wrong)
+
+
 def _carried(edit: Edit, pipeline: Passes) -> Passes:
     right = pipeline.forward.state
 
@@ -205,7 +220,7 @@ def _not_updated(edit: Edit, pipeline: Passes) -> Passes:
     def wrong(c: Chunk) -> None:
         before = c.S
         right(c)
-        c.S = edit(before, c)
+        c.S = c.S + edit(before - c.S, c)
 
     return pipeline.with_forward("state", wrong)
 
@@ -231,13 +246,14 @@ def _read_after(edit: Edit, pipeline: Passes) -> Passes:
     right = pipeline.forward.output
 
     def wrong(c: Chunk) -> None:
-        seen = seen_with(c, "h", lambda _, c: edit(c.S, c))
+        seen = seen_with(c, "h", lambda h, c: h + edit(c.S - h, c))
         right(seen)
         c.o = seen.o
 
     return pipeline.with_forward("output", wrong)
 
 
+_AS_IT_IS: Final = {"own_space": False, "as_it_is": True}
 FORWARD_PLACES: Final = (
     _written("output", "o"),
     Place("S_T", ("state",), Kind.STATE, _returned, "final_state", own_space=False),
@@ -254,8 +270,9 @@ FORWARD_PLACES: Final = (
     Place("v_new (the corrected values)", ("state",), Kind.VALUES, _corrected, "v_new", own_space=False),
     _written("scores", "Akk"),
     _written("solve", "R"),
-    Place("the state after the chunk (that before it, not updated)", ("state",), Kind.STATE, _not_updated, "S", own_space=False),
-    Place("the state that o reads (that after the chunk, not before it)", ("output",), Kind.STATE, _read_after, "h", own_space=False),
+    Place("the state after the chunk is that before it: it is not updated", ("state",), Kind.STATE, _not_updated, "S", **_AS_IT_IS),
+    Place("o reads the state after its chunk, not that before it", ("output",), Kind.STATE, _read_after, "h", **_AS_IT_IS),
+    Place("the initial state", ("call",), Kind.STATE, _given_state, "initial_state"),
     *(_given(name) for name in TOKENS),
     *(_read("scores", name) for name in ("q", "k", "beta", "G")),
     *(_read("wy", name) for name in ("q", "k", "beta", "G")),

@@ -13,7 +13,7 @@ from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.fault_comparison import SHARE
 from kdaverify.diagnosis.likeness import Likeness, likenesses, wrong_elements
 from kdaverify.diagnosis.tolerances import Yardstick
-from kdaverify.operators.kda.mistakes.changes import changes
+from kdaverify.operators.kda.mistakes.changes import AS_IT_IS, changes
 from kdaverify.operators.kda.mistakes.copies import Mistake, ObservedPass, outcomes
 from kdaverify.operators.kda.mistakes.places import FORWARD_PLACES
 from kdaverify.operators.kda.mistakes.places_backward import BACKWARD_PLACES
@@ -79,7 +79,7 @@ class ObservedCase:
 def all_mistakes(*, backward: bool) -> Sequence[Mistake]:
     """Those of one pass, place by place, the simplest first."""
     places = BACKWARD_PLACES if backward else FORWARD_PLACES
-    return [Mistake(place, change) for place in places for change in changes(place.kind)]
+    return [Mistake(place, change) for place in places for change in ([AS_IT_IS] if place.as_it_is else changes(place.kind))]
 
 
 def sieved(cases: Sequence[ObservedCase], mistakes: Sequence[Mistake], *, base: tuple[Mistake, ...] = ()) -> list[Scored]:

@@ -62,7 +62,8 @@ def restricted(mistake: Mistake, where: Where) -> Mistake | None:
     kind = mistake.place.kind
 
     def apply(x: Tensor, q: Quantities) -> Tensor:
-        return torch.where(_over(where.chosen(q), kind), mistake.change.apply(x, q), x)
+        right = torch.zeros_like(x) if mistake.place.as_it_is else x
+        return torch.where(_over(where.chosen(q), kind), mistake.change.apply(x, q), right)
 
     if kind is Kind.STATE and "token" in where.words:
         return None
