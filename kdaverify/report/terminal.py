@@ -104,7 +104,7 @@ def _table(decision: Decision) -> Table:
     table = Table(title=told(decision.implementation), title_justify="left", title_style="bold", caption_justify="left")
     for name in ("op", "dtype"):
         table.add_column(name, no_wrap=True)
-    for name in ("cases", "skipped", "worst /\nbudget"):
+    for name in ("cases", "skipped", "error /\ntolerance"):
         table.add_column(name, justify="right", no_wrap=name == "cases")
     table.add_column("grade", justify="center")
     table.add_column("first failing", overflow="fold")
