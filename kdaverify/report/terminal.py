@@ -220,7 +220,7 @@ def _show_stop(console: Console, decision: Decision, stop: Verdict) -> None:
         console.print(f"  {plain(stop.replay)}", soft_wrap=True, highlight=False, markup=False)
     console.print(told("  found before the suites, which were not run"))
     if stop.status is Status.ERROR:
-        console.print(told(f"  {DECLINED}"))
+        console.print(Padding(told(DECLINED), (0, 0, 0, 2), expand=False))
 
 
 def _show_decision(console: Console, decision: Decision) -> None:
