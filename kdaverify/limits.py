@@ -27,7 +27,7 @@ class Limits:
                 raise ValueError(f"--{option}: wanted a positive number of {unit}, got {value:g}")
 
 
-ISOLATE: Final = "run kernels in a worker process (default: native and interpreted ones, and each other one once it has crashed)"
-NO_ISOLATE: Final = "run kernels in the process of the tests; one that ends it ends in a harness error, exit code 2"
+ISOLATE: Final = "run kernels in a worker process (default: native and interpreted kernels, and any kernel that has crashed)"
+NO_ISOLATE: Final = "run kernels in the process of the tests; a crash is then a harness error, exit code 2"
 DIAGNOSIS_SECONDS: Final = 10.0
 """For each implementation that is rejected, to name what is wrong with it."""

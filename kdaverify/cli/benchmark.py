@@ -7,5 +7,5 @@ from typing import Annotated
 import typer
 
 Benchmark = Annotated[
-    str | None, typer.Option(help="implementation that others' standards compare errors with; default: an emulated plain kernel")
+    str | None, typer.Option(help="implementation whose errors published standards compare with; default: an emulated baseline kernel")
 ]

@@ -29,20 +29,22 @@ class EngineName(StrEnum):
     RAY = "ray"
 
 
-Impls = Annotated[list[str] | None, typer.Option("--impl", help="shipped name, file.py[:object] or package.module[:object]; repeatable")]
+Impls = Annotated[
+    list[str] | None, typer.Option("--impl", help="a name of `kdaverify list impls`, file.py[:object] or module[:object]; repeatable")
+]
 Workers = Annotated[int | None, typer.Option(min=1, help="default: one a core, or one a device for kernels on an accelerator")]
 Where = Annotated[EngineName, typer.Option("--engine", help="local: processes of this machine; ray: a cluster")]
 Address = Annotated[str | None, typer.Option(help="of a Ray cluster; default: one that is started here")]
 
-Diagnosis = Annotated[float, typer.Option(min=0, help="seconds to name what is wrong with each rejected one; 0: none")]
+Diagnosis = Annotated[float, typer.Option(min=0, help="seconds spent on the diagnosis of each rejected implementation; 0: none")]
 
 
 def campaign(
     impl: Impls = None,
-    cases: Annotated[int, typer.Option(min=1, help="drawn cases for each implementation")] = 1000,
-    profile: Annotated[str, typer.Option(help="how dear a case may be: smoke, acceptance or nightly")] = "acceptance",
+    cases: Annotated[int, typer.Option(min=1, help="random cases for each implementation")] = 1000,
+    profile: Annotated[str, typer.Option(help="cost limit of a case: smoke, acceptance or nightly")] = "acceptance",
     kda_seed: Annotated[int, typer.Option("--kda-seed", min=0, help="seed of the cases; case i of a seed is always the same")] = 0,
-    record: Annotated[Path | None, typer.Option(help=".jsonl file of all verdicts; what it holds is not asked again")] = None,
+    record: Annotated[Path | None, typer.Option(help=".jsonl file of all verdicts; cases that it holds are not repeated")] = None,
     engine: Where = EngineName.LOCAL,
     address: Address = None,
     workers: Workers = None,
@@ -52,11 +54,11 @@ def campaign(
     time_limit: TimeLimit = Limits.seconds,
     memory_limit: MemoryLimit = Limits.gib,
 ) -> int:
-    """Ask what the suites draw, as often as you like: the same cases and verdicts whatever the number of workers.
+    """Test many random cases: the same cases and verdicts for any number of workers.
 
-    A record goes on where it ends: after Ctrl-C, a crash or a power cut give the same line again; give more cases to go further.
+    The same command continues a record after Ctrl-C, a crash or a power cut; with more --cases it goes further.
 
-    Failures are told by kind, by what known faults they look like or which stage is wrong, each with a case made as small as it fails.
+    Failures are grouped by kind. Each is shown with its diagnosis or wrong stage, and with a minimised case.
 
     Examples:
     kdaverify campaign --impl my_port.py --cases 10000 --record records/many.jsonl
@@ -64,7 +66,7 @@ def campaign(
 
     The decision is that of `kdaverify gate` on the record.
 
-    Exit codes: 0 accept, 1 reject, 2 harness or usage error, 3 not every case was asked, or too few to show anything.
+    Exit codes: 0 accept, 1 reject, 2 harness or usage error, 3 not every case was tested, or too few for a decision.
     """
     from kdaverify.campaign.account import of_campaign
     from kdaverify.campaign.engine import EngineError
@@ -106,7 +108,7 @@ def _ask(run: CampaignRun, engine: Engine, console: Console, diagnosis: float) -
             run.shrink(engine, lambda left: pace.say(f"{left} kinds of failure to make smaller"))
             run.diagnose(engine, lambda left: pace.say(f"{left} kinds of failure to diagnose"), seconds=diagnosis)
         except KeyboardInterrupt:
-            console.print(f"interrupted: {len(run.tally.done)} cases are recorded; the same line goes on with them")
+            console.print(f"interrupted: {len(run.tally.done)} cases are recorded; the same command continues them")
 
 
 def orders_of(impls: tuple[str, ...], profile: str, seed: int, isolate: bool | None, limits: Limits) -> Orders:  # noqa: FBT001 # as typer gives it

@@ -75,7 +75,7 @@ def show(
     """Spell a contract out as its pipeline.
 
     Stage by stage, forward and then backward: the format of the operands of every product, of its sums, and of every tensor where it is
-    stored; then what holds throughout, and the kernels of the family, which decide differently what the contract leaves open.
+    stored; then what holds throughout, and the reference ensemble, whose kernels differ in what the contract leaves open.
 
     kdaverify contracts show chunk64-bf16
 
@@ -149,8 +149,8 @@ def _print(found: _Found, described: Description, console: Console) -> None:
     for name, value in described.settled.items():
         throughout.add_row(name, value)
     console.print(throughout)
-    draws = f"{described.draws} draws of every rounding, more where they scatter"
-    console.print(Text(f"The family: {len(described.members)} kernels, and {draws}", "bold"))
+    draws = f"{described.draws} stochastic-rounding samples, more where they scatter"
+    console.print(Text(f"Reference ensemble: {len(described.members)} kernels, and {draws}", "bold"))
     for name in described.members:
         console.print(Text(f"  {name}{'' if name in described.backward_members else ' (forward alone)'}"))
 

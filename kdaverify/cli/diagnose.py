@@ -30,15 +30,15 @@ def diagnose(
     record: Annotated[Path, typer.Argument(help="a record of `kdaverify verify`")],
     case: Annotated[str, typer.Argument(help="a case id, the beginning of one, or the number of a row")],
     impl: Annotated[str | None, typer.Option(help="implementation; default: the record's")] = None,
-    property_name: Annotated[str | None, typer.Option("--property", help="of several that failed the case, which")] = None,
+    property_name: Annotated[str | None, typer.Option("--property", help="which property, where several failed on the case")] = None,
     seconds: Annotated[
-        float, typer.Option(min=0, help="half of them to make the case smaller, half to tell faults apart")
+        float, typer.Option(min=0, help="time limit: half to minimise the case, half to compare with known bugs")
     ] = DIAGNOSIS_SECONDS,
     isolate: Isolate = None,
     time_limit: TimeLimit = Limits.seconds,
     memory_limit: MemoryLimit = Limits.gib,
 ) -> int:
-    """Say what is wrong with the kernel of a failing case.
+    """Find the cause of a failing case: minimise it, find the first wrong stage, compare with known bugs.
 
     The input is made as small as it fails, its first wrong stage is named, and the kernel's own outputs are compared with those of every
     fault that `kdaverify list faults` knows, and of simple mistakes, on the same input.

@@ -47,7 +47,7 @@ class DriftMeasurement:
 
 
 def drift(
-    impl: Annotated[str, typer.Option(help="shipped name, file.py[:object] or package.module[:object]")] = "eager",
+    impl: Annotated[str, typer.Option(help="a name of `kdaverify list impls`, file.py[:object] or module[:object]")] = "eager",
     tokens: Annotated[int, typer.Option(help="of the longest run, a multiple of 64; slopes are judged from 4096")] = 16384,
     seeds: Annotated[int, typer.Option(min=1, help="independent sequences, rounded up to a multiple of four")] = 8,
     dtype: Annotated[str | None, typer.Option(help="format of q, k, v; default: the narrowest it takes")] = None,
@@ -62,9 +62,9 @@ def drift(
     time_limit: TimeLimit = Limits.seconds,
     memory_limit: MemoryLimit = Limits.gib,
 ) -> int:
-    """Measure how the error grows with the length of a run, and draw it beside the band of legal kernels.
+    """Measure how the error grows with the number of tokens, beside the band of conforming kernels.
 
-    Legal kernels of the declared contract are emulated on the same inputs; the truth is the float64 chunk form, certified on windows.
+    Conforming kernels of the declared contract are emulated on the same inputs; the truth is the float64 chunk form, certified on windows.
 
     memory: one write, then slow decay. held: an initial state, no write. faint: orthogonal keys, no decay, faint writes. writes: random.
 

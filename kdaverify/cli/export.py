@@ -25,8 +25,8 @@ PADDING = "what rows past the last offset of a pack hold: zero or undefined"
 
 def export(
     folder: Annotated[Path, typer.Argument(help="new folder for the files")],
-    profile: Annotated[str, typer.Option(help="how much is asked: smoke, acceptance or nightly")] = "smoke",
-    kda_seed: Annotated[int | None, typer.Option("--kda-seed", min=0, help="seed of the drawn problems")] = None,
+    profile: Annotated[str, typer.Option(help="how much is tested: smoke (quick), acceptance (a release) or nightly")] = "smoke",
+    kda_seed: Annotated[int | None, typer.Option("--kda-seed", min=0, help="seed of the random problems")] = None,
     name: Annotated[str, typer.Option(help="of the implementation; default: the folder's")] = "",
     dtype: Annotated[list[str] | None, typer.Option(help=DTYPES)] = None,
     contract: Annotated[list[str] | None, typer.Option(help=CONTRACT)] = None,
@@ -48,7 +48,7 @@ def export(
     length_multiple: Annotated[int | None, typer.Option(min=1, help="of which every sequence length is a multiple")] = None,
     longest: Annotated[int | None, typer.Option(min=1, help="tokens of a sequence at most")] = None,
 ) -> int:
-    """Write what the suites ask of a kernel to files, with a runner that needs only safetensors and the kernel.
+    """Write the calls of the suites to files, with a runner that needs only safetensors and the kernel.
 
     The options declare the kernel, in the words of @kdaverify.kernel: its inputs are written in its own conventions.
 

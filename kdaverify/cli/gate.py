@@ -29,7 +29,7 @@ def gate(
     junit: Annotated[Path | None, typer.Option(help="write JUnit XML to this file")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="write the decision to this file")] = None,
 ) -> int:
-    """Decide on records alone; the exit code is the decision, and what was not run is never taken for passed.
+    """Decide on records alone; the exit code is the decision. What was not run does not count as passed.
 
     Examples:
     kdaverify gate records/night.parquet --rules acceptance --waivers waivers.toml

@@ -31,14 +31,14 @@ PROFILES = ("smoke", "acceptance")
 
 def kill_matrix(
     faults: Annotated[str, typer.Option(help="which: globs of ids with commas between, such as 'H*,DESIGN-?'")] = "*",
-    profile: Annotated[str, typer.Option(help="smoke; or acceptance, which asks everything of what survives smoke")] = "smoke",
+    profile: Annotated[str, typer.Option(help="smoke; or acceptance, which tests in full what survives smoke")] = "smoke",
     workers: Annotated[int, typer.Option(min=1, help="processes; each takes one core and up to 2 GiB")] = os.cpu_count() or 1,
-    minutes: Annotated[float, typer.Option(min=0.0, help="stop then, keep what is done, and say what is left; --resume goes on")] = 1440.0,
+    minutes: Annotated[float, typer.Option(min=0.0, help="stop then, and keep what is done; --resume continues")] = 1440.0,
     out: Annotated[Path, typer.Option(help="the matrix as JSON; its journal lies beside it")] = Path("reports/kill_matrix.json"),
-    legal: Annotated[bool, typer.Option("--legal/--no-legal", help="whether legal kernels run through the whole suites too")] = True,
-    resume: Annotated[bool, typer.Option("--resume", help="go on from the journal of a run that was stopped or killed")] = False,
+    legal: Annotated[bool, typer.Option("--legal/--no-legal", help="whether conforming kernels run through the whole suites too")] = True,
+    resume: Annotated[bool, typer.Option("--resume", help="continue from the journal of a run that was stopped or killed")] = False,
 ) -> int:
-    """Measure what the suites find: run them on every known fault, and on legal kernels.
+    """Measure what the suites find: run them on every known bug, and on conforming kernels.
 
     Every fault is a real bug of a public kernel, patched into the embedded one (`kdaverify list faults`).
 

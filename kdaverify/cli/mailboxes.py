@@ -33,8 +33,8 @@ class Operands(StrEnum):
 def mailboxes(
     pipeline: Annotated[str, typer.Option(help="ascend_v3, ascend_v2, ascend_v1 or triton_npu_state")],
     proposals: Annotated[bool, typer.Option("--proposals", help="judge P1 to P7 of the state kernel instead of searching")] = False,
-    budget: Annotated[float, typer.Option(min=0.001, help="largest share of the contract's budget that an assignment may take")] = 1.0,
-    contract: Annotated[str | None, typer.Option(help="whose budget; default: chunk64-OPERANDS")] = None,
+    budget: Annotated[float, typer.Option(min=0.001, help="largest share of the contract's tolerance that an assignment may use")] = 1.0,
+    contract: Annotated[str | None, typer.Option(help="whose tolerance; default: chunk64-OPERANDS")] = None,
     operands: Annotated[Operands, typer.Option(help="format of the inputs, and of 16-bit mailboxes as designed")] = Operands.BF16,
     regimes: Annotated[str | None, typer.Option(help="of ordinary,one-gate,zero,memory,coherent,deep; default: all")] = None,
     tokens: Annotated[int, typer.Option(min=1, help="T of every problem")] = 256,
@@ -44,7 +44,7 @@ def mailboxes(
     json_file: Annotated[Path | None, typer.Option("--json", help="write what was found to this file")] = None,
     plot: Annotated[Path | None, typer.Option(help="draw the forward's Pareto front into this .svg file")] = None,
 ) -> int:
-    """Search the formats that the mailboxes of a design may have, and print the Pareto front of bytes against error.
+    """Search the formats of a design's intermediate buffers (mailboxes), and print the Pareto front of bytes against error.
 
     One mailbox at a time in every format, then combinations, each of them run: forward and gradient, over all regimes, scored against the
     budget that any kernel of the contract has. Ctrl-C prints what is known so far.

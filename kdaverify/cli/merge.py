@@ -16,7 +16,7 @@ def merge(
     records: Annotated[list[Path], typer.Argument(help="records (.jsonl or .parquet)")],
     out: Annotated[Path, typer.Option("--out", "-o", help="where to: a .jsonl or .parquet file, replaced")],
 ) -> int:
-    """Merge records: every row once, in an order that does not depend on that of the files; mixed versions and unfinished runs are told.
+    """Merge records: every row once, in the same order for any order of files; mixed versions and unfinished runs are reported.
 
     Example: kdaverify merge records/*.jsonl --out night.parquet
 

@@ -35,11 +35,11 @@ MINUTE = 60.0
 def nightly(
     history: Annotated[str, typer.Option(help="folder, or s3://, gs:// or az:// address, that keeps every night")],
     impl: Impls = None,
-    minutes: Annotated[float, typer.Option(min=0, help="no case is begun after so many")] = 60.0,
-    cases: Annotated[int, typer.Option(min=0, help="fresh cases for each implementation, if there is time")] = 10_000,
+    minutes: Annotated[float, typer.Option(min=0, help="no case is started after this many")] = 60.0,
+    cases: Annotated[int, typer.Option(min=0, help="random cases for each implementation, if there is time")] = 10_000,
     date: Annotated[str | None, typer.Option(help="of the night, as 2026-01-31: seed of the fresh cases; default: today's, in UTC")] = None,
-    profile: Annotated[str, typer.Option(help="how much is asked: smoke, acceptance or nightly")] = "nightly",
-    record: Annotated[Path | None, typer.Option(help=".jsonl file of tonight's verdicts; what it holds is not asked again")] = None,
+    profile: Annotated[str, typer.Option(help="how much is tested: smoke (quick), acceptance (a release) or nightly")] = "nightly",
+    record: Annotated[Path | None, typer.Option(help=".jsonl file of tonight's verdicts; cases that it holds are not repeated")] = None,
     engine: Where = EngineName.LOCAL,
     address: Address = None,
     workers: Workers = None,
@@ -48,16 +48,16 @@ def nightly(
     time_limit: TimeLimit = Limits.seconds,
     memory_limit: MemoryLimit = Limits.gib,
 ) -> int:
-    """Judge implementations night after night, and tell what changed.
+    """Test implementations every night, and report what changed.
 
-    Asked are the fixed tests of the suites, the cases that earlier nights promoted, and cases drawn by the date until the time is up.
+    Tested are the fixed cases of the suites, the cases that earlier nights promoted, and random cases of the date until time is up.
 
-    The same line goes on with a night that was cut off.
+    The same command continues a night that was cut off.
 
     Examples:
     kdaverify nightly --impl my_port.py --history nights --minutes 45
 
-    Exit codes: 0 accept, 1 wrong or worse, 2 harness or usage error, 3 flaky, or not everything was asked.
+    Exit codes: 0 accept, 1 wrong or worse, 2 harness or usage error, 3 flaky, or not everything was tested.
     """
     from kdaverify.campaign.account import of_night
     from kdaverify.campaign.engine import EngineError
@@ -109,7 +109,7 @@ def _ask(run: CampaignRun, engine: Engine, console: Console, more: Callable[[], 
         try:
             run.ask(engine, pace.see, more=more)
         except KeyboardInterrupt:
-            console.print(f"interrupted: {len(run.tally.done)} cases are recorded; the same line goes on with them")
+            console.print(f"interrupted: {len(run.tally.done)} cases are recorded; the same command continues them")
 
 
 def _conclude(run: CampaignRun, names: tuple[str, ...], date: str, history: History, record: Path, console: Console) -> list[Night]:

@@ -23,7 +23,9 @@ MOST_DIGITS = 30
 def oracle(
     problem: Annotated[str, typer.Argument(help="a problem's JSON, or a file that holds it")],
     output: Annotated[Path, typer.Option("--output", "-o", help="safetensors file to write")],
-    digits: Annotated[int, typer.Option(min=1, max=MOST_DIGITS, help="decimal digits proven, of the largest element of every row")] = 20,
+    digits: Annotated[
+        int, typer.Option(min=1, max=MOST_DIGITS, help="proven decimal digits, relative to the largest element of every row")
+    ] = 20,
 ) -> None:
     """Write inputs and certified outputs of a problem to a safetensors file.
 

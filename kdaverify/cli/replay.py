@@ -58,18 +58,20 @@ class ReplayedCase:
 def replay(
     case: Annotated[str, typer.Argument(help="a case id of --record, a problem's JSON, or a file that holds it")] = "",
     impl: Annotated[str | None, typer.Option(help="implementation; default: the record's, else eager")] = None,
-    property_name: Annotated[str | None, typer.Option("--property", help="what is asked; default: the record's, else forward")] = None,
+    property_name: Annotated[
+        str | None, typer.Option("--property", help="property that is tested; default: the record's, else forward")
+    ] = None,
     detail: Annotated[str | None, typer.Option(help="the property's own choices, as a JSON object")] = None,
     record: Annotated[Path | None, typer.Option(help="where the case id is looked up")] = None,
     benchmark: Benchmark = None,
-    standards: Annotated[bool, typer.Option("--standards", help="what every published standard says of each output")] = False,
+    standards: Annotated[bool, typer.Option("--standards", help="one row for each published standard")] = False,
     isolate: Isolate = None,
     time_limit: TimeLimit = Limits.seconds,
     memory_limit: MemoryLimit = Limits.gib,
 ) -> int:
     """Repeat one case and show the comparison in full.
 
-    A case that fails runs again stage by stage, on exact inputs and on its own: a table of stages, then the first one outside its budget.
+    A case that fails runs again stage by stage, on exact inputs and on its own: a table of stages, then the first one over its tolerance.
 
     Examples:
     kdaverify replay --impl my_port.py --property resume --detail '{"cut": 17}' problem.json
@@ -88,7 +90,7 @@ def replay(
         asked = dataclasses.replace(asked, benchmark=benchmark)
     limits = limits_from(time_limit, memory_limit)
     adapter = implementation(asked.spec, isolate=asked.isolate, limits=limits)
-    with Console().status("judging; a near miss is asked again at fresh seeds"):
+    with Console().status("testing; a borderline failure is re-tested at fresh seeds"):
         verdicts = _judge(asked, adapter, _benchmark(asked, limits))
     for verdict in verdicts:
         _show(Console(), verdict, standards=standards)

@@ -36,7 +36,7 @@ def report(
     waivers: Waivers = None,
     ledger: LedgerFolder = None,
 ) -> int:
-    """Write the page of one or more records: the decision and why, the worst cases, and what stands behind them.
+    """Write the page of one or more records: the decision and its reasons, failures, limits of the evidence, what was run.
 
     Examples:
     kdaverify report records/eager.jsonl --html eager.html

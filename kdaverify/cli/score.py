@@ -21,11 +21,11 @@ def score(
     json_file: Annotated[Path | None, typer.Option("--json", help="write the decision to this file")] = None,
     workers: Annotated[str, typer.Option(help="processes; 0 runs in one, auto takes every core")] = "auto",
 ) -> int:
-    """Judge the outputs of a kernel that ran somewhere else, exactly as if it had run here; the exit code is the decision.
+    """Test the outputs of a kernel that ran on another machine, as if it had run here; the exit code is the decision.
 
     Example: kdaverify score cases --json decision.json
 
-    Calls without outputs are named and leave the decision at "not enough evidence"; a kernel that raised, or files that are cut off, of
+    Calls without outputs are listed, and the decision is then "not enough evidence"; a kernel that raised, or files that are cut off, of
     another type or shape, or made from other inputs are rejected; a changed manifest or input, or a file that answers no call, stops here.
 
     Exit codes: 0 accept, 1 reject, 2 harness or usage error, 3 not enough evidence.

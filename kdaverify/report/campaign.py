@@ -64,7 +64,7 @@ class Pace:
 def show_campaign(console: Console, tally: CampaignCounts) -> None:
     """What was found: a table by format, then the kinds of failure, most frequent first, each with the line that replays it."""
     table = Table("implementation", "dtype")
-    for name in ("cases", "skipped", "failing", "worst / budget"):
+    for name in ("cases", "skipped", "failing", "error / tolerance"):
         table.add_column(name, justify="right")
     for (name, dtype), line in sorted(tally.lines.items()):
         table.add_row(Text(name), dtype, str(line.cases), str(line.skipped), str(line.failing), f"{line.worst:.3g}")

@@ -1,4 +1,4 @@
-"""What stands behind a decision, in lines below its table: grades, the run as a whole, near misses, verdicts that prove nothing."""
+"""Lines below the table of a decision: grades, the run as a whole, borderline failures, verdicts that are inconclusive."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def evidence(decision: Decision) -> list[Text]:
     return [
         *_grades(decision.grades),
         *_run(decision.paired),
-        *_line(decision.acquitted, "near miss", "passed at fresh seeds; the record says how"),
+        *_line(decision.acquitted, "borderline failure", "passed on re-test at fresh seeds; the record holds the figures"),
         *_accuracy(decision.less_accurate),
-        *_line(decision.vacuous, "verdict", "no evidence: zeros, the negated or a shuffled output would pass too"),
+        *_line(decision.vacuous, "verdict", "inconclusive, no evidence: a zero, negated or shuffled output would pass too"),
     ]
 
 

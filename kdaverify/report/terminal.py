@@ -106,7 +106,7 @@ def _table(decision: Decision) -> Table:
     table = Table(title=told(decision.implementation), title_justify="left", title_style="bold", caption_justify="left")
     for name in ("op", "dtype"):
         table.add_column(name, no_wrap=True)
-    for name in ("cases", "skipped", "worst /\nbudget"):
+    for name in ("cases", "skipped", "error /\ntolerance"):
         table.add_column(name, justify="right", no_wrap=name == "cases")
     table.add_column("grade", justify="center")
     table.add_column("first failing", overflow="fold")
@@ -226,7 +226,7 @@ def _show_stop(console: Console, decision: Decision, stop: Verdict) -> None:
         console.print(f"  {plain(stop.replay)}", soft_wrap=True, highlight=False, markup=False)
     console.print(told("  found before the suites, which were not run"))
     if stop.status is Status.ERROR:
-        console.print(told(f"  {DECLINED}"))
+        console.print(Padding(told(DECLINED), (0, 0, 0, 2), expand=False))
 
 
 def _show_decision(console: Console, decision: Decision) -> None:

@@ -80,7 +80,9 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[Done, 
     return done
 
 
-@pytest.mark.parametrize(("code", "title"), [(0, "accepted"), (1, "rejected"), (2, "not judged"), (3, "undecided")])
+@pytest.mark.parametrize(
+    ("code", "title"), [(0, "passes smoke (not a release approval)"), (1, "rejected"), (2, "not judged"), (3, "undecided")]
+)
 def test_the_page_and_the_gate_say_what_the_exit_code_says(sessions: dict[int, tuple[Done, dict[str, Any]]], code: int, title: str) -> None:
     done, _ = sessions[code]
     assert "page: out/page.html" in done.stdout
@@ -105,6 +107,8 @@ def test_the_json_has_the_promised_keys(sessions: dict[int, tuple[Done, dict[str
     assert {"decision", "exit_code", "implementations"} <= set(found)
     (impl,) = found["implementations"]
     assert (impl["name"], impl["cases"], impl["skipped"]) == ("port", 3, 0)
+    assert (found["profile"], found["seed"], impl["common_factors"]) == ("smoke", 0, [])
+    assert (impl["judged"]["folder"], [*impl["judged"]["files"]]) == (".", ["port.py"])
     (failure,) = impl["failures"]
     assert set(failure) == FAILURE_KEYS
     assert (failure["case"], failure["status"], failure["ratio"], failure["regime"]) == ("kda-1", "FAIL", None, "mixed")
@@ -114,6 +118,13 @@ def test_a_harness_exception_shows_its_traceback(sessions: dict[int, tuple[Done,
     done = sessions[2][0]
     assert "raise KeyError('ours')" in done.stdout
     assert "KeyError: 'ours', in test_forward.py::test_broken[port]" in done.stdout
+
+
+def test_a_port_that_is_edited_while_it_is_judged_leaves_nothing_to_conclude(tmp_path: Path) -> None:
+    edit = "def test_edit(judge):\n    with open('port.py', 'a') as port: port.write('# later')\n    tell(judge)"
+    done = session(tmp_path, edit)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "port.py changed while it was judged; judge it again" in done.stdout
 
 
 def test_a_suite_that_cannot_be_imported_is_a_harness_error(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_an_acquitted_near_miss_lets_the_test_pass_and_is_told(plant: Callable[.
     plant(1.2, "PROBLEM", "(0, PROBLEM.seed, 7)")
     result = run("--record=r.jsonl", "--profile=acceptance")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["1 near miss: passed at fresh seeds*"])
+    result.stdout.fnmatch_lines(["1 borderline failure: passed on re-test at fresh seeds*"])
     rows = [v for v in read(Path(pytester.path) / "r.jsonl").verdicts if v.recheck is not None]
     assert {(v.status, v.case) for v in rows} == {(Status.PASS, PROBLEM.id)}
 
