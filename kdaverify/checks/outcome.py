@@ -79,7 +79,8 @@ def outcomes(
     try:
         produced = produce()
     except CallError as fault:
-        return [Outcome(fault.output, fault.status, fault.message)]
+        # What stands in for outputs where calls are only written down breaks laws that look at it: every export of a smoke ended so.
+        return [Outcome(fault.output, fault.status, fault.message)] if adapter.answers else skipped("written down, not judged")
     if not adapter.answers:
         return skipped("exported, not judged")
     dtype = dtype_name(inputs)

@@ -137,12 +137,19 @@ def test_a_file_beside_the_kernel_is_found_from_anywhere(tmp_path: Path) -> None
     assert find(f"{tmp_path / 'port.py'}").contract("bf16") == contract_from_name("chunk64-bf16[h:fp32]")
 
 
+SHARED = {
+    "fla": "fla-interpreted", "triton_npu-recurrent": "fla-recurrent", "fla-gdn": "gdn64", "fla-gdn-recurrent": "fla-recurrent",
+    "fla-delta": "gdn64", "fla-delta-recurrent": "fla-recurrent", "onnxruntime-gdn": "onnxruntime", "onnxruntime-delta": "onnxruntime",
+}  # fmt: skip
+"""Contracts that an implementation has in common with another."""
+
+
 def test_every_implementation_that_ships_a_contract_declares_its_file() -> None:
     # What emulates a design is declared by the design.
     for name in (name for name in SHIPPED if not name.startswith("emulated:")):
         adapter = find(name)
         for dtype in adapter.dtypes:
-            file = {"fla": "fla-interpreted", "triton_npu-recurrent": "fla-recurrent"}.get(name, name)
+            file = SHARED.get(name, name)
             assert adapter.contract(dtype) == preset(file, dtype), f"{name} {dtype}"
 
 

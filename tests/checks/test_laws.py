@@ -60,6 +60,21 @@ def test_legal_kernels_keep_every_law(law: str, impl: str) -> None:
         assert rejected(legal(impl, problem), law, problem) == set()
 
 
+@pytest.mark.parametrize("law", LAWS)
+def test_calls_that_are_only_written_down_break_no_law(law: str) -> None:
+    """Ones stand in for outputs: they are no zeros in rows that nothing writes."""
+    problem = fitting(law)
+
+    class Recording(Wrong):
+        answers = False
+
+        def forward(self, inputs: Inputs) -> Output:
+            return Output(*(torch.ones_like(y) for y in vars(super().forward(inputs)).values()))
+
+    outcomes = check("laws", Recording(gates=problem.gates), problem, {"law": law})
+    assert {outcome.status for outcome in outcomes} <= {Status.SKIP}
+
+
 @pytest.mark.parametrize("gates", ["head", "none"])
 @pytest.mark.parametrize("law", LAWS)
 def test_kernels_of_fewer_gates_keep_every_law_that_is_theirs(law: str, gates: Gates) -> None:

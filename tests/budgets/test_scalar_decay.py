@@ -1,0 +1,124 @@
+"""The contract of kernels whose channels share a gate: what it says, what it refuses, and that it is what FLA's kernels do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from kdaverify.adapters import find
+from kdaverify.adapters.isolation import housed
+from kdaverify.budgets import scalar_decay
+from kdaverify.budgets.backward import backward_members, emulate_gradients, member_gradients
+from kdaverify.budgets.contract import contract_from_name, spelled
+from kdaverify.budgets.contract_checks import ContractError
+from kdaverify.budgets.contract_file import parse_contract, to_toml
+from kdaverify.budgets.declared import declared_contract
+from kdaverify.budgets.description import describe
+from kdaverify.budgets.ensemble import emulate, ensemble
+from kdaverify.budgets.formats import FORMATS, Format
+from kdaverify.limits import Limits
+from kdaverify.problems import Problem
+from kdaverify.problems.cotangents import cotangents
+from oracles.adjoint import adjoint
+from oracles.arithmetic import NATIVE
+from oracles.chunk import chunk
+from oracles.chunk_backward import chunk_backward
+from oracles.recurrence import recurrence
+
+ASKED = Problem(
+    B=1, T=130, H=1, HV=2, K=64, V=64, dtype="bf16", gates="head", gate="log-sigmoid", key="random", beta="uniform", state="random",
+    value="normal", seed=3,
+)  # fmt: skip
+NARROW = ASKED.replace(T=70, K=8, V=6)
+
+
+def off(found: Tensor, exact: Tensor) -> float:
+    return float((found.double() - exact).norm() / exact.norm())
+
+
+@pytest.mark.parametrize("gates", ["head", "none"])
+@pytest.mark.parametrize("gate", ["log-sigmoid", "one-token-hard-reset", "bound-100"])
+def test_in_exact_arithmetic_it_is_the_recurrence(gates: str, gate: str) -> None:
+    asked = NARROW.replace(gates=gates, gate="zero" if gates == "none" else gate, dtype="fp32")
+    x, loss = asked.inputs(), cotangents(asked, "both")
+    for stages in (scalar_decay.FORWARD, scalar_decay.RESIDUAL):
+        for found, exact in zip(chunk(x, stages=stages), recurrence(x), strict=True):
+            assert torch.allclose(found, exact, rtol=1e-10, atol=1e-10)
+    found = chunk_backward(x, loss, stages=scalar_decay.FORWARD, backward=scalar_decay.BACKWARD, dtype=torch.float64, arithmetic=NATIVE)
+    for name, exact in adjoint(x, loss).named().items():
+        assert torch.allclose(found.named()[name], exact, rtol=1e-8, atol=1e-9), name
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+def test_the_presets_say_the_form_and_read_back(dtype: str) -> None:
+    contract = declared_contract("gdn64", dtype)
+    assert contract == declared_contract(f"gdn64-{dtype}") and contract.decay == "scalar"
+    assert contract_from_name(spelled(contract)) == contract
+    assert parse_contract(to_toml(contract), "here").contract(dtype) == contract
+    stored = {name: fmt for stage in describe(contract).forward for name, fmt in stage.stores.items()}
+    assert "qg" not in stored and "kg" not in stored and stored["v_decayed"] == stored["v_new"] == dtype
+
+
+def test_what_has_no_meaning_is_refused() -> None:
+    for name in ("recurrent-fp32[decay:scalar]", "chunk64-bf16-fp32factors[decay:scalar]", "chunk64-bf16-anchored[decay:scalar]"):
+        with pytest.raises(ContractError, match="decay 'scalar'"):
+            contract_from_name(name)
+    with pytest.raises(ContractError, match="tensor 'qg' is none that the chunk form stores"):
+        contract_from_name("chunk64-bf16[decay:scalar;qg:fp32]")
+
+
+@pytest.mark.parametrize(("dtype", "roundings"), [("bf16", 4), ("fp32", 32)])
+def test_every_reference_kernel_and_sample_is_as_precise_as_its_format(dtype: str, roundings: int) -> None:
+    asked, contract, io = NARROW.replace(dtype=dtype), declared_contract("gdn64", dtype), FORMATS[dtype]
+    x, loss = asked.inputs(), cotangents(asked, "both")
+    made, back = emulate(x, contract, io), emulate_gradients(x, loss, contract, io)
+    exact = recurrence(x)
+    assert all(off(y, z) < roundings * io.unit for run in (*made.rounded.values(), *made.drawn) for y, z in zip(run, exact, strict=True))
+    assert {"library order", "residual form"} <= {*made.rounded}
+    dg = adjoint(x, loss).dg
+    assert all(run.dg.shape == x.g.shape and off(run.dg, dg) < 4 * roundings * io.unit for run in (*back.rounded.values(), *back.drawn))
+
+
+def summed_as_the_kernel_does(fmt: Format, size: int = 32) -> object:
+    """h * dh of a tile of 32 x 32 added in its own format, the upper half onto the lower; tiles in fp32."""
+
+    def total(products: Tensor) -> Tensor:
+        tiles = fmt.round(products).unflatten(-1, (2, size, 2, size)).transpose(-3, -2).transpose(-1, -2).flatten(-2)
+        while tiles.shape[-1] > 1:
+            half = tiles.shape[-1] // 2
+            tiles = fmt.round(tiles[..., :half] + tiles[..., half:])
+        return tiles.squeeze(-1).sum((-2, -1))
+
+    return total
+
+
+@pytest.mark.whole_run
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("gate", ["log-sigmoid", "slow", "mild"])
+def test_it_errs_as_flash_linear_attention_does(gate: str, dtype: str) -> None:
+    """Within 5 % in rms: outputs and gradients of chunk_gated_delta_rule under the interpreter.
+
+    Errors of dg are those of one 16-bit sum of h * dh a chunk and head, six here: where one more rounds up they differ by more.
+    """
+    fla = find("fla-gdn")
+    if reason := fla.missing():
+        pytest.skip(reason)
+    asked, io, contract = ASKED.replace(gate=gate, dtype=dtype), FORMATS[dtype], fla.contract(dtype)
+    x, loss = asked.inputs(), cotangents(asked, "both")
+    house = housed(fla, "fla-gdn", limits=Limits())
+    try:
+        made, found = house.forward(x.copied()), house.gradients(x.copied(), loss).named()
+    finally:
+        house.end()
+    exact = recurrence(x)
+    emulated = ensemble(contract, io)[0].run(x)
+    pairs = {"o": (made.o, emulated[0], exact[0]), "final_state": (made.final_state, emulated[1], exact[1])}
+    plain = replace(backward_members(contract, io)[0], total=summed_as_the_kernel_does(io))  # pyright: ignore[reportArgumentType]
+    expected, truth = member_gradients(plain, x, loss).named(), adjoint(x, loss).named()
+    pairs |= {name: (found[name], expected[name], truth[name]) for name in truth}
+    ratios = {name: off(kernel, z) / off(emulation, z) for name, (kernel, emulation, z) in pairs.items()}
+    assert 0.7 < ratios.pop("dg") < 1.4
+    assert all(0.95 < ratio < 1.05 for ratio in ratios.values()), ratios
