@@ -16,6 +16,7 @@ from kdaverify.adapters.frameworks import Framework, framework_of
 from kdaverify.adapters.placement import lacks_device, shares_memory
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.sampled import StorageContract
+from kdaverify.canonical import ProblemError
 from kdaverify.operator import call_operator
 from kdaverify.operators.function import FunctionOperator, FunctionTakes
 from oracles.autograd import ForwardOnlyError, leaf
@@ -62,7 +63,11 @@ def operator_kernel(op: str, function: Function, options: Mapping[str, Any], fra
     Raises:
         AdapterError: there is no such option, or it has no such value, or the signature does not fit.
     """
-    operator, title = call_operator(op), options.get("name") or getattr(function, "__name__", type(function).__name__)
+    title = options.get("name") or getattr(function, "__name__", type(function).__name__)
+    try:
+        operator = call_operator(op)
+    except ProblemError as error:
+        raise AdapterError(f"kernel {title!r}: {error}") from None
     if not isinstance(operator, FunctionOperator):
         raise AdapterError(f"kernel {title!r}: op={op!r} is implemented by an Adapter class, not by a function")
     words = _words(title, operator, {name: value for name, value in options.items() if name not in SHARED})

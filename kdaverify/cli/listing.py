@@ -185,13 +185,15 @@ def _planted() -> list[dict[str, Any]]:
 
 
 def _laws() -> list[dict[str, Any]]:
-    from kdaverify.checks.laws.registry import LAWS
     from kdaverify.checks.property_table import PROPERTIES
+    from kdaverify.operator import OPERATORS, CallOperator, operator_named
 
+    operators = [found for found in map(operator_named, OPERATORS) if isinstance(found, CallOperator)]
+    laws = [law for operator in operators for law in operator.laws().values()]
     own = [(found.name, found.name, found.law) for found in PROPERTIES.values() if found.law is not None]
     return [
         {"name": name, "suite": suite, "statement": law.statement, "math": law.section, "exists_for": law.exists_for}
-        for name, suite, law in [*((law.name, "laws", law) for law in LAWS.values()), *own]
+        for name, suite, law in [*((law.name, "laws", law) for law in laws), *own]
     ]
 
 
