@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from kdaverify.adapters.base import Adapter
@@ -20,7 +20,7 @@ from kdaverify.checks.property_table import PROPERTIES, plain_call
 from kdaverify.checks.status import Status
 from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.question import PropertyCase, bench
-from kdaverify.diagnosis.tolerances import fit
+from kdaverify.diagnosis.tolerances import APART, fit
 from kdaverify.operator import CallOperator, cost_of, operator_named, problem_from_json
 from kdaverify.verdicts.verdict import Verdict
 from oracles.certified import UncertifiedError
@@ -33,6 +33,8 @@ ASKED: Final = 2
 """Problems of a kind that are run again: with one alone, one in three second bugs that strike elsewhere would be taken for the first."""
 LARGEST: Final = 0.2
 """Largest `cost` of a problem that is run again."""
+FAR: Final = 1 + 2 * APART
+"""Times the tolerance: outputs that lie no further apart than two conforming kernels are then all off by more than one tolerance."""
 CHOICES: Final = ("law", "rule", "direction", "probe", "way", "arrangement", "variant")
 """Details that decide what is tested; the others say where."""
 FORWARD: Final = "forward"
@@ -44,17 +46,18 @@ DERIVATIVE: Final = "self_consistency"
 def reproduced(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float) -> dict[Row, str]:
     """The failures that a plain call explains, each with that call: "forward" or "gradients".
 
-    Math: the least expensive problems of every kind of failure are run again. A kind is explained if each of them is; of one where
-    only some are, those alone. A kernel that took its process once is not run again.
+    Math: of every kind of failure, outputs before gradients and the most frequent first, one or two inexpensive problems are run again,
+    those that were run for another kind before others. A kind is explained if each of them is; of one where only some are, those alone.
+    A kernel that took its process once is not run again.
 
     Args:
         verdicts: of `adapter`.
         seconds: when they are over, kinds that are left count as not explained; what is begun is ended.
     """
-    until, found, plain = time.monotonic() + seconds, dict[Row, str](), _PlainCalls(adapter)
+    until, found, plain = time.monotonic() + seconds, dict[Row, str](), _PlainCalls(adapter, _tested(verdicts))
     if any(verdict.status.takes_process for verdict in verdicts) or not adapter.open_ended:
         return found
-    for rows in sorted(_kinds(verdicts).values(), key=lambda rows: min(_cost(row.problem) for row in rows)):
+    for rows in sorted(_kinds(verdicts).values(), key=_turn):
         if time.monotonic() > until:
             break
         found |= _explained(plain, rows)
@@ -66,9 +69,14 @@ def row_of(verdict: Verdict) -> Row:
     return verdict.asked(), verdict.output
 
 
+def _turn(rows: Sequence[Verdict]) -> tuple[bool, int]:
+    """Gradients last: to test that they are a derivative takes ten times as long as a plain forward."""
+    return is_of_gradients(rows[0].property, rows[0].detail), -len(rows)
+
+
 def _explained(plain: _PlainCalls, rows: Sequence[Verdict]) -> dict[Row, str]:
     """The rows of one kind that a plain call explains."""
-    told = {row_of(row): plain.explains(row) for row in _least_expensive(rows)}
+    told = {row_of(row): plain.explains(row) for row in _least_expensive(rows, plain)}
     if told and all(told.values()):
         return dict.fromkeys(map(row_of, rows), next(iter(told.values())))
     return {row: call for row, call in told.items() if call}
@@ -88,9 +96,19 @@ def _kinds(verdicts: Iterable[Verdict]) -> Mapping[FailureKind, list[Verdict]]:
     return found
 
 
-def _least_expensive(rows: Sequence[Verdict]) -> list[Verdict]:
-    by_problem = {row.problem: row for row in rows}
-    return [row for row in sorted(by_problem.values(), key=lambda row: _cost(row.problem)) if _cost(row.problem) <= LARGEST][:ASKED]
+def _least_expensive(rows: Sequence[Verdict], plain: _PlainCalls) -> list[Verdict]:
+    """Problems of a kind whose plain calls cost least; one that is known already costs nothing."""
+    by_problem = {row.problem: row for row in rows if _cost(row.problem) <= LARGEST}
+    return sorted(by_problem.values(), key=lambda row: (not plain.knows(row), _cost(row.problem)))[:ASKED]
+
+
+def _tested(verdicts: Sequence[Verdict]) -> dict[tuple[str, str], dict[str, Status]]:
+    """The plain forwards of the session itself, by problem."""
+    found = dict[tuple[str, str], dict[str, Status]]()
+    for row in verdicts:
+        if row.property in PROPERTIES and row.status.judged and plain_call(row.property, row.detail) == FORWARD:
+            found.setdefault((FORWARD, row.problem), {})[row.output] = row.status
+    return found
 
 
 def _cost(problem: str) -> float:
@@ -105,12 +123,19 @@ class _PlainCalls:
     """Calls of one kernel on the problems of its failures, each run once."""
 
     adapter: Adapter
-    _run: dict[tuple[str, str], dict[str, Status]] = field(default_factory=dict[tuple[str, str], dict[str, Status]])
+    _run: dict[tuple[str, str], dict[str, Status]]
+
+    def knows(self, row: Verdict) -> bool:
+        """Whether what explains a failure was run on its problem."""
+        names = (DERIVATIVE, GRADIENTS) if is_of_gradients(row.property, row.detail) else (FORWARD,)
+        return any((name, row.problem) in self._run for name in names)
 
     def explains(self, row: Verdict) -> str:
         """The plain call that explains a failure; "" where none does."""
         if is_of_gradients(row.property, row.detail):
             return self._explains_gradients(row)
+        if PROPERTIES[row.property].same_outputs and (row.ratio is None or row.ratio > FAR):
+            return FORWARD if self._has_plain_outputs(row) else ""
         wrong = _is_wrong(row, self._outcomes(FORWARD, row.problem), row.status)
         return FORWARD if wrong and (not PROPERTIES[row.property].same_outputs or self._has_plain_outputs(row)) else ""
 

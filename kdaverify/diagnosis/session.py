@@ -21,7 +21,7 @@ from kdaverify.verdicts.locate import located
 from kdaverify.verdicts.verdict import Verdict
 
 Asked = tuple[str, str, str, str]
-SHARE: Final = 1 / 3
+SHARE: Final = 1 / 2
 """Of the time: to find which failures are the same. What is collapsed needs no diagnosis."""
 
 
