@@ -178,6 +178,8 @@ def _are(number: int) -> str:
 
 def _kinds(wrong: pl.DataFrame) -> str:
     counts = wrong["status"].cast(pl.String).value_counts(sort=True)
+    if counts.height == 1 < wrong.height:
+        return f"all {STATUSES[Status(counts[0, 0])]}"
     return "; ".join(f"{times:,} {STATUSES[Status(status)]}" for status, times in counts.head(MOST_NAMED).iter_rows())
 
 

@@ -69,7 +69,7 @@ def html(page: Page) -> str:
 def test_the_decision_comes_first_in_words() -> None:
     text = html(page_of([*a_run(), *(verdict(implementation="other", property=suite) for suite in ("forward", "resume"))]))
     assert "<h1>port rejected; other passes smoke (not a release approval)</h1>" in text
-    assert "2 of 29 outputs are wrong: 2 with an error over the tolerance." in text
+    assert "2 of 29 outputs are wrong: all with an error over the tolerance." in text
     assert "Gates: hard-reset (2)." in text
     assert text.index("port rejected") < text.index('id="glance"') < text.index('id="failures"') < text.index('id="worst"')
 
