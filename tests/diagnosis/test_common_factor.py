@@ -47,7 +47,7 @@ def verdicts(cases: Sequence[Problem], fails: Fails) -> list[Verdict]:
 
 def deepest(problem: Problem) -> float:
     """The least sum of gates of a channel over a chunk."""
-    gates, least = problem.gates().double(), 0.0
+    gates, least = problem.decays().double(), 0.0
     for b, first, length in problem.spans:
         for start in range(first, first + length, 64):
             least = min(least, float(gates[b, start : min(start + 64, first + length)].sum(0).min()))

@@ -62,7 +62,7 @@ def _heads(p: Problem) -> Iterator[tuple[str, bool]]:
 
 def _gates(p: Problem) -> Iterator[tuple[str, bool]]:
     """Of single tokens, and of chunks from the start of each sequence on: what decides is how strong gates are, not their regime."""
-    gates = p.gates().double()
+    gates = p.decays().double()
     chunks = [part.sum(0) for b, first, length in p.spans if length for part in gates[b, first : first + length].split(CHUNK)]
     deepest = min((float(summed.min()) for summed in chunks if summed.numel()), default=0.0)
     yield f"a gate below -{BOUNDED:g}", bool((gates < -BOUNDED).any())
