@@ -115,7 +115,7 @@ def test_an_element_above_it_fails_though_every_statistic_passes(plain: tuple[In
     """The ceiling knows nothing of the family: it holds where a family errs a thousand times too much."""
     inputs, held, o = plain
     own, exact = held.budgets["o"], held.exact("o").high
-    assert own.ceiling is not None
+    assert isinstance(own.ceiling, Ceiling)
     generous = ErrorStatistics(*(1000 * x for x in vars(own.allowed).values()))
     bound = own.ceiling.of.every["o"].flatten()
     at = int(bound.argmax())
@@ -142,7 +142,7 @@ def test_a_failure_of_another_statistic_names_the_bound(plain: tuple[Inputs, Ref
 def test_no_rounding_is_named_where_none_is_the_cause(plain: tuple[Inputs, Reference, torch.Tensor], factor: float) -> None:
     _, held, _ = plain
     ceiling = held.budgets["o"].ceiling
-    assert ceiling is not None
+    assert isinstance(ceiling, Ceiling)
     bound = float(ceiling.of.every["o"].flatten()[7])
     assert ceiling.explain(7, factor * bound) == f"proven error bound {bound:.3g} at this element"
 
@@ -157,7 +157,7 @@ def test_wrong_kernels_are_above_it(plain: tuple[Inputs, Reference, torch.Tensor
 
 def held_contract(held: Reference) -> Contract:
     ceiling = held.budgets["o"].ceiling
-    assert ceiling is not None
+    assert isinstance(ceiling, Ceiling)
     return ceiling.of.contract
 
 
