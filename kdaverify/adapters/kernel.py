@@ -220,6 +220,9 @@ def adapted(declaration: Declaration, function: Function, own: OwnCalls | None =
         checked(own.activations)
     except (ContractError, ActivationError) as error:
         raise AdapterError(f"kernel {title!r}: {error}") from None
+    if conventions.gates == "channel" and any(contract.decay == "scalar" for contract in contracts.values()):
+        said = "is of kernels whose channels share a gate, but gates='channel'; declare gates='head' or another contract"
+        raise AdapterError(f"kernel {title!r}: contract: decay 'scalar' {said}")
     _check_signature(title, conventions, entry)
     return KernelAdapter(declaration, contracts, (entry, entry if own.step is None else entry_point(title, own.step, entry.tokens)), own)
 

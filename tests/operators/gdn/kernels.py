@@ -166,6 +166,7 @@ TILED = {"gate": "decay", "heads": "tiled", "state": "vk"}
 right_token = _fp32(Token)
 right_chunk = _fp32(Chunked)
 right_bf16 = port(Chunked(torch.bfloat16), "right_bf16", contract="chunk64-bf16", dtypes=("bf16",))
+right_scalar = port(Chunked(torch.bfloat16), "right_scalar", contract="chunk64-bf16[decay:scalar]", dtypes=("bf16",))
 right_tiled = port(AlphaTiled(), "right_tiled", contract="recurrent-fp32", **TILED)
 right_delta = port(Token(), "right_delta", contract="recurrent-fp32", gates="none")
 right_delta_chunk = port(Chunked(), "right_delta_chunk", contract="chunk64-fp32", gates="none")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kdaverify.adapters import AdapterError
 from kdaverify.checks.conventions import conventions
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.property_table import PROPERTIES
@@ -14,7 +15,7 @@ from kdaverify.checks.status import Status
 from kdaverify.operators.kda.axes import AXES
 from tests.operators.gdn import kernels
 
-RIGHT = ("right_token", "right_chunk", "right_bf16", "right_tiled", "right_delta", "right_delta_chunk")
+RIGHT = ("right_token", "right_chunk", "right_bf16", "right_scalar", "right_tiled", "right_delta", "right_delta_chunk")
 OUTPUTS, KEYS = {"o", "final_state"}, {"dk", "dbeta", "dg"}
 # fault -> the property that rejects it, and the tensors that it may name first
 EXPECTED: dict[str, tuple[str, set[str]]] = {
@@ -67,6 +68,11 @@ def test_a_fault_is_rejected_for_the_tensor_that_it_spoils(name: str) -> None:
     rejected = ([x for x in outcomes if x.status.rejects] for outcomes in asked(getattr(kernels, name), tested))
     first = next(filter(None, rejected), [])
     assert first and {outcome.output for outcome in first} & tensors
+
+
+def test_a_contract_of_one_gate_is_refused_where_every_channel_has_its_own() -> None:
+    with pytest.raises(AdapterError, match="contract: decay 'scalar' is of kernels whose channels share a gate, but gates='channel'"):
+        kernels.port(kernels.Chunked(), "port", gates="channel", contract="gdn64")
 
 
 @pytest.mark.parametrize("name", NAMED)
