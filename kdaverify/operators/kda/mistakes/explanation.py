@@ -76,7 +76,10 @@ def double(cases: Sequence[ObservedCase], scored: Sequence[Scored], every: Seque
         rest = next((case for case in cases if not case.beside(base)[0].fits), None)
         if rest is None:
             continue
-        second = [x.mistake for x in rest.beside(every, base=base) if x.possible]
+        tried = rest.beside(every, base=base, until=until)
+        if len(tried) < len(every):
+            break
+        second = [x.mistake for x in tried if x.possible]
         explained = _singled_out(cases, sieved(cases, second, base=base), scored, tried=len(every) ** 2, base=base)
         found += [explained] if explained is not None and _both_needed(cases, explained) else []
     return min(found, key=lambda x: (len(x.others), x.residual), default=None)

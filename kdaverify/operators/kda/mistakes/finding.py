@@ -88,7 +88,9 @@ def finding(question: PropertyCase, judged: Adapter, *, until: float) -> Finding
     if not found[0].finite:
         return _located(found, until)
     every = all_mistakes(backward=PROPERTIES[question.property].backward)
-    scored = found[0].beside(every)
+    scored = found[0].beside(every, until=until)
+    if len(scored) < len(every):
+        return Finding()
     explained = single(found, scored)
     if explained is None:
         explained = double(found, scored, every, until=(time.monotonic() + until) / 2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,7 +21,6 @@ from kdaverify.operators.kda.mistakes.places_backward import BACKWARD_PLACES
 
 RIVAL: Final = 2.0
 """A mistake within so many times of what conforming kernels differ by is not ruled out; one within 1 accounts for the error."""
-NEVER: Final = Likeness(math.inf, math.inf, math.inf)
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,12 @@ class ObservedCase:
         """Elements that no conforming kernel has."""
         return wrong_elements(self.kernel, self.yard)
 
-    def beside(self, mistakes: Iterable[Mistake], *, base: tuple[Mistake, ...] = ()) -> list[Scored]:
-        """Each mistake, made in addition to those of `base`, and how near it comes."""
+    def beside(self, mistakes: Iterable[Mistake], *, base: tuple[Mistake, ...] = (), until: float = math.inf) -> list[Scored]:
+        """Each mistake, made in addition to those of `base`, and how near it comes; those that `until` leaves time for."""
         of, found = replace(self.of, base=base), list[Scored]()
         for place, group in groupby(mistakes, key=lambda mistake: mistake.place):
+            if time.monotonic() > until:
+                break
             own = list(group)
             likes = likenesses(self.kernel, outcomes(of, place, [mistake.change for mistake in own]), self.yard)
             found += map(Scored, own, likes)
