@@ -38,7 +38,16 @@ def relation(
         asked, becomes: as of `Law`.
         draws: fields of the problems that it is tested on.
     """
-    return Law(name, statement, "operators.md, laws", exists_for, _watched(check), asked=asked, becomes=becomes, draws=draws)
+    return Law(
+        name,
+        statement,
+        "reference, short convolution and gated RMSNorm",
+        exists_for,
+        _watched(check),
+        asked=asked,
+        becomes=becomes,
+        draws=draws,
+    )
 
 
 def _watched(check: Check) -> Check:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kdaverify.checks.status import Status
+from kdaverify.operator import DEFAULT
 from kdaverify.verdicts.code_identity import CodeIdentity, changed, mixed_identities
 from kdaverify.verdicts.columns import polars
 from kdaverify.verdicts.decision import WEIGHT, Ruling, conclude
@@ -174,6 +175,7 @@ def _expected(name: str, accounts: Sequence[Account]) -> Expected:
         {prop: why for one in asked for prop, why in one.excused.items() if prop in common},
         tuple(dict.fromkeys(what for one in asked for what in one.outside)),
         _covered([covered for one in asked for covered in one.covered]),
+        next((one.op for one in asked), DEFAULT),
     )
 
 

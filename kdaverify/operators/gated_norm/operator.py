@@ -33,7 +33,7 @@ SECONDS: Final = 1e-7
 
 @final
 class GatedNormOperator(BoundedOperator):
-    """Math: gated_delta.md 6, `oracles.pointwise.gated_norm`."""
+    """Math: `oracles.pointwise.gated_norm`."""
 
     name, signature, call, problem = "gated_rms_norm", SIGNATURE, GatedNormCall, GatedNormProblem
     positional = ("x", "gate", "weight")

@@ -40,7 +40,7 @@ SECONDS: Final = 1e-7
 
 @final
 class ShortConvOperator(BoundedOperator):
-    """Math: gated_delta.md 5, `oracles.pointwise.short_conv`."""
+    """Math: `oracles.pointwise.short_conv`."""
 
     name, signature, call, problem = "short_conv", SIGNATURE, ShortConvCall, ShortConvProblem
     positional = ("x", "weight", "bias")
