@@ -15,7 +15,7 @@ from kdaverify.operators.kda.mistakes.search import ObservedCase, Scored, sieved
 from kdaverify.operators.kda.mistakes.wheres import WHERES, restricted
 
 BITS: Final = 10.0
-"""A mistake is named if one of all that were tried fits so well by luck with a probability below 2^-BITS."""
+"""A mistake is named if one of all that were tried fits so well by chance with a probability below 2^-BITS."""
 IN_PARTS: Final = 16
 """Mistakes, the nearest where each element may be right as well, that are tried in parts of a call."""
 FIRSTS: Final = 2
