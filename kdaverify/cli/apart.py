@@ -61,7 +61,7 @@ class _SessionProcess:
     """The process of a session.
 
     Args:
-        stopped: whether this process was told to end, and has ended it.
+        stopped: whether this process received a signal to end, and has ended the session.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""`kdaverify replay`: one case again, told in full."""
+"""`kdaverify replay`: one case again, reported in full."""
 
 from __future__ import annotations
 
