@@ -36,7 +36,7 @@ class PublishedRuleCounts:
 
 
 def tallies(verdicts: Sequence[Verdict]) -> list[PublishedRuleCounts]:
-    """One for every rule that was asked, in the order of the rules."""
+    """One for every rule that was applied, in the order of the rules."""
     counts = Counter[tuple[str, str, bool]](
         (name, opinion.says.value, v.status.rejects) for v in verdicts for name, opinion in v.published.items()
     )
@@ -114,7 +114,7 @@ def _compared_with(verdicts: Sequence[Verdict]) -> str:
     names = Counter(verdict.benchmark for verdict in verdicts)
     [(most, _)] = names.most_common(1)
     more = f"; and {len(names) - 1} more, named in the record" if len(names) > 1 else ""
-    return f"benchmark: {most}{more}; what each asks: kdaverify list standards"
+    return f"benchmark: {most}{more}; rules in full: kdaverify list standards"
 
 
 def _marked(count: int, colour: str) -> Text:
