@@ -38,7 +38,7 @@ class Rows:
     def counted(self) -> pl.DataFrame:
         """The short columns, and with them `key` (regime of the problem), `rejects`, `judged`, `proves`, `asked`, `same`, `row`.
 
-        `asked` identifies cases (Verdict.asked), `same` their outputs; `row` is the place in `full`.
+        `asked` identifies cases (`Verdict.asked`), `same` their outputs; `row` is the place in `full`.
         """
         status, asked = pl.col("status"), ("property", "dtype", "case", "detail")
         frame = self.full.with_row_index("row").select(
