@@ -34,7 +34,7 @@ def kill_matrix(
     profile: Annotated[str, typer.Option(help="smoke; or acceptance, which tests in full what survives smoke")] = "smoke",
     workers: Annotated[int, typer.Option(min=1, help="processes; each takes one core and up to 2 GiB")] = os.cpu_count() or 1,
     minutes: Annotated[float, typer.Option(min=0.0, help="stop then, and keep what is done; --resume continues")] = 1440.0,
-    out: Annotated[Path, typer.Option(help="the matrix as JSON; its journal lies beside it")] = Path("reports/kill_matrix.json"),
+    out: Annotated[Path, typer.Option(help="the matrix as JSON; its journal is written next to it")] = Path("reports/kill_matrix.json"),
     legal: Annotated[bool, typer.Option("--legal/--no-legal", help="whether conforming kernels run through the whole suites too")] = True,
     resume: Annotated[bool, typer.Option("--resume", help="continue from the journal of a run that was stopped or killed")] = False,
 ) -> int:

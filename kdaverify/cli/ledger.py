@@ -56,7 +56,7 @@ def accept(
         console.print(Text(f"refused: {len(worse)} cases get worse or are left out; --loosen accepts that too", style="bold red"))
         return 1
     if not changed:
-        console.print("the ledger says the same already")
+        console.print("the ledger holds the same figures already")
         return 0
     if not yes:
         if not sys.stdin.isatty():

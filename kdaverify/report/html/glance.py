@@ -1,4 +1,4 @@
-"""Implementations by operation and format at a glance: grade, worst error / tolerance, what failed."""
+"""Implementations by operation and format at a glance: grade, worst error / tolerance, failures."""
 
 from __future__ import annotations
 
