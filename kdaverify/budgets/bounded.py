@@ -43,7 +43,7 @@ def precision_of(fmt: Format) -> Precision:
 
 @torch.inference_mode()
 def bounded_reference(exact: Counted, kernel: Counted, formats: Mapping[str, Format], traits: ResultTraits) -> Reference:
-    """Exact values with the oracle's own radius, and what a conforming kernel may miss them by.
+    """Exact values with the oracle's own radius, and the largest error of a conforming kernel.
 
     Args:
         exact: with the errors of the float64 oracle.

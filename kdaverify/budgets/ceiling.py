@@ -33,7 +33,7 @@ bounds, and half of the time of a session that rejects, where every failing outp
 
 
 class ErrorBound(Protocol):
-    """What no conforming kernel can miss an element of an output by."""
+    """Proven bound on the error of a conforming kernel, for each element of an output."""
 
     def used(self, error: Tensor, truth: Enclosure, fmt: Format) -> Element:
         """The element whose error is the largest fraction of its bound."""

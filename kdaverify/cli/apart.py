@@ -54,14 +54,16 @@ def _concluded(code: int, crash: Crash | None, request: Request) -> int:
     names = ", ".join(request.impls)
     during = f" during {crash.test}" if crash else ""
     help_ = "without --no-isolate" if request.isolate is False else "with --isolate"
-    return complain(f"the session judging {names} {died}{during}; what it had found lies in {request.record}; {help_} the session survives")
+    return complain(
+        f"the session judging {names} {died}{during}; its verdicts up to then are in {request.record}; {help_} the session goes on"
+    )
 
 
 class _SessionProcess:
     """The process of a session.
 
     Args:
-        stopped: whether this process was told to end, and has ended it.
+        stopped: whether this process received a signal to end, and has ended the session.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""`kdaverify campaign`: many drawn cases, on every core or device of this machine or of a cluster."""
+"""`kdaverify campaign`: many random cases, on every core or device of this machine or of a cluster."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def campaign(
 
 
 def _ask(run: CampaignRun, engine: Engine, console: Console, diagnosis: float) -> None:
-    """Until all is asked, or Ctrl-C: what is recorded stays."""
+    """Until all cases have run, or Ctrl-C: what is recorded stays."""
     with Pace(console, wanted=run.tally.wanted, known=len(run.tally.done)) as pace:
         try:
             run.ask(engine, pace.see)
@@ -112,7 +112,7 @@ def _ask(run: CampaignRun, engine: Engine, console: Console, diagnosis: float) -
 
 
 def orders_of(impls: tuple[str, ...], profile: str, seed: int, isolate: bool | None, limits: Limits) -> Orders:  # noqa: FBT001 # as typer gives it
-    """What every worker is told.
+    """The arguments of every worker.
 
     Raises:
         Complaint: an implementation that there is not, or cannot run here; two of one name; no such profile.
@@ -128,7 +128,7 @@ def orders_of(impls: tuple[str, ...], profile: str, seed: int, isolate: bool | N
         for spec in impls:
             name = find(spec).name
             if name in specs:
-                raise Complaint(f"--impl: {specs[name]} and {spec} are both named {name!r}; rename one, records tell them apart by name")
+                raise Complaint(f"--impl: {specs[name]} and {spec} are both named {name!r}; rename one: records go by the name")
             specs[name] = spec
     except AdapterError as error:
         raise Complaint(f"--impl: {error}") from None
@@ -138,7 +138,7 @@ def orders_of(impls: tuple[str, ...], profile: str, seed: int, isolate: bool | N
 
 
 def engine_of(orders: Orders, name: EngineName, workers: int | None, address: str | None) -> Engine:
-    """The engine that the options ask for.
+    """The engine that the options select.
 
     Raises:
         Complaint: the implementations run on different devices, or one cannot run here.
@@ -151,7 +151,7 @@ def engine_of(orders: Orders, name: EngineName, workers: int | None, address: st
     devices = {name: adapter.device for name, adapter in adapters.items()}
     if len({*devices.values()}) > 1:
         told = ", ".join(f"{name} on {device}" for name, device in devices.items())
-        raise Complaint(f"--impl: wanted implementations of one device, got {told}; ask them one after the other")
+        raise Complaint(f"--impl: wanted implementations of one device, got {told}; run one campaign for each device")
     device = next(iter(devices.values()))
     if name is EngineName.LOCAL:
         from kdaverify.campaign.engine_local import LocalEngine

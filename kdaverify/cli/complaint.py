@@ -10,7 +10,7 @@ HARNESS = 2
 
 
 class Complaint(Exception):
-    """Something the user asked for cannot be done; the message says what, and what to do."""
+    """A request of the user cannot be met; the message names it, and what to do."""
 
 
 def guarded(work: Callable[[], int]) -> int:

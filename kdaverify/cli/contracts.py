@@ -129,7 +129,7 @@ def _found(named: str, dtype: str | None) -> _Found:
 
 def _of_implementation(adapter: Adapter, dtype: str | None) -> _Found:
     if not adapter.dtypes:
-        raise Complaint(f"{adapter.name}: it takes no inputs before it is told more: {adapter.missing()}")
+        raise Complaint(f"{adapter.name}: not configured, so it takes no inputs: {adapter.missing()}")
     chosen = dtype or (USUAL if USUAL in adapter.dtypes else adapter.dtypes[0])
     if chosen not in adapter.dtypes:
         raise Complaint(f"--dtype: {adapter.name} takes {', '.join(adapter.dtypes)}, got {chosen!r}")

@@ -40,8 +40,8 @@ def diagnose(
 ) -> int:
     """Find the cause of a failing case: minimise it, find the first wrong stage, compare with known bugs.
 
-    The input is made as small as it fails, its first wrong stage is named, and the kernel's own outputs are compared with those of every
-    fault that `kdaverify list faults` knows, and of simple mistakes, on the same input.
+    The input is minimised, and its first wrong stage is named. The kernel's outputs are then compared with those of every known bug
+    (`kdaverify list faults`) and of simple mistakes, on the same input.
 
     Examples:
     kdaverify diagnose records/night.jsonl kda-bf16-B1T65

@@ -1,4 +1,4 @@
-"""`kdaverify drift`: error against length, drawn, with what legal kernels lose beside it."""
+"""`kdaverify drift`: error against length as a chart, with the errors of conforming kernels beside it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def drift(
 
     Ctrl-C ends the measurement and keeps the sequences that are done.
 
-    Exit codes: 0 no drift beyond legal kernels, 1 drift, 2 harness or usage error, 3 not measured.
+    Exit codes: 0 no drift beyond conforming kernels, 1 drift, 2 harness or usage error, 3 not measured.
     """
     _check(probe, way, tokens, out)
     adapter = implementation(impl, isolate=isolate, limits=limits_from(time_limit, memory_limit))
@@ -175,7 +175,7 @@ def _advance(bar: Progress, task: Any) -> Callable[[str], None]:
 
 
 def _show(console: Console, asked: DriftMeasurement, growths: tuple[Growth, ...]) -> bool:
-    """Draws every output and tells its figures; whether one of them drifts."""
+    """Prints the chart and the figures of every output; whether one of them drifts."""
     from kdaverify.checks.drift import outcome
     from kdaverify.report.drift_chart import chart
 
@@ -195,10 +195,10 @@ def _table(growth: Growth) -> Table:
     table = Table.grid(padding=(0, 2))
     low, high = growth.legal_slopes
     rows = {
-        "grows as": f"T^{growth.own_slope:.2f}; legal kernels T^{low:.2f} to T^{high:.2f}",
-        "beside the steepest legal kernel": f"T^{growth.slope:.2f}, at least T^{growth.slope_limit:.2f} (99 %); allowed T^0.05",
-        "systematic": f"{growth.bias:.2f} of the error; allowed {growth.bias_allowed:.2f}",
-        "budget used": ", ".join(f"{used:.2f} at {T}" for T, used in _told(growth)),
+        "grows as": f"T^{growth.own_slope:.2f}; conforming kernels T^{low:.2f} to T^{high:.2f}",
+        "relative to the steepest conforming kernel": f"T^{growth.slope:.2f}, at least T^{growth.slope_limit:.2f} (99 %); limit T^0.05",
+        "systematic": f"{growth.bias:.2f} of the error; limit {growth.bias_allowed:.2f}",
+        "error / tolerance": ", ".join(f"{used:.2f} at {T}" for T, used in _told(growth)),
     }
     for name, value in rows.items():
         table.add_row(Text(name, style="dim"), value)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 DTYPES = "format of q, k, v, beta and o: fp64, fp32, bf16 or fp16; repeatable (default: fp32)"
 CONTRACT = "preset such as chunk64-bf16, for all formats; or FORMAT=PRESET, repeatable (default: recurrent-fp32)"
-SCALE = "argument: the kernel is told it; fixed: it takes K^-1/2; folded: q comes multiplied"
+SCALE = "argument: passed to the kernel; fixed: the kernel uses K^-1/2; folded: q is multiplied before the call"
 PADDING = "what rows past the last offset of a pack hold: zero or undefined"
 
 
@@ -132,7 +132,7 @@ def _export(folder: Path, draft: Manifest, console: Console) -> int:
     # As for `verify`: nothing from outside has a say in the session.
     for variable in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
         os.environ.pop(variable, None)
-    console.print(Text(f"exporting what profile {draft.profile} asks of {draft.declaration.name}"))
+    console.print(Text(f"exporting the calls of profile {draft.profile} for {draft.declaration.name}"))
     config, ended = session(_request(folder, draft), ProgressBar(console, "exporting", "exported"))
     if config is None:
         return HARNESS

@@ -34,7 +34,7 @@ def kill_matrix(
     profile: Annotated[str, typer.Option(help="smoke; or acceptance, which tests in full what survives smoke")] = "smoke",
     workers: Annotated[int, typer.Option(min=1, help="processes; each takes one core and up to 2 GiB")] = os.cpu_count() or 1,
     minutes: Annotated[float, typer.Option(min=0.0, help="stop then, and keep what is done; --resume continues")] = 1440.0,
-    out: Annotated[Path, typer.Option(help="the matrix as JSON; its journal lies beside it")] = Path("reports/kill_matrix.json"),
+    out: Annotated[Path, typer.Option(help="the matrix as JSON; its journal is written next to it")] = Path("reports/kill_matrix.json"),
     legal: Annotated[bool, typer.Option("--legal/--no-legal", help="whether conforming kernels run through the whole suites too")] = True,
     resume: Annotated[bool, typer.Option("--resume", help="continue from the journal of a run that was stopped or killed")] = False,
 ) -> int:
@@ -42,15 +42,15 @@ def kill_matrix(
 
     Every fault is a real bug of a public kernel, patched into the embedded one (`kdaverify list faults`).
 
-    killed: by a verdict on a question (property, detail, problem) that every legal kernel passes when asked the same.
+    killed: by a verdict on a test (property, detail, problem) that every conforming kernel passes.
 
-    legal kernels: the embedded one without the patch, the recurrent one, one that sums backwards, and three in other conventions.
+    conforming kernels: the embedded one without the patch, the recurrent one, one that sums backwards, and three in other conventions.
 
-    false alarm: whatever rejects a legal kernel; each runs through the whole suites too, unless --no-legal.
+    false alarm: whatever rejects a conforming kernel; each runs through the whole suites too, unless --no-legal.
 
-    near misses count once fresh seeds confirm them, calls that break where the fault is one that breaks calls.
+    borderline failures count once fresh seeds confirm them. Calls that raise or crash count for faults that break calls.
 
-    threshold: numeric faults are asked at strengths 1, 0.5, 0.25 and 0.125, as long as they die.
+    threshold: numeric faults are tested at strengths 1, 0.5, 0.25 and 0.125, down to the first that survives.
 
     Examples:
     kdaverify kill-matrix
@@ -60,7 +60,7 @@ def kill_matrix(
 
     Needs no network. Ctrl-C and kill -9 lose at most the faults under way.
 
-    Exit codes: 0 done and no false alarm, 1 a legal kernel was rejected, 2 harness or usage error, 3 not finished.
+    Exit codes: 0 done and no false alarm, 1 a conforming kernel was rejected, 2 harness or usage error, 3 not finished.
     """
     from kdaverify.kills.journal import Journal, JournalError
     from kdaverify.kills.matrix import matrix
@@ -141,5 +141,5 @@ def _line(row: FaultRow | LegalRow) -> str:
     took = sum(attempt.seconds for attempt in row.attempts)
     if first.kill is None:
         return f"{row.id} ({row.profile}): survives {first.cases} cases, {took:.0f} s"
-    weakest = "" if len(row.attempts) == 1 else f"; weakest asked {last.strength:g}: {'killed' if last.kill else 'survives'}"
+    weakest = "" if len(row.attempts) == 1 else f"; weakest tested {last.strength:g}: {'killed' if last.kill else 'survives'}"
     return f"{row.id} ({row.profile}): killed by {first.kill.property} after {first.cases} cases, {took:.0f} s{weakest}"

@@ -31,7 +31,7 @@ def accept(
     records: Annotated[list[Path], typer.Argument(help="closed records whose fixed panel is to be accepted")],
     ledger: Annotated[Path, typer.Option(help="folder of the ledger")] = Path("reports/ledger"),
     loosen: Annotated[bool, typer.Option("--loosen", help="also where a case gets worse or is left out")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="write without asking")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="write without a prompt")] = False,
 ) -> int:
     """Show what the records would change of the ledger, and write it once that has been reviewed.
 
@@ -56,7 +56,7 @@ def accept(
         console.print(Text(f"refused: {len(worse)} cases get worse or are left out; --loosen accepts that too", style="bold red"))
         return 1
     if not changed:
-        console.print("the ledger says the same already")
+        console.print("the ledger holds the same figures already")
         return 0
     if not yes:
         if not sys.stdin.isatty():

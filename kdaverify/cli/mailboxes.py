@@ -47,15 +47,15 @@ def mailboxes(
     """Search the formats of a design's intermediate buffers (mailboxes), and print the Pareto front of bytes against error.
 
     One mailbox at a time in every format, then combinations, each of them run: forward and gradient, over all regimes, scored against the
-    budget that any kernel of the contract has. Ctrl-C prints what is known so far.
+    tolerance of the contract. Ctrl-C prints what is known so far.
 
     Example: kdaverify mailboxes --pipeline ascend_v3 --plot front.svg
 
-    Exit codes: 0 something stays within the budget (or every proposal was judged), 1 nothing does, 2 usage error.
+    Exit codes: 0 an assignment stays within the tolerance (or every proposal was judged), 1 none does, 2 usage error.
     """
     bench = _bench(pipeline, contract, operands.value, regimes, {"tokens": tokens, "width": width, "seed": seed})
     console = Console()
-    with Console(stderr=True).status(f"computing budgets of {bench.contract.name} under {len(bench.regimes)} regimes"):
+    with Console(stderr=True).status(f"computing tolerances of {bench.contract.name} under {len(bench.regimes)} regimes"):
         bench.prepare()
     if proposals:
         found, code = _proposals(bench, console)
@@ -134,7 +134,7 @@ def _held_out(bench: DesignTest, last: Study) -> list[str]:
 
     regimes = tuple(name for name in bench.regimes if name not in last.refused)
     fresh = replace(bench, regimes=regimes, seed=bench.seed + 1)
-    with Console(stderr=True).status(f"computing budgets of seed {fresh.seed}"):
+    with Console(stderr=True).status(f"computing tolerances of seed {fresh.seed}"):
         fresh.prepare()
     kernels = {"as designed": fresh.design.formats(fresh.operands), **({} if last.best is None else {"fewest bytes": last.best.formats})}
     return [trial_line(f"seed {fresh.seed}, {name}", fresh.trial(formats)) for name, formats in kernels.items()]

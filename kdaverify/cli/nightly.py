@@ -104,7 +104,7 @@ def _fixed(specs: Mapping[str, str], profile: str, history: History) -> list[Fix
 
 
 def _ask(run: CampaignRun, engine: Engine, console: Console, more: Callable[[], bool]) -> None:
-    """Until all is asked, the time is up, or Ctrl-C: what is recorded stays."""
+    """Until all cases have run, the time is up, or Ctrl-C: what is recorded stays."""
     with Pace(console, wanted=run.tally.wanted, known=len(run.tally.done)) as pace:
         try:
             run.ask(engine, pace.see, more=more)

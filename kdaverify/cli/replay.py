@@ -1,4 +1,4 @@
-"""`kdaverify replay`: one case again, told in full."""
+"""`kdaverify replay`: one case again, reported in full."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class ReplayedCase:
     Args:
         spec: names the implementation.
         problem: JSON or the path of it; "" for the conventions.
-        isolate: True where the record says that it took a process with it.
-        benchmark: names the implementation that others' standards compare errors with; None for an emulated one.
+        isolate: True where, by the record, it crashed its process.
+        benchmark: names the implementation whose errors published standards compare with; None for an emulated one.
     """
 
     spec: str

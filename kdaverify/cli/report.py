@@ -84,8 +84,8 @@ def page_of(ruling: Ruling, decisions: Sequence[Decision], path: Path, *, record
 
     Args:
         ruling: of the whole session: a harness error is one of every implementation.
-        record: where its verdicts lie.
-        account: what it says beside them.
+        record: the file of its verdicts.
+        account: its summary beside them.
     Raises:
         Complaint: as `written`.
     """

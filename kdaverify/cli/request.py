@@ -1,4 +1,4 @@
-"""What one session is asked, handed from the command line to the process that runs it."""
+"""The request of one session, handed from the command line to the process that runs it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Request(BaseModel):
         record: None to keep none.
         html: where the page of the run goes; None for none.
         workers: a number, or "auto".
-        benchmark: whose errors others' standards compare with; None for an emulated plain kernel.
+        benchmark: whose errors published standards compare with; None for an emulated baseline kernel.
         crash_folder: where a session leaves during which test it ended; None where nobody reads it.
         isolate: whether kernels run in worker processes; None leaves it to each.
-        standards: whether every published standard has its row on the last page.
+        standards: whether every published standard has its row in the terminal summary.
         only: the properties that are tested; none for all.
         maxfail: failing tests after which no more are run; 0 for no limit.
         diagnosis: seconds, for each implementation that is rejected, to name what is wrong with it.
@@ -46,7 +46,7 @@ class Request(BaseModel):
     maxfail: int = 0
 
     def pytest_arguments(self, suites: Path, settings: Path) -> list[str]:
-        """The same session, whatever folder it is started from and whatever that folder tells pytest."""
+        """The same session, whatever folder it is started from and whatever pytest configuration that folder has."""
         seed = [] if self.seed is None else [f"--kda-seed={self.seed}"]
         return [
             *self._paths(suites),

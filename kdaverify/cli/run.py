@@ -1,4 +1,4 @@
-"""One session of `kdaverify verify`, in a process of its own: pytest on the suites, the last page, the decision as exit code."""
+"""One session of `kdaverify verify`, in a process of its own: pytest on the suites, the terminal summary, the decision as exit code."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def run(request: Request, console: Console) -> int:
 
 
 def _misuse(request: Request) -> str | None:
-    """What is wrong with what was asked for.
+    """What is wrong with the request.
 
     Raises:
-        CannotImportError: nothing is, but an implementation imports what is not here.
+        CannotImportError: nothing is wrong, but an implementation imports what is not here.
     """
     from kdaverify.adapters.base import AdapterError
     from kdaverify.adapters.registry import CannotImportError, find

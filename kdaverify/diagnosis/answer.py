@@ -34,10 +34,10 @@ class KernelErrors:
 
 
 def answered(adapter: Adapter, case: str, call: Callable[[], Mapping[str, Tensor]]) -> KernelErrors:
-    """The answer that `call` gives; one that cannot be asked of the kernel is skipped.
+    """The result of `call`; a call that the kernel's interface cannot take is skipped.
 
     Args:
-        case: what the kernel is told that comes.
+        case: announced to the kernel before the call.
     """
     adapter.begin(case)
     try:

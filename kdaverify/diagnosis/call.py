@@ -100,4 +100,4 @@ def _before_the_cut(call: DiagnosedCall, adapter: Adapter, inputs: Inputs) -> di
 
 
 _WAYS: Final[Mapping[str, Way]] = {"resume": _resumed, "packing": _arranged, "options": _under_option, "causality": _before_the_cut}
-"""How properties ask that do not ask for one plain call."""
+"""Call modes of the properties that do not make one plain call."""

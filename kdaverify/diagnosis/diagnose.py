@@ -21,10 +21,10 @@ from kdaverify.operator import operator_of
 from oracles.certified import UncertifiedError
 
 LARGEST: Final = 0.5
-"""Largest `cost` of a case that every suspect is asked."""
-NOTHING: Final = "asked again, nothing fails: there is nothing to diagnose, or its results differ from call to call"
+"""Largest `cost` of a case that every suspect is run on."""
+NOTHING: Final = "run again, nothing fails: there is nothing to diagnose, or its results differ from call to call"
 UNEVEN: Final = "the same call gives other results when it is repeated: no fault that always strikes can be compared with it"
-WITHIN: Final = "as one plain call, and as a whole, the outputs are within budget: too little is wrong to be compared with known faults"
+WITHIN: Final = "as one plain call, and as a whole, the outputs are within tolerance: too little is wrong to be compared with known faults"
 NOT_FINITE: Final = (
     "not finite: too few finite elements are wrong to be compared with known faults, and NaN or infinity in the same places is no likeness"
 )
@@ -34,11 +34,11 @@ LARGE: Final = "too large to be compared with every known fault"
 
 
 def diagnose(adapter: Adapter, question: PropertyCase, *, seconds: float = DIAGNOSIS_SECONDS) -> Diagnosis:
-    """What a kernel that fails a question does wrong.
+    """The cause of a kernel's failure of one test.
 
     Args:
         adapter: the kernel.
-        seconds: half of them to find a smaller case, the rest, and at least a quarter, to tell suspects apart; what is begun is ended.
+        seconds: half of them to find a smaller case, the rest, and at least a quarter, to compare suspects; a step in progress completes.
     """
     started = time.monotonic()
     failed = failure(adapter, question)
@@ -128,7 +128,7 @@ def _elsewhere(adapter: Adapter, other: PropertyCase, lineup: FaultComparison, f
 
 
 def _where(adapter: Adapter, lineup: FaultComparison, first: PropertyCase, chunk_size: int) -> str:
-    """In the case as it was asked, which has more tokens and heads to tell apart."""
+    """In the case before minimisation: it has more tokens and heads to distinguish."""
     operator = operator_of(first.problem)
     if not operator.staged or operator.cost(first.problem) > LARGEST:
         return ""

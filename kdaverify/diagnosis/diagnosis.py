@@ -20,7 +20,7 @@ class Diagnosis:
 
     Args:
         smallest: the smallest question that still fails.
-        named: faults of the catalogue that no input tells apart from it, the nearest first; () where none fits.
+        named: faults of the catalogue with the same outputs on every input tried, the nearest first; () where none fits.
         signatures: simple mistakes that fit as well.
         ranked: the nearest of all, on the input that they were compared on.
         nearest: the nearest of those that do not fit.

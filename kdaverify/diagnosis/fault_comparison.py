@@ -14,7 +14,7 @@ from kdaverify.diagnosis.tolerances import APART, Fit, Yardstick, comparable, fi
 from kdaverify.diagnosis.unwritten import unwritten
 
 SHARE: Final = 0.25
-"""Most of what is wrong that a suspect may leave unexplained, where that is within the noise of legal kernels."""
+"""Largest share of the error that a suspect may leave unexplained, where the rest is within the noise of conforming kernels."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Match:
 
     @property
     def indistinguishable(self) -> bool:
-        """Whether no output tells the two apart, and the mistake accounts for what is wrong."""
+        """Whether no output distinguishes the two, and the mistake accounts for the error."""
         return self.shows and self.fit.noise <= 1 and self.fit.distance <= SHARE
 
 
@@ -58,7 +58,7 @@ class FaultComparison:
 
     @property
     def wrong(self) -> bool:
-        """Whether any output is outside its budget."""
+        """Whether any output is over its tolerance."""
         exact = KernelErrors({name: scale.exact for name, scale in self.yard.items() if name in self.kernel.outputs})
         return self.kernel.failed is not None or fit(self.kernel, exact, self.yard).noise * APART > 1
 
@@ -73,7 +73,7 @@ class FaultComparison:
         return unwritten(self.kernel, lambda: self.bench.answer(self.judged), self.yard)
 
     def match(self, suspect: Suspect) -> Match:
-        """How near one suspect comes; one that is near, but for more than the noise of legal kernels, may have more of it."""
+        """How near one suspect comes; the noise limit of a near one includes its own change under another arithmetic."""
         answer = self._answer(suspect)
         found = fit(self.kernel, answer, self.yard)
         if found.distance <= SHARE and 1 < found.noise < float("inf"):

@@ -1,4 +1,4 @@
-"""What was asked of a kernel, in a form that other kernels can be asked too."""
+"""The test that a kernel failed, in a form that other kernels can run too."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class PropertyCase:
 
 
 class DiagnosisCase(Protocol):
-    """A question with its tensors: whom it is asked, and what is right."""
+    """A test with its tensors: runs kernels on them, and has the exact outputs."""
 
     def answer(self, adapter: Adapter, /) -> KernelErrors:
         """What a kernel answers; what it does wrong is its answer."""
         ...
 
     def yardstick(self) -> Yardstick:
-        """What is right, and how much legal kernels may miss it by.
+        """The exact outputs, and the tolerance of conforming kernels.
 
         Raises:
-            ContractOverflow: no legal kernel stays finite.
+            ContractOverflow: no conforming kernel stays finite.
             UncertifiedError: no reference value is sharp enough.
         """
         ...
 
 
 def bench(question: PropertyCase, judged: Adapter) -> DiagnosisCase:
-    """The question as `judged` was asked it; others answer the call that it received."""
+    """The test as `judged` ran it; other kernels get the same call."""
     return operator_of(question.problem).diagnosed(question, judged)

@@ -1,4 +1,4 @@
-"""Suspects that one input does not tell apart, on others that do."""
+"""Separates suspects that agree on one input, by further inputs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def separate(judged: Adapter, first: PropertyCase, fits: Sequence[Match], *, unt
     """The suspects that answer as the kernel does on other inputs too; all of them, if none does.
 
     Args:
-        first: the question as it was asked; the others are of its kind.
+        first: the test before minimisation; the others are of its kind.
         until: of the monotonic clock.
     """
     left = tuple(fits)

@@ -51,7 +51,7 @@ class Suspect:
         """The mistake in a kernel of `contract`; a recurrent one has no stages to patch, and is taken for the embedded chunk form.
 
         Args:
-            twin: whether in another kernel, just as legal: of wider operands and smaller blocks.
+            twin: whether in another conforming kernel, of wider operands and smaller blocks.
         """
         return Faulty(self.fault, contract=partial(_sized, contract, self.chunk_size, twin))
 
@@ -66,7 +66,7 @@ def _sized(contract: Contract, size: int, twin: bool, dtype: str) -> Contract:  
 
 
 def right(chunk_size: int) -> Suspect:
-    """The same kernel with nothing wrong in it: what is indistinguishable from it has no fault to name."""
+    """The same kernel without a mistake: a suspect with the same outputs has no effect here."""
     return Suspect(_RIGHT, chunk_size, known=False)
 
 
@@ -77,7 +77,7 @@ def declared(question: PropertyCase, judged: Adapter) -> Contract:
 
 
 def suspects(question: PropertyCase, judged: Adapter) -> Iterator[tuple[Suspect, ...]]:
-    """All of them at the declared chunk size; then at the smaller ones that are legal too, where they cut the sequences elsewhere."""
+    """All of them at the declared chunk size; then at smaller ones that the contract permits, where they cut the sequences elsewhere."""
     problem, dtype, contract = question.problem, question.problem.dtype, declared(question, judged)
     known = [fault for fault in FAULTS.values() if fault.kind != RANDOM and dtype in fault.dtypes]
     longest = max(length for _, _, length in problem.spans) if isinstance(problem, Problem) else 0

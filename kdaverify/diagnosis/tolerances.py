@@ -1,4 +1,4 @@
-"""The exact outputs of a question, and how far two legal kernels may lie apart in each."""
+"""The exact outputs of a test, and how far two conforming kernels may lie apart in each."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from kdaverify.checks.status import Status
 from kdaverify.diagnosis.answer import KernelErrors
 
 APART: Final = 2.0
-"""Two kernels within budget of one value lie at most two budgets apart."""
+"""Two kernels within tolerance of one value lie at most two tolerances apart."""
 LEAST: Final = 2.0**-149
 CLEAR: Final = 8.0
-"""Where elements are not finite, the others show an effect only from so many budgets on."""
+"""Where elements are not finite, an effect in the others counts only from so many times the tolerance on."""
 FINITE: Final = 1 / 8
 """Least share of the elements that must be finite in both outputs, for the two to be compared."""
 
@@ -26,8 +26,8 @@ class Scale:
 
     Args:
         exact: float64.
-        rms, largest: budgets of these statistics; above 0.
-        unit: what elements are counted in, where each has a budget of its own.
+        rms, largest: tolerances of these statistics; above 0.
+        unit: what elements are counted in, where each has a tolerance of its own.
     """
 
     exact: Tensor
@@ -41,7 +41,7 @@ class Scale:
 
 
 def scale(exact: Tensor, rms_budget: float, largest_budget: float, *, least: float) -> Scale:
-    """The scale of an output whose elements share a budget; one that is exactly 0 is allowed `least`."""
+    """The scale of an output whose elements share a tolerance; `least` is that of one that is exactly 0."""
     return Scale(exact.double(), rms_budget or least or LEAST, largest_budget or least or LEAST)
 
 
@@ -51,7 +51,7 @@ class Fit:
 
     Args:
         distance: between them, as a fraction of what is wrong with the first; 1 is as far as a right kernel.
-        noise: the most that an output of theirs differs by, in units of what two legal kernels may.
+        noise: the most that an output of theirs differs by, in units of the difference that two conforming kernels may have.
     """
 
     distance: float
@@ -65,9 +65,9 @@ FAR: Final = Fit(float("inf"), float("inf"))
 def fit(kernel: KernelErrors, other: KernelErrors, yard: Yardstick, *, twin: KernelErrors | None = None) -> Fit:
     """How near `other` comes to the kernel.
 
-    Math: with b the rms budget of each output, distance^2 = sum (rms(kernel - other) / b)^2 / sum (rms(kernel - exact) / b)^2 over finite
+    Math: with b the rms tolerance of an output, distance^2 = sum (rms(kernel - other) / b)^2 / sum (rms(kernel - exact) / b)^2 over finite
     elements; the share of elements of which only one is not finite, where that is more. Elements that are not finite in either are no
-    likeness, since unrelated faults share them: without enough finite elements, and an error in them, the distance is infinite. Budgets
+    likeness, since unrelated faults share them: without enough finite elements, and an error in them, the distance is infinite. Tolerances
     grow with the output of `other`, where that is larger than the exact one: so do its roundings.
 
     Args:

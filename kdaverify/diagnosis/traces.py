@@ -13,7 +13,7 @@ from kdaverify.problems import Problem
 from oracles.tensors import SIGNATURE
 
 SOME = 0.5
-"""Of channels, where errors are small in some by chance, no more than this share is worth telling."""
+"""Of channels, where errors are small in some by chance, no more than this share is worth reporting."""
 
 
 def traces(kernel: KernelErrors, yard: Yardstick, problem: Problem, chunk_size: int) -> str:

@@ -1,6 +1,6 @@
 """The pytest plugin: an implementation is a parameter of the suites, a verdict is a row of a record, a session ends in a decision.
 
-Inert where no test asks for the fixture `kernel`. Importing it imports no torch.
+Inert where no test uses the fixture `kernel`. Importing it imports no torch.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ _NAMED = pytest.StashKey["NamedBenchmark | None"]()
 
 
 def benchmark_of(config: pytest.Config) -> NamedBenchmark | None:
-    """The one of this session, found once; None for a plain member of the family.
+    """The one of this session, found once; None for the baseline reference kernel.
 
     Raises:
         pytest.UsageError: it cannot be found, or cannot run here.

@@ -1,4 +1,4 @@
-"""Which tests there are: every suite, for every implementation, format, gate regime and panel problem it asks for."""
+"""Which tests there are: every suite, for every implementation, format, gate regime and panel problem that it is parametrized over."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _applies(asked: str, subject: Subject, profile: str) -> bool:
 
 
 def _cases(subject: Subject, axes: list[str], profile: str) -> Iterator[Any]:
-    """Every combination of the axes a test asks for, ids first the implementation, then the format."""
+    """Every combination of the axes of a test, ids first the implementation, then the format."""
     choices = subject.adapter.operator.axes()
     for combination in product(*(choices[axis](subject.adapter, profile) for axis in axes)):
         ids, values = [name for name, _ in combination], [value for _, value in combination]

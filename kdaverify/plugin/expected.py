@@ -19,7 +19,7 @@ def expected(subject: Subject, asked: set[str], profile: str, verdicts: Sequence
     """All that it declares, by every suite there is.
 
     Args:
-        asked: properties that were asked of it.
+        asked: properties that were tested.
         verdicts: what came of them.
     """
     adapter = subject.adapter

@@ -1,4 +1,4 @@
-"""What a session is asked to do: the command-line options, checked once."""
+"""The command-line options of a session, checked once."""
 
 from __future__ import annotations
 
@@ -44,10 +44,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME|FILE.py[:OBJECT]|PACKAGE.MODULE[:OBJECT]",
         help="implementation to judge, repeatable (default: eager); `kdaverify list impls` names the shipped ones",
     )
-    group.addoption("--profile", metavar="smoke|acceptance|nightly", help="how much is asked (default: smoke)")
+    group.addoption("--profile", metavar="smoke|acceptance|nightly", help="how much is tested (default: smoke)")
     group.addoption("--device", metavar="DEVICE", help="refuse an implementation that would run on another device (cpu, cuda, npu, ...)")
-    group.addoption("--kda-seed", type=_seed, metavar="N", help=f"seed of the drawn problems (default: {FIXED_SEED}; nightly: the date)")
-    group.addoption("--benchmark", metavar="IMPL", help="others' standards compare errors with its own (default: an emulated plain kernel)")
+    group.addoption("--kda-seed", type=_seed, metavar="N", help=f"seed of the random problems (default: {FIXED_SEED}; nightly: the date)")
+    group.addoption(
+        "--benchmark",
+        metavar="IMPL",
+        help="implementation whose errors published standards compare with (default: an emulated baseline kernel)",
+    )
     group.addoption("--record", type=Path, metavar="PATH", help="append every verdict to this .jsonl or .parquet file")
     group.addoption(
         "--diagnosis",
@@ -57,7 +61,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help=f"for each implementation that is rejected, to name what is wrong with it; 0: none (default: {DIAGNOSIS_SECONDS:g})",
     )
     group.addoption("--standards", action="store_true", help="one row for each published standard, where one line counts them otherwise")
-    group.addoption("--bare", action="store_true", help="verdicts alone: nothing shrunk or localised, no published rule asked")
+    group.addoption(
+        "--bare", action="store_true", help="verdicts alone: nothing is minimised or localised, and no published rule is applied"
+    )
     group.addoption("--require-impl", action="store_true", help="an implementation that cannot run here ends in exit code 3, not in 0")
     _add_isolation(group)
 
@@ -109,7 +115,7 @@ def subjects(config: pytest.Config) -> tuple[Subject, ...]:
     """The implementations of this session, found once.
 
     Raises:
-        pytest.UsageError: one cannot be found, two share a name, one runs on another device than asked for, or no such profile.
+        pytest.UsageError: one cannot be found, two share a name, one runs on another device than requested, or no such profile.
     """
     if _SUBJECTS not in config.stash:
         _check_profile(config.option.profile)
@@ -172,7 +178,7 @@ def _check_names(found: tuple[Subject, ...]) -> None:
         other = by_name.setdefault(subject.adapter.name, subject.spec)
         if other != subject.spec:
             raise pytest.UsageError(
-                f"--impl: {other} and {subject.spec} are both named {subject.adapter.name!r}; rename one, records tell them apart by name"
+                f"--impl: {other} and {subject.spec} are both named {subject.adapter.name!r}; rename one: records go by the name"
             )
 
 

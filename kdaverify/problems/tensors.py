@@ -41,7 +41,7 @@ def build(problem: Problem) -> Inputs:
 def gates(problem: Problem) -> Tensor:
     """g alone [B, T, HV, KG]: an interface that must see its values first need not draw a state of gigabytes.
 
-    Where channels share a gate it is that of the first: what is drawn for channels differs in them, and is a gate in each.
+    Where channels share a gate it is that of the first: regimes of channels sample a gate for each of them.
     """
     drawn = _clamped(GATES[problem.gate].draw(Draw(problem, "gate")), problem.gate_range)
     return rounded(drawn[..., : {"channel": problem.K, "head": 1, "none": 0}[problem.gates]], state_dtype(problem.dtype))

@@ -1,1 +1,1 @@
-"""What is shown: the last page of a session, its JSON, its live progress."""
+"""What is shown: the terminal summary of a session, its JSON, its live progress."""

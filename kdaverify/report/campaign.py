@@ -91,7 +91,7 @@ def _show_kind(console: Console, kind: FailureKind) -> None:
 
 
 def _size(kind: FailureKind) -> str:
-    return "made smaller" if kind.smaller else "smallest that was drawn"
+    return "made smaller" if kind.smaller else "smallest of the random cases"
 
 
 def campaign_summary(tally: CampaignCounts, ruling: Ruling, found: Sequence[Gated]) -> dict[str, Any]:

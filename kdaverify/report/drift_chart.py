@@ -1,4 +1,4 @@
-"""Drift on a terminal: error against length, both logarithmic, the band of legal kernels behind the kernel's own points."""
+"""Drift on a terminal: error against length, both logarithmic, the band of conforming kernels behind the kernel's own points."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BAND, POINT, BETWEEN = "░", "●", "·"
 
 
 def chart(growth: Growth) -> Text:
-    """The error of one output, with its legal band.
+    """The error of one output, with the band of conforming kernels.
 
     A column is a fifth of the way between two lengths; rows share what lies between the least and the largest error.
     """
@@ -42,7 +42,7 @@ def chart(growth: Growth) -> Text:
     text.append(" " * 9 + "└" + ("─" * (STEP - 1) + "┬") * (len(growth.lengths) - 1) + "─\n", style="dim")
     text.append(" " * 8 + _labels(growth.lengths) + "\n", style="dim")
     text.append(f"{growth.output}: relative error against ", style="bold")
-    text.append(f"tokens; {POINT} {growth.kernel.name}, {BAND} legal kernels")
+    text.append(f"tokens; {POINT} {growth.kernel.name}, {BAND} conforming kernels")
     return text
 
 

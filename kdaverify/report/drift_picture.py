@@ -11,12 +11,12 @@ SUFFIXES: Final = (".svg", ".png", ".html")
 MISSING: Final = "vl-convert-python is not installed: pip install kdaverify[pictures]"
 KERNEL, LEGAL, LIMIT = "#c2410c", "#60a5fa", "#6b7280"
 VERSION: Final = "5.20"
-LEGEND: Final = "line: the kernel; band: legal kernels of its contract on the same inputs; dashed: what is allowed"
+LEGEND: Final = "line: the kernel; band: conforming kernels of its contract on the same inputs; dashed: tolerance"
 LENGTH: Final = "datum.value >= 1024 && datum.value % 1024 == 0 ? datum.value / 1024 + 'k' : datum.value"
 
 
 def write(path: Path, growths: tuple[Growth, ...], title: str) -> None:
-    """Draws error against length, one panel an output: the kernel, the band of legal kernels, and what is allowed.
+    """Draws error against length, one panel an output: the kernel, the band of conforming kernels, and the tolerance.
 
     Raises:
         ImportError: the renderer is not installed.
@@ -57,11 +57,11 @@ def _panel(growth: Growth) -> dict[str, Any]:
         return {"field": field, "type": "quantitative", "scale": {"type": "log"}, "axis": axis}
 
     tooltip = [{"field": field, "type": "quantitative", "format": ".3g"} for field in ("tokens", "error", "allowed", "used")]
-    fit = f"T^{growth.own_slope:.2f}; beside legal kernels T^{growth.slope:.2f}"
+    fit = f"T^{growth.own_slope:.2f}; relative to conforming kernels T^{growth.slope:.2f}"
     return {
         "title": {
             "text": growth.output,
-            "subtitle": f"grows as {fit}; {float(growth.used[-1]):.2f} of budget",
+            "subtitle": f"grows as {fit}; {float(growth.used[-1]):.2f}x tolerance",
             "anchor": "start",
             "fontSize": 12,
         },

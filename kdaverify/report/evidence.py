@@ -33,13 +33,13 @@ def evidence(decision: Decision) -> list[Text]:
 
 
 def _grades(grades: dict[str, str]) -> list[Text]:
-    """Told where one is not A: what the letters mean."""
+    """The meaning of the letters, where one is not A."""
     worse = sorted({*grades.values()} - {"A"})
     return [_told("grades", "; ".join(f"{letter} {MEANING[letter]}" for letter in worse))] if worse else []
 
 
 def _run(paired: tuple[Paired, ...]) -> list[Text]:
-    """The output with the largest rms error beside the legal kernels."""
+    """The output with the largest rms error relative to the conforming kernels."""
     if not paired:
         return []
     worst = max(paired, key=lambda run: run.limit)

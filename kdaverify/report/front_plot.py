@@ -1,4 +1,4 @@
-"""A Pareto front as a picture: bytes moved against the share of the budget, in plain SVG."""
+"""A Pareto front as a picture: bytes moved against error / tolerance, in plain SVG."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def front_svg(study: Study) -> str:
     dots = [_dot(x(study.moved(t) / KIB), y(t.share), "#999", 2.5) for t in trials]
     own = [_dot(x(study.moved(study.own) / KIB), y(study.own.share), "#c33", 5)] if math.isfinite(study.own.share) else []
     line = " ".join(f"{x(study.moved(t) / KIB):.1f},{y(t.share):.1f}" for t in study.front)
-    title = f"{study.bench.design.name}, {study.part}: KiB moved a chunk against the share of the budget (red: as designed)"
+    title = f"{study.bench.design.name}, {study.part}: KiB moved a chunk against error / tolerance (red: as designed)"
     ticks = [_text(x(most * i / 4), HEIGHT - MARGIN + 18, f"{most * i / 4:.0f} KiB") for i in range(5)]
     shares = [_text(MARGIN - 26, y(study.limit * 10.0**i) + 4, f"{study.limit * 10.0**i:g}") for i in (-1, 0, 1, 2)]
     limit = y(study.limit)

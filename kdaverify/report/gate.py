@@ -38,7 +38,7 @@ def show(console: Console, ruling: Ruling, found: Sequence[Gated]) -> None:
         for identity in one.judged:
             console.print(Padding(Text(f"code: {plain(str(identity))}"), (0, 0, 0, 2), expand=False))
     if not found:
-        console.print("the records hold no verdict, and no session says that it judged anything")
+        console.print("the records hold no verdict, and no session that judged anything")
     console.print(Text(f"decision: {ruling.upper()} (exit code {ruling.exit_code})", style="bold"))
 
 
@@ -49,7 +49,7 @@ def _counts(one: Gated) -> str:
 
 
 def summary(ruling: Ruling, found: Sequence[Gated]) -> dict[str, Any]:
-    """The object that `gate --json` writes: that of `verify --json`, as far as the gate knows it."""
+    """The object that `gate --json` writes: that of `verify --json`, as far as records hold it."""
     return {
         "decision": ruling.value,
         "exit_code": ruling.exit_code,

@@ -12,7 +12,7 @@ from kdaverify.report.plain import told
 from kdaverify.verdicts.verdict import Verdict
 
 MOST: Final = 12
-"""Lines: of what comes later the terminal summary says what is left, once it is known which kinds are the same."""
+"""Lines: the terminal summary reports later kinds of failure, once it is known which of them are the same."""
 
 
 class LiveFailures:

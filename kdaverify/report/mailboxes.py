@@ -20,9 +20,9 @@ TENFOLD = 10.0
 
 
 def singles_table(study: Study) -> Table:
-    """The share of the budget that each mailbox alone in each format comes to."""
+    """Error / tolerance of each mailbox alone in each format."""
     table = Table(
-        title=f"{study.part}: one mailbox narrow, the others fp32 ({study.wide.share:.2g} of budget)",
+        title=f"{study.part}: one mailbox narrow, the others fp32 ({study.wide.share:.2g}x tolerance)",
         caption="x: overflows; -t: a scale for every matrix",
     )
     table.add_column("mailbox", no_wrap=True)
@@ -37,8 +37,8 @@ def singles_table(study: Study) -> Table:
 def front_table(study: Study) -> Table:
     """The assignments that no other beats in both bytes and error."""
     table = Table(title=f"{study.part}: Pareto front, {len(study.front)} of {study.tried} assignments")
-    for name in ("KiB", *(("us",) if study.part == "forward" else ()), "of budget", "worst at", "formats"):
-        table.add_column(name, justify="right" if name in ("KiB", "us", "of budget") else "left")
+    for name in ("KiB", *(("us",) if study.part == "forward" else ()), "error / tolerance", "worst at", "formats"):
+        table.add_column(name, justify="right" if name in ("KiB", "us", "error / tolerance") else "left")
     for trial in study.front:
         table.add_row(*_row(study, trial))
     return table
@@ -78,9 +78,9 @@ def answer(study: Study) -> Iterable[str]:
     yield f"as designed: {_sized(study, study.own)}"
     best = study.best
     if best is None:
-        yield f"no assignment stays within {study.limit:g} of the budget, fp32 throughout takes {study.wide.share:.3g}"
+        yield f"no assignment stays within {study.limit:g}x tolerance; fp32 throughout comes to {study.wide.share:.3g}x"
     else:
-        yield f"fewest bytes within {study.limit:g} of the budget: {_sized(study, best)}: {' '.join(_row(study, best)[-1:])}"
+        yield f"fewest bytes within {study.limit:g}x tolerance: {_sized(study, best)}: {' '.join(_row(study, best)[-1:])}"
 
 
 def _sized(study: Study, trial: Trial) -> str:
@@ -90,7 +90,7 @@ def _sized(study: Study, trial: Trial) -> str:
 
 def trial_line(name: str, trial: Trial) -> str:
     """One line on one assignment."""
-    share = "overflows" if math.isinf(trial.share) else f"{trial.share:.3g} of budget"
+    share = "overflows" if math.isinf(trial.share) else f"{trial.share:.3g}x tolerance"
     return f"{name}: {share} ({' '.join(trial.worst)})"
 
 
@@ -106,8 +106,8 @@ def drift_line(name: str, found: Drift) -> str:
 def judgements_table(judgements: Sequence[Judgement]) -> Table:
     """The proposals, a line each."""
     table = Table(title="proposals", show_lines=True)
-    for name in ("", "proposes", "", "KiB saved", "o", "S_T", "gradients", "of budget", "slope", "because"):
-        table.add_column(name, justify="right" if name in ("KiB saved", "o", "S_T", "gradients", "of budget", "slope") else "left")
+    for name in ("", "proposes", "", "KiB saved", "o", "S_T", "gradients", "error / tolerance", "slope", "because"):
+        table.add_column(name, justify="right" if name in ("KiB saved", "o", "S_T", "gradients", "error / tolerance", "slope") else "left")
     for j in judgements:
         factors = [f"{j.factors[name]:.2f}" if j.factors and name in j.factors else "-" for name in ("o", "S_T", "gradients")]
         share = "-" if j.share is None else f"{j.share:.2f}"
@@ -122,7 +122,7 @@ def heading(study: Study) -> str:
     formats = design.formats(bench.operands)
     size = f"{design.transfers} transfers of {design.bytes_moved(formats) / KIB:.0f} KiB, {design.microseconds(formats):.2f} us a chunk"
     problems = f"{', '.join(bench.regimes)}; T = {bench.tokens}, K = V = {bench.width}, seed {bench.seed}"
-    return f"{design.name}: {design.about}. As designed {size}. Budgets of {bench.contract.name} on {problems}"
+    return f"{design.name}: {design.about}. As designed {size}. Tolerances of {bench.contract.name} on {problems}"
 
 
 def show(console: Console, *parts: RenderableType) -> None:

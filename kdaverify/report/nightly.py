@@ -46,7 +46,7 @@ def show_night(console: Console, night: Night, medians: pl.DataFrame) -> None:
 def _show_medians(console: Console, night: Night, medians: pl.DataFrame) -> None:
     rows = [row for row in medians.sort(["dtype", "output"]).iter_rows(named=True) if row["implementation"] == night.implementation]
     dates = sorted({date for row in rows for date in row["date"]})[-SHOWN_NIGHTS:]
-    table = Table("output", "dtype", title=f"{night.implementation}: median share of the budget, fixed cases", title_justify="left")
+    table = Table("output", "dtype", title=f"{night.implementation}: median error / tolerance, fixed cases", title_justify="left")
     for date in dates:
         table.add_column(date, justify="right")
     for row in rows:

@@ -19,10 +19,10 @@ TITLE = "what other published standards would have said"
 
 @dataclass(frozen=True)
 class PublishedRuleCounts:
-    """What one rule says of the outputs of a session.
+    """The results of one rule on the outputs of a session.
 
     Args:
-        passed, failed, not_applicable: outputs it says so of.
+        passed, failed, not_applicable: outputs with this result.
         passed_rejected: outputs it passes and we reject.
         failed_passed: outputs it fails and we pass.
     """
@@ -36,7 +36,7 @@ class PublishedRuleCounts:
 
 
 def tallies(verdicts: Sequence[Verdict]) -> list[PublishedRuleCounts]:
-    """One for every rule that was asked, in the order of the rules."""
+    """One for every rule that was applied, in the order of the rules."""
     counts = Counter[tuple[str, str, bool]](
         (name, opinion.says.value, v.status.rejects) for v in verdicts for name, opinion in v.published.items()
     )
@@ -47,7 +47,7 @@ def tallied(counts: Counter[tuple[str, str, bool]], rules: Iterable[str]) -> lis
     """One for every rule, in the order given.
 
     Args:
-        counts: outputs by rule, what it says, and whether we reject.
+        counts: outputs by rule, its result, and whether we reject.
     """
 
     def count(rule: str, says: RuleOutcome, *rejected: bool) -> int:
@@ -95,11 +95,11 @@ def standards_line(verdicts: Sequence[Verdict]) -> Text | None:
 
 
 def opinions_table(verdict: Verdict) -> Table:
-    """What every rule says of one output, and why."""
+    """The result of every rule on one output, with its statistic and limit."""
     title, caption = f"{TITLE} of {verdict.output}", _compared_with([verdict])
     table = Table(title=told(title), caption=told(caption), box=SIMPLE_HEAD, title_justify="left", caption_justify="left")
     table.add_column("rule", no_wrap=True)
-    table.add_column("says")
+    table.add_column("result")
     table.add_column("measured", overflow="fold")
     for name in ("value", "limit"):
         table.add_column(name, justify="right")
@@ -114,7 +114,7 @@ def _compared_with(verdicts: Sequence[Verdict]) -> str:
     names = Counter(verdict.benchmark for verdict in verdicts)
     [(most, _)] = names.most_common(1)
     more = f"; and {len(names) - 1} more, named in the record" if len(names) > 1 else ""
-    return f"benchmark: {most}{more}; what each asks: kdaverify list standards"
+    return f"benchmark: {most}{more}; rules in full: kdaverify list standards"
 
 
 def _marked(count: int, colour: str) -> Text:

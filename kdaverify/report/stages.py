@@ -14,13 +14,13 @@ COLOURS = {Status.PASS: "green", Status.SKIP: "yellow"}
 
 
 def stage_table(steps: Iterable[Step]) -> Table:
-    """A row for every tensor, and below for every equation: status and fraction of its budget, "-" where it was not asked."""
+    """A row for every tensor, and below for every equation: status and error / tolerance, "-" where it was not tested."""
     table = Table(title="stage by stage", title_justify="left", title_style="bold")
     table.add_column("stage", no_wrap=True)
     table.add_column("tensor", overflow="fold")
     for feed in FEEDS:
         table.add_column(f"{feed} inputs", no_wrap=True)
-        table.add_column("of budget", justify="right", no_wrap=True)
+        table.add_column("x tolerance", justify="right", no_wrap=True)
     found: dict[tuple[str, str], dict[Feed, Step]] = {}
     for step in steps:
         if step.name:

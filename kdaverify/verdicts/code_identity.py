@@ -54,7 +54,7 @@ class CodeIdentity:
 
     @property
     def short(self) -> str:
-        """What tells two identities apart."""
+        """What distinguishes two identities."""
         return self.digest[:SHORT] if self.digest else self.version
 
     def changed_since(self) -> tuple[str, ...]:

@@ -36,8 +36,8 @@ def rechecked(verdicts: Sequence[Verdict], adapter: Adapter, *, settled: bool = 
 
     Args:
         verdicts: of `adapter`, the outputs of a case together.
-        settled: whether another test found a case that is worse. 200 seeds for each of three near misses were three quarters of the
-            time of a rejection.
+        settled: whether another test found a case that is worse. 200 seeds for each of three borderline failures were three quarters
+            of the time of a rejection.
     """
     cases = [list(case) for _, case in groupby(verdicts, key=lambda verdict: verdict.asked())]
     known: dict[tuple[str, str, str, str], dict[str, Recheck]] = {}

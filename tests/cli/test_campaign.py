@@ -151,7 +151,7 @@ def test_a_night_without_time_is_not_enough_and_goes_on(cli: Cli) -> None:
         "2026-01-01",
     )
     code, out, _ = cli(*ask, "--minutes", 0)
-    assert code == 3 and "fixed cases were not asked" in out
+    assert code == 3 and "fixed cases were not tested" in out
     assert cli(*ask)[0] == 0
 
 

@@ -71,7 +71,7 @@ def test_what_is_written_as_toml_is_what_was_asked_for(cli: Cli, words: tuple[st
         (("flaa",), "a shipped contract such as 'fla'"),
         (("none.toml",), "none.toml: cannot be read"),
         (("impl:nope",), "known names: eager"),
-        (("impl:fla_port",), "it takes no inputs before it is told more"),
+        (("impl:fla_port",), "not configured, so it takes no inputs"),
         (("impl:onnxruntime", "--dtype", "bf16"), "takes fp32, fp16"),
         (("eager", "--dtype", "int8"), "wanted one of fp64"),
         (("eager", "--toml", "--json"), "wanted one of them"),

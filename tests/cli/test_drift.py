@@ -17,8 +17,8 @@ Cli = Callable[..., tuple[int, str, str]]
 def test_it_draws_every_output_and_writes_figures_and_picture(cli: Cli) -> None:
     code, out, err = cli("drift", "--impl", "eager", "--tokens", 256, "--seeds", 4, "--json", "d.json", "--out", "d.svg")
     assert code == 0, err
-    assert "o: relative error against tokens; ● eager, ░ legal kernels" in out
-    assert out.count("PASS") == 2 and "budget used" in out
+    assert "o: relative error against tokens; ● eager, ░ conforming kernels" in out
+    assert out.count("PASS") == 2 and "error / tolerance" in out
     found = json.loads(Path("d.json").read_text())
     assert found["contract"] == "chunk64-bf16" and found["outputs"]["o"]["lengths"] == [64, 128, 256]
     assert Problem.from_json(found["problems"][0]).B == 4

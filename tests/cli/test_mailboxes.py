@@ -15,7 +15,7 @@ SMALL = ("--tokens", 64, "--width", 8, "--regimes", "zero", "--most", 4)
 def test_a_search_prints_its_front_and_writes_it(cli: Cli, tmp_path: Path) -> None:
     code, out, _ = cli("mailboxes", "--pipeline", "triton_npu_state", *SMALL, "--json", "found.json", "--plot", "front.svg")
     assert code == 0, out
-    for words in ("forward: Pareto front", "backward: Pareto front", "fewest bytes within 1 of the budget", "carried in bf16: drifts"):
+    for words in ("forward: Pareto front", "backward: Pareto front", "fewest bytes within 1x tolerance", "carried in bf16: drifts"):
         assert words in out
     forward, backward = json.loads((tmp_path / "found.json").read_text())["studies"]
     assert forward["best"]["bytes"] < forward["wide"]["bytes"]

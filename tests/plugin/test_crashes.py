@@ -124,4 +124,4 @@ def test_a_lost_session_runs_again(
         assert not read(record).open_rows
     else:
         assert code == 2
-        assert "without --no-isolate the session survives" in err
+        assert "without --no-isolate the session goes on" in err

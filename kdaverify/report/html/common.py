@@ -30,6 +30,6 @@ def common_factors_in(rows: Rows, implementation: str) -> tuple[str, ...]:
 
 
 def _verdict(row: dict[str, str]) -> Verdict:
-    """As much of it as is asked for; the record was checked when it was read."""
+    """The fields of a verdict that a row holds, unvalidated: the record was checked when it was read."""
     given = {**row, "status": Status(row["status"]), "detail": json.loads(row["detail"])}
     return Verdict.model_construct(**given)  # pyright: ignore[reportArgumentType]

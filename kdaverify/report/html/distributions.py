@@ -1,4 +1,4 @@
-"""Error against budget: how many outputs use how much of what is allowed, by implementation and format."""
+"""Distribution of error / tolerance over the outputs, by implementation and format."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Distribution:
     """One panel.
 
     Args:
-        compared, over: outputs, and those beyond their budget.
+        compared, over: outputs, and those over their tolerance.
         half, most: the ratio that half of them and that 99 of 100 stay below.
     """
 

@@ -18,7 +18,7 @@ PURPOSES: Final = {
     "smoke": "a quick check while a kernel is written: every suite, with few and small cases",
     "acceptance": "the check before a release: every suite, sizes of real models, and more random cases",
     "nightly": "the longest check: every suite, sizes of real models, and hundreds of random cases a test",
-    CAMPAIGN: "random cases alone, as many as were asked for; the fixed cases of the suites were not run",
+    CAMPAIGN: "random cases alone, as many as were requested; the fixed cases of the suites were not run",
 }
 APPROVES: Final = (
     "A release is decided by the profile acceptance: kdaverify verify --profile acceptance, then kdaverify gate on its record."

@@ -1,4 +1,4 @@
-"""Implementations by operation and format at a glance: grade, worst error of budget, what failed."""
+"""Implementations by operation and format at a glance: grade, worst error / tolerance, failures."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Cell:
     """One implementation, operation and format.
 
     Args:
-        cases, judged, failed, skipped: cases asked and judged; outputs judged, failed and skipped.
-        worst: the largest error of budget; None where nothing was compared.
+        cases, judged, failed, skipped: cases tested and judged; outputs judged, failed and skipped.
+        worst: the largest error / tolerance; None where nothing was compared.
         grade: the worst; "" where nothing was graded.
     """
 

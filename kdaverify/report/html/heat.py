@@ -1,4 +1,4 @@
-"""A map of the worst error of budget over key regime (how coherent keys are) and gate regime."""
+"""A map of the worst error / tolerance over key regime (how coherent keys are) and gate regime."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COHERENCE: Final = (
     "identical",
     "alternating",
 )
-"""Key regimes from orthogonal to parallel; the others, which are drawn for other reasons, come after them."""
+"""Key regimes from orthogonal to parallel; the others, which test other properties of keys, come after them."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Spot:
 
 @dataclass(frozen=True)
 class Heat:
-    """Rows are gates in the order of the regimes, columns keys from orthogonal to parallel; None where nothing was asked."""
+    """Rows are gates in the order of the regimes, columns keys from orthogonal to parallel; None where nothing was tested."""
 
     implementation: str
     keys: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Error of budget against the number of tokens T."""
+"""Error / tolerance against the number of tokens T."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import polars as pl
 from kdaverify.report.html.rows import Rows
 
 FLOOR: Final = 2.0**-7
-"""The lowest ratio drawn."""
+"""The lowest ratio of the chart; smaller ones lie on its lower edge."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class LengthBin:
 
     Args:
         half, most, worst: ratios that half and nine of ten of what passes stay below, and its largest.
-        x, y_half, y_most, y_worst: places in the picture, 0 to 1; y from the budget downwards.
+        x, y_half, y_most, y_worst: places in the picture, 0 to 1; y from the tolerance downwards.
     """
 
     T: int

@@ -42,7 +42,7 @@ POLICY: Final = "default-src 'none'; style-src '{style}'; script-src '{script}';
 
 @dataclass(frozen=True)
 class Page:
-    """What is told of one or more runs.
+    """The contents of a page on one or more runs.
 
     Args:
         ruled: of every implementation.
@@ -109,7 +109,7 @@ class Page:
 
     @property
     def rules(self) -> list[str]:
-        """Every published rule that was asked of any implementation."""
+        """Every published rule that was applied to any implementation."""
         return list(dict.fromkeys(tally.rule for own in self.standards for tally in own.tallies))
 
     @cached_property

@@ -38,7 +38,7 @@ class Rows:
     def counted(self) -> pl.DataFrame:
         """The short columns, and with them `key` (regime of the problem), `rejects`, `judged`, `proves`, `asked`, `same`, `row`.
 
-        `asked` tells cases apart (Verdict.asked), `same` their outputs; `row` is the place in `full`.
+        `asked` identifies cases (`Verdict.asked`), `same` their outputs; `row` is the place in `full`.
         """
         status, asked = pl.col("status"), ("property", "dtype", "case", "detail")
         frame = self.full.with_row_index("row").select(
@@ -62,7 +62,7 @@ class Rows:
         return self.counted.filter(pl.col("implementation") == implementation)
 
     def shown(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        """These rows in full, in the order asked for; what became of a near miss is a sentence."""
+        """These rows in full, in the given order; the re-test of a borderline failure is a sentence."""
         frame = self.full.with_row_index("row").filter(pl.col("row").is_in(list(rows))).collect(engine="streaming")
         found = {row["row"]: {**row, "recheck": _told(row["recheck"])} for row in frame.to_dicts()}
         return [found[row] for row in rows]

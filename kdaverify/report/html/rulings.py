@@ -215,7 +215,7 @@ def _diagnoses(wrong: pl.DataFrame) -> str:
     """What fits; else that nothing does."""
     told = wrong["diagnosis"].cast(pl.String)
     fitting, diagnosed = told.filter(told.str.starts_with(FITS)), int((told != "").sum())
-    return _most(fitting) or (f"no known fault fits ({counted(diagnosed, 'case')})" if diagnosed else "")
+    return _most(fitting) or (f"no known bug matches ({counted(diagnosed, 'case')})" if diagnosed else "")
 
 
 def _most(names: pl.Series) -> str:

@@ -22,7 +22,7 @@ class Standards:
     """Of one implementation.
 
     Args:
-        asked, rejected: outputs that others' rules were asked of, and those of them that we reject.
+        asked, rejected: outputs that published rules were applied to, and those of them that we reject.
         benchmark: whose errors the rules compared with, mostly.
         tallies: one for every rule.
     """
@@ -34,12 +34,12 @@ class Standards:
     tallies: tuple[PublishedRuleCounts, ...]
 
     def of(self, rule: str) -> PublishedRuleCounts | None:
-        """What one rule says; None where it was not asked."""
+        """The counts of one rule; None where it was not applied."""
         return next((tally for tally in self.tallies if tally.rule == rule), None)
 
 
 def standards(rows: Rows) -> list[Standards]:
-    """Of every implementation that others' rules were asked of."""
+    """Of every implementation that published rules were applied to."""
     asked = rows.full.filter(pl.col("published") != "{}").with_columns(pl.col("status").is_in(REJECTS).alias("rejects"))
     figures = (pl.len().alias("asked"), pl.col("rejects").sum().alias("rejected"), pl.col("benchmark").mode().sort().first())
     totals = {row["implementation"]: row for row in asked.group_by("implementation").agg(figures).collect(engine="streaming").to_dicts()}

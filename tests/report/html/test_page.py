@@ -76,7 +76,7 @@ def test_the_decision_comes_first_in_words() -> None:
 
 def test_the_decision_tells_which_known_faults_fit_and_else_that_none_does() -> None:
     poor = [wrong(case=f"kda-{i}", diagnosis=f"no known fault fits: none comes near; only in rows {i}") for i in range(2)]
-    assert "Diagnosis: no known fault fits (2 cases). Suites:" in html(page_of([verdict(), *poor]))
+    assert "Diagnosis: no known bug matches (2 cases). Suites:" in html(page_of([verdict(), *poor]))
     known = wrong(diagnosis="indistinguishable from H1: key decay applied twice (0 away, next best none)")
     assert "Diagnosis: indistinguishable from H1: key decay applied twice (0 away, next best none) (1). Suites:" in html(
         page_of([*poor, known])
