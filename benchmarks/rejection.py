@@ -2,7 +2,7 @@
 
     python -m benchmarks.rejection --json FILE [--report reports/rejection.md] [--seed 23] [--most 4] [--at-once 7]
 
-Faults of the catalogue are drawn by seed, in five of twenty ports two at once, and each port is judged as a user would: one plain
+Faults of the catalogue are sampled by seed, in five of twenty ports two at once, and each port is judged as a user would: one plain
 function, no stages, smoke, bf16, two workers. FILE keeps what is done; started again, only the rest is run. Time is CPU time of all
 processes, which other work on the machine changes little.
 """

@@ -1,4 +1,4 @@
-"""What the failures of a run have in common: the shortest sentence about a case that tells the failing ones from those that pass.
+"""What the failures of a run have in common: the shortest sentence about a case that separates the failing ones from those that pass.
 
 A subgroup search over conjunctions of at most two traits, as exact as it is small: a run has some thousand cases and a hundred traits.
 Subgroups are ranked by Youden's J, the share of the failing cases inside less that of the passing ones (Youden, Cancer 3, 1950).
@@ -20,7 +20,7 @@ from kdaverify.operator import operator_named, operator_of, problem_from_json
 from kdaverify.verdicts.verdict import Verdict
 
 LEAST: Final = 4
-"""Cases inside and outside of a subgroup, at least: fewer are told apart by chance."""
+"""Cases inside and outside of a subgroup, at least: fewer are separated by chance."""
 LEAST_J: Final = 0.4
 """Faults of tiles, of shared heads and of a given state, and two of FLA's, were separated with 0.79 and more; half of it is still news."""
 PAIR: Final = 0.1
@@ -28,7 +28,7 @@ PAIR: Final = 0.1
 CHANCE: Final = 30.0
 """Least chi-squared (Pearson, one degree of freedom): p = 4e-8, below 0.001 for each of the some ten thousand sentences that are tried."""
 MOST: Final = 2
-"""Sentences: what they leave unexplained is too little to tell."""
+"""Sentences: what they leave unexplained is too little to describe."""
 
 
 @dataclass(frozen=True)

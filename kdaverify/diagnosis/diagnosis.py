@@ -1,4 +1,4 @@
-"""What a diagnosis says."""
+"""A diagnosis in words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from kdaverify.diagnosis.fault_comparison import SHARE, Match
 from kdaverify.diagnosis.question import PropertyCase
-from kdaverify.diagnosis.words import FITS
+from kdaverify.diagnosis.words import BRIEFLY, FITS, KNOWN, OR, RESIDUAL, SIMPLE
 
 MOST_NAMED: Final = 4
 NEAR: Final = 0.9
@@ -58,33 +58,40 @@ class Diagnosis:
     def _fitting(self) -> str:
         if self.unwritten:
             outputs = " and ".join(self.unwritten)
-            return f"{FITS}this mistake: never written ({outputs}: NaN where fresh memory is filled with NaN) (0 away, next best none)"
+            return f"{FITS}{SIMPLE}never written ({outputs}: NaN where fresh memory is filled with NaN){RESIDUAL}0 %; no other candidate)"
         best = (self.named or self.signatures)[0]
         names = [self._name(match) for match in self.named]
         shown, more = names[:MOST_NAMED], len(names) - MOST_NAMED
         several = f", and {more} more" if more > 0 else ""
-        told = f"{FITS}{', and from '.join(shown)}{several}" if names else ""
-        simple = f"{'; in short: ' if names else f'{FITS}this mistake: '}{self._simple()}" if self.signatures else ""
-        return f"{told}{simple} ({best.fit.distance:.2g} away, {self._next()})"
+        known = f"{FITS}{KNOWN}{OR.join(shown)}{several}" if names else ""
+        simple = f"{BRIEFLY if names else f'{FITS}{SIMPLE}'}{self._simple()}" if self.signatures else ""
+        return f"{known}{simple}{RESIDUAL}{_percent(best)}; {self._next()})"
 
     def _simple(self) -> str:
         return " or ".join(f"{match.suspect.fault.id} ({match.suspect.fault.title})" for match in self.signatures[:MOST_NAMED])
 
     def _next(self) -> str:
-        return "next best none" if self.nearest is None else f"next best {self.nearest.suspect.fault.id} at {self.nearest.fit.distance:.2g}"
+        return "no other candidate" if self.nearest is None else f"next candidate {self.nearest.suspect.fault.id}: {_percent(self.nearest)}"
 
     def _poor(self) -> str:
         if self.unexplained:
             first = (self.named or self.signatures)[0]
             left = f"{min(self.unexplained, 1.0):.0%} of the error of the other"
-            return f"no single known fault fits: {self._name(first)} accounts for one of the smallest and the first case, and leaves {left}"
+            return (
+                f"no single known bug matches: {self._name(first)} accounts for one of the smallest and the first case, and leaves {left}"
+            )
         if self.nearest is None or not self.nearest.fit.distance < NEAR:
-            return "no known fault fits: none comes near"
+            return "no known bug matches"
         name, left = self._name(self.nearest), self.nearest.fit.distance
         if left <= SHARE:
-            return f"no single known fault fits: {name} accounts for most of the error, but for {left:.1%} of it, which is more than noise"
-        return f"no known fault fits: the nearest, {name}, leaves {left:.0%} of the error unexplained"
+            return f"no single known bug matches: {name} accounts for most of the error, but for {left:.1%} of it, which is more than two conforming kernels may differ by"
+        return f"no known bug matches: the nearest, {name}, leaves {left:.0%} of the error unexplained"
 
     def _name(self, match: Match) -> str:
         size = match.suspect.chunk_size
         return str(match.suspect) if size == self.chunk_size else f"{match.suspect} (in chunks of {size})"
+
+
+def _percent(match: Match) -> str:
+    """The share of the kernel's error that a match does not explain."""
+    return f"{100 * match.fit.distance:.2g} %"

@@ -15,7 +15,7 @@ from kdaverify.diagnosis.question import PropertyCase, bench
 from kdaverify.operator import operator_of
 
 OBVIOUS: Final = 8.0
-"""A ratio from which a failure is told from noise; what fails by less keeps half of what it had."""
+"""A ratio from which a failure is no rounding noise; what fails by less keeps half of what it had."""
 WHOLE: Final = ("rms", "largest")
 """The statistics by which kernels are compared with known faults."""
 Failure = tuple[str, Status, float]
@@ -34,7 +34,7 @@ def _told(outcome: Outcome) -> Failure:
 
 
 def minimise(adapter: Adapter, question: PropertyCase, *, until: float, failed: Failure) -> PropertyCase:
-    """Shrinks a question while it fails with the same status, by no less than is needed to tell it from noise.
+    """Shrinks a question while it fails with the same status, by enough not to be rounding noise.
 
     Batch, heads, widths and scale first, then sequences and tokens, then regimes, until no choice keeps the failure.
 

@@ -40,7 +40,7 @@ CHOICES: Final = ("law", "rule", "direction", "probe", "way", "arrangement", "va
 FORWARD: Final = "forward"
 GRADIENTS: Final = "gradients"
 DERIVATIVE: Final = "self_consistency"
-"""Tells whether gradients are the derivative of the kernel's own forward."""
+"""Whether gradients are the derivative of the kernel's own forward."""
 
 
 def reproduced(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float) -> dict[Row, str]:

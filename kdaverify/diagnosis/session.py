@@ -69,12 +69,12 @@ def _reproduced(verdicts: Sequence[Verdict], adapter: Adapter, seconds: float) -
 
 
 def diagnosed(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float) -> dict[Asked, str]:
-    """What is wrong, by what was asked: of every call that fails the smallest case, which is the one that is shown."""
+    """What is wrong, by what was tested: of every call that fails the smallest case, which is the one that is shown."""
     return {asked: found["diagnosis"] for asked, found in findings(verdicts, adapter, seconds=seconds).items()}
 
 
 def findings(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float) -> dict[Asked, dict[str, str]]:
-    """The fields of a verdict that tell what is wrong, and the smallest case that fails, by what was asked.
+    """The fields of a verdict that name what is wrong, and the smallest case that fails, by what was tested.
 
     Math: every kind of call gets an equal share of the time that is left; what is begun is ended. A kernel that took its process once is
     not asked again: every smaller case could cost a time limit.
@@ -94,7 +94,7 @@ def findings(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float) -
 
 
 def question_of(verdict: Verdict) -> PropertyCase:
-    """What was asked of the kernel.
+    """What the kernel was tested on.
 
     Raises:
         ProblemError: the verdict's problem is none of this version.

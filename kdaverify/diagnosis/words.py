@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
-FITS: Final = "indistinguishable from "
+FITS: Final = "matches "
 """How a diagnosis in words begins that names something."""
+KNOWN: Final = "known bug "
+OR: Final = f", or {KNOWN}"
+SIMPLE: Final = "a simple mistake: "
+BRIEFLY: Final = "; in short: "
+RESIDUAL: Final = " (residual "
 
 
 def names_of(told: str) -> tuple[str, ...]:
     """Of a diagnosis in words, the names of what fits; () where nothing does."""
-    found, _, _ = re.sub(r" \([\d.e+-]+ away, .*", "", told, flags=re.DOTALL).partition("; in short: ")
-    return tuple(sorted(found.removeprefix(FITS).split(", and from "))) if told.startswith(FITS) else ()
+    if not told.startswith(FITS):
+        return ()
+    found = told.removeprefix(FITS).partition(RESIDUAL)[0].partition(BRIEFLY)[0]
+    return tuple(sorted(found.removeprefix(KNOWN).split(OR)))

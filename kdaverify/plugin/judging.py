@@ -84,7 +84,7 @@ def bounds(request: pytest.FixtureRequest, kernel: Adapter) -> Any:
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Runs near misses again, and localises what stays of a rejected test: inside the test, and once Hypothesis has done with it."""
+    """Re-tests borderline failures, and localises what stays of a rejected test: inside the test, and once Hypothesis has done with it."""
     subject = subject_of(item)
     try:
         result = yield
@@ -105,7 +105,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 
 def _settle(item: pytest.Item, subject: Subject) -> None:
-    """Decides what near misses there are, at fresh seeds.
+    """Decides what borderline failures there are, at fresh seeds.
 
     Raises:
         Rejected: one of them stays a failure.
@@ -183,7 +183,7 @@ def _in_short(error: BaseException) -> str:
 
 
 def _misfit(config: pytest.Config, subject: Subject) -> str | None:
-    """Which declared convention is wrong, asked once a process; nothing else is scored then."""
+    """Which declared convention is wrong, found once a process; nothing else is scored then."""
     known = config.stash.setdefault(_MISFITS, {})
     if subject.spec not in known:
         known[subject.spec] = subject.adapter.operator.misfit(subject.adapter)

@@ -75,11 +75,11 @@ def same(failures: Sequence[Verdict]) -> list[str]:
 
 
 def left_open(failures: Sequence[Verdict]) -> str:
-    """One sentence on the near misses that were not run again; "" where there are none."""
+    """One sentence on the borderline failures that were not run again; "" where there are none."""
     suites = Counter(row.property for row in failures if row.left_open())
     if not suites:
         return ""
-    head = "1 near miss, at most" if suites.total() == 1 else f"{suites.total()} near misses, at most"
+    head = "1 borderline failure, at most" if suites.total() == 1 else f"{suites.total()} borderline failures, at most"
     return f"{head} {NEAR:g} times the tolerance, not tested at fresh seeds: the kernel is rejected without ({_listed(suites)})"
 
 

@@ -1,4 +1,4 @@
-"""The last page of a session, for a tired engineer: what was asked, what is wrong, where, how badly, how to see it again."""
+"""The terminal summary of a session, for a tired engineer: what was tested, what is wrong, where, how badly, how to see it again."""
 
 from __future__ import annotations
 

@@ -120,12 +120,12 @@ def test_failures_of_one_kind_are_told_once_by_the_cheapest_whatever_their_order
 
 
 def test_kinds_that_a_diagnosis_names_alike_are_one_and_others_stay_apart() -> None:
-    said = "indistinguishable from SO1, a row too few, and from SO2, a row too many; in short: x (y) ({} away, next best none); only late"
+    said = "matches known bug SO1, a row too few, or known bug SO2, a row too many; in short: x (y) (residual {} %; no other candidate); only late"
     tally = CampaignCounts(9)
     tally.take([row(Status.FAIL, output=output, number=n, case=f"kda-{n}", problem="") for n, output in enumerate(("o", "dq", "dk"))])
-    diagnoses = (said.format("0.01"), said.format("2e-05"), "no known fault fits: none comes near")
+    diagnoses = (said.format("0.01"), said.format("2e-05"), "no known bug matches")
     for kind, words in zip(tally.ranked(), diagnoses, strict=True):
         kind.diagnosis = words
     tally.join()
     assert sorted(kind.verdicts for kind in tally.ranked()) == [1, 2]
-    assert names_of(said.format("1")) == ("SO1, a row too few", "SO2, a row too many") and names_of("no known fault fits: o") == ()
+    assert names_of(said.format("1")) == ("SO1, a row too few", "SO2, a row too many") and names_of("no known bug matches: o") == ()

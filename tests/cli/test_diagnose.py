@@ -28,7 +28,7 @@ def record(tmp_path: Path, problem: Problem) -> Path:
 def test_a_case_is_named_by_the_beginning_of_its_id_or_its_row(cli: Cli, record: Path, case: str) -> None:
     code, out, _ = cli("diagnose", record, case, "--seconds", "1")
     assert code == 1
-    assert "diagnosis: indistinguishable from H1: key decay applied twice" in " ".join(out.split())
+    assert "diagnosis: matches known bug H1: key decay applied twice" in " ".join(out.split())
     assert f"kdaverify replay --impl {SPEC} --property forward" in out
 
 

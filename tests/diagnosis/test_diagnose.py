@@ -75,7 +75,7 @@ def test_a_known_fault_is_named_first(wrong: Adapter, question: PropertyCase, na
     found = diagnose(wrong, question, seconds=SOON)
     assert found.fits
     assert found.named[0].suspect.fault.id == name
-    assert str(found).startswith(f"indistinguishable from {name}: {FAULTS[name].title}")
+    assert str(found).startswith(f"matches known bug {name}: {FAULTS[name].title}")
 
 
 def test_a_simple_mistake_is_told_without_the_catalogue() -> None:
@@ -96,7 +96,7 @@ def test_a_legal_kernel_gets_no_name_even_if_it_is_taken_for_wrong(right: Adapte
 def test_a_fault_that_nothing_knows_is_not_named() -> None:
     found = diagnose(kernels.one_token_zeroed, asked(T=70), seconds=SOON)
     assert not found.fits
-    assert str(found).startswith("no known fault fits")
+    assert str(found).startswith("no known bug matches")
     assert "0 wherever it is wrong" in str(found)
 
 
@@ -135,7 +135,7 @@ def test_nan_everywhere_names_no_fault() -> None:
 def test_a_tail_that_was_never_written_is_named_by_poison(T: int) -> None:
     found = diagnose(_Changed(_tail_left_out), asked(T=T), seconds=SOON)
     assert found.unwritten == ("o",)
-    assert str(found).startswith("indistinguishable from this mistake: never written (o:")
+    assert str(found).startswith("matches a simple mistake: never written (o:")
 
 
 def test_a_tail_of_zeros_is_named_by_its_block() -> None:

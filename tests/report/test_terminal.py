@@ -112,13 +112,13 @@ def test_many_kinds_of_failure_are_counted_not_shown() -> None:
 
 def test_a_kind_that_a_diagnosis_explains_is_shown_before_those_with_more_failures() -> None:
     kinds = [wrong(property=f"law{number}", case=f"kda-{case}") for number in range(MOST_FAILURES + 2) for case in range(2)]
-    text = page(*kinds, wrong(property="resume", diagnosis="indistinguishable from H1: key decay applied twice"))
+    text = page(*kinds, wrong(property="resume", diagnosis="matches known bug H1: key decay applied twice"))
     assert text.index("port: resume o FAIL in fp32, once") < text.index("port: law0 o FAIL in fp32, 2 times")
-    assert "diagnosis: indistinguishable from H1: key decay applied twice" in text and "and 3 more kinds of failure: law7" in text
+    assert "diagnosis: matches known bug H1: key decay applied twice" in text and "and 3 more kinds of failure: law7" in text
 
 
 def test_a_plain_forward_is_shown_before_what_follows_from_it_however_often_that_fails() -> None:
-    unnamed = "no known fault fits: none comes near"
+    unnamed = "no known bug matches"
     text = page(*(wrong(property="gradients", case=f"kda-{n}", diagnosis=unnamed) for n in range(5)), wrong(property="forward"))
     assert text.index("port: forward o FAIL in fp32, once") < text.index("port: gradients o FAIL in fp32, 5 times")
 

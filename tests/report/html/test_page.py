@@ -75,10 +75,10 @@ def test_the_decision_comes_first_in_words() -> None:
 
 
 def test_the_decision_tells_which_known_faults_fit_and_else_that_none_does() -> None:
-    poor = [wrong(case=f"kda-{i}", diagnosis=f"no known fault fits: none comes near; only in rows {i}") for i in range(2)]
+    poor = [wrong(case=f"kda-{i}", diagnosis=f"no known bug matches; only in rows {i}") for i in range(2)]
     assert "Diagnosis: no known bug matches (2 cases). Suites:" in html(page_of([verdict(), *poor]))
-    known = wrong(diagnosis="indistinguishable from H1: key decay applied twice (0 away, next best none)")
-    assert "Diagnosis: indistinguishable from H1: key decay applied twice (0 away, next best none) (1). Suites:" in html(
+    known = wrong(diagnosis="matches known bug H1: key decay applied twice (residual 0 %; no other candidate)")
+    assert "Diagnosis: matches known bug H1: key decay applied twice (residual 0 %; no other candidate) (1). Suites:" in html(
         page_of([*poor, known])
     )
 

@@ -106,7 +106,7 @@ def _singled_out(
 ) -> Explanation | None:
     """The best of what is left, and what is left that differs from it.
 
-    Math: one of n mistakes leaves a share r of w wrong elements by luck with a probability of about n r^w.
+    Math: one of n mistakes leaves a share r of w wrong elements by chance with a probability of about n r^w.
     """
     wrong = max(case.wrong for case in cases)
     fits = [x for x in left if x.fits and -wrong * math.log2(max(x.like.residual, 2.0**-52)) >= math.log2(tried) + BITS]
