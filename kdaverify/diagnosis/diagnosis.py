@@ -84,7 +84,7 @@ class Diagnosis:
             return "no known bug matches"
         name, left = self._name(self.nearest), self.nearest.fit.distance
         if left <= SHARE:
-            return f"no single known bug matches: {name} accounts for most of the error, but for {left:.1%} of it, which is more than two conforming kernels may differ by"
+            return f"no single known bug matches: {name} accounts for most of the error, but for {left:.1%} of it, too much for roundings"
         return f"no known bug matches: the nearest, {name}, leaves {left:.0%} of the error unexplained"
 
     def _name(self, match: Match) -> str:

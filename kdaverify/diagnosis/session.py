@@ -77,7 +77,7 @@ def findings(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float) -
     """The fields of a verdict that name what is wrong, and the smallest case that fails, by what was tested.
 
     Math: every kind of call gets an equal share of the time that is left; what is begun is ended. A kernel that took its process once is
-    not asked again: every smaller case could cost a time limit.
+    not run again: every smaller case could cost a time limit.
 
     Args:
         verdicts: of `adapter`.

@@ -120,7 +120,8 @@ def test_failures_of_one_kind_are_told_once_by_the_cheapest_whatever_their_order
 
 
 def test_kinds_that_a_diagnosis_names_alike_are_one_and_others_stay_apart() -> None:
-    said = "matches known bug SO1, a row too few, or known bug SO2, a row too many; in short: x (y) (residual {} %; no other candidate); only late"
+    named = "SO1, a row too few, or known bug SO2, a row too many; in short: x (y)"
+    said = f"matches known bug {named} (residual {{}} %; no other candidate); only late"
     tally = CampaignCounts(9)
     tally.take([row(Status.FAIL, output=output, number=n, case=f"kda-{n}", problem="") for n, output in enumerate(("o", "dq", "dk"))])
     diagnoses = (said.format("0.01"), said.format("2e-05"), "no known bug matches")

@@ -65,7 +65,7 @@ def test_near_misses_that_were_not_run_again_are_counted_and_not_shown() -> None
     assert [found.rows[0].property for found in reported_kinds([near, wrong(case="a")])] == ["forward"]
     assert (
         left_open([near])
-        == "1 near miss, at most 1.5 times the tolerance, not tested at fresh seeds: the kernel is rejected without (laws 1)"
+        == "1 borderline failure, at most 1.5 times the tolerance, not tested at fresh seeds: the kernel is rejected without (laws 1)"
     )
     assert left_open([wrong(case="a")]) == ""
 
