@@ -6,21 +6,21 @@ import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 
-from kdaverify.adapters.base import NOTHING_YET, Adapter, Output, absent, versions
+from kdaverify.adapters.base import Adapter, Output
 from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.fla.activations import FUNCTIONS as ACTIVATION_FUNCTIONS
 from kdaverify.adapters.fla.activations import fla_activation
 from kdaverify.adapters.fla.functions import ALL_FUNCTIONS
 from kdaverify.adapters.fla.options import FlaOptions, variants_of
-from kdaverify.adapters.fla.runtime import SURROUNDINGS, Backend, native, proof, refuse_strangers, runtime
+from kdaverify.adapters.fla.recurrence import FlaRecurrence, Form
+from kdaverify.adapters.fla.runtime import Backend, proof, refuse_strangers, runtime
 from kdaverify.adapters.fla.stages import Function, imported, stage_call
 from kdaverify.adapters.handover import Handover
 from kdaverify.adapters.normalisation import received_normalised, stretched
-from kdaverify.adapters.placement import on_device
 from kdaverify.adapters.stages import StageArguments, StageCall
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.presets import preset
@@ -29,9 +29,7 @@ from kdaverify.problems import TORCH, Problem
 from oracles.inputs import Inputs
 from oracles.stages import Named
 
-Form = Literal["chunk", "recurrent"]
 FUNCTIONS: Final[Mapping[Form, str]] = {"chunk": "chunk_kda", "recurrent": "fused_recurrent_kda"}
-INSTALL: Final = "pip install 'kdaverify[fla]' (for Ascend: torch_npu and triton-ascend too)"
 LACKING: Final[Mapping[Backend, tuple[str, ...]]] = {"cuda": ("dqkwg",), "npu": ("dv_local", "dqkwg", "wy_bwd")}
 """Stage functions that 0.6.0 has no longer, that have no Ascend kernel, or whose Ascend kernel computes something else: chunk_bwd_dv_local
 there takes no notice of the scores it is handed (`A`)."""
@@ -41,7 +39,7 @@ CONFIGURATIONS: Final = 8
 SAFE: Final = -5.0
 
 
-class Fla(Adapter):
+class Fla(FlaRecurrence):
     """One public function of fla.ops.kda, with the Triton kernels of one backend.
 
     Source: fla.ops.kda.chunk_kda, fla.ops.kda.fused_recurrent_kda, fla-core 0.6.0.
@@ -54,38 +52,14 @@ class Fla(Adapter):
     """
 
     dtypes = ("fp32", "bf16", "fp16")
-    isolated = True
 
     def __init__(self, name: str, backend: Backend, form: Form, options: FlaOptions = FlaOptions()) -> None:  # noqa: B008 # frozen
         self.name = f"{name}:{options.said()}" if options.said() else name
+        super().__init__(backend, form)
         self._base, self._options = name, options
-        self._backend: Backend = backend
-        self._form: Form = form
         # fused_recurrent_kda of fla-core 0.6.0 is for inference: its outputs carry no gradient graph.
         self.differentiable = form != "recurrent"
         self.conventions = Conventions(packing="cu_seqlens", state=options.state, beta="value" if options.beta == "value" else "logit")
-        self._ran = NOTHING_YET
-
-    @cached_property
-    def _native(self) -> bool:
-        return native(self._backend)
-
-    @property
-    def device(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] # known only where it runs
-        return self._backend if self._native else "cpu"
-
-    @property
-    def widths(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride] # likewise
-        # Native kernels are compiled for every width, seconds each: the panel tests odd ones, random problems those of models.
-        return (64, 128) if self._native else ()
-
-    def missing(self) -> str | None:
-        lacking = absent(("fla", "einops", "triton"), INSTALL)
-        if lacking or self._native:
-            return lacking
-        from kdaverify.adapters.triton_interpreter import missing
-
-        return missing()
 
     def contract(self, dtype: str) -> Contract:
         if self._form == "recurrent":
@@ -172,9 +146,6 @@ class Fla(Adapter):
         assert call.backward is not None
         return replace(call, forward=watched(call.forward), backward=watched(call.backward))
 
-    def surroundings(self) -> Mapping[str, str]:
-        return SURROUNDINGS[self._backend]
-
     def supports(self, problem: Problem) -> str | None:
         return next(self._limits(problem), None)
 
@@ -205,19 +176,6 @@ class Fla(Adapter):
             halved = self.conventions.received(replace(inputs, beta=inputs.beta / 2))
             return replace(halved, beta=2 * halved.beta)
         return self.conventions.received(inputs)
-
-    def forward(self, inputs: Inputs) -> Output:
-        return on_device(self.device, lambda there: self._run(there, self._form), inputs)
-
-    def step(self, inputs: Inputs) -> Output:
-        return on_device(self.device, lambda there: self._run(there, "recurrent"), inputs)
-
-    def proof(self) -> str:
-        return self._ran
-
-    def environment(self) -> dict[str, str]:
-        about = {**super().environment(), **versions("fla-core", "triton"), "mode": "native" if self._native else "interpreted"}
-        return {**about, "device": torch.cuda.get_device_name()} if self.device == "cuda" else about
 
     def _run(self, inputs: Inputs, form: Form) -> Output:
         kernels = runtime(self._backend, self._options, inputs.q.dtype)

@@ -5,25 +5,21 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Final
 
-import torch
-
-from kdaverify.adapters.base import NOTHING_YET, Adapter, Output, WrongKernelError, absent, versions
+from kdaverify.adapters.base import Output, WrongKernelError
 from kdaverify.adapters.conventions import Conventions
-from kdaverify.adapters.fla.adapter import INSTALL
 from kdaverify.adapters.fla.options import FlaOptions
-from kdaverify.adapters.fla.runtime import SURROUNDINGS, native, runtime
+from kdaverify.adapters.fla.recurrence import FlaRecurrence, Form
+from kdaverify.adapters.fla.runtime import Backend, runtime
 from kdaverify.adapters.handover import Handover
-from kdaverify.adapters.placement import on_device
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.presets import preset
 from kdaverify.problems import Domain
 from oracles.inputs import Inputs
 
-BACKEND: Final = "cuda"
+BACKEND: Final[Backend] = "cuda"
 OPTIONS: Final = FlaOptions()
 
 
@@ -65,7 +61,7 @@ UNGATED: Final[Mapping[str, PublicFunction]] = {
 }  # fmt: skip
 
 
-class FlaDelta(Adapter):
+class FlaDelta(FlaRecurrence):
     """One public function of fla.ops.gated_delta_rule or fla.ops.delta_rule; arguments go by name, their order differs.
 
     Source: fla-core 0.6.0.
@@ -77,36 +73,14 @@ class FlaDelta(Adapter):
         gated: whether there is a gate of each head.
     """
 
-    isolated = True
-
-    def __init__(self, name: str, functions: Mapping[str, PublicFunction], form: str, *, gated: bool) -> None:
-        self.name, self._functions, self._form = name, functions, form
+    def __init__(self, name: str, functions: Mapping[str, PublicFunction], form: Form, *, gated: bool) -> None:
+        super().__init__(BACKEND, form)
+        self.name, self._functions = name, functions
         self.dtypes, self.differentiable = functions[form].dtypes, functions[form].backward
         gates = "head" if gated else "none"
         self.conventions = Conventions(packing="cu_seqlens", gates=gates)
         # Without a gate the package has one kind of heads.
         self.domain = Domain(gates=gates, head_ratios=() if gated else (1,))
-        self._ran = NOTHING_YET
-
-    @cached_property
-    def _native(self) -> bool:
-        return native(BACKEND)
-
-    @property
-    def device(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] # known only where it runs
-        return BACKEND if self._native else "cpu"
-
-    @property
-    def widths(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride] # likewise
-        return (64, 128) if self._native else ()
-
-    def missing(self) -> str | None:
-        lacking = absent(("fla", "einops", "triton"), INSTALL)
-        if lacking or self._native:
-            return lacking
-        from kdaverify.adapters.triton_interpreter import missing
-
-        return missing()
 
     def contract(self, dtype: str) -> Contract:
         found = preset(self._functions[self._form].contract, dtype)
@@ -116,23 +90,7 @@ class FlaDelta(Adapter):
         tf32 = FORMATS["tf32"]
         return replace(found, operands=tf32) if dtype == "fp32" else replace(found, solve=tf32)
 
-    def surroundings(self) -> Mapping[str, str]:
-        return SURROUNDINGS[BACKEND]
-
-    def forward(self, inputs: Inputs) -> Output:
-        return on_device(self.device, lambda there: self._run(there, self._form), inputs)
-
-    def step(self, inputs: Inputs) -> Output:
-        return on_device(self.device, lambda there: self._run(there, "recurrent"), inputs)
-
-    def proof(self) -> str:
-        return self._ran
-
-    def environment(self) -> dict[str, str]:
-        about = {**super().environment(), **versions("fla-core", "triton"), "mode": "native" if self._native else "interpreted"}
-        return {**about, "device": torch.cuda.get_device_name()} if self._native else about
-
-    def _run(self, inputs: Inputs, form: str) -> Output:
+    def _run(self, inputs: Inputs, form: Form) -> Output:
         kernels, chosen = runtime(BACKEND, OPTIONS, inputs.q.dtype), self._functions[form]
         handed = {name: value for name, value in self.conventions.arguments(inputs).items() if value is not None or name != "g"}
         del handed["segment_ids"]

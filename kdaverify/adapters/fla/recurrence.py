@@ -1,0 +1,75 @@
+"""What all adapters of flash-linear-attention's recurrences share: where their Triton kernels run, and how a call reaches them."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Final, Literal
+
+import torch
+
+from kdaverify.adapters.base import NOTHING_YET, Adapter, Output, absent, versions
+from kdaverify.adapters.fla.runtime import SURROUNDINGS, Backend, native
+from kdaverify.adapters.placement import on_device
+from oracles.inputs import Inputs
+
+Form = Literal["chunk", "recurrent"]
+INSTALL: Final = "pip install 'kdaverify[fla]' (for Ascend: torch_npu and triton-ascend too)"
+
+
+class FlaRecurrence(Adapter):
+    """A recurrence of the package: native where the device of its backend is, under Triton's interpreter elsewhere.
+
+    Args:
+        backend: cuda or npu: whose kernels.
+        form: chunk or recurrent. Decoding goes through the recurrence for both, as in the models' layers.
+    """
+
+    isolated = True
+
+    def __init__(self, backend: Backend, form: Form) -> None:
+        self._backend: Backend = backend
+        self._form: Form = form
+        self._ran = NOTHING_YET
+
+    @abc.abstractmethod
+    def _run(self, inputs: Inputs, form: Form) -> Output:
+        """One call of the function of a form, on the device; leaves in `_ran` what ran."""
+
+    @cached_property
+    def _native(self) -> bool:
+        return native(self._backend)
+
+    @property
+    def device(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] # known only where it runs
+        return self._backend if self._native else "cpu"
+
+    @property
+    def widths(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride] # likewise
+        # Native kernels are compiled for every width, seconds each: the panel tests odd ones, random problems those of models.
+        return (64, 128) if self._native else ()
+
+    def missing(self) -> str | None:
+        lacking = absent(("fla", "einops", "triton"), INSTALL)
+        if lacking or self._native:
+            return lacking
+        from kdaverify.adapters.triton_interpreter import missing
+
+        return missing()
+
+    def surroundings(self) -> Mapping[str, str]:
+        return SURROUNDINGS[self._backend]
+
+    def forward(self, inputs: Inputs) -> Output:
+        return on_device(self.device, lambda there: self._run(there, self._form), inputs)
+
+    def step(self, inputs: Inputs) -> Output:
+        return on_device(self.device, lambda there: self._run(there, "recurrent"), inputs)
+
+    def proof(self) -> str:
+        return self._ran
+
+    def environment(self) -> dict[str, str]:
+        about = {**super().environment(), **versions("fla-core", "triton"), "mode": "native" if self._native else "interpreted"}
+        return {**about, "device": torch.cuda.get_device_name()} if self.device == "cuda" else about
