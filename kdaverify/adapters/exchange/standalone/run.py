@@ -1,7 +1,4 @@
-"""Runs exported calls through function(q, k, v, g, beta, *, keywords of the manifest) -> (o, final_state); run it again to go on.
-
-There is no g where gates="none" is declared.
-"""
+"""Runs exported calls through function(q, k, v, g unless gates="none", beta, *, keywords) -> (o, final_state); run again, it goes on."""
 import argparse, functools, hashlib, importlib, json, os, pathlib, platform, sys, traceback
 
 def find(place):
