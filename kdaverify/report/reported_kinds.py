@@ -50,10 +50,8 @@ def reported_kinds(failures: Sequence[Verdict]) -> list[ReportedKind]:
 
     Suites that make one and the same plain call are one kind; so are outputs that fail together.
     """
-    rows, found = (
-        sorted((row for row in failures if not (row.same_as or row.left_open())), key=_place),
-        dict[tuple[str, ...], list[Verdict]](),
-    )
+    rows = sorted((row for row in failures if not (row.same_as or row.left_open())), key=_place)
+    found = dict[tuple[str, ...], list[Verdict]]()
     # Not every case is localised: one that is not counts with those of its kind that are.
     stages = {_kind(row): row.stage for row in reversed(rows) if row.stage is not None}
     for row in rows:
