@@ -44,6 +44,7 @@ BOTH: Final = "both"
 BLOCKS: Final = (1, 16, 32, 64, 128)
 """Sizes of tiles: what a kernel does otherwise above one of them."""
 NO_BACKWARD: Final = "it declares that it has no backward"
+NO_LAWS: Final = "its operator has none"
 
 
 def called(adapter: Adapter, profile: str) -> Choices:
@@ -160,9 +161,13 @@ class CallOperator(Operator):
 
     def axes(self) -> Mapping[str, Axis]:
         """What tests go over, by the name of the fixture that gets it, in the order of a test's id."""
-        return MappingProxyType(
-            {"dtype": lambda adapter, _: [(dtype, dtype) for dtype in adapter.dtypes], "named": self.panel, "called": called}
-        )
+        dtypes: Axis = lambda adapter, _: [(dtype, dtype) for dtype in adapter.dtypes]  # noqa: E731 # an axis beside three others
+        return MappingProxyType({"dtype": dtypes, "named": self.panel, "lawful": self.lawful, "called": called})
+
+    def lawful(self, adapter: Adapter, profile: str) -> Choices:
+        """The laws that an implementation is tested on, each with a format; none where the operator has none."""
+        del adapter, profile
+        return []
 
     def bounds(self, adapter: Adapter, chosen: Mapping[str, Any], profile: str) -> Any:
         """Which random problems a profile makes for an implementation, given the other axes of a test."""
@@ -184,7 +189,8 @@ class CallOperator(Operator):
     def not_applicable(self, adapter: Adapter, profile: str) -> dict[str, str]:
         """The properties that an implementation declares it does not have, and why: no case of them is generated."""
         del profile
-        return {} if adapter.differentiable else dict.fromkeys(named(lambda found: found.backward), NO_BACKWARD)
+        lacking = {} if adapter.differentiable else dict.fromkeys(named(lambda found: found.backward), NO_BACKWARD)
+        return lacking if self.laws() else {**lacking, "laws": NO_LAWS}
 
     def exposed(self, adapter: Adapter, profile: str) -> tuple[str, ...]:
         """The outputs that an implementation declares to return."""

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
     from kdaverify.plugin.crashes import CrashFiles
 
-CONVENTIONS: Final = ("conventions",)
+CONVENTIONS: Final = "conventions"
+ORDINARY: Final = "forward"
+"""Tested of every operator, those without a suite of conventions too: its first test reports what is wrong with every call."""
 
 
 def after_preflight(request: Request) -> Request:
@@ -20,7 +22,14 @@ def after_preflight(request: Request) -> Request:
     """
     if request.crash_folder is None or not all(_fails(spec, request) for spec in request.impls):
         return request
-    return request.model_copy(update={"only": CONVENTIONS, "workers": "0"})
+    return request.model_copy(update={"only": tuple({_first_suite(spec) for spec in request.impls}), "workers": "0"})
+
+
+def _first_suite(spec: str) -> str:
+    from kdaverify.adapters.registry import find
+    from kdaverify.plugin.suite_files import shipped
+
+    return CONVENTIONS if CONVENTIONS in shipped(find(spec).op) else ORDINARY
 
 
 def _fails(spec: str, request: Request) -> bool:

@@ -16,7 +16,7 @@ from typing import Final
 
 from kdaverify.canonical import ProblemError
 from kdaverify.checks.property_table import named
-from kdaverify.operator import operator_named, operator_of, problem_from_json
+from kdaverify.operator import OPERATORS, operator_named, operator_of, problem_from_json
 from kdaverify.verdicts.verdict import Verdict
 
 LEAST: Final = 4
@@ -92,6 +92,8 @@ def common_factors(verdicts: Iterable[Verdict]) -> list[Subgroup]:
 def _cases(verdicts: Iterable[Verdict]) -> list[_JudgedCase]:
     paired = {*named(lambda found: found.paired)}
     judged = [row for row in verdicts if row.problem and row.status.judged and row.property in paired and not row.left_open()]
+    # A record may be of an operator that came along with its port, and is not known here.
+    judged = [row for row in judged if row.op in OPERATORS]
     grouped = dict[tuple[str, str, str, str], list[Verdict]]()
     for row in judged:
         grouped.setdefault(row.asked(), []).append(row)

@@ -17,7 +17,7 @@ from kdaverify.budgets.standard import Reference
 from kdaverify.budgets.statistics import rms
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.laws.law import Law
-from kdaverify.operator import Axis, Choices
+from kdaverify.operator import Choices
 from kdaverify.operators.function import FunctionOperator
 from kdaverify.operators.sizes import below
 from kdaverify.problems.axes import TORCH
@@ -95,10 +95,7 @@ class BoundedOperator(FunctionOperator):
                     found.setdefault(inside.to_json(), (f"{dtype}-{name}", inside))
         return [*found.values()]
 
-    def axes(self) -> Mapping[str, Axis]:
-        return {**super().axes(), "lawful": self._lawful}
-
-    def _lawful(self, adapter: Adapter, profile: str) -> Choices:
+    def lawful(self, adapter: Adapter, profile: str) -> Choices:
         del profile
         pairs = [(dtype, law) for dtype in adapter.dtypes for law in self.laws().values()]
         return [(f"{dtype}-{law.name}", (law.name, dtype)) for dtype, law in pairs if self._can_hold(adapter, law, dtype)]

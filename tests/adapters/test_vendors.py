@@ -11,6 +11,7 @@ import torch
 
 from kdaverify.adapters import Adapter, WrongKernelError, find
 from kdaverify.adapters.registry import SHIPPED
+from kdaverify.operator import DEFAULT
 from kdaverify.problems import cotangents
 from oracles.adjoint import adjoint
 from oracles.tensors import FLOATING
@@ -26,8 +27,12 @@ KERNELS = {
     "pallas": "Pallas pallas_prepass_fwd, interpreted and pallas_split_fwd, interpreted",
 }
 # Those that share a process with others; isolated ones bring an interpreter or a device of their own. Designs on paper may be wrong.
-# Those without a gate of every channel are tested in test_delta_rules.py.
-NAMES = [name for name in SHIPPED if not (find(name).isolated or name.startswith("emulated:")) and find(name).domain.gates == "channel"]
+# Those without a gate of every channel are tested in test_delta_rules.py, those of other operators in tests/operators.
+NAMES = [
+    name
+    for name in SHIPPED
+    if not (find(name).isolated or name.startswith("emulated:")) and find(name).op == DEFAULT and find(name).domain.gates == "channel"
+]
 CASES = [(name, dtype) for name in NAMES for dtype in find(name).dtypes]
 
 

@@ -55,7 +55,7 @@ def test_a_confirmed_one_rejects_with_what_fresh_seeds_said(plant: Callable[...,
     plant(1.3, "None", "(PROBLEM.seed,)")
     result = run("--record=r.jsonl", "--profile=acceptance")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*near miss, confirmed at 12 fresh seeds*", "louder: REJECT*"])
+    result.stdout.fnmatch_lines(["*borderline, failed again on re-test at 12 fresh seeds*", "louder: REJECT*"])
     failing = [v for v in read(Path(pytester.path) / "r.jsonl").verdicts if v.status.rejects]
     assert any(v.recheck and v.recheck.finding is RetestFinding.CONFIRMED for v in failing)
 
@@ -70,6 +70,6 @@ def test_none_is_run_again_once_another_test_failed_for_certain(
     (pytester.path / "port.py").write_text(PORT.replace("FACTOR", str(factor_for(1.2))).replace("ONLY", "PROBLEM"))
     result = run("--record=r.jsonl", "--profile=acceptance")
     result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(["1 near miss, at most 1.5 times the tolerance, not tested at fresh seeds*"])
+    result.stdout.fnmatch_lines(["1 borderline failure, at most 1.5 times the tolerance, not tested at*"])
     (found,) = (v for v in read(Path(pytester.path) / "r.jsonl").verdicts if v.recheck is not None)
     assert found.recheck is not None and found.recheck.finding is RetestFinding.UNDECIDED and found.recheck.seeds == 0

@@ -8,8 +8,8 @@ import pytest
 
 from kdaverify.adapters import Adapter, WrongKernelError
 from kdaverify.adapters.fla.adapter import Fla
-from kdaverify.adapters.fla.recurrence import Form
 from kdaverify.adapters.fla.options import FlaOptions
+from kdaverify.adapters.fla.recurrence import Form
 from kdaverify.adapters.isolation import CallFailure, Isolated
 from kdaverify.checks.conventions import conventions
 from kdaverify.checks.forward import forward

@@ -84,8 +84,8 @@ def test_heads_have_rates_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"values": "rows"}, "values: no draw named 'rows'; known ones are normal, mixed"),
-        ({"rates": "fast"}, "rates: no draw named 'fast'"),
+        ({"values": "rows"}, "values: no distribution named 'rows'; known ones are normal, mixed"),
+        ({"rates": "fast"}, "rates: no distribution named 'fast'"),
         ({"setting": 1.0}, "setting: wanted a negative lower bound, got 1.0"),
         ({"op": "l2norm", "setting": 0.0}, "setting: wanted a positive number, got 0.0"),
         ({"op": "beta_sigmoid"}, "K: beta has no channels, got 5"),
