@@ -33,6 +33,7 @@ ABOUT: Final = {
     "V": "value width of a head",
     "lengths": "tokens of each packed sequence; absent for B separate ones; tokens past their sum are padding",
     "dtype": "format of q, k, v, beta and o; gates and states are fp32 (fp64 beside fp64)",
+    "gates": "log decays of a value head and token: channel (one a key channel; the default), head (one for all of them) or none",
     "gate_range": "what log decays are clamped to: [lowest, highest], null where a side is open",
     "beta_range": "what beta is clamped to, likewise",
     "scale": "factor of the output; absent for K^-1/2",

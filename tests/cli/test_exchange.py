@@ -122,7 +122,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "suites/test_conventions.py").write_text("def test_conventions(judge): judge.conventions()\n")
     done = python(folder, "-c", START, "export", "cases", *DECLARED)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "6 cases, 8 calls" in done.stdout
+    assert "7 cases, 9 calls" in done.stdout, done.stdout
     assert python(folder, "cases/run.py", "port.py:port").returncode == 0
     return folder
 
@@ -132,24 +132,24 @@ def keep(outputs: Path) -> None:
 
 
 def remove(outputs: Path) -> None:
-    (outputs / "00003-0.safetensors").unlink()
+    (outputs / "00004-0.safetensors").unlink()
 
 
 def cut(outputs: Path) -> None:
-    path = outputs / "00003-0.safetensors"
+    path = outputs / "00004-0.safetensors"
     path.write_bytes(path.read_bytes()[:-7])
 
 
 def add(outputs: Path) -> None:
-    shutil.copy(outputs / "00003-0.safetensors", outputs / "00099-0.safetensors")
+    shutil.copy(outputs / "00004-0.safetensors", outputs / "00099-0.safetensors")
 
 
 @pytest.mark.parametrize(
     ("spoil", "code", "said"),
     [
         (keep, 0, "port: ACCEPT"),
-        (remove, 3, "1 case without outputs: outputs/00003-0.safetensors: is not there; run run.py"),
-        (cut, 1, "outputs/00003-0.safetensors: wanted a safetensors file, got one that is cut off or damaged"),
+        (remove, 3, "1 case without outputs: outputs/00004-0.safetensors: is not there; run run.py"),
+        (cut, 1, "outputs/00004-0.safetensors: wanted a safetensors file, got one that is cut off or damaged"),
         (add, 2, "kdaverify: again/outputs/00099-0.safetensors: no call of this export has such outputs"),
     ],
 )
