@@ -21,7 +21,7 @@ def _short_conv(
     x: Tensor, weight: Tensor, bias: Tensor | None, *, initial_state: Tensor | None, activation: str | None
 ) -> tuple[Tensor, Tensor]:
     """The whole sequence where there is no state, the update of a cache where there is one, as the layer calls them."""
-    update, whole = torch_function("causal_conv1d_update"), torch_function("causal_conv1d_fn")
+    update, whole = (torch_function(KIMI, name) for name in ("causal_conv1d_update", "causal_conv1d_fn"))
     cache = x.new_zeros(x.shape[0], *weight.shape) if initial_state is None else initial_state.clone()
     y = update(x.mT, cache, weight, bias, activation)
     return (whole(x.mT, weight, bias, activation) if initial_state is None else y).mT, cache
