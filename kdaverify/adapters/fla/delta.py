@@ -78,7 +78,8 @@ class FlaDelta(FlaRecurrence):
         self.name, self._functions = name, functions
         self.dtypes, self.differentiable = functions[form].dtypes, functions[form].backward
         gates = "head" if gated else "none"
-        self.conventions = Conventions(packing="cu_seqlens", gates=gates)
+        # Rows past the last offset are not written: they hold what the memory held before.
+        self.conventions = Conventions(packing="cu_seqlens", gates=gates, padding="undefined")
         # Without a gate the package has one kind of heads.
         self.domain = Domain(gates=gates, head_ratios=() if gated else (1,))
 
@@ -94,7 +95,7 @@ class FlaDelta(FlaRecurrence):
         kernels, chosen = runtime(BACKEND, OPTIONS, inputs.q.dtype), self._functions[form]
         handed = {name: value for name, value in self.conventions.arguments(inputs).items() if value is not None or name != "g"}
         del handed["segment_ids"]
-        handover = Handover(self.conventions, inputs, {"g": None, **handed})
+        handover = Handover(self.conventions, inputs, {"g": None, **handed}, padding_undefined=True)
         kernels.forget()
         o, final_state = _function(chosen)(**handed, output_final_state=True)
         self._ran = _proof(kernels.kernels_run(), chosen) if any(inputs.lengths) else "no kernel: no tokens"
