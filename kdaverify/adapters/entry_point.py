@@ -56,9 +56,14 @@ class EntryPoint:
 
     @property
     def place(self) -> str:
-        name = getattr(self.function, "__qualname__", type(self.function).__qualname__)
-        code = getattr(inspect.unwrap(self.function), "__code__", None)
-        return name if code is None else f"{name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
+        return place_of(self.function)
+
+
+def place_of(function: Function) -> str:
+    """The name of a function, with the file and the line where it is, if it is written in Python."""
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return name if code is None else f"{name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
 
 
 def entry_point(title: str, function: Function, tokens: tuple[str, ...] = TOKENS) -> EntryPoint:

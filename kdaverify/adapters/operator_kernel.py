@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final, final
 
 import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import NOTHING_YET, Adapter, AdapterError
+from kdaverify.adapters.entry_point import Function, place_of
 from kdaverify.adapters.frameworks import Framework, framework_of
 from kdaverify.adapters.placement import lacks_device, shares_memory
 from kdaverify.budgets.formats import FORMATS
@@ -22,7 +22,6 @@ from kdaverify.operators.function import FunctionOperator, FunctionTakes
 from oracles.autograd import ForwardOnlyError, leaf
 from oracles.signature import Role
 
-Function = Callable[..., Any]
 SHARED: Final = (
     "name", "contract", "dtypes", "widths", "device", "isolate", "deterministic", "gradients", "final_state", "step", "supports",
     "proof", "environment", "missing",
@@ -232,7 +231,7 @@ class FunctionAdapter(Adapter):
         positional = [arguments[name] for name in self._operator.positional if name in self.takes.names]
         keywords = {name: arguments[name] for name in self._operator.keywords if name in self.takes.names}
         returned = function(*positional, **keywords, **unknown)
-        self._ran = _place(function)
+        self._ran = place_of(function)
         parts: tuple[Any, ...] = tuple(returned) if isinstance(returned, tuple | list) else (returned,)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         named = dict(zip(self._operator.signature.returned, (*parts, None, None), strict=False))
         return {
@@ -240,12 +239,6 @@ class FunctionAdapter(Adapter):
             for name, value in named.items()
             if name in self.takes.returns
         }
-
-
-def _place(function: Function) -> str:
-    title = getattr(function, "__qualname__", type(function).__qualname__)
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return title if code is None else f"{title} ({Path(code.co_filename).name}:{code.co_firstlineno})"
 
 
 @torch.no_grad()
