@@ -9,9 +9,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import NOTHING_YET, absent, versions
+from kdaverify.adapters.base import NOTHING_YET, versions
 from kdaverify.adapters.fla.options import FlaOptions
-from kdaverify.adapters.fla.runtime import native, runtime
+from kdaverify.adapters.fla.runtime import missing, native, runtime
 from kdaverify.adapters.frameworks import FRAMEWORKS
 from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
 
@@ -75,15 +75,6 @@ def _gated_norm(x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, activati
     return _watched(x.dtype, call)
 
 
-def _missing() -> str | None:
-    lacking = absent(("fla", "einops", "triton"), "pip install 'kdaverify[fla]'")
-    if lacking or native("cuda"):
-        return lacking
-    from kdaverify.adapters.triton_interpreter import missing
-
-    return missing()
-
-
 def _environment() -> dict[str, str]:
     return {**versions("fla-core", "triton"), "mode": "native" if native("cuda") else "interpreted"}
 
@@ -97,7 +88,7 @@ def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -
         "isolate": True,
         "proof": lambda: _RAN[0],
         "environment": _environment,
-        "missing": _missing,
+        "missing": lambda: missing("cuda", "pip install 'kdaverify[fla]'"),
     }
     return operator_kernel(op, function, {**shared, **options}, FRAMEWORKS["torch"])
 

@@ -9,8 +9,8 @@ from typing import Final, Literal
 
 import torch
 
-from kdaverify.adapters.base import NOTHING_YET, Adapter, Output, absent, versions
-from kdaverify.adapters.fla.runtime import SURROUNDINGS, Backend, native
+from kdaverify.adapters.base import NOTHING_YET, Adapter, Output, versions
+from kdaverify.adapters.fla.runtime import SURROUNDINGS, Backend, missing, native
 from kdaverify.adapters.placement import on_device
 from oracles.inputs import Inputs
 
@@ -51,12 +51,7 @@ class FlaRecurrence(Adapter):
         return (64, 128) if self._native else ()
 
     def missing(self) -> str | None:
-        lacking = absent(("fla", "einops", "triton"), INSTALL)
-        if lacking or self._native:
-            return lacking
-        from kdaverify.adapters.triton_interpreter import missing
-
-        return missing()
+        return missing(self._backend, INSTALL)
 
     def surroundings(self) -> Mapping[str, str]:
         return SURROUNDINGS[self._backend]

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, Protocol
 
 import torch
 
-from kdaverify.adapters.base import WrongKernelError
+from kdaverify.adapters.base import WrongKernelError, absent
 from kdaverify.adapters.fla.options import FlaOptions
 
 Backend = Literal["cuda", "npu"]
@@ -45,6 +45,20 @@ def native(backend: Backend) -> bool:
     import torch_npu  # noqa: F401 # pyright: ignore[reportMissingImports, reportUnusedImport] # registers torch.npu
 
     return bool(torch.npu.is_available())  # pyright: ignore[reportAttributeAccessIssue] # there once torch_npu is imported
+
+
+def missing(backend: Backend, install: str) -> str | None:
+    """Why the package cannot run here, neither natively nor interpreted; None if it can.
+
+    Args:
+        install: the command that brings what is not installed.
+    """
+    lacking = absent(("fla", "einops", "triton"), install)
+    if lacking or native(backend):
+        return lacking
+    from kdaverify.adapters.triton_interpreter import missing as interpreter_missing
+
+    return interpreter_missing()
 
 
 def runtime(backend: Backend, options: FlaOptions, dtype: torch.dtype) -> Runtime:
