@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 import torch
+from hypothesis.strategies import SearchStrategy
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter, values_of
@@ -63,6 +64,18 @@ class BoundedOperator(FunctionOperator):
     @abc.abstractmethod
     def named_problems(self, dtype: str, profile: str) -> Mapping[str, Any]:
         """The panel: problems by the name of what each exposes."""
+
+    @abc.abstractmethod
+    def random_problems(self, dtype: str) -> SearchStrategy[Any]:
+        """Random problems in a format, whatever an implementation takes."""
+
+    def random(self, adapter: Adapter, dtype: str, bounds: Any) -> SearchStrategy[Any]:
+        """Inside what an implementation takes.
+
+        Args:
+            bounds: fields that problems are to have, or None.
+        """
+        return self.random_problems(dtype).map(lambda problem: self.within(adapter, problem.replace(**(bounds or {}))))
 
     @abc.abstractmethod
     def sized(self, rule: CallRule, dtype: str, *, seed: int) -> Any:

@@ -8,7 +8,6 @@ from typing import Any, Final, final
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kdaverify.adapters.base import Adapter
 from kdaverify.budgets.bounded import Counted, precision_of
 from kdaverify.budgets.formats import FORMATS, Format
 from kdaverify.budgets.sampled import StorageContract
@@ -97,13 +96,8 @@ class GatedNormOperator(BoundedOperator):
     def named_problems(self, dtype: str, profile: str) -> Mapping[str, GatedNormProblem]:
         return named_problems(dtype, profile)
 
-    def random(self, adapter: Adapter, dtype: str, bounds: Any) -> st.SearchStrategy[GatedNormProblem]:
-        """Inside what an implementation takes.
-
-        Args:
-            bounds: fields that problems are to have, or None.
-        """
-        return random_problems(dtype).map(lambda problem: self.within(adapter, problem.replace(**(bounds or {}))))
+    def random_problems(self, dtype: str) -> st.SearchStrategy[GatedNormProblem]:
+        return random_problems(dtype)
 
     def sized(self, rule: CallRule, dtype: str, *, seed: int) -> GatedNormProblem:
         fields: dict[str, Any] = {"dtype": dtype, "seed": seed, **SIZES[rule.size]}
