@@ -22,7 +22,7 @@ def after_preflight(request: Request) -> Request:
     """
     if request.crash_folder is None or not all(_fails(spec, request) for spec in request.impls):
         return request
-    return request.model_copy(update={"only": tuple({_first_suite(spec) for spec in request.impls}), "workers": "0"})
+    return request.model_copy(update={"only": tuple(dict.fromkeys(map(_first_suite, request.impls))), "workers": "0"})
 
 
 def _first_suite(spec: str) -> str:
