@@ -6,7 +6,6 @@ import abc
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final
 
-import torch
 from hypothesis.strategies import SearchStrategy
 from torch import Tensor
 
@@ -19,10 +18,9 @@ from kdaverify.budgets.statistics import rms
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.laws.law import Law
 from kdaverify.operator import Choices
+from kdaverify.operators.cotangents import normal_cotangents
 from kdaverify.operators.function import FunctionOperator
 from kdaverify.operators.sizes import below
-from kdaverify.problems.axes import TORCH
-from kdaverify.problems.portable import Stream
 
 ALIKE: Final = 0.05
 """A wrong option is wrong by the size of the answer; the worst conforming 16-bit kernel by a hundredth of it."""
@@ -120,14 +118,11 @@ class BoundedOperator(FunctionOperator):
         return any(law.asked(p) is None and not any(map(adapter.supports, law.becomes(p))) for p in tried)
 
     def loss(self, problem: Any, exposed: tuple[str, ...], of: str, exponent: int) -> dict[str, Tensor]:
-        """Normal cotangents of every output that is returned, in the format of the problem."""
+        """Normal cotangents, 0 where an output has no exact value."""
         del of
-        call = problem.inputs()
-        wanted = {name: output for name, output in self.signature.cotangents.items() if output in exposed}
-        drawn = {name: Stream(problem.seed, self.name, name).normal(*self.signature.shape(y, call)) for name, y in wanted.items()}
-        given = {name: (torch.from_numpy(values) * 2.0**exponent).to(TORCH[problem.dtype]) for name, values in drawn.items()}
-        masks = self.undefined(call)
-        return {name: dy.masked_fill(masks[wanted[name]], 0.0) if wanted[name] in masks else dy for name, dy in given.items()}
+        call, outputs = problem.inputs(), self.signature.cotangents
+        given, masks = normal_cotangents(self, problem, call, exposed, exponent), self.undefined(call)
+        return {name: dy.masked_fill(masks[outputs[name]], 0.0) if outputs[name] in masks else dy for name, dy in given.items()}
 
     def call_problem(self, adapter: Adapter, rule: CallRule, dtype: str, *, seed: int, turn: int) -> Any:
         del turn

@@ -19,9 +19,8 @@ from kdaverify.budgets.sampled import ExactValues, StorageContract, sampled_refe
 from kdaverify.budgets.standard import Reference
 from kdaverify.checks.place import ElementPlace
 from kdaverify.operator import CallOperator
+from kdaverify.operators.cotangents import normal_cotangents
 from kdaverify.operators.sizes import WIDTHS, below
-from kdaverify.problems.axes import TORCH
-from kdaverify.problems.portable import Stream
 from oracles.arithmetic import NATIVE, Arithmetic
 from oracles.enclosure import Enclosure
 from oracles.signature import TensorCall
@@ -84,13 +83,8 @@ class PipelineOperator(CallOperator):
         return io
 
     def loss(self, problem: Any, exposed: tuple[str, ...], of: str, exponent: int) -> dict[str, Tensor]:
-        """Normal cotangents of every output, in the format of the problem."""
         del of
-        call = problem.inputs()
-        wanted = {name: output for name, output in self.signature.cotangents.items() if output in exposed}
-        shapes = {name: self.signature.shape(output, call) for name, output in wanted.items()}
-        drawn = {name: torch.from_numpy(Stream(problem.seed, self.name, name).normal(*shape)) for name, shape in shapes.items()}
-        return {name: (values * 2.0**exponent).to(TORCH[problem.dtype]) for name, values in drawn.items()}
+        return normal_cotangents(self, problem, problem.inputs(), exposed, exponent)
 
     def place(self, output: str, index: tuple[int, ...], call: TensorCall) -> ElementPlace:
         """Math letters for words, and the numbers of the call."""
