@@ -1,10 +1,10 @@
 """Runs `kdaverify verify` on the shipped implementations that run here, and prints one table.
 
-    python .ci/verify_all.py           # what runs natively, and some of the interpreted ones, which follow from the commit
-    python .ci/verify_all.py --all     # all of them
+    python .ci/verify_all.py           # what runs natively, and some of the interpreted ones, which
+    follow from the commit python .ci/verify_all.py --all     # all of them
 
-A rejected vendor is a finding about the vendor. This fails only where an implementation of ours is rejected, or where a session ends in a
-harness error or without enough evidence.
+A rejected vendor is a finding about the vendor. This fails only where an implementation of ours is
+rejected, or where a session ends in a harness error or without enough evidence.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from kdaverify.verdicts.decision import Ruling
 OURS = tuple(name for name in SHIPPED if name.startswith("eager"))
 # What only emulates a design is no implementation: its own tests judge it.
 DESIGN = "emulated:"
-# Eight minutes is what an interpreted implementation may take; a machine that does other work gets more.
+# Eight minutes is what an interpreted implementation may take; a machine that does other work gets
+# more.
 SECONDS = 900
 
-# An interpreted implementation takes minutes; eleven of them would take as long as all else together.
+# An interpreted implementation takes minutes; eleven of them would take as long as all else
+# together.
 INTERPRETED = 3
 
 
@@ -44,16 +46,26 @@ class Row(NamedTuple):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--all", action="store_true", help="leave no interpreted implementation out")
-    chosen = [listing for listing in shipped() if listing.name in SHIPPED and not listing.name.startswith(DESIGN)]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="leave no interpreted implementation out"
+    )
+    chosen = [
+        listing
+        for listing in shipped()
+        if listing.name in SHIPPED and not listing.name.startswith(DESIGN)
+    ]
     left = set[str]() if parser.parse_args().all else _left_out(chosen)
     rows = [_verify(listing) for listing in chosen if listing.name not in left]
     table = Table(title="every implementation that runs here", title_justify="left")
     for name in ("implementation", "decision", "seconds", ""):
         table.add_column(name)
     for row in rows:
-        table.add_row(row.name, row.decision, f"{row.seconds:.0f}", "" if row.fine else "FAILS THIS CHECK")
+        table.add_row(
+            row.name, row.decision, f"{row.seconds:.0f}", "" if row.fine else "FAILS THIS CHECK"
+        )
     Console(width=120).print(table)
     if left:
         print(f"left out of this commit's turn: {', '.join(sorted(left))}; --all runs them too")
@@ -62,20 +74,47 @@ def main() -> int:
 
 def _left_out(listings: list[Listing]) -> set[str]:
     """All interpreted implementations but a few, in an order that every commit shuffles anew."""
-    slow = [listing.name for listing in listings if listing.missing is None and find(listing.name).environment()["mode"] == "interpreted"]
-    git = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False, cwd=Path(__file__).parent)  # noqa: S607
-    return {*sorted(slow, key=lambda name: hashlib.sha256(f"{git.stdout.strip()} {name}".encode()).digest())[INTERPRETED:]}
+    slow = [
+        listing.name
+        for listing in listings
+        if listing.missing is None and find(listing.name).environment()["mode"] == "interpreted"
+    ]
+    git = subprocess.run(
+        ["git", "rev-parse", "HEAD"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parent,
+    )
+    return {
+        *sorted(
+            slow, key=lambda name: hashlib.sha256(f"{git.stdout.strip()} {name}".encode()).digest()
+        )[INTERPRETED:]
+    }
 
 
 def _verify(listing: Listing) -> Row:
     if listing.missing is not None:
-        return Row(listing.name, f"cannot run here: {listing.missing}", 0.0, listing.name not in OURS)
+        return Row(
+            listing.name, f"cannot run here: {listing.missing}", 0.0, listing.name not in OURS
+        )
     print(f"\n== {listing.name}", flush=True)
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "kdaverify", "verify", "--impl", listing.name, "--record", str(Path(folder) / "record.jsonl")]
+        command = [
+            sys.executable,
+            "-m",
+            "kdaverify",
+            "verify",
+            "--impl",
+            listing.name,
+            "--record",
+            str(Path(folder) / "record.jsonl"),
+        ]
         try:
-            code = subprocess.run(command, timeout=SECONDS, check=False, stdin=subprocess.DEVNULL).returncode
+            code = subprocess.run(
+                command, timeout=SECONDS, check=False, stdin=subprocess.DEVNULL
+            ).returncode
         except subprocess.TimeoutExpired:
             code = Ruling.ERROR.exit_code
             print(f"{listing.name}: no decision within {SECONDS} s", flush=True)

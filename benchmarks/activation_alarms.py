@@ -2,9 +2,11 @@
 
     python -m benchmarks.activation_alarms --problems 360
 
-Legal kernels (torch in fp32; units of accelerators that leave bits out and flush, with sums in blocks; formulas that keep what is small
-beside 1) and the planted faults of the tests are judged on problems drawn as the suite draws them. Prints the worst ratio of every
-legal kernel and how many problems of its operation show each fault; exit code 1 where a legal kernel is rejected or a fault never is.
+Legal kernels (torch in fp32; units of accelerators that leave bits out and flush, with sums in
+blocks; formulas that keep what is small beside 1) and the planted faults of the tests are judged on
+problems drawn as the suite draws them. Prints the worst ratio of every legal kernel and how many
+problems of its operation show each fault; exit code 1 where a legal kernel is rejected or a fault
+never is.
 """
 
 from __future__ import annotations
@@ -45,13 +47,24 @@ def drawn(count: int, op: str, dtype: str, start: int) -> list[ActivationProblem
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--problems", type=int, default=360, help="problems in all (default 360)")
     parser.add_argument("--seed", type=int, default=2, help="of the draw (default 2)")
     arguments = parser.parse_args()
     share = arguments.problems // (len(OPERATIONS) * len(DTYPES))
-    asked = [problem for op in OPERATIONS for dtype in DTYPES for problem in drawn(share, op, dtype, arguments.seed)]
-    worst, seen, of_op = defaultdict[str, float](float), Counter[str](), Counter(problem.op for problem in asked)
+    asked = [
+        problem
+        for op in OPERATIONS
+        for dtype in DTYPES
+        for problem in drawn(share, op, dtype, arguments.seed)
+    ]
+    worst, seen, of_op = (
+        defaultdict[str, float](float),
+        Counter[str](),
+        Counter(problem.op for problem in asked),
+    )
     alarms: list[str] = []
     for problem in track(asked, description="judging activations"):
         for legal in LEGAL:
@@ -69,7 +82,9 @@ def main() -> None:
     for name, (_, op, _) in FAULTS.items():
         print(f"{seen[name]:4d} of {of_op[op]} problems show: {name}")  # pyright: ignore[reportArgumentType]
     print(*alarms, sep="\n")
-    print(f"{len(asked)} problems, {len(asked) * len(LEGAL)} legal runs, {len(alarms)} false alarms")
+    print(
+        f"{len(asked)} problems, {len(asked) * len(LEGAL)} legal runs, {len(alarms)} false alarms"
+    )
     sys.exit(bool(alarms) or not all(seen[name] for name in FAULTS))
 
 

@@ -1,4 +1,6 @@
-"""All cases of a profile for one implementation, and the verdicts of one of them: what the benchmarks of whole profiles share."""
+"""All cases of a profile for one implementation, and the verdicts of one of them: what the
+benchmarks of whole profiles share.
+"""
 
 from __future__ import annotations
 
@@ -37,5 +39,9 @@ def verdicts(adapter: Adapter, ask: PropertyTest, spec: str) -> list[Verdict]:
     found = list[Verdict]()
     judge = Judge(adapter, found.append, ask.property, spec=spec, published=False, fits=True)
     with suppress(Rejected, FatalRejection):
-        judge.conventions() if ask == CONVENTIONS else judge(problem_from_json(ask.problem), **json.loads(ask.detail))
+        (
+            judge.conventions()
+            if ask == CONVENTIONS
+            else judge(problem_from_json(ask.problem), **json.loads(ask.detail))
+        )
     return found

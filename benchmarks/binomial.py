@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 
 def interval(hits: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Two-sided limits of a probability of which `trials` showed `hits`. Source: Clopper and Pearson, 1934."""
+    """Two-sided limits of a probability of which `trials` showed `hits`. Source: Clopper and
+    Pearson, 1934.
+    """
     if not trials:
         return 0.0, 1.0
     tail = (1 - confidence) / 2
@@ -24,8 +26,14 @@ def upper(hits: int, trials: int, confidence: float = 0.95) -> float:
 def _at_most(hits: int, trials: int, p: float) -> float:
     if p in (0.0, 1.0):
         return float(p == 0.0 or hits >= trials)
-    log = [math.lgamma(trials + 1) - math.lgamma(k + 1) - math.lgamma(trials - k + 1) for k in range(hits + 1)]
-    return sum(math.exp(size + k * math.log(p) + (trials - k) * math.log1p(-p)) for k, size in enumerate(log))
+    log = [
+        math.lgamma(trials + 1) - math.lgamma(k + 1) - math.lgamma(trials - k + 1)
+        for k in range(hits + 1)
+    ]
+    return sum(
+        math.exp(size + k * math.log(p) + (trials - k) * math.log1p(-p))
+        for k, size in enumerate(log)
+    )
 
 
 def _solve(rising: Callable[[float], float], wanted: float) -> float:

@@ -1,10 +1,11 @@
-"""What a budget costs, in float64 oracles of the same case, and what it costs when its family is kept.
+"""What a budget costs, in float64 oracles of the same case, and what it costs when its family is
+kept.
 
     python -m benchmarks.budget_cost --dtype bf16 --dtype fp32
 
-For every problem of the panel: the family and its draws, the ceiling, the budget the second time (hash, look-up, allowances; the oracle
-apart), each over the float64 oracle, the token recurrence with its proven radius. All in one run, each the best of a few; the medians
-are what to quote.
+For every problem of the panel: the family and its draws, the ceiling, the budget the second time
+(hash, look-up, allowances; the oracle apart), each over the float64 oracle, the token recurrence
+with its proven radius. All in one run, each the best of a few; the medians are what to quote.
 """
 
 from __future__ import annotations
@@ -54,7 +55,11 @@ def best(call: Callable[[], object], runs: int) -> float:
 
 
 def cost(problem: Problem, adapter: Adapter, folder: Path, runs: int) -> Cost:
-    inputs, contract, io = adapter.received(problem.inputs()), adapter.contract(problem.dtype), FORMATS[problem.dtype]
+    inputs, contract, io = (
+        adapter.received(problem.inputs()),
+        adapter.contract(problem.dtype),
+        FORMATS[problem.dtype],
+    )
     truth = enclosed(inputs)
     emulation = emulate(inputs, contract, io)
     keeper = EnsembleCache(inputs, contract, io, cache=AnswerCache(folder))
@@ -62,7 +67,12 @@ def cost(problem: Problem, adapter: Adapter, folder: Path, runs: int) -> Cost:
     def errors() -> dict[str, EnsembleErrors]:
         places = enumerate(truth.named().items())
         rounded, drawn = [*emulation.rounded.values()], emulation.drawn
-        return {n: ensemble_errors(x, [run[i] for run in rounded], [run[i] for run in drawn], io=io, lost=0.0) for i, (n, x) in places}
+        return {
+            n: ensemble_errors(
+                x, [run[i] for run in rounded], [run[i] for run in drawn], io=io, lost=0.0
+            )
+            for i, (n, x) in places
+        }
 
     keeper.of(truth.method, errors)
     return Cost(
@@ -87,11 +97,27 @@ def main(
             for entry in panel(name, profile):
                 found.append(cost(entry.problem, adapter, Path(folder), runs))
                 oracle, *others = astuple(found[-1])
-                told = ", ".join(f"{what} {x / oracle:.2f}" for what, x in zip(("family", "ceiling", "kept"), others, strict=True))
-                print(f"{name:5s} {entry.name:22s} oracle {1e3 * oracle:8.2f} ms; over it: {told}", flush=True)
-    columns = [statistics.median(getattr(x, name) / x.oracle for x in found) for name in ("family", "ceiling", "kept")]
-    whole = [sum(getattr(x, name) for x in found) / sum(x.oracle for x in found) for name in ("family", "ceiling", "kept")]
-    print("median over {} cases: family {:.2f}, ceiling {:.2f}, kept {:.3f}".format(len(found), *columns))
+                told = ", ".join(
+                    f"{what} {x / oracle:.2f}"
+                    for what, x in zip(("family", "ceiling", "kept"), others, strict=True)
+                )
+                print(
+                    f"{name:5s} {entry.name:22s} oracle {1e3 * oracle:8.2f} ms; over it: {told}",
+                    flush=True,
+                )
+    columns = [
+        statistics.median(getattr(x, name) / x.oracle for x in found)
+        for name in ("family", "ceiling", "kept")
+    ]
+    whole = [
+        sum(getattr(x, name) for x in found) / sum(x.oracle for x in found)
+        for name in ("family", "ceiling", "kept")
+    ]
+    print(
+        "median over {} cases: family {:.2f}, ceiling {:.2f}, kept {:.3f}".format(
+            len(found), *columns
+        )
+    )
     print("sum over all cases: family {:.2f}, ceiling {:.2f}, kept {:.3f}".format(*whole))
 
 

@@ -1,11 +1,14 @@
-"""Does an emulated contract err as the real kernel does? The kernel's rms error over the emulated one, outputs and gradients.
+"""Does an emulated contract err as the real kernel does? The kernel's rms error over the emulated
+one, outputs and gradients.
 
-    python -m benchmarks.calibration --impl fla --impl fla:chunk_size=32 --dtype bf16 --dtype fp16 --tokens 4096 --json F.json
-    python -m benchmarks.calibration --read F.json
+    python -m benchmarks.calibration --impl fla --impl fla:chunk_size=32 --dtype bf16 --dtype fp16
+    --tokens 4096 --json F.json python -m benchmarks.calibration --read F.json
 
-Sizes are those of a model's head, K = V = 128, with a random initial state. The truth is the float64 chunk form, which agrees with
-certified values to 4.4e-14 (`benchmarks/gradient_agreement.py`). Ratios are to the member of the contract's family that decides as the
-kernel's hardware and source do, named under each table: 1.00 is a kernel that errs as its contract says it must.
+Sizes are those of a model's head, K = V = 128, with a random initial state. The truth is the
+float64 chunk form, which agrees with certified values to 4.4e-14
+(`benchmarks/gradient_agreement.py`). Ratios are to the member of the contract's family that decides
+as the kernel's hardware and source do, named under each table: 1.00 is a kernel that errs as its
+contract says it must.
 """
 
 from __future__ import annotations
@@ -55,7 +58,11 @@ WITH_DECAY: Final = (
     {"gate": "log-sigmoid", "key": "zero-rows", "beta": "near-one"},
     {"gate": "mild", "key": "random", "beta": "near-one"},
 )
-LONG_MEMORY: Final = ({"gate": "zero"}, {"gate": "slow"}, {"gate": "slow", "key": "coherent-0.9", "beta": "near-one"})
+LONG_MEMORY: Final = (
+    {"gate": "zero"},
+    {"gate": "slow"},
+    {"gate": "slow", "key": "coherent-0.9", "beta": "near-one"},
+)
 BASE: Final = {
     "B": 1,
     "H": 2,
@@ -80,7 +87,8 @@ LIKELY: Final = (
     "matrix units",
     "ordered sums, base-2 exponential",
 )
-"""What the kernels at hand do, the rarest first: an NVIDIA GPU's units truncate fp32 operands to TF32."""
+"""What the kernels at hand do, the rarest first: an NVIDIA GPU's units truncate fp32 operands to
+TF32."""
 
 
 @dataclass(frozen=True)
@@ -105,14 +113,27 @@ class Row:
 
 def main(
     *,
-    impl: Annotated[list[str] | None, typer.Option(help="implementation, as for kdaverify verify; repeatable")] = None,
-    dtype: Annotated[list[str] | None, typer.Option(help="format of the problems, repeatable; bf16 by default")] = None,
-    tokens: Annotated[list[int] | None, typer.Option(help="lengths, repeatable; 1024 by default")] = None,
-    member: Annotated[list[str] | None, typer.Option(help="member of the family, repeatable: ratios are to the first that exists")] = None,
+    impl: Annotated[
+        list[str] | None, typer.Option(help="implementation, as for kdaverify verify; repeatable")
+    ] = None,
+    dtype: Annotated[
+        list[str] | None, typer.Option(help="format of the problems, repeatable; bf16 by default")
+    ] = None,
+    tokens: Annotated[
+        list[int] | None, typer.Option(help="lengths, repeatable; 1024 by default")
+    ] = None,
+    member: Annotated[
+        list[str] | None,
+        typer.Option(help="member of the family, repeatable: ratios are to the first that exists"),
+    ] = None,
     record: Annotated[Path | None, typer.Option("--json", help="write every figure")] = None,
-    read: Annotated[list[Path] | None, typer.Option(help="figures to sum up instead, repeatable")] = None,
+    read: Annotated[
+        list[Path] | None, typer.Option(help="figures to sum up instead, repeatable")
+    ] = None,
 ) -> None:
-    """Prints one table for every implementation, dtype and length, and a line of each at the end."""
+    """Prints one table for every implementation, dtype and length, and a line of each at the
+    end.
+    """
     rows = [Row(**row) for path in read or [] for row in json.loads(path.read_text())]
     likely = tuple(member or LIKELY)
     for spec in impl or []:
@@ -135,7 +156,8 @@ class Calibration:
     """One implementation in one dtype.
 
     Args:
-        likely: members of the family: the first that there is is emulated, or the family's plainest.
+        likely: members of the family: the first that there is is emulated, or the family's
+            plainest.
     """
 
     adapter: Adapter
@@ -148,17 +170,31 @@ class Calibration:
         taken = [problem for problem in asked if self.adapter.supports(problem) is None]
         if not taken:
             return []
-        calls, given = [problem.inputs() for problem in taken], [cotangents(problem, "both") for problem in taken]
+        calls, given = (
+            [problem.inputs() for problem in taken],
+            [cotangents(problem, "both") for problem in taken],
+        )
         received = [self.adapter.received(call) for call in calls]
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        batch, losses = together(received).on(device), cotangents_together(given, received[0]).on(device)
+        batch, losses = (
+            together(received).on(device),
+            cotangents_together(given, received[0]).on(device),
+        )
         exact = _apart(_truth(batch, losses), received[0], len(taken))
         kernel = _errors([self._run(*call) for call in zip(calls, given, strict=True)], exact)
         member, outputs = self._emulated(batch, losses)
         emulated = _errors(_apart(outputs, received[0], len(taken)), exact)
         about = self.adapter.name, self.dtype, T
         return [
-            Row(*about, self._contract_of(output), member[output], regime_of(problem), output, error, emulated[i][output])
+            Row(
+                *about,
+                self._contract_of(output),
+                member[output],
+                regime_of(problem),
+                output,
+                error,
+                emulated[i][output],
+            )
             for i, problem in enumerate(taken)
             for output, error in kernel[i].items()
         ]
@@ -195,20 +231,30 @@ def regime_of(problem: Problem) -> str:
 
 def _truth(batch: Inputs, losses: Cotangents) -> Named:
     o, final = chunk(batch, stages=COMPENSATED)
-    return {"o": o, "final_state": final, **chunk_backward(batch, losses, stages=COMPENSATED).named()}
+    return {
+        "o": o,
+        "final_state": final,
+        **chunk_backward(batch, losses, stages=COMPENSATED).named(),
+    }
 
 
 def _errors(found: list[Named], exact: list[Named]) -> list[dict[str, float]]:
     """The rms error of every output, relative to its rms; a problem after the other."""
     return [
-        {name: rms(x.to(one[name].device).double() - one[name]) / rms(one[name]) for name, x in named.items()}
+        {
+            name: rms(x.to(one[name].device).double() - one[name]) / rms(one[name])
+            for name, x in named.items()
+        }
         for named, one in zip(found, exact, strict=True)
     ]
 
 
 def _apart(found: Named, one: Inputs, number: int) -> list[Named]:
     cut = {
-        name: (states_apart if name in ("final_state", "d_initial_state") else tokens_apart)(x, one, number) for name, x in found.items()
+        name: (states_apart if name in ("final_state", "d_initial_state") else tokens_apart)(
+            x, one, number
+        )
+        for name, x in found.items()
     }
     return [dict(zip(cut, pieces, strict=True)) for pieces in zip(*cut.values(), strict=True)]
 
@@ -219,16 +265,28 @@ def shown(rows: list[Row]) -> None:
     of = {(row.regime, row.output): row for row in rows}
     outputs = [name for name in (*OUTPUTS, *GRADIENTS) if any(name == output for _, output in of)]
     told = dict.fromkeys(f"{row.contract}: {row.member}" for row in rows)
-    table = Table(title=f"{first.implementation}, {first.dtype}, T = {first.T}", caption="; ".join(told), title_justify="left")
+    table = Table(
+        title=f"{first.implementation}, {first.dtype}, T = {first.T}",
+        caption="; ".join(told),
+        title_justify="left",
+    )
     for heading in ("regime", *outputs):
         table.add_column(heading)
     for regime in dict.fromkeys(row.regime for row in rows):
-        table.add_row(regime, *(f"{row.kernel / row.emulated:.3f}" if (row := of.get((regime, output))) else "" for output in outputs))
+        table.add_row(
+            regime,
+            *(
+                f"{row.kernel / row.emulated:.3f}" if (row := of.get((regime, output))) else ""
+                for output in outputs
+            ),
+        )
     Console(width=140).print(table)
 
 
 def summed_up(rows: list[Row]) -> None:
-    """A line an implementation, dtype, length and kind of memory, in Markdown: the span of the ratios, and how many are inside the band."""
+    """A line an implementation, dtype, length and kind of memory, in Markdown: the span of the
+    ratios, and how many are inside the band.
+    """
     outputs = list(dict.fromkeys(row.output for row in rows))
     _line("kernel", "T", "memory", *outputs)
     _line(*["---"] * (3 + len(outputs)))
@@ -236,7 +294,10 @@ def summed_up(rows: list[Row]) -> None:
         of_it = [row for row in rows if (row.implementation, row.dtype, row.T) == key]
         for memory, band, lasting in (("decays", WITHIN, False), ("stays", WITHIN_LONG, True)):
             kept = [row for row in of_it if (row.regime in LONG) == lasting]
-            spans = [_span([row.kernel / row.emulated for row in kept if row.output == output], *band) for output in outputs]
+            spans = [
+                _span([row.kernel / row.emulated for row in kept if row.output == output], *band)
+                for output in outputs
+            ]
             _line(f"{key[0]}, {key[1]}", str(key[2]), memory, *spans)
 
 

@@ -1,4 +1,6 @@
-"""How much faster two workers of a campaign are than one, on the same cases with nothing kept, for both engines."""
+"""How much faster two workers of a campaign are than one, on the same cases with nothing kept, for
+both engines.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +34,24 @@ def main() -> None:
         "local": lambda places: LocalEngine(orders, places=places),
         "ray": lambda places: RayEngine(orders, places=places),
     }
-    print(f"{given.cases} cases of {IMPLEMENTATION}, drawn as for acceptance, {os.cpu_count()} cores; workers started before the clock")
+    print(
+        f"{given.cases} cases of {IMPLEMENTATION}, drawn as for acceptance, {os.cpu_count()} cores;"
+        " workers started before the clock"
+    )
     print(f"{'engine':<8}{'workers':>8}{'seconds':>10}{'a second':>10}{'to one':>8}")
     for name in given.engines:
         alone = 0.0
         for places in (1, 2):
             rate = given.cases / _seconds(engines[name], places, given.cases)
             alone = alone or rate
-            print(f"{name:<8}{places:>8}{given.cases / rate:>10.1f}{rate:>10.2f}{rate / alone:>8.2f}")
+            print(
+                f"{name:<8}{places:>8}{given.cases / rate:>10.1f}{rate:>10.2f}{rate / alone:>8.2f}"
+            )
             if places > 1:
-                print(f"{name}: {rate / alone:.2f} times one worker, {'as' if rate / alone >= WANTED else 'NOT as'} wanted ({WANTED:g})")
+                print(
+                    f"{name}: {rate / alone:.2f} times one worker,"
+                    f" {'as' if rate / alone >= WANTED else 'NOT as'} wanted ({WANTED:g})"
+                )
 
 
 def _seconds(start: Callable[[int], Engine], places: int, cases: int) -> float:
@@ -52,7 +62,9 @@ def _seconds(start: Callable[[int], Engine], places: int, cases: int) -> float:
             for _ in dispatch(engine, iter([Fixed(IMPLEMENTATION, CONVENTIONS)] * places)):
                 pass
             started = time.perf_counter()
-            for task, answer in dispatch(engine, iter([Drawn(IMPLEMENTATION, number) for number in range(cases)])):
+            for task, answer in dispatch(
+                engine, iter([Drawn(IMPLEMENTATION, number) for number in range(cases)])
+            ):
                 if answer.trouble:
                     raise RuntimeError(f"{task}: {answer.trouble}")
             return time.perf_counter() - started

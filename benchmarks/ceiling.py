@@ -1,10 +1,13 @@
-"""How sharp the a-priori ceiling is, and whether it holds: ceiling over what legal kernels were seen to miss, by contract and regime.
+"""How sharp the a-priori ceiling is, and whether it holds: ceiling over what legal kernels were
+seen to miss, by contract and regime.
 
     python -m benchmarks.ceiling --problems 30 --json reports/ceiling.json
 
-Draws problems as the suites do and runs every member of every contract's family, and its draws. Per problem and output three figures:
-`closest` is the least, over all elements, of ceiling / worst error seen; `typical` is the median of the same; `signal` is the median
-of ceiling / rms of the output: above 1 the ceiling knows nothing of an element. A run above the ceiling is an error in the ceiling.
+Draws problems as the suites do and runs every member of every contract's family, and its draws. Per
+problem and output three figures: `closest` is the least, over all elements, of ceiling / worst
+error seen; `typical` is the median of the same; `signal` is the median
+of ceiling / rms of the output: above 1 the ceiling knows nothing of an element. A run above the
+ceiling is an error in the ceiling.
 """
 
 from __future__ import annotations
@@ -71,7 +74,9 @@ class Row:
 def exact(inputs: Inputs, contract: Contract) -> CertifiedOutputs:
     """Truth far sharper than the contract."""
     if contract.accumulate.name == "fp64":
-        return certify(inputs, accept=lambda _: True, extra_bits=30, cache=cache_in(default_folder()))
+        return certify(
+            inputs, accept=lambda _: True, extra_bits=30, cache=cache_in(default_folder())
+        )
     return enclosed(inputs)
 
 
@@ -86,7 +91,9 @@ def rows(problem: Problem, contract: Contract) -> Iterator[Row]:
     for i, (name, truth) in enumerate(exact(inputs, contract).named().items()):
         if not truth.high.numel() or not bool(truth.high.any()):
             continue
-        errors = torch.stack([truth.error(run[i]).abs() - truth.radius for run in runs]).clamp(min=0.0)
+        errors = torch.stack([truth.error(run[i]).abs() - truth.radius for run in runs]).clamp(
+            min=0.0
+        )
         worst, bound = errors.amax(0), bounds[name]
         seen = worst > 0
         ratios = bound[seen] / worst[seen]
@@ -110,10 +117,17 @@ def show(title: str, found: list[Row]) -> None:
     def spread(name: str) -> str:
         values = sorted(x for x in (getattr(row, name) for row in found) if x != float("inf"))
         cut = quantiles(values, n=10, method="inclusive") if len(values) > 1 else [*values] * 9
-        return f"{name} {median(values):9.3g} ({cut[0]:.3g} to {cut[-1]:.3g})" if values else f"{name} nothing missed"
+        return (
+            f"{name} {median(values):9.3g} ({cut[0]:.3g} to {cut[-1]:.3g})"
+            if values
+            else f"{name} nothing missed"
+        )
 
     runs, above = sum(row.runs for row in found), sum(row.above for row in found)
-    print(f"{title:44s} {runs:6d} runs, {above} above; {spread('closest')}; {spread('typical')}; {spread('signal')}")
+    print(
+        f"{title:44s} {runs:6d} runs, {above} above; {spread('closest')}; {spread('typical')};"
+        f" {spread('signal')}"
+    )
 
 
 def main(
@@ -121,22 +135,41 @@ def main(
     seed: Annotated[int, typer.Option(help="of the draw")] = 3,
     output: Annotated[Path | None, typer.Option("--json", help="write every row here")] = None,
 ) -> None:
-    """Prints medians and the span of the middle 80 %, by contract, then by regime in 16 bits, in fp32 and in fp64."""
+    """Prints medians and the span of the middle 80 %, by contract, then by regime in 16 bits, in
+    fp32 and in fp64.
+    """
     torch.set_num_threads(1)
-    asked = [(problem, contract_from_name(name)) for name, dtype in CONTRACTS for problem in drawn(problems, dtype, seed)]
-    found = [row for problem, contract in track(asked, "bounding legal kernels") for row in rows(problem, contract)]
+    asked = [
+        (problem, contract_from_name(name))
+        for name, dtype in CONTRACTS
+        for problem in drawn(problems, dtype, seed)
+    ]
+    found = [
+        row
+        for problem, contract in track(asked, "bounding legal kernels")
+        for row in rows(problem, contract)
+    ]
     groups = defaultdict[str, list[Row]](list)
     for row in found:
         groups[f"{row.contract}, {row.dtype}, {row.output}"].append(row)
     for row in found:
         accumulates = contract_from_name(row.contract).accumulate.name
-        groups[f"{'16 bits' if contract_from_name(row.contract).operands.precision <= 11 else accumulates}, gate {row.gate}"].append(row)
+        groups[
+            f"{'16 bits' if contract_from_name(row.contract).operands.precision <= 11 else accumulates},"
+            f" gate {row.gate}"
+        ].append(row)
     for title, group in groups.items():
         show(title, group)
     for row in found:
         if row.above:
-            print(f"ABOVE: {row.above} of {row.runs} runs, {row.contract}, {row.output}: {row.problem}")
-    print(f"{len(asked)} problems, {sum(row.runs for row in found)} outputs, {sum(row.above for row in found)} above the ceiling")
+            print(
+                f"ABOVE: {row.above} of {row.runs} runs, {row.contract}, {row.output}:"
+                f" {row.problem}"
+            )
+    print(
+        f"{len(asked)} problems, {sum(row.runs for row in found)} outputs,"
+        f" {sum(row.above for row in found)} above the ceiling"
+    )
     if output:
         output.write_text(json.dumps([asdict(row) for row in found], indent=1) + "\n")
 

@@ -1,12 +1,14 @@
 """Whether right kernels are rejected for their conventions or their declared domain.
 
-    python -m benchmarks.convention_matrix --combinations 60 --workers 2 --json reports/convention_matrix.json
+    python -m benchmarks.convention_matrix --combinations 60 --workers 2 --json
+    reports/convention_matrix.json
 
-Judges token loops and chunk forms in plain torch (`kdaverify.faults.conforming`) that conform to their contract by construction, in a
-covering array of layout, state, gate, beta, packing, scale, padding and format, and in declared domains, on the cases of smoke and of
-acceptance.
-A rejection of one of these is a false alarm. Prints every one with its replay line, the number of runs, and the upper limit of the rate
-of false alarms at 95 % confidence. `--share` takes every n-th case, another n-th for each combination.
+Judges token loops and chunk forms in plain torch (`kdaverify.faults.conforming`) that conform to
+their contract by construction, in a covering array of layout, state, gate, beta, packing, scale,
+padding and format, and in declared domains, on the cases of smoke and of acceptance.
+A rejection of one of these is a false alarm. Prints every one with its replay line, the number of
+runs, and the upper limit of the rate of false alarms at 95 % confidence. `--share` takes every n-th
+case, another n-th for each combination.
 """
 
 from __future__ import annotations
@@ -63,9 +65,15 @@ def judged(run: Run) -> Found:
     """The verdicts of one run."""
     use_one_core()
     started, adapter = time.perf_counter(), find(run.spec)
-    chosen = [CONVENTIONS, *asks(adapter, run.profile, run.first)][run.first % run.share :: run.share]
+    chosen = [CONVENTIONS, *asks(adapter, run.profile, run.first)][
+        run.first % run.share :: run.share
+    ]
     found = [verdict for ask in chosen for verdict in verdicts(adapter, ask, run.spec)]
-    wrong = [f"{v.property} {v.output}: {v.message}\n  replay: {v.replay}" for v in found if v.status.rejects]
+    wrong = [
+        f"{v.property} {v.output}: {v.message}\n  replay: {v.replay}"
+        for v in found
+        if v.status.rejects
+    ]
     return Found(run, Counter(str(v.status) for v in found), wrong, time.perf_counter() - started)
 
 
@@ -73,25 +81,64 @@ def runs(combinations: int, profiles: list[str], shares: dict[str, int], seed: i
     """Every combination in every format, and every domain, under every profile."""
     formats = AXES["dtype"]
     conventions = {axis: values for axis, values in AXES.items() if axis != "dtype"}
-    rows = [JOINT.join((*row.values(), dtype)) for row in covering_rows(combinations, seed, conventions) for dtype in formats]
-    specs = [f"{MODULE}:MATRIX.{row}" for row in rows] + [f"{MODULE}:DOMAINS.{name}" for name in DOMAINS.names]
-    return [Run(spec, profile, shares[profile], number) for profile in profiles for number, spec in enumerate(specs)]
+    rows = [
+        JOINT.join((*row.values(), dtype))
+        for row in covering_rows(combinations, seed, conventions)
+        for dtype in formats
+    ]
+    specs = [f"{MODULE}:MATRIX.{row}" for row in rows] + [
+        f"{MODULE}:DOMAINS.{name}" for name in DOMAINS.names
+    ]
+    return [
+        Run(spec, profile, shares[profile], number)
+        for profile in profiles
+        for number, spec in enumerate(specs)
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--combinations", type=int, default=60, help="of conventions, each in three formats (default 60)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--combinations",
+        type=int,
+        default=60,
+        help="of conventions, each in three formats (default 60)",
+    )
     parser.add_argument("--profiles", nargs="+", default=PROFILES, choices=PROFILES)
-    parser.add_argument("--share", nargs="+", default=["smoke=1", "acceptance=8"], help="every n-th case of a profile, as smoke=1")
-    parser.add_argument("--seed", type=int, default=0, help="of the combinations and the drawn cases (default 0)")
-    parser.add_argument("--workers", type=int, default=2, help="processes (default 2); the result does not depend on it")
-    parser.add_argument("--minutes", type=float, default=1440.0, help="stop then, and report what was judged")
+    parser.add_argument(
+        "--share",
+        nargs="+",
+        default=["smoke=1", "acceptance=8"],
+        help="every n-th case of a profile, as smoke=1",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the combinations and the drawn cases (default 0)"
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=2,
+        help="processes (default 2); the result does not depend on it",
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=1440.0, help="stop then, and report what was judged"
+    )
     parser.add_argument("--json", type=Path, help="write the summary here")
     given = parser.parse_args()
     shares = {profile: int(number) for profile, number in (part.split("=") for part in given.share)}
-    asked, found, until = runs(given.combinations, given.profiles, shares, given.seed), list[Found](), time.time() + 60 * given.minutes
+    asked, found, until = (
+        runs(given.combinations, given.profiles, shares, given.seed),
+        list[Found](),
+        time.time() + 60 * given.minutes,
+    )
     with get_context("spawn").Pool(given.workers) as pool:
-        for one in track(pool.imap_unordered(judged, asked), total=len(asked), description="judging conforming kernels"):
+        for one in track(
+            pool.imap_unordered(judged, asked),
+            total=len(asked),
+            description="judging conforming kernels",
+        ):
             found.append(one)
             if time.time() > until:
                 pool.terminate()

@@ -1,13 +1,16 @@
-"""How often a legal kernel is rejected, and how often a small fault is caught, with exact binomial limits.
+"""How often a legal kernel is rejected, and how often a small fault is caught, with exact binomial
+limits.
 
     python -m benchmarks.detection_power --problems 1000 --seed 5 --minutes 25 --json power.json
     python -m benchmarks.detection_power --pool power*.json
 
-Legal runs, on problems drawn as the suites draw them: `eager` and `eager-recurrent` in every format, sums taken backwards, and draws of the
-family's noise from a seed that no budget has seen. A near miss counts as an alarm only where fresh seeds confirm it, as in a session.
+Legal runs, on problems drawn as the suites draw them: `eager` and `eager-recurrent` in every
+format, sums taken backwards, and draws of the family's noise from a seed that no budget has seen. A
+near miss counts as an alarm only where fresh seeds confirm it, as in a session.
 
-Faults are planted in the errors of `eager` and `eager-recurrent` on problems of ordinary size, 8 heads of width 32 over 96 tokens, by
-`benchmarks.planted_errors`. Over a run of 40 such cases the rms error is raised by a tenth.
+Faults are planted in the errors of `eager` and `eager-recurrent` on problems of ordinary size, 8
+heads of width 32 over 96 tokens, by `benchmarks.planted_errors`. Over a run of 40 such cases the
+rms error is raised by a tenth.
 """
 
 from __future__ import annotations
@@ -79,17 +82,24 @@ class Bench:
         io, shipped = FORMATS[self.problem.dtype], find(self.name).forward(self.inputs)
         yield self.name, (shipped.o, shipped.final_state)
         yield "sums backwards", backward(self.contract, self.problem.dtype).run(self.inputs)
-        noisy = MonteCarloArithmetic(self.contract, io).run(self.inputs, seed=OTHER_SEED + self.problem.seed % OTHER_SEED)[0]
+        noisy = MonteCarloArithmetic(self.contract, io).run(
+            self.inputs, seed=OTHER_SEED + self.problem.seed % OTHER_SEED
+        )[0]
         yield "noise", tuple(self._returned(place, run) for place, run in enumerate(noisy))
 
     def _returned(self, place: int, output: Tensor) -> Tensor:
-        """As a kernel would return it: what cancels to an exact 0 in every kernel, or is none in the output's format, is 0."""
+        """As a kernel would return it: what cancels to an exact 0 in every kernel, or is none in
+        the output's format, is 0.
+        """
         fmt = FORMATS[self.problem.dtype] if OUTPUTS[place] == "o" else self.contract.carry
         zero = torch.stack([run[place] == 0 for run in self.emulation.rounded.values()]).all(0)
         return output.masked_fill(zero | (fmt.round(output) == 0), 0)
 
     def compared(self, run: tuple[Tensor, ...]) -> dict[str, Comparison]:
-        return {name: compare(name, tensor, self.held, self.inputs) for name, tensor in zip(OUTPUTS, run, strict=True)}
+        return {
+            name: compare(name, tensor, self.held, self.inputs)
+            for name, tensor in zip(OUTPUTS, run, strict=True)
+        }
 
     def faulty(self) -> Iterator[tuple[str, Comparison]]:
         """Every fault in every output where it is planted."""
@@ -98,7 +108,12 @@ class Bench:
         for place, name in enumerate(OUTPUTS):
             truth = self.held.exact(name)
             runs = [run[place] for run in (*self.emulation.rounded.values(), *self.emulation.drawn)]
-            scene = Scene(truth.high, truth.error(getattr(shipped, name)), [truth.error(run) for run in runs], rng)
+            scene = Scene(
+                truth.high,
+                truth.error(getattr(shipped, name)),
+                [truth.error(run) for run in runs],
+                rng,
+            )
             for fault, (plant, outputs) in FAULTS.items():
                 if name in outputs:
                     yield fault, compare(name, truth.high + plant(scene), self.held, self.inputs)
@@ -106,21 +121,36 @@ class Bench:
 
 @dataclass
 class Tally:
-    """Hits and trials by what was tried, format and contract; legal verdicts; near misses, and alarms that fresh seeds confirm."""
+    """Hits and trials by what was tried, format and contract; legal verdicts; near misses, and
+    alarms that fresh seeds confirm.
+    """
 
     hits: dict[Key, int] = field(default_factory=lambda: defaultdict(int))
     trials: dict[Key, int] = field(default_factory=lambda: defaultdict(int))
     passed: list[Verdict] = field(default_factory=list[Verdict])
-    near: list[tuple[Bench, str, list[str]]] = field(default_factory=list[tuple[Bench, str, list[str]]])
+    near: list[tuple[Bench, str, list[str]]] = field(
+        default_factory=list[tuple[Bench, str, list[str]]]
+    )
     alarms: list[str] = field(default_factory=list[str])
 
     def keep(self, path: Path | None) -> None:
         """Writes what is known, if there is a path to write it to."""
         if path is not None:
-            table = [{"key": key, "hits": self.hits[key], "trials": trials} for key, trials in self.trials.items()]
+            table = [
+                {"key": key, "hits": self.hits[key], "trials": trials}
+                for key, trials in self.trials.items()
+            ]
             near = [_told(bench, who, ", ".join(outputs)) for bench, who, outputs in self.near]
-            passed = [verdict.model_dump(mode="json", exclude_defaults=True) for verdict in self.passed]
-            path.write_text(json.dumps({"table": table, "near": near, "alarms": self.alarms, "passed": passed}, indent=2) + "\n")
+            passed = [
+                verdict.model_dump(mode="json", exclude_defaults=True) for verdict in self.passed
+            ]
+            path.write_text(
+                json.dumps(
+                    {"table": table, "near": near, "alarms": self.alarms, "passed": passed},
+                    indent=2,
+                )
+                + "\n"
+            )
 
     def take(self, path: Path) -> None:
         """Adds what a run wrote; its near misses have been asked again there."""
@@ -161,7 +191,10 @@ def _told(bench: Bench, who: str, said: str) -> str:
 def _again(name: str, who: str) -> Callable[[Problem], list[Outcome]]:
     def ask(problem: Problem) -> list[Outcome]:
         bench = Bench(problem, name)
-        return [Outcome(c.output, c.status, str(c), c) for c in bench.compared(dict(bench.legal())[who]).values()]
+        return [
+            Outcome(c.output, c.status, str(c), c)
+            for c in bench.compared(dict(bench.legal())[who]).values()
+        ]
 
     return ask
 
@@ -186,7 +219,9 @@ def judge_faults(bench: Bench, tally: Tally) -> None:
 
 
 def judge_runs(tally: Tally) -> Tally:
-    """Runs of RUN cases of one format, contract and output, as they were and with a tenth more error; the last few cases are left over."""
+    """Runs of RUN cases of one format, contract and output, as they were and with a tenth more
+    error; the last few cases are left over.
+    """
     groups, found = defaultdict[Key, list[Verdict]](list), Tally()
     for verdict in tally.passed:
         groups[verdict.output, verdict.dtype, verdict.contract].append(verdict)
@@ -194,12 +229,17 @@ def judge_runs(tally: Tally) -> Tally:
         for first in range(0, len(rows) - RUN + 1, RUN):
             run = rows[first : first + RUN]
             for what, rise in _rises(run).items():
-                found.add((f"{what}: {output}", dtype, contract), any(group.raised for group in paired(_louder(run, rise))))
+                found.add(
+                    (f"{what}: {output}", dtype, contract),
+                    any(group.raised for group in paired(_louder(run, rise))),
+                )
     return found
 
 
 def _rises(run: list[Verdict]) -> dict[str, float]:
-    """What a run's errors are multiplied by; runs whose legal kernels were lucky are compared with none."""
+    """What a run's errors are multiplied by; runs whose legal kernels were lucky are compared with
+    none.
+    """
     rises = {f"{LEGAL}, a whole run": 1.0, "rms at 1.1 times its own over a run": 1.1}
     for group in paired(run):
         rises["rms at 1.1 times the nearest legal kernel's over a run"] = 1.1 / group.ratio
@@ -207,24 +247,55 @@ def _rises(run: list[Verdict]) -> dict[str, float]:
 
 
 def _louder(run: list[Verdict], rise: float) -> list[Verdict]:
-    return [verdict.model_copy(update={"peers": tuple(rise * ratio for ratio in verdict.peers)}) for verdict in run]
+    return [
+        verdict.model_copy(update={"peers": tuple(rise * ratio for ratio in verdict.peers)})
+        for verdict in run
+    ]
 
 
 def ordinary(count: int, dtype: str, start: int) -> list[Problem]:
     """Problems of ordinary size, through the gates in turn."""
     common: dict[str, Any] = {"B": 1, "T": 96, "H": 8, "HV": 8, "K": 32, "V": 32, "dtype": dtype}
-    drawn_as: dict[str, Any] = {"key": "random", "beta": "uniform", "state": "random", "value": "normal"}
-    return [Problem(**common, **drawn_as, gate=GATES[i % len(GATES)], seed=start * 100000 + i) for i in range(count)]
+    drawn_as: dict[str, Any] = {
+        "key": "random",
+        "beta": "uniform",
+        "state": "random",
+        "value": "normal",
+    }
+    return [
+        Problem(**common, **drawn_as, gate=GATES[i % len(GATES)], seed=start * 100000 + i)
+        for i in range(count)
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", type=int, default=1000, help="of the legal runs, three each; a quarter per format (default 1000)")
-    parser.add_argument("--faulty", type=int, default=480, help="problems in which faults are planted (default 480)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--problems",
+        type=int,
+        default=1000,
+        help="of the legal runs, three each; a quarter per format (default 1000)",
+    )
+    parser.add_argument(
+        "--faulty", type=int, default=480, help="problems in which faults are planted (default 480)"
+    )
     parser.add_argument("--seed", type=int, default=5, help="of the draw (default 5)")
-    parser.add_argument("--minutes", type=float, default=25.0, help="for the table; near misses are asked again after (default 25)")
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=25.0,
+        help="for the table; near misses are asked again after (default 25)",
+    )
     parser.add_argument("--json", type=Path, help="write what was found here")
-    parser.add_argument("--pool", type=Path, nargs="+", default=[], help="judge nothing: add up what runs with other seeds wrote")
+    parser.add_argument(
+        "--pool",
+        type=Path,
+        nargs="+",
+        default=[],
+        help="judge nothing: add up what runs with other seeds wrote",
+    )
     told = parser.parse_args()
     tally = Tally()
     if not told.pool:
@@ -242,8 +313,14 @@ def measure(told: argparse.Namespace, tally: Tally) -> None:
     share, part = told.faulty // len(DTYPES), told.problems // len(DTYPES)
     todo: list[tuple[Callable[[Bench, Tally], None], Problem, str]] = []
     for dtype in DTYPES:
-        todo += [(judge_faults, p, SHIPPED[i % 2]) for i, p in enumerate(ordinary(share, dtype, told.seed))]
-        todo += [(judge_legal, p, SHIPPED[i % 2]) for i, p in enumerate(drawn(part, dtype, told.seed) if part else [])]
+        todo += [
+            (judge_faults, p, SHIPPED[i % 2])
+            for i, p in enumerate(ordinary(share, dtype, told.seed))
+        ]
+        todo += [
+            (judge_legal, p, SHIPPED[i % 2])
+            for i, p in enumerate(drawn(part, dtype, told.seed) if part else [])
+        ]
     # Every format to the same share, if time runs out.
     order = torch.randperm(len(todo), generator=torch.Generator().manual_seed(told.seed)).tolist()
     for number in track(order, description="judging"):
@@ -261,14 +338,20 @@ def show(tally: Tally) -> None:
         for (what, dtype, contract), trials in sorted(table.trials.items()):
             hits = table.hits[what, dtype, contract]
             low, high = interval(hits, trials)
-            print(f"{hits:5d} of {trials:5d} rejected ({100 * low:5.1f} % to {100 * high:5.1f} %): {what}, {dtype}, {contract}")
+            print(
+                f"{hits:5d} of {trials:5d} rejected ({100 * low:5.1f} % to {100 * high:5.1f} %):"
+                f" {what}, {dtype}, {contract}"
+            )
 
 
 def conclude(tally: Tally) -> None:
     legal = sum(n for (what, _, _), n in tally.trials.items() if what.startswith(LEGAL))
     limit = upper(len(tally.alarms), legal)
     print(*tally.alarms, sep="\n")
-    print(f"{len(tally.alarms)} false alarms that fresh seeds confirm in {legal} legal runs: less than {limit:.2g} of them, with 95 %")
+    print(
+        f"{len(tally.alarms)} false alarms that fresh seeds confirm in {legal} legal runs: less"
+        f" than {limit:.2g} of them, with 95 %"
+    )
 
 
 if __name__ == "__main__":

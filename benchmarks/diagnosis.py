@@ -1,16 +1,20 @@
-"""How often the diagnosis names the right fault, and whether it ever names one where none, or more than one, is to blame.
+"""How often the diagnosis names the right fault, and whether it ever names one where none, or more
+than one, is to blame.
 
     python -m benchmarks.diagnosis faults --json FILE [--kinds AB] [--dtypes bf16,fp32]
     python -m benchmarks.diagnosis legal --json FILE [--problems 75]
     python -m benchmarks.diagnosis pairs --json FILE [--pairs 48]
 
-faults: every fault of the catalogue is planted in a kernel of another arithmetic than that of the candidates it is compared with: it
-stores 16-bit operands in fp32, and makes every sum in 16 parts, last first. It is asked on the inputs on which the catalogue's tests say
-that it shows, at another seed; the first format in which it is rejected counts. legal: legal kernels, asked as if they had been rejected.
+faults: every fault of the catalogue is planted in a kernel of another arithmetic than that of the
+candidates it is compared with: it stores 16-bit operands in fp32, and makes every sum in 16 parts,
+last first. It is asked on the inputs on which the catalogue's tests say that it shows, at another
+seed; the first format in which it is rejected counts. legal: legal kernels, asked as if they had
+been rejected.
 pairs: two faults of one forward planted together, in cases on which each of them shows.
 
-FILE keeps what is done; started again, only the rest is run. `--part 3/16` asks every sixteenth from the third on: several machines, or
-processes, may share the work, each with a file of its own; `--read` adds up such files.
+FILE keeps what is done; started again, only the rest is run. `--part 3/16` asks every sixteenth
+from the third on: several machines, or processes, may share the work, each with a file of its own;
+`--read` adds up such files.
 """
 
 from __future__ import annotations
@@ -58,12 +62,16 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Otherwise(PatchedPipeline):
-    """The pipeline in an arithmetic of its own: no intermediate in 16 bits, and sums made backwards."""
+    """The pipeline in an arithmetic of its own: no intermediate in 16 bits, and sums made
+    backwards.
+    """
 
     @property
     def arithmetic(self) -> Arithmetic:
         narrow = self.contract.operands.precision < self.contract.accumulate.precision
-        finer = replace(self.contract, operands=self.contract.accumulate) if narrow else self.contract
+        finer = (
+            replace(self.contract, operands=self.contract.accumulate) if narrow else self.contract
+        )
         return self.changed(replace(arithmetic_of(finer), dot=backwards))
 
 
@@ -80,17 +88,24 @@ def questions(fault: Fault, dtypes: Iterable[str]) -> Iterator[PropertyCase]:
     trigger = TRIGGERS[fault.id]
     for dtype in (name for name in dtypes if name in fault.dtypes and trigger.how != "own"):
         if trigger.how == "activation":
-            yield PropertyCase("activations", ActivationProblem.model_validate({**trigger.fields, "dtype": dtype, "seed": SEED}))
+            yield PropertyCase(
+                "activations",
+                ActivationProblem.model_validate({**trigger.fields, "dtype": dtype, "seed": SEED}),
+            )
             continue
         problem = trigger.problem(fault.dtypes).replace(dtype=dtype, seed=SEED)
         if trigger.how == "step":
             yield PropertyCase("resume", problem.replace(T=70), {"cut": 66, "way": "chunk-step"})
         elif trigger.how == "variant":
-            yield PropertyCase("options", problem, {"variant": next(iter(Faulty(fault).variants()))})
+            yield PropertyCase(
+                "options", problem, {"variant": next(iter(Faulty(fault).variants()))}
+            )
         elif trigger.how == "call":
             yield PropertyCase("forward", problem)
         else:
-            yield PropertyCase("gradients", problem, {"of": "o" if "of o" in trigger.how else "both"})
+            yield PropertyCase(
+                "gradients", problem, {"of": "o" if "of o" in trigger.how else "both"}
+            )
 
 
 def planted(fault: Fault, dtypes: tuple[str, ...]) -> Row:
@@ -103,24 +118,49 @@ def planted(fault: Fault, dtypes: tuple[str, ...]) -> Row:
         found = diagnose(adapter, question, seconds=SECONDS)
         named = [match.suspect.fault.id for match in found.named]
         first, among = named[:1] == [fault.id], fault.id in named
-        told = "alone" if named == [fault.id] else "first of several" if first else "among several" if among else "missed"
+        told = (
+            "alone"
+            if named == [fault.id]
+            else "first of several"
+            if first
+            else "among several"
+            if among
+            else "missed"
+        )
         told = told if found.fits or told == "missed" else "poor fit"
         seconds = round(time.monotonic() - started, 1)
-        return {"kind": fault.kind, "dtype": question.problem.dtype, "told": told, "named": named, "said": str(found), "seconds": seconds}
+        return {
+            "kind": fault.kind,
+            "dtype": question.problem.dtype,
+            "told": told,
+            "named": named,
+            "said": str(found),
+            "seconds": seconds,
+        }
     return {"kind": fault.kind, "told": "not rejected"}
 
 
 def legal(name: str, problem: Problem) -> Row:
-    """Who is named for a legal kernel: as it is asked, and if what it answers were taken for wrong."""
+    """Who is named for a legal kernel: as it is asked, and if what it answers were taken for
+    wrong.
+    """
     adapter = Planted(FAULTS["H1"], patch=RIGHT) if name == "backwards" else find(name)
     question = PropertyCase("forward", problem)
     try:
         asked = diagnose(adapter, question, seconds=SECONDS)
         lineup = FaultComparison(question, adapter)
-        forced = [str(match.suspect) for match in lineup.matches(next(suspects(question, adapter))) if match.indistinguishable]
+        forced = [
+            str(match.suspect)
+            for match in lineup.matches(next(suspects(question, adapter)))
+            if match.indistinguishable
+        ]
     except (ContractOverflow, UncertifiedError):
         return {"told": "not judged"}
-    return {"told": "named" if asked.named or asked.signatures else "not named", "forced": forced, "said": str(asked)}
+    return {
+        "told": "named" if asked.named or asked.signatures else "not named",
+        "forced": forced,
+        "said": str(asked),
+    }
 
 
 def together(a: Patch, b: Patch) -> Patch | None:
@@ -143,12 +183,21 @@ def _replaced(stages: Stages) -> set[str]:
 
 
 def pairs(count: int) -> list[tuple[str, str]]:
-    """Faults of class A and B that each fail one plain forward, two at a time, in an order drawn once."""
+    """Faults of class A and B that each fail one plain forward, two at a time, in an order drawn
+    once.
+    """
     question = PropertyCase("forward", Problem.model_validate({**PLAIN, "seed": SEED}))
     alone = [
-        f.id for f in FAULTS.values() if f.kind in "AB" and "fp32" in f.dtypes and TRIGGERS[f.id].how == "call" and _finite(f, question)
+        f.id
+        for f in FAULTS.values()
+        if f.kind in "AB"
+        and "fp32" in f.dtypes
+        and TRIGGERS[f.id].how == "call"
+        and _finite(f, question)
     ]
-    found = [(a, b) for a, b in combinations(alone, 2) if together(_patch(a), _patch(b)) is not None]
+    found = [
+        (a, b) for a, b in combinations(alone, 2) if together(_patch(a), _patch(b)) is not None
+    ]
     Random(SEED).shuffle(found)  # noqa: S311 # a sample
     return found[:count]
 
@@ -166,12 +215,18 @@ def paired(a: str, b: str) -> Row:
     """What is said of two faults in one kernel."""
     patch = together(_patch(a), _patch(b))
     assert patch is not None
-    adapter, question = Planted(FAULTS[a], patch=patch), PropertyCase("forward", Problem.model_validate({**PLAIN, "seed": SEED}))
+    adapter, question = (
+        Planted(FAULTS[a], patch=patch),
+        PropertyCase("forward", Problem.model_validate({**PLAIN, "seed": SEED})),
+    )
     try:
         lineup = FaultComparison(question, adapter)
     except (ContractOverflow, UncertifiedError):
         return {"told": "not judged"}
-    ranked = {match.suspect.fault.id: match.fit for match in lineup.matches(next(suspects(question, adapter)))}
+    ranked = {
+        match.suspect.fault.id: match.fit
+        for match in lineup.matches(next(suspects(question, adapter)))
+    }
     if min(ranked[a].noise, ranked[b].noise) <= 1:
         return {"told": "one hides the other"}
     found = diagnose(adapter, question, seconds=SECONDS)
@@ -180,7 +235,12 @@ def paired(a: str, b: str) -> Row:
 
 def run(jobs: dict[str, Callable[[], Row]], path: Path, others: list[Path]) -> dict[str, Row]:
     """Runs what no file has, and keeps every row as it comes."""
-    done = {name: row for kept in (*others, path) if kept.exists() for name, row in json.loads(kept.read_text()).items()}
+    done = {
+        name: row
+        for kept in (*others, path)
+        if kept.exists()
+        for name, row in json.loads(kept.read_text()).items()
+    }
     left = {name: job for name, job in jobs.items() if name not in done}
     for name, job in track(left.items(), description=f"{len(done)} of {len(jobs)} done before"):
         done[name] = job()
@@ -193,33 +253,61 @@ def show(rows: dict[str, Row]) -> None:
         own = {name: row for name, row in rows.items() if row.get("kind", "") == kind}
         for told in sorted({row["told"] for row in own.values()}):
             names = [name for name, row in own.items() if row["told"] == told]
-            print(f"{kind or 'all':4s} {told}: {len(names)}{'' if len(names) > 12 else f' ({chr(44).join(names)})'}")
+            print(
+                f"{kind or 'all':4s} {told}:"
+                f" {len(names)}{'' if len(names) > 12 else f' ({chr(44).join(names)})'}"
+            )
     forced = [name for name, row in rows.items() if row.get("forced")]
     if any("forced" in row for row in rows.values()):
         print(f"named if a legal kernel is taken for wrong: {len(forced)} {forced}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("faults", "legal", "pairs"))
     parser.add_argument("--json", type=Path, required=True, help="what is done, by name")
     parser.add_argument("--kinds", default="AB", help="classes of faults (default AB)")
-    parser.add_argument("--dtypes", default="bf16,fp32,fp16", help="formats, in the order they are tried (default bf16,fp32,fp16)")
-    parser.add_argument("--problems", type=int, default=75, help="drawn problems, for each of bf16 and fp32 (default 75)")
+    parser.add_argument(
+        "--dtypes",
+        default="bf16,fp32,fp16",
+        help="formats, in the order they are tried (default bf16,fp32,fp16)",
+    )
+    parser.add_argument(
+        "--problems",
+        type=int,
+        default=75,
+        help="drawn problems, for each of bf16 and fp32 (default 75)",
+    )
     parser.add_argument("--pairs", type=int, default=48, help="pairs of faults (default 48)")
-    parser.add_argument("--part", default="0/1", help="K/N: every N-th from the K-th on, from 0 (default 0/1: all)")
-    parser.add_argument("--read", type=Path, nargs="+", default=[], help="what other parts have done")
+    parser.add_argument(
+        "--part", default="0/1", help="K/N: every N-th from the K-th on, from 0 (default 0/1: all)"
+    )
+    parser.add_argument(
+        "--read", type=Path, nargs="+", default=[], help="what other parts have done"
+    )
     given = parser.parse_args()
     torch.set_num_threads(1)
     jobs: dict[str, Callable[[], Row]]
     if given.what == "faults":
         dtypes = tuple(given.dtypes.split(","))
-        chosen = [fault for fault in FAULTS.values() if fault.kind in given.kinds and TRIGGERS[fault.id].how != "own"]
+        chosen = [
+            fault
+            for fault in FAULTS.values()
+            if fault.kind in given.kinds and TRIGGERS[fault.id].how != "own"
+        ]
         jobs = {fault.id: lambda fault=fault: planted(fault, dtypes) for fault in chosen}
     elif given.what == "legal":
-        problems = [p for dtype in ("bf16", "fp32") for p in drawn(given.problems, dtype, SEED, LEGAL_COST)]
+        problems = [
+            p for dtype in ("bf16", "fp32") for p in drawn(given.problems, dtype, SEED, LEGAL_COST)
+        ]
         names = ("eager", "eager-recurrent", "backwards")
-        jobs = {f"{name} {p.id}": lambda name=name, p=p: legal(name, p) for p in problems for name in names}
+        jobs = {
+            f"{name} {p.id}": lambda name=name, p=p: legal(name, p)
+            for p in problems
+            for name in names
+        }
     else:
         jobs = {f"{a}+{b}": lambda a=a, b=b: paired(a, b) for a, b in pairs(given.pairs)}
     first, step = map(int, given.part.split("/"))

@@ -2,8 +2,9 @@
 
     python -m benchmarks.drift_power --sequences 600
 
-Sequences are measured in batches and judged in groups of six, as the suite does. Of every kernel: the slope of its state's error beside
-that of legal kernels, its bias, the budget it uses, and how many groups each rule rejects.
+Sequences are measured in batches and judged in groups of six, as the suite does. Of every kernel:
+the slope of its state's error beside that of legal kernels, its bias, the budget it uses, and how
+many groups each rule rejects.
 """
 
 from __future__ import annotations
@@ -33,8 +34,14 @@ RULES = ("level", "slope", "bias")
 def contenders(dtype: str) -> dict[str, Adapter]:
     """Legal kernels, and in bf16 the two that lose their carry, by name."""
     members = carriers(contract_from_name(f"chunk64-{dtype}"), FORMATS[dtype])[1:]
-    legal = {name: find(name) for name in ("eager", "eager-recurrent")} | {member.name: Member(member, dtype) for member in members}
-    return legal | {"FAULT state in bf16": state_in_bf16, "FAULT decay in bf16": decay_in_bf16} if dtype == "bf16" else legal
+    legal = {name: find(name) for name in ("eager", "eager-recurrent")} | {
+        member.name: Member(member, dtype) for member in members
+    }
+    return (
+        legal | {"FAULT state in bf16": state_in_bf16, "FAULT decay in bf16": decay_in_bf16}
+        if dtype == "bf16"
+        else legal
+    )
 
 
 def main(
@@ -46,14 +53,28 @@ def main(
 ) -> None:
     """Prints two lines a kernel, one for each output."""
     torch.set_num_threads(1)
-    print(f"{probe}, {dtype}, {tokens} tokens, groups of {GROUP} sequences: rejected by level / slope / bias")
+    print(
+        f"{probe}, {dtype}, {tokens} tokens, groups of {GROUP} sequences: rejected by level / slope"
+        " / bias"
+    )
     for name, adapter in contenders(dtype).items():
         if only in name:
-            _tell(name, [growths for seed in range(sequences // BATCH) for growths in _groups(adapter, probe, dtype, tokens, seed)])
+            _tell(
+                name,
+                [
+                    growths
+                    for seed in range(sequences // BATCH)
+                    for growths in _groups(adapter, probe, dtype, tokens, seed)
+                ],
+            )
 
 
-def _groups(adapter: Adapter, probe: str, dtype: str, tokens: int, seed: int) -> Iterator[tuple[Growth, ...]]:
-    found = measure(adapter, drift_problem(probe, dtype, tokens=tokens, samples=BATCH, seed=seed), "uncut").growths
+def _groups(
+    adapter: Adapter, probe: str, dtype: str, tokens: int, seed: int
+) -> Iterator[tuple[Growth, ...]]:
+    found = measure(
+        adapter, drift_problem(probe, dtype, tokens=tokens, samples=BATCH, seed=seed), "uncut"
+    ).growths
     for first in range(0, BATCH, GROUP):
         yield tuple(_only(growth, slice(first, first + GROUP)) for growth in found)
 
@@ -62,7 +83,9 @@ def _only(growth: Growth, samples: slice) -> Growth:
     def cut(curve: Curve) -> Curve:
         return replace(curve, rms=curve.rms[samples], mean=curve.mean[samples])
 
-    return replace(growth, kernel=cut(growth.kernel), legal=tuple(cut(curve) for curve in growth.legal))
+    return replace(
+        growth, kernel=cut(growth.kernel), legal=tuple(cut(curve) for curve in growth.legal)
+    )
 
 
 def _tell(name: str, groups: list[tuple[Growth, ...]]) -> None:
@@ -71,10 +94,14 @@ def _tell(name: str, groups: list[tuple[Growth, ...]]) -> None:
         rejected = "/".join(str(sum(found[rule] > 1 for found in ratios)) for rule in RULES)
         alarms = sum(max(found.values()) > 1 for found in ratios)
         slopes = sorted(growth.slope for growth in growths)
-        used, bias = (sum(values) / len(values) for values in ([float(g.used[-1]) for g in growths], [g.bias for g in growths]))
+        used, bias = (
+            sum(values) / len(values)
+            for values in ([float(g.used[-1]) for g in growths], [g.bias for g in growths])
+        )
         print(
-            f"{name:46s} {growths[0].output:12s} slope {sum(slopes) / len(slopes):+.2f} ({slopes[0]:+.2f} to {slopes[-1]:+.2f}), "
-            f"bias {bias:.2f}, budget used {used:.2f}, rejected {alarms} of {len(growths)} ({rejected})",
+            f"{name:46s} {growths[0].output:12s} slope {sum(slopes) / len(slopes):+.2f}"
+            f" ({slopes[0]:+.2f} to {slopes[-1]:+.2f}), bias {bias:.2f}, budget used {used:.2f},"
+            f" rejected {alarms} of {len(growths)} ({rejected})",
             flush=True,
         )
 

@@ -1,14 +1,17 @@
-"""How often the error alone names planted bugs of a kernel that is a plain function, when no catalogue of bugs is compared with it.
+"""How often the error alone names planted bugs of a kernel that is a plain function, when no
+catalogue of bugs is compared with it.
 
     python -m benchmarks.error_analysis bugs --json FILE [--draw development|test]
     python -m benchmarks.error_analysis compared --json FILE
     python -m benchmarks.error_analysis nothing --json FILE
 
-bugs: every bug of the draw is planted in a kernel of another arithmetic than the candidates', without stages, and run on the inputs on
-which it shows in the catalogue's tests, at another seed. What is named is compared with the stages that the bug replaces. The rules
-were written on the development draw; figures that are quoted are those of the test draw.
+bugs: every bug of the draw is planted in a kernel of another arithmetic than the candidates',
+without stages, and run on the inputs on which it shows in the catalogue's tests, at another seed.
+What is named is compared with the stages that the bug replaces. The rules were written on the
+development draw; figures that are quoted are those of the test draw.
 compared: what comparing with all other known bugs names for them: the state before.
-nothing: errors that no mistake has made (random in some elements, of the size of roundings, one wrong element, one wrong row), and
+nothing: errors that no mistake has made (random in some elements, of the size of roundings, one
+wrong element, one wrong row), and
 conforming kernels taken for wrong: no mistake and no tensor may be named.
 """
 
@@ -48,7 +51,12 @@ from tests.faults.triggers import PLAIN, TRIGGERS
 LOOKED_AT: Final = ("H1", "H2", "GA3", "O2", "O5", "H6", "DESIGN-c", "B2", "B3", "SO1", "A3")
 """The bugs on which the rules were first tried: always of the development draw."""
 DEVELOPMENT, SECOND, TEST = 1, 2, 3
-MISTAKE, TENSOR, STAGES_LISTED, NOTHING = "a mistake named", "a tensor named", "stages excluded", "nothing named"
+MISTAKE, TENSOR, STAGES_LISTED, NOTHING = (
+    "a mistake named",
+    "a tensor named",
+    "stages excluded",
+    "nothing named",
+)
 DRAWN: Final = 20
 SECONDS: Final = 10.0
 Row = dict[str, Any]
@@ -56,11 +64,17 @@ Row = dict[str, Any]
 
 def eligible() -> list[str]:
     """Bugs that always strike, of a plain call or its gradients, and give numbers."""
-    return [fault.id for fault in FAULTS.values() if fault.kind in "ABCE" and TRIGGERS[fault.id].how in ("call", "gradients")]
+    return [
+        fault.id
+        for fault in FAULTS.values()
+        if fault.kind in "ABCE" and TRIGGERS[fault.id].how in ("call", "gradients")
+    ]
 
 
 def draw(which: str) -> list[str]:
-    """The bugs of a draw; the test draw has none of the others, on which the rules were written and mended."""
+    """The bugs of a draw; the test draw has none of the others, on which the rules were written and
+    mended.
+    """
     looked_at = [*LOOKED_AT]
     for seed in (DEVELOPMENT, SECOND):
         looked_at += _drawn(seed, looked_at)
@@ -68,19 +82,30 @@ def draw(which: str) -> list[str]:
 
 
 def _drawn(seed: int, but: list[str]) -> list[str]:
-    return Random(seed).sample([name for name in eligible() if name not in but], DRAWN)  # noqa: S311 # a sample
+    # a sample
+    return Random(seed).sample([name for name in eligible() if name not in but], DRAWN)  # noqa: S311
 
 
 def truth(fault: Fault, problem: Problem) -> tuple[str, ...]:
-    """The stages that the bug replaces, and that of its entry in the catalogue; "call" where it is in what is around them."""
+    """The stages that the bug replaces, and that of its entry in the catalogue; "call" where it is
+    in what is around them.
+    """
     patch, x = fault.patch(Setting(1.0, torch.Generator())), problem.inputs()
     there = replaced(patch.stages(x), STAGES)
     back = [] if patch.backward is None else replaced(patch.backward(x), BACKWARD)
     signatures, probe = {**SIGNATURES, **BACKWARD_SIGNATURES}, torch.full((1,), 1 / 3)
-    changed = {name: bool((patch.stored(name, probe) != probe).any()) for found in signatures.values() for name in (*found.writes, "S")}
-    stored = [stage for stage, found in signatures.items() if any(changed[name] for name in found.writes)]
+    changed = {
+        name: bool((patch.stored(name, probe) != probe).any())
+        for found in signatures.values()
+        for name in (*found.writes, "S")
+    }
+    stored = [
+        stage for stage, found in signatures.items() if any(changed[name] for name in found.writes)
+    ]
     own = [fault.stage] if fault.stage in signatures else []
-    return tuple(dict.fromkeys((*there, *back, *stored, *(["state"] if changed["S"] else []), *own))) or ("call",)
+    return tuple(
+        dict.fromkeys((*there, *back, *stored, *(["state"] if changed["S"] else []), *own))
+    ) or ("call",)
 
 
 def replaced(stages: object, right: object) -> list[str]:
@@ -101,10 +126,23 @@ def bug(name: str) -> Row:
         found = finding(question, adapter, until=started + SECONDS)
         right = truth(fault, question.problem)
         kind = kind_of(found)
-        told = f"{kind}, {'right' if {*right} & {*found.stages[:2]} else 'wrong'}" if kind in (MISTAKE, TENSOR) else kind
-        told = f"{told}, the right one excluded" if {*right} & {*found.excluded} and not {*right} & {*found.within} else told
+        told = (
+            f"{kind}, {'right' if {*right} & {*found.stages[:2]} else 'wrong'}"
+            if kind in (MISTAKE, TENSOR)
+            else kind
+        )
+        told = (
+            f"{told}, the right one excluded"
+            if {*right} & {*found.excluded} and not {*right} & {*found.within}
+            else told
+        )
         seconds = round(time.monotonic() - started, 1)
-        known = {"dtype": question.problem.dtype, "status": str(failed[1]), "stages": right, "seconds": seconds}
+        known = {
+            "dtype": question.problem.dtype,
+            "status": str(failed[1]),
+            "stages": right,
+            "seconds": seconds,
+        }
         return row | known | {"named": found.stages, "said": str(found), "told": told}
     return row
 
@@ -116,15 +154,27 @@ def kind_of(found: Finding) -> str:
 
 
 def compared(name: str) -> Row:
-    """What the comparison with known bugs and simple mistakes names of a bug that is left out of them."""
+    """What the comparison with known bugs and simple mistakes names of a bug that is left out of
+    them.
+    """
     fault = FAULTS[name]
     for question in questions(fault, ("fp32", "bf16", "fp16")):
         adapter = Planted(fault)
         if failure(adapter, question) is None:
             continue
-        known = [suspect for suspect in next(suspects(question, adapter)) if suspect.fault.id != name]
-        found = [match.suspect for match in FaultComparison(question, adapter).matches(known) if match.indistinguishable]
-        return {"title": fault.title, "told": "something named" if found else NOTHING, "said": "; ".join(map(str, found))}
+        known = [
+            suspect for suspect in next(suspects(question, adapter)) if suspect.fault.id != name
+        ]
+        found = [
+            match.suspect
+            for match in FaultComparison(question, adapter).matches(known)
+            if match.indistinguishable
+        ]
+        return {
+            "title": fault.title,
+            "told": "something named" if found else NOTHING,
+            "said": "; ".join(map(str, found)),
+        }
     return {"title": fault.title, "told": "not rejected", "said": ""}
 
 
@@ -138,7 +188,10 @@ class Disturbance:
 
 def _some(share: float, size: float) -> Callable[[torch.Tensor, torch.Generator], torch.Tensor]:
     def change(x: torch.Tensor, random: torch.Generator) -> torch.Tensor:
-        drawn, struck = torch.randn(x.shape, generator=random), torch.rand(x.shape, generator=random) < share
+        drawn, struck = (
+            torch.randn(x.shape, generator=random),
+            torch.rand(x.shape, generator=random) < share,
+        )
         return x + (size * drawn * x.float().square().mean().sqrt() * struck).to(x.dtype)
 
     return change
@@ -187,8 +240,14 @@ def disturbances(number: int) -> Iterator[tuple[str, Adapter, PropertyCase]]:
     outputs = (("o",), ("final_state",), ("o", "final_state"))
     for i in range(number):
         of = DISTURBANCES[i % len(DISTURBANCES)]
-        problem = Problem.model_validate({**PLAIN, "dtype": ("fp32", "bf16")[i // 3 % 2], "seed": SEED + i, "T": 20})
-        yield f"{i}: {of.words} of {outputs[i % 3]}", Disturbed(of, i, outputs[i % 3]), PropertyCase("forward", problem)
+        problem = Problem.model_validate(
+            {**PLAIN, "dtype": ("fp32", "bf16")[i // 3 % 2], "seed": SEED + i, "T": 20}
+        )
+        yield (
+            f"{i}: {of.words} of {outputs[i % 3]}",
+            Disturbed(of, i, outputs[i % 3]),
+            PropertyCase("forward", problem),
+        )
 
 
 def conforming() -> Iterator[tuple[str, Adapter, PropertyCase]]:
@@ -196,9 +255,17 @@ def conforming() -> Iterator[tuple[str, Adapter, PropertyCase]]:
     for dtype in ("fp32", "bf16"):
         for seed in range(5):
             problem = Problem.model_validate({**PLAIN, "dtype": dtype, "seed": SEED + seed})
-            for adapter in (find("eager"), find("eager-recurrent"), Planted(FAULTS["H1"], patch=Patch())):
+            for adapter in (
+                find("eager"),
+                find("eager-recurrent"),
+                Planted(FAULTS["H1"], patch=Patch()),
+            ):
                 for name, detail in (("forward", {}), ("gradients", {"of": "both"})):
-                    yield f"{adapter.name} {name} {problem.id}", adapter, PropertyCase(name, problem, detail)
+                    yield (
+                        f"{adapter.name} {name} {problem.id}",
+                        adapter,
+                        PropertyCase(name, problem, detail),
+                    )
 
 
 def nothing(adapter: Adapter, question: PropertyCase) -> Row:
@@ -207,10 +274,19 @@ def nothing(adapter: Adapter, question: PropertyCase) -> Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("bugs", "compared", "nothing"))
-    parser.add_argument("--json", type=Path, required=True, help="what is done, by name; started again, only the rest is run")
-    parser.add_argument("--draw", choices=("development", "test"), default="test", help="which bugs (default test)")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        required=True,
+        help="what is done, by name; started again, only the rest is run",
+    )
+    parser.add_argument(
+        "--draw", choices=("development", "test"), default="test", help="which bugs (default test)"
+    )
     parser.add_argument("--number", type=int, default=220, help="random errors (default 220)")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -220,7 +296,10 @@ def main() -> None:
         jobs = {name: lambda name=name: row(name) for name in draw(given.draw)}
     else:
         every = [*disturbances(given.number), *conforming()]
-        jobs = {name: lambda adapter=adapter, question=question: nothing(adapter, question) for name, adapter, question in every}
+        jobs = {
+            name: lambda adapter=adapter, question=question: nothing(adapter, question)
+            for name, adapter, question in every
+        }
     done: dict[str, Row] = json.loads(given.json.read_text()) if given.json.exists() else {}
     for name in track([name for name in jobs if name not in done], description=given.what):
         done[name] = jobs[name]()

@@ -2,11 +2,12 @@
 
     python benchmarks/false_alarms.py --problems 1000 --json reports/false_alarms.json
 
-Draws problems as the suites do and judges on each `eager`, `eager-recurrent`, and a legal kernel no budget has ever seen (sums taken
-backwards), under the declared contracts and under one of 24, 40 or 48-token chunks. What is over its tolerance is tested again at
-200 fresh seeds, as in a session; if it stays rejected it is a false alarm.
-Each member of the emulated family is also held against the budget of the others: a rejection there is no false alarm, it shows what
-the family would miss without that member. Prints runs, rejections with their problems, and the worst ratio met.
+Draws problems as the suites do and judges on each `eager`, `eager-recurrent`, and a legal kernel no
+budget has ever seen (sums taken backwards), under the declared contracts and under one of 24, 40 or
+48-token chunks. What is over its tolerance is tested again at 200 fresh seeds, as in a session; if
+it stays rejected it is a false alarm. Each member of the emulated family is also held against the
+budget of the others: a rejection there is no false alarm, it shows what the family would miss
+without that member. Prints runs, rejections with their problems, and the worst ratio met.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ from oracles.tensors import OUTPUTS
 DTYPES = ("fp64", "fp32", "bf16", "fp16")
 HELD_OUT_CHUNKS = (24, 40, 48)
 LEFT_OUT = "left out"
-Row = tuple[str, str, float, str, str]  # kernel, dtype, worst ratio, problem, what fresh seeds found of a ratio over 1
+# kernel, dtype, worst ratio, problem, what fresh seeds found of a ratio over 1
+Row = tuple[str, str, float, str, str]
 Kernel = Callable[[Inputs], tuple[Tensor, Tensor]]
 
 
@@ -83,17 +85,29 @@ def contenders(problem: Problem, preset: str, shipped: str | None) -> list[Row]:
     emulation = emulate(inputs, contract, io)
     held = standard(inputs, contract, io, emulation)
     outsider = backward(contract, problem.dtype)
-    kernels: dict[str, Kernel] = {f"{preset}, {outsider.name}": outsider.run} | ({} if shipped is None else {shipped: forward_of(shipped)})
+    kernels: dict[str, Kernel] = {f"{preset}, {outsider.name}": outsider.run} | (
+        {} if shipped is None else {shipped: forward_of(shipped)}
+    )
     rows: list[tuple[str, float, str]] = []
     for name, run in kernels.items():
         found = compared(run(inputs), held, inputs)
         rows.append((name, largest(found), retested(found, run, contract, problem)))
     if shipped is not None:
-        for left_out in (member.name for member in ensemble(contract, io) if member.contract == contract):
+        for left_out in (
+            member.name for member in ensemble(contract, io) if member.contract == contract
+        ):
             others = {name: run for name, run in emulation.rounded.items() if name != left_out}
             held = standard(inputs, contract, io, replace(emulation, rounded=others))
-            rows.append((f"{preset}, {LEFT_OUT}: {left_out}", largest(compared(emulation.rounded[left_out], held, inputs)), ""))
-    return [(name, problem.dtype, ratio, problem.to_json(), finding) for name, ratio, finding in rows]
+            rows.append(
+                (
+                    f"{preset}, {LEFT_OUT}: {left_out}",
+                    largest(compared(emulation.rounded[left_out], held, inputs)),
+                    "",
+                )
+            )
+    return [
+        (name, problem.dtype, ratio, problem.to_json(), finding) for name, ratio, finding in rows
+    ]
 
 
 def forward_of(shipped: str) -> Kernel:
@@ -113,7 +127,9 @@ def largest(found: list[Comparison]) -> float:
 
 
 def retested(found: list[Comparison], run: Kernel, contract: Contract, problem: Problem) -> str:
-    """What fresh seeds find of the outputs over their tolerance: CONFIRMED for one that no fresh seed can excuse; "" if there are none."""
+    """What fresh seeds find of the outputs over their tolerance: CONFIRMED for one that no fresh
+    seed can excuse; "" if there are none.
+    """
 
     def outcomes(again: Problem) -> list[Outcome]:
         x, io = again.inputs(), FORMATS[again.dtype]
@@ -125,22 +141,48 @@ def retested(found: list[Comparison], run: Kernel, contract: Contract, problem: 
         return ""
     if not all(is_near(one.status, one.statistic, one.ratio) for one in wrong):
         return str(RetestFinding.CONFIRMED)
-    findings = {told.finding for told in recheck(outcomes, problem, [one.output for one in wrong]).values()}
-    return str(RetestFinding.ACQUITTED if findings == {RetestFinding.ACQUITTED} else RetestFinding.CONFIRMED)
+    findings = {
+        told.finding for told in recheck(outcomes, problem, [one.output for one in wrong]).values()
+    }
+    return str(
+        RetestFinding.ACQUITTED
+        if findings == {RetestFinding.ACQUITTED}
+        else RetestFinding.CONFIRMED
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--problems", type=int, default=1000, help="problems in all, a quarter per dtype (default 1000)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--problems",
+        type=int,
+        default=1000,
+        help="problems in all, a quarter per dtype (default 1000)",
+    )
     parser.add_argument("--seed", type=int, default=2, help="of the draw (default 2)")
-    parser.add_argument("--workers", type=int, default=2, help="processes (default 2); the result does not depend on it")
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=2,
+        help="processes (default 2); the result does not depend on it",
+    )
     parser.add_argument("--json", type=Path, help="write the summary here")
     arguments = parser.parse_args()
-    asked = [p for dtype in DTYPES for p in drawn(arguments.problems // len(DTYPES), dtype, arguments.seed)]
+    asked = [
+        p
+        for dtype in DTYPES
+        for p in drawn(arguments.problems // len(DTYPES), dtype, arguments.seed)
+    ]
     alarms: list[Row] = []
     counts, ratios = Counter[str](), defaultdict[str, float](float)
     with get_context("spawn").Pool(arguments.workers) as pool:
-        for rows in track(pool.imap(judge, asked, chunksize=4), total=len(asked), description="judging legal kernels"):
+        for rows in track(
+            pool.imap(judge, asked, chunksize=4),
+            total=len(asked),
+            description="judging legal kernels",
+        ):
             for row in rows:
                 counts[row[0]] += 1
                 ratios[row[0]] = max(ratios[row[0]], row[2])
@@ -165,14 +207,17 @@ def show(summary: dict[str, Any], counts: Counter[str], rejected: list[Row]) -> 
     for name, ratio in summary["worst_ratio"].items():
         print(f"{counts[name]:6d} runs, worst {ratio:.3f} of budget: {name}")
     for name, dtype, ratio, problem, finding in rejected:
-        print(f"REJECTED at {ratio:.3f} of budget, {dtype}, {name}, {finding or 'not tested again'}: {problem}")
-    print(
-        "{problems} problems: {false_alarms} false alarms in {legal_runs} legal runs, {over_tolerance_once} over tolerance once".format_map(
-            summary
+        print(
+            f"REJECTED at {ratio:.3f} of budget, {dtype}, {name}, {finding or 'not tested again'}:"
+            f" {problem}"
         )
+    print(
+        "{problems} problems: {false_alarms} false alarms in {legal_runs} legal runs,"
+        " {over_tolerance_once} over tolerance once".format_map(summary)
     )
     print(
-        "{left_out_rejected} of {left_out_runs} runs of a family member against the budget of the others are rejected".format_map(summary)
+        "{left_out_rejected} of {left_out_runs} runs of a family member against the budget of the"
+        " others are rejected".format_map(summary)
     )
 
 

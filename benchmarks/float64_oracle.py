@@ -2,8 +2,8 @@
 
     python benchmarks/float64_oracle.py
 
-Prints the median ratio of the chunk form to a plain loop at T = 4096, H = 4, K = V = 128 (both in one run, alternating), and
-seconds and peak memory of T = 131072, one head.
+Prints the median ratio of the chunk form to a plain loop at T = 4096, H = 4, K = V = 128 (both in
+one run, alternating), and seconds and peak memory of T = 131072, one head.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def seconds(call: Callable[[Inputs], object], inputs: Inputs) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=5, help="alternating runs of each (default 5)")
     runs = parser.parse_args().runs
     inputs = problem(4096, 4, 128)
@@ -61,10 +63,16 @@ def main() -> None:
     pairs = [(seconds(chunk, inputs), seconds(plain_loop, inputs)) for _ in range(runs)]
     ours, loop = (statistics.median(column) for column in zip(*pairs, strict=True))
     ratio = statistics.median(a / b for a, b in pairs)
-    print(f"T = 4096, H = 4, K = V = 128, median of {runs}: chunk form {ours:.2f} s, plain token loop {loop:.2f} s, ratio {ratio:.2f}")
+    print(
+        f"T = 4096, H = 4, K = V = 128, median of {runs}: chunk form {ours:.2f} s, plain token loop"
+        f" {loop:.2f} s, ratio {ratio:.2f}"
+    )
     long = seconds(chunk, problem(131072, 1, 128))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"T = 131072, one head, K = V = 128: {long:.1f} s, peak memory of the process {peak:.2f} GiB")
+    print(
+        f"T = 131072, one head, K = V = 128: {long:.1f} s, peak memory of the process"
+        f" {peak:.2f} GiB"
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Ways of the triangular solve, by keys, decay and beta: relative rms error of R, and the worst statistic as a fraction of its budget.
+"""Ways of the triangular solve, by keys, decay and beta: relative rms error of R, and the worst
+statistic as a fraction of its budget.
 
     python -m benchmarks.forward_substitution [CONTRACT:PRODUCTS ...]
 
-Columns: the way; per problem the rms error of the strictly lower part of R over its rms, the fraction of budget of the worst statistic,
-and the residual of R (I + Akk) = I over its bound. Above 1 is rejected.
+Columns: the way; per problem the rms error of the strictly lower part of R over its rms, the
+fraction of budget of the worst statistic, and the residual of R (I + Akk) = I over its bound. Above
+1 is rejected.
 """
 
 from __future__ import annotations
@@ -19,8 +21,18 @@ from kdaverify.checks.substitution import substitutions
 from kdaverify.problems import Problem
 from kdaverify.problems.axes import Dtype
 
-DECLARED = ("chunk64-fp32:fp32", "chunk64-tf32:tf32", "chunk64-bf16-fp32solve:fp32", "chunk64-bf16-tf32solve:tf32", "chunk64-bf16:bf16")
-KEYS, GATES, BETAS = ("random", "coherent-0.9", "identical"), ("zero", "slow", "log-sigmoid"), ("uniform", "one")
+DECLARED = (
+    "chunk64-fp32:fp32",
+    "chunk64-tf32:tf32",
+    "chunk64-bf16-fp32solve:fp32",
+    "chunk64-bf16-tf32solve:tf32",
+    "chunk64-bf16:bf16",
+)
+KEYS, GATES, BETAS = (
+    ("random", "coherent-0.9", "identical"),
+    ("zero", "slow", "log-sigmoid"),
+    ("uniform", "one"),
+)
 FORMATS_OF: dict[str, Dtype] = {"fp32": "fp32", "tf32": "fp32", "bf16": "bf16", "fp16": "fp16"}
 
 
@@ -28,7 +40,19 @@ def problems(dtype: Dtype) -> dict[str, Problem]:
     """One chunk for every combination of key coherence, decay and beta."""
     return {
         f"{key}, {gate}, beta {beta}": Problem(
-            B=1, T=64, H=1, HV=2, K=16, V=4, dtype=dtype, gate=gate, key=key, beta=beta, state="absent", value="normal", seed=1
+            B=1,
+            T=64,
+            H=1,
+            HV=2,
+            K=16,
+            V=4,
+            dtype=dtype,
+            gate=gate,
+            key=key,
+            beta=beta,
+            state="absent",
+            value="normal",
+            seed=1,
         )
         for key, gate, beta in itertools.product(KEYS, GATES, BETAS)
     }
@@ -42,7 +66,9 @@ def main(declared: list[str]) -> None:
         print(f"\n{name}, products in {products}")
         for problem_name, problem in problems(FORMATS_OF[contract.operands.name]).items():
             cells = [
-                f"{row.way} {row.error:.1e} {max(row.comparison.ratios.values(), default=float('inf')):.1e} {row.residual:.1e}"
+                f"{row.way} {row.error:.1e}"
+                f" {max(row.comparison.ratios.values(), default=float('inf')):.1e}"
+                f" {row.residual:.1e}"
                 for row in substitutions(problem, contract, FORMATS[products])
             ]
             print(f"{problem_name:36} | " + " | ".join(cells), flush=True)

@@ -1,6 +1,8 @@
-"""How long the gate takes for a million verdicts, and how much memory: python -m benchmarks.gate RECORD [--rows 1000000].
+"""How long the gate takes for a million verdicts, and how much memory: python -m benchmarks.gate
+RECORD [--rows 1000000].
 
-The rows are those of a real record, again and again under other case ids and with other shares of the budget, as a campaign leaves them.
+The rows are those of a real record, again and again under other case ids and with other shares of
+the budget, as a campaign leaves them.
 """
 
 from __future__ import annotations
@@ -40,12 +42,19 @@ def grown(record: Path, rows: int, to: Path) -> int:
 
 
 def measured(*words: str) -> str:
-    """What a command of its own process ends with and takes; on a busy machine its processor's seconds say more than the clock's."""
+    """What a command of its own process ends with and takes; on a busy machine its processor's
+    seconds say more than the clock's.
+    """
     started = time.perf_counter()
-    ended = subprocess.run([sys.executable, "-m", "kdaverify", *words], check=False, stdout=subprocess.DEVNULL)
+    ended = subprocess.run(
+        [sys.executable, "-m", "kdaverify", *words], check=False, stdout=subprocess.DEVNULL
+    )
     seconds, used = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     peak = used.ru_maxrss * 1024 / GIB
-    return f"exit code {ended.returncode} in {seconds:.1f} s ({used.ru_utime + used.ru_stime:.1f} s of processor), at most {peak:.2f} GiB"
+    return (
+        f"exit code {ended.returncode} in {seconds:.1f} s ({used.ru_utime + used.ru_stime:.1f} s of"
+        f" processor), at most {peak:.2f} GiB"
+    )
 
 
 def main() -> None:

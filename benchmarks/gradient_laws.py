@@ -3,8 +3,9 @@
     python -m benchmarks.gradient_laws --problems 100 --impl eager --dtypes bf16,fp16,fp32
     python -m benchmarks.gradient_laws --only gradients --problems 60 --impl eager-recurrent
 
-Draws problems as the suites do and prints, for each check and format: cases, rejections with their problems, skips, and the largest and
-the median fraction of the budget. A rejection of `eager` is a false alarm.
+Draws problems as the suites do and prints, for each check and format: cases, rejections with their
+problems, skips, and the largest and the median fraction of the budget. A rejection of `eager` is a
+false alarm.
 """
 
 from __future__ import annotations
@@ -64,18 +65,38 @@ def report(name: str, dtype: str, ask: Ask, count: int) -> None:
     """One line for one check, and one for each rejection."""
     what, draw, detail = ask
     adapter = find(name)
-    cases = [(problem, check(what, adapter, problem, detail)) for problem in track(draw(dtype, count), what)]
-    ratios = [outcome.comparison.ratio for _, found in cases for outcome in found if outcome.comparison]
-    wrong = [(problem, outcome) for problem, found in cases for outcome in found if outcome.status.rejects]
+    cases = [
+        (problem, check(what, adapter, problem, detail))
+        for problem in track(draw(dtype, count), what)
+    ]
+    ratios = [
+        outcome.comparison.ratio for _, found in cases for outcome in found if outcome.comparison
+    ]
+    wrong = [
+        (problem, outcome)
+        for problem, found in cases
+        for outcome in found
+        if outcome.status.rejects
+    ]
     skips = sum(not outcome.status.judged for _, found in cases for outcome in found)
-    size = f", largest {max(ratios):.3g}, median {statistics.median(ratios):.3g} of budget" if ratios else ""
-    print(f"{name} {dtype} {what} {detail or ''}: {len(cases)} problems, {len(wrong)} rejections, {skips} skips{size}", flush=True)
+    size = (
+        f", largest {max(ratios):.3g}, median {statistics.median(ratios):.3g} of budget"
+        if ratios
+        else ""
+    )
+    print(
+        f"{name} {dtype} {what} {detail or ''}: {len(cases)} problems, {len(wrong)} rejections,"
+        f" {skips} skips{size}",
+        flush=True,
+    )
     for problem, outcome in wrong:
         print(f"  {outcome.status} {outcome.message.splitlines()[0]}\n  {problem.to_json()}")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--problems", type=int, default=100)
     parser.add_argument("--impl", default="eager")
     parser.add_argument("--dtypes", default="bf16,fp16,fp32")

@@ -1,10 +1,13 @@
-"""Is a fault found by what does not know it? Every stage's faults again, asked by a harness whose catalogue lacks that stage's file.
+"""Is a fault found by what does not know it? Every stage's faults again, asked by a harness whose
+catalogue lacks that stage's file.
 
     python -m benchmarks.held_out [--stages scores,state] [--workers 2] [--json FILE]
 
-For every stage, in processes of their own, the files of the catalogue that hold its faults are replaced by empty ones before anything of
-the harness is imported. What is left of such a fault is a kernel in a module that nobody has heard of, as a user's own would be. It goes
-through the suites of the smoke profile; a rejection counts under the rules of the kill matrix: legal kernels pass the same question.
+For every stage, in processes of their own, the files of the catalogue that hold its faults are
+replaced by empty ones before anything of the harness is imported. What is left of such a fault is a
+kernel in a module that nobody has heard of, as a user's own would be. It goes through the suites of
+the smoke profile; a rejection counts under the rules of the kill matrix: legal kernels pass the
+same question.
 
 FILE keeps what is done; started again, only the rest is asked.
 """
@@ -31,7 +34,8 @@ from kdaverify.parent import follow_parent
 if TYPE_CHECKING:
     from kdaverify.faults.fault import Fault
 
-# Nothing here may import the catalogue when it is imported itself: it is, by every process that is not to know a stage.
+# Nothing here may import the catalogue when it is imported itself: it is, by every process that is
+# not to know a stage.
 CATALOGUE: Final = "kdaverify.faults"
 MODULE: Final = "a_port"
 
@@ -64,7 +68,11 @@ def jobs(stages: list[str]) -> list[Job]:
     if unknown := set(stages) - set(files):
         raise SystemExit(f"--stages: no stage named {unknown.pop()!r}; they are {', '.join(files)}")
     faults = [fault for module in MODULES for fault in module.FAULTS]
-    return [Job(fault.id, fault.stage, tuple(files[fault.stage])) for fault in faults if not stages or fault.stage in stages]
+    return [
+        Job(fault.id, fault.stage, tuple(files[fault.stage]))
+        for fault in faults
+        if not stages or fault.stage in stages
+    ]
 
 
 def taken_out(files: tuple[str, ...]) -> dict[str, Fault]:
@@ -97,33 +105,53 @@ def hunted(job: Job) -> Found:
     sys.modules[MODULE] = ModuleType(MODULE)
     vars(sys.modules[MODULE])["kernel"] = port
     met = hunt(f"{MODULE}:kernel", "smoke", Jury(fault).objection, until=float("inf"))
-    return Found(job.fault, job.stage, met.killer.property if met.killer else "", len(met.asked), round(time.process_time() - started, 1))
+    return Found(
+        job.fault,
+        job.stage,
+        met.killer.property if met.killer else "",
+        len(met.asked),
+        round(time.process_time() - started, 1),
+    )
 
 
 def show(found: list[Found]) -> None:
     print(f"{'stage left out':<16}{'faults':>8}{'killed':>8}  not killed")
     for stage in dict.fromkeys(one.stage for one in found):
         own = [one for one in found if one.stage == stage]
-        print(f"{stage:<16}{len(own):>8}{sum(bool(one.killed_by) for one in own):>8}  {', '.join(x.fault for x in own if not x.killed_by)}")
+        print(
+            f"{stage:<16}{len(own):>8}{sum(bool(one.killed_by) for one in own):>8} "
+            f" {', '.join(x.fault for x in own if not x.killed_by)}"
+        )
     killed = sum(bool(one.killed_by) for one in found)
-    print(f"{killed} of {len(found)} killed by a harness that does not know them ({100 * killed / len(found):.1f} %)")
+    print(
+        f"{killed} of {len(found)} killed by a harness that does not know them"
+        f" ({100 * killed / len(found):.1f} %)"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--stages", default="", help="with commas between (default: each in turn)")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes, one fault each")
+    parser.add_argument(
+        "--workers", type=int, default=os.cpu_count() or 1, help="processes, one fault each"
+    )
     parser.add_argument("--json", type=Path, help="write every fault and what killed it")
     given = parser.parse_args()
     asked = jobs([stage for stage in given.stages.split(",") if stage])
     kept = given.json if given.json is not None and given.json.exists() else None
     found = {row["fault"]: Found(**row) for row in json.loads(kept.read_text())} if kept else {}
-    with ProcessPoolExecutor(given.workers, get_context("spawn"), follow_parent, max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(
+        given.workers, get_context("spawn"), follow_parent, max_tasks_per_child=1
+    ) as pool:
         running = [pool.submit(hunted, job) for job in asked if job.fault not in found]
         for done in track(as_completed(running), "hunting", total=len(running)):
             found[done.result().fault] = done.result()
             if given.json is not None:
-                given.json.write_text(json.dumps([one._asdict() for one in found.values()], indent=1) + "\n")
+                given.json.write_text(
+                    json.dumps([one._asdict() for one in found.values()], indent=1) + "\n"
+                )
     show([found[job.fault] for job in asked])
 
 

@@ -1,4 +1,6 @@
-"""What a worker process costs: the same call there and in this process, and what replacing the process takes."""
+"""What a worker process costs: the same call there and in this process, and what replacing the
+process takes.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def trivial(q: Any, k: Any, v: Any, g: Any, beta: Any, *, initial_state: Any) ->
 def main() -> None:
     torch.set_num_threads(1)
     print(f"{PROBLEM.describe()}, median of {ROUNDS - WARM} calls taken in turns, milliseconds")
-    print(f"{'kernel':<10}{'here':>10}{'isolated':>10}{'overhead':>10}{'ratio':>8}{'first call':>12}")
+    print(
+        f"{'kernel':<10}{'here':>10}{'isolated':>10}{'overhead':>10}{'ratio':>8}{'first call':>12}"
+    )
     inputs = PROBLEM.inputs()
     for name, spec in (("trivial", "benchmarks.isolation:trivial"), ("eager", "eager")):
         here = find(spec)
@@ -54,9 +58,14 @@ def main() -> None:
         first = _milliseconds(there, inputs)
         own, apart = _medians(here, there, inputs)
         there.end()
-        print(f"{name:<10}{own:>10.2f}{apart:>10.2f}{apart - own:>10.2f}{apart / own:>8.2f}{first:>12.0f}")
+        print(
+            f"{name:<10}{own:>10.2f}{apart:>10.2f}{apart - own:>10.2f}{apart / own:>8.2f}{first:>12.0f}"
+        )
         if name == "trivial":
-            print(f"overhead {apart - own:.2f} ms, {'within' if apart - own < BUDGET_MS else 'OVER'} the budget of {BUDGET_MS:g} ms")
+            print(
+                f"overhead {apart - own:.2f} ms, {'within' if apart - own < BUDGET_MS else 'OVER'}"
+                f" the budget of {BUDGET_MS:g} ms"
+            )
 
 
 def _medians(here: Adapter, there: Adapter, inputs: Inputs) -> tuple[float, float]:

@@ -2,8 +2,9 @@
 
     python -m benchmarks.law_alarms --problems 10 --impl eager --dtypes bf16,fp16,fp32
 
-Draws problems as the suite does and prints, for each law: cases, rejections with their problems, skips, the largest fraction of a budget,
-and processor seconds a case. A rejection of `eager` is a false alarm.
+Draws problems as the suite does and prints, for each law: cases, rejections with their problems,
+skips, the largest fraction of a budget, and processor seconds a case. A rejection of `eager` is a
+false alarm.
 """
 
 from __future__ import annotations
@@ -26,12 +27,21 @@ from kdaverify.problems import Problem
 from kdaverify.problems.profiles import settings_for
 
 
-def drawn(law: Law, adapter: Adapter, dtype: str, count: int, *, max_cost: float, number: int) -> list[Problem]:
+def drawn(
+    law: Law, adapter: Adapter, dtype: str, count: int, *, max_cost: float, number: int
+) -> list[Problem]:
     found: list[Problem] = []
 
     @seed(number)
     @settings(settings_for("smoke", fixed=True), max_examples=count)
-    @given(law_problems(law, adapter, dtype, {"max_cost": max_cost, "widths": adapter.widths, "domain": adapter.domain}))
+    @given(
+        law_problems(
+            law,
+            adapter,
+            dtype,
+            {"max_cost": max_cost, "widths": adapter.widths, "domain": adapter.domain},
+        )
+    )
     def take(problem: Problem) -> None:
         found.append(problem)
 
@@ -46,14 +56,20 @@ def report(name: str, asked: list[tuple[Problem, list[Outcome]]], seconds: float
     wrong = [(problem, outcome) for problem, outcome in found if outcome.status.rejects]
     skips = sum(not outcome.status.judged for _, outcome in found)
     size = f", largest {max(ratios):.3g} of budget" if ratios else ""
-    print(f"{name}: {len(asked)} cases, {len(wrong)} rejections, {skips} skips{size}, {seconds / len(asked):.3f} s a case", flush=True)
+    print(
+        f"{name}: {len(asked)} cases, {len(wrong)} rejections, {skips} skips{size},"
+        f" {seconds / len(asked):.3f} s a case",
+        flush=True,
+    )
     for problem, outcome in wrong:
         print(f"  {outcome.status} {outcome.message}\n  {problem.to_json()}", flush=True)
     return len(asked) - skips
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--problems", type=int, default=10, help="of each law and format")
     parser.add_argument("--impl", default="eager")
     parser.add_argument("--dtypes", default="")
@@ -64,8 +80,17 @@ if __name__ == "__main__":
     kernel, judged = find(told.impl), 0
     for name, law in LAWS.items():
         dtypes = told.dtypes.split(",") if told.dtypes else kernel.dtypes
-        cases = [p for dtype in dtypes for p in drawn(law, kernel, dtype, told.problems, max_cost=told.max_cost, number=told.seed)]
+        cases = [
+            p
+            for dtype in dtypes
+            for p in drawn(
+                law, kernel, dtype, told.problems, max_cost=told.max_cost, number=told.seed
+            )
+        ]
         started = time.process_time()
-        asked = [(problem, check("laws", kernel, problem, {"law": name})) for problem in track(cases, name, transient=True)]
+        asked = [
+            (problem, check("laws", kernel, problem, {"law": name}))
+            for problem in track(cases, name, transient=True)
+        ]
         judged += report(f"{told.impl} {name}", asked, time.process_time() - started)
     print(f"{told.impl}: {judged} cases judged", flush=True)

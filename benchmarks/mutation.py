@@ -3,9 +3,10 @@
     pip install 'kdaverify[mutation]'
     python -m benchmarks.mutation --only comparator --workers 2 --minutes 60 --out mutants.jsonl
 
-Every worker changes one operator, number, keyword or decorator at a time in a copy of the tree and runs the tests of that part, which must
-pass without a change. The order is seeded, so that a run cut short is a fair sample. What is done is kept in --out, one line a mutant, and
-not done again. Mutants of annotations are left out: nothing can see them.
+Every worker changes one operator, number, keyword or decorator at a time in a copy of the tree and
+runs the tests of that part, which must pass without a change. The order is seeded, so that a run
+cut short is a fair sample. What is done is kept in --out, one line a mutant, and not done again.
+Mutants of annotations are left out: nothing can see them.
 """
 
 from __future__ import annotations
@@ -29,12 +30,28 @@ from typing import Final
 from rich.progress import track
 
 ROOT: Final = Path(__file__).parents[1]
-TREE: Final = ("kdaverify", "oracles", "suites", "tests", "benchmarks", "reports", "conftest.py", "pyproject.toml")
+TREE: Final = (
+    "kdaverify",
+    "oracles",
+    "suites",
+    "tests",
+    "benchmarks",
+    "reports",
+    "conftest.py",
+    "pyproject.toml",
+)
 SECONDS: Final = 180.0
 SEED: Final = 0
 PARTS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "comparator": (
-        ("checks/compare.py", "checks/near_miss.py", "checks/recheck.py", "checks/median_limit.py", "checks/vacuity.py", "checks/bits.py"),
+        (
+            "checks/compare.py",
+            "checks/near_miss.py",
+            "checks/recheck.py",
+            "checks/median_limit.py",
+            "checks/vacuity.py",
+            "checks/bits.py",
+        ),
         (
             "checks/test_compare.py",
             "checks/test_bits.py",
@@ -69,7 +86,10 @@ PARTS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
             "checks/test_gradients.py",
         ),
     ),
-    "probes": (("budgets/measures.py", "checks/probes.py"), ("budgets/test_measures.py", "checks/test_probes.py")),
+    "probes": (
+        ("budgets/measures.py", "checks/probes.py"),
+        ("budgets/test_measures.py", "checks/test_probes.py"),
+    ),
     "laws": (("checks/laws/*.py",), ("checks/test_laws.py",)),
     "gate": (
         (
@@ -83,7 +103,14 @@ PARTS: Final[dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
         ("verdicts", "cli/test_gate.py"),
     ),
     "records": (
-        ("verdicts/record.py", "verdicts/lines.py", "verdicts/parquet.py", "verdicts/seal.py", "verdicts/merge.py", "verdicts/paired.py"),
+        (
+            "verdicts/record.py",
+            "verdicts/lines.py",
+            "verdicts/parquet.py",
+            "verdicts/seal.py",
+            "verdicts/merge.py",
+            "verdicts/paired.py",
+        ),
         ("verdicts",),
     ),
 }
@@ -105,7 +132,9 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Judged:
-    """What the tests made of a mutant: killed, survived or incompetent (it does not even import), and its change."""
+    """What the tests made of a mutant: killed, survived or incompetent (it does not even import),
+    and its change.
+    """
 
     mutant: Mutant
     outcome: str
@@ -120,13 +149,22 @@ def mutants(part: str) -> Iterator[Mutant]:
     found = sorted(path for name in PARTS[part][0] for path in (ROOT / "kdaverify").glob(name))
     for file in (str(path.relative_to(ROOT)) for path in found):
         hidden = _annotated(ROOT / file)
-        with tempfile.TemporaryDirectory() as folder, use_db(str(Path(folder) / "work.sqlite"), WorkDB.Mode.create) as work:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            use_db(str(Path(folder) / "work.sqlite"), WorkDB.Mode.create) as work,
+        ):
             init([ROOT / file], work, {})
             for change in (item.mutations[0] for item in work.work_items):
                 if (change.start_pos[0], change.start_pos[1]) not in hidden:
                     arguments = json.dumps(change.operator_args)
                     yield Mutant(
-                        part, file, change.operator_name, arguments, change.occurrence, change.start_pos[0], change.definition_name or ""
+                        part,
+                        file,
+                        change.operator_name,
+                        arguments,
+                        change.occurrence,
+                        change.start_pos[0],
+                        change.definition_name or "",
                     )
 
 
@@ -136,7 +174,12 @@ def _annotated(file: Path) -> set[tuple[int, int]]:
     for node in ast.walk(ast.parse(file.read_text())):
         for note in (getattr(node, "annotation", None), getattr(node, "returns", None)):
             if isinstance(note, ast.AST):
-                found |= {(line, column) for inner in ast.walk(note) if isinstance(inner, ast.expr) for line, column in _span(inner, file)}
+                found |= {
+                    (line, column)
+                    for inner in ast.walk(note)
+                    if isinstance(inner, ast.expr)
+                    for line, column in _span(inner, file)
+                }
     return found
 
 
@@ -150,7 +193,13 @@ def _span(node: ast.expr, file: Path) -> Iterator[tuple[int, int]]:
 
 def _tests(part: str) -> str:
     """The command that runs the tests of a part."""
-    return " ".join([sys.executable, "-m pytest -x -q -p no:cacheprovider", *(f"tests/{name}" for name in PARTS[part][1])])
+    return " ".join(
+        [
+            sys.executable,
+            "-m pytest -x -q -p no:cacheprovider",
+            *(f"tests/{name}" for name in PARTS[part][1]),
+        ]
+    )
 
 
 def fails_unchanged(part: str) -> str:
@@ -196,7 +245,8 @@ def _own_tree() -> Path:
 def run(todo: list[Mutant], *, workers: int, minutes: float, out: Path) -> None:
     """Judges mutants until all are or the time is up; every one is written when it is known.
 
-    Tests that fail in a copy of the tree without any change would kill every mutant: they end the run before that.
+    Tests that fail in a copy of the tree without any change would kill every mutant: they end the
+    run before that.
     """
     ends = time.monotonic() + 60 * minutes
     try:
@@ -210,13 +260,17 @@ def run(todo: list[Mutant], *, workers: int, minutes: float, out: Path) -> None:
                     pool.shutdown(cancel_futures=True)
                     break
     finally:
-        shutil.rmtree(Path(tempfile.gettempdir()) / f"kdaverify-mutants-{os.getpid()}", ignore_errors=True)
+        shutil.rmtree(
+            Path(tempfile.gettempdir()) / f"kdaverify-mutants-{os.getpid()}", ignore_errors=True
+        )
 
 
 def _pass_unchanged(pool: ProcessPoolExecutor, parts: list[str]) -> None:
     for part, output in zip(parts, pool.map(fails_unchanged, parts), strict=True):
         if output:
-            sys.exit(f"mutation: the tests of {part} fail without any change; mend them first\n{output}")
+            sys.exit(
+                f"mutation: the tests of {part} fail without any change; mend them first\n{output}"
+            )
 
 
 def read(out: Path) -> dict[Mutant, Judged]:
@@ -230,20 +284,40 @@ def show(judged: list[Judged]) -> None:
     counted = Counter((row.mutant.part, row.mutant.file, row.outcome) for row in judged)
     for part, file in sorted({key[:2] for key in counted}):
         killed, lived = counted[part, file, "killed"], counted[part, file, "survived"]
-        print(f"{part:12s} {file:40s} {killed:4d} of {killed + lived:4d} killed, {counted[part, file, 'incompetent']} incompetent")
+        print(
+            f"{part:12s} {file:40s} {killed:4d} of {killed + lived:4d} killed,"
+            f" {counted[part, file, 'incompetent']} incompetent"
+        )
     for row in judged:
         if row.outcome == "survived":
-            changed = [line for line in row.diff.splitlines() if line[:1] in "+-" and line[:3] not in {"+++", "---"}]
-            print(f"\n{row.mutant.file}:{row.mutant.line} {row.mutant.operator}", *changed, sep="\n  ")
+            changed = [
+                line
+                for line in row.diff.splitlines()
+                if line[:1] in "+-" and line[:3] not in {"+++", "---"}
+            ]
+            print(
+                f"\n{row.mutant.file}:{row.mutant.line} {row.mutant.operator}", *changed, sep="\n  "
+            )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", choices=sorted(PARTS), help="one part (default all)")
     parser.add_argument("--workers", type=int, default=2, help="processes (default 2)")
     parser.add_argument("--minutes", type=float, default=60.0, help="stop after (default 60)")
-    parser.add_argument("--out", type=Path, default=Path("mutants.jsonl"), help="the journal, read and continued (default mutants.jsonl)")
-    parser.add_argument("--again", action="store_true", help="judge the survivors in --out once more, and nothing else")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("mutants.jsonl"),
+        help="the journal, read and continued (default mutants.jsonl)",
+    )
+    parser.add_argument(
+        "--again",
+        action="store_true",
+        help="judge the survivors in --out once more, and nothing else",
+    )
     told = parser.parse_args()
     parts = [told.only] if told.only else sorted(PARTS)
     known = read(told.out)

@@ -1,4 +1,6 @@
-"""Faults of the catalogue as a user's port: one plain function, no stages exposed, a declaration of its own."""
+"""Faults of the catalogue as a user's port: one plain function, no stages exposed, a declaration of
+its own.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ _TENSORS: Final = ("q", "k", "v", "g", "beta", "initial_state")
 
 
 def port(*ids: str) -> KernelAdapter:
-    """The embedded kernel with these faults in it, or without any, as `@kernel` makes it of a user's function.
+    """The embedded kernel with these faults in it, or without any, as `@kernel` makes it of a
+    user's function.
 
     Raises:
         ValueError: two of them replace the same part.
@@ -39,9 +42,13 @@ def port(*ids: str) -> KernelAdapter:
         raise ValueError(f"{' and '.join(ids)} replace the same part of the kernel; take others")
     step = None if merged.step is None else _function(merged, merged.step)
     made = kv.kernel(
-        name="port", contract={DTYPE: EAGER.contract(DTYPE)}, dtypes=(DTYPE,), packing="cu_seqlens", step=step,
+        name="port",
+        contract={DTYPE: EAGER.contract(DTYPE)},
+        dtypes=(DTYPE,),
+        packing="cu_seqlens",
+        step=step,
         final_state="final_state" in merged.exposes,
-    )  # fmt: skip
+    )
     return made(_function(merged, merged.forward))
 
 
@@ -64,19 +71,34 @@ def together(patches: Sequence[Patch]) -> Patch | None:
 def replaced(patch: Patch) -> frozenset[str]:
     """The parts of the right kernel that a patch replaces, stages by name."""
     stages = patch.stages(Problem.model_validate({**PLAIN, "lengths": (70, 60)}).inputs())
-    own = {f"stage {name}" for name, stage in vars(stages).items() if stage is not getattr(STAGES, name)}
-    return frozenset(own | {part for part in _WHOLE if getattr(patch, part) != getattr(_RIGHT, part)})
+    own = {
+        f"stage {name}"
+        for name, stage in vars(stages).items()
+        if stage is not getattr(STAGES, name)
+    }
+    return frozenset(
+        own | {part for part in _WHOLE if getattr(patch, part) != getattr(_RIGHT, part)}
+    )
 
 
 def _both(a: Patch, b: Patch) -> Callable[[Inputs], Stages]:
     def stages(x: Inputs) -> Stages:
         other = b.stages(x)
-        return replace(a.stages(x), **{name: stage for name, stage in vars(other).items() if stage is not getattr(STAGES, name)})
+        return replace(
+            a.stages(x),
+            **{
+                name: stage
+                for name, stage in vars(other).items()
+                if stage is not getattr(STAGES, name)
+            },
+        )
 
     return stages
 
 
-def _function(patch: Patch, call: Callable[[PatchedPipeline, Inputs], Outputs]) -> Callable[..., Any]:
+def _function(
+    patch: Patch, call: Callable[[PatchedPipeline, Inputs], Outputs]
+) -> Callable[..., Any]:
     pipeline = PatchedPipeline(EAGER.contract(DTYPE), patch)
     own_backward = patch.backward is not None or patch.gradients is not None
 
@@ -87,7 +109,11 @@ def _function(patch: Patch, call: Callable[[PatchedPipeline, Inputs], Outputs]) 
         x = Inputs(q, k, v, g, beta, scale, initial_state, cu_seqlens)
         tensors = [getattr(x, name) for name in _TENSORS]
         differentiated = any(tensor is not None and tensor.requires_grad for tensor in tensors)
-        o, final = _Call.apply(pipeline, x, call, *tensors) if own_backward and differentiated else call(pipeline, x)
+        o, final = (
+            _Call.apply(pipeline, x, call, *tensors)
+            if own_backward and differentiated
+            else call(pipeline, x)
+        )
         return (o, final) if "final_state" in patch.exposes else o
 
     return kda
@@ -97,9 +123,14 @@ class _Call(torch.autograd.Function):
     """A call whose backward is written, not derived."""
 
     @staticmethod
-    def forward(ctx: Any, pipeline: PatchedPipeline, x: Inputs, call: Any, *tensors: Tensor | None) -> Outputs:
+    def forward(
+        ctx: Any, pipeline: PatchedPipeline, x: Inputs, call: Any, *tensors: Tensor | None
+    ) -> Outputs:
         del tensors
-        ctx.pipeline, ctx.x = pipeline, replace(x, **{name: _detached(getattr(x, name)) for name in _TENSORS})
+        ctx.pipeline, ctx.x = (
+            pipeline,
+            replace(x, **{name: _detached(getattr(x, name)) for name in _TENSORS}),
+        )
         ctx.set_materialize_grads(False)
         return call(pipeline, ctx.x)
 

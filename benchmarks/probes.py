@@ -2,10 +2,11 @@
 
     python -m benchmarks.probes --presets chunk64-bf16,chunk64-fp32,recurrent-fp32
 
-Runs the plain kernel of a contract and the planted faults of the tests on every probe, in every format the contract is for, and prints
-the worst figure of both as a fraction of what is allowed, and how far they lie apart. Exit code 1 where a fault lies within ten times
-what the right kernel shows, or within what is allowed, or a right kernel is rejected; the last line counts those within ten times what
-is allowed too.
+Runs the plain kernel of a contract and the planted faults of the tests on every probe, in every
+format the contract is for, and prints the worst figure of both as a fraction of what is allowed,
+and how far they lie apart. Exit code 1 where a fault lies within ten times what the right kernel
+shows, or within what is allowed, or a right kernel is rejected; the last line counts those within
+ten times what is allowed too.
 """
 
 from __future__ import annotations
@@ -40,11 +41,17 @@ def formats(preset: str) -> tuple[str, ...]:
 
 def asked(probe: Probe, preset: str, dtype: str, kernel: Kernel) -> list[Outcome]:
     """What a kernel that declares `preset` comes to on a probe."""
-    return probes(Planted(contract_from_name(preset), dtype, kernel), probe.problem.replace(dtype=dtype), probe=probe.name)
+    return probes(
+        Planted(contract_from_name(preset), dtype, kernel),
+        probe.problem.replace(dtype=dtype),
+        probe=probe.name,
+    )
 
 
 def worst(found: list[Outcome]) -> tuple[float, str]:
-    """The largest figure, and what it is of; inf where something was so wrong that there is none."""
+    """The largest figure, and what it is of; inf where something was so wrong that there is
+    none.
+    """
     return max(_figure(outcome) for outcome in found)
 
 
@@ -56,19 +63,29 @@ def _figure(outcome: Outcome) -> tuple[float, str]:
 
 
 def rows(probe: Probe, preset: str, dtype: str) -> list[tuple[Fault, float, float, str]]:
-    """Every fault that kernels of the preset can have: the right kernel's figure, the faulty one's, and what that is of."""
+    """Every fault that kernels of the preset can have: the right kernel's figure, the faulty one's,
+    and what that is of.
+    """
     right, _ = worst(asked(probe, preset, dtype, legal))
-    faults = [fault for fault in FAULTS[probe.name] if contract_from_name(preset).form in fault.forms]
+    faults = [
+        fault for fault in FAULTS[probe.name] if contract_from_name(preset).form in fault.forms
+    ]
     return [(fault, right, *worst(asked(probe, preset, dtype, fault.kernel))) for fault in faults]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--presets", default=PRESETS, help=f"contracts, by comma (default {PRESETS})")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--presets", default=PRESETS, help=f"contracts, by comma (default {PRESETS})"
+    )
     parser.add_argument("--probes", default=",".join(PROBES), help="names, by comma (default all)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    table = Table("probe", "fault", "contract", "dtype", "right / budget", "faulty / budget", "of", "apart")
+    table = Table(
+        "probe", "fault", "contract", "dtype", "right / budget", "faulty / budget", "of", "apart"
+    )
     missed, within = 0, 0
     cases = [
         (PROBES[name], preset, dtype)
@@ -84,9 +101,14 @@ def main() -> None:
             missed += not told
             within += wrong < APART
             figures = (f"{right:.2g}", f"{wrong:.2g}", of, f"{apart:.2g}")
-            table.add_row(probe.name, fault.name, preset, dtype, *figures, style=None if told else "bold red")
+            table.add_row(
+                probe.name, fault.name, preset, dtype, *figures, style=None if told else "bold red"
+            )
     Console(width=160).print(table)
-    print(f"{len(table.rows)} faults, {missed} of them not told from a right kernel by {APART:g} times")
+    print(
+        f"{len(table.rows)} faults, {missed} of them not told from a right kernel by {APART:g}"
+        " times"
+    )
     print(f"{within} faults lie within {APART:g} times what is allowed")
     sys.exit(1 if missed else 0)
 

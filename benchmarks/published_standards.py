@@ -1,11 +1,13 @@
-"""What published standards say of broken and of legal kernels, on generic inputs and on those of our suites, beside ours.
+"""What published standards say of broken and of legal kernels, on generic inputs and on those of
+our suites, beside ours.
 
     python -m benchmarks.published_standards [--drawn 24] [--seed 5] [--json FILE]
 
-Contract chunk64-bf16. Generic: 12 problems as others' tests draw them (random unit keys, log-sigmoid gates, beta in (0, 1), normal
-values). Ours: the panel of profile smoke and drawn problems. A rule catches a kernel where it fails an output of which it passes every
-legal kernel's; counted are problems. False alarms are outputs of legal kernels that it fails. Rules that compare errors take the plain
-emulated kernel for a benchmark, which is also the first of the legal ones.
+Contract chunk64-bf16. Generic: 12 problems as others' tests draw them (random unit keys,
+log-sigmoid gates, beta in (0, 1), normal values). Ours: the panel of profile smoke and drawn
+problems. A rule catches a kernel where it fails an output of which it passes every legal kernel's;
+counted are problems. False alarms are outputs of legal kernels that it fails. Rules that compare
+errors take the plain emulated kernel for a benchmark, which is also the first of the legal ones.
 """
 
 from __future__ import annotations
@@ -39,7 +41,13 @@ Failed = dict[str, set[str]]  # by rule, the outputs it fails
 
 def generic() -> Iterator[Problem]:
     """Problems as others' tests draw them."""
-    plain = {"gate": "log-sigmoid", "key": "random", "beta": "uniform", "state": "random", "value": "normal"}
+    plain = {
+        "gate": "log-sigmoid",
+        "key": "random",
+        "beta": "uniform",
+        "state": "random",
+        "value": "normal",
+    }
     for T in (128, 200, 256):
         for seed in range(4):
             yield Problem(B=1, T=T, H=2, HV=2, K=64, V=64, dtype="bf16", seed=seed, **plain)  # pyright: ignore[reportArgumentType]
@@ -49,10 +57,16 @@ def failed(kernel: Kernel, x: Inputs, held: Reference) -> Failed:
     """Which outputs of a kernel each rule fails, and we."""
     o, final = kernel(x)
     found: Failed = {name: set() for name in (OURS, *RULES)}
-    for output, stored, tensor in zip(OUTPUTS, (IO.name, "fp32"), (o.to(IO.dtype), final.float()), strict=True):
+    for output, stored, tensor in zip(
+        OUTPUTS, (IO.name, "fp32"), (o.to(IO.dtype), final.float()), strict=True
+    ):
         if compare(output, tensor, held, x).status.rejects:
             found[OURS].add(output)
-        packed, exact, plain = x.cu_seqlens is not None, held.exact(output).high, held.budgets[output].plain
+        packed, exact, plain = (
+            x.cu_seqlens is not None,
+            held.exact(output).high,
+            held.budgets[output].plain,
+        )
         sample = Sample(output, "bf16", stored, packed, tensor.double().contiguous(), exact, plain)
         for rule, finding in findings(sample).items():
             if finding.says is RuleOutcome.FAIL:
@@ -61,7 +75,9 @@ def failed(kernel: Kernel, x: Inputs, held: Reference) -> Failed:
 
 
 def tally(problems: list[Problem], said: str) -> tuple[Counter[tuple[str, str]], Counter[str], int]:
-    """Problems on which each rule catches each kernel, false alarms of each rule, and how many outputs of legal kernels there were."""
+    """Problems on which each rule catches each kernel, false alarms of each rule, and how many
+    outputs of legal kernels there were.
+    """
     caught, alarms, legal_outputs = Counter[tuple[str, str]](), Counter[str](), 0
     for problem in track(problems, description=said):
         x = problem.inputs()
@@ -76,18 +92,26 @@ def tally(problems: list[Problem], said: str) -> tuple[Counter[tuple[str, str]],
         for name, kernel in BROKEN.items():
             found = failed(kernel, x, held)
             for rule in (OURS, *RULES):
-                caught[rule, name] += bool(found[rule] - set[str]().union(*(right[rule] for right in legal)))
+                caught[rule, name] += bool(
+                    found[rule] - set[str]().union(*(right[rule] for right in legal))
+                )
     return caught, alarms, legal_outputs
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--drawn", type=int, default=24, help="drawn problems beside the panel (default 24)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--drawn", type=int, default=24, help="drawn problems beside the panel (default 24)"
+    )
     parser.add_argument("--seed", type=int, default=5, help="of the draw (default 5)")
     parser.add_argument("--json", type=Path, help="write the figures here")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    suites = [entry.problem for entry in panel("bf16", "smoke")] + drawn(arguments.drawn, "bf16", arguments.seed)
+    suites = [entry.problem for entry in panel("bf16", "smoke")] + drawn(
+        arguments.drawn, "bf16", arguments.seed
+    )
     sides = {"generic": list(generic()), "our suites": suites}
     tallies = {side: tally(problems, side) for side, problems in sides.items()}
     show(tallies, {side: len(problems) for side, problems in sides.items()})
@@ -97,21 +121,33 @@ def main() -> None:
                 "problems": len(sides[side]),
                 "legal_outputs": outputs,
                 "false_alarms": dict(alarms),
-                "caught": {rule: {name: caught[rule, name] for name in BROKEN} for rule in (OURS, *RULES)},
+                "caught": {
+                    rule: {name: caught[rule, name] for name in BROKEN} for rule in (OURS, *RULES)
+                },
             }
             for side, (caught, alarms, outputs) in tallies.items()
         }
         arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
 
 
-def show(tallies: dict[str, tuple[Counter[tuple[str, str]], Counter[str], int]], problems: dict[str, int]) -> None:
-    table = Table(title="problems on which a broken kernel is caught: " + ", ".join(f"{side} ({n})" for side, n in problems.items()))
+def show(
+    tallies: dict[str, tuple[Counter[tuple[str, str]], Counter[str], int]], problems: dict[str, int]
+) -> None:
+    table = Table(
+        title="problems on which a broken kernel is caught: "
+        + ", ".join(f"{side} ({n})" for side, n in problems.items())
+    )
     table.add_column("rule", no_wrap=True)
     for name in (*BROKEN, "kernels caught", "false alarms"):
         table.add_column(name, justify="right")
     for rule in (OURS, *RULES):
-        kills = [" ".join(str(caught[rule, name]) for caught, _, _ in tallies.values()) for name in BROKEN]
-        kernels = " ".join(str(sum(caught[rule, name] > 0 for name in BROKEN)) for caught, _, _ in tallies.values())
+        kills = [
+            " ".join(str(caught[rule, name]) for caught, _, _ in tallies.values())
+            for name in BROKEN
+        ]
+        kernels = " ".join(
+            str(sum(caught[rule, name] > 0 for name in BROKEN)) for caught, _, _ in tallies.values()
+        )
         alarms = " ".join(f"{alarms[rule]}/{outputs}" for _, alarms, outputs in tallies.values())
         table.add_row(rule, *kills, kernels, alarms)
     Console(width=240).print(table)

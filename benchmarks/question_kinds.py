@@ -1,10 +1,12 @@
-"""Whether every kind of question is needed: planted faults judged with and without the questions of their kind.
+"""Whether every kind of question is needed: planted faults judged with and without the questions of
+their kind.
 
     python -m benchmarks.question_kinds --workers 2 --json reports/question_kinds.json
 
-Each planted fault (`kdaverify list faults`) is judged on all questions of its kind, and on every n-th other one (`--share`) of its
-profile. With its kind it has to be rejected, and its right twin accepted on the very same questions; without its kind it has to survive:
-whatever else rejects it is printed. Exits 1 where one of these fails.
+Each planted fault (`kdaverify list faults`) is judged on all questions of its kind, and on every
+n-th other one (`--share`) of its profile. With its kind it has to be rejected, and its right twin
+accepted on the very same questions; without its kind it has to survive: whatever else rejects it is
+printed. Exits 1 where one of these fails.
 """
 
 from __future__ import annotations
@@ -78,17 +80,28 @@ def row(given: tuple[str, int]) -> Row:
         judged[is_own] += 1
         if rejected and is_own:
             own += 1
-            twin_rejected += [f"{v.headline()}; {v.replay}" for v in verdicts(twin, ask, spec) if v.status.rejects]
+            twin_rejected += [
+                f"{v.headline()}; {v.replay}" for v in verdicts(twin, ask, spec) if v.status.rejects
+            ]
         elif rejected:
             others += [f"{v.headline()}; {v.replay}" for v in rejected]
     wrong.end()
     return Row(
-        fault.id, fault.question, fault.trigger, own, twin_rejected, others, (judged[True], judged[False]), time.perf_counter() - started
+        fault.id,
+        fault.question,
+        fault.trigger,
+        own,
+        twin_rejected,
+        others,
+        (judged[True], judged[False]),
+        time.perf_counter() - started,
     )
 
 
 def may_be_of(question: str, ask: PropertyTest) -> bool:
-    """Whether a question can be of the kind, before its verdicts are known: then it is judged whatever the share."""
+    """Whether a question can be of the kind, before its verdicts are known: then it is judged
+    whatever the share.
+    """
     detail = json.loads(ask.detail)
     by_kind = {
         "combinations": ask.property == "combined",
@@ -100,10 +113,26 @@ def may_be_of(question: str, ask: PropertyTest) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", nargs="+", default=list(PLANTED), choices=list(PLANTED), metavar="ID", help="which (default all)")
-    parser.add_argument("--share", type=int, default=10, help="every n-th question of other kinds (default 10)")
-    parser.add_argument("--workers", type=int, default=2, help="processes (default 2); the result does not depend on it")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--faults",
+        nargs="+",
+        default=list(PLANTED),
+        choices=list(PLANTED),
+        metavar="ID",
+        help="which (default all)",
+    )
+    parser.add_argument(
+        "--share", type=int, default=10, help="every n-th question of other kinds (default 10)"
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=2,
+        help="processes (default 2); the result does not depend on it",
+    )
     parser.add_argument("--json", type=Path, help="write the rows here")
     given = parser.parse_args()
     # Slow ones first: acceptance has ten times the questions.
@@ -122,7 +151,10 @@ def main() -> None:
 def line_of(one: Row) -> str:
     """A row as a line, and what speaks against it below."""
     cases = f"own {one.own}, others {len(one.others)} of {one.judged[1]} cases, {one.seconds:.0f} s"
-    line = f"{one.id:7s} {one.question:13s} {'needed' if one.shown else 'NOT SHOWN':9s} {cases}: {one.trigger}"
+    line = (
+        f"{one.id:7s} {one.question:13s} {'needed' if one.shown else 'NOT SHOWN':9s} {cases}:"
+        f" {one.trigger}"
+    )
     return "\n        ".join((line, *(*one.twin, *one.others)[:3]))
 
 

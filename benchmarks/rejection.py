@@ -1,10 +1,13 @@
-"""How soon a broken port is rejected, what that costs beside accepting it, and whether the right cause is named.
+"""How soon a broken port is rejected, what that costs beside accepting it, and whether the right
+cause is named.
 
-    python -m benchmarks.rejection --json FILE [--report reports/rejection.md] [--seed 23] [--most 4] [--at-once 7]
+    python -m benchmarks.rejection --json FILE [--report reports/rejection.md] [--seed 23] [--most
+    4] [--at-once 7]
 
-Faults of the catalogue are sampled by seed, in five of twenty ports two at once, and each port is judged as a user would: one plain
-function, no stages, smoke, bf16, two workers. FILE keeps what is done; started again, only the rest is run. Time is CPU time of all
-processes, which other work on the machine changes little.
+Faults of the catalogue are sampled by seed, in five of twenty ports two at once, and each port is
+judged as a user would: one plain function, no stages, smoke, bf16, two workers. FILE keeps what is
+done; started again, only the rest is run. Time is CPU time of all processes, which other work on
+the machine changes little.
 """
 
 from __future__ import annotations
@@ -44,7 +47,10 @@ NAMED: Final = 2
 """Reported kinds of failure that are looked at for the cause."""
 LIVE: Final = re.compile(r"^ *\d+ s  port: ")
 AXES: Final[dict[str, tuple[str, str]]] = {
-    "packing": (r"pack|offset|padded token|empty sequence|several sequences|beside others", r"pack"),
+    "packing": (
+        r"pack|offset|padded token|empty sequence|several sequences|beside others",
+        r"pack",
+    ),
     "length": (r"chunk|tail|length|multiple of|\d tokens|tokens or more|sequence of", r"\bT\b"),
     "gates": (r"gate|decay|nats", r"gate"),
     "state": (r"state", r"state"),
@@ -58,15 +64,26 @@ AXES: Final[dict[str, tuple[str, str]]] = {
 Row = dict[str, Any]
 ABOUT: Final = [line for line in (__doc__ or "").splitlines()[4:] if line]
 HEAD: Final = (
-    "| port with | rejected | first, CPU s | CPU, s | of accepting | failures, kinds, collapsed | common factor | axis | bug named |",
+    (
+        "| port with | rejected | first, CPU s | CPU, s | of accepting | failures, kinds, collapsed"
+        " | common factor | axis | bug named |"
+    ),
     "|---|---|---|---|---|---|---|---|---|",
 )
 
 
 def sample(seed: int) -> list[tuple[str, ...]]:
-    """The faults of each port: those that a plain function can show, and that smoke killed when the kill matrix was made."""
-    killed = {row["id"] for row in json.loads(MATRIX.read_text())["faults"] if row["profile"] == "smoke"}
-    shown = [f.id for f in FAULTS.values() if DTYPE in f.dtypes and f.id in killed and TRIGGERS[f.id].how not in HIDDEN]
+    """The faults of each port: those that a plain function can show, and that smoke killed when the
+    kill matrix was made.
+    """
+    killed = {
+        row["id"] for row in json.loads(MATRIX.read_text())["faults"] if row["profile"] == "smoke"
+    }
+    shown = [
+        f.id
+        for f in FAULTS.values()
+        if DTYPE in f.dtypes and f.id in killed and TRIGGERS[f.id].how not in HIDDEN
+    ]
     Random(seed).shuffle(shown)  # noqa: S311 # a sample
     single = [(name,) for name in shown[:SINGLE]]
     return [*single, *_pairs(shown[SINGLE:])]
@@ -77,7 +94,9 @@ def _pairs(shown: list[str]) -> Iterator[tuple[str, ...]]:
     left, found = [*shown], 0
     while left and found < PAIRS:
         first = left.pop(0)
-        other = next((name for name in left if together([patch_of(first), patch_of(name)]) is not None), None)
+        other = next(
+            (name for name in left if together([patch_of(first), patch_of(name)]) is not None), None
+        )
         if other is not None:
             left.remove(other)
             found += 1
@@ -88,8 +107,22 @@ def judged(names: tuple[str, ...]) -> Row:
     """One run of `kdaverify verify` on a port with these faults, or none."""
     with tempfile.TemporaryDirectory() as folder:
         port, record = Path(folder) / "port.py", Path(folder) / "r.jsonl"
-        port.write_text(f"from benchmarks.ported_faults import port\n\nkda = port({', '.join(map(repr, names))})\n")
-        command = [sys.executable, "-m", "kdaverify", "verify", "--impl", str(port), "--workers", "2", "--record", str(record)]
+        port.write_text(
+            "from benchmarks.ported_faults import port\n\nkda ="
+            f" port({', '.join(map(repr, names))})\n"
+        )
+        command = [
+            sys.executable,
+            "-m",
+            "kdaverify",
+            "verify",
+            "--impl",
+            str(port),
+            "--workers",
+            "2",
+            "--record",
+            str(record),
+        ]
         command += ["--diagnosis", f"{DIAGNOSIS_SECONDS * _slower():.0f}"]
         before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
         first, code = _watched(command, folder, started)
@@ -100,15 +133,27 @@ def judged(names: tuple[str, ...]) -> Row:
 
 
 def _slower() -> float:
-    """How much longer a second of computing takes here now than on an idle machine: limits of time are stretched by it."""
+    """How much longer a second of computing takes here now than on an idle machine: limits of time
+    are stretched by it.
+    """
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def _watched(command: list[str], folder: str, started: float) -> tuple[Row | None, int]:
     """When the first failure was printed, and the exit code."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+    }
     first: Row | None = None
-    with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if first is None and LIVE.match(line):
@@ -117,10 +162,14 @@ def _watched(command: list[str], folder: str, started: float) -> tuple[Row | Non
 
 
 def _path(process: int) -> float:
-    """CPU seconds of a process and of its slowest child, and so on: what passes on the clock of an idle machine."""
+    """CPU seconds of a process and of its slowest child, and so on: what passes on the clock of an
+    idle machine.
+    """
     own = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-    return (int(own[11]) + int(own[12])) / os.sysconf("SC_CLK_TCK") + max(map(_path, map(int, children)), default=0.0)
+    return (int(own[11]) + int(own[12])) / os.sysconf("SC_CLK_TCK") + max(
+        map(_path, map(int, children)), default=0.0
+    )
 
 
 def _told(record: Path, names: tuple[str, ...]) -> Row:
@@ -138,7 +187,11 @@ def _told(record: Path, names: tuple[str, ...]) -> Row:
         "said": said,
         "axes": {name: {axis: named(axis, lines) for axis in declared(name)} for name in names},
         "bugs": [name for name in names if re.search(rf"\b{re.escape(name)}\b", said)],
-        "stages": [FAULTS[name].stage for name in names if any((row.stage or "").startswith(FAULTS[name].stage) for row in shown)],
+        "stages": [
+            FAULTS[name].stage
+            for name in names
+            if any((row.stage or "").startswith(FAULTS[name].stage) for row in shown)
+        ],
     }
 
 
@@ -158,22 +211,54 @@ def table(rows: dict[str, Row]) -> str:
     accepting = median(right)
     faults = {name: row for name, row in rows.items() if not name.startswith(RIGHT)}
     rejected = [row for row in faults.values() if row["code"] == 1]
-    said = f"Accepting the same port without a fault takes {accepting:.0f} s of CPU time (median of {len(right)}). "
+    said = (
+        f"Accepting the same port without a fault takes {accepting:.0f} s of CPU time (median of"
+        f" {len(right)}). "
+    )
     counts = f"Of {SINGLE + PAIRS} ports {len(faults)} were judged and {len(rejected)} rejected:"
     body = [_line(name, row, accepting) for name, row in faults.items()]
-    return "\n".join(["# Rejecting a broken port", "", *ABOUT, "", said + counts, "", *_figures(rejected, accepting), "", *HEAD, *body, ""])
+    return "\n".join(
+        [
+            "# Rejecting a broken port",
+            "",
+            *ABOUT,
+            "",
+            said + counts,
+            "",
+            *_figures(rejected, accepting),
+            "",
+            *HEAD,
+            *body,
+            "",
+        ]
+    )
 
 
 def _figures(rejected: list[Row], accepting: float) -> list[str]:
     """What the table comes to."""
     cpu, first, path = ([row[name] for row in rejected] for name in ("cpu", "first", "first_cpu"))
-    load, of_axis = median(row["load"] for row in rejected), [row for row in rejected if any(row["axes"].values())]
+    load, of_axis = (
+        median(row["load"] for row in rejected),
+        [row for row in rejected if any(row["axes"].values())],
+    )
     bugs = sum(bool(row["bugs"]) for row in rejected)
     return [
-        f"- rejecting takes {median(cpu) / accepting:.2f} times accepting (median), {max(cpu) / accepting:.2f} at most;",
-        f"- first evidence after {median(path):.0f} s (median), {max(path):.0f} s at most, of CPU time one after another;",
-        f"- {median(first):.0f} s and {max(first):.0f} s passed on this one, at a load of {load:.0f} on {os.cpu_count()} cores;",
-        f"- a declared axis of each fault is named in {sum(map(_axis, of_axis))} of {len(of_axis)} ports that declare one;",
+        (
+            f"- rejecting takes {median(cpu) / accepting:.2f} times accepting (median),"
+            f" {max(cpu) / accepting:.2f} at most;"
+        ),
+        (
+            f"- first evidence after {median(path):.0f} s (median), {max(path):.0f} s at most, of"
+            " CPU time one after another;"
+        ),
+        (
+            f"- {median(first):.0f} s and {max(first):.0f} s passed on this one, at a load of"
+            f" {load:.0f} on {os.cpu_count()} cores;"
+        ),
+        (
+            f"- a declared axis of each fault is named in {sum(map(_axis, of_axis))} of"
+            f" {len(of_axis)} ports that declare one;"
+        ),
         f"- the bug is named by one of the first {NAMED} kinds in {bugs} of {len(rejected)}.",
     ]
 
@@ -187,23 +272,36 @@ def _line(name: str, row: Row, accepting: float) -> str:
     lines = "; ".join(row["lines"]) or "none"
     counts = f"{row['failures']}, {row['kinds']}, {row['collapsed']}"
     cpu = f"{row['cpu']:.0f} | {row['cpu'] / accepting:.2f}"
-    rejected, bugs = "yes" if row["code"] == 1 else f"no ({row['code']})", ", ".join(row["bugs"]) or "no"
-    return f"| {name} | {rejected} | {row['first_cpu']:.0f} | {cpu} | {counts} | {lines} | {axis} | {bugs} |"
+    rejected, bugs = (
+        "yes" if row["code"] == 1 else f"no ({row['code']})",
+        ", ".join(row["bugs"]) or "no",
+    )
+    return (
+        f"| {name} | {rejected} | {row['first_cpu']:.0f} | {cpu} | {counts} | {lines} | {axis} |"
+        f" {bugs} |"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--json", type=Path, required=True, help="what is done, by port")
     parser.add_argument("--report", type=Path, help="where the table goes")
     parser.add_argument("--seed", type=int, default=23, help="of the sample (default 23)")
     parser.add_argument("--most", type=int, default=100, help="runs of this call at most")
-    parser.add_argument("--at-once", type=int, default=1, help="ports judged at a time, two cores each (default 1)")
+    parser.add_argument(
+        "--at-once", type=int, default=1, help="ports judged at a time, two cores each (default 1)"
+    )
     given = parser.parse_args()
     done: dict[str, Row] = json.loads(given.json.read_text()) if given.json.exists() else {}
     jobs = dict.fromkeys(RIGHTS, ()) | {" + ".join(names): names for names in sample(given.seed)}
     # Processes, not threads: each counts the CPU time of its own children.
     with ProcessPoolExecutor(given.at_once) as pool:
-        begun = {pool.submit(judged, jobs[name]): name for name in [name for name in jobs if name not in done][: given.most]}
+        begun = {
+            pool.submit(judged, jobs[name]): name
+            for name in [name for name in jobs if name not in done][: given.most]
+        }
         for ended in as_completed(begun):
             done[begun[ended]] = ended.result()
             given.json.write_text(json.dumps(done, indent=1) + "\n")

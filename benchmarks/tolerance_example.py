@@ -1,4 +1,5 @@
-"""The worked example of the documentation: how the tolerance of one output follows from emulated kernels.
+"""The worked example of the documentation: how the tolerance of one output follows from emulated
+kernels.
 
     python -m benchmarks.tolerance_example --svg docs/tolerance.svg
 
@@ -27,9 +28,20 @@ from kdaverify.budgets.statistics import rms
 from kdaverify.problems import Problem
 
 PROBLEM: Final = Problem(
-    B=1, T=128, H=2, HV=2, K=32, V=32, dtype="bf16", gate="mild", key="random", beta="uniform", state="random",
-    value="normal", seed=1,
-)  # fmt: skip
+    B=1,
+    T=128,
+    H=2,
+    HV=2,
+    K=32,
+    V=32,
+    dtype="bf16",
+    gate="mild",
+    key="random",
+    beta="uniform",
+    state="random",
+    value="normal",
+    seed=1,
+)
 FAULT: Final = "fault:H1@0.125"
 WIDTH, ROW, LEFT, TOP = 760, 26, 300, 46
 
@@ -66,7 +78,11 @@ class ToleranceExample:
     @property
     def by_typical(self) -> float:
         """The limit from the worst kernel or the mean sample."""
-        return FACTOR * (1 + SHARP_DEVIATIONS * self.spread) * max(*self.reference.values(), fmean(self.samples))
+        return (
+            FACTOR
+            * (1 + SHARP_DEVIATIONS * self.spread)
+            * max(*self.reference.values(), fmean(self.samples))
+        )
 
 
 @torch.inference_mode()
@@ -83,7 +99,11 @@ def example() -> ToleranceExample:
         size=rms(exact.high),
         reference={name: rms(exact.error(o)) for name, (o, _) in emulation.rounded.items()},
         samples=[rms(exact.error(o)) for o, _ in emulation.drawn],
-        judged={"eager": own, "eager with 30 % more error": 1.3 * own, "known bug H1 at 1/8 strength": faulty},
+        judged={
+            "eager": own,
+            "eager with 30 % more error": 1.3 * own,
+            "known bug H1 at 1/8 strength": faulty,
+        },
         tolerance=held.budgets["o"].allowed.rms,
     )
 
@@ -92,16 +112,28 @@ def table(found: ToleranceExample) -> Iterator[str]:
     """Rows of Markdown, errors in units of 1e-4."""
     yield "| quantity | rms error of `o`, 1e-4 |"
     yield "|---|---|"
-    yield f"| {len(found.reference)} emulated kernels of the reference ensemble | {_span([*found.reference.values()])} |"
+    yield (
+        f"| {len(found.reference)} emulated kernels of the reference ensemble |"
+        f" {_span([*found.reference.values()])} |"
+    )
     yield f"| {len(found.samples)} stochastic-rounding samples | {_span(found.samples)} |"
     yield f"| spread of the samples (standard deviation / mean) | {found.spread:.1%} |"
-    worst, typical = f"{RMS_FACTOR} (1 + {DEVIATIONS:g} spread)", f"{FACTOR} (1 + {SHARP_DEVIATIONS:g} spread)"
+    worst, typical = (
+        f"{RMS_FACTOR} (1 + {DEVIATIONS:g} spread)",
+        f"{FACTOR} (1 + {SHARP_DEVIATIONS:g} spread)",
+    )
     yield f"| limit 1: {worst} times the worst of all | {1e4 * found.by_worst:.2f} |"
-    yield f"| limit 2: {typical} times the worst kernel, or the mean sample | {1e4 * found.by_typical:.2f} |"
+    yield (
+        f"| limit 2: {typical} times the worst kernel, or the mean sample |"
+        f" {1e4 * found.by_typical:.2f} |"
+    )
     yield f"| **tolerance**: the smaller limit | **{1e4 * found.tolerance:.2f}** |"
     for name, error in found.judged.items():
         ratio = error / found.tolerance
-        yield f"| {name} | {1e4 * error:.2f}: {ratio:.2f}x tolerance, {'passes' if ratio <= 1 else 'fails'} |"
+        yield (
+            f"| {name} | {1e4 * error:.2f}: {ratio:.2f}x tolerance,"
+            f" {'passes' if ratio <= 1 else 'fails'} |"
+        )
 
 
 def _span(errors: list[float]) -> str:
@@ -112,7 +144,10 @@ def picture(found: ToleranceExample) -> str:
     """The same figures as points on one axis, as SVG that a light and a dark page can show."""
     rows = [*((name, [error], "#2563eb") for name, error in found.reference.items())]
     rows += [("stochastic-rounding samples", found.samples, "#0d9488")]
-    rows += [(name, [error], "#16a34a" if error <= found.tolerance else "#dc2626") for name, error in found.judged.items()]
+    rows += [
+        (name, [error], "#16a34a" if error <= found.tolerance else "#dc2626")
+        for name, error in found.judged.items()
+    ]
     last = 1.15 * max(error for _, errors, _ in rows for error in errors)
     height = TOP + ROW * len(rows) + 40
 
@@ -125,25 +160,44 @@ def picture(found: ToleranceExample) -> str:
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">',
         '<g font-family="sans-serif" font-size="13" fill="#1f2937">',
-        "<title>rms error of o: emulated kernels, samples, tolerance and three judged kernels</title>",
+        (
+            "<title>rms error of o: emulated kernels, samples, tolerance and three judged"
+            " kernels</title>"
+        ),
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
-        text(x(found.tolerance) + 6, 20, f"tolerance {1e4 * found.tolerance:.2f}", 'fill="#b45309"'),
-        f'<line x1="{x(found.tolerance):.1f}" x2="{x(found.tolerance):.1f}" y1="8" y2="{height - 36}" stroke="#b45309" stroke-width="2"/>',
+        text(
+            x(found.tolerance) + 6, 20, f"tolerance {1e4 * found.tolerance:.2f}", 'fill="#b45309"'
+        ),
+        (
+            f'<line x1="{x(found.tolerance):.1f}" x2="{x(found.tolerance):.1f}" y1="8"'
+            f' y2="{height - 36}" stroke="#b45309" stroke-width="2"/>'
+        ),
     ]
     for number, (name, errors, colour) in enumerate(rows):
         y = TOP + ROW * number
         parts.append(text(LEFT - 12, y + 4, name, 'text-anchor="end"'))
-        parts += [f'<circle cx="{x(error):.1f}" cy="{y}" r="5" fill="{colour}" fill-opacity="0.7"/>' for error in errors]
-    parts.append(f'<line x1="{LEFT}" x2="{WIDTH - 20}" y1="{height - 36}" y2="{height - 36}" stroke="#6b7280"/>')
+        parts += [
+            f'<circle cx="{x(error):.1f}" cy="{y}" r="5" fill="{colour}" fill-opacity="0.7"/>'
+            for error in errors
+        ]
+    parts.append(
+        f'<line x1="{LEFT}" x2="{WIDTH - 20}" y1="{height - 36}" y2="{height - 36}"'
+        ' stroke="#6b7280"/>'
+    )
     step = 1e-4
     for tick in range(int(last / step) + 1):
         parts.append(text(x(tick * step), height - 18, f"{tick}", 'text-anchor="middle"'))
-    parts += [text(WIDTH - 20, height - 3, "rms error of o, 1e-4", 'text-anchor="end"'), "</g></svg>"]
+    parts += [
+        text(WIDTH - 20, height - 3, "rms error of o, 1e-4", 'text-anchor="end"'),
+        "</g></svg>",
+    ]
     return "\n".join(parts) + "\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--svg", type=Path, help="draw to this file")
     to = parser.parse_args().svg
     found = example()

@@ -1,4 +1,6 @@
-"""Numerical verification of Kimi Delta Attention kernels. `@kdaverify.kernel(...)` turns one function into an implementation under test."""
+"""Numerical verification of Kimi Delta Attention kernels. `@kdaverify.kernel(...)` turns one
+function into an implementation under test.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ __all__ = [
     "suites_folder",
 ]
 
-# Loaded at first use: pytest imports this package in every session of an environment it is installed in, torch takes seconds.
+# Loaded at first use: pytest imports this package in every session of an environment it is
+# installed in, torch takes seconds.
 _PLACES: Final = {
     "ActivationCall": "kdaverify.operators.pointwise.call",
     "Adapter": "kdaverify.adapters.base",
@@ -68,4 +71,7 @@ def suites_folder() -> Path:
     for folder in (package / "suites", package.parent / "suites"):
         if (folder / "kda").is_dir():
             return folder
-    raise FileNotFoundError(f"suites: neither {package / 'suites'} nor {package.parent / 'suites'} exists; install the package again")
+    raise FileNotFoundError(
+        f"suites: neither {package / 'suites'} nor {package.parent / 'suites'} exists; install the"
+        " package again"
+    )

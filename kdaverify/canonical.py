@@ -11,7 +11,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 
 class ProblemError(ValueError):
-    """A problem that cannot be tested; the message names the field, what was wanted, what came, what to do."""
+    """A problem that cannot be tested; the message names the field, what was wanted, what came,
+    what to do.
+    """
 
 
 class Canonical(BaseModel):
@@ -19,7 +21,8 @@ class Canonical(BaseModel):
 
     Args:
         op: the operator; dtype: the format of what it computes with; seed: of every random number.
-        omits_defaults: whether its JSON leaves fields out that have their default, or only those that are absent.
+        omits_defaults: whether its JSON leaves fields out that have their default, or only those
+            that are absent.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,7 +53,9 @@ class Canonical(BaseModel):
 
     def to_json(self) -> str:
         """The one canonical form: sorted keys, no spaces."""
-        fields = self.model_dump(mode="json", exclude_none=True, exclude_defaults=self.omits_defaults)
+        fields = self.model_dump(
+            mode="json", exclude_none=True, exclude_defaults=self.omits_defaults
+        )
         return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
     @classmethod
@@ -63,7 +68,9 @@ class Canonical(BaseModel):
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
-            raise ProblemError(f"problem: {explain(error)}; write it with {cls.__name__}(...).to_json()") from None
+            raise ProblemError(
+                f"problem: {explain(error)}; write it with {cls.__name__}(...).to_json()"
+            ) from None
 
     def replace(self, **changes: Any) -> Self:
         """The same problem with some fields changed, checked again."""

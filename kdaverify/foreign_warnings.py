@@ -1,4 +1,6 @@
-"""Warnings of the packages that kernels come from: shown, and never an error, whatever the session makes of its own."""
+"""Warnings of the packages that kernels come from: shown, and never an error, whatever the session
+makes of its own.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def foreign_warnings() -> Generator[None]:
-    """Shows warnings where they would be raised as errors; leaves the filters alone where they would not.
+    """Shows warnings where they would be raised as errors; leaves the filters alone where they
+    would not.
 
     A package that sets filters of its own as it is imported keeps them in the second case.
     """

@@ -1,7 +1,8 @@
 """The one place that touches private parts of Hypothesis, pytest and pytest-xdist.
 
-None of this is promised to stay: pyproject bounds the versions, and `tests/test_internals.py` says which part moved. What it is for:
-cases that depend on the seed alone, tests that are read without running pytest, and crashed workers that are replaced.
+None of this is promised to stay: pyproject bounds the versions, and `tests/test_internals.py` says
+which part moved. What it is for: cases that depend on the seed alone, tests that are read without
+running pytest, and crashed workers that are replaced.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ BACKEND: Final = "kdaverify"
 class Provider(HypothesisProvider):
     """A source of Hypothesis choices that depends on the seed alone.
 
-    Hypothesis mixes constants found in the source of imported local modules into what it generates, so a problem made from a given seed
-    would change with what else was imported. It also makes bounded integers through logarithms, whose last bit differs between machines.
+    Hypothesis mixes constants found in the source of imported local modules into what it generates,
+    so a problem made from a given seed would change with what else was imported. It also makes
+    bounded integers through logarithms, whose last bit differs between machines.
     """
 
     def _maybe_draw_constant(self, *_choice: Any, **_options: Any) -> None:
@@ -42,11 +44,14 @@ class Provider(HypothesisProvider):
 AVAILABLE_PROVIDERS[BACKEND] = Provider
 
 
-def generated(strategy: st.SearchStrategy[Any], source: Random) -> tuple[Any, tuple[Any, ...]] | None:
-    """A value of a strategy and the choices it was made by; None where a filter of the strategy refuses what came.
+def generated(
+    strategy: st.SearchStrategy[Any], source: Random
+) -> tuple[Any, tuple[Any, ...]] | None:
+    """A value of a strategy and the choices it was made by; None where a filter of the strategy
+    refuses what came.
 
-    Hypothesis' own loop begins every test with its simplest problem and derives later ones from earlier ones: here a value depends on
-    the source alone.
+    Hypothesis' own loop begins every test with its simplest problem and derives later ones from
+    earlier ones: here a value depends on the source alone.
     """
     data = ConjectureData(random=source, provider=Provider)
     try:
@@ -59,14 +64,17 @@ def generated(strategy: st.SearchStrategy[Any], source: Random) -> tuple[Any, tu
 
 
 def shelve(database: ExampleDatabase, key: bytes, choices: tuple[Any, ...]) -> None:
-    """Has Hypothesis begin to shrink at these choices: what lies on the first shelf of a database is taken to be shrunk already."""
+    """Has Hypothesis begin to shrink at these choices: what lies on the first shelf of a database
+    is taken to be shrunk already.
+    """
     database.save(key + b".secondary", choices_to_bytes(choices))
 
 
 def seed_test(function: Any, seed: int) -> None:
     """Fixes what a Hypothesis test generates.
 
-    `hypothesis.seed` sets the same attribute, but also switches off the database in which a nightly run remembers failures.
+    `hypothesis.seed` sets the same attribute, but also switches off the database in which a nightly
+    run remembers failures.
     """
     function._hypothesis_internal_use_seed = seed  # noqa: SLF001
 
@@ -83,7 +91,11 @@ def body_of(function: Any) -> Callable[..., None]:
 
 def marked_parameters(function: Any) -> dict[str, Any]:
     """The values of `pytest.mark.parametrize`, by the name of the argument."""
-    return {mark.args[0]: mark.args[1] for mark in getattr(function, "pytestmark", ()) if mark.name == "parametrize"}
+    return {
+        mark.args[0]: mark.args[1]
+        for mark in getattr(function, "pytestmark", ())
+        if mark.name == "parametrize"
+    }
 
 
 def parameters_of(item: pytest.Item) -> dict[str, Any] | None:

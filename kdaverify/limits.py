@@ -13,7 +13,8 @@ class Limits:
 
     Args:
         seconds: wall time of one call; starting the process has a limit of its own.
-        gib: memory in GiB beyond what the process takes before it is first called; what is shared with the harness does not count.
+        gib: memory in GiB beyond what the process takes before it is first called; what is shared
+            with the harness does not count.
     Raises:
         ValueError: a limit that is not positive and finite.
     """
@@ -22,12 +23,20 @@ class Limits:
     gib: float = 8.0
 
     def __post_init__(self) -> None:
-        for option, value, unit in (("time-limit", self.seconds, "seconds"), ("memory-limit", self.gib, "GiB")):
+        for option, value, unit in (
+            ("time-limit", self.seconds, "seconds"),
+            ("memory-limit", self.gib, "GiB"),
+        ):
             if not 0 < value < math.inf:
                 raise ValueError(f"--{option}: wanted a positive number of {unit}, got {value:g}")
 
 
-ISOLATE: Final = "run kernels in a worker process (default: native and interpreted kernels, and any kernel that has crashed)"
-NO_ISOLATE: Final = "run kernels in the process of the tests; a crash is then a harness error, exit code 2"
+ISOLATE: Final = (
+    "run kernels in a worker process (default: native and interpreted kernels, and any kernel that"
+    " has crashed)"
+)
+NO_ISOLATE: Final = (
+    "run kernels in the process of the tests; a crash is then a harness error, exit code 2"
+)
 DIAGNOSIS_SECONDS: Final = 10.0
 """For each implementation that is rejected, to name what is wrong with it."""

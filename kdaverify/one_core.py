@@ -15,7 +15,9 @@ KEPT_FREE: Final = 1 << 30
 
 
 def use_one_core() -> None:
-    """One thread, so that sums are made in one order on any machine; and no page of memory requested twice."""
+    """One thread, so that sums are made in one order on any machine; and no page of memory
+    requested twice.
+    """
     import torch
 
     torch.set_num_threads(1)
@@ -26,7 +28,8 @@ def use_one_core() -> None:
 def _keep_freed_memory() -> None:
     """Has the C library keep up to 1 GiB of what is freed.
 
-    Tolerances make and drop tensors of some MiB all the time: given back and requested again, every page of them would be a fault.
+    Tolerances make and drop tensors of some MiB all the time: given back and requested again, every
+    page of them would be a fault.
     """
     # Other libraries than glibc decide for themselves.
     with suppress(OSError, AttributeError, TypeError):

@@ -1,8 +1,9 @@
 """What the machinery has to know of an operator; everything else about one lies in its own folder.
 
-Read this file first. A session goes problem -> call -> exact values and tolerances -> comparison -> verdict; what differs from one
-operator to the next on that way is a method here, and the modules that judge, record, retest, diagnose and minimise call nothing else.
-An operator is one entry of OPERATORS and one folder of `kdaverify/operators`.
+Read this file first. A session goes problem -> call -> exact values and tolerances -> comparison ->
+verdict; what differs from one operator to the next on that way is a method here, and the modules
+that judge, record, retest, diagnose and minimise call nothing else. An operator is one entry of
+OPERATORS and one folder of `kdaverify/operators`.
 """
 
 from __future__ import annotations
@@ -58,7 +59,9 @@ class Baseline(Protocol):
     """A simpler algorithm for the call that was judged."""
 
     def digits_fewer(self, compared: Comparison, exact: Enclosure) -> float | None:
-        """Correct digits that an output has fewer than the baseline's; None for an unremarkable number."""
+        """Correct digits that an output has fewer than the baseline's; None for an unremarkable
+        number.
+        """
         ...
 
 
@@ -73,8 +76,10 @@ class Operator(abc.ABC):
         staged: whether its calls have stages, so that a failure can be localised.
         is_stage: whether it is a stage itself, and a failure needs no localisation.
         has_known_bugs: whether the diagnosis can compare a failure with those of a catalogue.
-        telling: the fields of a problem that accuracy depends on most, for one line about many of them.
-        resampled: whether a borderline failure is tested again at fresh seeds: its tolerances are estimated from samples.
+        telling: the fields of a problem that accuracy depends on most, for one line about many of
+            them.
+        resampled: whether a borderline failure is tested again at fresh seeds: its tolerances are
+            estimated from samples.
     """
 
     name: str
@@ -92,12 +97,16 @@ class Operator(abc.ABC):
         """Why an implementation cannot be tested on a problem; None if it can."""
 
     def fitted(self, adapter: Adapter, problem: Any, *, backward: bool) -> Any:
-        """The nearest problem that the implementation takes; the problem itself where nothing is declared."""
+        """The nearest problem that the implementation takes; the problem itself where nothing is
+        declared.
+        """
         del adapter, backward
         return problem
 
     def within(self, adapter: Adapter, problem: Any) -> Any:
-        """The nearest problem of the declared domain, whatever else is refused; the problem itself where nothing is declared."""
+        """The nearest problem of the declared domain, whatever else is refused; the problem itself
+        where nothing is declared.
+        """
         del adapter
         return problem
 
@@ -107,15 +116,36 @@ class Operator(abc.ABC):
         return 0.0
 
     @abc.abstractmethod
-    def smaller(self, problem: Any, detail: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
-        """Changes that make a problem smaller, the largest steps first, each with the detail that then belongs to it."""
+    def smaller(
+        self, problem: Any, detail: Mapping[str, Any]
+    ) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
+        """Changes that make a problem smaller, the largest steps first, each with the detail that
+        then belongs to it.
+        """
 
     def traits(self, problem: Any) -> Mapping[str, bool]:
-        """Sentences about a problem, and whether they are true, absent ones not: they distinguish failing cases from passing ones."""
-        fields = {name: value for name, value in problem.model_dump().items() if name not in ("op", "dtype", "seed")}
+        """Sentences about a problem, and whether they are true, absent ones not: they distinguish
+        failing cases from passing ones.
+        """
+        fields = {
+            name: value
+            for name, value in problem.model_dump().items()
+            if name not in ("op", "dtype", "seed")
+        }
         sizes = {name: value for name, value in fields.items() if type(value) is int}
-        named = {f"{name} = {value}": True for name, value in fields.items() if isinstance(value, bool | str)}
-        return {**named, **{f"{name} > {block}": value > block for name, value in sizes.items() for block in BLOCKS}}
+        named = {
+            f"{name} = {value}": True
+            for name, value in fields.items()
+            if isinstance(value, bool | str)
+        }
+        return {
+            **named,
+            **{
+                f"{name} > {block}": value > block
+                for name, value in sizes.items()
+                for block in BLOCKS
+            },
+        }
 
     def example(self) -> Canonical | None:
         """A small problem to start from; None where there is none."""
@@ -126,12 +156,15 @@ class Operator(abc.ABC):
         return self.problem.model_json_schema()
 
     def diagnosed(self, case: PropertyCase, judged: Adapter) -> DiagnosisCase:
-        """A case with its tensors, for the diagnosis of a failure of `judged`, where there are known bugs to compare with."""
+        """A case with its tensors, for the diagnosis of a failure of `judged`, where there are
+        known bugs to compare with.
+        """
         del case, judged
         raise NotImplementedError(f"{self.name} has no known bugs")
 
     def explain_error(self, case: PropertyCase, judged: Adapter, *, until: float) -> str:
-        """What the wrong outputs of `judged` single out by themselves, as a sentence; "" where nothing, or where it is not looked for.
+        """What the wrong outputs of `judged` single out by themselves, as a sentence; "" where
+        nothing, or where it is not looked for.
 
         Args:
             until: of the monotonic clock; what is begun is ended.
@@ -153,32 +186,47 @@ class CallOperator(Operator):
 
     @abc.abstractmethod
     def panel(self, adapter: Adapter, profile: str) -> Choices:
-        """The fixed problems of a profile, inside what an implementation takes, by a name for each that begins with the format."""
+        """The fixed problems of a profile, inside what an implementation takes, by a name for each
+        that begins with the format.
+        """
 
     @abc.abstractmethod
     def random(self, adapter: Adapter, dtype: str, bounds: Any) -> SearchStrategy[Any]:
         """Random problems in a format, which shrink to the simplest."""
 
     def axes(self) -> Mapping[str, Axis]:
-        """What tests go over, by the name of the fixture that gets it, in the order of a test's id."""
-        dtypes: Axis = lambda adapter, _: [(dtype, dtype) for dtype in adapter.dtypes]  # noqa: E731 # an axis beside three others
-        return MappingProxyType({"dtype": dtypes, "named": self.panel, "lawful": self.lawful, "called": called})
+        """What tests go over, by the name of the fixture that gets it, in the order of a test's
+        id.
+        """
+        # an axis beside three others
+        dtypes: Axis = lambda adapter, _: [(dtype, dtype) for dtype in adapter.dtypes]  # noqa: E731
+        return MappingProxyType(
+            {"dtype": dtypes, "named": self.panel, "lawful": self.lawful, "called": called}
+        )
 
     def lawful(self, adapter: Adapter, profile: str) -> Choices:
-        """The laws that an implementation is tested on, each with a format; none where the operator has none."""
+        """The laws that an implementation is tested on, each with a format; none where the operator
+        has none.
+        """
         del adapter, profile
         return []
 
     def bounds(self, adapter: Adapter, chosen: Mapping[str, Any], profile: str) -> Any:
-        """Which random problems a profile makes for an implementation, given the other axes of a test."""
+        """Which random problems a profile makes for an implementation, given the other axes of a
+        test.
+        """
         del adapter, chosen, profile
 
     def misfit(self, adapter: Adapter) -> str | None:
-        """Which declared convention is wrong, or what is wrong with any call, if that can be found out; nothing else is scored then."""
+        """Which declared convention is wrong, or what is wrong with any call, if that can be found
+        out; nothing else is scored then.
+        """
         del adapter
 
     def preflight(self, adapter: Adapter) -> list[Outcome]:
-        """What is wrong with every call, before anything is scored; nothing is looked for by default."""
+        """What is wrong with every call, before anything is scored; nothing is looked for by
+        default.
+        """
         del adapter
         return []
 
@@ -187,22 +235,32 @@ class CallOperator(Operator):
         return MappingProxyType({})
 
     def not_applicable(self, adapter: Adapter, profile: str) -> dict[str, str]:
-        """The properties that an implementation declares it does not have, and why: no case of them is generated."""
+        """The properties that an implementation declares it does not have, and why: no case of them
+        is generated.
+        """
         del profile
-        lacking = {} if adapter.differentiable else dict.fromkeys(named(lambda found: found.backward), NO_BACKWARD)
+        lacking = (
+            {}
+            if adapter.differentiable
+            else dict.fromkeys(named(lambda found: found.backward), NO_BACKWARD)
+        )
         return lacking if self.laws() else {**lacking, "laws": NO_LAWS}
 
     def exposed(self, adapter: Adapter, profile: str) -> tuple[str, ...]:
         """The outputs that an implementation declares to return."""
         problems = [problem for _, problem in self.panel(adapter, profile)]
-        return tuple(sorted({output for problem in problems for output in adapter.exposes(problem)}))
+        return tuple(
+            sorted({output for problem in problems for output in adapter.exposes(problem)})
+        )
 
     def outside(self, adapter: Adapter) -> tuple[str, ...]:
         """What no case is generated for, because an implementation declares not to take it."""
         del adapter
         return ()
 
-    def covered(self, adapter: Adapter, profile: str, verdicts: Sequence[Verdict]) -> tuple[Covered, ...]:
+    def covered(
+        self, adapter: Adapter, profile: str, verdicts: Sequence[Verdict]
+    ) -> tuple[Covered, ...]:
         """Which combinations of properties were judged, where a profile counts them."""
         del adapter, profile, verdicts
         return ()
@@ -222,7 +280,9 @@ class CallOperator(Operator):
         del exposed
         return BOTH
 
-    def call_problem(self, adapter: Adapter, rule: CallRule, dtype: str, *, seed: int, turn: int) -> Any:
+    def call_problem(
+        self, adapter: Adapter, rule: CallRule, dtype: str, *, seed: int, turn: int
+    ) -> Any:
         """The problem that a rule of calls is tested on; None where there is none of such a size.
 
         By default one of the panel, for rules about memory another one at every turn.
@@ -236,7 +296,9 @@ class CallOperator(Operator):
         return found[turn % len(found) if rule.memory else 0].replace(seed=seed)
 
     @abc.abstractmethod
-    def reference(self, call: Any, contract: Any, io: Format, *, cuts: tuple[int, ...] = ()) -> Reference:
+    def reference(
+        self, call: Any, contract: Any, io: Format, *, cuts: tuple[int, ...] = ()
+    ) -> Reference:
         """The exact outputs of a call, and the tolerances under the contract.
 
         Args:
@@ -250,11 +312,15 @@ class CallOperator(Operator):
         """
 
     @abc.abstractmethod
-    def gradient_reference(self, call: Any, cotangents: Any, contract: Any, io: Format) -> Reference:
+    def gradient_reference(
+        self, call: Any, cotangents: Any, contract: Any, io: Format
+    ) -> Reference:
         """The same for the gradients of a loss."""
 
     def is_large(self, call: Any, contract: Any) -> bool:
-        """Whether exact values and tolerances are made faster on an accelerator, and float64 is accurate enough there."""
+        """Whether exact values and tolerances are made faster on an accelerator, and float64 is
+        accurate enough there.
+        """
         del call, contract
         return False
 
@@ -267,21 +333,28 @@ class CallOperator(Operator):
         return dict(values)
 
     def cotangents(self, values: Mapping[str, Any]) -> Any:
-        """What the backward of an adapter is given, made of the cotangents by name, None where one is absent."""
+        """What the backward of an adapter is given, made of the cotangents by name, None where one
+        is absent.
+        """
         return dict(values)
 
     @abc.abstractmethod
     def place(self, output: str, index: tuple[int, ...], call: Any) -> ElementPlace:
-        """An element of an output, of a gradient or of a stage's tensor in the words of the operator, and the inputs that made it."""
+        """An element of an output, of a gradient or of a stage's tensor in the words of the
+        operator, and the inputs that made it.
+        """
 
     def baseline(self, call: Any, contract: Any, io: Format) -> Baseline | None:
-        """A simpler algorithm beside a call, to report outputs that have far fewer digits than its; None where there is none."""
+        """A simpler algorithm beside a call, to report outputs that have far fewer digits than its;
+        None where there is none.
+        """
         del call, contract, io
         return None
 
 
 DEFAULT: Final = "kda"
-"""The operator of what names none: kernels without op=, records of the time before there were others."""
+"""The operator of what names none: kernels without op=, records of the time before there were
+others."""
 OPERATORS: Final[dict[str, str | Operator]] = {
     "kda": "kdaverify.operators.kda.operator:KDA",
     "gate_softplus": "kdaverify.operators.pointwise.operator:GATE_SOFTPLUS",
@@ -295,7 +368,9 @@ OPERATORS: Final[dict[str, str | Operator]] = {
 
 
 def register(operator: Operator) -> None:
-    """Makes an operator known that comes along with an implementation of it, in the file or package that `--impl` names."""
+    """Makes an operator known that comes along with an implementation of it, in the file or package
+    that `--impl` names.
+    """
     OPERATORS[operator.name] = operator
 
 
@@ -322,7 +397,9 @@ def call_operator(name: str) -> CallOperator:
     """
     found = operator_named(name)
     if not isinstance(found, CallOperator):
-        raise ProblemError(f"op: {name} is no operator of whole calls; an implementation exposes it beside one")
+        raise ProblemError(
+            f"op: {name} is no operator of whole calls; an implementation exposes it beside one"
+        )
     return found
 
 

@@ -8,7 +8,9 @@ import threading
 
 
 def follow_parent() -> None:
-    """Ends this process with the one that started it, also where that was killed in the middle of a task of this one."""
+    """Ends this process with the one that started it, also where that was killed in the middle of a
+    task of this one.
+    """
     threading.Thread(target=_follow, name="kdaverify-follow-parent", daemon=True).start()
 
 

@@ -1,4 +1,6 @@
-"""Exact values of Kimi Delta Attention, each with what is proven about its error. Mathematics only: no kernel, no tolerance."""
+"""Exact values of Kimi Delta Attention, each with what is proven about its error. Mathematics only:
+no kernel, no tolerance.
+"""
 
 from __future__ import annotations
 

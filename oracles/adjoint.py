@@ -1,4 +1,6 @@
-"""The gradients by definition: the adjoint of the token recurrence, one token at a time from the last to the first."""
+"""The gradients by definition: the adjoint of the token recurrence, one token at a time from the
+last to the first.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,14 @@ import torch
 from torch import Tensor
 
 from oracles.arithmetic import NATIVE, Arithmetic
-from oracles.gradients import Cotangents, Gradients, Terms, over_channels, over_key_heads, zero_gradients
+from oracles.gradients import (
+    Cotangents,
+    Gradients,
+    Terms,
+    over_channels,
+    over_key_heads,
+    zero_gradients,
+)
 from oracles.inputs import Inputs
 from oracles.recurrence import Token, advance
 from oracles.scan import Tensors, Tokens, there_and_back
@@ -26,9 +35,10 @@ def adjoint(
 ) -> Gradients[Tensor]:
     """Gradients of the token recurrence, batched over sequences and value heads.
 
-    Math: section 5. Stored tensors of a token: decayed, p, u, S (twice: on the way there and on the way back), then P, dp, dv,
-    dbeta, dq_head, dk_head, dg, dS; dq and dk once, summed over the value heads of a key head. dp is the gradient of u.
-    dg is one sum over a row, never a difference of sums; at a hard reset it is exactly 0.
+    Math: section 5. Stored tensors of a token: decayed, p, u, S (twice: on the way there and on the
+    way back), then P, dp, dv, dbeta, dq_head, dk_head, dg, dS; dq and dk once, summed over the
+    value heads of a key head. dp is the gradient of u. dg is one sum over a row, never a difference
+    of sums; at a hard reset it is exactly 0.
 
     Args:
         inputs: the call; every tensor is cast to `dtype` first.
@@ -65,8 +75,13 @@ def adjoint_with_terms(
         return zero_gradients(inputs, dS), Terms(torch.zeros_like(inputs.g, dtype=dtype), dS.abs())
 
     def back(carry: Tensors, x: Tokens, token: Token) -> tuple[Tensors, Tensors]:
-        found, decay = retreat(carry[0], x, token, inputs.factor, arithmetic), arithmetic.exp(x.g).transpose(-1, -2)
-        terms = (found.d_decayed * token.decayed).abs().sum(-1)[..., None, :] + (x.q * found.dq).abs()
+        found, decay = (
+            retreat(carry[0], x, token, inputs.factor, arithmetic),
+            arithmetic.exp(x.g).transpose(-1, -2),
+        )
+        terms = (found.d_decayed * token.decayed).abs().sum(-1)[..., None, :] + (
+            x.q * found.dq
+        ).abs()
         terms = terms + (x.k * found.written).abs() + (x.k * found.read).abs()
         size = torch.maximum(carry[1], found.P.abs() + (found.P - found.d_decayed).abs()) * decay
         return (found.before, size), (*found.gradients(), terms)
@@ -75,26 +90,36 @@ def adjoint_with_terms(
     return _shared(inputs, found, dS, arithmetic), Terms(over_channels(inputs, terms), size)
 
 
-def _there_and_back(inputs: Inputs, do: Tensor, end: Tensors, back: Step, arithmetic: Arithmetic) -> tuple[Tensors, Tensors]:
+def _there_and_back(
+    inputs: Inputs, do: Tensor, end: Tensors, back: Step, arithmetic: Arithmetic
+) -> tuple[Tensors, Tensors]:
     def there(carry: Tensors, x: Tokens) -> tuple[Tensors, Token]:
         token = advance(carry[0], x, arithmetic)
         return (token.after,), token
 
-    return there_and_back(inputs, start=(inputs.state.to(do.dtype),), there=there, end=end, back=back, others=(do,))
+    return there_and_back(
+        inputs, start=(inputs.state.to(do.dtype),), there=there, end=end, back=back, others=(do,)
+    )
 
 
-def _shared(inputs: Inputs, found: Sequence[Tensor], dS: Tensor, arithmetic: Arithmetic) -> Gradients[Tensor]:
+def _shared(
+    inputs: Inputs, found: Sequence[Tensor], dS: Tensor, arithmetic: Arithmetic
+) -> Gradients[Tensor]:
     """Those of keys that value heads share, and of gates that channels share, summed over them."""
     dq, dk, dv, dg, dbeta = found
-    dq, dk = (arithmetic.store(name, over_key_heads(inputs, x)) for name, x in (("dq", dq), ("dk", dk)))
+    dq, dk = (
+        arithmetic.store(name, over_key_heads(inputs, x)) for name, x in (("dq", dq), ("dk", dk))
+    )
     return Gradients(dq, dk, dv, over_channels(inputs, dg), dbeta, dS)
 
 
 @dataclass(frozen=True)
 class Back:
-    """What one token does to the gradient of the state: P after it, d_decayed = dL/dS~, and before it, all [.., K, V].
+    """What one token does to the gradient of the state: P after it, d_decayed = dL/dS~, and before
+    it, all [.., K, V].
 
-    dp [.., 1, V] is the gradient of u; written = P u and read = beta S~ p [.., 1, K] are the two terms of dk.
+    dp [.., 1, V] is the gradient of u; written = P u and read = beta S~ p [.., 1, K] are the two
+    terms of dk.
     """
 
     P: Tensor
@@ -123,7 +148,10 @@ def retreat(dS: Tensor, x: Tokens, token: Token, scale: float, arithmetic: Arith
     dv = store("dv", beta * dp)
     dbeta = store("dbeta", arithmetic.row_sum(dp * token.residual))
     dq = store("dq_head", scale * dot(do, token.after.transpose(-1, -2)))
-    written, read = dot(token.u, P.transpose(-1, -2)), beta * dot(dp, token.decayed.transpose(-1, -2))
+    written, read = (
+        dot(token.u, P.transpose(-1, -2)),
+        beta * dot(dp, token.decayed.transpose(-1, -2)),
+    )
     dk = store("dk_head", written - read)
     d_decayed = P - beta * k.transpose(-1, -2) * dp
     dg = store("dg", arithmetic.row_sum(d_decayed * token.decayed)[..., None, :])

@@ -1,7 +1,9 @@
-"""The float64 adjoint with a proven radius: inexpensive gradients for kernels that round to 16 bits.
+"""The float64 adjoint with a proven radius: inexpensive gradients for kernels that round to 16
+bits.
 
-The adjoint's transitions are the transposed ones of the recurrence, of the same norm, so the error of P grows as that of S does. What a
-token adds, and what the errors of S and P do to its gradients, is bounded by norms of computed values.
+The adjoint's transitions are the transposed ones of the recurrence, of the same norm, so the error
+of P grows as that of S does. What a token adds, and what the errors of S and P do to its gradients,
+is bounded by norms of computed values.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ from oracles.scan import Tensors, Tokens, there_and_back
 
 @dataclass(frozen=True)
 class ForwardTokenError:
-    """One token on the way there, and bounds [n, HV] of the errors of S~ and S in the Frobenius norm."""
+    """One token on the way there, and bounds [n, HV] of the errors of S~ and S in the Frobenius
+    norm.
+    """
 
     token: Token
     decayed: Tensor
@@ -32,11 +36,15 @@ class ForwardTokenError:
 def enclosed_gradients(inputs: Inputs, cotangents: Cotangents) -> GradientAnswer:
     """Float64 gradients and a rigorous radius for every element.
 
-    Math: section 5. With r, a, R, b bounds of the errors of S, S~, P, P~ in the Frobenius norm, x = v - S~^T k, S[k] a row, P[v] a column:
-        p:     e <= |k| (R + (K + 4) u |P[v]|)             x:     f <= |k| (a + (K + 4) u |S~|) + 2 u |x|
+    Math: section 5. With r, a, R, b bounds of the errors of S, S~, P, P~ in the Frobenius norm, x =
+    v - S~^T k, S[k] a row, P[v] a column:
+        p:     e <= |k| (R + (K + 4) u |P[v]|)             x:     f <= |k| (a + (K + 4) u |S~|) + 2
+            u |x|
         dq:    scale |do| (r + (V + 4) u |S[k]|)           dv:    beta e + 2 u |dv|
-        dbeta: |p| f + |e| (|x| + f) + (V + 2) u |p| |x|   dg:    a |P~[k]| + b |S~[k]| + a b + (V + 2) u |P~[k]| |S~[k]|
-        dk:    R |u| + (|P[k]| + R) |error of u| + beta (a |p| + (|S~[k]| + a) |e|) + (V + 6) u (|P[k]| |u| + beta |S~[k]| |p|)
+        dbeta: |p| f + |e| (|x| + f) + (V + 2) u |p| |x|   dg:    a |P~[k]| + b |S~[k]| + a b + (V +
+            2) u |P~[k]| |S~[k]|
+        dk:    R |u| + (|P[k]| + R) |error of u| + beta (a |p| + (|S~[k]| + a) |e|) + (V + 6) u
+            (|P[k]| |u| + beta |S~[k]| |p|)
 
     Args:
         inputs: the call.
@@ -48,8 +56,15 @@ def enclosed_gradients(inputs: Inputs, cotangents: Cotangents) -> GradientAnswer
     """
     gradients, terms = adjoint_with_terms(inputs, cotangents)
     if not any(inputs.lengths):
-        return GradientAnswer(Gradients(**{name: exact(x) for name, x in gradients.named().items()}), terms, "inputs, exact")
-    radii, zero = _radii(inputs, cotangents).named(), _structural_zeros(inputs, cotangents, gradients)
+        return GradientAnswer(
+            Gradients(**{name: exact(x) for name, x in gradients.named().items()}),
+            terms,
+            "inputs, exact",
+        )
+    radii, zero = (
+        _radii(inputs, cotangents).named(),
+        _structural_zeros(inputs, cotangents, gradients),
+    )
     found = {
         name: enclose(value, radii[name].nan_to_num(nan=torch.inf, posinf=torch.inf), zero[name])
         for name, value in gradients.named().items()
@@ -64,38 +79,73 @@ def _radii(inputs: Inputs, cotangents: Cotangents) -> Gradients[Tensor]:
     def there(carry: Tensors, x: Tokens) -> tuple[Tensors, ForwardTokenError]:
         state, r = carry
         token, alpha, k_norm = advance(state, x, NATIVE), x.g.exp().squeeze(2), x.k.norm(dim=-1)
-        decayed = SAFETY * (r * alpha.amax(-1) + (2 + EXP_UNITS) * UNIT * _size(token.decayed)) + TINY
-        after = grow(r, alpha, x.beta, k_norm) + local(inputs.K, token.decayed, token.after, x, k_norm)
-        return (token.after, torch.where(_real(x), after, r)), ForwardTokenError(token, decayed, after)
+        decayed = (
+            SAFETY * (r * alpha.amax(-1) + (2 + EXP_UNITS) * UNIT * _size(token.decayed)) + TINY
+        )
+        after = grow(r, alpha, x.beta, k_norm) + local(
+            inputs.K, token.decayed, token.after, x, k_norm
+        )
+        return (token.after, torch.where(_real(x), after, r)), ForwardTokenError(
+            token, decayed, after
+        )
 
     def back(carry: Tensors, x: Tokens, passed: ForwardTokenError) -> tuple[Tensors, Tensors]:
         dS, r = carry
-        found, alpha, k_norm = retreat(dS, x, passed.token, inputs.factor, NATIVE), x.g.exp().squeeze(2), x.k.norm(dim=-1)
+        found, alpha, k_norm = (
+            retreat(dS, x, passed.token, inputs.factor, NATIVE),
+            x.g.exp().squeeze(2),
+            x.k.norm(dim=-1),
+        )
         weight = (x.beta * k_norm.square()).squeeze(-1)
         added = abs(inputs.factor) * (x.q.norm(dim=-1) * x.others[0].norm(dim=-1)).squeeze(-1)
         R = r + SAFETY * UNIT * (_size(found.P) + 3 * added) + TINY
         own = (inputs.K + 10) * weight * _size(found.P) + 2 * _size(found.d_decayed)
         b = R * (1 - weight).abs().clamp(min=1.0) * (1 + 64 * UNIT) + SAFETY * UNIT * own + TINY
-        before = b * alpha.amax(-1) * (1 + 64 * UNIT) + SAFETY * UNIT * (2 + EXP_UNITS) * _size(found.before) + TINY
-        return (found.before, torch.where(_real(x), before, r)), _elements(inputs, x, passed, found, (R, b))
+        before = (
+            b * alpha.amax(-1) * (1 + 64 * UNIT)
+            + SAFETY * UNIT * (2 + EXP_UNITS) * _size(found.before)
+            + TINY
+        )
+        return (found.before, torch.where(_real(x), before, r)), _elements(
+            inputs, x, passed, found, (R, b)
+        )
 
     start, end = (inputs.state.double(), nothing), (dS, nothing)
-    (dS, r), (dq, dk, dv, dg, dbeta) = there_and_back(inputs, start=start, there=there, end=end, back=back, others=(do,))
+    (dS, r), (dq, dk, dv, dg, dbeta) = there_and_back(
+        inputs, start=start, there=there, end=end, back=back, others=(do,)
+    )
     dg = over_channels(inputs, dg)
-    return Gradients(over_key_heads(inputs, dq), over_key_heads(inputs, dk), dv, dg, dbeta, (r + TINY)[..., None, None].expand_as(dS))
+    return Gradients(
+        over_key_heads(inputs, dq),
+        over_key_heads(inputs, dk),
+        dv,
+        dg,
+        dbeta,
+        (r + TINY)[..., None, None].expand_as(dS),
+    )
 
 
-def _elements(inputs: Inputs, x: Tokens, passed: ForwardTokenError, found: Back, errors: Tensors) -> Tensors:
+def _elements(
+    inputs: Inputs, x: Tokens, passed: ForwardTokenError, found: Back, errors: Tensors
+) -> Tensors:
     """Radii of dq, dk, dv, dg, dbeta of one token."""
     token, V, group = passed.token, inputs.V, inputs.HV // inputs.H
     r, a, R, b = (error[..., None, None] for error in (passed.after, passed.decayed, *errors))
-    S, decayed, P, d_decayed = (m.norm(dim=-1)[..., None, :] for m in (token.after, token.decayed, found.P, found.d_decayed))
+    S, decayed, P, d_decayed = (
+        m.norm(dim=-1)[..., None, :] for m in (token.after, token.decayed, found.P, found.d_decayed)
+    )
     k, beta, u = _length(x.k), x.beta[..., None], _length(token.u)
     p, residual = _length(found.dp), _length(token.residual)
     columns = k * (R + (inputs.K + 4) * UNIT * found.P.norm(dim=-2)[..., None, :])
     e = k * (R + (inputs.K + 4) * UNIT * _size(found.P)[..., None, None])
-    f = k * (a + (inputs.K + 4) * UNIT * _size(token.decayed)[..., None, None]) + 2 * UNIT * residual
-    dq = abs(inputs.factor) * _length(x.others[0]) * (r + (V + 4) * UNIT * S) + group * UNIT * found.dq.abs()
+    f = (
+        k * (a + (inputs.K + 4) * UNIT * _size(token.decayed)[..., None, None])
+        + 2 * UNIT * residual
+    )
+    dq = (
+        abs(inputs.factor) * _length(x.others[0]) * (r + (V + 4) * UNIT * S)
+        + group * UNIT * found.dq.abs()
+    )
     dv = beta * columns + 2 * UNIT * found.dv.abs()
     dbeta = p * f + e * (residual + f) + (V + 2) * UNIT * p * residual
     written = R * u + (P + R) * (beta * f + 2 * UNIT * u)
@@ -108,13 +158,19 @@ def _elements(inputs: Inputs, x: Tokens, passed: ForwardTokenError, found: Back,
     return dq, dk, dv, dg, dbeta.squeeze(-1)
 
 
-def _structural_zeros(inputs: Inputs, cotangents: Cotangents, gradients: Gradients[Tensor]) -> dict[str, Tensor]:
-    """Elements that are 0 because every term of every sum is 0, not because terms cancel or underflow.
+def _structural_zeros(
+    inputs: Inputs, cotangents: Cotangents, gradients: Gradients[Tensor]
+) -> dict[str, Tensor]:
+    """Elements that are 0 because every term of every sum is 0, not because terms cancel or
+    underflow.
 
-    The same adjoint over the supports of its operands: with 0/1 entries and additions only, a 0 is a proof.
+    The same adjoint over the supports of its operands: with 0/1 entries and additions only, a 0 is
+    a proof.
     """
     if all(bool((x != 0).all()) for x in gradients.named().values()):
-        return {name: torch.zeros_like(x, dtype=torch.bool) for name, x in gradients.named().items()}
+        return {
+            name: torch.zeros_like(x, dtype=torch.bool) for name, x in gradients.named().items()
+        }
 
     def there(carry: Tensors, x: Tokens) -> tuple[Tensors, Tensors]:
         k, v, beta = (_support(t) for t in (x.k, x.v, x.beta[..., None]))
@@ -130,13 +186,28 @@ def _structural_zeros(inputs: Inputs, cotangents: Cotangents, gradients: Gradien
         p = k @ P
         dk = (beta * residual) @ P.transpose(-1, -2) + (beta * p) @ decayed.transpose(-1, -2)
         d_decayed = _support(P + beta * k.transpose(-1, -2) * p)
-        outputs = (do @ after.transpose(-1, -2), dk, beta * p, (d_decayed * decayed).sum(-1)[..., None, :], (p * residual).sum(-1))
+        outputs = (
+            do @ after.transpose(-1, -2),
+            dk,
+            beta * p,
+            (d_decayed * decayed).sum(-1)[..., None, :],
+            (p * residual).sum(-1),
+        )
         return (d_decayed * x.g.isfinite().transpose(-1, -2),), outputs
 
     do, dS = cotangents.of(inputs)
     start, end = (_support(inputs.state.double()),), (_support(dS),)
-    (dS,), (dq, dk, dv, dg, dbeta) = there_and_back(inputs, start=start, there=there, end=end, back=back, others=(do,))
-    supports = Gradients(over_key_heads(inputs, dq), over_key_heads(inputs, dk), dv, over_channels(inputs, dg), dbeta, dS).named()
+    (dS,), (dq, dk, dv, dg, dbeta) = there_and_back(
+        inputs, start=start, there=there, end=end, back=back, others=(do,)
+    )
+    supports = Gradients(
+        over_key_heads(inputs, dq),
+        over_key_heads(inputs, dk),
+        dv,
+        over_channels(inputs, dg),
+        dbeta,
+        dS,
+    ).named()
     return {name: (supports[name] == 0) & (x == 0) for name, x in gradients.named().items()}
 
 

@@ -1,4 +1,6 @@
-"""What a pipeline computes with: one hook for every named tensor, one for every dot product, one for every exponential."""
+"""What a pipeline computes with: one hook for every named tensor, one for every dot product, one
+for every exponential.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,18 @@ def _sum(products: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """One pipeline, many roundings: the algebra is written once and tests this for every inexact step.
+    """One pipeline, many roundings: the algebra is written once and tests this for every inexact
+    step.
 
     Args:
-        store: (name, tensor) -> tensor; called once for each named tensor of math.md 2 and 3, in the order they are made.
-        dot: matrix product [..., m, n] x [..., n, p] -> [..., m, p]; rounds operands and chooses the order of summation.
+        store: (name, tensor) -> tensor; called once for each named tensor of math.md 2 and 3, in
+            the order they are made.
+        dot: matrix product [..., m, n] x [..., n, p] -> [..., m, p]; rounds operands and chooses
+            the order of summation.
         exp: natural exponential of a tensor whose entries are <= 0.
         total: sum over the last axis of an elementwise product of two stored tensors.
-        row_sum: sum over the last axis of an elementwise product that never leaves the unit that makes it.
+        row_sum: sum over the last axis of an elementwise product that never leaves the unit that
+            makes it.
         sub_block: rows of a block of the scores, within which every pair takes its own exponent.
     """
 

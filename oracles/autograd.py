@@ -29,15 +29,19 @@ class ForwardOnlyError(Exception):
 
 # A graph is wanted, whatever the caller wants for itself.
 @torch.inference_mode(mode=False)
-def differentiate(forward: Callable[[Inputs], tuple[Any, Any]], inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
+def differentiate(
+    forward: Callable[[Inputs], tuple[Any, Any]], inputs: Inputs, cotangents: Cotangents
+) -> Gradients[Any]:
     """The gradients that torch's autograd finds for `forward`.
 
     Args:
         forward: gives o and S_T; what is no tensor, or has no graph, has no gradient.
-        inputs: the call; the leaves lie in its memory, so that edits by `forward` or its backward are seen there.
+        inputs: the call; the leaves lie in its memory, so that edits by `forward` or its backward
+            are seen there.
         cotangents: of o and S_T.
     Returns:
-        Gradients in the types of the inputs; zeros where the graph does not reach, None without an initial state.
+        Gradients in the types of the inputs; zeros where the graph does not reach, None without an
+        initial state.
     Raises:
         ForwardOnlyError: no output has a graph.
     """
@@ -47,16 +51,21 @@ def differentiate(forward: Callable[[Inputs], tuple[Any, Any]], inputs: Inputs, 
 
 
 def leaf(tensor: Tensor) -> Tensor:
-    """The tensor as a leaf of a graph, in the memory where it lies; a copy of one made in inference mode, which no graph takes."""
+    """The tensor as a leaf of a graph, in the memory where it lies; a copy of one made in inference
+    mode, which no graph takes.
+    """
     own = tensor.clone() if tensor.is_inference() else tensor
     return own.detach().requires_grad_()
 
 
-def derivatives(call: Callable[[], tuple[Any, Any]], leaves: Mapping[str, Tensor], cotangents: Cotangents) -> dict[str, Tensor]:
+def derivatives(
+    call: Callable[[], tuple[Any, Any]], leaves: Mapping[str, Tensor], cotangents: Cotangents
+) -> dict[str, Tensor]:
     """The gradients of every leaf that torch's autograd finds.
 
     Args:
-        call: gives o and S_T, made from the leaves; what is no tensor, or has no graph, has no gradient.
+        call: gives o and S_T, made from the leaves; what is no tensor, or has no graph, has no
+            gradient.
         leaves: by name; they require gradients.
     Returns:
         By the name of the leaf, in its type; zeros where the graph does not reach.
@@ -64,7 +73,9 @@ def derivatives(call: Callable[[], tuple[Any, Any]], leaves: Mapping[str, Tensor
         ForwardOnlyError: no output has a graph.
     """
     outputs = _with_graph(call)
-    attached = {name: value for name, value in zip(OUTPUTS, outputs, strict=True) if _has_graph(value)}
+    attached = {
+        name: value for name, value in zip(OUTPUTS, outputs, strict=True) if _has_graph(value)
+    }
     if not attached:
         raise ForwardOnlyError("no output carries a gradient graph of torch")
     wanted = {output: getattr(cotangents, name) for name, output in SIGNATURE.cotangents.items()}
@@ -93,8 +104,12 @@ def _has_graph(value: Any) -> bool:
 
 
 def _grad(outputs: list[Tensor], cotangents: list[Tensor], leaves: list[Tensor]) -> list[Tensor]:
-    """Zeros where nothing that is differentiated depends on a leaf: a state that comes back detached has no gradient, and is judged so."""
+    """Zeros where nothing that is differentiated depends on a leaf: a state that comes back
+    detached has no gradient, and is judged so.
+    """
     if not outputs:
         return [torch.zeros_like(leaf) for leaf in leaves]
     given = [dy.to(y.dtype) for y, dy in zip(outputs, cotangents, strict=True)]
-    return list(torch.autograd.grad(outputs, leaves, given, allow_unused=True, materialize_grads=True))
+    return list(
+        torch.autograd.grad(outputs, leaves, given, allow_unused=True, materialize_grads=True)
+    )

@@ -1,8 +1,9 @@
 """The backward stages of the chunk form one at a time, on tensors laid out as in `oracles.stages`.
 
-Names are those under which `oracles.chunk_backward` stores: dX is the gradient of X, and what grows over several stages has a name
-after each of them (dk_state, dk_wy, dk_head). dh [B, M, HV, K, V] holds the gradient of the state after every chunk, in the places
-where h holds the state before it. dbeta and dbeta_wy are [B, T, HV], dq and dk [B, T, H, K].
+Names are those under which `oracles.chunk_backward` stores: dX is the gradient of X, and what grows
+over several stages has a name after each of them (dk_state, dk_wy, dk_head). dh [B, M, HV, K, V]
+holds the gradient of the state after every chunk, in the places where h holds the state before it.
+dbeta and dbeta_wy are [B, T, HV], dq and dk [B, T, H, K].
 """
 
 from __future__ import annotations
@@ -25,16 +26,26 @@ from oracles.tensors import FLOATING
 BACKWARD_SIGNATURES: Final[Mapping[str, Signature]] = {
     "dv_local": Signature(("Aqk", "do"), ("dv_local",)),
     "dA": Signature(("v_new", "do"), ("dAqk",)),
-    "state_bwd": Signature(("G", "w", "qg", "kg", "do", "dv_local", "d_final_state"), ("dh", "dv_new", "d_initial_state")),
-    "dqkwg": Signature(("q", "k", "G", "h", "v_new", "do", "dh", "dv_new"), ("dq_state", "dk_state", "dw", "dG_state")),
-    "wy_bwd": Signature(("k", "v", "beta", "G", "R", "dv_new", "dw", "dk_state", "dG_state"), ("dv", "dbeta_wy", "dk_wy", "dG_wy", "dAkk")),
+    "state_bwd": Signature(
+        ("G", "w", "qg", "kg", "do", "dv_local", "d_final_state"),
+        ("dh", "dv_new", "d_initial_state"),
+    ),
+    "dqkwg": Signature(
+        ("q", "k", "G", "h", "v_new", "do", "dh", "dv_new"),
+        ("dq_state", "dk_state", "dw", "dG_state"),
+    ),
+    "wy_bwd": Signature(
+        ("k", "v", "beta", "G", "R", "dv_new", "dw", "dk_state", "dG_state"),
+        ("dv", "dbeta_wy", "dk_wy", "dG_wy", "dAkk"),
+    ),
     "intra_bwd": Signature(
         ("q", "k", "beta", "G", "dAqk", "dAkk", "dq_state", "dk_wy", "dbeta_wy", "dG_wy"),
         ("dq_head", "dk_head", "dbeta", "dG", "dq", "dk"),
     ),
     "cumsum_bwd": Signature(("g", "dG"), ("dg",)),
 }
-"""The stages, in order. dq and dk are dq_head and dk_head summed over the value heads of a key head."""
+"""The stages, in order. dq and dk are dq_head and dk_head summed over the value heads of a key
+head."""
 
 FORWARD: Final = tuple(name for signature in SIGNATURES.values() for name in signature.writes)
 """What the stages of the forward write, and the backward ones may read."""
@@ -72,7 +83,8 @@ def run_backward_stages(
 
     Args:
         inputs: the call.
-        given: do, d_final_state, and what stages before wrote, forward and backward; values outside the defined regions are not read.
+        given: do, d_final_state, and what stages before wrote, forward and backward; values outside
+            the defined regions are not read.
         covers: names of the stages to run, consecutive.
         chunk_size: C.
         dtype, arithmetic, stages: as for `oracles.chunk_backward.chunk_backward`.
@@ -92,25 +104,48 @@ def run_backward_stages(
     def body(carry: Tensors, tokens: Tokens) -> tuple[Tensors, Tensors]:
         dS, index = carry
         read = dict(zip(rows, tokens.others, strict=True))
-        b = ChunkGradients(Chunk(tokens, dS, inputs.factor, arithmetic), read.get("do", torch.zeros_like(tokens.v)), dS)
+        b = ChunkGradients(
+            Chunk(tokens, dS, inputs.factor, arithmetic),
+            read.get("do", torch.zeros_like(tokens.v)),
+            dS,
+        )
         walk.restore(b.c, {name: tensor for name, tensor in read.items() if name in FORWARD}, index)
         _restore(b, read if after is None else {**read, "dh": after[index]})
         found: dict[str, Tensor] = {}
         for stage in covers:
             getattr(stages, stage)(b)
-            found |= {name: getattr(b, HELD_AS.get(name, name)) for name in BACKWARD_SIGNATURES[stage].writes if name not in _WHOLE}
+            found |= {
+                name: getattr(b, HELD_AS.get(name, name))
+                for name in BACKWARD_SIGNATURES[stage].writes
+                if name not in _WHOLE
+            }
         if "state_bwd" in covers:
             walk.keep(b.dh, index)
         return (b.dS, index - 1), tuple(found[name] for name in tokenwise)
 
-    dS = given["d_final_state"].to(dtype) if "state_bwd" in covers else torch.zeros_like(inputs.state, dtype=dtype)
+    dS = (
+        given["d_final_state"].to(dtype)
+        if "state_bwd" in covers
+        else torch.zeros_like(inputs.state, dtype=dtype)
+    )
     produced: Tensors = tuple(empty(name, inputs, chunk_size, dtype) for name in tokenwise)
     if any(inputs.lengths):
-        masked = tuple(given[name] if name == "do" else defined(name, given[name], inputs, chunk_size) for name in rows)
-        (dS, _), produced = scan(inputs, chunk_size, (dS, walk.last), body, dtype=dtype, others=masked, reverse=True)
-    everything = dict(zip(tokenwise, produced, strict=True)) | {"dh": walk.kept, "d_initial_state": dS}
+        masked = tuple(
+            given[name] if name == "do" else defined(name, given[name], inputs, chunk_size)
+            for name in rows
+        )
+        (dS, _), produced = scan(
+            inputs, chunk_size, (dS, walk.last), body, dtype=dtype, others=masked, reverse=True
+        )
+    everything = dict(zip(tokenwise, produced, strict=True)) | {
+        "dh": walk.kept,
+        "d_initial_state": dS,
+    }
     summed = {name: of_heads for name, of_heads in _SUMMED.items() if name in written}
-    everything |= {name: arithmetic.store(name, over_key_heads(inputs, everything[of_heads])) for name, of_heads in summed.items()}
+    everything |= {
+        name: arithmetic.store(name, over_key_heads(inputs, everything[of_heads]))
+        for name, of_heads in summed.items()
+    }
     return {name: everything[name] for name in written}
 
 

@@ -1,4 +1,6 @@
-"""Certified answers kept on disk. An answer costs seconds, a look-up a millisecond; a damaged or foreign file is never trusted."""
+"""Certified answers kept on disk. An answer costs seconds, a look-up a millisecond; a damaged or
+foreign file is never trusted.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,9 @@ K = TypeVar("K", CertifiedOutputs, GradientAnswer)
 class AnswerCache:
     """A folder of answers, safe under several processes.
 
-    Files appear whole (written aside, then renamed) and carry a digest of their key and content. A folder that cannot be written
-    holds nothing and fails nothing. Past `limit` bytes the files unused for longest go.
+    Files appear whole (written aside, then renamed) and carry a digest of their key and content. A
+    folder that cannot be written holds nothing and fails nothing. Past `limit` bytes the files
+    unused for longest go.
 
     Args:
         folder: made on the first `put`.
@@ -127,14 +130,17 @@ def cached(
     accept: Callable[[K], bool] = lambda _: True,
     cache: AnswerCache | None = None,
 ) -> K:
-    """The kept answer where there is one and `accept` takes it, otherwise the computed one, which is then kept.
+    """The kept answer where there is one and `accept` takes it, otherwise the computed one, which
+    is then kept.
 
     Args:
         inputs: the call.
         compute: gives the answer.
-        options: everything besides tensors and the source that decides the answer, its kind too; JSON values.
+        options: everything besides tensors and the source that decides the answer, its kind too;
+            JSON values.
         others: tensors besides those of `inputs` that decide the answer.
-        accept: whether the radii of a kept answer are small enough now; it may have been kept for a looser purpose.
+        accept: whether the radii of a kept answer are small enough now; it may have been kept for a
+            looser purpose.
         cache: by default that in $KDAVERIFY_CACHE, else in the user's cache folder.
     """
     cache = cache if cache is not None else cache_in(default_folder())
@@ -149,7 +155,9 @@ def cached(
 
 @lru_cache(maxsize=8)
 def cache_in(folder: Path) -> AnswerCache:
-    """The cache of a folder, one for the process: it remembers how much it has written since it measured the folder."""
+    """The cache of a folder, one for the process: it remembers how much it has written since it
+    measured the folder.
+    """
     return AnswerCache(folder)
 
 
@@ -160,15 +168,29 @@ def default_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "kdaverify"
 
 
-def answer_key(inputs: Inputs, options: Mapping[str, object], others: tuple[Tensor | None, ...] = ()) -> str:
+def answer_key(
+    inputs: Inputs, options: Mapping[str, object], others: tuple[Tensor | None, ...] = ()
+) -> str:
     """A digest of every tensor, the scale, the options and the source of the oracles."""
     digest = hashlib.sha256(source_digest().encode())
     digest.update(json.dumps([float(inputs.factor).hex(), dict(options)], sort_keys=True).encode())
-    tensors = (inputs.q, inputs.k, inputs.v, inputs.g, inputs.beta, inputs.initial_state, inputs.cu_seqlens, *others)
+    tensors = (
+        inputs.q,
+        inputs.k,
+        inputs.v,
+        inputs.g,
+        inputs.beta,
+        inputs.initial_state,
+        inputs.cu_seqlens,
+        *others,
+    )
     for tensor in tensors:
-        digest.update(b"absent" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(
+            b"absent" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}".encode()
+        )
         if tensor is not None:
-            # Bytes need a stride of 1, which a single element that was spread has not even as a copy of its own.
+            # Bytes need a stride of 1, which a single element that was spread has not even as a
+            # copy of its own.
             elements = tensor.detach().cpu().flatten().clone(memory_format=torch.contiguous_format)
             digest.update(elements.view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
@@ -176,14 +198,18 @@ def answer_key(inputs: Inputs, options: Mapping[str, object], others: tuple[Tens
 
 @lru_cache(maxsize=1)
 def source_digest() -> str:
-    """A digest of the source files of this package and the release of flint: an answer of other code is no answer."""
+    """A digest of the source files of this package and the release of flint: an answer of other
+    code is no answer.
+    """
     return digest_of_sources(Path(__file__).parent, flint.__version__)
 
 
 def digest_of_sources(package: Path, release: str) -> str:
-    """A digest of what the source files below a folder compute, and of the release of what they rest on.
+    """A digest of what the source files below a folder compute, and of the release of what they
+    rest on.
 
-    Comments, docstrings and line breaks are no part of it: a reworded docstring emptied everybody's cache, minutes of ball arithmetic.
+    Comments, docstrings and line breaks are no part of it: a reworded docstring emptied everybody's
+    cache, minutes of ball arithmetic.
     """
     digest = hashlib.sha256(release.encode())
     for path in sorted(package.rglob("*.py")):
@@ -194,7 +220,9 @@ def digest_of_sources(package: Path, release: str) -> str:
 
 
 def _syntax(source: bytes) -> bytes:
-    """The syntax tree of a file without its docstrings; the file itself where it is none of this Python's."""
+    """The syntax tree of a file without its docstrings; the file itself where it is none of this
+    Python's.
+    """
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
@@ -207,7 +235,11 @@ def _syntax(source: bytes) -> bytes:
 
 def _is_text(statement: ast.stmt) -> bool:
     """A docstring, or the line that describes a constant: nothing that runs."""
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant) and isinstance(statement.value.value, str)
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
 
 
 def _digest(key: str, payload: bytes) -> bytes:
@@ -229,9 +261,17 @@ def _pack(answer: Kept) -> bytes:
 
 def _unpack(payload: bytes) -> Kept:
     with np.load(BytesIO(payload), allow_pickle=False) as arrays:
-        method, terms = str(arrays["method"]), {x.removeprefix(TERMS): torch.as_tensor(arrays[x]) for x in arrays if x.startswith(TERMS)}
+        method, terms = (
+            str(arrays["method"]),
+            {
+                x.removeprefix(TERMS): torch.as_tensor(arrays[x])
+                for x in arrays
+                if x.startswith(TERMS)
+            },
+        )
         enclosures = {
-            name: Enclosure(*(torch.as_tensor(arrays[f"{name}.{part}"]) for part in PARTS)) for name in (GRADIENTS if terms else OUTPUTS)
+            name: Enclosure(*(torch.as_tensor(arrays[f"{name}.{part}"]) for part in PARTS))
+            for name in (GRADIENTS if terms else OUTPUTS)
         }
         if terms:
             return GradientAnswer(Gradients(**enclosures), Terms(**terms), method)

@@ -1,4 +1,6 @@
-"""KDA in chunks, stage by stage: the stage oracle in float64, the emulator under a rounding hook, a mutant under a patched stage."""
+"""KDA in chunks, stage by stage: the stage oracle in float64, the emulator under a rounding hook, a
+mutant under a patched stage.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,13 @@ from oracles.scan import Tensors, Tokens, scan
 
 @dataclass
 class Chunk:
-    """Everything one chunk of every live sequence knows; each stage reads what earlier stages wrote and adds its own.
+    """Everything one chunk of every live sequence knows; each stage reads what earlier stages wrote
+    and adds its own.
 
-    Shapes are [n, HV, ...] with n live sequences and C tokens; names are those of math.md 3. `resets` counts the hard resets
-    (g = -inf) up to and including a row, per channel; it is None where the chunk has none. `rest` is what the rounding of G left out,
-    where the stage of the sums kept it.
+    Shapes are [n, HV, ...] with n live sequences and C tokens; names are those of math.md 3.
+    `resets` counts the hard resets (g = -inf) up to and including a row, per channel; it is None
+    where the chunk has none. `rest` is what the rounding of G left out, where the stage of the sums
+    kept it.
     """
 
     tokens: Tokens
@@ -49,27 +53,44 @@ class Chunk:
         return self.arithmetic.dot(a, b)
 
     def decay(self, later: slice, earlier: slice | None = None) -> Tensor:
-        """exp of the gates summed over (earlier, later], or over [0, later] without `earlier`; rows broadcast as given.
+        """exp of the gates summed over (earlier, later], or over [0, later] without `earlier`; rows
+        broadcast as given.
 
         A difference of sums never meets inf - inf: hard resets are counted, not summed.
         """
         if earlier is None:
-            exponent, rest = self.G[..., later, :], None if self.rest is None else self.rest[..., later, :]
+            exponent, rest = (
+                self.G[..., later, :],
+                None if self.rest is None else self.rest[..., later, :],
+            )
             crossed = None if self.resets is None else self.resets[..., later, :] > 0
         else:
-            exponent, rest = self._difference(lambda x: x[..., later, :], lambda x: x[..., earlier, :])
-            crossed = None if self.resets is None else self.resets[..., later, :] > self.resets[..., earlier, :]
-        return self._exp(exponent if crossed is None else exponent.masked_fill(crossed, -torch.inf), rest)
+            exponent, rest = self._difference(
+                lambda x: x[..., later, :], lambda x: x[..., earlier, :]
+            )
+            crossed = (
+                None
+                if self.resets is None
+                else self.resets[..., later, :] > self.resets[..., earlier, :]
+            )
+        return self._exp(
+            exponent if crossed is None else exponent.masked_fill(crossed, -torch.inf), rest
+        )
 
     def pair_decay(self, rows: slice) -> Tensor:
         """D of math.md 3.2 for a block of rows against itself [s, s, K]; 0 above the diagonal."""
-        exponent, rest = self._difference(lambda x: x[..., rows, None, :], lambda x: x[..., None, rows, :])
+        exponent, rest = self._difference(
+            lambda x: x[..., rows, None, :], lambda x: x[..., None, rows, :]
+        )
         size = exponent.shape[-2]
-        crossed = torch.ones(size, size, dtype=torch.bool, device=exponent.device).triu(1)[..., None]
+        crossed = torch.ones(size, size, dtype=torch.bool, device=exponent.device).triu(1)[
+            ..., None
+        ]
         if self.resets is not None:
             resets = self.resets[..., rows, :]
             crossed = crossed | (resets[..., :, None, :] > resets[..., None, :, :])
-        # Masked before exp, not after: a non-causal difference overflows, and its gradient would be 0 * inf.
+        # Masked before exp, not after: a non-causal difference overflows, and its gradient would be
+        # 0 * inf.
         return self._exp(exponent.masked_fill_(crossed, -torch.inf), rest)
 
     def _difference(self, later: Pick, earlier: Pick) -> tuple[Tensor, Tensor | None]:
@@ -101,7 +122,9 @@ def _finite_gates(c: Chunk) -> Tensor:
 
 
 def compensated_cumsum(c: Chunk) -> None:
-    """Math: 3.1. Writes G, its rest and resets: decays as precise as the gates, however far those of a chunk add up."""
+    """Math: 3.1. Writes G, its rest and resets: decays as precise as the gates, however far those
+    of a chunk add up.
+    """
     gates = _finite_gates(c).unbind(-2)
     sums = list(accumulate(gates[1:], _added, initial=(gates[0], torch.zeros_like(gates[0]))))
     total, rest = (torch.stack(parts, dim=-2) for parts in zip(*sums, strict=True))
@@ -124,8 +147,9 @@ def scores(c: Chunk) -> None:
 def decayed_products(c: Chunk, rows_of: Tensor, columns_of: Tensor) -> Tensor:
     """Math: sum_d x_id y_jd D_ijd for i >= j, else 0, of several x at once: they share every decay.
 
-    Pairs inside a sub-block take their own exponent; a pair of different sub-blocks is anchored at the first row of the later one, so
-    both factors are exp of something <= 0 and no factor above 1 is ever formed.
+    Pairs inside a sub-block take their own exponent; a pair of different sub-blocks is anchored at
+    the first row of the later one, so both factors are exp of something <= 0 and no factor above 1
+    is ever formed.
 
     Args:
         rows_of: x, [..., C, K, number].
@@ -142,9 +166,12 @@ def decayed_products(c: Chunk, rows_of: Tensor, columns_of: Tensor) -> Tensor:
         band = [c.dot(decayed, rows_of[..., rows, :, :]), beyond]
         if first:
             anchor, before = slice(first, first + 1), slice(0, first)
-            left = (rows_of[..., rows, :, :] * c.decay(rows, anchor)[..., None]).transpose(-3, -2)  # [K, s, number]
+            # [K, s, number]
+            left = (rows_of[..., rows, :, :] * c.decay(rows, anchor)[..., None]).transpose(-3, -2)
             right = columns_of[..., before, :] * c.decay(anchor, before)
-            band.insert(0, c.dot(right, left.flatten(-2)).unflatten(-1, left.shape[-2:]).transpose(-3, -2))
+            band.insert(
+                0, c.dot(right, left.flatten(-2)).unflatten(-1, left.shape[-2:]).transpose(-3, -2)
+            )
         bands.append(torch.cat(band, dim=-2))
     return torch.cat(bands, dim=-3)
 
@@ -152,14 +179,21 @@ def decayed_products(c: Chunk, rows_of: Tensor, columns_of: Tensor) -> Tensor:
 def solve(c: Chunk) -> None:
     """Math: 3.3, by substitution. Writes R."""
     identity = torch.eye(c.Akk.shape[-1], dtype=c.Akk.dtype, device=c.Akk.device)
-    c.R = c.store("R", torch.linalg.solve_triangular(c.Akk, identity.expand_as(c.Akk), upper=False, unitriangular=True))
+    c.R = c.store(
+        "R",
+        torch.linalg.solve_triangular(
+            c.Akk, identity.expand_as(c.Akk), upper=False, unitriangular=True
+        ),
+    )
 
 
 def wy(c: Chunk) -> None:
     """Math: 3.4. Writes w, u, qg, kg."""
     every, last = slice(None), slice(-1, None)
     beta = c.tokens.beta[..., None]
-    c.w = c.store("w", c.dot(c.R, c.store("kb", c.store("beta_k_wy", beta * c.tokens.k) * c.decay(every))))
+    c.w = c.store(
+        "w", c.dot(c.R, c.store("kb", c.store("beta_k_wy", beta * c.tokens.k) * c.decay(every)))
+    )
     c.u = c.store("u", c.dot(c.R, c.store("vb", beta * c.tokens.v)))
     c.qg = c.store("qg", c.tokens.q * c.decay(every))
     c.kg = c.store("kg", c.tokens.k * c.decay(last, every))
@@ -180,7 +214,9 @@ def output(c: Chunk) -> None:
 
 @dataclass(frozen=True)
 class Stages:
-    """The pipeline as a table, so that a variant or a fault replaces one entry (dataclasses.replace)."""
+    """The pipeline as a table, so that a variant or a fault replaces one entry
+    (dataclasses.replace).
+    """
 
     cumsum: Stage = cumsum
     scores: Stage = scores
@@ -209,7 +245,8 @@ def chunk(
 ) -> tuple[Tensor, Tensor]:
     """Chunk form, batched over sequences and value heads; any chunk size, short tails, hard resets.
 
-    Math: section 3. Tensors are stored in the order G, Aqk, Akk, R, beta_k_wy, kb, w, vb, u, qg, kg, h, v_new, S, o.
+    Math: section 3. Tensors are stored in the order G, Aqk, Akk, R, beta_k_wy, kb, w, vb, u, qg,
+    kg, h, v_new, S, o.
 
     Args:
         inputs: the call; every tensor is cast to `dtype` first.

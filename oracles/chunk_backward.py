@@ -1,6 +1,8 @@
-"""The backward of KDA in chunks, stage by stage: what oracles.chunk is to the forward, oracle, emulator and mutant alike.
+"""The backward of KDA in chunks, stage by stage: what oracles.chunk is to the forward, oracle,
+emulator and mutant alike.
 
-Each stage is the vector-Jacobian product of the forward stages it names; fused kernels run them in this order too.
+Each stage is the vector-Jacobian product of the forward stages it names; fused kernels run them in
+this order too.
 """
 
 from __future__ import annotations
@@ -22,22 +24,26 @@ EVERY, LAST = slice(None), slice(-1, None)
 
 @dataclass
 class ChunkGradients:
-    """The gradients of one chunk of every live sequence, beside the tensors of its forward; each stage reads what earlier ones wrote.
+    """The gradients of one chunk of every live sequence, beside the tensors of its forward; each
+    stage reads what earlier ones wrote.
 
-    Shapes are [n, HV, ...] with n live sequences and C tokens; dX is the gradient of the X of math.md 3. dq, dk, dG and dbeta grow
-    over several stages; dq and dk belong to a value head.
+    Shapes are [n, HV, ...] with n live sequences and C tokens; dX is the gradient of the X of
+    math.md 3. dq, dk, dG and dbeta grow over several stages; dq and dk belong to a value head.
     """
 
     c: Chunk
     do: Tensor  # [C, V]
     dS: Tensor  # [K, V] of the state after the chunk; state_bwd makes it that of the state before
-    dh: Tensor = field(init=False)  # [K, V] of the state after the chunk, as the dot products read it
+    # [K, V] of the state after the chunk, as the dot products read it
+    dh: Tensor = field(init=False)
     dAqk: Tensor = field(init=False)  # [C, C] of Aqk / scale, so with the scale in it
     dAkk: Tensor = field(init=False)  # [C, C]
-    dv_new: Tensor = field(init=False)  # [C, V] also du; before state_bwd only the part that o gives
+    # [C, V] also du; before state_bwd only the part that o gives
+    dv_new: Tensor = field(init=False)
     dw: Tensor = field(init=False)  # [C, K]
     dq: Tensor = field(init=False)  # [C, K]
-    dk: Tensor = field(init=False)  # [C, K], or [C, K, parts] at the end where a kernel stores it in several
+    # [C, K], or [C, K, parts] at the end where a kernel stores it in several
+    dk: Tensor = field(init=False)
     dv: Tensor = field(init=False)  # [C, V]
     dbeta: Tensor = field(init=False)  # [C]
     dG: Tensor = field(init=False)  # [C, K]
@@ -60,7 +66,9 @@ class ChunkGradients:
 
     @property
     def last(self) -> Tensor:
-        """[n, 1, C, 1], True on the last row of the sequence in the chunk: the last of the chunk, but in a short tail."""
+        """[n, 1, C, 1], True on the last row of the sequence in the chunk: the last of the chunk,
+        but in a short tail.
+        """
         return self.c.tokens.valid.to(self.do.device)[:, None, :, None] & ~self.followed
 
 
@@ -80,7 +88,9 @@ def dA(b: ChunkGradients) -> None:
 
 
 def state_bwd(b: ChunkGradients) -> None:
-    """Math: VJP of 3.5, and of 3.6 in h. Writes dh, completes dv_new, takes dS to the state before the chunk."""
+    """Math: VJP of 3.5, and of 3.6 in h. Writes dh, completes dv_new, takes dS to the state before
+    the chunk.
+    """
     c = b.c
     b.dh = b.store("dh", b.dS)
     b.dv_new = b.store("dv_new", b.dv_new + b.dot(c.kg, b.dh))
@@ -89,16 +99,19 @@ def state_bwd(b: ChunkGradients) -> None:
 
 
 def dqkwg(b: ChunkGradients) -> None:
-    """Math: VJP of 3.4 in qg and kg, of 3.5 and 3.6 in what they read. Writes dw and the parts of dq, dk, dG that pass through a state.
+    """Math: VJP of 3.4 in qg and kg, of 3.5 and 3.6 in what they read. Writes dw and the parts of
+    dq, dk, dG that pass through a state.
 
-    The chunk's decay acts on h and on every row but the last, whose own decay to the chunk's end is no gate at all: that row takes
-    no part, rather than adding what the next term subtracts.
+    The chunk's decay acts on h and on every row but the last, whose own decay to the chunk's end is
+    no gate at all: that row takes no part, rather than adding what the next term subtracts.
     """
     c, q, k = b.c, b.c.tokens.q, b.c.tokens.k
     b.dq = b.store("dq_state", c.scale * b.dot(b.do, _t(c.h)) * c.decay(EVERY))
     b.dk = b.store("dk_state", b.dot(c.v_new, _t(b.dh)) * c.decay(LAST, EVERY))
     b.dw = b.store("dw", -b.dot(b.dv_new, _t(c.h)))
-    held = b.store("h_dh", c.arithmetic.total(b.store("h_dh", c.h * b.dh)))[..., None, :] * c.decay(LAST)
+    held = b.store("h_dh", c.arithmetic.total(b.store("h_dh", c.h * b.dh)))[..., None, :] * c.decay(
+        LAST
+    )
     moved = (k * b.dk).masked_fill(~b.followed, 0.0)
     end = held + moved.sum(-2, keepdim=True)
     b.dG = b.store("dG_state", q * b.dq - moved + end.expand_as(moved).masked_fill(~b.last, 0.0))
@@ -127,16 +140,23 @@ def wy_bwd(b: ChunkGradients, *, right_first: bool = False) -> None:
     b.dAkk = b.store("dAkk", -outer.tril(-1))
 
 
-def intra_bwd(b: ChunkGradients, *, across: Dot | None = None, own_apart: bool = True, within: Within | None = None) -> None:
+def intra_bwd(
+    b: ChunkGradients,
+    *,
+    across: Dot | None = None,
+    own_apart: bool = True,
+    within: Within | None = None,
+) -> None:
     """Math: VJP of 3.2. Completes dq, dk, dbeta, dG.
 
-    The pair (i, i) has no decay between its rows: it is added to dq and dk after dG has taken what the other pairs give.
+    The pair (i, i) has no decay between its rows: it is added to dq and dk after dG has taken what
+    the other pairs give.
 
     Args:
         across: dot products of pairs of different sub-blocks; by default those of the arithmetic.
         own_apart: False: it is one of the pairs, and what it gives to dG cancels but for roundings.
-        within: the decays between the rows of a sub-block as factors [s, K] of the later and of the earlier row, where they are such
-            products; None: each pair takes its own exponent.
+        within: the decays between the rows of a sub-block as factors [s, K] of the later and of the
+            earlier row, where they are such products; None: each pair takes its own exponent.
     """
     q, k, beta = b.c.tokens.q, b.c.tokens.k, b.c.tokens.beta[..., None]
     dq, dkb, dk = _pairs(b, b.dAqk.tril(-1 if own_apart else 0), across or b.dot, within)
@@ -149,16 +169,20 @@ def intra_bwd(b: ChunkGradients, *, across: Dot | None = None, own_apart: bool =
     b.dk = b.store("dk_head", b.dk + beta * dkb + dk)
 
 
-def _pairs(b: ChunkGradients, dAqk: Tensor, across_by: Dot, within: Within | None) -> tuple[Tensor, Tensor, Tensor]:
+def _pairs(
+    b: ChunkGradients, dAqk: Tensor, across_by: Dot, within: Within | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """What the pairs of `dAqk` and dAkk give, [C, K] each: to q_i, to (beta k)_i, and to k_j.
 
-    Decays between sub-blocks are products of two, each at most 1: relative to the first row of the later one on the way to q and beta k,
-    as the scores are, and to the last row of the earlier one on the way to k. What is stored of beta k is an operand of products: where
-    every pair has a decay of its own there are none.
+    Decays between sub-blocks are products of two, each at most 1: relative to the first row of the
+    later one on the way to q and beta k, as the scores are, and to the last row of the earlier one
+    on the way to k. What is stored of beta k is an operand of products: where every pair has a
+    decay of its own there are none.
     """
     c, q, k = b.c, b.c.tokens.q, b.c.tokens.k
     kb = c.tokens.beta[..., None] * k
-    apart, both = torch.stack((q, kb), dim=-3), torch.stack((q, b.store("beta_k", kb)), dim=-3)  # [2, C, K]
+    # [2, C, K]
+    apart, both = torch.stack((q, kb), dim=-3), torch.stack((q, b.store("beta_k", kb)), dim=-3)
     dA = torch.stack((dAqk, b.dAkk), dim=-3)  # [2, C, C]
     C, size = k.shape[-2], c.arithmetic.sub_block
     later: list[Tensor] = []  # [2, s, K] of every sub-block
@@ -168,15 +192,32 @@ def _pairs(b: ChunkGradients, dAqk: Tensor, across_by: Dot, within: Within | Non
         before, after = slice(0, first), slice(rows.stop, C)
         own, factors = dA[..., rows, rows], None if within is None else within(c, rows)
         if factors is None:
-            up, down = _pairs_apart(b, own, c.pair_decay(rows), apart[..., rows, :], k[..., rows, :])
+            up, down = _pairs_apart(
+                b, own, c.pair_decay(rows), apart[..., rows, :], k[..., rows, :]
+            )
         else:
-            up, down = _to_rows(b.dot, own, *factors, k[..., rows, :]), _to_columns(b.dot, own, *factors, both[..., rows, :])
+            up, down = (
+                _to_rows(b.dot, own, *factors, k[..., rows, :]),
+                _to_columns(b.dot, own, *factors, both[..., rows, :]),
+            )
         if first:
             anchor = slice(first, first + 1)
-            up = up + _to_rows(across_by, dA[..., rows, before], c.decay(rows, anchor), c.decay(anchor, before), k[..., before, :])
+            up = up + _to_rows(
+                across_by,
+                dA[..., rows, before],
+                c.decay(rows, anchor),
+                c.decay(anchor, before),
+                k[..., before, :],
+            )
         if rows.stop < C:
             anchor = slice(rows.stop - 1, rows.stop)
-            down = down + _to_columns(across_by, dA[..., after, rows], c.decay(after, anchor), c.decay(anchor, rows), both[..., after, :])
+            down = down + _to_columns(
+                across_by,
+                dA[..., after, rows],
+                c.decay(after, anchor),
+                c.decay(anchor, rows),
+                both[..., after, :],
+            )
         later.append(up)
         earlier.append(down)
     dq, dkb = torch.cat(later, dim=-2).unbind(-3)
@@ -189,14 +230,19 @@ def _to_rows(dot: Dot, dA: Tensor, inward: Tensor, outward: Tensor, k: Tensor) -
 
 
 def _to_columns(dot: Dot, dA: Tensor, inward: Tensor, outward: Tensor, both: Tensor) -> Tensor:
-    """Math: sum_i dA_ij D_ij x_i with D_ij = inward_i outward_j, summed over both dA [2, i, j] and their x [2, i, K]."""
+    """Math: sum_i dA_ij D_ij x_i with D_ij = inward_i outward_j, summed over both dA [2, i, j] and
+    their x [2, i, K].
+    """
     return outward * dot(_t(dA.flatten(-3, -2)), (both * inward[..., None, :, :]).flatten(-3, -2))
 
 
-def _pairs_apart(b: ChunkGradients, dA: Tensor, decay: Tensor, both: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+def _pairs_apart(
+    b: ChunkGradients, dA: Tensor, decay: Tensor, both: Tensor, k: Tensor
+) -> tuple[Tensor, Tensor]:
     """The same two sums where every pair has a decay [s, s, K] of its own."""
     up = b.dot(dA.transpose(-3, -2), decay * k[..., None, :, :]).transpose(-3, -2)
-    spread = _t((decay[..., None, :, :, :] * both[..., None, :]).flatten(-4, -3).transpose(-3, -2))  # [s, K, 2s]
+    # [s, K, 2s]
+    spread = _t((decay[..., None, :, :, :] * both[..., None, :]).flatten(-4, -3).transpose(-3, -2))
     down = b.dot(spread, _t(dA.flatten(-3, -2))[..., None]).squeeze(-1)
     return up, down
 
@@ -209,7 +255,9 @@ def cumsum_bwd(b: ChunkGradients) -> None:
 
 @dataclass(frozen=True)
 class BackwardStages:
-    """The backward as a table, so that a variant or a fault replaces one entry (dataclasses.replace)."""
+    """The backward as a table, so that a variant or a fault replaces one entry
+    (dataclasses.replace).
+    """
 
     dv_local: BackwardStage = dv_local
     dA: BackwardStage = dA
@@ -220,7 +268,15 @@ class BackwardStages:
     cumsum_bwd: BackwardStage = cumsum_bwd
 
     def run(self, b: ChunkGradients) -> None:
-        for stage in (self.dv_local, self.dA, self.state_bwd, self.dqkwg, self.wy_bwd, self.intra_bwd, self.cumsum_bwd):
+        for stage in (
+            self.dv_local,
+            self.dA,
+            self.state_bwd,
+            self.dqkwg,
+            self.wy_bwd,
+            self.intra_bwd,
+            self.cumsum_bwd,
+        ):
             stage(b)
 
 
@@ -237,11 +293,13 @@ def chunk_backward(
     stages: Stages = STAGES,
     backward: BackwardStages = BACKWARD,
 ) -> Gradients[Tensor]:
-    """Gradients of the chunk form, batched over sequences and value heads; any chunk size, short tails, hard resets.
+    """Gradients of the chunk form, batched over sequences and value heads; any chunk size, short
+    tails, hard resets.
 
-    Math: section 5. After the forward's, tensors are stored in the order dv_local, dAqk, dh, dv_new, dS_o, dS, dq_state, dk_state, dw,
-    h_dh (the product, then its sum), dG_state, k_decayed, dkb, dvb, dv, dbeta_wy, dk_wy, dG_wy, dR, R_dR, dAkk, beta_k, dbeta, dG,
-    dq_head, dk_head, dg, the last chunk first; dq and dk come last, once, summed over the value heads of a key head.
+    Math: section 5. After the forward's, tensors are stored in the order dv_local, dAqk, dh,
+    dv_new, dS_o, dS, dq_state, dk_state, dw, h_dh (the product, then its sum), dG_state, k_decayed,
+    dkb, dvb, dv, dbeta_wy, dk_wy, dG_wy, dR, R_dR, dAkk, beta_k, dbeta, dG, dq_head, dk_head, dg,
+    the last chunk first; dq and dk come last, once, summed over the value heads of a key head.
 
     Args:
         inputs: the call; every tensor is cast to `dtype` first.
@@ -272,9 +330,14 @@ def chunk_backward(
         return (b.dS,), (b.dq, b.dk, b.dv, b.dg, b.dbeta)
 
     scan(inputs, chunk_size, (inputs.state.to(dtype),), forwards, dtype=dtype)
-    (dS,), (dq, dk, dv, dg, dbeta) = scan(inputs, chunk_size, (dS,), backwards, dtype=dtype, others=(do,), reverse=True)
-    dq, dk = (arithmetic.store(name, over_key_heads(inputs, x)) for name, x in (("dq", dq), ("dk", dk)))
-    # Kernels that leave dk in parts sum each of them over the value heads of a key head, and then the parts.
+    (dS,), (dq, dk, dv, dg, dbeta) = scan(
+        inputs, chunk_size, (dS,), backwards, dtype=dtype, others=(do,), reverse=True
+    )
+    dq, dk = (
+        arithmetic.store(name, over_key_heads(inputs, x)) for name, x in (("dq", dq), ("dk", dk))
+    )
+    # Kernels that leave dk in parts sum each of them over the value heads of a key head, and then
+    # the parts.
     dk = arithmetic.store("dk", dk.sum(-1)) if dk.ndim > dq.ndim else dk
     return Gradients(dq, dk, dv, over_channels(inputs, dg), dbeta, dS)
 

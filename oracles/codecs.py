@@ -1,7 +1,9 @@
-"""What a kernel may receive in place of a log decay or a write strength: the values there and back, and the gradient.
+"""What a kernel may receive in place of a log decay or a write strength: the values there and back,
+and the gradient.
 
-A kernel that takes exp(g) or logit(beta) is judged on what it receives: the exact result is that of `back` of the received
-tensor, and the gradient is the one with respect to that tensor, which is the canonical gradient times `slope`.
+A kernel that takes exp(g) or logit(beta) is judged on what it receives: the exact result is that of
+`back` of the received tensor, and the gradient is the one with respect to that tensor, which is the
+canonical gradient times `slope`.
 """
 
 from __future__ import annotations
@@ -22,11 +24,14 @@ LN_2: Final = math.log(2.0)
 class Codec:
     """One elementwise convention of one tensor, in float64.
 
-    Math: received = there(canonical); canonical = back(received); dL/d received = dL/d canonical * slope(received).
+    Math: received = there(canonical); canonical = back(received); dL/d received = dL/d canonical *
+    slope(received).
 
     Args:
-        there, back: inverse to each other on the domain; NaN stays NaN, so that poisoned padding stays poisoned.
-        slope: d canonical / d received; not finite where the canonical value has no finite derivative.
+        there, back: inverse to each other on the domain; NaN stays NaN, so that poisoned padding
+            stays poisoned.
+        slope: d canonical / d received; not finite where the canonical value has no finite
+            derivative.
     """
 
     there: Map

@@ -1,4 +1,6 @@
-"""Sums and products of float64 with what rounding left out, for the few places where an argument is needed to more than 53 bits."""
+"""Sums and products of float64 with what rounding left out, for the few places where an argument is
+needed to more than 53 bits.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ def two_sum(a: Tensor, b: Tensor) -> Pair:
 
 
 def two_product(a: Tensor, b: Tensor) -> Pair:
-    """a b, exactly, where neither overflows past 2^996 nor the product falls below 2^-969. Source: Dekker, 1971."""
+    """a b, exactly, where neither overflows past 2^996 nor the product falls below 2^-969. Source:
+    Dekker, 1971.
+    """
     product = a * b
     (a_high, a_low), (b_high, b_low) = _split(a), _split(b)
     return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
@@ -33,7 +37,10 @@ def exp(x: Tensor) -> Pair:
         exact = [arb(value).exp() for value in x.detach().double().flatten().tolist()]
         high = [float(value) for value in exact]
         low = [float(value - rounded) for value, rounded in zip(exact, high, strict=True)]
-    of_shape = (torch.tensor(part, dtype=torch.float64, device=x.device).view(x.shape) for part in (high, low))
+    of_shape = (
+        torch.tensor(part, dtype=torch.float64, device=x.device).view(x.shape)
+        for part in (high, low)
+    )
     rounded, rest = of_shape
     return rounded, rest
 

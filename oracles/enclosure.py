@@ -27,7 +27,9 @@ class Enclosure:
     zero: Tensor
 
     def error(self, x: Tensor) -> Tensor:
-        """x - exact, in float64, good to `radius` (the subtraction of `high` is exact wherever x is close)."""
+        """x - exact, in float64, good to `radius` (the subtraction of `high` is exact wherever x is
+        close).
+        """
         return (x.to(torch.float64) - self.high) - self.low
 
     def overlaps(self, other: Enclosure) -> Tensor:
@@ -45,7 +47,8 @@ class CertifiedOutputs:
     Args:
         o: [B, T, HV, V]; rows past the last offset of a pack are zero and proven so.
         final_state: [N, HV, K, V].
-        method: how it was computed ("float64 recurrence", "balls, chunk form, 128 bits", ...), for the record.
+        method: how it was computed ("float64 recurrence", "balls, chunk form, 128 bits", ...), for
+            the record.
     """
 
     o: Enclosure

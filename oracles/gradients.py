@@ -1,4 +1,6 @@
-"""What enters a backward pass and what comes out of it: cotangents of the outputs, gradients of the inputs."""
+"""What enters a backward pass and what comes out of it: cotangents of the outputs, gradients of the
+inputs.
+"""
 
 from __future__ import annotations
 
@@ -35,22 +37,34 @@ class Cotangents:
         """Both as tensors, zeros where absent.
 
         Raises:
-            InputError: one has another shape than the output of `inputs` it belongs to, or is not finite; or both are absent.
+            InputError: one has another shape than the output of `inputs` it belongs to, or is not
+                finite; or both are absent.
         """
         if self.do is None and self.d_final_state is None:
-            raise InputError("do, d_final_state: wanted at least one cotangent, got none; without one every gradient is 0")
+            raise InputError(
+                "do, d_final_state: wanted at least one cotangent, got none; without one every"
+                " gradient is 0"
+            )
         do, d_final_state = (
-            _checked(name, getattr(self, name), SIGNATURE.shape(name, inputs), inputs.v.device) for name in SIGNATURE.cotangents
+            _checked(name, getattr(self, name), SIGNATURE.shape(name, inputs), inputs.v.device)
+            for name in SIGNATURE.cotangents
         )
         return do.to(dtype), d_final_state.to(dtype)
 
     def on(self, device: torch.device | str) -> Cotangents:
         """The same on another device."""
-        return Cotangents(*(None if tensor is None else tensor.to(device) for tensor in (self.do, self.d_final_state)))
+        return Cotangents(
+            *(
+                None if tensor is None else tensor.to(device)
+                for tensor in (self.do, self.d_final_state)
+            )
+        )
 
 
 def combined(given: Sequence[Cotangents], factors: Sequence[float]) -> Cotangents:
-    """The sum of cotangents times their factors, in their own types; all have the same ones absent."""
+    """The sum of cotangents times their factors, in their own types; all have the same ones
+    absent.
+    """
 
     def total(tensors: list[Tensor | None]) -> Tensor | None:
         terms = [factor * x for factor, x in zip(factors, tensors, strict=True) if x is not None]
@@ -59,25 +73,34 @@ def combined(given: Sequence[Cotangents], factors: Sequence[float]) -> Cotangent
     return Cotangents(total([x.do for x in given]), total([x.d_final_state for x in given]))
 
 
-def _checked(name: str, tensor: Tensor | None, shape: tuple[int, ...], device: torch.device) -> Tensor:
+def _checked(
+    name: str, tensor: Tensor | None, shape: tuple[int, ...], device: torch.device
+) -> Tensor:
     if tensor is None:
         return torch.zeros(shape, device=device)
     if tensor.shape != shape:
-        raise InputError(f"{name}: wanted shape {list(shape)}, that of its output, got {list(tensor.shape)}")
+        raise InputError(
+            f"{name}: wanted shape {list(shape)}, that of its output, got {list(tensor.shape)}"
+        )
     if not tensor.is_floating_point():
         raise InputError(f"{name}: wanted a floating-point tensor, got {tensor.dtype}")
     if not bool(torch.isfinite(tensor).all()):
-        raise InputError(f"{name}: wanted finite values, got {int((~torch.isfinite(tensor)).sum())} others; rows no one reads are zero")
+        raise InputError(
+            f"{name}: wanted finite values, got {int((~torch.isfinite(tensor)).sum())} others; rows"
+            " no one reads are zero"
+        )
     return tensor
 
 
 @dataclass(frozen=True)
 class Gradients(Generic[X]):
-    """One thing for each input of a call: its gradient as a tensor, an enclosure of it, a tolerance for it.
+    """One thing for each input of a call: its gradient as a tensor, an enclosure of it, a tolerance
+    for it.
 
     Args:
         dq, dk: [B, T, H, K], summed over the value heads that share a key head.
-        dv: [B, T, HV, V]; dg: [B, T, HV, KG], summed over the channels that share a gate; dbeta: [B, T, HV].
+        dv: [B, T, HV, V]; dg: [B, T, HV, KG], summed over the channels that share a gate; dbeta:
+            [B, T, HV].
         d_initial_state: [N, HV, K, V], whether or not the call had an initial state.
     """
 
@@ -95,13 +118,16 @@ class Gradients(Generic[X]):
 
 @dataclass(frozen=True)
 class Terms:
-    """How large the terms are that meet in a gradient, however small it is itself: what a conforming rounding is relative to. float64.
+    """How large the terms are that meet in a gradient, however small it is itself: what a
+    conforming rounding is relative to. float64.
 
     Args:
-        dg: [B, T, HV, KG], rowsum |P~ * S~| + |q dq| + |k (P u)| + |beta k (S~ p)| of a token. A kernel that sums dg over suffixes
-            of a chunk rounds at the scale of the largest such sum from there to the chunk's end: see `largest_ahead`.
-        d_initial_state: [N, HV, K, V], the largest |P| + |beta k p^T| of any token, decayed from there to the start. Where tokens
-            erase the state the two cancel, and a chunk form that adds them at the chunk's start rounds at that scale.
+        dg: [B, T, HV, KG], rowsum |P~ * S~| + |q dq| + |k (P u)| + |beta k (S~ p)| of a token. A
+            kernel that sums dg over suffixes of a chunk rounds at the scale of the largest such sum
+            from there to the chunk's end: see `largest_ahead`.
+        d_initial_state: [N, HV, K, V], the largest |P| + |beta k p^T| of any token, decayed from
+            there to the start. Where tokens erase the state the two cancel, and a chunk form that
+            adds them at the chunk's start rounds at that scale.
     """
 
     dg: Tensor
@@ -140,17 +166,25 @@ def over_key_heads(inputs: Inputs, per_value_head: Tensor) -> Tensor:
 
 def over_channels(inputs: Inputs, per_channel: Tensor) -> Tensor:
     """[B, T, HV, K] summed over the key channels that share a gate: [B, T, HV, KG]."""
-    return per_channel if inputs.KG == inputs.K else per_channel.sum(-1, keepdim=True)[..., : inputs.KG]
+    return (
+        per_channel
+        if inputs.KG == inputs.K
+        else per_channel.sum(-1, keepdim=True)[..., : inputs.KG]
+    )
 
 
 def scales(gradients: Gradients[Tensor], terms: Terms) -> dict[str, float]:
-    """What a difference of each gradient is relative to: its largest element; where terms cancel, the largest of them."""
+    """What a difference of each gradient is relative to: its largest element; where terms cancel,
+    the largest of them.
+    """
     sizes = {**gradients.named(), **vars(terms)}
     return {name: float(x.abs().max()) if x.numel() else 0.0 for name, x in sizes.items()}
 
 
 def largest_ahead(inputs: Inputs, terms: Tensor, chunk_size: int) -> Tensor:
-    """The largest of `terms` [B, T, HV, KG] from each token to the end of its chunk: the scale at which suffix sums round."""
+    """The largest of `terms` [B, T, HV, KG] from each token to the end of its chunk: the scale at
+    which suffix sums round.
+    """
 
     def body(carry: Tensors, tokens: Tokens) -> tuple[Tensors, Tensors]:
         return carry, (tokens.others[0].flip(-2).cummax(-2).values.flip(-2),)

@@ -1,7 +1,9 @@
-"""The truth of long runs: the float64 chunk form, its windows certified by balls at every length looked at.
+"""The truth of long runs: the float64 chunk form, its windows certified by balls at every length
+looked at.
 
-The error of a window of the float64 run is measured against balls that start from the same state; between windows errors are carried
-by the proven norm of the transitions. A window stands for the others of its span: a radius is proven at the windows, inferred between.
+The error of a window of the float64 run is measured against balls that start from the same state;
+between windows errors are carried by the proven norm of the transitions. A window stands for the
+others of its span: a radius is proven at the windows, inferred between.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ class Truth:
 
     Args:
         reached: float64, rising lengths.
-        radius: [lengths, B] of the state, as a fraction of its 2-norm: what the values there may be wrong by.
+        radius: [lengths, B] of the state, as a fraction of its 2-norm: what the values there may be
+            wrong by.
     """
 
     reached: tuple[Reached, ...]
@@ -45,8 +48,8 @@ class Truth:
 def long_run(inputs: Inputs, at: Sequence[int]) -> Truth:
     """The float64 chunk form of dense sequences at every length, and how wrong it can be.
 
-    Math: r' = L r + n d, with L the product of the norms of the n windows' transitions and d what a window adds; L <= 1 for
-    beta |k|^2 <= 2.
+    Math: r' = L r + n d, with L the product of the norms of the n windows' transitions and d what a
+    window adds; L <= 1 for beta |k|^2 <= 2.
 
     Args:
         at: lengths, rising.
@@ -54,7 +57,10 @@ def long_run(inputs: Inputs, at: Sequence[int]) -> Truth:
     reached = tuple(walk(lambda part: chunk(part, stages=COMPENSATED), inputs, at))
     starts = (Reached(0, reached[0].o[:, :0], inputs.state.double()), *reached)
     added = OTHERS * max(_window_misses(inputs, start) for start in starts[:-1])
-    radius, radii = torch.zeros(inputs.B, dtype=torch.float64, device=inputs.q.device), list[Tensor]()
+    radius, radii = (
+        torch.zeros(inputs.B, dtype=torch.float64, device=inputs.q.device),
+        list[Tensor](),
+    )
     for before, after in pairwise(starts):
         size, windows = _norm(after), -(-(after.tokens - before.tokens) // WINDOW)
         largest = torch.maximum(size, _norm(before))
@@ -69,16 +75,26 @@ def _norm(reached: Reached) -> Tensor:
 
 def _growth(inputs: Inputs, first: int, end: int) -> Tensor:
     """[B] what an error of the state before `first` may become until `end`."""
-    k = inputs.k[:, first:end].double().square().sum(-1).repeat_interleave(inputs.HV // inputs.H, dim=-1)
+    k = (
+        inputs.k[:, first:end]
+        .double()
+        .square()
+        .sum(-1)
+        .repeat_interleave(inputs.HV // inputs.H, dim=-1)
+    )
     reflection = (1 - inputs.beta[:, first:end].double() * k).abs().clamp(min=1.0)
     return (reflection.log() + inputs.decays[:, first:end].double().amax(-1)).sum(1).amax(-1).exp()
 
 
 def _window_misses(inputs: Inputs, start: Reached) -> float:
-    """Relative to the larger of the states around it, what the first head's window from `start` is off by in float64."""
+    """Relative to the larger of the states around it, what the first head's window from `start` is
+    off by in float64.
+    """
     end = min(start.tokens + WINDOW, inputs.T)
     call = _first_head(inputs.span(start.tokens, end, start.final_state))
-    exact = certify(call, accept=lambda answer: _narrow(answer.final_state), cache=cache_in(default_folder())).final_state
+    exact = certify(
+        call, accept=lambda answer: _narrow(answer.final_state), cache=cache_in(default_folder())
+    ).final_state
     # Where the long run was made: float64 products are not the same bits on every device.
     found = chunk(call.on(inputs.q.device), stages=COMPENSATED)[1].cpu()
     size = max(float(exact.high.norm()), float(call.state.norm()))

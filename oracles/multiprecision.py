@@ -1,4 +1,6 @@
-"""The definition in mpmath: plain, slow, a code base of its own. For tiny sizes; no proof by itself: it must be in every ball."""
+"""The definition in mpmath: plain, slow, a code base of its own. For tiny sizes; no proof by
+itself: it must be in every ball.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class Numbers:
     states: list[list[Matrix]]
 
 
-def recurrence(inputs: Inputs, *, digits: int = 50) -> tuple[list[list[Matrix]], list[list[Matrix]]]:
+def recurrence(
+    inputs: Inputs, *, digits: int = 50
+) -> tuple[list[list[Matrix]], list[list[Matrix]]]:
     """Token recurrence in `digits` decimal digits.
 
     Math: section 2, word for word; exp(-inf) is 0.
@@ -48,10 +52,12 @@ def recurrence(inputs: Inputs, *, digits: int = 50) -> tuple[list[list[Matrix]],
 
 
 def gradients(inputs: Inputs, cotangents: Cotangents, *, digits: int = 50) -> Gradients[Any]:
-    """Gradients by mpmath's numerical derivative of the recurrence, one input element at a time: no adjoint is written down.
+    """Gradients by mpmath's numerical derivative of the recurrence, one input element at a time: no
+    adjoint is written down.
 
-    Math: section 5, with L = <do, o> + <dS_T, S_T> differentiated by central differences that mpmath takes at three times the
-    digits; the gradient at a hard reset is 0, as that of every gate on its way to -inf. One element costs two runs of the recurrence.
+    Math: section 5, with L = <do, o> + <dS_T, S_T> differentiated by central differences that
+    mpmath takes at three times the digits; the gradient at a hard reset is 0, as that of every gate
+    on its way to -inf. One element costs two runs of the recurrence.
 
     Args:
         inputs: the call; every number enters exactly.
@@ -70,13 +76,16 @@ def gradients(inputs: Inputs, cotangents: Cotangents, *, digits: int = 50) -> Gr
             return sum(_products(weights, _run(inputs, numbers)), mp.zero)
 
         q, k, v, g, beta, state = (
-            _slopes(part, loss) for part in (numbers.q, numbers.k, numbers.v, numbers.g, numbers.beta, numbers.states)
+            _slopes(part, loss)
+            for part in (numbers.q, numbers.k, numbers.v, numbers.g, numbers.beta, numbers.states)
         )
         return Gradients(q, k, v, g, beta, state)
 
 
 def _slopes(part: Any, loss: Callable[[], Any]) -> Any:
-    """The derivative of the loss with respect to every number of nested lists, each moved in place and put back."""
+    """The derivative of the loss with respect to every number of nested lists, each moved in place
+    and put back.
+    """
     if isinstance(part[0], list):
         return [_slopes(inner, loss) for inner in part]
     return [_slope(part, i, loss) for i in range(len(part))]
@@ -98,12 +107,18 @@ def _slope(row: Vector, i: int, loss: Callable[[], Any]) -> Any:
 
 def _products(a: Any, b: Any) -> Vector:
     """Elementwise products of two nested lists of the same shape, as one list."""
-    return [x for pair in zip(a, b, strict=True) for x in _products(*pair)] if isinstance(a, list | tuple) else [a * b]
+    return (
+        [x for pair in zip(a, b, strict=True) for x in _products(*pair)]
+        if isinstance(a, list | tuple)
+        else [a * b]
+    )
 
 
 def _run(inputs: Inputs, numbers: Numbers) -> tuple[list[Matrix], list[list[Matrix]]]:
     """o [B * T][HV][V] and S_T [N][HV][K][V]."""
-    rows: list[Matrix] = [[[mp.zero] * inputs.V for _ in range(inputs.HV)] for _ in range(inputs.B * inputs.T)]
+    rows: list[Matrix] = [
+        [[mp.zero] * inputs.V for _ in range(inputs.HV)] for _ in range(inputs.B * inputs.T)
+    ]
     states = [[[*S] for S in of_sequence] for of_sequence in numbers.states]
     for n, (start, length) in enumerate(zip(inputs.starts, inputs.lengths, strict=True)):
         for j in range(inputs.HV):
@@ -129,7 +144,10 @@ def _step(inputs: Inputs, numbers: Numbers, row: int, j: int, S: Matrix) -> Vect
 
 
 def _all_numbers(inputs: Inputs) -> Numbers:
-    q, k, v, g, beta = (_numbers(x.flatten(0, 1)) for x in (inputs.q, inputs.k, inputs.v, inputs.decays, inputs.beta))
+    q, k, v, g, beta = (
+        _numbers(x.flatten(0, 1))
+        for x in (inputs.q, inputs.k, inputs.v, inputs.decays, inputs.beta)
+    )
     return Numbers(q, k, v, g, beta, _numbers(inputs.state))
 
 

@@ -12,7 +12,9 @@ from oracles.inputs import Inputs
 from oracles.scan import Tensors, Tokens, scan
 
 
-def recurrence(inputs: Inputs, *, dtype: torch.dtype = torch.float64, arithmetic: Arithmetic = NATIVE) -> tuple[Tensor, Tensor]:
+def recurrence(
+    inputs: Inputs, *, dtype: torch.dtype = torch.float64, arithmetic: Arithmetic = NATIVE
+) -> tuple[Tensor, Tensor]:
     """Token recurrence, batched over sequences and value heads.
 
     Math: section 2. Stored tensors, in order: decayed, p, u, S, o.
@@ -38,7 +40,9 @@ def recurrence(inputs: Inputs, *, dtype: torch.dtype = torch.float64, arithmetic
 
 @dataclass(frozen=True)
 class Token:
-    """What one token does to the state: decayed S~ [.., K, V], residual v - S~^T k and u [.., 1, V], after S [.., K, V]."""
+    """What one token does to the state: decayed S~ [.., K, V], residual v - S~^T k and u [.., 1,
+    V], after S [.., K, V].
+    """
 
     decayed: Tensor
     residual: Tensor

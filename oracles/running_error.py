@@ -1,7 +1,8 @@
 """The float64 recurrence with a proven radius: inexpensive truth for kernels that round to 16 bits.
 
-Every transition of KDA has 2-norm L_t = max(1, |1 - beta |k|^2|) * max alpha, so an error of the state before token t grows by
-at most L_t, and what token t itself adds is bounded by the standard model of float64 arithmetic from norms of computed values.
+Every transition of KDA has 2-norm L_t = max(1, |1 - beta |k|^2|) * max alpha, so an error of the
+state before token t grows by at most L_t, and what token t itself adds is bounded by the standard
+model of float64 arithmetic from norms of computed values.
 """
 
 from __future__ import annotations
@@ -30,10 +31,13 @@ def enclosed(inputs: Inputs) -> CertifiedOutputs:
         |o_v| error <= scale (|q| r_t + (K + 4) u |q| |S_t[:, v]|)
 
     Returns:
-        Answer whose radius of final_state is r_T on every element, and whose `zero` marks structurally zero elements.
+        Answer whose radius of final_state is r_T on every element, and whose `zero` marks
+        structurally zero elements.
     """
     if not any(inputs.lengths):
-        return CertifiedOutputs(exact(torch.zeros_like(inputs.v)), exact(inputs.state), "inputs, exact")
+        return CertifiedOutputs(
+            exact(torch.zeros_like(inputs.v)), exact(inputs.state), "inputs, exact"
+        )
     carry = (inputs.state.double(), inputs.g.new_zeros(inputs.N, inputs.HV, dtype=torch.float64))
 
     def step(carry: Tensors, x: Tokens) -> tuple[Tensors, Tensors]:
@@ -52,11 +56,17 @@ def enclosed(inputs: Inputs) -> CertifiedOutputs:
     (final, r), (o, radius) = scan(inputs, 1, carry, step, dtype=torch.float64)
     state_radius = (r + TINY)[..., None, None].expand_as(final)
     o_zero, state_zero = structural_zeros(inputs, o, final)
-    return CertifiedOutputs(enclose(o, radius, o_zero), enclose(final, state_radius, state_zero), "float64 recurrence, proven radius")
+    return CertifiedOutputs(
+        enclose(o, radius, o_zero),
+        enclose(final, state_radius, state_zero),
+        "float64 recurrence, proven radius",
+    )
 
 
 def grow(r: Tensor, alpha: Tensor, beta: Tensor, k_norm: Tensor) -> Tensor:
-    """What an error of the state before a token may become after it: L_t r. The transposed transition has the same norm."""
+    """What an error of the state before a token may become after it: L_t r. The transposed
+    transition has the same norm.
+    """
     reflection = (1 - beta * k_norm.square()).abs().clamp(min=1.0).squeeze(-1)
     return r * reflection * alpha.amax(-1) * (1 + 64 * UNIT)
 
@@ -66,7 +76,9 @@ def local(K: int, decayed: Tensor, after: Tensor, x: Tokens, k_norm: Tensor) -> 
     s = decayed.norm(dim=(-2, -1))
     write = x.beta.squeeze(-1) * k_norm.squeeze(-1)
     v_norm = x.v.norm(dim=-1).squeeze(-1)
-    terms = (6 + EXP_UNITS) * s + write * ((K + 8 + EXP_UNITS) * k_norm.squeeze(-1) * s + 6 * v_norm)
+    terms = (6 + EXP_UNITS) * s + write * (
+        (K + 8 + EXP_UNITS) * k_norm.squeeze(-1) * s + 6 * v_norm
+    )
     return SAFETY * UNIT * (terms + 2 * after.norm(dim=(-2, -1))) + TINY
 
 
@@ -82,9 +94,11 @@ def exact(value: Tensor) -> Enclosure:
 
 
 def structural_zeros(inputs: Inputs, o: Tensor, final: Tensor) -> tuple[Tensor, Tensor]:
-    """Elements that are 0 because every term of every sum is 0, not because terms cancel or underflow.
+    """Elements that are 0 because every term of every sum is 0, not because terms cancel or
+    underflow.
 
-    Math: the same recurrence over the supports of its operands: with 0/1 entries and additions only, a 0 is a proof.
+    Math: the same recurrence over the supports of its operands: with 0/1 entries and additions
+    only, a 0 is a proof.
 
     Args:
         o, final: the outputs as computed; only their zeros are used.
@@ -105,5 +119,7 @@ def structural_zeros(inputs: Inputs, o: Tensor, final: Tensor) -> tuple[Tensor, 
         support = (kept + k.transpose(-1, -2) * u).clamp(max=1.0)
         return (support,), (q @ support,)
 
-    (support,), (o_support,) = scan(inputs, 1, ((inputs.state != 0).float(),), step, dtype=torch.float64)
+    (support,), (o_support,) = scan(
+        inputs, 1, ((inputs.state != 0).float(),), step, dtype=torch.float64
+    )
     return (o_support == 0) & (o == 0), (support == 0) & (final == 0)

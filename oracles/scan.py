@@ -1,4 +1,6 @@
-"""Walking sequences in blocks of tokens, forwards or backwards: dense batches and packs alike, longest sequences first."""
+"""Walking sequences in blocks of tokens, forwards or backwards: dense batches and packs alike,
+longest sequences first.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,15 @@ from oracles.inputs import Inputs
 Tensors = tuple[Tensor, ...]
 X = TypeVar("X")
 
-# Tokens gathered at once, and those between two kept carries of a walk there and back, inside which they are computed a second time.
+# Tokens gathered at once, and those between two kept carries of a walk there and back, inside which
+# they are computed a second time.
 BLOCK = 64
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """One block of tokens of every live sequence; rows past a sequence's end are inert (all zero, gate 0).
+    """One block of tokens of every live sequence; rows past a sequence's end are inert (all zero,
+    gate 0).
 
     Args:
         q, k: [n, HV, C, K], each key head repeated for its value heads.
@@ -39,7 +43,9 @@ class Tokens:
 
     def rows(self, rows: slice, live: int | None = None) -> Tokens:
         """Some tokens of the block only; of the first `live` sequences."""
-        q, k, v, g, beta, *others = (x[:live, :, rows] for x in (self.q, self.k, self.v, self.g, self.beta, *self.others))
+        q, k, v, g, beta, *others = (
+            x[:live, :, rows] for x in (self.q, self.k, self.v, self.g, self.beta, *self.others)
+        )
         return Tokens(q, k, v, g, beta, self.valid[:live, rows], tuple(others))
 
 
@@ -58,22 +64,28 @@ def scan(
 ) -> tuple[Tensors, Tensors]:
     """Carries state through every sequence, `size` tokens at a time.
 
-    An inert row leaves any state bit-identical (S * exp(0) + 0 * 0), so short tails need no second code path. A walk backwards
-    meets the blocks of the walk forwards, the last one first, each with the same sequences.
+    An inert row leaves any state bit-identical (S * exp(0) + 0 * 0), so short tails need no second
+    code path. A walk backwards meets the blocks of the walk forwards, the last one first, each with
+    the same sequences.
 
     Args:
         size: tokens per block.
         carry: tensors [N, ...], the state before the first block walked.
-        body: (carry [n, ...], tokens) -> (carry [n, ...], outputs [n, HV, C, ...]); n counts the sequences that reach the block.
+        body: (carry [n, ...], tokens) -> (carry [n, ...], outputs [n, HV, C, ...]); n counts the
+            sequences that reach the block.
         dtype: dtype the tokens are cast to.
         others: tensors [B, T, HV, ...] handed to `body` beside the tokens.
         reverse: from the last block to the first.
     Returns:
-        The carry after the last block walked [N, ...], and the outputs [B, T, HV, ...], zero on padding.
+        The carry after the last block walked [N, ...], and the outputs [B, T, HV, ...], zero on
+        padding.
     """
     lengths = inputs.lengths
     if not any(lengths):
-        raise ValueError("scan: every sequence is empty, so there is no block to run; return the initial state instead")
+        raise ValueError(
+            "scan: every sequence is empty, so there is no block to run; return the initial state"
+            " instead"
+        )
     order = sorted(range(inputs.N), key=lambda n: -lengths[n])
     spans = list(_spans(inputs, order, size * max(1, BLOCK // size)))
     carry = tuple(tensor[order] for tensor in carry)
@@ -86,13 +98,18 @@ def scan(
         for block, live in _blocks(valid, size, reverse=reverse):
             if live != len(carry[0]):
                 everyone = tuple(torch.cat(pair) for pair in zip(carry, resting, strict=True))
-                carry, resting = tuple(tensor[:live] for tensor in everyone), tuple(tensor[live:] for tensor in everyone)
+                carry, resting = (
+                    tuple(tensor[:live] for tensor in everyone),
+                    tuple(tensor[live:] for tensor in everyone),
+                )
             carry, outputs = body(carry, tokens.rows(block, live))
             rows.append(written[:live, block].flatten())
             produced.append(tuple(output.transpose(1, 2).flatten(0, 1) for output in outputs))
     back = torch.as_tensor(order).argsort()
     final = tuple(torch.cat(pair)[back] for pair in zip(carry, resting, strict=True))
-    return final, tuple(_scatter(inputs, rows, list(pieces)) for pieces in zip(*produced, strict=True))
+    return final, tuple(
+        _scatter(inputs, rows, list(pieces)) for pieces in zip(*produced, strict=True)
+    )
 
 
 def there_and_back(
@@ -104,12 +121,16 @@ def there_and_back(
     back: Callable[[Tensors, Tokens, X], tuple[Tensors, Tensors]],
     others: Tensors,
 ) -> tuple[Tensors, Tensors]:
-    """Walks every token forwards, then backwards with what it left on the way; only the first state of every block is kept between.
+    """Walks every token forwards, then backwards with what it left on the way; only the first state
+    of every block is kept between.
 
     Args:
-        start: carry [N, ...] before the first token; `there` takes it past one token and leaves something for `back`.
-        end: carry [N, ...] after the last token; `back` takes it before one token and gives outputs [n, HV, 1, ...].
-        others: tensors [B, T, HV, ...] handed to both beside the tokens; the type of the first is the one computed in.
+        start: carry [N, ...] before the first token; `there` takes it past one token and leaves
+            something for `back`.
+        end: carry [N, ...] after the last token; `back` takes it before one token and gives outputs
+            [n, HV, 1, ...].
+        others: tensors [B, T, HV, ...] handed to both beside the tokens; the type of the first is
+            the one computed in.
     Returns:
         The carry before the first token, and the outputs [B, T, HV, ...], zero on padding.
     """
@@ -138,7 +159,9 @@ def there_and_back(
 
 
 def _spans(inputs: Inputs, order: list[int], size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Rows of the token axis that are gathered at once, and which of them are real; on the CPU, where testing costs nothing."""
+    """Rows of the token axis that are gathered at once, and which of them are real; on the CPU,
+    where testing costs nothing.
+    """
     starts = torch.as_tensor(inputs.starts)[order]
     lengths = torch.as_tensor(inputs.lengths)[order]
     for first in range(0, max(inputs.lengths), size):
@@ -149,13 +172,17 @@ def _spans(inputs: Inputs, order: list[int], size: int) -> Iterator[tuple[Tensor
 
 
 def _blocks(valid: Tensor, size: int, *, reverse: bool) -> list[tuple[slice, int]]:
-    """The blocks of a span in the order they are walked, each with the number of sequences that reach it."""
+    """The blocks of a span in the order they are walked, each with the number of sequences that
+    reach it.
+    """
     reached = [live for live in valid[:, ::size].sum(0).tolist() if live]
     blocks = [(slice(n * size, (n + 1) * size), live) for n, live in enumerate(reached)]
     return blocks[::-1] if reverse else blocks
 
 
-def _gather(inputs: Inputs, rows: Tensor, valid: Tensor, dtype: torch.dtype, others: Tensors) -> Tokens:
+def _gather(
+    inputs: Inputs, rows: Tensor, valid: Tensor, dtype: torch.dtype, others: Tensors
+) -> Tokens:
     group = inputs.HV // inputs.H
     device = inputs.q.device
     inert = None if bool(valid.all()) else (~valid).to(device)
@@ -169,11 +196,21 @@ def _gather(inputs: Inputs, rows: Tensor, valid: Tensor, dtype: torch.dtype, oth
         return picked.repeat_interleave(repeat, dim=1) if repeat > 1 else picked
 
     q, k = take(inputs.q, group), take(inputs.k, group)
-    return Tokens(q, k, take(inputs.v), take(inputs.decays), take(inputs.beta), valid, tuple(take(tensor) for tensor in others))
+    return Tokens(
+        q,
+        k,
+        take(inputs.v),
+        take(inputs.decays),
+        take(inputs.beta),
+        valid,
+        tuple(take(tensor) for tensor in others),
+    )
 
 
 def _scatter(inputs: Inputs, rows: list[Tensor], pieces: list[Tensor]) -> Tensor:
     """The outputs at their rows; those of padding are at one row more, which is cut off."""
     values = torch.cat(pieces)
     flat = values.new_zeros(inputs.B * inputs.T + 1, *values.shape[1:])
-    return flat.index_copy(0, torch.cat(rows).to(values.device), values)[:-1].unflatten(0, (inputs.B, inputs.T))
+    return flat.index_copy(0, torch.cat(rows).to(values.device), values)[:-1].unflatten(
+        0, (inputs.B, inputs.T)
+    )

@@ -1,7 +1,7 @@
 """What a call of an operator takes and returns: named tensors with roles.
 
-Whatever handles tensors of any operator (copies them, cuts them into sequences, checks their shapes, names a place in them) reads
-roles and axes here instead of names.
+Whatever handles tensors of any operator (copies them, cuts them into sequences, checks their
+shapes, names a place in them) reads roles and axes here instead of names.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class TensorRole:
         name: as operators.md and every message have it.
         role: what it is to the call.
         axes: letters of math.md 1.
-        gradient: the name of the gradient with respect to it, or of the cotangent of an output; "" where there is none.
+        gradient: the name of the gradient with respect to it, or of the cotangent of an output; ""
+            where there is none.
         optional: whether a call may leave it out.
     """
 
@@ -86,10 +87,16 @@ class CallSignature:
         return tuple(self._size(axis, call) for axis in self._entries[name].axes)
 
     def _size(self, axis: str, call: Any) -> int:
-        """What the call says itself, as it must where no input has the axis, else what the first input with the axis has."""
+        """What the call says itself, as it must where no input has the axis, else what the first
+        input with the axis has.
+        """
         if hasattr(call, axis):
             return getattr(call, axis)
-        given = ((tensor.axes, getattr(call, tensor.name)) for tensor in self.inputs if axis in tensor.axes)
+        given = (
+            (tensor.axes, getattr(call, tensor.name))
+            for tensor in self.inputs
+            if axis in tensor.axes
+        )
         return next(tensor.shape[axes.index(axis)] for axes, tensor in given if tensor is not None)
 
     def tensors(self, call: Any, *roles: Role) -> dict[str, Any]:
@@ -108,7 +115,8 @@ class CallSignature:
 
 
 class TensorCall:
-    """One call of an operator: a frozen dataclass of the inputs of its signature and of numbers beside them.
+    """One call of an operator: a frozen dataclass of the inputs of its signature and of numbers
+    beside them.
 
     Args:
         op: the operator's name.
@@ -132,13 +140,16 @@ class TensorCall:
         return self.mapped(lambda tensor: tensor.to(device))
 
     def holds(self, name: str) -> bool:
-        """Whether an input is there and has numbers: gates of no channel at all are an input that is not."""
+        """Whether an input is there and has numbers: gates of no channel at all are an input that
+        is not.
+        """
         tensor = getattr(self, name)
         return tensor is not None and tensor.shape[-1:] != (0,)
 
     def mapped(self, change: Callable[[Any], Any], *roles: Role) -> Self:
         """The same call with its tensors changed, all or those of some roles."""
-        return replace(self, **self.signature.changed(self, change, *roles))  # pyright: ignore[reportArgumentType] # a dataclass each
+        # a dataclass each
+        return replace(self, **self.signature.changed(self, change, *roles))  # pyright: ignore[reportArgumentType]
 
     def tensors(self) -> dict[str, Any]:
         """What is given, by name."""
@@ -147,11 +158,17 @@ class TensorCall:
     def numbers(self) -> dict[str, Any]:
         """The fields that are no tensors."""
         names = self.signature.names()
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in names}  # pyright: ignore[reportArgumentType]
+        return {
+            field.name: getattr(self, field.name)
+            for field in fields(self)
+            if field.name not in names
+        }  # pyright: ignore[reportArgumentType]
 
     @classmethod
     def restored(cls, tensors: Mapping[str, Any], numbers: Mapping[str, Any]) -> Self:
-        """The call of these tensors and numbers, which was checked when it was made: checking it again would double its cost."""
+        """The call of these tensors and numbers, which was checked when it was made: checking it
+        again would double its cost.
+        """
         call = object.__new__(cls)
         vars(call).update({name: tensors.get(name) for name in cls.signature.names()}, **numbers)
         return call

@@ -1,8 +1,8 @@
 """The stages of the chunk form one at a time, on tensors laid out as kernels store them.
 
-Layout: token rows first, [B, T, HV, width]; chunk matrices are C wide, row i of a chunk holding its row of the matrix; h is
-[B, M, HV, K, V] with M chunks of a batch entry, the chunks of a pack numbered through sequence by sequence (empty ones have none).
-Rows past the end of a sequence are 0.
+Layout: token rows first, [B, T, HV, width]; chunk matrices are C wide, row i of a chunk holding its
+row of the matrix; h is [B, M, HV, K, V] with M chunks of a batch entry, the chunks of a pack
+numbered through sequence by sequence (empty ones have none). Rows past the end of a sequence are 0.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ SIGNATURES: Final[Mapping[str, Signature]] = {
 
 """What comes with the call; everything else a stage reads was written by an earlier one."""
 
-# First diagonal that is not defined: 1 leaves the diagonal to be scored, 0 does not (the unit diagonal of R hides everything).
+# First diagonal that is not defined: 1 leaves the diagonal to be scored, 0 does not (the unit
+# diagonal of R hides everything).
 _DIAGONALS: Final = {"Aqk": 1, "Akk": 0, "R": 0, "dAqk": 1, "dAkk": 0}
 # Not token rows: defined everywhere.
 _STATES: Final = ("h", "final_state", "dh", "d_initial_state")
@@ -80,24 +81,33 @@ def run_stages(
     arithmetic: Arithmetic = NATIVE,
     stages: Stages = STAGES,
 ) -> dict[str, Tensor]:
-    """Runs some stages, in order, on given tensors: with none given and all covered, the whole forward, every tensor kept.
+    """Runs some stages, in order, on given tensors: with none given and all covered, the whole
+    forward, every tensor kept.
 
-    Math: section 3. Where gates are hard resets G sums the finite ones only, and the gates of `inputs` say where the resets are.
+    Math: section 3. Where gates are hard resets G sums the finite ones only, and the gates of
+    `inputs` say where the resets are.
 
     Args:
         inputs: the call.
-        given: what earlier stages wrote, in the layout above; values outside the defined regions are not read, R has a unit diagonal.
+        given: what earlier stages wrote, in the layout above; values outside the defined regions
+            are not read, R has a unit diagonal.
         covers: names of the stages to run, consecutive.
         chunk_size: C.
         dtype, arithmetic, stages: as for `oracles.chunk.chunk`.
     Returns:
-        What the covered stages write, and S_T as final_state [N, HV, K, V] if the state is among them.
+        What the covered stages write, and S_T as final_state [N, HV, K, V] if the state is among
+        them.
     Raises:
         ValueError: a tensor that the stages need is missing.
     """
     check_given(given, covers, SIGNATURES)
     rows = [name for name in given if name not in ("h", *FLOATING)]
-    tokenwise = [name for stage in covers for name in SIGNATURES[stage].writes if name not in ("h", "final_state")]
+    tokenwise = [
+        name
+        for stage in covers
+        for name in SIGNATURES[stage].writes
+        if name not in ("h", "final_state")
+    ]
     masked = tuple(defined(name, given[name], inputs, chunk_size) for name in rows)
     walk = Walk(inputs, given, chunk_size, dtype)
 
@@ -116,18 +126,23 @@ def run_stages(
     produced: Tensors = tuple(inputs.v.new_zeros(0) for _ in tokenwise)
     final = inputs.state.to(dtype)
     if any(inputs.lengths):
-        (final, _), produced = scan(inputs, chunk_size, (final, walk.first), body, dtype=dtype, others=masked)
+        (final, _), produced = scan(
+            inputs, chunk_size, (final, walk.first), body, dtype=dtype, others=masked
+        )
     else:
         produced = tuple(empty(name, inputs, chunk_size, dtype) for name in tokenwise)
     written = dict(zip(tokenwise, produced, strict=True)) | {"h": walk.kept, "final_state": final}
     return {name: written[name] for stage in covers for name in SIGNATURES[stage].writes}
 
 
-def over_chunks(inputs: Inputs, given: Named, function: Callable[[Chunk], Tensor], *, chunk_size: int) -> Tensor:
+def over_chunks(
+    inputs: Inputs, given: Named, function: Callable[[Chunk], Tensor], *, chunk_size: int
+) -> Tensor:
     """Applies a function to every chunk of given tensors, in float64.
 
     Args:
-        given: tensors of the stages, in the layout above; the chunk handed to `function` holds these, its tokens and no others.
+        given: tensors of the stages, in the layout above; the chunk handed to `function` holds
+            these, its tokens and no others.
         function: gives token rows [n, HV, C, ...].
     Returns:
         [B, T, HV, ...], 0 on rows past the end of a sequence.
@@ -167,7 +182,17 @@ class Walk:
     def restore(self, c: Chunk, rows: Named, index: Tensor) -> None:
         """Puts the given tensors of this chunk where the stages read them."""
         for name, tensor in rows.items():
-            setattr(c, name, _to_the_end(tensor, c.tokens.valid) if name == "G" else tensor + _unit(tensor) if name == "R" else tensor)
+            setattr(
+                c,
+                name,
+                (
+                    _to_the_end(tensor, c.tokens.valid)
+                    if name == "G"
+                    else tensor + _unit(tensor)
+                    if name == "R"
+                    else tensor
+                ),
+            )
         hard = c.tokens.g.isneginf()
         c.resets = hard.long().cumsum(-2) if bool(hard.any()) else None
         if self._h is not None:
@@ -190,7 +215,8 @@ def _to_the_end(G: Tensor, valid: Tensor) -> Tensor:
 
 
 def defined(name: str, tensor: Tensor, inputs: Inputs, chunk_size: int) -> Tensor:
-    """A stage tensor with everything outside its defined region 0: triangles, columns and rows past the end of a sequence.
+    """A stage tensor with everything outside its defined region 0: triangles, columns and rows past
+    the end of a sequence.
 
     Of R only what is strictly below the diagonal is left.
     """
@@ -198,7 +224,9 @@ def defined(name: str, tensor: Tensor, inputs: Inputs, chunk_size: int) -> Tenso
 
 
 def region(name: str, inputs: Inputs, chunk_size: int) -> Tensor:
-    """Where a stage tensor is defined, as booleans that broadcast to it: [B, T, 1, C] for matrices, [B, T, 1, 1] for other token rows."""
+    """Where a stage tensor is defined, as booleans that broadcast to it: [B, T, 1, C] for matrices,
+    [B, T, 1, 1] for other token rows.
+    """
     if name in _STATES:
         return torch.ones((), dtype=torch.bool)
     position = torch.full((inputs.B * inputs.T,), -1)
@@ -229,5 +257,8 @@ def check_given(given: Named, covers: tuple[str, ...], signatures: Mapping[str, 
         signature = signatures[stage]
         lacking = [name for name in signature.reads if name not in available]
         if lacking:
-            raise ValueError(f"stage {stage}: reads {', '.join(signature.reads)}, and {', '.join(lacking)} is not given; give it")
+            raise ValueError(
+                f"stage {stage}: reads {', '.join(signature.reads)}, and {', '.join(lacking)} is"
+                " not given; give it"
+            )
         available |= set(signature.writes)

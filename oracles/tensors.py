@@ -18,7 +18,9 @@ SIGNATURE: Final = CallSignature(
         TensorRole("v", Role.TOKEN, _axes("B T HV V"), "dv"),
         TensorRole("g", Role.TOKEN, _axes("B T HV KG"), "dg"),
         TensorRole("beta", Role.TOKEN, _axes("B T HV"), "dbeta"),
-        TensorRole("initial_state", Role.STATE, _axes("N HV K V"), "d_initial_state", optional=True),
+        TensorRole(
+            "initial_state", Role.STATE, _axes("N HV K V"), "d_initial_state", optional=True
+        ),
         TensorRole("cu_seqlens", Role.OFFSETS, _axes("N+1"), optional=True),
         TensorRole("sequence_ids", Role.INDEX, _axes("N"), optional=True),
     ),

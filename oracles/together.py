@@ -1,4 +1,6 @@
-"""Several calls of one shape as a single one, and what came of it taken apart: small problems cost as much as their number of calls."""
+"""Several calls of one shape as a single one, and what came of it taken apart: small problems cost
+as much as their number of calls.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +16,22 @@ from oracles.tensors import SIGNATURE, TOKENS
 
 
 def together(calls: Sequence[Inputs]) -> Inputs:
-    """Further batch entries of one call, or further sequences of one pack; what lies past the last offset of a pack is left out.
+    """Further batch entries of one call, or further sequences of one pack; what lies past the last
+    offset of a pack is left out.
 
     Args:
         calls: of equal shapes, lengths and scale, all with an initial state or all without.
     """
     first = calls[0]
-    tokens = {name: tokens_together([getattr(call, name) for call in calls], first) for name in TOKENS}
+    tokens = {
+        name: tokens_together([getattr(call, name) for call in calls], first) for name in TOKENS
+    }
     state = None if first.initial_state is None else torch.cat([call.state for call in calls])
-    offsets = None if first.cu_seqlens is None else torch.tensor([0, *first.lengths * len(calls)]).cumsum(0)
+    offsets = (
+        None
+        if first.cu_seqlens is None
+        else torch.tensor([0, *first.lengths * len(calls)]).cumsum(0)
+    )
     return replace(first, **tokens, initial_state=state, cu_seqlens=offsets)
 
 
@@ -46,7 +55,9 @@ def tokens_apart(x: Tensor, one: Inputs, number: int) -> list[Tensor]:
         return list(x.unflatten(0, (number, one.B)))
     used = sum(one.lengths)
     padding = x.new_zeros(1, one.T - used, *x.shape[2:])
-    return [torch.cat((piece, padding), dim=1) for piece in x.unflatten(1, (number, used)).unbind(1)]
+    return [
+        torch.cat((piece, padding), dim=1) for piece in x.unflatten(1, (number, used)).unbind(1)
+    ]
 
 
 def states_apart(x: Tensor, one: Inputs, number: int) -> list[Tensor]:
@@ -57,6 +68,7 @@ def states_apart(x: Tensor, one: Inputs, number: int) -> list[Tensor]:
 def gradients_apart(found: Gradients[Tensor], one: Inputs, number: int) -> list[Gradients[Tensor]]:
     """Likewise for gradients."""
     *tokens, states = (
-        states_apart(x, one, number) if SIGNATURE.is_state(name) else tokens_apart(x, one, number) for name, x in found.named().items()
+        states_apart(x, one, number) if SIGNATURE.is_state(name) else tokens_apart(x, one, number)
+        for name, x in found.named().items()
     )
     return [Gradients(*pieces) for pieces in zip(*tokens, states, strict=True)]

@@ -1,4 +1,6 @@
-"""What a long run has reached at some lengths: its last outputs and its state there. Nothing between is kept."""
+"""What a long run has reached at some lengths: its last outputs and its state there. Nothing
+between is kept.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,16 @@ class Reached:
     final_state: Tensor
 
 
-def walk(run: Callable[[Inputs], tuple[Tensor, Tensor]], inputs: Inputs, at: Sequence[int], cuts: Sequence[int] = ()) -> Iterator[Reached]:
+def walk(
+    run: Callable[[Inputs], tuple[Tensor, Tensor]],
+    inputs: Inputs,
+    at: Sequence[int],
+    cuts: Sequence[int] = (),
+) -> Iterator[Reached]:
     """What `run` has reached at every length, in one pass over dense sequences.
 
-    A pause where a chunk ends changes nothing: the state is carried in the format it is returned in.
+    A pause where a chunk ends changes nothing: the state is carried in the format it is returned
+    in.
 
     Args:
         at: lengths, rising.

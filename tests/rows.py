@@ -1,4 +1,6 @@
-"""Verdicts and kernels that the tests of records, decisions, the plugin and the command line share."""
+"""Verdicts and kernels that the tests of records, decisions, the plugin and the command line
+share.
+"""
 
 from __future__ import annotations
 

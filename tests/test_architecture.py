@@ -1,4 +1,6 @@
-"""The house: arrows between packages, no import cycle, and machinery that knows no operator's tensors, stages or axes."""
+"""The house: arrows between packages, no import cycle, and machinery that knows no operator's
+tensors, stages or axes.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,40 @@ from oracles.tensors import COTANGENTS, GRADIENTS, OUTPUTS, TENSORS
 
 ROOT = Path(__file__).parents[1]
 GENERIC: Final = (
-    "operator.py", "internals.py", "canonical.py", "verdicts", "report", "plugin", "cli", "campaign", "nightly", "diagnosis", "kills",
-    "adapters/isolation", "budgets/sampled.py", "operators/pipeline.py",
-    *(f"checks/{name}.py" for name in ("compare", "execute", "forward", "gradients", "outcome", "place", "property_table", "recheck")),
-)  # fmt: skip
+    "operator.py",
+    "internals.py",
+    "canonical.py",
+    "verdicts",
+    "report",
+    "plugin",
+    "cli",
+    "campaign",
+    "nightly",
+    "diagnosis",
+    "kills",
+    "adapters/isolation",
+    "budgets/sampled.py",
+    "operators/pipeline.py",
+    *(
+        f"checks/{name}.py"
+        for name in (
+            "compare",
+            "execute",
+            "forward",
+            "gradients",
+            "outcome",
+            "place",
+            "property_table",
+            "recheck",
+        )
+    ),
+)
 """What judges, records, reports and diagnoses whatever the operator is."""
 NOT_YET: Final = {
-    *(f"cli/{name}.py" for name in ("contracts", "drift", "export", "listing", "mailboxes", "oracle", "question")),
+    *(
+        f"cli/{name}.py"
+        for name in ("contracts", "drift", "export", "listing", "mailboxes", "oracle", "question")
+    ),
     *(f"diagnosis/{name}.py" for name in ("call", "separate", "signatures", "suspects", "traces")),
     *(f"adapters/isolation/{name}.py" for name in ("isolated", "stages")),
     "report/html/heat.py",
@@ -39,11 +68,23 @@ KDA_MODULES: Final = (
     "oracles.gradients",
     "oracles.tensors",
 )
-ANYBODYS: Final = ("kdaverify.problems.axes", "kdaverify.problems.portable", "kdaverify.problems.profiles")
+ANYBODYS: Final = (
+    "kdaverify.problems.axes",
+    "kdaverify.problems.portable",
+    "kdaverify.problems.profiles",
+)
 # Names of one letter are anybody's.
 NAMES: Final = {
     name
-    for names in (TENSORS, OUTPUTS, GRADIENTS, COTANGENTS, SIGNATURES, BACKWARD_SIGNATURES, ("HV", "Aqk", "Akk", "v_new"))
+    for names in (
+        TENSORS,
+        OUTPUTS,
+        GRADIENTS,
+        COTANGENTS,
+        SIGNATURES,
+        BACKWARD_SIGNATURES,
+        ("HV", "Aqk", "Akk", "v_new"),
+    )
     for name in names
     if len(name) > 1 and name not in ("output", "state")
 }
@@ -53,8 +94,16 @@ MAY_IMPORT: Final = {SUITES: {PRODUCT, ORACLES}, PRODUCT: {ORACLES}, ORACLES: se
 
 def modules(*folders: str) -> dict[str, Path]:
     """By dotted name; what runs under other people's Python is not ours."""
-    found = [path for folder in folders for path in (ROOT / folder).rglob("*.py") if "standalone" not in path.parts]
-    return {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in found}
+    found = [
+        path
+        for folder in folders
+        for path in (ROOT / folder).rglob("*.py")
+        if "standalone" not in path.parts
+    ]
+    return {
+        ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in found
+    }
 
 
 def imports(tree: ast.Module, *, of_loading: bool) -> Iterator[str]:
@@ -71,7 +120,12 @@ def named(tree: ast.Module) -> Iterator[str]:
         match node:
             case ast.Constant(value=str(text)):
                 yield text
-            case ast.Attribute(attr=name) | ast.Name(id=name) | ast.arg(arg=name) | ast.keyword(arg=str(name)):
+            case (
+                ast.Attribute(attr=name)
+                | ast.Name(id=name)
+                | ast.arg(arg=name)
+                | ast.keyword(arg=str(name))
+            ):
                 yield name
             case _:
                 pass
@@ -81,31 +135,48 @@ def named(tree: ast.Module) -> Iterator[str]:
 def test_arrows_point_one_way(package: str) -> None:
     ours = {*MAY_IMPORT, "tests", "benchmarks"}
     for name, path in modules(package).items():
-        wrong = {found.partition(".")[0] for found in imports(ast.parse(path.read_text()), of_loading=False)} & (ours - {package})
-        assert wrong <= MAY_IMPORT[package], f"{name} imports {', '.join(wrong - MAY_IMPORT[package])}"
+        wrong = {
+            found.partition(".")[0]
+            for found in imports(ast.parse(path.read_text()), of_loading=False)
+        } & (ours - {package})
+        assert wrong <= MAY_IMPORT[package], (
+            f"{name} imports {', '.join(wrong - MAY_IMPORT[package])}"
+        )
 
 
 def test_no_module_needs_itself_to_be_loaded() -> None:
     known = modules(PRODUCT, ORACLES)
     graph = TopologicalSorter[str]()
     for name, path in known.items():
-        loaded = {found if found in known else found.rpartition(".")[0] for found in imports(ast.parse(path.read_text()), of_loading=True)}
+        loaded = {
+            found if found in known else found.rpartition(".")[0]
+            for found in imports(ast.parse(path.read_text()), of_loading=True)
+        }
         graph.add(name, *(loaded & known.keys()) - {name})
     graph.prepare()  # raises CycleError, which names the cycle
 
 
 def test_the_machinery_names_no_tensor_stage_or_axis_of_an_operator() -> None:
     folder = ROOT / PRODUCT
-    files = [path for part in GENERIC for path in ([folder / part] if part.endswith(".py") else (folder / part).rglob("*.py"))]
+    files = [
+        path
+        for part in GENERIC
+        for path in ([folder / part] if part.endswith(".py") else (folder / part).rglob("*.py"))
+    ]
     telling = dict[str, set[str]]()
     for path in files:
         tree = ast.parse(path.read_text())
         words = {*named(tree)} & NAMES
-        loaded = (found for found in imports(tree, of_loading=False) if not found.startswith(ANYBODYS))
+        loaded = (
+            found for found in imports(tree, of_loading=False) if not found.startswith(ANYBODYS)
+        )
         words |= {found for found in loaded if found.startswith(KDA_MODULES)}
         if words:
             telling[str(path.relative_to(folder))] = words
-    assert telling.keys() - NOT_YET == set(), {name: telling[name] for name in telling.keys() - NOT_YET}
+    assert telling.keys() - NOT_YET == set(), {
+        name: telling[name] for name in telling.keys() - NOT_YET
+    }
     assert not NOT_YET - telling.keys(), (
-        f"these know no operator any more, take them off the list: {', '.join(sorted(NOT_YET - telling.keys()))}"
+        "these know no operator any more, take them off the list:"
+        f" {', '.join(sorted(NOT_YET - telling.keys()))}"
     )

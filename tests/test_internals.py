@@ -35,13 +35,20 @@ def marked(size: int) -> None: ...
 def test_one_module_touches_them() -> None:
     folders = ("oracles", "kdaverify", "suites")
     found = {
-        str(path.relative_to(ROOT)) for folder in folders for path in (ROOT / folder).rglob("*.py") if PRIVATE.search(path.read_text())
+        str(path.relative_to(ROOT))
+        for folder in folders
+        for path in (ROOT / folder).rglob("*.py")
+        if PRIVATE.search(path.read_text())
     }
-    assert found == {"kdaverify/internals.py"}, "use what kdaverify/internals.py offers, or add it there"
+    assert found == {"kdaverify/internals.py"}, (
+        "use what kdaverify/internals.py offers, or add it there"
+    )
 
 
 def test_a_value_depends_on_the_source_alone_and_a_filter_may_refuse_it() -> None:
-    strategy = st.fixed_dictionaries({"a": st.integers(0, 999), "b": st.booleans()}).map(lambda found: (found["a"], found["b"]))
+    strategy = st.fixed_dictionaries({"a": st.integers(0, 999), "b": st.booleans()}).map(
+        lambda found: (found["a"], found["b"])
+    )
     assert internals.generated(strategy, Source(3)) == internals.generated(strategy, Source(3)), (
         "hypothesis: ConjectureData or BuildContext moved"
     )
@@ -59,15 +66,25 @@ def test_a_shelved_case_is_where_shrinking_begins() -> None:
     phases = (hypothesis.Phase.reuse, hypothesis.Phase.shrink)
     asked = hypothesis.settings(database=database, phases=phases, backend=internals.BACKEND)
     hypothesis.find(
-        st.integers(0, 10**6), lambda number: tried.append(number) is None and number == value, settings=asked, database_key=b"key"
+        st.integers(0, 10**6),
+        lambda number: tried.append(number) is None and number == value,
+        settings=asked,
+        database_key=b"key",
     )
     assert tried[0] == value, "hypothesis: the second shelf of a database is called otherwise"
 
 
 def test_a_test_says_how_it_was_written() -> None:
-    assert internals.has_settings(own) and not internals.has_settings(plain), "hypothesis: where settings are noted has moved"
-    assert internals.body_of(plain) is plain.hypothesis.inner_test and internals.body_of(marked) is marked  # type: ignore[attr-defined]
-    assert internals.marked_parameters(marked) == {"size": [1, 2]}, "pytest: marks are kept otherwise"
+    assert internals.has_settings(own) and not internals.has_settings(plain), (
+        "hypothesis: where settings are noted has moved"
+    )
+    assert (
+        internals.body_of(plain) is plain.hypothesis.inner_test
+        and internals.body_of(marked) is marked
+    )  # type: ignore[attr-defined]
+    assert internals.marked_parameters(marked) == {"size": [1, 2]}, (
+        "pytest: marks are kept otherwise"
+    )
 
 
 def test_a_seed_decides_what_a_test_generates() -> None:
@@ -75,7 +92,9 @@ def test_a_seed_decides_what_a_test_generates() -> None:
         seen = list[int]()
 
         @hypothesis.given(st.integers(0, 10**9))
-        @hypothesis.settings(max_examples=5, database=None, derandomize=False, backend=internals.BACKEND)
+        @hypothesis.settings(
+            max_examples=5, database=None, derandomize=False, backend=internals.BACKEND
+        )
         def noted(number: int) -> None:
             seen.append(number)
 

@@ -10,7 +10,9 @@ from tests.rows import ROOT
 
 def test_no_class_name_is_used_twice() -> None:
     found = defaultdict[str, list[str]](list)
-    for path in (path for folder in ("oracles", "kdaverify") for path in (ROOT / folder).rglob("*.py")):
+    for path in (
+        path for folder in ("oracles", "kdaverify") for path in (ROOT / folder).rglob("*.py")
+    ):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 found[node.name].append(str(path.relative_to(ROOT)))

@@ -24,8 +24,12 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other libraries decide for themselves what they keep")
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc", reason="other libraries decide for themselves what they keep"
+)
 def test_freed_tensors_cost_no_page_faults() -> None:
     """Without it the same loop takes tens of thousands."""
-    found = subprocess.run([sys.executable, "-c", USING], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", USING], capture_output=True, text=True, check=True
+    )
     assert int(found.stdout) < 1000

@@ -15,7 +15,14 @@ VENDORS = ("transformers", "jax", "onnxruntime", "onnx", "deltanet_tpu")
 
 def imported_by(statement: str) -> set[str]:
     code = f"{statement}; import sys; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     return set(done.stdout.split())
 
 
@@ -26,7 +33,9 @@ def test_what_every_pytest_session_loads_is_light(module: str) -> None:
 
 def test_the_whole_interface_imports_no_vendor() -> None:
     names = ", ".join(kdaverify.__all__)
-    assert not imported_by(f"from kdaverify import {names}; import kdaverify.verdicts.judge") & set(VENDORS)
+    assert not imported_by(f"from kdaverify import {names}; import kdaverify.verdicts.judge") & set(
+        VENDORS
+    )
 
 
 @pytest.mark.parametrize("name", kdaverify.__all__)

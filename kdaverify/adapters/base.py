@@ -27,7 +27,9 @@ X = TypeVar("X")
 
 
 class AdapterError(ValueError):
-    """An adapter that cannot be found or was declared wrongly; the message names the option, what came, and what to do."""
+    """An adapter that cannot be found or was declared wrongly; the message names the option, what
+    came, and what to do.
+    """
 
 
 class WrongKernelError(RuntimeError):
@@ -39,7 +41,8 @@ class Output:
     """What a kernel returned, in the canonical conventions of `Inputs`.
 
     Args:
-        o: [B, T, HV, V] if the kernel did as declared; whatever else it returned, unchanged, if it did not.
+        o: [B, T, HV, V] if the kernel did as declared; whatever else it returned, unchanged, if it
+            did not.
         final_state: [N, HV, K, V], or None where it is not exposed; the same holds.
     """
 
@@ -48,7 +51,8 @@ class Output:
 
 
 class Adapter(abc.ABC):
-    """An implementation under test. Subclasses are final: they state the fields and implement the abstract methods.
+    """An implementation under test. Subclasses are final: they state the fields and implement the
+    abstract methods.
 
     Args:
         name: how people call it; part of every record.
@@ -56,14 +60,19 @@ class Adapter(abc.ABC):
         dtypes: the formats of q, k, v, beta and o it takes, of fp64, fp32, bf16, fp16.
         conventions: how it wants its tensors; `CANONICAL` unless it differs.
         device: type of the torch device the kernel runs on.
-        widths: key and value widths that cases are generated at, for kernels compiled for each; () where any will do.
+        widths: key and value widths that cases are generated at, for kernels compiled for each; ()
+            where any will do.
         domain: the problems it takes: whatever is generated or altered stays inside.
-        backward_domain: the problems that its backward takes, where these are fewer; None: those of `domain`.
-        isolated: whether it runs in a worker process by default: kernels that can take their process with them do.
+        backward_domain: the problems that its backward takes, where these are fewer; None: those of
+            `domain`.
+        isolated: whether it runs in a worker process by default: kernels that can take their
+            process with them do.
         answers: False where calls are only written down, and nothing can be judged.
         differentiable: False where there is no backward to run; otherwise a backward is looked for.
-        open_ended: False where only the calls of an export can be answered, so that no failure is shrunk.
-        deterministic: False where the same call may give other bits; each of its results is then judged by itself.
+        open_ended: False where only the calls of an export can be answered, so that no failure is
+            shrunk.
+        deterministic: False where the same call may give other bits; each of its results is then
+            judged by itself.
         barriers: why a caller cannot see or touch memory of the kernel, by what it is.
         takes: what a function takes of a call, for operators that functions implement.
     """
@@ -94,12 +103,16 @@ class Adapter(abc.ABC):
         """The arithmetic it declares for problems in `dtype`."""
 
     def backward_contract(self, dtype: str) -> Contract:
-        """That of its backward, forward run included, where it computes otherwise there; the same by default."""
+        """That of its backward, forward run included, where it computes otherwise there; the same
+        by default.
+        """
         return self.contract(dtype)
 
     @abc.abstractmethod
     def forward(self, inputs: Any) -> Any:
-        """Runs the kernel on a canonical call, wherever its tensors lie; what it returns lies there too."""
+        """Runs the kernel on a canonical call, wherever its tensors lie; what it returns lies there
+        too.
+        """
 
     @abc.abstractmethod
     def proof(self) -> str:
@@ -110,7 +123,8 @@ class Adapter(abc.ABC):
         return self.forward(inputs)
 
     def gradients(self, inputs: Any, cotangents: Any) -> Any:
-        """Runs the kernel there and back; what torch's autograd makes of `forward`, unless there is a backward of its own.
+        """Runs the kernel there and back; what torch's autograd makes of `forward`, unless there is
+        a backward of its own.
 
         Raises:
             ForwardOnlyError: there is no backward.
@@ -128,7 +142,9 @@ class Adapter(abc.ABC):
         return None
 
     def supports(self, problem: Any) -> str | None:
-        """Why its interface cannot take `problem`; None if it can. A wrong result is no such reason."""
+        """Why its interface cannot take `problem`; None if it can. A wrong result is no such
+        reason.
+        """
         return self.domain.refuses(problem)
 
     def exposes(self, problem: Any) -> tuple[str, ...]:
@@ -141,7 +157,9 @@ class Adapter(abc.ABC):
         return self.conventions.received(inputs)
 
     def redeclared(self, conventions: Conventions) -> Adapter | None:
-        """The same kernel under other conventions, to find out which one it really follows; None where they are not declared by hand."""
+        """The same kernel under other conventions, to find out which one it really follows; None
+        where they are not declared by hand.
+        """
         del conventions
         return None
 
@@ -151,14 +169,20 @@ class Adapter(abc.ABC):
         Raises:
             AdapterError: no such option, or no such value of it.
         """
-        raise AdapterError(f"{self.name}: takes no options, got {', '.join(options)}; leave out everything after the colon")
+        raise AdapterError(
+            f"{self.name}: takes no options, got {', '.join(options)}; leave out everything after"
+            " the colon"
+        )
 
     def variants(self) -> Mapping[str, Adapter]:
-        """The same kernel under options that must not change what it computes, by a name for each; the same adapters at every call."""
+        """The same kernel under options that must not change what it computes, by a name for each;
+        the same adapters at every call.
+        """
         return {}
 
     def stages(self, dtype: str) -> Mapping[str, StageCall]:
-        """The stages that can be called by themselves for problems in `dtype`, by name, those of the forward first, each in order.
+        """The stages that can be called by themselves for problems in `dtype`, by name, those of
+        the forward first, each in order.
 
         None by default.
         """
@@ -166,12 +190,16 @@ class Adapter(abc.ABC):
         return {}
 
     def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
-        """The pointwise operations that can be called by themselves in `dtype`, by name; none by default."""
+        """The pointwise operations that can be called by themselves in `dtype`, by name; none by
+        default.
+        """
         del dtype
         return {}
 
     def configurations(self) -> Mapping[str, Adapter]:
-        """The same kernel under each of the configurations that its tuner chooses from, by a name for each; none by default."""
+        """The same kernel under each of the configurations that its tuner chooses from, by a name
+        for each; none by default.
+        """
         return {}
 
     def called_with(self, inputs: Inputs, unknown: Mapping[str, Any]) -> None:
@@ -181,7 +209,9 @@ class Adapter(abc.ABC):
             NotImplementedError: no function of others is wrapped as it stands; the default.
         """
         del inputs, unknown
-        raise NotImplementedError(f"{self.name} is no plain function that keywords could be passed to")
+        raise NotImplementedError(
+            f"{self.name} is no plain function that keywords could be passed to"
+        )
 
     def surroundings(self) -> Mapping[str, str]:
         """Environment variables that its process needs before anything is imported."""
@@ -191,7 +221,8 @@ class Adapter(abc.ABC):
         """What `function` returns for this adapter, in the process that the kernel runs in.
 
         Args:
-            function: of a module, or a partial of one, so that its name reaches a worker process; it makes at most four calls.
+            function: of a module, or a partial of one, so that its name reaches a worker process;
+                it makes at most four calls.
         """
         return function(self)
 
@@ -204,21 +235,37 @@ class Adapter(abc.ABC):
         return
 
     def environment(self) -> dict[str, str]:
-        """Versions of everything that decides the result, the device, and the mode ("native" or "interpreted")."""
-        return {**versions("torch"), "python": platform.python_version(), "device": self.device, "mode": "native"}
+        """Versions of everything that decides the result, the device, and the mode ("native" or
+        "interpreted").
+        """
+        return {
+            **versions("torch"),
+            "python": platform.python_version(),
+            "device": self.device,
+            "mode": "native",
+        }
 
 
 def values_of(returned: Any) -> Mapping[str, Any]:
-    """Outputs, gradients or cotangents by name: of the dataclass or the mapping that an operator has for them."""
+    """Outputs, gradients or cotangents by name: of the dataclass or the mapping that an operator
+    has for them.
+    """
     return returned if isinstance(returned, Mapping) else vars(returned)
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Installed versions by distribution name; torch answers for itself, its version names the build."""
-    return {package: torch.__version__ if package == "torch" else metadata.version(package) for package in packages}
+    """Installed versions by distribution name; torch answers for itself, its version names the
+    build.
+    """
+    return {
+        package: torch.__version__ if package == "torch" else metadata.version(package)
+        for package in packages
+    }
 
 
 def absent(modules: tuple[str, ...], install: str) -> str | None:
-    """A sentence naming the modules that are not installed and the command that brings them, or None; imports nothing."""
+    """A sentence naming the modules that are not installed and the command that brings them, or
+    None; imports nothing.
+    """
     lacking = [module for module in modules if util.find_spec(module) is None]
     return f"{', '.join(lacking)} not installed: {install}" if lacking else None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final, Literal, get_args
 
 Channel = Literal["memory", "objects", "results", "buffers"]
-"""The bytes that an input lies in, with its strides, its gaps and its address; the tensor objects themselves; the memory of what the
-kernel returned; what torch allocates while it runs."""
+"""The bytes that an input lies in, with its strides, its gaps and its address; the tensor objects
+themselves; the memory of what the kernel returned; what torch allocates while it runs."""
 
 CHANNELS: Final[tuple[Channel, ...]] = get_args(Channel)
 

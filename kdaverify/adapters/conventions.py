@@ -61,14 +61,18 @@ class Conventions:
         layout: bthd [B, T, H, D]; bhtd [B, H, T, D]; thd [B T, H, D] with cu_seqlens always given.
         state: kv [N, HV, K, V]; vk [N, HV, V, K].
         gate: log (natural); log2 (g / ln 2); decay (exp g); raw (before the activation).
-        gates: channel, g [B, T, HV, K]; head, g [B, T, HV], one gate for all channels; none, no g at all.
+        gates: channel, g [B, T, HV, K]; head, g [B, T, HV], one gate for all channels; none, no g
+            at all.
         heads: which key head value head j reads: interleaved, j // (HV / H); tiled, j mod H.
         beta: value; logit (beta = sigmoid of it; 0 and 1 are -inf and inf).
-        packing: cu_seqlens [N + 1]; segment_ids [1, T], the id of a token's sequence, -1 past the last offset; none. Ids are at least 0,
-            different in different sequences, and in any order.
-            A kernel that sees segment_ids cannot see empty sequences, so packs take and give no state through it.
-        scale: argument (passed); fixed (the kernel always takes K^-1/2); folded (q comes multiplied, and rounded to its dtype).
-        padding: what rows of o past the last offset of a pack hold: zero, or undefined (not compared).
+        packing: cu_seqlens [N + 1]; segment_ids [1, T], the id of a token's sequence, -1 past the
+            last offset; none. Ids are at least 0, different in different sequences, and in any
+            order. A kernel that sees segment_ids cannot see empty sequences, so packs take and give
+            no state through it.
+        scale: argument (passed); fixed (the kernel always takes K^-1/2); folded (q comes
+            multiplied, and rounded to its dtype).
+        padding: what rows of o past the last offset of a pack hold: zero, or undefined (not
+            compared).
     Raises:
         ConventionError: a value that does not exist, or thd without cu_seqlens.
     """
@@ -87,12 +91,18 @@ class Conventions:
         for field in fields(self):
             value, allowed = getattr(self, field.name), ALLOWED[field.name]
             if value not in allowed:
-                raise ConventionError(f"{field.name}: wanted one of {', '.join(allowed)}, got {value!r}")
+                raise ConventionError(
+                    f"{field.name}: wanted one of {', '.join(allowed)}, got {value!r}"
+                )
         if self.layout == "thd" and self.packing != "cu_seqlens":
-            raise ConventionError(f"packing: layout thd has no batch axis, so it needs packing='cu_seqlens', got {self.packing!r}")
+            raise ConventionError(
+                "packing: layout thd has no batch axis, so it needs packing='cu_seqlens', got"
+                f" {self.packing!r}"
+            )
 
     def arguments(self, inputs: Inputs) -> dict[str, Any]:
-        """What the kernel gets: q, k, v, g, beta, scale, initial_state, cu_seqlens, segment_ids (the last three, and g, may be None).
+        """What the kernel gets: q, k, v, g, beta, scale, initial_state, cu_seqlens, segment_ids
+        (the last three, and g, may be None).
 
         A tensor that needs no conversion is handed over itself, any other as memory of its own.
         Raises:
@@ -100,68 +110,105 @@ class Conventions:
         """
         arguments: dict[str, Any] = {name: self._handed(name, inputs) for name in TOKENS}
         arguments["scale"] = inputs.factor
-        arguments["initial_state"] = None if inputs.initial_state is None else self.hand("initial_state", inputs.initial_state, inputs)
+        arguments["initial_state"] = (
+            None
+            if inputs.initial_state is None
+            else self.hand("initial_state", inputs.initial_state, inputs)
+        )
         arguments["cu_seqlens"] = self._offsets(inputs)
         arguments["segment_ids"] = segment_ids(inputs) if self.packing == "segment_ids" else None
         return arguments
 
     def hand(self, name: str, tensor: Tensor, inputs: Inputs) -> Tensor:
-        """The tensor `name` of the call `inputs` as the kernel wants it: values computed in float64 and rounded once, then axes."""
+        """The tensor `name` of the call `inputs` as the kernel wants it: values computed in float64
+        and rounded once, then axes.
+        """
         codec, axes = self._values(name), self._axes(name, inputs)
         if codec.converts:
             tensor = _round(codec.there(_checked(name, tensor).double()), tensor.dtype)
         return tensor if axes.to is _same else axes.to(tensor).contiguous()
 
     def _handed(self, name: str, inputs: Inputs) -> Tensor | None:
-        return None if name == "g" and self.gates == "none" else self.hand(name, getattr(inputs, name), inputs)
+        return (
+            None
+            if name == "g" and self.gates == "none"
+            else self.hand(name, getattr(inputs, name), inputs)
+        )
 
     def take(self, name: str, tensor: Tensor, inputs: Inputs) -> Tensor:
-        """The inverse of `hand`; also for the output "o" (laid out as v) and "final_state" (as initial_state)."""
+        """The inverse of `hand`; also for the output "o" (laid out as v) and "final_state" (as
+        initial_state).
+        """
         codec, tensor = self._values(name), self.in_canonical_axes(name, tensor, inputs)
         return _round(codec.back(tensor.double()), tensor.dtype) if codec.converts else tensor
 
     def in_canonical_axes(self, name: str, tensor: Tensor, inputs: Inputs) -> Tensor:
-        """A tensor of the kernel, or the gradient of one, in the axes of `Inputs`; its values are the kernel's."""
+        """A tensor of the kernel, or the gradient of one, in the axes of `Inputs`; its values are
+        the kernel's.
+        """
         return self._axes(name, inputs).back(tensor)
 
     def received(self, inputs: Inputs) -> Inputs:
-        """The call as the kernel effectively gets it: gates and betas carry the rounding of their conversion, in float64."""
-        rounded = {name: self._rounded(name, getattr(inputs, name)) for name in ("g", "beta") if self._values(name).converts}
+        """The call as the kernel effectively gets it: gates and betas carry the rounding of their
+        conversion, in float64.
+        """
+        rounded = {
+            name: self._rounded(name, getattr(inputs, name))
+            for name in ("g", "beta")
+            if self._values(name).converts
+        }
         return replace(inputs, **rounded) if rounded else inputs
 
     def converted(self) -> tuple[str, ...]:
         """The inputs of which the kernel gets a converted copy."""
         tokens = TOKENS if self.layout in ("bhtd", "thd") else ()
-        values = [name for name in ("g", "beta") if self.gate != "raw" and self._values(name).converts]
-        heads = [name for name in FLOATING if self.heads == "tiled" and "HV" in SIGNATURE[name].axes]
+        values = [
+            name for name in ("g", "beta") if self.gate != "raw" and self._values(name).converts
+        ]
+        heads = [
+            name for name in FLOATING if self.heads == "tiled" and "HV" in SIGNATURE[name].axes
+        ]
         state = ("initial_state",) if self.state == "vk" else ()
         offsets = ("cu_seqlens",) if self.packing == "segment_ids" else ()
         return tuple(dict.fromkeys((*tokens, *values, *heads, *state, *offsets)))
 
     def _rounded(self, name: str, tensor: Tensor) -> Tensor:
         codec = self._values(name)
-        return codec.back(_round(codec.there(_checked(name, tensor).double()), tensor.dtype).double())
+        return codec.back(
+            _round(codec.there(_checked(name, tensor).double()), tensor.dtype).double()
+        )
 
     def _values(self, name: str) -> Codec:
         if name == "g":
             if self.gate == "raw":
-                raise ConventionError("gate: 'raw' needs the activation stage, which is not driven yet; wrap the kernel to take gate='log'")
+                raise ConventionError(
+                    "gate: 'raw' needs the activation stage, which is not driven yet; wrap the"
+                    " kernel to take gate='log'"
+                )
             return GATES[self.gate]
         return BETAS[self.beta] if name == "beta" else IDENTITY
 
     def _axes(self, name: str, inputs: Inputs) -> _Axes:
-        return self._grouping(name, inputs).then(self._layout(name, inputs)).then(self._shared(name))
+        return (
+            self._grouping(name, inputs).then(self._layout(name, inputs)).then(self._shared(name))
+        )
 
     def _grouping(self, name: str, inputs: Inputs) -> _Axes:
         axes, H, shared = SIGNATURE[name].axes, inputs.H, inputs.HV // inputs.H
         if self.heads == "interleaved" or "HV" not in axes or 1 in (H, shared):
             return _AS_THEY_ARE
         at = axes.index("HV")
-        return _Axes(lambda x: _regrouped(x, at, (H, shared)), lambda x: _regrouped(x, at, (shared, H)))
+        return _Axes(
+            lambda x: _regrouped(x, at, (H, shared)), lambda x: _regrouped(x, at, (shared, H))
+        )
 
     def _shared(self, name: str) -> _Axes:
         """A gate of all channels has no axis of them; in our memory still, as one that has."""
-        return _Axes(lambda x: x.squeeze(-1), lambda x: x.unsqueeze(-1)) if name == "g" and self.gates == "head" else _AS_THEY_ARE
+        return (
+            _Axes(lambda x: x.squeeze(-1), lambda x: x.unsqueeze(-1))
+            if name == "g" and self.gates == "head"
+            else _AS_THEY_ARE
+        )
 
     def _layout(self, name: str, inputs: Inputs) -> _Axes:
         if SIGNATURE.is_state(name):
@@ -184,22 +231,30 @@ CANONICAL: Final = Conventions(packing="cu_seqlens")
 
 
 def segment_ids(inputs: Inputs) -> Tensor | None:
-    """[1, T] int32: the id of the sequence every token of a pack belongs to, `OUTSIDE` past the last offset; None unpacked."""
+    """[1, T] int32: the id of the sequence every token of a pack belongs to, `OUTSIDE` past the
+    last offset; None unpacked.
+    """
     if inputs.cu_seqlens is None:
         return None
     ids = torch.full((1, inputs.T), OUTSIDE, dtype=torch.int32)
     used = sum(inputs.lengths)
-    ids[0, :used] = torch.repeat_interleave(_ids_of_sequences(inputs), torch.as_tensor(inputs.lengths))
+    ids[0, :used] = torch.repeat_interleave(
+        _ids_of_sequences(inputs), torch.as_tensor(inputs.lengths)
+    )
     return ids.to(inputs.q.device)
 
 
 def _ids_of_sequences(inputs: Inputs) -> Tensor:
     given = inputs.sequence_ids
-    return torch.arange(inputs.N, dtype=torch.int32) if given is None else given.to("cpu", torch.int32)
+    return (
+        torch.arange(inputs.N, dtype=torch.int32) if given is None else given.to("cpu", torch.int32)
+    )
 
 
 def _regrouped(x: Tensor, at: int, groups: tuple[int, int]) -> Tensor:
-    """The heads of an axis, numbered group by group, numbered by their place in the groups instead."""
+    """The heads of an axis, numbered group by group, numbered by their place in the groups
+    instead.
+    """
     return x.unflatten(at, groups).transpose(at, at + 1).flatten(at, at + 1)
 
 
@@ -216,11 +271,15 @@ def _swap_widths(x: Tensor) -> Tensor:
 
 
 def _round(x: Tensor, dtype: torch.dtype) -> Tensor:
-    # float64 to 16 bits is one rounding on some processors and two on others: always go through float32.
+    # float64 to 16 bits is one rounding on some processors and two on others: always go through
+    # float32.
     return x if dtype == torch.float64 else x.to(torch.float32).to(dtype)
 
 
 def _checked(name: str, tensor: Tensor) -> Tensor:
     if name == "beta" and bool((tensor > 1).any()):
-        raise ConventionError(f"beta: a logit expresses values in [0, 1], got {tensor.max().item()}; such problems are not supported")
+        raise ConventionError(
+            f"beta: a logit expresses values in [0, 1], got {tensor.max().item()}; such problems"
+            " are not supported"
+        )
     return tensor

@@ -31,11 +31,13 @@ INSTALL: Final = "pip install --no-deps nvidia-cudnn-frontend==1.32.0"
 
 
 class Cudnn(Adapter):
-    """kimi_delta_attention with the plan pinned by name: anything else the library would rather run is refused by itself.
+    """kimi_delta_attention with the plan pinned by name: anything else the library would rather run
+    is refused by itself.
 
-    Chunks of 16, bf16 operands, fp32 state, value-first; offsets always. What it leaves in the rows past the last offset means nothing.
-    The backward is a kernel of its own, in chunks of 64: Akk, dkb and dvb never leave fp32, and what o gives to the state's gradient is
-    made ahead of it and stored. It takes beta in fp32 alone.
+    Chunks of 16, bf16 operands, fp32 state, value-first; offsets always. What it leaves in the rows
+    past the last offset means nothing. The backward is a kernel of its own, in chunks of 64: Akk,
+    dkb and dvb never leave fp32, and what o gives to the state's gradient is made ahead of it and
+    stored. It takes beta in fp32 alone.
     Source: cudnn.linear_attention.kimi_delta_attention, nvidia-cudnn-frontend 1.32.0.
     """
 
@@ -70,19 +72,30 @@ class Cudnn(Adapter):
 
     def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
         if inputs.H != inputs.HV:
-            raise ForwardOnlyError(f"its backward takes as many value heads as key heads, wanted {inputs.HV} and {inputs.H}")
+            raise ForwardOnlyError(
+                f"its backward takes as many value heads as key heads, wanted {inputs.HV} and"
+                f" {inputs.H}"
+            )
         if abs(inputs.factor - WIDTH**-0.5) > SCALE_SLACK:
-            raise ForwardOnlyError(f"its backward takes the scale {WIDTH}^-1/2 alone, wanted {inputs.factor:g}")
+            raise ForwardOnlyError(
+                f"its backward takes the scale {WIDTH}^-1/2 alone, wanted {inputs.factor:g}"
+            )
         found = super().gradients(inputs, cotangents)
         if any(inputs.lengths) and BACKWARD not in _executions():
-            raise WrongKernelError(f"wanted {BACKWARD} of the plan {PLAN} to execute, but another one answered")
+            raise WrongKernelError(
+                f"wanted {BACKWARD} of the plan {PLAN} to execute, but another one answered"
+            )
         return found
 
     def proof(self) -> str:
         return self._ran
 
     def environment(self) -> dict[str, str]:
-        return {**super().environment(), **versions("nvidia-cudnn-frontend"), "device": torch.cuda.get_device_name()}
+        return {
+            **super().environment(),
+            **versions("nvidia-cudnn-frontend"),
+            "device": torch.cuda.get_device_name(),
+        }
 
     def _run(self, inputs: Inputs) -> Output:
         executed = _executions()

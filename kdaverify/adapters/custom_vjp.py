@@ -16,12 +16,16 @@ from oracles.autograd import ForwardOnlyError
 Forward = Callable[..., Sequence[Tensor]]
 VJP = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]
 
-# What torch and JAX raise where a function has no derivative. Any other exception of a backward is an error of the kernel.
+# What torch and JAX raise where a function has no derivative. Any other exception of a backward is
+# an error of the kernel.
 NO_DERIVATIVE: Final = re.compile(
-    r"NotImplementedError"  # JAX: a primitive without a differentiation or transposition rule; a custom backward that is not there
+    # JAX: a primitive without a differentiation or transposition rule; a custom backward that is
+    # not there
+    r"NotImplementedError"
     r"|Tensor that requires grad"  # torch: the kernel leaves torch for NumPy or a runtime
     r"|TracerArrayConversionError"  # JAX: likewise
-    r"|Reverse-mode differentiation does not work"  # JAX: while_loop, fori_loop with a dynamic length
+    # JAX: while_loop, fori_loop with a dynamic length
+    r"|Reverse-mode differentiation does not work"
     r"|Linearization failed to produce known values"  # JAX: a pallas_call or callback without a JVP
 )
 
@@ -31,8 +35,8 @@ def with_vjp(forward: Forward, vjp: VJP, *tensors: Tensor) -> tuple[Tensor, ...]
 
     Args:
         forward: takes the tensors, detached, returns the outputs.
-        vjp: takes the same tensors and a cotangent of every output (zeros where no loss depends on it), returns the gradient of every
-            tensor.
+        vjp: takes the same tensors and a cotangent of every output (zeros where no loss depends on
+            it), returns the gradient of every tensor.
     Raises:
         ForwardOnlyError: in the backward, where the function has no derivative.
     """
@@ -43,7 +47,8 @@ class _WithVjp(Function):
     @staticmethod
     def forward(ctx: Any, forward: Forward, vjp: VJP, *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.vjp = vjp
-        # The version counters of saved tensors turn an edit between forward and backward into an error.
+        # The version counters of saved tensors turn an edit between forward and backward into an
+        # error.
         ctx.save_for_backward(*tensors)
         return tuple(forward(*(tensor.detach() for tensor in tensors)))
 
@@ -51,10 +56,16 @@ class _WithVjp(Function):
     @once_differentiable
     def backward(ctx: Any, *cotangents: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         try:
-            return (None, None, *ctx.vjp([tensor.detach() for tensor in ctx.saved_tensors], cotangents))
+            return (
+                None,
+                None,
+                *ctx.vjp([tensor.detach() for tensor in ctx.saved_tensors], cotangents),
+            )
         except Exception as error:
             if _has_no_derivative(error):
-                raise ForwardOnlyError(str(error).partition("\n")[0] or type(error).__name__) from error
+                raise ForwardOnlyError(
+                    str(error).partition("\n")[0] or type(error).__name__
+                ) from error
             raise
 
 

@@ -27,9 +27,10 @@ class Declaration(BaseModel):
 
     Args:
         name: shown in every record.
-        contract: name, .toml file or Contract, for all dtypes or per dtype; undeclared it is recurrent-fp64 for fp64 and
-            recurrent-fp32, the strictest contract, for all others.
-        layout, state, gate, gates, heads, beta, packing, scale, padding: as `Conventions` has them; scale is "argument" unless said
+        contract: name, .toml file or Contract, for all dtypes or per dtype; undeclared it is
+            recurrent-fp64 for fp64 and recurrent-fp32, the strictest contract, for all others.
+        layout, state, gate, gates, heads, beta, packing, scale, padding: as `Conventions` has them;
+        scale is "argument" unless said
             otherwise.
         dtypes: of q, k, v, beta and o, of fp64, fp32, bf16, fp16.
         initial_state, final_state: whether the function takes, and returns, one.
@@ -116,7 +117,11 @@ class Declaration(BaseModel):
     @property
     def keywords(self) -> tuple[str, ...]:
         """The arguments that the function gets by name, beside its tokens."""
-        taken = {"scale": self.scale == "argument", "initial_state": self.initial_state, self.packing: self.packing != "none"}
+        taken = {
+            "scale": self.scale == "argument",
+            "initial_state": self.initial_state,
+            self.packing: self.packing != "none",
+        }
         return tuple(name for name, wanted in taken.items() if wanted)
 
     @property
@@ -137,7 +142,8 @@ WORDS: Final = tuple(Declaration.model_fields)
 def declared(words: Mapping[str, str]) -> Declaration:
     """The declaration that options make.
 
-    They are written as dtypes=bf16+fp32, contract=NAME or contract=fp32=NAME+bf16=NAME, widths=64+128, gate_range=-5..0, final_state=yes.
+    They are written as dtypes=bf16+fp32, contract=NAME or contract=fp32=NAME+bf16=NAME,
+    widths=64+128, gate_range=-5..0, final_state=yes.
 
     Args:
         words: of WORDS, each with its text; the name is needed.
@@ -150,15 +156,22 @@ def declared(words: Mapping[str, str]) -> Declaration:
     if "=" in words.get("contract", ""):
         given["contract"] = dict(_pair(part) for part in words["contract"].split("+"))
     if ".toml" in words.get("contract", ""):
-        given["contract"] = _spelled(given["contract"], given.get("dtypes", Declaration.model_fields["dtypes"].default))
-    given |= {option: _READ[option](option, text) for option, text in words.items() if option in _READ}
+        given["contract"] = _spelled(
+            given["contract"], given.get("dtypes", Declaration.model_fields["dtypes"].default)
+        )
+    given |= {
+        option: _READ[option](option, text) for option, text in words.items() if option in _READ
+    }
     return Declaration(**given)
 
 
 def _spelled(declared: Any, dtypes: tuple[str, ...]) -> dict[str, str]:
     """Contracts by the names that say it all: a file may not be there where they are read."""
     try:
-        return {dtype: spelled(contract) for dtype, contract in declared_contracts(declared, dtypes).items()}
+        return {
+            dtype: spelled(contract)
+            for dtype, contract in declared_contracts(declared, dtypes).items()
+        }
     except ContractError as error:
         raise AdapterError(f"contract: {error}") from None
 
@@ -166,7 +179,9 @@ def _spelled(declared: Any, dtypes: tuple[str, ...]) -> dict[str, str]:
 def _pair(text: str) -> tuple[str, str]:
     dtype, _, preset = text.partition("=")
     if not (dtype and preset):
-        raise AdapterError(f"contract: wanted a preset, or DTYPE=PRESET with + between, got {text!r}")
+        raise AdapterError(
+            f"contract: wanted a preset, or DTYPE=PRESET with + between, got {text!r}"
+        )
     return dtype, preset
 
 
@@ -202,8 +217,22 @@ def _several(option: str, text: str) -> tuple[int, ...]:
 
 
 _READ: Final[Mapping[str, Callable[[str, str], Any]]] = {
-    **{option: lambda option, text: _one_of(option, text, ALLOWED[option]) for option in CONVENTIONS},
-    **dict.fromkeys(("initial_state", "final_state", "square", "grouped_heads", "isolate", "deterministic", "gradients"), _answer),
+    **{
+        option: lambda option, text: _one_of(option, text, ALLOWED[option])
+        for option in CONVENTIONS
+    },
+    **dict.fromkeys(
+        (
+            "initial_state",
+            "final_state",
+            "square",
+            "grouped_heads",
+            "isolate",
+            "deterministic",
+            "gradients",
+        ),
+        _answer,
+    ),
     **dict.fromkeys(("widths", "head_ratios"), _several),
     **dict.fromkeys(("length_multiple", "longest"), _whole),
     **dict.fromkeys(("gate_range", "beta_range"), _range),

@@ -1,7 +1,8 @@
-"""The memory of an accelerator that many processes share: what is not needed goes back, and a shortage that others made is waited out.
+"""The memory of an accelerator that many processes share: what is not needed goes back, and a
+shortage that others made is waited out.
 
-Fifteen processes with a kernel each filled an H100 with blocks that their allocators kept: 18 calls of at most 8 MiB were reported out of
-memory, and each cost its kernel a process.
+Fifteen processes with a kernel each filled an H100 with blocks that their allocators kept: 18 calls
+of at most 8 MiB were reported out of memory, and each cost its kernel a process.
 """
 
 from __future__ import annotations
@@ -16,16 +17,20 @@ import torch
 X = TypeVar("X")
 
 KEPT: Final = 2**28
-"""Bytes that an allocator may keep between two calls: below this, giving them back costs more calls of the driver than it helps others."""
+"""Bytes that an allocator may keep between two calls: below this, giving them back costs more calls
+of the driver than it helps others."""
 PAUSES: Final = (1.0, 2.0, 4.0, 8.0)
-"""Seconds between tries: the largest problem of a panel, of 8,192 tokens and 32 heads, holds its memory for some ten."""
+"""Seconds between tries: the largest problem of a panel, of 8,192 tokens and 32 heads, holds its
+memory for some ten."""
 SHARE: Final = 0.5
 """Of a device: where others hold more, a shortage is taken for theirs."""
 
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Bytes of the accelerator that this process uses: there are, are free, and are kept by this process's allocator."""
+    """Bytes of the accelerator that this process uses: there are, are free, and are kept by this
+    process's allocator.
+    """
 
     total: int
     free: int
@@ -54,10 +59,14 @@ def release() -> None:
 
 
 def _used() -> Any:
-    """The torch module of the accelerator that this process has used; None where none reports its memory, as on a Mac."""
+    """The torch module of the accelerator that this process has used; None where none reports its
+    memory, as on a Mac.
+    """
     device = torch.accelerator.current_accelerator()
     module: Any = None if device is None else torch.get_device_module(device)
-    known = all(hasattr(module, name) for name in ("is_initialized", "mem_get_info", "memory_reserved"))
+    known = all(
+        hasattr(module, name) for name in ("is_initialized", "mem_get_info", "memory_reserved")
+    )
     return module if known and module.is_initialized() else None
 
 

@@ -21,7 +21,9 @@ from oracles.inputs import Inputs
 
 
 def arithmetic_of(contract: Contract) -> Arithmetic:
-    """Stored tensors in the contract's formats; o is left to be rounded once, to the inputs' dtype, on return."""
+    """Stored tensors in the contract's formats; o is left to be rounded once, to the inputs' dtype,
+    on return.
+    """
 
     def store(name: str, tensor: Tensor) -> Tensor:
         return tensor if name == "o" else contract.stored(name, tensor, contract.operands)
@@ -29,15 +31,21 @@ def arithmetic_of(contract: Contract) -> Arithmetic:
     return Arithmetic(store=store, sub_block=contract.sub_block)
 
 
-def run_eager(contract: Contract, inputs: Inputs, *, arithmetic: Arithmetic, stages: Stages = STAGES) -> tuple[Tensor, Tensor]:
+def run_eager(
+    contract: Contract, inputs: Inputs, *, arithmetic: Arithmetic, stages: Stages = STAGES
+) -> tuple[Tensor, Tensor]:
     """o and S_T in the types a kernel returns them in."""
-    o, final_state = run_form(contract, inputs, dtype=contract.work, arithmetic=arithmetic, stages=stages)
+    o, final_state = run_form(
+        contract, inputs, dtype=contract.work, arithmetic=arithmetic, stages=stages
+    )
     # A pack without tokens passes the initial state through: a copy, never the caller's tensor.
     return o.to(inputs.q.dtype), final_state.to(contract.carry.dtype, copy=True)
 
 
 class Eager(Adapter):
-    """Torch executing math.md 3, or 2: stored tensors in the contract's formats, sums and exponentials in fp32 (fp64 for fp64)."""
+    """Torch executing math.md 3, or 2: stored tensors in the contract's formats, sums and
+    exponentials in fp32 (fp64 for fp64).
+    """
 
     def __init__(self, name: str, presets: Mapping[str, str]) -> None:
         self.name = name
@@ -54,7 +62,9 @@ class Eager(Adapter):
         return self._contracts[dtype]
 
     def forward(self, inputs: Inputs) -> Output:
-        contract = next(self._contracts[dtype] for dtype in self.dtypes if TORCH[dtype] == inputs.q.dtype)
+        contract = next(
+            self._contracts[dtype] for dtype in self.dtypes if TORCH[dtype] == inputs.q.dtype
+        )
         o, final_state = run_eager(contract, inputs, arithmetic=arithmetic_of(contract))
         self._ran = f"oracles in torch as {contract.name}"
         return Output(o, final_state)
@@ -63,7 +73,10 @@ class Eager(Adapter):
         contract = self._contracts[dtype]
         if contract.form == "recurrent":
             return {}
-        return {**torch_stages(contract, FORMATS[dtype]), **torch_backward_stages(contract, FORMATS[dtype])}
+        return {
+            **torch_stages(contract, FORMATS[dtype]),
+            **torch_backward_stages(contract, FORMATS[dtype]),
+        }
 
     def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
         del dtype

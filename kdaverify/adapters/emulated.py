@@ -1,4 +1,6 @@
-"""Designs that exist on paper, emulated: what they would compute if every core did as the design says."""
+"""Designs that exist on paper, emulated: what they would compute if every core did as the design
+says.
+"""
 
 from __future__ import annotations
 
@@ -20,26 +22,36 @@ from oracles.inputs import Inputs
 
 
 class Emulated(Adapter):
-    """A design in torch: mailboxes in its formats, sums and exponentials in fp32 (fp64 for fp64)."""
+    """A design in torch: mailboxes in its formats, sums and exponentials in fp32 (fp64 for
+    fp64).
+    """
 
     dtypes = ("fp64", "fp32", "bf16", "fp16")
 
     def __init__(self, name: str) -> None:
         self.name = f"emulated:{name}"
         self._design = design(name)
-        self.domain = Domain(square=self._design.square)  # a design that decays along the value axis needs K = V
+        # a design that decays along the value axis needs K = V
+        self.domain = Domain(square=self._design.square)
         self._ran = NOTHING_YET
 
     def contract(self, dtype: str) -> Contract:
         return self._design.contract(FORMATS[dtype])
 
-    # The design's backward is `gradients`. Torch's autograd of this forward is another function: where all channels of a token share a
-    # gate, the state kernel reads the first channel's, and autograd would charge that channel with the derivatives of all.
+    # The design's backward is `gradients`. Torch's autograd of this forward is another function:
+    # where all channels of a token share a gate, the state kernel reads the first channel's, and
+    # autograd would charge that channel with the derivatives of all.
     @torch.no_grad()
     def forward(self, inputs: Inputs) -> Output:
         emulator = self._emulator(inputs)
         size, work = emulator.contract.chunk_size, emulator.contract.work
-        o, final = chunk(inputs, chunk_size=size, dtype=work, arithmetic=emulator.arithmetic, stages=emulator.stages)
+        o, final = chunk(
+            inputs,
+            chunk_size=size,
+            dtype=work,
+            arithmetic=emulator.arithmetic,
+            stages=emulator.stages,
+        )
         # A pack without tokens passes the initial state through: a copy, never the caller's tensor.
         return Output(o.to(inputs.q.dtype), final.to(emulator.contract.carry.dtype, copy=True))
 
@@ -54,7 +66,9 @@ class Emulated(Adapter):
             stages=emulator.stages,
             backward=emulator.backward,
         )
-        returned = {name: getattr(found, name).to(inputs.q.dtype) for name in ("dq", "dk", "dv", "dbeta")}
+        returned = {
+            name: getattr(found, name).to(inputs.q.dtype) for name in ("dq", "dk", "dv", "dbeta")
+        }
         return Gradients(**returned, dg=found.dg, d_initial_state=found.d_initial_state)
 
     def proof(self) -> str:
@@ -66,5 +80,7 @@ class Emulated(Adapter):
         return emulator
 
 
-ASCEND_V1, ASCEND_V2, ASCEND_V3 = (Emulated(name) for name in ("ascend_v1", "ascend_v2", "ascend_v3"))
+ASCEND_V1, ASCEND_V2, ASCEND_V3 = (
+    Emulated(name) for name in ("ascend_v1", "ascend_v2", "ascend_v3")
+)
 TRITON_NPU_STATE: Final = Emulated("triton_npu_state")

@@ -23,7 +23,8 @@ class EntryPoint:
         function: of the user.
         keywords: of OPTIONAL, those that its signature names.
         by_name: whether its signature names the tensors, which are passed by name then.
-        scale_defaults_to_none: whether it can be called without a scale, and chooses one itself then.
+        scale_defaults_to_none: whether it can be called without a scale, and chooses one itself
+            then.
         omits_scale: whether it is called without one.
         tokens: the tensors that it takes of each token, in the order in which they are passed.
     """
@@ -35,12 +36,15 @@ class EntryPoint:
     omits_scale: bool = False
     tokens: tuple[str, ...] = TOKENS
 
-    def __call__(self, arguments: Mapping[str, Any], unknown: Mapping[str, Any] = {}) -> Any:  # never written to
+    # never written to
+    def __call__(self, arguments: Mapping[str, Any], unknown: Mapping[str, Any] = {}) -> Any:
         keywords = {name: arguments[name] for name in self.keywords} | {**unknown}
         if not self.omits_scale:
             return self._called(arguments, keywords)
         try:
-            return self._called(arguments, {name: value for name, value in keywords.items() if name != "scale"})
+            return self._called(
+                arguments, {name: value for name, value in keywords.items() if name != "scale"}
+            )
         except TypeError:
             # q * None: the default is a place holder, and every caller is meant to pass a number.
             return self._called(arguments, keywords)
@@ -51,7 +55,9 @@ class EntryPoint:
         return self.function(*(arguments[name] for name in self.tokens), **keywords)
 
     def without_scale(self) -> EntryPoint:
-        """The same function, to be called without its keyword scale, as it will be where K^-1/2 is meant."""
+        """The same function, to be called without its keyword scale, as it will be where K^-1/2 is
+        meant.
+        """
         return replace(self, scale_defaults_to_none=False, omits_scale=True)
 
     @property
@@ -60,7 +66,9 @@ class EntryPoint:
 
 
 def place_of(function: Function) -> str:
-    """The name of a function, with the file and the line where it is, if it is written in Python."""
+    """The name of a function, with the file and the line where it is, if it is written in
+    Python.
+    """
     name = getattr(function, "__qualname__", type(function).__qualname__)
     code = getattr(inspect.unwrap(function), "__code__", None)
     return name if code is None else f"{name} ({Path(code.co_filename).name}:{code.co_firstlineno})"
@@ -70,24 +78,46 @@ def entry_point(title: str, function: Function, tokens: tuple[str, ...] = TOKENS
     """How the function of the kernel `title` is called, from its signature.
 
     Raises:
-        AdapterError: it has no readable signature, fewer tensors, or a parameter that nothing is passed for.
+        AdapterError: it has no readable signature, fewer tensors, or a parameter that nothing is
+            passed for.
     """
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):
-        raise AdapterError(f"kernel {title!r}: {function!r} has no readable signature; wrap it in a Python function") from None
-    named = [name for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        raise AdapterError(
+            f"kernel {title!r}: {function!r} has no readable signature; wrap it in a Python"
+            " function"
+        ) from None
+    named = [
+        name
+        for name, p in parameters.items()
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
     by_name = all(name in named for name in tokens)
-    leading = [name for name, p in parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    leading = [
+        name
+        for name, p in parameters.items()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
     taken = tokens if by_name else tuple(leading[: len(tokens)])
     if len(taken) < len(tokens):
-        raise AdapterError(f"kernel {title!r}: wanted a function of ({', '.join(tokens)}, ...), got ({', '.join(parameters)})")
+        raise AdapterError(
+            f"kernel {title!r}: wanted a function of ({', '.join(tokens)}, ...), got"
+            f" ({', '.join(parameters)})"
+        )
     keywords = tuple(name for name in OPTIONAL if name in named and name not in taken)
-    needed = [name for name, p in parameters.items() if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    needed = [
+        name
+        for name, p in parameters.items()
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
     extra = [name for name in needed if name not in (*taken, *keywords)]
     if extra:
         known = ", ".join((*tokens, *OPTIONAL))
-        raise AdapterError(f"kernel {title!r}: nothing to pass for {', '.join(extra)}; give it a default (passed are {known})")
+        raise AdapterError(
+            f"kernel {title!r}: nothing to pass for {', '.join(extra)}; give it a default (passed"
+            f" are {known})"
+        )
     scale = parameters.get("scale")
     defaults = scale is not None and scale.default is None
     return EntryPoint(function, keywords, by_name, scale_defaults_to_none=defaults, tokens=tokens)

@@ -1,4 +1,6 @@
-"""The nearest problem that an adapter takes: inside its declared domain, and past whatever else its `supports` refuses."""
+"""The nearest problem that an adapter takes: inside its declared domain, and past whatever else its
+`supports` refuses.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,17 @@ MILDER: Final[dict[str, tuple[Any, ...]]] = {
     "scale": (None,),
     "HV": ("H",),
 }
-"""What a field is changed to, in this order, where a problem is refused. Sizes and packs stay: cuts and laws depend on them."""
+"""What a field is changed to, in this order, where a problem is refused. Sizes and packs stay: cuts
+and laws depend on them."""
 CHANGED_AT_MOST: Final = 2
 
 
 def fitted(adapter: Adapter, problem: Problem, *, backward: bool = False) -> Problem:
-    """The problem moved into the adapter's domain; as it then is, where `supports` refuses every milder one too.
+    """The problem moved into the adapter's domain; as it then is, where `supports` refuses every
+    milder one too.
 
-    A kernel whose author says in `supports` alone that it takes gates above -5 is tested on such gates, not skipped.
+    A kernel whose author says in `supports` alone that it takes gates above -5 is tested on such
+    gates, not skipped.
 
     Args:
         backward: whether its gradients are tested: a backward may take less than the forward.
@@ -40,7 +45,10 @@ def fitted(adapter: Adapter, problem: Problem, *, backward: bool = False) -> Pro
 def _at_compiled_widths(adapter: Adapter, problem: Problem) -> Problem:
     if not adapter.widths:
         return problem
-    K, V = (min(adapter.widths, key=lambda width: abs(width - wanted)) for wanted in (problem.K, problem.V))
+    K, V = (
+        min(adapter.widths, key=lambda width: abs(width - wanted))
+        for wanted in (problem.K, problem.V)
+    )
     return problem.replace(K=K, V=V)
 
 
@@ -49,5 +57,7 @@ def _milder(problem: Problem) -> Iterator[Problem]:
     for number in range(1, CHANGED_AT_MOST + 1):
         for chosen in combinations(changes, number):
             named = {field: problem.H if value == "H" else value for field, value in chosen}
-            if len(named) == number and any(getattr(problem, field) != value for field, value in named.items()):
+            if len(named) == number and any(
+                getattr(problem, field) != value for field, value in named.items()
+            ):
                 yield problem.replace(**named)

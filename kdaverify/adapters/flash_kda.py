@@ -29,12 +29,15 @@ OPTION: Final = f"--impl flash_kda:library=/path/to/{LIBRARY}.abi3.so (it lies i
 
 
 class FlashKda(Adapter):
-    """fwd of the library: raw gate (bounded) and beta logits in bf16, q and k normalised inside, chunks of 16.
+    """fwd of the library: raw gate (bounded) and beta logits in bf16, q and k normalised inside,
+    chunks of 16.
 
-    What it leaves in the rows past the last offset means nothing. The state is taken and returned in fp32 tensors, value-first, but
-    rounded to bf16 when read, and carried from chunk to chunk in bf16 (vLLM 0.29.0) or fp32 (0.33.0), so bf16 is what is judged.
-    Decays are products of exponentials rounded to bf16.
-    Source: torch.ops._flashkda_C.fwd, vLLM 0.29.0 and 0.33.0; the arithmetic: reports/findings/flash_kda_inverse.md.
+    What it leaves in the rows past the last offset means nothing. The state is taken and returned
+    in fp32 tensors, value-first, but rounded to bf16 when read, and carried from chunk to chunk in
+    bf16 (vLLM 0.29.0) or fp32 (0.33.0), so bf16 is what is judged. Decays are products of
+    exponentials rounded to bf16.
+    Source: torch.ops._flashkda_C.fwd, vLLM 0.29.0 and 0.33.0; the arithmetic:
+    reports/findings/flash_kda_inverse.md.
 
     Args:
         library: the shared object; None until the option gives it.
@@ -54,7 +57,10 @@ class FlashKda(Adapter):
 
     def configured(self, options: Mapping[str, str]) -> Adapter:
         if set(options) != {"library"}:
-            raise AdapterError(f"flash_kda: wanted the option library alone, got {', '.join(options)}; say {OPTION}")
+            raise AdapterError(
+                f"flash_kda: wanted the option library alone, got {', '.join(options)}; say"
+                f" {OPTION}"
+            )
         library = Path(options["library"])
         if not library.is_file():
             raise AdapterError(f"flash_kda: library: no file {library}; say {OPTION}")
@@ -69,9 +75,15 @@ class FlashKda(Adapter):
         return preset("flash_kda", dtype)
 
     def received(self, inputs: Inputs) -> Inputs:
-        received = self.conventions.received(received_normalised(self._gate.received(inputs), stored=True))
+        received = self.conventions.received(
+            received_normalised(self._gate.received(inputs), stored=True)
+        )
         state = received.initial_state
-        return received if state is None else replace(received, initial_state=state.to(torch.bfloat16).to(state.dtype))
+        return (
+            received
+            if state is None
+            else replace(received, initial_state=state.to(torch.bfloat16).to(state.dtype))
+        )
 
     def forward(self, inputs: Inputs) -> Output:
         return on_device(self.device, self._run, inputs)
@@ -94,13 +106,28 @@ class FlashKda(Adapter):
         workspace = torch.empty(size, dtype=torch.uint8, device=o.device)
         tokens = (x[name] for name in TOKENS)
         bound = self._gate.lower_bound
-        library.fwd(*tokens, x["scale"], o, workspace, A_log, dt_bias, bound, x["initial_state"], final_state, x["cu_seqlens"], None, None)
+        library.fwd(
+            *tokens,
+            x["scale"],
+            o,
+            workspace,
+            A_log,
+            dt_bias,
+            bound,
+            x["initial_state"],
+            final_state,
+            x["cu_seqlens"],
+            None,
+            None,
+        )
         self._ran = f"torch.ops.{LIBRARY}.fwd"
         output = handover.output(o, final_state)
         return replace(output, final_state=output.final_state.to(torch.bfloat16))
 
     def _handed(self, inputs: Inputs) -> dict[str, Any]:
-        """The arguments; an absent state goes in as zeros, so that every call is made the same way."""
+        """The arguments; an absent state goes in as zeros, so that every call is made the same
+        way.
+        """
         x = self.conventions.arguments(replace(inputs, initial_state=inputs.state.float()))
         x |= {"q": stretched(inputs.q), "k": stretched(inputs.k), "g": self._gate.raw(inputs)}
         if x["cu_seqlens"] is not None:

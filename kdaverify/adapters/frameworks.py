@@ -1,4 +1,6 @@
-"""The framework of a decorated function: how a function of its arrays becomes one of torch tensors."""
+"""The framework of a decorated function: how a function of its arrays becomes one of torch
+tensors.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,12 @@ def _jax_environment() -> dict[str, str]:
 
 FRAMEWORKS: Final[Mapping[str, Framework]] = {
     "torch": Framework(_unchanged, lambda: None, dict),
-    "jax": Framework(JaxFunction, _jax_missing, _jax_environment, all_behind("torch tensors are copied to JAX arrays and back")),
+    "jax": Framework(
+        JaxFunction,
+        _jax_missing,
+        _jax_environment,
+        all_behind("torch tensors are copied to JAX arrays and back"),
+    ),
 }
 
 

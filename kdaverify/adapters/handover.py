@@ -1,4 +1,6 @@
-"""What passes between the harness and a kernel that wants its tensors converted: nothing the kernel does may get lost on the way."""
+"""What passes between the harness and a kernel that wants its tensors converted: nothing the kernel
+does may get lost on the way.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,19 @@ from oracles.tensors import FLOATING, SIGNATURE
 
 
 def fold_scale(inputs: Inputs) -> Inputs:
-    """The same call for a kernel that takes no scale: q comes multiplied, in fp32 at least, and rounded to its dtype."""
-    q = (inputs.q.to(torch.promote_types(inputs.q.dtype, torch.float32)) * inputs.factor).to(inputs.q.dtype)
+    """The same call for a kernel that takes no scale: q comes multiplied, in fp32 at least, and
+    rounded to its dtype.
+    """
+    q = (inputs.q.to(torch.promote_types(inputs.q.dtype, torch.float32)) * inputs.factor).to(
+        inputs.q.dtype
+    )
     return replace(inputs, q=q, scale=1.0)
 
 
 def clear_padding(o: Tensor, inputs: Inputs) -> Tensor:
-    """o with zeros in the rows past the last offset of a pack, for interfaces that give them no meaning."""
+    """o with zeros in the rows past the last offset of a pack, for interfaces that give them no
+    meaning.
+    """
     if inputs.cu_seqlens is None:
         return o
     valid = torch.arange(o.shape[1], device=o.device) < sum(inputs.lengths)
@@ -50,24 +58,29 @@ class Handover:
     def __post_init__(self) -> None:
         for name in FLOATING:
             own, given = self.handed[name], getattr(self.inputs, name)
-            # What the kernel gets in place of nothing, such as a state of zeros, is nobody's to keep.
+            # What the kernel gets in place of nothing, such as a state of zeros, is nobody's to
+            # keep.
             if own is not None and given is not None and not shares_memory(own, given):
                 self._kept[name] = own.clone()
 
     def output(self, o: Any, final_state: Any) -> Output:
         """What the kernel returned, in canonical conventions; junk passes through untouched.
 
-        An input that the kernel edited in its own memory is edited in `inputs` too, and an output that is one of the kernel's
+        An input that the kernel edited in its own memory is edited in `inputs` too, and an output
+        that is one of the kernel's
         inputs becomes that input of the caller: there the harness looks for both.
         """
         self.show_edits()
-        return Output(self._unless_aliased("o", o), self._unless_aliased("final_state", final_state))
+        return Output(
+            self._unless_aliased("o", o), self._unless_aliased("final_state", final_state)
+        )
 
     @torch.no_grad()
     def show_edits(self) -> None:
         """Edits in `inputs` what the kernel edited in its own copies.
 
-        Element by element: NaN is no edit of NaN, and a round trip through the conversion would change what the kernel left alone.
+        Element by element: NaN is no edit of NaN, and a round trip through the conversion would
+        change what the kernel left alone.
         """
         for name, before in self._kept.items():
             own, given = self.handed[name].detach(), getattr(self.inputs, name)
@@ -77,17 +90,27 @@ class Handover:
             value = self.conventions.take(name, own, self.inputs)
             # An edit that the conversion rounds away is one all the same.
             value = torch.where(value == given, torch.nan, value)
-            given.copy_(torch.where(self.conventions.in_canonical_axes(name, edited, self.inputs), value, given))
+            given.copy_(
+                torch.where(
+                    self.conventions.in_canonical_axes(name, edited, self.inputs), value, given
+                )
+            )
 
     def canonical(self, name: str, value: Any) -> Any:
         """The output `name` in canonical axes, still in the kernel's graph; junk as it is."""
         if not isinstance(value, Tensor) or not self._fits(name, value):
             return value
         taken = self.conventions.in_canonical_axes(name, value, self.inputs)
-        return clear_padding(taken, self.inputs) if not SIGNATURE.is_state(name) and self.padding_undefined else taken
+        return (
+            clear_padding(taken, self.inputs)
+            if not SIGNATURE.is_state(name) and self.padding_undefined
+            else taken
+        )
 
     def _unless_aliased(self, name: str, value: Any) -> Any:
-        """The output, or the caller's tensor where it lies in the memory of the kernel's copy of that."""
+        """The output, or the caller's tensor where it lies in the memory of the kernel's copy of
+        that.
+        """
         if not isinstance(value, Tensor) or not self._fits(name, value):
             return value
         taken = self.conventions.in_canonical_axes(name, value, self.inputs)
@@ -104,7 +127,9 @@ class Handover:
         return self.canonical(name, value)
 
     def _fits(self, name: str, value: Tensor) -> bool:
-        """Whether `value` can be brought to the canonical axes; a wrong shape is for the judge to name."""
+        """Whether `value` can be brought to the canonical axes; a wrong shape is for the judge to
+        name.
+        """
         if name == "o" and self.conventions.layout == "thd":
             return value.ndim == 3 and value.shape[0] == self.inputs.B * self.inputs.T
         return value.ndim == 4

@@ -1,4 +1,6 @@
-"""Tensors between torch and JAX, copied both ways: dlpack would alias memory and turn float64 into float32 silently."""
+"""Tensors between torch and JAX, copied both ways: dlpack would alias memory and turn float64 into
+float32 silently.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ def to_jax(tensor: Tensor) -> Any:
     array = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if half else tensor.numpy()
     copied = jnp.array(array, copy=True)
     if copied.dtype != array.dtype:
-        raise TypeError(f"JAX turned {array.dtype} into {copied.dtype}; pass 32-bit or smaller types, or enable x64")
+        raise TypeError(
+            f"JAX turned {array.dtype} into {copied.dtype}; pass 32-bit or smaller types, or"
+            " enable x64"
+        )
     return copied
 
 
@@ -38,14 +43,18 @@ def from_jax(array: Any) -> Tensor:
     return torch.from_numpy(np.array(array))
 
 
-def through_jax(forward: Callable[..., Sequence[Any]], vjp: Callable[..., Sequence[Any]], *tensors: Tensor) -> tuple[Tensor, ...]:
-    """What a JAX function makes of torch tensors, in torch's graph: whatever converts them before and after is differentiated by torch.
+def through_jax(
+    forward: Callable[..., Sequence[Any]], vjp: Callable[..., Sequence[Any]], *tensors: Tensor
+) -> tuple[Tensor, ...]:
+    """What a JAX function makes of torch tensors, in torch's graph: whatever converts them before
+    and after is differentiated by torch.
 
     JAX keeps 64-bit types during a call with float64 tensors, whatever it does otherwise.
 
     Args:
         forward: takes the arrays, returns the outputs.
-        vjp: takes a tuple of the arrays and one of the outputs' cotangents, returns a cotangent of every array.
+        vjp: takes a tuple of the arrays and one of the outputs' cotangents, returns a cotangent of
+            every array.
     """
 
     def call(*given: Tensor) -> tuple[Tensor, ...]:
@@ -54,7 +63,10 @@ def through_jax(forward: Callable[..., Sequence[Any]], vjp: Callable[..., Sequen
 
     def back(given: Sequence[Tensor], cotangents: Sequence[Tensor]) -> tuple[Tensor, ...]:
         with _types(given):
-            return tuple(from_jax(found) for found in vjp(tuple(map(to_jax, given)), tuple(map(to_jax, cotangents))))
+            return tuple(
+                from_jax(found)
+                for found in vjp(tuple(map(to_jax, given)), tuple(map(to_jax, cotangents)))
+            )
 
     return with_vjp(call, back, *tensors)
 
@@ -63,4 +75,8 @@ def _types(tensors: Sequence[Tensor]) -> AbstractContextManager[Any]:
     """JAX's 64-bit types where a tensor has one."""
     import jax
 
-    return jax.enable_x64() if any(tensor.dtype == torch.float64 for tensor in tensors) else nullcontext()
+    return (
+        jax.enable_x64()
+        if any(tensor.dtype == torch.float64 for tensor in tensors)
+        else nullcontext()
+    )

@@ -1,4 +1,6 @@
-"""A function of JAX arrays, called with torch tensors: what it returns is in torch's graph, and its backward is its own VJP."""
+"""A function of JAX arrays, called with torch tensors: what it returns is in torch's graph, and its
+backward is its own VJP.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,10 @@ from oracles.tensors import OUTPUTS
 class JaxFunction:
     """The function with torch tensors in and out.
 
-    Floating-point tensors become arrays of the same type, and `jax.vjp` differentiates with respect to them. Offsets and segment ids
-    become int32 arrays: concrete in the function as it is written, and traced inside its own `jax.jit`. Everything else is passed as
-    it is; the scale is a Python float.
+    Floating-point tensors become arrays of the same type, and `jax.vjp` differentiates with respect
+    to them. Offsets and segment ids
+    become int32 arrays: concrete in the function as it is written, and traced inside its own
+    `jax.jit`. Everything else is passed as it is; the scale is a Python float.
 
     Args:
         function: takes JAX arrays, returns o or (o, final_state); jitted or not.
@@ -32,7 +35,11 @@ class JaxFunction:
         given: dict[int | str, Any] = {**dict(enumerate(positional)), **named}
         if not any(isinstance(value, Tensor) for value in given.values()):
             return self._function(*positional, **named)
-        tensors = {place: value for place, value in given.items() if isinstance(value, Tensor) and value.is_floating_point()}
+        tensors = {
+            place: value
+            for place, value in given.items()
+            if isinstance(value, Tensor) and value.is_floating_point()
+        }
         others = {place: _fixed(value) for place, value in given.items() if place not in tensors}
 
         def forward(*arrays: Any) -> tuple[Any, ...]:
@@ -52,9 +59,17 @@ class JaxFunction:
         Raises:
             TypeError: it returns something else.
         """
-        positional = [given[place] for place in sorted(place for place in given if isinstance(place, int))]
-        returned = self._function(*positional, **{name: value for name, value in given.items() if isinstance(name, str)})
-        pair = returned if isinstance(returned, tuple | list) and len(returned) == len(OUTPUTS) else (returned, None)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+        positional = [
+            given[place] for place in sorted(place for place in given if isinstance(place, int))
+        ]
+        returned = self._function(
+            *positional, **{name: value for name, value in given.items() if isinstance(name, str)}
+        )
+        pair = (
+            returned
+            if isinstance(returned, tuple | list) and len(returned) == len(OUTPUTS)
+            else (returned, None)
+        )  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
         o, final_state = pair  # pyright: ignore[reportUnknownVariableType]
         outputs = (o,) if final_state is None else (o, final_state)
         for name, value in zip(OUTPUTS, outputs, strict=False):
@@ -72,4 +87,7 @@ def _check_array(name: str, value: object) -> None:
 
     if not isinstance(value, jax.Array):
         kind = f"{type(value).__module__}.{type(value).__name__}"
-        raise TypeError(f"{name}: wanted a JAX array (framework='jax'), got {kind}; return the kernel's own arrays, o or (o, final_state)")
+        raise TypeError(
+            f"{name}: wanted a JAX array (framework='jax'), got {kind}; return the kernel's own"
+            " arrays, o or (o, final_state)"
+        )

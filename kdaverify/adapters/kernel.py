@@ -73,70 +73,110 @@ def kernel(
     op: str = DEFAULT,
     **own: Any,
 ) -> Any:
-    """Turns a function (q, k, v, g, beta, *, scale, initial_state, cu_seqlens | segment_ids) -> (o, final_state) into an adapter.
+    """Turns a function (q, k, v, g, beta, *, scale, initial_state, cu_seqlens | segment_ids) -> (o,
+    final_state) into an adapter.
 
-    The function gets torch tensors, or JAX arrays, in the declared conventions; of the four keywords it gets those its signature names
-    (**kwargs names none). Gradients are those of the arguments that it gets.
+    The function gets torch tensors, or JAX arrays, in the declared conventions; of the four
+    keywords it gets those its signature names (**kwargs names none). Gradients are those of the
+    arguments that it gets.
 
     Args:
         function: given by `@kernel` without parentheses, which declares nothing.
         name: shown in every record; the function's own name by default.
-        contract: name, .toml file (looked up beside the function's own first) or Contract, for all dtypes or per dtype. Undeclared it is
-            recurrent-fp64 for fp64 and recurrent-fp32, the strictest contract, for all others. With 16-bit
-            inputs o alone is rounded then.
+        contract: name, .toml file (looked up beside the function's own first) or Contract, for all
+            dtypes or per dtype. Undeclared it is recurrent-fp64 for fp64 and recurrent-fp32, the
+            strictest contract, for all others. With 16-bit inputs o alone is rounded then.
         layout: bthd, bhtd or thd.
         state: kv or vk.
         gate: log, log2, decay or raw.
-        gates: channel (g [B, T, HV, K]: KDA), head (g [B, T, HV]: Gated DeltaNet) or none (no g: DeltaNet).
+        gates: channel (g [B, T, HV, K]: KDA), head (g [B, T, HV]: Gated DeltaNet) or none (no g:
+            DeltaNet).
         heads: interleaved (value head j reads key head j // (HV / H)) or tiled (j mod H).
         beta: value or logit.
         packing: cu_seqlens, segment_ids or none.
-        dtypes: of q, k, v, beta and o, of fp64, fp32, bf16, fp16; gates and states come in fp32 (fp64 beside fp64).
-        scale: argument (passed), fixed (the kernel always takes K^-1/2), folded (q comes multiplied). By default argument if the
-            signature names scale, else fixed.
-        padding: what rows of o past the last offset of a pack hold: zero, or undefined (not compared). With segment_ids a kernel cannot
-            distinguish padding, so it is always undefined there.
+        dtypes: of q, k, v, beta and o, of fp64, fp32, bf16, fp16; gates and states come in fp32
+            (fp64 beside fp64).
+        scale: argument (passed), fixed (the kernel always takes K^-1/2), folded (q comes
+            multiplied). By default argument if the signature names scale, else fixed.
+        padding: what rows of o past the last offset of a pack hold: zero, or undefined (not
+            compared). With segment_ids a kernel cannot distinguish padding, so it is always
+            undefined there.
         final_state: False if the function returns o alone.
         widths, head_ratios: all values of K and V, and of HV / H, that it takes; () any.
         square: True if it takes K = V alone.
         gate_range, beta_range: (lowest, highest) log decay, and write strength, that it takes.
-        length_multiple, longest: of which every length is a multiple, and tokens of a sequence at most.
+        length_multiple, longest: of which every length is a multiple, and tokens of a sequence at
+            most.
         device: type of the torch device that it runs on: tensors are moved there and back.
-        isolate: True runs it in a worker process, False in this one; by default as the command line chooses.
+        isolate: True runs it in a worker process, False in this one; by default as the command line
+            chooses.
         deterministic: False if the same call may give other bits, as sums by atomic additions do.
         gradients: False if there is no backward to test.
         step: the decode entry point, a function like this one for T = 1; by default this one.
-        supports: gets a Problem; returns None or why the interface cannot take it. Prefer the options above where they suffice: cases
-            are then generated inside the domain, and nothing is skipped.
-        proof: returns what ran, as the kernel's framework observed it; by default the function and where it is.
-        environment: returns what to record besides torch's version (package versions, device, mode).
-        activations: the kernel's own gate_softplus, gate_bounded, beta_sigmoid or l2norm, to be judged by themselves.
+        supports: gets a Problem; returns None or why the interface cannot take it. Prefer the
+            options above where they suffice: cases are then generated inside the domain, and
+            nothing is skipped.
+        proof: returns what ran, as the kernel's framework observed it; by default the function and
+            where it is.
+        environment: returns what to record besides torch's version (package versions, device,
+            mode).
+        activations: the kernel's own gate_softplus, gate_bounded, beta_sigmoid or l2norm, to be
+            judged by themselves.
         stages: the kernel's own stages, to be judged by themselves.
-        framework: torch or jax: whose arrays the function takes and returns. The backward of a JAX function is its `jax.vjp`, that of a
-            `jax.custom_vjp` included; offsets and segment ids are int32 arrays.
-        op: the operator that it implements. Functions of others take other arguments, and have options of their own:
-            short_conv: (x, weight, bias, *, initial_state, cu_seqlens, activation) -> (y, final_state) or y;
-            conv_state="W" or "W-1", packing="none" or "cu_seqlens", activation where the signature does not name it.
-            gated_rms_norm: (x, gate, weight, *, eps, activation) -> y; eps, activation where the signature does not name them.
-            Of the options above they have name, contract, dtypes, widths (of W, or V), device, isolate, deterministic, gradients,
-            final_state, step, supports, proof, environment and framework.
+        framework: torch or jax: whose arrays the function takes and returns. The backward of a JAX
+            function is its `jax.vjp`, that of a `jax.custom_vjp` included; offsets and segment ids
+            are int32 arrays.
+        op: the operator that it implements. Functions of others take other arguments, and have
+            options of their own:
+            short_conv: (x, weight, bias, *, initial_state, cu_seqlens, activation) -> (y,
+            final_state) or y; conv_state="W" or "W-1", packing="none" or "cu_seqlens", activation
+            where the signature does not name it.
+            gated_rms_norm: (x, gate, weight, *, eps, activation) -> y; eps, activation where the
+            signature does not name them. Of the options above they have name, contract, dtypes,
+            widths (of W, or V), device, isolate, deterministic, gradients, final_state, step,
+            supports, proof, environment and framework.
         own: options of the operator.
     Returns:
-        A decorator, or the adapter where the function is given; an adapter can still be called like the function.
+        A decorator, or the adapter where the function is given; an adapter can still be called like
+        the function.
     Raises:
         AdapterError: an option has no such value, or the signature does not fit.
     """
     words: dict[str, Any] = {
-        "contract": contract, "layout": layout, "state": state, "gate": gate, "beta": beta, "packing": packing, "dtypes": dtypes,
-        "gates": gates, "heads": heads,
-        "padding": padding, "final_state": final_state, "widths": widths, "square": square, "head_ratios": head_ratios,
-        "gate_range": gate_range, "beta_range": beta_range, "length_multiple": length_multiple, "longest": longest,
-        "device": device, "isolate": isolate, "deterministic": deterministic, "gradients": gradients,
-    }  # fmt: skip
+        "contract": contract,
+        "layout": layout,
+        "state": state,
+        "gate": gate,
+        "beta": beta,
+        "packing": packing,
+        "dtypes": dtypes,
+        "gates": gates,
+        "heads": heads,
+        "padding": padding,
+        "final_state": final_state,
+        "widths": widths,
+        "square": square,
+        "head_ratios": head_ratios,
+        "gate_range": gate_range,
+        "beta_range": beta_range,
+        "length_multiple": length_multiple,
+        "longest": longest,
+        "device": device,
+        "isolate": isolate,
+        "deterministic": deterministic,
+        "gradients": gradients,
+    }
     adapt = _framework(framework).adapt
     if op != DEFAULT or own:
         return _of_operator(op, function, _framework(framework), {**own, **_given(locals())})
-    brought = OwnCalls(step and adapt(step), supports or (lambda _: None), proof, environment or dict, activations or {}, stages or {})
+    brought = OwnCalls(
+        step and adapt(step),
+        supports or (lambda _: None),
+        proof,
+        environment or dict,
+        activations or {},
+        stages or {},
+    )
 
     def decorate(decorated: Function) -> KernelAdapter:
         title = name or getattr(decorated, "__name__", type(decorated).__name__)
@@ -153,17 +193,26 @@ def kernel(
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options of `kernel` that have another value than their default."""
     parameters = inspect.signature(kernel).parameters
-    named = {name: p.default for name, p in parameters.items() if p.kind is p.KEYWORD_ONLY and name not in ("op", "framework")}
+    named = {
+        name: p.default
+        for name, p in parameters.items()
+        if p.kind is p.KEYWORD_ONLY and name not in ("op", "framework")
+    }
     return {name: options[name] for name, default in named.items() if options[name] != default}
 
 
-def _of_operator(op: str, function: Function | None, framework: Framework, options: Mapping[str, Any]) -> Any:
+def _of_operator(
+    op: str, function: Function | None, framework: Framework, options: Mapping[str, Any]
+) -> Any:
     """The decorator, or the adapter, of another operator than KDA."""
-    # Operators execute calls, which adapters are needed for: loaded with this module, each would need the other first.
+    # Operators execute calls, which adapters are needed for: loaded with this module, each would
+    # need the other first.
     from kdaverify.adapters.operator_kernel import operator_kernel
 
     if op == DEFAULT:
-        raise AdapterError(f"kernel: {next(iter(options))}: no such option; see the help of kdaverify.kernel")
+        raise AdapterError(
+            f"kernel: {next(iter(options))}: no such option; see the help of kdaverify.kernel"
+        )
     if function is not None:
         return operator_kernel(op, function, options, framework)
 
@@ -207,24 +256,41 @@ class OwnCalls:
     stages: Mapping[str, StageCall] = field(default_factory=dict[str, StageCall])
 
 
-def adapted(declaration: Declaration, function: Function, own: OwnCalls | None = None) -> KernelAdapter:
+def adapted(
+    declaration: Declaration, function: Function, own: OwnCalls | None = None
+) -> KernelAdapter:
     """The adapter of a declared function.
 
     Raises:
         AdapterError: the declaration contradicts itself, or the signature.
     """
     title, own = declaration.name, own or OwnCalls()
-    conventions, entry = declaration.conventions, entry_point(title, function, tokens_of(declaration.gates))
+    conventions, entry = (
+        declaration.conventions,
+        entry_point(title, function, tokens_of(declaration.gates)),
+    )
     try:
-        contracts = declared_contracts(declaration.contract, declaration.dtypes, beside=_folder(function))
+        contracts = declared_contracts(
+            declaration.contract, declaration.dtypes, beside=_folder(function)
+        )
         checked(own.activations)
     except (ContractError, ActivationError) as error:
         raise AdapterError(f"kernel {title!r}: {error}") from None
-    if conventions.gates == "channel" and any(contract.decay == "scalar" for contract in contracts.values()):
-        said = "is of kernels whose channels share a gate, but gates='channel'; declare gates='head' or another contract"
+    if conventions.gates == "channel" and any(
+        contract.decay == "scalar" for contract in contracts.values()
+    ):
+        said = (
+            "is of kernels whose channels share a gate, but gates='channel'; declare gates='head'"
+            " or another contract"
+        )
         raise AdapterError(f"kernel {title!r}: contract: decay 'scalar' {said}")
     _check_signature(title, conventions, entry)
-    return KernelAdapter(declaration, contracts, (entry, entry if own.step is None else entry_point(title, own.step, entry.tokens)), own)
+    return KernelAdapter(
+        declaration,
+        contracts,
+        (entry, entry if own.step is None else entry_point(title, own.step, entry.tokens)),
+        own,
+    )
 
 
 def _check_signature(title: str, conventions: Conventions, entry: EntryPoint) -> None:
@@ -232,11 +298,20 @@ def _check_signature(title: str, conventions: Conventions, entry: EntryPoint) ->
     takes = "scale" in entry.keywords
     if (conventions.scale == "argument") != takes:
         has = "names" if takes else "does not name"
-        raise AdapterError(f"kernel {title!r}: scale={conventions.scale!r}, but the signature {has} scale; change one of them")
+        raise AdapterError(
+            f"kernel {title!r}: scale={conventions.scale!r}, but the signature {has} scale; change"
+            " one of them"
+        )
     if conventions.layout == "thd" and "cu_seqlens" not in entry.keywords:
-        raise AdapterError(f"kernel {title!r}: layout thd always passes cu_seqlens, but the signature does not name it; add it")
+        raise AdapterError(
+            f"kernel {title!r}: layout thd always passes cu_seqlens, but the signature does not"
+            " name it; add it"
+        )
     if conventions.packing != "none" and conventions.packing not in entry.keywords:
-        said = f"packing={conventions.packing!r}, but the signature does not name {conventions.packing}"
+        said = (
+            f"packing={conventions.packing!r}, but the signature does not name"
+            f" {conventions.packing}"
+        )
         raise AdapterError(f"kernel {title!r}: {said}; add it, or declare packing='none'")
 
 
@@ -249,18 +324,34 @@ class KernelAdapter(Adapter):
     """What `kernel` makes; also the machinery of adapters that are one function."""
 
     def __init__(
-        self, declaration: Declaration, contracts: dict[str, Contract], entries: tuple[EntryPoint, EntryPoint], own: OwnCalls
+        self,
+        declaration: Declaration,
+        contracts: dict[str, Contract],
+        entries: tuple[EntryPoint, EntryPoint],
+        own: OwnCalls,
     ) -> None:
-        self.declaration, self.name, self.conventions = declaration, declaration.name, declaration.conventions
-        self.domain, self.dtypes, self.device = declaration.domain, tuple(contracts), declaration.device
+        self.declaration, self.name, self.conventions = (
+            declaration,
+            declaration.name,
+            declaration.conventions,
+        )
+        self.domain, self.dtypes, self.device = (
+            declaration.domain,
+            tuple(contracts),
+            declaration.device,
+        )
         self.isolated, self.deterministic = bool(declaration.isolate), declaration.deterministic
         self.differentiable = declaration.gradients
         self._contracts, self._entries, self._own = contracts, entries, own
         self._framework = framework_of(entries[0].function)
         self.barriers = self._framework.barriers
-        self._undefined = self.conventions.packing == "segment_ids" or self.conventions.padding == "undefined"
+        self._undefined = (
+            self.conventions.packing == "segment_ids" or self.conventions.padding == "undefined"
+        )
         self._ran = NOTHING_YET
-        self._variants: Mapping[str, Adapter] = {WITHOUT_SCALE: self._without_scale()} if entries[0].scale_defaults_to_none else {}
+        self._variants: Mapping[str, Adapter] = (
+            {WITHOUT_SCALE: self._without_scale()} if entries[0].scale_defaults_to_none else {}
+        )
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """The decorated function itself."""
@@ -283,7 +374,10 @@ class KernelAdapter(Adapter):
 
     def supports(self, problem: Problem) -> str | None:
         if self.conventions.gate == "raw":
-            return "raw gates: the activation stage is not driven yet; wrap the kernel to take gate='log'"
+            return (
+                "raw gates: the activation stage is not driven yet; wrap the kernel to take"
+                " gate='log'"
+            )
         return self.domain.refuses(problem) or self._own.supports(problem)
 
     def exposes(self, problem: Problem) -> tuple[str, ...]:
@@ -366,12 +460,14 @@ class KernelAdapter(Adapter):
         by_gradient = {gradient: (name, found.get(name)) for gradient, name in GRADIENTS.items()}
         return Gradients(
             **{
-                gradient: None if dx is None else self.conventions.in_canonical_axes(name, dx, inputs)
+                gradient: (
+                    None if dx is None else self.conventions.in_canonical_axes(name, dx, inputs)
+                )
                 for gradient, (name, dx) in by_gradient.items()
             }
         )
 
     def _split(self, returned: Any) -> tuple[Any, Any]:
         if isinstance(returned, tuple | list) and len(returned) == len(OUTPUTS):  # pyright: ignore[reportUnknownArgumentType]
-            return returned[0], returned[1] if self.declaration.final_state else None  # pyright: ignore[reportUnknownVariableType]
+            return returned[0], (returned[1] if self.declaration.final_state else None)  # pyright: ignore[reportUnknownVariableType]
         return returned, None

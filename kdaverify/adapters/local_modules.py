@@ -1,4 +1,6 @@
-"""The local modules that an implementation imports: its own files, neither installed packages nor the standard library nor this harness."""
+"""The local modules that an implementation imports: its own files, neither installed packages nor
+the standard library nor this harness.
+"""
 
 from __future__ import annotations
 
@@ -31,18 +33,21 @@ class _Module:
 def local_modules(source: str | Path) -> tuple[Path, ...]:
     """Every local file that `source` imports, itself included, in order.
 
-    Imports are read off the code, those inside functions included, and nothing is run. Not found are modules whose names are
-    computed when the kernel runs, and sources that it compiles.
+    Imports are read off the code, those inside functions included, and nothing is run. Not found
+    are modules whose names are computed when the kernel runs, and sources that it compiles.
 
     Args:
         source: the path of a Python file, or the name of a module that has been imported.
     """
-    first = [_Module(source.resolve(), "")] if isinstance(source, Path) else list(_named(source, ()))
+    first = (
+        [_Module(source.resolve(), "")] if isinstance(source, Path) else list(_named(source, ()))
+    )
     beside = (str(source.resolve().parent),) if isinstance(source, Path) else ()
     waiting, seen = [*first], dict[Path, None]()
     while waiting:
         module = waiting.pop()
-        # A shipped adapter is no local file; a package that it imports may be one, where that is being developed.
+        # A shipped adapter is no local file; a package that it imports may be one, where that is
+        # being developed.
         if module.path in seen or not (module in first or is_local(module.path)):
             continue
         seen[module.path] = None
@@ -52,7 +57,11 @@ def local_modules(source: str | Path) -> tuple[Path, ...]:
 
 def is_local(path: Path) -> bool:
     """Whether a file belongs to whoever develops what is tested."""
-    return path.is_file() and not INSTALLED & {*path.parts} and not any(path.is_relative_to(folder) for folder in _not_local())
+    return (
+        path.is_file()
+        and not INSTALLED & {*path.parts}
+        and not any(path.is_relative_to(folder) for folder in _not_local())
+    )
 
 
 @cache
@@ -77,7 +86,11 @@ def _imports(module: _Module) -> Iterator[str]:
             case ast.ImportFrom(module=name, names=names, level=level):
                 base = _absolute(name or "", level, module.package)
                 yield from (f"{base}.{alias.name}" for alias in names if base)
-            case ast.Call(func=ast.Name(id="import_module" | "__import__") | ast.Attribute(attr="import_module"), args=[first, *_]):
+            case ast.Call(
+                func=ast.Name(id="import_module" | "__import__")
+                | ast.Attribute(attr="import_module"),
+                args=[first, *_],
+            ):
                 if isinstance(first, ast.Constant) and isinstance(first.value, str):
                     yield first.value
             case _:
@@ -106,7 +119,10 @@ def _named(name: str, beside: Sequence[str]) -> Iterator[_Module]:
             return
         places = spec.submodule_search_locations
         if spec.origin and spec.has_location:
-            module = _Module(Path(spec.origin).resolve(), dotted if places is not None else dotted.rpartition(".")[0])
+            module = _Module(
+                Path(spec.origin).resolve(),
+                dotted if places is not None else dotted.rpartition(".")[0],
+            )
             yield module
             if not (name.startswith(OURS) or is_local(module.path)):
                 return
@@ -115,7 +131,9 @@ def _named(name: str, beside: Sequence[str]) -> Iterator[_Module]:
 
 
 def _spec(dotted: str, places: Sequence[str] | None, beside: Sequence[str]) -> ModuleSpec | None:
-    """Of a module that is loaded what it was loaded by; of any other what an import would find, without running its parents."""
+    """Of a module that is loaded what it was loaded by; of any other what an import would find,
+    without running its parents.
+    """
     if found := getattr(sys.modules.get(dotted), "__spec__", None):
         return found
     try:
@@ -129,8 +147,12 @@ def _spec(dotted: str, places: Sequence[str] | None, beside: Sequence[str]) -> M
 
 
 def _folder(dotted: str, places: Sequence[str]) -> ModuleSpec | None:
-    """A folder without __init__.py below a package that is not loaded: an import would search the loaded package for it."""
-    found = [str(path) for place in places if (path := Path(place, dotted.rpartition(".")[2])).is_dir()]
+    """A folder without __init__.py below a package that is not loaded: an import would search the
+    loaded package for it.
+    """
+    found = [
+        str(path) for place in places if (path := Path(place, dotted.rpartition(".")[2])).is_dir()
+    ]
     spec = ModuleSpec(dotted, None, is_package=True)
     spec.submodule_search_locations = found
     return spec if found else None

@@ -15,9 +15,11 @@ EPSILON: Final = 1e-6
 
 
 def stretched(x: Tensor) -> Tensor:
-    """Every row of [B, T, H, K] times a power of two from 1 to 16: exact, and normalising it is more than nothing.
+    """Every row of [B, T, H, K] times a power of two from 1 to 16: exact, and normalising it is
+    more than nothing.
 
-    The power follows from the row's own values, not from its place: a row stays the same row in a pack and alone, before and after a cut.
+    The power follows from the row's own values, not from its place: a row stays the same row in a
+    pack and alone, before and after a cut.
     """
     positive = (x > 0).sum(-1, keepdim=True)
     return x * torch.exp2((positive % 5).to(x.dtype))
@@ -27,9 +29,14 @@ def received_normalised(inputs: Inputs, *, stored: bool) -> Inputs:
     """The call that a kernel makes of stretched q and k.
 
     Args:
-        stored: whether it keeps them, normalised, in their own type, or in registers, where they are not rounded.
+        stored: whether it keeps them, normalised, in their own type, or in registers, where they
+            are not rounded.
     """
-    return replace(inputs, q=_normalised(stretched(inputs.q), stored=stored), k=_normalised(stretched(inputs.k), stored=stored))
+    return replace(
+        inputs,
+        q=_normalised(stretched(inputs.q), stored=stored),
+        k=_normalised(stretched(inputs.k), stored=stored),
+    )
 
 
 def _normalised(x: Tensor, *, stored: bool) -> Tensor:

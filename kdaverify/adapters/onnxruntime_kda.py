@@ -45,10 +45,11 @@ class _Configuration:
 class OnnxRuntime(Adapter):
     """A model of one node. Gates come in the dtype of q; the state is fp32 for both.
 
-    There is no fp16 kernel on CPU: the runtime casts to fp32 before the node and rounds o after it. Without a past state the
-    final one would be fp16 too, so beside fp16 an absent state goes in as zeros. The width of the gates says whether they are those of
-    channels or of heads.
-    Source: onnxruntime docs/ContribOperators.md, com.microsoft.LinearAttention v1, update_rules gated_delta and delta.
+    There is no fp16 kernel on CPU: the runtime casts to fp32 before the node and rounds o after it.
+    Without a past state the final one would be fp16 too, so beside fp16 an absent state goes in as
+    zeros. The width of the gates says whether they are those of channels or of heads.
+    Source: onnxruntime docs/ContribOperators.md, com.microsoft.LinearAttention v1, update_rules
+    gated_delta and delta.
 
     Args:
         name: of the implementation.
@@ -61,7 +62,11 @@ class OnnxRuntime(Adapter):
 
     def __init__(self, name: str, gates: Gates) -> None:
         # The operator has no offsets.
-        self.name, self.conventions, self.domain = name, Conventions(gates=gates), Domain(gates=gates, packed=False)
+        self.name, self.conventions, self.domain = (
+            name,
+            Conventions(gates=gates),
+            Domain(gates=gates, packed=False),
+        )
         self._ran = NOTHING_YET
 
     def missing(self) -> str | None:
@@ -71,7 +76,11 @@ class OnnxRuntime(Adapter):
         return preset("onnxruntime", dtype)
 
     def supports(self, problem: Problem) -> str | None:
-        return "scale 0 stands for K^-1/2 in the operator" if problem.scale == 0.0 else super().supports(problem)
+        return (
+            "scale 0 stands for K^-1/2 in the operator"
+            if problem.scale == 0.0
+            else super().supports(problem)
+        )
 
     def received(self, inputs: Inputs) -> Inputs:
         return replace(inputs, g=inputs.g.to(inputs.q.dtype).to(inputs.g.dtype))
@@ -79,7 +88,16 @@ class OnnxRuntime(Adapter):
     def forward(self, inputs: Inputs) -> Output:
         half = inputs.q.dtype == TORCH["fp16"]
         given = replace(inputs, initial_state=inputs.state) if half else inputs
-        session = _session(_Configuration(inputs.H, inputs.HV, inputs.factor, half, given.initial_state is not None, inputs.KG > 0))
+        session = _session(
+            _Configuration(
+                inputs.H,
+                inputs.HV,
+                inputs.factor,
+                half,
+                given.initial_state is not None,
+                inputs.KG > 0,
+            )
+        )
         o, final_state = session.run(_feeds(given))
         self._ran = session.kernels
         return Output(torch.tensor(o).view(inputs.v.shape), torch.tensor(final_state))
@@ -103,7 +121,9 @@ def _array(tensor: Tensor) -> Any:
 
 
 class _Session:
-    """One configuration's session, opened at its first run, which also observes the kernels its graph consists of."""
+    """One configuration's session, opened at its first run, which also observes the kernels its
+    graph consists of.
+    """
 
     def __init__(self, configuration: _Configuration) -> None:
         self._configuration = configuration
@@ -111,7 +131,9 @@ class _Session:
         self.kernels = ""
 
     def run(self, feeds: dict[str, Any]) -> Sequence[Any]:
-        return self._first_run(feeds) if self._session is None else self._session.run(OUTPUTS, feeds)
+        return (
+            self._first_run(feeds) if self._session is None else self._session.run(OUTPUTS, feeds)
+        )
 
     def _first_run(self, feeds: dict[str, Any]) -> Sequence[Any]:
         import onnxruntime
@@ -122,7 +144,9 @@ class _Session:
             options.intra_op_num_threads = 1  # a pool per session would outnumber the cores
             options.enable_profiling = True
             options.profile_file_prefix = str(Path(folder) / "profile")
-            session = onnxruntime.InferenceSession(_model(self._configuration), options, providers=[PROVIDER])
+            session = onnxruntime.InferenceSession(
+                _model(self._configuration), options, providers=[PROVIDER]
+            )
             outputs = session.run(OUTPUTS, feeds)
             self.kernels = kernels(json.loads(Path(session.end_profiling()).read_text()))
         self._session = session
@@ -130,13 +154,23 @@ class _Session:
 
 
 def kernels(profile: list[dict[str, Any]]) -> str:
-    """The kernels in a profile, in words; WrongKernelError unless the operator itself is among them."""
-    ran = [event["args"] for event in profile if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")]
+    """The kernels in a profile, in words; WrongKernelError unless the operator itself is among
+    them.
+    """
+    ran = [
+        event["args"]
+        for event in profile
+        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
+    ]
     names = [f"{args['op_name']} on {args['provider']}" for args in ran]
     if f"{OPERATOR} on {PROVIDER}" not in names:
-        raise WrongKernelError(f"onnxruntime ran {', '.join(names)}; wanted {OPERATOR} on {PROVIDER}")
+        raise WrongKernelError(
+            f"onnxruntime ran {', '.join(names)}; wanted {OPERATOR} on {PROVIDER}"
+        )
     casts = sum(args["op_name"] == "Cast" for args in ran)
-    others = sorted({name for name, args in zip(names, ran, strict=True) if args["op_name"] != "Cast"})
+    others = sorted(
+        {name for name, args in zip(names, ran, strict=True) if args["op_name"] != "Cast"}
+    )
     return ", ".join(others) + (f" between {casts} casts" if casts else "")
 
 
@@ -151,8 +185,15 @@ def _model(c: _Configuration) -> bytes:
     element = TensorProto.FLOAT16 if c.half else TensorProto.FLOAT
     value: Callable[..., Any] = helper.make_tensor_value_info
     names = ["q", "k", "v", "past_state" if c.stateful else "", "g" if c.gated else "", "beta"]
-    inputs = [value(name, TensorProto.FLOAT if name == "past_state" else element, None) for name in names if name]
-    outputs = [value(name, kind, None) for name, kind in zip(OUTPUTS, (element, TensorProto.FLOAT), strict=True)]
+    inputs = [
+        value(name, TensorProto.FLOAT if name == "past_state" else element, None)
+        for name in names
+        if name
+    ]
+    outputs = [
+        value(name, kind, None)
+        for name, kind in zip(OUTPUTS, (element, TensorProto.FLOAT), strict=True)
+    ]
     node = helper.make_node(
         OPERATOR,
         names,

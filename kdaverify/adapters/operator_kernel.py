@@ -23,9 +23,21 @@ from oracles.autograd import ForwardOnlyError, leaf
 from oracles.signature import Role
 
 SHARED: Final = (
-    "name", "contract", "dtypes", "widths", "device", "isolate", "deterministic", "gradients", "final_state", "step", "supports",
-    "proof", "environment", "missing",
-)  # fmt: skip
+    "name",
+    "contract",
+    "dtypes",
+    "widths",
+    "device",
+    "isolate",
+    "deterministic",
+    "gradients",
+    "final_state",
+    "step",
+    "supports",
+    "proof",
+    "environment",
+    "missing",
+)
 """Options of the decorator that mean the same for every operator."""
 
 
@@ -52,7 +64,9 @@ class FunctionDeclaration:
     environment: Callable[[], Mapping[str, str]] | None = None
 
 
-def operator_kernel(op: str, function: Function, options: Mapping[str, Any], framework: Framework) -> FunctionAdapter:
+def operator_kernel(
+    op: str, function: Function, options: Mapping[str, Any], framework: Framework
+) -> FunctionAdapter:
     """The adapter of a function of an operator.
 
     Args:
@@ -60,7 +74,8 @@ def operator_kernel(op: str, function: Function, options: Mapping[str, Any], fra
         options: those of the decorator that were given.
         framework: whose arrays the function takes.
     Raises:
-        AdapterError: there is no such option, or it has no such value, or the signature does not fit.
+        AdapterError: there is no such option, or it has no such value, or the signature does not
+            fit.
     """
     title = options.get("name") or getattr(function, "__name__", type(function).__name__)
     try:
@@ -68,45 +83,86 @@ def operator_kernel(op: str, function: Function, options: Mapping[str, Any], fra
     except ProblemError as error:
         raise AdapterError(f"kernel {title!r}: {error}") from None
     if not isinstance(operator, FunctionOperator):
-        raise AdapterError(f"kernel {title!r}: op={op!r} is implemented by an Adapter class, not by a function")
-    words = _words(title, operator, {name: value for name, value in options.items() if name not in SHARED})
+        raise AdapterError(
+            f"kernel {title!r}: op={op!r} is implemented by an Adapter class, not by a function"
+        )
+    words = _words(
+        title, operator, {name: value for name, value in options.items() if name not in SHARED}
+    )
     given = {name: value for name, value in options.items() if name in SHARED and name != "name"}
     for option in ("dtypes", "widths"):
         value = given.get(option, ())
-        given |= {option: (value,) if isinstance(value, str | int) else tuple(value)} if option in given else {}
-    return FunctionAdapter(title, operator, framework.adapt(function), FunctionDeclaration(**given), words)
+        given |= (
+            {option: (value,) if isinstance(value, str | int) else tuple(value)}
+            if option in given
+            else {}
+        )
+    return FunctionAdapter(
+        title, operator, framework.adapt(function), FunctionDeclaration(**given), words
+    )
 
 
 def _words(title: str, operator: FunctionOperator, given: Mapping[str, Any]) -> dict[str, Any]:
     """The operator's own options, those not given with their defaults."""
-    defaults: dict[str, Any] = {name: values[0] for name, values in operator.words.items()} | dict(operator.numbers)
+    defaults: dict[str, Any] = {name: values[0] for name, values in operator.words.items()} | dict(
+        operator.numbers
+    )
     if unknown := [name for name in given if name not in defaults]:
         known = ", ".join((*defaults, *SHARED))
-        raise AdapterError(f"kernel {title!r}: {unknown[0]}: op={operator.name!r} has no such option; it has {known}")
+        raise AdapterError(
+            f"kernel {title!r}: {unknown[0]}: op={operator.name!r} has no such option; it has"
+            f" {known}"
+        )
     for name, value in given.items():
         allowed = operator.words.get(name)
         if allowed is not None and value not in allowed:
-            raise AdapterError(f"kernel {title!r}: {name}: wanted one of {', '.join(allowed)}, got {value!r}")
+            raise AdapterError(
+                f"kernel {title!r}: {name}: wanted one of {', '.join(allowed)}, got {value!r}"
+            )
         if allowed is None and not (isinstance(value, int | float) and value > 0):
             raise AdapterError(f"kernel {title!r}: {name}: wanted a positive number, got {value!r}")
     return defaults | dict(given)
 
 
 def _parameters(title: str, function: Function, operator: FunctionOperator) -> frozenset[str]:
-    """The parameters of the operator that a function takes: the first by position, others by name."""
+    """The parameters of the operator that a function takes: the first by position, others by
+    name.
+    """
     parameters = inspect.signature(function).parameters.values()
-    by_position = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) and p.name not in operator.keywords]
-    taken = len(operator.positional) if any(p.kind is p.VAR_POSITIONAL for p in parameters) else len(by_position)
+    by_position = [
+        p
+        for p in parameters
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        and p.name not in operator.keywords
+    ]
+    taken = (
+        len(operator.positional)
+        if any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        else len(by_position)
+    )
     by_name = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     strangers = [p.name for p in by_position[len(operator.positional) :] if p.default is p.empty]
-    strangers += [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in operator.keywords]
+    strangers += [
+        p.name
+        for p in parameters
+        if p.kind is p.KEYWORD_ONLY and p.default is p.empty and p.name not in operator.keywords
+    ]
     optional = [tensor.name for tensor in operator.signature.inputs if tensor.optional]
     needed = [name for name in operator.positional if name not in optional]
     if strangers or taken < len(needed):
         wanted = f"({', '.join(operator.positional)}, *, {', '.join(operator.keywords)})"
-        said = f"needs {strangers[0]}, which no call has" if strangers else f"takes {taken} by position"
-        raise AdapterError(f"kernel {title!r}: wanted a function {wanted}, of which keywords may be left out; this one {said}")
-    return frozenset((*operator.positional[:taken], *(name for name in by_name if name in operator.keywords)))
+        said = (
+            f"needs {strangers[0]}, which no call has"
+            if strangers
+            else f"takes {taken} by position"
+        )
+        raise AdapterError(
+            f"kernel {title!r}: wanted a function {wanted}, of which keywords may be left out; this"
+            f" one {said}"
+        )
+    return frozenset(
+        (*operator.positional[:taken], *(name for name in by_name if name in operator.keywords))
+    )
 
 
 @final
@@ -114,20 +170,40 @@ class FunctionAdapter(Adapter):
     """What `kernel(op=...)` makes."""
 
     def __init__(
-        self, name: str, operator: FunctionOperator, function: Function, declared: FunctionDeclaration, words: Mapping[str, Any]
+        self,
+        name: str,
+        operator: FunctionOperator,
+        function: Function,
+        declared: FunctionDeclaration,
+        words: Mapping[str, Any],
     ) -> None:
         self.name, self.op, self._declared, self._function = name, operator.name, declared, function
-        self.dtypes, self.device, self.isolated = tuple(declared.dtypes), declared.device, bool(declared.isolate)
+        self.dtypes, self.device, self.isolated = (
+            tuple(declared.dtypes),
+            declared.device,
+            bool(declared.isolate),
+        )
         self.deterministic, self.differentiable = declared.deterministic, declared.gradients
         names = _parameters(name, function, operator)
-        self.takes = FunctionTakes(names, words, tuple(declared.widths), operator.returns(names, final_state=declared.final_state))
+        self.takes = FunctionTakes(
+            names,
+            words,
+            tuple(declared.widths),
+            operator.returns(names, final_state=declared.final_state),
+        )
         self._operator, self._framework, self._ran = operator, framework_of(function), NOTHING_YET
         self.barriers = self._framework.barriers
         if misplaced := [dtype for dtype in self.dtypes if dtype not in operator.formats]:
-            raise AdapterError(f"kernel {name!r}: dtypes: wanted some of {', '.join(operator.formats)}, got {misplaced[0]!r}")
+            raise AdapterError(
+                f"kernel {name!r}: dtypes: wanted some of {', '.join(operator.formats)}, got"
+                f" {misplaced[0]!r}"
+            )
         if words.get("packing", "none") not in ("none", *names):
             missing = words["packing"]
-            raise AdapterError(f"kernel {name!r}: packing={missing!r}, but the signature does not name {missing}; add it, or leave it out")
+            raise AdapterError(
+                f"kernel {name!r}: packing={missing!r}, but the signature does not name {missing};"
+                " add it, or leave it out"
+            )
         self._contracts = {dtype: self._contract_of(dtype) for dtype in self.dtypes}
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
@@ -141,7 +217,10 @@ class FunctionAdapter(Adapter):
             return declared
         known = self._operator.contracts(FORMATS[dtype])
         if declared is not None and declared not in known:
-            raise AdapterError(f"kernel {self.name!r}: contract: wanted one of {', '.join(known)}, or a StorageContract, got {declared!r}")
+            raise AdapterError(
+                f"kernel {self.name!r}: contract: wanted one of {', '.join(known)}, or a"
+                f" StorageContract, got {declared!r}"
+            )
         return known[next(iter(known)) if declared is None else declared]
 
     def begin(self, case: str) -> None:
@@ -158,7 +237,9 @@ class FunctionAdapter(Adapter):
 
     def supports(self, problem: Any) -> str | None:
         own = self._declared.supports
-        return self._operator.refuses(problem, self.takes) or (None if own is None else own(problem))
+        return self._operator.refuses(problem, self.takes) or (
+            None if own is None else own(problem)
+        )
 
     def exposes(self, problem: Any) -> tuple[str, ...]:
         del problem
@@ -187,24 +268,38 @@ class FunctionAdapter(Adapter):
             raise ForwardOnlyError(f"{self.name} declares gradients=False")
         there = inputs.on(self.device)
         signature = there.signature
-        sources = {name: source for name, source in signature.gradients.items() if getattr(there, source) is not None}
+        sources = {
+            name: source
+            for name, source in signature.gradients.items()
+            if getattr(there, source) is not None
+        }
         leaves = {source: leaf(getattr(there, source)) for source in sources.values()}
         kept, call = there.copied(), replace(there, **leaves)
-        given = {signature.cotangents[name]: dy.to(self.device) for name, dy in cotangents.items() if dy is not None}
+        given = {
+            signature.cotangents[name]: dy.to(self.device)
+            for name, dy in cotangents.items()
+            if dy is not None
+        }
         with torch.enable_grad():
             found = self._differentiable(call)
-        attached = {name: y for name, y in found.items() if isinstance(y, Tensor) and y.requires_grad}
+        attached = {
+            name: y for name, y in found.items() if isinstance(y, Tensor) and y.requires_grad
+        }
         if not attached:
             raise ForwardOnlyError("no output carries a gradient graph of torch")
         asked = [name for name in given if name in attached]
         grads = torch.autograd.grad(
-            [attached[name] for name in asked], [*leaves.values()], [given[name].to(attached[name].dtype) for name in asked],
-            allow_unused=True, materialize_grads=True,
-        )  # fmt: skip
+            [attached[name] for name in asked],
+            [*leaves.values()],
+            [given[name].to(attached[name].dtype) for name in asked],
+            allow_unused=True,
+            materialize_grads=True,
+        )
         _show_edits(there, kept, inputs)
         # A gradient lies where its tensor does, and rows of nobody have none.
         by_name = {
-            name: self._operator.canonical(source, dx, there, self.takes) for (name, source), dx in zip(sources.items(), grads, strict=True)
+            name: self._operator.canonical(source, dx, there, self.takes)
+            for (name, source), dx in zip(sources.items(), grads, strict=True)
         }
         return {name: dx.to(inputs.device) for name, dx in by_name.items()}
 
@@ -216,7 +311,11 @@ class FunctionAdapter(Adapter):
 
     def environment(self) -> dict[str, str]:
         own = self._declared.environment
-        return {**super().environment(), **self._framework.environment(), **({} if own is None else own())}
+        return {
+            **super().environment(),
+            **self._framework.environment(),
+            **({} if own is None else own()),
+        }
 
     def _differentiable(self, call: Any) -> dict[str, Any]:
         try:
@@ -228,14 +327,24 @@ class FunctionAdapter(Adapter):
 
     def _called(self, function: Function, call: Any, unknown: Mapping[str, Any]) -> dict[str, Any]:
         arguments = self._operator.arguments(call, self.takes)
-        positional = [arguments[name] for name in self._operator.positional if name in self.takes.names]
-        keywords = {name: arguments[name] for name in self._operator.keywords if name in self.takes.names}
+        positional = [
+            arguments[name] for name in self._operator.positional if name in self.takes.names
+        ]
+        keywords = {
+            name: arguments[name] for name in self._operator.keywords if name in self.takes.names
+        }
         returned = function(*positional, **keywords, **unknown)
         self._ran = place_of(function)
-        parts: tuple[Any, ...] = tuple(returned) if isinstance(returned, tuple | list) else (returned,)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        parts: tuple[Any, ...] = (
+            tuple(returned) if isinstance(returned, tuple | list) else (returned,)
+        )  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         named = dict(zip(self._operator.signature.returned, (*parts, None, None), strict=False))
         return {
-            name: self._operator.canonical(name, value, call, self.takes) if isinstance(value, Tensor) else value
+            name: (
+                self._operator.canonical(name, value, call, self.takes)
+                if isinstance(value, Tensor)
+                else value
+            )
             for name, value in named.items()
             if name in self.takes.returns
         }
@@ -246,7 +355,9 @@ def _show_edits(there: Any, kept: Any, inputs: Any) -> None:
     """Edits in the caller's tensors what the kernel edited in its own."""
     for name, before in kept.tensors().items():
         after, mine = getattr(there, name), getattr(inputs, name)
-        if not shares_memory(after, mine) and not torch.equal(after.nan_to_num(), before.nan_to_num()):
+        if not shares_memory(after, mine) and not torch.equal(
+            after.nan_to_num(), before.nan_to_num()
+        ):
             mine.copy_(after)
 
 
@@ -255,5 +366,12 @@ def _home(value: Any, there: Any, inputs: Any) -> Any:
     if not isinstance(value, Tensor) or there is inputs:
         return value
     own = there.signature.tensors(there, Role.TOKEN, Role.STATE, Role.PARAMETER)
-    alias = next((name for name, source in own.items() if shares_memory(value, source) and value.shape == source.shape), None)
+    alias = next(
+        (
+            name
+            for name, source in own.items()
+            if shares_memory(value, source) and value.shape == source.shape
+        ),
+        None,
+    )
     return value.to(inputs.device) if alias is None else getattr(inputs, alias)

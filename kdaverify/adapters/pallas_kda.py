@@ -29,7 +29,10 @@ CHUNK: Final = preset("pallas", "fp32").chunk_size
 BATCH, HEADS, COMPILED = 2, 4, 128
 STEP: Final = "kda_decode_step (XLA)"
 # Its metadata requests Python 3.12; it runs on 3.11.
-INSTALL: Final = "pip install 'kdaverify[pallas]', then pip install --no-deps --ignore-requires-python deltanet-tpu==0.3.0"
+INSTALL: Final = (
+    "pip install 'kdaverify[pallas]', then pip install --no-deps --ignore-requires-python"
+    " deltanet-tpu==0.3.0"
+)
 
 
 @dataclass(frozen=True)
@@ -47,12 +50,15 @@ class _Shape:
 
 
 class Pallas(Adapter):
-    """chunk_kda with chunks of 128 and the precision of the problem; decoding is kda_decode_step, plain XLA.
+    """chunk_kda with chunks of 128 and the precision of the problem; decoding is kda_decode_step,
+    plain XLA.
 
-    Every new shape and scale costs over a second of tracing, so calls are brought to a few: tokens, heads and batch entries are
-    rounded up with inert ones (all zero), widths below 128 with zero channels, and there q comes multiplied by the scale, rounded
-    as the package itself rounds that product. A pack has one final state per row, so it exposes o alone, and what its padding
-    tokens return means nothing. Its backward is the package's own, Pallas kernels too, reached through jax.vjp.
+    Every new shape and scale costs over a second of tracing, so calls are brought to a few: tokens,
+    heads and batch entries are rounded up with inert ones (all zero), widths below 128 with zero
+    channels, and there q comes multiplied by the scale, rounded as the package itself rounds that
+    product. A pack has one final state per row, so it exposes o alone, and what its padding tokens
+    return means nothing. Its backward is the package's own, Pallas kernels too, reached through
+    jax.vjp.
     Source: deltanet_tpu.chunk_kda.
     """
 
@@ -72,7 +78,11 @@ class Pallas(Adapter):
         return preset("pallas", dtype)
 
     def supports(self, problem: Problem) -> str | None:
-        return "at least one token: the kernel refuses T = 0" if problem.T == 0 else super().supports(problem)
+        return (
+            "at least one token: the kernel refuses T = 0"
+            if problem.T == 0
+            else super().supports(problem)
+        )
 
     def exposes(self, problem: Problem) -> tuple[str, ...]:
         return OUTPUTS[:1] if problem.packed else OUTPUTS
@@ -84,7 +94,11 @@ class Pallas(Adapter):
         tensors = [_padded(x[name], shape, name) for name in TOKENS]
         if shape.stateful:
             tensors.append(_padded_state(x["initial_state"], shape))
-        ids = to_jax(pad(x["segment_ids"], (0, shape.T - inputs.T, 0, shape.B - 1), value=OUTSIDE)) if shape.packed else None
+        ids = (
+            to_jax(pad(x["segment_ids"], (0, shape.T - inputs.T, 0, shape.B - 1), value=OUTSIDE))
+            if shape.packed
+            else None
+        )
 
         def there(*arrays: Any) -> Any:
             compiled, self._ran = _compiled(shape)
@@ -100,7 +114,12 @@ class Pallas(Adapter):
     def step(self, inputs: Inputs) -> Output:
         x = self.conventions.arguments(inputs)
         tokens = [to_jax(_wide(x[name])[:, 0]) for name in ("q", "k", "v", "g")]
-        o, final_state = _decode()(*tokens, to_jax(x["beta"][:, 0]), to_jax(_wide(_wide(inputs.state).mT).mT), scale=inputs.factor)
+        o, final_state = _decode()(
+            *tokens,
+            to_jax(x["beta"][:, 0]),
+            to_jax(_wide(_wide(inputs.state).mT).mT),
+            scale=inputs.factor,
+        )
         self._ran = STEP
         return _cut(from_jax(o)[:, None], from_jax(final_state), inputs)
 
@@ -112,7 +131,12 @@ class Pallas(Adapter):
 
         device = jax.default_backend()
         mode = "native" if device == "tpu" else "interpreted"
-        return {**super().environment(), **versions("deltanet-tpu", "jax", "jaxlib"), "device": device, "mode": mode}
+        return {
+            **super().environment(),
+            **versions("deltanet-tpu", "jax", "jaxlib"),
+            "device": device,
+            "mode": mode,
+        }
 
 
 def _bucket(inputs: Inputs) -> _Shape:
@@ -142,7 +166,9 @@ def _padded(x: Tensor, shape: _Shape, name: str) -> Tensor:
     heads = shape.H if name in ("q", "k") else shape.HV
     x = x if name == "beta" else _wide(x)
     widths = [0, 0] * (x.ndim - 3)
-    return pad(x, (*widths, 0, heads - x.shape[2], 0, shape.T - x.shape[1], 0, shape.B - x.shape[0]))
+    return pad(
+        x, (*widths, 0, heads - x.shape[2], 0, shape.T - x.shape[1], 0, shape.B - x.shape[0])
+    )
 
 
 def _padded_state(state: Tensor, shape: _Shape) -> Tensor:
@@ -159,14 +185,18 @@ def _cut(o: Tensor, final_state: Tensor | None, inputs: Inputs) -> Output:
 
 @functools.lru_cache(maxsize=COMPILED)
 def _compiled(shape: _Shape) -> tuple[Callable[..., Any], str]:
-    """The compiled call (arrays, ids) -> (o, S_T) and the names of the Pallas kernels found in what was compiled."""
+    """The compiled call (arrays, ids) -> (o, S_T) and the names of the Pallas kernels found in what
+    was compiled.
+    """
     arrays, ids = _arguments(shape)
     return _traced(_function(shape), arrays, ids)
 
 
 @functools.lru_cache(maxsize=COMPILED)
 def _differentiated(shape: _Shape) -> tuple[Callable[..., Any], str]:
-    """Likewise its VJP (arrays, ids, cotangents) -> cotangents of the arrays; it runs the forward again."""
+    """Likewise its VJP (arrays, ids, cotangents) -> cotangents of the arrays; it runs the forward
+    again.
+    """
     import jax
 
     function, (arrays, ids) = _function(shape), _arguments(shape)
@@ -182,7 +212,12 @@ def _differentiated(shape: _Shape) -> tuple[Callable[..., Any], str]:
 def _function(s: _Shape) -> Callable[[Any, Any], Any]:
     import deltanet_tpu
 
-    options = {"output_final_state": True, "chunk_size": CHUNK, "precision": _dtype(s), "scale": s.scale}
+    options = {
+        "output_final_state": True,
+        "chunk_size": CHUNK,
+        "precision": _dtype(s),
+        "scale": s.scale,
+    }
 
     def call(arrays: Any, ids: Any) -> Any:
         *tokens, state = arrays if s.stateful else (*arrays, None)
@@ -216,7 +251,9 @@ def _traced(function: Callable[..., Any], *arguments: Any) -> tuple[Callable[...
         traced = jax.jit(function).trace(*arguments)
     names = [f"{name}, {mode}" for name, mode in _pallas_calls(traced.jaxpr)]
     if not names:
-        raise WrongKernelError("deltanet_tpu.chunk_kda traced to no pallas_call: it fell back to plain JAX")
+        raise WrongKernelError(
+            "deltanet_tpu.chunk_kda traced to no pallas_call: it fell back to plain JAX"
+        )
     return traced.lower().compile(), "Pallas " + " and ".join(names)
 
 
@@ -230,9 +267,12 @@ def _decode() -> Callable[..., Any]:
 
 @contextmanager
 def _quiet() -> Generator[None]:
-    # The package warns at its first call that it is not on a TPU; environment() says so in every record.
+    # The package warns at its first call that it is not on a TPU; environment() says so in every
+    # record.
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="deltanet-tpu: running on non-TPU backend", category=UserWarning)
+        warnings.filterwarnings(
+            "ignore", message="deltanet-tpu: running on non-TPU backend", category=UserWarning
+        )
         yield
 
 
@@ -241,7 +281,10 @@ def _pallas_calls(jaxpr: Any) -> Iterator[tuple[str, str]]:
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     for equation in jaxpr.eqns:
         if equation.primitive.name == "pallas_call":
-            yield str(equation.params["name"]), "interpreted" if equation.params["interpret"] else "native"
+            yield (
+                str(equation.params["name"]),
+                "interpreted" if equation.params["interpret"] else "native",
+            )
             continue
         for value in equation.params.values():
             for inner in value if isinstance(value, list | tuple) else (value,):

@@ -17,7 +17,8 @@ from oracles.tensors import TENSORS
 def on_device(device: str, call: Callable[[Inputs], Output], inputs: Inputs) -> Output:
     """`call` on a copy of the inputs on `device`; the outputs come back to where the inputs lie.
 
-    An input that the kernel edited there is edited in `inputs` too, and an output in the memory of an input becomes that input of the
+    An input that the kernel edited there is edited in `inputs` too, and an output in the memory of
+    an input becomes that input of the
     caller: here the harness looks for both.
     """
     home = inputs.q.device
@@ -27,11 +28,16 @@ def on_device(device: str, call: Callable[[Inputs], Output], inputs: Inputs) -> 
     kept = there.copied()
     output = call(there)
     _show_edits(inputs, there, kept)
-    return Output(_home(output.o, inputs, there, home), _home(output.final_state, inputs, there, home))
+    return Output(
+        _home(output.o, inputs, there, home), _home(output.final_state, inputs, there, home)
+    )
 
 
 def gradients_on_device(
-    device: str, call: Callable[[Inputs, Cotangents], Gradients[Any]], inputs: Inputs, cotangents: Cotangents
+    device: str,
+    call: Callable[[Inputs, Cotangents], Gradients[Any]],
+    inputs: Inputs,
+    cotangents: Cotangents,
 ) -> Gradients[Any]:
     """The same for a backward: gradients come back to where the inputs lie."""
     home = inputs.q.device
@@ -41,7 +47,12 @@ def gradients_on_device(
     kept = there.copied()
     found = call(there, cotangents.on(device))
     _show_edits(inputs, there, kept)
-    return Gradients(**{name: dx.to(home) if isinstance(dx, Tensor) else dx for name, dx in found.named().items()})
+    return Gradients(
+        **{
+            name: dx.to(home) if isinstance(dx, Tensor) else dx
+            for name, dx in found.named().items()
+        }
+    )
 
 
 def lacks_device(device: str) -> str | None:
@@ -79,9 +90,14 @@ def shares_memory(a: Tensor, b: Tensor) -> bool:
 
 
 def runs_elsewhere(adapter: Adapter, device: str) -> str | None:
-    """A sentence where `adapter` runs on another device than requested; None where it runs there."""
+    """A sentence where `adapter` runs on another device than requested; None where it runs
+    there.
+    """
     runs_on = adapter.environment()["device"]
     # By type, as torch says (cuda), or by name (NVIDIA H200).
     if any(name.lower().startswith(device.lower()) for name in (adapter.device, runs_on)):
         return None
-    return f"--device: {adapter.name} runs on {runs_on}, not on {device}; leave the option out or name another implementation"
+    return (
+        f"--device: {adapter.name} runs on {runs_on}, not on {device}; leave the option out or name"
+        " another implementation"
+    )

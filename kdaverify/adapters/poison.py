@@ -1,4 +1,6 @@
-"""NaN in whatever torch allocates and does not write: what a kernel reads before it is written then shows."""
+"""NaN in whatever torch allocates and does not write: what a kernel reads before it is written then
+shows.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +12,24 @@ from typing import Any, Final
 import torch
 from torch.overrides import TorchFunctionMode
 
-_UNWRITTEN: Final = frozenset({
-    torch.empty, torch.empty_like, torch.empty_strided, torch.empty_permuted, torch.Tensor.new_empty, torch.Tensor.new_empty_strided,
-})  # fmt: skip
+_UNWRITTEN: Final = frozenset(
+    {
+        torch.empty,
+        torch.empty_like,
+        torch.empty_strided,
+        torch.empty_permuted,
+        torch.Tensor.new_empty,
+        torch.Tensor.new_empty_strided,
+    }
+)
 
 _poisoned: ContextVar[bool] = ContextVar("poisoned", default=False)
 
 
 def allocations_are_poisoned() -> bool:
-    """Whether calls made now are made with NaN in fresh memory; a worker process has to be sent this."""
+    """Whether calls made now are made with NaN in fresh memory; a worker process has to be sent
+    this.
+    """
     return _poisoned.get()
 
 

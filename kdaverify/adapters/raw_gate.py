@@ -1,4 +1,6 @@
-"""Kernels that activate the gate themselves: the raw gate that stands for a given decay, and the decay that a raw gate stands for."""
+"""Kernels that activate the gate themselves: the raw gate that stands for a given decay, and the
+decay that a raw gate stands for.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,11 @@ NEAREST = 2.0**-24
 
 @dataclass(frozen=True)
 class RawGate:
-    """One of the two activations of KDA, with parameters that differ in every head and channel, so that a wrong index shows.
+    """One of the two activations of KDA, with parameters that differ in every head and channel, so
+    that a wrong index shows.
 
-    Math: 6; softplus: g = -exp(A_log) softplus(x + dt_bias); bounded: g = lower_bound sigmoid(exp(A_log) (x + dt_bias)).
+    Math: 6; softplus: g = -exp(A_log) softplus(x + dt_bias); bounded: g = lower_bound
+    sigmoid(exp(A_log) (x + dt_bias)).
 
     Args:
         form: "softplus" or "bounded".
@@ -33,7 +37,9 @@ class RawGate:
     lower_bound: float = -5.0
 
     def parameters(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """A_log [HV] and dt_bias [HV, K], fp32, multiples of 1/64: exact in every format that may hold them."""
+        """A_log [HV] and dt_bias [HV, K], fp32, multiples of 1/64: exact in every format that may
+        hold them.
+        """
         heads = torch.arange(inputs.HV, device=inputs.g.device)
         channels = torch.arange(inputs.K, device=inputs.g.device)
         A_log = (heads % 5 - 2).float() / 8
@@ -41,17 +47,23 @@ class RawGate:
         return A_log, dt_bias
 
     def raw(self, inputs: Inputs) -> Tensor:
-        """x [B, T, HV, K] in `dtype`, the raw gate whose activation is closest to g, and finite where none reaches it."""
+        """x [B, T, HV, K] in `dtype`, the raw gate whose activation is closest to g, and finite
+        where none reaches it.
+        """
         A_log, dt_bias = (parameter.double() for parameter in self.parameters(inputs))
         amplitude, g = A_log.exp()[:, None], inputs.g.double()
         if self.form == "bounded":
-            return (torch.logit(g / self.lower_bound, eps=NEAREST) / amplitude - dt_bias).to(self.dtype)
+            return (torch.logit(g / self.lower_bound, eps=NEAREST) / amplitude - dt_bias).to(
+                self.dtype
+            )
         z = -g / amplitude
         # The inverse of softplus, log(exp(z) - 1), without its overflow.
         return (z + torch.log(-torch.expm1(-z)) - dt_bias).to(self.dtype)
 
     def received(self, inputs: Inputs) -> Inputs:
-        """The call as the kernel effectively gets it: g in float64, exactly what the rounded x stands for."""
+        """The call as the kernel effectively gets it: g in float64, exactly what the rounded x
+        stands for.
+        """
         A_log, dt_bias = (parameter.double() for parameter in self.parameters(inputs))
         amplitude, x = A_log.exp()[:, None], self.raw(inputs).double() + dt_bias
         if self.form == "bounded":
@@ -63,7 +75,10 @@ class RawGate:
         """Why the gates of a problem have no raw form; None if they have one."""
         g = problem.decays()
         if self.form == "bounded" and not bool(((g > self.lower_bound) & (g < 0)).all()):
-            return f"gates outside ({self.lower_bound:g}, 0): the bounded activation cannot express them"
+            return (
+                f"gates outside ({self.lower_bound:g}, 0): the bounded activation cannot express"
+                " them"
+            )
         if self.form == "softplus" and not bool((torch.isfinite(g) & (g < 0)).all()):
             return "gates of 0 or -inf: the softplus activation cannot express them"
         return None

@@ -66,7 +66,9 @@ _OPTIONS = re.compile(r"(?P<name>[\w-]+):(?P<options>\w+=.*)")
 
 
 class CannotImportError(AdapterError):
-    """An implementation is there, and imports what this machine lacks, or has in another version."""
+    """An implementation is there, and imports what this machine lacks, or has in another
+    version.
+    """
 
 
 @dataclass(frozen=True)
@@ -90,11 +92,13 @@ def find(spec: str) -> Adapter:
     """The implementation that `spec` names.
 
     Args:
-        spec: NAME (shipped, or an entry point of the group kdaverify.adapters), path.py[:object] or package.module[:object].
-            Without an object the file or module must hold exactly one adapter. A NAME may be followed by :option=value,option=value.
-            fault:ID[@STRENGTH] is the embedded kernel with a fault of the catalogue in it.
+        spec: NAME (shipped, or an entry point of the group kdaverify.adapters), path.py[:object] or
+            package.module[:object]. Without an object the file or module must hold exactly one
+            adapter. A NAME may be followed by :option=value,option=value. fault:ID[@STRENGTH] is
+            the embedded kernel with a fault of the catalogue in it.
     Raises:
-        AdapterError: nothing by that name, it raised at import, what it holds is no adapter, or it has no such option.
+        AdapterError: nothing by that name, it raised at import, what it holds is no adapter, or it
+            has no such option.
         CannotImportError: what it raised at import is an ImportError.
     """
     with foreign_warnings():
@@ -119,13 +123,15 @@ def _find(spec: str) -> Adapter:
 
 
 def source_of(spec: str) -> Path | str | None:
-    """The file or the module that an implementation begins in; None for one that is known by name alone.
+    """The file or the module that an implementation begins in; None for one that is known by name
+    alone.
 
     Args:
         spec: what `find` has found one by.
     """
     if match := _OPTIONS.fullmatch(spec):
-        # Those that are told where their kernel is: elsewhere:kernel=FILE:FUNCTION, fla_port:module=MODULE.
+        # Those that are told where their kernel is: elsewhere:kernel=FILE:FUNCTION,
+        # fla_port:module=MODULE.
         options = _options(match["options"], spec)
         named = options.get("kernel") or options.get("module")
         return source_of(match["name"]) if named is None else _place(named)
@@ -156,13 +162,18 @@ def _options(text: str, spec: str) -> dict[str, str]:
     for part in text.split(","):
         name, equals, value = part.partition("=")
         if not (name and equals) or name in options:
-            raise AdapterError(f"{spec!r}: wanted each option once, as option=value with commas between, got {part!r}")
+            raise AdapterError(
+                f"{spec!r}: wanted each option once, as option=value with commas between, got"
+                f" {part!r}"
+            )
         options[name] = value
     return options
 
 
 def shipped() -> tuple[Listing, ...]:
-    """Every implementation known by name, those that cannot run here with the reason; no vendor framework is imported."""
+    """Every implementation known by name, those that cannot run here with the reason; no vendor
+    framework is imported.
+    """
     with foreign_warnings():
         return _shipped()
 
@@ -194,7 +205,10 @@ def _unknown(spec: str, names: list[str]) -> str:
         return f"no implementation named {spec!r}; for the file say {spec}.py"
     close = difflib.get_close_matches(spec, names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
-    return f"no implementation named {spec!r}; {hint}known names: {', '.join(names)}; or path.py[:object], or package.module[:object]"
+    return (
+        f"no implementation named {spec!r}; {hint}known names: {', '.join(names)}; or"
+        " path.py[:object], or package.module[:object]"
+    )
 
 
 def _from_module(spec: str) -> Adapter:
@@ -207,7 +221,10 @@ def _from_module(spec: str) -> Adapter:
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
             raise _refusal(name, None, error) from error
-        raise AdapterError(f"{spec!r}: no module named {error.name}; install it, or say path.py[:object] for a file") from None
+        raise AdapterError(
+            f"{spec!r}: no module named {error.name}; install it, or say path.py[:object] for a"
+            " file"
+        ) from None
     except Exception as error:
         raise _refusal(name, None, error) from error
     return _adapter(module, match["object"], name)
@@ -215,7 +232,10 @@ def _from_module(spec: str) -> Adapter:
 
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise AdapterError(f"{path}: no such file (looked in {Path.cwd()}); give the path from here, or the name of an implementation")
+        raise AdapterError(
+            f"{path}: no such file (looked in {Path.cwd()}); give the path from here, or the name"
+            " of an implementation"
+        )
     full = path.resolve()
     # By place and content: two files of one name are two modules, and an edited file is a new one.
     digest = hashlib.sha256(str(full).encode() + full.read_bytes()).hexdigest()[:12]
@@ -239,7 +259,9 @@ def _import_file(path: Path) -> ModuleType:
 
 
 def _refusal(name: str, path: Path | None, error: BaseException) -> AdapterError:
-    return (CannotImportError if isinstance(error, ImportError) else AdapterError)(_raised(name, path, error))
+    return (CannotImportError if isinstance(error, ImportError) else AdapterError)(
+        _raised(name, path, error)
+    )
 
 
 def _raised(name: str, path: Path | None, error: BaseException) -> str:
@@ -249,7 +271,10 @@ def _raised(name: str, path: Path | None, error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return f"{name}: not valid Python: {said}"
     frame = (own or frames)[-1]
-    return f"{name}: raised at import, {Path(frame.filename).name} line {frame.lineno}: {frame.line}: {said}"
+    return (
+        f"{name}: raised at import, {Path(frame.filename).name} line {frame.lineno}: {frame.line}:"
+        f" {said}"
+    )
 
 
 def _adapter(module: ModuleType, wanted: str | None, spec: str) -> Adapter:
@@ -258,30 +283,54 @@ def _adapter(module: ModuleType, wanted: str | None, spec: str) -> Adapter:
         return _as_adapter(_attribute(module, wanted, spec, list(found)), f"{spec}:{wanted}")
     if not found:
         raise AdapterError(
-            f"{spec}: holds no adapter; decorate your kernel with @kdaverify.kernel(...) or write an Adapter class{_callables(module)}"
+            f"{spec}: holds no adapter; decorate your kernel with @kdaverify.kernel(...) or write"
+            f" an Adapter class{_callables(module)}"
         )
     if len(found) > 1:
-        raise AdapterError(f"{spec}: holds several adapters: {', '.join(found)}; say which, such as {spec}:{next(iter(found))}")
+        raise AdapterError(
+            f"{spec}: holds several adapters: {', '.join(found)}; say which, such as"
+            f" {spec}:{next(iter(found))}"
+        )
     name, value = next(iter(found.items()))
     return _as_adapter(value, f"{spec}:{name}")
 
 
 def _adapters(module: ModuleType) -> dict[str, Any]:
-    """Names of the adapters a module holds: instances, and the concrete classes it defines unless it made an instance of them.
+    """Names of the adapters a module holds: instances, and the concrete classes it defines unless
+    it made an instance of them.
 
-    Shipped ones that it imports are none of its own: a port that calls one would otherwise be left alone and the other be judged.
+    Shipped ones that it imports are none of its own: a port that calls one would otherwise be left
+    alone and the other be judged.
     """
     own = module.__name__ if module.__name__.startswith(OURS) else ""
-    public = {name: value for name, value in vars(module).items() if not name.startswith("_") and (own or not _is_shipped(value))}
-    instances = {id(value): name for name, value in reversed(public.items()) if isinstance(value, Adapter)}
+    public = {
+        name: value
+        for name, value in vars(module).items()
+        if not name.startswith("_") and (own or not _is_shipped(value))
+    }
+    instances = {
+        id(value): name for name, value in reversed(public.items()) if isinstance(value, Adapter)
+    }
     made = {type(value) for value in public.values() if isinstance(value, Adapter)}
-    return {name: value for name, value in public.items() if instances.get(id(value)) == name or _is_own_class(value, module, made)}
+    return {
+        name: value
+        for name, value in public.items()
+        if instances.get(id(value)) == name or _is_own_class(value, module, made)
+    }
 
 
 def _callables(module: ModuleType) -> str:
     """The functions and callable objects that a file defines, as candidates for the decorator."""
-    own = [name for name, value in vars(module).items() if _is_defined_there(value, module) and not name.startswith("_")]
-    return f"; it defines {', '.join(own)}: say {own[-1]} = kdaverify.kernel(...)({own[-1]})" if own else ""
+    own = [
+        name
+        for name, value in vars(module).items()
+        if _is_defined_there(value, module) and not name.startswith("_")
+    ]
+    return (
+        f"; it defines {', '.join(own)}: say {own[-1]} = kdaverify.kernel(...)({own[-1]})"
+        if own
+        else ""
+    )
 
 
 def _is_defined_there(value: Any, module: ModuleType) -> bool:
@@ -308,7 +357,11 @@ def _attribute(module: ModuleType, wanted: str, spec: str, known: list[str]) -> 
     for step in wanted.split("."):
         if not hasattr(value, step):
             close = difflib.get_close_matches(wanted, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"its adapters: {', '.join(known) or 'none'}"
+            hint = (
+                f"did you mean {close[0]}?"
+                if close
+                else f"its adapters: {', '.join(known) or 'none'}"
+            )
             raise AdapterError(f"{spec}: has no object {wanted!r}; {hint}")
         value = getattr(value, step)
     return value
@@ -321,6 +374,9 @@ def _as_adapter(value: Any, spec: str) -> Adapter:
         try:
             return value()
         except Exception as error:
-            raise AdapterError(f"{spec}: making the adapter failed: {type(error).__name__}: {error}; give __init__ no arguments") from error
+            raise AdapterError(
+                f"{spec}: making the adapter failed: {type(error).__name__}: {error}; give __init__"
+                " no arguments"
+            ) from error
     advice = "decorate it with @kdaverify.kernel(...)" if callable(value) else "name an Adapter"
     raise AdapterError(f"{spec}: wanted an adapter, got {type(value).__name__}; {advice}")

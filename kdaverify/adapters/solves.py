@@ -1,4 +1,6 @@
-"""Every way of the triangular solve as an implementation under test, each in formats of its own; the other stages are eager's."""
+"""Every way of the triangular solve as an implementation under test, each in formats of its own;
+the other stages are eager's.
+"""
 
 from __future__ import annotations
 
@@ -44,12 +46,20 @@ class Solving(Adapter):
         return self._contract
 
     def stages(self, dtype: str) -> Mapping[str, StageCall]:
-        return torch_stages(self._contract, FORMATS[dtype], functools.partial(run_stages, stages=self._table))
+        return torch_stages(
+            self._contract, FORMATS[dtype], functools.partial(run_stages, stages=self._table)
+        )
 
     def forward(self, inputs: Inputs) -> Output:
         io = FORMATS[next(dtype for dtype in self.dtypes if TORCH[dtype] == inputs.q.dtype)]
         arithmetic = Arithmetic(store=lambda name, tensor: self._contract.stored(name, tensor, io))
-        o, final_state = run_form(self._contract, inputs, dtype=self._contract.work, arithmetic=arithmetic, stages=self._table)
+        o, final_state = run_form(
+            self._contract,
+            inputs,
+            dtype=self._contract.work,
+            arithmetic=arithmetic,
+            stages=self._table,
+        )
         self._ran = f"torch, {self.name}"
         return Output(o.to(inputs.q.dtype), final_state.to(self._contract.carry.dtype, copy=True))
 

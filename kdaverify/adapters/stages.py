@@ -26,9 +26,11 @@ class StageArguments:
     """What a stage is called with.
 
     Args:
-        inputs: the call that the stage is a part of: q, k, v, g, beta, initial_state, scale and packing.
-        tensors: what earlier stages wrote, of what the stage takes; layout and names of `oracles.stages` and, in the backward, of
-            `oracles.backward_stages`, the cotangents do and d_final_state among them; natural logarithms.
+        inputs: the call that the stage is a part of: q, k, v, g, beta, initial_state, scale and
+            packing.
+        tensors: what earlier stages wrote, of what the stage takes; layout and names of
+            `oracles.stages` and, in the backward, of `oracles.backward_stages`, the cotangents do
+            and d_final_state among them; natural logarithms.
         chunk_size: C.
         formats: the format in which the contract stores each named tensor.
     """
@@ -39,7 +41,9 @@ class StageArguments:
     formats: Callable[[str], Format]
 
     def __getitem__(self, name: str) -> Tensor | None:
-        """A tensor of the call or of an earlier stage; None for an initial state or offsets that are absent."""
+        """A tensor of the call or of an earlier stage; None for an initial state or offsets that
+        are absent.
+        """
         return self.tensors[name] if name in self.tensors else getattr(self.inputs, name)
 
     def beside(self, tensors: Named) -> StageArguments:
@@ -57,11 +61,14 @@ class StageCall:
     """One stage function of an implementation, or several stages fused into one.
 
     Args:
-        covers: the stages it computes, consecutive, of `oracles.stages.SIGNATURES` or of `oracles.backward_stages.BACKWARD_SIGNATURES`.
-        takes: names of the tensors it reads: of the call, of earlier stages, and in the backward of the cotangents.
+        covers: the stages it computes, consecutive, of `oracles.stages.SIGNATURES` or of
+            `oracles.backward_stages.BACKWARD_SIGNATURES`.
+        takes: names of the tensors it reads: of the call, of earlier stages, and in the backward of
+            the cotangents.
         gives: names of the tensors it returns, of those that the covered stages write.
         call: the function.
-        received: (name, tensor) -> what the function effectively gets of it, for conversions that round (gates in base 2).
+        received: (name, tensor) -> what the function effectively gets of it, for conversions that
+            round (gates in base 2).
         resets: whether it can be tested on hard resets, whose G sums the finite gates only.
     Raises:
         StageError: an unknown stage or tensor, or stages that do not follow each other.
@@ -79,14 +86,23 @@ class StageCall:
         order = tuple(signatures)
         first = order.index(self.covers[0]) if self.covers and self.covers[0] in order else 0
         if not self.covers or self.covers != order[first : first + len(self.covers)]:
-            raise StageError(f"covers: wanted stages that follow each other in {', '.join(order)}, got {', '.join(self.covers) or 'none'}")
+            raise StageError(
+                f"covers: wanted stages that follow each other in {', '.join(order)}, got"
+                f" {', '.join(self.covers) or 'none'}"
+            )
         written = [name for stage in self.covers for name in signatures[stage].writes]
         if strange := [name for name in self.gives if name not in written]:
-            raise StageError(f"gives: {', '.join(self.covers)} writes {', '.join(written)}, got {', '.join(strange)}")
+            raise StageError(
+                f"gives: {', '.join(self.covers)} writes {', '.join(written)}, got"
+                f" {', '.join(strange)}"
+            )
         before = {*FLOATING, *COTANGENTS, *FORWARD} if self.backward else {*FLOATING}
         known = {*before, *(name for stage in order[:first] for name in signatures[stage].writes)}
         if strange := [name for name in self.takes if name not in known]:
-            raise StageError(f"takes: {self.covers[0]} comes after the writers of {', '.join(sorted(known))}, got {', '.join(strange)}")
+            raise StageError(
+                f"takes: {self.covers[0]} comes after the writers of {', '.join(sorted(known))},"
+                f" got {', '.join(strange)}"
+            )
 
     @property
     def backward(self) -> bool:
@@ -100,7 +116,8 @@ class StageCall:
 
 
 def chain(calls: Mapping[str, StageCall], arguments: StageArguments) -> dict[str, Tensor]:
-    """Runs stages on each other's outputs, in order, leaving out those that would only repeat what is there.
+    """Runs stages on each other's outputs, in order, leaving out those that would only repeat what
+    is there.
 
     Args:
         arguments: those of the backward run only where do is among the tensors.
@@ -115,13 +132,20 @@ def chain(calls: Mapping[str, StageCall], arguments: StageArguments) -> dict[str
             continue
         tensors = {**there, **written}
         if lacking := [taken for taken in stage.takes_of_earlier if taken not in tensors]:
-            raise StageError(f"stage {name}: takes {', '.join(lacking)}, which no stage before it gives; expose one that does")
-        written |= stage.call(arguments.beside({taken: tensors[taken] for taken in stage.takes_of_earlier}))
+            raise StageError(
+                f"stage {name}: takes {', '.join(lacking)}, which no stage before it gives; expose"
+                " one that does"
+            )
+        written |= stage.call(
+            arguments.beside({taken: tensors[taken] for taken in stage.takes_of_earlier})
+        )
     return written
 
 
 def formats_of(contract: Contract, io: Format) -> Callable[[str], Format]:
-    """The storage formats of a contract for a problem in `io`; S_T is stored as the state is carried, gradients of states likewise."""
+    """The storage formats of a contract for a problem in `io`; S_T is stored as the state is
+    carried, gradients of states likewise.
+    """
     return lambda name: contract.storage(_STORED_AS.get(name, name), io)
 
 
@@ -133,30 +157,54 @@ def stored(name: str, tensor: Tensor, formats: Callable[[str], Format]) -> Tenso
     return formats(name).round(tensor).to(formats(name).dtype)
 
 
-def torch_stages(contract: Contract, io: Format, run: Callable[..., dict[str, Tensor]] = run_stages) -> dict[str, StageCall]:
-    """The six stages of the forward in torch under a contract's roundings, each a function of its own.
+def torch_stages(
+    contract: Contract, io: Format, run: Callable[..., dict[str, Tensor]] = run_stages
+) -> dict[str, StageCall]:
+    """The six stages of the forward in torch under a contract's roundings, each a function of its
+    own.
 
     Args:
         contract: of the chunk form.
         io: format of q, k, v and o.
         run: `oracles.stages.run_stages`, or the same with options bound.
     """
-    return {name: _torch_stage(name, signature, contract, io, run) for name, signature in SIGNATURES.items()}
+    return {
+        name: _torch_stage(name, signature, contract, io, run)
+        for name, signature in SIGNATURES.items()
+    }
 
 
 def torch_backward_stages(
     contract: Contract, io: Format, run: Callable[..., dict[str, Tensor]] = run_backward_stages
 ) -> dict[str, StageCall]:
     """The seven stages of the backward likewise."""
-    return {name: _torch_stage(name, signature, contract, io, run) for name, signature in BACKWARD_SIGNATURES.items()}
+    return {
+        name: _torch_stage(name, signature, contract, io, run)
+        for name, signature in BACKWARD_SIGNATURES.items()
+    }
 
 
-def _torch_stage(name: str, signature: Signature, contract: Contract, io: Format, run: Callable[..., dict[str, Tensor]]) -> StageCall:
+def _torch_stage(
+    name: str,
+    signature: Signature,
+    contract: Contract,
+    io: Format,
+    run: Callable[..., dict[str, Tensor]],
+) -> StageCall:
     formats = formats_of(contract, io)
-    arithmetic = Arithmetic(store=lambda name, tensor: formats(name).round(tensor), sub_block=contract.sub_block)
+    arithmetic = Arithmetic(
+        store=lambda name, tensor: formats(name).round(tensor), sub_block=contract.sub_block
+    )
 
     def call(x: StageArguments) -> Named:
-        written = run(x.inputs, x.tensors, covers=(name,), chunk_size=x.chunk_size, dtype=contract.work, arithmetic=arithmetic)
+        written = run(
+            x.inputs,
+            x.tensors,
+            covers=(name,),
+            chunk_size=x.chunk_size,
+            dtype=contract.work,
+            arithmetic=arithmetic,
+        )
         return {output: tensor.to(formats(output).dtype) for output, tensor in written.items()}
 
     return StageCall((name,), signature.reads, signature.writes, call, resets=True)

@@ -1,4 +1,6 @@
-"""The neighbours of the recurrence in functions of torch: a grouped conv1d with SiLU, and rms_norm times an activation."""
+"""The neighbours of the recurrence in functions of torch: a grouped conv1d with SiLU, and rms_norm
+times an activation.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,19 @@ from torch.nn import functional
 from kdaverify.adapters.frameworks import FRAMEWORKS
 from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
 
-ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {"silu": functional.silu, "sigmoid": torch.sigmoid}
+ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {
+    "silu": functional.silu,
+    "sigmoid": torch.sigmoid,
+}
 
 
 def _short_conv(
-    x: Tensor, weight: Tensor, bias: Tensor | None, *, initial_state: Tensor | None, activation: str | None
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    initial_state: Tensor | None,
+    activation: str | None,
 ) -> tuple[Tensor, Tensor]:
     """In the type of x, the pre-activation stored."""
     D, W = weight.shape
@@ -33,8 +43,15 @@ def _gated_norm(x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, activati
 
 
 def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -> FunctionAdapter:
-    return operator_kernel(op, function, {"name": name, "dtypes": ("fp32", "bf16", "fp16"), **options}, FRAMEWORKS["torch"])
+    return operator_kernel(
+        op,
+        function,
+        {"name": name, "dtypes": ("fp32", "bf16", "fp16"), **options},
+        FRAMEWORKS["torch"],
+    )
 
 
-SHORT_CONV: Final = _adapter("short_conv", _short_conv, "torch-short-conv", contract="short-conv-stored")
+SHORT_CONV: Final = _adapter(
+    "short_conv", _short_conv, "torch-short-conv", contract="short-conv-stored"
+)
 GATED_NORM: Final = _adapter("gated_rms_norm", _gated_norm, "torch-gated-norm")

@@ -1,4 +1,6 @@
-"""Hugging Face transformers: the torch functions of Kimi Linear, and of Qwen3-Next, whose heads have one gate each."""
+"""Hugging Face transformers: the torch functions of Kimi Linear, and of Qwen3-Next, whose heads
+have one gate each.
+"""
 
 from __future__ import annotations
 
@@ -52,12 +54,14 @@ QWEN: Final = ModelFunctions(
 
 
 class Transformers(Adapter):
-    """One of the two torch functions; inside, everything is fp32 and only o is rounded to the dtype of the inputs.
+    """One of the two torch functions; inside, everything is fp32 and only o is rounded to the dtype
+    of the inputs.
 
     Args:
         name: of the implementation.
         model: whose functions.
-        form: "recurrent" or "chunk". Decoding goes through the recurrent one for both, as in the model.
+        form: "recurrent" or "chunk". Decoding goes through the recurrent one for both, as in the
+            model.
     Source: the model's file in transformers.
     """
 
@@ -90,7 +94,13 @@ class Transformers(Adapter):
         module, name = self._model.module, self._model.functions[form]
         x = self.conventions.arguments(inputs)
         o, final_state = torch_function(module, name)(
-            x["q"], x["k"], x["v"], g=x["g"], beta=x["beta"], initial_state=x["initial_state"], output_final_state=True
+            x["q"],
+            x["k"],
+            x["v"],
+            g=x["g"],
+            beta=x["beta"],
+            initial_state=x["initial_state"],
+            output_final_state=True,
         )
         self._ran = _place(module, name)
         return Output(o, final_state)
@@ -98,9 +108,11 @@ class Transformers(Adapter):
 
 @functools.cache
 def torch_function(place: str, name: str) -> Callable[..., Any]:
-    """The plain torch function of the model file, without the decorator that may hand over to another package.
+    """The plain torch function of the model file, without the decorator that may hand over to
+    another package.
 
-    The decorated name calls flash-linear-attention, or a kernel from the hub, wherever one is installed.
+    The decorated name calls flash-linear-attention, or a kernel from the hub, wherever one is
+    installed.
     Raises:
         WrongKernelError: what lies under the decorators is not the function of the model file.
     """
@@ -108,7 +120,9 @@ def torch_function(place: str, name: str) -> Callable[..., Any]:
     function = inspect.unwrap(getattr(module, name))
     code = getattr(function, "__code__", None)
     if code is None or code.co_name != name or Path(code.co_filename) != Path(str(module.__file__)):
-        raise WrongKernelError(f"{place}.{name}: wanted the torch function of {module.__file__}, got {function!r}")
+        raise WrongKernelError(
+            f"{place}.{name}: wanted the torch function of {module.__file__}, got {function!r}"
+        )
     return function
 
 

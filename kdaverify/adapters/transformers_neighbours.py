@@ -1,4 +1,6 @@
-"""Hugging Face transformers: the short convolution of Kimi Linear and Qwen3-Next, and the gated RMSNorm of each."""
+"""Hugging Face transformers: the short convolution of Kimi Linear and Qwen3-Next, and the gated
+RMSNorm of each.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,22 @@ KIMI: Final = "transformers.models.kimi_linear.modeling_kimi_linear"
 
 
 def _short_conv(
-    x: Tensor, weight: Tensor, bias: Tensor | None, *, initial_state: Tensor | None, activation: str | None
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    *,
+    initial_state: Tensor | None,
+    activation: str | None,
 ) -> tuple[Tensor, Tensor]:
-    """The whole sequence where there is no state, the update of a cache where there is one, as the layer calls them."""
-    update, whole = (torch_function(KIMI, name) for name in ("causal_conv1d_update", "causal_conv1d_fn"))
-    cache = x.new_zeros(x.shape[0], *weight.shape) if initial_state is None else initial_state.clone()
+    """The whole sequence where there is no state, the update of a cache where there is one, as the
+    layer calls them.
+    """
+    update, whole = (
+        torch_function(KIMI, name) for name in ("causal_conv1d_update", "causal_conv1d_fn")
+    )
+    cache = (
+        x.new_zeros(x.shape[0], *weight.shape) if initial_state is None else initial_state.clone()
+    )
     y = update(x.mT, cache, weight, bias, activation)
     return (whole(x.mT, weight, bias, activation) if initial_state is None else y).mT, cache
 
@@ -48,12 +61,20 @@ def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -
     return operator_kernel(op, function, {**shared, **options}, FRAMEWORKS["torch"])
 
 
-SHORT_CONV: Final = _adapter("short_conv", _short_conv, "transformers-short-conv", contract="short-conv-stored")
+SHORT_CONV: Final = _adapter(
+    "short_conv", _short_conv, "transformers-short-conv", contract="short-conv-stored"
+)
 GATED_NORM: Final = _adapter(
-    "gated_rms_norm", _norm_of(QWEN, "Qwen3NextRMSNormGated"), "transformers-gated-norm", contract="gated-rms-norm-stored"
+    "gated_rms_norm",
+    _norm_of(QWEN, "Qwen3NextRMSNormGated"),
+    "transformers-gated-norm",
+    contract="gated-rms-norm-stored",
 )
 """Qwen3-Next's, with SiLU: it rounds the normalised row, and its product with the weight."""
 GATED_NORM_KIMI: Final = _adapter(
-    "gated_rms_norm", _norm_of(KIMI, "KimiLinearRMSNormGated"), "transformers-gated-norm-kimi", activation="sigmoid"
+    "gated_rms_norm",
+    _norm_of(KIMI, "KimiLinearRMSNormGated"),
+    "transformers-gated-norm-kimi",
+    activation="sigmoid",
 )
 """Kimi Linear's, with a sigmoid: fp32 to its one rounding."""

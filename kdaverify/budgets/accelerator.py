@@ -1,7 +1,9 @@
-"""What units of accelerators do beside rounding to nearest: sums of matrix units truncate, exponential units err in their last bits.
+"""What units of accelerators do beside rounding to nearest: sums of matrix units truncate,
+exponential units err in their last bits.
 
-Source: "Numerical behavior of NVIDIA tensor cores" (Fasi, Higham, Mikaitis, Pranesh, 2021): products are aligned to the largest addend
-and cut off one by one, sums too; the first generation keeps no bit beyond. PTX ISA, ex2.approx.f32: relative error up to 2^-22.
+Source: "Numerical behavior of NVIDIA tensor cores" (Fasi, Higham, Mikaitis, Pranesh, 2021):
+products are aligned to the largest addend and cut off one by one, sums too; the first generation
+keeps no bit beyond. PTX ISA, ex2.approx.f32: relative error up to 2^-22.
 """
 
 from __future__ import annotations
@@ -13,7 +15,8 @@ from kdaverify.budgets.emulate import exp_base_2
 from kdaverify.budgets.formats import FORMATS, Format, truncate_fp32
 from oracles.chunk import Chunk, Stage
 
-# Terms that one instruction adds to an accumulator, by the format of its operands; fp32 operands go in as TF32.
+# Terms that one instruction adds to an accumulator, by the format of its operands; fp32 operands go
+# in as TF32.
 STEPS = {"bf16": 16, "fp16": 16}
 WIDE_STEP = 8
 FP32_BITS = FORMATS["fp32"].precision
@@ -26,12 +29,16 @@ def exp_approximate(x: Tensor) -> Tensor:
 
 
 def exp_short(x: Tensor) -> Tensor:
-    """exp through an exponential unit that leaves the last bit of fp32 out: low by half that on average, which adds up token by token."""
+    """exp through an exponential unit that leaves the last bit of fp32 out: low by half that on
+    average, which adds up token by token.
+    """
     return truncate_fp32(exp_base_2(x), bits=1)
 
 
 def truncated_state(operands: Format) -> Stage:
-    """Math: 3.5 with S as the accumulator of a matrix unit that multiplies `operands`: what is added to it is cut where its bits end."""
+    """Math: 3.5 with S as the accumulator of a matrix unit that multiplies `operands`: what is
+    added to it is cut where its bits end.
+    """
     step = STEPS.get(operands.name, WIDE_STEP)
 
     def state(c: Chunk) -> None:
@@ -40,7 +47,11 @@ def truncated_state(operands: Format) -> Stage:
         total, kg = c.S * c.decay(slice(-1, None)).transpose(-1, -2), c.kg.transpose(-1, -2)
         for first in range(0, kg.shape[-1], step):
             terms = slice(first, first + step)
-            total = _added(total, kg[..., None, terms].double() * c.v_new[..., terms, :].transpose(-1, -2)[..., None, :, :].double())
+            total = _added(
+                total,
+                kg[..., None, terms].double()
+                * c.v_new[..., terms, :].transpose(-1, -2)[..., None, :, :].double(),
+            )
         c.S = c.store("S", total)
 
     return state
@@ -58,4 +69,6 @@ def _added(total: Tensor, products: Tensor) -> Tensor:
 def toward_zero(x: Tensor) -> Tensor:
     """float64 cut to fp32."""
     nearest = x.float()
-    return torch.where(nearest.abs() > x.abs(), torch.nextafter(nearest, torch.zeros_like(nearest)), nearest)
+    return torch.where(
+        nearest.abs() > x.abs(), torch.nextafter(nearest, torch.zeros_like(nearest)), nearest
+    )

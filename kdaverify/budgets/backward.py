@@ -1,4 +1,6 @@
-"""The reference ensemble's backward: the conforming kernels of a contract, there and back, and the stochastic-rounding samples."""
+"""The reference ensemble's backward: the conforming kernels of a contract, there and back, and the
+stochastic-rounding samples.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from torch import Tensor
 from kdaverify.budgets import scalar_decay
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.conversions import received_gradients
-from kdaverify.budgets.emulate import RESIDUAL, Emulator, residual_wy, scaled_output, scaled_queries, scaled_wy
+from kdaverify.budgets.emulate import (
+    RESIDUAL,
+    Emulator,
+    residual_wy,
+    scaled_output,
+    scaled_queries,
+    scaled_wy,
+)
 from kdaverify.budgets.ensemble import ContractOverflow, ensemble
 from kdaverify.budgets.factored import column_wy, factored_residual_wy
 from kdaverify.budgets.finite import finite_runs
@@ -48,8 +57,9 @@ class GradientEmulation:
     """What the reference ensemble made of one problem's backward.
 
     Args:
-        rounded: gradients of every reference kernel that stays finite, float64, by its name; of every reference kernel where none does but
-            some gradient is finite in all of them, and single gradients are wanted.
+        rounded: gradients of every reference kernel that stays finite, float64, by its name; of
+            every reference kernel where none does but some gradient is finite in all of them, and
+            single gradients are wanted.
         drawn: of every stochastic-rounding sample.
     """
 
@@ -58,15 +68,19 @@ class GradientEmulation:
 
 
 @torch.inference_mode()
-def emulate_gradients(inputs: Inputs, cotangents: Cotangents, contract: Contract, io: Format, *, single: bool = False) -> GradientEmulation:
-    """Runs the reference ensemble and the stochastic-rounding samples on one problem, there and back.
+def emulate_gradients(
+    inputs: Inputs, cotangents: Cotangents, contract: Contract, io: Format, *, single: bool = False
+) -> GradientEmulation:
+    """Runs the reference ensemble and the stochastic-rounding samples on one problem, there and
+    back.
 
     Args:
         inputs: what the kernel receives.
         cotangents: of its outputs.
         contract: what it declares.
         io: format of q, k, v and o, and of their gradients.
-        single: whether reference kernels count where none is finite in all gradients, but all are in the same one.
+        single: whether reference kernels count where none is finite in all gradients, but all are
+            in the same one.
     Raises:
         ContractOverflow: every reference kernel overflows on these inputs.
     """
@@ -75,19 +89,29 @@ def emulate_gradients(inputs: Inputs, cotangents: Cotangents, contract: Contract
     if contract.form == "chunk":
         # It sees the pairs (i, i), whose parts of dG cancel, and rounds where the forward did.
         stateful = replace(inputs, initial_state=inputs.state)
-        for name, member in {"autograd": members[0], "autograd, residual form": _residual(contract, io)}.items():
+        for name, member in {
+            "autograd": members[0],
+            "autograd, residual form": _residual(contract, io),
+        }.items():
             found = _wide(differentiate(member.run, stateful, cotangents))
-            runs[name] = received_gradients(found, member.computed(inputs), contract, member.returned)
+            runs[name] = received_gradients(
+                found, member.computed(inputs), contract, member.returned
+            )
     finite = finite_runs(runs, lambda run: run.named().values(), single=single)
     if not finite:
-        raise ContractOverflow(f"every emulated backward of {contract.name} overflows on this problem; choose milder values")
+        raise ContractOverflow(
+            f"every emulated backward of {contract.name} overflows on this problem; choose milder"
+            " values"
+        )
     return GradientEmulation(finite, _drawn(MonteCarloArithmetic(contract, io), inputs, cotangents))
 
 
 def _residual(contract: Contract, io: Format) -> Emulator:
-    """The kernel that applies R after the state is subtracted, as plain torch kernels do: its dbeta rounds elsewhere.
+    """The kernel that applies R after the state is subtracted, as plain torch kernels do: its dbeta
+    rounds elsewhere.
 
-    Without it such a kernel, right and in fp32, was rejected for single elements of dbeta at 1.3 to 2 times their tolerance.
+    Without it such a kernel, right and in fp32, was rejected for single elements of dbeta at 1.3 to
+    2 times their tolerance.
     """
     plain = ensemble(contract, io)[0]
     return replace(plain, stages=scalar_decay.RESIDUAL if contract.decay == "scalar" else RESIDUAL)
@@ -96,11 +120,19 @@ def _residual(contract: Contract, io: Format) -> Emulator:
 def backward_members(contract: Contract, io: Format) -> list[Emulator]:
     """The reference kernels that have a backward of their own."""
     whole = ensemble(contract, io)
-    return [replace(member, stages=_unscaled(member.stages)) for member in whole if member.stages.wy not in WITHOUT_BACKWARD]
+    return [
+        replace(member, stages=_unscaled(member.stages))
+        for member in whole
+        if member.stages.wy not in WITHOUT_BACKWARD
+    ]
 
 
 def _unscaled(stages: Stages) -> Stages:
-    return replace(stages, wy=UNSCALED.get(stages.wy, stages.wy), output=UNSCALED.get(stages.output, stages.output))
+    return replace(
+        stages,
+        wy=UNSCALED.get(stages.wy, stages.wy),
+        output=UNSCALED.get(stages.output, stages.output),
+    )
 
 
 def member_gradients(member: Emulator, inputs: Inputs, cotangents: Cotangents) -> Gradients[Tensor]:
@@ -108,7 +140,9 @@ def member_gradients(member: Emulator, inputs: Inputs, cotangents: Cotangents) -
     way = Way(member.contract.work, member.arithmetic, member.stages, member.backward)
     computed = member.computed(inputs)
     scaled = scaled_queries(computed, member.contract, member.io.round)
-    found = _unscaled_q(_wide(run_backward(member.contract, scaled, cotangents, way)), inputs, scaled)
+    found = _unscaled_q(
+        _wide(run_backward(member.contract, scaled, cotangents, way)), inputs, scaled
+    )
     return received_gradients(found, computed, member.contract, member.returned)
 
 
@@ -117,15 +151,31 @@ def _unscaled_q(found: Gradients[Tensor], inputs: Inputs, scaled: Inputs) -> Gra
     return replace(found, dq=found.dq * (inputs.factor / scaled.factor))
 
 
-def _drawn(noise: MonteCarloArithmetic, inputs: Inputs, cotangents: Cotangents) -> list[Gradients[Tensor]]:
+def _drawn(
+    noise: MonteCarloArithmetic, inputs: Inputs, cotangents: Cotangents
+) -> list[Gradients[Tensor]]:
     contract = noise.contract
 
-    def at_once(noise: MonteCarloArithmetic, calls: int, rounding: StochasticRounding) -> list[list[Tensor]]:
-        repeated, many = together([inputs] * calls), cotangents_together([cotangents] * calls, inputs)
+    def at_once(
+        noise: MonteCarloArithmetic, calls: int, rounding: StochasticRounding
+    ) -> list[list[Tensor]]:
+        repeated, many = (
+            together([inputs] * calls),
+            cotangents_together([cotangents] * calls, inputs),
+        )
         computed = noise.computed(repeated, rounding)
-        found = _wide(run_backward(noise.contract, computed, many, Way(*noise.way(rounding), noise.backward(rounding))))
+        found = _wide(
+            run_backward(
+                noise.contract, computed, many, Way(*noise.way(rounding), noise.backward(rounding))
+            )
+        )
         unscaled = _unscaled_q(found, repeated, computed)
-        received = received_gradients(unscaled, computed, contract, lambda name, x: rounding.rounded(x, contract.returned(name, noise.io)))
+        received = received_gradients(
+            unscaled,
+            computed,
+            contract,
+            lambda name, x: rounding.rounded(x, contract.returned(name, noise.io)),
+        )
         apart = gradients_apart(received, inputs, calls)
         return [list(one.named().values()) for one in apart]
 
@@ -133,13 +183,23 @@ def _drawn(noise: MonteCarloArithmetic, inputs: Inputs, cotangents: Cotangents) 
     return [Gradients(*drawn) for drawn in noise.draws(at_once, rng, several=calls_at_once(inputs))]
 
 
-def run_backward(contract: Contract, inputs: Inputs, cotangents: Cotangents, way: Way) -> Gradients[Tensor]:
-    """Gradients by the contract's form: the adjoint of the recurrence, or the backward stages of the chunk form."""
+def run_backward(
+    contract: Contract, inputs: Inputs, cotangents: Cotangents, way: Way
+) -> Gradients[Tensor]:
+    """Gradients by the contract's form: the adjoint of the recurrence, or the backward stages of
+    the chunk form.
+    """
     if contract.form == "recurrent":
         return adjoint(inputs, cotangents, dtype=way.dtype, arithmetic=way.arithmetic)
     size = contract.chunk_size
     return chunk_backward(
-        inputs, cotangents, chunk_size=size, dtype=way.dtype, arithmetic=way.arithmetic, stages=way.stages, backward=way.backward
+        inputs,
+        cotangents,
+        chunk_size=size,
+        dtype=way.dtype,
+        arithmetic=way.arithmetic,
+        stages=way.stages,
+        backward=way.backward,
     )
 
 

@@ -1,4 +1,6 @@
-"""The reference ensemble's backward stage by stage: what kernels do there otherwise than the oracle, and conform."""
+"""The reference ensemble's backward stage by stage: what kernels do there otherwise than the
+oracle, and conform.
+"""
 
 from __future__ import annotations
 
@@ -29,27 +31,47 @@ class BackwardWay:
 
 
 def backward_ensemble(contract: Contract, io: Format) -> Iterator[BackwardWay]:
-    """The conforming kernels of the contract, each way of rounding once, in chunks of the declared size.
+    """The conforming kernels of the contract, each way of rounding once, in chunks of the declared
+    size.
 
-    Beside what the forward leaves open: the order of the suffix sums, whether terms of dG that cancel are left out, whether do is scaled
-    before it meets qg, whether beta k and beta v are rounded on their way into products, and in what format those of pairs take their
-    operands.
+    Beside what the forward leaves open: the order of the suffix sums, whether terms of dG that
+    cancel are left out, whether do is scaled before it meets qg, whether beta k and beta v are
+    rounded on their way into products, and in what format those of pairs take their operands.
     """
-    members = [member for member in ensemble(contract, io) if member.contract.chunk_size == contract.chunk_size]
+    members = [
+        member
+        for member in ensemble(contract, io)
+        if member.contract.chunk_size == contract.chunk_size
+    ]
     apart = {(member.dot, member.exp, member.total, member.backward): member for member in members}
     plain = members[0]
-    yield from (BackwardWay(contract.work, member.arithmetic, member.backward) for member in apart.values())
+    yield from (
+        BackwardWay(contract.work, member.arithmetic, member.backward) for member in apart.values()
+    )
     table = plain.backward
-    yield BackwardWay(contract.work, plain.arithmetic, replace(table, cumsum_bwd=running_cumsum_bwd))
-    otherwise = replace(table, state_bwd=scaled_first, dqkwg=last_row_in_both, intra_bwd=own_pairs_in_both)
+    yield BackwardWay(
+        contract.work, plain.arithmetic, replace(table, cumsum_bwd=running_cumsum_bwd)
+    )
+    otherwise = replace(
+        table, state_bwd=scaled_first, dqkwg=last_row_in_both, intra_bwd=own_pairs_in_both
+    )
     yield BackwardWay(contract.work, plain.arithmetic, otherwise)
-    yield BackwardWay(contract.work, _beta_k_rounded(plain), replace(table, wy_bwd=beta_first(contract.operands)))
+    yield BackwardWay(
+        contract.work, _beta_k_rounded(plain), replace(table, wy_bwd=beta_first(contract.operands))
+    )
     if contract.solve is not None:
         exp = {"exp": anchored_exp} if contract.anchored else {}
         ways = [{"dot": dot, **exp} for dot in matrix_units(contract.solve, contract).values()]
-        yield from (BackwardWay(contract.work, plain.arithmetic, replace(table, intra_bwd=pairs_with(**way))) for way in ways)
+        yield from (
+            BackwardWay(
+                contract.work, plain.arithmetic, replace(table, intra_bwd=pairs_with(**way))
+            )
+            for way in ways
+        )
     elif contract.anchored:
-        yield BackwardWay(contract.work, plain.arithmetic, replace(table, intra_bwd=pairs_with(exp=anchored_exp)))
+        yield BackwardWay(
+            contract.work, plain.arithmetic, replace(table, intra_bwd=pairs_with(exp=anchored_exp))
+        )
 
 
 def scaled_first(b: ChunkGradients) -> None:
@@ -61,7 +83,9 @@ def scaled_first(b: ChunkGradients) -> None:
 
 
 def last_row_in_both(b: ChunkGradients) -> None:
-    """Math: VJP of 3.4, the last row taken from its own gate and given back with the chunk's end."""
+    """Math: VJP of 3.4, the last row taken from its own gate and given back with the chunk's
+    end.
+    """
     BACKWARD.dqkwg(b)
     last = (b.c.tokens.k * b.dk).masked_fill(~b.last, 0.0)
     b.dG = b.store("dG_state", (b.dG - last) + last)
@@ -75,11 +99,15 @@ def own_pairs_in_both(b: ChunkGradients) -> None:
 
 
 def beta_first(operands: Format) -> BackwardStage:
-    """Math: VJP of 3.3 and 3.4, with beta k and beta v the operands of the products with dw and dv_new."""
+    """Math: VJP of 3.3 and 3.4, with beta k and beta v the operands of the products with dw and
+    dv_new.
+    """
 
     def wy_bwd(b: ChunkGradients) -> None:
         tokens, beta = b.c.tokens, b.c.tokens.beta[..., None]
-        k, v = (torch.where(beta == 0, x, operands.round(beta * x) / beta) for x in (tokens.k, tokens.v))
+        k, v = (
+            torch.where(beta == 0, x, operands.round(beta * x) / beta) for x in (tokens.k, tokens.v)
+        )
         b.c.tokens = replace(tokens, k=k, v=v)
         BACKWARD.wy_bwd(b)
         b.c.tokens = tokens
@@ -88,12 +116,16 @@ def beta_first(operands: Format) -> BackwardStage:
 
 
 def anchored_exp(x: Tensor) -> Tensor:
-    """exp of a difference as a product of exponentials of its parts, each relative to a row some way off, and rounded there."""
+    """exp of a difference as a product of exponentials of its parts, each relative to a row some
+    way off, and rounded there.
+    """
     return (x / 2 + SHIFT).exp() * (x / 2 - SHIFT).exp()
 
 
 def _beta_k_rounded(plain: Emulator) -> Arithmetic:
     def store(name: str, tensor: Tensor) -> Tensor:
-        return plain.contract.operands.round(tensor) if name == "beta_k" else plain.store(name, tensor)
+        return (
+            plain.contract.operands.round(tensor) if name == "beta_k" else plain.store(name, tensor)
+        )
 
     return replace(plain.arithmetic, store=store)

@@ -1,4 +1,6 @@
-"""Errors that lean one way: how much of the exact output is in the error, which a norm hardly shows where storage is coarse."""
+"""Errors that lean one way: how much of the exact output is in the error, which a norm hardly shows
+where storage is coarse.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ DEVIATIONS: Final = 5.0
 def biases(errors: Tensor, exact: Tensor) -> list[float]:
     """By which fraction of itself each of several outputs is too large.
 
-    Math: b = |<error, exact>| / <exact, exact>; independent roundings of relative size u in n elements leave about u / sqrt(n) of it, an
-    output scaled by 1 + b all of b.
+    Math: b = |<error, exact>| / <exact, exact>; independent roundings of relative size u in n
+    elements leave about u / sqrt(n) of it, an output scaled by 1 + b all of b.
 
     Args:
         errors: [outputs, elements].
@@ -28,11 +30,15 @@ def biases(errors: Tensor, exact: Tensor) -> list[float]:
     return ((errors @ exact).abs() / size).tolist() if size else [0.0] * len(errors)
 
 
-def allowed_bias(rounded: Sequence[float], drawn: Sequence[float], rounding: float, least: float, missed: float) -> float:
-    """The worst kernel that rounds to nearest, and beside it what stochastic-rounding samples, which lean no way, happen to have.
+def allowed_bias(
+    rounded: Sequence[float], drawn: Sequence[float], rounding: float, least: float, missed: float
+) -> float:
+    """The worst kernel that rounds to nearest, and beside it what stochastic-rounding samples,
+    which lean no way, happen to have.
 
-    Math: max(2^-12, worst of the rounded + 5 rms of the samples, 4 `rounding`, `least`); inf where `missed` is 1 or more: of an output that
-    conforming kernels are wrong by its own size nothing can lean, and what their few roundings leave of it has no typical bias.
+    Math: max(2^-12, worst of the rounded + 5 rms of the samples, 4 `rounding`, `least`); inf where
+    `missed` is 1 or more: of an output that conforming kernels are wrong by its own size nothing
+    can lean, and what their few roundings leave of it has no typical bias.
 
     Args:
         rounded, drawn: biases of the reference ensemble.

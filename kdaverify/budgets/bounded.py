@@ -1,4 +1,6 @@
-"""Tolerances of an operator whose roundings can be counted: a proven bound for every element instead of emulated kernels."""
+"""Tolerances of an operator whose roundings can be counted: a proven bound for every element
+instead of emulated kernels.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +44,16 @@ def precision_of(fmt: Format) -> Precision:
 
 
 @torch.inference_mode()
-def bounded_reference(exact: Counted, kernel: Counted, formats: Mapping[str, Format], traits: ResultTraits) -> Reference:
+def bounded_reference(
+    exact: Counted, kernel: Counted, formats: Mapping[str, Format], traits: ResultTraits
+) -> Reference:
     """Exact values with the oracle's own radius, and the largest error of a conforming kernel.
 
     Args:
         exact: with the errors of the float64 oracle.
         kernel: with those of a kernel under the contract.
-        formats: what each result is returned in; one that a conforming kernel may overflow is not judged.
+        formats: what each result is returned in; one that a conforming kernel may overflow is not
+            judged.
     Raises:
         ContractOverflow: every one of them may.
     """
@@ -57,7 +62,10 @@ def bounded_reference(exact: Counted, kernel: Counted, formats: Mapping[str, For
     if not finite:
         raise ContractOverflow("every output may overflow its format; choose milder values")
     budgets = {
-        name: _tolerance(known[name], kernel[name][1], fmt, traits.undefined.get(name), traits.groups[name]) for name, fmt in finite.items()
+        name: _tolerance(
+            known[name], kernel[name][1], fmt, traits.undefined.get(name), traits.groups[name]
+        )
+        for name, fmt in finite.items()
     }
     return Reference(ExactValues(known, METHOD), budgets)
 
@@ -72,12 +80,24 @@ def _stays_finite(value: Tensor, error: RoundingError, fmt: Format) -> bool:
     return not bool((value.abs() + error.bound.nan_to_num(posinf=0.0) > largest).any())
 
 
-def _tolerance(truth: Enclosure, error: RoundingError, fmt: Format, undefined: Tensor | None, groups: int) -> Budget:
-    """Every statistic of the bound is a bound of that statistic; rms in deviations, and bias, by the model."""
+def _tolerance(
+    truth: Enclosure, error: RoundingError, fmt: Format, undefined: Tensor | None, groups: int
+) -> Budget:
+    """Every statistic of the bound is a bound of that statistic; rms in deviations, and bias, by
+    the model.
+    """
     model = ErrorModel(truth.high, error.variance.sqrt(), error.lean + truth.radius, fmt, groups)
     if undefined is not None:
         model = without(model, undefined)
     finite = error.bound.nan_to_num(posinf=torch.finfo(torch.float64).max ** 0.25)
     most = statistics(finite + truth.radius, truth, fmt)
     allowed = replace(most, normalised=model.most_normalised, bias=model.most_bias)
-    return Budget(allowed, fmt, lost=0.0, ceiling=ElementBound(error.bound), plain=fmt.round(truth.high), undefined=undefined, model=model)
+    return Budget(
+        allowed,
+        fmt,
+        lost=0.0,
+        ceiling=ElementBound(error.bound),
+        plain=fmt.round(truth.high),
+        undefined=undefined,
+        model=model,
+    )

@@ -1,4 +1,6 @@
-"""The error a kernel may have: the worst of the conforming kernels of its contract, statistic by statistic."""
+"""The error a kernel may have: the worst of the conforming kernels of its contract, statistic by
+statistic.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,23 @@ from kdaverify.budgets.ceiling import ErrorBound
 from kdaverify.budgets.error_model import ErrorModel
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.rms_limit import sharp_rms, were_lucky
-from kdaverify.budgets.statistics import ErrorStatistics, rms, row_rms, statistics, statistics_of_runs, worst
+from kdaverify.budgets.statistics import (
+    ErrorStatistics,
+    rms,
+    row_rms,
+    statistics,
+    statistics_of_runs,
+    worst,
+)
 from oracles.enclosure import Enclosure
 
 # design.md 5: factors over the worst of the reference ensemble.
 RMS_FACTOR, LARGEST_FACTOR, ROW_FACTOR, MEDIAN_FACTOR, TAIL_FACTOR = 1.25, 2.5, 2.5, 1.5, 2.0
-# The rms error of rounding to nearest, in units of roundoff: what is left to a kernel that rounds its result and nothing else.
+# The rms error of rounding to nearest, in units of roundoff: what is left to a kernel that rounds
+# its result and nothing else.
 IDEAL_ROUNDING = 0.41
-# A row may be wrong by this many units of roundoff of its own size even where the reference ensemble happens to be exact (2^-10 in bf16).
+# A row may be wrong by this many units of roundoff of its own size even where the reference
+# ensemble happens to be exact (2^-10 in bf16).
 ROW_UNITS = 0.25
 # A statistic may lie this many deviations of the samples above the worst of the reference ensemble.
 DEVIATIONS = 3.0
@@ -37,10 +48,13 @@ class Budget:
         lost: what underflow may take from an element.
         terms: what relative errors are relative to, where larger terms cancel in an element.
         ceiling: the proven error bound of an element, where that is known.
-        peers: rms error of every kernel that rounds to nearest, where these do not all have unusually small errors.
-        plain: what the baseline reference kernel makes of the output, for standards that compare errors.
+        peers: rms error of every kernel that rounds to nearest, where these do not all have
+            unusually small errors.
+        plain: what the baseline reference kernel makes of the output, for standards that compare
+            errors.
         undefined: elements that have no exact value, and only have to be finite.
-        model: of the size of every element's error, where roundings are counted instead of emulated.
+        model: of the size of every element's error, where roundings are counted instead of
+            emulated.
     """
 
     allowed: ErrorStatistics
@@ -56,7 +70,13 @@ class Budget:
     def measure(self, error: Tensor, truth: Enclosure) -> ErrorStatistics:
         """The statistics of `error` as this tolerance counts them."""
         found = statistics(error, truth, self.io, lost=self.lost, terms=self.terms)
-        return found if self.model is None else replace(found, normalised=self.model.normalised(error), bias=self.model.bias(error))
+        return (
+            found
+            if self.model is None
+            else replace(
+                found, normalised=self.model.normalised(error), bias=self.model.bias(error)
+            )
+        )
 
     def ratios(self, found: ErrorStatistics) -> dict[str, float]:
         """Every statistic as a multiple of its tolerance; above 1 is over tolerance.
@@ -71,12 +91,19 @@ class Budget:
             "median": _ratio(found.median, allowed.median),
             "tail": _ratio(found.tail, allowed.tail),
             "bias": _ratio(found.bias, allowed.bias),
-            **({} if self.model is None else {"normalised": _ratio(found.normalised, allowed.normalised)}),
+            **(
+                {}
+                if self.model is None
+                else {"normalised": _ratio(found.normalised, allowed.normalised)}
+            ),
         }
 
     def admits(self, error: Tensor, truth: Enclosure) -> bool:
         """Whether `error` is within tolerance; the rms, which costs least, decides where it can."""
-        return rms(error) <= self.allowed.rms and max(self.ratios(self.measure(error, truth)).values()) <= 1
+        return (
+            rms(error) <= self.allowed.rms
+            and max(self.ratios(self.measure(error, truth)).values()) <= 1
+        )
 
     def row_ratios(self, found: ErrorStatistics) -> Tensor:
         """[rows] error of every row as a multiple of its tolerance."""
@@ -102,7 +129,8 @@ class EnsembleErrors:
     """What the errors of a reference ensemble come to in one output.
 
     Args:
-        worst: of every statistic, over all reference kernels and draws; of a row, no less than `_typical_rows`.
+        worst: of every statistic, over all reference kernels and draws; of a row, no less than
+            `_typical_rows`.
         margin: what the spread of the samples adds to it, as factors.
         rounded, drawn: every kernel that rounds to nearest, and every stochastic-rounding sample.
         plain: what the baseline reference kernel makes of the output.
@@ -116,30 +144,44 @@ class EnsembleErrors:
 
 
 def ensemble_errors(
-    truth: Enclosure, rounded: list[Tensor], drawn: list[Tensor], *, io: Format, lost: float, terms: Tensor | None = None
+    truth: Enclosure,
+    rounded: list[Tensor],
+    drawn: list[Tensor],
+    *,
+    io: Format,
+    lost: float,
+    terms: Tensor | None = None,
 ) -> EnsembleErrors:
     """The errors of the ensemble's own outputs on the same problem.
 
     Args:
         truth: the exact output.
-        rounded: the same output of every kernel that rounds to nearest, float64, the plain one first.
+        rounded: the same output of every kernel that rounds to nearest, float64, the plain one
+            first.
         drawn: of every stochastic-rounding sample.
         io, lost, terms: as `statistics` takes them.
     """
 
     def measured(outputs: list[Tensor]) -> list[ErrorStatistics]:
-        return statistics_of_runs([truth.error(output) for output in outputs], truth, io, lost=lost, terms=terms)
+        return statistics_of_runs(
+            [truth.error(output) for output in outputs], truth, io, lost=lost, terms=terms
+        )
 
     members, draws = measured(rounded), measured(drawn)
     found, margin = worst([*members, *draws]), spread(draws)
     rows = torch.maximum(found.rows, _typical_rows(draws))
     # What a row was raised by is part of its margin.
-    margin = replace(margin, rows=margin.rows * torch.where(rows > 0, found.rows / rows, torch.ones_like(rows)))
-    return EnsembleErrors(replace(found, rows=rows), margin, _runs(members), _runs(draws), rounded[0])
+    margin = replace(
+        margin, rows=margin.rows * torch.where(rows > 0, found.rows / rows, torch.ones_like(rows))
+    )
+    return EnsembleErrors(
+        replace(found, rows=rows), margin, _runs(members), _runs(draws), rounded[0]
+    )
 
 
 def _typical_rows(draws: list[ErrorStatistics]) -> Tensor:
-    """[rows] The error of a row whose samples may all be unusually small, as some are among many rows.
+    """[rows] The error of a row whose samples may all be unusually small, as some are among many
+    rows.
 
     Math: its mean times 1 + 3 c, where c is the root mean square of deviation / mean over the rows.
     """
@@ -165,9 +207,21 @@ def budget(
     floor: Tensor | float = 0.0,
     sharp: bool = True,
 ) -> Budget:
-    """The tolerance of one output from the ensemble's own outputs on the same problem: `allow` of `ensemble_errors`."""
+    """The tolerance of one output from the ensemble's own outputs on the same problem: `allow` of
+    `ensemble_errors`.
+    """
     errors = ensemble_errors(truth, rounded, drawn, io=io, lost=lost, terms=terms)
-    return allow(truth, errors, io=io, unit=unit, lost=lost, moved=moved, terms=terms, floor=floor, sharp=sharp)
+    return allow(
+        truth,
+        errors,
+        io=io,
+        unit=unit,
+        lost=lost,
+        moved=moved,
+        terms=terms,
+        floor=floor,
+        sharp=sharp,
+    )
 
 
 def allow(
@@ -184,13 +238,14 @@ def allow(
 ) -> Budget:
     """The tolerance of one output from the errors of the reference ensemble on the same problem.
 
-    Math: design.md 5, with E = worst over the reference ensemble, u the unit roundoff, margin = 1 + 3 (deviation / mean
-    of the samples), per statistic:
-        rms <= 1.25 margin E_rms, and what `sharp_rms` leaves; largest <= max(2.5, 1.25 margin) E_largest;
-        row <= max(2.5, 1.25 margin) E_row + u/4 rms(row);
-        median <= 1.5 margin E_median + u/2; 99 % quantile <= 2 margin E_tail + u; bias: see `allowed_bias`.
-    No E is taken below what rounding the exact result alone costs, nor below what underflow may take; a row's E not below the
-    output's relative error.
+    Math: design.md 5, with E = worst over the reference ensemble, u the unit roundoff, margin = 1 +
+    3 (deviation / mean of the samples), per statistic:
+        rms <= 1.25 margin E_rms, and what `sharp_rms` leaves; largest <= max(2.5, 1.25 margin)
+        E_largest; row <= max(2.5, 1.25 margin) E_row + u/4 rms(row);
+        median <= 1.5 margin E_median + u/2; 99 % quantile <= 2 margin E_tail + u; bias: see
+        `allowed_bias`.
+    No E is taken below what rounding the exact result alone costs, nor below what underflow may
+    take; a row's E not below the output's relative error.
 
     Args:
         truth: the exact output.
@@ -198,32 +253,54 @@ def allow(
         io: format the output is stored in.
         unit: the contract's unit roundoff for this output.
         lost: what underflow may take from an element.
-        moved: what the row tolerance is relative to, where not the output itself (S_T - S_0 where a final state has hardly changed).
+        moved: what the row tolerance is relative to, where not the output itself (S_T - S_0 where a
+            final state has hardly changed).
         terms: likewise for errors of single elements: the size of the terms that cancel in one.
-        floor: an error that an element may have besides, even where the reference ensemble happens to be exact.
-        sharp: whether limits are those of a whole run, which averages over many roundings; those of a single product that may hang on
-            a few are 2.5 margin E for largest and rows, and no `sharp_rms`.
+        floor: an error that an element may have besides, even where the reference ensemble happens
+            to be exact.
+        sharp: whether limits are those of a whole run, which averages over many roundings; those of
+            a single product that may hang on a few are 2.5 margin E for largest and rows, and no
+            `sharp_rms`.
     """
     E, margin, rounded, drawn = errors.worst, errors.margin, errors.rounded, errors.drawn
     exact = truth.high
     size = rms(exact)
-    least = torch.zeros_like(exact) if bool(truth.zero.all()) else torch.zeros_like(exact) + lost + floor
+    least = (
+        torch.zeros_like(exact)
+        if bool(truth.zero.all())
+        else torch.zeros_like(exact) + lost + floor
+    )
     rounding, least_rms = IDEAL_ROUNDING * io.unit, rms(least)
     floor_rms = max(rounding * size, least_rms)
     least_bias, missed = (x / size if size else math.inf for x in (least_rms, E.rms))
     E_rms = max(E.rms, floor_rms)
-    E_largest = max(E.largest, io.unit * float(exact.abs().max()) / 2, float(least.max())) if exact.numel() else 0.0
+    E_largest = (
+        max(E.largest, io.unit * float(exact.abs().max()) / 2, float(least.max()))
+        if exact.numel()
+        else 0.0
+    )
     own = row_rms(exact)
-    rows = torch.maximum(torch.maximum(E.rows, own * (E_rms / size if size else 0.0)), row_rms(least))
+    rows = torch.maximum(
+        torch.maximum(E.rows, own * (E_rms / size if size else 0.0)), row_rms(least)
+    )
     slack = ROW_UNITS * unit * (own if moved is None else row_rms(moved))
     return Budget(
         ErrorStatistics(
-            rms=min(RMS_FACTOR * margin.rms * E_rms, sharp_rms(rounded.rms, drawn.rms, floor_rms) if sharp else math.inf),
+            rms=min(
+                RMS_FACTOR * margin.rms * E_rms,
+                sharp_rms(rounded.rms, drawn.rms, floor_rms) if sharp else math.inf,
+            ),
             largest=_widened(margin.largest, LARGEST_FACTOR, sharp=sharp) * E_largest,
             rows=_widened(margin.rows, ROW_FACTOR, sharp=sharp) * rows + slack,
             median=MEDIAN_FACTOR * margin.median * E.median + io.unit / 2,
             tail=TAIL_FACTOR * margin.tail * E.tail + io.unit,
-            bias=allowed_bias(rounded.bias, drawn.bias, rounding / math.sqrt(max(1, exact.numel())), least_bias, missed),
+            bias=allowed_bias(
+                rounded.bias,
+                drawn.bias,
+                rounding / math.sqrt(max(1, exact.numel())),
+                least_bias,
+                missed,
+            ),
         ),
         io=io,
         lost=lost,
@@ -240,17 +317,25 @@ def _widened(margin: M, factor: float, *, sharp: bool) -> M:
     """`factor` and margin: the wider of it and of the rms's where that averages, else both."""
     if not sharp:
         return factor * margin
-    return (RMS_FACTOR * margin).clamp(min=factor) if isinstance(margin, Tensor) else max(factor, RMS_FACTOR * margin)
+    return (
+        (RMS_FACTOR * margin).clamp(min=factor)
+        if isinstance(margin, Tensor)
+        else max(factor, RMS_FACTOR * margin)
+    )
 
 
 def spread(draws: list[ErrorStatistics]) -> ErrorStatistics:
-    """1 + 3 times the coefficient of variation of every statistic: near 1 where many roundings average, near 3 for a single one."""
+    """1 + 3 times the coefficient of variation of every statistic: near 1 where many roundings
+    average, near 3 for a single one.
+    """
 
     def margin(values: Tensor) -> Tensor:
         return 1 + DEVIATIONS * _scatter(values)[1]
 
     def scalar(name: str) -> float:
-        return float(margin(torch.tensor([getattr(draw, name) for draw in draws], dtype=torch.float64)))
+        return float(
+            margin(torch.tensor([getattr(draw, name) for draw in draws], dtype=torch.float64))
+        )
 
     rows = margin(torch.stack([draw.rows for draw in draws]))
     return ErrorStatistics(scalar("rms"), scalar("largest"), rows, scalar("median"), scalar("tail"))

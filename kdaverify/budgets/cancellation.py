@@ -1,4 +1,6 @@
-"""How large the terms are that meet in a gradient, however small it is itself: what the roundings of a sum are relative to."""
+"""How large the terms are that meet in a gradient, however small it is itself: what the roundings
+of a sum are relative to.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,15 @@ from oracles.inputs import Inputs
 from oracles.stages import Named
 
 
-def sizes_of_terms(inputs: Inputs, given: Named, covers: tuple[str, ...], chunk_size: int) -> dict[str, Tensor]:
+def sizes_of_terms(
+    inputs: Inputs, given: Named, covers: tuple[str, ...], chunk_size: int
+) -> dict[str, Tensor]:
     """The sum of the sizes of all terms of every element that backward stages write.
 
-    Math: a stage is a sum of products, and decays are positive: on absolute values it gives that sum. Only what cumulative gates get
-    is a difference of what q and k get; dg counts the largest of it from there to the end of its chunk. The gradient of the state is
-    carried from chunk to chunk, where sizes would grow without bound: what that stage writes is not among the results.
+    Math: a stage is a sum of products, and decays are positive: on absolute values it gives that
+    sum. Only what cumulative gates get is a difference of what q and k get; dg counts the largest
+    of it from there to the end of its chunk. The gradient of the state is carried from chunk to
+    chunk, where sizes would grow without bound: what that stage writes is not among the results.
 
     Args:
         given: what the stages received, float64.
@@ -33,11 +38,18 @@ def sizes_of_terms(inputs: Inputs, given: Named, covers: tuple[str, ...], chunk_
     for stage in covers:
         signature = BACKWARD_SIGNATURES[stage]
         read = {name: sizes[name] for name in signature.reads if name in sizes}
-        written = {name: x.abs() for name, x in run_backward_stages(absolute, read, covers=(stage,), chunk_size=chunk_size).items()}
+        written = {
+            name: x.abs()
+            for name, x in run_backward_stages(
+                absolute, read, covers=(stage,), chunk_size=chunk_size
+            ).items()
+        }
         if stage == "dqkwg":
             written["dG_state"] = q * written["dq_state"] + k * written["dk_state"]
         if stage == "intra_bwd":
-            added = q * (written["dq_head"] - sizes["dq_state"]) + k * (written["dk_head"] - sizes["dk_wy"])
+            added = q * (written["dq_head"] - sizes["dq_state"]) + k * (
+                written["dk_head"] - sizes["dk_wy"]
+            )
             written["dG"] = sizes["dG_wy"] + added
         if stage == "cumsum_bwd":
             written["dg"] = largest_ahead(inputs, sizes["dG"], chunk_size)

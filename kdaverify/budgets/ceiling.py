@@ -1,8 +1,9 @@
-"""The a-priori ceiling: an error that no conforming kernel of a contract can make of an element, whatever its roundings do.
+"""The a-priori ceiling: an error that no conforming kernel of a contract can make of an element,
+whatever its roundings do.
 
-The reference ensemble estimates what conforming kernels do; this bounds what they can do. It follows from the standard model of
-rounded arithmetic and from the oracle's own matrices, and needs no emulation: a tolerance that came out too large by
-mistake still has it above.
+The reference ensemble estimates what conforming kernels do; this bounds what they can do. It
+follows from the standard model of rounded arithmetic and from the oracle's own matrices, and needs
+no emulation: a tolerance that came out too large by mistake still has it above.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ from oracles.inputs import Inputs
 from oracles.tensors import OUTPUTS
 
 NEAR: Final = 8.0
-"""Errors of up to so many times the bound are explained: of a larger one no rounding is the cause. One explanation takes as long as eight
-bounds, and half of the time of a session that rejects, where every failing output had one."""
+"""Errors of up to so many times the bound are explained: of a larger one no rounding is the cause.
+One explanation takes as long as eight bounds, and half of the time of a session that rejects, where
+every failing output had one."""
 
 
 class ErrorBound(Protocol):
@@ -61,24 +63,39 @@ class Ceilings:
 
     @cached_property
     def declared(self) -> dict[str, Tensor]:
-        """Bounds of every element of o and S_T, by name, for kernels in chunks of the declared size."""
+        """Bounds of every element of o and S_T, by name, for kernels in chunks of the declared
+        size.
+        """
         return self._bounds(chunk_sizes(self.contract)[:1], Roundings(self.contract, self.io))
 
     @cached_property
     def every(self) -> dict[str, Tensor]:
         """The largest over the chunk sizes that conform."""
         smaller = self._bounds(chunk_sizes(self.contract)[1:], Roundings(self.contract, self.io))
-        return {name: torch.maximum(bound, smaller.get(name, bound)) for name, bound in self.declared.items()}
+        return {
+            name: torch.maximum(bound, smaller.get(name, bound))
+            for name, bound in self.declared.items()
+        }
 
     def sources(self, output: str, at: int) -> dict[str, float]:
-        """What every source of errors alone allows of one element, in chunks of the declared size."""
+        """What every source of errors alone allows of one element, in chunks of the declared
+        size.
+        """
         sizes = chunk_sizes(self.contract)[:1]
-        return {x: float(self._bounds(sizes, Roundings(self.contract, self.io, x))[output].flatten()[at]) for x in SOURCES}
+        return {
+            x: float(
+                self._bounds(sizes, Roundings(self.contract, self.io, x))[output].flatten()[at]
+            )
+            for x in SOURCES
+        }
 
     @torch.inference_mode()
     def _bounds(self, sizes: tuple[int, ...], roundings: Roundings) -> dict[str, Tensor]:
         each = [self._of_size(size, roundings) for size in {*sizes}]
-        return {name: torch.stack(bounds).amax(0) for name, bounds in zip(OUTPUTS, zip(*each, strict=True), strict=False)}
+        return {
+            name: torch.stack(bounds).amax(0)
+            for name, bounds in zip(OUTPUTS, zip(*each, strict=True), strict=False)
+        }
 
     def _of_size(self, size: int, roundings: Roundings) -> Outputs:
         x, bounds, state = self.inputs, list[Tensor](), self.inputs.state.double()
@@ -110,9 +127,11 @@ class Ceiling:
     output: str
 
     def used(self, error: Tensor, truth: Enclosure, fmt: Format) -> Element:
-        """The element whose error is the largest fraction of its ceiling. One rounding of the exact value always passes.
+        """The element whose error is the largest fraction of its ceiling. One rounding of the exact
+        value always passes.
 
-        Larger chunks come first: only where an element is above their ceiling do the smaller ones matter.
+        Larger chunks come first: only where an element is above their ceiling do the smaller ones
+        matter.
 
         Args:
             error: kernel - exact; what the oracle's radius may explain of it does not count.
@@ -125,7 +144,8 @@ class Ceiling:
         return found if found.ratio <= 1 else worst_element(excess, self.of.every[self.output])
 
     def explain(self, at: int, error: float) -> str:
-        """The bound of an element and, where its error exceeds that by little, which source most of it comes from.
+        """The bound of an element and, where its error exceeds that by little, which source most of
+        it comes from.
 
         Args:
             at: place in the flattened output.
@@ -143,7 +163,9 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class Element:
-    """One element of an output: its place in the flattened tensor, its error, its ceiling, and their ratio."""
+    """One element of an output: its place in the flattened tensor, its error, its ceiling, and
+    their ratio.
+    """
 
     at: int
     error: float

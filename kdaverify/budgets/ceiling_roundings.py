@@ -1,4 +1,6 @@
-"""What a single rounding of a conforming kernel may cost at worst, by the contract: the units that ceilings are made of."""
+"""What a single rounding of a conforming kernel may cost at worst, by the contract: the units that
+ceilings are made of.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,18 @@ SOURCES: Final = {
 }
 """Where errors are made, by stage, in the words of a verdict."""
 
-# Roundings of an exponential beside those of its argument: approximate units err by four, each of two factors.
+# Roundings of an exponential beside those of its argument: approximate units err by four, each of
+# two factors.
 EXPONENTIAL = 16
 # Roundings of the operands that meet in a product, beside storage.
 PRODUCTS = 4
-# A matrix unit cuts every addend where the largest one's bits end, and its sum: 2 units for each and for each instruction of 8.
+# A matrix unit cuts every addend where the largest one's bits end, and its sum: 2 units for each
+# and for each instruction of 8.
 TRUNCATED = 2.5
 # A gate made by the kernel itself misses this many units, of 1.
 SOFTPLUS = 4
-# A sigmoid of a logit: its exponential with an argument of at most 104 (fp32 has underflowed there), a sum and a quotient.
+# A sigmoid of a logit: its exponential with an argument of at most 104 (fp32 has underflowed
+# there), a sum and a quotient.
 SIGMOID = EXPONENTIAL + 2 * 104 + 4
 # What a stochastic-rounding sample may move a float64 by: it rounds as well.
 FLOAT64_UNITS = 2.0
@@ -70,19 +75,30 @@ class Roundings:
     @property
     def narrow(self) -> bool:
         """Whether matrix units may take the sums, and truncate them."""
-        return self.contract.operands.precision < self.contract.accumulate.precision and self.contract.form == "chunk"
+        return (
+            self.contract.operands.precision < self.contract.accumulate.precision
+            and self.contract.form == "chunk"
+        )
 
     def stored(self, source: str, name: str, size: Tensor) -> Tensor:
-        """What storing elements of at most `size` costs: u of each, and of the smallest normal number where they are subnormal."""
+        """What storing elements of at most `size` costs: u of each, and of the smallest normal
+        number where they are subnormal.
+        """
         fmt = self.contract.storage(name, self.io)
-        return self.counts(source) * (self._storing(fmt) * size + 2 * fmt.unit * fmt.min_normal + self.lost)
+        return self.counts(source) * (
+            self._storing(fmt) * size + 2 * fmt.unit * fmt.min_normal + self.lost
+        )
 
     def relative(self, source: str, *names: str) -> float:
         """What storing under these names costs relatively."""
-        return self.counts(source) * sum(self._storing(self.contract.storage(name, self.io)) for name in names)
+        return self.counts(source) * sum(
+            self._storing(self.contract.storage(name, self.io)) for name in names
+        )
 
     def sums(self, source: str, terms: int, *, scores: bool = False) -> float:
-        """What a dot product of so many terms costs, relative to the sum of their sizes: its operands' roundings and gamma_n."""
+        """What a dot product of so many terms costs, relative to the sum of their sizes: its
+        operands' roundings and gamma_n.
+        """
         added = (terms + PRODUCTS) * self.unit * (TRUNCATED if self.narrow else 1.0)
         return self.counts(source) * (added + 2 * self._operand(scores=scores)) * (1 + added)
 
@@ -93,19 +109,27 @@ class Roundings:
 
     @property
     def anchors(self) -> float:
-        """What a decay of the scores takes beyond one exponential where it is a product of two: each has its own, of a rounded argument."""
+        """What a decay of the scores takes beyond one exponential where it is a product of two:
+        each has its own, of a rounded argument.
+        """
         return 2 * (EXPONENTIAL + LARGEST_EXPONENT) * self.unit if self.contract.anchored else 0.0
 
     @property
     def queries(self) -> float:
-        """u of q times the scale where that is stored, of a rounded scale and its product too, 0 where neither is."""
+        """u of q times the scale where that is stored, of a rounded scale and its product too, 0
+        where neither is.
+        """
         if self.contract.scale == "rounded":
-            return self._unit(self.contract.operands) + 2 * self._storing(self.contract.storage("qg", self.io))
+            return self._unit(self.contract.operands) + 2 * self._storing(
+                self.contract.storage("qg", self.io)
+            )
         return 0.0 if self.contract.scale == "free" else self._storing(self.io)
 
     @property
     def written(self) -> float:
-        """The relative error of beta where the kernel makes it from a logit, 0 where it does not."""
+        """The relative error of beta where the kernel makes it from a logit, 0 where it does
+        not.
+        """
         return self.counts("wy") * SIGMOID * self.unit if self.contract.beta == "logit" else 0.0
 
     @property
@@ -114,7 +138,9 @@ class Roundings:
         return self.contract.accumulate.min_normal
 
     def _operand(self, *, scores: bool) -> float:
-        """The rounding of an operand on its way into a product; those of scores and solve are stored nowhere before."""
+        """The rounding of an operand on its way into a product; those of scores and solve are
+        stored nowhere before.
+        """
         fmt = (self.contract.solve or self.contract.operands) if scores else self.contract.operands
         if fmt.name == "tf32" or self.contract.operand_rounding == "truncate":
             return 2 * fmt.unit  # units may drop the bits

@@ -15,8 +15,9 @@ from oracles.scan import Tensors, Tokens, scan
 def token_ceiling(inputs: Inputs, roundings: Roundings, carried: Tensors) -> tuple[Tensors, Tensor]:
     """Bounds of every element.
 
-    Math: section 2. With l the error of the token's own roundings, d_S~ = alpha d_S + l, and through I - beta k k^T, whose 2-norm is
-    max(1, |1 - beta |k|^2|), d_S = min(d_S~ + beta |k| |d_S~ k|, column norms) + |k| d_u + rounding.
+    Math: section 2. With l the error of the token's own roundings, d_S~ = alpha d_S + l, and
+    through I - beta k k^T, whose 2-norm is max(1, |1 - beta |k|^2|), d_S = min(d_S~ + beta |k|
+    |d_S~ k|, column norms) + |k| d_u + rounding.
 
     Args:
         carried: as `chunk_ceiling` takes it.
@@ -46,14 +47,23 @@ def _state(carry: Tensors, x: Tokens, token: Token, r: Roundings) -> tuple[Tenso
     decayed = alpha * (S.abs() + d_S)
     exponent = torch.where(alpha > 0, x.g.abs().mT, 0.0)
     units = EXPONENTIAL + 2 * exponent + (SOFTPLUS if r.contract.softplus else 0.0)
-    own = decayed * torch.expm1(r.counts("gates") * r.unit * units) + r.stored("state", "decayed", decayed)
-    d_decayed, columns = alpha * d_S + own, alpha.amax((-2, -1))[..., None] * columns + norm(own, -2)
+    own = decayed * torch.expm1(r.counts("gates") * r.unit * units) + r.stored(
+        "state", "decayed", decayed
+    )
+    d_decayed, columns = (
+        alpha * d_S + own,
+        alpha.amax((-2, -1))[..., None] * columns + norm(own, -2),
+    )
     most = token.decayed.abs() + d_decayed
     read = r.sums("state", k.shape[-1]) * (k @ most) + r.stored("state", "p", k @ most)
     left = token.residual.abs() + k @ d_decayed + read
     d_u = beta * (read + (unit + r.written) * left) + r.stored("state", "u", beta * left)
-    reflected = d_decayed + k.mT * beta * torch.minimum(k @ d_decayed, norm(k, -1)[..., None] * columns[..., None, :])
-    added = 2 * unit * (most + k.mT * (token.u.abs() + d_u)) + r.stored("state", "S", token.after.abs() + reflected)
+    reflected = d_decayed + k.mT * beta * torch.minimum(
+        k @ d_decayed, norm(k, -1)[..., None] * columns[..., None, :]
+    )
+    added = 2 * unit * (most + k.mT * (token.u.abs() + d_u)) + r.stored(
+        "state", "S", token.after.abs() + reflected
+    )
     own = k.mT * d_u + added
     growth = (1 - beta * k.square().sum(-1, keepdim=True)).abs().clamp(min=1.0)[..., 0]
     columns = torch.minimum(norm(reflected + own, -2), growth * columns + norm(own, -2))

@@ -1,4 +1,6 @@
-"""The arithmetic a kernel declares: what is rounded where. A kernel is judged against the conforming kernels of its contract."""
+"""The arithmetic a kernel declares: what is rounded where. A kernel is judged against the
+conforming kernels of its contract.
+"""
 
 from __future__ import annotations
 
@@ -39,9 +41,10 @@ _NAME: Final = re.compile(
     r"(?:-(?P<carry>fp64|fp32|bf16|fp16)carry)?(?:-(?P<softplus>softplus))?(?:\[(?P<rest>[^\[\]]+)\])?"
 )
 _GRAMMAR: Final = (
-    "recurrent-OPERANDS or chunkSIZE-OPERANDS, with OPERANDS fp64, fp32, tf32, bf16 or fp16, for 16-bit chunks an optional "
-    "-FORMATfactors, or -fp32solve or -tf32solve, for chunks an optional -anchored before the solve, an optional -FORMATcarry, "
-    "an optional -softplus, and in brackets what else is declared, as [order:in-order;w:fp32]"
+    "recurrent-OPERANDS or chunkSIZE-OPERANDS, with OPERANDS fp64, fp32, tf32, bf16 or fp16, for"
+    " 16-bit chunks an optional -FORMATfactors, or -fp32solve or -tf32solve, for chunks an optional"
+    " -anchored before the solve, an optional -FORMATcarry, an optional -softplus, and in brackets"
+    " what else is declared, as [order:in-order;w:fp32]"
 )
 _WORDS: Final = {
     "anchor": "free",
@@ -81,7 +84,8 @@ SUMS = (
         "dk_head",
     ),
 )
-"""Tensors that are sums still being made, or never leave the unit that makes them: kept in the accumulator's format."""
+"""Tensors that are sums still being made, or never leave the unit that makes them: kept in the
+accumulator's format."""
 
 
 @dataclass(frozen=True)
@@ -93,32 +97,47 @@ class Contract:
         chunk_size: tokens per chunk; 1 for the recurrent form.
         operands: format of the operands of dot products and of every stored intermediate.
         carry: format the state is carried and returned in.
-        solve: format of the operands of the scores, and of the products that invert the triangular system, which is itself kept in the
-            accumulator's format until then; None: both as `operands`.
-        factors: format of the factors exp(G_i) and exp(-G_j), for kernels that form decays as products of them instead of as
-            exponentials of differences: more roundings, and an overflow where gates sum to more than 88 nats in a chunk.
-        anchored: whether the diagonal blocks of the scores are products of such factors too, relative to a row of the block: in the
-            format of the scores' operands, whichever that is.
-        softplus: whether the kernel makes the gates itself, as log(1 + exp x) in the accumulator's format: 1 + exp x rounds by as much as
-            the decay itself would, which a gate near 0 feels as a large relative error.
-        tensors: storage formats of single named tensors, by name, where they are not what the rest implies.
-        own: names that the kernel's own pipeline stores beside those of its form, so that `tensors` may name them.
-        accumulator: format of sums, exponentials and the cumulative gate; None: fp64 for fp64 operands, fp32 otherwise.
-        sub_block: rows of a block of the scores, within which every pair takes its own exponent, and of a block of the solve.
-        anchor: the row that anchored scores are relative to: the first of a block (moved half-way), its middle one, or free.
-        flush: whether what leaves a dot product or an exponential below the normal range becomes 0: always, never, or free.
-        operand_rounding: how operands are brought to their format; free: to nearest, and for tf32 also cut off.
+        solve: format of the operands of the scores, and of the products that invert the triangular
+            system, which is itself kept in the accumulator's format until then; None: both as
+            `operands`.
+        factors: format of the factors exp(G_i) and exp(-G_j), for kernels that form decays as
+            products of them instead of as
+            exponentials of differences: more roundings, and an overflow where gates sum to more
+            than 88 nats in a chunk.
+        anchored: whether the diagonal blocks of the scores are products of such factors too,
+            relative to a row of the block: in the format of the scores' operands, whichever that
+            is.
+        softplus: whether the kernel makes the gates itself, as log(1 + exp x) in the accumulator's
+            format: 1 + exp x rounds by as much as the decay itself would, which a gate near 0 feels
+            as a large relative error.
+        tensors: storage formats of single named tensors, by name, where they are not what the rest
+            implies.
+        own: names that the kernel's own pipeline stores beside those of its form, so that `tensors`
+            may name them.
+        accumulator: format of sums, exponentials and the cumulative gate; None: fp64 for fp64
+            operands, fp32 otherwise.
+        sub_block: rows of a block of the scores, within which every pair takes its own exponent,
+            and of a block of the solve.
+        anchor: the row that anchored scores are relative to: the first of a block (moved half-way),
+            its middle one, or free.
+        flush: whether what leaves a dot product or an exponential below the normal range becomes 0:
+            always, never, or free.
+        operand_rounding: how operands are brought to their format; free: to nearest, and for tf32
+            also cut off.
         storage_rounding: how stored tensors are brought to theirs.
-        order: in-order where products and cumulative sums are made from their first term to their last, one at a time; free otherwise.
-        exponential: natural (of the argument as it is), base-2 (of the argument times 1 / ln 2, rounded), approximate (base-2, and off in
-            its last bits as a fast unit is), or free.
-        scale: in-q where q times the scale is stored in the format of q before anything else: scores that cancel are then off by a
-            rounding of their terms; rounded where the scale itself is brought to the format of the operands, and multiplies
-            q exp(G) after that is stored: a constant relative error of every output, up to one unit; free elsewhere.
-        decay: channel where every key channel has a gate of its own; scalar where all share one, and the kernel's chunks make use of it:
-            see `budgets.scalar_decay`.
-        gate, beta: what the kernel receives in place of a log decay and of a write strength. What it computes from that rounds too, and
-            its gradients are with respect to that. An adapter's conventions set both; a declared contract need not.
+        order: in-order where products and cumulative sums are made from their first term to their
+            last, one at a time; free otherwise.
+        exponential: natural (of the argument as it is), base-2 (of the argument times 1 / ln 2,
+            rounded), approximate (base-2, and off in its last bits as a fast unit is), or free.
+        scale: in-q where q times the scale is stored in the format of q before anything else:
+            scores that cancel are then off by a rounding of their terms; rounded where the scale
+            itself is brought to the format of the operands, and multiplies q exp(G) after that is
+            stored: a constant relative error of every output, up to one unit; free elsewhere.
+        decay: channel where every key channel has a gate of its own; scalar where all share one,
+            and the kernel's chunks make use of it: see `budgets.scalar_decay`.
+        gate, beta: what the kernel receives in place of a log decay and of a write strength. What
+            it computes from that rounds too, and its gradients are with respect to that. An
+            adapter's conventions set both; a declared contract need not.
         label: what its author calls it; no part of what it means.
     """
 
@@ -148,7 +167,8 @@ class Contract:
 
     def __post_init__(self) -> None:
         if self.accumulator == self.wide:
-            object.__setattr__(self, "accumulator", None)  # one way to say it, so that equal contracts are equal
+            # one way to say it, so that equal contracts are equal
+            object.__setattr__(self, "accumulator", None)
         object.__setattr__(self, "tensors", tuple(sorted(dict(self.tensors).items())))
         check_form(self)
         check_arithmetic(self)
@@ -156,7 +176,9 @@ class Contract:
 
     @property
     def named_tensors(self) -> tuple[str, ...]:
-        """Every tensor that the contract's pipeline stores by name: those of its form, forward and backward, and its own."""
+        """Every tensor that the contract's pipeline stores by name: those of its form, forward and
+        backward, and its own.
+        """
         return (*self.pipeline.names, *self.own)
 
     @property
@@ -170,7 +192,9 @@ class Contract:
         return any(name in DIFFERENCE for name, _ in self.tensors)
 
     def unfactored(self) -> Contract:
-        """The same with exponentials of differences: what is left to a kernel where factors overflow."""
+        """The same with exponentials of differences: what is left to a kernel where factors
+        overflow.
+        """
         tensors = tuple((name, fmt) for name, fmt in self.tensors if name not in DIFFERENCE)
         return replace(self, factors=None, tensors=tensors)
 
@@ -178,7 +202,8 @@ class Contract:
         """The same contract with the named tensors in other formats.
 
         Raises:
-            ContractError: a tensor that the pipeline does not store, or whose format is declared elsewhere.
+            ContractError: a tensor that the pipeline does not store, or whose format is declared
+                elsewhere.
         """
         return replace(self, tensors=tuple((dict(self.tensors) | formats).items()))
 
@@ -194,12 +219,16 @@ class Contract:
 
     @property
     def wide(self) -> Format:
-        """Format of gates, and of what is returned beside the tensors in the format of the inputs."""
+        """Format of gates, and of what is returned beside the tensors in the format of the
+        inputs.
+        """
         return default_accumulator(self.operands)
 
     @property
     def work(self) -> torch.dtype:
-        """The torch type in which the emulation runs: sums in fewer bits are rounded there as they grow."""
+        """The torch type in which the emulation runs: sums in fewer bits are rounded there as they
+        grow.
+        """
         return torch.float64 if self.accumulate.name == "fp64" else torch.float32
 
     @property
@@ -209,11 +238,15 @@ class Contract:
 
     @property
     def vanishing(self) -> float:
-        """The most that underflow takes from one term: all below the normal range where units may flush, half a subnormal elsewhere."""
+        """The most that underflow takes from one term: all below the normal range where units may
+        flush, half a subnormal elsewhere.
+        """
         return self.accumulate.min_normal * (self.accumulate.unit if self.flush == "never" else 1.0)
 
     def storage(self, tensor: str, io: Format) -> Format:
-        """The format in which the named tensor of math.md 2, 3 or 5, or of the own pipeline, is stored, for a problem in `io`."""
+        """The format in which the named tensor of math.md 2, 3 or 5, or of the own pipeline, is
+        stored, for a problem in `io`.
+        """
         for name, fmt in self.tensors:
             if name == tensor:
                 return fmt
@@ -257,21 +290,31 @@ def spelled(contract: Contract) -> str:
 def _rest(contract: Contract) -> dict[str, str]:
     wide = {} if contract.accumulator is None else {"accumulator": contract.accumulator.name}
     blocks = {} if contract.sub_block == SUB_BLOCK else {"sub_block": str(contract.sub_block)}
-    words = {name: getattr(contract, name) for name, usual in _WORDS.items() if getattr(contract, name) != usual}
+    words = {
+        name: getattr(contract, name)
+        for name, usual in _WORDS.items()
+        if getattr(contract, name) != usual
+    }
     own = {"own": "+".join(contract.own)} if contract.own else {}
     return wide | blocks | words | own | {name: fmt.name for name, fmt in contract.tensors}
 
 
-_USUAL: Final = tuple(f"{form}-{io}" for form in ("recurrent", "chunk16", "chunk32", "chunk64", "chunk128") for io in FORMATS)
+_USUAL: Final = tuple(
+    f"{form}-{io}"
+    for form in ("recurrent", "chunk16", "chunk32", "chunk64", "chunk128")
+    for io in FORMATS
+)
 """What a misspelt name is compared with."""
 
 
 def contract_from_name(name: str) -> Contract:
-    """The contract a name declares, FORM-OPERANDS[-FACTORS][-anchored][-SOLVE][-CARRY][-softplus], in brackets what else.
+    """The contract a name declares, FORM-OPERANDS[-FACTORS][-anchored][-SOLVE][-CARRY][-softplus],
+    in brackets what else.
 
     Args:
-        name: such as "recurrent-fp32", "chunk64-bf16", "chunk64-fp32-anchored", "chunk64-bf16-tf32solve", "chunk16-bf16-bf16carry",
-            "chunk64-bf16[h:fp32]". The state is carried in the accumulator's format (fp32; fp64 with fp64 operands) unless the name says
+        name: such as "recurrent-fp32", "chunk64-bf16", "chunk64-fp32-anchored",
+            "chunk64-bf16-tf32solve", "chunk16-bf16-bf16carry", "chunk64-bf16[h:fp32]". The state is
+            carried in the accumulator's format (fp32; fp64 with fp64 operands) unless the name says
             otherwise.
     Raises:
         ContractError: the name does not parse.
@@ -279,16 +322,24 @@ def contract_from_name(name: str) -> Contract:
     match = _NAME.fullmatch(name)
     if match is None:
         close = difflib.get_close_matches(name, _USUAL, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"wanted {_GRAMMAR}, such as 'chunk64-bf16' or 'recurrent-fp32'"
+        hint = (
+            f"did you mean {close[0]!r}?"
+            if close
+            else f"wanted {_GRAMMAR}, such as 'chunk64-bf16' or 'recurrent-fp32'"
+        )
         raise ContractError(f"contract {name!r} is not known; {hint}")
     operands = FORMATS[match["operands"]]
     rest = _bracketed(match["rest"] or "", name)
     accumulate = rest.get("accumulator") or default_accumulator(operands)
     carry = accumulate if match["carry"] is None else FORMATS[match["carry"]]
-    factors, solve = (None if match[part] is None else FORMATS[match[part]] for part in ("factors", "solve"))
+    factors, solve = (
+        None if match[part] is None else FORMATS[match[part]] for part in ("factors", "solve")
+    )
     form, size = ("recurrent", 1) if match["size"] is None else ("chunk", int(match["size"]))
     anchored, softplus = (match[part] is not None for part in ("anchored", "softplus"))
-    return Contract(form, size, operands, carry, solve, factors, anchored=anchored, softplus=softplus, **rest)
+    return Contract(
+        form, size, operands, carry, solve, factors, anchored=anchored, softplus=softplus, **rest
+    )
 
 
 def _bracketed(text: str, name: str) -> dict[str, Any]:
@@ -297,7 +348,10 @@ def _bracketed(text: str, name: str) -> dict[str, Any]:
     for part in text.split(";") if text else ():
         key, colon, value = part.partition(":")
         if not (key and colon and value) or key in pairs:
-            raise ContractError(f"contract {name!r}: in brackets wanted KEY:VALUE, joined by ; and each key once, got {part!r}")
+            raise ContractError(
+                f"contract {name!r}: in brackets wanted KEY:VALUE, joined by ; and each key once,"
+                f" got {part!r}"
+            )
         pairs[key] = value
     fields: dict[str, Any] = {key: pairs.pop(key) for key in _WORDS if key in pairs}
     if "own" in pairs:
@@ -306,7 +360,9 @@ def _bracketed(text: str, name: str) -> dict[str, Any]:
         fields["accumulator"] = known_format(pairs.pop("accumulator"), "accumulator")
     if "sub_block" in pairs:
         fields["sub_block"] = _number(pairs.pop("sub_block"), name)
-    return fields | {"tensors": tuple((tensor, known_format(value, tensor)) for tensor, value in pairs.items())}
+    return fields | {
+        "tensors": tuple((tensor, known_format(value, tensor)) for tensor, value in pairs.items())
+    }
 
 
 def default_accumulator(operands: Format) -> Format:
@@ -321,7 +377,9 @@ def known_format(value: str, where: str) -> Format:
         ContractError: there is none; the message lists those there are.
     """
     if value not in FORMATS:
-        raise ContractError(f"contract: {where}: format {value!r} is not known; wanted one of {', '.join(FORMATS)}")
+        raise ContractError(
+            f"contract: {where}: format {value!r} is not known; wanted one of {', '.join(FORMATS)}"
+        )
     return FORMATS[value]
 
 

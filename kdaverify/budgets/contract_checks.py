@@ -39,7 +39,8 @@ OTHER_KEYS: Final = ("accumulator", "sub_block", "own")
 """The other fields that a name may hold beside tensors."""
 
 DIFFERENCE = ("rounded_beta", "prediction")
-"""Tensors that only kernels of factored decays store that subtract k exp(G) S from v before beta multiplies the difference."""
+"""Tensors that only kernels of factored decays store that subtract k exp(G) S from v before beta
+multiplies the difference."""
 
 RETURNED = ("o", "dq", "dk", "dv", "dbeta")
 """Tensors that are returned in the format of the inputs."""
@@ -54,18 +55,40 @@ def check_form(contract: Contract) -> None:
     words = {name: getattr(contract, name) for name in CHOICES}
     for name, word in words.items():
         if word not in CHOICES[name]:
-            raise ContractError(f"contract: {name}: wanted one of {', '.join(CHOICES[name])}, got {word!r}")
-    special = "solve in a wider format" if contract.solve is not None else "factor their decays" if contract.factors is not None else ""
+            raise ContractError(
+                f"contract: {name}: wanted one of {', '.join(CHOICES[name])}, got {word!r}"
+            )
+    special = (
+        "solve in a wider format"
+        if contract.solve is not None
+        else "factor their decays"
+        if contract.factors is not None
+        else ""
+    )
     if special and (contract.form == "recurrent" or contract.operands.name not in ("bf16", "fp16")):
-        raise ContractError(f"contract: only chunks of 16-bit operands {special}, got {contract.form} {contract.operands.name}")
+        raise ContractError(
+            f"contract: only chunks of 16-bit operands {special}, got {contract.form}"
+            f" {contract.operands.name}"
+        )
     if contract.solve is not None and contract.factors is not None:
-        raise ContractError("contract: factored decays and a solve of its own exclude each other: no emulated kernel has both; drop one")
+        raise ContractError(
+            "contract: factored decays and a solve of its own exclude each other: no emulated"
+            " kernel has both; drop one"
+        )
     if contract.anchored and contract.form == "recurrent":
-        raise ContractError("contract: anchored scores are blocks of a chunk; the recurrent form has none")
+        raise ContractError(
+            "contract: anchored scores are blocks of a chunk; the recurrent form has none"
+        )
     if contract.anchored and contract.factors is not None:
-        raise ContractError("contract: where whole chunks factor their decays, diagonal blocks have no anchor of their own; drop one")
+        raise ContractError(
+            "contract: where whole chunks factor their decays, diagonal blocks have no anchor of"
+            " their own; drop one"
+        )
     if contract.anchor != "free" and not contract.anchored:
-        raise ContractError(f"contract: anchor {contract.anchor!r} is the row of anchored scores; declare them anchored too")
+        raise ContractError(
+            f"contract: anchor {contract.anchor!r} is the row of anchored scores; declare them"
+            " anchored too"
+        )
     if contract.decay == "scalar":
         _check_scalar(contract)
     _check_sizes(contract)
@@ -73,19 +96,30 @@ def check_form(contract: Contract) -> None:
 
 def _check_scalar(contract: Contract) -> None:
     if contract.form == "recurrent":
-        raise ContractError("contract: decay 'scalar' is a way of chunks; token by token one gate for all channels rounds as many do")
+        raise ContractError(
+            "contract: decay 'scalar' is a way of chunks; token by token one gate for all channels"
+            " rounds as many do"
+        )
     if contract.factors is not None or contract.anchored:
         said = "takes one exponential of a difference for each pair of tokens"
-        raise ContractError(f"contract: a kernel of decay 'scalar' {said}: it has no factors and no anchors; drop them")
+        raise ContractError(
+            f"contract: a kernel of decay 'scalar' {said}: it has no factors and no anchors; drop"
+            " them"
+        )
 
 
 def _check_sizes(contract: Contract) -> None:
     if contract.chunk_size < 1:
         raise ContractError(f"contract: chunk size {contract.chunk_size} must be at least 1")
     if contract.form == "recurrent" and contract.chunk_size != 1:
-        raise ContractError(f"contract: the recurrent form has no chunk size, got {contract.chunk_size}")
+        raise ContractError(
+            f"contract: the recurrent form has no chunk size, got {contract.chunk_size}"
+        )
     if contract.form == "recurrent" and contract.sub_block != SUB_BLOCK:
-        raise ContractError(f"contract: the recurrent form has no scores, so no sub-blocks, got sub_block {contract.sub_block}")
+        raise ContractError(
+            "contract: the recurrent form has no scores, so no sub-blocks, got sub_block"
+            f" {contract.sub_block}"
+        )
     if contract.sub_block < 1:
         raise ContractError(f"contract: sub_block {contract.sub_block} must be at least 1")
 
@@ -94,11 +128,20 @@ def check_arithmetic(contract: Contract) -> None:
     """Refuses formats and ways of rounding that contradict each other."""
     operands, accumulate = contract.operands.name, contract.accumulate
     if accumulate.name == "tf32" or accumulate.precision < contract.operands.precision:
-        raise ContractError(f"contract: sums of {operands} products need an accumulator of at least as many bits, got {accumulate.name}")
+        raise ContractError(
+            f"contract: sums of {operands} products need an accumulator of at least as many bits,"
+            f" got {accumulate.name}"
+        )
     if contract.operand_rounding != "free" and operands in ("fp32", "fp64"):
-        raise ContractError(f"contract: operands in {operands} are used as they are stored: operand_rounding has nothing to round")
+        raise ContractError(
+            f"contract: operands in {operands} are used as they are stored: operand_rounding has"
+            " nothing to round"
+        )
     if contract.exponential == "approximate" and accumulate.name == "fp64":
-        raise ContractError("contract: approximate exponential units work in fp32; with sums in fp64 the exponential is natural or base-2")
+        raise ContractError(
+            "contract: approximate exponential units work in fp32; with sums in fp64 the"
+            " exponential is natural or base-2"
+        )
 
 
 def check_tensors(contract: Contract) -> None:
@@ -106,16 +149,34 @@ def check_tensors(contract: Contract) -> None:
     known = contract.named_tensors
     for name in contract.own:
         if not name.isidentifier() or known.count(name) > 1 or name in (*CHOICES, *OTHER_KEYS):
-            raise ContractError(f"contract: own tensor {name!r}: wanted a name that neither the {contract.form} form nor a field has")
+            raise ContractError(
+                f"contract: own tensor {name!r}: wanted a name that neither the {contract.form}"
+                " form nor a field has"
+            )
     for name, fmt in (*contract.tensors, ("carry", contract.carry)):
         if fmt.name == "tf32":
-            raise ContractError(f"contract: {name}: tf32 is a format of operands, nothing is stored in it; wanted fp32")
+            raise ContractError(
+                f"contract: {name}: tf32 is a format of operands, nothing is stored in it; wanted"
+                " fp32"
+            )
     for name, _ in contract.tensors:
         if name == "S":
-            raise ContractError("contract: the state S is stored as it is carried; set the carry instead of tensor S")
+            raise ContractError(
+                "contract: the state S is stored as it is carried; set the carry instead of"
+                " tensor S"
+            )
         if name in RETURNED:
-            raise ContractError(f"contract: tensor {name} is returned in the format of the inputs; it takes none of its own")
+            raise ContractError(
+                f"contract: tensor {name} is returned in the format of the inputs; it takes none of"
+                " its own"
+            )
         if name in DIFFERENCE and contract.factors is None:
-            raise ContractError(f"contract: tensor {name}: only kernels of factored decays are emulated with it; declare factors too")
+            raise ContractError(
+                f"contract: tensor {name}: only kernels of factored decays are emulated with it;"
+                " declare factors too"
+            )
         if name not in known:
-            raise ContractError(f"contract: tensor {name!r} is none that the {contract.form} form stores; it stores {', '.join(known)}")
+            raise ContractError(
+                f"contract: tensor {name!r} is none that the {contract.form} form stores; it stores"
+                f" {', '.join(known)}"
+            )

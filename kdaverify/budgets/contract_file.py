@@ -23,10 +23,12 @@ INPUTS: Final = "inputs"
 
 
 class ContractFile(BaseModel):
-    """A contract as a file says it: the fields of `Contract`, formats by name, or "inputs" for that of q, k, v and o.
+    """A contract as a file says it: the fields of `Contract`, formats by name, or "inputs" for that
+    of q, k, v and o.
 
     Args:
-        about, source: what implements it, and where each fact comes from; they are shown, and mean nothing.
+        about, source: what implements it, and where each fact comes from; they are shown, and mean
+            nothing.
         name: what its author calls it.
         carry: by default the accumulator's format.
         chunk_size: needed for the chunk form, and there alone.
@@ -63,7 +65,14 @@ class ContractFile(BaseModel):
     @property
     def needs_dtype(self) -> bool:
         """Whether it depends on the format of the inputs."""
-        return INPUTS in (self.operands, self.accumulator, self.carry, self.solve, self.factors, *self.tensors.values())
+        return INPUTS in (
+            self.operands,
+            self.accumulator,
+            self.carry,
+            self.solve,
+            self.factors,
+            *self.tensors.values(),
+        )
 
     def contract(self, dtype: str | None) -> Contract:
         """What it declares for inputs of a format.
@@ -71,29 +80,54 @@ class ContractFile(BaseModel):
         Args:
             dtype: fp64, fp32, bf16 or fp16; None will do where no format is "inputs".
         Raises:
-            ContractError: a format or a tensor that there is none of, or fields that contradict each other.
+            ContractError: a format or a tensor that there is none of, or fields that contradict
+                each other.
         """
         if self.needs_dtype and dtype is None:
-            raise ContractError(f'contract: "{INPUTS}" stands for the format of q, k, v and o; say which it is')
+            raise ContractError(
+                f'contract: "{INPUTS}" stands for the format of q, k, v and o; say which it is'
+            )
         if (self.form == "chunk") != (self.chunk_size is not None):
-            raise ContractError("contract: chunk_size: wanted tokens per chunk where form is chunk, and nowhere else")
+            raise ContractError(
+                "contract: chunk_size: wanted tokens per chunk where form is chunk, and nowhere"
+                " else"
+            )
 
         def format_of(name: str, where: str) -> Format:
             return known_format(str(dtype) if name == INPUTS else name, where)
 
-        named = {where: getattr(self, where) for where in ("operands", "accumulator", "carry", "solve", "factors")}
-        formats = {where: format_of(name, where) for where, name in named.items() if name is not None}
-        given: dict[str, Any] = {word: getattr(self, word) for word in (*CHOICES, "anchored", "softplus", "sub_block")}
-        given |= formats | {"chunk_size": self.chunk_size or 1, "own": tuple(self.own), "label": self.name}
-        given["carry"] = formats.get("carry") or formats.get("accumulator") or default_accumulator(formats["operands"])
-        return Contract(**given, tensors=tuple((name, format_of(fmt, name)) for name, fmt in self.tensors.items()))
+        named = {
+            where: getattr(self, where)
+            for where in ("operands", "accumulator", "carry", "solve", "factors")
+        }
+        formats = {
+            where: format_of(name, where) for where, name in named.items() if name is not None
+        }
+        given: dict[str, Any] = {
+            word: getattr(self, word) for word in (*CHOICES, "anchored", "softplus", "sub_block")
+        }
+        given |= formats | {
+            "chunk_size": self.chunk_size or 1,
+            "own": tuple(self.own),
+            "label": self.name,
+        }
+        given["carry"] = (
+            formats.get("carry")
+            or formats.get("accumulator")
+            or default_accumulator(formats["operands"])
+        )
+        return Contract(
+            **given,
+            tensors=tuple((name, format_of(fmt, name)) for name, fmt in self.tensors.items()),
+        )
 
 
 def read_contract(path: Path) -> ContractFile:
     """The contract file at `path`.
 
     Raises:
-        ContractError: no file, no TOML, or no contract; the message has what was wanted and what came.
+        ContractError: no file, no TOML, or no contract; the message has what was wanted and what
+            came.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -110,7 +144,9 @@ def parse_contract(text: str, where: str) -> ContractFile:
     except tomllib.TOMLDecodeError as error:
         raise ContractError(f"contract {where}: no TOML: {error}") from None
     except ValidationError as error:
-        raise ContractError(f"contract {where}: {'; '.join(_taught(problem) for problem in error.errors())}") from None
+        raise ContractError(
+            f"contract {where}: {'; '.join(_taught(problem) for problem in error.errors())}"
+        ) from None
     except ContractError as error:
         raise ContractError(f"contract {where}: {str(error).removeprefix('contract: ')}") from None
     return found
@@ -128,7 +164,10 @@ def _taught(problem: Any) -> str:
         return f"key {place!r} is not known; {hint}"
     if problem["type"] == "missing":
         return f"key {place!r} is missing; form and operands are always needed"
-    return f"{'.'.join((place, *inside))}: {problem['msg'][0].lower()}{problem['msg'][1:]}, got {problem['input']!r}"
+    return (
+        f"{'.'.join((place, *inside))}: {problem['msg'][0].lower()}{problem['msg'][1:]}, got"
+        f" {problem['input']!r}"
+    )
 
 
 def to_toml(contract: Contract, *, about: str = "", source: Sequence[str] = ()) -> str:
@@ -137,7 +176,11 @@ def to_toml(contract: Contract, *, about: str = "", source: Sequence[str] = ()) 
     Args:
         about, source: kept beside it.
     """
-    lines = [f"{key} = {_toml(value)}" for key, value in {"name": contract.label, "about": about}.items() if value]
+    lines = [
+        f"{key} = {_toml(value)}"
+        for key, value in {"name": contract.label, "about": about}.items()
+        if value
+    ]
     lines += ["source = [", *(f"  {_toml(fact)}," for fact in source), "]"] if source else []
     lines += [f"{name} = {_toml(value)}" for name, value in _declared(contract)]
     if contract.tensors:

@@ -1,7 +1,10 @@
-"""What the conventions of a kernel make it compute: the base of its gates, a logarithm, a sigmoid; and gradients of what it receives.
+"""What the conventions of a kernel make it compute: the base of its gates, a logarithm, a sigmoid;
+and gradients of what it receives.
 
-A kernel that receives logit(beta) rounds its own sigmoid; its gradient is the one with respect to the logit. Both belong to its
-contract: a float32 token loop with `beta="logit"` was rejected for 1.26 times its tolerance as long as they did not.
+A kernel that receives logit(beta) rounds its own sigmoid; its gradient is the one with respect to
+the logit. Both belong to its
+contract: a float32 token loop with `beta="logit"` was rejected for 1.26 times its tolerance as long
+as they did not.
 """
 
 from __future__ import annotations
@@ -47,26 +50,34 @@ def as_handed(contract: Contract, source: str, canonical: Tensor) -> Tensor:
 
 
 def as_computed(inputs: Inputs, contract: Contract, io: Format, exp: Exp) -> Inputs:
-    """The call as a reference kernel goes on with it: beta is its own sigmoid, made by its own exponential in the accumulator's format.
+    """The call as a reference kernel goes on with it: beta is its own sigmoid, made by its own
+    exponential in the accumulator's format.
 
-    Gates need nothing here: casting them to the working type rounds them as a product with ln 2 or a logarithm would.
+    Gates need nothing here: casting them to the working type rounds them as a product with ln 2 or
+    a logarithm would.
     """
     if contract.beta != "logit":
         return inputs
     logit = io.round(BETAS["logit"].there(inputs.beta.double()))
     beta = _sigmoid(logit.to(contract.work), exp, contract.accumulate.round).double()
-    # What the kernel computed, with the gradient of the value it stands for: that of the logit is made from it afterwards.
+    # What the kernel computed, with the gradient of the value it stands for: that of the logit is
+    # made from it afterwards.
     return replace(inputs, beta=inputs.beta.double() + (beta - inputs.beta.double()).detach())
 
 
 def _sigmoid(x: Tensor, exp: Exp, keep: Rounding) -> Tensor:
-    """1 / (1 + exp(-x)), by exponentials of numbers at most 0, which neither overflow nor leave an exponential unit's range."""
+    """1 / (1 + exp(-x)), by exponentials of numbers at most 0, which neither overflow nor leave an
+    exponential unit's range.
+    """
     small = keep(exp(-x.abs()))
     return keep(torch.where(x < 0, small, 1.0) / keep(1 + small))
 
 
-def drawn(inputs: Inputs, contract: Contract, rounded: Callable[[Tensor, Format], Tensor]) -> Inputs:
-    """The same with every rounding a sample: one of a gate that changes its form, two of a sigmoid (its sum and its quotient).
+def drawn(
+    inputs: Inputs, contract: Contract, rounded: Callable[[Tensor, Format], Tensor]
+) -> Inputs:
+    """The same with every rounding a sample: one of a gate that changes its form, two of a sigmoid
+    (its sum and its quotient).
 
     Args:
         rounded: a value, and the format that it is rounded to.
@@ -74,26 +85,37 @@ def drawn(inputs: Inputs, contract: Contract, rounded: Callable[[Tensor, Format]
     fmt = contract.accumulate
     if contract.gate != "log":
         hard = inputs.g.isneginf()
-        inputs = replace(inputs, g=rounded(inputs.g.double().masked_fill(hard, 0.0), fmt).masked_fill(hard, -torch.inf))
+        inputs = replace(
+            inputs,
+            g=rounded(inputs.g.double().masked_fill(hard, 0.0), fmt).masked_fill(hard, -torch.inf),
+        )
     if contract.beta == "logit":
-        inputs = replace(inputs, beta=rounded(rounded(inputs.beta.double(), fmt), fmt).clamp(max=1.0))
+        inputs = replace(
+            inputs, beta=rounded(rounded(inputs.beta.double(), fmt), fmt).clamp(max=1.0)
+        )
     return inputs
 
 
-def received_gradients(found: Gradients[Tensor], computed: Inputs, contract: Contract, returned: Returned) -> Gradients[Tensor]:
+def received_gradients(
+    found: Gradients[Tensor], computed: Inputs, contract: Contract, returned: Returned
+) -> Gradients[Tensor]:
     """Emulated gradients with respect to what the kernel receives.
 
-    Math: dL/d received = slope dL/d canonical; the slope of a sigmoid y is y (1 - y) of the y that the kernel computed.
+    Math: dL/d received = slope dL/d canonical; the slope of a sigmoid y is y (1 - y) of the y that
+    the kernel computed.
 
     Args:
         found: with respect to log decays and write strengths.
         computed: the call as the kernel went on with it.
-        returned: the rounding of what is returned, by the gradient's name: that of a logit is rounded once, after the slope. In fp16 it
-            is subnormal where betas are near 0 or 1, and of 139 conforming kernels 25 were rejected while it was not rounded there.
+        returned: the rounding of what is returned, by the gradient's name: that of a logit is
+            rounded once, after the slope. In fp16 it is subnormal where betas are near 0 or 1, and
+            of 139 conforming kernels 25 were rejected while it was not rounded there.
     """
     if contract.gate != "log":
         slope, undefined = _slope(contract, "g", computed.g)
-        found = replace(found, dg=returned("dg", found.dg.double() * slope).masked_fill(undefined, 0.0))
+        found = replace(
+            found, dg=returned("dg", found.dg.double() * slope).masked_fill(undefined, 0.0)
+        )
     if contract.beta != "value":
         y = computed.beta.double()
         # 1 - y of a y that was rounded: no kernel knows more of it.
@@ -101,27 +123,39 @@ def received_gradients(found: Gradients[Tensor], computed: Inputs, contract: Con
     return found
 
 
-def canonical_gradient(source: str, found: Tensor, call: Inputs, received: Inputs, contract: Contract) -> Tensor:
-    """The gradient of the input `source` itself, from that of what the kernel receives: by the chain rule, for finite slopes.
+def canonical_gradient(
+    source: str, found: Tensor, call: Inputs, received: Inputs, contract: Contract
+) -> Tensor:
+    """The gradient of the input `source` itself, from that of what the kernel receives: by the
+    chain rule, for finite slopes.
 
     Args:
-        call, received: the call, and what the kernel effectively gets of it, q times the scale included.
+        call, received: the call, and what the kernel effectively gets of it, q times the scale
+            included.
     """
     if source == "q":
         return found * (call.factor / received.factor)
-    return found / _slope(contract, source, getattr(received, source))[0] if codec(contract, source).converts else found
+    return (
+        found / _slope(contract, source, getattr(received, source))[0]
+        if codec(contract, source).converts
+        else found
+    )
 
 
 def undefined_gradients(inputs: Inputs, contract: Contract) -> dict[str, Tensor]:
-    """Elements, by gradient, that have no exact value here: dg of a decay that is 0, or that a unit may flush to 0.
+    """Elements, by gradient, that have no exact value here: dg of a decay that is 0, or that a unit
+    may flush to 0.
 
-    dL/d decay is finite there, but it is no multiple of dL/d log decay, which is 0. Such elements have to be finite, no more.
+    dL/d decay is finite there, but it is no multiple of dL/d log decay, which is 0. Such elements
+    have to be finite, no more.
     """
     return {"dg": _slope(contract, "g", inputs.g)[1]} if contract.gate == "decay" else {}
 
 
 def received_answer(answer: GradientAnswer, inputs: Inputs, contract: Contract) -> GradientAnswer:
-    """The exact gradients with respect to what the kernel receives, to more than float64 (the slopes themselves are float64)."""
+    """The exact gradients with respect to what the kernel receives, to more than float64 (the
+    slopes themselves are float64).
+    """
     if not converts(contract):
         return answer
     slopes = {
@@ -151,5 +185,11 @@ def _slope(contract: Contract, source: str, canonical: Tensor) -> tuple[Tensor, 
 
 def _scaled(exact: Enclosure, slope: Tensor, undefined: Tensor) -> Enclosure:
     high, rest = two_product(exact.high, slope)
-    exact = Enclosure(high, torch.nan_to_num(rest) + exact.low * slope, exact.radius * slope, exact.zero)
-    return replace(exact, high=high.masked_fill(undefined, 0.0), radius=exact.radius.masked_fill(undefined, 0.0))
+    exact = Enclosure(
+        high, torch.nan_to_num(rest) + exact.low * slope, exact.radius * slope, exact.zero
+    )
+    return replace(
+        exact,
+        high=high.masked_fill(undefined, 0.0),
+        radius=exact.radius.masked_fill(undefined, 0.0),
+    )

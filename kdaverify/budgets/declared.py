@@ -15,11 +15,14 @@ from kdaverify.budgets.presets import preset, presets
 Declared = Contract | str | Path
 
 
-def declared_contract(given: object, dtype: str | None = None, *, beside: Path | None = None) -> Contract:
+def declared_contract(
+    given: object, dtype: str | None = None, *, beside: Path | None = None
+) -> Contract:
     """The contract that is meant.
 
     Args:
-        given: a Contract, a path that ends in .toml, a shipped preset (kdaverify contracts list), or a name such as chunk64-bf16.
+        given: a Contract, a path that ends in .toml, a shipped preset (kdaverify contracts list),
+            or a name such as chunk64-bf16.
         dtype: format of the inputs, for files and presets that request it.
         beside: folder that a relative path is looked up in before the working directory.
     Raises:
@@ -29,22 +32,34 @@ def declared_contract(given: object, dtype: str | None = None, *, beside: Path |
         return given
     if isinstance(given, Path) or (isinstance(given, str) and given.endswith(".toml")):
         there = Path() if beside is None else beside
-        return read_contract(there / given if (there / given).is_file() else Path(given)).contract(dtype)
+        return read_contract(there / given if (there / given).is_file() else Path(given)).contract(
+            dtype
+        )
     if not isinstance(given, str):
-        raise ContractError(f"contract: wanted a preset name such as 'chunk64-bf16', a .toml file or a Contract, got {given!r}")
+        raise ContractError(
+            "contract: wanted a preset name such as 'chunk64-bf16', a .toml file or a Contract,"
+            f" got {given!r}"
+        )
     if given in presets() or (dtype is not None and f"{given}-{dtype}" in presets()):
         return presets()[given].contract(dtype) if dtype is None else preset(given, dtype)
     try:
         return contract_from_name(given)
     except ContractError as error:
         near = difflib.get_close_matches(given, presets(), n=1)
-        raise ContractError(f"{error}; or a .toml file, or a shipped contract{f' such as {near[0]!r}' if near else ''}") from None
+        raise ContractError(
+            f"{error}; or a .toml file, or a shipped"
+            f" contract{f' such as {near[0]!r}' if near else ''}"
+        ) from None
 
 
 def declared_contracts(
-    declared: Declared | Mapping[str, Declared] | None, dtypes: Sequence[str], *, beside: Path | None = None
+    declared: Declared | Mapping[str, Declared] | None,
+    dtypes: Sequence[str],
+    *,
+    beside: Path | None = None,
 ) -> dict[str, Contract]:
-    """One contract for each format of the inputs; undeclared, the strictest: the recurrence in fp32, in fp64 for fp64.
+    """One contract for each format of the inputs; undeclared, the strictest: the recurrence in
+    fp32, in fp64 for fp64.
 
     Raises:
         ContractError: a format that is not judged, one without a contract, or no contract.
@@ -54,9 +69,14 @@ def declared_contracts(
     if not names or any(dtype not in judged for dtype in names):
         raise ContractError(f"dtypes: wanted some of {', '.join(judged)}, got {list(names)}")
     if declared is None:
-        declared = {dtype: "recurrent-fp64" if dtype == "fp64" else "recurrent-fp32" for dtype in names}
+        declared = {
+            dtype: "recurrent-fp64" if dtype == "fp64" else "recurrent-fp32" for dtype in names
+        }
     if not isinstance(declared, Mapping):
         declared = dict.fromkeys(names, declared)
     if set(declared) != set(names):
-        raise ContractError(f"contract: wanted one for each of the dtypes {', '.join(names)}, got {', '.join(declared) or 'none'}")
+        raise ContractError(
+            f"contract: wanted one for each of the dtypes {', '.join(names)}, got"
+            f" {', '.join(declared) or 'none'}"
+        )
     return {dtype: declared_contract(declared[dtype], dtype, beside=beside) for dtype in names}

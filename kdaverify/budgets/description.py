@@ -1,4 +1,6 @@
-"""A contract spelled out as the pipeline that it describes: what every product takes, how sums are kept, how every tensor is stored."""
+"""A contract spelled out as the pipeline that it describes: what every product takes, how sums are
+kept, how every tensor is stored.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ class Description:
     Args:
         forward, backward: the stages.
         settled: what is declared or usual of the whole, by field.
-        members, backward_members: the emulated kernels that the tolerance of outputs, and of gradients, is the worst of.
+        members, backward_members: the emulated kernels that the tolerance of outputs, and of
+            gradients, is the worst of.
         draws: how many stochastic-rounding samples there are.
     """
 
@@ -64,7 +67,11 @@ class Description:
             "forward": [_stage_json(stage) for stage in self.forward],
             "backward": [_stage_json(stage) for stage in self.backward],
             "settled": dict(self.settled),
-            "family": {"forward": list(self.members), "backward": list(self.backward_members), "draws": self.draws},
+            "family": {
+                "forward": list(self.members),
+                "backward": list(self.backward_members),
+                "draws": self.draws,
+            },
         }
 
 
@@ -94,7 +101,9 @@ def describe(contract: Contract, io: Format | None = None) -> Description:
         backward=tuple(_stage(stage, contract, io) for stage in pipeline.backward),
         settled=_settled(contract),
         members=tuple(dict.fromkeys(member.name for member in ensemble(contract, known))),
-        backward_members=tuple(dict.fromkeys(member.name for member in backward_members(contract, known))),
+        backward_members=tuple(
+            dict.fromkeys(member.name for member in backward_members(contract, known))
+        ),
     )
 
 
@@ -104,7 +113,14 @@ def _stage(stage: StageTensors, contract: Contract, io: Format | None) -> Descri
         stage.stage,
         "" if stage.stage in (*SUMS_ALONE, "own") else _operands(stage.stage, contract),
         contract.accumulate.name,
-        {name: INPUTS if io is None and name in RETURNED else contract.storage(name, io or contract.operands).name for name in names},
+        {
+            name: (
+                INPUTS
+                if io is None and name in RETURNED
+                else contract.storage(name, io or contract.operands).name
+            )
+            for name in names
+        },
         tuple(name for name in names if name in dict(contract.tensors)),
     )
 
@@ -112,7 +128,11 @@ def _stage(stage: StageTensors, contract: Contract, io: Format | None) -> Descri
 def _is_stored(name: str, contract: Contract) -> bool:
     """Whether a tensor of some kernels alone belongs to those of this contract."""
     difference = name in DIFFERENCE_STORED and contract.difference_first
-    return difference or name in dict(contract.tensors) or (name in FACTORED and contract.factors is not None)
+    return (
+        difference
+        or name in dict(contract.tensors)
+        or (name in FACTORED and contract.factors is not None)
+    )
 
 
 def _operands(stage: str, contract: Contract) -> str:
@@ -120,14 +140,31 @@ def _operands(stage: str, contract: Contract) -> str:
         return contract.operands.name
     if contract.anchored or stage == "solve":
         return contract.solve.name
-    # Both kinds of blocks are summed alike; on the diagonal nothing is brought to another format first.
+    # Both kinds of blocks are summed alike; on the diagonal nothing is brought to another format
+    # first.
     return f"{contract.solve.name}, on the diagonal {contract.accumulate.name}"
 
 
 def _settled(contract: Contract) -> dict[str, str]:
-    size = {} if contract.form == "recurrent" else {"chunk": f"{contract.chunk_size} tokens", "sub-block": f"{contract.sub_block} rows"}
+    size = (
+        {}
+        if contract.form == "recurrent"
+        else {"chunk": f"{contract.chunk_size} tokens", "sub-block": f"{contract.sub_block} rows"}
+    )
     factors = {} if contract.factors is None else {"factors of decays": contract.factors.name}
     anchor = {"anchor of diagonal scores": contract.anchor} if contract.anchored else {}
     gates = {"gates": "made by the kernel, as log(1 + exp x)"} if contract.softplus else {}
-    words = {name.replace("_", " "): getattr(contract, name) for name in CHOICES if name not in ("form", "anchor")}
-    return {"form": contract.form, **size, "state carried in": contract.carry.name, **factors, **anchor, **gates, **words}
+    words = {
+        name.replace("_", " "): getattr(contract, name)
+        for name in CHOICES
+        if name not in ("form", "anchor")
+    }
+    return {
+        "form": contract.form,
+        **size,
+        "state carried in": contract.carry.name,
+        **factors,
+        **anchor,
+        **gates,
+        **words,
+    }

@@ -32,11 +32,13 @@ FURTHEST = 16.0
 
 
 def first_step(contract: Contract, io: Format, longest: int) -> float:
-    """A step, relative to the size of what is moved, at which rounding noise and curvature may balance.
+    """A step, relative to the size of what is moved, at which rounding noise and curvature may
+    balance.
 
-    Math: every token's factor moves by a random h, so over L tokens an output moves by about s = h sqrt(L) of its size. The noise of
-    both outputs is about u of their size, u the unit roundoff, so u / s of the difference; the third derivative leaves s^2 of it. The
-    sum u / s + s^2 is least near s = u^(1/3), hence h = u^(1/3) / sqrt(L).
+    Math: every token's factor moves by a random h, so over L tokens an output moves by about s = h
+    sqrt(L) of its size. The noise of both outputs is about u of their size, u the unit roundoff, so
+    u / s of the difference; the third derivative leaves s^2 of it. The sum u / s + s^2 is least
+    near s = u^(1/3), hence h = u^(1/3) / sqrt(L).
 
     Args:
         longest: tokens of the longest sequence.
@@ -45,10 +47,11 @@ def first_step(contract: Contract, io: Format, longest: int) -> float:
 
 
 def balanced_step(h: float, noise: float, curvature: Tensor) -> float:
-    """The step at which they do, from what was found at h: noise N does not depend on the step, curvature R grows with its cube.
+    """The step at which they do, from what was found at h: noise N does not depend on the step,
+    curvature R grows with its cube.
 
-    Math: relative to the difference, N / x + (R / h^3) x^2 is least at x = h (N / 2R)^(1/3). At most FURTHEST times h either way, and
-    never more than half the size of what is moved.
+    Math: relative to the difference, N / x + (R / h^3) x^2 is least at x = h (N / 2R)^(1/3). At
+    most FURTHEST times h either way, and never more than half the size of what is moved.
     """
     R = float(curvature.square().mean().sqrt())
     factor = (noise / (2 * R)) ** (1 / 3) if R else FURTHEST
@@ -61,21 +64,32 @@ def loss(outputs: Outputs, weights: Outputs) -> float:
 
 
 def along(gradients: dict[str, Tensor], pair: Pair, contract: Contract) -> float:
-    """The derivative of the loss along a pair of calls as the kernel receives them, by `gradients` with respect to that."""
-    return sum(float((gradients[name].double() * moved(pair, source, contract)).sum()) for name, source in _present(pair).items())
+    """The derivative of the loss along a pair of calls as the kernel receives them, by `gradients`
+    with respect to that.
+    """
+    return sum(
+        float((gradients[name].double() * moved(pair, source, contract)).sum())
+        for name, source in _present(pair).items()
+    )
 
 
 def moved(pair: Pair, source: str, contract: Contract) -> Tensor:
-    """up - down of one input as the kernel receives it, float64; 0 where it stays at an infinite value."""
+    """up - down of one input as the kernel receives it, float64; 0 where it stays at an infinite
+    value.
+    """
     up, down = (as_handed(contract, source, getattr(end, source)) for end in (pair.up, pair.down))
     return (up - down).nan_to_num(nan=0.0)
 
 
 def kept_finite(pair: Pair, start: Inputs, contract: Contract) -> Pair:
-    """The pair without the moves that begin or end where the kernel receives an infinite value, as the logit of 0 and of 1 is."""
+    """The pair without the moves that begin or end where the kernel receives an infinite value, as
+    the logit of 0 and of 1 is.
+    """
     for source in ("g", "beta"):
         ends = [getattr(end, source) for end in (pair.up, pair.down)]
-        infinite = torch.stack([~torch.isfinite(as_handed(contract, source, end)) for end in ends]).any(0)
+        infinite = torch.stack(
+            [~torch.isfinite(as_handed(contract, source, end)) for end in ends]
+        ).any(0)
         up, down = (torch.where(infinite, getattr(start, source), end) for end in ends)
         pair = Pair(replace(pair.up, **{source: up}), replace(pair.down, **{source: down}))
     return pair
@@ -91,7 +105,8 @@ class DifferenceTolerance:
 
     Args:
         pairs: as they are tested; received: as the kernel effectively gets them.
-        curvature: [pairs] how far the difference of the exact outputs itself is from its derivative; each may be that far.
+        curvature: [pairs] how far the difference of the exact outputs itself is from its
+            derivative; each may be that far.
         noise: the rms, over all pairs, of the tolerance besides.
         outputs: the part of it that the outputs alone make, before the factors for few pairs.
     """
@@ -111,11 +126,12 @@ class DifferenceTolerance:
 class Differences:
     """Directions of balanced length for one problem, and the tolerances along them.
 
-    Math: with e the error of a kernel's outputs, d that of its gradients and D = up - down, a kernel whose backward is the derivative of
-    its forward is off by <c, e(up) - e(down)> - <d, D> beside curvature. The signs of c and D are random and independent of the errors:
-    both terms have mean 0 and variances |c (e(up) - e(down))|^2 and |d D|^2, elements multiplied. E is the worst over
-    the reference ensemble of the root of either; noise = 1.25 (1 + 3 deviation / mean of the samples) (1 + 3 / sqrt(2
-    pairs)) |E|, the last factor for an rms of few.
+    Math: with e the error of a kernel's outputs, d that of its gradients and D = up - down, a
+    kernel whose backward is the derivative of its forward is off by <c, e(up) - e(down)> - <d, D>
+    beside curvature. The signs of c and D are random and independent of the errors: both terms have
+    mean 0 and variances |c (e(up) - e(down))|^2 and |d D|^2, elements multiplied. E is the worst
+    over the reference ensemble of the root of either; noise = 1.25 (1 + 3 deviation / mean of the
+    samples) (1 + 3 / sqrt(2 pairs)) |E|, the last factor for an rms of few.
 
     Args:
         inputs: the call as the kernel effectively gets it.
@@ -131,12 +147,15 @@ class Differences:
     io: Format
     received: Callable[[Inputs], Inputs]
 
-    def allowance(self, ask: Callable[[float], list[Pair]], outputs: float | None = None) -> DifferenceTolerance:
+    def allowance(
+        self, ask: Callable[[float], list[Pair]], outputs: float | None = None
+    ) -> DifferenceTolerance:
         """Pairs at the balanced step, and what may be missed along them.
 
         Args:
             ask: pairs of moved calls by their step.
-            outputs: the noise of the outputs where it is known from other pairs of the same problem.
+            outputs: the noise of the outputs where it is known from other pairs of the same
+                problem.
         Raises:
             ContractOverflow: every reference kernel overflows on these inputs.
         """
@@ -158,7 +177,9 @@ class Differences:
 
     @cached_property
     def _exact(self) -> Gradients[Tensor]:
-        return received_gradients(adjoint(self.inputs, self.given), self.inputs, self.backward, as_it_is)
+        return received_gradients(
+            adjoint(self.inputs, self.given), self.inputs, self.backward, as_it_is
+        )
 
     @cached_property
     def _emulated(self) -> GradientEmulation:
@@ -171,14 +192,25 @@ class Differences:
         emulation = emulate(together(points), self.contract, self.io)
 
         def noise(run: Outputs) -> float:
-            errors = [tuple(y - z for y, z in zip(*both, strict=True)) for both in zip(self._apart(run, len(points)), exact, strict=True)]
+            errors = [
+                tuple(y - z for y, z in zip(*both, strict=True))
+                for both in zip(self._apart(run, len(points)), exact, strict=True)
+            ]
             moved = [
-                math.hypot(*(float(((a - b) * c).norm()) for a, b, c in zip(up, down, self._weights, strict=True)))
+                math.hypot(
+                    *(
+                        float(((a - b) * c).norm())
+                        for a, b, c in zip(up, down, self._weights, strict=True)
+                    )
+                )
                 for up, down in zip(errors[::2], errors[1::2], strict=True)
             ]
             return math.hypot(*moved) / math.sqrt(len(pairs))
 
-        return _worst([noise(run) for run in emulation.rounded.values()], [noise(run) for run in emulation.drawn])
+        return _worst(
+            [noise(run) for run in emulation.rounded.values()],
+            [noise(run) for run in emulation.drawn],
+        )
 
     def _gradients_noise(self, pairs: list[Pair]) -> float:
         """|d D|, likewise."""
@@ -192,18 +224,32 @@ class Differences:
             ]
             return math.hypot(*sizes) / math.sqrt(len(pairs))
 
-        return _worst([noise(run) for run in self._emulated.rounded.values()], [noise(run) for run in self._emulated.drawn])
+        return _worst(
+            [noise(run) for run in self._emulated.rounded.values()],
+            [noise(run) for run in self._emulated.drawn],
+        )
 
     def _curvature(self, pairs: list[Pair]) -> Tensor:
         points = _points(pairs)
-        values = [loss(y, self._weights) for y in self._apart(recurrence(together(points)), len(points))]
+        values = [
+            loss(y, self._weights) for y in self._apart(recurrence(together(points)), len(points))
+        ]
         linear = [along(self._exact.named(), pair, self.backward) for pair in pairs]
-        missed = [abs(up - down - by) for up, down, by in zip(values[::2], values[1::2], linear, strict=True)]
+        missed = [
+            abs(up - down - by)
+            for up, down, by in zip(values[::2], values[1::2], linear, strict=True)
+        ]
         return torch.tensor(missed, dtype=torch.float64)
 
     def _apart(self, outputs: Outputs, number: int) -> list[Outputs]:
         o, final = outputs
-        return list(zip(tokens_apart(o, self.inputs, number), states_apart(final, self.inputs, number), strict=True))
+        return list(
+            zip(
+                tokens_apart(o, self.inputs, number),
+                states_apart(final, self.inputs, number),
+                strict=True,
+            )
+        )
 
 
 def _points(pairs: list[Pair]) -> list[Inputs]:

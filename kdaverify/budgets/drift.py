@@ -1,4 +1,6 @@
-"""How the error of conforming kernels grows with the length of a run: what a kernel's own growth is held against."""
+"""How the error of conforming kernels grows with the length of a run: what a kernel's own growth is
+held against.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ class Curve:
     Args:
         name: of the kernel.
         rms: [samples, lengths] of the error, as a fraction of the rms of the exact output.
-        mean: [samples, lengths] of the error that all elements share: found ~ (1 + mean) exact, by least squares.
+        mean: [samples, lengths] of the error that all elements share: found ~ (1 + mean) exact, by
+            least squares.
     """
 
     name: str
@@ -39,7 +42,9 @@ class Curve:
 Curves = dict[str, Curve]
 
 
-def curves(name: str, reached: Sequence[Reached], truth: Truth, outputs: Sequence[str] = OUTPUTS) -> Curves:
+def curves(
+    name: str, reached: Sequence[Reached], truth: Truth, outputs: Sequence[str] = OUTPUTS
+) -> Curves:
     """The error curve of every output of a run that was looked at where the truth was.
 
     Args:
@@ -62,9 +67,16 @@ def _errors(found: Tensor, exact: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def legal_curves(
-    inputs: Inputs, contract: Contract, io: Format, truth: Truth, *, cuts: Sequence[int] = (), outputs: Sequence[str] = OUTPUTS
+    inputs: Inputs,
+    contract: Contract,
+    io: Format,
+    truth: Truth,
+    *,
+    cuts: Sequence[int] = (),
+    outputs: Sequence[str] = OUTPUTS,
 ) -> list[Curves]:
-    """Error curves of reference kernels that differ in what acts on the carried state, one with stochastic rounding.
+    """Error curves of reference kernels that differ in what acts on the carried state, one with
+    stochastic rounding.
 
     Args:
         inputs: what the kernel receives, dense sequences.
@@ -75,20 +87,35 @@ def legal_curves(
     """
     at = [there.tokens for there in truth.reached]
     # Its roundings are draws, one after the other over all the calls of a run.
-    drawn = partial(MonteCarloArithmetic(contract, io).once, rng=torch.Generator(inputs.q.device).manual_seed(SEED))
-    runs = [*((member.name, member.run) for member in carriers(contract, io)), ("stochastic rounding", drawn)]
+    drawn = partial(
+        MonteCarloArithmetic(contract, io).once,
+        rng=torch.Generator(inputs.q.device).manual_seed(SEED),
+    )
+    runs = [
+        *((member.name, member.run) for member in carriers(contract, io)),
+        ("stochastic rounding", drawn),
+    ]
     found = [curves(name, list(walk(run, inputs, at, cuts)), truth, outputs) for name, run in runs]
-    finite = [by_output for by_output in found if all(bool(curve.rms.isfinite().all()) for curve in by_output.values())]
+    finite = [
+        by_output
+        for by_output in found
+        if all(bool(curve.rms.isfinite().all()) for curve in by_output.values())
+    ]
     if not finite:
-        raise ContractOverflow(f"every emulated kernel of {contract.name} overflows on this problem; choose milder values")
+        raise ContractOverflow(
+            f"every emulated kernel of {contract.name} overflows on this problem; choose milder"
+            " values"
+        )
     return finite
 
 
 def carriers(contract: Contract, io: Format) -> list[Emulator]:
-    """Of the ensemble: the baseline, the kernel of the smallest chunks, and one whose exponential errs to one side.
+    """Of the ensemble: the baseline, the kernel of the smallest chunks, and one whose exponential
+    errs to one side.
 
-    The others differ in how a chunk is solved or summed, which costs the same in every chunk. Where the reference ensemble has no such
-    exponential, because a single chunk does not show it, the baseline gets one.
+    The others differ in how a chunk is solved or summed, which costs the same in every chunk. Where
+    the reference ensemble has no such exponential, because a single chunk does not show it, the
+    baseline gets one.
     """
     plain, *others = ensemble(contract, io)
     smallest = min(others, key=lambda member: member.contract.chunk_size)

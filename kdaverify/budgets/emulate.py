@@ -15,7 +15,15 @@ from kdaverify.budgets.conversions import as_computed
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.parts import Outputs, run_in_parts
 from kdaverify.budgets.pipeline import run_form
-from kdaverify.budgets.solves import Dot, Inverse, by_blocks, by_columns, by_library, by_rows, identity
+from kdaverify.budgets.solves import (
+    Dot,
+    Inverse,
+    by_blocks,
+    by_columns,
+    by_library,
+    by_rows,
+    identity,
+)
 from oracles.arithmetic import NATIVE, Arithmetic
 from oracles.chunk import STAGES, Chunk, Stage, Stages
 from oracles.chunk_backward import BACKWARD, BackwardStages, ChunkGradients
@@ -27,9 +35,11 @@ LOG2_E = 1.4426950408889634
 
 @dataclass(frozen=True)
 class Emulator:
-    """One conforming kernel: a contract's roundings with the freedoms it leaves open decided one way.
+    """One conforming kernel: a contract's roundings with the freedoms it leaves open decided one
+    way.
 
-    `wide_state`: the state stays in the accumulator's format within a run, and is brought to the carried one as it is returned.
+    `wide_state`: the state stays in the accumulator's format within a run, and is brought to the
+    carried one as it is returned.
     """
 
     name: str
@@ -45,12 +55,22 @@ class Emulator:
     wide_state: bool = False
 
     def run(self, inputs: Inputs, cuts: tuple[int, ...] = ()) -> Outputs:
-        """o [B, T, HV, V] and S_T [N, HV, K, V] as float64 tensors holding the formats this kernel stores, resumed at `cuts`."""
-        return run_in_parts(self._run, short_gates(inputs, self.contract) if self.softplus else inputs, cuts)
+        """o [B, T, HV, V] and S_T [N, HV, K, V] as float64 tensors holding the formats this kernel
+        stores, resumed at `cuts`.
+        """
+        return run_in_parts(
+            self._run, short_gates(inputs, self.contract) if self.softplus else inputs, cuts
+        )
 
     def _run(self, inputs: Inputs) -> Outputs:
         inputs = scaled_queries(self.computed(inputs), self.contract, self.io.round)
-        o, final = run_form(self.contract, inputs, dtype=self.contract.work, arithmetic=self.arithmetic, stages=self.stages)
+        o, final = run_form(
+            self.contract,
+            inputs,
+            dtype=self.contract.work,
+            arithmetic=self.arithmetic,
+            stages=self.stages,
+        )
         if self.wide_state:
             final = self.contract.stored("S", final, self.io)
         return o.double(), final.double()
@@ -65,8 +85,15 @@ class Emulator:
 
     @property
     def arithmetic(self) -> Arithmetic:
-        # Sums of gates in base 2 lie between the numbers that nats have in the working type: their differences no longer do.
-        return Arithmetic(self.store, self.dot, lambda x: self.exp(x.to(self.contract.work)), self.total, self.contract.sub_block)
+        # Sums of gates in base 2 lie between the numbers that nats have in the working type: their
+        # differences no longer do.
+        return Arithmetic(
+            self.store,
+            self.dot,
+            lambda x: self.exp(x.to(self.contract.work)),
+            self.total,
+            self.contract.sub_block,
+        )
 
     def store(self, name: str, tensor: Tensor) -> Tensor:
         """`tensor` in the format that the contract stores it in."""
@@ -76,16 +103,23 @@ class Emulator:
 
 
 def short_gates(inputs: Inputs, contract: Contract) -> Inputs:
-    """The call as a kernel sees it whose softplus, log(1 + exp x), has lost the last bit of its sum everywhere: g less that bit."""
+    """The call as a kernel sees it whose softplus, log(1 + exp x), has lost the last bit of its sum
+    everywhere: g less that bit.
+    """
     return replace(inputs, g=inputs.g.double() - 2 * contract.accumulate.unit)
 
 
 def scaled_queries(inputs: Inputs, contract: Contract, keep: Callable[[Tensor], Tensor]) -> Inputs:
-    """The call as a kernel goes on with it that keeps q times the scale in the format of q, or rounds the scale; any other as it is."""
+    """The call as a kernel goes on with it that keeps q times the scale in the format of q, or
+    rounds the scale; any other as it is.
+    """
     if contract.scale == "in-q":
         return replace(inputs, q=keep(inputs.q.double() * inputs.factor), scale=1.0)
     if contract.scale == "rounded":
-        return replace(inputs, scale=contract.operands.round(torch.tensor(inputs.factor, dtype=torch.float32)).item())
+        return replace(
+            inputs,
+            scale=contract.operands.round(torch.tensor(inputs.factor, dtype=torch.float32)).item(),
+        )
     return inputs
 
 
@@ -107,7 +141,9 @@ def exp_base_2(x: Tensor) -> Tensor:
 
 
 def summed_in_base_2(way: Stage) -> Stage:
-    """Math: 3.1 one way, stored as G / ln 2 for a base-2 exponential unit: between its roundings lie other numbers. In nats, float64."""
+    """Math: 3.1 one way, stored as G / ln 2 for a base-2 exponential unit: between its roundings
+    lie other numbers. In nats, float64.
+    """
 
     def cumsum(c: Chunk) -> None:
         way(c)
@@ -122,7 +158,9 @@ def substitute_rows(c: Chunk) -> None:
 
 
 def substitute_columns(c: Chunk) -> None:
-    """Math: 3.3 row by row, every sum made term by term in the working type: all rows at once, which is quicker."""
+    """Math: 3.3 row by row, every sum made term by term in the working type: all rows at once,
+    which is quicker.
+    """
     c.R = c.store("R", by_columns(c.Akk, c.dot))
 
 
@@ -137,7 +175,9 @@ def merge_blocks(c: Chunk, own: Inverse = by_library) -> None:
 
 
 def residual_wy(c: Chunk) -> None:
-    """Math: 3.4 of the residual form: R is applied after the state is subtracted, so w and u stay unsolved."""
+    """Math: 3.4 of the residual form: R is applied after the state is subtracted, so w and u stay
+    unsolved.
+    """
     solved, c.R = c.R, identity(c.R)
     STAGES.wy(c)
     c.R = solved
@@ -152,7 +192,9 @@ def residual_state(c: Chunk) -> None:
 
 
 def scaled_wy(c: Chunk) -> None:
-    """Math: 3.4 with the scale inside qg: stored after it, a small qg has fewer bits in a format with subnormals."""
+    """Math: 3.4 with the scale inside qg: stored after it, a small qg has fewer bits in a format
+    with subnormals.
+    """
     STAGES.wy(c)
     c.qg = c.store("qg", c.scale * c.tokens.q * c.decay(slice(None)))
 
@@ -169,7 +211,11 @@ def running_cumsum(c: Chunk) -> None:
 
 def running_cumsum_in(keep: Callable[[Tensor], Tensor] | None) -> Stage:
     """Math: 3.1 with every partial sum rounded as `keep` does; None: to the working type."""
-    return running_cumsum if keep is None else lambda c: _running_cumsum(c, lambda total, g: keep(total + g))
+    return (
+        running_cumsum
+        if keep is None
+        else lambda c: _running_cumsum(c, lambda total, g: keep(total + g))
+    )
 
 
 def _running_cumsum(c: Chunk, add: Callable[[Tensor, Tensor], Tensor]) -> None:
@@ -180,7 +226,9 @@ def _running_cumsum(c: Chunk, add: Callable[[Tensor, Tensor], Tensor]) -> None:
 
 
 def running_cumsum_bwd(b: ChunkGradients) -> None:
-    """Math: VJP of 3.1 with every partial sum rounded to the working type (torch sums in a wider one)."""
+    """Math: VJP of 3.1 with every partial sum rounded to the working type (torch sums in a wider
+    one).
+    """
     BACKWARD.cumsum_bwd(b)
     rows = list(accumulate(reversed(b.dG.unbind(-2))))
     b.dg = b.store("dg", torch.stack(rows[::-1], dim=-2).masked_fill(b.c.tokens.g.isneginf(), 0.0))

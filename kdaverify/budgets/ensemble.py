@@ -1,4 +1,6 @@
-"""The reference ensemble of a contract: the conforming kernels whose worst error is the tolerance."""
+"""The reference ensemble of a contract: the conforming kernels whose worst error is the
+tolerance.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,21 @@ import torch
 
 from kdaverify.budgets.accelerator import truncated_state
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.emulate import RESIDUAL, ROWWISE, SCALED, Emulator, merge_blocks, substituted_in_order, with_dot
-from kdaverify.budgets.factored import FACTORED, FACTORED_COLUMNS, FACTORED_DIFFERENCE, FACTORED_RESIDUAL
+from kdaverify.budgets.emulate import (
+    RESIDUAL,
+    ROWWISE,
+    SCALED,
+    Emulator,
+    merge_blocks,
+    substituted_in_order,
+    with_dot,
+)
+from kdaverify.budgets.factored import (
+    FACTORED,
+    FACTORED_COLUMNS,
+    FACTORED_DIFFERENCE,
+    FACTORED_RESIDUAL,
+)
 from kdaverify.budgets.finite import finite_runs
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.freedoms import approximately, as_declared, flushed, in_base_2, plainest
@@ -29,7 +44,9 @@ MERGING = replace(STAGES, solve=merge_blocks)
 
 
 class ContractOverflow(Exception):
-    """No conforming kernel of the contract keeps this problem finite: nothing can be concluded from it."""
+    """No conforming kernel of the contract keeps this problem finite: nothing can be concluded from
+    it.
+    """
 
 
 @dataclass(frozen=True)
@@ -37,8 +54,9 @@ class Emulation:
     """What the reference ensemble made of one problem.
 
     Args:
-        rounded: (o, S_T) of every reference kernel that stays finite, by its name; of every reference kernel where none
-            does but one of the two is finite in all of them, and single outputs are wanted.
+        rounded: (o, S_T) of every reference kernel that stays finite, by its name; of every
+            reference kernel where none does but one of the two is finite in all of them, and single
+            outputs are wanted.
         drawn: (o, S_T) of every stochastic-rounding sample.
     """
 
@@ -46,9 +64,17 @@ class Emulation:
     drawn: list[Outputs]
 
 
-# Nothing in here is differentiated: without autograd's bookkeeping small problems take a sixth less time.
+# Nothing in here is differentiated: without autograd's bookkeeping small problems take a sixth less
+# time.
 @torch.inference_mode()
-def emulate(inputs: Inputs, contract: Contract, io: Format, *, cuts: tuple[int, ...] = (), single: bool = False) -> Emulation:
+def emulate(
+    inputs: Inputs,
+    contract: Contract,
+    io: Format,
+    *,
+    cuts: tuple[int, ...] = (),
+    single: bool = False,
+) -> Emulation:
     """Runs the reference ensemble and the stochastic-rounding samples on one problem.
 
     Args:
@@ -56,23 +82,28 @@ def emulate(inputs: Inputs, contract: Contract, io: Format, *, cuts: tuple[int, 
         contract: what it declares.
         io: format of q, k, v and o.
         cuts: tokens at which the run is cut and resumed from its stored state.
-        single: whether reference kernels count where none is finite in both outputs, but all are in the same one.
+        single: whether reference kernels count where none is finite in both outputs, but all are in
+            the same one.
     Raises:
         ContractOverflow: every reference kernel overflows on these inputs.
     """
     runs = {member.name: member.run(inputs, cuts) for member in ensemble(contract, io)}
     finite = finite_runs(runs, iter, single=single)
     if not finite:
-        raise ContractOverflow(f"every emulated kernel of {contract.name} overflows on this problem; choose milder values")
+        raise ContractOverflow(
+            f"every emulated kernel of {contract.name} overflows on this problem; choose milder"
+            " values"
+        )
     return Emulation(finite, MonteCarloArithmetic(contract, io).run(inputs, cuts))
 
 
 def ensemble(contract: Contract, io: Format) -> tuple[Emulator, ...]:
-    """Emulated conforming kernels of `contract` for a problem whose inputs and output are stored in `io`.
+    """Emulated conforming kernels of `contract` for a problem whose inputs and output are stored in
+    `io`.
 
-    They span what the contract leaves open: order of summation, base of the exponential, form (WY or residual), way of the
-    triangular solve, where the scale enters, whether matrix units round or truncate operands and sums, whether subnormals are flushed,
-    and smaller chunks than declared.
+    They span what the contract leaves open: order of summation, base of the exponential, form (WY
+    or residual), way of the triangular solve, where the scale enters, whether matrix units round or
+    truncate operands and sums, whether subnormals are flushed, and smaller chunks than declared.
     """
     members = _members(plainest(contract, io))
     if contract.decay == "scalar":
@@ -94,10 +125,21 @@ def _members(plain: Emulator) -> tuple[Emulator, ...]:
     if contract.form == "recurrent":
         in_order = replace(plain, name="sums term by term", dot=term_by_term(contract))
         units = () if contract.accumulate.name == "fp64" else (approximately(plain),)
-        return (plain, in_order, in_base_2(replace(in_order, name="ordered sums")), flushed(plain), *units)
+        return (
+            plain,
+            in_order,
+            in_base_2(replace(in_order, name="ordered sums")),
+            flushed(plain),
+            *units,
+        )
     if contract.solve is not None:
         return (*_solved_apart(plain, contract.solve), *_truncating(plain))
-    units = {} if contract.operands.name in ("fp32", "fp64") else matrix_units(contract.operands, contract)  # no narrower to round to
+    # no narrower to round to
+    units = (
+        {}
+        if contract.operands.name in ("fp32", "fp64")
+        else matrix_units(contract.operands, contract)
+    )
     unit = next(iter(units.values()), plain.dot)
     _, half, quarter = (replace(contract, chunk_size=size) for size in chunk_sizes(contract))
     members = (
@@ -106,25 +148,46 @@ def _members(plain: Emulator) -> tuple[Emulator, ...]:
         flushed(plain),
         *(replace(plain, name=name, dot=dot) for name, dot in units.items()),
         *(_truncating(replace(plain, dot=unit)) if units else ()),
-        *(replace(plain, name=f"{name}, solve by blocks", dot=dot, stages=MERGING, backward=RIGHT_FIRST) for name, dot in units.items()),
-        *(_on_vector_diagonal(plain, dot, name) for name, dot in units.items() if contract.operands.name == "tf32"),
+        *(
+            replace(
+                plain,
+                name=f"{name}, solve by blocks",
+                dot=dot,
+                stages=MERGING,
+                backward=RIGHT_FIRST,
+            )
+            for name, dot in units.items()
+        ),
+        *(
+            _on_vector_diagonal(plain, dot, name)
+            for name, dot in units.items()
+            if contract.operands.name == "tf32"
+        ),
         in_base_2(replace(plain, name="matrix units, residual form", dot=unit, stages=RESIDUAL)),
         replace(plain, name=f"chunks of {half.chunk_size}", contract=half, dot=unit),
         replace(plain, name=f"chunks of {quarter.chunk_size}", contract=quarter, stages=ROWWISE),
     )
     if contract.anchored:
         return (*members, *_anchored(plain, units or {"library order": plain.dot}))
-    return members if contract.factors is None else (*members, *_factored(plain), *_difference_first(plain, unit))
+    return (
+        members
+        if contract.factors is None
+        else (*members, *_factored(plain), *_difference_first(plain, unit))
+    )
 
 
 def _in_order(plain: Emulator) -> Emulator:
     """The kernel that sums in order, and takes the scale into qg."""
     stages = replace(SCALED, solve=substituted_in_order(plain.contract))
-    return in_base_2(replace(plain, name="ordered sums", dot=ordered(plain.contract), stages=stages))
+    return in_base_2(
+        replace(plain, name="ordered sums", dot=ordered(plain.contract), stages=stages)
+    )
 
 
 def _truncating(plain: Emulator) -> tuple[Emulator, ...]:
-    """The unit whose fp32 sums are cut off, many terms at once: none where sums are declared to be made otherwise."""
+    """The unit whose fp32 sums are cut off, many terms at once: none where sums are declared to be
+    made otherwise.
+    """
     contract = plain.contract
     if contract.order != "free" or contract.accumulate.name != "fp32":
         return ()
@@ -143,18 +206,31 @@ def _factored(plain: Emulator) -> tuple[Emulator, ...]:
 
 
 def _difference_first(plain: Emulator, unit: Dot) -> tuple[Emulator, ...]:
-    """The kernels that subtract before beta multiplies, and merge their inverse on matrix units; where that is declared.
+    """The kernels that subtract before beta multiplies, and merge their inverse on matrix units;
+    where that is declared.
 
-    Where gates are alike in all channels, so are the roundings of their factors: with the state in more bits than declared, which is
-    no fault, o then leans by another amount than with the declared ones.
+    Where gates are alike in all channels, so are the roundings of their factors: with the state in
+    more bits than declared, which is no fault, o then leans by another amount than with the
+    declared ones.
     """
     contract = plain.contract
     if not contract.difference_first:
         return ()
-    own = replace(plain, name="factored decays, difference first", stages=replace(FACTORED_DIFFERENCE, solve=with_dot(merge_blocks, unit)))
+    own = replace(
+        plain,
+        name="factored decays, difference first",
+        stages=replace(FACTORED_DIFFERENCE, solve=with_dot(merge_blocks, unit)),
+    )
     if contract.carry == contract.accumulate:
         return (own,)
-    return (own, replace(own, name=f"{own.name}, state in {contract.accumulate.name} within a run", wide_state=True))
+    return (
+        own,
+        replace(
+            own,
+            name=f"{own.name}, state in {contract.accumulate.name} within a run",
+            wide_state=True,
+        ),
+    )
 
 
 def _on_vector_diagonal(plain: Emulator, unit: Dot, name: str) -> Emulator:
@@ -169,8 +245,14 @@ def _on_vector_diagonal(plain: Emulator, unit: Dot, name: str) -> Emulator:
 
 
 def _anchored(plain: Emulator, units: Mapping[str, Dot]) -> tuple[Emulator, ...]:
-    """The kernels whose diagonal blocks of the scores are products of two factors, there and back, and which solve as all others do."""
-    rows = ("off the first row", "at the middle row") if plain.contract.anchor == "free" else (f"by its {plain.contract.anchor} row",)
+    """The kernels whose diagonal blocks of the scores are products of two factors, there and back,
+    and which solve as all others do.
+    """
+    rows = (
+        ("off the first row", "at the middle row")
+        if plain.contract.anchor == "free"
+        else (f"by its {plain.contract.anchor} row",)
+    )
     ways = [
         replace(
             plain,
@@ -186,13 +268,17 @@ def _anchored(plain: Emulator, units: Mapping[str, Dot]) -> tuple[Emulator, ...]
 
 
 def _solved_apart(plain: Emulator, solve: Format) -> tuple[Emulator, ...]:
-    """The ensemble where scores and solve have a format of their own; order, exponential, flushing and solve are free."""
+    """The ensemble where scores and solve have a format of their own; order, exponential, flushing
+    and solve are free.
+    """
     contract = plain.contract
     ways = [
         replace(
             plain,
             name=name if i == 0 else f"{name}, other anchor",
-            stages=replace(STAGES, scores=with_dot(blocks.scores, dot), solve=with_dot(merge_blocks, dot)),
+            stages=replace(
+                STAGES, scores=with_dot(blocks.scores, dot), solve=with_dot(merge_blocks, dot)
+            ),
             backward=scores_backward(dot, blocks, plain.dot),
         )
         for i, blocks in enumerate(blocks_of(contract))
@@ -203,6 +289,13 @@ def _solved_apart(plain: Emulator, solve: Format) -> tuple[Emulator, ...]:
         plain,
         _in_order(plain),
         flushed(plain),
-        *(replace(in_base_2(way), name=f"{way.name}, products of states summed in storage", total=total) for way in ways),
+        *(
+            replace(
+                in_base_2(way),
+                name=f"{way.name}, products of states summed in storage",
+                total=total,
+            )
+            for way in ways
+        ),
         *ways,
     )

@@ -1,4 +1,6 @@
-"""Errors of reference ensembles, cached on disk beside certified answers: an ensemble costs seconds, a look-up a millisecond."""
+"""Errors of reference ensembles, cached on disk beside certified answers: an ensemble costs
+seconds, a look-up a millisecond.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,9 @@ PARTS = {"worst": STATISTICS, "margin": STATISTICS, "rounded": Runs._fields, "dr
 class EnsembleCache:
     """Where the errors of one ensemble on one problem are kept.
 
-    They are found again for the same bits of every input under the same contract, judged by the same kind of oracle, with the same
-    source of oracles and tolerances; whatever is damaged is computed again.
+    They are found again for the same bits of every input under the same contract, judged by the
+    same kind of oracle, with the same source of oracles and tolerances; whatever is damaged is
+    computed again.
 
     Args:
         inputs: the call; others: tensors besides its own that decide the ensemble's outputs.
@@ -55,7 +58,13 @@ class EnsembleCache:
         """
         cache = self.cache if self.cache is not None else cache_in(default_folder())
         device = self.inputs.q.device
-        options = {"family": repr((self.contract, self.io)), "cuts": self.cuts, "method": method, "device": device.type, "source": source()}
+        options = {
+            "family": repr((self.contract, self.io)),
+            "cuts": self.cuts,
+            "method": method,
+            "device": device.type,
+            "source": source(),
+        }
         key = answer_key(self.inputs, options, self.others)
         payload = cache.read(key)
         if payload is not None:
@@ -97,11 +106,18 @@ def _unpack(payload: bytes, device: torch.device) -> Errors:
             return ErrorStatistics(rows=rows, **{name: float(x) for name, x in found.items()})
 
         def runs(output: str, part: str) -> Runs:
-            return Runs(*(tuple(arrays[f"{output}.{part}.{name}"].tolist()) for name in Runs._fields))
+            return Runs(
+                *(tuple(arrays[f"{output}.{part}.{name}"].tolist()) for name in Runs._fields)
+            )
 
         def one(output: str) -> EnsembleErrors:
             worst, margin = (statistics(output, part) for part in ("worst", "margin"))
             plain = torch.as_tensor(arrays[f"{output}.plain"], device=device)
-            return EnsembleErrors(worst, margin, runs(output, "rounded"), runs(output, "drawn"), plain)
+            return EnsembleErrors(
+                worst, margin, runs(output, "rounded"), runs(output, "drawn"), plain
+            )
 
-        return {output: one(output) for output in dict.fromkeys(name.partition(".")[0] for name in arrays)}
+        return {
+            output: one(output)
+            for output in dict.fromkeys(name.partition(".")[0] for name in arrays)
+        }

@@ -1,9 +1,12 @@
-"""The size of every element's error in conforming kernels, where roundings are counted instead of emulated.
+"""The size of every element's error in conforming kernels, where roundings are counted instead of
+emulated.
 
-A worst-case bound says what no conforming kernel can do. Most of a kernel's roundings are not worst: over many elements their errors
-have the variance of independent uniform roundings (Higham and Mary 2019, the model of probabilistic analysis). A kernel that sums
-in a narrower format, or has wrong low digits, can stay below every element's bound and is then far above that variance, or leans
-one way. So two statistics stand beside the bound: the rms of error / deviation, and the weighted bias.
+A worst-case bound says what no conforming kernel can do. Most of a kernel's roundings are not
+worst: over many elements their errors have the variance of independent uniform roundings (Higham
+and Mary 2019, the model of probabilistic analysis). A kernel that sums in a narrower format, or has
+wrong low digits, can stay below every element's bound and is then far above that variance, or leans
+one way. So two statistics stand beside the bound: the rms of error / deviation, and the weighted
+bias.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from kdaverify.budgets.formats import Format
 from oracles.enclosure import Enclosure
 
 DEVIATIONS: Final = 5.0
-"""Of the statistics of many elements; a conforming kernel is above by chance once in 10^6 outputs."""
+"""Of the statistics of many elements; a conforming kernel is above by chance once in 10^6
+outputs."""
 FEW: Final = 12
 """Independent elements below which nothing averages: the bound alone judges then."""
 
@@ -33,7 +37,8 @@ class ErrorModel:
     Args:
         exact: the exact values, float64.
         deviation: of every element's error, were its roundings independent.
-        lean: what may have the same sign in every element (units of functions, underflow, the radius of the oracle).
+        lean: what may have the same sign in every element (units of functions, underflow, the
+            radius of the oracle).
         io: what the result is rounded to.
         groups: of elements whose roundings are not independent within one.
     """
@@ -52,10 +57,13 @@ class ErrorModel:
     def independent(self) -> float:
         """How many errors there are of their own kind.
 
-        Values that are rounded to one number are rounded alike: near the minimum of SiLU all of a bf16 output is one number or two.
-        The same number added to a channel of one binade is rounded alike in every token (a bias: 0.5 u of 432 elements in 2 channels).
+        Values that are rounded to one number are rounded alike: near the minimum of SiLU all of a
+        bf16 output is one number or two. The same number added to a channel of one binade is
+        rounded alike in every token (a bias: 0.5 u of 432 elements in 2 channels).
         """
-        return float(min(self.io.round(self.exact.abs()[self._known]).unique().numel(), self.groups))
+        return float(
+            min(self.io.round(self.exact.abs()[self._known]).unique().numel(), self.groups)
+        )
 
     def normalised(self, error: Tensor) -> float:
         """The rms of what exceeds `lean`, in deviations."""
@@ -66,11 +74,15 @@ class ErrorModel:
         return float(excess.square().mean().sqrt())
 
     def bias(self, error: Tensor) -> float:
-        """By which fraction of itself the output is too large, every element weighted with its precision."""
+        """By which fraction of itself the output is too large, every element weighted with its
+        precision.
+        """
         share, _ = self._weighted
         known = self._known
         size = float(share.square().sum())
-        return abs(float((error[known] / self.deviation[known] * share).sum())) / size if size else 0.0
+        return (
+            abs(float((error[known] / self.deviation[known] * share).sum())) / size if size else 0.0
+        )
 
     @cached_property
     def _weighted(self) -> tuple[Tensor, Tensor]:
@@ -79,7 +91,9 @@ class ErrorModel:
 
     @property
     def most_normalised(self) -> float:
-        """What of it a conforming kernel has: 1, and what chance adds over so many independent elements."""
+        """What of it a conforming kernel has: 1, and what chance adds over so many independent
+        elements.
+        """
         n = self.independent
         return 1 + DEVIATIONS / math.sqrt(2 * n) if n >= FEW else math.inf
 
@@ -90,7 +104,10 @@ class ErrorModel:
         n, size = self.independent, float(share.square().sum())
         if n < FEW or not size:
             return math.inf
-        return DEVIATIONS * math.sqrt(share.numel() / n / size) + float((lean * share.abs()).sum()) / size
+        return (
+            DEVIATIONS * math.sqrt(share.numel() / n / size)
+            + float((lean * share.abs()).sum()) / size
+        )
 
 
 @dataclass(frozen=True)
@@ -100,9 +117,13 @@ class ElementBound:
     bound: Tensor
 
     def used(self, error: Tensor, truth: Enclosure, fmt: Format) -> Element:
-        """As of `ErrorBound`: what the oracle's radius may explain does not count, and one rounding always passes."""
+        """As of `ErrorBound`: what the oracle's radius may explain does not count, and one rounding
+        always passes.
+        """
         excess = (error.abs() - truth.radius).clamp(min=0.0)
-        return worst_element(excess.masked_fill(excess <= fmt.unit * truth.high.abs(), 0.0), self.bound)
+        return worst_element(
+            excess.masked_fill(excess <= fmt.unit * truth.high.abs(), 0.0), self.bound
+        )
 
     def explain(self, at: int, error: float) -> str:
         del error

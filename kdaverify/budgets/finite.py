@@ -1,4 +1,6 @@
-"""Which outputs a reference ensemble keeps finite: all of some reference kernels, or single ones of every reference kernel."""
+"""Which outputs a reference ensemble keeps finite: all of some reference kernels, or single ones of
+every reference kernel.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +14,24 @@ R = TypeVar("R")
 
 
 class OutputRuns(NamedTuple):
-    """One output of the reference kernels that round to nearest, and of the stochastic-rounding samples."""
+    """One output of the reference kernels that round to nearest, and of the stochastic-rounding
+    samples.
+    """
 
     rounded: list[Tensor]
     drawn: list[Tensor]
 
 
-def finite_runs(runs: Mapping[str, R], outputs: Callable[[R], Iterable[Tensor]], *, single: bool) -> dict[str, R]:
+def finite_runs(
+    runs: Mapping[str, R], outputs: Callable[[R], Iterable[Tensor]], *, single: bool
+) -> dict[str, R]:
     """The runs that are finite in all outputs.
 
     Args:
         runs: by the name of the reference kernel.
         outputs: of one run.
-        single: whether all runs are returned where none is finite in all outputs, but every run is in the same one.
+        single: whether all runs are returned where none is finite in all outputs, but every run is
+            in the same one.
     """
     finite = {name: [is_finite(output) for output in outputs(run)] for name, run in runs.items()}
     throughout = {name: run for name, run in runs.items() if all(finite[name])}
@@ -35,13 +42,16 @@ def finite_runs(runs: Mapping[str, R], outputs: Callable[[R], Iterable[Tensor]],
 def finite_outputs(outputs: Mapping[str, OutputRuns]) -> list[str]:
     """The outputs that a conforming kernel has to keep finite, by name.
 
-    Reference kernels that are finite in all outputs decide for all, whatever the samples do. Where there are none, no reference kernel
-    and no sample may overflow in an output: a conforming kernel in plain torch under autograd returned dq = inf in fp16 where others
-    of the ensemble kept it finite.
+    Reference kernels that are finite in all outputs decide for all, whatever the samples do. Where
+    there are none, no reference kernel
+    and no sample may overflow in an output: a conforming kernel in plain torch under autograd
+    returned dq = inf in fp16 where others of the ensemble kept it finite.
     """
     if all(is_finite(x) for runs in outputs.values() for x in runs.rounded):
         return list(outputs)
-    return [name for name, runs in outputs.items() if all(map(is_finite, (*runs.rounded, *runs.drawn)))]
+    return [
+        name for name, runs in outputs.items() if all(map(is_finite, (*runs.rounded, *runs.drawn)))
+    ]
 
 
 def is_finite(output: Tensor) -> bool:

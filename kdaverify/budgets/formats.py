@@ -17,7 +17,8 @@ class Format:
         dtype: the torch type that holds it (TF32 lives in float32).
         precision: bits of the significand, the hidden one included; unit roundoff is 2^-precision.
         min_normal: smallest normal number.
-        tiled: whether every matrix is stored with a power of two that brings its largest element to the top of the range.
+        tiled: whether every matrix is stored with a power of two that brings its largest element to
+            the top of the range.
     """
 
     name: str
@@ -32,13 +33,19 @@ class Format:
         return 2.0**-self.precision
 
     def round(self, tensor: Tensor) -> Tensor:
-        """`tensor` rounded to nearest into this format, returned in its own dtype; wider formats change nothing."""
+        """`tensor` rounded to nearest into this format, returned in its own dtype; wider formats
+        change nothing.
+        """
         if self.name == "tf32":
             return _round_tf32(tensor)
         if self.tiled:
             scale = _tile_scale(tensor, torch.finfo(self.dtype).max)
             return (tensor * scale).to(self.dtype).to(tensor.dtype) / scale
-        return tensor if torch.finfo(tensor.dtype).eps >= 2.0 * self.unit else tensor.to(self.dtype).to(tensor.dtype)
+        return (
+            tensor
+            if torch.finfo(tensor.dtype).eps >= 2.0 * self.unit
+            else tensor.to(self.dtype).to(tensor.dtype)
+        )
 
     def truncate(self, tensor: Tensor) -> Tensor:
         """`tensor` cut off to this format, returned in its own dtype."""
@@ -50,11 +57,14 @@ class Format:
             return nearest
         narrow = nearest.to(self.dtype)
         bits = narrow.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[narrow.element_size()])
-        return torch.where(away, (bits - 1).view(self.dtype).to(tensor.dtype), nearest)  # one less in sign and magnitude: towards zero
+        # one less in sign and magnitude: towards zero
+        return torch.where(away, (bits - 1).view(self.dtype).to(tensor.dtype), nearest)
 
 
 def _tile_scale(tensor: Tensor, largest: float) -> Tensor:
-    """[..., 1, 1] the power of two that takes the largest element of each matrix to within a factor 2 of `largest`; 1 for zeros."""
+    """[..., 1, 1] the power of two that takes the largest element of each matrix to within a factor
+    2 of `largest`; 1 for zeros.
+    """
     peak = tensor.abs().amax((-2, -1), keepdim=True)
     exponent = torch.frexp(largest / peak).exponent - 1
     return torch.where(peak > 0, torch.exp2(exponent.to(tensor.dtype)), torch.ones_like(peak))
@@ -72,11 +82,17 @@ def _round_tf32(tensor: Tensor) -> Tensor:
 
 def truncate_fp32(tensor: Tensor, *, bits: int) -> Tensor:
     """`tensor` in fp32 with its lowest bits cut off."""
-    return (tensor.to(torch.float32).view(torch.int32) & -(1 << bits)).view(torch.float32).to(tensor.dtype)
+    return (
+        (tensor.to(torch.float32).view(torch.int32) & -(1 << bits))
+        .view(torch.float32)
+        .to(tensor.dtype)
+    )
 
 
 def truncate_tf32(tensor: Tensor) -> Tensor:
-    """`tensor` as a matrix unit reads fp32 operands that nobody converted: it drops the 13 low bits."""
+    """`tensor` as a matrix unit reads fp32 operands that nobody converted: it drops the 13 low
+    bits.
+    """
     return truncate_fp32(tensor, bits=_TF32_DROPS)
 
 
@@ -97,7 +113,10 @@ def tiled(fmt: Format) -> Format:
     return replace(fmt, name=f"{fmt.name}-tile", tiled=True)
 
 
-_EIGHT_BITS = (Format("e4m3", torch.float8_e4m3fn, 4, 2.0**-6), Format("e5m2", torch.float8_e5m2, 3, 2.0**-14))
+_EIGHT_BITS = (
+    Format("e4m3", torch.float8_e4m3fn, 4, 2.0**-6),
+    Format("e5m2", torch.float8_e5m2, 3, 2.0**-14),
+)
 
 MAILBOX_FORMATS = {
     f.name: f
@@ -108,12 +127,17 @@ MAILBOX_FORMATS = {
         *(tiled(fmt) for fmt in _EIGHT_BITS),
     )
 }
-"""What a tensor may be stored in on its way from one core to another, widest first. No kernel returns eight bits."""
+"""What a tensor may be stored in on its way from one core to another, widest first. No kernel
+returns eight bits."""
 
 
 def format_of(dtype: torch.dtype) -> Format:
-    """The format a torch dtype stores; TypeError for anything but the four floating types we judge."""
+    """The format a torch dtype stores; TypeError for anything but the four floating types we
+    judge.
+    """
     for candidate in FORMATS.values():
         if candidate.dtype is dtype and candidate.name != "tf32":
             return candidate
-    raise TypeError(f"dtype {dtype} is not judged; wanted one of float64, float32, bfloat16, float16")
+    raise TypeError(
+        f"dtype {dtype} is not judged; wanted one of float64, float32, bfloat16, float16"
+    )

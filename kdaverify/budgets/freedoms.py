@@ -1,4 +1,6 @@
-"""What a contract declares of a kernel's arithmetic beyond its formats, and what it leaves open, decided for one reference kernel."""
+"""What a contract declares of a kernel's arithmetic beyond its formats, and what it leaves open,
+decided for one reference kernel.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from torch import Tensor
 
 from kdaverify.budgets.accelerator import exp_approximate, exp_short
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.emulate import Emulator, exp_base_2, running_cumsum_bwd, running_cumsum_in, substituted_in_order, summed_in_base_2
+from kdaverify.budgets.emulate import (
+    Emulator,
+    exp_base_2,
+    running_cumsum_bwd,
+    running_cumsum_in,
+    substituted_in_order,
+    summed_in_base_2,
+)
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.solves import Dot
 from kdaverify.budgets.sums import library
@@ -21,7 +30,9 @@ Exp = Callable[[Tensor], Tensor]
 
 def plainest(contract: Contract, io: Format) -> Emulator:
     """The reference kernel that does what is declared, and elsewhere what a library does."""
-    return Emulator("library order", contract, io, dot=library(contract), exp=_exponential(contract))
+    return Emulator(
+        "library order", contract, io, dot=library(contract), exp=_exponential(contract)
+    )
 
 
 def _exponential(contract: Contract) -> Exp:
@@ -31,12 +42,15 @@ def _exponential(contract: Contract) -> Exp:
 
 
 def _approximate(contract: Contract) -> Exp:
-    # Token by token the last bits that a unit leaves out add up; within a chunk all that it may be off counts once.
+    # Token by token the last bits that a unit leaves out add up; within a chunk all that it may be
+    # off counts once.
     return exp_short if contract.form == "recurrent" else exp_approximate
 
 
 def in_base_2(member: Emulator) -> Emulator:
-    """The same kernel with a base-2 exponential unit, and gates stored for it, where that is open."""
+    """The same kernel with a base-2 exponential unit, and gates stored for it, where that is
+    open.
+    """
     if not _is_open(member):
         return member
     stages = replace(member.stages, cumsum=summed_in_base_2(member.stages.cumsum))
@@ -47,7 +61,9 @@ def approximately(member: Emulator) -> Emulator:
     """The same kernel with an approximate exponential unit, where that is open."""
     if not _is_open(member):
         return member
-    return replace(member, name=f"{member.name}, approximate exponential", exp=_approximate(member.contract))
+    return replace(
+        member, name=f"{member.name}, approximate exponential", exp=_approximate(member.contract)
+    )
 
 
 def _is_open(member: Emulator) -> bool:
@@ -55,10 +71,14 @@ def _is_open(member: Emulator) -> bool:
 
 
 def flushed(emulator: Emulator) -> Emulator:
-    """The same kernel on a unit that flushes: whatever leaves a dot product or an exponential below the normal range is 0."""
+    """The same kernel on a unit that flushes: whatever leaves a dot product or an exponential below
+    the normal range is 0.
+    """
     smallest = emulator.contract.accumulate.min_normal
     dot, exp = flushing(emulator.dot, smallest), flushing_exp(emulator.exp, smallest)
-    return replace(emulator, name=f"{emulator.name}, subnormals flushed", dot=dot, exp=exp, flushes=True)
+    return replace(
+        emulator, name=f"{emulator.name}, subnormals flushed", dot=dot, exp=exp, flushes=True
+    )
 
 
 def flushing(dot: Dot, smallest: float) -> Dot:
@@ -76,7 +96,9 @@ def _flush(tensor: Tensor, smallest: float) -> Tensor:
 
 
 def as_declared(members: tuple[Emulator, ...]) -> tuple[Emulator, ...]:
-    """The reference kernels that the contract leaves, each once under its first name, with what is declared of all of them."""
+    """The reference kernels that the contract leaves, each once under its first name, with what is
+    declared of all of them.
+    """
     flush = members[0].contract.flush
     if flush == "never":
         members = tuple(member for member in members if not member.flushes)
@@ -93,8 +115,15 @@ def _summing_as_declared(member: Emulator) -> Emulator:
     cumsum = running_cumsum_in(contract.accumulate.round if contract.narrow_sums else None)
     exp = _rounded(member.exp, contract.accumulate) if contract.narrow_sums else member.exp
     # A library's triangular solve sums in an order, and a format, of its own.
-    solve = substituted_in_order(contract) if member.stages.solve is STAGES.solve else member.stages.solve
-    stages, backward = replace(member.stages, cumsum=cumsum, solve=solve), replace(member.backward, cumsum_bwd=running_cumsum_bwd)
+    solve = (
+        substituted_in_order(contract)
+        if member.stages.solve is STAGES.solve
+        else member.stages.solve
+    )
+    stages, backward = (
+        replace(member.stages, cumsum=cumsum, solve=solve),
+        replace(member.backward, cumsum_bwd=running_cumsum_bwd),
+    )
     return replace(member, stages=stages, backward=backward, exp=exp)
 
 

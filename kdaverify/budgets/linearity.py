@@ -1,4 +1,6 @@
-"""What roundings may make of linearity: of a backward in its cotangents, of the outputs in values and initial state."""
+"""What roundings may make of linearity: of a backward in its cotangents, of the outputs in values
+and initial state.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ from torch import Tensor
 from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.budget import Budget
 from kdaverify.budgets.contract import Contract
-from kdaverify.budgets.conversions import as_it_is, received_gradients, received_terms, undefined_gradients
+from kdaverify.budgets.conversions import (
+    as_it_is,
+    received_gradients,
+    received_terms,
+    undefined_gradients,
+)
 from kdaverify.budgets.ensemble import emulate
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.parts import Outputs
@@ -23,21 +30,40 @@ from oracles.gradients import Cotangents, GradientAnswer, Gradients, Terms, larg
 from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
 from oracles.tensors import OUTPUTS
-from oracles.together import cotangents_together, gradients_apart, states_apart, together, tokens_apart
+from oracles.together import (
+    cotangents_together,
+    gradients_apart,
+    states_apart,
+    together,
+    tokens_apart,
+)
 
 METHOD: Final = "linear in exact arithmetic"
 
 
 def defect(found: Sequence[Mapping[str, Tensor]], factors: Sequence[float]) -> dict[str, Tensor]:
-    """What gradients of cotangents that add up to 0 with these factors add up to, by name, in float64."""
-    return {name: torch.stack([f * x[name].double() for f, x in zip(factors, found, strict=True)]).sum(0) for name in found[0]}
+    """What gradients of cotangents that add up to 0 with these factors add up to, by name, in
+    float64.
+    """
+    return {
+        name: (
+            torch.stack([f * x[name].double() for f, x in zip(factors, found, strict=True)]).sum(0)
+        )
+        for name in found[0]
+    }
 
 
-def linearity_standard(inputs: Inputs, given: Sequence[Cotangents], factors: Sequence[float], contract: Contract, io: Format) -> Reference:
+def linearity_standard(
+    inputs: Inputs,
+    given: Sequence[Cotangents],
+    factors: Sequence[float],
+    contract: Contract,
+    io: Format,
+) -> Reference:
     """What the defect of a kernel is held against: 0, and what the ensemble's own defects are.
 
-    An element may also be off by what rounding each gradient on its return costs, and what sums whose terms cancel lose, as in
-    `gradient_standard`.
+    An element may also be off by what rounding each gradient on its return costs, and what sums
+    whose terms cancel lose, as in `gradient_standard`.
 
     Args:
         inputs: what the kernel receives.
@@ -48,30 +74,47 @@ def linearity_standard(inputs: Inputs, given: Sequence[Cotangents], factors: Seq
     number = len(given)
     joined, cotangents = together([inputs] * number), cotangents_together(given, inputs)
     canonical, terms = adjoint_with_terms(joined, cotangents)
-    exact, undefined = received_gradients(canonical, joined, contract, as_it_is), undefined_gradients(inputs, contract)
+    exact, undefined = (
+        received_gradients(canonical, joined, contract, as_it_is),
+        undefined_gradients(inputs, contract),
+    )
 
     def defects(run: Gradients[Tensor], by: Sequence[float] = factors) -> dict[str, Tensor]:
         return defect([part.named() for part in gradients_apart(run, inputs, number)], by)
 
-    sizes = defects(_missed(joined, exact, terms, contract, io), [abs(factor) for factor in factors])
+    sizes = defects(
+        _missed(joined, exact, terms, contract, io), [abs(factor) for factor in factors]
+    )
     emulation = emulate_gradients(joined, cotangents, contract, io)
-    rounded, drawn = [defects(run) for run in emulation.rounded.values()], [defects(run) for run in emulation.drawn]
-    room, zeros = ToleranceContext(contract, io, GAIN * max(inputs.K, inputs.V)), Gradients(**{name: _zero(x) for name, x in sizes.items()})
+    rounded, drawn = (
+        [defects(run) for run in emulation.rounded.values()],
+        [defects(run) for run in emulation.drawn],
+    )
+    room, zeros = (
+        ToleranceContext(contract, io, GAIN * max(inputs.K, inputs.V)),
+        Gradients(**{name: _zero(x) for name, x in sizes.items()}),
+    )
 
     def budget(name: str) -> Budget:
         members, draws = ([run[name] for run in runs] for runs in (rounded, drawn))
-        allowed = room.budget(zeros.named()[name], members, draws, contract.returned(name, io), floor=sizes[name])
+        allowed = room.budget(
+            zeros.named()[name], members, draws, contract.returned(name, io), floor=sizes[name]
+        )
         return replace(allowed, undefined=undefined.get(name))
 
     judged = [name for name, size in sizes.items() if size.shape[-1]]
     return Reference(GradientAnswer(zeros, terms, METHOD), {name: budget(name) for name in judged})
 
 
-def output_linearity_standard(calls: Sequence[Inputs], factors: Sequence[float], contract: Contract, io: Format) -> Reference:
-    """The same for outputs: 0, what the ensemble's own defects are, and what rounding each output on its return costs.
+def output_linearity_standard(
+    calls: Sequence[Inputs], factors: Sequence[float], contract: Contract, io: Format
+) -> Reference:
+    """The same for outputs: 0, what the ensemble's own defects are, and what rounding each output
+    on its return costs.
 
     Args:
-        calls: what the kernel receives; they differ in v and S_0 alone, which add up to 0 with `factors`.
+        calls: what the kernel receives; they differ in v and S_0 alone, which add up to 0 with
+            `factors`.
     Raises:
         ContractOverflow: every reference kernel overflows on these inputs.
     """
@@ -79,29 +122,52 @@ def output_linearity_standard(calls: Sequence[Inputs], factors: Sequence[float],
     joined = together(calls)
 
     def defects(run: Outputs, by: Sequence[float] = factors) -> dict[str, Tensor]:
-        apart = zip(tokens_apart(run[0], one, number), states_apart(run[1], one, number), strict=True)
+        apart = zip(
+            tokens_apart(run[0], one, number), states_apart(run[1], one, number), strict=True
+        )
         return defect([dict(zip(OUTPUTS, part, strict=True)) for part in apart], by)
 
     o, final = recurrence(joined)
     of_o, of_final = formats.values()
     returned = (of_o.unit * o.abs(), of_final.unit * final.abs())
-    floors, emulation = defects(returned, [abs(factor) for factor in factors]), emulate(joined, contract, io)
-    rounded, drawn = [defects(run) for run in emulation.rounded.values()], [defects(run) for run in emulation.drawn]
-    room, zeros = ToleranceContext(contract, io, one.K), {name: _zero(x) for name, x in floors.items()}
+    floors, emulation = (
+        defects(returned, [abs(factor) for factor in factors]),
+        emulate(joined, contract, io),
+    )
+    rounded, drawn = (
+        [defects(run) for run in emulation.rounded.values()],
+        [defects(run) for run in emulation.drawn],
+    )
+    room, zeros = (
+        ToleranceContext(contract, io, one.K),
+        {name: _zero(x) for name, x in floors.items()},
+    )
 
     def budget(name: str) -> Budget:
         members, draws = ([run[name] for run in runs] for runs in (rounded, drawn))
         return room.budget(zeros[name], members, draws, formats[name], floor=floors[name])
 
-    return Reference(CertifiedOutputs(**zeros, method=METHOD), {name: budget(name) for name in OUTPUTS})
+    return Reference(
+        CertifiedOutputs(**zeros, method=METHOD), {name: budget(name) for name in OUTPUTS}
+    )
 
 
-def _missed(joined: Inputs, exact: Gradients[Tensor], terms: Terms, contract: Contract, io: Format) -> Gradients[Tensor]:
-    """The error that an element of each gradient may have however small the errors of the reference ensemble are."""
+def _missed(
+    joined: Inputs, exact: Gradients[Tensor], terms: Terms, contract: Contract, io: Format
+) -> Gradients[Tensor]:
+    """The error that an element of each gradient may have however small the errors of the reference
+    ensemble are.
+    """
     missed = {name: contract.returned(name, io).unit * x.abs() for name, x in exact.named().items()}
     ahead = received_terms(largest_ahead(joined, terms.dg, contract.chunk_size), joined, contract)
     cancelling = {"dg": ahead, "d_initial_state": terms.d_initial_state}
-    return Gradients(**missed | {name: missed[name] + SUMS_LOSE * contract.accumulate.unit * x for name, x in cancelling.items()})
+    return Gradients(
+        **missed
+        | {
+            name: missed[name] + SUMS_LOSE * contract.accumulate.unit * x
+            for name, x in cancelling.items()
+        }
+    )
 
 
 def _zero(like: Tensor) -> Enclosure:

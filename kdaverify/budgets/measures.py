@@ -1,6 +1,8 @@
-"""Ways to measure an error where one rounding is all there is, and what the reference ensemble of a contract makes by the same measure.
+"""Ways to measure an error where one rounding is all there is, and what the reference ensemble of a
+contract makes by the same measure.
 
-The usual statistics are relative to a whole output: an update beside a large state, or a bias beside its own scatter, is small in them.
+The usual statistics are relative to a whole output: an update beside a large state, or a bias
+beside its own scatter, is small in them.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ class Probed:
     @property
     def spacing(self) -> Tensor:
         """Distance of the numbers around the largest element of a row, at most."""
-        return (2 * self.io.unit * self.exact.abs().amax(-1, keepdim=True)).clamp(min=self.io.min_normal)
+        return (2 * self.io.unit * self.exact.abs().amax(-1, keepdim=True)).clamp(
+            min=self.io.min_normal
+        )
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,10 @@ class Ruler:
         about: one line.
         outputs: what it applies to.
         figures: (error, output) -> one or more figures >= 0, each judged by itself.
-        least: what the best kernel of all may show: one rounding of the exact value into the format.
-        alike: whether the figures are of rows that are made alike, so that none is held below the median of all.
+        least: what the best kernel of all may show: one rounding of the exact value into the
+            format.
+        alike: whether the figures are of rows that are made alike, so that none is held below the
+            median of all.
     """
 
     about: str
@@ -67,17 +73,23 @@ class Ruler:
     alike: bool = False
 
     def allowed(self, at: Probed, rounded: list[Tensor], drawn: list[Tensor]) -> Tensor:
-        """The tolerance: 2.5 (1 + 3 deviation / mean of the samples) times the ensemble's worst, at least one rounding.
+        """The tolerance: 2.5 (1 + 3 deviation / mean of the samples) times the ensemble's worst, at
+        least one rounding.
 
         Args:
-            rounded, drawn: the output of every reference kernel and every stochastic-rounding sample.
+            rounded, drawn: the output of every reference kernel and every stochastic-rounding
+                sample.
         """
-        draws, members = (torch.stack([self.figures(at.truth.error(output), at) for output in runs]) for runs in (drawn, rounded))
+        draws, members = (
+            torch.stack([self.figures(at.truth.error(output), at) for output in runs])
+            for runs in (drawn, rounded)
+        )
         mean = draws.mean(0)
         margin = 1 + DEVIATIONS * torch.where(mean > 0, draws.std(0) / mean, 0.0)
         worst = torch.cat((draws, members)).amax(0)
         if self.alike and bool((worst > 0).any()):
-            # A row that all of the reference ensemble happen to meet is no better off than its neighbours.
+            # A row that all of the reference ensemble happen to meet is no better off than its
+            # neighbours.
             worst = worst.clamp(min=float(worst[worst > 0].median()))
         return torch.maximum(LARGEST_FACTOR * margin * worst, self.least(at))
 
@@ -94,7 +106,11 @@ def _rounding(at: Probed) -> Tensor:
 
 def _mean_relative(error: Tensor, at: Probed) -> Tensor:
     sized = at.exact != 0
-    return (error[sized] / at.exact[sized]).mean().abs().reshape(1) if bool(sized.any()) else error.new_zeros(1)
+    return (
+        (error[sized] / at.exact[sized]).mean().abs().reshape(1)
+        if bool(sized.any())
+        else error.new_zeros(1)
+    )
 
 
 def _unrepresentable(at: Probed) -> Tensor:
@@ -105,20 +121,30 @@ BOTH, STATE = OUTPUTS, tuple(filter(SIGNATURE.is_state, OUTPUTS))
 
 RULERS: Final[Mapping[Measure, Ruler]] = {
     "spacing": Ruler(
-        "error of every element in spacings of its row; 0 where the exact value can be stored and every conforming kernel stores it",
-        BOTH, lambda error, at: error.abs() / at.spacing, _unrepresentable,
+        "error of every element in spacings of its row; 0 where the exact value can be stored and"
+        " every conforming kernel stores it",
+        BOTH,
+        lambda error, at: error.abs() / at.spacing,
+        _unrepresentable,
     ),
     "memory": Ruler(
         "error of every row of S_T relative to that row",
-        STATE, lambda error, at: _rows(error, at.exact), lambda at: _rows(_rounding(at), at.exact), alike=True,
+        STATE,
+        lambda error, at: _rows(error, at.exact),
+        lambda at: _rows(_rounding(at), at.exact),
+        alike=True,
     ),
     "update": Ruler(
         "error of every row of S_T relative to its change, S_T - S_0",
-        STATE, lambda error, at: _rows(error, at.moved), lambda at: _rows(_rounding(at), at.moved),
+        STATE,
+        lambda error, at: _rows(error, at.moved),
+        lambda at: _rows(_rounding(at), at.moved),
     ),
     "bias": Ruler(
         "mean of the signed relative errors of S_T",
-        STATE, _mean_relative, lambda at: at.exact.new_full((1,), at.io.unit),
+        STATE,
+        _mean_relative,
+        lambda at: at.exact.new_full((1,), at.io.unit),
     ),
-}  # fmt: skip
+}
 """Every measure by name."""

@@ -1,8 +1,10 @@
-"""Stochastic rounding: what the same contract does to the same problem when every rounding falls otherwise.
+"""Stochastic rounding: what the same contract does to the same problem when every rounding falls
+otherwise.
 
-A handful of deterministic kernels is a poor estimate where an output hangs on a few roundings (one wide key, one deep channel): they may
-all have unusually small errors. Replacing each rounding to nearest by a uniform sample of the same size estimates what
-any conforming kernel may meet, and the spread of the samples measures how far to trust a single one.
+A handful of deterministic kernels is a poor estimate where an output hangs on a few roundings (one
+wide key, one deep channel): they may all have unusually small errors. Replacing each rounding to
+nearest by a uniform sample of the same size estimates what any conforming kernel may meet, and the
+spread of the samples measures how far to trust a single one.
 """
 
 from __future__ import annotations
@@ -36,12 +38,13 @@ from oracles.inputs import Inputs
 from oracles.together import states_apart, together, tokens_apart
 
 DRAWS = 8
-# Where the samples of an output scatter by more than this share of their mean, few roundings carry it. It is sampled so
-# often again if it has many elements, of which good kernels are alike as a rule, or so few that eight draws do not even
-# tell by how much they scatter.
+# Where the samples of an output scatter by more than this share of their mean, few roundings carry
+# it. It is sampled so often again if it has many elements, of which good kernels are alike as a
+# rule, or so few that eight draws do not even tell by how much they scatter.
 SCATTERED, AGAIN = 0.06, 3
 FEW_ELEMENTS, MANY_ELEMENTS = 32, 8192
-# float64 cannot hold draws of its own roundoffs: they are made so many times too large, and what they do is divided by as much.
+# float64 cannot hold draws of its own roundoffs: they are made so many times too large, and what
+# they do is divided by as much.
 MAGNIFIED = 2.0**10
 SEED = 20
 # Elements of the states of calls that one core draws together.
@@ -64,11 +67,19 @@ class MonteCarloArithmetic:
     io: Format
 
     def run(self, inputs: Inputs, cuts: tuple[int, ...] = (), *, seed: int = SEED) -> list[Outputs]:
-        """Independent (o, S_T), float64, resumed at `cuts`; the same on every call: DRAWS of them, or AGAIN times as many more."""
+        """Independent (o, S_T), float64, resumed at `cuts`; the same on every call: DRAWS of them,
+        or AGAIN times as many more.
+        """
 
-        def at_once(noise: MonteCarloArithmetic, calls: int, rounding: StochasticRounding) -> list[Outputs]:
-            o, final = run_in_parts(lambda part: noise.forward(part, rounding), together([inputs] * calls), cuts)
-            return list(zip(tokens_apart(o, inputs, calls), states_apart(final, inputs, calls), strict=True))
+        def at_once(
+            noise: MonteCarloArithmetic, calls: int, rounding: StochasticRounding
+        ) -> list[Outputs]:
+            o, final = run_in_parts(
+                lambda part: noise.forward(part, rounding), together([inputs] * calls), cuts
+            )
+            return list(
+                zip(tokens_apart(o, inputs, calls), states_apart(final, inputs, calls), strict=True)
+            )
 
         rng = torch.Generator(inputs.q.device).manual_seed(seed)
         several = calls_at_once(inputs)
@@ -79,44 +90,80 @@ class MonteCarloArithmetic:
 
     def once(self, inputs: Inputs, rng: torch.Generator) -> Outputs:
         """One uncut (o, S_T), float64, whose roundings are the next samples of `rng`."""
-        ((o, final),) = self.draws(lambda noise, _, rounding: [noise.forward(inputs, rounding)], rng, 1)
+        ((o, final),) = self.draws(
+            lambda noise, _, rounding: [noise.forward(inputs, rounding)], rng, 1
+        )
         return o, final
 
-    def draws(self, run: Run, rng: torch.Generator, number: int = DRAWS, *, several: int = DRAWS) -> list[list[Tensor]]:
+    def draws(
+        self, run: Run, rng: torch.Generator, number: int = DRAWS, *, several: int = DRAWS
+    ) -> list[list[Tensor]]:
         """What so many runs make of the next samples of `rng`, float64.
 
         Args:
             run: the outputs of so many calls of a kernel with those roundings.
             several: calls that are made at once.
         """
-        drawn = self._resolved(partial(run, self), rng, [min(several, number - first) for first in range(0, number, several)])
-        if self.contract.factors is None or all(bool(torch.isfinite(output).all()) for outputs in drawn for output in outputs):
+        drawn = self._resolved(
+            partial(run, self),
+            rng,
+            [min(several, number - first) for first in range(0, number, several)],
+        )
+        if self.contract.factors is None or all(
+            bool(torch.isfinite(output).all()) for outputs in drawn for output in outputs
+        ):
             return drawn
-        # Factors overflow where decay is deep: what is sampled then is a kernel that takes differences.
-        return replace(self, contract=self.contract.unfactored()).draws(run, rng, number, several=several)
+        # Factors overflow where decay is deep: what is sampled then is a kernel that takes
+        # differences.
+        return replace(self, contract=self.contract.unfactored()).draws(
+            run, rng, number, several=several
+        )
 
-    def _resolved(self, run: Callable[[int, StochasticRounding], Several], rng: torch.Generator, groups: list[int]) -> list[list[Tensor]]:
+    def _resolved(
+        self,
+        run: Callable[[int, StochasticRounding], Several],
+        rng: torch.Generator,
+        groups: list[int],
+    ) -> list[list[Tensor]]:
         """The same, also where roundings are too small for float64."""
         if self.contract.accumulate.name != "fp64":
-            return [[output.double() for output in outputs] for calls in groups for outputs in run(calls, StochasticRounding(rng))]
+            return [
+                [output.double() for output in outputs]
+                for calls in groups
+                for outputs in run(calls, StochasticRounding(rng))
+            ]
         (none,) = run(1, StochasticRounding(rng, 0.0))
-        magnified = [large for calls in groups for large in run(calls, StochasticRounding(rng, MAGNIFIED))]
-        return [[_reduced(y_0, y_s) for y_0, y_s in zip(none, large, strict=True)] for large in magnified]
+        magnified = [
+            large for calls in groups for large in run(calls, StochasticRounding(rng, MAGNIFIED))
+        ]
+        return [
+            [_reduced(y_0, y_s) for y_0, y_s in zip(none, large, strict=True)]
+            for large in magnified
+        ]
 
     def forward(self, inputs: Inputs, rounding: StochasticRounding) -> Outputs:
         """One uncut (o, S_T) with those roundings, in the type computed in."""
         dtype, arithmetic, stages = self.way(rounding)
-        return run_form(self.contract, self.computed(inputs, rounding), dtype=dtype, arithmetic=arithmetic, stages=stages)
+        return run_form(
+            self.contract,
+            self.computed(inputs, rounding),
+            dtype=dtype,
+            arithmetic=arithmetic,
+            stages=stages,
+        )
 
     def way(self, rounding: StochasticRounding) -> tuple[torch.dtype, Arithmetic, Stages]:
         """The type computed in, the arithmetic with stochastic rounding, and the stages."""
         contract = self.contract
         if contract.operands.precision < contract.accumulate.precision and not contract.narrow_sums:
-            # Beside 16-bit storage the sums' own roundings are nothing: they may fall as they do in the working type. Those of gates
-            # are all that is left to a state to which nothing is written.
+            # Beside 16-bit storage the sums' own roundings are nothing: they may fall as they do in
+            # the working type. Those of gates are all that is left to a state to which nothing is
+            # written.
             stages = replace(self._matrix_stages(rounding), cumsum=self._running_cumsum(rounding))
             return contract.work, self._narrow(rounding), self._of_gates(stages)
-        stages = replace(self._blocks(), cumsum=self._running_cumsum(rounding), solve=self._drawn_solve(rounding))
+        stages = replace(
+            self._blocks(), cumsum=self._running_cumsum(rounding), solve=self._drawn_solve(rounding)
+        )
         return torch.float64, self._wide(rounding), self._of_gates(stages)
 
     def _of_gates(self, stages: Stages) -> Stages:
@@ -132,27 +179,42 @@ class MonteCarloArithmetic:
             return scores_backward(unit, blocks_of(contract)[0], unit)
         if contract.solve is None:
             return BACKWARD
-        return scores_backward(self._matrix_unit(contract.solve, rounding), blocks_of(contract)[0], torch.matmul)
+        return scores_backward(
+            self._matrix_unit(contract.solve, rounding), blocks_of(contract)[0], torch.matmul
+        )
 
     def _blocks(self) -> Stages:
         """The stages with the scores by blocks, where diagonal ones are anchored."""
-        return replace(STAGES, scores=blocks_of(self.contract)[0].scores) if self.contract.anchored else STAGES
+        return (
+            replace(STAGES, scores=blocks_of(self.contract)[0].scores)
+            if self.contract.anchored
+            else STAGES
+        )
 
     def way_back(self, rounding: StochasticRounding) -> tuple[torch.dtype, Arithmetic]:
-        """The same for stages of the backward: what they add to is kept in the accumulator's format, where its roundings show."""
+        """The same for stages of the backward: what they add to is kept in the accumulator's
+        format, where its roundings show.
+        """
         operands = self.contract.operands
         if operands.name == "tf32":
             return self.contract.work, self._narrow(rounding)
         if self.contract.solve is None:
             return torch.float64, self._wide(rounding)
-        # Products of states may be summed in storage: few roundings, all of their size, and in an order of the kernel's own if it may.
-        total = rounding.in_any_order(tree(operands)) if self.contract.order == "free" else running(operands)
+        # Products of states may be summed in storage: few roundings, all of their size, and in an
+        # order of the kernel's own if it may.
+        total = (
+            rounding.in_any_order(tree(operands))
+            if self.contract.order == "free"
+            else running(operands)
+        )
         return torch.float64, replace(self._wide(rounding), total=total)
 
     def computed(self, inputs: Inputs, rounding: StochasticRounding) -> Inputs:
-        """The call after its conversions, and q times the scale where that is stored, all with stochastic rounding.
+        """The call after its conversions, and q times the scale where that is stored, all with
+        stochastic rounding.
 
-        A rounded scale stays exact here: a constant that no sample moves, it leans one way, and every kernel that rounds to nearest has it.
+        A rounded scale stays exact here: a constant that no sample moves, it leans one way, and
+        every kernel that rounds to nearest has it.
         """
         converted = drawn(inputs, self.contract, rounding.rounded)
         if self.contract.scale == "rounded":
@@ -163,21 +225,33 @@ class MonteCarloArithmetic:
         """Every tensor stored in fewer bits than it is computed in is rounded stochastically."""
 
         def store(name: str, tensor: Tensor) -> Tensor:
-            return tensor if self.contract.storage(name, self.io) is self.contract.accumulate else self._stored(name, tensor, rounding)
+            return (
+                tensor
+                if self.contract.storage(name, self.io) is self.contract.accumulate
+                else self._stored(name, tensor, rounding)
+            )
 
         def exp(x: Tensor) -> Tensor:
             return x.to(self.contract.work).exp()
 
-        # TF32 is a format of operands alone: nothing is stored in it, so every product rounds its own.
+        # TF32 is a format of operands alone: nothing is stored in it, so every product rounds its
+        # own.
         operands = self.contract.operands
         dot = self._matrix_unit(operands, rounding) if operands.name == "tf32" else torch.matmul
-        return self._flushing(Arithmetic(store=store, dot=dot, exp=exp, sub_block=self.contract.sub_block))
+        return self._flushing(
+            Arithmetic(store=store, dot=dot, exp=exp, sub_block=self.contract.sub_block)
+        )
 
     def _stored(self, name: str, tensor: Tensor, rounding: StochasticRounding) -> Tensor:
         if name == "rounded_beta":
-            # An input, not a sum: every conforming kernel rounds it alike, and its error is shared by all columns of a token.
+            # An input, not a sum: every conforming kernel rounds it alike, and its error is shared
+            # by all columns of a token.
             return self.contract.stored(name, tensor, self.io)
-        return rounding.rounded(tensor, self.contract.storage(name, self.io), cut=self.contract.storage_rounding == "truncate")
+        return rounding.rounded(
+            tensor,
+            self.contract.storage(name, self.io),
+            cut=self.contract.storage_rounding == "truncate",
+        )
 
     def _matrix_unit(self, fmt: Format, rounding: StochasticRounding) -> Dot:
         cut = self.contract.operand_rounding == "truncate"
@@ -188,25 +262,48 @@ class MonteCarloArithmetic:
         if self.contract.flush != "always":
             return arithmetic
         smallest = self.contract.accumulate.min_normal
-        return replace(arithmetic, dot=flushing(arithmetic.dot, smallest), exp=flushing_exp(arithmetic.exp, smallest))
+        return replace(
+            arithmetic,
+            dot=flushing(arithmetic.dot, smallest),
+            exp=flushing_exp(arithmetic.exp, smallest),
+        )
 
     def _matrix_stages(self, rounding: StochasticRounding) -> Stages:
-        """The scores' operands are made for one product and stored nowhere: matrix units round them all the same."""
+        """The scores' operands are made for one product and stored nowhere: matrix units round them
+        all the same.
+        """
         solve = self.contract.solve
         if self.contract.difference_first:
-            return replace(FACTORED_DIFFERENCE, solve=with_dot(merge_blocks, self._matrix_unit(self.contract.operands, rounding)))
+            return replace(
+                FACTORED_DIFFERENCE,
+                solve=with_dot(merge_blocks, self._matrix_unit(self.contract.operands, rounding)),
+            )
         if self.contract.factors is not None:
             return FACTORED
         if solve is None:
-            return replace(STAGES, scores=with_dot(self._blocks().scores, self._matrix_unit(self.contract.operands, rounding)))
+            return replace(
+                STAGES,
+                scores=with_dot(
+                    self._blocks().scores, self._matrix_unit(self.contract.operands, rounding)
+                ),
+            )
         unit = self._matrix_unit(solve, rounding)
-        return replace(STAGES, scores=with_dot(blocks_of(self.contract)[0].scores, unit), solve=with_dot(merge_blocks, unit))
+        return replace(
+            STAGES,
+            scores=with_dot(blocks_of(self.contract)[0].scores, unit),
+            solve=with_dot(merge_blocks, unit),
+        )
 
     def _wide(self, rounding: StochasticRounding) -> Arithmetic:
         """Every store, dot product and exponential is rounded stochastically, in float64."""
         contract = self.contract
-        # Token by token the argument of a natural exponential is the gate itself: nothing of it is rounded.
-        exact_argument = contract.form == "recurrent" and contract.exponential == "natural" and contract.gate == "log"
+        # Token by token the argument of a natural exponential is the gate itself: nothing of it is
+        # rounded.
+        exact_argument = (
+            contract.form == "recurrent"
+            and contract.exponential == "natural"
+            and contract.gate == "log"
+        )
         return self._flushing(
             Arithmetic(
                 store=lambda name, tensor: self._stored(name, tensor, rounding),
@@ -218,19 +315,26 @@ class MonteCarloArithmetic:
         )
 
     def _running_cumsum(self, rounding: StochasticRounding) -> Stage:
-        """What is left of the sums' roundings in float64: less than a spacing in fp32, they move a base-2 unit's numbers all the same."""
+        """What is left of the sums' roundings in float64: less than a spacing in fp32, they move a
+        base-2 unit's numbers all the same.
+        """
         accumulate, scaled = self.contract.accumulate, self.contract.exponential != "natural"
 
         def cumsum(c: Chunk) -> None:
             STAGES.cumsum(c)
-            # Sums made in fp32 fit in fp32: which of them are not exact, only those in float64 tell.
+            # Sums made in fp32 fit in fp32: which of them are not exact, only those in float64
+            # tell.
             gates = c.tokens.g.double()
-            c.G = c.G + rounding.cumsum(gates.masked_fill(gates.isneginf(), 0.0), accumulate, scaled=scaled)
+            c.G = c.G + rounding.cumsum(
+                gates.masked_fill(gates.isneginf(), 0.0), accumulate, scaled=scaled
+            )
 
         return cumsum
 
     def _drawn_solve(self, rounding: StochasticRounding) -> Stage:
-        """By blocks, as libraries do: where keys are coherent that rounds more than rows do. By rows where sums are made in order."""
+        """By blocks, as libraries do: where keys are coherent that rounds more than rows do. By
+        rows where sums are made in order.
+        """
         accumulate = self.contract.accumulate
 
         def by_rows(A: Tensor) -> Tensor:
@@ -248,7 +352,9 @@ Run = Callable[[MonteCarloArithmetic, int, StochasticRounding], Several]
 
 
 def calls_at_once(inputs: Inputs) -> int:
-    """How many calls are sampled together: all where their number is what costs; no more than a core's cache holds of large ones."""
+    """How many calls are sampled together: all where their number is what costs; no more than a
+    core's cache holds of large ones.
+    """
     if inputs.q.device.type != "cpu":
         return AGAIN * DRAWS
     return max(1, STATES_AT_ONCE // max(1, inputs.state.numel()))
@@ -263,7 +369,9 @@ def _reduced(y_0: Tensor, y_s: Tensor) -> Tensor:
 
 
 def _hangs_on_few(draws: list[Tensor]) -> bool:
-    """Whether an output is to be sampled again: by how much its samples' distances from their mean differ."""
+    """Whether an output is to be sampled again: by how much its samples' distances from their mean
+    differ.
+    """
     if FEW_ELEMENTS < draws[0].numel() < MANY_ELEMENTS:
         return False
     middle = torch.stack(draws).mean(0)

@@ -12,7 +12,14 @@ from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
 
 
-def run_form(contract: Contract, inputs: Inputs, *, dtype: torch.dtype, arithmetic: Arithmetic, stages: Stages = STAGES) -> Outputs:
+def run_form(
+    contract: Contract,
+    inputs: Inputs,
+    *,
+    dtype: torch.dtype,
+    arithmetic: Arithmetic,
+    stages: Stages = STAGES,
+) -> Outputs:
     """o and S_T of the contract's form, recurrent or chunk, computed in `dtype`.
 
     Args:
@@ -21,4 +28,6 @@ def run_form(contract: Contract, inputs: Inputs, *, dtype: torch.dtype, arithmet
     """
     if contract.form == "recurrent":
         return recurrence(inputs, dtype=dtype, arithmetic=arithmetic)
-    return chunk(inputs, chunk_size=contract.chunk_size, dtype=dtype, arithmetic=arithmetic, stages=stages)
+    return chunk(
+        inputs, chunk_size=contract.chunk_size, dtype=dtype, arithmetic=arithmetic, stages=stages
+    )

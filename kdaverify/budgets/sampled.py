@@ -1,8 +1,10 @@
-"""Tolerances of an operator that is one pipeline: the pipeline is run under every arithmetic that its contract admits.
+"""Tolerances of an operator that is one pipeline: the pipeline is run under every arithmetic that
+its contract admits.
 
-An operator writes its algebra once, for an `Arithmetic`: every tensor that a kernel stores goes through `store`, every product of
-matrices through `dot`. The tolerance is then measured, not modelled: reference kernels that round to nearest and sum in
-other orders, and stochastic-rounding samples (Monte Carlo arithmetic, Parker 1997), on the very call that is judged.
+An operator writes its algebra once, for an `Arithmetic`: every tensor that a kernel stores goes
+through `store`, every product of matrices through `dot`. The tolerance is then measured, not
+modelled: reference kernels that round to nearest and sum in other orders, and stochastic-rounding
+samples (Monte Carlo arithmetic, Parker 1997), on the very call that is judged.
 """
 
 from __future__ import annotations
@@ -33,13 +35,15 @@ Run = Callable[[Arithmetic], Mapping[str, Tensor]]
 
 @dataclass(frozen=True)
 class StorageContract:
-    """The arithmetic that a kernel declares, for operators whose freedoms are formats and the order of sums.
+    """The arithmetic that a kernel declares, for operators whose freedoms are formats and the order
+    of sums.
 
     Args:
         name: as records have it.
         operands: what products take; what is wider is rounded to it first.
         accumulate: what their sums are kept in.
-        tensors: the format of every tensor of the pipeline that is stored; one that is not named stays in that of the sums.
+        tensors: the format of every tensor of the pipeline that is stored; one that is not named
+            stays in that of the sums.
     """
 
     name: str
@@ -68,7 +72,9 @@ class ExactValues:
 
 
 def reference_kernels(contract: StorageContract) -> dict[str, Arithmetic]:
-    """Kernels that round to nearest, one for each way to sum that leaves every contract open; the plainest first."""
+    """Kernels that round to nearest, one for each way to sum that leaves every contract open; the
+    plainest first.
+    """
 
     def summed(dot: Callable[[Tensor, Tensor], Tensor]) -> Arithmetic:
         def rounded(a: Tensor, b: Tensor) -> Tensor:
@@ -96,7 +102,9 @@ def sampled(contract: StorageContract, number: int) -> Arithmetic:
 
 
 @torch.inference_mode()
-def sampled_reference(truth: ExactValues, run: Run, contract: StorageContract, formats: Mapping[str, Format]) -> Reference:
+def sampled_reference(
+    truth: ExactValues, run: Run, contract: StorageContract, formats: Mapping[str, Format]
+) -> Reference:
     """Exact values and tolerances of one call.
 
     Args:
@@ -108,10 +116,16 @@ def sampled_reference(truth: ExactValues, run: Run, contract: StorageContract, f
     """
     rounded = [run(arithmetic) for arithmetic in reference_kernels(contract).values()]
     drawn = [run(sampled(contract, number)) for number in range(SAMPLES)]
-    runs = {name: OutputRuns([x[name].double() for x in rounded], [x[name].double() for x in drawn]) for name in formats}
+    runs = {
+        name: OutputRuns([x[name].double() for x in rounded], [x[name].double() for x in drawn])
+        for name in formats
+    }
     finite = finite_outputs(runs)
     if not finite:
-        raise ContractOverflow(f"every output overflows in some emulated kernel of {contract.name}; choose milder values")
+        raise ContractOverflow(
+            f"every output overflows in some emulated kernel of {contract.name}; choose milder"
+            " values"
+        )
 
     def tolerance(name: str) -> Budget:
         exact, fmt = truth.enclosures[name], formats[name]

@@ -1,8 +1,10 @@
-"""The chunk form of kernels whose channels share a gate: one exponential a pair of tokens, and decays after the products.
+"""The chunk form of kernels whose channels share a gate: one exponential a pair of tokens, and
+decays after the products.
 
-No operand of a product with the state is decayed: there is no qg and no kg. What is decayed is the product itself, in the
-accumulator's format, or v_new on its way into the state. Scores are made again where they are read, and dq and dk are stored where a
-stage is done with them, so gradients round more often than those of KDA's kernels, and outputs less.
+No operand of a product with the state is decayed: there is no qg and no kg. What is decayed is the
+product itself, in the accumulator's format, or v_new on its way into the state. Scores are made
+again where they are read, and dq and dk are stored where a stage is done with them, so gradients
+round more often than those of KDA's kernels, and outputs less.
 Source: fla-core 0.6.0, fla/ops/gated_delta_rule and fla/ops/common (chunk_delta_h, chunk_o).
 """
 
@@ -25,7 +27,10 @@ from oracles.chunk_backward import EVERY, LAST, BackwardStages, ChunkGradients
 def shared(c: Chunk) -> Chunk:
     """The chunk with the sums of its one gate alone: [C, 1] in place of [C, K]."""
     one = Chunk(c.tokens, c.S, c.scale, c.arithmetic)
-    one.G, one.resets, one.rest = (None if x is None else x[..., :1] for x in (c.G, c.resets, c.rest))  # pyright: ignore[reportAttributeAccessIssue] # G is there
+    # G is there
+    one.G, one.resets, one.rest = (
+        None if x is None else x[..., :1] for x in (c.G, c.resets, c.rest)
+    )  # pyright: ignore[reportAttributeAccessIssue]
     return one
 
 
@@ -51,18 +56,24 @@ def whole(c: Chunk) -> Tensor:
 
 def scores(c: Chunk) -> None:
     """Math: 3.2. Writes Akk; Aqk, without the scale, is made where it is read."""
-    c.Akk = c.store("Akk", (c.tokens.beta[..., None] * c.dot(c.tokens.k, _t(c.tokens.k)) * pairs(c)).tril(-1))
+    c.Akk = c.store(
+        "Akk", (c.tokens.beta[..., None] * c.dot(c.tokens.k, _t(c.tokens.k)) * pairs(c)).tril(-1)
+    )
 
 
 def wy(c: Chunk) -> None:
     """Math: 3.4. Writes w, which is decayed, and u."""
     beta = c.tokens.beta[..., None]
-    c.w = c.store("w", c.dot(c.R, c.store("kb", c.store("beta_k_wy", beta * c.tokens.k) * to_each(c))))
+    c.w = c.store(
+        "w", c.dot(c.R, c.store("kb", c.store("beta_k_wy", beta * c.tokens.k) * to_each(c)))
+    )
     c.u = c.store("u", c.dot(c.R, c.store("vb", beta * c.tokens.v)))
 
 
 def state(c: Chunk) -> None:
-    """Math: 3.5. Writes h and v_new, advances S: v_new is stored before it is decayed, and decayed from what it was before that."""
+    """Math: 3.5. Writes h and v_new, advances S: v_new is stored before it is decayed, and decayed
+    from what it was before that.
+    """
     c.h = c.store("h", c.S)
     _advance(c, c.u - c.dot(c.w, c.h))
 
@@ -82,7 +93,9 @@ def residual_state(c: Chunk) -> None:
 
 def _advance(c: Chunk, v_new: Tensor) -> None:
     c.v_new = c.store("v_new", v_new)
-    c.S = c.store("S", c.S * whole(c) + c.dot(_t(c.tokens.k), c.store("v_decayed", v_new * to_end(c))))
+    c.S = c.store(
+        "S", c.S * whole(c) + c.dot(_t(c.tokens.k), c.store("v_decayed", v_new * to_end(c)))
+    )
 
 
 def output(c: Chunk) -> None:
@@ -93,12 +106,16 @@ def output(c: Chunk) -> None:
 
 
 def dv_local(b: ChunkGradients) -> None:
-    """Math: VJP of 3.6 in v_new. Writes dv_new, the part within the chunk; the scores are rounded with the scale in them."""
+    """Math: VJP of 3.6 in v_new. Writes dv_new, the part within the chunk; the scores are rounded
+    with the scale in them.
+    """
     b.dv_new = b.store("dv_local", b.dot(_t(b.store("Aqk", b.c.scale * b.c.Aqk)), b.do))
 
 
 def state_bwd(b: ChunkGradients) -> None:
-    """Math: VJP of 3.5, and of 3.6 in h. Writes dh, completes dv_new, takes dS to the state before the chunk."""
+    """Math: VJP of 3.5, and of 3.6 in h. Writes dh, completes dv_new, takes dS to the state before
+    the chunk.
+    """
     c = b.c
     b.dh = b.store("dh", b.dS)
     b.dv_new = b.store("dv_new", b.dv_new + to_end(c) * b.dot(c.tokens.k, b.dh))
@@ -112,22 +129,31 @@ def dA(b: ChunkGradients) -> None:
 
 
 def dqkwg(b: ChunkGradients) -> None:
-    """Math: VJP of 3.4, 3.5 and 3.6 in what they read of q, k, h. Writes dw, and dq, dk, dG but for what passes through w and u.
+    """Math: VJP of 3.4, 3.5 and 3.6 in what they read of q, k, h. Writes dw, and dq, dk, dG but for
+    what passes through w and u.
 
-    The pairs (i, i) are in both sums of dG and cancel but for roundings; so does what the last row gives to its own decay.
+    The pairs (i, i) are in both sums of dG and cancel but for roundings; so does what the last row
+    gives to its own decay.
     """
     c, q, k = b.c, b.c.tokens.q, b.c.tokens.k
     b.dw = b.store("dw", -b.dot(b.dv_new, _t(c.h)))
-    read, written = c.scale * to_each(c) * b.dot(b.do, _t(c.h)), to_end(c) * b.dot(c.v_new, _t(b.dh))
+    read, written = (
+        c.scale * to_each(c) * b.dot(b.do, _t(c.h)),
+        to_end(c) * b.dot(c.v_new, _t(b.dh)),
+    )
     held = c.arithmetic.total(b.store("h_dh", (c.h * b.dh).flatten(-2)))[..., None, None]
     end = whole(c) * held + b.row_sum(k * written).sum(-1)[..., None, None]
     dq, dk = read + b.dot(b.dAqk, k), written + b.dot(_t(b.dAqk), q)
-    b.dG = b.store("dG", (b.row_sum(q * dq) - b.row_sum(k * dk))[..., None] + end.masked_fill(~b.last, 0.0))
+    b.dG = b.store(
+        "dG", (b.row_sum(q * dq) - b.row_sum(k * dk))[..., None] + end.masked_fill(~b.last, 0.0)
+    )
     b.dq, b.dk = b.store("dq_done", dq), b.store("dk_part", dk)
 
 
 def wy_bwd(b: ChunkGradients) -> None:
-    """Math: VJP of 3.3, of 3.4 in w and u, and of 3.2 in k k^T. Writes dv, dbeta, the other part of dk, adds to dG."""
+    """Math: VJP of 3.3, of 3.4 in w and u, and of 3.2 in k k^T. Writes dv, dbeta, the other part of
+    dk, adds to dG.
+    """
     k, v, beta = b.c.tokens.k, b.c.tokens.v, b.c.tokens.beta[..., None]
     decay, back = to_each(b.c), _t(b.c.R)
     dkb, dvb = b.dot(back, b.dw), b.dot(back, b.dv_new)
@@ -137,9 +163,14 @@ def wy_bwd(b: ChunkGradients) -> None:
     b.dAkk = b.store("dAkk", (-b.dot(back, b.store("R_dR", inner)) * pairs(b.c)).tril(-1))
     b.dv = b.store("dv", beta * dvb)
     through = b.dot(b.dAkk, k)
-    b.dbeta = b.store("dbeta", b.row_sum(dvb * v) + b.row_sum(dkb * k * decay) + b.row_sum(through * k))
+    b.dbeta = b.store(
+        "dbeta", b.row_sum(dvb * v) + b.row_sum(dkb * k * decay) + b.row_sum(through * k)
+    )
     weighed = b.dAkk * (beta * b.dot(k, _t(k)))
-    b.dG = b.store("dG", b.dG + (b.row_sum(dkb * decayed) + b.row_sum(weighed) - b.row_sum(_t(weighed)))[..., None])
+    b.dG = b.store(
+        "dG",
+        b.dG + (b.row_sum(dkb * decayed) + b.row_sum(weighed) - b.row_sum(_t(weighed)))[..., None],
+    )
     first = b.store("dk_w", dkb * beta * decay)
     second = beta * through + b.dot(_t(b.dAkk), b.store("beta_k", beta * k)) + first
     b.dk = torch.stack((b.dk, b.store("dk_wy", second)), dim=-1)
@@ -151,7 +182,9 @@ def nothing_left(b: ChunkGradients) -> None:
 
 
 def cumsum_bwd(b: ChunkGradients) -> None:
-    """Math: VJP of 3.1. Writes dg [C, 1]; a hard reset is in no sum, so its gradient is exactly 0."""
+    """Math: VJP of 3.1. Writes dg [C, 1]; a hard reset is in no sum, so its gradient is exactly
+    0.
+    """
     dg = b.dG.flip(-2).cumsum(-2).flip(-2)
     b.dg = b.store("dg", dg.masked_fill(b.c.tokens.g[..., :1].isneginf(), 0.0))
 
@@ -159,23 +192,36 @@ def cumsum_bwd(b: ChunkGradients) -> None:
 FORWARD: Final = Stages(scores=scores, wy=wy, state=state, output=output)
 RESIDUAL: Final = replace(FORWARD, wy=residual_wy, state=residual_state)
 BACKWARD: Final = BackwardStages(
-    dv_local=dv_local, dA=dA, state_bwd=state_bwd, dqkwg=dqkwg, wy_bwd=wy_bwd, intra_bwd=nothing_left, cumsum_bwd=cumsum_bwd
+    dv_local=dv_local,
+    dA=dA,
+    state_bwd=state_bwd,
+    dqkwg=dqkwg,
+    wy_bwd=wy_bwd,
+    intra_bwd=nothing_left,
+    cumsum_bwd=cumsum_bwd,
 )
 
 
 def of_one_gate(stages: Stages) -> Stages:
     """The pipeline with the same sums of gates, the same solve, and R applied at the same place."""
-    return replace(RESIDUAL if stages.wy is of_channels else FORWARD, cumsum=stages.cumsum, solve=stages.solve)
+    return replace(
+        RESIDUAL if stages.wy is of_channels else FORWARD, cumsum=stages.cumsum, solve=stages.solve
+    )
 
 
 def members_of_one_gate(members: Sequence[Emulator]) -> Iterator[Emulator]:
-    """The reference kernels, each with the stages that its channels' one gate leaves: what they sum, flush and solve stays.
+    """The reference kernels, each with the stages that its channels' one gate leaves: what they
+    sum, flush and solve stays.
 
     One more applies R after the state is subtracted, as torch ports do.
     """
-    made = [replace(member, stages=of_one_gate(member.stages), backward=BACKWARD) for member in members]
+    made = [
+        replace(member, stages=of_one_gate(member.stages), backward=BACKWARD) for member in members
+    ]
     yield from made
-    yield replace(made[0], name="residual form", stages=replace(RESIDUAL, solve=made[0].stages.solve))
+    yield replace(
+        made[0], name="residual form", stages=replace(RESIDUAL, solve=made[0].stages.solve)
+    )
 
 
 def _t(matrix: Tensor) -> Tensor:

@@ -1,10 +1,12 @@
 """Scores where only some blocks come from matrix units.
 
-Off the diagonal both factors of a 16-row block are decays of at most 1, operands of matrix units and rounded as such. On it, kernels
-either take exponentials of differences on vector units, unrounded: then the two kinds of blocks disagree by the operands' rounding,
-which coherent keys show. Or they take exponents relative to a row of the block, so that matrix units serve there too: both factors
-are rounded, and exp of the gates between that row and the ends must not overflow. Such kernels promise gates of at least -5. The row
-is the middle one (which lets gates of later tokens into earlier scores), or the first, moved half-way by a guess of the gates.
+Off the diagonal both factors of a 16-row block are decays of at most 1, operands of matrix units
+and rounded as such. On it, kernels either take exponentials of differences on vector units,
+unrounded: then the two kinds of blocks disagree by the operands' rounding, which coherent keys
+show. Or they take exponents relative to a row of the block, so that matrix units serve there too:
+both factors are rounded, and exp of the gates between that row and the ends must not overflow. Such
+kernels promise gates of at least -5. The row is the middle one (which lets gates of later tokens
+into earlier scores), or the first, moved half-way by a guess of the gates.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ class Blocks(NamedTuple):
 
     Args:
         scores: the stage.
-        within: the factors of the decays between the rows of a block, as the backward forms them; None: differences.
+        within: the factors of the decays between the rows of a block, as the backward forms them;
+            None: differences.
         inside: what takes their dot products in the backward.
     """
 
@@ -40,7 +43,8 @@ class Blocks(NamedTuple):
 
 # A factor holds the gates of half a sub-block; exp overflows fp32 past 88 nats.
 LARGEST_EXPONENT = 80.0
-# Half of 15 steps of 2 nats: where flash-linear-attention expects the middle of a block to be, from its first row.
+# Half of 15 steps of 2 nats: where flash-linear-attention expects the middle of a block to be, from
+# its first row.
 SHIFT = 15.0
 
 
@@ -55,7 +59,9 @@ def vector_diagonal_scores(c: Chunk) -> None:
 
 
 def _anchored_at(anchor: Anchor) -> Stage:
-    """Math: 3.2, D_ij of a diagonal block as exp(G_i - a) exp(a - G_j), `anchor` giving a [1, K] of the block's G [s, K]."""
+    """Math: 3.2, D_ij of a diagonal block as exp(G_i - a) exp(a - G_j), `anchor` giving a [1, K] of
+    the block's G [s, K].
+    """
 
     def scores(c: Chunk) -> None:
         STAGES.scores(c)
@@ -68,9 +74,14 @@ def _anchored_at(anchor: Anchor) -> Stage:
             exponent = c.G[..., rows, :] - anchor(c.G[..., rows, :])
             if float(exponent.abs().max()) > LARGEST_EXPONENT:
                 continue
-            later, earlier = c.arithmetic.exp(exponent), (k[..., rows, :] * c.arithmetic.exp(-exponent)).transpose(-1, -2)
+            later, earlier = (
+                c.arithmetic.exp(exponent),
+                (k[..., rows, :] * c.arithmetic.exp(-exponent)).transpose(-1, -2),
+            )
             Aqk[..., rows, rows] = (c.scale * c.dot(q[..., rows, :] * later, earlier)).tril()
-            Akk[..., rows, rows] = (beta[..., rows, :] * c.dot(k[..., rows, :] * later, earlier)).tril(-1)
+            Akk[..., rows, rows] = (
+                beta[..., rows, :] * c.dot(k[..., rows, :] * later, earlier)
+            ).tril(-1)
         c.Aqk, c.Akk = c.store("Aqk", Aqk), c.store("Akk", Akk)
 
     return scores
@@ -86,7 +97,9 @@ def _shifted_first(G: Tensor) -> Tensor:
 
 
 def _factors_at(anchor: Anchor) -> Within:
-    """The factors of D of math.md 3.2 for a block of rows against itself, where neither overflows."""
+    """The factors of D of math.md 3.2 for a block of rows against itself, where neither
+    overflows.
+    """
 
     def factors(c: Chunk, rows: slice) -> tuple[Tensor, Tensor] | None:
         exponent = c.G[..., rows, :] - anchor(c.G[..., rows, :])
@@ -97,7 +110,8 @@ def _factors_at(anchor: Anchor) -> Within:
     return factors
 
 
-# flash-linear-attention 0.6.0 takes the backward's diagonal blocks in three bf16 products; 0.5.2 took them in TF32.
+# flash-linear-attention 0.6.0 takes the backward's diagonal blocks in three bf16 products; 0.5.2
+# took them in TF32.
 ANCHORED = {
     "first": Blocks(_anchored_at(_shifted_first), _factors_at(_shifted_first), "three products"),
     "middle": Blocks(_anchored_at(_middle), _factors_at(_middle), "matrix units"),
@@ -106,9 +120,16 @@ VECTOR = Blocks(vector_diagonal_scores)
 
 
 def blocks_of(contract: Contract) -> tuple[Blocks, ...]:
-    """The ways of math.md 3.2 that a contract with a solve apart, or with anchored diagonal blocks, leaves open."""
+    """The ways of math.md 3.2 that a contract with a solve apart, or with anchored diagonal blocks,
+    leaves open.
+    """
     if not contract.anchored:
         return (VECTOR,)
     found = tuple(ANCHORED.values()) if contract.anchor == "free" else (ANCHORED[contract.anchor],)
-    # Three products of 16 bits stand in for one of a wider format; operands that are wide already need no such thing.
-    return found if contract.solve is not None else tuple(blocks._replace(inside="matrix units") for blocks in found)
+    # Three products of 16 bits stand in for one of a wider format; operands that are wide already
+    # need no such thing.
+    return (
+        found
+        if contract.solve is not None
+        else tuple(blocks._replace(inside="matrix units") for blocks in found)
+    )

@@ -1,7 +1,8 @@
-"""Ways to invert I + A, A strictly lower triangular: equal in exact arithmetic, and far apart in sixteen bits.
+"""Ways to invert I + A, A strictly lower triangular: equal in exact arithmetic, and far apart in
+sixteen bits.
 
-Math: 4. Substitution keeps intermediates as small as the result. Powers of A grow like |A|^k before they cancel: on coherent keys the
-doubling ways lose everything in formats that hold few digits.
+Math: 4. Substitution keeps intermediates as small as the result. Powers of A grow like |A|^k before
+they cancel: on coherent keys the doubling ways lose everything in formats that hold few digits.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def by_rows(A: Tensor, dot: Dot) -> Tensor:
 
 
 def by_columns(A: Tensor, dot: Dot) -> Tensor:
-    """Column by column: once R_j is known, A_ij R_j leaves every later row i, whose sum is so made in order, in the type of A."""
+    """Column by column: once R_j is known, A_ij R_j leaves every later row i, whose sum is so made
+    in order, in the type of A.
+    """
     R = identity(A).clone()
     for j in range(R.shape[-1] - 1):
         R[..., j + 1 :, : j + 1] -= dot(A[..., j + 1 :, j : j + 1], R[..., j : j + 1, : j + 1])
@@ -45,9 +48,11 @@ def by_library(A: Tensor) -> Tensor:
 
 
 def by_blocks(A: Tensor, dot: Dot, *, size: int, own: Inverse = by_library) -> Tensor:
-    """By blocks: each diagonal one by `own`, the blocks left of it by products, R_ij = -R_ii sum_m A_im R_mj.
+    """By blocks: each diagonal one by `own`, the blocks left of it by products, R_ij = -R_ii sum_m
+    A_im R_mj.
 
-    A neighbour is taken as -(R_ii A_ij) R_jj: with coherent keys the order of the two products decides where the rounding goes.
+    A neighbour is taken as -(R_ii A_ij) R_jj: with coherent keys the order of the two products
+    decides where the rounding goes.
     """
     R = torch.zeros_like(A)
     for first in range(0, R.shape[-1], size):
@@ -55,7 +60,9 @@ def by_blocks(A: Tensor, dot: Dot, *, size: int, own: Inverse = by_library) -> T
         R[..., rows, rows] = own(A[..., rows, rows])
         if first:
             neighbour, before = slice(first - size, first), slice(0, first - size)
-            R[..., rows, neighbour] = -dot(dot(R[..., rows, rows], A[..., rows, neighbour]), R[..., neighbour, neighbour])
+            R[..., rows, neighbour] = -dot(
+                dot(R[..., rows, rows], A[..., rows, neighbour]), R[..., neighbour, neighbour]
+            )
             left = dot(A[..., rows, :first], R[..., :first, before])
             R[..., rows, before] = -dot(R[..., rows, rows], left)
     return R
@@ -71,7 +78,9 @@ def by_neumann(A: Tensor, dot: Dot) -> Tensor:
 
 
 def by_newton(A: Tensor, dot: Dot) -> Tensor:
-    """By Newton's iteration from I - A: R <- R (2 I - (I + A) R), exact after as many steps as doublings."""
+    """By Newton's iteration from I - A: R <- R (2 I - (I + A) R), exact after as many steps as
+    doublings.
+    """
     guess, whole = identity(A) - A, identity(A) + A
     for _ in range(_doublings(A)):
         guess = dot(guess, 2 * identity(A) - dot(whole, guess))

@@ -1,4 +1,6 @@
-"""Truth and tolerance of one stage on given inputs: the reference ensemble of the contract, restricted to that stage."""
+"""Truth and tolerance of one stage on given inputs: the reference ensemble of the contract,
+restricted to that stage.
+"""
 
 from __future__ import annotations
 
@@ -86,11 +88,16 @@ class StageQuestion:
         return self.covers[0] in BACKWARD_SIGNATURES
 
     def run(self, **how: object) -> dict[str, Tensor]:
-        """Everything that the stages write, float64, 0 where it is not defined; `how` is passed on to the oracle."""
+        """Everything that the stages write, float64, 0 where it is not defined; `how` is passed on
+        to the oracle.
+        """
         size = self.contract.chunk_size
         run: Callable[..., dict[str, Tensor]] = run_backward_stages if self.backward else run_stages
         written = run(self.inputs, self.given, covers=self.covers, chunk_size=size, **how)
-        return {name: defined(name, tensor.double(), self.inputs, size) for name, tensor in written.items()}
+        return {
+            name: defined(name, tensor.double(), self.inputs, size)
+            for name, tensor in written.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -108,8 +115,9 @@ class StageStandard:
 def stage_standard(question: StageQuestion, formats: Callable[[str], Format]) -> StageStandard:
     """What the outputs of a stage are held against.
 
-    Math: the truth is the stage in float64 on exactly what the kernel received; no radius is proven, one stage in float64 is off by some
-    2^-50 of its terms where the formats judged are off by 2^-24 or more.
+    Math: the truth is the stage in float64 on exactly what the kernel received; no radius is
+    proven, one stage in float64 is off by some 2^-50 of its terms where the formats judged are off
+    by 2^-24 or more.
 
     Args:
         formats: the format in which each named tensor is stored.
@@ -117,16 +125,31 @@ def stage_standard(question: StageQuestion, formats: Callable[[str], Format]) ->
         ContractOverflow: every emulated kernel overflows in this stage.
     """
     exact = question.run()
-    rounded = [run for run in (question.run(**way) for way in _ways(question)) if _is_finite(run, question.gives)]
+    rounded = [
+        run
+        for run in (question.run(**way) for way in _ways(question))
+        if _is_finite(run, question.gives)
+    ]
     if not rounded:
-        raise ContractOverflow(f"every emulated kernel of {question.contract.name} overflows in {', '.join(question.covers)}")
+        raise ContractOverflow(
+            f"every emulated kernel of {question.contract.name} overflows in"
+            f" {', '.join(question.covers)}"
+        )
     drawn = _draws(question)
     truth = {name: _enclosure(name, exact[name], question) for name in question.gives}
     contract, x = question.contract, question.inputs
-    sizes = sizes_of_terms(x, question.given, question.covers, contract.chunk_size) if question.backward else {}
+    sizes = (
+        sizes_of_terms(x, question.given, question.covers, contract.chunk_size)
+        if question.backward
+        else {}
+    )
     # Beside storage in fewer bits what a sum loses is nothing.
     terms = {name: size for name, size in sizes.items() if formats(name) is contract.accumulate}
-    longest = GAIN * max(x.K, x.V, contract.chunk_size) if question.backward else max(x.K, contract.chunk_size)
+    longest = (
+        GAIN * max(x.K, x.V, contract.chunk_size)
+        if question.backward
+        else max(x.K, contract.chunk_size)
+    )
 
     def allowed(name: str) -> Budget:
         made = budget(
@@ -147,32 +170,53 @@ def stage_standard(question: StageQuestion, formats: Callable[[str], Format]) ->
 
 
 def _of_a_sum(made: Budget, unit: float) -> Budget:
-    """The floor of sums for relative errors too: where the ensemble is exact, half of them may still underflow once."""
+    """The floor of sums for relative errors too: where the ensemble is exact, half of them may
+    still underflow once.
+    """
     found = made.allowed
-    return replace(made, allowed=replace(found, median=max(found.median, 2 * unit), tail=max(found.tail, 2 * SUMS_LOSE * unit)))
+    return replace(
+        made,
+        allowed=replace(
+            found, median=max(found.median, 2 * unit), tail=max(found.tail, 2 * SUMS_LOSE * unit)
+        ),
+    )
 
 
 def stage_ensemble(question: StageQuestion) -> tuple[Emulator, ...]:
-    """The conforming kernels of the contract whose stages mean what math.md 3 says, in chunks of the declared size.
+    """The conforming kernels of the contract whose stages mean what math.md 3 says, in chunks of
+    the declared size.
 
-    Alone, the solve shows the format of its products, which the scores hide end to end: where it is covered, every substitution belongs
-    to the reference ensemble, with the products that the contract declares.
+    Alone, the solve shows the format of its products, which the scores hide end to end: where it is
+    covered, every substitution belongs to the reference ensemble, with the products that the
+    contract declares.
     """
     contract = question.contract
-    whole = [m for m in ensemble(contract, question.io) if m.contract.chunk_size == contract.chunk_size]
+    whole = [
+        m for m in ensemble(contract, question.io) if m.contract.chunk_size == contract.chunk_size
+    ]
     members = [replace(m, stages=_plain(m.stages)) for m in whole]
     plain = members[0]
     if question.covers == ("cumsum",) and contract.exponential != "natural":
         members += [
-            replace(plain, name="gates in base 2", stages=replace(STAGES, cumsum=summed_in_base_2(way)))
+            replace(
+                plain, name="gates in base 2", stages=replace(STAGES, cumsum=summed_in_base_2(way))
+            )
             for way in (plain.stages.cumsum, running_cumsum)
         ]
     if "solve" in question.covers:
         products = contract.solve or contract.operands
-        units = {"vector units": plain.dot} if products is contract.accumulate else matrix_units(products, contract)
+        units = (
+            {"vector units": plain.dot}
+            if products is contract.accumulate
+            else matrix_units(products, contract)
+        )
         for unit, dot in units.items():
             members += [
-                replace(plain, name=f"solve by {name} on {unit}", stages=replace(plain.stages, solve=solving(way, dot)))
+                replace(
+                    plain,
+                    name=f"solve by {name} on {unit}",
+                    stages=replace(plain.stages, solve=solving(way, dot)),
+                )
                 for name, way in SUBSTITUTIONS.items()
             ]
     return tuple(members)
@@ -189,7 +233,9 @@ def solving(way: Solve, dot: Dot) -> Stage:
 
 def _plain(stages: Stages) -> Stages:
     """The same stages, but those of another meaning."""
-    other = [field.name for field in fields(stages) if getattr(stages, field.name) in _OTHER_MEANING]
+    other = [
+        field.name for field in fields(stages) if getattr(stages, field.name) in _OTHER_MEANING
+    ]
     return replace(stages, **{name: getattr(STAGES, name) for name in other})
 
 
@@ -197,7 +243,10 @@ def _ways(question: StageQuestion) -> list[dict[str, object]]:
     """The reference ensemble's ways through the stages, as `StageQuestion.run` takes them."""
     if question.backward:
         return [vars(way) for way in backward_ensemble(question.contract, question.io)]
-    return [{"dtype": m.contract.work, "arithmetic": m.arithmetic, "stages": m.stages} for m in stage_ensemble(question)]
+    return [
+        {"dtype": m.contract.work, "arithmetic": m.arithmetic, "stages": m.stages}
+        for m in stage_ensemble(question)
+    ]
 
 
 def _draws(question: StageQuestion) -> list[dict[str, Tensor]]:

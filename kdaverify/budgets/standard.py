@@ -31,12 +31,15 @@ from oracles.tensors import SIGNATURE
 
 # An oracle may be wrong by this fraction of any allowance, no more.
 ORACLE_SHARE = 2.0**-20
-# Up to this precision of the operands the float64 recurrence can be sharp enough; above it only balls are.
+# Up to this precision of the operands the float64 recurrence can be sharp enough; above it only
+# balls are.
 FLOAT64_ORACLE_PRECISION = 11
-# Roundoffs of the accumulator that a sum over a suffix of a chunk may lose where its terms cancel: 64 of them, rounded at random, twice.
+# Roundoffs of the accumulator that a sum over a suffix of a chunk may lose where its terms cancel:
+# 64 of them, rounded at random, twice.
 SUMS_LOSE = 16
-# Seconds of ball arithmetic for one problem's gradients. On an accelerator gradients of 4,096 tokens are tested because float64 is nearly
-# always accurate enough; with slow gates and rare writes it is not, and balls of 2,128 bits held up an acceptance of ten minutes for hours.
+# Seconds of ball arithmetic for one problem's gradients. On an accelerator gradients of 4,096
+# tokens are tested because float64 is nearly always accurate enough; with slow gates and rare
+# writes it is not, and balls of 2,128 bits held up an acceptance of ten minutes for hours.
 LONGEST = 900.0
 # How much later products may enlarge what a backward pass loses to underflow.
 GAIN = 2.0**10
@@ -56,7 +59,8 @@ class Reference:
     """The exact outputs, or gradients, of a problem and the tolerances under the contract.
 
     Args:
-        budgets: by output; without those that overflow in a reference kernel, where none is finite in all outputs.
+        budgets: by output; without those that overflow in a reference kernel, where none is finite
+            in all outputs.
     """
 
     truth: ExactAnswer
@@ -73,76 +77,112 @@ class Reference:
 
 @torch.inference_mode()
 def standard(
-    inputs: Inputs, contract: Contract, io: Format, emulation: Emulation | Callable[[], Emulation], *, cuts: tuple[int, ...] = ()
+    inputs: Inputs,
+    contract: Contract,
+    io: Format,
+    emulation: Emulation | Callable[[], Emulation],
+    *,
+    cuts: tuple[int, ...] = (),
 ) -> Reference:
     """Truth sharp enough to judge by, and the tolerances it gives.
 
-    The oracle is the float64 recurrence where its proven radius is at most 2^-20 of every tolerance, certified balls otherwise.
+    The oracle is the float64 recurrence where its proven radius is at most 2^-20 of every
+    tolerance, certified balls otherwise.
 
     Args:
         inputs: what the kernel receives.
         contract: what it declares.
         io: format of q, k, v and o.
-        emulation: what the reference ensemble of the contract made of these inputs; where it is a call, its errors are
-            kept, and it is made only where none are.
+        emulation: what the reference ensemble of the contract made of these inputs; where it is a
+            call, its errors are kept, and it is made only where none are.
         cuts: tokens at which the run is cut and resumed, as the ensemble's runs were.
     Raises:
         UncertifiedError: no precision within the ceiling makes the oracle sharp enough.
         ContractOverflow: every output overflows in some reference kernel.
     """
-    room, ceilings, made = ToleranceContext(contract, io, inputs.K), Ceilings(inputs, contract, io, cuts), _made(emulation)
+    room, ceilings, made = (
+        ToleranceContext(contract, io, inputs.K),
+        Ceilings(inputs, contract, io, cuts),
+        _made(emulation),
+    )
     formats = contract.output_formats(io)
 
     def errors(truth: CertifiedOutputs) -> Errors:
         ensemble, exact = made(), truth.named()
         rounded, drawn = [*ensemble.rounded.values()], ensemble.drawn
         return room.errors_of_finite(
-            {name: OutputRuns([run[i] for run in rounded], [run[i] for run in drawn]) for i, name in enumerate(formats)},
+            {
+                name: OutputRuns([run[i] for run in rounded], [run[i] for run in drawn])
+                for i, name in enumerate(formats)
+            },
             lambda name, members, draws: room.errors(exact[name], members, draws, formats[name]),
         )
 
     def budgets(truth: CertifiedOutputs) -> dict[str, Budget]:
-        found = EnsembleCache(inputs, contract, io, cuts).of(truth.method, lambda: errors(truth)) if callable(emulation) else errors(truth)
-        moved = {"o": None, "final_state": _kept_or_changed(truth.final_state.high, inputs.state.double())}
+        found = (
+            EnsembleCache(inputs, contract, io, cuts).of(truth.method, lambda: errors(truth))
+            if callable(emulation)
+            else errors(truth)
+        )
+        moved = {
+            "o": None,
+            "final_state": _kept_or_changed(truth.final_state.high, inputs.state.double()),
+        }
         return {
-            name: replace(room.allow(truth.named()[name], errors, formats[name], moved=moved[name]), ceiling=Ceiling(ceilings, name))
+            name: replace(
+                room.allow(truth.named()[name], errors, formats[name], moved=moved[name]),
+                ceiling=Ceiling(ceilings, name),
+            )
             for name, errors in found.items()
         }
 
     return _sharpened(
         contract,
         lambda: enclosed(inputs),
-        lambda accept, extra: certify(inputs, accept=accept, extra_bits=extra, cache=cache_in(default_folder())),
+        lambda accept, extra: certify(
+            inputs, accept=accept, extra_bits=extra, cache=cache_in(default_folder())
+        ),
         budgets,
         lambda truth: _zero_by_structure(truth, inputs),
     )
 
 
 def _refuse_hours(inputs: Inputs, extra: int) -> None:
-    """Raises UncertifiedError for gradients that ball arithmetic would take more than LONGEST for."""
+    """Raises UncertifiedError for gradients that ball arithmetic would take more than LONGEST
+    for.
+    """
     bits = adjoint_bits(inputs, extra)
-    needed = adjoint_seconds(tokens=inputs.B * inputs.T, HV=inputs.HV, K=inputs.K, V=inputs.V, bits=bits)
+    needed = adjoint_seconds(
+        tokens=inputs.B * inputs.T, HV=inputs.HV, K=inputs.K, V=inputs.V, bits=bits
+    )
     if needed > LONGEST:
         raise UncertifiedError(
-            f"float64 is not accurate enough for these gradients, and balls of {bits} bits would take about {needed / 60:.0f} minutes; "
-            "test a shorter problem"
+            f"float64 is not accurate enough for these gradients, and balls of {bits} bits would"
+            f" take about {needed / 60:.0f} minutes; test a shorter problem"
         )
 
 
 def _kept_or_changed(final: Tensor, initial: Tensor) -> Tensor:
-    """The smaller of what a state is and of what it differs from the one before: that one is large where it has decayed to nothing."""
+    """The smaller of what a state is and of what it differs from the one before: that one is large
+    where it has decayed to nothing.
+    """
     return torch.minimum(final.abs(), (final - initial).abs())
 
 
 @torch.inference_mode()
 def gradient_standard(
-    inputs: Inputs, cotangents: Cotangents, contract: Contract, io: Format, emulation: GradientEmulation | Callable[[], GradientEmulation]
+    inputs: Inputs,
+    cotangents: Cotangents,
+    contract: Contract,
+    io: Format,
+    emulation: GradientEmulation | Callable[[], GradientEmulation],
 ) -> Reference:
     """The same for the gradients of a problem.
 
-    Exact zeros are wanted on padding alone: elsewhere a chunk form finds them as differences. Gradients of gates are sums over
-    suffixes whose terms cancel: errors of dg are relative to the largest term from there to the end of its chunk. Those of dS_0
-    likewise.
+    Exact zeros are wanted on padding alone: elsewhere a chunk form finds them as differences.
+    Gradients of gates are sums over
+    suffixes whose terms cancel: errors of dg are relative to the largest term from there to the end
+    of its chunk. Those of dS_0 likewise.
     """
     room, made = ToleranceContext(contract, io, GAIN * max(inputs.K, inputs.V)), _made(emulation)
     undefined = undefined_gradients(inputs, contract)
@@ -154,21 +194,43 @@ def gradient_standard(
     def balls(accept: Callable[[GradientAnswer], bool], extra: int) -> GradientAnswer:
         _refuse_hours(inputs, extra)
         cache = cache_in(default_folder())
-        return received(certify_gradients(inputs, cotangents, accept=lambda x: accept(received(x)), extra_bits=extra, cache=cache))
+        return received(
+            certify_gradients(
+                inputs,
+                cotangents,
+                accept=lambda x: accept(received(x)),
+                extra_bits=extra,
+                cache=cache,
+            )
+        )
 
     def budgets(certain: GradientAnswer) -> dict[str, Budget]:
         truth = _zero_on_padding(certain, inputs)
-        ahead = received_terms(largest_ahead(inputs, truth.terms.dg, contract.chunk_size), inputs, contract)
+        ahead = received_terms(
+            largest_ahead(inputs, truth.terms.dg, contract.chunk_size), inputs, contract
+        )
         cancelling = {"dg": ahead, "d_initial_state": truth.terms.d_initial_state}
         # Of gates that there are none of, there is nothing to judge.
-        formats = {name: contract.returned(name, io) for name, exact in truth.named().items() if exact.high.shape[-1]}
+        formats = {
+            name: contract.returned(name, io)
+            for name, exact in truth.named().items()
+            if exact.high.shape[-1]
+        }
 
         def errors() -> Errors:
             ensemble, exact = made(), truth.named()
-            rounded, drawn = [run.named() for run in ensemble.rounded.values()], [run.named() for run in ensemble.drawn]
+            rounded, drawn = (
+                [run.named() for run in ensemble.rounded.values()],
+                [run.named() for run in ensemble.drawn],
+            )
             return room.errors_of_finite(
-                {name: OutputRuns([x[name] for x in rounded], [x[name] for x in drawn]) for name in formats},
-                lambda name, members, draws: room.errors(exact[name], members, draws, formats[name], terms=cancelling.get(name)),
+                {
+                    name: OutputRuns([x[name] for x in rounded], [x[name] for x in drawn])
+                    for name in formats
+                },
+                lambda name, members, draws: room.errors(
+                    exact[name], members, draws, formats[name], terms=cancelling.get(name)
+                ),
             )
 
         found = kept.of(truth.method, errors) if callable(emulation) else errors()
@@ -176,7 +238,9 @@ def gradient_standard(
         def of(name: str, fmt: Format) -> Budget:
             terms = cancelling.get(name)
             floor = None if terms is None else SUMS_LOSE * contract.accumulate.unit * terms
-            allowed = room.allow(truth.named()[name], found[name], fmt, moved=terms, terms=terms, floor=floor)
+            allowed = room.allow(
+                truth.named()[name], found[name], fmt, moved=terms, terms=terms, floor=floor
+            )
             return replace(allowed, undefined=undefined.get(name))
 
         return {name: of(name, formats[name]) for name in found}
@@ -208,7 +272,13 @@ class ToleranceContext:
         return self.terms * self.contract.vanishing
 
     def errors(
-        self, truth: Enclosure, rounded: list[Tensor], drawn: list[Tensor], fmt: Format, *, terms: Tensor | None = None
+        self,
+        truth: Enclosure,
+        rounded: list[Tensor],
+        drawn: list[Tensor],
+        fmt: Format,
+        *,
+        terms: Tensor | None = None,
     ) -> EnsembleErrors:
         """The errors of the reference ensemble in one output."""
         return ensemble_errors(truth, rounded, drawn, io=fmt, lost=self.lost, terms=terms)
@@ -221,24 +291,51 @@ class ToleranceContext:
         """The errors of every output that a conforming kernel has to keep finite.
 
         Args:
-            outputs: by name, of kernels that round to nearest and of the stochastic-rounding samples.
+            outputs: by name, of kernels that round to nearest and of the stochastic-rounding
+                samples.
             errors: of one output, from those of both that count.
         Raises:
             ContractOverflow: there is no such output.
         """
         found = {name: errors(name, *outputs[name]) for name in finite_outputs(outputs)}
         if not found:
-            raise ContractOverflow(f"every output overflows in some emulated kernel of {self.contract.name}; choose milder values")
+            raise ContractOverflow(
+                f"every output overflows in some emulated kernel of {self.contract.name}; choose"
+                " milder values"
+            )
         return found
 
-    def allow(self, truth: Enclosure, errors: EnsembleErrors, fmt: Format, **relative_to: Tensor | None) -> Budget:
+    def allow(
+        self, truth: Enclosure, errors: EnsembleErrors, fmt: Format, **relative_to: Tensor | None
+    ) -> Budget:
         """The tolerance of one output; `moved`, `terms` and `floor` as `allow` takes them."""
-        given: dict[str, Any] = {name: tensor for name, tensor in relative_to.items() if tensor is not None}
-        return allow(truth, errors, io=fmt, unit=max(self.contract.operands.unit, fmt.unit), lost=self.lost, **given)
+        given: dict[str, Any] = {
+            name: tensor for name, tensor in relative_to.items() if tensor is not None
+        }
+        return allow(
+            truth,
+            errors,
+            io=fmt,
+            unit=max(self.contract.operands.unit, fmt.unit),
+            lost=self.lost,
+            **given,
+        )
 
-    def budget(self, truth: Enclosure, rounded: list[Tensor], drawn: list[Tensor], fmt: Format, **relative_to: Tensor | None) -> Budget:
+    def budget(
+        self,
+        truth: Enclosure,
+        rounded: list[Tensor],
+        drawn: list[Tensor],
+        fmt: Format,
+        **relative_to: Tensor | None,
+    ) -> Budget:
         """The same from the ensemble's own outputs."""
-        return self.allow(truth, self.errors(truth, rounded, drawn, fmt, terms=relative_to.get("terms")), fmt, **relative_to)
+        return self.allow(
+            truth,
+            self.errors(truth, rounded, drawn, fmt, terms=relative_to.get("terms")),
+            fmt,
+            **relative_to,
+        )
 
 
 E = TypeVar("E", Emulation, GradientEmulation)
@@ -259,7 +356,9 @@ def _sharpened(
     budgets: Callable[[A], dict[str, Budget]],
     demanded: Callable[[A], A],
 ) -> Reference:
-    """Float64 where it is sharp enough, balls elsewhere; `demanded` takes back the zeros that balls prove and that are not required."""
+    """Float64 where it is sharp enough, balls elsewhere; `demanded` takes back the zeros that balls
+    prove and that are not required.
+    """
     seen: list[tuple[A, dict[str, Budget]]] = []
 
     def sharp(truth: A) -> bool:
@@ -271,11 +370,14 @@ def _sharpened(
         return Reference(*seen[-1])
     # The rule's first precision suits fp32; each further bit of the contract needs one more.
     truth = balls(sharp, max(0, contract.accumulate.precision - FORMATS["fp32"].precision))
-    return Reference(demanded(truth), seen[-1][1] if seen and seen[-1][0] is truth else budgets(truth))
+    return Reference(
+        demanded(truth), seen[-1][1] if seen and seen[-1][0] is truth else budgets(truth)
+    )
 
 
 def _is_sharp(truth: Enclosure, allowed: Budget) -> bool:
-    # A radius is an error like any other: the comparator's own statistics say whether it is small enough.
+    # A radius is an error like any other: the comparator's own statistics say whether it is small
+    # enough.
     ratios = allowed.ratios(allowed.measure(truth.radius, truth))
     # A radius has no sign that could lean one way; its rms bounds that of any error within.
     sizes = [ratio for name, ratio in ratios.items() if name != "bias"]
@@ -283,11 +385,16 @@ def _is_sharp(truth: Enclosure, allowed: Budget) -> bool:
 
 
 def _zero_by_structure(truth: CertifiedOutputs, inputs: Inputs) -> CertifiedOutputs:
-    """Balls prove zeros that are differences of equal terms as well; a chunk form finds those by rounded sums."""
+    """Balls prove zeros that are differences of equal terms as well; a chunk form finds those by
+    rounded sums.
+    """
     if not bool(truth.o.zero.any()) and not bool(truth.final_state.zero.any()):
         return truth
     by_structure = structural_zeros(inputs, truth.o.high, truth.final_state.high)
-    o, final = (replace(one, zero=one.zero & mask) for one, mask in zip((truth.o, truth.final_state), by_structure, strict=True))
+    o, final = (
+        replace(one, zero=one.zero & mask)
+        for one, mask in zip((truth.o, truth.final_state), by_structure, strict=True)
+    )
     return replace(truth, o=o, final_state=final)
 
 
@@ -299,8 +406,13 @@ def _zero_on_padding(truth: GradientAnswer, inputs: Inputs) -> GradientAnswer:
 
     def kept(name: str, exact: Enclosure) -> Enclosure:
         asked = (
-            torch.zeros_like(exact.zero) if SIGNATURE.is_state(name) else exact.zero & rows.view(*rows.shape, *[1] * (exact.zero.ndim - 2))
+            torch.zeros_like(exact.zero)
+            if SIGNATURE.is_state(name)
+            else exact.zero & rows.view(*rows.shape, *[1] * (exact.zero.ndim - 2))
         )
         return replace(exact, zero=asked)
 
-    return replace(truth, gradients=Gradients(**{name: kept(name, exact) for name, exact in truth.named().items()}))
+    return replace(
+        truth,
+        gradients=Gradients(**{name: kept(name, exact) for name, exact in truth.named().items()}),
+    )

@@ -1,4 +1,6 @@
-"""How large an error is: the statistics every verdict rests on, computed the same way for a kernel and for the reference kernels."""
+"""How large an error is: the statistics every verdict rests on, computed the same way for a kernel
+and for the reference kernels.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,10 @@ class ErrorStatistics:
         rms, largest: over all elements, absolute.
         rows: [rows] rms over the last axis: tokens of o, key channels of S_T.
         bias: by which fraction of itself the output is too large or too small as a whole.
-        median, tail: 50 % and 99 % quantile of the relative error of the elements above the floor; 0 where there are none.
-        normalised: rms of every element's error in deviations of a model of it; 0 where there is none.
+        median, tail: 50 % and 99 % quantile of the relative error of the elements above the floor;
+            0 where there are none.
+        normalised: rms of every element's error in deviations of a model of it; 0 where there is
+            none.
     """
 
     rms: float
@@ -62,29 +66,42 @@ def row_rms(tensor: Tensor) -> Tensor:
 
 
 def _root_mean_square(tensor: Tensor, dim: int) -> Tensor:
-    """Of what is smaller than 2^-511 the squares underflow: errors of states that decayed so far are taken relative to the largest."""
+    """Of what is smaller than 2^-511 the squares underflow: errors of states that decayed so far
+    are taken relative to the largest.
+    """
     largest = tensor.abs().amax(dim, keepdim=True)
     shares = tensor / largest.masked_fill((largest == 0) | largest.isinf(), 1.0)
     return shares.square().mean(dim).sqrt() * largest.squeeze(dim)
 
 
-def statistics(error: Tensor, truth: Enclosure, io: Format, *, lost: float = 0.0, terms: Tensor | None = None) -> ErrorStatistics:
+def statistics(
+    error: Tensor, truth: Enclosure, io: Format, *, lost: float = 0.0, terms: Tensor | None = None
+) -> ErrorStatistics:
     """Statistics of `error` = kernel - exact.
 
     Args:
         error: float64, finite, the output's shape.
         truth: the exact output.
-        io: format the output is stored in; relative errors divide by no less than its smallest normal number.
+        io: format the output is stored in; relative errors divide by no less than its smallest
+            normal number.
         lost: what underflow may take from an element; relative errors count what exceeds it.
-        terms: the size of the terms that cancel in an element, where they do: errors are then relative to them.
+        terms: the size of the terms that cancel in an element, where they do: errors are then
+            relative to them.
     """
     return statistics_of_runs([error], truth, io, lost=lost, terms=terms)[0]
 
 
 def statistics_of_runs(
-    errors: Sequence[Tensor], truth: Enclosure, io: Format, *, lost: float = 0.0, terms: Tensor | None = None
+    errors: Sequence[Tensor],
+    truth: Enclosure,
+    io: Format,
+    *,
+    lost: float = 0.0,
+    terms: Tensor | None = None,
 ) -> list[ErrorStatistics]:
-    """The same of each of several runs, small ones together: there the number of operations is what costs."""
+    """The same of each of several runs, small ones together: there the number of operations is what
+    costs.
+    """
     if not truth.high.numel():
         return [ErrorStatistics(0.0, 0.0, row_rms(error), 0.0, 0.0) for error in errors]
     size = (truth.high.abs() if terms is None else torch.maximum(truth.high.abs(), terms)).flatten()
@@ -107,19 +124,31 @@ def statistics_of_runs(
         return [ErrorStatistics(*one) for one in zip(*columns, strict=True)]
 
     together = max(1, ELEMENTS_AT_ONCE // size.numel())
-    return [one for first in range(0, len(errors), together) for one in of(errors[first : first + together])]
+    return [
+        one
+        for first in range(0, len(errors), together)
+        for one in of(errors[first : first + together])
+    ]
 
 
 def _median(values: Tensor) -> list[float]:
-    """[runs] The smallest value of each row that half of it do not exceed; torch.quantile refuses large tensors."""
+    """[runs] The smallest value of each row that half of it do not exceed; torch.quantile refuses
+    large tensors.
+    """
     rank = _rank(values, 0.5)
     return values.kthvalue(rank, 1).values.tolist() if rank else [0.0] * len(values)
 
 
 def _tail(values: Tensor) -> list[float]:
-    """[runs] The same for 99 %, from the few values that are at least as large: those are found in less time."""
+    """[runs] The same for 99 %, from the few values that are at least as large: those are found in
+    less time.
+    """
     rank = _rank(values, 0.99)
-    return values.topk(values.shape[1] - rank + 1, 1).values[:, -1].tolist() if rank else [0.0] * len(values)
+    return (
+        values.topk(values.shape[1] - rank + 1, 1).values[:, -1].tolist()
+        if rank
+        else [0.0] * len(values)
+    )
 
 
 def _rank(values: Tensor, fraction: float) -> int:

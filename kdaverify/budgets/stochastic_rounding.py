@@ -15,7 +15,8 @@ from kdaverify.budgets.formats import FORMATS, Format
 
 # Below this exponent fp32 has underflowed.
 DEEPEST = 104.0
-# Half a spacing over the value, averaged over the values of one binade, in units of roundoff: 1 at its foot, 1/2 at its top.
+# Half a spacing over the value, averaged over the values of one binade, in units of roundoff: 1 at
+# its foot, 1/2 at its top.
 MEAN_UNIT = 0.72
 # Terms agree if their squares add up to no more than their total's, as far as float64 can tell.
 AGREEING = 1e-12
@@ -34,15 +35,20 @@ class StochasticRounding:
 
     def draw(self, like: Tensor, fmt: Format) -> Tensor:
         """Relative errors as rounding to nearest makes them in `fmt`, one for every element."""
-        # Sixteen bits are enough for each, and generating numbers is what takes time: four draws to one.
-        numbers = torch.empty(-(-like.numel() // 4), dtype=torch.int64, device=like.device).random_(-(2**63), None, generator=self.rng)
+        # Sixteen bits are enough for each, and generating numbers is what takes time: four draws to
+        # one.
+        numbers = torch.empty(-(-like.numel() // 4), dtype=torch.int64, device=like.device).random_(
+            -(2**63), None, generator=self.rng
+        )
         bits = numbers.view(torch.int16)[: like.numel()].view(like.shape)
         return bits.to(like.dtype).mul_(2 * MEAN_UNIT * fmt.unit * self.size / 2**16)
 
     def rounded(self, tensor: Tensor, fmt: Format, *, cut: bool = False) -> Tensor:
-        """Every element that `fmt` cannot hold, moved by a random error of the size of rounding to nearest, or of cutting off.
+        """Every element that `fmt` cannot hold, moved by a random error of the size of rounding to
+        nearest, or of cutting off.
 
-        Subnormals are as far apart as the smallest normal numbers; no rounding takes more than there is.
+        Subnormals are as far apart as the smallest normal numbers; no rounding takes more than
+        there is.
         """
         draw = self.draw(tensor, fmt)
         share = draw.sub_(MEAN_UNIT * fmt.unit) if cut else draw
@@ -51,35 +57,49 @@ class StochasticRounding:
     def dot(self, a: Tensor, b: Tensor, fmt: Format) -> Tensor:
         """A dot product summed in order, every partial sum rounded.
 
-        Math: the squares of the n partial sums add up to about n/3 total^2 where the terms agree and n/2 sum(terms^2) where they
-        cancel. A total that the format holds is exact where they agree; where they cancel, the partial sums that led to it need not be.
+        Math: the squares of the n partial sums add up to about n/3 total^2 where the terms agree
+        and n/2 sum(terms^2) where they cancel. A total that the format holds is exact where they
+        agree; where they cancel, the partial sums that led to it need not be.
         """
         total, squares, n = a @ b, a.square() @ b.square(), a.shape[-1]
         sums = _partial_sums(total, squares, n) if n > 1 else total
-        return torch.where(_is_exact(total, squares, fmt), total, total + sums * self.draw(total, fmt))
+        return torch.where(
+            _is_exact(total, squares, fmt), total, total + sums * self.draw(total, fmt)
+        )
 
     def row_sum(self, products: Tensor, fmt: Format) -> Tensor:
-        """A sum over the last axis of products that are rounded each, every partial sum rounded too.
+        """A sum over the last axis of products that are rounded each, every partial sum rounded
+        too.
 
-        Without it the samples of dbeta had half the error of the emulated kernels, and single elements of a right one were rejected at
-        1.3 to 2 times their tolerance.
+        Without it the samples of dbeta had half the error of the emulated kernels, and single
+        elements of a right one were rejected at 1.3 to 2 times their tolerance.
         """
         total, squares = products.sum(-1), products.square().sum(-1)
         size = (_partial_sums(total, squares, products.shape[-1]).square() + squares).sqrt()
-        return torch.where(_is_exact(total, squares, fmt), total, total + size * self.draw(total, fmt))
+        return torch.where(
+            _is_exact(total, squares, fmt), total, total + size * self.draw(total, fmt)
+        )
 
     def substitution(self, A: Tensor, R: Tensor, fmt: Format) -> Tensor:
-        """By how much the inverse R of I + A is missed where it is found row by row, every partial sum of a row rounded.
+        """By how much the inverse R of I + A is missed where it is found row by row, every partial
+        sum of a row rounded.
 
-        Math: R = I - A R + E moves R by R E to first order. Element i, j is a sum of i - j terms, the first of them A_ij itself.
+        Math: R = I - A R + E moves R by R E to first order. Element i, j is a sum of i - j terms,
+        the first of them A_ij itself.
         """
         row = torch.arange(A.shape[-1], device=A.device)
-        total, squares, roundings = A @ R, A.square() @ R.square(), (row[:, None] - row - 1).clamp(min=0)
+        total, squares, roundings = (
+            A @ R,
+            A.square() @ R.square(),
+            (row[:, None] - row - 1).clamp(min=0),
+        )
         E = _partial_sums(total, squares, roundings) * self.draw(total, fmt)
         return R @ E.masked_fill_(_is_exact(total, squares, fmt), 0.0)
 
     def exp(self, x: Tensor, fmt: Format, *, argument: bool) -> Tensor:
-        """exp with its result rounded, and its argument too: a relative error of (|x| + 1) units, or 1; exp 0 is exact."""
+        """exp with its result rounded, and its argument too: a relative error of (|x| + 1) units,
+        or 1; exp 0 is exact.
+        """
         decay = x.exp()
         units = x.clamp(min=-DEEPEST).add_(x.sign()) if argument else x.sign()
         return decay.addcmul_(decay, self.draw(x, fmt).mul_(units))
@@ -87,23 +107,33 @@ class StochasticRounding:
     def cumsum(self, terms: Tensor, fmt: Format, *, scaled: bool) -> Tensor:
         """The errors of running sums over the rows of `terms`.
 
-        Every partial sum is rounded, and each rounding stays in all later ones; what is made of it for a base-2 unit, where it is
-        `scaled`, is rounded again. Whole numbers, as gates at a bound often are, sum to whole numbers; divided by ln 2 they are none. A
-        term of 0 leaves the number before, which is rounded as it was.
+        Every partial sum is rounded, and each rounding stays in all later ones; what is made of it
+        for a base-2 unit, where it is `scaled`, is rounded again. Whole numbers, as gates at a
+        bound often are, sum to whole numbers; divided by ln 2 they are none. A term of 0 leaves the
+        number before, which is rounded as it was.
         """
         exact, nothing = terms.cumsum(-2), terms == 0
         missed = (self.rounded(exact, fmt) - exact).masked_fill_(nothing, 0.0).cumsum(-2)
-        return missed.addcmul_(exact, _of_the_last(self.draw(exact, fmt), ~nothing)) if scaled else missed
+        return (
+            missed.addcmul_(exact, _of_the_last(self.draw(exact, fmt), ~nothing))
+            if scaled
+            else missed
+        )
 
     def in_any_order(self, total: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         """The same sum of its terms in another order."""
-        return lambda terms: total(terms[..., torch.randperm(terms.shape[-1], generator=self.rng, device=terms.device)])
+        return lambda terms: total(
+            terms[..., torch.randperm(terms.shape[-1], generator=self.rng, device=terms.device)]
+        )
 
 
 def _step(share: Tensor, tensor: Tensor, fmt: Format) -> Tensor:
-    """`share` of every element, of the smallest normal number at least, and of no more than there is."""
-    # What is subnormal in the working type too is not worth it: a CPU multiplies subnormal numbers thirty times as slowly, and zeros,
-    # which are many, would take shares of the smallest normal number.
+    """`share` of every element, of the smallest normal number at least, and of no more than there
+    is.
+    """
+    # What is subnormal in the working type too is not worth it: a CPU multiplies subnormal numbers
+    # thirty times as slowly, and zeros, which are many, would take shares of the smallest normal
+    # number.
     if fmt.min_normal <= torch.finfo(tensor.dtype).tiny:
         return share.mul_(tensor)
     size = tensor.abs()
@@ -117,7 +147,9 @@ def _of_the_last(rows: Tensor, new: Tensor) -> Tensor:
 
 
 def _partial_sums(total: Tensor, squares: Tensor, n: int | Tensor) -> Tensor:
-    """Root of the squares of the partial sums of n terms, from their sum and from that of their squares."""
+    """Root of the squares of the partial sums of n terms, from their sum and from that of their
+    squares.
+    """
     return (total.square() * (n / 3) + squares * (n / 2)).sqrt()
 
 

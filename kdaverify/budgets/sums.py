@@ -1,4 +1,6 @@
-"""How dot products are made: in what order their terms are summed, in which format the sum is kept, how operands are brought to theirs."""
+"""How dot products are made: in what order their terms are summed, in which format the sum is kept,
+how operands are brought to theirs.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +24,35 @@ def library(contract: Contract) -> Dot:
     """Sums as a library makes them, as far as the contract leaves that open."""
     if contract.order == "in-order":
         return term_by_term(contract)
-    return functools.partial(_kept, keep=contract.accumulate.round, step=STEP) if contract.narrow_sums else torch.matmul
+    return (
+        functools.partial(_kept, keep=contract.accumulate.round, step=STEP)
+        if contract.narrow_sums
+        else torch.matmul
+    )
 
 
 def ordered(contract: Contract) -> Dot:
     """Sums made in order, in at most 16 partial sums, instead of by a library's tree."""
-    return sequential if contract.order == "free" and not contract.narrow_sums else term_by_term(contract)
+    return (
+        sequential
+        if contract.order == "free" and not contract.narrow_sums
+        else term_by_term(contract)
+    )
 
 
 def term_by_term(contract: Contract) -> Dot:
     """Sums made in order, term by term, as a plain loop does."""
-    return functools.partial(_kept, keep=contract.accumulate.round, step=1) if contract.narrow_sums else one_by_one
+    return (
+        functools.partial(_kept, keep=contract.accumulate.round, step=1)
+        if contract.narrow_sums
+        else one_by_one
+    )
 
 
 def matrix_units(fmt: Format, contract: Contract) -> dict[str, Dot]:
-    """Ways of matrix units that the contract allows, by name: both operands brought to `fmt`, products summed in its accumulator."""
+    """Ways of matrix units that the contract allows, by name: both operands brought to `fmt`,
+    products summed in its accumulator.
+    """
     free = contract.operand_rounding == "free"
     cut = contract.operand_rounding == "truncate" or (free and fmt.name == "tf32")
     ways = {"matrix units": fmt.round} if contract.operand_rounding != "truncate" else {}
@@ -50,7 +66,9 @@ def _with_operands(bring: Callable[[Tensor], Tensor], dot: Dot) -> Dot:
 
 
 def three_products(a: Tensor, b: Tensor) -> Tensor:
-    """A dot product of fp32 operands on bf16 units: each split in two, and the product of the two small parts left out."""
+    """A dot product of fp32 operands on bf16 units: each split in two, and the product of the two
+    small parts left out.
+    """
     bf16 = FORMATS["bf16"].round
     (a_large, a_small), (b_large, b_small) = ((bf16(x), bf16(x - bf16(x))) for x in (a, b))
     return a_large @ b_large + (a_large @ b_small + a_small @ b_large)
@@ -70,11 +88,15 @@ def _kept(a: Tensor, b: Tensor, *, keep: Callable[[Tensor], Tensor], step: int) 
     return _in_parts(a, b, -(-a.shape[-1] // step), keep)
 
 
-def _in_parts(a: Tensor, b: Tensor, parts: int, keep: Callable[[Tensor], Tensor] | None = None) -> Tensor:
+def _in_parts(
+    a: Tensor, b: Tensor, parts: int, keep: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
     if not parts:
         return a @ b
     total = None
-    for left, right in zip(a.tensor_split(parts, dim=-1), b.tensor_split(parts, dim=-2), strict=True):
+    for left, right in zip(
+        a.tensor_split(parts, dim=-1), b.tensor_split(parts, dim=-2), strict=True
+    ):
         product = left @ right
         total = product if total is None else total + product
         total = total if keep is None else keep(total)
@@ -83,12 +105,18 @@ def _in_parts(a: Tensor, b: Tensor, parts: int, keep: Callable[[Tensor], Tensor]
 
 
 def tree(fmt: Format) -> Callable[[Tensor], Tensor]:
-    """Sums over the last axis that never leave `fmt`: products rounded, then pairs, pairs of pairs, each sum rounded."""
+    """Sums over the last axis that never leave `fmt`: products rounded, then pairs, pairs of pairs,
+    each sum rounded.
+    """
 
     def total(products: Tensor) -> Tensor:
         terms = fmt.round(products)
         while terms.shape[-1] > 1:
-            even = terms if terms.shape[-1] % 2 == 0 else torch.cat((terms, torch.zeros_like(terms[..., :1])), dim=-1)
+            even = (
+                terms
+                if terms.shape[-1] % 2 == 0
+                else torch.cat((terms, torch.zeros_like(terms[..., :1])), dim=-1)
+            )
             terms = fmt.round(even[..., ::2] + even[..., 1::2])
         return terms.squeeze(-1)
 
@@ -99,6 +127,8 @@ def running(fmt: Format) -> Callable[[Tensor], Tensor]:
     """Sums over the last axis from the first term to the last that never leave `fmt`."""
 
     def total(products: Tensor) -> Tensor:
-        return functools.reduce(lambda so_far, term: fmt.round(so_far + term), fmt.round(products).unbind(-1))
+        return functools.reduce(
+            lambda so_far, term: fmt.round(so_far + term), fmt.round(products).unbind(-1)
+        )
 
     return total

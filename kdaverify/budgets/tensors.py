@@ -1,4 +1,6 @@
-"""The named tensors of each pipeline, stage by stage, forward and then backward: what a contract may give a storage format of its own."""
+"""The named tensors of each pipeline, stage by stage, forward and then backward: what a contract
+may give a storage format of its own.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ class StageTensors(NamedTuple):
     Args:
         stage: its name; that of the oracle's stage for the chunk form.
         every: stored by every kernel, in order.
-        some: stored only by those that factor their decays, take the residual form, round beta or scale do first.
+        some: stored only by those that factor their decays, take the residual form, round beta or
+            scale do first.
     """
 
     stage: str
@@ -32,7 +35,9 @@ class Pipeline(NamedTuple):
     @property
     def names(self) -> tuple[str, ...]:
         """Every name, once."""
-        return tuple(dict.fromkeys(name for stage in (*self.forward, *self.backward) for name in stage.names))
+        return tuple(
+            dict.fromkeys(name for stage in (*self.forward, *self.backward) for name in stage.names)
+        )
 
 
 CHUNK: Final = Pipeline(
@@ -49,7 +54,10 @@ CHUNK: Final = Pipeline(
         StageTensors("dA", ("dAqk",)),
         StageTensors("state_bwd", ("dh", "dv_new", "dS_o", "dS"), ("do_scaled",)),
         StageTensors("dqkwg", ("dq_state", "dk_state", "dw", "h_dh", "dG_state")),
-        StageTensors("wy_bwd", ("k_decayed", "dkb", "dvb", "dv", "dbeta_wy", "dk_wy", "dG_wy", "dR", "R_dR", "dAkk")),
+        StageTensors(
+            "wy_bwd",
+            ("k_decayed", "dkb", "dvb", "dv", "dbeta_wy", "dk_wy", "dG_wy", "dR", "R_dR", "dAkk"),
+        ),
         StageTensors("intra_bwd", ("beta_k", "dbeta", "dG", "dq_head", "dk_head", "dq", "dk")),
         StageTensors("cumsum_bwd", ("dg",)),
     ),
@@ -69,15 +77,36 @@ SCALAR_DECAY: Final = Pipeline(
         StageTensors("dA", ("dAqk",)),
         StageTensors("state_bwd", ("dh", "dv_new", "q_decayed", "dS")),
         StageTensors("dqkwg", ("dw", "h_dh", "dG", "dq_done", "dk_part")),
-        StageTensors("wy_bwd", ("kb", "vb", "dR", "R_dR", "dAkk", "dv", "dbeta", "dk_w", "beta_k", "dk_wy", "dq", "dk")),
+        StageTensors(
+            "wy_bwd",
+            (
+                "kb",
+                "vb",
+                "dR",
+                "R_dR",
+                "dAkk",
+                "dv",
+                "dbeta",
+                "dk_w",
+                "beta_k",
+                "dk_wy",
+                "dq",
+                "dk",
+            ),
+        ),
         StageTensors("cumsum_bwd", ("dg",)),
     ),
 )
-"""Where channels share a gate: dq_done is dq of a value head, dk_part its dk but for what passes through w and u, dk_w and dk_wy that."""
+"""Where channels share a gate: dq_done is dq of a value head, dk_part its dk but for what passes
+through w and u, dk_w and dk_wy that."""
 
 RECURRENT: Final = Pipeline(
     forward=(StageTensors("token", ("decayed", "p", "u", "S", "o")),),
-    backward=(StageTensors("token_bwd", ("P", "dp", "dv", "dbeta", "dq_head", "dk_head", "dg", "dS", "dq", "dk")),),
+    backward=(
+        StageTensors(
+            "token_bwd", ("P", "dp", "dv", "dbeta", "dq_head", "dk_head", "dg", "dS", "dq", "dk")
+        ),
+    ),
 )
 
 PIPELINES: Final = {"chunk": CHUNK, "scalar decay": SCALAR_DECAY, "recurrent": RECURRENT}

@@ -1,4 +1,6 @@
-"""What a campaign or a night leaves in its record beside the verdicts, so that the gate decides on the record alone."""
+"""What a campaign or a night leaves in its record beside the verdicts, so that the gate decides on
+the record alone.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
 
 
 def of_campaign(orders: Orders, tally: CampaignCounts) -> Account:
-    """It runs the random tests of the suites: of suites without any no pass is wanted, and rules for whole sessions are not met."""
+    """It runs the random tests of the suites: of suites without any no pass is wanted, and rules
+    for whole sessions are not met.
+    """
 
     def asked(adapter: Adapter) -> set[str]:
         return shipped(adapter.op) & {CONVENTIONS.property} | {
@@ -32,15 +36,35 @@ def of_campaign(orders: Orders, tally: CampaignCounts) -> Account:
 
 def of_night(orders: Orders, tally: CampaignCounts) -> Account:
     """It runs all that a session of its profile runs, and is held against the same rules."""
-    return _account(orders.profile, orders, tally, lambda adapter: shipped(adapter.op) | tally.asked(adapter.name))
+    return _account(
+        orders.profile,
+        orders,
+        tally,
+        lambda adapter: shipped(adapter.op) | tally.asked(adapter.name),
+    )
 
 
-def _account(profile: str, orders: Orders, tally: CampaignCounts, properties: Callable[[Adapter], set[str]]) -> Account:
+def _account(
+    profile: str, orders: Orders, tally: CampaignCounts, properties: Callable[[Adapter], set[str]]
+) -> Account:
     from kdaverify.adapters.registry import find
 
     adapters = [find(spec) for spec in orders.specs.values()]
     expected = [
-        declared(adapter, properties(adapter), orders.profile, tally.heard(adapter.name), missing=adapter.missing()) for adapter in adapters
+        declared(
+            adapter,
+            properties(adapter),
+            orders.profile,
+            tally.heard(adapter.name),
+            missing=adapter.missing(),
+        )
+        for adapter in adapters
     ]
     trouble = {name: tuple(told) for name, told in tally.trouble.items()}
-    return account_of(profile, orders.seed, expected, trouble, {name: identity_of(spec) for name, spec in orders.specs.items()})
+    return account_of(
+        profile,
+        orders.seed,
+        expected,
+        trouble,
+        {name: identity_of(spec) for name, spec in orders.specs.items()},
+    )

@@ -36,7 +36,8 @@ class RandomCase:
 def case(questions: Sequence[SuiteTest], seed: int, number: int) -> RandomCase:
     """Case `number` of `seed`.
 
-    Every question is as likely as any other, as in a session of the suites, and each case comes from a digest of seed and number.
+    Every question is as likely as any other, as in a session of the suites, and each case comes
+    from a digest of seed and number.
 
     Args:
         questions: random ones, of one implementation.
@@ -48,8 +49,12 @@ def case(questions: Sequence[SuiteTest], seed: int, number: int) -> RandomCase:
         found = generated(question.strategy(), _random(f"{seed}:{number}:{attempt}"))
         if found is not None:
             return RandomCase(question, *found)
-    raise UndrawableError(f"suite {question.property}: {TRIES} {dict(question.chosen)} samples gave no problem that it tests")
+    raise UndrawableError(
+        f"suite {question.property}: {TRIES} {dict(question.chosen)} samples gave no problem that"
+        " it tests"
+    )
 
 
 def _random(text: str) -> Random:
-    return Random(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]))  # noqa: S311 # problems, not secrets
+    # problems, not secrets
+    return Random(int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]))  # noqa: S311

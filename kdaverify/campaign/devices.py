@@ -7,7 +7,11 @@ from typing import Final
 
 RESOURCES: Final = {"cuda": "GPU", "npu": "NPU", "tpu": "TPU"}
 """What Ray calls an accelerator, by type of torch device."""
-_VISIBLE: Final = {"cuda": "CUDA_VISIBLE_DEVICES", "npu": "ASCEND_RT_VISIBLE_DEVICES", "tpu": "TPU_VISIBLE_CHIPS"}
+_VISIBLE: Final = {
+    "cuda": "CUDA_VISIBLE_DEVICES",
+    "npu": "ASCEND_RT_VISIBLE_DEVICES",
+    "tpu": "TPU_VISIBLE_CHIPS",
+}
 
 
 def places(device: str) -> int:

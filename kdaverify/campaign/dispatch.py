@@ -1,4 +1,6 @@
-"""Tasks to workers and answers back, whichever engine carries them; what a lost worker was doing is done again."""
+"""Tasks to workers and answers back, whichever engine carries them; what a lost worker was doing is
+done again.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from kdaverify.campaign.engine import Engine, EngineError, WorkerLostError
 from kdaverify.campaign.task import Key, Task, TaskResult
 
 APART: Final = 2
-"""Workers that a task may cost before its kernel is given a process of its own, so that a crash becomes a verdict."""
+"""Workers that a task may cost before its kernel is given a process of its own, so that a crash
+becomes a verdict."""
 MOST_LOST: Final = 3
 """Workers that a task may cost before it is given up."""
 MOST_IN_A_ROW: Final = 12
@@ -21,7 +24,8 @@ def dispatch(engine: Engine, tasks: Iterator[Task]) -> Iterator[tuple[Task, Task
     """Every task with its answer, as they come.
 
     Args:
-        tasks: taken from one at a time, when a worker is idle: what ends it ends the campaign, once the running ones are done.
+        tasks: taken from one at a time, when a worker is idle: what ends it ends the campaign, once
+            the running ones are done.
     Raises:
         EngineError: worker after worker is lost.
     """
@@ -46,11 +50,17 @@ def dispatch(engine: Engine, tasks: Iterator[Task]) -> Iterator[tuple[Task, Task
                 lost[task.key] += 1
                 in_a_row += 1
                 if in_a_row == MOST_IN_A_ROW:
-                    raise EngineError(f"--engine: {MOST_IN_A_ROW} workers were lost in a row, the last one over {task}: {reason}") from None
+                    raise EngineError(
+                        f"--engine: {MOST_IN_A_ROW} workers were lost in a row, the last one over"
+                        f" {task}: {reason}"
+                    ) from None
                 if lost[task.key] < MOST_LOST:
                     again.append(task)
                 else:
-                    yield task, TaskResult(trouble=f"{MOST_LOST} workers were lost over {task}: {reason}")
+                    yield (
+                        task,
+                        TaskResult(trouble=f"{MOST_LOST} workers were lost over {task}: {reason}"),
+                    )
             else:
                 in_a_row = 0
                 yield task, answer

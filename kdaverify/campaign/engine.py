@@ -15,7 +15,9 @@ class WorkerLostError(RuntimeError):
 
 
 class EngineError(RuntimeError):
-    """An engine that cannot be had, or keeps no worker; the message says what is wanted and what to do."""
+    """An engine that cannot be had, or keeps no worker; the message says what is wanted and what to
+    do.
+    """
 
 
 class Engine(abc.ABC):
@@ -29,11 +31,15 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def submit(self, place: int, task: Task, *, apart: bool) -> Hashable:
-        """Gives the worker of an idle place a task, a new worker if the last one is gone; what comes back stands for the answer."""
+        """Gives the worker of an idle place a task, a new worker if the last one is gone; what
+        comes back stands for the answer.
+        """
 
     @abc.abstractmethod
     def wait(self, pending: Sequence[Hashable]) -> Sequence[Hashable]:
-        """Waits until one of the answers is there or its worker gone; gives all of which that holds."""
+        """Waits until one of the answers is there or its worker gone; gives all of which that
+        holds.
+        """
 
     @abc.abstractmethod
     def answer(self, done: Hashable) -> TaskResult:
@@ -50,5 +56,10 @@ class Engine(abc.ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()

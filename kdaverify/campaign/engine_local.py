@@ -1,4 +1,6 @@
-"""Workers on this machine: processes of the standard library, one executor each, so that a loss strikes one task alone."""
+"""Workers on this machine: processes of the standard library, one executor each, so that a loss
+strikes one task alone.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ class LocalEngine(Engine):
             return self._executor(place).submit(_answer, task, apart)
 
     def wait(self, pending: Sequence[Hashable]) -> Sequence[Hashable]:
-        return list(wait(cast("Sequence[Future[TaskResult]]", pending), return_when=FIRST_COMPLETED).done)
+        return list(
+            wait(cast("Sequence[Future[TaskResult]]", pending), return_when=FIRST_COMPLETED).done
+        )
 
     def answer(self, done: Hashable) -> TaskResult:
         try:
@@ -54,7 +58,8 @@ class LocalEngine(Engine):
     def close(self) -> None:
         for executor in self._executors.values():
             # What a worker is doing is not waited for: it may never end.
-            for process in tuple(executor._processes.values()):  # noqa: SLF001 # public from Python 3.14 on, as kill_workers()
+            # public from Python 3.14 on, as kill_workers()
+            for process in tuple(executor._processes.values()):  # noqa: SLF001
                 process.terminate()
             executor.shutdown(cancel_futures=True)
         self._executors.clear()
@@ -62,7 +67,9 @@ class LocalEngine(Engine):
     def _executor(self, place: int) -> ProcessPoolExecutor:
         if place not in self._executors:
             given = (self._orders, sight(self._device, place))
-            self._executors[place] = ProcessPoolExecutor(1, mp_context=_CONTEXT, initializer=_begin, initargs=given)
+            self._executors[place] = ProcessPoolExecutor(
+                1, mp_context=_CONTEXT, initializer=_begin, initargs=given
+            )
         return self._executors[place]
 
     def _replace(self, place: int) -> None:
@@ -71,7 +78,8 @@ class LocalEngine(Engine):
 
 def _begin(orders: Orders, environment: Mapping[str, str]) -> None:
     """Makes the worker of this process."""
-    global _worker  # noqa: PLW0603 # an initializer of the standard library has no other place to put it
+    # an initializer of the standard library has no other place to put it
+    global _worker  # noqa: PLW0603
     # Ctrl-C is the campaign's affair: it ends its workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     follow_parent()
@@ -79,6 +87,7 @@ def _begin(orders: Orders, environment: Mapping[str, str]) -> None:
     _worker = Worker(orders)
 
 
-def _answer(task: Task, apart: bool) -> TaskResult:  # noqa: FBT001 # executors pass arguments by position
+# executors pass arguments by position
+def _answer(task: Task, apart: bool) -> TaskResult:  # noqa: FBT001
     assert _worker is not None
     return _worker.answer(task, apart=apart)

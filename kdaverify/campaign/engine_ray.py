@@ -14,7 +14,8 @@ from kdaverify.campaign.task import Orders, Task, TaskResult
 from kdaverify.campaign.worker import Worker
 
 OBJECT_STORE_BYTES: Final = 80 * 2**20
-"""Of a cluster of our own: tasks and answers are kilobytes; Ray would take a third of the memory."""
+"""Of a cluster of our own: tasks and answers are kilobytes; Ray would take a third of the
+memory."""
 
 
 class RayEngine(Engine):
@@ -28,30 +29,52 @@ class RayEngine(Engine):
         EngineError: Ray is not installed, the cluster is not there, or has no such place.
     """
 
-    def __init__(self, orders: Orders, *, places: int | None, device: str = "cpu", address: str | None = None) -> None:
+    def __init__(
+        self, orders: Orders, *, places: int | None, device: str = "cpu", address: str | None = None
+    ) -> None:
         self._ray = _ray()
         self._orders, self._device = orders, device
         self._actors: dict[int, Any] = {}
-        own: dict[str, Any] = {"num_cpus": places, "object_store_memory": OBJECT_STORE_BYTES, "include_dashboard": False}
+        own: dict[str, Any] = {
+            "num_cpus": places,
+            "object_store_memory": OBJECT_STORE_BYTES,
+            "include_dashboard": False,
+        }
         try:
-            self._ray.init(address=address or "local", logging_level=logging.ERROR, log_to_driver=False, **({} if address else own))
+            self._ray.init(
+                address=address or "local",
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+                **({} if address else own),
+            )
         except (ConnectionError, ValueError, RuntimeError) as error:
-            raise EngineError(f"--address: no Ray cluster at {address}: {error}; start one with `ray start --head`") from None
+            raise EngineError(
+                f"--address: no Ray cluster at {address}: {error}; start one with `ray start"
+                " --head`"
+            ) from None
         resource = RESOURCES.get(device, "CPU")
         there = int(self._ray.cluster_resources().get(resource, 0))
         self.places = there if places is None else places
         if not 0 < self.places <= there:
             self.close()
-            raise EngineError(f"--workers: wanted {places or 'some'}, one a {resource}, but the cluster has {there}; request at most that")
+            raise EngineError(
+                f"--workers: wanted {places or 'some'}, one a {resource}, but the cluster has"
+                f" {there}; request at most that"
+            )
 
     def submit(self, place: int, task: Task, *, apart: bool) -> Hashable:
         if place not in self._actors:
-            self._actors[place] = self._ray.remote(Worker).options(**self._needs()).remote(self._orders)
+            self._actors[place] = (
+                self._ray.remote(Worker).options(**self._needs()).remote(self._orders)
+            )
         reference = self._actors[place].answer.remote(task, apart=apart)
         return place, reference
 
     def wait(self, pending: Sequence[Hashable]) -> Sequence[Hashable]:
-        by_reference = {reference: (place, reference) for place, reference in cast("Sequence[tuple[int, Any]]", pending)}
+        by_reference = {
+            reference: (place, reference)
+            for place, reference in cast("Sequence[tuple[int, Any]]", pending)
+        }
         done: list[Any] = []
         while not done:
             # Short waits: between them Ctrl-C is heard.
@@ -88,5 +111,8 @@ def _ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise EngineError("--engine: ray is not installed; pip install 'kdaverify[ray]', or leave the engine at local") from None
+        raise EngineError(
+            "--engine: ray is not installed; pip install 'kdaverify[ray]', or leave the engine at"
+            " local"
+        ) from None
     return ray

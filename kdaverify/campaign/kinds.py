@@ -1,4 +1,6 @@
-"""Failures of one kind together: those that go wrong in the same stage, in the same way, look like the same fault."""
+"""Failures of one kind together: those that go wrong in the same stage, in the same way, look like
+the same fault.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,13 @@ class FailureKind:
     """Failures of one kind.
 
     Args:
-        representative: the least expensive to judge, of equals the one with the lowest number, whatever order they came in.
+        representative: the least expensive to judge, of equals the one with the lowest number,
+            whatever order they came in.
         verdicts: how many there are.
         properties, dtypes: what they struck.
         smaller: the representative, made smaller; None where it could not be, or was not tried.
-        diagnosis: which known faults it cannot be distinguished from, or that none fits; "" where it was not tested.
+        diagnosis: which known faults it cannot be distinguished from, or that none fits; "" where
+            it was not tested.
     """
 
     representative: Verdict
@@ -50,9 +54,18 @@ class FailureKind:
 
     def join(self, other: FailureKind) -> FailureKind:
         """Both as one, shown by that of which the representative is the less expensive."""
-        kept, left = (self, other) if _size(self.representative) <= _size(other.representative) else (other, self)
+        kept, left = (
+            (self, other)
+            if _size(self.representative) <= _size(other.representative)
+            else (other, self)
+        )
         both = self.verdicts + other.verdicts
-        return replace(kept, verdicts=both, properties=kept.properties | left.properties, dtypes=kept.dtypes | left.dtypes)
+        return replace(
+            kept,
+            verdicts=both,
+            properties=kept.properties | left.properties,
+            dtypes=kept.dtypes | left.dtypes,
+        )
 
     @property
     def shown(self) -> Verdict:

@@ -1,4 +1,6 @@
-"""Tasks, from wherever they come, judged by an engine into a record that survives whatever ends it."""
+"""Tasks, from wherever they come, judged by an engine into a record that survives whatever ends
+it.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class CampaignRun:
         RecordError: the record is that of another campaign.
     """
 
-    def __init__(self, orders: Orders, *, fixed: Iterable[Fixed] = (), cases: int, record: Path) -> None:
+    def __init__(
+        self, orders: Orders, *, fixed: Iterable[Fixed] = (), cases: int, record: Path
+    ) -> None:
         self._orders, self._cases, self._record = orders, cases, record
         self._conventions = [Fixed(name, CONVENTIONS) for name in orders.specs]
         self._fixed = [task for task in fixed if task.ask != CONVENTIONS]
@@ -46,7 +50,13 @@ class CampaignRun:
         self._asked_all = False
         resumed(record, orders.seed, self._known())
 
-    def ask(self, engine: Engine, see: Callable[[CampaignCounts], None], *, more: Callable[[], bool] = lambda: True) -> None:
+    def ask(
+        self,
+        engine: Engine,
+        see: Callable[[CampaignCounts], None],
+        *,
+        more: Callable[[], bool] = lambda: True,
+    ) -> None:
         """Runs what is not recorded yet.
 
         Args:
@@ -57,13 +67,18 @@ class CampaignRun:
         with RecordWriter(self._record) as writer:
             # Under a wrongly declared convention nothing else is scored.
             for tasks in (iter(self._conventions), self._others(more)):
-                for task, answer in dispatch(engine, (task for task in tasks if task.key not in self.tally.done)):
+                for task, answer in dispatch(
+                    engine, (task for task in tasks if task.key not in self.tally.done)
+                ):
                     self._take(task, answer.verdicts(), answer.trouble, writer)
                     see(self.tally)
-        self._asked_all = not any(self.unasked(name) and not self.tally.trouble.get(name) for name in self._orders.specs)
+        self._asked_all = not any(
+            self.unasked(name) and not self.tally.trouble.get(name) for name in self._orders.specs
+        )
 
     def seal(self, account: Callable[[Orders, CampaignCounts], Account]) -> bool:
-        """Closes the record, unless fixed cases were left out or Ctrl-C ended the run: a record without a seal is half a run.
+        """Closes the record, unless fixed cases were left out or Ctrl-C ended the run: a record
+        without a seal is half a run.
 
         Args:
             account: makes what is said beside the verdicts.
@@ -78,21 +93,36 @@ class CampaignRun:
         Args:
             see: called with how many are left.
         """
-        waiting = {task.key: (kind, task) for kind, task in ((kind, _smaller(kind)) for kind in self.tally.ranked()[:MOST_SHOWN]) if task}
+        waiting = {
+            task.key: (kind, task)
+            for kind, task in ((kind, _smaller(kind)) for kind in self.tally.ranked()[:MOST_SHOWN])
+            if task
+        }
         see(len(waiting))
         for done, answer in dispatch(engine, iter([task for _, task in waiting.values()])):
             kind, _ = waiting.pop(done.key)
-            kind.smaller = next((v for v in answer.verdicts() if v.output == kind.representative.output and v.status.rejects), None)
+            kind.smaller = next(
+                (
+                    v
+                    for v in answer.verdicts()
+                    if v.output == kind.representative.output and v.status.rejects
+                ),
+                None,
+            )
             see(len(waiting))
 
     def diagnose(self, engine: Engine, see: Callable[[int], None], *, seconds: float) -> None:
-        """Names what is wrong in the most frequent kinds of failure; those that are named alike become one.
+        """Names what is wrong in the most frequent kinds of failure; those that are named alike
+        become one.
 
         Args:
             see: called with how many are left.
             seconds: for each implementation.
         """
-        waiting = {task.key: (kind, task) for kind, task in _unnamed(self.tally.ranked()[:MOST_SHOWN], seconds)}
+        waiting = {
+            task.key: (kind, task)
+            for kind, task in _unnamed(self.tally.ranked()[:MOST_SHOWN], seconds)
+        }
         see(len(waiting))
         for done, answer in dispatch(engine, iter([task for _, task in waiting.values()])):
             kind, _ = waiting.pop(done.key)
@@ -101,8 +131,14 @@ class CampaignRun:
         self.tally.join()
 
     def unasked(self, implementation: str) -> int:
-        """Fixed cases of an implementation that were not answered; none where a wrongly declared convention left nothing to test."""
-        own = [task for task in self._fixed if task.implementation == implementation and implementation not in self._misfits]
+        """Fixed cases of an implementation that were not answered; none where a wrongly declared
+        convention left nothing to test.
+        """
+        own = [
+            task
+            for task in self._fixed
+            if task.implementation == implementation and implementation not in self._misfits
+        ]
         return sum(task.key not in self.tally.done for task in own)
 
     def _others(self, more: Callable[[], bool]) -> Iterator[Task]:
@@ -119,7 +155,9 @@ class CampaignRun:
                     return
                 yield Drawn(name, number)
 
-    def _take(self, task: Task, verdicts: list[Verdict], trouble: str, writer: RecordWriter) -> None:
+    def _take(
+        self, task: Task, verdicts: list[Verdict], trouble: str, writer: RecordWriter
+    ) -> None:
         if trouble:
             self.tally.trouble[task.implementation].append(trouble)
         for verdict in verdicts:
@@ -131,24 +169,40 @@ class CampaignRun:
         self.tally.take(verdicts)
 
     def _known(self) -> Callable[[Sequence[Verdict]], None]:
-        """Counts recorded cases, and refuses those of another campaign: their numbers would stand for other cases.
+        """Counts recorded cases, and refuses those of another campaign: their numbers would stand
+        for other cases.
 
         Generated again are the first, second, fourth, eighth of them and so on.
         """
         from kdaverify.adapters.registry import find
 
         mine = {task.key for task in (*self._conventions, *self._fixed)}
-        benches = {name: CampaignSubject(find(spec), spec, self._orders) for name, spec in self._orders.specs.items()}
+        benches = {
+            name: CampaignSubject(find(spec), spec, self._orders)
+            for name, spec in self._orders.specs.items()
+        }
         places = count(1)
 
         def take(case: Sequence[Verdict]) -> None:
             first, place = case[0], next(places)
-            if first.implementation not in benches or (first.number is None and key_of(first) not in mine):
-                raise RecordError(_foreign(self._record, "it holds cases that this run does not have"))
+            if first.implementation not in benches or (
+                first.number is None and key_of(first) not in mine
+            ):
+                raise RecordError(
+                    _foreign(self._record, "it holds cases that this run does not have")
+                )
             if first.number is not None and place.bit_count() == 1:
-                asks = {(ask.property, ask.problem) for ask in benches[first.implementation].case(first.number).asks}
+                asks = {
+                    (ask.property, ask.problem)
+                    for ask in benches[first.implementation].case(first.number).asks
+                }
                 if (first.property, first.problem) not in asks:
-                    raise RecordError(_foreign(self._record, f"case {first.number} of {first.implementation} is another one there"))
+                    raise RecordError(
+                        _foreign(
+                            self._record,
+                            f"case {first.number} of {first.implementation} is another one there",
+                        )
+                    )
             self._count(case)
 
         return take
@@ -163,11 +217,17 @@ def _smaller(kind: FailureKind) -> Smaller | None:
 
 def _unnamed(kinds: Sequence[FailureKind], seconds: float) -> Iterator[tuple[FailureKind, Named]]:
     """What can be diagnosed, with an equal share of the time of its implementation."""
-    struck = {kind.representative.implementation for kind in kinds if kind.representative.status.takes_process}
+    struck = {
+        kind.representative.implementation
+        for kind in kinds
+        if kind.representative.status.takes_process
+    }
     able = [
         kind
         for kind in kinds
-        if kind.representative.status.localised and kind.representative.problem and kind.representative.implementation not in struck
+        if kind.representative.status.localised
+        and kind.representative.problem
+        and kind.representative.implementation not in struck
     ]
     shares = Counter(kind.representative.implementation for kind in able)
     for kind in able if seconds else ():
@@ -176,9 +236,16 @@ def _unnamed(kinds: Sequence[FailureKind], seconds: float) -> Iterator[tuple[Fai
 
 
 def _foreign(path: Path, reason: str) -> str:
-    return f"record: {path} is of another run: {reason}; name another file, or give the implementations, profile and seed that wrote it"
+    return (
+        f"record: {path} is of another run: {reason}; name another file, or give the"
+        " implementations, profile and seed that wrote it"
+    )
 
 
 def _is_misfit(verdict: Verdict) -> bool:
     """Whether nothing else is scored: a declaration is wrong, or no call is answered."""
-    return verdict.property == CONVENTIONS.property and verdict.status.rejects and not verdict.status.takes_process
+    return (
+        verdict.property == CONVENTIONS.property
+        and verdict.status.rejects
+        and not verdict.status.takes_process
+    )

@@ -20,11 +20,15 @@ MOST_TRIES: Final = 60
 _KEY: Final = b"case"
 
 
-def shrunk(case: RandomCase, judge: Callable[[PropertyTest], list[Verdict]], output: str, status: str) -> list[Verdict]:
-    """The verdicts of the smallest case found that rejects `output` with `status` beyond doubt; [] where there is none.
+def shrunk(
+    case: RandomCase, judge: Callable[[PropertyTest], list[Verdict]], output: str, status: str
+) -> list[Verdict]:
+    """The verdicts of the smallest case found that rejects `output` with `status` beyond doubt; []
+    where there is none.
 
     Args:
-        judge: the verdicts of one question, borderline failures as they are: to decide each would take 200 seeds.
+        judge: the verdicts of one question, borderline failures as they are: to decide each would
+            take 200 seeds.
     """
     seen: dict[tuple[PropertyTest, ...], list[Verdict]] = {}
 
@@ -34,12 +38,19 @@ def shrunk(case: RandomCase, judge: Callable[[PropertyTest], list[Verdict]], out
                 return False
             seen[asks] = [verdict for ask in asks for verdict in judge(ask)]
         rejecting = [verdict for verdict in seen[asks] if verdict.status.rejects]
-        return not only_near(rejecting) and any((v.output, v.status) == (output, status) for v in rejecting)
+        return not only_near(rejecting) and any(
+            (v.output, v.status) == (output, status) for v in rejecting
+        )
 
     database = InMemoryExampleDatabase()
     shelve(database, _KEY, case.choices)
     asked = settings(
-        database=database, phases=(Phase.reuse, Phase.shrink), deadline=None, backend=BACKEND, verbosity=Verbosity.quiet, print_blob=False
+        database=database,
+        phases=(Phase.reuse, Phase.shrink),
+        deadline=None,
+        backend=BACKEND,
+        verbosity=Verbosity.quiet,
+        print_blob=False,
     )
     try:
         return seen[find(case.question.strategy(), fails, settings=asked, database_key=_KEY)]

@@ -29,7 +29,9 @@ GIVEN: Final = ("judge", "bounds", "data")
 
 
 class UnknownTestError(RuntimeError):
-    """A suite holds a test that cannot be tested outside pytest; the message names it and what it takes."""
+    """A suite holds a test that cannot be tested outside pytest; the message names it and what it
+    takes.
+    """
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,12 @@ class _Notebook:
     asked: list[PropertyTest] = field(default_factory=list[PropertyTest])
 
     def __call__(self, problem: Canonical, **detail: Any) -> None:
-        asked = operator_of(problem).fitted(self.adapter, problem, backward=is_of_gradients(self.property_name, detail))
-        self.asked.append(PropertyTest(self.property_name, asked.to_json(), json.dumps(detail, sort_keys=True)))
+        asked = operator_of(problem).fitted(
+            self.adapter, problem, backward=is_of_gradients(self.property_name, detail)
+        )
+        self.asked.append(
+            PropertyTest(self.property_name, asked.to_json(), json.dumps(detail, sort_keys=True))
+        )
 
     def conventions(self) -> None:
         self.asked.append(CONVENTIONS)
@@ -106,7 +112,9 @@ class SuiteTest:
         return tuple(notebook.asked)
 
     def strategy(self) -> st.SearchStrategy[tuple[PropertyTest, ...]]:
-        """The cases of the test, generated as in the suite, so that they shrink as the suite's own failures do."""
+        """The cases of the test, generated as in the suite, so that they shrink as the suite's own
+        failures do.
+        """
 
         @st.composite
         def asks(draw: st.DrawFn) -> tuple[PropertyTest, ...]:
@@ -135,11 +143,17 @@ def questions(adapter: Adapter, profile: str, *, drawn: bool) -> tuple[SuiteTest
 @cache
 def _tests(path: Path) -> tuple[Callable[..., Any], ...]:
     """The functions that pytest would collect from a suite."""
-    spec = importlib.util.spec_from_file_location(f"kdaverify_suite_{path.parent.name}_{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(
+        f"kdaverify_suite_{path.parent.name}_{path.stem}", path
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return tuple(found for name, found in vars(module).items() if name.startswith("test_") and callable(found))
+    return tuple(
+        found
+        for name, found in vars(module).items()
+        if name.startswith("test_") and callable(found)
+    )
 
 
 def _of_test(adapter: Adapter, profile: str, property_name: str, test: Any) -> Iterator[SuiteTest]:
@@ -150,10 +164,19 @@ def _of_test(adapter: Adapter, profile: str, property_name: str, test: Any) -> I
     unknown = [name for name in wanted if name not in {*axes, *marked}]
     if unknown:
         raise UnknownTestError(
-            f"suite {property_name}: {test.__name__} takes {', '.join(unknown)}; a campaign can give it {', '.join((*GIVEN, *axes))} alone"
+            f"suite {property_name}: {test.__name__} takes {', '.join(unknown)}; a campaign can"
+            f" give it {', '.join((*GIVEN, *axes))} alone"
         )
     values: list[Sequence[Any]] = [
-        marked[name] if name in marked else [value for _, value in axes[name](adapter, profile)] for name in wanted
+        marked[name] if name in marked else [value for _, value in axes[name](adapter, profile)]
+        for name in wanted
     ]
     for combination in product(*values):
-        yield SuiteTest(property_name, body, drawn, dict(zip(wanted, combination, strict=True)), adapter, profile)
+        yield SuiteTest(
+            property_name,
+            body,
+            drawn,
+            dict(zip(wanted, combination, strict=True)),
+            adapter,
+            profile,
+        )

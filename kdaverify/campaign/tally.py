@@ -32,7 +32,9 @@ class CampaignRow:
         self.cases += judged
         self.skipped += not judged
         self.failing += any(verdict.status.rejects for verdict in case)
-        self.worst = max([self.worst, *(verdict.ratio for verdict in case if verdict.ratio is not None)])
+        self.worst = max(
+            [self.worst, *(verdict.ratio for verdict in case if verdict.ratio is not None)]
+        )
 
 
 @dataclass
@@ -44,15 +46,20 @@ class CampaignCounts:
         done: keys of the tasks that were answered.
         lines: by implementation and format.
         kinds: of failures.
-        examples: by implementation, property and why it was not judged ("" where it was), one verdict each.
+        examples: by implementation, property and why it was not judged ("" where it was), one
+            verdict each.
         trouble: what went wrong in the harness, by implementation.
     """
 
     wanted: int
     done: set[Key] = field(default_factory=set[Key])
-    lines: dict[tuple[str, str], CampaignRow] = field(default_factory=dict[tuple[str, str], CampaignRow])
+    lines: dict[tuple[str, str], CampaignRow] = field(
+        default_factory=dict[tuple[str, str], CampaignRow]
+    )
     kinds: dict[KindKey, FailureKind] = field(default_factory=dict[KindKey, FailureKind])
-    examples: dict[tuple[str, str, str], Verdict] = field(default_factory=dict[tuple[str, str, str], Verdict])
+    examples: dict[tuple[str, str, str], Verdict] = field(
+        default_factory=dict[tuple[str, str, str], Verdict]
+    )
     trouble: dict[str, list[str]] = field(default_factory=lambda: defaultdict[str, list[str]](list))
 
     def take(self, verdicts: Iterable[Verdict]) -> None:
@@ -76,7 +83,10 @@ class CampaignCounts:
 
     def ranked(self) -> list[FailureKind]:
         """The most frequent kind first."""
-        return [self.kinds[key] for key in sorted(self.kinds, key=lambda key: (-self.kinds[key].verdicts, key))]
+        return [
+            self.kinds[key]
+            for key in sorted(self.kinds, key=lambda key: (-self.kinds[key].verdicts, key))
+        ]
 
     def join(self) -> None:
         """Makes one kind of those that a diagnosis names alike."""
@@ -88,7 +98,9 @@ class CampaignCounts:
 
     def heard(self, implementation: str) -> list[Verdict]:
         """Examples of what came of every property."""
-        return [verdict for (name, _, _), verdict in self.examples.items() if name == implementation]
+        return [
+            verdict for (name, _, _), verdict in self.examples.items() if name == implementation
+        ]
 
     def asked(self, implementation: str) -> set[str]:
         return {verdict.property for verdict in self.heard(implementation)}

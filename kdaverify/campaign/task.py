@@ -114,4 +114,9 @@ def key_of(verdict: Verdict) -> Key:
     """The key of the task that a recorded verdict answers."""
     if verdict.number is not None:
         return verdict.implementation, verdict.number
-    return verdict.implementation, verdict.property, verdict.problem, json.dumps(verdict.detail, sort_keys=True)
+    return (
+        verdict.implementation,
+        verdict.property,
+        verdict.problem,
+        json.dumps(verdict.detail, sort_keys=True),
+    )

@@ -29,7 +29,8 @@ class Worker:
         self._orders = orders
         self._bench: dict[tuple[str, bool], CampaignSubject] = {}
         use_one_core()
-        if os.path.isdir(orders.folder):  # noqa: PTH112 # a worker on another machine may not have it
+        # a worker on another machine may not have it
+        if os.path.isdir(orders.folder):  # noqa: PTH112
             os.chdir(orders.folder)
 
     def answer(self, task: Task, *, apart: bool = False) -> TaskResult:
@@ -40,7 +41,8 @@ class Worker:
         """
         try:
             verdicts = self._of(task.implementation, apart=apart).verdicts(task)
-        except Exception as error:  # noqa: BLE001 # whatever it is, it is ours, and concerns this task
+        # whatever it is, it is ours, and concerns this task
+        except Exception as error:  # noqa: BLE001
             return TaskResult(trouble=f"{type(error).__name__}: {' '.join(str(error).split())}")
         return TaskResult(tuple(verdict.model_dump_json() for verdict in verdicts))
 
@@ -80,10 +82,15 @@ class CampaignSubject:
             return located(self.judged(task.ask), self.adapter)
         found = self.case(task.number)
         if isinstance(task, Smaller):
-            least = shrunk(found, lambda ask: self.judged(ask, defers=True), task.output, task.status)
+            least = shrunk(
+                found, lambda ask: self.judged(ask, defers=True), task.output, task.status
+            )
         else:
             least = [verdict for ask in found.asks for verdict in self.judged(ask)]
-        return [verdict.model_copy(update={"number": task.number}) for verdict in located(least, self.adapter)]
+        return [
+            verdict.model_copy(update={"number": task.number})
+            for verdict in located(least, self.adapter)
+        ]
 
     def named(self, verdict: Verdict, seconds: float) -> Verdict:
         """The verdict with its diagnosis."""
@@ -95,7 +102,14 @@ class CampaignSubject:
     def judged(self, ask: PropertyTest, *, defers: bool = False) -> list[Verdict]:
         """What the judge reports: the one place where a verdict is made."""
         reported: list[Verdict] = []
-        judge = Judge(self.adapter, reported.append, ask.property, spec=self._spec, seed=self._orders.seed, defers=defers)
+        judge = Judge(
+            self.adapter,
+            reported.append,
+            ask.property,
+            spec=self._spec,
+            seed=self._orders.seed,
+            defers=defers,
+        )
         # A rejection is raised for the sake of tests; its verdicts are reported before.
         with suppress(Rejected, FatalRejection):
             if ask == CONVENTIONS:

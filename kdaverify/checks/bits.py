@@ -28,7 +28,8 @@ from oracles.inputs import Inputs
 from oracles.tensors import OUTPUTS
 
 UNREACHED: Final = 2.0**-100
-"""Formats whose normal numbers go down to here lose no bits on the way from the values that problems have."""
+"""Formats whose normal numbers go down to here lose no bits on the way from the values that
+problems have."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class Relation:
     """What the results of a second call are of those of the first.
 
     Args:
-        factors: powers of two, negative or not, that a result is multiplied by, by name; 1 where it is not named.
+        factors: powers of two, negative or not, that a result is multiplied by, by name; 1 where it
+            is not named.
         alike: (name, result) -> where it is compared.
     """
 
@@ -64,7 +66,8 @@ class Relation:
 def same_bits(adapter: Adapter, problem: Problem, relation: Relation) -> list[Outcome]:
     """Tests both calls and compares to the bit.
 
-    Bits are demanded wherever every reference kernel that rounds keeps them: the reference ensemble is run only where a kernel does not.
+    Bits are demanded wherever every reference kernel that rounds keeps them: the reference ensemble
+    is run only where a kernel does not.
 
     Args:
         problem: whose sizes the calls have.
@@ -74,7 +77,9 @@ def same_bits(adapter: Adapter, problem: Problem, relation: Relation) -> list[Ou
         first, second = (_run(adapter, call, exposed) for call in (relation.first, relation.second))
         if not adapter.answers:
             return skipped("exported, not judged")
-        other = {name: _differs(relation, name, first[name], found) for name, found in second.items()}
+        other = {
+            name: _differs(relation, name, first[name], found) for name, found in second.items()
+        }
         if any(bool(mask.any()) for mask in other.values()):
             again = _run(adapter, relation.first, exposed)
             if any(not same(first[name], again[name]) for name in first):
@@ -111,13 +116,20 @@ def first_broken(relations: Iterable[list[Outcome]]) -> list[Outcome]:
 
 
 def subnormals(storage: Format) -> str | None:
-    """Why a power of two may cost bits of any kernel that stores in this format; None where it may not."""
+    """Why a power of two may cost bits of any kernel that stores in this format; None where it may
+    not.
+    """
     if storage.min_normal <= UNREACHED:
         return None
-    return f"what is stored in {storage.name} may be subnormal, and a power of two then costs bits of any kernel"
+    return (
+        f"what is stored in {storage.name} may be subnormal, and a power of two then costs bits of"
+        " any kernel"
+    )
 
 
-def exactly(name: str, wrong: Tensor, found: Tensor, inputs: Inputs, *, wanted: Tensor, compared: Tensor) -> Outcome:
+def exactly(
+    name: str, wrong: Tensor, found: Tensor, inputs: Inputs, *, wanted: Tensor, compared: Tensor
+) -> Outcome:
     """The result for one output that is to be `wanted` to the bit.
 
     Args:
@@ -134,7 +146,11 @@ def exactly(name: str, wrong: Tensor, found: Tensor, inputs: Inputs, *, wanted: 
     at = first_true(lost if bool(lost.any()) else wrong)
     where = place(name, at, found.shape, inputs)
     message = f"{name}: {int(wrong.sum())} of {number} elements are not exact\n  first at {where}"
-    return Outcome(name, status, f"{message}\n  got {found.flatten()[at]:.9g}, wanted {wanted.flatten()[at]:.9g}")
+    return Outcome(
+        name,
+        status,
+        f"{message}\n  got {found.flatten()[at]:.9g}, wanted {wanted.flatten()[at]:.9g}",
+    )
 
 
 def _run(adapter: Adapter, call: BitwiseCall, exposed: tuple[str, ...]) -> dict[str, Tensor]:
@@ -144,42 +160,65 @@ def _run(adapter: Adapter, call: BitwiseCall, exposed: tuple[str, ...]) -> dict[
 
 
 def _differs(relation: Relation, name: str, first: Tensor, second: Tensor) -> Tensor:
-    """Where bits are lost that the type has room for: a kernel may keep more below its normal numbers than any reference kernel."""
+    """Where bits are lost that the type has room for: a kernel may keep more below its normal
+    numbers than any reference kernel.
+    """
     factor = relation.factor(name)
     wanted = factor * first.double()
     other = (wanted != second.double()) & relation.alike(name, second)
     if abs(factor) == 1.0:
         return other
     tiny = torch.finfo(first.dtype).tiny
-    # Strictly above: what is rounded up to the smallest normal number had the spacing of the subnormal ones.
+    # Strictly above: what is rounded up to the smallest normal number had the spacing of the
+    # subnormal ones.
     return other & (torch.minimum(first.double().abs(), wanted.abs()) > tiny)
 
 
 def _kept(adapter: Adapter, problem: Problem, relation: Relation) -> dict[str, Tensor]:
-    """Where every reference kernel keeps the bits, and above what underflow may take where the two calls differ in size.
+    """Where every reference kernel keeps the bits, and above what underflow may take where the two
+    calls differ in size.
 
     Raises:
         ContractOverflow: a reference kernel is finite at one of the two calls alone.
     """
     back = relation.first.given is not None
     contract = (adapter.backward_contract if back else adapter.contract)(problem.dtype)
-    first, second = (_ensemble(adapter, call, contract, problem.dtype) for call in (relation.first, relation.second))
+    first, second = (
+        _ensemble(adapter, call, contract, problem.dtype)
+        for call in (relation.first, relation.second)
+    )
     if first.keys() != second.keys():
-        raise ContractOverflow(f"one of the two calls overflows in a conforming kernel of {contract.name}")
+        raise ContractOverflow(
+            f"one of the two calls overflows in a conforming kernel of {contract.name}"
+        )
     lost = (GAIN * max(problem.K, problem.V) if back else problem.K) * contract.vanishing
 
     def kept(name: str) -> Tensor:
-        factor, pairs = relation.factor(name), [(first[member][name], second[member][name]) for member in first]
+        factor, pairs = (
+            relation.factor(name),
+            [(first[member][name], second[member][name]) for member in first],
+        )
         exact = torch.stack([factor * a == b for a, b in pairs]).all(0)
-        return exact if abs(factor) == 1.0 else exact & torch.stack([(a.abs() > lost) & (b.abs() > lost) for a, b in pairs]).all(0)
+        return (
+            exact
+            if abs(factor) == 1.0
+            else exact & torch.stack([(a.abs() > lost) & (b.abs() > lost) for a, b in pairs]).all(0)
+        )
 
     return {name: kept(name) for name in next(iter(first.values()))}
 
 
-def _ensemble(adapter: Adapter, call: BitwiseCall, contract: Contract, dtype: str) -> dict[str, dict[str, Tensor]]:
+def _ensemble(
+    adapter: Adapter, call: BitwiseCall, contract: Contract, dtype: str
+) -> dict[str, dict[str, Tensor]]:
     """The results of every reference kernel that stays finite, by its name."""
     received, io = adapter.received(call.inputs), FORMATS[dtype]
     if call.given is None:
         runs = emulate(received, contract, io).rounded
-        return {member: dict(zip(OUTPUTS, outputs, strict=True)) for member, outputs in runs.items()}
-    return {member: run.named() for member, run in emulate_gradients(received, call.given, contract, io).rounded.items()}
+        return {
+            member: dict(zip(OUTPUTS, outputs, strict=True)) for member, outputs in runs.items()
+        }
+    return {
+        member: run.named()
+        for member, run in emulate_gradients(received, call.given, contract, io).rounded.items()
+    }

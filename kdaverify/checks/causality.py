@@ -17,7 +17,8 @@ from oracles.tensors import TOKENS
 
 
 def causality(adapter: Adapter, problem: Problem, *, cut: int) -> list[Outcome]:
-    """Math: law 1. Runs the problem with every token from `cut` on replaced by hostile ones; judges o before the cut.
+    """Math: law 1. Runs the problem with every token from `cut` on replaced by hostile ones; judges
+    o before the cut.
 
     The truth is that of the prefix alone: it has never seen the later tokens.
 
@@ -26,17 +27,25 @@ def causality(adapter: Adapter, problem: Problem, *, cut: int) -> list[Outcome]:
         cut: first replaced token.
     """
     if problem.packed or not 0 < cut < problem.T:
-        raise ValueError(f"causality: wanted a dense problem longer than the cut, got {problem.describe()} cut at {cut}")
+        raise ValueError(
+            f"causality: wanted a dense problem longer than the cut, got {problem.describe()} cut"
+            f" at {cut}"
+        )
     own = problem.inputs()
     spoilt = with_hostile_tokens(adapter, problem, own, cut)
-    return outcomes(adapter, own.span(0, cut, own.initial_state), lambda: before(adapter, spoilt, cut))
+    return outcomes(
+        adapter, own.span(0, cut, own.initial_state), lambda: before(adapter, spoilt, cut)
+    )
 
 
 def with_hostile_tokens(adapter: Adapter, problem: Problem, own: Inputs, cut: int) -> Inputs:
     """The call with the most hostile tokens from `cut` on that the kernel declares to take."""
     hostile = problem.replace(seed=problem.seed + 1, gate="bound-100", beta="one", value="large")
     other = fitted(adapter, hostile).inputs()
-    joined = {name: torch.cat((getattr(own, name)[:, :cut], getattr(other, name)[:, cut:]), dim=1) for name in TOKENS}
+    joined = {
+        name: torch.cat((getattr(own, name)[:, :cut], getattr(other, name)[:, cut:]), dim=1)
+        for name in TOKENS
+    }
     return replace(own, **joined)
 
 

@@ -1,9 +1,11 @@
-"""Equations between the tensors that a kernel itself wrote: they need no oracle, only the kernel's own intermediates.
+"""Equations between the tensors that a kernel itself wrote: they need no oracle, only the kernel's
+own intermediates.
 
     o = scale qg h + Aqk v_new        v_new = u - w h        R (I + Akk) = I
 
-A difference is bounded term by term: each side is made of stored tensors, so what may be lost is the rounding of the result, of operands
-on their way into a product, and of its sum. No conforming result exceeds the bound, and a wrong factor, sign, row or layout does.
+A difference is bounded term by term: each side is made of stored tensors, so what may be lost is
+the rounding of the result, of operands on their way into a product, and of its sum. No conforming
+result exceeds the bound, and a wrong factor, sign, row or layout does.
 """
 
 from __future__ import annotations
@@ -68,11 +70,14 @@ CLOSURES: Final[Mapping[str, Closure]] = {
 """The equations, by how they read."""
 
 
-def closures(written: Named, inputs: Inputs, contract: Contract, formats: Callable[[str], Format]) -> dict[str, float]:
-    """How far every equation that the tensors allow is from holding, as a fraction of what roundings can do; inf where it is not finite.
+def closures(
+    written: Named, inputs: Inputs, contract: Contract, formats: Callable[[str], Format]
+) -> dict[str, float]:
+    """How far every equation that the tensors allow is from holding, as a fraction of what
+    roundings can do; inf where it is not finite.
 
-    Math: bound = (u_result + 2 u_operands + (n + 2) u_sum) terms + n smallest normal, n the terms of the longest sum; u_operands is 0
-    where products take what is stored as it is.
+    Math: bound = (u_result + 2 u_operands + (n + 2) u_sum) terms + n smallest normal, n the terms
+    of the longest sum; u_operands is 0 where products take what is stored as it is.
 
     Args:
         written: the kernel's own tensors, in the layout of `oracles.stages`.
@@ -86,12 +91,22 @@ def closures(written: Named, inputs: Inputs, contract: Contract, formats: Callab
     }
 
 
-def _excess(closure: Closure, written: Named, inputs: Inputs, contract: Contract, formats: Callable[[str], Format]) -> float:
+def _excess(
+    closure: Closure,
+    written: Named,
+    inputs: Inputs,
+    contract: Contract,
+    formats: Callable[[str], Format],
+) -> float:
     given = {name: written[name].double() for name in closure.tensors}
     left = over_chunks(inputs, given, closure.sides, chunk_size=contract.chunk_size)
     terms = over_chunks(inputs, given, closure.terms, chunk_size=contract.chunk_size)
     longest = inputs.K + contract.chunk_size + 2
-    unit = formats(closure.result).unit + 2 * _operands(contract, closure) + longest * contract.accumulate.unit
+    unit = (
+        formats(closure.result).unit
+        + 2 * _operands(contract, closure)
+        + longest * contract.accumulate.unit
+    )
     # Subnormal operands and results keep fewer digits, or none.
     allowed = unit * terms + longest * formats(closure.result).min_normal
     worst = (left.abs() / allowed).nan_to_num(nan=torch.inf)
@@ -99,7 +114,9 @@ def _excess(closure: Closure, written: Named, inputs: Inputs, contract: Contract
 
 
 def _operands(contract: Contract, closure: Closure) -> float:
-    """Unit roundoff of operands that a product narrows; those stored in its format are taken as they are."""
+    """Unit roundoff of operands that a product narrows; those stored in its format are taken as
+    they are.
+    """
     if "R" in closure.tensors:
         return (contract.solve or contract.operands).unit
     return contract.operands.unit if contract.operands.name == "tf32" else 0.0

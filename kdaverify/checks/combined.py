@@ -15,8 +15,8 @@ def combined(adapter: Adapter, problem: Problem, *, direction: Direction) -> lis
     """Judges what a row of the covering array names.
 
     Args:
-        direction: forward; resume: cut at the middle one of the places where kernels lose a partial chunk; gradients of a loss on o, or
-            on o and S_T.
+        direction: forward; resume: cut at the middle one of the places where kernels lose a partial
+            chunk; gradients of a loss on o, or on o and S_T.
     """
     if direction == "forward":
         return forward(adapter, problem)

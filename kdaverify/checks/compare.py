@@ -35,17 +35,20 @@ class Comparison:
     Args:
         output: "o", "final_state", or a stage's.
         status: PASS, FAIL or NONFINITE.
-        statistic: the worst statistic: rms, largest, row, median, tail, bias, zero or finite; ceiling where it alone is broken.
-        value, budget: that statistic and its tolerance (absolute for rms, largest, row, ceiling; relative for median, tail, bias;
-            a count of elements for zero and finite).
+        statistic: the worst statistic: rms, largest, row, median, tail, bias, zero or finite;
+            ceiling where it alone is broken.
+        value, budget: that statistic and its tolerance (absolute for rms, largest, row, ceiling;
+            relative for median, tail, bias; a count of elements for zero and finite).
         ratio: value / tolerance; above 1 fails. inf where the tolerance is 0.
         ratios: of every statistic.
         grade: A componentwise, B row-scaled, C norm only, F.
         worst: the place, None where the output is empty.
         found, exact: the kernel's value and the exact one there.
-        ceiling: the proven error bound of that element, and why, in words; "" where it passes or none is known.
+        ceiling: the proven error bound of that element, and why, in words; "" where it passes or
+            none is known.
         vacuous: the negative controls that would pass too; with some it is inconclusive.
-        peers: the rms error over that of every conforming kernel that rounds to nearest, where these have typical errors.
+        peers: the rms error over that of every conforming kernel that rounds to nearest, where
+            these have typical errors.
         relative: the rms error over the rms of the exact output.
     """
 
@@ -64,7 +67,9 @@ class Comparison:
 
     @property
     def is_beyond_doubt(self) -> bool:
-        """Whether no other seed could take the failure back: a mask, or an element that no conforming kernel can make."""
+        """Whether no other seed could take the failure back: a mask, or an element that no
+        conforming kernel can make.
+        """
         return self.statistic in ("finite", "zero") or self.ratios.get("ceiling", 0.0) > 1
 
     vacuous: tuple[str, ...] = ()
@@ -73,15 +78,24 @@ class Comparison:
 
     def __str__(self) -> str:
         if self.statistic == "finite":
-            head = f"{self.output}: {self.value:.0f} elements are not finite where the exact value is"
+            head = (
+                f"{self.output}: {self.value:.0f} elements are not finite where the exact value is"
+            )
         elif self.statistic == "zero":
             head = f"{self.output}: {self.value:.0f} elements differ from an exact 0"
         else:
             kind = "relative " if self.statistic in ("median", "tail", "bias") else ""
-            head = f"{self.output}: {kind}{self.statistic} error {self.value:.3g}, tolerance {self.budget:.3g}"
+            head = (
+                f"{self.output}: {kind}{self.statistic} error {self.value:.3g}, tolerance"
+                f" {self.budget:.3g}"
+            )
             # Nothing is a multiple of a tolerance of 0.
             head += f" ({self.ratio:.3g}x tolerance)" if math.isfinite(self.ratio) else ""
-        where = f"\n  worst at {self.worst}\n  got {self.found:.9g}, exact {self.exact:.9g}" if self.worst else ""
+        where = (
+            f"\n  worst at {self.worst}\n  got {self.found:.9g}, exact {self.exact:.9g}"
+            if self.worst
+            else ""
+        )
         ratios = ", ".join(f"{name} {ratio:.3g}" for name, ratio in self.ratios.items())
         table = f"\n  multiples of the tolerance: {ratios}" if ratios else ""
         ceiling = f"\n  {self.ceiling}" if self.ceiling else ""
@@ -90,7 +104,8 @@ class Comparison:
 
 
 def compare(output: str, actual: Tensor, standard: HasTolerances, inputs: TensorCall) -> Comparison:
-    """Compares `actual` with the exact `output`: non-finite masks first, exact zeros next, then the tolerance.
+    """Compares `actual` with the exact `output`: non-finite masks first, exact zeros next, then the
+    tolerance.
 
     Args:
         output: "o", "final_state", or a stage's.
@@ -100,7 +115,10 @@ def compare(output: str, actual: Tensor, standard: HasTolerances, inputs: Tensor
     """
     truth = standard.exact(output)
     if actual.shape != truth.high.shape:
-        raise ValueError(f"compare: {output} has shape {list(actual.shape)}, the exact one {list(truth.high.shape)}; check shapes first")
+        raise ValueError(
+            f"compare: {output} has shape {list(actual.shape)}, the exact one"
+            f" {list(truth.high.shape)}; check shapes first"
+        )
     # In one order, however the kernel lays its outputs out: sums then agree in every bit.
     verdict = _Mask(output, actual.detach().double().contiguous(), truth.high, inputs)
     lost = ~torch.isfinite(verdict.actual)
@@ -108,20 +126,29 @@ def compare(output: str, actual: Tensor, standard: HasTolerances, inputs: Tensor
         return verdict.broken(lost, Status.NONFINITE, "finite")
     allowed = standard.budgets[output]
     if allowed.undefined is not None:
-        verdict = replace(verdict, actual=torch.where(allowed.undefined, truth.high, verdict.actual))
+        verdict = replace(
+            verdict, actual=torch.where(allowed.undefined, truth.high, verdict.actual)
+        )
     nonzero = truth.zero & (verdict.actual != 0)
     if bool(nonzero.any()):
         return verdict.broken(nonzero, Status.FAIL, "zero")
     error = truth.error(verdict.actual)
     found = allowed.measure(error, truth)
-    top = None if allowed.ceiling is None or not error.numel() else allowed.ceiling.used(error, truth, allowed.io)
+    top = (
+        None
+        if allowed.ceiling is None or not error.numel()
+        else allowed.ceiling.used(error, truth, allowed.io)
+    )
     ratios = allowed.ratios(found) | ({} if top is None else {"ceiling": top.ratio})
     statistic = _headline(ratios)
     worst_row = int(allowed.row_ratios(found).argmax()) if found.rows.numel() else 0
     if statistic == "ceiling" and top is not None:
         value, budget, at = top.error, top.ceiling, top.at
     else:
-        value, budget = found.value(statistic, worst_row), allowed.allowed.value(statistic, worst_row)
+        value, budget = (
+            found.value(statistic, worst_row),
+            allowed.allowed.value(statistic, worst_row),
+        )
         at = _worst_element(error, truth.high, statistic, worst_row)
     passed = ratios[statistic] <= 1
     return Comparison(
@@ -136,31 +163,44 @@ def compare(output: str, actual: Tensor, standard: HasTolerances, inputs: Tensor
         worst=None if at is None else place(output, at, actual.shape, inputs),
         found=0.0 if at is None else float(verdict.actual.flatten()[at]),
         exact=0.0 if at is None else float(truth.high.flatten()[at]),
-        ceiling="" if passed or at is None or allowed.ceiling is None else allowed.ceiling.explain(at, abs(float(error.flatten()[at]))),
-        vacuous=negative_controls(truth.high, truth.zero, lambda wrong: allowed.admits(wrong, truth)),
+        ceiling=(
+            ""
+            if passed or at is None or allowed.ceiling is None
+            else allowed.ceiling.explain(at, abs(float(error.flatten()[at])))
+        ),
+        vacuous=negative_controls(
+            truth.high, truth.zero, lambda wrong: allowed.admits(wrong, truth)
+        ),
         peers=tuple(found.rms / rms for rms in allowed.peers if rms and found.rms),
         relative=relative_error(error, truth.high),
     )
 
 
 def relative_error(error: Tensor, exact: Tensor) -> float:
-    """The rms of an error over that of the exact values; 0 where there is nothing to compare with."""
+    """The rms of an error over that of the exact values; 0 where there is nothing to compare
+    with.
+    """
     largest = exact.abs().max() if exact.numel() else exact.new_zeros(())
     if not bool(torch.isfinite(largest)) or not bool(largest > 0):
         return 0.0
-    # Squares of a state that has decayed to 1e-162 underflow: everything is divided by the largest element first.
+    # Squares of a state that has decayed to 1e-162 underflow: everything is divided by the largest
+    # element first.
     return float((error / largest).norm() / (exact / largest).norm())
 
 
 def _headline(ratios: dict[str, float]) -> str:
-    """The worst statistic. Single roundings come near the ceiling in conforming kernels: it is named only where it alone is broken."""
+    """The worst statistic. Single roundings come near the ceiling in conforming kernels: it is
+    named only where it alone is broken.
+    """
     worst = max((name for name in ratios if name != "ceiling"), key=lambda name: ratios[name])
     return "ceiling" if ratios[worst] <= 1 < ratios.get("ceiling", 0.0) else worst
 
 
 @dataclass(frozen=True)
 class _Mask:
-    """A comparison that ends at a mask: no statistic means anything once an element is non-finite or an exact zero is lost."""
+    """A comparison that ends at a mask: no statistic means anything once an element is non-finite
+    or an exact zero is lost.
+    """
 
     output: str
     actual: Tensor
@@ -171,7 +211,19 @@ class _Mask:
         at = first_true(mask)
         found, exact = float(self.actual.flatten()[at]), float(self.exact.flatten()[at])
         where = place(self.output, at, self.exact.shape, self.inputs)
-        return Comparison(self.output, status, statistic, float(mask.sum()), 0.0, float("inf"), {}, "F", where, found, exact)
+        return Comparison(
+            self.output,
+            status,
+            statistic,
+            float(mask.sum()),
+            0.0,
+            float("inf"),
+            {},
+            "F",
+            where,
+            found,
+            exact,
+        )
 
 
 def _worst_element(error: Tensor, exact: Tensor, statistic: str, row: int) -> int | None:

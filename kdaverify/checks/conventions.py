@@ -1,4 +1,6 @@
-"""Conventions: layout, state order, gate base, beta, scale and padding are what the adapter declares; tested before anything is scored."""
+"""Conventions: layout, state order, gate base, beta, scale and padding are what the adapter
+declares; tested before anything is scored.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from oracles.recurrence import recurrence
 
-# A wrong convention is wrong by the size of the answer; the worst legal 16-bit kernel by a hundredth of it.
+# A wrong convention is wrong by the size of the answer; the worst legal 16-bit kernel by a
+# hundredth of it.
 ALIKE = 0.05
 # Sizes tried in turn until one is supported: K != V and B, T, H all different tell the most apart.
 PROBE = Problem(
@@ -38,38 +41,57 @@ PROBE = Problem(
 )
 PACK, PADDING = (2, 0, 3), 2
 GROUPED = {"H": 2, "HV": 6}
-"""Heads in groups: where each value head has a key head of its own, either way of grouping is the other."""
+"""Heads in groups: where each value head has a key head of its own, either way of grouping is the
+other."""
 STATE = "final_state"
 UNDER_ANY = (Status.MISSING, Status.TYPE, Status.DTYPE, Status.MUTATED_INPUT, Status.ALIASED_OUTPUT)
 """What is wrong with a call under any convention."""
 ORDINARY = PROBE.replace(T=64, K=64, V=64, gate="mild", state="absent")
 """What every kernel takes: one that answers neither this nor the probe answers nothing."""
-SIZES = ((2, 5, 3, 8, 12), (1, 5, 3, 8, 12), (1, 5, 3, 16, 16), (1, 5, 2, 64, 64), (1, 5, 2, 128, 128))
+SIZES = (
+    (2, 5, 3, 8, 12),
+    (1, 5, 3, 8, 12),
+    (1, 5, 3, 16, 16),
+    (1, 5, 2, 64, 64),
+    (1, 5, 2, 128, 128),
+)
 
 
 def preflight(adapter: Adapter) -> list[Outcome]:
-    """What is wrong with every call, before anything is scored: the outcome of `conventions`, and beside an exception the other call's.
+    """What is wrong with every call, before anything is scored: the outcome of `conventions`, and
+    beside an exception the other call's.
 
-    A kernel that raises in other words for another problem is wrong; one that raises the same always may lack something here.
+    A kernel that raises in other words for another problem is wrong; one that raises the same
+    always may lack something here.
     """
     found, problem = conventions(adapter), _probe(adapter)
     if found.status is not Status.ERROR or problem is None:
         return [found]
     other = _complaint(adapter, problem)
-    return [found, Outcome(f"other {other.output}", other.status, str(other))] if isinstance(other, CallError) else [found]
+    return (
+        [found, Outcome(f"other {other.output}", other.status, str(other))]
+        if isinstance(other, CallError)
+        else [found]
+    )
 
 
 def conventions(adapter: Adapter) -> Outcome:
-    """Runs one tiny problem under the declared conventions and, if that is wrong, under every single other choice.
+    """Runs one tiny problem under the declared conventions and, if that is wrong, under every
+    single other choice.
 
     Returns:
-        PASS where the declared ones fit; CONVENTION, naming the choice that does fit, where another one is right; what is wrong with
-        the call itself, where an ordinary problem is not answered either; SKIP where numbers are wrong otherwise (the suites will say
-        how) or no probe is supported; CRASH, HANG or OOM where the kernel's process did not live to answer.
+        PASS where the declared ones fit; CONVENTION, naming the choice that does fit, where another
+        one is right; what is wrong with the call itself, where an ordinary problem is not answered
+        either; SKIP where numbers are wrong otherwise (the suites will say how) or no probe is
+        supported; CRASH, HANG or OOM where the kernel's process did not live to answer.
     """
     problem = _probe(adapter)
     if problem is None:
-        return Outcome("call", Status.SKIP, f"conventions: {adapter.name} supports none of the probe sizes {SIZES}")
+        return Outcome(
+            "call",
+            Status.SKIP,
+            f"conventions: {adapter.name} supports none of the probe sizes {SIZES}",
+        )
     try:
         return _compared(adapter, problem)
     except CallError as fault:
@@ -78,30 +100,59 @@ def conventions(adapter: Adapter) -> Outcome:
 
 def _compared(adapter: Adapter, problem: Problem) -> Outcome:
     # Both are called whatever the first gives: an export writes down what a score plays back.
-    complaint, padding, grouped = _complaint(adapter, problem), _padded(adapter), _grouped(adapter, problem)
+    complaint, padding, grouped = (
+        _complaint(adapter, problem),
+        _padded(adapter),
+        _grouped(adapter, problem),
+    )
     if complaint is None:
-        return padding or grouped or Outcome("call", Status.PASS, f"conventions: {_told(adapter.conventions)} fit {problem.describe()}")
-    if isinstance(complaint, CallError) and complaint.status in UNDER_ANY and (found := _explained(adapter, problem, complaint)):
+        return (
+            padding
+            or grouped
+            or Outcome(
+                "call",
+                Status.PASS,
+                f"conventions: {_told(adapter.conventions)} fit {problem.describe()}",
+            )
+        )
+    if (
+        isinstance(complaint, CallError)
+        and complaint.status in UNDER_ANY
+        and (found := _explained(adapter, problem, complaint))
+    ):
         return found
-    fitting = _fitting(adapter, problem, complaint, ("state", "gate", "beta", "layout", "scale", "gates"))
+    fitting = _fitting(
+        adapter, problem, complaint, ("state", "gate", "beta", "layout", "scale", "gates")
+    )
     if fitting is not None:
         return fitting
     said = f"conventions: no single other choice explains it; under the declared ones {complaint}"
     return _explained(adapter, problem, complaint) or Outcome("call", Status.SKIP, said)
 
 
-def _fitting(adapter: Adapter, problem: Problem, complaint: str | CallError, choices: tuple[str, ...]) -> Outcome | None:
+def _fitting(
+    adapter: Adapter, problem: Problem, complaint: str | CallError, choices: tuple[str, ...]
+) -> Outcome | None:
     """The one other convention under which nothing is wrong; None where there is none."""
     for choice, other in _others(adapter, choices):
         if _complaint(other, other.domain.fit(problem)) is None:
             own, fitting = getattr(adapter.conventions, choice), getattr(other.conventions, choice)
-            said = f"declared {choice}={own!r}, but behaves as {choice}={fitting!r}; correct the declaration"
-            return Outcome("call", Status.CONVENTION, f"conventions: {said} (under the declared one {complaint})")
+            said = (
+                f"declared {choice}={own!r}, but behaves as {choice}={fitting!r}; correct the"
+                " declaration"
+            )
+            return Outcome(
+                "call",
+                Status.CONVENTION,
+                f"conventions: {said} (under the declared one {complaint})",
+            )
     return None
 
 
 def _grouped(adapter: Adapter, problem: Problem) -> Outcome | None:
-    """The other grouping of value heads, where that is the one that fits; None where the declared one does, or neither."""
+    """The other grouping of value heads, where that is the one that fits; None where the declared
+    one does, or neither.
+    """
     problem = fitted(adapter, problem.replace(**GROUPED))
     if problem.H in (problem.HV, 1) or adapter.supports(problem) is not None:
         return None
@@ -110,29 +161,45 @@ def _grouped(adapter: Adapter, problem: Problem) -> Outcome | None:
 
 
 def _explained(adapter: Adapter, problem: Problem, complaint: str | CallError) -> Outcome | None:
-    """What else is wrong with every call, if that is found by calling again: an export answers the calls that were written down alone."""
+    """What else is wrong with every call, if that is found by calling again: an export answers the
+    calls that were written down alone.
+    """
     if not (adapter.answers and adapter.open_ended):
         return None
     if isinstance(complaint, CallError):
-        return _unanswered(adapter) or (_transposed(adapter) if complaint.status is Status.SHAPE else None)
+        return _unanswered(adapter) or (
+            _transposed(adapter) if complaint.status is Status.SHAPE else None
+        )
     return _without_scale(adapter, problem)
 
 
 def _unanswered(adapter: Adapter) -> Outcome | None:
-    """What is wrong with the call of an ordinary problem, whatever its numbers; None where it is answered."""
+    """What is wrong with the call of an ordinary problem, whatever its numbers; None where it is
+    answered.
+    """
     problem = fitted(adapter, ORDINARY.replace(dtype=adapter.dtypes[0]))
     fault = _complaint(adapter, problem) if adapter.supports(problem) is None else None
     if not isinstance(fault, CallError):
         return None
     lost = adapter.device == "cpu" and re.search(r"\bCUDA\b|\bcuda\b", str(fault))
-    advice = '; its tensors lie on the CPU: declare device="cuda", and test it where there is one' if lost else ""
+    advice = (
+        '; its tensors lie on the CPU: declare device="cuda", and test it where there is one'
+        if lost
+        else ""
+    )
     return Outcome(fault.output, fault.status, f"{fault}{advice}")
 
 
 def _transposed(adapter: Adapter) -> Outcome | None:
-    """Says so where a square final state is the transpose of its exact value though the initial one was taken as declared."""
+    """Says so where a square final state is the transpose of its exact value though the initial one
+    was taken as declared.
+    """
     problem = fitted(adapter, ORDINARY.replace(state="asymmetric", dtype=adapter.dtypes[0]))
-    if problem.K != problem.V or adapter.supports(problem) is not None or STATE not in adapter.exposes(problem):
+    if (
+        problem.K != problem.V
+        or adapter.supports(problem) is not None
+        or STATE not in adapter.exposes(problem)
+    ):
         return None
     inputs = problem.inputs()
     try:
@@ -143,12 +210,21 @@ def _transposed(adapter: Adapter) -> Outcome | None:
     if rms(found - exact) <= ALIKE * rms(exact) or not rms(found.mT - exact) <= ALIKE * rms(exact):
         return None
     wanted = "[N, HV, K, V]" if adapter.conventions.state == "kv" else "[N, HV, V, K]"
-    said = f"final_state is the transpose of its exact value, while initial_state is taken as declared; return it as {wanted}"
-    return Outcome(STATE, Status.CONVENTION, f"conventions: {said}, as state={adapter.conventions.state!r} declares")
+    said = (
+        "final_state is the transpose of its exact value, while initial_state is taken as"
+        f" declared; return it as {wanted}"
+    )
+    return Outcome(
+        STATE,
+        Status.CONVENTION,
+        f"conventions: {said}, as state={adapter.conventions.state!r} declares",
+    )
 
 
 def _without_scale(adapter: Adapter, problem: Problem) -> Outcome | None:
-    """Says so where o is the exact one without the factor that the kernel was given, and nothing else is wrong."""
+    """Says so where o is the exact one without the factor that the kernel was given, and nothing
+    else is wrong.
+    """
     inputs = problem.inputs()
     try:
         found = execute(adapter, inputs, adapter.exposes(problem)).outputs["o"].double()
@@ -157,13 +233,24 @@ def _without_scale(adapter: Adapter, problem: Problem) -> Outcome | None:
     o, factor = recurrence(adapter.received(inputs))[0], inputs.factor
     if factor == 1 or not rms(found * factor - o) <= ALIKE * rms(o):
         return None
-    said = f"o is {1 / factor:.4g} = 1 / scale times its exact value: the kernel does not multiply q k^T by scale"
-    return Outcome("o", Status.CONVENTION, f"conventions: {said}; multiply by it, or declare scale='folded'")
+    said = (
+        f"o is {1 / factor:.4g} = 1 / scale times its exact value: the kernel does not multiply q"
+        " k^T by scale"
+    )
+    return Outcome(
+        "o", Status.CONVENTION, f"conventions: {said}; multiply by it, or declare scale='folded'"
+    )
 
 
 def _padded(adapter: Adapter) -> Outcome | None:
-    """What is wrong with rows of o past the last offset of a pack that are declared to be zero; None if nothing is."""
-    if adapter.conventions.padding != "zero" or adapter.conventions.packing != "cu_seqlens" or not adapter.domain.packed:
+    """What is wrong with rows of o past the last offset of a pack that are declared to be zero;
+    None if nothing is.
+    """
+    if (
+        adapter.conventions.padding != "zero"
+        or adapter.conventions.packing != "cu_seqlens"
+        or not adapter.domain.packed
+    ):
         return None
     for dtype in adapter.dtypes:
         problem = fitted(adapter, PROBE.replace(lengths=PACK, T=sum(PACK) + PADDING, dtype=dtype))
@@ -184,15 +271,26 @@ def _padding_of(adapter: Adapter, problem: Problem) -> Outcome | None:
         return None  # the suites report it
     exact, rows = recurrence(adapter.received(inputs))[0][:, :used], o[:, used:]
     other = rows[rows != 0]  # NaN is other than zero
-    # A kernel that is wrong about the sequences themselves, as one that ignores the offsets, has more than a wrong declaration.
+    # A kernel that is wrong about the sequences themselves, as one that ignores the offsets, has
+    # more than a wrong declaration.
     if not other.numel() or not rms(o[:, :used].double() - exact) <= ALIKE * rms(exact):
         return None
-    said = f"declared padding='zero', but rows of o past the last offset hold other values, such as {float(other[0]):.3g}"
-    return Outcome("call", Status.CONVENTION, f"conventions: {said}; zero these rows, or declare padding='undefined'")
+    said = (
+        "declared padding='zero', but rows of o past the last offset hold other values, such as"
+        f" {float(other[0]):.3g}"
+    )
+    return Outcome(
+        "call",
+        Status.CONVENTION,
+        f"conventions: {said}; zero these rows, or declare padding='undefined'",
+    )
 
 
 def _told(declared: Conventions) -> str:
-    said = f"layout {declared.layout}, state {declared.state}, gate {declared.gate}, beta {declared.beta}, scale {declared.scale}"
+    said = (
+        f"layout {declared.layout}, state {declared.state}, gate {declared.gate}, beta"
+        f" {declared.beta}, scale {declared.scale}"
+    )
     grouping = "" if declared.heads == "interleaved" else f", heads {declared.heads}"
     gates = "" if declared.gates == "channel" else f", gates {declared.gates}"
     return f"{said}, padding {declared.padding}{gates}{grouping}"
@@ -223,7 +321,9 @@ def _complaint(adapter: Adapter, problem: Problem) -> str | CallError | None:
         return fault
     except ConventionError as fault:
         return str(fault)
-    exact: dict[str, Tensor] = dict(zip(("o", "final_state"), recurrence(adapter.received(inputs)), strict=True))
+    exact: dict[str, Tensor] = dict(
+        zip(("o", "final_state"), recurrence(adapter.received(inputs)), strict=True)
+    )
     for name, tensor in run.outputs.items():
         error = rms(tensor.double() - exact[name]) / rms(exact[name])
         if not error <= ALIKE:  # NaN is wrong too

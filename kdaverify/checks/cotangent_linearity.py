@@ -1,4 +1,6 @@
-"""Linearity: a backward is linear in the cotangents (math.md 7, law 13), to rounding, to the bit for powers of two, and from zero."""
+"""Linearity: a backward is linear in the cotangents (math.md 7, law 13), to rounding, to the bit
+for powers of two, and from zero.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,16 @@ from oracles.tensors import GRADIENTS
 
 Law = Literal["sum", "power", "zero"]
 LAWS: Final[tuple[Law, ...]] = ("sum", "power", "zero")
-"""do1 - 2 do2 gives the sum of what each gives; 2^n do gives 2^n times the same bits; 0 gives exactly 0."""
+"""do1 - 2 do2 gives the sum of what each gives; 2^n do gives 2^n times the same bits; 0 gives
+exactly 0."""
 
 FACTORS: Final = (1.0, -2.0, -1.0)
 """Of do1, do2 and do1 - 2 do2, which they add up to 0 with."""
 
 
-def cotangent_linearity(adapter: Adapter, problem: Problem, *, law: Law, exponent: int = 0) -> list[Outcome]:
+def cotangent_linearity(
+    adapter: Adapter, problem: Problem, *, law: Law, exponent: int = 0
+) -> list[Outcome]:
     """Runs the problem there and back with several cotangents and compares what comes back.
 
     Args:
@@ -40,7 +45,11 @@ def cotangent_linearity(adapter: Adapter, problem: Problem, *, law: Law, exponen
     try:
         if law == "sum":
             return _sum(adapter, problem, inputs, of)
-        return _power(adapter, problem, inputs, of, exponent) if law == "power" else _zero(adapter, problem, inputs, of)
+        return (
+            _power(adapter, problem, inputs, of, exponent)
+            if law == "power"
+            else _zero(adapter, problem, inputs, of)
+        )
     except (ForwardOnlyError, ContractOverflow) as reason:
         return skipped(str(reason))
     except CallError as fault:
@@ -54,11 +63,19 @@ def _sum(adapter: Adapter, problem: Problem, inputs: Inputs, of: str) -> list[Ou
     runs = [run_backward(adapter, inputs, dy) for dy in given]
     found = defect(runs, FACTORS)
     received, contract = adapter.received(inputs), adapter.backward_contract(problem.dtype)
-    return judged(found, received, lambda: linearity_standard(received, given, FACTORS, contract, FORMATS[problem.dtype]))
+    return judged(
+        found,
+        received,
+        lambda: linearity_standard(received, given, FACTORS, contract, FORMATS[problem.dtype]),
+    )
 
 
-def _power(adapter: Adapter, problem: Problem, inputs: Inputs, of: str, exponent: int) -> list[Outcome]:
-    """Bits are demanded wherever the reference kernels that round keep them: where nothing under- or overflows on the way."""
+def _power(
+    adapter: Adapter, problem: Problem, inputs: Inputs, of: str, exponent: int
+) -> list[Outcome]:
+    """Bits are demanded wherever the reference kernels that round keep them: where nothing under-
+    or overflows on the way.
+    """
     reason = subnormals(adapter.backward_contract(problem.dtype).operands)
     if reason:
         return skipped(reason)
@@ -70,6 +87,13 @@ def _power(adapter: Adapter, problem: Problem, inputs: Inputs, of: str, exponent
 def _zero(adapter: Adapter, problem: Problem, inputs: Inputs, of: str) -> list[Outcome]:
     found = run_backward(adapter, inputs, combined([coarse_cotangents(problem, of, 0)], [0.0]))
     return [
-        exactly(name, x != 0, x.double(), inputs, wanted=torch.zeros_like(x).double(), compared=everywhere(name, x))
+        exactly(
+            name,
+            x != 0,
+            x.double(),
+            inputs,
+            wanted=torch.zeros_like(x).double(),
+            compared=everywhere(name, x),
+        )
         for name, x in found.items()
     ]

@@ -1,4 +1,6 @@
-"""Drift: how far a kernel gets from the truth as its runs get longer, in one run, resumed, or token by token."""
+"""Drift: how far a kernel gets from the truth as its runs get longer, in one run, resumed, or token
+by token.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from oracles.long_run import METHOD, Truth, long_run
 from oracles.tensors import OUTPUTS
 from oracles.waypoints import Reached, walk
 
-# The truth may be wrong by this fraction of the least conforming error: a ratio to it is then good to 1 %.
+# The truth may be wrong by this fraction of the least conforming error: a ratio to it is then good
+# to 1 %.
 TRUTH_SHARE = 2.0**-7
 
 
@@ -35,7 +38,8 @@ class Route:
     Args:
         at: lengths, rising; the last is the whole run.
         cuts: tokens at which it is resumed.
-        origin: tokens before the first one that counts: a decoded run is measured from the end of its prefill.
+        origin: tokens before the first one that counts: a decoded run is measured from the end of
+            its prefill.
     """
 
     at: tuple[int, ...]
@@ -60,7 +64,11 @@ def route(T: int, way: Way, *, factor: int = 4) -> Route:
     if way == "decoded":
         steps = min(STEPS, T // 4)
         prefill = T - steps
-        return Route(tuple(prefill + n for n in _lengths(steps, -(-steps // PARTS), factor)), tuple(range(prefill, T)), prefill)
+        return Route(
+            tuple(prefill + n for n in _lengths(steps, -(-steps // PARTS), factor)),
+            tuple(range(prefill, T)),
+            prefill,
+        )
     if way == "uncut":
         return Route(_lengths(T, SHORTEST, factor))
     part = T // PARTS
@@ -98,10 +106,13 @@ def drift(adapter: Adapter, problem: Problem, *, way: Way = "uncut") -> list[Out
 
     Args:
         problem: at least 4 dense sequences.
-        way: "uncut"; "resumed", in 64 parts; "decoded", the last quarter, at most 256 tokens, one at a time.
+        way: "uncut"; "resumed", in 64 parts; "decoded", the last quarter, at most 256 tokens, one
+            at a time.
     """
     if problem.packed or problem.B < FEWEST:
-        raise ValueError(f"drift: wanted at least {FEWEST} dense sequences, got {problem.describe()}")
+        raise ValueError(
+            f"drift: wanted at least {FEWEST} dense sequences, got {problem.describe()}"
+        )
     try:
         found = measure(adapter, problem, way)
     except (Unmeasurable, ContractOverflow) as reason:
@@ -114,9 +125,15 @@ def drift(adapter: Adapter, problem: Problem, *, way: Way = "uncut") -> list[Out
 
 
 def measure(
-    adapter: Adapter, problem: Problem, way: Way, *, factor: int = 4, passed: Callable[[str], None] = lambda _: None
+    adapter: Adapter,
+    problem: Problem,
+    way: Way,
+    *,
+    factor: int = 4,
+    passed: Callable[[str], None] = lambda _: None,
 ) -> Measurement:
-    """The growth of every exposed output of `adapter` on `problem`, beside the conforming kernels of its contract.
+    """The growth of every exposed output of `adapter` on `problem`, beside the conforming kernels
+    of its contract.
 
     Args:
         factor: between one length and the next.
@@ -140,7 +157,9 @@ def measure(
         raise Unmeasurable("exported, not judged")
     received = adapter.received(inputs)
     # Beside a kernel on an accelerator there is room on it, and sequences cost nothing there.
-    received = received.on("cuda") if adapter.device == "cuda" and torch.cuda.is_available() else received
+    received = (
+        received.on("cuda") if adapter.device == "cuda" and torch.cuda.is_available() else received
+    )
     truth = long_run(received, through.at)
     passed("truth")
     contract, io = adapter.contract(problem.dtype), FORMATS[problem.dtype]
@@ -148,7 +167,12 @@ def measure(
     passed("conforming kernels")
     own = curves(adapter.name, reached, truth, outputs)
     stored = contract.output_formats(io)
-    growths = tuple(Growth(name, through.lengths, own[name], tuple(found[name] for found in legal), stored[name]) for name in outputs)
+    growths = tuple(
+        Growth(
+            name, through.lengths, own[name], tuple(found[name] for found in legal), stored[name]
+        )
+        for name in outputs
+    )
     _check_truth(truth, growths, problem)
     return Measurement(way, growths)
 
@@ -156,7 +180,11 @@ def measure(
 def _check(adapter: Adapter, problem: Problem, way: Way, through: Route) -> None:
     if through.cuts and not {*OUTPUTS} <= {*adapter.exposes(problem)}:
         raise Unmeasurable("it does not expose the final state, so a run cannot be resumed")
-    parts = {b - a for a, b in zip((0, *through.cuts), (*through.cuts, problem.T), strict=True)} if through.cuts else {problem.T}
+    parts = (
+        {b - a for a, b in zip((0, *through.cuts), (*through.cuts, problem.T), strict=True)}
+        if through.cuts
+        else {problem.T}
+    )
     for T in sorted(parts):
         reason = adapter.supports(problem.replace(T=T, state="random") if through.cuts else problem)
         if reason:
@@ -165,12 +193,20 @@ def _check(adapter: Adapter, problem: Problem, way: Way, through: Route) -> None
 
 def _check_truth(truth: Truth, growths: Sequence[Growth], problem: Problem) -> None:
     """An error of the state reaches o through q: at most K times as large beside it."""
-    found, least = float(truth.radius.max()) * problem.K, min(float(growth.band[0].min()) for growth in growths)
+    found, least = (
+        float(truth.radius.max()) * problem.K,
+        min(float(growth.band[0].min()) for growth in growths),
+    )
     if not found <= TRUTH_SHARE * least:
-        raise UncertifiedError(f"the float64 run may be off by {found:.2g}, conforming kernels by {least:.2g}: too close; shorten the run")
+        raise UncertifiedError(
+            f"the float64 run may be off by {found:.2g}, conforming kernels by {least:.2g}: too"
+            " close; shorten the run"
+        )
 
 
-def _run(adapter: Adapter, inputs: Inputs, through: Route, outputs: tuple[str, ...]) -> Iterator[Reached]:
+def _run(
+    adapter: Adapter, inputs: Inputs, through: Route, outputs: tuple[str, ...]
+) -> Iterator[Reached]:
     def call(part: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
         single = through.origin and part.T == 1
         found = execute(adapter, part, outputs, entry=adapter.step if single else None).outputs
@@ -189,7 +225,11 @@ def _run(adapter: Adapter, inputs: Inputs, through: Route, outputs: tuple[str, .
 def _finite(name: str, value: torch.Tensor) -> None:
     lost = int((~torch.isfinite(value)).sum())
     if lost:
-        raise CallError(Status.NONFINITE, name, f"{name}: {lost} of {value.numel()} elements are not finite, where the exact ones are")
+        raise CallError(
+            Status.NONFINITE,
+            name,
+            f"{name}: {lost} of {value.numel()} elements are not finite, where the exact ones are",
+        )
 
 
 def outcome(growth: Growth) -> Outcome:
@@ -200,13 +240,28 @@ def outcome(growth: Growth) -> Outcome:
     found = {"level": error, "slope": growth.slope_limit, "bias": growth.bias_limit}[worst]
     limit = {"level": 2 * float(allowed[-1]), "slope": SLOPE, "bias": growth.bias_allowed}[worst]
     status = Status.PASS if ratios[worst] <= 1 else Status.FAIL
-    used = ", ".join(f"{used:.3g} at {length}" for length, used in zip(growth.lengths, growth.used.tolist(), strict=True))
+    used = ", ".join(
+        f"{used:.3g} at {length}"
+        for length, used in zip(growth.lengths, growth.used.tolist(), strict=True)
+    )
     said = (
-        f"{growth.output}: relative error {error:.3g} after {T} tokens, tolerance {2 * float(allowed[-1]):.3g}; "
-        f"relative to conforming kernels it grows as T^{growth.slope:.2f} (at least {growth.slope_limit:.2f}, at most {SLOPE}); "
-        f"{growth.bias:.2f} of it is systematic (at most {growth.bias_allowed:.2f})\n  multiples of the tolerance: {used}"
+        f"{growth.output}: relative error {error:.3g} after {T} tokens, tolerance"
+        f" {2 * float(allowed[-1]):.3g}; relative to conforming kernels it grows as"
+        f" T^{growth.slope:.2f} (at least {growth.slope_limit:.2f}, at most {SLOPE});"
+        f" {growth.bias:.2f} of it is systematic (at most {growth.bias_allowed:.2f})\n  multiples"
+        f" of the tolerance: {used}"
     )
     figures = Comparison(
-        growth.output, status, worst, found, limit, ratios[worst], ratios, "A" if status is Status.PASS else "F", None, 0.0, 0.0
+        growth.output,
+        status,
+        worst,
+        found,
+        limit,
+        ratios[worst],
+        ratios,
+        "A" if status is Status.PASS else "F",
+        None,
+        0.0,
+        0.0,
     )
     return Outcome(growth.output, status, said, figures, METHOD)

@@ -1,4 +1,6 @@
-"""Running a kernel under watch: whatever it does wrong becomes a status, never a traceback of ours."""
+"""Running a kernel under watch: whatever it does wrong becomes a status, never a traceback of
+ours.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class CallError(Exception):
 
 @dataclass(frozen=True)
 class KernelRun:
-    """The checked outputs of one call: tensors of the wanted shape and dtype, and how long it took."""
+    """The checked outputs of one call: tensors of the wanted shape and dtype, and how long it
+    took.
+    """
 
     outputs: dict[str, Tensor]
     seconds: float
@@ -55,8 +59,8 @@ def execute(
         entry: adapter.forward by default, or adapter.step.
         copied: makes the copies, wherever they are to lie.
     Raises:
-        CallError: it raised, took its process with it, ran out of time or memory, edited an input, or returned None, no tensor, a
-            wrong shape or dtype, or a view of an input.
+        CallError: it raised, took its process with it, ran out of time or memory, edited an input,
+            or returned None, no tensor, a wrong shape or dtype, or a view of an input.
         AdapterError: the call never came to the kernel, because of what surrounds it.
     """
     given = copied(inputs)
@@ -65,10 +69,14 @@ def execute(
     seconds = time.perf_counter() - started
     values = {} if output is None else values_of(output)
     if len(exposed) > 1 and all(values.get(name) is None for name in exposed):
-        raise CallError(Status.MISSING, exposed[0], f"the kernel returned None; return ({', '.join(exposed)})")
+        raise CallError(
+            Status.MISSING, exposed[0], f"the kernel returned None; return ({', '.join(exposed)})"
+        )
     returned: dict[str, Any] = {name: values.get(name) for name in exposed}
     for name, value in returned.items():
-        check_kind(name, value, inputs.signature.shape(name, inputs), _wanted_dtype(name, inputs, adapter))
+        check_kind(
+            name, value, inputs.signature.shape(name, inputs), _wanted_dtype(name, inputs, adapter)
+        )
     check_inputs_kept(given, inputs)
     for name, value in returned.items():
         _check_own_memory(name, value, given)
@@ -92,12 +100,15 @@ def watched(call: Callable[[], X], output: str) -> X:
         fault = fault_of(error)
         raise CallError(Status(fault.kind), output, fault.message) from error
     finally:
-        torch.set_flush_denormal(False)  # a mode of the thread that a kernel may have left: what is judged next must not feel it
+        # a mode of the thread that a kernel may have left: what is judged next must not feel it
+        torch.set_flush_denormal(False)
 
 
 def _wanted_dtype(name: str, inputs: TensorCall, adapter: Adapter) -> torch.dtype:
     dtype = dtype_name(inputs)
-    return call_operator(inputs.op).output_format(name, adapter.contract(dtype), FORMATS[dtype]).dtype
+    return (
+        call_operator(inputs.op).output_format(name, adapter.contract(dtype), FORMATS[dtype]).dtype
+    )
 
 
 def dtype_name(inputs: TensorCall) -> str:
@@ -113,17 +124,28 @@ def check_kind(name: str, value: object, shape: tuple[int, ...], dtype: torch.dt
     """
     if value is None:
         raise CallError(
-            Status.MISSING, name, f"{name}: wanted a tensor of shape {list(shape)}, got None; return it or declare {name}=False"
+            Status.MISSING,
+            name,
+            f"{name}: wanted a tensor of shape {list(shape)}, got None; return it or declare"
+            f" {name}=False",
         )
     if not isinstance(value, Tensor):
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        raise CallError(Status.TYPE, name, f"{name}: wanted a torch tensor, got {kind}; {_conversion(kind)}")
+        raise CallError(
+            Status.TYPE, name, f"{name}: wanted a torch tensor, got {kind}; {_conversion(kind)}"
+        )
     if tuple(value.shape) != shape:
-        said = f"{name}: wanted shape {list(shape)}, got {list(value.shape)}; {_reordering(shape, tuple(value.shape))}"
+        said = (
+            f"{name}: wanted shape {list(shape)}, got {list(value.shape)};"
+            f" {_reordering(shape, tuple(value.shape))}"
+        )
         raise CallError(Status.SHAPE, name, said)
     if value.dtype != dtype:
         raise CallError(
-            Status.DTYPE, name, f"{name}: wanted {dtype} (the contract's format), got {value.dtype}; cast it or declare another contract"
+            Status.DTYPE,
+            name,
+            f"{name}: wanted {dtype} (the contract's format), got {value.dtype}; cast it or declare"
+            " another contract",
         )
 
 
@@ -134,15 +156,26 @@ def _conversion(kind: str) -> str:
         "jax": 'declare framework="jax", and the function gets and returns JAX arrays',
         "builtins.generator": "the function yields; return the tensors",
     }
-    return next((advice for start, advice in known.items() if kind.startswith(start)), "convert it with torch.as_tensor(...)")
+    return next(
+        (advice for start, advice in known.items() if kind.startswith(start)),
+        "convert it with torch.as_tensor(...)",
+    )
 
 
 def _reordering(wanted: tuple[int, ...], got: tuple[int, ...]) -> str:
     """Which two axes are swapped, where that is all and no other two would do."""
     if len(wanted) == len(got):
         swapped = [axis for axis in range(len(wanted)) if wanted[axis] != got[axis]]
-        if len(swapped) == 2 and wanted[swapped[0]] == got[swapped[1]] and wanted[swapped[1]] == got[swapped[0]]:  # a pair
-            return f"axes {swapped[0]} and {swapped[1]} are swapped: transpose them back, or correct the declared layout or state order"
+        # a pair
+        if (
+            len(swapped) == 2
+            and wanted[swapped[0]] == got[swapped[1]]
+            and wanted[swapped[1]] == got[swapped[0]]
+        ):
+            return (
+                f"axes {swapped[0]} and {swapped[1]} are swapped: transpose them back, or correct"
+                " the declared layout or state order"
+            )
     return "check the declared layout and state order"
 
 
@@ -161,14 +194,22 @@ def check_inputs_kept(given: TensorCall, inputs: TensorCall) -> None:
             raise CallError(
                 Status.MUTATED_INPUT,
                 inputs.signature.returned[0],
-                f"{name}: the kernel changed {count} of {before.numel()} elements of its input in place; compute on a copy of it",
+                f"{name}: the kernel changed {count} of {before.numel()} elements of its input in"
+                " place; compute on a copy of it",
             )
 
 
 def _check_own_memory(name: str, value: Tensor, given: TensorCall) -> None:
     for source in given.signature.names():
         tensor = getattr(given, source)
-        if tensor is not None and value.numel() and value.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr():
+        if (
+            tensor is not None
+            and value.numel()
+            and value.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
+        ):
             raise CallError(
-                Status.ALIASED_OUTPUT, name, f"{name}: shares the memory of the input {source}; the next call would overwrite the result"
+                Status.ALIASED_OUTPUT,
+                name,
+                f"{name}: shares the memory of the input {source}; the next call would overwrite"
+                " the result",
             )

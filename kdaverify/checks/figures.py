@@ -1,4 +1,6 @@
-"""Figures beside the usual statistics: what was found and the tolerance of a measure, element by element, row by row, or in one."""
+"""Figures beside the usual statistics: what was found and the tolerance of a measure, element by
+element, row by row, or in one.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,18 @@ from kdaverify.checks.status import Status
 from oracles.inputs import Inputs
 
 
-def figure(name: str, output: str, found: Tensor, allowed: Tensor, *, actual: Tensor, exact: Tensor, inputs: Inputs) -> Comparison:
-    """The worst of some figures >= 0 against the tolerance of each; a tolerance of 0 is met by 0 only.
+def figure(
+    name: str,
+    output: str,
+    found: Tensor,
+    allowed: Tensor,
+    *,
+    actual: Tensor,
+    exact: Tensor,
+    inputs: Inputs,
+) -> Comparison:
+    """The worst of some figures >= 0 against the tolerance of each; a tolerance of 0 is met by 0
+    only.
 
     Args:
         name: of the measure.
@@ -44,7 +56,9 @@ def figure(name: str, output: str, found: Tensor, allowed: Tensor, *, actual: Te
 def together(usual: Comparison, other: Comparison) -> Comparison:
     """Both of one output in one: the worst figure of all is what it says."""
     worst = other if other.ratio > usual.ratio else usual
-    return replace(worst, ratios={**usual.ratios, **other.ratios}, grade=max(usual.grade, other.grade))
+    return replace(
+        worst, ratios={**usual.ratios, **other.ratios}, grade=max(usual.grade, other.grade)
+    )
 
 
 def _element(at: int, figures: int, error: Tensor) -> int | None:

@@ -12,4 +12,6 @@ from kdaverify.checks.outcome import Outcome, outcomes
 def forward(adapter: Adapter, problem: Any) -> list[Outcome]:
     """Runs the problem once and judges every exposed output."""
     inputs = problem.inputs()
-    return outcomes(adapter, inputs, lambda: execute(adapter, inputs, adapter.exposes(problem)).outputs)
+    return outcomes(
+        adapter, inputs, lambda: execute(adapter, inputs, adapter.exposes(problem)).outputs
+    )

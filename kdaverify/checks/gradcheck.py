@@ -1,4 +1,6 @@
-"""Gradcheck: the derivatives of a float64 kernel against differences of its own outputs, as torch.autograd has it."""
+"""Gradcheck: the derivatives of a float64 kernel against differences of its own outputs, as
+torch.autograd has it.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +26,31 @@ from oracles.tensors import GRADIENTS, OUTPUTS, SIGNATURE
 
 Order = Literal["first", "second"]
 ORDERS: Final[tuple[Order, ...]] = ("first", "second")
-"""First derivatives, tensor by tensor; or derivatives of the derivatives, by torch's autograd of torch's autograd."""
+"""First derivatives, tensor by tensor; or derivatives of the derivatives, by torch's autograd of
+torch's autograd."""
 
 ONCE: Final = "first derivatives only"
 STEP: Final = 1e-6
 UNIT: Final = 2.0**-53
 # Roundings on the way to one element of a tiny problem: nine tokens of some thirty operations each.
 ROUNDINGS: Final = 2.0**8
-OPTIONS: Final[Mapping[str, Any]] = {"eps": STEP, "rtol": 0.0, "fast_mode": True, "check_undefined_grad": False}
+OPTIONS: Final[Mapping[str, Any]] = {
+    "eps": STEP,
+    "rtol": 0.0,
+    "fast_mode": True,
+    "check_undefined_grad": False,
+}
 
 Function = Callable[..., tuple[Tensor, ...]]
 
 
 def gradcheck(adapter: Adapter, problem: Problem, *, order: Order = "first") -> list[Outcome]:
-    """Central differences of the kernel's own outputs against its own derivatives, in one random direction of each tensor.
+    """Central differences of the kernel's own outputs against its own derivatives, in one random
+    direction of each tensor.
 
-    Math: a difference over 2 STEP of outputs y is off from the derivative by 2^8 u |y| / STEP of rounding and STEP^2 y''' / 6 of curvature;
-    the first is the larger one wherever y''' < 2^17 |y|, and is the tolerance of an element.
+    Math: a difference over 2 STEP of outputs y is off from the derivative by 2^8 u |y| / STEP of
+    rounding and STEP^2 y''' / 6 of curvature; the first is the larger one wherever y''' < 2^17 |y|,
+    and is the tolerance of an element.
 
     Args:
         problem: in fp64, tiny, its gates and betas inside their domain by more than STEP.
@@ -71,17 +81,30 @@ def _first(adapter: Adapter, problem: Problem, inputs: Inputs, names: list[str])
         return None
 
     together = complaint(*names)
-    # What all inputs together complain of, one of them does by itself, unless only all of them show it.
+    # What all inputs together complain of, one of them does by itself, unless only all of them show
+    # it.
     single = {name: complaint(name) if together else None for name in names}
     if together and not any(single.values()):
         return [Outcome("call", Status.FAIL, f"gradients: {_told(together)}")]
-    return [_judged(gradient, name, single[name], noise) for gradient, name in GRADIENTS.items() if name in names]
+    return [
+        _judged(gradient, name, single[name], noise)
+        for gradient, name in GRADIENTS.items()
+        if name in names
+    ]
 
 
 def _judged(gradient: str, name: str, reason: GradcheckError | None, noise: float) -> Outcome:
     if reason is None:
-        return Outcome(gradient, Status.PASS, f"{gradient}: differences of the outputs agree to {noise:.1e} an element")
-    return Outcome(gradient, Status.FAIL, f"{gradient}: not the derivative of the outputs with respect to {name}: {_told(reason)}")
+        return Outcome(
+            gradient,
+            Status.PASS,
+            f"{gradient}: differences of the outputs agree to {noise:.1e} an element",
+        )
+    return Outcome(
+        gradient,
+        Status.FAIL,
+        f"{gradient}: not the derivative of the outputs with respect to {name}: {_told(reason)}",
+    )
 
 
 def _second(adapter: Adapter, problem: Problem, inputs: Inputs, names: list[str]) -> list[Outcome]:
@@ -96,29 +119,50 @@ def _second(adapter: Adapter, problem: Problem, inputs: Inputs, names: list[str]
         outputs = function(*leaves)
         given = _cotangents(problem, exposed)
         if not all(y.requires_grad for y in outputs):
-            return skipped(f"{ONCE}: its outputs carry no graph of torch that could be differentiated again")
-        found = torch.autograd.grad(outputs, leaves, given, create_graph=True, allow_unused=True, materialize_grads=True)
+            return skipped(
+                f"{ONCE}: its outputs carry no graph of torch that could be differentiated again"
+            )
+        found = torch.autograd.grad(
+            outputs, leaves, given, create_graph=True, allow_unused=True, materialize_grads=True
+        )
     attached = [dx for dx in found if dx.requires_grad]
-    # Gradients are linear in the cotangents: a graph that does not lead from one to the other is none.
+    # Gradients are linear in the cotangents: a graph that does not lead from one to the other is
+    # none.
     if not attached or None in torch.autograd.grad(
         attached, given, [*map(torch.ones_like, attached)], retain_graph=True, allow_unused=True
     ):
-        return skipped(f"{ONCE}: its backward carries no graph of torch, or is marked as differentiable once")
+        return skipped(
+            f"{ONCE}: its backward carries no graph of torch, or is marked as differentiable once"
+        )
     noise = _noise((*outputs, *found))
     try:
         torch.autograd.gradgradcheck(function, leaves, given, atol=noise, **OPTIONS)
     except GradcheckError as reason:
         return [_second_wrong(reason, names, exposed)]
-    return [Outcome("call", Status.PASS, f"differences of all gradients agree with second derivatives to {noise:.1e} an element")]
+    return [
+        Outcome(
+            "call",
+            Status.PASS,
+            f"differences of all gradients agree with second derivatives to {noise:.1e} an element",
+        )
+    ]
 
 
 def _own(adapter: Adapter, inputs: Inputs, names: list[str], exposed: tuple[str, ...]) -> Function:
-    """The kernel's forward with the kernel's own backward, whatever that is, as a function of torch."""
+    """The kernel's forward with the kernel's own backward, whatever that is, as a function of
+    torch.
+    """
 
     class GradcheckFunction(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
-            ctx.call = replace(inputs, **{name: tensor.detach().clone() for name, tensor in zip(names, tensors, strict=True)})
+            ctx.call = replace(
+                inputs,
+                **{
+                    name: tensor.detach().clone()
+                    for name, tensor in zip(names, tensors, strict=True)
+                },
+            )
             output = adapter.forward(ctx.call)
             return tuple(getattr(output, name).detach() for name in exposed)
 
@@ -162,11 +206,20 @@ def _second_wrong(reason: GradcheckError, names: list[str], exposed: tuple[str, 
     if at is None:
         return Outcome("call", Status.FAIL, f"second derivatives: {_told(reason)}")
     gradient, source = gradients[int(at[1])], sources[int(at[2])]
-    return Outcome(gradient, Status.FAIL, f"{gradient}: wrong second derivative with respect to {source}: {_told(reason)}")
+    return Outcome(
+        gradient,
+        Status.FAIL,
+        f"{gradient}: wrong second derivative with respect to {source}: {_told(reason)}",
+    )
 
 
 def _told(reason: GradcheckError) -> str:
     """The two numbers of a mismatch, or the first line of any other complaint."""
     lines = str(reason).splitlines()
     numbers = [line for line in lines if line.startswith(("numerical:", "analytical:"))][:2]
-    return ", ".join(line.replace("tensor(", "").replace(", dtype=torch.float64)", "") for line in numbers) or lines[0]
+    return (
+        ", ".join(
+            line.replace("tensor(", "").replace(", dtype=torch.float64)", "") for line in numbers
+        )
+        or lines[0]
+    )

@@ -37,14 +37,25 @@ def gradients(adapter: Adapter, problem: Any, *, of: str, exponent: int = 0) -> 
     return judge_gradients(adapter, problem, inputs, given, found)
 
 
-def judge_gradients(adapter: Adapter, problem: Any, inputs: TensorCall, given: Any, found: dict[str, Tensor]) -> list[Outcome]:
+def judge_gradients(
+    adapter: Adapter, problem: Any, inputs: TensorCall, given: Any, found: dict[str, Tensor]
+) -> list[Outcome]:
     """Compares gradients of a loss with the truth."""
-    received, contract, io = adapter.received(inputs), adapter.backward_contract(problem.dtype), FORMATS[problem.dtype]
+    received, contract, io = (
+        adapter.received(inputs),
+        adapter.backward_contract(problem.dtype),
+        FORMATS[problem.dtype],
+    )
 
     def hold(x: TensorCall) -> Reference:
         return adapter.operator.gradient_reference(x, given, contract, io)
 
-    return judged(found, received, lambda: held_at_fastest(received, contract, hold), lambda other: run_backward(other, inputs, given))
+    return judged(
+        found,
+        received,
+        lambda: held_at_fastest(received, contract, hold),
+        lambda other: run_backward(other, inputs, given),
+    )
 
 
 def run_backward(
@@ -59,13 +70,18 @@ def run_backward(
     Args:
         copied: makes the copies of the inputs that are handed over, wherever they are to lie.
     Raises:
-        CallError: the kernel raised, took its process with it, edited an input, or returned something else than wanted.
+        CallError: the kernel raised, took its process with it, edited an input, or returned
+            something else than wanted.
         ForwardOnlyError: it has no backward.
         AdapterError: the call never came to the kernel.
     """
     own = copied(inputs)
     returned = watched(lambda: adapter.gradients(own, given), "call")
-    wanted = {name: getattr(inputs, source) for name, source in inputs.signature.gradients.items() if inputs.holds(source)}
+    wanted = {
+        name: getattr(inputs, source)
+        for name, source in inputs.signature.gradients.items()
+        if inputs.holds(source)
+    }
     found = values_of(returned)
     for name, source in wanted.items():
         check_kind(name, found[name], tuple(source.shape), source.dtype)

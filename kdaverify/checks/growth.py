@@ -1,4 +1,6 @@
-"""How an error grows with the length of a run beside that of conforming kernels: level, slope and bias, with limits from the samples."""
+"""How an error grows with the length of a run beside that of conforming kernels: level, slope and
+bias, with limits from the samples.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,12 @@ from kdaverify.budgets.drift import Curve
 from kdaverify.budgets.formats import Format
 
 LEVEL: Final = 2.0
-"""At the largest length the error of a kernel may be this many times that of the worst conforming one."""
+"""At the largest length the error of a kernel may be this many times that of the worst conforming
+one."""
 
 SLOPE: Final = 0.05
-"""Its error may grow with this power of the length beside that of the conforming kernel whose error grows fastest."""
+"""Its error may grow with this power of the length beside that of the conforming kernel whose error
+grows fastest."""
 
 BIAS: Final = 0.5
 """All elements may share this fraction of the error; more where conforming kernels do."""
@@ -58,7 +62,9 @@ class Growth:
 
     @property
     def band(self) -> tuple[Tensor, Tensor]:
-        """[lengths] the least and the largest error of conforming kernels, geometric means of the samples."""
+        """[lengths] the least and the largest error of conforming kernels, geometric means of the
+        samples.
+        """
         floored = torch.stack([self._floored(curve) for curve in self.legal])
         return _centre(floored.amin(0)), _centre(floored.amax(0))
 
@@ -69,7 +75,9 @@ class Growth:
 
     @property
     def slope(self) -> float:
-        """The power of the length that the error grows with, beside the conforming kernel whose error grows fastest."""
+        """The power of the length that the error grows with, beside the conforming kernel whose
+        error grows fastest.
+        """
         return float(self._slopes.mean())
 
     @property
@@ -90,16 +98,22 @@ class Growth:
 
     @property
     def bias(self) -> float:
-        """|mean| / rms of the error at the largest length: 1 where all elements are off by one factor."""
+        """|mean| / rms of the error at the largest length: 1 where all elements are off by one
+        factor.
+        """
         return float(_shared(self.kernel)[0].abs())
 
     @property
     def bias_limit(self) -> float:
-        """Lower limit at 99 % confidence of |mean| / rms, or of |mean| / the error of the worst conforming kernel where that is less."""
+        """Lower limit at 99 % confidence of |mean| / rms, or of |mean| / the error of the worst
+        conforming kernel where that is less.
+        """
         mean, rms = self.kernel.mean[:, -1], self.kernel.rms[:, -1]
         worst = torch.stack([self._floored(curve)[:, -1] for curve in self.legal]).amax(0)
         size = torch.maximum(rms, worst).square()
-        return self._lower(lambda chosen: mean[chosen].mean(-1).abs() / size[chosen].mean(-1).sqrt())
+        return self._lower(
+            lambda chosen: mean[chosen].mean(-1).abs() / size[chosen].mean(-1).sqrt()
+        )
 
     @property
     def bias_allowed(self) -> float:
@@ -109,7 +123,8 @@ class Growth:
     def ratios(self) -> dict[str, float]:
         """Of level, slope and bias: what was found / its tolerance; above 1 fails.
 
-        A slope is judged over 6 octaves, of a kernel whose error is that of some conforming one at the largest length.
+        A slope is judged over 6 octaves, of a kernel whose error is that of some conforming one at
+        the largest length.
         """
         judged = self.octaves >= OCTAVES and bool(self.error[-1] >= self.band[0][-1])
         return {
@@ -126,10 +141,18 @@ class Growth:
             "error": self.error.tolist(),
             "legal": {"least": low.tolist(), "most": high.tolist()},
             "used": self.used.tolist(),
-            "slope": {"own": self.own_slope, "legal": list(self.legal_slopes), "beside_legal": self.slope, "limit": self.slope_limit},
+            "slope": {
+                "own": self.own_slope,
+                "legal": list(self.legal_slopes),
+                "beside_legal": self.slope,
+                "limit": self.slope_limit,
+            },
             "bias": {"value": self.bias, "limit": self.bias_limit, "allowed": self.bias_allowed},
             "ratios": self.ratios,
-            "samples": {curve.name: {"rms": curve.rms.tolist(), "mean": curve.mean.tolist()} for curve in (self.kernel, *self.legal)},
+            "samples": {
+                curve.name: {"rms": curve.rms.tolist(), "mean": curve.mean.tolist()}
+                for curve in (self.kernel, *self.legal)
+            },
         }
 
     @property
@@ -147,14 +170,22 @@ class Growth:
         """The 1 % quantile of `statistic` over resamples, the same ones at every call."""
         samples = len(self.kernel.rms)
         rng = torch.Generator().manual_seed(samples)
-        return float(statistic(torch.randint(samples, (RESAMPLES, samples), generator=rng)).quantile(1 - CONFIDENCE))
+        return float(
+            statistic(torch.randint(samples, (RESAMPLES, samples), generator=rng)).quantile(
+                1 - CONFIDENCE
+            )
+        )
 
 
 def pooled(parts: Sequence[Growth]) -> Growth:
     """The same output of the same kernels, measured on the samples of all parts."""
 
     def together(curves: Sequence[Curve]) -> Curve:
-        return Curve(curves[0].name, torch.cat([curve.rms for curve in curves]), torch.cat([curve.mean for curve in curves]))
+        return Curve(
+            curves[0].name,
+            torch.cat([curve.rms for curve in curves]),
+            torch.cat([curve.mean for curve in curves]),
+        )
 
     legal = tuple(together(same) for same in zip(*(part.legal for part in parts), strict=True))
     return replace(parts[0], kernel=together([part.kernel for part in parts]), legal=legal)
@@ -166,7 +197,11 @@ def _centre(errors: Tensor) -> Tensor:
 
 def _shared(curve: Curve) -> Tensor:
     """[1] mean / rms at the largest length, over all samples."""
-    return (curve.mean[:, -1].mean() / curve.rms[:, -1].square().mean().sqrt()).nan_to_num(nan=0.0).reshape(1)
+    return (
+        (curve.mean[:, -1].mean() / curve.rms[:, -1].square().mean().sqrt())
+        .nan_to_num(nan=0.0)
+        .reshape(1)
+    )
 
 
 def _fitted(errors: Tensor, lengths: tuple[int, ...]) -> Tensor:

@@ -1,4 +1,6 @@
-"""Jacobian: every derivative of every output element of a tiny problem, one row at a time, against the exact one."""
+"""Jacobian: every derivative of every output element of a tiny problem, one row at a time, against
+the exact one.
+"""
 
 from __future__ import annotations
 
@@ -57,12 +59,21 @@ def jacobian(adapter: Adapter, problem: Problem) -> list[Outcome]:
         return skipped(str(reason))
     except CallError as fault:
         return [Outcome(fault.output, fault.status, fault.message)]
-    received, contract, io = adapter.received(inputs), adapter.backward_contract(problem.dtype), FORMATS[problem.dtype]
-    joined, given = together([received] * len(asked)), cotangents_together([*asked.values()], received)
+    received, contract, io = (
+        adapter.received(inputs),
+        adapter.backward_contract(problem.dtype),
+        FORMATS[problem.dtype],
+    )
+    joined, given = (
+        together([received] * len(asked)),
+        cotangents_together([*asked.values()], received),
+    )
     outcomes = judged(
         {name: _together(name, [row[name] for row in found], received) for name in found[0]},
         joined,
-        lambda: gradient_standard(joined, given, contract, io, emulate_gradients(joined, given, contract, io)),
+        lambda: gradient_standard(
+            joined, given, contract, io, emulate_gradients(joined, given, contract, io)
+        ),
     )
     return [_named(outcome, [*asked], received) for outcome in outcomes]
 
@@ -77,7 +88,12 @@ def _units(problem: Problem, exposed: tuple[str, ...]) -> Iterator[tuple[str, Co
                 do = torch.zeros(p.B, p.T, p.HV, p.V, dtype=TORCH[p.dtype])
                 do[b, t, head, column] = 1.0
                 yield f"o[{b}, {t}, {head}, {column}]", Cotangents(do=do)
-            for n, channel in [(n, channel) for n in range(p.N) for channel in range(p.K) if {*OUTPUTS} <= {*exposed}]:
+            for n, channel in [
+                (n, channel)
+                for n in range(p.N)
+                for channel in range(p.K)
+                if {*OUTPUTS} <= {*exposed}
+            ]:
                 dS = torch.zeros(p.N, p.HV, p.K, p.V, dtype=state_dtype(p.dtype))
                 dS[n, head, channel, column] = 1.0
                 yield f"final_state[{n}, {head}, {channel}, {column}]", Cotangents(d_final_state=dS)
@@ -93,5 +109,15 @@ def _named(outcome: Outcome, asked: list[str], one: Inputs) -> Outcome:
         return outcome
     n, t, *_ = outcome.comparison.worst.index
     dense = n // (one.N if SIGNATURE.is_state(outcome.output) else one.B)
-    row = dense if one.cu_seqlens is None or SIGNATURE.is_state(outcome.output) else t // sum(one.lengths)
-    return replace(outcome, message=f"{outcome.message}\n  in the row of {asked[row]}, of {len(asked)} rows one after another")
+    row = (
+        dense
+        if one.cu_seqlens is None or SIGNATURE.is_state(outcome.output)
+        else t // sum(one.lengths)
+    )
+    return replace(
+        outcome,
+        message=(
+            f"{outcome.message}\n  in the row of {asked[row]}, of {len(asked)} rows one after"
+            " another"
+        ),
+    )

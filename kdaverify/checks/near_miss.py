@@ -10,7 +10,8 @@ from kdaverify.checks.grade import Grade
 from kdaverify.checks.status import Status
 
 NEAR: Final = 1.5
-"""The largest fraction of a tolerance that is a borderline failure; a larger error is not explained by sampling variation."""
+"""The largest fraction of a tolerance that is a borderline failure; a larger error is not explained
+by sampling variation."""
 NUMERIC: Final = ("rms", "largest", "row", "median", "tail", "bias", "normalised")
 """The statistics that a seed moves; what is not finite, or no exact zero, is wrong at any seed."""
 SETTLED: Final = "another case is wrong for certain"
@@ -18,7 +19,9 @@ SETTLED: Final = "another case is wrong for certain"
 
 
 def is_near(status: Status, statistic: str | None, ratio: float | None) -> bool:
-    """Whether a verdict is a borderline failure: a numeric statistic at most NEAR times its tolerance."""
+    """Whether a verdict is a borderline failure: a numeric statistic at most NEAR times its
+    tolerance.
+    """
     return status is Status.FAIL and statistic in NUMERIC and ratio is not None and ratio <= NEAR
 
 
@@ -63,5 +66,10 @@ class Recheck:
     def __str__(self) -> str:
         figures = ""
         if self.median is not None and self.limit is not None:
-            figures = f" at {self.seeds} fresh seeds: {self.over} over tolerance, median {self.median:.3g}x (lower limit {self.limit:.3g}x)"
-        return f"borderline, {FOUND[self.finding]}{figures}{f'; {self.reason}' if self.reason else ''}"
+            figures = (
+                f" at {self.seeds} fresh seeds: {self.over} over tolerance, median"
+                f" {self.median:.3g}x (lower limit {self.limit:.3g}x)"
+            )
+        return (
+            f"borderline, {FOUND[self.finding]}{figures}{f'; {self.reason}' if self.reason else ''}"
+        )

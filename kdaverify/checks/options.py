@@ -19,12 +19,17 @@ def variant_of(adapter: Adapter, name: str) -> Adapter:
     """
     variants = adapter.variants()
     if name not in variants:
-        raise ValueError(f"options: {adapter.name} has no variant {name!r}; it has {', '.join(variants) or 'none'}")
+        raise ValueError(
+            f"options: {adapter.name} has no variant {name!r}; it has"
+            f" {', '.join(variants) or 'none'}"
+        )
     return variants[name]
 
 
 def asked_of(adapter: Adapter, detail: Mapping[str, Any]) -> Adapter:
-    """The implementation that a property tests: the variant that its detail names, else the adapter itself."""
+    """The implementation that a property tests: the variant that its detail names, else the adapter
+    itself.
+    """
     return variant_of(adapter, detail["variant"]) if "variant" in detail else adapter
 
 

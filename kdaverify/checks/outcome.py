@@ -23,7 +23,10 @@ from oracles.certified import UncertifiedError
 from oracles.signature import Role, TensorCall
 
 # An output that a conforming kernel may overflow in: the others of the same call are judged.
-OVERFLOWS = "it overflows in an emulated kernel of the contract and none is finite in all outputs; not judged, unlike the others"
+OVERFLOWS = (
+    "it overflows in an emulated kernel of the contract and none is finite in all outputs; not"
+    " judged, unlike the others"
+)
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,8 @@ class Outcome:
         comparison: the figures, where there was something to compare.
         oracle: how the exact value was obtained, "" where none was needed.
         excess: what was found / its tolerance, where nothing was compared.
-        digits_fewer: digits that a pass has fewer than the token recurrence; None for an unremarkable number.
+        digits_fewer: digits that a pass has fewer than the token recurrence; None for an
+            unremarkable number.
         evidence: what others' standards need to see of it, where it is an output of a call.
     """
 
@@ -66,21 +70,32 @@ def skipped(reason: str) -> list[Outcome]:
 
 
 def outcomes(
-    adapter: Adapter, inputs: TensorCall, produce: Callable[[], dict[str, Tensor]], *, cuts: tuple[int, ...] = ()
+    adapter: Adapter,
+    inputs: TensorCall,
+    produce: Callable[[], dict[str, Tensor]],
+    *,
+    cuts: tuple[int, ...] = (),
 ) -> list[Outcome]:
     """Judges what `produce` returns as outputs of `inputs`.
 
     Args:
-        adapter: the implementation; its contract sets the tolerance and `received` what the oracle sees.
-        inputs: the call that the produced outputs answer, however they were obtained (in one run, in parts, one by one).
+        adapter: the implementation; its contract sets the tolerance and `received` what the oracle
+            sees.
+        inputs: the call that the produced outputs answer, however they were obtained (in one run,
+            in parts, one by one).
         produce: runs the kernel; returns the exposed outputs by name; may raise CallError.
         cuts: where `produce` cut the run, so that the conforming kernels are cut there too.
     """
     try:
         produced = produce()
     except CallError as fault:
-        # What stands in for outputs where calls are only written down breaks laws that look at it: every export of a smoke ended so.
-        return [Outcome(fault.output, fault.status, fault.message)] if adapter.answers else skipped("written down, not judged")
+        # What stands in for outputs where calls are only written down breaks laws that look at it:
+        # every export of a smoke ended so.
+        return (
+            [Outcome(fault.output, fault.status, fault.message)]
+            if adapter.answers
+            else skipped("written down, not judged")
+        )
     if not adapter.answers:
         return skipped("exported, not judged")
     dtype = dtype_name(inputs)
@@ -93,7 +108,9 @@ def outcomes(
         return execute(other, inputs, tuple(produced)).outputs
 
     baseline = adapter.operator.baseline(received, contract, io)
-    return judged(produced, received, lambda: held_at_fastest(received, contract, hold), again, baseline)
+    return judged(
+        produced, received, lambda: held_at_fastest(received, contract, hold), again, baseline
+    )
 
 
 def judged(
@@ -103,13 +120,15 @@ def judged(
     again: Again | None = None,
     baseline: Baseline | None = None,
 ) -> list[Outcome]:
-    """Compares every output, or gradient, with what `hold` makes for it, or says why nothing can be concluded.
+    """Compares every output, or gradient, with what `hold` makes for it, or says why nothing can be
+    concluded.
 
     Args:
         produced: tensors by name.
         received: the call that the kernel effectively got.
         hold: makes truth and tolerances; may raise ContractOverflow or UncertifiedError.
-        again: calls another implementation likewise, where tensors are the outputs of a call: others' standards then judge them too.
+        again: calls another implementation likewise, where tensors are the outputs of a call:
+            others' standards then judge them too.
         baseline: of the same call, to say which passes have far fewer digits.
     """
     try:
@@ -119,26 +138,50 @@ def judged(
     except UncertifiedError as reason:
         return [Outcome("call", Status.ORACLE_UNCERTIFIED, str(reason))]
     known = {name: tensor for name, tensor in produced.items() if name in held.budgets}
-    compared = [compare(name, tensor.to(held.device), held, received.on(held.device)) for name, tensor in known.items()]
-    overflowing = [Outcome(name, Status.SKIP, f"{name}: {OVERFLOWS}") for name in produced if name not in known]
+    compared = [
+        compare(name, tensor.to(held.device), held, received.on(held.device))
+        for name, tensor in known.items()
+    ]
+    overflowing = [
+        Outcome(name, Status.SKIP, f"{name}: {OVERFLOWS}") for name in produced if name not in known
+    ]
 
     def evidence(output: str) -> Evidence | None:
         if again is None:
             return None
-        packed, exact, plain = is_packed(received), held.exact(output).high, held.budgets[output].plain
+        packed, exact, plain = (
+            is_packed(received),
+            held.exact(output).high,
+            held.budgets[output].plain,
+        )
         return Evidence(output, dtype_name(received), packed, produced[output], exact, plain, again)
 
     def fewer(c: Comparison) -> float | None:
         return None if baseline is None else baseline.digits_fewer(c, held.exact(c.output))
 
     found = [
-        Outcome(c.output, c.status, str(c), c, held.truth.method, digits_fewer=fewer(c), evidence=evidence(c.output)) for c in compared
+        Outcome(
+            c.output,
+            c.status,
+            str(c),
+            c,
+            held.truth.method,
+            digits_fewer=fewer(c),
+            evidence=evidence(c.output),
+        )
+        for c in compared
     ]
-    return [*found, *overflowing] if found else skipped("; ".join(outcome.message for outcome in overflowing))
+    return (
+        [*found, *overflowing]
+        if found
+        else skipped("; ".join(outcome.message for outcome in overflowing))
+    )
 
 
 def held_at_fastest(call: TensorCall, contract: Any, hold: Callable[[Any], Reference]) -> Reference:
-    """What `hold` makes of the call, where it is made fastest and there is memory left: other processes use accelerators too."""
+    """What `hold` makes of the call, where it is made fastest and there is memory left: other
+    processes use accelerators too.
+    """
     *faster, last = _benches(call, contract)
     for bench in faster:
         with suppress(torch.OutOfMemoryError):
@@ -148,6 +191,8 @@ def held_at_fastest(call: TensorCall, contract: Any, hold: Callable[[Any], Refer
 
 
 def _benches(call: TensorCall, contract: Any) -> tuple[torch.device, ...]:
-    """Where a case can be judged: large ones on an accelerator, if there is one; balls live on the CPU."""
+    """Where a case can be judged: large ones on an accelerator, if there is one; balls live on the
+    CPU.
+    """
     on_accelerator = torch.cuda.is_available() and call_operator(call.op).is_large(call, contract)
     return (torch.device("cuda"), torch.device("cpu")) if on_accelerator else (torch.device("cpu"),)

@@ -20,11 +20,13 @@ ARRANGEMENTS: tuple[Arrangement, ...] = ("packed", "alone", "reversed")
 
 
 def packing(adapter: Adapter, problem: Problem, *, arrangement: Arrangement) -> list[Outcome]:
-    """Math: law 3. Runs the sequences of a pack in the given arrangement and judges the results as those of the pack.
+    """Math: law 3. Runs the sequences of a pack in the given arrangement and judges the results as
+    those of the pack.
 
     Args:
         problem: a packed problem.
-        arrangement: "packed" in one call; "alone", each sequence in a call of its own; "reversed", in one call, last sequence first.
+        arrangement: "packed" in one call; "alone", each sequence in a call of its own; "reversed",
+            in one call, last sequence first.
     """
     if not problem.packed:
         raise ValueError(f"packing: wanted a packed problem, got {problem.describe()}")
@@ -37,7 +39,9 @@ def packing(adapter: Adapter, problem: Problem, *, arrangement: Arrangement) -> 
     return outcomes(adapter, inputs, lambda: arranged(adapter, inputs, exposed, arrangement))
 
 
-def arranged(adapter: Adapter, inputs: Inputs, exposed: tuple[str, ...], arrangement: Arrangement) -> dict[str, Tensor]:
+def arranged(
+    adapter: Adapter, inputs: Inputs, exposed: tuple[str, ...], arrangement: Arrangement
+) -> dict[str, Tensor]:
     """The outputs of a pack, by way of an arrangement.
 
     Raises:
@@ -52,7 +56,9 @@ def _alone(adapter: Adapter, inputs: Inputs, exposed: tuple[str, ...]) -> dict[s
     o = torch.zeros_like(inputs.v)
     states = list[Tensor]()
     for n, (first, length) in enumerate(zip(inputs.starts, inputs.lengths, strict=True)):
-        initial = None if inputs.initial_state is None else inputs.initial_state[n : n + 1].contiguous()
+        initial = (
+            None if inputs.initial_state is None else inputs.initial_state[n : n + 1].contiguous()
+        )
         if not length:
             states.append(inputs.state[n : n + 1])
             continue
@@ -64,11 +70,18 @@ def _alone(adapter: Adapter, inputs: Inputs, exposed: tuple[str, ...]) -> dict[s
 
 def _reversed(adapter: Adapter, inputs: Inputs, exposed: tuple[str, ...]) -> dict[str, Tensor]:
     order = list(range(inputs.N))[::-1]
-    rows = torch.cat([torch.arange(inputs.starts[n], inputs.starts[n] + inputs.lengths[n]) for n in order])
+    rows = torch.cat(
+        [torch.arange(inputs.starts[n], inputs.starts[n] + inputs.lengths[n]) for n in order]
+    )
     rows = torch.cat((rows, torch.arange(sum(inputs.lengths), inputs.T)))
     offsets = torch.tensor([0, *(inputs.lengths[n] for n in order)]).cumsum(0).to(torch.int32)
     moved = {name: getattr(inputs, name)[:, rows] for name in TOKENS}
     state = None if inputs.initial_state is None else inputs.initial_state[order]
-    run = execute(adapter, replace(inputs, **moved, cu_seqlens=offsets, initial_state=state), exposed)
+    run = execute(
+        adapter, replace(inputs, **moved, cu_seqlens=offsets, initial_state=state), exposed
+    )
     back = torch.tensor(order).argsort()
-    return {name: tensor[back] if SIGNATURE.is_state(name) else tensor[:, rows.argsort()] for name, tensor in run.outputs.items()}
+    return {
+        name: tensor[back] if SIGNATURE.is_state(name) else tensor[:, rows.argsort()]
+        for name, tensor in run.outputs.items()
+    }

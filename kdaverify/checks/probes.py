@@ -1,4 +1,6 @@
-"""Probes: inputs on which a single rounding is visible, by the usual statistics and by measures of their own."""
+"""Probes: inputs on which a single rounding is visible, by the usual statistics and by measures of
+their own.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,11 @@ INTERPRETED_TOKENS = 1024
 
 
 def probes(adapter: Adapter, problem: Problem, *, probe: str) -> list[Outcome]:
-    """Runs a probe and judges every exposed output by its tolerance and by the probe's own measures.
+    """Runs a probe and judges every exposed output by its tolerance and by the probe's own
+    measures.
 
-    The tolerance comes from the reference ensemble of the contract: where the contract has the rounding that a probe
-    looks for, the reference ensemble makes it too, and such a kernel passes.
+    The tolerance comes from the reference ensemble of the contract: where the contract has the
+    rounding that a probe looks for, the reference ensemble makes it too, and such a kernel passes.
 
     Args:
         problem: the probe's own, in one of its formats, at any widths.
@@ -63,7 +66,10 @@ def probes(adapter: Adapter, problem: Problem, *, probe: str) -> list[Outcome]:
 def _unasked(adapter: Adapter, asked: Probe) -> str | None:
     T = asked.problem.T
     if T > INTERPRETED_TOKENS and adapter.environment()["mode"] == "interpreted":
-        return f"{T} tokens under an interpreter, wanted at most {INTERPRETED_TOKENS}; a shorter probe tests the same rounding"
+        return (
+            f"{T} tokens under an interpreter, wanted at most {INTERPRETED_TOKENS}; a shorter probe"
+            " tests the same rounding"
+        )
     return None if asked.cut is None else unresumable(adapter, asked.problem, asked.cut)
 
 
@@ -71,7 +77,9 @@ def _told(outcome: Outcome, asked: Probe) -> Outcome:
     """Adds the faults that the probe is there for to a rejection."""
     if not outcome.status.rejects:
         return outcome
-    return replace(outcome, message=f"{outcome.message}\n  probe {asked.name} exposes: {asked.exposes}")
+    return replace(
+        outcome, message=f"{outcome.message}\n  probe {asked.name} exposes: {asked.exposes}"
+    )
 
 
 def _measured(adapter: Adapter, asked: Probe) -> list[Outcome]:
@@ -92,24 +100,35 @@ def _measured(adapter: Adapter, asked: Probe) -> list[Outcome]:
         for measure in asked.measures:
             ruler = RULERS[measure]
             if name in ruler.outputs:
-                found, allowed = ruler.figures(truth.error(actual), at), ruler.allowed(at, *_runs(emulation, name))
-                yield figure(measure, name, found, allowed, actual=actual, exact=truth.high, inputs=received)
+                found, allowed = (
+                    ruler.figures(truth.error(actual), at),
+                    ruler.allowed(at, *_runs(emulation, name)),
+                )
+                yield figure(
+                    measure, name, found, allowed, actual=actual, exact=truth.high, inputs=received
+                )
 
     return [_with(outcome, measured) for outcome in judged(produced, received, lambda: held)]
 
 
 def _with(outcome: Outcome, figures: Callable[[str], Iterable[Comparison]]) -> Outcome:
-    """The outcome with further figures of its output; once an element is not finite, or an exact zero lost, none means anything."""
+    """The outcome with further figures of its output; once an element is not finite, or an exact
+    zero lost, none means anything.
+    """
     comparison = outcome.comparison
     if comparison is None or not comparison.ratios:
         return outcome
     comparison = functools.reduce(together, figures(outcome.output), comparison)
-    return replace(outcome, status=comparison.status, comparison=comparison, message=str(comparison))
+    return replace(
+        outcome, status=comparison.status, comparison=comparison, message=str(comparison)
+    )
 
 
 def _runs(emulation: Emulation, output: str) -> tuple[list[Tensor], list[Tensor]]:
     position = OUTPUTS.index(output)
-    return [run[position] for run in emulation.rounded.values()], [run[position] for run in emulation.drawn]
+    return [run[position] for run in emulation.rounded.values()], [
+        run[position] for run in emulation.drawn
+    ]
 
 
 def _outputs(adapter: Adapter, asked: Probe, inputs: Inputs) -> dict[str, Tensor]:
@@ -117,7 +136,9 @@ def _outputs(adapter: Adapter, asked: Probe, inputs: Inputs) -> dict[str, Tensor
 
 
 def _scaled(adapter: Adapter, asked: Probe) -> list[Outcome]:
-    """Math: law 6. Two runs, the second with v and S_0 scaled, and judged: the same bits wherever every reference kernel keeps them."""
+    """Math: law 6. Two runs, the second with v and S_0 scaled, and judged: the same bits wherever
+    every reference kernel keeps them.
+    """
     inputs, factor = asked.problem.inputs(), 2.0**asked.exponent
     pair = (inputs, _times(inputs, factor))
     plain, scaled = (_outputs(adapter, asked, x) for x in pair)
@@ -129,16 +150,33 @@ def _scaled(adapter: Adapter, asked: Probe) -> list[Outcome]:
         again = _outputs(adapter, asked, inputs)
         if any(not same(plain[name], again[name]) for name in plain):
             return skipped("its outputs are not the same bits at every call")
-    received, contract, io = (*map(adapter.received, pair),), adapter.contract(asked.problem.dtype), FORMATS[asked.problem.dtype]
+    received, contract, io = (
+        (*map(adapter.received, pair),),
+        adapter.contract(asked.problem.dtype),
+        FORMATS[asked.problem.dtype],
+    )
     emulations = [emulate(x, contract, io) for x in received]
     held = standard(received[1], contract, io, emulations[1])
 
     def relation(name: str) -> Iterator[Comparison]:
         members, scaled_members = (emulation.rounded for emulation in emulations)
-        position, kept = OUTPUTS.index(name), [member for member in members if member in scaled_members]
-        allowed = torch.stack([(factor * members[m][position] - scaled_members[m][position]).abs() for m in kept]).amax(0)
+        position, kept = (
+            OUTPUTS.index(name),
+            [member for member in members if member in scaled_members],
+        )
+        allowed = torch.stack(
+            [(factor * members[m][position] - scaled_members[m][position]).abs() for m in kept]
+        ).amax(0)
         actual = scaled[name].double().cpu()
-        yield figure("relation", name, missed[name], allowed, actual=actual, exact=wanted[name], inputs=received[1])
+        yield figure(
+            "relation",
+            name,
+            missed[name],
+            allowed,
+            actual=actual,
+            exact=wanted[name],
+            inputs=received[1],
+        )
 
     return [_with(outcome, relation) for outcome in judged(scaled, received[1], lambda: held)]
 

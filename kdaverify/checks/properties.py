@@ -17,22 +17,28 @@ from kdaverify.operator import operator_of
 from oracles.autograd import ForwardOnlyError
 
 
-def check(name: str, adapter: Adapter, problem: Canonical, detail: Mapping[str, Any]) -> list[Outcome]:
+def check(
+    name: str, adapter: Adapter, problem: Canonical, detail: Mapping[str, Any]
+) -> list[Outcome]:
     """The outcomes of property `name`, or the reason why `adapter` does not support the problem.
 
     Args:
         name: a key of PROPERTIES.
-        detail: the property's own arguments (direction, cut, way, arrangement, variant, of, exponent, feed, order, law, probe, rule,
-            times).
+        detail: the property's own arguments (direction, cut, way, arrangement, variant, of,
+            exponent, feed, order, law, probe, rule, times).
     Raises:
         ProblemError: the property does not apply to such a problem.
     """
     operator = operator_of(problem)
     if operator.group not in PROPERTIES[name].groups:
         own = ", ".join(named(lambda found: operator.group in found.groups))
-        raise ProblemError(f"problem: property {name} is not tested on {problem.op}, which has {own}")
+        raise ProblemError(
+            f"problem: property {name} is not tested on {problem.op}, which has {own}"
+        )
     if problem.dtype not in adapter.dtypes:
-        return skipped(f"{adapter.name} does not take {problem.dtype} (it takes {', '.join(adapter.dtypes)})")
+        return skipped(
+            f"{adapter.name} does not take {problem.dtype} (it takes {', '.join(adapter.dtypes)})"
+        )
     if not adapter.differentiable and is_of_gradients(name, detail):
         # Before a problem is built: at real sizes that takes longer than most forward checks.
         return skipped(str(ForwardOnlyError(f"{adapter.name} has no backward")))
@@ -50,4 +56,8 @@ def is_of_gradients(name: str, detail: Mapping[str, Any]) -> bool:
     if name == "combined":
         return str(detail.get("direction")).startswith("gradients")
     law, rule = LAWS.get(str(detail.get("law"))), RULES.get(str(detail.get("rule")))
-    return PROPERTIES[name].of_gradients or (law is not None and law.backward) or (rule is not None and rule.backward)
+    return (
+        PROPERTIES[name].of_gradients
+        or (law is not None and law.backward)
+        or (rule is not None and rule.backward)
+    )

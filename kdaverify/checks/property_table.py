@@ -1,7 +1,8 @@
 """The properties that suites test, one entry each: all that the package knows of them by name.
 
-Everything that treats properties differently (what is paired over a run, accepted by the ledger, minimised, localised, left out for want
-of a backward) reads it here, so that a new property is a check, a suite and an entry. Loaded without torch: the command line reads it.
+Everything that treats properties differently (what is paired over a run, accepted by the ledger,
+minimised, localised, left out for want of a backward) reads it here, so that a new property is a
+check, a suite and an entry. Loaded without torch: the command line reads it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ class Statement:
     Args:
         statement: what holds, in one line.
         section: of math.md, and the number of the law there.
-        exists_for: the mechanism of the faults it is to catch, with entries of the catalogue as examples.
+        exists_for: the mechanism of the faults it is to catch, with entries of the catalogue as
+            examples.
     """
 
     statement: str
@@ -38,20 +40,25 @@ class Property:
 
     Args:
         name: of the property, and of its suite.
-        function: "module:function" in kdaverify, (adapter, problem, **detail) -> outcomes; of the conventions (adapter) alone.
+        function: "module:function" in kdaverify, (adapter, problem, **detail) -> outcomes; of the
+            conventions (adapter) alone.
         groups: of operators that have it: `Operator.group`.
         of_gradients: it tests derivatives of whole calls, and nothing else.
         stages: whether it tests single stages, and of which pass.
-        paired: it holds outputs or gradients of whole calls against exact values, whose errors over a run are compared with those of
-            the emulated kernels.
-        plain: which call a case is, where it is one call against exact values and nothing else; other properties derive theirs from it.
-        same_outputs: whether its calls have the outputs of one plain forward of the problem, of as many tokens as they have.
-        relates: whether it compares calls of the kernel with each other, and fails for no reason but their difference.
+        paired: it holds outputs or gradients of whole calls against exact values, whose errors over
+            a run are compared with those of the emulated kernels.
+        plain: which call a case is, where it is one call against exact values and nothing else;
+            other properties derive theirs from it.
+        same_outputs: whether its calls have the outputs of one plain forward of the problem, of as
+            many tokens as they have.
+        relates: whether it compares calls of the kernel with each other, and fails for no reason
+            but their difference.
         fixed: its cases are those of the panel, whose precision the ledger accepts.
         shrinks: its problems keep their point when they are made smaller.
         both_passes: its failures are followed through the stages of the backward too.
         followed: how the call whose stages are followed differs from the call that failed.
-        seconds: about what one test takes under smoke on one core; the kill matrix orders tests by it.
+        seconds: about what one test takes under smoke on one core; the kill matrix orders tests by
+            it.
         law: what it states, where that is a law.
     """
 
@@ -88,16 +95,26 @@ _UNCUT: Final = "tested on one uncut run"
 _ALL: Final = (
     Property("conventions", "checks.conventions:conventions", seconds=0.005),
     Property("forward", "checks.forward:forward", groups=_EVERY, plain="forward", paired=True),
-    Property("panel", "checks.forward:forward", groups=_EVERY, plain="forward", paired=True, fixed=True, seconds=0.2),
+    Property(
+        "panel",
+        "checks.forward:forward",
+        groups=_EVERY,
+        plain="forward",
+        paired=True,
+        fixed=True,
+        seconds=0.2,
+    ),
     Property("probes", "checks.probes:probes", shrinks=False, seconds=0.1),
     Property(
         "stages",
         "checks.stages:stages",
         stages="forward",
         law=Statement(
-            "the tensors a kernel saves fit each other: o = scale qg h + Aqk v_new, v_new = u - w h, R (I + Akk) = I",
+            "the tensors a kernel saves fit each other: o = scale qg h + Aqk v_new, v_new = u - w"
+            " h, R (I + Akk) = I",
             "3",
-            "intermediates of another layout, row or factor than the next stage reads (H10, DESIGN-c)",
+            "intermediates of another layout, row or factor than the next stage reads (H10,"
+            " DESIGN-c)",
         ),
     ),
     Property(
@@ -124,7 +141,8 @@ _ALL: Final = (
         law=Statement(
             "a run cut anywhere, in chunks or single tokens, is the uncut run",
             "7, law 2",
-            "partial chunks, hand-over and layout of the state, the decode entry point (H8, S8, S12, DESIGN-b)",
+            "partial chunks, hand-over and layout of the state, the decode entry point (H8, S8,"
+            " S12, DESIGN-b)",
         ),
     ),
     Property(
@@ -157,7 +175,8 @@ _ALL: Final = (
         same_outputs=True,
         paired=True,
         law=Statement(
-            "chunk size, recompute, optional outputs, in-kernel gates and other entry points give what the plain call gives",
+            "chunk size, recompute, optional outputs, in-kernel gates and other entry points give"
+            " what the plain call gives",
             "7, law 4",
             "code behind one option alone (H11, O3, X7)",
         ),
@@ -189,16 +208,22 @@ _ALL: Final = (
         ),
     ),
     Property(
-        "laws", "checks.laws.registry:laws", groups=_EVERY, followed="tested on the problem by itself, where the law compares two calls"
+        "laws",
+        "checks.laws.registry:laws",
+        groups=_EVERY,
+        followed="tested on the problem by itself, where the law compares two calls",
     ),
-    Property("activations", "operators.pointwise.check:activations", groups=("pointwise",), seconds=0.02),
+    Property(
+        "activations", "operators.pointwise.check:activations", groups=("pointwise",), seconds=0.02
+    ),
     Property("drift", "checks.drift:drift", shrinks=False, followed=_UNCUT),
     Property("calls", "checks.calls:calls", relates=True, groups=_EVERY),
 )
 
 PROPERTIES: Final[Mapping[str, Property]] = MappingProxyType({found.name: found for found in _ALL})
-"""By name, in the order of evidence, which is that of the tests: the conventions; a plain forward; the probes and stages that show where
-it goes wrong; plain gradients; then what is derived from those."""
+"""By name, in the order of evidence, which is that of the tests: the conventions; a plain forward;
+the probes and stages that show where it goes wrong; plain gradients; then what is derived from
+those."""
 
 
 def named(which: Callable[[Property], bool]) -> tuple[str, ...]:
@@ -207,10 +232,12 @@ def named(which: Callable[[Property], bool]) -> tuple[str, ...]:
 
 
 def plain_call(name: str, detail: Mapping[str, Any]) -> Plain:
-    """Which call a case is, where it is one call against exact values and nothing else; "" where it is more.
+    """Which call a case is, where it is one call against exact values and nothing else; "" where it
+    is more.
 
     Args:
-        name, detail: of the property, as a verdict has them; rows of the covering array name their direction.
+        name, detail: of the property, as a verdict has them; rows of the covering array name their
+            direction.
     """
     direction = str(detail.get("direction", PROPERTIES[name].plain)).partition(" ")[0]
     return direction if direction in ("forward", "gradients") else ""

@@ -1,4 +1,6 @@
-"""A borderline failure again at fresh seeds: sampling variation at one seed, or an error that stays."""
+"""A borderline failure again at fresh seeds: sampling variation at one seed, or an error that
+stays.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,11 @@ from kdaverify.operator import operator_of
 SEEDS: Final = 200
 CONFIDENCE: Final = 0.99
 LOOKS: Final = (25, 50, 100, SEEDS)
-"""After so many seeds an error may be confirmed, the chance of an error shared among the looks; it passes after all of them."""
+"""After so many seeds an error may be confirmed, the chance of an error shared among the looks; it
+passes after all of them."""
 LARGEST: Final = 0.5
-"""Largest `cost` of a case that is run again: 200 of that size are judged in two or three minutes on one core."""
+"""Largest `cost` of a case that is run again: 200 of that size are judged in two or three minutes
+on one core."""
 INTERPRETED: Final = 1 / 50
 """What is left of that for interpreted kernels."""
 THERE_AND_BACK: Final = 1 / 8
@@ -42,12 +46,17 @@ def undecided(reason: str) -> Recheck:
 
 
 def recheck(
-    ask: Callable[[Any], list[Outcome]], problem: Canonical, outputs: Sequence[str], *, largest: float = LARGEST
+    ask: Callable[[Any], list[Outcome]],
+    problem: Canonical,
+    outputs: Sequence[str],
+    *,
+    largest: float = LARGEST,
 ) -> dict[str, Recheck]:
     """Tests a problem again at fresh seeds until every borderline failure of it is decided.
 
-    Math: confirmed if the lower limit of the median ratio is above 1, by the bootstrap (`median_limit`) at 1 - 0.01 / 4 at each of 4
-    looks, so at 99 % together; or at once if a fresh seed is wrong beyond figures. Passed on re-test if it is not after all 200 seeds.
+    Math: confirmed if the lower limit of the median ratio is above 1, by the bootstrap
+    (`median_limit`) at 1 - 0.01 / 4 at each of 4 looks, so at 99 % together; or at once if a fresh
+    seed is wrong beyond figures. Passed on re-test if it is not after all 200 seeds.
 
     Args:
         ask: judges a problem as the borderline failure was.
@@ -80,11 +89,18 @@ class _Sample:
 
     def take(self, outcome: Outcome | None, seed: int) -> Recheck | None:
         """Adds one; what is wrong beyond figures decides at once."""
-        if outcome is None or not outcome.status.judged or outcome.status is Status.ORACLE_UNCERTIFIED:
+        if (
+            outcome is None
+            or not outcome.status.judged
+            or outcome.status is Status.ORACLE_UNCERTIFIED
+        ):
             return None
         figures = outcome.comparison
         if figures is None or (figures.status.rejects and figures.statistic not in NUMERIC):
-            return self._told(RetestFinding.CONFIRMED, f"seed {seed} is worse: {outcome.message.partition(chr(10))[0]}")
+            return self._told(
+                RetestFinding.CONFIRMED,
+                f"seed {seed} is worse: {outcome.message.partition(chr(10))[0]}",
+            )
         self.seen.append(figures)
         return None
 
@@ -94,14 +110,19 @@ class _Sample:
 
     def end(self) -> Recheck:
         if len(self.seen) < SEEDS:
-            return self._told(RetestFinding.UNDECIDED, f"only {len(self.seen)} of {SEEDS} seeds could be judged")
+            return self._told(
+                RetestFinding.UNDECIDED, f"only {len(self.seen)} of {SEEDS} seeds could be judged"
+            )
         return self._told(RetestFinding.ACQUITTED)
 
     def _told(self, finding: RetestFinding, reason: str = "") -> Recheck:
         if not self.seen:
             return Recheck(finding, reason=reason)
         ratios = [figures.ratio for figures in self.seen]
-        medians = {name: median_low([figures.ratios[name] for figures in self.seen]) for name in self.seen[0].ratios}
+        medians = {
+            name: median_low([figures.ratios[name] for figures in self.seen])
+            for name in self.seen[0].ratios
+        }
         return Recheck(
             finding,
             seeds=len(ratios),

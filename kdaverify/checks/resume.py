@@ -18,7 +18,8 @@ from oracles.tensors import OUTPUTS
 Entry = Literal["chunk", "step"]
 Way = Literal["chunk-chunk", "chunk-step", "step-chunk"]
 WAYS: tuple[Way, ...] = ("chunk-chunk", "chunk-step", "step-chunk")
-# Single-token calls per case: enough to see a wrong hand-over, few enough for an interpreted kernel.
+# Single-token calls per case: enough to see a wrong hand-over, few enough for an interpreted
+# kernel.
 STEPS = 3
 # Where real kernels lose a partial chunk: around sub-blocks, chunks, and one token from either end.
 CUTS = (1, 2, 15, 16, 17, 31, 33, 48, 63, 64, 65, 100, 127, 128, 129)
@@ -29,17 +30,24 @@ def cuts_within(problem: Problem, domain: Domain) -> list[int]:
     return [cut for cut in CUTS if cut < problem.T and cut % domain.length_multiple == 0]
 
 
-def resume(adapter: Adapter, problem: Problem, *, cut: int, way: Way = "chunk-chunk") -> list[Outcome]:
-    """Math: law 2. Runs [0, cut) and [cut, T) by `way`, joins the outputs and judges them as one run.
+def resume(
+    adapter: Adapter, problem: Problem, *, cut: int, way: Way = "chunk-chunk"
+) -> list[Outcome]:
+    """Math: law 2. Runs [0, cut) and [cut, T) by `way`, joins the outputs and judges them as one
+    run.
 
     Args:
         problem: a dense problem with T > cut.
         cut: first token of the second part.
-        way: chunk-chunk; chunk-step (the tokens after the cut one at a time, at most 3, then the rest in one call);
-            step-chunk (at most 3 single tokens, ending at the cut, after one call for the tokens before them).
+        way: chunk-chunk; chunk-step (the tokens after the cut one at a time, at most 3, then the
+            rest in one call); step-chunk (at most 3 single tokens, ending at the cut, after one
+            call for the tokens before them).
     """
     if problem.packed or not 0 < cut < problem.T:
-        raise ValueError(f"resume: wanted a dense problem longer than the cut, got {problem.describe()} cut at {cut}")
+        raise ValueError(
+            f"resume: wanted a dense problem longer than the cut, got {problem.describe()} cut at"
+            f" {cut}"
+        )
     reason, parts = unresumable(adapter, problem, cut, way), _parts(problem.T, cut, way)
     if reason:
         return skipped(reason)
@@ -47,11 +55,16 @@ def resume(adapter: Adapter, problem: Problem, *, cut: int, way: Way = "chunk-ch
     return outcomes(adapter, inputs, lambda: resumed(adapter, inputs, cut, way), cuts=cuts)
 
 
-def unresumable(adapter: Adapter, problem: Problem, cut: int, way: Way = "chunk-chunk") -> str | None:
+def unresumable(
+    adapter: Adapter, problem: Problem, cut: int, way: Way = "chunk-chunk"
+) -> str | None:
     """Why `adapter` cannot run this problem in parts; None if it can."""
     if not {*OUTPUTS} <= {*adapter.exposes(problem)}:
         return "it does not expose the final state, so a run cannot be resumed"
-    asked = [problem.replace(T=end - first, state="random") for first, end, _ in _parts(problem.T, cut, way)]
+    asked = [
+        problem.replace(T=end - first, state="random")
+        for first, end, _ in _parts(problem.T, cut, way)
+    ]
     return next(filter(None, map(adapter.supports, asked)), None)
 
 
@@ -60,12 +73,20 @@ def _parts(T: int, cut: int, way: Way) -> list[tuple[int, int, Entry]]:
         return [(0, cut, "chunk"), (cut, T, "chunk")]
     single_from = max(0, cut - STEPS) if way == "step-chunk" else cut
     single_to = cut if way == "step-chunk" else min(T, cut + STEPS)
-    singles: list[tuple[int, int, Entry]] = [(t, t + 1, "step") for t in range(single_from, single_to)]
-    ends: list[tuple[int, int, Entry]] = [(0, single_from, "chunk"), *singles, (single_to, T, "chunk")]
+    singles: list[tuple[int, int, Entry]] = [
+        (t, t + 1, "step") for t in range(single_from, single_to)
+    ]
+    ends: list[tuple[int, int, Entry]] = [
+        (0, single_from, "chunk"),
+        *singles,
+        (single_to, T, "chunk"),
+    ]
     return [part for part in ends if part[0] < part[1]]
 
 
-def resumed(adapter: Adapter, inputs: Inputs, cut: int, way: Way = "chunk-chunk") -> dict[str, Tensor]:
+def resumed(
+    adapter: Adapter, inputs: Inputs, cut: int, way: Way = "chunk-chunk"
+) -> dict[str, Tensor]:
     """o and S_T of a run in parts.
 
     Raises:
@@ -84,6 +105,9 @@ def resumed(adapter: Adapter, inputs: Inputs, cut: int, way: Way = "chunk-chunk"
 def _finite(state: Tensor, end: int) -> Tensor:
     lost = int((~torch.isfinite(state)).sum())
     if lost:
-        said = f"final_state: {lost} of {state.numel()} elements of the state saved after token {end} are not finite, so nothing can resume"
+        said = (
+            f"final_state: {lost} of {state.numel()} elements of the state saved after token {end}"
+            " are not finite, so nothing can resume"
+        )
         raise CallError(Status.NONFINITE, "final_state", said)
     return state

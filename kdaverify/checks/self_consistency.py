@@ -1,4 +1,6 @@
-"""Self-consistency: a kernel's backward is the derivative of its own forward, whatever that forward is."""
+"""Self-consistency: a kernel's backward is the derivative of its own forward, whatever that forward
+is.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +37,12 @@ METHOD: Final = "differences of its own outputs"
 
 
 def self_consistency(adapter: Adapter, problem: Problem) -> list[Outcome]:
-    """Moves all inputs at once along signed random directions and holds the change of a loss against what the gradients say.
+    """Moves all inputs at once along signed random directions and holds the change of a loss
+    against what the gradients say.
 
-    Math: `budgets.differences`. No reference value of an output enters: a wrong forward with its own derivative passes here and fails
-    elsewhere. float64 gives the curvature and the reference ensemble gives the rounding errors, for the tolerances.
+    Math: `budgets.differences`. No reference value of an output enters: a wrong forward with its
+    own derivative passes here and fails elsewhere. float64 gives the curvature and the reference
+    ensemble gives the rounding errors, for the tolerances.
     """
     if problem.dtype == "fp64":
         return skipped("float64 kernels are differentiated by gradcheck")
@@ -69,27 +73,50 @@ class _Case:
     def judged(self, gradients: dict[str, Tensor]) -> Outcome:
         adapter, dtype = self.adapter, self.problem.dtype
         contracts = adapter.contract(dtype), self.backward
-        differences = Differences(adapter.received(self.inputs), self.given, *contracts, FORMATS[dtype], adapter.received)
+        differences = Differences(
+            adapter.received(self.inputs), self.given, *contracts, FORMATS[dtype], adapter.received
+        )
         sources = {name: GRADIENTS[name] for name in gradients}
-        found = self._missed(gradients, differences.allowance(lambda h: self._pairs(DIRECTIONS, h, [*sources.values()])))
+        found = self._missed(
+            gradients,
+            differences.allowance(lambda h: self._pairs(DIRECTIONS, h, [*sources.values()])),
+        )
         if found.ratio <= 1:
             return found.outcome(Status.PASS, "")
 
         def alone(source: str) -> float:
-            return self._missed(gradients, differences.allowance(lambda h: self._pairs(ALONE, h, [source]), found.allowed.outputs)).ratio
+            return self._missed(
+                gradients,
+                differences.allowance(
+                    lambda h: self._pairs(ALONE, h, [source]), found.allowed.outputs
+                ),
+            ).ratio
 
         ratios = sorted(((alone(source), name) for name, source in sources.items()), reverse=True)
         suspects = ", ".join(f"{name} ({ratio:.3g})" for ratio, name in ratios if ratio > 1)
-        return found.outcome(Status.FAIL, f"\n  moved by itself, over tolerance: {suspects or 'none'}")
+        return found.outcome(
+            Status.FAIL, f"\n  moved by itself, over tolerance: {suspects or 'none'}"
+        )
 
     def _pairs(self, number: int, h: float, names: Sequence[str]) -> list[Pair]:
-        return [kept_finite(pair(self.problem, j, h, names), self.inputs, self.backward) for j in range(number)]
+        return [
+            kept_finite(pair(self.problem, j, h, names), self.inputs, self.backward)
+            for j in range(number)
+        ]
 
     def _missed(self, gradients: dict[str, Tensor], allowed: DifferenceTolerance) -> _Missed:
-        moved = torch.tensor([self._loss(p.up) - self._loss(p.down) for p in allowed.pairs], dtype=torch.float64)
-        told = torch.tensor([along(gradients, p, self.backward) for p in allowed.received], dtype=torch.float64)
+        moved = torch.tensor(
+            [self._loss(p.up) - self._loss(p.down) for p in allowed.pairs], dtype=torch.float64
+        )
+        told = torch.tensor(
+            [along(gradients, p, self.backward) for p in allowed.received], dtype=torch.float64
+        )
         if not bool(torch.isfinite(moved - told).all()):
-            raise CallError(Status.NONFINITE, "loss", "loss: outputs or gradients of a moved call are not finite")
+            raise CallError(
+                Status.NONFINITE,
+                "loss",
+                "loss: outputs or gradients of a moved call are not finite",
+            )
         return _Missed(moved, told, allowed)
 
     def _loss(self, inputs: Inputs) -> float:
@@ -100,7 +127,9 @@ class _Case:
 
 @dataclass(frozen=True)
 class _Missed:
-    """Changes of the loss along some directions, by the outputs and by the gradients, and how far apart they may be."""
+    """Changes of the loss along some directions, by the outputs and by the gradients, and how far
+    apart they may be.
+    """
 
     moved: Tensor
     told: Tensor
@@ -116,17 +145,31 @@ class _Missed:
 
     @property
     def ratio(self) -> float:
-        return self.rms / self.allowed.noise if self.allowed.noise else math.inf if self.rms else 0.0
+        return (
+            self.rms / self.allowed.noise if self.allowed.noise else math.inf if self.rms else 0.0
+        )
 
     def outcome(self, status: Status, more: str) -> Outcome:
         j = int(self.excess.argmax())
         at, by, curved = float(self.moved[j]), float(self.told[j]), float(self.allowed.curvature[j])
         said = (
-            f"loss: outputs and gradients disagree by {self.rms:.3g} rms of {len(self.moved)} directions, "
-            f"tolerance {self.allowed.noise:.3g} ({self.ratio:.3g}x tolerance)\n"
-            f"  worst along direction {j}: its outputs move by {at:.6g}, its gradients give {by:.6g}, "
-            f"curvature explains {curved:.3g}{more}"
+            f"loss: outputs and gradients disagree by {self.rms:.3g} rms of {len(self.moved)}"
+            f" directions, tolerance {self.allowed.noise:.3g} ({self.ratio:.3g}x tolerance)\n "
+            f" worst along direction {j}: its outputs move by {at:.6g}, its gradients give"
+            f" {by:.6g}, curvature explains {curved:.3g}{more}"
         )
         ratios, grade = {"rms": self.ratio}, "A" if status is Status.PASS else "F"
-        figures = Comparison("loss", status, "rms", self.rms, self.allowed.noise, self.ratio, ratios, grade, None, at, by)
+        figures = Comparison(
+            "loss",
+            status,
+            "rms",
+            self.rms,
+            self.allowed.noise,
+            self.ratio,
+            ratios,
+            grade,
+            None,
+            at,
+            by,
+        )
         return Outcome("loss", status, said, figures, METHOD)

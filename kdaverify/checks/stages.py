@@ -1,4 +1,6 @@
-"""Stages that an implementation exposes: forward and backward, on exact inputs and on its own, by the tolerance of each stage."""
+"""Stages that an implementation exposes: forward and backward, on exact inputs and on its own, by
+the tolerance of each stage.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,14 @@ from oracles.tensors import FLOATING
 
 Feed = Literal["exact", "own"]
 FEEDS: Final[tuple[Feed, ...]] = ("exact", "own")
-"""What a stage is given: the exact tensors of earlier stages, rounded as the contract stores them; or what the kernel's own stages gave."""
+"""What a stage is given: the exact tensors of earlier stages, rounded as the contract stores them;
+or what the kernel's own stages gave."""
 
-ORDER: Final = tuple(name for signature in {**SIGNATURES, **BACKWARD_SIGNATURES}.values() for name in signature.writes)
+ORDER: Final = tuple(
+    name
+    for signature in {**SIGNATURES, **BACKWARD_SIGNATURES}.values()
+    for name in signature.writes
+)
 METHOD: Final = "float64 stages"
 
 
@@ -41,19 +48,24 @@ def stages(adapter: Adapter, problem: Problem, *, feed: Feed = "exact") -> list[
     """Runs every exposed stage of the forward by itself and judges what it gives.
 
     Args:
-        feed: "exact", or "own": a stage is given what the stages before it gave, as far as they are exposed, and the tensors that all of
-            them gave are held against the equations between them.
+        feed: "exact", or "own": a stage is given what the stages before it gave, as far as they are
+            exposed, and the tensors that all of them gave are held against the equations between
+            them.
     """
     return list(_judged(adapter, problem, feed, backward=False)) or skipped("no stage is exposed")
 
 
 def backward_stages(adapter: Adapter, problem: Problem, *, feed: Feed = "exact") -> list[Outcome]:
-    """The same for the stages of the backward, for a loss on o and S_T; what the forward leaves to them is exact.
+    """The same for the stages of the backward, for a loss on o and S_T; what the forward leaves to
+    them is exact.
 
     Args:
-        feed: "exact", or "own": a stage is given what the backward stages before it gave, as far as they are exposed.
+        feed: "exact", or "own": a stage is given what the backward stages before it gave, as far as
+            they are exposed.
     """
-    return list(_judged(adapter, problem, feed, backward=True)) or skipped("no stage of the backward is exposed")
+    return list(_judged(adapter, problem, feed, backward=True)) or skipped(
+        "no stage of the backward is exposed"
+    )
 
 
 @dataclass(frozen=True)
@@ -83,19 +95,28 @@ class Step:
 
 
 def staged(adapter: Adapter, *, backward: bool = False) -> tuple[str, ...]:
-    """The formats in which it exposes stages of the forward, or of the backward, that can be judged."""
+    """The formats in which it exposes stages of the forward, or of the backward, that can be
+    judged.
+    """
     return tuple(
-        dtype for dtype in adapter.dtypes if _exposed(adapter, dtype, backward=backward) and adapter.contract(dtype).operands.name != "fp64"
+        dtype
+        for dtype in adapter.dtypes
+        if _exposed(adapter, dtype, backward=backward)
+        and adapter.contract(dtype).operands.name != "fp64"
     )
 
 
 def walk(adapter: Adapter, problem: Problem, *, backward: bool = False) -> Iterator[Step]:
-    """Every exposed stage on exact inputs, then on its own, one after the other; nothing where none is exposed.
+    """Every exposed stage on exact inputs, then on its own, one after the other; nothing where none
+    is exposed.
 
-    Where some stage cannot be handed hard resets, all are tested with gates of HUGE instead, and on exact inputs alone.
+    Where some stage cannot be handed hard resets, all are tested with gates of HUGE instead, and on
+    exact inputs alone.
     """
     calls = _exposed(adapter, problem.dtype, backward=backward)
-    softened = not all(call.resets for call in calls.values()) and bool(problem.inputs().g.isneginf().any())
+    softened = not all(call.resets for call in calls.values()) and bool(
+        problem.inputs().g.isneginf().any()
+    )
     for feed in FEEDS[:1] if softened else FEEDS:
         for outcome in _judged(adapter, problem, feed, backward=backward, softened=softened):
             yield Step(feed, stage_name(adapter, problem.dtype, outcome.output), outcome, softened)
@@ -107,18 +128,26 @@ def walk_back(adapter: Adapter, problem: Problem) -> Iterator[Step]:
 
 
 def stage_name(adapter: Adapter, dtype: str, output: str) -> str:
-    """The stage that an output of `stages` is reported under; for stages fused into one with the tensor, as in "intra (R)"; "" for none."""
+    """The stage that an output of `stages` is reported under; for stages fused into one with the
+    tensor, as in "intra (R)"; "" for none.
+    """
     stage, _, judged = output.removeprefix("call").partition(".")
     call = adapter.stages(dtype).get(stage)
     # An equation begins with the tensor that it is told of.
-    return f"{stage} ({judged.partition(' ')[0]})" if judged and call is not None and len(call.covers) > 1 else stage
+    return (
+        f"{stage} ({judged.partition(' ')[0]})"
+        if judged and call is not None and len(call.covers) > 1
+        else stage
+    )
 
 
 def first_wrong(adapter: Adapter, problem: Problem, *, backward: bool = False) -> str | None:
-    """The name of the first stage outside its tolerance, on exact inputs, then on its own; None where none is, or none is exposed.
+    """The name of the first stage outside its tolerance, on exact inputs, then on its own; None
+    where none is, or none is exposed.
 
     Args:
-        backward: whether a gradient is wrong: then the stages of the backward follow those of the forward.
+        backward: whether a gradient is wrong: then the stages of the backward follow those of the
+            forward.
     """
     steps = chain(walk(adapter, problem), walk_back(adapter, problem) if backward else ())
     return next((step.name for step in steps if step.outcome.status.rejects), None)
@@ -136,28 +165,60 @@ class _StageRun:
     adapter: Adapter
     dtype: str
 
-    def outcomes(self, name: str, call: StageCall, given: Named) -> tuple[dict[str, Tensor], list[Outcome]]:
+    def outcomes(
+        self, name: str, call: StageCall, given: Named
+    ) -> tuple[dict[str, Tensor], list[Outcome]]:
         """What the stage gave, and what to say of it."""
         x = self.arguments.beside(given)
         if not call.resets and bool(x.inputs.g.isneginf().any()):
-            return {}, [Outcome(name, Status.SKIP, f"stage {name}: a hard reset has no finite cumulative gate to hand over")]
+            return {}, [
+                Outcome(
+                    name,
+                    Status.SKIP,
+                    f"stage {name}: a hard reset has no finite cumulative gate to hand over",
+                )
+            ]
         seen = {tensor: call.received(tensor, value).double() for tensor, value in given.items()}
-        question = StageQuestion(x.inputs, seen, call.covers, _in_order(call.gives), self.adapter.contract(self.dtype), FORMATS[self.dtype])
+        question = StageQuestion(
+            x.inputs,
+            seen,
+            call.covers,
+            _in_order(call.gives),
+            self.adapter.contract(self.dtype),
+            FORMATS[self.dtype],
+        )
         try:
             held = stage_standard(question, x.formats)
-            written = _called(name, call, x, {tensor: truth.high.shape for tensor, truth in held.truth.items()})
+            written = _called(
+                name, call, x, {tensor: truth.high.shape for tensor, truth in held.truth.items()}
+            )
         except ContractOverflow as reason:
             return {}, [Outcome(name, Status.SKIP, str(reason))]
         except CallError as fault:
             return {}, [Outcome(fault.output, fault.status, fault.message)]
         found: list[Outcome] = []
         for tensor in question.gives:
-            comparison = compare(tensor, defined(tensor, written[tensor].double(), x.inputs, x.chunk_size), held, x.inputs)
-            found.append(Outcome(f"{name}.{tensor}", comparison.status, f"stage {name}: {comparison}", comparison, METHOD))
+            comparison = compare(
+                tensor,
+                defined(tensor, written[tensor].double(), x.inputs, x.chunk_size),
+                held,
+                x.inputs,
+            )
+            found.append(
+                Outcome(
+                    f"{name}.{tensor}",
+                    comparison.status,
+                    f"stage {name}: {comparison}",
+                    comparison,
+                    METHOD,
+                )
+            )
         return written, found
 
 
-def _judged(adapter: Adapter, problem: Problem, feed: Feed, *, backward: bool, softened: bool = False) -> Iterator[Outcome]:
+def _judged(
+    adapter: Adapter, problem: Problem, feed: Feed, *, backward: bool, softened: bool = False
+) -> Iterator[Outcome]:
     calls = _exposed(adapter, problem.dtype, backward=backward)
     if not calls:
         return
@@ -172,21 +233,35 @@ def _judged(adapter: Adapter, problem: Problem, feed: Feed, *, backward: bool, s
         return
     formats = formats_of(contract, io)
     exact = _exact(problem, inputs, contract.chunk_size, backward=backward)
-    taken = {name: stored(name, tensor, formats) for name, tensor in exact.items() if name not in FLOATING}
-    bench = _StageRun(StageArguments(inputs, {}, contract.chunk_size, formats), adapter, problem.dtype)
+    taken = {
+        name: stored(name, tensor, formats)
+        for name, tensor in exact.items()
+        if name not in FLOATING
+    }
+    bench = _StageRun(
+        StageArguments(inputs, {}, contract.chunk_size, formats), adapter, problem.dtype
+    )
     own: dict[str, Tensor] = {}
     for name, call in calls.items():
-        written, found = bench.outcomes(name, call, {tensor: taken[tensor] for tensor in call.takes_of_earlier})
+        written, found = bench.outcomes(
+            name, call, {tensor: taken[tensor] for tensor in call.takes_of_earlier}
+        )
         yield from found
         if feed == "own":
             if not written or any(outcome.status is Status.NONFINITE for outcome in found):
                 return  # nothing after it can be told from it
-            own |= {tensor: value for tensor, value in written.items() if tensor not in own and value.dtype != torch.float64}
+            own |= {
+                tensor: value
+                for tensor, value in written.items()
+                if tensor not in own and value.dtype != torch.float64
+            }
             taken |= own
     yield from _closed(calls, own, bench)
 
 
-def _exact(problem: Problem, inputs: Inputs, chunk_size: int, *, backward: bool) -> dict[str, Tensor]:
+def _exact(
+    problem: Problem, inputs: Inputs, chunk_size: int, *, backward: bool
+) -> dict[str, Tensor]:
     """Every tensor that a stage may be given, in float64."""
     exact = run_stages(inputs, {}, chunk_size=chunk_size)
     if backward:
@@ -196,27 +271,44 @@ def _exact(problem: Problem, inputs: Inputs, chunk_size: int, *, backward: bool)
     return exact
 
 
-def _closed(calls: Mapping[str, StageCall], own: dict[str, Tensor], bench: _StageRun) -> Iterator[Outcome]:
-    """Whether the kernel's own tensors fulfil the equations between them; a violation is reported under the stage that wrote it."""
+def _closed(
+    calls: Mapping[str, StageCall], own: dict[str, Tensor], bench: _StageRun
+) -> Iterator[Outcome]:
+    """Whether the kernel's own tensors fulfil the equations between them; a violation is reported
+    under the stage that wrote it.
+    """
     x = bench.arguments
-    for equation, ratio in closures(own, x.inputs, bench.adapter.contract(bench.dtype), x.formats).items():
-        stage = next(name for name, call in calls.items() if CLOSURES[equation].result in call.gives)
+    for equation, ratio in closures(
+        own, x.inputs, bench.adapter.contract(bench.dtype), x.formats
+    ).items():
+        stage = next(
+            name for name, call in calls.items() if CLOSURES[equation].result in call.gives
+        )
         message = f"stage {stage}: {equation} is off by {ratio:.3g} times its rounding error bound"
-        yield Outcome(f"{stage}.{equation}", Status.PASS if ratio <= 1 else Status.FAIL, message, excess=ratio)
+        yield Outcome(
+            f"{stage}.{equation}", Status.PASS if ratio <= 1 else Status.FAIL, message, excess=ratio
+        )
 
 
 def _in_order(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted(names, key=ORDER.index))
 
 
-def _called(name: str, call: StageCall, x: StageArguments, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+def _called(
+    name: str, call: StageCall, x: StageArguments, shapes: Mapping[str, torch.Size]
+) -> dict[str, Tensor]:
     """What the stage returns, on copies of its own.
 
     Raises:
         CallError: it raised, edited what it was given, or gave no tensor of the wanted shape.
         AdapterError: the call never came to the kernel.
     """
-    given = StageArguments(x.inputs.copied(), {n: tensor.clone() for n, tensor in x.tensors.items()}, x.chunk_size, x.formats)
+    given = StageArguments(
+        x.inputs.copied(),
+        {n: tensor.clone() for n, tensor in x.tensors.items()},
+        x.chunk_size,
+        x.formats,
+    )
     try:
         returned = call.call(given)
     except AdapterError:
@@ -233,14 +325,26 @@ def _called(name: str, call: StageCall, x: StageArguments, shapes: Mapping[str, 
 
 def _check(output: str, value: object, shape: torch.Size) -> None:
     if value is None:
-        raise CallError(Status.MISSING, output, f"{output}: wanted a tensor of shape {list(shape)}, got None; leave it out of `gives`")
+        raise CallError(
+            Status.MISSING,
+            output,
+            f"{output}: wanted a tensor of shape {list(shape)}, got None; leave it out of `gives`",
+        )
     if not isinstance(value, Tensor) or not value.is_floating_point():
-        raise CallError(Status.TYPE, output, f"{output}: wanted a floating-point torch tensor, got {type(value).__name__}")
+        raise CallError(
+            Status.TYPE,
+            output,
+            f"{output}: wanted a floating-point torch tensor, got {type(value).__name__}",
+        )
     if value.shape != shape:
-        raise CallError(Status.SHAPE, output, f"{output}: wanted shape {list(shape)}, got {list(value.shape)}")
+        raise CallError(
+            Status.SHAPE, output, f"{output}: wanted shape {list(shape)}, got {list(value.shape)}"
+        )
 
 
-def _check_kept(stage: str, name: str, given: StageArguments, inputs: Inputs, tensors: Named) -> None:
+def _check_kept(
+    stage: str, name: str, given: StageArguments, inputs: Inputs, tensors: Named
+) -> None:
     before, after = tensors[name] if name in tensors else getattr(inputs, name), given[name]
     # Bit by bit: what a stage leaves undefined may hold NaN.
     if before is not None and after is not None and not same(before, after):

@@ -1,4 +1,6 @@
-"""Forward substitution as an operation of its own: every way of it on the Akk of a problem, by residual and by componentwise error."""
+"""Forward substitution as an operation of its own: every way of it on the Akk of a problem, by
+residual and by componentwise error.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ class Substitution:
     Args:
         way: its name.
         error: rms error of the strictly lower part of R, relative to its rms.
-        comparison: of that part with the exact one, against the substitutions that the contract allows.
+        comparison: of that part with the exact one, against the substitutions that the contract
+            allows.
         residual: of R (I + Akk) = I, as a fraction of what roundings can do.
     """
 
@@ -44,13 +47,16 @@ class Substitution:
         return self.comparison.status is Status.PASS and self.residual <= 1
 
 
-def substitutions(problem: Problem, contract: Contract, products: Format, ways: Mapping[str, Solve] = SOLVES) -> list[Substitution]:
+def substitutions(
+    problem: Problem, contract: Contract, products: Format, ways: Mapping[str, Solve] = SOLVES
+) -> list[Substitution]:
     """Every way on the Akk of one problem, rounded as the contract stores it.
 
     Args:
         problem: its keys, gates and betas make Akk.
         contract: declared for all of them.
-        products: the format in which they take the operands of their products; sums are made in the contract's accumulator.
+        products: the format in which they take the operands of their products; sums are made in the
+            contract's accumulator.
     """
     inputs, formats = problem.inputs(), formats_of(contract, FORMATS[problem.dtype])
     exact = run_stages(inputs, {}, covers=("cumsum", "scores"), chunk_size=contract.chunk_size)
@@ -67,7 +73,13 @@ def substitutions(problem: Problem, contract: Contract, products: Format, ways: 
     for name, way in ways.items():
         stages = replace(STAGES, solve=solving(way, product))
         run = run_stages(
-            inputs, given, covers=("solve",), chunk_size=contract.chunk_size, dtype=contract.work, arithmetic=arithmetic, stages=stages
+            inputs,
+            given,
+            covers=("solve",),
+            chunk_size=contract.chunk_size,
+            dtype=contract.work,
+            arithmetic=arithmetic,
+            stages=stages,
         )
         R = defined("R", run["R"].double(), inputs, contract.chunk_size)
         error = float(truth.error(R).norm() / truth.high.norm())

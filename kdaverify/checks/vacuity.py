@@ -12,11 +12,14 @@ SEED: Final = 1
 EMPTY: Final = "empty"
 
 
-def negative_controls(exact: Tensor, zero: Tensor, passes: Callable[[Tensor], bool]) -> tuple[str, ...]:
-    """Which wrong outputs a comparison would pass: "zeros", the "negated" output, one with its rows "shuffled"; "empty" has no elements.
+def negative_controls(
+    exact: Tensor, zero: Tensor, passes: Callable[[Tensor], bool]
+) -> tuple[str, ...]:
+    """Which wrong outputs a comparison would pass: "zeros", the "negated" output, one with its rows
+    "shuffled"; "empty" has no elements.
 
-    An output that equals the exact one is not a negative control. So where the exact value is 0 throughout nothing is:
-    zeros are right there, and a comparison that demands them is evidence.
+    An output that equals the exact one is not a negative control. So where the exact value is 0
+    throughout nothing is: zeros are right there, and a comparison that demands them is evidence.
 
     Args:
         exact: float64.
@@ -25,14 +28,20 @@ def negative_controls(exact: Tensor, zero: Tensor, passes: Callable[[Tensor], bo
     """
     if not exact.numel():
         return (EMPTY,)
-    return tuple(name for name, wrong in _plainly_wrong(exact) if _differs(wrong, exact, zero) and passes(wrong - exact))
+    return tuple(
+        name
+        for name, wrong in _plainly_wrong(exact)
+        if _differs(wrong, exact, zero) and passes(wrong - exact)
+    )
 
 
 def _plainly_wrong(exact: Tensor) -> Iterator[tuple[str, Tensor]]:
     yield "zeros", torch.zeros_like(exact)
     yield "negated", -exact
     rows = exact.flatten(0, -2) if exact.ndim > 1 else exact[:, None]
-    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(SEED)).to(exact.device)
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(SEED)).to(
+        exact.device
+    )
     # Along one cycle, so that no row stays where it is.
     shuffled = torch.empty_like(rows).index_copy_(0, order, rows[order.roll(1)])
     yield "shuffled", shuffled.view_as(exact)

@@ -1,4 +1,6 @@
-"""The session of a command in a process of its own: a kernel that ends it is run again, isolated."""
+"""The session of a command in a process of its own: a kernel that ends it is run again,
+isolated.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,11 @@ SESSION: Final = ("-m", "kdaverify.cli.run")
 
 
 def judge_apart(request: Request) -> int:
-    """Runs the session in a process of its own, and again for each kernel that ends it, from then on with that kernel isolated.
+    """Runs the session in a process of its own, and again for each kernel that ends it, from then
+    on with that kernel isolated.
 
-    The rows of a session that did not come to its end are dropped: the next one judges all of its cases.
+    The rows of a session that did not come to its end are dropped: the next one judges all of its
+    cases.
 
     Raises:
         Complaint: the record has another ending than .jsonl or .parquet.
@@ -38,8 +42,11 @@ def judge_apart(request: Request) -> int:
         asked = request.model_copy(update={"crash_folder": files.folder})
         session = _SessionProcess()
         code = session.run(asked)
-        while (crash := files.left_by_session()) and not session.stopped and request.isolate is None:
-            print(f"{crash}; judging again, {crash.spec} in a worker process", flush=True)  # noqa: T201 # between two sessions
+        while (
+            (crash := files.left_by_session()) and not session.stopped and request.isolate is None
+        ):
+            # between two sessions
+            print(f"{crash}; judging again, {crash.spec} in a worker process", flush=True)  # noqa: T201
             cut_back(request.record, before)
             files.isolate(crash)
             code = session.run(asked)
@@ -47,7 +54,9 @@ def judge_apart(request: Request) -> int:
 
 
 def _concluded(code: int, crash: Crash | None, request: Request) -> int:
-    """The exit code of a session that ended by itself; a complaint about one that its kernel ended, with whatever code."""
+    """The exit code of a session that ended by itself; a complaint about one that its kernel ended,
+    with whatever code.
+    """
     if code in range(4) and crash is None:
         return code
     died = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
@@ -55,7 +64,8 @@ def _concluded(code: int, crash: Crash | None, request: Request) -> int:
     during = f" during {crash.test}" if crash else ""
     help_ = "without --no-isolate" if request.isolate is False else "with --isolate"
     return complain(
-        f"the session judging {names} {died}{during}; its verdicts up to then are in {request.record}; {help_} the session goes on"
+        f"the session judging {names} {died}{during}; its verdicts up to then are in"
+        f" {request.record}; {help_} the session goes on"
     )
 
 
@@ -71,7 +81,11 @@ class _SessionProcess:
 
     def run(self, request: Request) -> int:
         """The exit code, negative for a signal."""
-        environment = {name: value for name, value in os.environ.items() if name not in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")}
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS")
+        }
         command = [sys.executable, *SESSION, request.model_dump_json()]
         with subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL) as session:
             signal.signal(signal.SIGTERM, self._ending(session))

@@ -41,7 +41,12 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-JUDGE, DECIDE, EXACT, HARNESS = "Test a kernel", "Decide and report", "Look things up", "Test designs, and the harness itself"
+JUDGE, DECIDE, EXACT, HARNESS = (
+    "Test a kernel",
+    "Decide and report",
+    "Look things up",
+    "Test designs, and the harness itself",
+)
 
 
 def _print_version(wanted: bool) -> None:  # noqa: FBT001 # as typer calls it
@@ -53,7 +58,10 @@ def _print_version(wanted: bool) -> None:  # noqa: FBT001 # as typer calls it
 @app.callback(help=__doc__)
 def options(
     version: Annotated[  # an option of the command line
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version and exit")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="print the version and exit"
+        ),
     ] = False,
 ) -> None:
     """Options of kdaverify itself."""

@@ -7,5 +7,11 @@ from typing import Annotated
 import typer
 
 Benchmark = Annotated[
-    str | None, typer.Option(help="implementation whose errors published standards compare with; default: an emulated baseline kernel")
+    str | None,
+    typer.Option(
+        help=(
+            "implementation whose errors published standards compare with; default: an emulated"
+            " baseline kernel"
+        )
+    ),
 ]

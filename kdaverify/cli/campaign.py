@@ -1,4 +1,6 @@
-"""`kdaverify campaign`: many random cases, on every core or device of this machine or of a cluster."""
+"""`kdaverify campaign`: many random cases, on every core or device of this machine or of a
+cluster.
+"""
 
 from __future__ import annotations
 
@@ -30,25 +32,53 @@ class EngineName(StrEnum):
 
 
 Impls = Annotated[
-    list[str] | None, typer.Option("--impl", help="a name of `kdaverify list impls`, file.py[:object] or module[:object]; repeatable")
+    list[str] | None,
+    typer.Option(
+        "--impl",
+        help="a name of `kdaverify list impls`, file.py[:object] or module[:object]; repeatable",
+    ),
 ]
-Workers = Annotated[int | None, typer.Option(min=1, help="default: one a core, or one a device for kernels on an accelerator")]
-Where = Annotated[EngineName, typer.Option("--engine", help="local: processes of this machine; ray: a cluster")]
-Address = Annotated[str | None, typer.Option(help="of a Ray cluster; default: one that is started here")]
+Workers = Annotated[
+    int | None,
+    typer.Option(min=1, help="default: one a core, or one a device for kernels on an accelerator"),
+]
+Where = Annotated[
+    EngineName, typer.Option("--engine", help="local: processes of this machine; ray: a cluster")
+]
+Address = Annotated[
+    str | None, typer.Option(help="of a Ray cluster; default: one that is started here")
+]
 
-Diagnosis = Annotated[float, typer.Option(min=0, help="seconds spent on the diagnosis of each rejected implementation; 0: none")]
+Diagnosis = Annotated[
+    float,
+    typer.Option(
+        min=0, help="seconds spent on the diagnosis of each rejected implementation; 0: none"
+    ),
+]
 
 
 def campaign(
     impl: Impls = None,
     cases: Annotated[int, typer.Option(min=1, help="random cases for each implementation")] = 1000,
-    profile: Annotated[str, typer.Option(help="cost limit of a case: smoke, acceptance or nightly")] = "acceptance",
-    kda_seed: Annotated[int, typer.Option("--kda-seed", min=0, help="seed of the cases; case i of a seed is always the same")] = 0,
-    record: Annotated[Path | None, typer.Option(help=".jsonl file of all verdicts; cases that it holds are not repeated")] = None,
+    profile: Annotated[
+        str, typer.Option(help="cost limit of a case: smoke, acceptance or nightly")
+    ] = "acceptance",
+    kda_seed: Annotated[
+        int,
+        typer.Option(
+            "--kda-seed", min=0, help="seed of the cases; case i of a seed is always the same"
+        ),
+    ] = 0,
+    record: Annotated[
+        Path | None,
+        typer.Option(help=".jsonl file of all verdicts; cases that it holds are not repeated"),
+    ] = None,
     engine: Where = EngineName.LOCAL,
     address: Address = None,
     workers: Workers = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="write what was found to this file")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="write what was found to this file")
+    ] = None,
     diagnosis: Diagnosis = DIAGNOSIS_SECONDS,
     isolate: Isolate = None,
     time_limit: TimeLimit = Limits.seconds,
@@ -56,17 +86,21 @@ def campaign(
 ) -> int:
     """Test many random cases: the same cases and verdicts for any number of workers.
 
-    The same command continues a record after Ctrl-C, a crash or a power cut; with more --cases it goes further.
+    The same command continues a record after Ctrl-C, a crash or a power cut; with more --cases it
+    goes further.
 
-    Failures are grouped by kind. Each is shown with its diagnosis or wrong stage, and with a minimised case.
+    Failures are grouped by kind. Each is shown with its diagnosis or wrong stage, and with a
+    minimised case.
 
     Examples:
     kdaverify campaign --impl my_port.py --cases 10000 --record records/many.jsonl
-    kdaverify campaign --impl fla --cases 1000000 --engine ray --address auto --record records/many.jsonl
+    kdaverify campaign --impl fla --cases 1000000 --engine ray --address auto --record
+    records/many.jsonl
 
     The decision is that of `kdaverify gate` on the record.
 
-    Exit codes: 0 accept, 1 reject, 2 harness or usage error, 3 not every case was tested, or too few for a decision.
+    Exit codes: 0 accept, 1 reject, 2 harness or usage error, 3 not every case was tested, or too
+    few for a decision.
     """
     from kdaverify.campaign.account import of_campaign
     from kdaverify.campaign.engine import EngineError
@@ -76,8 +110,18 @@ def campaign(
     from kdaverify.verdicts.decision import heaviest
     from kdaverify.verdicts.gate import GateCriteria, gate
 
-    orders = orders_of(tuple(dict.fromkeys(impl or ["eager"])), profile, kda_seed, isolate, limits_from(time_limit, memory_limit))
-    path = record or Path("records") / f"campaign-{'-'.join(orders.specs)}-{profile}-{kda_seed}.jsonl".replace("/", "_").replace(":", "_")
+    orders = orders_of(
+        tuple(dict.fromkeys(impl or ["eager"])),
+        profile,
+        kda_seed,
+        isolate,
+        limits_from(time_limit, memory_limit),
+    )
+    path = record or Path(
+        "records"
+    ) / f"campaign-{'-'.join(orders.specs)}-{profile}-{kda_seed}.jsonl".replace("/", "_").replace(
+        ":", "_"
+    )
     console = Console()
     try:
         polars("a campaign")
@@ -96,7 +140,9 @@ def campaign(
     console.print(Text(f"record: {path}"), soft_wrap=True)
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(campaign_summary(run.tally, ruling, found), indent=1) + "\n")
+        json_file.write_text(
+            json.dumps(campaign_summary(run.tally, ruling, found), indent=1) + "\n"
+        )
     return ruling.exit_code
 
 
@@ -106,16 +152,27 @@ def _ask(run: CampaignRun, engine: Engine, console: Console, diagnosis: float) -
         try:
             run.ask(engine, pace.see)
             run.shrink(engine, lambda left: pace.say(f"{left} kinds of failure to make smaller"))
-            run.diagnose(engine, lambda left: pace.say(f"{left} kinds of failure to diagnose"), seconds=diagnosis)
+            run.diagnose(
+                engine,
+                lambda left: pace.say(f"{left} kinds of failure to diagnose"),
+                seconds=diagnosis,
+            )
         except KeyboardInterrupt:
-            console.print(f"interrupted: {len(run.tally.done)} cases are recorded; the same command continues them")
+            console.print(
+                f"interrupted: {len(run.tally.done)} cases are recorded; the same command continues"
+                " them"
+            )
 
 
-def orders_of(impls: tuple[str, ...], profile: str, seed: int, isolate: bool | None, limits: Limits) -> Orders:  # noqa: FBT001 # as typer gives it
+# as typer gives it
+def orders_of(
+    impls: tuple[str, ...], profile: str, seed: int, isolate: bool | None, limits: Limits
+) -> Orders:
     """The arguments of every worker.
 
     Raises:
-        Complaint: an implementation that there is not, or cannot run here; two of one name; no such profile.
+        Complaint: an implementation that there is not, or cannot run here; two of one name; no such
+            profile.
     """
     from kdaverify.adapters.base import AdapterError
     from kdaverify.adapters.registry import find
@@ -128,7 +185,10 @@ def orders_of(impls: tuple[str, ...], profile: str, seed: int, isolate: bool | N
         for spec in impls:
             name = find(spec).name
             if name in specs:
-                raise Complaint(f"--impl: {specs[name]} and {spec} are both named {name!r}; rename one: records go by the name")
+                raise Complaint(
+                    f"--impl: {specs[name]} and {spec} are both named {name!r}; rename one: records"
+                    " go by the name"
+                )
             specs[name] = spec
     except AdapterError as error:
         raise Complaint(f"--impl: {error}") from None
@@ -151,7 +211,10 @@ def engine_of(orders: Orders, name: EngineName, workers: int | None, address: st
     devices = {name: adapter.device for name, adapter in adapters.items()}
     if len({*devices.values()}) > 1:
         told = ", ".join(f"{name} on {device}" for name, device in devices.items())
-        raise Complaint(f"--impl: wanted implementations of one device, got {told}; run one campaign for each device")
+        raise Complaint(
+            f"--impl: wanted implementations of one device, got {told}; run one campaign for each"
+            " device"
+        )
     device = next(iter(devices.values()))
     if name is EngineName.LOCAL:
         from kdaverify.campaign.engine_local import LocalEngine

@@ -1,4 +1,6 @@
-"""How the command line refuses, one sentence, and how it breaks, a traceback: both with exit code 2, never with that of a decision."""
+"""How the command line refuses, one sentence, and how it breaks, a traceback: both with exit code
+2, never with that of a decision.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ class Complaint(Exception):
 
 
 def guarded(work: Callable[[], int]) -> int:
-    """The exit code of `work`, or HARNESS where it raises: Python's own exit code for that is 1, which means reject."""
+    """The exit code of `work`, or HARNESS where it raises: Python's own exit code for that is 1,
+    which means reject.
+    """
     try:
         return work()
     except Exception:  # noqa: BLE001 # whatever it is, it is ours
@@ -24,5 +28,6 @@ def guarded(work: Callable[[], int]) -> int:
 
 def complain(message: str) -> int:
     """Says in one line what is wrong with the call."""
-    print(f"kdaverify: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201 # the one place that complains
+    # the one place that complains
+    print(f"kdaverify: {' '.join(message.split())}", file=sys.stderr)  # noqa: T201
     return HARNESS

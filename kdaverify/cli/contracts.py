@@ -19,9 +19,14 @@ if TYPE_CHECKING:
     from kdaverify.budgets.contract import Contract
     from kdaverify.budgets.description import DescribedStage, Description
 
-contracts = typer.Typer(no_args_is_help=True, help="The arithmetic that kernels declare: what is rounded where.")
+contracts = typer.Typer(
+    no_args_is_help=True, help="The arithmetic that kernels declare: what is rounded where."
+)
 
-WHAT = "a shipped contract, a .toml file, a name such as chunk64-bf16, or impl:NAME for what an implementation declares"
+WHAT = (
+    "a shipped contract, a .toml file, a name such as chunk64-bf16, or impl:NAME for what an"
+    " implementation declares"
+)
 DTYPE = "format of q, k, v and o: fp64, fp32, bf16 or fp16"
 IMPL = "impl:"
 USUAL = "bf16"
@@ -38,7 +43,11 @@ class _Found:
 
 
 @contracts.command("list")
-def list_(as_json: Annotated[bool, typer.Option("--json", help="a JSON list of objects with `name`")] = False) -> None:
+def list_(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="a JSON list of objects with `name`")
+    ] = False,
+) -> None:
     """Show the contracts that ship with the implementations.
 
     What each declares is shown for bf16 inputs, or for the format that its name ends in.
@@ -49,9 +58,14 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="a JSON list of o
     from kdaverify.budgets.presets import presets
 
     rows = [
-        {"name": name, "declares": spelled(file.contract(USUAL)), "about": file.about, "source": file.source}
+        {
+            "name": name,
+            "declares": spelled(file.contract(USUAL)),
+            "about": file.about,
+            "source": file.source,
+        }
         for name, file in presets().items()
-    ]  # fmt: skip
+    ]
     if as_json:
         print(json.dumps(rows, indent=2))  # noqa: T201 # plain text for other programs
         return
@@ -61,7 +75,10 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="a JSON list of o
     console = Console()
     console.print(table)
     console.print(
-        Text("Spelled out: kdaverify contracts show NAME. A contract of your own: kdaverify contracts show NAME --toml > mine.toml")
+        Text(
+            "Spelled out: kdaverify contracts show NAME. A contract of your own: kdaverify"
+            " contracts show NAME --toml > mine.toml"
+        )
     )
 
 
@@ -69,13 +86,16 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="a JSON list of o
 def show(
     contract: Annotated[str, typer.Argument(help=WHAT)],
     dtype: Annotated[str | None, typer.Option(help=DTYPE)] = None,
-    as_toml: Annotated[bool, typer.Option("--toml", help="as a file that contract= and this command take")] = False,
+    as_toml: Annotated[
+        bool, typer.Option("--toml", help="as a file that contract= and this command take")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="as JSON")] = False,
 ) -> None:
     """Spell a contract out as its pipeline.
 
-    Stage by stage, forward and then backward: the format of the operands of every product, of its sums, and of every tensor where it is
-    stored; then what holds throughout, and the reference ensemble, whose kernels differ in what the contract leaves open.
+    Stage by stage, forward and then backward: the format of the operands of every product, of its
+    sums, and of every tensor where it is stored; then what holds throughout, and the reference
+    ensemble, whose kernels differ in what the contract leaves open.
 
     kdaverify contracts show chunk64-bf16
 
@@ -91,12 +111,21 @@ def show(
         raise Complaint("--toml and --json: wanted one of them, got both")
     found = _found(contract, dtype)
     if as_toml:
-        print(to_toml(found.contract, about=found.about, source=found.source), end="")  # noqa: T201 # a file
+        # a file
+        print(to_toml(found.contract, about=found.about, source=found.source), end="")  # noqa: T201
         return
-    described = describe(found.contract, None if found.dtype is None else known_format(found.dtype, "dtype"))
+    described = describe(
+        found.contract, None if found.dtype is None else known_format(found.dtype, "dtype")
+    )
     if as_json:
-        known = {"name": found.contract.name, "about": found.about, "source": list(found.source), "dtype": found.dtype}
-        print(json.dumps({**known, **described.json()}, indent=2))  # noqa: T201 # plain text for other programs
+        known = {
+            "name": found.contract.name,
+            "about": found.about,
+            "source": list(found.source),
+            "dtype": found.dtype,
+        }
+        # plain text for other programs
+        print(json.dumps({**known, **described.json()}, indent=2))  # noqa: T201
         return
     _print(found, described, Console())
 
@@ -117,11 +146,15 @@ def _found(named: str, dtype: str | None) -> _Found:
     try:
         if named.startswith(IMPL):
             return _of_implementation(find(named.removeprefix(IMPL)), dtype)
-        file = presets().get(named) or (read_contract(Path(named)) if named.endswith(".toml") else None)
+        file = presets().get(named) or (
+            read_contract(Path(named)) if named.endswith(".toml") else None
+        )
         if file is None:
             return _Found(declared_contract(named, dtype), dtype)
         dtype = dtype or (USUAL if file.needs_dtype else None)
-        declared = file.contract(dtype) if named.endswith(".toml") else declared_contract(named, dtype)
+        declared = (
+            file.contract(dtype) if named.endswith(".toml") else declared_contract(named, dtype)
+        )
         return _Found(declared, dtype, file.about, tuple(file.source))
     except (AdapterError, ContractError) as error:
         raise Complaint(str(error)) from None
@@ -129,15 +162,26 @@ def _found(named: str, dtype: str | None) -> _Found:
 
 def _of_implementation(adapter: Adapter, dtype: str | None) -> _Found:
     if not adapter.dtypes:
-        raise Complaint(f"{adapter.name}: not configured, so it takes no inputs: {adapter.missing()}")
+        raise Complaint(
+            f"{adapter.name}: not configured, so it takes no inputs: {adapter.missing()}"
+        )
     chosen = dtype or (USUAL if USUAL in adapter.dtypes else adapter.dtypes[0])
     if chosen not in adapter.dtypes:
-        raise Complaint(f"--dtype: {adapter.name} takes {', '.join(adapter.dtypes)}, got {chosen!r}")
-    return _Found(adapter.contract(chosen), chosen, f"what {adapter.name} declares; it takes {', '.join(adapter.dtypes)}")
+        raise Complaint(
+            f"--dtype: {adapter.name} takes {', '.join(adapter.dtypes)}, got {chosen!r}"
+        )
+    return _Found(
+        adapter.contract(chosen),
+        chosen,
+        f"what {adapter.name} declares; it takes {', '.join(adapter.dtypes)}",
+    )
 
 
 def _print(found: _Found, described: Description, console: Console) -> None:
-    console.print(Text(found.contract.name, "bold"), Text("" if found.dtype is None else f"for {found.dtype} inputs"))
+    console.print(
+        Text(found.contract.name, "bold"),
+        Text("" if found.dtype is None else f"for {found.dtype} inputs"),
+    )
     for line in (found.about, *(f"from {fact}" for fact in found.source)):
         if line:
             console.print(Text(line))
@@ -150,14 +194,21 @@ def _print(found: _Found, described: Description, console: Console) -> None:
         throughout.add_row(name, value)
     console.print(throughout)
     draws = f"{described.draws} stochastic-rounding samples, more where they scatter"
-    console.print(Text(f"Reference ensemble: {len(described.members)} kernels, and {draws}", "bold"))
+    console.print(
+        Text(f"Reference ensemble: {len(described.members)} kernels, and {draws}", "bold")
+    )
     for name in described.members:
-        console.print(Text(f"  {name}{'' if name in described.backward_members else ' (forward alone)'}"))
+        console.print(
+            Text(f"  {name}{'' if name in described.backward_members else ' (forward alone)'}")
+        )
 
 
 def _pipeline(title: str, stages: Iterable[DescribedStage]) -> Table:
     table = Table(title, "products of", "summed in", "stores")
     for stage in stages:
-        stores = (f"{name}{'*' if name in stage.declared else ''}:{fmt}" for name, fmt in stage.stores.items())
+        stores = (
+            f"{name}{'*' if name in stage.declared else ''}:{fmt}"
+            for name, fmt in stage.stores.items()
+        )
         table.add_row(stage.name, stage.operands or "-", stage.sums, "  ".join(stores))
     return table

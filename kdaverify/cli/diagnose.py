@@ -1,4 +1,6 @@
-"""`kdaverify diagnose`: a failing case of a record made small, and what is wrong with the kernel."""
+"""`kdaverify diagnose`: a failing case of a record made small, and what is wrong with the
+kernel.
+"""
 
 from __future__ import annotations
 
@@ -28,20 +30,30 @@ if TYPE_CHECKING:
 
 def diagnose(
     record: Annotated[Path, typer.Argument(help="a record of `kdaverify verify`")],
-    case: Annotated[str, typer.Argument(help="a case id, the beginning of one, or the number of a row")],
+    case: Annotated[
+        str, typer.Argument(help="a case id, the beginning of one, or the number of a row")
+    ],
     impl: Annotated[str | None, typer.Option(help="implementation; default: the record's")] = None,
-    property_name: Annotated[str | None, typer.Option("--property", help="which property, where several failed on the case")] = None,
+    property_name: Annotated[
+        str | None,
+        typer.Option("--property", help="which property, where several failed on the case"),
+    ] = None,
     seconds: Annotated[
-        float, typer.Option(min=0, help="time limit: half to minimise the case, half to compare with known bugs")
+        float,
+        typer.Option(
+            min=0, help="time limit: half to minimise the case, half to compare with known bugs"
+        ),
     ] = DIAGNOSIS_SECONDS,
     isolate: Isolate = None,
     time_limit: TimeLimit = Limits.seconds,
     memory_limit: MemoryLimit = Limits.gib,
 ) -> int:
-    """Find the cause of a failing case: minimise it, find the first wrong stage, compare with known bugs.
+    """Find the cause of a failing case: minimise it, find the first wrong stage, compare with known
+    bugs.
 
-    The input is minimised, and its first wrong stage is named. The kernel's outputs are then compared with those of every known bug
-    (`kdaverify list faults`) and of simple mistakes, on the same input.
+    The input is minimised, and its first wrong stage is named. The kernel's outputs are then
+    compared with those of every known bug (`kdaverify list faults`) and of simple mistakes, on the
+    same input.
 
     Examples:
     kdaverify diagnose records/night.jsonl kda-bf16-B1T65
@@ -61,21 +73,33 @@ def diagnose(
     adapter = implementation(spec, isolate=isolate, limits=limits_from(time_limit, memory_limit))
     console = Console()
     try:
-        with Console(stderr=True).status("making the case smaller, and comparing it with known faults"):
+        with Console(stderr=True).status(
+            "making the case smaller, and comparing it with known faults"
+        ):
             found = diagnosed(adapter, question_of(row), seconds=seconds)
             smallest = found.smallest
             stage = (
-                localise(adapter, smallest.problem, smallest.property, smallest.detail) if operator_of(smallest.problem).staged else None
+                localise(adapter, smallest.problem, smallest.property, smallest.detail)
+                if operator_of(smallest.problem).staged
+                else None
             )
     except (AdapterError, ProblemError) as error:
         raise Complaint(str(error)) from None
     finally:
         adapter.end()
-    console.print(Text(f"{row.implementation}: {row.property} {row.output} {row.status}", style="bold red"))
+    console.print(
+        Text(f"{row.implementation}: {row.property} {row.output} {row.status}", style="bold red")
+    )
     console.print(Text(f"smallest case that fails: {smallest.problem.id}"))
     console.print(f"  {_replay(spec, smallest)}", soft_wrap=True, highlight=False, markup=False)
     if stage is not None:
-        console.print(Text(row.model_copy(update={"stage": str(stage.stage), "located": stage.told}).whereabouts()))
+        console.print(
+            Text(
+                row.model_copy(
+                    update={"stage": str(stage.stage), "located": stage.told}
+                ).whereabouts()
+            )
+        )
     if found.ranked:
         console.print(_table(found))
     console.print(Text(f"diagnosis: {found}", style="bold"))
@@ -93,8 +117,16 @@ def _row(path: Path, case: str, impl: str | None, property_name: str | None) -> 
             raise Complaint(f"diagnose: {path} has rows 1 to {len(rows)}, got {case}")
         fitting = [rows[int(case) - 1]]
     else:
-        fitting = [row for row in rows if row.case.startswith(case) and property_name in (None, row.property)]
-    fitting = [row for row in fitting if row.problem and impl in (None, row.implementation, told_option(row, "--impl"))]
+        fitting = [
+            row
+            for row in rows
+            if row.case.startswith(case) and property_name in (None, row.property)
+        ]
+    fitting = [
+        row
+        for row in fitting
+        if row.problem and impl in (None, row.implementation, told_option(row, "--impl"))
+    ]
     if not fitting:
         raise Complaint(f"diagnose: {path} has no case {case!r}; its rows name theirs as `case`")
     failing = [row for row in fitting if row.status.rejects]
@@ -104,13 +136,26 @@ def _row(path: Path, case: str, impl: str | None, property_name: str | None) -> 
 
 
 def _replay(spec: str, question: PropertyCase) -> str:
-    detail = ["--detail", json.dumps(dict(question.detail), sort_keys=True)] if question.detail else []
-    words = ["kdaverify", "replay", "--impl", spec, "--property", question.property, *detail, question.problem.to_json()]
+    detail = (
+        ["--detail", json.dumps(dict(question.detail), sort_keys=True)] if question.detail else []
+    )
+    words = [
+        "kdaverify",
+        "replay",
+        "--impl",
+        spec,
+        "--property",
+        question.property,
+        *detail,
+        question.problem.to_json(),
+    ]
     return shlex.join(words)
 
 
 def _table(found: Diagnosis) -> Table:
-    table = Table("known fault", "is", "away", "beyond noise", title="the nearest", title_justify="left")
+    table = Table(
+        "known fault", "is", "away", "beyond noise", title="the nearest", title_justify="left"
+    )
     for match in found.ranked:
         style = "bold" if match.indistinguishable else ""
         fault = match.suspect.fault

@@ -1,4 +1,6 @@
-"""`kdaverify drift`: error against length as a chart, with the errors of conforming kernels beside it."""
+"""`kdaverify drift`: error against length as a chart, with the errors of conforming kernels beside
+it.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
     from kdaverify.checks.growth import Growth
     from kdaverify.problems import Problem
 
-# Sequences measured at a time: enough for a limit, and few enough that an interrupted measurement has something to keep.
+# Sequences measured at a time: enough for a limit, and few enough that an interrupted measurement
+# has something to keep.
 GROUP = 4
 TOLD = (4096, 32768, 131072)
 
@@ -43,30 +46,53 @@ class DriftMeasurement:
     @property
     def title(self) -> str:
         first = self.problems[0]
-        return f"{self.adapter.name}, {first.dtype}, {self.way}, gates {first.gate}, beta {first.beta}, {first.T} tokens"
+        return (
+            f"{self.adapter.name}, {first.dtype}, {self.way}, gates {first.gate}, beta"
+            f" {first.beta}, {first.T} tokens"
+        )
 
 
 def drift(
-    impl: Annotated[str, typer.Option(help="a name of `kdaverify list impls`, file.py[:object] or module[:object]")] = "eager",
-    tokens: Annotated[int, typer.Option(help="of the longest run, a multiple of 64; slopes are judged from 4096")] = 16384,
-    seeds: Annotated[int, typer.Option(min=1, help="independent sequences, rounded up to a multiple of four")] = 8,
-    dtype: Annotated[str | None, typer.Option(help="format of q, k, v; default: the narrowest it takes")] = None,
+    impl: Annotated[
+        str,
+        typer.Option(help="a name of `kdaverify list impls`, file.py[:object] or module[:object]"),
+    ] = "eager",
+    tokens: Annotated[
+        int, typer.Option(help="of the longest run, a multiple of 64; slopes are judged from 4096")
+    ] = 16384,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="independent sequences, rounded up to a multiple of four")
+    ] = 8,
+    dtype: Annotated[
+        str | None, typer.Option(help="format of q, k, v; default: the narrowest it takes")
+    ] = None,
     probe: Annotated[str, typer.Option(help="memory, held, faint or writes")] = "memory",
-    way: Annotated[str, typer.Option(help="uncut, resumed (64 parts) or decoded (the last tokens one at a time)")] = "uncut",
+    way: Annotated[
+        str,
+        typer.Option(help="uncut, resumed (64 parts) or decoded (the last tokens one at a time)"),
+    ] = "uncut",
     width: Annotated[int, typer.Option(min=1, help="of K and V")] = 16,
-    kda_seed: Annotated[int, typer.Option("--kda-seed", min=0, help="seed of the first four sequences")] = 0,
-    device: Annotated[str | None, typer.Option(help="refuse an implementation that would run on another device")] = None,
+    kda_seed: Annotated[
+        int, typer.Option("--kda-seed", min=0, help="seed of the first four sequences")
+    ] = 0,
+    device: Annotated[
+        str | None, typer.Option(help="refuse an implementation that would run on another device")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="draw to this .svg, .png or .html file")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="write every figure to this file")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="write every figure to this file")
+    ] = None,
     isolate: Isolate = None,
     time_limit: TimeLimit = Limits.seconds,
     memory_limit: MemoryLimit = Limits.gib,
 ) -> int:
     """Measure how the error grows with the number of tokens, beside the band of conforming kernels.
 
-    Conforming kernels of the declared contract are emulated on the same inputs; the truth is the float64 chunk form, certified on windows.
+    Conforming kernels of the declared contract are emulated on the same inputs; the truth is the
+    float64 chunk form, certified on windows.
 
-    memory: one write, then slow decay. held: an initial state, no write. faint: orthogonal keys, no decay, faint writes. writes: random.
+    memory: one write, then slow decay. held: an initial state, no write. faint: orthogonal keys, no
+    decay, faint writes. writes: random.
 
     Examples:
     kdaverify drift --impl my_port.py --tokens 131072 --out drift.svg
@@ -74,11 +100,22 @@ def drift(
 
     Ctrl-C ends the measurement and keeps the sequences that are done.
 
-    Exit codes: 0 no drift beyond conforming kernels, 1 drift, 2 harness or usage error, 3 not measured.
+    Exit codes: 0 no drift beyond conforming kernels, 1 drift, 2 harness or usage error, 3 not
+    measured.
     """
     _check(probe, way, tokens, out)
     adapter = implementation(impl, isolate=isolate, limits=limits_from(time_limit, memory_limit))
-    asked = _question(adapter, probe, way, tokens=tokens, seeds=seeds, dtype=dtype, width=width, seed=kda_seed, device=device)
+    asked = _question(
+        adapter,
+        probe,
+        way,
+        tokens=tokens,
+        seeds=seeds,
+        dtype=dtype,
+        width=width,
+        seed=kda_seed,
+        device=device,
+    )
     console = Console()
     try:
         growths = _measured(asked, console)
@@ -118,7 +155,16 @@ def _check(probe: str, way: str, tokens: int, out: Path | None) -> None:
 
 
 def _question(
-    adapter: Adapter, probe: str, way: str, *, tokens: int, seeds: int, dtype: str | None, width: int, seed: int, device: str | None
+    adapter: Adapter,
+    probe: str,
+    way: str,
+    *,
+    tokens: int,
+    seeds: int,
+    dtype: str | None,
+    width: int,
+    seed: int,
+    device: str | None,
 ) -> DriftMeasurement:
     from kdaverify.adapters.placement import runs_elsewhere
     from kdaverify.problems.drift_probes import MEASURED, drift_problem
@@ -128,18 +174,28 @@ def _question(
         raise Complaint(misplaced)
     taken = [name for name in MEASURED if name in adapter.dtypes]
     if dtype is not None and dtype not in taken:
-        raise Complaint(f"--dtype: {adapter.name} is measured in {', '.join(taken) or 'no format'}, got {dtype!r}")
+        raise Complaint(
+            f"--dtype: {adapter.name} is measured in {', '.join(taken) or 'no format'}, got"
+            f" {dtype!r}"
+        )
     if not taken:
-        raise Complaint(f"--impl: {adapter.name} takes {', '.join(adapter.dtypes)}: too precise to be measured against float64")
+        raise Complaint(
+            f"--impl: {adapter.name} takes {', '.join(adapter.dtypes)}: too precise to be measured"
+            " against float64"
+        )
     problems = [
-        drift_problem(probe, dtype or taken[0], tokens=tokens, samples=GROUP, seed=seed + number, width=width)
+        drift_problem(
+            probe, dtype or taken[0], tokens=tokens, samples=GROUP, seed=seed + number, width=width
+        )
         for number in range(-(-seeds // GROUP))
     ]
     return DriftMeasurement(adapter, tuple(problems), way)
 
 
 def _measured(asked: DriftMeasurement, console: Console) -> tuple[Growth, ...]:
-    """The growth of every output over the sequences that were measured before the end, or Ctrl-C."""
+    """The growth of every output over the sequences that were measured before the end, or
+    Ctrl-C.
+    """
     from kdaverify.budgets.ensemble import ContractOverflow
     from kdaverify.checks.drift import Unmeasurable
     from kdaverify.checks.execute import CallError
@@ -151,7 +207,10 @@ def _measured(asked: DriftMeasurement, console: Console) -> tuple[Growth, ...]:
         for growths in _groups(asked, console):
             done.append(growths)
     except KeyboardInterrupt:
-        console.print(f"interrupted: {len(done)} of {len(asked.problems)} groups of {GROUP} sequences are kept")
+        console.print(
+            f"interrupted: {len(done)} of {len(asked.problems)} groups of {GROUP} sequences are"
+            " kept"
+        )
     except (Unmeasurable, ContractOverflow, UncertifiedError) as reason:
         console.print(Text(f"not measured: {reason}", style="bold yellow"))
     except CallError as fault:
@@ -164,10 +223,14 @@ def _groups(asked: DriftMeasurement, console: Console) -> Iterator[tuple[Growth,
 
     steps = len(route(asked.problems[0].T, asked.way, factor=2).at) + 2
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task(asked.adapter.name, total=steps * len(asked.problems))
         for problem in asked.problems:
-            yield measure(asked.adapter, problem, asked.way, factor=2, passed=_advance(bar, task)).growths
+            yield measure(
+                asked.adapter, problem, asked.way, factor=2, passed=_advance(bar, task)
+            ).growths
 
 
 def _advance(bar: Progress, task: Any) -> Callable[[str], None]:
@@ -186,7 +249,11 @@ def _show(console: Console, asked: DriftMeasurement, growths: tuple[Growth, ...]
         rejected = rejected or found.status.rejects
         console.print(chart(growth))
         console.print(_table(growth))
-        console.print(Text(str(found.status), style="bold green" if found.status is Status.PASS else "bold red"))
+        console.print(
+            Text(
+                str(found.status), style="bold green" if found.status is Status.PASS else "bold red"
+            )
+        )
         console.print()
     return rejected
 
@@ -196,7 +263,9 @@ def _table(growth: Growth) -> Table:
     low, high = growth.legal_slopes
     rows = {
         "grows as": f"T^{growth.own_slope:.2f}; conforming kernels T^{low:.2f} to T^{high:.2f}",
-        "relative to the steepest conforming kernel": f"T^{growth.slope:.2f}, at least T^{growth.slope_limit:.2f} (99 %); limit T^0.05",
+        "relative to the steepest conforming kernel": (
+            f"T^{growth.slope:.2f}, at least T^{growth.slope_limit:.2f} (99 %); limit T^0.05"
+        ),
         "systematic": f"{growth.bias:.2f} of the error; limit {growth.bias_allowed:.2f}",
         "error / tolerance": ", ".join(f"{used:.2f} at {T}" for T, used in _told(growth)),
     }

@@ -18,41 +18,75 @@ if TYPE_CHECKING:
     from kdaverify.adapters.exchange.manifest import Manifest
 
 DTYPES = "format of q, k, v, beta and o: fp64, fp32, bf16 or fp16; repeatable (default: fp32)"
-CONTRACT = "preset such as chunk64-bf16, for all formats; or FORMAT=PRESET, repeatable (default: recurrent-fp32)"
-SCALE = "argument: passed to the kernel; fixed: the kernel uses K^-1/2; folded: q is multiplied before the call"
+CONTRACT = (
+    "preset such as chunk64-bf16, for all formats; or FORMAT=PRESET, repeatable (default:"
+    " recurrent-fp32)"
+)
+SCALE = (
+    "argument: passed to the kernel; fixed: the kernel uses K^-1/2; folded: q is multiplied before"
+    " the call"
+)
 PADDING = "what rows past the last offset of a pack hold: zero or undefined"
 
 
 def export(
     folder: Annotated[Path, typer.Argument(help="new folder for the files")],
-    profile: Annotated[str, typer.Option(help="how much is tested: smoke (quick), acceptance (a release) or nightly")] = "smoke",
-    kda_seed: Annotated[int | None, typer.Option("--kda-seed", min=0, help="seed of the random problems")] = None,
+    profile: Annotated[
+        str,
+        typer.Option(help="how much is tested: smoke (quick), acceptance (a release) or nightly"),
+    ] = "smoke",
+    kda_seed: Annotated[
+        int | None, typer.Option("--kda-seed", min=0, help="seed of the random problems")
+    ] = None,
     name: Annotated[str, typer.Option(help="of the implementation; default: the folder's")] = "",
     dtype: Annotated[list[str] | None, typer.Option(help=DTYPES)] = None,
     contract: Annotated[list[str] | None, typer.Option(help=CONTRACT)] = None,
-    layout: Annotated[str, typer.Option(help="of q, k, v, g, beta and o: bthd, bhtd or thd")] = "bthd",
+    layout: Annotated[
+        str, typer.Option(help="of q, k, v, g, beta and o: bthd, bhtd or thd")
+    ] = "bthd",
     state: Annotated[str, typer.Option(help="of states: kv or vk")] = "kv",
     gate: Annotated[str, typer.Option(help="log, log2 or decay")] = "log",
-    gates: Annotated[str, typer.Option(help="of a head: channel, head (g [B, T, HV]) or none (no g)")] = "channel",
-    heads: Annotated[str, typer.Option(help="grouping of value heads: interleaved or tiled")] = "interleaved",
+    gates: Annotated[
+        str, typer.Option(help="of a head: channel, head (g [B, T, HV]) or none (no g)")
+    ] = "channel",
+    heads: Annotated[
+        str, typer.Option(help="grouping of value heads: interleaved or tiled")
+    ] = "interleaved",
     beta: Annotated[str, typer.Option(help="value or logit")] = "value",
     packing: Annotated[str, typer.Option(help="cu_seqlens, segment_ids or none")] = "none",
     scale: Annotated[str, typer.Option(help=SCALE)] = "argument",
     padding: Annotated[str, typer.Option(help=PADDING)] = "zero",
     initial_state: Annotated[bool, typer.Option(help="whether the kernel takes one")] = True,
     final_state: Annotated[bool, typer.Option(help="whether the kernel returns one")] = True,
-    width: Annotated[list[int] | None, typer.Option(min=1, help="of K and V, where it takes but a few; repeatable")] = None,
+    width: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="of K and V, where it takes but a few; repeatable"),
+    ] = None,
     square: Annotated[bool, typer.Option(help="whether it takes K = V alone")] = False,
-    grouped_heads: Annotated[bool, typer.Option(help="whether it takes more value heads than key heads")] = True,
-    head_ratio: Annotated[list[int] | None, typer.Option(min=1, help="of HV / H, where it takes but a few; repeatable")] = None,
-    gate_range: Annotated[str | None, typer.Option(help="lowest and highest log decay that it takes, such as -5..0")] = None,
-    beta_range: Annotated[str | None, typer.Option(help="lowest and highest write strength that it takes, such as 0..1")] = None,
-    length_multiple: Annotated[int | None, typer.Option(min=1, help="of which every sequence length is a multiple")] = None,
+    grouped_heads: Annotated[
+        bool, typer.Option(help="whether it takes more value heads than key heads")
+    ] = True,
+    head_ratio: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="of HV / H, where it takes but a few; repeatable"),
+    ] = None,
+    gate_range: Annotated[
+        str | None, typer.Option(help="lowest and highest log decay that it takes, such as -5..0")
+    ] = None,
+    beta_range: Annotated[
+        str | None,
+        typer.Option(help="lowest and highest write strength that it takes, such as 0..1"),
+    ] = None,
+    length_multiple: Annotated[
+        int | None, typer.Option(min=1, help="of which every sequence length is a multiple")
+    ] = None,
     longest: Annotated[int | None, typer.Option(min=1, help="tokens of a sequence at most")] = None,
 ) -> int:
-    """Write the calls of the suites to files, with a runner that needs only safetensors and the kernel.
+    """Write the calls of the suites to files, with a runner that needs only safetensors and the
+    kernel.
 
-    The options declare the kernel, in the words of @kdaverify.kernel: its inputs are written in its own conventions.
+    The options declare the kernel, in the words of @kdaverify.kernel: its inputs are written in its
+    own conventions.
 
     kdaverify export cases --dtype bf16 --contract chunk64-bf16 --state vk --packing cu_seqlens
 
@@ -85,14 +119,24 @@ def export(
         dtypes=dtype,
         contract=contract,
     )
-    return _export(folder, _draft(folder, profile, kda_seed, {"name": name or folder.resolve().name, **words}), Console())
+    return _export(
+        folder,
+        _draft(folder, profile, kda_seed, {"name": name or folder.resolve().name, **words}),
+        Console(),
+    )
 
 
 def _words(**given: str | int | list[str] | list[int] | None) -> dict[str, str]:
     """Options as NAME:option=value has them."""
     texts = {True: "yes", False: "no"}
     return {
-        option: "+".join(map(str, value)) if isinstance(value, list) else texts[value] if isinstance(value, bool) else str(value)
+        option: (
+            "+".join(map(str, value))
+            if isinstance(value, list)
+            else texts[value]
+            if isinstance(value, bool)
+            else str(value)
+        )
         for option, value in given.items()
         if value not in (None, [])
     }
@@ -113,7 +157,9 @@ def _draft(folder: Path, profile: str, seed: int | None, words: dict[str, str]) 
         check_profile(profile)
         declaration = declared(words)
         drawn_from = default_seed(profile, datetime.now(UTC)) if seed is None else seed
-        draft = Manifest(profile=profile, seed=drawn_from, declaration=declaration, keywords=declaration.keywords)
+        draft = Manifest(
+            profile=profile, seed=drawn_from, declaration=declaration, keywords=declaration.keywords
+        )
         prepare(folder, draft)
     except AdapterError as error:
         raise Complaint(str(error)) from None
@@ -132,17 +178,26 @@ def _export(folder: Path, draft: Manifest, console: Console) -> int:
     # As for `verify`: nothing from outside has a say in the session.
     for variable in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS"):
         os.environ.pop(variable, None)
-    console.print(Text(f"exporting the calls of profile {draft.profile} for {draft.declaration.name}"))
+    console.print(
+        Text(f"exporting the calls of profile {draft.profile} for {draft.declaration.name}")
+    )
     config, ended = session(_request(folder, draft), ProgressBar(console, "exporting", "exported"))
     if config is None:
         return HARNESS
     wrong = [trouble.message for trouble in session_of(config).trouble]
     if wrong or ended != 0:
         told = wrong[0] if wrong else f"the session ended with {ended!r}"
-        return complain(f"{folder}: the export was not completed: {told}; remove the folder and export again")
+        return complain(
+            f"{folder}: the export was not completed: {told}; remove the folder and export again"
+        )
     recorder = subjects(config)[0].adapter
     assert isinstance(recorder, Recorder)
-    return _conclude(folder, recorder.finish(), [verdict.message for verdict in session_of(config).ordered()], console)
+    return _conclude(
+        folder,
+        recorder.finish(),
+        [verdict.message for verdict in session_of(config).ordered()],
+        console,
+    )
 
 
 def _request(folder: Path, draft: Manifest) -> Request:
@@ -160,12 +215,21 @@ def _request(folder: Path, draft: Manifest) -> Request:
 def _conclude(folder: Path, manifest: Manifest, reasons: list[str], console: Console) -> int:
     """Says what was written, and what to do with it."""
     if not manifest.calls:
-        return complain(f"{folder}: nothing was exported, every case was skipped: {reasons[0]}; change the declaration")
+        return complain(
+            f"{folder}: nothing was exported, every case was skipped: {reasons[0]}; change the"
+            " declaration"
+        )
     size = sum(path.stat().st_size for path in folder.rglob("*.safetensors")) / 2**20
     skipped = sum(not case.calls for case in manifest.cases)
     lines = (
-        f"{len(manifest.cases) - skipped} cases, {len(manifest.calls)} calls, {size:.0f} MiB in {folder} ({skipped} cases without a call)",
-        f"there: copy {folder} to where the kernel runs; python run.py my_module:my_function [--framework torch|jax|numpy]",
+        (
+            f"{len(manifest.cases) - skipped} cases, {len(manifest.calls)} calls, {size:.0f} MiB in"
+            f" {folder} ({skipped} cases without a call)"
+        ),
+        (
+            f"there: copy {folder} to where the kernel runs; python run.py my_module:my_function"
+            " [--framework torch|jax|numpy]"
+        ),
         f"here: bring {folder}/outputs back; kdaverify score {folder}",
     )
     for line in lines:

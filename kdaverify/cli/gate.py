@@ -15,10 +15,25 @@ from kdaverify.cli.complaint import Complaint
 if TYPE_CHECKING:
     from kdaverify.verdicts.gate import GateCriteria
 
-Records = Annotated[list[Path], typer.Argument(help="records (.jsonl or .parquet), decided upon together")]
-Rules = Annotated[str | None, typer.Option(help="session, campaign, acceptance, nightly or a .toml file; default: by the profile that ran")]
-Waivers = Annotated[Path | None, typer.Option(help="a .toml file of known failures, each capped, owned and expiring")]
-LedgerFolder = Annotated[Path | None, typer.Option(help="folder of accepted precision, which must not get worse")]
+Records = Annotated[
+    list[Path], typer.Argument(help="records (.jsonl or .parquet), decided upon together")
+]
+Rules = Annotated[
+    str | None,
+    typer.Option(
+        help=(
+            "session, campaign, acceptance, nightly or a .toml file; default: by the profile"
+            " that ran"
+        )
+    ),
+]
+Waivers = Annotated[
+    Path | None,
+    typer.Option(help="a .toml file of known failures, each capped, owned and expiring"),
+]
+LedgerFolder = Annotated[
+    Path | None, typer.Option(help="folder of accepted precision, which must not get worse")
+]
 
 
 def gate(
@@ -27,9 +42,12 @@ def gate(
     waivers: Waivers = None,
     ledger: LedgerFolder = None,
     junit: Annotated[Path | None, typer.Option(help="write JUnit XML to this file")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="write the decision to this file")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="write the decision to this file")
+    ] = None,
 ) -> int:
-    """Decide on records alone; the exit code is the decision. What was not run does not count as passed.
+    """Decide on records alone; the exit code is the decision. What was not run does not count as
+    passed.
 
     Examples:
     kdaverify gate records/night.parquet --rules acceptance --waivers waivers.toml

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.text import Text
 
 from kdaverify.cli.complaint import Complaint
@@ -30,27 +37,52 @@ PROFILES = ("smoke", "acceptance")
 
 
 def kill_matrix(
-    faults: Annotated[str, typer.Option(help="which: globs of ids with commas between, such as 'H*,DESIGN-?'")] = "*",
-    profile: Annotated[str, typer.Option(help="smoke; or acceptance, which tests in full what survives smoke")] = "smoke",
-    workers: Annotated[int, typer.Option(min=1, help="processes; each takes one core and up to 2 GiB")] = os.cpu_count() or 1,
-    minutes: Annotated[float, typer.Option(min=0.0, help="stop then, and keep what is done; --resume continues")] = 1440.0,
-    out: Annotated[Path, typer.Option(help="the matrix as JSON; its journal is written next to it")] = Path("reports/kill_matrix.json"),
-    legal: Annotated[bool, typer.Option("--legal/--no-legal", help="whether conforming kernels run through the whole suites too")] = True,
-    resume: Annotated[bool, typer.Option("--resume", help="continue from the journal of a run that was stopped or killed")] = False,
+    faults: Annotated[
+        str, typer.Option(help="which: globs of ids with commas between, such as 'H*,DESIGN-?'")
+    ] = "*",
+    profile: Annotated[
+        str, typer.Option(help="smoke; or acceptance, which tests in full what survives smoke")
+    ] = "smoke",
+    workers: Annotated[
+        int, typer.Option(min=1, help="processes; each takes one core and up to 2 GiB")
+    ] = os.cpu_count() or 1,
+    minutes: Annotated[
+        float, typer.Option(min=0.0, help="stop then, and keep what is done; --resume continues")
+    ] = 1440.0,
+    out: Annotated[
+        Path, typer.Option(help="the matrix as JSON; its journal is written next to it")
+    ] = Path("reports/kill_matrix.json"),
+    legal: Annotated[
+        bool,
+        typer.Option(
+            "--legal/--no-legal", help="whether conforming kernels run through the whole suites too"
+        ),
+    ] = True,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="continue from the journal of a run that was stopped or killed"
+        ),
+    ] = False,
 ) -> int:
     """Measure what the suites find: run them on every known bug, and on conforming kernels.
 
-    Every fault is a real bug of a public kernel, patched into the embedded one (`kdaverify list faults`).
+    Every fault is a real bug of a public kernel, patched into the embedded one (`kdaverify list
+    faults`).
 
     killed: by a verdict on a test (property, detail, problem) that every conforming kernel passes.
 
-    conforming kernels: the embedded one without the patch, the recurrent one, one that sums backwards, and three in other conventions.
+    conforming kernels: the embedded one without the patch, the recurrent one, one that sums
+    backwards, and three in other conventions.
 
-    false alarm: whatever rejects a conforming kernel; each runs through the whole suites too, unless --no-legal.
+    false alarm: whatever rejects a conforming kernel; each runs through the whole suites too,
+    unless --no-legal.
 
-    borderline failures count once fresh seeds confirm them. Calls that raise or crash count for faults that break calls.
+    borderline failures count once fresh seeds confirm them. Calls that raise or crash count for
+    faults that break calls.
 
-    threshold: numeric faults are tested at strengths 1, 0.5, 0.25 and 0.125, down to the first that survives.
+    threshold: numeric faults are tested at strengths 1, 0.5, 0.25 and 0.125, down to the first that
+    survives.
 
     Examples:
     kdaverify kill-matrix
@@ -60,7 +92,8 @@ def kill_matrix(
 
     Needs no network. Ctrl-C and kill -9 lose at most the faults under way.
 
-    Exit codes: 0 done and no false alarm, 1 a conforming kernel was rejected, 2 harness or usage error, 3 not finished.
+    Exit codes: 0 done and no false alarm, 1 a conforming kernel was rejected, 2 harness or usage
+    error, 3 not finished.
     """
     from kdaverify.kills.journal import Journal, JournalError
     from kdaverify.kills.matrix import matrix
@@ -80,7 +113,10 @@ def kill_matrix(
     out.write_text(json.dumps(found.told(), indent=1, allow_nan=False) + "\n")
     if complete:
         journal.path.unlink()
-    console.print(Text(f"written: {out}" + ("" if complete else "; not finished, go on with --resume")), soft_wrap=True)
+    console.print(
+        Text(f"written: {out}" + ("" if complete else "; not finished, go on with --resume")),
+        soft_wrap=True,
+    )
     return _code(found, complete=complete)
 
 
@@ -97,7 +133,9 @@ def _asked(pattern: str, profile: str) -> list[Fault]:
         raise Complaint(f"--profile: wanted {' or '.join(PROFILES)}, got {profile!r}")
     found = chosen(pattern)
     if not found:
-        raise Complaint(f"--faults: no fault matches {pattern!r}; `kdaverify list faults` names them")
+        raise Complaint(
+            f"--faults: no fault matches {pattern!r}; `kdaverify list faults` names them"
+        )
     return found
 
 
@@ -114,15 +152,26 @@ def _run(plan: Plan, workers: int, until: float, journal: Journal, console: Cons
         except KeyboardInterrupt:
             console.print("interrupted: what was finished is in the journal")
         except BrokenProcessPool:
-            raise Complaint("a process of the matrix died (out of memory?); --resume goes on, with fewer --workers if so") from None
+            raise Complaint(
+                "a process of the matrix died (out of memory?); --resume goes on, with fewer"
+                " --workers if so"
+            ) from None
     return not plan.jobs(journal.rows)
 
 
 @contextmanager
 def _bar(console: Console, total: int) -> Generator[Callable[[FaultRow | LegalRow, int], None]]:
     """A bar with the time left; a line for every row where there is no terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task("hunting", total=total)
 
         def advance(row: FaultRow | LegalRow, more: int) -> None:
@@ -136,10 +185,20 @@ def _bar(console: Console, total: int) -> Generator[Callable[[FaultRow | LegalRo
 
 def _line(row: FaultRow | LegalRow) -> str:
     if row.row == "legal":
-        return f"{row.id} ({row.profile}, {row.suite}): {len(row.false_alarms)} false alarms in {row.runs} runs, {row.seconds:.0f} s"
+        return (
+            f"{row.id} ({row.profile}, {row.suite}): {len(row.false_alarms)} false alarms in"
+            f" {row.runs} runs, {row.seconds:.0f} s"
+        )
     first, last = row.attempts[0], row.attempts[-1]
     took = sum(attempt.seconds for attempt in row.attempts)
     if first.kill is None:
         return f"{row.id} ({row.profile}): survives {first.cases} cases, {took:.0f} s"
-    weakest = "" if len(row.attempts) == 1 else f"; weakest tested {last.strength:g}: {'killed' if last.kill else 'survives'}"
-    return f"{row.id} ({row.profile}): killed by {first.kill.property} after {first.cases} cases, {took:.0f} s{weakest}"
+    weakest = (
+        ""
+        if len(row.attempts) == 1
+        else f"; weakest tested {last.strength:g}: {'killed' if last.kill else 'survives'}"
+    )
+    return (
+        f"{row.id} ({row.profile}): killed by {first.kill.property} after {first.cases} cases,"
+        f" {took:.0f} s{weakest}"
+    )

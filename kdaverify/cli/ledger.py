@@ -16,7 +16,10 @@ from kdaverify.cli.complaint import Complaint
 if TYPE_CHECKING:
     from kdaverify.verdicts.ledger_update import Update
 
-app = typer.Typer(help="Accepted precision, case by case; a ratchet for `kdaverify gate --ledger`.", no_args_is_help=True)
+app = typer.Typer(
+    help="Accepted precision, case by case; a ratchet for `kdaverify gate --ledger`.",
+    no_args_is_help=True,
+)
 
 STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
@@ -28,9 +31,13 @@ def about() -> None:
 
 @app.command()
 def accept(
-    records: Annotated[list[Path], typer.Argument(help="closed records whose fixed panel is to be accepted")],
+    records: Annotated[
+        list[Path], typer.Argument(help="closed records whose fixed panel is to be accepted")
+    ],
     ledger: Annotated[Path, typer.Option(help="folder of the ledger")] = Path("reports/ledger"),
-    loosen: Annotated[bool, typer.Option("--loosen", help="also where a case gets worse or is left out")] = False,
+    loosen: Annotated[
+        bool, typer.Option("--loosen", help="also where a case gets worse or is left out")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="write without a prompt")] = False,
 ) -> int:
     """Show what the records would change of the ledger, and write it once that has been reviewed.
@@ -53,7 +60,12 @@ def accept(
         _show(console, update)
     worse = [name for update in changed for name in update.loosened]
     if worse and not loosen:
-        console.print(Text(f"refused: {len(worse)} cases get worse or are left out; --loosen accepts that too", style="bold red"))
+        console.print(
+            Text(
+                f"refused: {len(worse)} cases get worse or are left out; --loosen accepts that too",
+                style="bold red",
+            )
+        )
         return 1
     if not changed:
         console.print("the ledger holds the same figures already")
@@ -73,8 +85,12 @@ def accept(
 def _show(console: Console, update: Update) -> None:
     """The change as a diff; a file that begins is not shown line by line."""
     if not update.before:
-        console.print(Text(f"{update.path}: new, {update.after.count(chr(10)) - 2} cases", style="green"))
+        console.print(
+            Text(f"{update.path}: new, {update.after.count(chr(10)) - 2} cases", style="green")
+        )
         return
     names = (str(update.path), "the same, after")
-    for line in difflib.unified_diff(update.before.splitlines(), update.after.splitlines(), *names, lineterm="", n=1):
+    for line in difflib.unified_diff(
+        update.before.splitlines(), update.after.splitlines(), *names, lineterm="", n=1
+    ):
         console.print(Text(line, style=STYLES.get(line[:1], "")), soft_wrap=True)

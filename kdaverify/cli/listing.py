@@ -34,12 +34,14 @@ class What(StrEnum):
 def list_(
     what: Annotated[What, typer.Argument(help="which list")],
     name: Annotated[str | None, typer.Argument(help="one item of it, shown in full")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="a JSON list of objects with `name`")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="a JSON list of objects with `name`")
+    ] = False,
 ) -> None:
     """List what there is, one line an item, or one item in full.
 
-    Implementations, operators, regimes, profiles, laws, probes, rules of calls, known faults, faults planted for an export, and
-    published standards.
+    Implementations, operators, regimes, profiles, laws, probes, rules of calls, known faults,
+    faults planted for an export, and published standards.
 
     Examples:
     kdaverify list impls
@@ -68,20 +70,28 @@ def _named(rows: list[dict[str, Any]], what: What, name: str) -> list[dict[str, 
     found = [row for row in rows if row["name"] == name]
     if not found:
         close = get_close_matches(name, [str(row["name"]) for row in rows], n=3, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"`kdaverify list {what}` names them"
+        hint = (
+            f"did you mean {' or '.join(close)}?"
+            if close
+            else f"`kdaverify list {what}` names them"
+        )
         raise Complaint(f"list: no {name!r} among {what}; {hint}")
     return found
 
 
 def _show_lines(console: Console, what: What, rows: list[dict[str, Any]]) -> None:
-    """A line an item, cut where the terminal ends. Names of packages hold brackets, so nothing is taken for markup."""
+    """A line an item, cut where the terminal ends. Names of packages hold brackets, so nothing is
+    taken for markup.
+    """
     width = max(len(str(row["name"])) for row in rows)
     for row in rows:
         line = Text(f"{row['name']:<{width}}  ", style="bold")
         line.append(" ".join(_in_short(what, row).split()), style="not bold")
         line.truncate(console.width, overflow="ellipsis")
         console.print(line, soft_wrap=True)
-    console.print(Text(f"{len(rows)} {what}; in full: kdaverify list {what} NAME, or --json", style="dim"))
+    console.print(
+        Text(f"{len(rows)} {what}; in full: kdaverify list {what} NAME, or --json", style="dim")
+    )
 
 
 def _in_short(what: What, row: dict[str, Any]) -> str:
@@ -89,11 +99,21 @@ def _in_short(what: What, row: dict[str, Any]) -> str:
     if what is What.IMPLS:
         return f"{', '.join(row['dtypes']) or 'needs options'}; {row['missing'] or 'runs here'}"
     if what is What.FAULTS:
-        return f"not re-created: {row['missing']}" if row["missing"] else f"{row['stage']}: {row['title']}"
+        return (
+            f"not re-created: {row['missing']}"
+            if row["missing"]
+            else f"{row['stage']}: {row['title']}"
+        )
     if what is What.PROFILES:
         return ", ".join(f"{count} {name}" for name, count in row.items() if name != "name")
     axis = f"{row['axis']}: " if what is What.REGIMES else ""
-    return axis + str(next(row[field] for field in ("about", "statement", "exposes", "asks", "trigger") if field in row))
+    return axis + str(
+        next(
+            row[field]
+            for field in ("about", "statement", "exposes", "asks", "trigger")
+            if field in row
+        )
+    )
 
 
 def _show_one(console: Console, row: dict[str, Any]) -> None:
@@ -115,28 +135,47 @@ def _impls() -> list[dict[str, Any]]:
     from kdaverify.adapters.registry import shipped
 
     return [
-        {"name": entry.name, "origin": entry.origin, "dtypes": list(entry.dtypes), "missing": entry.missing}
+        {
+            "name": entry.name,
+            "origin": entry.origin,
+            "dtypes": list(entry.dtypes),
+            "missing": entry.missing,
+        }
         for entry in shipped()
-    ]  # fmt: skip
+    ]
 
 
 def _ops() -> list[dict[str, Any]]:
     from oracles.pointwise.operations import OPERATIONS
 
-    kda = {"name": "kda", "about": "Kimi Delta Attention: o [B, T, HV, V] and S_T [N, HV, K, V], forward and backward"}
-    return [kda, *({"name": name, "about": operation.about} for name, operation in OPERATIONS.items())]
+    kda = {
+        "name": "kda",
+        "about": (
+            "Kimi Delta Attention: o [B, T, HV, V] and S_T [N, HV, K, V], forward and backward"
+        ),
+    }
+    return [
+        kda,
+        *({"name": name, "about": operation.about} for name, operation in OPERATIONS.items()),
+    ]
 
 
 def _regimes() -> list[dict[str, Any]]:
     from kdaverify.problems import REGIMES
 
-    return [{"name": name, "axis": axis, "exposes": regime.exposes} for axis, table in REGIMES.items() for name, regime in table.items()]
+    return [
+        {"name": name, "axis": axis, "exposes": regime.exposes}
+        for axis, table in REGIMES.items()
+        for name, regime in table.items()
+    ]
 
 
 def _standards() -> list[dict[str, Any]]:
     from kdaverify.checks.published.registry import RULES
 
-    return [{"name": rule.name, "asks": rule.asks, "source": rule.source} for rule in RULES.values()]
+    return [
+        {"name": rule.name, "asks": rule.asks, "source": rule.source} for rule in RULES.values()
+    ]
 
 
 def _profiles() -> list[dict[str, Any]]:
@@ -146,7 +185,9 @@ def _profiles() -> list[dict[str, Any]]:
         {
             "name": profile,
             "random problems a test": settings_for(profile).max_examples,
-            "panel problems": len({entry.name for dtype in DTYPES for entry in panel(dtype, profile)}),
+            "panel problems": len(
+                {entry.name for dtype in DTYPES for entry in panel(dtype, profile)}
+            ),
         }
         for profile in PROFILES
     ]
@@ -172,14 +213,31 @@ def _faults() -> list[dict[str, Any]]:
         }
         for fault in FAULTS.values()
     ]
-    return [*there, *({**dict.fromkeys(there[0]), "name": gap.id, "reference": gap.reference, "missing": gap.why} for gap in NOT_RECREATED)]
+    return [
+        *there,
+        *(
+            {
+                **dict.fromkeys(there[0]),
+                "name": gap.id,
+                "reference": gap.reference,
+                "missing": gap.why,
+            }
+            for gap in NOT_RECREATED
+        ),
+    ]
 
 
 def _planted() -> list[dict[str, Any]]:
     from kdaverify.faults.planted.catalogue import PLANTED
 
     return [
-        {"name": fault.id, "impl": f"fault:{fault.id}", "question": fault.question, "trigger": fault.trigger, "profile": fault.profile}
+        {
+            "name": fault.id,
+            "impl": f"fault:{fault.id}",
+            "question": fault.question,
+            "trigger": fault.trigger,
+            "profile": fault.profile,
+        }
         for fault in PLANTED.values()
     ]
 
@@ -188,11 +246,23 @@ def _laws() -> list[dict[str, Any]]:
     from kdaverify.checks.property_table import PROPERTIES
     from kdaverify.operator import OPERATORS, CallOperator, operator_named
 
-    operators = [found for found in map(operator_named, OPERATORS) if isinstance(found, CallOperator)]
+    operators = [
+        found for found in map(operator_named, OPERATORS) if isinstance(found, CallOperator)
+    ]
     laws = [law for operator in operators for law in operator.laws().values()]
-    own = [(found.name, found.name, found.law) for found in PROPERTIES.values() if found.law is not None]
+    own = [
+        (found.name, found.name, found.law)
+        for found in PROPERTIES.values()
+        if found.law is not None
+    ]
     return [
-        {"name": name, "suite": suite, "statement": law.statement, "math": law.section, "exists_for": law.exists_for}
+        {
+            "name": name,
+            "suite": suite,
+            "statement": law.statement,
+            "math": law.section,
+            "exists_for": law.exists_for,
+        }
         for name, suite, law in [*((law.name, "laws", law) for law in laws), *own]
     ]
 
@@ -200,14 +270,23 @@ def _laws() -> list[dict[str, Any]]:
 def _calls() -> list[dict[str, Any]]:
     from kdaverify.checks.calls import RULES
 
-    return [{"name": rule.name, "about": rule.about, "exposes": rule.exposes, "profile": rule.profile} for rule in RULES.values()]
+    return [
+        {"name": rule.name, "about": rule.about, "exposes": rule.exposes, "profile": rule.profile}
+        for rule in RULES.values()
+    ]
 
 
 def _probes() -> list[dict[str, Any]]:
     from kdaverify.problems.probes import PROBES
 
     return [
-        {"name": probe.name, "about": probe.about, "exposes": probe.exposes, "dtypes": list(probe.dtypes), "profile": probe.profile}
+        {
+            "name": probe.name,
+            "about": probe.about,
+            "exposes": probe.exposes,
+            "dtypes": list(probe.dtypes),
+            "profile": probe.profile,
+        }
         for probe in PROBES.values()
     ]
 

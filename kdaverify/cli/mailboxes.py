@@ -31,42 +31,84 @@ class Operands(StrEnum):
 
 
 def mailboxes(
-    pipeline: Annotated[str, typer.Option(help="ascend_v3, ascend_v2, ascend_v1 or triton_npu_state")],
-    proposals: Annotated[bool, typer.Option("--proposals", help="judge P1 to P7 of the state kernel instead of searching")] = False,
-    budget: Annotated[float, typer.Option(min=0.001, help="largest share of the contract's tolerance that an assignment may use")] = 1.0,
-    contract: Annotated[str | None, typer.Option(help="whose tolerance; default: chunk64-OPERANDS")] = None,
-    operands: Annotated[Operands, typer.Option(help="format of the inputs, and of 16-bit mailboxes as designed")] = Operands.BF16,
-    regimes: Annotated[str | None, typer.Option(help="of ordinary,one-gate,zero,memory,coherent,deep; default: all")] = None,
+    pipeline: Annotated[
+        str, typer.Option(help="ascend_v3, ascend_v2, ascend_v1 or triton_npu_state")
+    ],
+    proposals: Annotated[
+        bool,
+        typer.Option("--proposals", help="judge P1 to P7 of the state kernel instead of searching"),
+    ] = False,
+    budget: Annotated[
+        float,
+        typer.Option(
+            min=0.001, help="largest share of the contract's tolerance that an assignment may use"
+        ),
+    ] = 1.0,
+    contract: Annotated[
+        str | None, typer.Option(help="whose tolerance; default: chunk64-OPERANDS")
+    ] = None,
+    operands: Annotated[
+        Operands, typer.Option(help="format of the inputs, and of 16-bit mailboxes as designed")
+    ] = Operands.BF16,
+    regimes: Annotated[
+        str | None,
+        typer.Option(help="of ordinary,one-gate,zero,memory,coherent,deep; default: all"),
+    ] = None,
     tokens: Annotated[int, typer.Option(min=1, help="T of every problem")] = 256,
     width: Annotated[int, typer.Option(min=1, help="K = V of every problem")] = 128,
-    seed: Annotated[int, typer.Option(min=0, help="of every problem; what is found is tried again on the next one")] = 0,
-    most: Annotated[int, typer.Option(min=0, help="combinations tried for the forward, and for the backward")] = 60,
-    json_file: Annotated[Path | None, typer.Option("--json", help="write what was found to this file")] = None,
-    plot: Annotated[Path | None, typer.Option(help="draw the forward's Pareto front into this .svg file")] = None,
+    seed: Annotated[
+        int,
+        typer.Option(min=0, help="of every problem; what is found is tried again on the next one"),
+    ] = 0,
+    most: Annotated[
+        int, typer.Option(min=0, help="combinations tried for the forward, and for the backward")
+    ] = 60,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="write what was found to this file")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="draw the forward's Pareto front into this .svg file")
+    ] = None,
 ) -> int:
-    """Search the formats of a design's intermediate buffers (mailboxes), and print the Pareto front of bytes against error.
+    """Search the formats of a design's intermediate buffers (mailboxes), and print the Pareto front
+    of bytes against error.
 
-    One mailbox at a time in every format, then combinations, each of them run: forward and gradient, over all regimes, scored against the
-    tolerance of the contract. Ctrl-C prints what is known so far.
+    One mailbox at a time in every format, then combinations, each of them run: forward and
+    gradient, over all regimes, scored against the tolerance of the contract. Ctrl-C prints what is
+    known so far.
 
     Example: kdaverify mailboxes --pipeline ascend_v3 --plot front.svg
 
-    Exit codes: 0 an assignment stays within the tolerance (or every proposal was judged), 1 none does, 2 usage error.
+    Exit codes: 0 an assignment stays within the tolerance (or every proposal was judged), 1 none
+    does, 2 usage error.
     """
-    bench = _bench(pipeline, contract, operands.value, regimes, {"tokens": tokens, "width": width, "seed": seed})
+    bench = _bench(
+        pipeline,
+        contract,
+        operands.value,
+        regimes,
+        {"tokens": tokens, "width": width, "seed": seed},
+    )
     console = Console()
-    with Console(stderr=True).status(f"computing tolerances of {bench.contract.name} under {len(bench.regimes)} regimes"):
+    with Console(stderr=True).status(
+        f"computing tolerances of {bench.contract.name} under {len(bench.regimes)} regimes"
+    ):
         bench.prepare()
     if proposals:
         found, code = _proposals(bench, console)
     else:
         found, code = _search(bench, console, budget, most, plot)
     if json_file is not None:
-        json_file.write_text(json.dumps({"pipeline": pipeline, "contract": bench.contract.name, **found}, indent=2) + "\n")
+        json_file.write_text(
+            json.dumps({"pipeline": pipeline, "contract": bench.contract.name, **found}, indent=2)
+            + "\n"
+        )
     return code
 
 
-def _bench(pipeline: str, contract: str | None, operands: str, regimes: str | None, sizes: dict[str, int]) -> DesignTest:
+def _bench(
+    pipeline: str, contract: str | None, operands: str, regimes: str | None, sizes: dict[str, int]
+) -> DesignTest:
     from kdaverify.budgets.contract import ContractError, contract_from_name
     from kdaverify.budgets.designs import DESIGNS
     from kdaverify.budgets.formats import FORMATS
@@ -76,7 +118,9 @@ def _bench(pipeline: str, contract: str | None, operands: str, regimes: str | No
     if pipeline not in DESIGNS:
         raise Complaint(f"--pipeline: no design named {pipeline!r}; there are {', '.join(DESIGNS)}")
     if strange := [name for name in names if name not in REGIMES]:
-        raise Complaint(f"--regimes: no regime named {', '.join(strange)}; there are {', '.join(REGIMES)}")
+        raise Complaint(
+            f"--regimes: no regime named {', '.join(strange)}; there are {', '.join(REGIMES)}"
+        )
     try:
         judged_by = contract_from_name(contract or f"chunk64-{operands}")
     except ContractError as error:
@@ -84,7 +128,9 @@ def _bench(pipeline: str, contract: str | None, operands: str, regimes: str | No
     return DesignTest(DESIGNS[pipeline], FORMATS[operands], judged_by, names, **sizes)
 
 
-def _search(bench: DesignTest, console: Console, budget: float, most: int, plot: Path | None) -> tuple[dict[str, Any], int]:
+def _search(
+    bench: DesignTest, console: Console, budget: float, most: int, plot: Path | None
+) -> tuple[dict[str, Any], int]:
     from kdaverify.checks.mailboxes.search import Study
     from kdaverify.report.front_plot import front_svg
     from kdaverify.report.mailboxes import as_data, heading, show
@@ -94,16 +140,22 @@ def _search(bench: DesignTest, console: Console, budget: float, most: int, plot:
     known: list[Study] = []
     finished = _told(forward, console, known)
     if finished and forward.best is not None:
-        finished = _told(Study(bench, "backward", budget, most, beside=forward.best.formats), console, known)
+        finished = _told(
+            Study(bench, "backward", budget, most, beside=forward.best.formats), console, known
+        )
     if known and finished:
         show(console, *_memories(bench, forward), *_held_out(bench, known[-1]))
     if known and plot is not None:
         plot.write_text(front_svg(forward))
-    return {"studies": [as_data(study) for study in known]}, 0 if len(known) == PARTS and all(study.best for study in known) else 1
+    return {"studies": [as_data(study) for study in known]}, (
+        0 if len(known) == PARTS and all(study.best for study in known) else 1
+    )
 
 
 def _told(study: Study, console: Console, known: list[Study]) -> bool:
-    """Runs a study with a bar and prints what it found, also where it was interrupted, which gives False."""
+    """Runs a study with a bar and prints what it found, also where it was interrupted, which gives
+    False.
+    """
     from kdaverify.report.mailboxes import answer, front_table, show, singles_table
 
     finished = _followed(study)
@@ -119,7 +171,13 @@ def _told(study: Study, console: Console, known: list[Study]) -> bool:
 def _followed(study: Study) -> bool:
     """Runs a study with a bar; False if it was interrupted."""
     try:
-        for _ in track(study.run(), description=study.part, total=study.steps, console=Console(stderr=True), transient=True):
+        for _ in track(
+            study.run(),
+            description=study.part,
+            total=study.steps,
+            console=Console(stderr=True),
+            transient=True,
+        ):
             pass
     except KeyboardInterrupt:
         return False
@@ -127,7 +185,9 @@ def _followed(study: Study) -> bool:
 
 
 def _held_out(bench: DesignTest, last: Study) -> list[str]:
-    """What the design, and the best of the last study, come to on problems that the search has not seen."""
+    """What the design, and the best of the last study, come to on problems that the search has not
+    seen.
+    """
     from dataclasses import replace
 
     from kdaverify.report.mailboxes import trial_line
@@ -136,12 +196,20 @@ def _held_out(bench: DesignTest, last: Study) -> list[str]:
     fresh = replace(bench, regimes=regimes, seed=bench.seed + 1)
     with Console(stderr=True).status(f"computing tolerances of seed {fresh.seed}"):
         fresh.prepare()
-    kernels = {"as designed": fresh.design.formats(fresh.operands), **({} if last.best is None else {"fewest bytes": last.best.formats})}
-    return [trial_line(f"seed {fresh.seed}, {name}", fresh.trial(formats)) for name, formats in kernels.items()]
+    kernels = {
+        "as designed": fresh.design.formats(fresh.operands),
+        **({} if last.best is None else {"fewest bytes": last.best.formats}),
+    }
+    return [
+        trial_line(f"seed {fresh.seed}, {name}", fresh.trial(formats))
+        for name, formats in kernels.items()
+    ]
 
 
 def _memories(bench: DesignTest, study: Study) -> list[str]:
-    """What a long memory makes of the design, of the best assignment, of a narrow state, and of an eps in the logarithm."""
+    """What a long memory makes of the design, of the best assignment, of a narrow state, and of an
+    eps in the logarithm.
+    """
     from dataclasses import replace
 
     from kdaverify.budgets.designs.ascend import BIASED
@@ -150,7 +218,12 @@ def _memories(bench: DesignTest, study: Study) -> list[str]:
 
     design, narrow, memory = bench.design, bench.operands, Memory(bench.operands)
     own = design.emulator(narrow)
-    kernels = {"as designed": own, f"its state carried in {narrow.name}": replace(own, contract=replace(own.contract, carry=narrow))}
+    kernels = {
+        "as designed": own,
+        f"its state carried in {narrow.name}": replace(
+            own, contract=replace(own.contract, carry=narrow)
+        ),
+    }
     if study.best is not None:
         kernels["fewest bytes"] = design.emulator(narrow, study.best.formats)
     if design.factored:
@@ -165,9 +238,14 @@ def _own_check(design: Design) -> list[str]:
     if not design.factored:
         return []
     found = own_check()
-    said = f"allows {ALLOWED:g} and finds {found.apart:.2g}; against the definition v3 is off by {found.definition:.2g}"
+    said = (
+        f"allows {ALLOWED:g} and finds {found.apart:.2g}; against the definition v3 is off by"
+        f" {found.definition:.2g}"
+    )
     size = f"outputs up to {found.largest:.1e}, condition number {found.condition:.1e}"
-    return [f"the designs' own check, v3 against v2 in fp32 on keys without a norm, {said} ({size})"]
+    return [
+        f"the designs' own check, v3 against v2 in fp32 on keys without a norm, {said} ({size})"
+    ]
 
 
 def _proposals(bench: DesignTest, console: Console) -> tuple[dict[str, Any], int]:
@@ -177,10 +255,19 @@ def _proposals(bench: DesignTest, console: Console) -> tuple[dict[str, Any], int
     from kdaverify.report.mailboxes import judgement_data, judgements_table, show
 
     if bench.design is not TRITON_NPU_STATE or bench.regimes != tuple(REGIMES):
-        raise Complaint(f"--proposals: they were made for {TRITON_NPU_STATE.name} and are judged on every regime; leave --regimes out")
+        raise Complaint(
+            f"--proposals: they were made for {TRITON_NPU_STATE.name} and are judged on every"
+            " regime; leave --regimes out"
+        )
     found: list[Judgement] = []
     try:
-        for judgement in track(judge(bench), description="judging", total=JUDGEMENTS, console=Console(stderr=True), transient=True):
+        for judgement in track(
+            judge(bench),
+            description="judging",
+            total=JUDGEMENTS,
+            console=Console(stderr=True),
+            transient=True,
+        ):
             found.append(judgement)  # noqa: PERF402 # one by one: an interruption keeps them
     except KeyboardInterrupt:
         show(console, "interrupted: the below is what is known so far")

@@ -14,9 +14,12 @@ from kdaverify.cli.complaint import Complaint
 
 def merge(
     records: Annotated[list[Path], typer.Argument(help="records (.jsonl or .parquet)")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="where to: a .jsonl or .parquet file, replaced")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="where to: a .jsonl or .parquet file, replaced")
+    ],
 ) -> int:
-    """Merge records: every row once, in the same order for any order of files; mixed versions and unfinished runs are reported.
+    """Merge records: every row once, in the same order for any order of files; mixed versions and
+    unfinished runs are reported.
 
     Example: kdaverify merge records/*.jsonl --out night.parquet
 
@@ -33,9 +36,19 @@ def merge(
     except (RecordError, OSError) as error:
         raise Complaint(f"merge: {error}") from None
     rows = merged.rows.height
-    console.print(Text(f"{out}: {rows} rows of {len(merged.accounts)} sessions; {merged.duplicates} duplicates left out"))
+    console.print(
+        Text(
+            f"{out}: {rows} rows of {len(merged.accounts)} sessions; {merged.duplicates} duplicates"
+            " left out"
+        )
+    )
     if merged.open_rows:
-        console.print(Text(f"{merged.open_rows} rows are of sessions that never closed their record", style="yellow"))
+        console.print(
+            Text(
+                f"{merged.open_rows} rows are of sessions that never closed their record",
+                style="yellow",
+            )
+        )
     for told in merged.told:
         console.print(Text(told, style="yellow"))
     return 0

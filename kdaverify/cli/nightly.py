@@ -1,4 +1,6 @@
-"""`kdaverify nightly`: the same cases every night, fresh ones by the date, and what changed since the nights before."""
+"""`kdaverify nightly`: the same cases every night, fresh ones by the date, and what changed since
+the nights before.
+"""
 
 from __future__ import annotations
 
@@ -33,31 +35,54 @@ MINUTE = 60.0
 
 
 def nightly(
-    history: Annotated[str, typer.Option(help="folder, or s3://, gs:// or az:// address, that keeps every night")],
+    history: Annotated[
+        str, typer.Option(help="folder, or s3://, gs:// or az:// address, that keeps every night")
+    ],
     impl: Impls = None,
-    minutes: Annotated[float, typer.Option(min=0, help="no case is started after this many")] = 60.0,
-    cases: Annotated[int, typer.Option(min=0, help="random cases for each implementation, if there is time")] = 10_000,
-    date: Annotated[str | None, typer.Option(help="of the night, as 2026-01-31: seed of the fresh cases; default: today's, in UTC")] = None,
-    profile: Annotated[str, typer.Option(help="how much is tested: smoke (quick), acceptance (a release) or nightly")] = "nightly",
-    record: Annotated[Path | None, typer.Option(help=".jsonl file of tonight's verdicts; cases that it holds are not repeated")] = None,
+    minutes: Annotated[
+        float, typer.Option(min=0, help="no case is started after this many")
+    ] = 60.0,
+    cases: Annotated[
+        int, typer.Option(min=0, help="random cases for each implementation, if there is time")
+    ] = 10_000,
+    date: Annotated[
+        str | None,
+        typer.Option(
+            help="of the night, as 2026-01-31: seed of the fresh cases; default: today's, in UTC"
+        ),
+    ] = None,
+    profile: Annotated[
+        str,
+        typer.Option(help="how much is tested: smoke (quick), acceptance (a release) or nightly"),
+    ] = "nightly",
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            help=".jsonl file of tonight's verdicts; cases that it holds are not repeated"
+        ),
+    ] = None,
     engine: Where = EngineName.LOCAL,
     address: Address = None,
     workers: Workers = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="write the decisions to this file")] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="write the decisions to this file")
+    ] = None,
     isolate: Isolate = None,
     time_limit: TimeLimit = Limits.seconds,
     memory_limit: MemoryLimit = Limits.gib,
 ) -> int:
     """Test implementations every night, and report what changed.
 
-    Tested are the fixed cases of the suites, the cases that earlier nights promoted, and random cases of the date until time is up.
+    Tested are the fixed cases of the suites, the cases that earlier nights promoted, and random
+    cases of the date until time is up.
 
     The same command continues a night that was cut off.
 
     Examples:
     kdaverify nightly --impl my_port.py --history nights --minutes 45
 
-    Exit codes: 0 accept, 1 wrong or worse, 2 harness or usage error, 3 flaky, or not everything was tested.
+    Exit codes: 0 accept, 1 wrong or worse, 2 harness or usage error, 3 flaky, or not everything was
+    tested.
     """
     from kdaverify.campaign.account import of_night
     from kdaverify.campaign.engine import EngineError
@@ -67,25 +92,45 @@ def nightly(
     night = _date(date)
     started = time.monotonic()
     orders = orders_of(
-        tuple(dict.fromkeys(impl or ["eager"])), profile, int(night.replace("-", "")), isolate, limits_from(time_limit, memory_limit)
+        tuple(dict.fromkeys(impl or ["eager"])),
+        profile,
+        int(night.replace("-", "")),
+        isolate,
+        limits_from(time_limit, memory_limit),
     )
-    path = record or Path("records") / f"nightly-{night}-{'-'.join(orders.specs)}.jsonl".replace("/", "_").replace(":", "_")
+    path = record or Path("records") / f"nightly-{night}-{'-'.join(orders.specs)}.jsonl".replace(
+        "/", "_"
+    ).replace(":", "_")
     console = Console()
     try:
         kept = History(history)
-        run = CampaignRun(orders, fixed=_fixed(orders.specs, profile, kept), cases=cases, record=path)
+        run = CampaignRun(
+            orders, fixed=_fixed(orders.specs, profile, kept), cases=cases, record=path
+        )
         with engine_of(orders, engine, workers, address) as many:
             _ask(run, many, console, lambda: time.monotonic() - started < minutes * MINUTE)
         run.seal(of_night)
         found = _conclude(run, tuple(orders.specs), night, kept, path, console)
     except (EngineError, HistoryError, RecordError) as error:
         raise Complaint(str(error)) from None
-    ruling = next((ruling for ruling in WEIGHT if ruling in {one.ruling for one in found}), Ruling.INSUFFICIENT)
-    console.print(Text(f"decision: {ruling.upper()} (exit code {ruling.exit_code}); record: {path}", style="bold"), soft_wrap=True)
+    ruling = next(
+        (ruling for ruling in WEIGHT if ruling in {one.ruling for one in found}),
+        Ruling.INSUFFICIENT,
+    )
+    console.print(
+        Text(
+            f"decision: {ruling.upper()} (exit code {ruling.exit_code}); record: {path}",
+            style="bold",
+        ),
+        soft_wrap=True,
+    )
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         told = {"date": night, "decision": ruling.value, "exit_code": ruling.exit_code}
-        json_file.write_text(json.dumps({**told, "implementations": [night_summary(one) for one in found]}, indent=1) + "\n")
+        json_file.write_text(
+            json.dumps({**told, "implementations": [night_summary(one) for one in found]}, indent=1)
+            + "\n"
+        )
     return ruling.exit_code
 
 
@@ -109,10 +154,20 @@ def _ask(run: CampaignRun, engine: Engine, console: Console, more: Callable[[], 
         try:
             run.ask(engine, pace.see, more=more)
         except KeyboardInterrupt:
-            console.print(f"interrupted: {len(run.tally.done)} cases are recorded; the same command continues them")
+            console.print(
+                f"interrupted: {len(run.tally.done)} cases are recorded; the same command continues"
+                " them"
+            )
 
 
-def _conclude(run: CampaignRun, names: tuple[str, ...], date: str, history: History, record: Path, console: Console) -> list[Night]:
+def _conclude(
+    run: CampaignRun,
+    names: tuple[str, ...],
+    date: str,
+    history: History,
+    record: Path,
+    console: Console,
+) -> list[Night]:
     """Every implementation's night, shown and kept."""
     import polars as pl
 
@@ -124,8 +179,17 @@ def _conclude(run: CampaignRun, names: tuple[str, ...], date: str, history: Hist
     nights, verdicts, found = history.nights(), read(record).verdicts, list["Night"]()
     for name in names:
         tonight = table(date, (verdict for verdict in verdicts if verdict.implementation == name))
-        night = conclude(name, tonight, nights, date, unasked=run.unasked(name), trouble=run.tally.trouble.get(name, ()))
+        night = conclude(
+            name,
+            tonight,
+            nights,
+            date,
+            unasked=run.unasked(name),
+            trouble=run.tally.trouble.get(name, ()),
+        )
         history.write(date, name, tonight, promoted(tonight))
-        show_night(console, night, medians(pl.concat([nights.filter(pl.col("date") < date), tonight])))
+        show_night(
+            console, night, medians(pl.concat([nights.filter(pl.col("date") < date), tonight]))
+        )
         found.append(night)
     return found

@@ -24,12 +24,18 @@ def oracle(
     problem: Annotated[str, typer.Argument(help="a problem's JSON, or a file that holds it")],
     output: Annotated[Path, typer.Option("--output", "-o", help="safetensors file to write")],
     digits: Annotated[
-        int, typer.Option(min=1, max=MOST_DIGITS, help="proven decimal digits, relative to the largest element of every row")
+        int,
+        typer.Option(
+            min=1,
+            max=MOST_DIGITS,
+            help="proven decimal digits, relative to the largest element of every row",
+        ),
     ] = 20,
 ) -> None:
     """Write inputs and certified outputs of a problem to a safetensors file.
 
-    The exact o lies within o.radius of o.high + o.low, all float64; final_state likewise. The inputs are the rounded tensors a kernel gets.
+    The exact o lies within o.radius of o.high + o.low, all float64; final_state likewise. The
+    inputs are the rounded tensors a kernel gets.
 
     Example: kdaverify oracle problem.json -o exact.safetensors --digits 25
     """
@@ -44,12 +50,21 @@ def oracle(
     console = Console(stderr=True)
     try:
         with console.status(f"certifying {question.id} to {digits} digits"):
-            answer = certify(inputs, accept=lambda found: _proven(found.o, digits) and _proven(found.final_state, digits))
+            answer = certify(
+                inputs,
+                accept=lambda found: (
+                    _proven(found.o, digits) and _proven(found.final_state, digits)
+                ),
+            )
     except UncertifiedError as error:
         raise Complaint(f"--digits {digits}: {error}") from None
     about = {"problem": question.to_json(), "method": answer.method, "digits": str(digits)}
     save_file(_tensors(inputs, answer), output, metadata=about)
-    Console().print(f"{output}: o and final_state of {question.id} to {digits} digits, {answer.method}", soft_wrap=True, highlight=False)
+    Console().print(
+        f"{output}: o and final_state of {question.id} to {digits} digits, {answer.method}",
+        soft_wrap=True,
+        highlight=False,
+    )
 
 
 def _proven(enclosure: Enclosure, digits: int) -> bool:

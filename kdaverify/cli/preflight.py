@@ -12,17 +12,22 @@ if TYPE_CHECKING:
 
 CONVENTIONS: Final = "conventions"
 ORDINARY: Final = "forward"
-"""Tested of every operator, those without a suite of conventions too: its first test reports what is wrong with every call."""
+"""Tested of every operator, those without a suite of conventions too: its first test reports what
+is wrong with every call."""
 
 
 def after_preflight(request: Request) -> Request:
-    """The session as it is to run: where every call of every implementation is wrong, its first suite alone, in this process.
+    """The session as it is to run: where every call of every implementation is wrong, its first
+    suite alone, in this process.
 
-    Two workers take longer to start than one call takes to fail. What ships is not called here: it is known to answer.
+    Two workers take longer to start than one call takes to fail. What ships is not called here: it
+    is known to answer.
     """
     if request.crash_folder is None or not all(_fails(spec, request) for spec in request.impls):
         return request
-    return request.model_copy(update={"only": tuple(dict.fromkeys(map(_first_suite, request.impls))), "workers": "0"})
+    return request.model_copy(
+        update={"only": tuple(dict.fromkeys(map(_first_suite, request.impls))), "workers": "0"}
+    )
 
 
 def _first_suite(spec: str) -> str:
@@ -39,11 +44,21 @@ def _fails(spec: str, request: Request) -> bool:
 
     assert request.crash_folder is not None
     adapter, files = find(spec), CrashFiles(request.crash_folder)
-    if spec in SHIPPED or not (adapter.open_ended and adapter.answers) or adapter.missing() or files.crashes(spec):
+    if (
+        spec in SHIPPED
+        or not (adapter.open_ended and adapter.answers)
+        or adapter.missing()
+        or files.crashes(spec)
+    ):
         return False
     # A device keeps what a process has taken of it until that ends.
     apart = adapter.device != "cpu" or None
-    adapter = housed(adapter, spec, isolate=apart if request.isolate is None else request.isolate, limits=request.limits)
+    adapter = housed(
+        adapter,
+        spec,
+        isolate=apart if request.isolate is None else request.isolate,
+        limits=request.limits,
+    )
     return _misfit(adapter, spec, files)
 
 

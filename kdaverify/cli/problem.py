@@ -12,14 +12,21 @@ from kdaverify.operator import DEFAULT
 
 
 def problem(
-    example: Annotated[bool, typer.Option("--example", help="print a small problem as JSON")] = False,
-    op: Annotated[str, typer.Option(help="of which operator; `kdaverify list ops` names them")] = DEFAULT,
-    schema: Annotated[bool, typer.Option("--schema", help="print the JSON schema: every field, every name it may have")] = False,
+    example: Annotated[
+        bool, typer.Option("--example", help="print a small problem as JSON")
+    ] = False,
+    op: Annotated[
+        str, typer.Option(help="of which operator; `kdaverify list ops` names them")
+    ] = DEFAULT,
+    schema: Annotated[
+        bool,
+        typer.Option("--schema", help="print the JSON schema: every field, every name it may have"),
+    ] = False,
 ) -> None:
     """Print an example of a problem, or the schema that problems follow.
 
-    A problem is a JSON object: sizes, regimes, format and seed, from which the same tensors are built on any machine. `replay` and
-    `oracle` take one, as a file or in single quotes.
+    A problem is a JSON object: sizes, regimes, format and seed, from which the same tensors are
+    built on any machine. `replay` and `oracle` take one, as a file or in single quotes.
 
     Examples:
     kdaverify problem --example > problem.json
@@ -30,12 +37,22 @@ def problem(
     from kdaverify.operator import operator_named
 
     if example == schema:
-        raise Complaint("problem: wanted --example or --schema, got " + ("both" if example else "neither"))
+        raise Complaint(
+            "problem: wanted --example or --schema, got " + ("both" if example else "neither")
+        )
     try:
         operator = operator_named(op)
     except ProblemError as error:
         raise Complaint(f"--{error}") from None
     found = operator.example()
     if example and found is None:
-        raise Complaint(f"--example: there is none for {op}; the field `problem` of any row of a record holds one")
-    print(json.dumps(operator.schema() if found is None or schema else json.loads(found.to_json()), indent=2))  # noqa: T201 # to be piped
+        raise Complaint(
+            f"--example: there is none for {op}; the field `problem` of any row of a record"
+            " holds one"
+        )
+    # to be piped
+    print(
+        json.dumps(
+            operator.schema() if found is None or schema else json.loads(found.to_json()), indent=2
+        )
+    )

@@ -26,7 +26,9 @@ def problem_from(text: str) -> Problem:
 
     asked = any_problem_from(text)
     if not isinstance(asked, Problem):
-        raise Complaint(f"problem: wanted one of op kda, got op {asked.op}; it has properties of its own")
+        raise Complaint(
+            f"problem: wanted one of op kda, got op {asked.op}; it has properties of its own"
+        )
     return asked
 
 
@@ -40,7 +42,10 @@ def any_problem_from(text: str) -> Canonical:
     from kdaverify.operator import problem_from_json
 
     if not is_inline(text) and not Path(text).is_file():
-        raise Complaint(f"problem: no file {text}; give the path of a problem's JSON, or the JSON itself in single quotes")
+        raise Complaint(
+            f"problem: no file {text}; give the path of a problem's JSON, or the JSON itself in"
+            " single quotes"
+        )
     try:
         return problem_from_json(text if is_inline(text) else Path(text).read_text())
     except (ProblemError, UnicodeDecodeError) as error:

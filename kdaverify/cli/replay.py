@@ -44,7 +44,8 @@ class ReplayedCase:
         spec: names the implementation.
         problem: JSON or the path of it; "" for the conventions.
         isolate: True where, by the record, it crashed its process.
-        benchmark: names the implementation whose errors published standards compare with; None for an emulated one.
+        benchmark: names the implementation whose errors published standards compare with; None for
+            an emulated one.
     """
 
     spec: str
@@ -56,22 +57,34 @@ class ReplayedCase:
 
 
 def replay(
-    case: Annotated[str, typer.Argument(help="a case id of --record, a problem's JSON, or a file that holds it")] = "",
-    impl: Annotated[str | None, typer.Option(help="implementation; default: the record's, else eager")] = None,
-    property_name: Annotated[
-        str | None, typer.Option("--property", help="property that is tested; default: the record's, else forward")
+    case: Annotated[
+        str, typer.Argument(help="a case id of --record, a problem's JSON, or a file that holds it")
+    ] = "",
+    impl: Annotated[
+        str | None, typer.Option(help="implementation; default: the record's, else eager")
     ] = None,
-    detail: Annotated[str | None, typer.Option(help="the property's own choices, as a JSON object")] = None,
+    property_name: Annotated[
+        str | None,
+        typer.Option(
+            "--property", help="property that is tested; default: the record's, else forward"
+        ),
+    ] = None,
+    detail: Annotated[
+        str | None, typer.Option(help="the property's own choices, as a JSON object")
+    ] = None,
     record: Annotated[Path | None, typer.Option(help="where the case id is looked up")] = None,
     benchmark: Benchmark = None,
-    standards: Annotated[bool, typer.Option("--standards", help="one row for each published standard")] = False,
+    standards: Annotated[
+        bool, typer.Option("--standards", help="one row for each published standard")
+    ] = False,
     isolate: Isolate = None,
     time_limit: TimeLimit = Limits.seconds,
     memory_limit: MemoryLimit = Limits.gib,
 ) -> int:
     """Repeat one case and show the comparison in full.
 
-    A case that fails runs again stage by stage, on exact inputs and on its own: a table of stages, then the first one over its tolerance.
+    A case that fails runs again stage by stage, on exact inputs and on its own: a table of stages,
+    then the first one over its tolerance.
 
     Examples:
     kdaverify replay --impl my_port.py --property resume --detail '{"cut": 17}' problem.json
@@ -80,7 +93,9 @@ def replay(
     Exit codes: 0 passes, 1 rejected, 2 harness or usage error, 3 not judged.
     """
     if record is None:
-        found = ReplayedCase(impl or "eager", property_name or ("forward" if case else "conventions"), case, {})
+        found = ReplayedCase(
+            impl or "eager", property_name or ("forward" if case else "conventions"), case, {}
+        )
     else:
         found = _recorded(record, case, impl, property_name)
     asked = found if detail is None else dataclasses.replace(found, detail=_object(detail))
@@ -101,7 +116,9 @@ def replay(
 def _recorded(path: Path, case: str, impl: str | None, property_name: str | None) -> ReplayedCase:
     """The case as the record has it; one that failed before one that passed."""
     if is_inline(case):
-        raise Complaint("replay: with --record give a case id, without it a problem's JSON; not both")
+        raise Complaint(
+            "replay: with --record give a case id, without it a problem's JSON; not both"
+        )
     try:
         recorded = read(path)
     except (RecordError, OSError) as error:
@@ -110,16 +127,34 @@ def _recorded(path: Path, case: str, impl: str | None, property_name: str | None
         Console(stderr=True).print(Text(recorded.truncated))
     rows = recorded.verdicts
     fitting = [row for row in rows if row.case == case and row.replay]
-    fitting = [row for row in fitting if impl in (None, row.implementation) and property_name in (None, row.property)]
+    fitting = [
+        row
+        for row in fitting
+        if impl in (None, row.implementation) and property_name in (None, row.property)
+    ]
     if not fitting:
-        raise Complaint(f"replay: {path} has no case {case!r} to replay{_narrowed(impl, property_name)}; its rows name theirs as `case`")
+        raise Complaint(
+            f"replay: {path} has no case {case!r} to replay{_narrowed(impl, property_name)}; its"
+            " rows name theirs as `case`"
+        )
     row = min(fitting, key=lambda row: not row.status.rejects)
     spec, isolate = told_option(row, "--impl"), True if row.status.takes_process else None
-    return ReplayedCase(spec or row.implementation, row.property, row.problem, row.detail, isolate, told_option(row, "--benchmark"))
+    return ReplayedCase(
+        spec or row.implementation,
+        row.property,
+        row.problem,
+        row.detail,
+        isolate,
+        told_option(row, "--benchmark"),
+    )
 
 
 def _narrowed(impl: str | None, property_name: str | None) -> str:
-    return "".join(f" with {option} {value}" for option, value in (("--impl", impl), ("--property", property_name)) if value)
+    return "".join(
+        f" with {option} {value}"
+        for option, value in (("--impl", impl), ("--property", property_name))
+        if value
+    )
 
 
 def told_option(row: Verdict, option: str) -> str | None:
@@ -143,7 +178,11 @@ def _benchmark(case: ReplayedCase, limits: Limits) -> NamedBenchmark | None:
     from kdaverify.verdicts.published import benchmark_named
 
     try:
-        return None if case.benchmark is None else benchmark_named(case.benchmark, isolate=case.isolate, limits=limits)
+        return (
+            None
+            if case.benchmark is None
+            else benchmark_named(case.benchmark, isolate=case.isolate, limits=limits)
+        )
     except AdapterError as error:
         raise Complaint(f"--benchmark: {error}") from None
 
@@ -176,7 +215,10 @@ def _check_property(case: ReplayedCase) -> None:
     from kdaverify.checks.property_table import PROPERTIES
 
     if case.property not in PROPERTIES:
-        raise Complaint(f"--property: no property named {case.property!r}; known ones are {', '.join(PROPERTIES)}")
+        raise Complaint(
+            f"--property: no property named {case.property!r}; known ones are"
+            f" {', '.join(PROPERTIES)}"
+        )
     try:
         inspect.signature(PROPERTIES[case.property].check).bind(None, None, **case.detail)
     except TypeError as error:
@@ -195,10 +237,25 @@ def _show(console: Console, verdict: Verdict, *, standards: bool) -> None:
     console.print(Text(f"{verdict.property} {verdict.output}: {verdict.status}", style=colour))
     console.print(Text(verdict.message))
     table = Table.grid(padding=(0, 2))
-    for name in ("implementation", "contract", "case", "problem", "detail", "oracle", "device", "mode", "versions", "duration_s"):
+    for name in (
+        "implementation",
+        "contract",
+        "case",
+        "problem",
+        "detail",
+        "oracle",
+        "device",
+        "mode",
+        "versions",
+        "duration_s",
+    ):
         value = getattr(verdict, name)
         if value not in ("", {}):
-            told = ", ".join(f"{key} {what}" for key, what in value.items()) if isinstance(value, dict) else str(value)
+            told = (
+                ", ".join(f"{key} {what}" for key, what in value.items())
+                if isinstance(value, dict)
+                else str(value)
+            )
             table.add_row(Text(name, style="dim"), Text(told, overflow="fold"))
     console.print(table)
     if standards and verdict.published:
@@ -222,5 +279,9 @@ def _show_stages(console: Console, verdicts: list[Verdict], adapter: Adapter) ->
         found = list(steps(adapter, problem_from_json(first.problem), first.property, first.detail))
     if any(step.name for step in found):
         console.print(stage_table(found))
-    told = next(verdict for verdict in at(verdicts, conclude(found, first.property)) if verdict.stage is not None)
+    told = next(
+        verdict
+        for verdict in at(verdicts, conclude(found, first.property))
+        if verdict.stage is not None
+    )
     console.print(Text(told.whereabouts(), style="bold red" if told.names_stage() else "bold"))

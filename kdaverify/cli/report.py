@@ -30,19 +30,29 @@ Html = Annotated[Path | None, typer.Option(help="write one self-contained page t
 def report(
     records: Records,
     html: Html = None,
-    markdown: Annotated[Path | None, typer.Option(help="write a summary for a pull request to this file; - prints it")] = None,
-    against: Annotated[Path | None, typer.Option(help="record of an earlier run, or of another implementation, to compare with")] = None,
+    markdown: Annotated[
+        Path | None,
+        typer.Option(help="write a summary for a pull request to this file; - prints it"),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            help="record of an earlier run, or of another implementation, to compare with"
+        ),
+    ] = None,
     rules: Rules = None,
     waivers: Waivers = None,
     ledger: LedgerFolder = None,
 ) -> int:
-    """Write the page of one or more records: the decision and its reasons, failures, limits of the evidence, what was run.
+    """Write the page of one or more records: the decision and its reasons, failures, limits of the
+    evidence, what was run.
 
     Examples:
     kdaverify report records/eager.jsonl --html eager.html
     kdaverify report new.parquet --against old.parquet --html change.html --markdown -
 
-    The exit code says whether the page was written; the decision is on it: that of `kdaverify gate` on the same files.
+    The exit code says whether the page was written; the decision is on it: that of `kdaverify gate`
+    on the same files.
 
     Exit codes: 0 written, 2 harness or usage error.
     """
@@ -79,7 +89,14 @@ def check_html(path: Path) -> None:
         raise Complaint(f"--html: {MISSING}")
 
 
-def page_of(ruling: Ruling, decisions: Sequence[Decision], path: Path, *, record: Path | None, account: Account | None) -> None:
+def page_of(
+    ruling: Ruling,
+    decisions: Sequence[Decision],
+    path: Path,
+    *,
+    record: Path | None,
+    account: Account | None,
+) -> None:
     """Writes the page of a session.
 
     Args:
@@ -95,9 +112,24 @@ def page_of(ruling: Ruling, decisions: Sequence[Decision], path: Path, *, record
 
     rows = rows_of(verdict for decision in decisions for verdict in decision.verdicts)
     if ruling is Ruling.ERROR and heaviest(decisions) is not Ruling.ERROR:
-        decisions = [replace(one, ruling=ruling, reasons=(CUT_SHORT, *one.reasons), limits=(CUT_SHORT, *one.limits)) for one in decisions]
+        decisions = [
+            replace(
+                one,
+                ruling=ruling,
+                reasons=(CUT_SHORT, *one.reasons),
+                limits=(CUT_SHORT, *one.limits),
+            )
+            for one in decisions
+        ]
     accounts = {} if account is None else {one.implementation: (account,) for one in decisions}
-    written(Page(rows, tuple(ruled(decisions, rows, accounts=accounts)), () if record is None else (record.name,)), path)
+    written(
+        Page(
+            rows,
+            tuple(ruled(decisions, rows, accounts=accounts)),
+            () if record is None else (record.name,),
+        ),
+        path,
+    )
 
 
 def written(page: Page, path: Path) -> None:
@@ -140,7 +172,14 @@ def _page(records: list[Path], against: Path | None, question: GateCriteria) -> 
             )
         ),
         sources=tuple(path.name for path in records),
-        troubles=(*unfinished(tables), *([] if before is None else [f"{before[1]}: {said}" for said in unfinished([before[0]])])),
+        troubles=(
+            *unfinished(tables),
+            *(
+                []
+                if before is None
+                else [f"{before[1]}: {said}" for said in unfinished([before[0]])]
+            ),
+        ),
         waivers=tuple(dict.fromkeys(held for one in found for held in one.waived.held)),
         before=None if before is None else (rows_in([before[0]]), before[1]),
     )

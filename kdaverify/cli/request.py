@@ -17,7 +17,8 @@ class Request(BaseModel):
         record: None to keep none.
         html: where the page of the run goes; None for none.
         workers: a number, or "auto".
-        benchmark: whose errors published standards compare with; None for an emulated baseline kernel.
+        benchmark: whose errors published standards compare with; None for an emulated baseline
+            kernel.
         crash_folder: where a session leaves during which test it ended; None where nobody reads it.
         isolate: whether kernels run in worker processes; None leaves it to each.
         standards: whether every published standard has its row in the terminal summary.
@@ -46,7 +47,9 @@ class Request(BaseModel):
     maxfail: int = 0
 
     def pytest_arguments(self, suites: Path, settings: Path) -> list[str]:
-        """The same session, whatever folder it is started from and whatever pytest configuration that folder has."""
+        """The same session, whatever folder it is started from and whatever pytest configuration
+        that folder has.
+        """
         seed = [] if self.seed is None else [f"--kda-seed={self.seed}"]
         return [
             *self._paths(suites),
@@ -57,7 +60,8 @@ class Request(BaseModel):
             "-pno:terminal",
             "-pno:cacheprovider",
             f"--numprocesses={self.workers}",
-            # One test at a time, in order: other schedulers give each worker a stretch of the tests, and what comes first waits.
+            # One test at a time, in order: other schedulers give each worker a stretch of the
+            # tests, and what comes first waits.
             "--dist=load",
             "--maxschedchunk=1",
             *(f"--impl={impl}" for impl in self.impls),
@@ -75,6 +79,12 @@ class Request(BaseModel):
         ]
 
     def _paths(self, suites: Path) -> list[str]:
-        """The folder of the suites, or the files of those that are tested, the conventions first: nothing is scored without them."""
+        """The folder of the suites, or the files of those that are tested, the conventions first:
+        nothing is scored without them.
+        """
         wanted = ("conventions", *self.only)
-        return [str(path) for name in wanted for path in sorted(suites.rglob(f"test_{name}.py"))] if self.only else [str(suites)]
+        return (
+            [str(path) for name in wanted for path in sorted(suites.rglob(f"test_{name}.py"))]
+            if self.only
+            else [str(suites)]
+        )

@@ -1,4 +1,6 @@
-"""One session of `kdaverify verify`, in a process of its own: pytest on the suites, the terminal summary, the decision as exit code."""
+"""One session of `kdaverify verify`, in a process of its own: pytest on the suites, the terminal
+summary, the decision as exit code.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,10 @@ def _misuse(request: Request) -> str | None:
         check_profile(request.profile)
     except ValueError as error:
         return f"--{error}"
-    for option, spec in [*(("impl", spec) for spec in request.impls), ("benchmark", request.benchmark)]:
+    for option, spec in [
+        *(("impl", spec) for spec in request.impls),
+        ("benchmark", request.benchmark),
+    ]:
         try:
             adapter = None if spec is None else find(spec)
         except CannotImportError:
@@ -82,33 +87,55 @@ def _misuse(request: Request) -> str | None:
     return None
 
 
-def session(request: Request, *shown: ProgressBar | LiveFailures) -> tuple[pytest.Config | None, int]:
+def session(
+    request: Request, *shown: ProgressBar | LiveFailures
+) -> tuple[pytest.Config | None, int]:
     """Runs the suites; gives what pytest made of it, and how it ended.
 
     Args:
         shown: what is printed while they run.
     """
     listener = _Listener()
-    arguments = request.pytest_arguments(kdaverify.suites_folder(), Path(__file__).with_name("suites.ini"))
+    arguments = request.pytest_arguments(
+        kdaverify.suites_folder(), Path(__file__).with_name("suites.ini")
+    )
     ended = pytest.main(arguments, plugins=[listener, *shown])
     return listener.config, ended
 
 
 def _conclude(config: pytest.Config, request: Request, console: Console, ended: int) -> int:
     decisions = decisions_of(config)
-    tracebacks = {trouble.message: trouble.traceback for trouble in reversed(session_of(config).trouble)}
-    for message in list(dict.fromkeys(trouble.message for trouble in session_of(config).trouble))[:MOST_TRACEBACKS]:
+    tracebacks = {
+        trouble.message: trouble.traceback for trouble in reversed(session_of(config).trouble)
+    }
+    for message in list(dict.fromkeys(trouble.message for trouble in session_of(config).trouble))[
+        :MOST_TRACEBACKS
+    ]:
         console.print(Text(tracebacks[message], style="magenta"))
-    show(console, decisions, record=request.record, standards=request.standards, judged=judged_of(config))
+    show(
+        console,
+        decisions,
+        record=request.record,
+        standards=request.standards,
+        judged=judged_of(config),
+    )
     ruling = heaviest(decisions) if refused(config) else _ruling(decisions, ended, console)
     console.print(Text(f"decision: {ruling.upper()} (exit code {ruling.exit_code})", style="bold"))
     if request.json_file is not None:
         request.json_file.parent.mkdir(parents=True, exist_ok=True)
-        request.json_file.write_text(json.dumps(summary(ruling, decisions, session_of(config).account), indent=2) + "\n")
-    return ruling.exit_code if request.html is None else _page(request.html, ruling, config, request, console)
+        request.json_file.write_text(
+            json.dumps(summary(ruling, decisions, session_of(config).account), indent=2) + "\n"
+        )
+    return (
+        ruling.exit_code
+        if request.html is None
+        else _page(request.html, ruling, config, request, console)
+    )
 
 
-def _page(path: Path, ruling: Ruling, config: pytest.Config, request: Request, console: Console) -> int:
+def _page(
+    path: Path, ruling: Ruling, config: pytest.Config, request: Request, console: Console
+) -> int:
     decisions = decisions_of(config)
     try:
         page_of(ruling, decisions, path, record=request.record, account=session_of(config).account)

@@ -16,17 +16,27 @@ from kdaverify.cli.verify import default_record
 
 
 def score(
-    folder: Annotated[Path, typer.Argument(help="folder of `kdaverify export`, its outputs brought back")],
-    record: Annotated[Path | None, typer.Option(help="append verdicts to this .jsonl or .parquet file")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="write the decision to this file")] = None,
-    workers: Annotated[str, typer.Option(help="processes; 0 runs in one, auto takes every core")] = "auto",
+    folder: Annotated[
+        Path, typer.Argument(help="folder of `kdaverify export`, its outputs brought back")
+    ],
+    record: Annotated[
+        Path | None, typer.Option(help="append verdicts to this .jsonl or .parquet file")
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="write the decision to this file")
+    ] = None,
+    workers: Annotated[
+        str, typer.Option(help="processes; 0 runs in one, auto takes every core")
+    ] = "auto",
 ) -> int:
-    """Test the outputs of a kernel that ran on another machine, as if it had run here; the exit code is the decision.
+    """Test the outputs of a kernel that ran on another machine, as if it had run here; the exit
+    code is the decision.
 
     Example: kdaverify score cases --json decision.json
 
-    Calls without outputs are listed, and the decision is then "not enough evidence"; a kernel that raised, or files that are cut off, of
-    another type or shape, or made from other inputs are rejected; a changed manifest or input, or a file that answers no call, stops here.
+    Calls without outputs are listed, and the decision is then "not enough evidence"; a kernel that
+    raised, or files that are cut off, of another type or shape, or made from other inputs are
+    rejected; a changed manifest or input, or a file that answers no call, stops here.
 
     Exit codes: 0 accept, 1 reject, 2 harness or usage error, 3 not enough evidence.
     """

@@ -20,29 +20,58 @@ from kdaverify.cli.request import Request
 from kdaverify.limits import DIAGNOSIS_SECONDS, Limits
 
 Impls = Annotated[
-    list[str] | None, typer.Option("--impl", help="a name of `kdaverify list impls`, file.py[:object] or module[:object]; repeatable")
+    list[str] | None,
+    typer.Option(
+        "--impl",
+        help="a name of `kdaverify list impls`, file.py[:object] or module[:object]; repeatable",
+    ),
 ]
 
 
 def verify(
     impl: Impls = None,
-    profile: Annotated[str, typer.Option(help="how much is tested: smoke (quick), acceptance (a release) or nightly")] = "smoke",
-    kda_seed: Annotated[int | None, typer.Option("--kda-seed", min=0, help="seed of the random problems")] = None,
-    record: Annotated[Path | None, typer.Option(help="append verdicts to this .jsonl or .parquet file")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="write the decision to this file")] = None,
+    profile: Annotated[
+        str,
+        typer.Option(help="how much is tested: smoke (quick), acceptance (a release) or nightly"),
+    ] = "smoke",
+    kda_seed: Annotated[
+        int | None, typer.Option("--kda-seed", min=0, help="seed of the random problems")
+    ] = None,
+    record: Annotated[
+        Path | None, typer.Option(help="append verdicts to this .jsonl or .parquet file")
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="write the decision to this file")
+    ] = None,
     html: Html = None,
-    workers: Annotated[str, typer.Option(help="processes; 0 runs in one, auto takes every core")] = "auto",
-    require_impl: Annotated[bool, typer.Option("--require-impl", help="exit with 3 where an implementation cannot run here")] = False,
+    workers: Annotated[
+        str, typer.Option(help="processes; 0 runs in one, auto takes every core")
+    ] = "auto",
+    require_impl: Annotated[
+        bool,
+        typer.Option("--require-impl", help="exit with 3 where an implementation cannot run here"),
+    ] = False,
     benchmark: Benchmark = None,
     diagnosis: Annotated[
-        float, typer.Option(min=0, help="seconds spent on the diagnosis of each rejected implementation; 0: none")
+        float,
+        typer.Option(
+            min=0, help="seconds spent on the diagnosis of each rejected implementation; 0: none"
+        ),
     ] = DIAGNOSIS_SECONDS,
     only: Annotated[
-        list[str] | None, typer.Option(metavar="SUITE", help="test this property alone, which is never enough to accept; repeatable")
+        list[str] | None,
+        typer.Option(
+            metavar="SUITE",
+            help="test this property alone, which is never enough to accept; repeatable",
+        ),
     ] = None,
-    maxfail: Annotated[int, typer.Option(min=0, help="stop after this many failing tests; 0: never")] = 0,
+    maxfail: Annotated[
+        int, typer.Option(min=0, help="stop after this many failing tests; 0: never")
+    ] = 0,
     exitfirst: Annotated[bool, typer.Option("-x", help="stop at the first failing test")] = False,
-    standards: Annotated[bool, typer.Option("--standards", help="one row for each published standard")] = False,
+    standards: Annotated[
+        bool, typer.Option("--standards", help="one row for each published standard")
+    ] = False,
     isolate: Isolate = None,
     time_limit: TimeLimit = Limits.seconds,
     memory_limit: MemoryLimit = Limits.gib,

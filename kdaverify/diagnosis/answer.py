@@ -29,7 +29,12 @@ class KernelErrors:
     def same(self, other: KernelErrors) -> bool:
         """Whether both are the same to the bit, NaN for NaN."""
         pairs = ((tensor, other.outputs.get(name)) for name, tensor in self.outputs.items())
-        equal = all(b is not None and a.shape == b.shape and torch.equal(a.nan_to_num(0.5), b.nan_to_num(0.5)) for a, b in pairs)
+        equal = all(
+            b is not None
+            and a.shape == b.shape
+            and torch.equal(a.nan_to_num(0.5), b.nan_to_num(0.5))
+            for a, b in pairs
+        )
         return equal and self.failed is other.failed
 
 
@@ -46,4 +51,6 @@ def answered(adapter: Adapter, case: str, call: Callable[[], Mapping[str, Tensor
         return KernelErrors({}, fault.status)
     except (AdapterError, ForwardOnlyError):
         return KernelErrors({}, Status.SKIP)
-    return KernelErrors({name: tensor.detach().double().cpu().contiguous() for name, tensor in found.items()})
+    return KernelErrors(
+        {name: tensor.detach().double().cpu().contiguous() for name, tensor in found.items()}
+    )

@@ -47,11 +47,19 @@ class DiagnosedCall:
         return answered(adapter, self.problem.id, lambda: self._ask(adapter, inputs))
 
     def yardstick(self) -> Yardstick:
-        held, io = self._standard(self.judged.received(self.problem.inputs())), FORMATS[self.problem.dtype]
+        held, io = (
+            self._standard(self.judged.received(self.problem.inputs())),
+            FORMATS[self.problem.dtype],
+        )
         exact = {name: held.exact(name).high.cpu() for name in held.budgets}
-        least = io.unit * max((float(tensor.abs().max()) for tensor in exact.values() if tensor.numel()), default=0.0)
+        least = io.unit * max(
+            (float(tensor.abs().max()) for tensor in exact.values() if tensor.numel()), default=0.0
+        )
         allowed = {name: budget.allowed for name, budget in held.budgets.items()}
-        return {name: scale(exact[name], told.rms, told.largest, least=least) for name, told in allowed.items()}
+        return {
+            name: scale(exact[name], told.rms, told.largest, least=least)
+            for name, told in allowed.items()
+        }
 
     def _ask(self, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
         if PROPERTIES[self.question.property].backward:
@@ -59,10 +67,19 @@ class DiagnosedCall:
         return _WAYS.get(self.question.property, _called)(self, adapter, inputs)
 
     def _standard(self, inputs: Inputs) -> Reference:
-        asked, io, dtype = asked_of(self.judged, self.question.detail), FORMATS[self.problem.dtype], self.problem.dtype
+        asked, io, dtype = (
+            asked_of(self.judged, self.question.detail),
+            FORMATS[self.problem.dtype],
+            self.problem.dtype,
+        )
         if PROPERTIES[self.question.property].backward:
-            return asked.operator.gradient_reference(inputs, self._cotangents, asked.backward_contract(dtype), io)
-        contract, cuts = asked.contract(dtype), (self.question.detail["cut"],) if self.question.property == "resume" else ()
+            return asked.operator.gradient_reference(
+                inputs, self._cotangents, asked.backward_contract(dtype), io
+            )
+        contract, cuts = (
+            asked.contract(dtype),
+            (self.question.detail["cut"],) if self.question.property == "resume" else (),
+        )
         if self.question.property == "causality":
             inputs = inputs.span(0, self.question.detail["cut"], inputs.initial_state)
         return asked.operator.reference(inputs, contract, io, cuts=cuts)
@@ -70,7 +87,9 @@ class DiagnosedCall:
     @property
     def _cotangents(self) -> Cotangents:
         detail, exposed = self.question.detail, self.judged.exposes(self.problem)
-        return cotangents(self.problem, detail.get("of", of_exposed(exposed)), detail.get("exponent", 0))
+        return cotangents(
+            self.problem, detail.get("of", of_exposed(exposed)), detail.get("exponent", 0)
+        )
 
 
 Way = Callable[[DiagnosedCall, Adapter, Inputs], dict[str, Tensor]]
@@ -91,7 +110,9 @@ def _arranged(call: DiagnosedCall, adapter: Adapter, inputs: Inputs) -> dict[str
 def _under_option(call: DiagnosedCall, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
     # A fault that knows nothing of an option is the same under it.
     other = adapter.variants().get(call.question.detail["variant"], adapter)
-    return execute(other, inputs, asked_of(call.judged, call.question.detail).exposes(call.problem)).outputs
+    return execute(
+        other, inputs, asked_of(call.judged, call.question.detail).exposes(call.problem)
+    ).outputs
 
 
 def _before_the_cut(call: DiagnosedCall, adapter: Adapter, inputs: Inputs) -> dict[str, Tensor]:
@@ -99,5 +120,10 @@ def _before_the_cut(call: DiagnosedCall, adapter: Adapter, inputs: Inputs) -> di
     return before(adapter, with_hostile_tokens(call.judged, call.problem, inputs, cut), cut)
 
 
-_WAYS: Final[Mapping[str, Way]] = {"resume": _resumed, "packing": _arranged, "options": _under_option, "causality": _before_the_cut}
+_WAYS: Final[Mapping[str, Way]] = {
+    "resume": _resumed,
+    "packing": _arranged,
+    "options": _under_option,
+    "causality": _before_the_cut,
+}
 """Call modes of the properties that do not make one plain call."""

@@ -1,7 +1,9 @@
-"""What the failures of a run have in common: the shortest sentence about a case that separates the failing ones from those that pass.
+"""What the failures of a run have in common: the shortest sentence about a case that separates the
+failing ones from those that pass.
 
-A subgroup search over conjunctions of at most two traits, as exact as it is small: a run has some thousand cases and a hundred traits.
-Subgroups are ranked by Youden's J, the share of the failing cases inside less that of the passing ones (Youden, Cancer 3, 1950).
+A subgroup search over conjunctions of at most two traits, as exact as it is small: a run has some
+thousand cases and a hundred traits. Subgroups are ranked by Youden's J, the share of the failing
+cases inside less that of the passing ones (Youden, Cancer 3, 1950).
 """
 
 from __future__ import annotations
@@ -22,11 +24,13 @@ from kdaverify.verdicts.verdict import Verdict
 LEAST: Final = 4
 """Cases inside and outside of a subgroup, at least: fewer are separated by chance."""
 LEAST_J: Final = 0.4
-"""Faults of tiles, of shared heads and of a given state, and two of FLA's, were separated with 0.79 and more; half of it is still news."""
+"""Faults of tiles, of shared heads and of a given state, and two of FLA's, were separated with 0.79
+and more; half of it is still news."""
 PAIR: Final = 0.1
 """What a second trait has to add to J: it is one more thing to look for."""
 CHANCE: Final = 30.0
-"""Least chi-squared (Pearson, one degree of freedom): p = 4e-8, below 0.001 for each of the some ten thousand sentences that are tried."""
+"""Least chi-squared (Pearson, one degree of freedom): p = 4e-8, below 0.001 for each of the some
+ten thousand sentences that are tried."""
 MOST: Final = 2
 """Sentences: what they leave unexplained is too little to describe."""
 
@@ -51,8 +55,14 @@ class Subgroup:
 
     def __str__(self) -> str:
         """The sentence, and the counts that it rests on."""
-        inside, outside = f"{self.failing:,} of {self.cases:,} cases", f"{self.failing_elsewhere:,} of {self.elsewhere:,} elsewhere"
-        return f"{'only ' if not self.failing_elsewhere else ''}where {self.said}: {inside}, {outside} (in {', '.join(self.outputs)})"
+        inside, outside = (
+            f"{self.failing:,} of {self.cases:,} cases",
+            f"{self.failing_elsewhere:,} of {self.elsewhere:,} elsewhere",
+        )
+        return (
+            f"{'only ' if not self.failing_elsewhere else ''}where {self.said}: {inside}, {outside}"
+            f" (in {', '.join(self.outputs)})"
+        )
 
 
 @dataclass(frozen=True)
@@ -64,7 +74,8 @@ class _JudgedCase:
 
 
 def common_factors(verdicts: Iterable[Verdict]) -> list[Subgroup]:
-    """Sentences that separate failing from passing cases, each of those that the one before leaves unexplained; [] where none does.
+    """Sentences that separate failing from passing cases, each of those that the one before leaves
+    unexplained; [] where none does.
 
     Only cases count whose outputs or gradients of whole calls are compared with exact values.
 
@@ -72,7 +83,11 @@ def common_factors(verdicts: Iterable[Verdict]) -> list[Subgroup]:
         verdicts: of one implementation.
     """
     cases = _cases(verdicts)
-    failing, every, found = _mask(case.failing for case in cases), _mask(True for _ in cases), list[Subgroup]()
+    failing, every, found = (
+        _mask(case.failing for case in cases),
+        _mask(True for _ in cases),
+        list[Subgroup](),
+    )
     sentences, left = _sentences(cases), failing
     while len(found) < MOST and left.bit_count() >= LEAST:
         # What an earlier sentence explains is neither failing nor passing for the next one.
@@ -82,16 +97,27 @@ def common_factors(verdicts: Iterable[Verdict]) -> list[Subgroup]:
             break
         said, members = best
         inside, outside = members & counted, counted & ~members
-        wrong = Counter(output for number, case in enumerate(cases) if (inside & left) >> number & 1 for output in case.failing)
+        wrong = Counter(
+            output
+            for number, case in enumerate(cases)
+            if (inside & left) >> number & 1
+            for output in case.failing
+        )
         counts = (mask.bit_count() for mask in (inside & left, inside, outside & left, outside))
-        found.append(Subgroup(said, *counts, outputs=tuple(name for name, _ in wrong.most_common())))
+        found.append(
+            Subgroup(said, *counts, outputs=tuple(name for name, _ in wrong.most_common()))
+        )
         left &= ~members
     return found
 
 
 def _cases(verdicts: Iterable[Verdict]) -> list[_JudgedCase]:
     paired = {*named(lambda found: found.paired)}
-    judged = [row for row in verdicts if row.problem and row.status.judged and row.property in paired and not row.left_open()]
+    judged = [
+        row
+        for row in verdicts
+        if row.problem and row.status.judged and row.property in paired and not row.left_open()
+    ]
     # A record may be of an operator that came along with its port, and is not known here.
     judged = [row for row in judged if row.op in OPERATORS]
     grouped = dict[tuple[str, str, str, str], list[Verdict]]()
@@ -113,20 +139,36 @@ def _mask(flags: Iterable[object]) -> int:
 
 
 def _sentences(cases: Sequence[_JudgedCase]) -> dict[str, int]:
-    """Every trait and its negation, by the cases that it is true of; of those that are true of the same cases the first."""
+    """Every trait and its negation, by the cases that it is true of; of those that are true of the
+    same cases the first.
+    """
     found = [_traits(case.problem) for case in cases]
-    columns = {name: [own.get(name, False) for own in found] for name in dict.fromkeys(name for own in found for name in own)}
-    columns |= {f"dtype = {dtype}": [case.dtype == dtype for case in cases] for dtype in dict.fromkeys(case.dtype for case in cases)}
+    columns = {
+        name: [own.get(name, False) for own in found]
+        for name in dict.fromkeys(name for own in found for name in own)
+    }
+    columns |= {
+        f"dtype = {dtype}": [case.dtype == dtype for case in cases]
+        for dtype in dict.fromkeys(case.dtype for case in cases)
+    }
     columns["gradients"] = [case.backward for case in cases]
     every, sentences = _mask(True for _ in cases), dict[int, str]()
     masks = {name: _mask(flags) for name, flags in columns.items()}
-    for name, mask in (*masks.items(), *((_negated(name), every & ~mask) for name, mask in masks.items())):
+    for name, mask in (
+        *masks.items(),
+        *((_negated(name), every & ~mask) for name, mask in masks.items()),
+    ):
         sentences.setdefault(mask, name)
     return {name: mask for mask, name in sentences.items() if 0 < mask < every}
 
 
 def _negated(name: str) -> str:
-    for sign, other in ((" > ", " <= "), (" != 0", " == 0"), (" != ", " == "), (" = ", " other than ")):
+    for sign, other in (
+        (" > ", " <= "),
+        (" != 0", " == 0"),
+        (" != ", " == "),
+        (" = ", " other than "),
+    ):
         if sign in name:
             return name.replace(sign, other)
     return f"not {name}"
@@ -141,16 +183,24 @@ def _traits(problem: str) -> Mapping[str, bool]:
 
 
 def _best(sentences: Mapping[str, int], failing: int, counted: int) -> tuple[str, int] | None:
-    """The sentence that separates best; of a pair where it separates better by far than any single one."""
+    """The sentence that separates best; of a pair where it separates better by far than any single
+    one.
+    """
     single = max(_scored(sentences.items(), failing, counted), default=None)
-    common = [(name, mask) for name, mask in sentences.items() if (mask & failing).bit_count() >= LEAST_J * failing.bit_count()]
+    common = [
+        (name, mask)
+        for name, mask in sentences.items()
+        if (mask & failing).bit_count() >= LEAST_J * failing.bit_count()
+    ]
     pairs = ((f"{a} and {b}", x & y) for (a, x), (b, y) in combinations(common, 2))
     pair = max(_scored(pairs, failing, counted), default=None)
     chosen = pair if pair is not None and (single is None or pair[0] > single[0] + PAIR) else single
     return None if chosen is None else (chosen[2], chosen[3])
 
 
-def _scored(sentences: Iterable[tuple[str, int]], failing: int, counted: int) -> Iterator[tuple[float, int, str, int]]:
+def _scored(
+    sentences: Iterable[tuple[str, int]], failing: int, counted: int
+) -> Iterator[tuple[float, int, str, int]]:
     """Sentences that separate at all, with their J; shorter ones first among equals."""
     fails, passes = failing.bit_count(), (counted & ~failing).bit_count()
     for said, mask in sentences:
@@ -159,6 +209,10 @@ def _scored(sentences: Iterable[tuple[str, int]], failing: int, counted: int) ->
         if explained < LEAST or outside < LEAST or not passes:
             continue
         J = explained / fails - (inside - explained) / passes
-        # Of a table of two by two, chi-squared = n phi^2 with phi = J sqrt(fails passes / (inside outside)).
-        if J >= LEAST_J and (fails + passes) * J * J * fails * passes / (inside * outside) >= CHANCE:
+        # Of a table of two by two, chi-squared = n phi^2 with phi = J sqrt(fails passes / (inside
+        # outside)).
+        if (
+            J >= LEAST_J
+            and (fails + passes) * J * J * fails * passes / (inside * outside) >= CHANCE
+        ):
             yield J, -len(said), said, mask

@@ -1,4 +1,6 @@
-"""From a failing case to what is wrong: the smallest input, the suspects that fit it, and those that other inputs leave."""
+"""From a failing case to what is wrong: the smallest input, the suspects that fit it, and those
+that other inputs leave.
+"""
 
 from __future__ import annotations
 
@@ -23,22 +25,32 @@ from oracles.certified import UncertifiedError
 LARGEST: Final = 0.5
 """Largest `cost` of a case that every suspect is run on."""
 NOTHING: Final = "run again, nothing fails: there is nothing to diagnose, or its results differ from call to call"
-UNEVEN: Final = "the same call gives other results when it is repeated: no fault that always strikes can be compared with it"
-WITHIN: Final = "as one plain call, and as a whole, the outputs are within tolerance: too little is wrong to be compared with known faults"
+UNEVEN: Final = (
+    "the same call gives other results when it is repeated: no fault that always strikes can be"
+    " compared with it"
+)
+WITHIN: Final = (
+    "as one plain call, and as a whole, the outputs are within tolerance: too little is wrong to be"
+    " compared with known faults"
+)
 NOT_FINITE: Final = (
-    "not finite: too few finite elements are wrong to be compared with known faults, and NaN or infinity in the same places is no likeness"
+    "not finite: too few finite elements are wrong to be compared with known faults, and NaN or"
+    " infinity in the same places is no likeness"
 )
 SHOWN: Final = 5
 UNKNOWN: Final = "there is no catalogue of known bugs of this operator to compare it with"
 LARGE: Final = "too large to be compared with every known fault"
 
 
-def diagnose(adapter: Adapter, question: PropertyCase, *, seconds: float = DIAGNOSIS_SECONDS) -> Diagnosis:
+def diagnose(
+    adapter: Adapter, question: PropertyCase, *, seconds: float = DIAGNOSIS_SECONDS
+) -> Diagnosis:
     """The cause of a kernel's failure of one test.
 
     Args:
         adapter: the kernel.
-        seconds: half of them to find a smaller case, the rest, and at least a quarter, to compare suspects; a step in progress completes.
+        seconds: half of them to find a smaller case, the rest, and at least a quarter, to compare
+            suspects; a step in progress completes.
     """
     started = time.monotonic()
     failed = failure(adapter, question)
@@ -50,25 +62,49 @@ def diagnose(adapter: Adapter, question: PropertyCase, *, seconds: float = DIAGN
     if not operator_of(question.problem).has_known_bugs:
         return Diagnosis(smallest, silent=UNKNOWN)
     try:
-        found = _compared(adapter, smallest, question, failed, until=started + seconds, least=seconds / 4)
-        return replace(found, explained=_explained(adapter, question, found, until=max(started + seconds, time.monotonic() + seconds / 4)))
+        found = _compared(
+            adapter, smallest, question, failed, until=started + seconds, least=seconds / 4
+        )
+        return replace(
+            found,
+            explained=_explained(
+                adapter,
+                question,
+                found,
+                until=max(started + seconds, time.monotonic() + seconds / 4),
+            ),
+        )
     except (ContractOverflow, UncertifiedError) as reason:
         return Diagnosis(smallest, silent=f"nothing to measure by: {reason}")
 
 
 def _explained(adapter: Adapter, question: PropertyCase, found: Diagnosis, *, until: float) -> str:
-    """Of a kernel that differs from call to call nothing; nor where memory that was never written accounts for everything."""
+    """Of a kernel that differs from call to call nothing; nor where memory that was never written
+    accounts for everything.
+    """
     if found.silent == UNEVEN or found.unwritten or not adapter.open_ended:
         return ""
     return operator_of(question.problem).explain_error(question, adapter, until=until)
 
 
 def _compared(
-    adapter: Adapter, smallest: PropertyCase, question: PropertyCase, failed: Failure, *, until: float, least: float
+    adapter: Adapter,
+    smallest: PropertyCase,
+    question: PropertyCase,
+    failed: Failure,
+    *,
+    until: float,
+    least: float,
 ) -> Diagnosis:
     if failed[1].takes_process:
-        return Diagnosis(smallest, silent=f"{failed[1]}: it returned nothing that could be compared")
-    asked = [x for x, _ in groupby([smallest, question]) if operator_of(x.problem).cost(x.problem) <= LARGEST]
+        return Diagnosis(
+            smallest, silent=f"{failed[1]}: it returned nothing that could be compared"
+        )
+    asked = [
+        x
+        for x, _ in groupby([smallest, question])
+        if operator_of(x.problem).cost(x.problem) <= LARGEST
+    ]
     found = Diagnosis(smallest, silent=LARGE)
     for one in asked:
         lineup = FaultComparison(one, adapter)
@@ -76,7 +112,11 @@ def _compared(
         if memory:
             return Diagnosis(smallest, unwritten=memory, where=_where(adapter, lineup, question, 1))
         silent = _silent(lineup)
-        found = replace(found, silent=silent) if silent else _named(adapter, lineup, smallest, question, until=until, least=least)
+        found = (
+            replace(found, silent=silent)
+            if silent
+            else _named(adapter, lineup, smallest, question, until=until, least=least)
+        )
         if found.fits or silent == UNEVEN or time.monotonic() > until:
             break
     return found
@@ -92,16 +132,32 @@ def _silent(lineup: FaultComparison) -> str:
 
 
 def _named(
-    adapter: Adapter, lineup: FaultComparison, smallest: PropertyCase, first: PropertyCase, *, until: float, least: float
+    adapter: Adapter,
+    lineup: FaultComparison,
+    smallest: PropertyCase,
+    first: PropertyCase,
+    *,
+    until: float,
+    least: float,
 ) -> Diagnosis:
-    size, matches, fits = declared(lineup.question, adapter).chunk_size, list[Match](), list[Match]()
+    size, matches, fits = (
+        declared(lineup.question, adapter).chunk_size,
+        list[Match](),
+        list[Match](),
+    )
     for group in suspects(lineup.question, adapter):
         matches += lineup.matches(group)
         fits = [match for match in matches if match.indistinguishable]
         if fits or time.monotonic() > until:
             break
-    kept, unexplained = _elsewhere(adapter, first if lineup.question == smallest else smallest, lineup, fits)
-    left = separate(adapter, first, kept, until=max(until, time.monotonic() + least)) if adapter.open_ended else tuple(kept)
+    kept, unexplained = _elsewhere(
+        adapter, first if lineup.question == smallest else smallest, lineup, fits
+    )
+    left = (
+        separate(adapter, first, kept, until=max(until, time.monotonic() + least))
+        if adapter.open_ended
+        else tuple(kept)
+    )
     others = [match for match in matches if not match.indistinguishable]
     return Diagnosis(
         smallest,
@@ -109,15 +165,25 @@ def _named(
         signatures=tuple(match for match in left if not match.suspect.known),
         ranked=tuple(sorted(matches, key=lambda match: match.fit.distance)[:SHOWN]),
         nearest=min(others, key=lambda match: match.fit.distance, default=None),
-        chunk_size=size if size > 1 else next((match.suspect.chunk_size for match in matches), size),
+        chunk_size=(
+            size if size > 1 else next((match.suspect.chunk_size for match in matches), size)
+        ),
         unexplained=unexplained,
         where=_where(adapter, lineup, first, size),
     )
 
 
-def _elsewhere(adapter: Adapter, other: PropertyCase, lineup: FaultComparison, fits: list[Match]) -> tuple[list[Match], float]:
-    """Those that fit the other case, smallest or first, as well, and 0; or all, and the share of its error that they leave."""
-    if not fits or other == lineup.question or operator_of(other.problem).cost(other.problem) > LARGEST:
+def _elsewhere(
+    adapter: Adapter, other: PropertyCase, lineup: FaultComparison, fits: list[Match]
+) -> tuple[list[Match], float]:
+    """Those that fit the other case, smallest or first, as well, and 0; or all, and the share of
+    its error that they leave.
+    """
+    if (
+        not fits
+        or other == lineup.question
+        or operator_of(other.problem).cost(other.problem) > LARGEST
+    ):
         return fits, 0.0
     there = FaultComparison(other, adapter)
     if not there.comparable:

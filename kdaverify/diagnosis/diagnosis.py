@@ -20,14 +20,17 @@ class Diagnosis:
 
     Args:
         smallest: the smallest question that still fails.
-        named: faults of the catalogue with the same outputs on every input tried, the nearest first; () where none fits.
+        named: faults of the catalogue with the same outputs on every input tried, the nearest
+            first; () where none fits.
         signatures: simple mistakes that fit as well.
         ranked: the nearest of all, on the input that they were compared on.
         nearest: the nearest of those that do not fit.
-        unexplained: where they fit the smallest or the first case alone, the share of the error that they leave of the other; else 0.
+        unexplained: where they fit the smallest or the first case alone, the share of the error
+            that they leave of the other; else 0.
         chunk_size: that the kernel declares; faults may fit in another one.
         where: what part of the outputs is wrong.
-        unwritten: the wrong outputs, where all that is wrong with them comes from memory that was never written.
+        unwritten: the wrong outputs, where all that is wrong with them comes from memory that was
+            never written.
         silent: why nothing was compared; "" where it was.
         explained: what the error singles out by itself, without known bugs; "" where nothing.
         passes: whether nothing fails.
@@ -49,47 +52,75 @@ class Diagnosis:
     @property
     def fits(self) -> bool:
         """Whether something known accounts for what is wrong."""
-        return bool(self.unwritten) or (bool(self.named or self.signatures) and not self.unexplained)
+        return bool(self.unwritten) or (
+            bool(self.named or self.signatures) and not self.unexplained
+        )
 
     def __str__(self) -> str:
         known = self.silent or (self._fitting() if self.fits else self._poor())
-        return "; ".join(filter(None, (known, self.explained and f"the error itself: {self.explained}", self.where)))
+        return "; ".join(
+            filter(
+                None, (known, self.explained and f"the error itself: {self.explained}", self.where)
+            )
+        )
 
     def _fitting(self) -> str:
         if self.unwritten:
             outputs = " and ".join(self.unwritten)
-            return f"{FITS}{SIMPLE}never written ({outputs}: NaN where fresh memory is filled with NaN){RESIDUAL}0 %; no other candidate)"
+            return (
+                f"{FITS}{SIMPLE}never written ({outputs}: NaN where fresh memory is filled with"
+                f" NaN){RESIDUAL}0 %; no other candidate)"
+            )
         best = (self.named or self.signatures)[0]
         names = [self._name(match) for match in self.named]
         shown, more = names[:MOST_NAMED], len(names) - MOST_NAMED
         several = f", and {more} more" if more > 0 else ""
         known = f"{FITS}{KNOWN}{OR.join(shown)}{several}" if names else ""
-        simple = f"{BRIEFLY if names else f'{FITS}{SIMPLE}'}{self._simple()}" if self.signatures else ""
+        simple = (
+            f"{BRIEFLY if names else f'{FITS}{SIMPLE}'}{self._simple()}" if self.signatures else ""
+        )
         return f"{known}{simple}{RESIDUAL}{_percent(best)}; {self._next()})"
 
     def _simple(self) -> str:
-        return " or ".join(f"{match.suspect.fault.id} ({match.suspect.fault.title})" for match in self.signatures[:MOST_NAMED])
+        return " or ".join(
+            f"{match.suspect.fault.id} ({match.suspect.fault.title})"
+            for match in self.signatures[:MOST_NAMED]
+        )
 
     def _next(self) -> str:
-        return "no other candidate" if self.nearest is None else f"next candidate {self.nearest.suspect.fault.id}: {_percent(self.nearest)}"
+        return (
+            "no other candidate"
+            if self.nearest is None
+            else f"next candidate {self.nearest.suspect.fault.id}: {_percent(self.nearest)}"
+        )
 
     def _poor(self) -> str:
         if self.unexplained:
             first = (self.named or self.signatures)[0]
             left = f"{min(self.unexplained, 1.0):.0%} of the error of the other"
             return (
-                f"no single known bug matches: {self._name(first)} accounts for one of the smallest and the first case, and leaves {left}"
+                f"no single known bug matches: {self._name(first)} accounts for one of the smallest"
+                f" and the first case, and leaves {left}"
             )
         if self.nearest is None or not self.nearest.fit.distance < NEAR:
             return "no known bug matches"
         name, left = self._name(self.nearest), self.nearest.fit.distance
         if left <= SHARE:
-            return f"no single known bug matches: {name} accounts for most of the error, but for {left:.1%} of it, too much for roundings"
-        return f"no known bug matches: the nearest, {name}, leaves {left:.0%} of the error unexplained"
+            return (
+                f"no single known bug matches: {name} accounts for most of the error, but for"
+                f" {left:.1%} of it, too much for roundings"
+            )
+        return (
+            f"no known bug matches: the nearest, {name}, leaves {left:.0%} of the error unexplained"
+        )
 
     def _name(self, match: Match) -> str:
         size = match.suspect.chunk_size
-        return str(match.suspect) if size == self.chunk_size else f"{match.suspect} (in chunks of {size})"
+        return (
+            str(match.suspect)
+            if size == self.chunk_size
+            else f"{match.suspect} (in chunks of {size})"
+        )
 
 
 def _percent(match: Match) -> str:

@@ -14,7 +14,8 @@ from kdaverify.diagnosis.tolerances import APART, Fit, Yardstick, comparable, fi
 from kdaverify.diagnosis.unwritten import unwritten
 
 SHARE: Final = 0.25
-"""Largest share of the error that a suspect may leave unexplained, where the rest is within the noise of conforming kernels."""
+"""Largest share of the error that a suspect may leave unexplained, where the rest is within the
+noise of conforming kernels."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,12 @@ class FaultComparison:
     @property
     def wrong(self) -> bool:
         """Whether any output is over its tolerance."""
-        exact = KernelErrors({name: scale.exact for name, scale in self.yard.items() if name in self.kernel.outputs})
-        return self.kernel.failed is not None or fit(self.kernel, exact, self.yard).noise * APART > 1
+        exact = KernelErrors(
+            {name: scale.exact for name, scale in self.yard.items() if name in self.kernel.outputs}
+        )
+        return (
+            self.kernel.failed is not None or fit(self.kernel, exact, self.yard).noise * APART > 1
+        )
 
     @property
     def comparable(self) -> bool:
@@ -69,21 +74,33 @@ class FaultComparison:
 
     @property
     def unwritten(self) -> tuple[str, ...]:
-        """The wrong outputs, where all that is wrong with them comes from memory that was never written."""
+        """The wrong outputs, where all that is wrong with them comes from memory that was never
+        written.
+        """
         return unwritten(self.kernel, lambda: self.bench.answer(self.judged), self.yard)
 
     def match(self, suspect: Suspect) -> Match:
-        """How near one suspect comes; the noise limit of a near one includes its own change under another arithmetic."""
+        """How near one suspect comes; the noise limit of a near one includes its own change under
+        another arithmetic.
+        """
         answer = self._answer(suspect)
         found = fit(self.kernel, answer, self.yard)
         if found.distance <= SHARE and 1 < found.noise < float("inf"):
             found = fit(self.kernel, answer, self.yard, twin=self._answer(suspect, twin=True))
         near = found.distance <= SHARE
-        return Match(suspect, found, shows=near and fit(answer, self._answer(right(suspect.chunk_size)), self.yard).noise > 1)
+        return Match(
+            suspect,
+            found,
+            shows=near
+            and fit(answer, self._answer(right(suspect.chunk_size)), self.yard).noise > 1,
+        )
 
     def matches(self, suspects: Iterable[Suspect]) -> list[Match]:
         """The nearest first."""
-        return sorted((self.match(suspect) for suspect in suspects), key=lambda match: (match.fit.distance, match.fit.noise))
+        return sorted(
+            (self.match(suspect) for suspect in suspects),
+            key=lambda match: (match.fit.distance, match.fit.noise),
+        )
 
     def _answer(self, suspect: Suspect, *, twin: bool = False) -> KernelErrors:
         return self.bench.answer(suspect.adapter(declared(self.question, self.judged), twin=twin))

@@ -1,4 +1,6 @@
-"""How near many candidates come to one wrong answer, in units of what conforming kernels differ by."""
+"""How near many candidates come to one wrong answer, in units of what conforming kernels differ
+by.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,12 @@ class Likeness:
     """One candidate beside the kernel, on one case.
 
     Args:
-        residual: the share of the error that it leaves unexplained, rms over all outputs in units of their tolerance.
-        noise: the largest difference of an output in units of what two conforming kernels may differ by.
-        mixed: the share that is left where every element may be right as well: of a mistake that is made in parts of the call.
+        residual: the share of the error that it leaves unexplained, rms over all outputs in units
+            of their tolerance.
+        noise: the largest difference of an output in units of what two conforming kernels may
+            differ by.
+        mixed: the share that is left where every element may be right as well: of a mistake that is
+            made in parts of the call.
     """
 
     residual: float
@@ -28,7 +33,9 @@ class Likeness:
     mixed: float
 
 
-def likenesses(kernel: KernelErrors, candidates: Mapping[str, Tensor], yard: Yardstick) -> list[Likeness]:
+def likenesses(
+    kernel: KernelErrors, candidates: Mapping[str, Tensor], yard: Yardstick
+) -> list[Likeness]:
     """Each candidate beside the kernel; infinitely far where one of the two is not finite.
 
     Math: as `tolerances.fit`, for many candidates at once.
@@ -43,7 +50,11 @@ def likenesses(kernel: KernelErrors, candidates: Mapping[str, Tensor], yard: Yar
     for name, told in yard.items():
         if name not in kernel.outputs or not told.exact.numel():
             continue
-        mine, theirs, exact = kernel.outputs[name].flatten(), candidates[name].flatten(1), told.exact.flatten()
+        mine, theirs, exact = (
+            kernel.outputs[name].flatten(),
+            candidates[name].flatten(1),
+            told.exact.flatten(),
+        )
         growth = (_rms(theirs) / (_rms(exact) or 1.0)).clamp(min=1.0)
         difference, error = (mine - theirs).abs(), (mine - exact).abs()
         apart += (_rms(difference) / told.rms).square()
@@ -66,5 +77,9 @@ def _or_far(x: float) -> float:
 
 def wrong_elements(kernel: KernelErrors, yard: Yardstick) -> int:
     """Elements that no conforming kernel has."""
-    wrong = (~((kernel.outputs[name] - told.exact).abs() <= APART * told.largest) for name, told in yard.items() if name in kernel.outputs)
+    wrong = (
+        ~((kernel.outputs[name] - told.exact).abs() <= APART * told.largest)
+        for name, told in yard.items()
+        if name in kernel.outputs
+    )
     return sum(int(found.sum()) for found in wrong)

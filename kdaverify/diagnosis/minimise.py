@@ -15,28 +15,42 @@ from kdaverify.diagnosis.question import PropertyCase, bench
 from kdaverify.operator import operator_of
 
 OBVIOUS: Final = 8.0
-"""A ratio from which a failure is no rounding noise; what fails by less keeps half of what it had."""
+"""A ratio from which a failure is no rounding noise; what fails by less keeps half of what it
+had."""
 WHOLE: Final = ("rms", "largest")
 """The statistics by which kernels are compared with known faults."""
 Failure = tuple[str, Status, float]
 
 
 def failure(adapter: Adapter, question: PropertyCase) -> Failure | None:
-    """(output, status, ratio) of the worst of what rejects, the ratio that of the output as a whole; None where nothing does."""
-    found = [outcome for outcome in check(question.property, adapter, question.problem, question.detail) if outcome.status.rejects]
+    """(output, status, ratio) of the worst of what rejects, the ratio that of the output as a
+    whole; None where nothing does.
+    """
+    found = [
+        outcome
+        for outcome in check(question.property, adapter, question.problem, question.detail)
+        if outcome.status.rejects
+    ]
     return max((_told(outcome) for outcome in found), key=lambda told: told[2], default=None)
 
 
 def _told(outcome: Outcome) -> Failure:
-    whole = [outcome.comparison.ratios[name] for name in WHOLE if name in outcome.comparison.ratios] if outcome.comparison else []
+    whole = (
+        [outcome.comparison.ratios[name] for name in WHOLE if name in outcome.comparison.ratios]
+        if outcome.comparison
+        else []
+    )
     ratio = float("inf") if outcome.ratio is None else outcome.ratio
     return outcome.output, outcome.status, max(whole, default=ratio)
 
 
-def minimise(adapter: Adapter, question: PropertyCase, *, until: float, failed: Failure) -> PropertyCase:
+def minimise(
+    adapter: Adapter, question: PropertyCase, *, until: float, failed: Failure
+) -> PropertyCase:
     """Shrinks a question while it fails with the same status, by enough not to be rounding noise.
 
-    Batch, heads, widths and scale first, then sequences and tokens, then regimes, until no choice keeps the failure.
+    Batch, heads, widths and scale first, then sequences and tokens, then regimes, until no choice
+    keeps the failure.
 
     Args:
         until: of the monotonic clock; what was reached by then is returned.
@@ -48,7 +62,11 @@ def minimise(adapter: Adapter, question: PropertyCase, *, until: float, failed: 
     least = min(OBVIOUS, ratio / 2) if ratio > 1 else ratio
 
     def keeps(smaller: PropertyCase) -> bool:
-        if status is Status.NONFINITE and operator_of(smaller.problem).has_known_bugs and _finite(adapter, smaller):
+        if (
+            status is Status.NONFINITE
+            and operator_of(smaller.problem).has_known_bugs
+            and _finite(adapter, smaller)
+        ):
             return False
         try:
             found = failure(adapter, smaller)
@@ -60,12 +78,18 @@ def minimise(adapter: Adapter, question: PropertyCase, *, until: float, failed: 
 
 
 def _finite(adapter: Adapter, question: PropertyCase) -> bool:
-    """Whether the kernel answers with finite numbers: to see that, no truth is needed, which takes longest."""
+    """Whether the kernel answers with finite numbers: to see that, no truth is needed, which takes
+    longest.
+    """
     answer = bench(question, adapter).answer(adapter)
-    return answer.failed is None and all(bool(tensor.isfinite().all()) for tensor in answer.outputs.values())
+    return answer.failed is None and all(
+        bool(tensor.isfinite().all()) for tensor in answer.outputs.values()
+    )
 
 
-def _shrunk(question: PropertyCase, keeps: Callable[[PropertyCase], bool], until: float) -> PropertyCase:
+def _shrunk(
+    question: PropertyCase, keeps: Callable[[PropertyCase], bool], until: float
+) -> PropertyCase:
     tried, moved = {_key(question)}, True
     while moved:
         moved = False

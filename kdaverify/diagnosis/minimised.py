@@ -12,7 +12,10 @@ from kdaverify.verdicts.verdict import Verdict
 
 NO_TIME: Final = "not minimised: no time was left for it (--diagnosis gives more)"
 FIXED: Final = "not minimised: its problems keep their size"
-SMALLEST: Final = "not made smaller: in its share of the time no smaller case was found that fails in the same way (--diagnosis gives more)"
+SMALLEST: Final = (
+    "not made smaller: in its share of the time no smaller case was found that fails in the same"
+    " way (--diagnosis gives more)"
+)
 
 
 def minimised_line(verdict: Verdict, smallest: PropertyCase) -> str:
@@ -26,7 +29,10 @@ def minimised_line(verdict: Verdict, smallest: PropertyCase) -> str:
         return FIXED
     if smallest.problem.to_json() == verdict.problem:
         return SMALLEST
-    return f"smallest case that fails in the same way, {smallest.problem.describe()}:\n{replay_line(verdict.replay, smallest)}"
+    return (
+        "smallest case that fails in the same way,"
+        f" {smallest.problem.describe()}:\n{replay_line(verdict.replay, smallest)}"
+    )
 
 
 def replay_line(line: str, case: PropertyCase) -> str:

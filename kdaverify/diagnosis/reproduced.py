@@ -1,8 +1,10 @@
-"""Which failures a plain call on the same problem explains: one bug fails in twenty suites, and is to be reported once.
+"""Which failures a plain call on the same problem explains: one bug fails in twenty suites, and is
+to be reported once.
 
-A failure of resume, of packing or of a law is news where the uncut, the single, the unchanged call passes. Where that has the same wrong
-outputs, the suite adds nothing to it; neither do the gradients of a call whose forward is wrong, if they are its derivative.
-What cannot be shown to be the same is reported by itself: a second bug must not vanish behind the first.
+A failure of resume, of packing or of a law is news where the uncut, the single, the unchanged call
+passes. Where that has the same wrong outputs, the suite adds nothing to it; neither do the
+gradients of a call whose forward is wrong, if they are its derivative. What cannot be shown to be
+the same is reported by itself: a second bug must not vanish behind the first.
 """
 
 from __future__ import annotations
@@ -26,15 +28,18 @@ from kdaverify.verdicts.verdict import Verdict
 from oracles.certified import UncertifiedError
 
 FailureKind = tuple[str, str, Status, str]
-"""Property, what it chose beside the problem (a law, a direction, an arrangement), status and output."""
+"""Property, what it chose beside the problem (a law, a direction, an arrangement), status and
+output."""
 Row = tuple[tuple[str, str, str, str], str]
 """What was tested, and the output."""
 ASKED: Final = 2
-"""Problems of a kind that are run again: with one alone, one in three second bugs that strike elsewhere would be taken for the first."""
+"""Problems of a kind that are run again: with one alone, one in three second bugs that strike
+elsewhere would be taken for the first."""
 LARGEST: Final = 0.2
 """Largest `cost` of a problem that is run again."""
 FAR: Final = 1 + 2 * APART
-"""Times the tolerance: outputs that lie no further apart than two conforming kernels are then all off by more than one tolerance."""
+"""Times the tolerance: outputs that lie no further apart than two conforming kernels are then all
+off by more than one tolerance."""
 CHOICES: Final = ("law", "rule", "direction", "probe", "way", "arrangement", "variant")
 """Details that decide what is tested; the others say where."""
 FORWARD: Final = "forward"
@@ -46,15 +51,21 @@ DERIVATIVE: Final = "self_consistency"
 def reproduced(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float) -> dict[Row, str]:
     """The failures that a plain call explains, each with that call: "forward" or "gradients".
 
-    Math: of every kind of failure, outputs before gradients and the most frequent first, one or two inexpensive problems are run again,
-    those that were run for another kind before others. A kind is explained if each of them is; of one where only some are, those alone.
-    A kernel that took its process once is not run again.
+    Math: of every kind of failure, outputs before gradients and the most frequent first, one or two
+    inexpensive problems are run again, those that were run for another kind before others. A kind
+    is explained if each of them is; of one where only some are, those alone. A kernel that took its
+    process once is not run again.
 
     Args:
         verdicts: of `adapter`.
-        seconds: when they are over, kinds that are left count as not explained; what is begun is ended.
+        seconds: when they are over, kinds that are left count as not explained; what is begun is
+            ended.
     """
-    until, found, plain = time.monotonic() + seconds, dict[Row, str](), _PlainCalls(adapter, _tested(verdicts))
+    until, found, plain = (
+        time.monotonic() + seconds,
+        dict[Row, str](),
+        _PlainCalls(adapter, _tested(verdicts)),
+    )
     if any(verdict.status.takes_process for verdict in verdicts) or not adapter.open_ended:
         return found
     for rows in sorted(_kinds(verdicts).values(), key=_turn):
@@ -70,7 +81,9 @@ def row_of(verdict: Verdict) -> Row:
 
 
 def _turn(rows: Sequence[Verdict]) -> tuple[bool, int]:
-    """Gradients last: to test that they are a derivative takes ten times as long as a plain forward."""
+    """Gradients last: to test that they are a derivative takes ten times as long as a plain
+    forward.
+    """
     return is_of_gradients(rows[0].property, rows[0].detail), -len(rows)
 
 
@@ -83,10 +96,16 @@ def _explained(plain: _PlainCalls, rows: Sequence[Verdict]) -> dict[Row, str]:
 
 
 def _kinds(verdicts: Iterable[Verdict]) -> Mapping[FailureKind, list[Verdict]]:
-    """Failures by kind, those aside that are plain forwards, stages, or differences between calls."""
+    """Failures by kind, those aside that are plain forwards, stages, or differences between
+    calls.
+    """
     found = dict[FailureKind, list[Verdict]]()
     for row in verdicts:
-        if row.property not in PROPERTIES or row.left_open() or not (row.status.localised and row.problem):
+        if (
+            row.property not in PROPERTIES
+            or row.left_open()
+            or not (row.status.localised and row.problem)
+        ):
             continue
         own = PROPERTIES[row.property]
         alone = plain_call(row.property, row.detail) == FORWARD or own.stages or own.relates
@@ -99,14 +118,20 @@ def _kinds(verdicts: Iterable[Verdict]) -> Mapping[FailureKind, list[Verdict]]:
 def _least_expensive(rows: Sequence[Verdict], plain: _PlainCalls) -> list[Verdict]:
     """Problems of a kind whose plain calls cost least; one that is known already costs nothing."""
     by_problem = {row.problem: row for row in rows if _cost(row.problem) <= LARGEST}
-    return sorted(by_problem.values(), key=lambda row: (not plain.knows(row), _cost(row.problem)))[:ASKED]
+    return sorted(by_problem.values(), key=lambda row: (not plain.knows(row), _cost(row.problem)))[
+        :ASKED
+    ]
 
 
 def _tested(verdicts: Sequence[Verdict]) -> dict[tuple[str, str], dict[str, Status]]:
     """The plain forwards of the session itself, by problem."""
     found = dict[tuple[str, str], dict[str, Status]]()
     for row in verdicts:
-        if row.property in PROPERTIES and row.status.judged and plain_call(row.property, row.detail) == FORWARD:
+        if (
+            row.property in PROPERTIES
+            and row.status.judged
+            and plain_call(row.property, row.detail) == FORWARD
+        ):
             found.setdefault((FORWARD, row.problem), {})[row.output] = row.status
     return found
 
@@ -137,16 +162,23 @@ class _PlainCalls:
         if PROPERTIES[row.property].same_outputs and (row.ratio is None or row.ratio > FAR):
             return FORWARD if self._has_plain_outputs(row) else ""
         wrong = _is_wrong(row, self._outcomes(FORWARD, row.problem), row.status)
-        return FORWARD if wrong and (not PROPERTIES[row.property].same_outputs or self._has_plain_outputs(row)) else ""
+        return (
+            FORWARD
+            if wrong and (not PROPERTIES[row.property].same_outputs or self._has_plain_outputs(row))
+            else ""
+        )
 
     def _explains_gradients(self, row: Verdict) -> str:
-        # Gradients of a wrong forward differ from the exact ones. That they are its derivative is tested without exact gradients.
+        # Gradients of a wrong forward differ from the exact ones. That they are its derivative is
+        # tested without exact gradients.
         if any(status.rejects for status in self._outcomes(FORWARD, row.problem).values()):
             derived = {*self._outcomes(DERIVATIVE, row.problem).values()} == {Status.PASS}
             return FORWARD if derived else ""
         if plain_call(row.property, row.detail) == GRADIENTS:
             return ""
-        return GRADIENTS if _is_wrong(row, self._outcomes(GRADIENTS, row.problem), row.status) else ""
+        return (
+            GRADIENTS if _is_wrong(row, self._outcomes(GRADIENTS, row.problem), row.status) else ""
+        )
 
     def _outcomes(self, name: str, text: str) -> dict[str, Status]:
         """The statuses of a property on a problem, by output."""
@@ -154,11 +186,15 @@ class _PlainCalls:
             problem = problem_from_json(text)
             whole = self.adapter.operator.whole(self.adapter.exposes(problem))
             detail: dict[str, Any] = {"of": whole} if name == GRADIENTS else {}
-            self._run[name, text] = {found.output: found.status for found in check(name, self.adapter, problem, detail)}
+            self._run[name, text] = {
+                found.output: found.status for found in check(name, self.adapter, problem, detail)
+            }
         return self._run[name, text]
 
     def _has_plain_outputs(self, row: Verdict) -> bool:
-        """Whether the calls of a case have the outputs of one plain forward, as far as two conforming kernels would."""
+        """Whether the calls of a case have the outputs of one plain forward, as far as two
+        conforming kernels would.
+        """
         problem = problem_from_json(row.problem)
         cases = PropertyCase(row.property, problem, row.detail), PropertyCase(FORWARD, problem)
         try:
@@ -171,13 +207,20 @@ class _PlainCalls:
 
 
 def _is_wrong(row: Verdict, outcomes: Mapping[str, Status], status: Status) -> bool:
-    """Whether a plain call fails in the same way: in this output, or in any where it has no such one."""
+    """Whether a plain call fails in the same way: in this output, or in any where it has no such
+    one.
+    """
     found = outcomes.get(row.output)
     return status in outcomes.values() if found is None else found is status
 
 
 def _leading(plain: KernelErrors, own: KernelErrors) -> KernelErrors:
-    """The part of the plain outputs that the calls of a case have: the first tokens, and not every output."""
+    """The part of the plain outputs that the calls of a case have: the first tokens, and not every
+    output.
+    """
     kept = {name: tensor for name, tensor in plain.outputs.items() if name in own.outputs}
-    parts = {name: tensor[tuple(slice(size) for size in own.outputs[name].shape)] for name, tensor in kept.items()}
+    parts = {
+        name: tensor[tuple(slice(size) for size in own.outputs[name].shape)]
+        for name, tensor in kept.items()
+    }
     return KernelErrors(parts, plain.failed)

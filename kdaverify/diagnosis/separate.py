@@ -31,14 +31,28 @@ _PADDING: Final = 7
 _REGIMES: Final[tuple[dict[str, str], ...]] = (
     {"gate": "mild", "key": "random", "beta": "uniform", "state": "random", "value": "normal"},
     {"gate": "bound-5", "key": "random", "beta": "uniform", "state": "random", "value": "normal"},
-    {"gate": "spread", "key": "coherent-0.6", "beta": "near-one", "state": "absent", "value": "normal"},
+    {
+        "gate": "spread",
+        "key": "coherent-0.6",
+        "beta": "near-one",
+        "state": "absent",
+        "value": "normal",
+    },
     {"gate": "bound-20", "key": "random", "beta": "uniform", "state": "absent", "value": "normal"},
-    {"gate": "mixed", "key": "coherent-0.9", "beta": "mixed", "state": "asymmetric", "value": "normal"},
+    {
+        "gate": "mixed",
+        "key": "coherent-0.9",
+        "beta": "mixed",
+        "state": "asymmetric",
+        "value": "normal",
+    },
     {"gate": "log-sigmoid", "key": "one-hot", "beta": "one", "state": "random", "value": "normal"},
 )
 
 
-def separate(judged: Adapter, first: PropertyCase, fits: Sequence[Match], *, until: float) -> tuple[Match, ...]:
+def separate(
+    judged: Adapter, first: PropertyCase, fits: Sequence[Match], *, until: float
+) -> tuple[Match, ...]:
     """The suspects that answer as the kernel does on other inputs too; all of them, if none does.
 
     Args:
@@ -71,14 +85,23 @@ def _differ(a: KernelErrors, b: KernelErrors) -> bool:
     if a.failed is not b.failed or a.outputs.keys() != b.outputs.keys():
         return True
     pairs = [(a.outputs[name], b.outputs[name]) for name in a.outputs]
-    return any(bool((x.isfinite() ^ y.isfinite()).any()) or rms((x - y).nan_to_num()) > VISIBLE * rms(y.nan_to_num()) for x, y in pairs)
+    return any(
+        bool((x.isfinite() ^ y.isfinite()).any())
+        or rms((x - y).nan_to_num()) > VISIBLE * rms(y.nan_to_num())
+        for x, y in pairs
+    )
 
 
 def _others(first: PropertyCase) -> Iterator[PropertyCase]:
-    """Questions of the same kind, and where the property has no way of its own, packs and dense runs of the forward."""
+    """Questions of the same kind, and where the property has no way of its own, packs and dense
+    runs of the forward.
+    """
     problem = first.problem
     if not isinstance(problem, Problem):
-        yield from (PropertyCase(first.property, problem.replace(seed=problem.seed + n), first.detail) for n in (1, 2))
+        yield from (
+            PropertyCase(first.property, problem.replace(seed=problem.seed + n), first.detail)
+            for n in (1, 2)
+        )
         return
     if PROPERTIES[first.property].backward:
         yield PropertyCase("forward", problem)

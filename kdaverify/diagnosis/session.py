@@ -25,7 +25,9 @@ SHARE: Final = 1 / 2
 """Of the time: to find which failures are the same. What is collapsed needs no diagnosis."""
 
 
-def explained(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float) -> dict[Row, dict[str, str]]:
+def explained(
+    verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float
+) -> dict[Row, dict[str, str]]:
     """What changes in failing verdicts: the plain call that they are the same as, or what is wrong.
 
     Args:
@@ -37,16 +39,23 @@ def explained(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float) 
     left = [verdict for verdict in verdicts if row_of(verdict) not in same]
     told = findings(left, adapter, seconds=seconds - (time.monotonic() - started))
     shown = [verdict for verdict in left if verdict.asked() in told]
-    named = {row_of(row): {**told[row.asked()], **_stage(row)} for row in _localised(shown, adapter, started + seconds)}
+    named = {
+        row_of(row): {**told[row.asked()], **_stage(row)}
+        for row in _localised(shown, adapter, started + seconds)
+    }
     return named | {row: {"same_as": call} for row, call in same.items()}
 
 
 def _localised(shown: Sequence[Verdict], adapter: Adapter, until: float) -> list[Verdict]:
-    """Those that are shown with their first wrong stage, which the suites find of the first of a kind alone."""
+    """Those that are shown with their first wrong stage, which the suites find of the first of a
+    kind alone.
+    """
     found = list[Verdict]()
     for _, rows in groupby(shown, key=lambda row: row.asked()):
         case = [*rows]
-        late = time.monotonic() > until or all(row.stage is not None for row in case if row.status.rejects)
+        late = time.monotonic() > until or all(
+            row.stage is not None for row in case if row.status.rejects
+        )
         found += case if late else located(case, adapter)
     return found
 
@@ -56,27 +65,43 @@ def _stage(row: Verdict) -> dict[str, str]:
 
 
 def _shown(verdicts: Sequence[Verdict], same: Mapping[Row, str]) -> dict[Row, str]:
-    """Of these, those whose plain call is among the failures itself: in a session of one suite it was not tested."""
-    plain = {plain_call(row.property, row.detail) for row in verdicts if row.status.rejects and row_of(row) not in same}
+    """Of these, those whose plain call is among the failures itself: in a session of one suite it
+    was not tested.
+    """
+    plain = {
+        plain_call(row.property, row.detail)
+        for row in verdicts
+        if row.status.rejects and row_of(row) not in same
+    }
     return {row: call for row, call in same.items() if call in plain}
 
 
 def _reproduced(verdicts: Sequence[Verdict], adapter: Adapter, seconds: float) -> dict[Row, str]:
     try:
         return reproduced(verdicts, adapter, seconds=seconds)
-    except Exception:  # noqa: BLE001 # the verdicts must not be lost: without it, each kind is reported by itself
+    # the verdicts must not be lost: without it, each kind is reported by itself
+    except Exception:  # noqa: BLE001
         return {}
 
 
 def diagnosed(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float) -> dict[Asked, str]:
-    """What is wrong, by what was tested: of every call that fails the smallest case, which is the one that is shown."""
-    return {asked: found["diagnosis"] for asked, found in findings(verdicts, adapter, seconds=seconds).items()}
+    """What is wrong, by what was tested: of every call that fails the smallest case, which is the
+    one that is shown.
+    """
+    return {
+        asked: found["diagnosis"]
+        for asked, found in findings(verdicts, adapter, seconds=seconds).items()
+    }
 
 
-def findings(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float) -> dict[Asked, dict[str, str]]:
-    """The fields of a verdict that name what is wrong, and the smallest case that fails, by what was tested.
+def findings(
+    verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float
+) -> dict[Asked, dict[str, str]]:
+    """The fields of a verdict that name what is wrong, and the smallest case that fails, by what
+    was tested.
 
-    Math: every kind of call gets an equal share of the time that is left; what is begun is ended. A kernel that took its process once is
+    Math: every kind of call gets an equal share of the time that is left; what is begun is ended. A
+    kernel that took its process once is
     not run again: every smaller case could cost a time limit.
 
     Args:
@@ -89,7 +114,11 @@ def findings(verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float) -
     until, found = time.monotonic() + seconds, dict[Asked, dict[str, str]]()
     for number, verdict in enumerate(cases):
         left = until - time.monotonic()
-        found[verdict.asked()] = _found(verdict, adapter, left / (len(cases) - number)) if left > 0 else {"minimised": NO_TIME}
+        found[verdict.asked()] = (
+            _found(verdict, adapter, left / (len(cases) - number))
+            if left > 0
+            else {"minimised": NO_TIME}
+        )
     return {asked: {"diagnosis": "", **told} for asked, told in found.items()}
 
 
@@ -112,7 +141,9 @@ def _found(verdict: Verdict, adapter: Adapter, seconds: float) -> dict[str, str]
 
 
 def _by_call(verdicts: Sequence[Verdict]) -> dict[tuple[str, Status], list[Verdict]]:
-    """Failures by what the kernel was called for, and how it failed: suites that make the same plain call are together."""
+    """Failures by what the kernel was called for, and how it failed: suites that make the same
+    plain call are together.
+    """
     found = dict[tuple[str, Status], list[Verdict]]()
     for verdict in verdicts:
         if verdict.status.localised and verdict.problem and not verdict.left_open():

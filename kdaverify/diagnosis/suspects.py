@@ -1,4 +1,6 @@
-"""Who is compared with a kernel: every fault that always strikes, in the arithmetic that the kernel declares."""
+"""Who is compared with a kernel: every fault that always strikes, in the arithmetic that the kernel
+declares.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,15 @@ RANDOM = "D"
 
 
 _RIGHT: Final = Fault(
-    id="right", title="nothing", reference="", kind="A", trigger="", outputs=(), patch=lambda _: Patch(), stage="call"
-)  # fmt: skip
+    id="right",
+    title="nothing",
+    reference="",
+    kind="A",
+    trigger="",
+    outputs=(),
+    patch=lambda _: Patch(),
+    stage="call",
+)
 
 
 @dataclass(frozen=True)
@@ -48,7 +57,8 @@ class Suspect:
         return f"{self.fault.id}: {self.fault.title}"
 
     def adapter(self, contract: Contract, *, twin: bool = False) -> Faulty:
-        """The mistake in a kernel of `contract`; a recurrent one has no stages to patch, and is taken for the embedded chunk form.
+        """The mistake in a kernel of `contract`; a recurrent one has no stages to patch, and is
+        taken for the embedded chunk form.
 
         Args:
             twin: whether in another conforming kernel, of wider operands and smaller blocks.
@@ -56,10 +66,21 @@ class Suspect:
         return Faulty(self.fault, contract=partial(_sized, contract, self.chunk_size, twin))
 
 
-def _sized(contract: Contract, size: int, twin: bool, dtype: str) -> Contract:  # noqa: FBT001 # a partial's argument
-    own = replace(EAGER.contract(dtype) if contract.form == "recurrent" else contract, chunk_size=size)
+# a partial's argument
+def _sized(contract: Contract, size: int, twin: bool, dtype: str) -> Contract:  # noqa: FBT001
+    own = replace(
+        EAGER.contract(dtype) if contract.form == "recurrent" else contract, chunk_size=size
+    )
     return (
-        replace(own, operands=own.accumulate, solve=None, factors=None, anchored=False, anchor="free", sub_block=own.sub_block // 2)
+        replace(
+            own,
+            operands=own.accumulate,
+            solve=None,
+            factors=None,
+            anchored=False,
+            anchor="free",
+            sub_block=own.sub_block // 2,
+        )
         if twin
         else own
     )
@@ -73,14 +94,27 @@ def right(chunk_size: int) -> Suspect:
 def declared(question: PropertyCase, judged: Adapter) -> Contract:
     """The contract of the kernel that answers."""
     asked, dtype = asked_of(judged, question.detail), question.problem.dtype
-    return asked.backward_contract(dtype) if PROPERTIES[question.property].backward else asked.contract(dtype)
+    return (
+        asked.backward_contract(dtype)
+        if PROPERTIES[question.property].backward
+        else asked.contract(dtype)
+    )
 
 
 def suspects(question: PropertyCase, judged: Adapter) -> Iterator[tuple[Suspect, ...]]:
-    """All of them at the declared chunk size; then at smaller ones that the contract permits, where they cut the sequences elsewhere."""
+    """All of them at the declared chunk size; then at smaller ones that the contract permits, where
+    they cut the sequences elsewhere.
+    """
     problem, dtype, contract = question.problem, question.problem.dtype, declared(question, judged)
     known = [fault for fault in FAULTS.values() if fault.kind != RANDOM and dtype in fault.dtypes]
     longest = max(length for _, _, length in problem.spans) if isinstance(problem, Problem) else 0
-    first, *smaller = (EAGER.contract(dtype).chunk_size,) if contract.form == "recurrent" else chunk_sizes(contract)
+    first, *smaller = (
+        (EAGER.contract(dtype).chunk_size,)
+        if contract.form == "recurrent"
+        else chunk_sizes(contract)
+    )
     for size in (first, *(size for size in smaller if size < longest)):
-        yield (*(Suspect(fault, size, known=True) for fault in known), *(Suspect(fault, size, known=False) for fault in SIGNATURES))
+        yield (
+            *(Suspect(fault, size, known=True) for fault in known),
+            *(Suspect(fault, size, known=False) for fault in SIGNATURES),
+        )

@@ -15,7 +15,8 @@ APART: Final = 2.0
 """Two kernels within tolerance of one value lie at most two tolerances apart."""
 LEAST: Final = 2.0**-149
 CLEAR: Final = 8.0
-"""Where elements are not finite, an effect in the others counts only from so many times the tolerance on."""
+"""Where elements are not finite, an effect in the others counts only from so many times the
+tolerance on."""
 FINITE: Final = 1 / 8
 """Least share of the elements that must be finite in both outputs, for the two to be compared."""
 
@@ -41,7 +42,9 @@ class Scale:
 
 
 def scale(exact: Tensor, rms_budget: float, largest_budget: float, *, least: float) -> Scale:
-    """The scale of an output whose elements share a tolerance; `least` is that of one that is exactly 0."""
+    """The scale of an output whose elements share a tolerance; `least` is that of one that is
+    exactly 0.
+    """
     return Scale(exact.double(), rms_budget or least or LEAST, largest_budget or least or LEAST)
 
 
@@ -50,8 +53,10 @@ class Fit:
     """How near two answers are.
 
     Args:
-        distance: between them, as a fraction of what is wrong with the first; 1 is as far as a right kernel.
-        noise: the most that an output of theirs differs by, in units of the difference that two conforming kernels may have.
+        distance: between them, as a fraction of what is wrong with the first; 1 is as far as a
+            right kernel.
+        noise: the most that an output of theirs differs by, in units of the difference that two
+            conforming kernels may have.
     """
 
     distance: float
@@ -62,13 +67,17 @@ Yardstick = dict[str, Scale]
 FAR: Final = Fit(float("inf"), float("inf"))
 
 
-def fit(kernel: KernelErrors, other: KernelErrors, yard: Yardstick, *, twin: KernelErrors | None = None) -> Fit:
+def fit(
+    kernel: KernelErrors, other: KernelErrors, yard: Yardstick, *, twin: KernelErrors | None = None
+) -> Fit:
     """How near `other` comes to the kernel.
 
-    Math: with b the rms tolerance of an output, distance^2 = sum (rms(kernel - other) / b)^2 / sum (rms(kernel - exact) / b)^2 over finite
-    elements; the share of elements of which only one is not finite, where that is more. Elements that are not finite in either are no
-    likeness, since unrelated faults share them: without enough finite elements, and an error in them, the distance is infinite. Tolerances
-    grow with the output of `other`, where that is larger than the exact one: so do its roundings.
+    Math: with b the rms tolerance of an output, distance^2 = sum (rms(kernel - other) / b)^2 / sum
+    (rms(kernel - exact) / b)^2 over finite elements; the share of elements of which only one is not
+    finite, where that is more. Elements that are not finite in either are no likeness, since
+    unrelated faults share them: without enough finite elements, and an error in them, the distance
+    is infinite. Tolerances grow with the output of `other`, where that is larger than the exact
+    one: so do its roundings.
 
     Args:
         kernel: the one that is wrong.
@@ -84,16 +93,28 @@ def fit(kernel: KernelErrors, other: KernelErrors, yard: Yardstick, *, twin: Ker
     for name, told in yard.items():
         if name not in kernel.outputs:
             continue
-        mine, theirs, exact = (told.counted(x) for x in (kernel.outputs[name], other.outputs[name], told.exact))
+        mine, theirs, exact = (
+            told.counted(x) for x in (kernel.outputs[name], other.outputs[name], told.exact)
+        )
         here, there = mine.isfinite(), theirs.isfinite()
         both = here & there
-        lost, unequal, compared = lost + int((~both).sum()), unequal + int((here ^ there).sum()), compared + int(both.sum())
+        lost, unequal, compared = (
+            lost + int((~both).sum()),
+            unequal + int((here ^ there).sum()),
+            compared + int(both.sum()),
+        )
         difference = (mine - theirs)[both]
         apart += (rms(difference) / told.rms) ** 2
         effect += (rms((mine - exact)[here]) / told.rms) ** 2
         for size, allowed in ((rms, told.rms), (_largest, told.largest)):
             more = max(1.0, _ratio(size(theirs[both]), size(exact[both])))
-            spread = 0.0 if twin is None else size((theirs - told.counted(twin.outputs[name]))[both].nan_to_num(0.0, 0.0, 0.0))
+            spread = (
+                0.0
+                if twin is None
+                else size(
+                    (theirs - told.counted(twin.outputs[name]))[both].nan_to_num(0.0, 0.0, 0.0)
+                )
+            )
             noise = max(noise, size(difference) / max(allowed * more, spread))
     noise = float("inf") if unequal else noise / APART
     if lost and (effect < CLEAR**2 or compared < FINITE * (compared + lost)):
@@ -104,8 +125,13 @@ def fit(kernel: KernelErrors, other: KernelErrors, yard: Yardstick, *, twin: Ker
 
 def comparable(kernel: KernelErrors, yard: Yardstick) -> bool:
     """Whether the finite elements of an answer show what is wrong with it."""
-    exact = {name: yard[name].exact if name in yard else tensor for name, tensor in kernel.outputs.items()}
-    return kernel.failed is not None or fit(kernel, KernelErrors(exact), yard).distance < float("inf")
+    exact = {
+        name: yard[name].exact if name in yard else tensor
+        for name, tensor in kernel.outputs.items()
+    }
+    return kernel.failed is not None or fit(kernel, KernelErrors(exact), yard).distance < float(
+        "inf"
+    )
 
 
 def _largest(x: Tensor) -> float:

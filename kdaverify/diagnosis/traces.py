@@ -1,4 +1,6 @@
-"""Where a wrong output is wrong, in words: which tokens, heads, sequences, columns, and whether they are zeros."""
+"""Where a wrong output is wrong, in words: which tokens, heads, sequences, columns, and whether
+they are zeros.
+"""
 
 from __future__ import annotations
 
@@ -13,35 +15,53 @@ from kdaverify.problems import Problem
 from oracles.tensors import SIGNATURE
 
 SOME = 0.5
-"""Of channels, where errors are small in some by chance, no more than this share is worth reporting."""
+"""Of channels, where errors are small in some by chance, no more than this share is worth
+reporting."""
 
 
 def traces(kernel: KernelErrors, yard: Yardstick, problem: Problem, chunk_size: int) -> str:
-    """One clause for every output that is wrong in a part of itself; "" where all of it is wrong, or none.
+    """One clause for every output that is wrong in a part of itself; "" where all of it is wrong,
+    or none.
 
     Args:
-        problem: the outputs are those of; of a property that looks at a part of them, nothing is said.
+        problem: the outputs are those of; of a property that looks at a part of them, nothing is
+            said.
     """
     told = [f"{name}: {clause}" for name, clause in _clauses(kernel, yard, problem, chunk_size)]
     return "; ".join(told)
 
 
-def _clauses(kernel: KernelErrors, yard: Yardstick, problem: Problem, chunk_size: int) -> Iterator[tuple[str, str]]:
+def _clauses(
+    kernel: KernelErrors, yard: Yardstick, problem: Problem, chunk_size: int
+) -> Iterator[tuple[str, str]]:
     for name, scale in yard.items():
         found = kernel.outputs.get(name)
-        if found is None or found.ndim < 3 or (not SIGNATURE.is_state(name) and found.shape[1] != problem.T):  # tokens and heads
+        # tokens and heads
+        if (
+            found is None
+            or found.ndim < 3
+            or (not SIGNATURE.is_state(name) and found.shape[1] != problem.T)
+        ):
             continue
         wrong = ~((found - scale.exact).abs() <= APART * scale.largest)
         if not bool(wrong.any()):
             continue
-        where = _of_states(wrong) if SIGNATURE.is_state(name) else _of_tokens(wrong, problem, chunk_size)
+        where = (
+            _of_states(wrong)
+            if SIGNATURE.is_state(name)
+            else _of_tokens(wrong, problem, chunk_size)
+        )
         parts = [*_zeros(found, scale.exact, wrong), *where]
         if parts:
             yield name, ", ".join(parts)
 
 
 def _zeros(found: Tensor, exact: Tensor, wrong: Tensor) -> list[str]:
-    return ["0 wherever it is wrong"] if bool((found[wrong] == 0).all()) and bool((exact[wrong] != 0).any()) else []
+    return (
+        ["0 wherever it is wrong"]
+        if bool((found[wrong] == 0).all()) and bool((exact[wrong] != 0).any())
+        else []
+    )
 
 
 def _of_states(wrong: Tensor) -> Iterator[str]:
@@ -53,7 +73,10 @@ def _of_states(wrong: Tensor) -> Iterator[str]:
 def _of_tokens(wrong: Tensor, problem: Problem, chunk_size: int) -> Iterator[str]:
     """[B, T, heads, ...]."""
     rows = wrong.flatten(2).any(-1)
-    bad = [(n, [t for t in range(length) if rows[b, first + t]], length) for n, (b, first, length) in enumerate(problem.spans)]
+    bad = [
+        (n, [t for t in range(length) if rows[b, first + t]], length)
+        for n, (b, first, length) in enumerate(problem.spans)
+    ]
     hit = [(tokens, length) for _, tokens, length in bad if tokens]
     if not hit:
         yield "only past the last offset"
@@ -63,7 +86,8 @@ def _of_tokens(wrong: Tensor, problem: Problem, chunk_size: int) -> Iterator[str
     earliest = min(tokens[0] for tokens, _ in hit)
     partial = [(length - 1) // chunk_size * chunk_size for _, length in hit]
     if all(
-        length % chunk_size and length > chunk_size and tokens[0] >= start for (tokens, length), start in zip(hit, partial, strict=True)
+        length % chunk_size and length > chunk_size and tokens[0] >= start
+        for (tokens, length), start in zip(hit, partial, strict=True)
     ):
         yield "only in the last, partial chunk"
     elif all(tokens == [0] for tokens, _ in hit) and any(length > 1 for _, length in hit):
@@ -77,7 +101,8 @@ def _of_tokens(wrong: Tensor, problem: Problem, chunk_size: int) -> Iterator[str
 
 def _only(wrong: Tensor, axis: int, noun: str, *, most: float = 1.0) -> Iterator[str]:
     others = [i for i in range(wrong.ndim) if i != axis]
-    hit = wrong.any(dim=others) if wrong.ndim > 1 else wrong  # pyright: ignore[reportCallIssue, reportArgumentType] # torch takes a list
+    # torch takes a list
+    hit = wrong.any(dim=others) if wrong.ndim > 1 else wrong  # pyright: ignore[reportCallIssue, reportArgumentType]
     if not bool(hit.all()) and int(hit.sum()) <= most * len(hit):
         yield f"only in {_listed(torch.nonzero(hit).flatten().tolist(), noun)} of {len(hit)}"
 
@@ -87,4 +112,5 @@ def _listed(places: list[int], noun: str) -> str:
         return f"{noun} {places[0]}"
     if places == list(range(places[0], places[-1] + 1)):
         return f"{noun}s {places[0]} to {places[-1]}"
-    return f"{noun}s {', '.join(map(str, places[:6]))}{', ...' if len(places) > 6 else ''}"  # enough to see the pattern
+    # enough to see the pattern
+    return f"{noun}s {', '.join(map(str, places[:6]))}{', ...' if len(places) > 6 else ''}"

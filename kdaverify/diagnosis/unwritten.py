@@ -1,4 +1,6 @@
-"""Outputs that are wrong because memory was never written: shown by a call in which all fresh memory is NaN."""
+"""Outputs that are wrong because memory was never written: shown by a call in which all fresh
+memory is NaN.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,14 @@ from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.tolerances import APART, Yardstick
 
 
-def unwritten(kernel: KernelErrors, call: Callable[[], KernelErrors], yard: Yardstick) -> tuple[str, ...]:
-    """The wrong outputs, if every wrong element of theirs comes from unwritten memory; () if any has another cause.
+def unwritten(
+    kernel: KernelErrors, call: Callable[[], KernelErrors], yard: Yardstick
+) -> tuple[str, ...]:
+    """The wrong outputs, if every wrong element of theirs comes from unwritten memory; () if any
+    has another cause.
 
-    Math: an element comes from unwritten memory if it is finite, and is NaN when the same call runs on fresh memory full of NaN. One that
-    is NaN in both calls may have been computed.
+    Math: an element comes from unwritten memory if it is finite, and is NaN when the same call runs
+    on fresh memory full of NaN. One that is NaN in both calls may have been computed.
 
     Args:
         kernel: the answer to the plain call.
@@ -27,7 +32,9 @@ def unwritten(kernel: KernelErrors, call: Callable[[], KernelErrors], yard: Yard
     for name, scale in yard.items():
         if name not in kernel.outputs:
             continue
-        mine, marked, exact = (scale.counted(x) for x in (kernel.outputs[name], poisoned.outputs[name], scale.exact))
+        mine, marked, exact = (
+            scale.counted(x) for x in (kernel.outputs[name], poisoned.outputs[name], scale.exact)
+        )
         wrong = ~((mine - exact).abs() <= APART * scale.largest)
         if bool((wrong & ~(mine.isfinite() & marked.isnan())).any()):
             return ()

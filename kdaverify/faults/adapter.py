@@ -28,10 +28,17 @@ from oracles.stages import Named, run_stages
 
 
 class Faulty(Adapter):
-    """The embedded kernel with one fault in it; it declares what the embedded kernel declares by default."""
+    """The embedded kernel with one fault in it; it declares what the embedded kernel declares by
+    default.
+    """
 
     def __init__(
-        self, fault: Fault, strength: float = 1.0, *, patch: Patch | None = None, contract: Callable[[str], Contract] = EAGER.contract
+        self,
+        fault: Fault,
+        strength: float = 1.0,
+        *,
+        patch: Patch | None = None,
+        contract: Callable[[str], Contract] = EAGER.contract,
     ) -> None:
         self.name = f"fault:{fault.id}" if strength == 1.0 else f"fault:{fault.id}@{strength:g}"
         self.dtypes = fault.dtypes
@@ -44,7 +51,9 @@ class Faulty(Adapter):
 
     def begin(self, case: str) -> None:
         # A random fault strikes at the same calls of a case wherever that case is tested.
-        self._random.manual_seed(int.from_bytes(hashlib.sha256(f"{self.name} {case}".encode()).digest()[:7]))
+        self._random.manual_seed(
+            int.from_bytes(hashlib.sha256(f"{self.name} {case}".encode()).digest()[:7])
+        )
         self._ran = NOTHING_YET
 
     def contract(self, dtype: str) -> Contract:
@@ -54,12 +63,16 @@ class Faulty(Adapter):
         return self._returned(self._patch.forward(self._kernel(inputs), inputs))
 
     def step(self, inputs: Inputs) -> Output:
-        return self._returned((self._patch.step or self._patch.forward)(self._kernel(inputs), inputs))
+        return self._returned(
+            (self._patch.step or self._patch.forward)(self._kernel(inputs), inputs)
+        )
 
     def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
         derive = self._kernel(inputs).gradients
         wrapped = self._patch.gradients
-        return derive(inputs, cotangents) if wrapped is None else wrapped(derive, inputs, cotangents)
+        return (
+            derive(inputs, cotangents) if wrapped is None else wrapped(derive, inputs, cotangents)
+        )
 
     def exposes(self, problem: Problem) -> tuple[str, ...]:
         del problem
@@ -86,7 +99,8 @@ class Faulty(Adapter):
     @cached_property
     def _variants(self) -> Mapping[str, Adapter]:
         return {
-            name: Faulty(self.fault, self.strength, patch=patch, contract=self._contract) for name, patch in self._patch.variants.items()
+            name: Faulty(self.fault, self.strength, patch=patch, contract=self._contract)
+            for name, patch in self._patch.variants.items()
         }
 
     def _kernel(self, inputs: Inputs) -> PatchedPipeline:
@@ -98,18 +112,48 @@ class Faulty(Adapter):
         return Output(o, final_state if "final_state" in self._patch.exposes else None)
 
     def _run_stages(
-        self, kernel: PatchedPipeline, inputs: Inputs, given: Named, *, arithmetic: Arithmetic, **how: Any
+        self,
+        kernel: PatchedPipeline,
+        inputs: Inputs,
+        given: Named,
+        *,
+        arithmetic: Arithmetic,
+        **how: Any,
     ) -> dict[str, Tensor]:
-        return run_stages(inputs, given, arithmetic=kernel.changed(arithmetic), stages=self._patch.stages(inputs), **how)
+        return run_stages(
+            inputs,
+            given,
+            arithmetic=kernel.changed(arithmetic),
+            stages=self._patch.stages(inputs),
+            **how,
+        )
 
     def _run_backward_stages(
-        self, kernel: PatchedPipeline, inputs: Inputs, given: Named, *, arithmetic: Arithmetic, **how: Any
+        self,
+        kernel: PatchedPipeline,
+        inputs: Inputs,
+        given: Named,
+        *,
+        arithmetic: Arithmetic,
+        **how: Any,
     ) -> dict[str, Tensor]:
         stages = BACKWARD if self._patch.backward is None else self._patch.backward(inputs)
-        return run_backward_stages(inputs, given, arithmetic=kernel.changed(arithmetic), stages=stages, **how)
+        return run_backward_stages(
+            inputs, given, arithmetic=kernel.changed(arithmetic), stages=stages, **how
+        )
 
 
 def unpatched(fault: Fault) -> Faulty:
-    """The adapter of a fault with its patch off: the embedded kernel, but for the name; it has the fault's options."""
+    """The adapter of a fault with its patch off: the embedded kernel, but for the name; it has the
+    fault's options.
+    """
     options = fault.patch(Setting(1.0, torch.Generator())).variants
-    return Faulty(fault, patch=Patch(variants={name: Patch(chunk_size=p.chunk_size, exposes=p.exposes) for name, p in options.items()}))
+    return Faulty(
+        fault,
+        patch=Patch(
+            variants={
+                name: Patch(chunk_size=p.chunk_size, exposes=p.exposes)
+                for name, p in options.items()
+            }
+        ),
+    )

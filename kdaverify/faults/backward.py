@@ -1,4 +1,6 @@
-"""Faults of the backward between chunks and through the triangular system (math.md 5: state_bwd, dqkwg, wy_bwd, cumsum_bwd)."""
+"""Faults of the backward between chunks and through the triangular system (math.md 5: state_bwd,
+dqkwg, wy_bwd, cumsum_bwd).
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,10 @@ def _noise_for_a_term(b: ChunkGradients, random: torch.Generator) -> None:
     before = b.dk
     BACKWARD.wy_bwd(b)
     own = b.dk - before
-    noise = torch.randn(own.shape, generator=random, dtype=own.dtype).to(own.device) * own.square().mean().sqrt()
+    noise = (
+        torch.randn(own.shape, generator=random, dtype=own.dtype).to(own.device)
+        * own.square().mean().sqrt()
+    )
     b.dk = before + noise
     b.dbeta = b.dbeta.flip(-1)
 
@@ -111,31 +116,123 @@ def _garbage_of_a_bad_configuration(b: ChunkGradients, random: torch.Generator) 
 
 
 FAULTS: Final = (
-    _backward("SO8", "no gradient through the inverse", "tile-ai/TileOPs#632 (3)", "A", "two tokens or more", ("dk", "dbeta", "dg"),
-              backwards(wy_bwd=_inverse_as_a_constant), graded=True),
-    _backward("WU7", "the part of dk that passes through the state is never stored", "flashserve/fla-npu@dd2aac76", "B",
-              "a gradient of the state after a chunk", ("dk",), backwards(dqkwg=_key_part_never_stored), graded=True),
-    _backward("B2", "the gradient of the state is carried by the decay alone", "tile-ai/TileOPs#632 (1)", "A",
-              "two chunks, or a gradient of the initial state", ("dq", "dk", "dv", "dg", "d_initial_state"),
-              backwards(state_bwd=_carried_by_identity), graded=True),
-    _backward("B3", "no gradient of w", "tile-ai/TileOPs#632 (2)", "A", "a state before a chunk", ("dk", "dbeta", "dg"),
-              backwards(dqkwg=_without_dw), graded=True),
-    _backward("B10", "two parts of dh are rounded before they are subtracted", "flashserve/fla-npu#569 (b)", "C",
-              "16-bit inputs, two chunks or an initial state", ("dg", "d_initial_state"),
-              backwards(state_bwd=_rounded_before_the_difference), dtypes=_LOW, graded=True),
-    _backward("B17", "the chunk's end goes to a row past the sequence", "fla-org/fla#1143", "B",
-              "a length that is no multiple of 64", ("dg",), backwards(dqkwg=_chunk_end_on_the_last_row_of_the_tile), graded=True),
-    _backward("B18", "the gate's gradient is summed in 16 bits", "fla-org/fla#29", "C", "16-bit inputs", ("dg",),
-              backwards(cumsum_bwd=_sums_of_16_bits), dtypes=_LOW, graded=True),
-    _backward("B19", "a term of the WY backward is noise", "fla-org/fla#984,#988", "D", "one warp count of one compiler", ("dk", "dbeta"),
-              backwards_at_random(0.5, wy_bwd=_noise_for_a_term)),
-    _backward("B21", "an accumulation is fused away", "fla-org/fla#687,#638; triton-lang/triton#8695", "D",
-              "a gradient of the state after a chunk", ("dk",), backwards(wy_bwd=_accumulation_dropped), graded=True),
-    _backward("L6", "a tuning configuration writes outside", "fla-org/fla#807, #1109", "F", "rare: one call in ten", ("dq", "dk", "dg"),
-              backwards_at_random(0.1, intra_bwd=_garbage_of_a_bad_configuration)),
-    _backward("C1", "the gradient of the state decays by the gates of the first head", "fla-org/fla#781 (issue #1115)", "B",
-              "two heads, two chunks or an initial state", ("dk", "dv", "dg", "dbeta"), backwards(state_bwd=_decay_of_the_first_head),
-              graded=True),
-    _backward("DESIGN-f", "one stage of the backward ignores the offsets", "design document", "B", "a pack of several sequences",
-              ("dq", "dk", "dg"), backwards(dqkwg=_states_of_another_sequence, when=packed)),
-)  # fmt: skip
+    _backward(
+        "SO8",
+        "no gradient through the inverse",
+        "tile-ai/TileOPs#632 (3)",
+        "A",
+        "two tokens or more",
+        ("dk", "dbeta", "dg"),
+        backwards(wy_bwd=_inverse_as_a_constant),
+        graded=True,
+    ),
+    _backward(
+        "WU7",
+        "the part of dk that passes through the state is never stored",
+        "flashserve/fla-npu@dd2aac76",
+        "B",
+        "a gradient of the state after a chunk",
+        ("dk",),
+        backwards(dqkwg=_key_part_never_stored),
+        graded=True,
+    ),
+    _backward(
+        "B2",
+        "the gradient of the state is carried by the decay alone",
+        "tile-ai/TileOPs#632 (1)",
+        "A",
+        "two chunks, or a gradient of the initial state",
+        ("dq", "dk", "dv", "dg", "d_initial_state"),
+        backwards(state_bwd=_carried_by_identity),
+        graded=True,
+    ),
+    _backward(
+        "B3",
+        "no gradient of w",
+        "tile-ai/TileOPs#632 (2)",
+        "A",
+        "a state before a chunk",
+        ("dk", "dbeta", "dg"),
+        backwards(dqkwg=_without_dw),
+        graded=True,
+    ),
+    _backward(
+        "B10",
+        "two parts of dh are rounded before they are subtracted",
+        "flashserve/fla-npu#569 (b)",
+        "C",
+        "16-bit inputs, two chunks or an initial state",
+        ("dg", "d_initial_state"),
+        backwards(state_bwd=_rounded_before_the_difference),
+        dtypes=_LOW,
+        graded=True,
+    ),
+    _backward(
+        "B17",
+        "the chunk's end goes to a row past the sequence",
+        "fla-org/fla#1143",
+        "B",
+        "a length that is no multiple of 64",
+        ("dg",),
+        backwards(dqkwg=_chunk_end_on_the_last_row_of_the_tile),
+        graded=True,
+    ),
+    _backward(
+        "B18",
+        "the gate's gradient is summed in 16 bits",
+        "fla-org/fla#29",
+        "C",
+        "16-bit inputs",
+        ("dg",),
+        backwards(cumsum_bwd=_sums_of_16_bits),
+        dtypes=_LOW,
+        graded=True,
+    ),
+    _backward(
+        "B19",
+        "a term of the WY backward is noise",
+        "fla-org/fla#984,#988",
+        "D",
+        "one warp count of one compiler",
+        ("dk", "dbeta"),
+        backwards_at_random(0.5, wy_bwd=_noise_for_a_term),
+    ),
+    _backward(
+        "B21",
+        "an accumulation is fused away",
+        "fla-org/fla#687,#638; triton-lang/triton#8695",
+        "D",
+        "a gradient of the state after a chunk",
+        ("dk",),
+        backwards(wy_bwd=_accumulation_dropped),
+        graded=True,
+    ),
+    _backward(
+        "L6",
+        "a tuning configuration writes outside",
+        "fla-org/fla#807, #1109",
+        "F",
+        "rare: one call in ten",
+        ("dq", "dk", "dg"),
+        backwards_at_random(0.1, intra_bwd=_garbage_of_a_bad_configuration),
+    ),
+    _backward(
+        "C1",
+        "the gradient of the state decays by the gates of the first head",
+        "fla-org/fla#781 (issue #1115)",
+        "B",
+        "two heads, two chunks or an initial state",
+        ("dk", "dv", "dg", "dbeta"),
+        backwards(state_bwd=_decay_of_the_first_head),
+        graded=True,
+    ),
+    _backward(
+        "DESIGN-f",
+        "one stage of the backward ignores the offsets",
+        "design document",
+        "B",
+        "a pack of several sequences",
+        ("dq", "dk", "dg"),
+        backwards(dqkwg=_states_of_another_sequence, when=packed),
+    ),
+)

@@ -1,4 +1,6 @@
-"""Faults of the backward inside a chunk (math.md 5: intra_bwd), and of gradients summed over heads."""
+"""Faults of the backward inside a chunk (math.md 5: intra_bwd), and of gradients summed over
+heads.
+"""
 
 from __future__ import annotations
 
@@ -63,23 +65,80 @@ def _graph_cut(c: Chunk) -> None:
 
 
 FAULTS: Final = (
-    _pairs("A12", "the backward masks decays by multiplication", "fla-org/fla@6cc3736b", "A",
-           "gates that sum to more than 88 nats in 16 tokens", ("dq", "dk"),
-           backwards(intra_bwd=seen_as_backward(MaskedByMultiplication, BACKWARD.intra_bwd))),
-    _pairs("B4", "pairs (i, i) go through two rounded sums", "meta-pytorch/attention-gym#461", "C",
-           "16-bit inputs, saturated gates", ("dg",), backwards(intra_bwd=_diagonal_by_row_and_by_column), dtypes=_LOW, graded=True),
-    _pairs("B8", "one anchor for a whole chunk of the backward", "flashserve/fla-npu#448", "A",
-           "gates that sum to more than 88 nats in half a chunk", ("dq", "dk", "dbeta", "dg"),
-           backwards(intra_bwd=seen_as_backward(AnchoredOnce, BACKWARD.intra_bwd))),
-    _pairs("B9", "tail rows of the backward are not cleared", "flashserve/fla-npu#544,#553", "B",
-           "a pack with a length that is no multiple of 64", ("dk", "dg"), backwards(intra_bwd=_stale_rows_in_the_tail, when=packed)),
-    _pairs("B11", "a matrix is transposed through 16 bits", "QwenLM/FlashQLA#28", "C", "16-bit inputs", ("dg",),
-           backwards(intra_bwd=_columns_through_16_bits), dtypes=_LOW, graded=True),
-    _pairs("B16", "decays of padded rows overflow", "fla-org/fla@4889a8b9", "A",
-           "a length that is no multiple of 64, gates that sum to more than 88 nats", ("dk",),
-           backwards(intra_bwd=seen_as_backward(PaddedRowsAtZero, BACKWARD.intra_bwd))),
-    _pairs("B24", "the graph is cut on the way of the keys to the state", "fla-org/fla#875", "A",
-           "a gradient of the state after a chunk", ("dk",), staged(wy=_graph_cut)),
-    _pairs("B30", "value heads that share a key head are not summed", "flashserve/fla-npu@654c9902", "A",
-           "more value than key heads", ("dq", "dk"), backwards_per_call(_last_head_of_the_group)),
-)  # fmt: skip
+    _pairs(
+        "A12",
+        "the backward masks decays by multiplication",
+        "fla-org/fla@6cc3736b",
+        "A",
+        "gates that sum to more than 88 nats in 16 tokens",
+        ("dq", "dk"),
+        backwards(intra_bwd=seen_as_backward(MaskedByMultiplication, BACKWARD.intra_bwd)),
+    ),
+    _pairs(
+        "B4",
+        "pairs (i, i) go through two rounded sums",
+        "meta-pytorch/attention-gym#461",
+        "C",
+        "16-bit inputs, saturated gates",
+        ("dg",),
+        backwards(intra_bwd=_diagonal_by_row_and_by_column),
+        dtypes=_LOW,
+        graded=True,
+    ),
+    _pairs(
+        "B8",
+        "one anchor for a whole chunk of the backward",
+        "flashserve/fla-npu#448",
+        "A",
+        "gates that sum to more than 88 nats in half a chunk",
+        ("dq", "dk", "dbeta", "dg"),
+        backwards(intra_bwd=seen_as_backward(AnchoredOnce, BACKWARD.intra_bwd)),
+    ),
+    _pairs(
+        "B9",
+        "tail rows of the backward are not cleared",
+        "flashserve/fla-npu#544,#553",
+        "B",
+        "a pack with a length that is no multiple of 64",
+        ("dk", "dg"),
+        backwards(intra_bwd=_stale_rows_in_the_tail, when=packed),
+    ),
+    _pairs(
+        "B11",
+        "a matrix is transposed through 16 bits",
+        "QwenLM/FlashQLA#28",
+        "C",
+        "16-bit inputs",
+        ("dg",),
+        backwards(intra_bwd=_columns_through_16_bits),
+        dtypes=_LOW,
+        graded=True,
+    ),
+    _pairs(
+        "B16",
+        "decays of padded rows overflow",
+        "fla-org/fla@4889a8b9",
+        "A",
+        "a length that is no multiple of 64, gates that sum to more than 88 nats",
+        ("dk",),
+        backwards(intra_bwd=seen_as_backward(PaddedRowsAtZero, BACKWARD.intra_bwd)),
+    ),
+    _pairs(
+        "B24",
+        "the graph is cut on the way of the keys to the state",
+        "fla-org/fla#875",
+        "A",
+        "a gradient of the state after a chunk",
+        ("dk",),
+        staged(wy=_graph_cut),
+    ),
+    _pairs(
+        "B30",
+        "value heads that share a key head are not summed",
+        "flashserve/fla-npu@654c9902",
+        "A",
+        "more value than key heads",
+        ("dq", "dk"),
+        backwards_per_call(_last_head_of_the_group),
+    ),
+)

@@ -67,14 +67,15 @@ NOT_RECREATED: Final = (
     Gap(
         "SO3",
         "fla-org/fla#673, @370fe304",
-        "rows past the end of a sequence are read into rows past the end of the result, which nothing reads: every output is the same, "
-        "to the bit, unless the memory behind a sequence holds NaN",
+        "rows past the end of a sequence are read into rows past the end of the result, which"
+        " nothing reads: every output is the same, to the bit, unless the memory behind a sequence"
+        " holds NaN",
     ),
     Gap(
         "P3",
         "fla-org/fla#483",
-        "decode leaves keys unnormalised that the chunk normalises: a call here brings keys as the recurrence reads them, "
-        "and the embedded kernel normalises none",
+        "decode leaves keys unnormalised that the chunk normalises: a call here brings keys as the"
+        " recurrence reads them, and the embedded kernel normalises none",
     ),
 )
 

@@ -1,7 +1,9 @@
-"""Kernels that are right, in any conventions: a token loop and a chunk form in plain torch, both differentiated by autograd.
+"""Kernels that are right, in any conventions: a token loop and a chunk form in plain torch, both
+differentiated by autograd.
 
-Each computes from the tensors as they are declared (a decay multiplies the state, a logit goes through the kernel's own sigmoid),
-in fp32 for fp32, bf16 and fp16 inputs and in fp64 for fp64, and conforms to the contract that it declares.
+Each computes from the tensors as they are declared (a decay multiplies the state, a logit goes
+through the kernel's own sigmoid), in fp32 for fp32, bf16 and fp16 inputs and in fp64 for fp64, and
+conforms to the contract that it declares.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ AXES: Final[dict[str, tuple[str, ...]]] = {
     "padding": ("zero", "undefined"),
     "dtype": ("fp32", "bf16", "fp16"),
 }
-"""What conventions combine; thd goes with cu_seqlens alone, and segment_ids always leave padding undefined."""
+"""What conventions combine; thd goes with cu_seqlens alone, and segment_ids always leave padding
+undefined."""
 
 
 def conforming(
@@ -57,7 +60,8 @@ def conforming(
     Args:
         form: "token" (recurrent-fp32) or "chunk" (chunk64-fp32).
         declared: what the adapter declares beside the truth, or in its place.
-        takes: (q, k, v, g, beta, keywords) -> whether the kernel takes such a call; it raises where not.
+        takes: (q, k, v, g, beta, keywords) -> whether the kernel takes such a call; it raises where
+            not.
     """
     arithmetic = _token if form == "token" else _chunk
 
@@ -76,8 +80,14 @@ def conforming(
         for n, (row, first, end) in enumerate(spans):
             x = [y[row, first:end].to(wide) for y in (q, k, v, g)]
             x[0], x[1] = (y.repeat_interleave(groups, 1) for y in x[:2])
-            before = start[n] if start is not None else torch.zeros(v.shape[2], q.shape[3], v.shape[3], dtype=wide)
-            part, after = arithmetic(_Span(*x, beta=write[row, first:end], gate=gate, scale=factor), before)
+            before = (
+                start[n]
+                if start is not None
+                else torch.zeros(v.shape[2], q.shape[3], v.shape[3], dtype=wide)
+            )
+            part, after = arithmetic(
+                _Span(*x, beta=write[row, first:end], gate=gate, scale=factor), before
+            )
             rows.append(part)
             final.append(after)
         o = _placed(rows, spans, o, padding)
@@ -87,8 +97,17 @@ def conforming(
         return o, (states.mT if state == "vk" else states)
 
     function = _with_signature(run, packing, scale)
-    options: dict[str, Any] = {"layout": layout, "state": state, "gate": gate, "beta": beta, "packing": packing, "scale": scale}
-    options |= {"padding": padding, "dtypes": (dtype,), "contract": _contract(form, dtype)} | (declared or {})
+    options: dict[str, Any] = {
+        "layout": layout,
+        "state": state,
+        "gate": gate,
+        "beta": beta,
+        "packing": packing,
+        "scale": scale,
+    }
+    options |= {"padding": padding, "dtypes": (dtype,), "contract": _contract(form, dtype)} | (
+        declared or {}
+    )
     title = JOINT.join((form, layout, state, gate, beta, packing, scale, padding, dtype))
     return kernel(name=title, **options)(function)
 
@@ -101,7 +120,9 @@ class ConventionMatrix:
 
     def __getattr__(self, name: str) -> KernelAdapter:
         values = name.split(JOINT)
-        if len(values) != len(AXES) or any(value not in known for value, known in zip(values, AXES.values(), strict=True)):
+        if len(values) != len(AXES) or any(
+            value not in known for value, known in zip(values, AXES.values(), strict=True)
+        ):
             raise AttributeError(name)
         named: dict[str, Any] = dict(zip(AXES, values, strict=True))
         return conforming(**named)
@@ -111,12 +132,21 @@ MATRIX: Final = ConventionMatrix()
 
 
 class Domains:
-    """Token loops that raise outside a domain, and declare it: kdaverify.faults.conforming:DOMAINS.name."""
+    """Token loops that raise outside a domain, and declare it:
+    kdaverify.faults.conforming:DOMAINS.name.
+    """
 
     names = (
-        "gates_from_minus_5", "gates_by_supports", "beta_to_1", "width_128", "one_value_head", "multiples_of_64", "no_packs", "fixed_scale",
+        "gates_from_minus_5",
+        "gates_by_supports",
+        "beta_to_1",
+        "width_128",
+        "one_value_head",
+        "multiples_of_64",
+        "no_packs",
+        "fixed_scale",
         "fp16_alone",
-    )  # fmt: skip
+    )
 
     def __getattr__(self, name: str) -> KernelAdapter:
         if name not in self.names:
@@ -124,25 +154,50 @@ class Domains:
         return getattr(self, f"_{name}")()
 
     def _gates_from_minus_5(self) -> KernelAdapter:
-        return conforming(packing="cu_seqlens", declared={"gate_range": (-5.0, 0.0)}, takes=lambda *x: not bool((x[3] < -5).any()))
+        return conforming(
+            packing="cu_seqlens",
+            declared={"gate_range": (-5.0, 0.0)},
+            takes=lambda *x: not bool((x[3] < -5).any()),
+        )
 
     def _gates_by_supports(self) -> KernelAdapter:
         def supports(problem: Problem) -> str | None:
             return "gates below -5" if bool((problem.inputs().g < -5).any()) else None
 
-        return conforming(dtype="bf16", declared={"supports": supports}, takes=lambda *x: not bool((x[3] < -5).any()))
+        return conforming(
+            dtype="bf16",
+            declared={"supports": supports},
+            takes=lambda *x: not bool((x[3] < -5).any()),
+        )
 
     def _beta_to_1(self) -> KernelAdapter:
-        return conforming(form="chunk", declared={"beta_range": (0.0, 1.0)}, takes=lambda *x: not bool((x[4] > 1).any()))
+        return conforming(
+            form="chunk",
+            declared={"beta_range": (0.0, 1.0)},
+            takes=lambda *x: not bool((x[4] > 1).any()),
+        )
 
     def _width_128(self) -> KernelAdapter:
-        return conforming(dtype="bf16", declared={"widths": (128,)}, takes=lambda *x: x[0].shape[-1] == x[2].shape[-1] == 128)
+        return conforming(
+            dtype="bf16",
+            declared={"widths": (128,)},
+            takes=lambda *x: x[0].shape[-1] == x[2].shape[-1] == 128,
+        )
 
     def _one_value_head(self) -> KernelAdapter:
-        return conforming(packing="cu_seqlens", declared={"head_ratios": (1,)}, takes=lambda *x: x[0].shape[2] == x[2].shape[2])
+        return conforming(
+            packing="cu_seqlens",
+            declared={"head_ratios": (1,)},
+            takes=lambda *x: x[0].shape[2] == x[2].shape[2],
+        )
 
     def _multiples_of_64(self) -> KernelAdapter:
-        return conforming(form="chunk", dtype="bf16", declared={"length_multiple": CHUNK}, takes=lambda *x: x[0].shape[1] % CHUNK == 0)
+        return conforming(
+            form="chunk",
+            dtype="bf16",
+            declared={"length_multiple": CHUNK},
+            takes=lambda *x: x[0].shape[1] % CHUNK == 0,
+        )
 
     def _no_packs(self) -> KernelAdapter:
         return conforming(layout="bhtd", state="vk", dtype="fp16")
@@ -159,16 +214,23 @@ DOMAINS: Final = Domains()
 
 def is_possible(row: Mapping[str, str]) -> bool:
     """Whether a combination can be declared at all, and is none of another name."""
-    return (row["layout"] != "thd" or row["packing"] == "cu_seqlens") and (row["packing"] == "cu_seqlens" or row["padding"] == "zero")
+    return (row["layout"] != "thd" or row["packing"] == "cu_seqlens") and (
+        row["packing"] == "cu_seqlens" or row["padding"] == "zero"
+    )
 
 
-def covering_rows(number: int = 0, seed: int = 0, axes: Mapping[str, Sequence[str]] = AXES) -> list[dict[str, str]]:
-    """Combinations in which every possible pair of values of two axes occurs; then others, until there are `number` of them.
+def covering_rows(
+    number: int = 0, seed: int = 0, axes: Mapping[str, Sequence[str]] = AXES
+) -> list[dict[str, str]]:
+    """Combinations in which every possible pair of values of two axes occurs; then others, until
+    there are `number` of them.
 
     Args:
         axes: those that are combined; layout, packing and padding among them.
     """
-    rows = covering_array(axes, 2, bound=("layout", "packing", "padding"), possible=is_possible, seed=seed)
+    rows = covering_array(
+        axes, 2, bound=("layout", "packing", "padding"), possible=is_possible, seed=seed
+    )
     possible = (dict(zip(axes, values, strict=True)) for values in product(*axes.values()))
     rest = [row for row in possible if is_possible(row) and row not in rows]
     Random(seed).shuffle(rest)  # noqa: S311 # combinations, not secrets
@@ -182,10 +244,20 @@ def _contract(form: str, dtype: str) -> str:
 
 def _with_signature(run: Callable[..., Any], packing: str, scale: str) -> Callable[..., Any]:
     """`run` with the keywords that a kernel of these conventions has."""
-    names = ["initial_state", *(["scale"] if scale == "argument" else []), *([packing] if packing != "none" else [])]
+    names = [
+        "initial_state",
+        *(["scale"] if scale == "argument" else []),
+        *([packing] if packing != "none" else []),
+    ]
     passed = ", ".join(f"{name!r}: {name}" for name in names)
-    body = f"def call(q, k, v, g, beta, *, {', '.join(names)}):\n    return run((q, k, v, g, beta), {{**ABSENT, {passed}}})"
-    scope: dict[str, Any] = {"run": run, "ABSENT": dict.fromkeys(("scale", "cu_seqlens", "segment_ids"))}
+    body = (
+        f"def call(q, k, v, g, beta, *, {', '.join(names)}):\n    return run((q, k, v, g, beta),"
+        f" {{**ABSENT, {passed}}})"
+    )
+    scope: dict[str, Any] = {
+        "run": run,
+        "ABSENT": dict.fromkeys(("scale", "cu_seqlens", "segment_ids")),
+    }
     exec(body, scope)  # noqa: S102 # a signature is what the decorator reads
     return scope["call"]
 
@@ -211,7 +283,9 @@ def _spans(q: Tensor, options: dict[str, Any]) -> Iterator[tuple[int, int, int]]
             yield row, 0, q.shape[1]
 
 
-def _placed(rows: list[Tensor], spans: list[tuple[int, int, int]], o: Tensor, padding: str) -> Tensor:
+def _placed(
+    rows: list[Tensor], spans: list[tuple[int, int, int]], o: Tensor, padding: str
+) -> Tensor:
     """All rows of o; those of no sequence are zero, or NaN where they are undefined."""
     out = list[Tensor]()
     for row in range(o.shape[0]):
@@ -224,7 +298,9 @@ def _placed(rows: list[Tensor], spans: list[tuple[int, int, int]], o: Tensor, pa
 
 @dataclass(frozen=True)
 class _Span:
-    """One sequence, or a chunk of one: [T, HV, ...], the gates as they are declared, beta as a value."""
+    """One sequence, or a chunk of one: [T, HV, ...], the gates as they are declared, beta as a
+    value.
+    """
 
     q: Tensor
     k: Tensor
@@ -263,7 +339,9 @@ def _chunk(x: _Span, state: Tensor) -> tuple[Tensor, Tensor]:
         A = beta[..., None] * torch.einsum("hik,hjk,hijk->hij", k, k, decays.between).tril(-1)
         P = x.scale * torch.einsum("hik,hjk,hijk->hij", q, k, decays.between).tril()
         right = beta[..., None] * (v - (k * decays.from_start) @ state)
-        u = torch.linalg.solve_triangular(A + torch.eye(A.shape[-1], dtype=A.dtype), right, upper=False, unitriangular=True)
+        u = torch.linalg.solve_triangular(
+            A + torch.eye(A.shape[-1], dtype=A.dtype), right, upper=False, unitriangular=True
+        )
         out.append((x.scale * (q * decays.from_start) @ state + P @ u).transpose(0, 1))
         state = decays.from_start[:, -1, :, None] * state + (k * decays.to_end).mT @ u
     return (torch.cat(out) if out else torch.zeros_like(x.v)), state.clone()

@@ -1,4 +1,6 @@
-"""Chunks that form their decays as faulty kernels do: the stages that read them are the right ones."""
+"""Chunks that form their decays as faulty kernels do: the stages that read them are the right
+ones.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,11 @@ Pick = Callable[[Tensor], Tensor]
 
 
 class DecayDifferences(Chunk):
-    """Decays made by `formed` from two sums of gates; a hard reset between them is 0, as is what `masked` leaves out.
+    """Decays made by `formed` from two sums of gates; a hard reset between them is 0, as is what
+    `masked` leaves out.
 
-    The differences here are exponentiated above the diagonal too, and filled with 0 afterwards: finite, but not in autograd.
+    The differences here are exponentiated above the diagonal too, and filled with 0 afterwards:
+    finite, but not in autograd.
     """
 
     def decay(self, later: slice, earlier: slice | None = None) -> Tensor:
@@ -27,7 +31,9 @@ class DecayDifferences(Chunk):
         return self._between(lambda x: x[..., later, :], lambda x: x[..., earlier, :])
 
     def pair_decay(self, rows: slice) -> Tensor:
-        return self.masked(self._between(lambda x: x[..., rows, None, :], lambda x: x[..., None, rows, :]))
+        return self.masked(
+            self._between(lambda x: x[..., rows, None, :], lambda x: x[..., None, rows, :])
+        )
 
     @property
     def sums(self) -> Tensor:
@@ -44,7 +50,11 @@ class DecayDifferences(Chunk):
 
     def _between(self, later: Pick, earlier: Pick) -> Tensor:
         decay = self.formed(later(self.sums), earlier(self.sums))
-        return decay if self.resets is None else decay.masked_fill(later(self.resets) > earlier(self.resets), 0.0)
+        return (
+            decay
+            if self.resets is None
+            else decay.masked_fill(later(self.resets) > earlier(self.resets), 0.0)
+        )
 
 
 def _lower(square: Tensor) -> Tensor:
@@ -119,10 +129,16 @@ class AnchoredAtTheFirstRow(DecayDifferences):
 
 
 class OneOffsetForAllChannels(DecayDifferences):
-    """Factors relative to the largest G of a token, exponents clamped at 80, and the offsets put back pair by pair."""
+    """Factors relative to the largest G of a token, exponents clamped at 80, and the offsets put
+    back pair by pair.
+    """
 
     def formed(self, later: Tensor, earlier: Tensor) -> Tensor:
-        exp, high, low = self.arithmetic.exp, later.amax(-1, keepdim=True), earlier.amax(-1, keepdim=True)
+        exp, high, low = (
+            self.arithmetic.exp,
+            later.amax(-1, keepdim=True),
+            earlier.amax(-1, keepdim=True),
+        )
         return exp(later - high) * exp((low - earlier).clamp(max=80.0)) * exp(high - low)
 
 
@@ -138,7 +154,9 @@ class WithoutZeroDifferences(DecayDifferences):
 
 
 class AnchoredOneRowLate(Chunk):
-    """Pairs of different blocks relative to the row after the one that both factors can be relative to."""
+    """Pairs of different blocks relative to the row after the one that both factors can be relative
+    to.
+    """
 
     def decay(self, later: slice, earlier: slice | None = None) -> Tensor:
         if earlier is None:

@@ -33,8 +33,12 @@ def _beta_rounded_in_the_chunk(setting: Setting) -> Patch:
     return Patch(forward=forward)
 
 
-def _by_token(update: Callable[[Tensor, Inputs], Tensor]) -> Callable[[PatchedPipeline, Inputs], Outputs]:
-    """A decode kernel of its own: one token of every sequence, from the decayed state to the next."""
+def _by_token(
+    update: Callable[[Tensor, Inputs], Tensor],
+) -> Callable[[PatchedPipeline, Inputs], Outputs]:
+    """A decode kernel of its own: one token of every sequence, from the decayed state to the
+    next.
+    """
 
     def call(kernel: PatchedPipeline, x: Inputs) -> Outputs:
         group = x.HV // x.H
@@ -63,14 +67,19 @@ def _key_corrected_instead(decayed: Tensor, x: Inputs) -> Tensor:
 
 def _mask_transposed(decayed: Tensor, x: Inputs) -> Tensor:
     state = _corrected(decayed, x)
-    row, column = torch.arange(x.K, device=state.device)[:, None], torch.arange(x.V, device=state.device)
+    row, column = (
+        torch.arange(x.K, device=state.device)[:, None],
+        torch.arange(x.V, device=state.device),
+    )
     return state.masked_fill((row >= x.V) | (column >= x.K), 0.0)
 
 
 def _zeros_from_a_head(setting: Setting) -> Patch:
     def step(kernel: PatchedPipeline, x: Inputs) -> Outputs:
         o, final = kernel(x)
-        return (o.masked_fill(one_of(2, o, setting.random), 0.0) if strikes(setting.random, 0.25) else o), final
+        return (
+            o.masked_fill(one_of(2, o, setting.random), 0.0) if strikes(setting.random, 0.25) else o
+        ), final
 
     return Patch(step=step)
 
@@ -87,19 +96,77 @@ def _state_in_the_inputs_type(kernel: PatchedPipeline, x: Inputs) -> Outputs:
 
 
 FAULTS: Final = (
-    _decode("GA10", "decode rounds beta to 16 bits", "sgl-project/sglang#38975,#38977; vllm-project/vllm#53877", "C",
-            "betas of more than 8 bits, decode", ("o", "final_state"), stepped(_beta_in_16_bits), dtypes=_WIDE, graded=True),
-    _decode("GA12", "the chunk rounds beta, decode does not", "sgl-project/sglang#36014; 1CatAI/1Cat-vLLM#267", "C",
-            "betas of more than 8 bits, chunk and decode compared", ("o", "final_state"), _beta_rounded_in_the_chunk, dtypes=_WIDE,
-            graded=True),
-    _decode("H15", "the key is corrected instead of the value", "fla-org/fla#623 (introduced by #589)", "A", "decode",
-            ("o", "final_state"), stepped(_by_token(_key_corrected_instead)), graded=True),
-    _decode("H16", "the mask of the state tile is transposed", "fla-org/fla@eb7c8baa,@da1970a6", "B", "decode, K different from V",
-            ("o", "final_state"), stepped(_by_token(_mask_transposed)), graded=True),
-    _decode("O11", "decode gives zeros for a head", "huawei-csl/megagdn-pto#35 (on #34)", "D", "decode in bf16, repeated", ("o",),
-            _zeros_from_a_head, dtypes=("bf16",)),
-    _decode("S8", "decode continues from the state transposed", "gittensor-ai-lab/sparkinfer#615", "A", "decode, K = V, a state",
-            ("o", "final_state"), stepped(_state_transposed), graded=True),
-    _decode("S12", "decode leaves the state in the type of its inputs", "ollama/ollama#15865", "C", "decode with 16-bit inputs",
-            ("final_state",), stepped(_state_in_the_inputs_type), dtypes=("bf16", "fp16"), graded=True),
-)  # fmt: skip
+    _decode(
+        "GA10",
+        "decode rounds beta to 16 bits",
+        "sgl-project/sglang#38975,#38977; vllm-project/vllm#53877",
+        "C",
+        "betas of more than 8 bits, decode",
+        ("o", "final_state"),
+        stepped(_beta_in_16_bits),
+        dtypes=_WIDE,
+        graded=True,
+    ),
+    _decode(
+        "GA12",
+        "the chunk rounds beta, decode does not",
+        "sgl-project/sglang#36014; 1CatAI/1Cat-vLLM#267",
+        "C",
+        "betas of more than 8 bits, chunk and decode compared",
+        ("o", "final_state"),
+        _beta_rounded_in_the_chunk,
+        dtypes=_WIDE,
+        graded=True,
+    ),
+    _decode(
+        "H15",
+        "the key is corrected instead of the value",
+        "fla-org/fla#623 (introduced by #589)",
+        "A",
+        "decode",
+        ("o", "final_state"),
+        stepped(_by_token(_key_corrected_instead)),
+        graded=True,
+    ),
+    _decode(
+        "H16",
+        "the mask of the state tile is transposed",
+        "fla-org/fla@eb7c8baa,@da1970a6",
+        "B",
+        "decode, K different from V",
+        ("o", "final_state"),
+        stepped(_by_token(_mask_transposed)),
+        graded=True,
+    ),
+    _decode(
+        "O11",
+        "decode gives zeros for a head",
+        "huawei-csl/megagdn-pto#35 (on #34)",
+        "D",
+        "decode in bf16, repeated",
+        ("o",),
+        _zeros_from_a_head,
+        dtypes=("bf16",),
+    ),
+    _decode(
+        "S8",
+        "decode continues from the state transposed",
+        "gittensor-ai-lab/sparkinfer#615",
+        "A",
+        "decode, K = V, a state",
+        ("o", "final_state"),
+        stepped(_state_transposed),
+        graded=True,
+    ),
+    _decode(
+        "S12",
+        "decode leaves the state in the type of its inputs",
+        "ollama/ollama#15865",
+        "C",
+        "decode with 16-bit inputs",
+        ("final_state",),
+        stepped(_state_in_the_inputs_type),
+        dtypes=("bf16", "fp16"),
+        graded=True,
+    ),
+)

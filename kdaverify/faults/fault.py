@@ -1,4 +1,6 @@
-"""A re-created real bug: what it is, on which inputs it shows, and the patch of the right pipeline that makes it."""
+"""A re-created real bug: what it is, on which inputs it shows, and the patch of the right pipeline
+that makes it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ KINDS: Final[dict[str, str]] = {
     "F": "host guard or index width",
 }
 STRENGTHS: Final = (1.0, 0.5, 0.25, 0.125)
-"""At which strengths a graded fault is tested: the share of what the bug adds to the right value."""
+"""At which strengths a graded fault is tested: the share of what the bug adds to the right
+value."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,8 @@ class Setting:
 
     Args:
         strength: share of the effect, of (0, 1].
-        random: decides when and where a random fault strikes; seeded by the case, advanced by every call.
+        random: decides when and where a random fault strikes; seeded by the case, advanced by every
+            call.
     """
 
     strength: float
@@ -45,15 +49,19 @@ class Fault:
     """One bug.
 
     Args:
-        id: as in the survey of real faults this catalogue follows; DESIGN-a to DESIGN-h are the classes its design documents feared.
+        id: as in the survey of real faults this catalogue follows; DESIGN-a to DESIGN-h are the
+            classes its design documents feared.
         title: what is wrong, in a few words.
         reference: repository and issue, pull request or commit.
         kind: A to F, see KINDS.
         trigger: on which inputs it shows.
-        outputs: what it must change there: o, final_state, gradients, stage tensors, results of activations; "call" where the call fails.
-        patch: makes the patch; called once for each implementation, so what it keeps between calls is kept in a closure.
+        outputs: what it must change there: o, final_state, gradients, stage tensors, results of
+            activations; "call" where the call fails.
+        patch: makes the patch; called once for each implementation, so what it keeps between calls
+            is kept in a closure.
         stage: where in the pipeline it sits.
-        dtypes: of the problems it can be tested on; a rounding that a wider or narrower format does not have is left out.
+        dtypes: of the problems it can be tested on; a rounding that a wider or narrower format does
+            not have is left out.
         graded: whether it has a strength.
     """
 

@@ -12,7 +12,11 @@ from torch import Tensor
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.faults.fault import Fault
 from kdaverify.faults.patches import activated, part_of
-from kdaverify.operators.pointwise.call import ActivationArguments, ActivationCall, torch_activations
+from kdaverify.operators.pointwise.call import (
+    ActivationArguments,
+    ActivationCall,
+    torch_activations,
+)
 
 _gate = partial(Fault, stage="gates", dtypes=("fp32", "bf16", "fp16"))
 _RIGHT: Final = torch_activations()
@@ -29,7 +33,9 @@ def _unguarded(_: float) -> Mapping[str, ActivationCall]:
         rate = x.tensors["A_log"].float().exp()[:, None]
         return -rate * (1 + _raw(x).exp()).log()
 
-    return {"gate_softplus": replace(_RIGHT["gate_softplus"], forward=forward, beside_one="rounded")}
+    return {
+        "gate_softplus": replace(_RIGHT["gate_softplus"], forward=forward, beside_one="rounded")
+    }
 
 
 def _left_out(strength: float) -> Mapping[str, ActivationCall]:
@@ -57,9 +63,33 @@ def _in_16_bits(strength: float) -> Mapping[str, ActivationCall]:
 
 
 FAULTS: Final = (
-    _gate("GA8", "softplus overflows", "dogkeeper886/ollama37#26 (a)", "A", "z above 88", ("g",), activated(_unguarded)),
-    _gate("GA13", "the activation is declared and left out", "PrismML-Eng/llama.cpp#237", "A", "any logits", ("g", "beta"),
-          activated(_left_out), graded=True),
-    _gate("H29", "the gate is computed in 16 bits", "vllm-project/vllm-ascend#6695 (comment)", "C", "any logits", ("g",),
-          activated(_in_16_bits), graded=True),
-)  # fmt: skip
+    _gate(
+        "GA8",
+        "softplus overflows",
+        "dogkeeper886/ollama37#26 (a)",
+        "A",
+        "z above 88",
+        ("g",),
+        activated(_unguarded),
+    ),
+    _gate(
+        "GA13",
+        "the activation is declared and left out",
+        "PrismML-Eng/llama.cpp#237",
+        "A",
+        "any logits",
+        ("g", "beta"),
+        activated(_left_out),
+        graded=True,
+    ),
+    _gate(
+        "H29",
+        "the gate is computed in 16 bits",
+        "vllm-project/vllm-ascend#6695 (comment)",
+        "C",
+        "any logits",
+        ("g",),
+        activated(_in_16_bits),
+        graded=True,
+    ),
+)

@@ -35,14 +35,16 @@ class Patch:
 
     Args:
         stages: of a call, the stages of the forward.
-        backward: of a call, the stages of the backward; None: autograd of the forward as it is patched.
+        backward: of a call, the stages of the backward; None: autograd of the forward as it is
+            patched.
         stored: (name, tensor) -> tensor, after the contract's rounding.
         forward: the call: (kernel, inputs) -> (o, final_state).
         step: the same of the decode entry point; None: `forward`.
         gradients: (backward, inputs, cotangents) -> gradients.
         activations: operations beside the kernel, by name.
         chunk_size: C; None: the contract's own.
-        variants: patches of the same kernel under options that must not change what it computes, by option.
+        variants: patches of the same kernel under options that must not change what it computes, by
+            option.
         exposes: the outputs returned.
     """
 
@@ -83,7 +85,9 @@ class PatchedPipeline:
         return replace(arithmetic, store=store)
 
     def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Tensor]:
-        """By the stages of the backward where the patch has some, else by autograd of the wrapped call."""
+        """By the stages of the backward where the patch has some, else by autograd of the wrapped
+        call.
+        """
         patch = self.patch
         if patch.backward is None:
             return differentiate(lambda x: patch.forward(self, x), inputs, cotangents)
@@ -105,4 +109,9 @@ class PatchedPipeline:
 
 def _as_received(found: Gradients[Tensor], x: Inputs) -> Gradients[Tensor]:
     like = (x.q, x.k, x.v, x.g, x.beta, x.state)
-    return Gradients(*(gradient.to(tensor.dtype) for gradient, tensor in zip(found.named().values(), like, strict=True)))
+    return Gradients(
+        *(
+            gradient.to(tensor.dtype)
+            for gradient, tensor in zip(found.named().values(), like, strict=True)
+        )
+    )

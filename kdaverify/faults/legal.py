@@ -23,7 +23,8 @@ OTHERWISE: Final = tuple(
         "chunk__bthd__vk__log__logit__segment_ids__argument__zero__fp16",
     )
 )
-"""In conventions that the embedded ones have not: every value of every convention occurs, in each format one."""
+"""In conventions that the embedded ones have not: every value of every convention occurs, in each
+format one."""
 LEGAL: Final = (*EMBEDDED, *OTHERWISE)
 """The conforming kernels that faults are held against, as `--impl` names them."""
 
@@ -32,7 +33,9 @@ def backwards(a: Tensor, b: Tensor) -> Tensor:
     """A dot product summed in 16 partial sums, last first."""
     parts = min(a.shape[-1], 16)
     total = torch.zeros((), dtype=a.dtype)
-    for left, right in reversed(list(zip(a.tensor_split(parts, dim=-1), b.tensor_split(parts, dim=-2), strict=True))):
+    for left, right in reversed(
+        list(zip(a.tensor_split(parts, dim=-1), b.tensor_split(parts, dim=-2), strict=True))
+    ):
         total = total + left @ right
     return total
 
@@ -42,7 +45,9 @@ class Backwards(Eager):
 
     def forward(self, inputs: Inputs) -> Output:
         contract = self.contract(format_of(inputs.q.dtype).name)
-        o, final_state = run_eager(contract, inputs, arithmetic=replace(arithmetic_of(contract), dot=backwards))
+        o, final_state = run_eager(
+            contract, inputs, arithmetic=replace(arithmetic_of(contract), dot=backwards)
+        )
         self._ran = f"oracles in torch as {contract.name}, sums taken backwards"
         return Output(o, final_state)
 

@@ -34,7 +34,11 @@ def _one_tile_for_both_terms(c: Chunk) -> None:
 def _scaled_over_the_key_width(c: Chunk) -> None:
     K, V = c.h.shape[-2:]
     inter = c.dot(c.qg, c.h)
-    c.o = c.store("o", torch.where(torch.arange(V, device=inter.device) < K, c.scale * inter, inter) + c.dot(c.Aqk, c.v_new))
+    c.o = c.store(
+        "o",
+        torch.where(torch.arange(V, device=inter.device) < K, c.scale * inter, inter)
+        + c.dot(c.Aqk, c.v_new),
+    )
 
 
 def _half_the_rows(_: Setting) -> Patch:
@@ -59,7 +63,9 @@ def _stored_as_half(kernel: PatchedPipeline, x: Inputs) -> Outputs:
 
 def _rows_left_unwritten(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     o, final = kernel(x)
-    idle = torch.tensor([length == 0 for length in x.lengths], device=final.device)[:, None, None, None]
+    idle = torch.tensor([length == 0 for length in x.lengths], device=final.device)[
+        :, None, None, None
+    ]
     beyond = torch.arange(x.T, device=o.device) >= past_the_end(x)
     return o.masked_fill(beyond[:, None, None], torch.nan), final.masked_fill(idle, torch.nan)
 
@@ -73,7 +79,9 @@ def _columns_scrambled(outputs: Outputs, x: Inputs, random: torch.Generator) -> 
 
 def _merge_of_nothing(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     o, final = kernel(x)
-    idle = torch.tensor([length == 0 for length in x.lengths], device=final.device)[:, None, None, None]
+    idle = torch.tensor([length == 0 for length in x.lengths], device=final.device)[
+        :, None, None, None
+    ]
     return o, final.masked_fill(idle, torch.nan)
 
 
@@ -103,35 +111,133 @@ def _rows_one_head_apart(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     if x.v.is_contiguous():
         return o, final
     places = x.T * x.HV
-    heads = torch.cat((o[:, :, 0], o[:, -1, 1:]), dim=1)  # what is left once every row has overwritten the one before
+    # what is left once every row has overwritten the one before
+    heads = torch.cat((o[:, :, 0], o[:, -1, 1:]), dim=1)
     flat = torch.cat((heads, o.new_zeros(x.B, places - heads.shape[1], x.V)), dim=1)
     return straight(o, flat.view(o.shape)), final
 
 
 FAULTS: Final = (
-    _output("O1", "the state is read transposed", "vllm-project/vllm#40956,#41292", "A",
-            "K = V; three chunks or an initial state", ("o",), staged(output=_state_transposed), graded=True),
-    _output("O2", "both products accumulate in one tile", "flashserve/fla-npu@8503735a", "A",
-            "a full chunk with a state before it", ("o",), staged(output=_one_tile_for_both_terms), graded=True),
-    _output("O3", "the fused path for 64 rows takes other chunk sizes", "flashserve/fla-npu@46afe1ac", "B",
-            "a chunk size of 32", ("o",), _half_the_rows),
-    _output("O4", "the scale ends at the key width", "QwenLM/FlashQLA@2ef89a7", "B", "V above K, a state", ("o",),
-            staged(output=_scaled_over_the_key_width), graded=True),
-    _output("O5", "the scale is half of a double read as a float", "flashserve/fla-npu@25f3fed3,@8a12c32f", "A", "any", ("o", "dv"),
-            called(_scale_of_half_a_number)),
-    _output("O6", "sums stored as fp16", "vllm-project/vllm#54146,#54308", "C", "outputs above 65504 or below 6e-8", ("o",),
-            called(_stored_as_half), dtypes=("bf16",)),
-    _output("O10", "rows of padded tokens and unused states hold garbage", "fla-org/fla@80e69a56", "B",
-            "tokens past the last offset, empty sequences", ("o", "final_state"), called(_rows_left_unwritten, when=packed)),
-    _output("B22", "columns scrambled at one value width", "fla-org/fla@7962e24e (#256)", "D", "V = 64", ("o", "dv"),
-            struck(1.0, _columns_scrambled, when=lambda x: x.V == 64)),
-    _output("X3", "merging two empty states is NaN", "flashinfer-ai/flashinfer#4051", "A", "an empty sequence", ("final_state",),
-            called(_merge_of_nothing, when=packed)),
-    _output("X4", "stored with batch and heads swapped", "vllm-project/flash-attention#87", "B",
-            "two sequences and two heads or more", ("final_state",), called(_layout_of_swapped_axes), graded=True),
-    _output("X5", "rows of the output one head apart", "flagos-ai/FlagGems#5235", "B",
-            "values that are not contiguous, several heads", ("o",), called(_rows_one_head_apart)),
-    _output("X6", "one split is NaN", "ROCm/aiter#4350, #4420", "D", "calls repeated", ("o",), struck(0.1, _split_is_nan)),
-    _output("X7", "what the next chunk needs is stored only on request", "flashinfer-ai/flashinfer#50", "A",
-            "no final state requested, two chunks", ("o",), _carried_only_on_request),
-)  # fmt: skip
+    _output(
+        "O1",
+        "the state is read transposed",
+        "vllm-project/vllm#40956,#41292",
+        "A",
+        "K = V; three chunks or an initial state",
+        ("o",),
+        staged(output=_state_transposed),
+        graded=True,
+    ),
+    _output(
+        "O2",
+        "both products accumulate in one tile",
+        "flashserve/fla-npu@8503735a",
+        "A",
+        "a full chunk with a state before it",
+        ("o",),
+        staged(output=_one_tile_for_both_terms),
+        graded=True,
+    ),
+    _output(
+        "O3",
+        "the fused path for 64 rows takes other chunk sizes",
+        "flashserve/fla-npu@46afe1ac",
+        "B",
+        "a chunk size of 32",
+        ("o",),
+        _half_the_rows,
+    ),
+    _output(
+        "O4",
+        "the scale ends at the key width",
+        "QwenLM/FlashQLA@2ef89a7",
+        "B",
+        "V above K, a state",
+        ("o",),
+        staged(output=_scaled_over_the_key_width),
+        graded=True,
+    ),
+    _output(
+        "O5",
+        "the scale is half of a double read as a float",
+        "flashserve/fla-npu@25f3fed3,@8a12c32f",
+        "A",
+        "any",
+        ("o", "dv"),
+        called(_scale_of_half_a_number),
+    ),
+    _output(
+        "O6",
+        "sums stored as fp16",
+        "vllm-project/vllm#54146,#54308",
+        "C",
+        "outputs above 65504 or below 6e-8",
+        ("o",),
+        called(_stored_as_half),
+        dtypes=("bf16",),
+    ),
+    _output(
+        "O10",
+        "rows of padded tokens and unused states hold garbage",
+        "fla-org/fla@80e69a56",
+        "B",
+        "tokens past the last offset, empty sequences",
+        ("o", "final_state"),
+        called(_rows_left_unwritten, when=packed),
+    ),
+    _output(
+        "B22",
+        "columns scrambled at one value width",
+        "fla-org/fla@7962e24e (#256)",
+        "D",
+        "V = 64",
+        ("o", "dv"),
+        struck(1.0, _columns_scrambled, when=lambda x: x.V == 64),
+    ),
+    _output(
+        "X3",
+        "merging two empty states is NaN",
+        "flashinfer-ai/flashinfer#4051",
+        "A",
+        "an empty sequence",
+        ("final_state",),
+        called(_merge_of_nothing, when=packed),
+    ),
+    _output(
+        "X4",
+        "stored with batch and heads swapped",
+        "vllm-project/flash-attention#87",
+        "B",
+        "two sequences and two heads or more",
+        ("final_state",),
+        called(_layout_of_swapped_axes),
+        graded=True,
+    ),
+    _output(
+        "X5",
+        "rows of the output one head apart",
+        "flagos-ai/FlagGems#5235",
+        "B",
+        "values that are not contiguous, several heads",
+        ("o",),
+        called(_rows_one_head_apart),
+    ),
+    _output(
+        "X6",
+        "one split is NaN",
+        "ROCm/aiter#4350, #4420",
+        "D",
+        "calls repeated",
+        ("o",),
+        struck(0.1, _split_is_nan),
+    ),
+    _output(
+        "X7",
+        "what the next chunk needs is stored only on request",
+        "flashinfer-ai/flashinfer#50",
+        "A",
+        "no final state requested, two chunks",
+        ("o",),
+        _carried_only_on_request,
+    ),
+)

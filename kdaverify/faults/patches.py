@@ -1,4 +1,6 @@
-"""Ways to write a patch down: wrong stages, a wrong call, a wrong rounding, always, on some calls, or at random."""
+"""Ways to write a patch down: wrong stages, a wrong call, a wrong rounding, always, on some calls,
+or at random.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,10 @@ def staged(*, when: Condition = always, **wrong: Stage) -> Make:
     """Stages of the forward replaced by name, on the calls that `when` holds for."""
 
     def make(setting: Setting) -> Patch:
-        table = replace(STAGES, **{name: _weakened(name, stage, setting.strength) for name, stage in wrong.items()})
+        table = replace(
+            STAGES,
+            **{name: _weakened(name, stage, setting.strength) for name, stage in wrong.items()},
+        )
         return Patch(stages=lambda x: table if when(x) else STAGES)
 
     return make
@@ -83,7 +88,13 @@ def backwards(*, when: Condition = always, **wrong: BackwardStage) -> Make:
     """Stages of the backward replaced by name; the gradients are then those of the stages."""
 
     def make(setting: Setting) -> Patch:
-        table = replace(BACKWARD, **{name: _weakened_backward(name, stage, setting.strength) for name, stage in wrong.items()})
+        table = replace(
+            BACKWARD,
+            **{
+                name: _weakened_backward(name, stage, setting.strength)
+                for name, stage in wrong.items()
+            },
+        )
         return Patch(backward=lambda x: table if when(x) else BACKWARD)
 
     return make
@@ -119,13 +130,22 @@ def stepped(wrong: Call) -> Make:
     return lambda setting: Patch(step=_weakened_call(wrong, always, setting.strength))
 
 
-def struck(chance: float, wrong: Callable[[Outputs, Inputs, torch.Generator], Outputs], *, when: Condition = always) -> Make:
+def struck(
+    chance: float,
+    wrong: Callable[[Outputs, Inputs, torch.Generator], Outputs],
+    *,
+    when: Condition = always,
+) -> Make:
     """The outputs of some calls edited."""
 
     def make(setting: Setting) -> Patch:
         def call(kernel: PatchedPipeline, x: Inputs) -> Outputs:
             outputs = kernel(x)
-            return wrong(outputs, x, setting.random) if when(x) and strikes(setting.random, chance) else outputs
+            return (
+                wrong(outputs, x, setting.random)
+                if when(x) and strikes(setting.random, chance)
+                else outputs
+            )
 
         return Patch(forward=call)
 
@@ -146,7 +166,11 @@ def rounded(fmt: str, *names: str) -> Make:
 
     def make(setting: Setting) -> Patch:
         def stored(name: str, tensor: Tensor) -> Tensor:
-            return part_of(tensor, FORMATS[fmt].round(tensor), setting.strength) if name in names else tensor
+            return (
+                part_of(tensor, FORMATS[fmt].round(tensor), setting.strength)
+                if name in names
+                else tensor
+            )
 
         return Patch(stored=stored)
 
@@ -162,7 +186,9 @@ def strikes(random: torch.Generator, chance: float) -> bool:
     return float(torch.rand((), generator=random)) < chance
 
 
-def _bound(stage: Callable[[X, torch.Generator], None], random: torch.Generator) -> Callable[[X], None]:
+def _bound(
+    stage: Callable[[X, torch.Generator], None], random: torch.Generator
+) -> Callable[[X], None]:
     return lambda x: stage(x, random)
 
 
@@ -172,7 +198,11 @@ def _weakened(name: str, wrong: Stage, strength: float) -> Stage:
         getattr(STAGES, name)(right)
         wrong(c)
         for tensor in _held(SIGNATURES[name]):
-            setattr(c, tensor, c.store(tensor, part_of(getattr(right, tensor), getattr(c, tensor), strength)))
+            setattr(
+                c,
+                tensor,
+                c.store(tensor, part_of(getattr(right, tensor), getattr(c, tensor), strength)),
+            )
 
     return wrong if strength == 1.0 else stage
 

@@ -1,4 +1,6 @@
-"""Faults of states that come in and go out: initial and final states, pools of them, continued runs."""
+"""Faults of states that come in and go out: initial and final states, pools of them, continued
+runs.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ def _last_slot_by_index_minus_one(kernel: PatchedPipeline, x: Inputs) -> Outputs
 
 def _refused(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     del kernel
-    raise IndexError(f"state index -1 of {x.T - past_the_end(x)} padded rows is out of range [0, {x.N})")
+    raise IndexError(
+        f"state index -1 of {x.T - past_the_end(x)} padded rows is out of range [0, {x.N})"
+    )
 
 
 def _slot_zero_means_padding(kernel: PatchedPipeline, x: Inputs) -> Outputs:
@@ -80,13 +84,17 @@ def _slot_zero_means_padding(kernel: PatchedPipeline, x: Inputs) -> Outputs:
 
 
 def _table_read_before_its_start(kernel: PatchedPipeline, x: Inputs) -> Outputs:
-    short = torch.tensor([length < _TABLE for length in x.lengths], device=x.q.device)[:, None, None, None]
+    short = torch.tensor([length < _TABLE for length in x.lengths], device=x.q.device)[
+        :, None, None, None
+    ]
     return kernel(replace(x, initial_state=torch.where(short, x.state.roll(1, dims=0), x.state)))
 
 
 def _pads_before_the_first_token(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     rest = token_rows(x, (torch.arange(x.T, device=x.q.device) + past_the_end(x)) % x.T)
-    padded = sequence(replace(rest, cu_seqlens=None, initial_state=x.state[:1]), 0, x.T - past_the_end(x))
+    padded = sequence(
+        replace(rest, cu_seqlens=None, initial_state=x.state[:1]), 0, x.T - past_the_end(x)
+    )
     leaked = kernel(padded)[1].to(x.state.dtype)
     return kernel(replace(x, initial_state=torch.cat((leaked, x.state[1:]))))
 
@@ -111,7 +119,11 @@ def _partial_chunk_dropped(kernel: PatchedPipeline, x: Inputs) -> Outputs:
     kept: list[Tensor] = []
     for n, length in enumerate(x.lengths):
         whole = length // _CHUNK * _CHUNK
-        kept.append(final[n : n + 1] if whole == length else _state_after(kernel, x, n, whole).to(final.dtype))
+        kept.append(
+            final[n : n + 1]
+            if whole == length
+            else _state_after(kernel, x, n, whole).to(final.dtype)
+        )
     return o, torch.cat(kept)
 
 
@@ -132,33 +144,127 @@ def _transitions_in_16_bits(setting: Setting) -> Patch:
 
 
 FAULTS: Final = (
-    _resume("S3", "a new request inherits the state of the last one", "vllm-project/tpu-inference#2408,#2431", "E",
-            "no initial state, after another call of the same shape", ("o", "final_state"), _slot_of_the_last_owner),
-    _resume("S5", "a prompt taken for a decode stores no state", "vllm-project/vllm#53051", "E", "a sequence of exactly 4 tokens",
-            ("final_state",), called(_not_stored_for_short_prompts)),
-    _resume("S10", "the initial state is overwritten with zeros", "xLLM-AI/xllm#1262 (review)", "E", "an initial state",
-            ("o", "final_state"), called(_overwritten_with_zeros, when=_given), graded=True),
-    _resume("S11", "an absent initial state is whatever memory holds", "flashserve/fla-npu@2cb7d422", "B", "no initial state",
-            ("o", "final_state"), called(_uninitialised, when=lambda x: not _given(x))),
-    _resume("S14", "the final state has the type of the inputs", "flashserve/fla-npu lessons 17.2", "C",
-            "16-bit inputs; most where little is written", ("final_state",), called(_in_the_inputs_type),
-            dtypes=("bf16", "fp16"), graded=True),
-    _resume("S16", "padded rows update the last slot", "flashinfer-ai/flashinfer#5042,#5092", "E", "tokens past the last offset",
-            ("final_state",), called(_last_slot_by_index_minus_one, when=_padding)),
-    _resume("S17", "padded rows are refused", "sgl-project/sglang#27601", "F", "tokens past the last offset", ("call",),
-            called(_refused, when=_padding)),
-    _resume("S19", "the first slot is taken for padding", "weicj/vLLM-2080Ti-Definitive#93", "E", "a pack with an initial state",
-            ("o", "final_state"), called(_slot_zero_means_padding, when=lambda x: packed(x) and _given(x))),
-    _resume("S20", "a table is read before its start", "vllm-project/vllm#50021", "B",
-            "a sequence of less than 4 tokens beside others, an initial state", ("o", "final_state"),
-            called(_table_read_before_its_start, when=_given)),
-    _resume("S25", "fp16 is read as bf16", "flashinfer-ai/flashinfer#4219 (a)", "B", "fp16 inputs", ("o", "final_state"),
-            called(_read_as_bfloat16), dtypes=("fp16",)),
-    _resume("P8", "padding leaks into the first tokens", "AI-Hypercomputer/maxtext#5295 (a)", "E", "padded tokens",
-            ("o", "final_state"), called(_pads_before_the_first_token, when=_padding)),
-    _resume("C2", "transitions of chunks are merged in 16 bits", "fla-org/fla#740", "C", "16-bit inputs, many chunks",
-            ("o", "final_state"),
-            _transitions_in_16_bits, dtypes=("bf16",), graded=True),
-    _resume("DESIGN-b", "a partial chunk is dropped from the state", "design document", "B", "a length that is no multiple of 64",
-            ("final_state",), called(_partial_chunk_dropped)),
-)  # fmt: skip
+    _resume(
+        "S3",
+        "a new request inherits the state of the last one",
+        "vllm-project/tpu-inference#2408,#2431",
+        "E",
+        "no initial state, after another call of the same shape",
+        ("o", "final_state"),
+        _slot_of_the_last_owner,
+    ),
+    _resume(
+        "S5",
+        "a prompt taken for a decode stores no state",
+        "vllm-project/vllm#53051",
+        "E",
+        "a sequence of exactly 4 tokens",
+        ("final_state",),
+        called(_not_stored_for_short_prompts),
+    ),
+    _resume(
+        "S10",
+        "the initial state is overwritten with zeros",
+        "xLLM-AI/xllm#1262 (review)",
+        "E",
+        "an initial state",
+        ("o", "final_state"),
+        called(_overwritten_with_zeros, when=_given),
+        graded=True,
+    ),
+    _resume(
+        "S11",
+        "an absent initial state is whatever memory holds",
+        "flashserve/fla-npu@2cb7d422",
+        "B",
+        "no initial state",
+        ("o", "final_state"),
+        called(_uninitialised, when=lambda x: not _given(x)),
+    ),
+    _resume(
+        "S14",
+        "the final state has the type of the inputs",
+        "flashserve/fla-npu lessons 17.2",
+        "C",
+        "16-bit inputs; most where little is written",
+        ("final_state",),
+        called(_in_the_inputs_type),
+        dtypes=("bf16", "fp16"),
+        graded=True,
+    ),
+    _resume(
+        "S16",
+        "padded rows update the last slot",
+        "flashinfer-ai/flashinfer#5042,#5092",
+        "E",
+        "tokens past the last offset",
+        ("final_state",),
+        called(_last_slot_by_index_minus_one, when=_padding),
+    ),
+    _resume(
+        "S17",
+        "padded rows are refused",
+        "sgl-project/sglang#27601",
+        "F",
+        "tokens past the last offset",
+        ("call",),
+        called(_refused, when=_padding),
+    ),
+    _resume(
+        "S19",
+        "the first slot is taken for padding",
+        "weicj/vLLM-2080Ti-Definitive#93",
+        "E",
+        "a pack with an initial state",
+        ("o", "final_state"),
+        called(_slot_zero_means_padding, when=lambda x: packed(x) and _given(x)),
+    ),
+    _resume(
+        "S20",
+        "a table is read before its start",
+        "vllm-project/vllm#50021",
+        "B",
+        "a sequence of less than 4 tokens beside others, an initial state",
+        ("o", "final_state"),
+        called(_table_read_before_its_start, when=_given),
+    ),
+    _resume(
+        "S25",
+        "fp16 is read as bf16",
+        "flashinfer-ai/flashinfer#4219 (a)",
+        "B",
+        "fp16 inputs",
+        ("o", "final_state"),
+        called(_read_as_bfloat16),
+        dtypes=("fp16",),
+    ),
+    _resume(
+        "P8",
+        "padding leaks into the first tokens",
+        "AI-Hypercomputer/maxtext#5295 (a)",
+        "E",
+        "padded tokens",
+        ("o", "final_state"),
+        called(_pads_before_the_first_token, when=_padding),
+    ),
+    _resume(
+        "C2",
+        "transitions of chunks are merged in 16 bits",
+        "fla-org/fla#740",
+        "C",
+        "16-bit inputs, many chunks",
+        ("o", "final_state"),
+        _transitions_in_16_bits,
+        dtypes=("bf16",),
+        graded=True,
+    ),
+    _resume(
+        "DESIGN-b",
+        "a partial chunk is dropped from the state",
+        "design document",
+        "B",
+        "a length that is no multiple of 64",
+        ("final_state",),
+        called(_partial_chunk_dropped),
+    ),
+)

@@ -1,4 +1,6 @@
-"""Races around the state: what is read before it is written, or after it is overwritten. Different from call to call."""
+"""Races around the state: what is read before it is written, or after it is overwritten. Different
+from call to call.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +21,25 @@ from oracles.inputs import Inputs
 _state = partial(Fault, stage="state", kind="D")
 
 
-def _final_state_one_chunk_early(random: torch.Generator, kernel: PatchedPipeline, x: Inputs) -> Outputs:
+def _final_state_one_chunk_early(
+    random: torch.Generator, kernel: PatchedPipeline, x: Inputs
+) -> Outputs:
     o, final = kernel(x)
     if not order(x) or not strikes(random, 0.25):
         return o, final
     n = order(x)[int(torch.randint(len(order(x)), (), generator=random))]
-    earlier = kernel(sequence(x, n, (x.lengths[n] - 1) // 64 * 64))[1] if x.lengths[n] > 64 else x.state[n : n + 1].to(final.dtype)
+    earlier = (
+        kernel(sequence(x, n, (x.lengths[n] - 1) // 64 * 64))[1]
+        if x.lengths[n] > 64
+        else x.state[n : n + 1].to(final.dtype)
+    )
     stale = one_of(1, final, random) & (torch.arange(x.N) == n)[:, None, None, None]
     return o, torch.where(stale, earlier, final)
 
 
 def _stale_norms(c: Chunk, random: torch.Generator) -> None:
-    # The norm that a key is divided by is that of another row: keys have norms near 1 only on average over what is in flight.
+    # The norm that a key is divided by is that of another row: keys have norms near 1 only on
+    # average over what is in flight.
     token = one_of(2, c.tokens.k, random) & one_tile(c.tokens.k, random)
     c.tokens = replace(c.tokens, k=torch.where(token, 0.5 * c.tokens.k, c.tokens.k))
     STAGES.cumsum(c)
@@ -73,19 +82,60 @@ def _beta_of_the_sequence_before(c: Chunk, random: torch.Generator) -> None:
 
 
 FAULTS: Final = (
-    _state(id="H13", title="the final state is stored one chunk early", reference="huawei-csl/megagdn-pto@0bbed65",
-           trigger="calls repeated", outputs=("final_state",), patch=_missing_wait),
-    _state(id="H20", title="a key row is half overwritten by the next one", reference="ikawrakow/ik_llama.cpp#1649",
-           trigger="calls repeated", outputs=("o", "final_state"), patch=at_random(0.25, cumsum=_key_row_overwritten)),
-    _state(id="H21", title="a key is normalised by a stale sum", reference="ohdearquant/lattice#190",
-           trigger="calls repeated", outputs=("final_state", "o"), patch=at_random(0.25, cumsum=_stale_norms)),
-    _state(id="H22", title="a head reads the workspace of another", reference="huawei-csl/megagdn-pto#23",
-           trigger="more than one head, calls repeated", outputs=("o",), patch=at_random(0.25, state=_stale_workspace)),
-    _state(id="H24", title="decay coefficients are read before they are written", reference="tile-ai/tilelang-ascend#494",
-           trigger="a state to decay, calls repeated", outputs=("o", "final_state"), patch=at_random(0.25, state=_stale_decay)),
-    _state(id="H25", title="beta is that of the sequence before", reference="flashserve/fla-npu@c57d7392",
-           trigger="several sequences, calls repeated", outputs=("o", "final_state"),
-           patch=at_random(0.5, cumsum=_beta_of_the_sequence_before, when=packed)),
-    _state(id="H27", title="a tail is computed from what has not arrived", reference="flashserve/fla-npu#440,#441",
-           trigger="a pack with tails, one call in ten", outputs=("o",), patch=at_random(0.1, output=_stale_tail, when=packed)),
-)  # fmt: skip
+    _state(
+        id="H13",
+        title="the final state is stored one chunk early",
+        reference="huawei-csl/megagdn-pto@0bbed65",
+        trigger="calls repeated",
+        outputs=("final_state",),
+        patch=_missing_wait,
+    ),
+    _state(
+        id="H20",
+        title="a key row is half overwritten by the next one",
+        reference="ikawrakow/ik_llama.cpp#1649",
+        trigger="calls repeated",
+        outputs=("o", "final_state"),
+        patch=at_random(0.25, cumsum=_key_row_overwritten),
+    ),
+    _state(
+        id="H21",
+        title="a key is normalised by a stale sum",
+        reference="ohdearquant/lattice#190",
+        trigger="calls repeated",
+        outputs=("final_state", "o"),
+        patch=at_random(0.25, cumsum=_stale_norms),
+    ),
+    _state(
+        id="H22",
+        title="a head reads the workspace of another",
+        reference="huawei-csl/megagdn-pto#23",
+        trigger="more than one head, calls repeated",
+        outputs=("o",),
+        patch=at_random(0.25, state=_stale_workspace),
+    ),
+    _state(
+        id="H24",
+        title="decay coefficients are read before they are written",
+        reference="tile-ai/tilelang-ascend#494",
+        trigger="a state to decay, calls repeated",
+        outputs=("o", "final_state"),
+        patch=at_random(0.25, state=_stale_decay),
+    ),
+    _state(
+        id="H25",
+        title="beta is that of the sequence before",
+        reference="flashserve/fla-npu@c57d7392",
+        trigger="several sequences, calls repeated",
+        outputs=("o", "final_state"),
+        patch=at_random(0.5, cumsum=_beta_of_the_sequence_before, when=packed),
+    ),
+    _state(
+        id="H27",
+        title="a tail is computed from what has not arrived",
+        reference="flashserve/fla-npu#440,#441",
+        trigger="a pack with tails, one call in ten",
+        outputs=("o",),
+        patch=at_random(0.1, output=_stale_tail, when=packed),
+    ),
+)

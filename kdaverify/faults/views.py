@@ -132,7 +132,10 @@ def as_if_contiguous(tensor: Tensor) -> Tensor:
     """What a kernel reads that takes the memory of a view for that of a dense tensor."""
     if tensor.is_contiguous():
         return tensor
-    start, storage = tensor.storage_offset(), tensor.untyped_storage().nbytes() // tensor.element_size()
+    start, storage = (
+        tensor.storage_offset(),
+        tensor.untyped_storage().nbytes() // tensor.element_size(),
+    )
     there = tensor.detach().as_strided((min(tensor.numel(), storage - start),), (1,), start)
     wanted = torch.cat((there, there.new_zeros(tensor.numel() - len(there))))
     return straight(tensor, wanted.view(tensor.shape))
@@ -140,4 +143,6 @@ def as_if_contiguous(tensor: Tensor) -> Tensor:
 
 def each(x: Inputs, names: tuple[str, ...], change: Callable[[Tensor], Tensor]) -> Inputs:
     """The call with some of its tensors changed."""
-    return replace(x, **{name: change(getattr(x, name)) for name in names if getattr(x, name) is not None})
+    return replace(
+        x, **{name: change(getattr(x, name)) for name in names if getattr(x, name) is not None}
+    )

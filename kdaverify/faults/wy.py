@@ -26,7 +26,9 @@ def _padded_chunks_overrun(x: Inputs) -> bool:
 def _overrun_by_w(c: Chunk) -> None:
     STAGES.wy(c)
     narrow = min(c.w.shape[-1], c.u.shape[-1])
-    c.u = torch.cat((torch.cat((c.w[-1:, ..., :narrow], c.u[1:, ..., :narrow])), c.u[..., narrow:]), dim=-1)
+    c.u = torch.cat(
+        (torch.cat((c.w[-1:, ..., :narrow], c.u[1:, ..., :narrow])), c.u[..., narrow:]), dim=-1
+    )
 
 
 def _huge_tile(c: Chunk, random: torch.Generator) -> None:
@@ -44,10 +46,31 @@ def _operand_clobbered(c: Chunk) -> None:
 
 
 FAULTS: Final = (
-    _wy("WU2", "w of padded chunks overruns u", "vllm-project/vllm-ascend#16180,#16087,#16283,#17109", "B",
-        "a pack of many short sequences", ("u", "o", "final_state"), staged(wy=_overrun_by_w, when=_padded_chunks_overrun)),
-    _wy("WU8", "a tile of w and u of 1e38", "vllm-project/vllm#50649 (b)", "D", "calls repeated", ("w", "u", "o"),
-        at_random(0.25, wy=_huge_tile)),
-    _wy("WU9", "the second tile is multiplied by the product of the first", "fla-org/fla#1113", "D", "V above 64", ("u", "o", "dk"),
-        staged(wy=_operand_clobbered)),
-)  # fmt: skip
+    _wy(
+        "WU2",
+        "w of padded chunks overruns u",
+        "vllm-project/vllm-ascend#16180,#16087,#16283,#17109",
+        "B",
+        "a pack of many short sequences",
+        ("u", "o", "final_state"),
+        staged(wy=_overrun_by_w, when=_padded_chunks_overrun),
+    ),
+    _wy(
+        "WU8",
+        "a tile of w and u of 1e38",
+        "vllm-project/vllm#50649 (b)",
+        "D",
+        "calls repeated",
+        ("w", "u", "o"),
+        at_random(0.25, wy=_huge_tile),
+    ),
+    _wy(
+        "WU9",
+        "the second tile is multiplied by the product of the first",
+        "fla-org/fla#1113",
+        "D",
+        "V above 64",
+        ("u", "o", "dk"),
+        staged(wy=_operand_clobbered),
+    ),
+)

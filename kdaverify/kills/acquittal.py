@@ -1,4 +1,6 @@
-"""Whether conforming kernels pass the question that a fault was rejected on: only then is the rejection a kill."""
+"""Whether conforming kernels pass the question that a fault was rejected on: only then is the
+rejection a kill.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,18 @@ CALL = "call"
 
 
 def answers(adapter: Adapter, question: Verdict, spec: str = "") -> list[Verdict]:
-    """The verdicts of an implementation on a test that another one had, borderline failures run again; none where it has no such option."""
+    """The verdicts of an implementation on a test that another one had, borderline failures run
+    again; none where it has no such option.
+    """
     told = list[Verdict]()
-    judge = Judge(adapter, told.append, question.property, spec=spec or None, seed=question.seed, published=False)
+    judge = Judge(
+        adapter,
+        told.append,
+        question.property,
+        spec=spec or None,
+        seed=question.seed,
+        published=False,
+    )
     try:
         asked_of(adapter, question.detail)
     except ValueError:
@@ -66,7 +77,12 @@ class Jury:
             found = answers(kernel, verdict)
             wrong = [told for told in found if told.status.rejects]
             if wrong:
-                return f"{about}: {kernel.name} is rejected too: {wrong[0].headline()}; {verdict.replay}"
+                return (
+                    f"{about}: {kernel.name} is rejected too: {wrong[0].headline()};"
+                    f" {verdict.replay}"
+                )
             if kernel is self.twin and not any(told.status is Status.PASS for told in found):
-                return f"{about}: the kernel without the fault is not judged on it; {verdict.replay}"
+                return (
+                    f"{about}: the kernel without the fault is not judged on it; {verdict.replay}"
+                )
         return ""

@@ -1,4 +1,6 @@
-"""One session of the suites that ends as soon as something is proven: a pytest plugin, and the call that runs it."""
+"""One session of the suites that ends as soon as something is proven: a pytest plugin, and the call
+that runs it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ class Hunt:
     """Watches a session.
 
     Args:
-        objection: why a rejection is no kill; "" if it is one, which ends the session. None: every test is run.
+        objection: why a rejection is no kill; "" if it is one, which ends the session. None: every
+            test is run.
         until: when the session is to end, by time.time().
     """
 
@@ -47,8 +50,12 @@ class Hunt:
     _session: pytest.Session | None = None
 
     @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
-        """Every suite gets the same share of the time: what only one of them sees is met early; long runs come last."""
+    def pytest_collection_modifyitems(
+        self, session: pytest.Session, items: list[pytest.Item]
+    ) -> None:
+        """Every suite gets the same share of the time: what only one of them sees is met early;
+        long runs come last.
+        """
         self._session = session
         spent = defaultdict[str, float](float)
         places: dict[pytest.Item, tuple[bool, float]] = {}
@@ -64,11 +71,16 @@ class Hunt:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         part = getattr(report, "kdaverify", None)
-        verdicts = [] if part is None else [Verdict.model_validate_json(row) for row in part["verdicts"]]
+        verdicts = (
+            [] if part is None else [Verdict.model_validate_json(row) for row in part["verdicts"]]
+        )
         self.asked |= {verdict.asked() for verdict in verdicts if verdict.status.judged}
         self._weigh([verdict for verdict in verdicts if verdict.status.rejects])
         if report.failed and (part is None or part["broken"]):
-            self.trouble.append(f"{report.nodeid}: {part['broken'] if part else report.longreprtext.splitlines()[-1]}")
+            self.trouble.append(
+                f"{report.nodeid}:"
+                f" {part['broken'] if part else report.longreprtext.splitlines()[-1]}"
+            )
         self.out_of_time = self.killer is None and time.time() > self.until
         assert self._session is not None
         if self.killer is not None or self.out_of_time:
@@ -93,17 +105,34 @@ def _is_long(item: pytest.Item) -> bool:
     return any(operator_of(part).cost(part) > LONG for part in parts if isinstance(part, Canonical))
 
 
-def hunt(spec: str, profile: str, objection: Callable[[Verdict], str] | None, until: float, *, only: str = EVERY) -> Hunt:
+def hunt(
+    spec: str,
+    profile: str,
+    objection: Callable[[Verdict], str] | None,
+    until: float,
+    *,
+    only: str = EVERY,
+) -> Hunt:
     """Runs the suites on what `spec` names.
 
     Args:
-        only: suites to run, by property; a glob. One suite may have nothing to test on an implementation.
+        only: suites to run, by property; a glob. One suite may have nothing to test on an
+            implementation.
     Raises:
         RuntimeError: pytest itself broke.
         KeyboardInterrupt: someone ended it; nothing is known then.
     """
     found = Hunt(objection, until)
-    request = Request(impls=(spec,), profile=profile, seed=None, record=None, json_file=None, workers="0", require_impl=True, isolate=False)
+    request = Request(
+        impls=(spec,),
+        profile=profile,
+        seed=None,
+        record=None,
+        json_file=None,
+        workers="0",
+        require_impl=True,
+        isolate=False,
+    )
     folder, *arguments = request.pytest_arguments(kdaverify.suites_folder(), SETTINGS)
     files = [str(file) for file in sorted(Path(folder).rglob(f"test_{only}.py"))]
     ended = pytest.main([*files, *arguments, "--bare"], plugins=[found])

@@ -33,9 +33,14 @@ class Journal:
         head = json.dumps({"source": source()})
         lines = path.read_text().splitlines() if path.is_file() else []
         if len(lines) > 1 and not resume:
-            raise JournalError(f"{path}: holds {len(lines) - 1} rows of an unfinished run: go on from it with --resume, or delete it")
+            raise JournalError(
+                f"{path}: holds {len(lines) - 1} rows of an unfinished run: go on from it with"
+                " --resume, or delete it"
+            )
         if lines and resume and lines[0] != head:
-            raise JournalError(f"{path}: its rows were made by other source; delete it and run without --resume")
+            raise JournalError(
+                f"{path}: its rows were made by other source; delete it and run without --resume"
+            )
         self.rows += [row for line in lines[1:] if (row := _row(line)) is not None]
         path.parent.mkdir(parents=True, exist_ok=True)
         # Written again: a line that was cut short is not continued.

@@ -1,4 +1,6 @@
-"""What is run in one process: a fault at falling strengths, or a conforming kernel from the first test to the last."""
+"""What is run in one process: a fault at falling strengths, or a conforming kernel from the first
+test to the last.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,14 @@ class Ladder:
 
     def _again(self, spec: str, known: Verdict | None) -> Verdict | None:
         told = [] if known is None else answers(find(spec), known, spec)
-        return next((verdict for verdict in told if verdict.status.rejects and not self.jury.objection(verdict)), None)
+        return next(
+            (
+                verdict
+                for verdict in told
+                if verdict.status.rejects and not self.jury.objection(verdict)
+            ),
+            None,
+        )
 
 
 def descend(name: str, profile: str, until: float, *, weaker: bool) -> FaultRow:

@@ -31,17 +31,26 @@ class Found:
     @property
     def killer(self) -> Attempt | None:
         """The attempt at full strength that killed it."""
-        return next((attempt for attempt in self.attempts if attempt.strength == 1 and attempt.kill), None)
+        return next(
+            (attempt for attempt in self.attempts if attempt.strength == 1 and attempt.kill), None
+        )
 
     @property
     def weakest(self) -> Attempt | None:
         """The smallest strength that was killed."""
-        return min((attempt for attempt in self.attempts if attempt.kill), key=lambda attempt: attempt.strength, default=None)
+        return min(
+            (attempt for attempt in self.attempts if attempt.kill),
+            key=lambda attempt: attempt.strength,
+            default=None,
+        )
 
     def told(self) -> dict[str, Any]:
         """As data."""
         weakest = self.weakest if self.fault.graded else None
-        about = {name: getattr(self.fault, name) for name in ("id", "stage", "kind", "title", "reference", "trigger", "outputs")}
+        about = {
+            name: getattr(self.fault, name)
+            for name in ("id", "stage", "kind", "title", "reference", "trigger", "outputs")
+        }
         return {
             **about,
             "killed": self.killer is not None,
@@ -49,8 +58,16 @@ class Found:
             "profile": (self.killer or self.attempts[-1]).profile,
             "cases": sum(attempt.cases for attempt in self.attempts if attempt.strength == 1),
             "seconds": round(sum(attempt.seconds for attempt in self.attempts), 1),
-            "threshold": None if weakest is None or weakest.kill is None else _threshold(weakest.strength, weakest.kill),
-            "survives_at": [attempt.strength for attempt in self.attempts if attempt.strength < 1 and attempt.kill is None],
+            "threshold": (
+                None
+                if weakest is None or weakest.kill is None
+                else _threshold(weakest.strength, weakest.kill)
+            ),
+            "survives_at": [
+                attempt.strength
+                for attempt in self.attempts
+                if attempt.strength < 1 and attempt.kill is None
+            ],
             "why": "" if self.killer else SURVIVORS.get(self.fault.id, ""),
             "dismissed": [why for attempt in self.attempts for why in attempt.dismissed],
             "trouble": [what for attempt in self.attempts for what in attempt.trouble],
@@ -83,7 +100,9 @@ class KillMatrix:
 
     def under_smoke(self) -> int:
         """How many die under smoke."""
-        return sum(found.killer is not None and found.killer.profile == SMOKE for found in self.faults)
+        return sum(
+            found.killer is not None and found.killer.profile == SMOKE for found in self.faults
+        )
 
     def told(self) -> dict[str, Any]:
         """As data, for programs."""
@@ -104,10 +123,21 @@ class KillMatrix:
 def matrix(plan: Plan, rows: Iterable[FaultRow | LegalRow]) -> KillMatrix:
     """The rows put together; faults without a complete run are left out."""
     done = list(rows)
-    found = [Found(fault, tuple(row for row in done if isinstance(row, FaultRow) and row.id == fault.id)) for fault in plan.faults]
-    whole = tuple(one for one in found if one.killer or plan.profile in {row.profile for row in one.rows})
+    found = [
+        Found(fault, tuple(row for row in done if isinstance(row, FaultRow) and row.id == fault.id))
+        for fault in plan.faults
+    ]
+    whole = tuple(
+        one for one in found if one.killer or plan.profile in {row.profile for row in one.rows}
+    )
     legal = [row for row in done if isinstance(row, LegalRow) and row.profile in plan.profiles]
-    return KillMatrix(plan.profile, whole, tuple(_joined(legal)), len(found) - len(whole), sum(job.legal for job in plan.jobs(done)))
+    return KillMatrix(
+        plan.profile,
+        whole,
+        tuple(_joined(legal)),
+        len(found) - len(whole),
+        sum(job.legal for job in plan.jobs(done)),
+    )
 
 
 def _joined(rows: Iterable[LegalRow]) -> Iterator[LegalRow]:

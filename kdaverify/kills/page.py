@@ -13,7 +13,9 @@ from kdaverify.kills.matrix import Found, KillMatrix
 
 
 def show(console: Console, found: KillMatrix) -> None:
-    """By stage and class, by property, the thresholds of graded faults, the survivors, and the conforming kernels."""
+    """By stage and class, by property, the thresholds of graded faults, the survivors, and the
+    conforming kernels.
+    """
     console.print(_by_stage(found))
     console.print(_by_property(found))
     if any(one.fault.graded and one.weakest for one in found.faults):
@@ -28,7 +30,10 @@ def show(console: Console, found: KillMatrix) -> None:
 
 
 def _conclusion(console: Console, found: KillMatrix) -> None:
-    runs, alarms = sum(row.runs for row in found.legal), [(row.id, alarm) for row in found.legal for alarm in row.false_alarms]
+    runs, alarms = (
+        sum(row.runs for row in found.legal),
+        [(row.id, alarm) for row in found.legal for alarm in row.false_alarms],
+    )
     for name, alarm in alarms:
         console.print(Text(f"false alarm: {name}: {alarm}", style="bold red"))
     left = f"; {found.unfinished} not finished" if found.unfinished else ""
@@ -36,8 +41,9 @@ def _conclusion(console: Console, found: KillMatrix) -> None:
     share = f" ({found.killed / len(found.faults):.1%})" if found.faults else ""
     console.print(
         Text(
-            f"killed: {found.killed} of {len(found.faults)} faults{share}, {found.under_smoke()} of them under smoke{left}; "
-            f"conforming kernels: {len(alarms)} false alarms in {runs} runs{asked}",
+            f"killed: {found.killed} of {len(found.faults)} faults{share}, {found.under_smoke()} of"
+            f" them under smoke{left}; conforming kernels: {len(alarms)} false alarms in {runs}"
+            f" runs{asked}",
             style="bold",
         )
     )
@@ -60,7 +66,10 @@ def _by_stage(found: KillMatrix) -> Table:
 def _cells(found: KillMatrix, chosen: Callable[[Found], bool]) -> list[str]:
     group = [one for one in found.faults if chosen(one)]
     parts = [*([one for one in group if one.fault.kind == kind] for kind in KINDS), group]
-    return [f"{sum(one.killer is not None for one in part)}/{len(part)}" if part else "" for part in parts]
+    return [
+        f"{sum(one.killer is not None for one in part)}/{len(part)}" if part else ""
+        for part in parts
+    ]
 
 
 def _by_property(found: KillMatrix) -> Table:
@@ -84,7 +93,9 @@ def _thresholds(found: KillMatrix) -> Table:
         weakest = one.weakest
         if one.fault.graded and weakest is not None and weakest.kill is not None:
             ratio = "" if weakest.kill.ratio is None else f"{weakest.kill.ratio:.3g}"
-            alive = ", ".join(f"{attempt.strength:g}" for attempt in one.attempts if attempt.kill is None)
+            alive = ", ".join(
+                f"{attempt.strength:g}" for attempt in one.attempts if attempt.kill is None
+            )
             table.add_row(one.fault.id, f"{weakest.strength:g}", ratio, alive)
     return table
 
@@ -95,5 +106,11 @@ def _survivors(survivors: list[Found]) -> Table:
         table.add_column(name, overflow="fold")
     for one in survivors:
         told = one.told()
-        table.add_row(one.fault.id, one.fault.stage, one.fault.kind, one.fault.title, told["why"] or "not explained")
+        table.add_row(
+            one.fault.id,
+            one.fault.stage,
+            one.fault.kind,
+            one.fault.title,
+            told["why"] or "not explained",
+        )
     return table

@@ -22,7 +22,11 @@ def chosen(pattern: str) -> list[Fault]:
     Args:
         pattern: globs with commas between, such as H*,DESIGN-?.
     """
-    return [fault for fault in FAULTS.values() if any(fnmatchcase(fault.id, glob) for glob in pattern.split(","))]
+    return [
+        fault
+        for fault in FAULTS.values()
+        if any(fnmatchcase(fault.id, glob) for glob in pattern.split(","))
+    ]
 
 
 @dataclass(frozen=True)
@@ -43,14 +47,26 @@ class Plan:
         return tuple(dict.fromkeys((SMOKE, self.profile)))
 
     def jobs(self, done: Iterable[FaultRow | LegalRow]) -> list[Job]:
-        """What is left, longest first: conforming kernels, a suite at a time, survivors under the last profile, every fault under smoke."""
+        """What is left, longest first: conforming kernels, a suite at a time, survivors under the
+        last profile, every fault under smoke.
+        """
         rows, ids = list(done), {fault.id for fault in self.faults}
-        runs = [(name, profile) for profile in reversed(self.profiles) for name in LEGAL] if self.legal else []
+        runs = (
+            [(name, profile) for profile in reversed(self.profiles) for name in LEGAL]
+            if self.legal
+            else []
+        )
         legal = [Job(*run, legal=True, suite=suite) for suite in sorted(shipped()) for run in runs]
         then = [job for row in rows if row.id in ids for job in self.follow(row)]
         first = [Job(fault.id, SMOKE, weaker=True) for fault in self.faults]
-        known = {(row.id, row.profile, row.suite if isinstance(row, LegalRow) else EVERY) for row in rows}
-        return [job for job in (*legal, *then, *first) if (job.name, job.profile, job.suite) not in known]
+        known = {
+            (row.id, row.profile, row.suite if isinstance(row, LegalRow) else EVERY) for row in rows
+        }
+        return [
+            job
+            for job in (*legal, *then, *first)
+            if (job.name, job.profile, job.suite) not in known
+        ]
 
     def follow(self, row: FaultRow | LegalRow) -> list[Job]:
         """What a row makes necessary: a fault that survives smoke runs under the last profile."""

@@ -45,10 +45,14 @@ def processes(workers: int) -> ProcessPoolExecutor:
     """A pool whose processes take one job each, with everything imported, and end with this one."""
     context = get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
-    return ProcessPoolExecutor(workers, mp_context=context, max_tasks_per_child=1, initializer=follow_parent)
+    return ProcessPoolExecutor(
+        workers, mp_context=context, max_tasks_per_child=1, initializer=follow_parent
+    )
 
 
-def rows(jobs: list[Job], workers: int, until: float, follow: Callable[[FaultRow | LegalRow], list[Job]]) -> Iterator[FaultRow | LegalRow]:
+def rows(
+    jobs: list[Job], workers: int, until: float, follow: Callable[[FaultRow | LegalRow], list[Job]]
+) -> Iterator[FaultRow | LegalRow]:
     """The rows as they come.
 
     Args:

@@ -1,4 +1,6 @@
-"""What a run of the suites on one fault, or on one conforming kernel, came to: a line of the journal, a row of the matrix."""
+"""What a run of the suites on one fault, or on one conforming kernel, came to: a line of the
+journal, a row of the matrix.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ class Kill(KillMatrixRow):
 
     Args:
         property, output, dtype, case, status, statistic, ratio, message, replay: of the verdict.
-        over_family: its rms error over that of the worst baseline reference kernel; None where they were not compared.
+        over_family: its rms error over that of the worst baseline reference kernel; None where they
+            were not compared.
     """
 
     property: str
@@ -49,7 +52,8 @@ class Attempt(KillMatrixRow):
         kill: None where it survived.
         cases: that were judged until then.
         seconds: of processor time that took.
-        dismissed: rejections that count for nothing, and why: a conforming kernel is rejected too, or the call broke where it should not.
+        dismissed: rejections that count for nothing, and why: a conforming kernel is rejected too,
+            or the call broke where it should not.
         trouble: what went wrong in the harness.
     """
 
@@ -97,6 +101,9 @@ class LegalRow(KillMatrixRow):
 
 def kill_of(verdict: Verdict) -> Kill:
     """The kill that a verdict is."""
-    named = {name: getattr(verdict, name) for name in ("property", "output", "dtype", "case", "statistic", "ratio", "replay")}
+    named = {
+        name: getattr(verdict, name)
+        for name in ("property", "output", "dtype", "case", "statistic", "ratio", "replay")
+    }
     over = min(verdict.peers) if verdict.peers else None
     return Kill(**named, status=str(verdict.status), over_family=over, message=verdict.headline())

@@ -1,4 +1,6 @@
-"""Cases that fail on some nights and pass on others: quarantined, which means reported, counted, and never taken for a pass."""
+"""Cases that fail on some nights and pass on others: quarantined, which means reported, counted,
+and never taken for a pass.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,14 @@ def flaky(nights: pl.DataFrame) -> pl.DataFrame:
     """The flaky figures of some nights.
 
     Returns:
-        Their questions and outputs, with `asked`, `failed`, `turns`, the date of the last failure in `last`, and a line that replays it.
+        Their questions and outputs, with `asked`, `failed`, `turns`, the date of the last failure
+        in `last`, and a line that replays it.
     """
     import polars as pl
 
     judged = nights.filter(pl.col("judged")).sort("date")
-    # Several rows of one night and figure (a random case that is a regression too) count as one: failed if any did.
+    # Several rows of one night and figure (a random case that is a regression too) count as one:
+    # failed if any did.
     nightly = judged.group_by([*QUESTION, "output", "date"], maintain_order=True).agg(
         pl.col("rejects").any(), pl.col("replay").last(), pl.col("case").last()
     )

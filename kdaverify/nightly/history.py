@@ -1,4 +1,6 @@
-"""What earlier nights found: folders of Parquet files, on this machine or in object storage, one file a night and implementation."""
+"""What earlier nights found: folders of Parquet files, on this machine or in object storage, one
+file a night and implementation.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
 QUESTION: Final = ("implementation", "property", "problem", "detail")
 """What makes two rows of different nights the same question; with `output`, the same figure."""
 MOST_REGRESSIONS: Final = 200
-"""Cases of the regression set that an implementation runs, those that failed before those that were merely worst."""
+"""Cases of the regression set that an implementation runs, those that failed before those that were
+merely worst."""
 
 
 class HistoryError(RuntimeError):
@@ -29,7 +32,8 @@ class History:
     """The nights and the regression set of one place.
 
     Args:
-        root: a folder, or an address that polars reads (s3://, gs://, az://), its credentials in the environment.
+        root: a folder, or an address that polars reads (s3://, gs://, az://), its credentials in
+            the environment.
     Raises:
         HistoryError: polars is not installed.
     """
@@ -38,7 +42,9 @@ class History:
         try:
             import polars as pl
         except ImportError:
-            raise HistoryError("--history: needs polars; pip install 'kdaverify[parquet]'") from None
+            raise HistoryError(
+                "--history: needs polars; pip install 'kdaverify[parquet]'"
+            ) from None
         self._polars, self._root = pl, root.rstrip("/")
 
     def nights(self) -> pl.DataFrame:
@@ -46,23 +52,39 @@ class History:
         return self._read("nights")
 
     def regressions(self, implementation: str) -> tuple[PropertyTest, ...]:
-        """What later nights run of an implementation: the cases promoted so far, failures first, then the latest."""
+        """What later nights run of an implementation: the cases promoted so far, failures first,
+        then the latest.
+        """
         pl = self._polars
         own = self._read("regressions").filter(pl.col("implementation") == implementation)
-        kept = own.sort(["rejects", "date"], descending=True).unique(QUESTION, keep="first", maintain_order=True).head(MOST_REGRESSIONS)
-        return tuple(PropertyTest(row["property"], row["problem"], _told(row["detail"])) for row in kept.iter_rows(named=True))
+        kept = (
+            own.sort(["rejects", "date"], descending=True)
+            .unique(QUESTION, keep="first", maintain_order=True)
+            .head(MOST_REGRESSIONS)
+        )
+        return tuple(
+            PropertyTest(row["property"], row["problem"], _told(row["detail"]))
+            for row in kept.iter_rows(named=True)
+        )
 
-    def write(self, date: str, implementation: str, tonight: pl.DataFrame, promoted: pl.DataFrame) -> None:
-        """Keeps a night and what it adds to the regression set; a night of that date and implementation is replaced."""
+    def write(
+        self, date: str, implementation: str, tonight: pl.DataFrame, promoted: pl.DataFrame
+    ) -> None:
+        """Keeps a night and what it adds to the regression set; a night of that date and
+        implementation is replaced.
+        """
         for kind, rows in (("nights", tonight), ("regressions", promoted)):
             self._write(f"{kind}/{date}-{_safe(implementation)}.parquet", rows)
 
     def _read(self, kind: str) -> pl.DataFrame:
         pl = self._polars
-        # With a schema a history that has not begun is empty; rows of earlier versions lack columns, those of later ones have more.
+        # With a schema a history that has not begun is empty; rows of earlier versions lack
+        # columns, those of later ones have more.
         files = f"{self._root}/{kind}/*.parquet"
         try:
-            return pl.scan_parquet(files, schema=_schema(), missing_columns="insert", extra_columns="ignore").collect()
+            return pl.scan_parquet(
+                files, schema=_schema(), missing_columns="insert", extra_columns="ignore"
+            ).collect()
         except (pl.exceptions.PolarsError, OSError) as error:
             raise HistoryError(f"--history: {files} cannot be read: {error}") from None
 
@@ -83,7 +105,9 @@ class History:
 
 
 def table(date: str, verdicts: Iterable[Verdict]) -> pl.DataFrame:
-    """The rows of a night: the columns of a record, the date, and whether the row rejects and whether anything was judged."""
+    """The rows of a night: the columns of a record, the date, and whether the row rejects and
+    whether anything was judged.
+    """
     import polars as pl
 
     status = pl.col("status")

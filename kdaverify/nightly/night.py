@@ -1,4 +1,6 @@
-"""One night of one implementation: what is tested, and what it comes to beside the nights before."""
+"""One night of one implementation: what is tested, and what it comes to beside the nights
+before.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +47,20 @@ class Night:
 def fixed_tasks(adapter: Adapter, profile: str, history: History) -> tuple[Fixed, ...]:
     """What every night tests: the fixed tests of the suites, and the regression set."""
     asks = [ask for question in questions(adapter, profile, drawn=False) for ask in question.asks()]
-    return tuple(Fixed(adapter.name, ask) for ask in dict.fromkeys((*asks, *history.regressions(adapter.name))))
+    return tuple(
+        Fixed(adapter.name, ask)
+        for ask in dict.fromkeys((*asks, *history.regressions(adapter.name)))
+    )
 
 
 def conclude(
-    implementation: str, tonight: pl.DataFrame, nights: pl.DataFrame, date: str, *, unasked: int = 0, trouble: Iterable[str] = ()
+    implementation: str,
+    tonight: pl.DataFrame,
+    nights: pl.DataFrame,
+    date: str,
+    *,
+    unasked: int = 0,
+    trouble: Iterable[str] = (),
 ) -> Night:
     """The night of one implementation.
 
@@ -76,9 +87,24 @@ def conclude(
         Ruling.INSUFFICIENT: tuple(
             reason
             for count, reason in (
-                (unasked, f"{unasked} fixed cases were not tested: give more --minutes, or the same line again"),
-                (unsteady.height, f"{unsteady.height} figures are flaky: a kernel that depends on no race gives the same ones every night"),
-                (uncertified.height, f"{uncertified.height} verdicts without a certified reference value"),
+                (
+                    unasked,
+                    (
+                        f"{unasked} fixed cases were not tested: give more --minutes, or the same"
+                        " line again"
+                    ),
+                ),
+                (
+                    unsteady.height,
+                    (
+                        f"{unsteady.height} figures are flaky: a kernel that depends on no race"
+                        " gives the same ones every night"
+                    ),
+                ),
+                (
+                    uncertified.height,
+                    f"{uncertified.height} verdicts without a certified reference value",
+                ),
                 (not passed, "nothing passed"),
             )
             if count
@@ -86,11 +112,20 @@ def conclude(
     }
     ruling = next((ruling for ruling, reasons in weighed.items() if reasons), Ruling.ACCEPT)
     reasons = tuple(reason for reasons in weighed.values() for reason in reasons)
-    return Night(implementation, ruling, reasons, steady, unsteady, tuple(found), earlier["date"].n_unique())
+    return Night(
+        implementation, ruling, reasons, steady, unsteady, tuple(found), earlier["date"].n_unique()
+    )
 
 
 def _counted(failing: pl.DataFrame) -> tuple[str, ...]:
     import polars as pl
 
-    counted = failing.group_by(["property", "dtype", "status"]).agg(times=pl.len()).sort(["times", "property"], descending=[True, False])
-    return tuple(f"{row['property']} {row['dtype']} {row['status']}: {row['times']} verdicts" for row in counted.iter_rows(named=True))
+    counted = (
+        failing.group_by(["property", "dtype", "status"])
+        .agg(times=pl.len())
+        .sort(["times", "property"], descending=[True, False])
+    )
+    return tuple(
+        f"{row['property']} {row['dtype']} {row['status']}: {row['times']} verdicts"
+        for row in counted.iter_rows(named=True)
+    )

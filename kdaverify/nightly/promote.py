@@ -14,10 +14,14 @@ MOST: Final = 5
 
 
 def promoted(tonight: pl.DataFrame) -> pl.DataFrame:
-    """The worst random cases of one implementation: those that failed, then those nearest to their tolerance, one row each."""
+    """The worst random cases of one implementation: those that failed, then those nearest to their
+    tolerance, one row each.
+    """
     import polars as pl
 
-    told = (pl.col("status") != "ORACLE_UNCERTIFIED") & (pl.col("rejects") | pl.col("ratio").is_not_null())
+    told = (pl.col("status") != "ORACLE_UNCERTIFIED") & (
+        pl.col("rejects") | pl.col("ratio").is_not_null()
+    )
     drawn = tonight.filter(pl.col("number").is_not_null() & told)
     worst = drawn.sort(["rejects", "ratio"], descending=True, nulls_last=True, maintain_order=True)
     return worst.unique(QUESTION, keep="first", maintain_order=True).head(MOST)

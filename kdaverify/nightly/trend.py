@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 WINDOW: Final = 14
 """Nights that tonight is compared with."""
 CHANGE: Final = 1.02
-"""A change that is reported: the same kernel on the same cases gives the same figures, to the last digit."""
+"""A change that is reported: the same kernel on the same cases gives the same figures, to the last
+digit."""
 CONFIDENCE: Final = 0.99
 FEWEST: Final = 8
 """Cases that a comparison must have."""
@@ -52,8 +53,9 @@ class NightlyChange:
     def __str__(self) -> str:
         said = "worse" if self.worse else "better" if self.better else "unchanged"
         return (
-            f"{self.suite} {self.output} {self.dtype}: {said} than in the nights before, {self.ratio:.3g} times their error "
-            f"({self.low:.3g} to {self.high:.3g}, {self.cases} cases)"
+            f"{self.suite} {self.output} {self.dtype}: {said} than in the nights before,"
+            f" {self.ratio:.3g} times their error ({self.low:.3g} to {self.high:.3g}, {self.cases}"
+            " cases)"
         )
 
 
@@ -62,22 +64,42 @@ def window(nights: pl.DataFrame, date: str) -> pl.DataFrame:
     import polars as pl
 
     earlier = nights.filter(pl.col("date") < date)
-    return earlier.filter(pl.col("date").rank("dense", descending=True).over("implementation") <= WINDOW)
+    return earlier.filter(
+        pl.col("date").rank("dense", descending=True).over("implementation") <= WINDOW
+    )
 
 
-def changes(earlier: pl.DataFrame, tonight: pl.DataFrame, flaky: pl.DataFrame) -> list[NightlyChange]:
-    """Tonight against the nights before, by property, format and output; of fixed cases that pass and are not flaky.
+def changes(
+    earlier: pl.DataFrame, tonight: pl.DataFrame, flaky: pl.DataFrame
+) -> list[NightlyChange]:
+    """Tonight against the nights before, by property, format and output; of fixed cases that pass
+    and are not flaky.
 
-    Math: r_i = tonight's share of the tolerance over the median of the nights before, case by case; the median over i has a lower and an
-    upper limit by the bootstrap (`median_limit`). Worse where the lower one is above 1.02, better where the upper one is below 1 / 1.02.
+    Math: r_i = tonight's share of the tolerance over the median of the nights before, case by case;
+    the median over i has a lower and an upper limit by the bootstrap (`median_limit`). Worse where
+    the lower one is above 1.02, better where the upper one is below 1 / 1.02.
     """
     import polars as pl
 
     figure = [*QUESTION, "dtype", "output"]
-    usable = (pl.col("status") == "PASS") & pl.col("number").is_null() & pl.col("ratio").is_finite() & (pl.col("ratio") > 0)
+    usable = (
+        (pl.col("status") == "PASS")
+        & pl.col("number").is_null()
+        & pl.col("ratio").is_finite()
+        & (pl.col("ratio") > 0)
+    )
     before = earlier.filter(usable).group_by(figure).agg(pl.col("ratio").median().alias("before"))
-    paired = tonight.filter(usable).join(before, on=figure).join(flaky, on=[*QUESTION, "output"], how="anti")
-    grouped = paired.with_columns(r=pl.col("ratio") / pl.col("before")).group_by(GROUP).agg(pl.col("r")).sort(GROUP)
+    paired = (
+        tonight.filter(usable)
+        .join(before, on=figure)
+        .join(flaky, on=[*QUESTION, "output"], how="anti")
+    )
+    grouped = (
+        paired.with_columns(r=pl.col("ratio") / pl.col("before"))
+        .group_by(GROUP)
+        .agg(pl.col("r"))
+        .sort(GROUP)
+    )
     return [
         _change(row["implementation"], row["property"], row["dtype"], row["output"], row["r"])
         for row in grouped.iter_rows(named=True)
@@ -85,15 +107,32 @@ def changes(earlier: pl.DataFrame, tonight: pl.DataFrame, flaky: pl.DataFrame) -
     ]
 
 
-def _change(implementation: str, suite: str, dtype: str, output: str, ratios: list[float]) -> NightlyChange:
-    low, high = median_limit(ratios, CONFIDENCE), 1 / median_limit([1 / ratio for ratio in ratios], CONFIDENCE)
-    return NightlyChange(implementation, suite, dtype, output, len(ratios), median_low(ratios), low, high)
+def _change(
+    implementation: str, suite: str, dtype: str, output: str, ratios: list[float]
+) -> NightlyChange:
+    low, high = (
+        median_limit(ratios, CONFIDENCE),
+        1 / median_limit([1 / ratio for ratio in ratios], CONFIDENCE),
+    )
+    return NightlyChange(
+        implementation, suite, dtype, output, len(ratios), median_low(ratios), low, high
+    )
 
 
 def medians(nights: pl.DataFrame) -> pl.DataFrame:
-    """By implementation, format and output, the median share of the tolerance of fixed cases, night by night, oldest first."""
+    """By implementation, format and output, the median share of the tolerance of fixed cases, night
+    by night, oldest first.
+    """
     import polars as pl
 
     usable = pl.col("number").is_null() & pl.col("ratio").is_finite()
-    by_night = nights.filter(usable).group_by(["implementation", "dtype", "output", "date"]).agg(pl.col("ratio").median())
-    return by_night.sort("date").group_by(["implementation", "dtype", "output"], maintain_order=True).agg(pl.col("date"), pl.col("ratio"))
+    by_night = (
+        nights.filter(usable)
+        .group_by(["implementation", "dtype", "output", "date"])
+        .agg(pl.col("ratio").median())
+    )
+    return (
+        by_night.sort("date")
+        .group_by(["implementation", "dtype", "output"], maintain_order=True)
+        .agg(pl.col("date"), pl.col("ratio"))
+    )

@@ -1,4 +1,6 @@
-"""Operators whose roundings can be counted: every element has a proven bound, and no kernel is emulated."""
+"""Operators whose roundings can be counted: every element has a proven bound, and no kernel is
+emulated.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from kdaverify.operators.function import FunctionOperator
 from kdaverify.operators.sizes import below
 
 ALIKE: Final = 0.05
-"""A wrong option is wrong by the size of the answer; the worst conforming 16-bit kernel by a hundredth of it."""
+"""A wrong option is wrong by the size of the answer; the worst conforming 16-bit kernel by a
+hundredth of it."""
 
 
 class BoundedOperator(FunctionOperator):
@@ -31,7 +34,8 @@ class BoundedOperator(FunctionOperator):
 
     Args:
         sizes: fields of a problem that are made smaller, and the sizes tried.
-        options: a field of a problem -> its values, to find out which one a function follows that does not take it as a keyword.
+        options: a field of a problem -> its values, to find out which one a function follows that
+            does not take it as a keyword.
     """
 
     resampled = True
@@ -39,8 +43,16 @@ class BoundedOperator(FunctionOperator):
     options: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
 
     @abc.abstractmethod
-    def counted(self, call: Any, cotangents: Mapping[str, Tensor] | None, contract: StorageContract | None, io: Format) -> Counted:
-        """Outputs, or gradients, with the errors of a kernel under the contract; of the oracle where there is none."""
+    def counted(
+        self,
+        call: Any,
+        cotangents: Mapping[str, Tensor] | None,
+        contract: StorageContract | None,
+        io: Format,
+    ) -> Counted:
+        """Outputs, or gradients, with the errors of a kernel under the contract; of the oracle
+        where there is none.
+        """
 
     @abc.abstractmethod
     def groups(self, call: Any) -> int:
@@ -73,21 +85,33 @@ class BoundedOperator(FunctionOperator):
         Args:
             bounds: fields that problems are to have, or None.
         """
-        return self.random_problems(dtype).map(lambda problem: self.within(adapter, problem.replace(**(bounds or {}))))
+        return self.random_problems(dtype).map(
+            lambda problem: self.within(adapter, problem.replace(**(bounds or {})))
+        )
 
     @abc.abstractmethod
     def sized(self, rule: CallRule, dtype: str, *, seed: int) -> Any:
         """The problem of the size that a rule of calls wants."""
 
-    def reference(self, call: Any, contract: StorageContract, io: Format, *, cuts: tuple[int, ...] = ()) -> Reference:
+    def reference(
+        self, call: Any, contract: StorageContract, io: Format, *, cuts: tuple[int, ...] = ()
+    ) -> Reference:
         del cuts
         return self._reference(call, None, contract, io)
 
-    def gradient_reference(self, call: Any, cotangents: Any, contract: StorageContract, io: Format) -> Reference:
-        given = {name: tensor.to(call.device) for name, tensor in values_of(cotangents).items() if tensor is not None}
+    def gradient_reference(
+        self, call: Any, cotangents: Any, contract: StorageContract, io: Format
+    ) -> Reference:
+        given = {
+            name: tensor.to(call.device)
+            for name, tensor in values_of(cotangents).items()
+            if tensor is not None
+        }
         return self._reference(call, given, contract, io)
 
-    def _reference(self, call: Any, given: Mapping[str, Tensor] | None, contract: StorageContract, io: Format) -> Reference:
+    def _reference(
+        self, call: Any, given: Mapping[str, Tensor] | None, contract: StorageContract, io: Format
+    ) -> Reference:
         exact, kernel = self.counted(call, given, None, io), self.counted(call, given, contract, io)
         traits = ResultTraits(dict.fromkeys(exact, self.groups(call)), self.undefined(call))
         return bounded_reference(exact, kernel, dict.fromkeys(exact, io), traits)
@@ -109,32 +133,55 @@ class BoundedOperator(FunctionOperator):
     def lawful(self, adapter: Adapter, profile: str) -> Choices:
         del profile
         pairs = [(dtype, law) for dtype in adapter.dtypes for law in self.laws().values()]
-        return [(f"{dtype}-{law.name}", (law.name, dtype)) for dtype, law in pairs if self._can_hold(adapter, law, dtype)]
+        return [
+            (f"{dtype}-{law.name}", (law.name, dtype))
+            for dtype, law in pairs
+            if self._can_hold(adapter, law, dtype)
+        ]
 
     def _can_hold(self, adapter: Adapter, law: Law, dtype: str) -> bool:
         """Whether what a function takes has problems of the kind that a law needs."""
         packed = self.within(adapter, self.pack(dtype))
-        tried = [self.within(adapter, problem.replace(**law.draws)) for problem in (self.probe(dtype), packed)]
-        return any(law.asked(p) is None and not any(map(adapter.supports, law.becomes(p))) for p in tried)
+        tried = [
+            self.within(adapter, problem.replace(**law.draws))
+            for problem in (self.probe(dtype), packed)
+        ]
+        return any(
+            law.asked(p) is None and not any(map(adapter.supports, law.becomes(p))) for p in tried
+        )
 
-    def loss(self, problem: Any, exposed: tuple[str, ...], of: str, exponent: int) -> dict[str, Tensor]:
+    def loss(
+        self, problem: Any, exposed: tuple[str, ...], of: str, exponent: int
+    ) -> dict[str, Tensor]:
         """Normal cotangents, 0 where an output has no exact value."""
         del of
         call, outputs = problem.inputs(), self.signature.cotangents
-        given, masks = normal_cotangents(self, problem, call, exposed, exponent), self.undefined(call)
-        return {name: dy.masked_fill(masks[outputs[name]], 0.0) if outputs[name] in masks else dy for name, dy in given.items()}
+        given, masks = (
+            normal_cotangents(self, problem, call, exposed, exponent),
+            self.undefined(call),
+        )
+        return {
+            name: dy.masked_fill(masks[outputs[name]], 0.0) if outputs[name] in masks else dy
+            for name, dy in given.items()
+        }
 
-    def call_problem(self, adapter: Adapter, rule: CallRule, dtype: str, *, seed: int, turn: int) -> Any:
+    def call_problem(
+        self, adapter: Adapter, rule: CallRule, dtype: str, *, seed: int, turn: int
+    ) -> Any:
         del turn
         found = self.within(adapter, self.sized(rule, dtype, seed=seed))
         return None if adapter.supports(found) else found
 
-    def smaller(self, problem: Any, detail: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
+    def smaller(
+        self, problem: Any, detail: Mapping[str, Any]
+    ) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
         for axis, sizes in self.sizes.items():
             yield from (({axis: size}, detail) for size in below(getattr(problem, axis), sizes))
 
     def otherwise(self, adapter: Adapter, problem: Any, found: Mapping[str, Tensor]) -> str | None:
-        """Compares what came with the exact outputs under every value of an option that the function is not given."""
+        """Compares what came with the exact outputs under every value of an option that the
+        function is not given.
+        """
         if self._alike(problem, found):
             return None
         for option, values in self.options.items():
@@ -142,7 +189,10 @@ class BoundedOperator(FunctionOperator):
                 continue
             for value in values:
                 if self._alike(problem.replace(**{option: value}), found):
-                    return f"declared {option}={getattr(problem, option)!r}, but behaves as {option}={value!r}; correct the declaration"
+                    return (
+                        f"declared {option}={getattr(problem, option)!r}, but behaves as"
+                        f" {option}={value!r}; correct the declaration"
+                    )
         return None
 
     def _alike(self, problem: Any, found: Mapping[str, Tensor]) -> bool:
@@ -150,5 +200,7 @@ class BoundedOperator(FunctionOperator):
         exact = self.counted(call, None, None, FORMATS["fp32"])
         skipped = self.undefined(call)
         pairs = [(found[name].double(), exact[name][0], skipped.get(name)) for name in found]
-        errors = [(x - y if mask is None else (x - y).masked_fill(mask, 0.0), y) for x, y, mask in pairs]
+        errors = [
+            (x - y if mask is None else (x - y).masked_fill(mask, 0.0), y) for x, y, mask in pairs
+        ]
         return all(rms(error) <= ALIKE * rms(exact) for error, exact in errors)

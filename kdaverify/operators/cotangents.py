@@ -13,7 +13,9 @@ from kdaverify.problems.portable import Stream
 from oracles.signature import TensorCall
 
 
-def normal_cotangents(operator: CallOperator, problem: Any, call: TensorCall, exposed: tuple[str, ...], exponent: int) -> dict[str, Tensor]:
+def normal_cotangents(
+    operator: CallOperator, problem: Any, call: TensorCall, exposed: tuple[str, ...], exponent: int
+) -> dict[str, Tensor]:
     """Normal cotangents of every output that is returned, in the format of the problem, by name.
 
     Args:
@@ -21,7 +23,14 @@ def normal_cotangents(operator: CallOperator, problem: Any, call: TensorCall, ex
         exposed: the outputs that the implementation returns.
         exponent: of the power of two that scales them.
     """
-    wanted = {name: output for name, output in operator.signature.cotangents.items() if output in exposed}
+    wanted = {
+        name: output for name, output in operator.signature.cotangents.items() if output in exposed
+    }
     shapes = {name: operator.signature.shape(output, call) for name, output in wanted.items()}
-    drawn = {name: torch.from_numpy(Stream(problem.seed, operator.name, name).normal(*shape)) for name, shape in shapes.items()}
-    return {name: (values * 2.0**exponent).to(TORCH[problem.dtype]) for name, values in drawn.items()}
+    drawn = {
+        name: torch.from_numpy(Stream(problem.seed, operator.name, name).normal(*shape))
+        for name, shape in shapes.items()
+    }
+    return {
+        name: (values * 2.0**exponent).to(TORCH[problem.dtype]) for name, values in drawn.items()
+    }

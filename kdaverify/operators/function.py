@@ -1,4 +1,6 @@
-"""Operators that a plain function implements: how it is called is read off its signature, and what it does not take is not tested."""
+"""Operators that a plain function implements: how it is called is read off its signature, and what
+it does not take is not tested.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +39,16 @@ class FunctionTakes:
 
     def width(self, wanted: int) -> int:
         """The nearest width that it takes."""
-        return min(self.widths, key=lambda width: (abs(width - wanted), width)) if self.widths else wanted
+        return (
+            min(self.widths, key=lambda width: (abs(width - wanted), width))
+            if self.widths
+            else wanted
+        )
 
     def fixed(self, name: str, wanted: Any) -> Any:
-        """What a keyword is: what is wanted, or what is declared where the function does not take it."""
+        """What a keyword is: what is wanted, or what is declared where the function does not take
+        it.
+        """
         return wanted if name in self.names else self.words[name]
 
 
@@ -50,8 +58,8 @@ class FunctionOperator(CallOperator):
     Args:
         positional: parameters passed by position, those that are optional last.
         keywords: passed by name where the signature names them.
-        words: options of the declaration: the values of each, the default first; () where any number is one, after its default in
-            `numbers`.
+        words: options of the declaration: the values of each, the default first; () where any
+            number is one, after its default in `numbers`.
         formats: that can be judged; float64 is the oracle's own.
         width: the field of a problem that `widths` is about.
     """
@@ -108,11 +116,19 @@ class FunctionOperator(CallOperator):
 
     def misfit(self, adapter: Adapter) -> str | None:
         found = self.preflight(adapter)
-        return next((one.message for one in found if one.status.rejects and not one.status.takes_process), None)
+        return next(
+            (one.message for one in found if one.status.rejects and not one.status.takes_process),
+            None,
+        )
 
     def preflight(self, adapter: Adapter) -> list[Outcome]:
-        """Calls one small problem of every format: what is wrong with the call itself, or with a declared option, is wrong with all."""
-        return [self._probed(adapter, self.within(adapter, self.probe(dtype))) for dtype in adapter.dtypes]
+        """Calls one small problem of every format: what is wrong with the call itself, or with a
+        declared option, is wrong with all.
+        """
+        return [
+            self._probed(adapter, self.within(adapter, self.probe(dtype)))
+            for dtype in adapter.dtypes
+        ]
 
     def _probed(self, adapter: Adapter, problem: Any) -> Outcome:
         if reason := adapter.supports(problem):
@@ -123,7 +139,11 @@ class FunctionOperator(CallOperator):
         except CallError as fault:
             return Outcome(fault.output, fault.status, f"preflight: {fault}{self.advice(fault)}")
         said = self.otherwise(adapter, problem, found)
-        return Outcome("call", Status.CONVENTION if said else Status.PASS, f"preflight: {said or problem.describe() + ' is answered'}")
+        return Outcome(
+            "call",
+            Status.CONVENTION if said else Status.PASS,
+            f"preflight: {said or problem.describe() + ' is answered'}",
+        )
 
     def advice(self, fault: CallError) -> str:
         """What to change in a declaration, where a call fails for one of the operator's options."""
@@ -131,5 +151,7 @@ class FunctionOperator(CallOperator):
         return ""
 
     def otherwise(self, adapter: Adapter, problem: Any, found: Mapping[str, Tensor]) -> str | None:
-        """Which declared option does not fit what came, and which one would; None where nothing else fits better."""
+        """Which declared option does not fit what came, and which one would; None where nothing
+        else fits better.
+        """
         del adapter, problem, found

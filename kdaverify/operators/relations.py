@@ -1,4 +1,6 @@
-"""Laws of operators that functions implement: two calls, and what the results of one are of those of the other."""
+"""Laws of operators that functions implement: two calls, and what the results of one are of those
+of the other.
+"""
 
 from __future__ import annotations
 
@@ -63,11 +65,21 @@ def _watched(check: Check) -> Check:
 def run(adapter: Adapter, problem: Any, call: Any, *, step: bool = False) -> Tensors:
     """The outputs of a call, in memory of their own."""
     entry = adapter.step if step else adapter.forward
-    return {name: y.clone() for name, y in execute(adapter, call, adapter.exposes(problem), entry=entry).outputs.items()}
+    return {
+        name: y.clone()
+        for name, y in execute(adapter, call, adapter.exposes(problem), entry=entry).outputs.items()
+    }
 
 
-def same(adapter: Adapter, call: Any, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor], said: str) -> list[Outcome]:
-    """The same bits, or right ones in both calls: tiles lie elsewhere in the second, and sums may be in another order.
+def same(
+    adapter: Adapter,
+    call: Any,
+    found: Mapping[str, Tensor],
+    wanted: Mapping[str, Tensor],
+    said: str,
+) -> list[Outcome]:
+    """The same bits, or right ones in both calls: tiles lie elsewhere in the second, and sums may
+    be in another order.
 
     Args:
         call: that both answer.
@@ -77,7 +89,11 @@ def same(adapter: Adapter, call: Any, found: Mapping[str, Tensor], wanted: Mappi
         return outcomes(adapter, call, lambda: {**other})
 
     first = same_or_right(found, wanted, judged, said)
-    return first if any(outcome.status.rejects for outcome in first) else same_or_right(wanted, found, judged, said)
+    return (
+        first
+        if any(outcome.status.rejects for outcome in first)
+        else same_or_right(wanted, found, judged, said)
+    )
 
 
 def exactly(call: Any, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> list[Outcome]:
@@ -87,11 +103,26 @@ def exactly(call: Any, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]
 
 def _exact(call: Any, name: str, found: Tensor, wanted: Tensor) -> Outcome:
     # What was subnormal in one of the calls has lost bits in any kernel.
-    normal = torch.maximum(found.double().abs(), wanted.double().abs()) > ROOM * torch.finfo(found.dtype).tiny
+    normal = (
+        torch.maximum(found.double().abs(), wanted.double().abs())
+        > ROOM * torch.finfo(found.dtype).tiny
+    )
     wrong = (found.double() != wanted.double()) & (normal | ~torch.isfinite(found))
     if not bool(wrong.any()):
-        return Outcome(name, Status.PASS, f"{name}: exact in all {int(normal.sum())} elements that are normal numbers")
+        return Outcome(
+            name,
+            Status.PASS,
+            f"{name}: exact in all {int(normal.sum())} elements that are normal numbers",
+        )
     at = first_true(wrong)
-    message = f"{name}: {int(wrong.sum())} of {wrong.numel()} elements are not exact\n  first at {place(name, at, found.shape, call)}"
+    message = (
+        f"{name}: {int(wrong.sum())} of {wrong.numel()} elements are not exact\n  first at"
+        f" {place(name, at, found.shape, call)}"
+    )
     status = Status.FAIL if bool(torch.isfinite(found).all()) else Status.NONFINITE
-    return Outcome(name, status, f"{message}\n  got {float(found.flatten()[at]):.9g}, wanted {float(wanted.flatten()[at]):.9g}")
+    return Outcome(
+        name,
+        status,
+        f"{message}\n  got {float(found.flatten()[at]):.9g}, wanted"
+        f" {float(wanted.flatten()[at]):.9g}",
+    )

@@ -1,4 +1,5 @@
-"""The pytest plugin: an implementation is a parameter of the suites, a verdict is a row of a record, a session ends in a decision.
+"""The pytest plugin: an implementation is a parameter of the suites, a verdict is a row of a
+record, a session ends in a decision.
 
 Inert where no test uses the fixture `kernel`. Importing it imports no torch.
 """
@@ -6,8 +7,19 @@ Inert where no test uses the fixture `kernel`. Importing it imports no torch.
 from __future__ import annotations
 
 from kdaverify.plugin.collect import pytest_collection_modifyitems, pytest_generate_tests
-from kdaverify.plugin.crashes import pytest_configure_node, pytest_handlecrashitem, pytest_runtest_protocol
-from kdaverify.plugin.judging import bounds, judge, kernel, pytest_runtest_call, pytest_runtest_makereport, pytest_runtest_setup
+from kdaverify.plugin.crashes import (
+    pytest_configure_node,
+    pytest_handlecrashitem,
+    pytest_runtest_protocol,
+)
+from kdaverify.plugin.judging import (
+    bounds,
+    judge,
+    kernel,
+    pytest_runtest_call,
+    pytest_runtest_makereport,
+    pytest_runtest_setup,
+)
 from kdaverify.plugin.options import pytest_addoption, pytest_configure, pytest_report_header
 from kdaverify.plugin.session import (
     pytest_sessionfinish,

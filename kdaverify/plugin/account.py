@@ -1,4 +1,6 @@
-"""What a session leaves in its record beside the verdicts, so that the record alone decides as the session did."""
+"""What a session leaves in its record beside the verdicts, so that the record alone decides as the
+session did.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,19 @@ def account(
         cut_short: why not every case was judged; "" where all were.
         judged: the code of every implementation.
     """
-    told = {one.implementation: (*trouble[one.implementation], *([cut_short] if cut_short else [])) for one in expected}
+    told = {
+        one.implementation: (*trouble[one.implementation], *([cut_short] if cut_short else []))
+        for one in expected
+    }
     return account_of(config.option.profile, config.option.kda_seed, expected, told, judged)
 
 
 def account_of(
-    profile: str, seed: int, expected: Sequence[Expected], told: Mapping[str, tuple[str, ...]], judged: Mapping[str, CodeIdentity]
+    profile: str,
+    seed: int,
+    expected: Sequence[Expected],
+    told: Mapping[str, tuple[str, ...]],
+    judged: Mapping[str, CodeIdentity],
 ) -> Account:
     """The account of whatever ends now.
 

@@ -37,6 +37,8 @@ def _found(config: pytest.Config) -> NamedBenchmark:
     from kdaverify.verdicts.published import benchmark_named
 
     try:
-        return benchmark_named(config.option.benchmark, isolate=config.option.isolate, limits=limits_of(config))
+        return benchmark_named(
+            config.option.benchmark, isolate=config.option.isolate, limits=limits_of(config)
+        )
     except AdapterError as error:
         raise pytest.UsageError(f"--benchmark: {error}") from None

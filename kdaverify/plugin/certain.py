@@ -1,4 +1,5 @@
-"""Which implementations are wrong for certain by now: what is borderline decides nothing of them any more.
+"""Which implementations are wrong for certain by now: what is borderline decides nothing of them
+any more.
 
 Known to all processes of a session that have a folder in common; else to each by itself.
 """
@@ -37,4 +38,8 @@ def note_failures(config: pytest.Config, spec: str, verdicts: Sequence[Verdict])
 
 def _mark(config: pytest.Config, spec: str) -> Path | None:
     files = crash_files(config)
-    return None if files is None else files.folder / f"wrong-{hashlib.sha256(spec.encode()).hexdigest()[:16]}"
+    return (
+        None
+        if files is None
+        else files.folder / f"wrong-{hashlib.sha256(spec.encode()).hexdigest()[:16]}"
+    )

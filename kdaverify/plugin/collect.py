@@ -1,4 +1,6 @@
-"""Which tests there are: every suite, for every implementation, format, gate regime and panel problem that it is parametrized over."""
+"""Which tests there are: every suite, for every implementation, format, gate regime and panel
+problem that it is parametrized over.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +25,33 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "kernel" not in metafunc.fixturenames:
         return
     profile, suite = metafunc.config.option.profile, metafunc.definition.path
-    tested = [subject for subject in subjects(metafunc.config) if belongs(suite, subject.adapter.op)]
+    tested = [
+        subject for subject in subjects(metafunc.config) if belongs(suite, subject.adapter.op)
+    ]
     known = dict.fromkeys(axis for subject in tested for axis in subject.adapter.operator.axes())
     axes = [axis for axis in known if axis in metafunc.fixturenames]
-    found = [case for subject in tested if _applies(property_of(suite), subject, profile) for case in _cases(subject, axes, profile)]
+    found = [
+        case
+        for subject in tested
+        if _applies(property_of(suite), subject, profile)
+        for case in _cases(subject, axes, profile)
+    ]
     metafunc.parametrize(("kernel", *axes), found, indirect=("kernel",))
-    fixed = metafunc.config.option.bare or not all(subject.adapter.open_ended for subject in subjects(metafunc.config))
-    _settle(metafunc.function, metafunc.config.option.profile, fixed=fixed, share=_LAW if "lawful" in axes else 1)
+    fixed = metafunc.config.option.bare or not all(
+        subject.adapter.open_ended for subject in subjects(metafunc.config)
+    )
+    _settle(
+        metafunc.function,
+        metafunc.config.option.profile,
+        fixed=fixed,
+        share=_LAW if "lawful" in axes else 1,
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keeps one item of an implementation that cannot run here, to say so; puts tests in the order of evidence."""
+    """Keeps one item of an implementation that cannot run here, to say so; puts tests in the order
+    of evidence.
+    """
     kept, dropped, told = list[pytest.Item](), list[pytest.Item](), set[str]()
     for item in items:
         subject = subject_of(item)
@@ -58,16 +76,24 @@ def subject_of(item: pytest.Item) -> Subject | None:
 
 
 def _asks_nothing(item: pytest.Item) -> bool:
-    """Whether an item stands for an empty list of parameters: no implementation of the session has a variant."""
+    """Whether an item stands for an empty list of parameters: no implementation of the session has
+    a variant.
+    """
     return isinstance(item, pytest.Function) and "kernel" in item.fixturenames
 
 
 def fix_draws(item: pytest.Item, seed: int) -> None:
-    """Seeds Hypothesis for one item: the same problems for every implementation, in any order, on any worker."""
+    """Seeds Hypothesis for one item: the same problems for every implementation, in any order, on
+    any worker.
+    """
     assert isinstance(item, pytest.Function)
     if not hypothesis.is_hypothesis_test(item.obj):
         return
-    chosen = sorted((name, str(value)) for name, value in (parameters_of(item) or {}).items() if name != "kernel")
+    chosen = sorted(
+        (name, str(value))
+        for name, value in (parameters_of(item) or {}).items()
+        if name != "kernel"
+    )
     text = f"{seed}:{item.path.stem}:{item.originalname}:{chosen}"
     seed_test(item.obj, int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]))
 
@@ -81,8 +107,12 @@ def _settle(function: Any, profile: str, *, fixed: bool, share: float) -> None:
 
 
 def _applies(asked: str, subject: Subject, profile: str) -> bool:
-    """Whether a property is one that the implementation declares to have; one that cannot run here keeps one test, to say so."""
-    return subject.missing is not None or asked not in subject.adapter.operator.not_applicable(subject.adapter, profile)
+    """Whether a property is one that the implementation declares to have; one that cannot run here
+    keeps one test, to say so.
+    """
+    return subject.missing is not None or asked not in subject.adapter.operator.not_applicable(
+        subject.adapter, profile
+    )
 
 
 def _cases(subject: Subject, axes: list[str], profile: str) -> Iterator[Any]:

@@ -1,9 +1,11 @@
-"""Kernels that end the process of a test: found by the files that the process left, and isolated from then on.
+"""Kernels that end the process of a test: found by the files that the process left, and isolated
+from then on.
 
-A kernel that runs in the process of its test may end that process: a segfault, an `abort`, an `os._exit`. While such a test runs, its
-name lies in a file, and the stacks that the interpreter writes as it dies go to a second one. Where both pytest-xdist and
-`kdaverify verify` find that file after the end of a process, the test runs again, and all later ones of the kernel, in a worker process:
-there the case gets its CRASH, with signal and stacks.
+A kernel that runs in the process of its test may end that process: a segfault, an `abort`, an
+`os._exit`. While such a test runs, its name lies in a file, and the stacks that the interpreter
+writes as it dies go to a second one. Where both pytest-xdist and `kdaverify verify` find that file
+after the end of a process, the test runs again, and all later ones of the kernel, in a worker
+process: there the case gets its CRASH, with signal and stacks.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class Crash:
         spec: the implementation, as the user named it.
         test: node id.
         how: signal and innermost frames, as far as the process wrote them.
-        in_kernel: whether it was inside a call of the kernel when it died; False where it left no stacks.
+        in_kernel: whether it was inside a call of the kernel when it died; False where it left no
+            stacks.
     """
 
     spec: str
@@ -63,7 +66,8 @@ class CrashFiles:
         """A test begins whose kernel runs in this process."""
         if self._stacks is None:
             self._stacks = self._file("stacks").open("wb", buffering=0)
-            # From pytest's own plugin, which writes them where nobody reads: a process has one place for them.
+            # From pytest's own plugin, which writes them where nobody reads: a process has one
+            # place for them.
             faulthandler.enable(self._stacks)
         self._file("running").write_text(json.dumps(asdict(Crash(spec, test))))
 
@@ -145,7 +149,12 @@ def pytest_handlecrashitem(crashitem: str, report: pytest.TestReport, sched: Any
     node = worker_of(report)
     files = crash_files(node.config)
     crash = None if files is None else files.left_by(node.gateway.id)
-    if files is None or crash is None or crash.test != crashitem or node.config.option.isolate is False:
+    if (
+        files is None
+        or crash is None
+        or crash.test != crashitem
+        or node.config.option.isolate is False
+    ):
         return
     files.isolate(crash)
     # No failure of the harness: what counts is the second run.
@@ -159,7 +168,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     from kdaverify.plugin.collect import subject_of
 
     subject, files = subject_of(item), crash_files(item.config)
-    if subject is None or files is None or subject.missing is not None or present(item.config, subject).adapter.isolated:
+    if (
+        subject is None
+        or files is None
+        or subject.missing is not None
+        or present(item.config, subject).adapter.isolated
+    ):
         return (yield)
     files.begin(subject.spec, item.nodeid)
     try:
@@ -169,7 +183,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def present(config: pytest.Config, subject: Subject) -> Subject:
-    """The implementation as it runs by now: isolated, once a process has ended during one of its tests."""
+    """The implementation as it runs by now: isolated, once a process has ended during one of its
+    tests.
+    """
     files = crash_files(config)
     if files is None or subject.adapter.isolated or not files.crashes(subject.spec):
         return subject
@@ -177,7 +193,9 @@ def present(config: pytest.Config, subject: Subject) -> Subject:
 
     known = config.stash.setdefault(_ISOLATED, {})
     if subject.spec not in known:
-        known[subject.spec] = replace(subject, adapter=Isolated(subject.adapter, subject.spec, limits=limits_of(config)))
+        known[subject.spec] = replace(
+            subject, adapter=Isolated(subject.adapter, subject.spec, limits=limits_of(config))
+        )
     return known[subject.spec]
 
 
@@ -190,7 +208,9 @@ def unrepeated(item: pytest.Item, subject: Subject, verdicts: list[Verdict]) -> 
 
 
 def end_crash_files(config: pytest.Config) -> None:
-    """Ends the worker processes that crashes have started, and removes the folder if it is of this session."""
+    """Ends the worker processes that crashes have started, and removes the folder if it is of this
+    session.
+    """
     for subject in config.stash.get(_ISOLATED, {}).values():
         subject.adapter.end()
     files = config.stash.get(_FILES, None)

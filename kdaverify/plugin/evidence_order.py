@@ -1,7 +1,9 @@
-"""The order of tests: what stands on its own first, then what is derived from it, the expensive ones of each before the others.
+"""The order of tests: what stands on its own first, then what is derived from it, the expensive
+ones of each before the others.
 
-A bug of the forward fails in most suites. An engineer who watches the run is helped by the plain call that fails, within
-seconds; in the order of file names, activations, causality and the covering array came before it.
+A bug of the forward fails in most suites. An engineer who watches the run is helped by the plain
+call that fails, within seconds; in the order of file names, activations, causality and the covering
+array came before it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ _PLACES: Final = {name: place for place, name in enumerate(PROPERTIES)}
 
 
 def in_order_of_evidence(items: list[pytest.Item]) -> list[pytest.Item]:
-    """The tests in the order in which they are run, of equal ones that in which they were collected; tests of no kernel stay."""
+    """The tests in the order in which they are run, of equal ones that in which they were
+    collected; tests of no kernel stay.
+    """
     judging = iter(sorted((item for item in items if judges(item)), key=_place))
     return [next(judging) if judges(item) else item for item in items]
 
@@ -37,11 +41,15 @@ def _place(item: pytest.Item) -> tuple[int, float]:
 
 
 def _cost(item: pytest.Item, name: str) -> float:
-    """Of the fixed problem of a test, so that plain calls begin with the smallest; 0 where the test generates its own.
+    """Of the fixed problem of a test, so that plain calls begin with the smallest; 0 where the test
+    generates its own.
 
-    What comes last is run the other way round: a long test at the very end leaves all other processes without work.
+    What comes last is run the other way round: a long test at the very end leaves all other
+    processes without work.
     """
     chosen = ((parameters_of(item) or {}).get(fixture) for fixture in FIXED)
-    problem = next((getattr(value, "problem", value) for value in chosen if value is not None), None)
+    problem = next(
+        (getattr(value, "problem", value) for value in chosen if value is not None), None
+    )
     cost = 0.0 if problem is None else operator_of(problem).cost(problem)
     return cost if name in PROPERTIES and PROPERTIES[name].plain else -cost

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from kdaverify.adapters.base import Adapter
 
 
-def expected(subject: Subject, asked: set[str], profile: str, verdicts: Sequence[Verdict] = ()) -> Expected:
+def expected(
+    subject: Subject, asked: set[str], profile: str, verdicts: Sequence[Verdict] = ()
+) -> Expected:
     """All that it declares, by every suite there is.
 
     Args:
@@ -24,10 +26,19 @@ def expected(subject: Subject, asked: set[str], profile: str, verdicts: Sequence
     """
     adapter = subject.adapter
     # All that ship, so that a part of them accepts nothing.
-    return declared(adapter, asked | shipped(adapter.op), profile, verdicts, missing=subject.missing)
+    return declared(
+        adapter, asked | shipped(adapter.op), profile, verdicts, missing=subject.missing
+    )
 
 
-def declared(adapter: Adapter, properties: set[str], profile: str, verdicts: Sequence[Verdict], *, missing: str | None = None) -> Expected:
+def declared(
+    adapter: Adapter,
+    properties: set[str],
+    profile: str,
+    verdicts: Sequence[Verdict],
+    *,
+    missing: str | None = None,
+) -> Expected:
     """Some properties, in every format and output that an implementation declares.
 
     Args:
@@ -35,7 +46,9 @@ def declared(adapter: Adapter, properties: set[str], profile: str, verdicts: Seq
     """
     operator = adapter.operator
     outputs = () if missing else operator.exposed(adapter, profile)
-    excused = {} if missing else {**operator.not_applicable(adapter, profile), **_forward_only(verdicts)}
+    excused = (
+        {} if missing else {**operator.not_applicable(adapter, profile), **_forward_only(verdicts)}
+    )
     return Expected(
         implementation=adapter.name,
         op=adapter.op,

@@ -1,4 +1,6 @@
-"""One test: the implementation and the judge it is given, and the verdicts that leave with its report."""
+"""One test: the implementation and the judge it is given, and the verdicts that leave with its
+report.
+"""
 
 from __future__ import annotations
 
@@ -79,12 +81,16 @@ def judge(request: pytest.FixtureRequest, kernel: Adapter) -> Judge:
 @pytest.fixture
 def bounds(request: pytest.FixtureRequest, kernel: Adapter) -> Any:
     """Which problems this profile draws for the implementation."""
-    return kernel.operator.bounds(kernel, parameters_of(request.node) or {}, request.config.option.profile)
+    return kernel.operator.bounds(
+        kernel, parameters_of(request.node) or {}, request.config.option.profile
+    )
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Re-tests borderline failures, and localises what stays of a rejected test: inside the test, and once Hypothesis has done with it."""
+    """Re-tests borderline failures, and localises what stays of a rejected test: inside the test,
+    and once Hypothesis has done with it.
+    """
     subject = subject_of(item)
     try:
         result = yield
@@ -97,9 +103,17 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
             from kdaverify.verdicts.recheck import rechecked
 
             subject = present(item.config, subject)
-            kept = rechecked(trim(item.stash[_VERDICTS]), subject.adapter, settled=is_wrong(item.config, subject.spec))
+            kept = rechecked(
+                trim(item.stash[_VERDICTS]),
+                subject.adapter,
+                settled=is_wrong(item.config, subject.spec),
+            )
             note_failures(item.config, subject.spec, kept)
-            item.stash[_VERDICTS][:] = kept if item.config.option.bare else localised(item.config, subject.spec, kept, subject.adapter)
+            item.stash[_VERDICTS][:] = (
+                kept
+                if item.config.option.bare
+                else localised(item.config, subject.spec, kept, subject.adapter)
+            )
         raise
     return result
 
@@ -115,12 +129,15 @@ def _settle(item: pytest.Item, subject: Subject) -> None:
         from kdaverify.verdicts.judge import reject
         from kdaverify.verdicts.recheck import rechecked
 
-        verdicts[:] = rechecked(verdicts, subject.adapter, settled=is_wrong(item.config, subject.spec))
+        verdicts[:] = rechecked(
+            verdicts, subject.adapter, settled=is_wrong(item.config, subject.spec)
+        )
         reject(verdicts)
 
 
 def _account_for_crash(item: pytest.Item, subject: Subject) -> None:
-    """Sees to it that a process that ended during this test counts, though no worker process did when it ran again.
+    """Sees to it that a process that ended during this test counts, though no worker process did
+    when it ran again.
 
     Raises:
         Rejected: it ended inside a call of the kernel.
@@ -141,14 +158,18 @@ def _account_for_crash(item: pytest.Item, subject: Subject) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
-    """Hangs the verdicts on the report that closes the judging, which pytest-xdist carries to the controller."""
+    """Hangs the verdicts on the report that closes the judging, which pytest-xdist carries to the
+    controller.
+    """
     report: pytest.TestReport = yield
     subject = subject_of(item)
     if subject is None:
         return report
     rejection = None if call.excinfo is None else _rejection(call.excinfo.value)
     if rejection is not None:
-        told = [verdict.whereabouts() for verdict in item.stash[_VERDICTS] if verdict.status.rejects]
+        told = [
+            verdict.whereabouts() for verdict in item.stash[_VERDICTS] if verdict.status.rejects
+        ]
         report.longrepr = "\n  ".join(filter(None, (rejection, *told[-1:])))
     judged = report.when == "call" or (report.when == "setup" and not report.passed)
     verdicts = trim(item.stash.get(_VERDICTS, [])) if judged else ()
@@ -156,7 +177,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
         "implementation": subject.adapter.name,
         "property": property_of(item.path),
         "verdicts": [verdict.model_dump_json() for verdict in verdicts],
-        "broken": "" if call.excinfo is None or rejection is not None or not report.failed else _in_short(call.excinfo.value),
+        "broken": (
+            ""
+            if call.excinfo is None or rejection is not None or not report.failed
+            else _in_short(call.excinfo.value)
+        ),
     }
     return report
 
@@ -173,7 +198,11 @@ def _rejection(error: BaseException) -> str | None:
     if isinstance(error, BaseExceptionGroup):
         messages = [_rejection(inner) for inner in error.exceptions]
         known = [message for message in messages if message is not None]
-        return "not repeatable: the same call failed once and passed once\n" + "\n".join(known) if len(known) == len(messages) else None
+        return (
+            "not repeatable: the same call failed once and passed once\n" + "\n".join(known)
+            if len(known) == len(messages)
+            else None
+        )
     return None
 
 
@@ -196,25 +225,41 @@ def _say_it_once(item: pytest.Item, subject: Subject) -> None:
     Raises:
         Rejected: by the first test of the process.
     """
-    told = item.config.stash.setdefault(_TOLD, {property_of(other.path) for other in item.session.items})
+    told = item.config.stash.setdefault(
+        _TOLD, {property_of(other.path) for other in item.session.items}
+    )
     if CONVENTIONS in told:
         return
     told.add(CONVENTIONS)
     from kdaverify.verdicts.judge import Judge
 
-    judge = Judge(subject.adapter, item.stash[_VERDICTS].append, CONVENTIONS, spec=subject.spec, seed=item.config.option.kda_seed)
+    judge = Judge(
+        subject.adapter,
+        item.stash[_VERDICTS].append,
+        CONVENTIONS,
+        spec=subject.spec,
+        seed=item.config.option.kda_seed,
+    )
     judge.conventions()
 
 
 def _refuse(item: pytest.Item, subject: Subject, reason: str) -> None:
-    """Skips an item of an implementation that cannot run here; where it was required, the session ends accordingly."""
-    said = f"{subject.adapter.name} is required, but {reason}" if item.config.option.require_impl else reason
+    """Skips an item of an implementation that cannot run here; where it was required, the session
+    ends accordingly.
+    """
+    said = (
+        f"{subject.adapter.name} is required, but {reason}"
+        if item.config.option.require_impl
+        else reason
+    )
     _skip(item, subject, said, property_name="available")
 
 
 def _skip(item: pytest.Item, subject: Subject, reason: str, property_name: str = "") -> None:
     verdict = _blank(item, subject, Status.SKIP, reason)
-    item.stash[_VERDICTS].append(verdict.model_copy(update={"property": property_name}) if property_name else verdict)
+    item.stash[_VERDICTS].append(
+        verdict.model_copy(update={"property": property_name}) if property_name else verdict
+    )
     pytest.skip(reason)
 
 

@@ -1,7 +1,8 @@
 """Which failing cases of a session are localised: the first of each kind, in a part of the time.
 
-Where the stages are right, or many, one localisation costs as much as ten cases; a bug fails in a hundred cases in the same stage.
-The case that is shown of a kind is localised in the end, if it was not before.
+Where the stages are right, or many, one localisation costs as much as ten cases; a bug fails in a
+hundred cases in the same stage. The case that is shown of a kind is localised in the end, if it was
+not before.
 """
 
 from __future__ import annotations
@@ -38,10 +39,16 @@ class _Spent:
 _SPENT = pytest.StashKey[dict[str, _Spent]]()
 
 
-def localised(config: pytest.Config, spec: str, verdicts: Sequence[Verdict], adapter: Adapter) -> list[Verdict]:
+def localised(
+    config: pytest.Config, spec: str, verdicts: Sequence[Verdict], adapter: Adapter
+) -> list[Verdict]:
     """The same verdicts; failing cases whose turn it is with the first wrong stage."""
     spent = config.stash.setdefault(_SPENT, {}).setdefault(spec, _Spent())
-    return [row for _, case in groupby(verdicts, key=lambda row: row.asked()) for row in _of_case([*case], adapter, spent)]
+    return [
+        row
+        for _, case in groupby(verdicts, key=lambda row: row.asked())
+        for row in _of_case([*case], adapter, spent)
+    ]
 
 
 def _of_case(case: list[Verdict], adapter: Adapter, spent: _Spent) -> list[Verdict]:
@@ -63,4 +70,8 @@ def _of_case(case: list[Verdict], adapter: Adapter, spent: _Spent) -> list[Verdi
 def _kind(case: Sequence[Verdict]) -> tuple[str, ...]:
     first = case[0]
     called = plain_call(first.property, first.detail) or first.property
-    return (called, first.dtype, *(f"{row.output} {row.status}" for row in case if row.status.rejects))
+    return (
+        called,
+        first.dtype,
+        *(f"{row.output} {row.status}" for row in case if row.status.rejects),
+    )

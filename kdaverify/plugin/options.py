@@ -42,29 +42,64 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--impl",
         action="append",
         metavar="NAME|FILE.py[:OBJECT]|PACKAGE.MODULE[:OBJECT]",
-        help="implementation to judge, repeatable (default: eager); `kdaverify list impls` names the shipped ones",
+        help=(
+            "implementation to judge, repeatable (default: eager); `kdaverify list impls` names the"
+            " shipped ones"
+        ),
     )
-    group.addoption("--profile", metavar="smoke|acceptance|nightly", help="how much is tested (default: smoke)")
-    group.addoption("--device", metavar="DEVICE", help="refuse an implementation that would run on another device (cpu, cuda, npu, ...)")
-    group.addoption("--kda-seed", type=_seed, metavar="N", help=f"seed of the random problems (default: {FIXED_SEED}; nightly: the date)")
+    group.addoption(
+        "--profile", metavar="smoke|acceptance|nightly", help="how much is tested (default: smoke)"
+    )
+    group.addoption(
+        "--device",
+        metavar="DEVICE",
+        help="refuse an implementation that would run on another device (cpu, cuda, npu, ...)",
+    )
+    group.addoption(
+        "--kda-seed",
+        type=_seed,
+        metavar="N",
+        help=f"seed of the random problems (default: {FIXED_SEED}; nightly: the date)",
+    )
     group.addoption(
         "--benchmark",
         metavar="IMPL",
-        help="implementation whose errors published standards compare with (default: an emulated baseline kernel)",
+        help=(
+            "implementation whose errors published standards compare with (default: an emulated"
+            " baseline kernel)"
+        ),
     )
-    group.addoption("--record", type=Path, metavar="PATH", help="append every verdict to this .jsonl or .parquet file")
+    group.addoption(
+        "--record",
+        type=Path,
+        metavar="PATH",
+        help="append every verdict to this .jsonl or .parquet file",
+    )
     group.addoption(
         "--diagnosis",
         type=float,
         default=DIAGNOSIS_SECONDS,
         metavar="SECONDS",
-        help=f"for each implementation that is rejected, to name what is wrong with it; 0: none (default: {DIAGNOSIS_SECONDS:g})",
+        help=(
+            "for each implementation that is rejected, to name what is wrong with it; 0: none"
+            f" (default: {DIAGNOSIS_SECONDS:g})"
+        ),
     )
-    group.addoption("--standards", action="store_true", help="one row for each published standard, where one line counts them otherwise")
     group.addoption(
-        "--bare", action="store_true", help="verdicts alone: nothing is minimised or localised, and no published rule is applied"
+        "--standards",
+        action="store_true",
+        help="one row for each published standard, where one line counts them otherwise",
     )
-    group.addoption("--require-impl", action="store_true", help="an implementation that cannot run here ends in exit code 3, not in 0")
+    group.addoption(
+        "--bare",
+        action="store_true",
+        help="verdicts alone: nothing is minimised or localised, and no published rule is applied",
+    )
+    group.addoption(
+        "--require-impl",
+        action="store_true",
+        help="an implementation that cannot run here ends in exit code 3, not in 0",
+    )
     _add_isolation(group)
 
 
@@ -80,7 +115,13 @@ def _add_isolation(group: pytest.OptionGroup) -> None:
         metavar="SECONDS",
         help=f"of one call in a worker process (default: {Limits.seconds:g})",
     )
-    group.addoption("--memory-limit", type=float, default=Limits.gib, metavar="GIB", help=f"of a worker process (default: {Limits.gib:g})")
+    group.addoption(
+        "--memory-limit",
+        type=float,
+        default=Limits.gib,
+        metavar="GIB",
+        help=f"of a worker process (default: {Limits.gib:g})",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -95,7 +136,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     named = " ".join(specs(config))
-    return f"kdaverify: {named}, profile {config.option.profile}, --kda-seed {config.option.kda_seed}"
+    return (
+        f"kdaverify: {named}, profile {config.option.profile}, --kda-seed {config.option.kda_seed}"
+    )
 
 
 def default_seed(profile: str, now: datetime) -> int:
@@ -115,7 +158,8 @@ def subjects(config: pytest.Config) -> tuple[Subject, ...]:
     """The implementations of this session, found once.
 
     Raises:
-        pytest.UsageError: one cannot be found, two share a name, one runs on another device than requested, or no such profile.
+        pytest.UsageError: one cannot be found, two share a name, one runs on another device than
+            requested, or no such profile.
     """
     if _SUBJECTS not in config.stash:
         _check_profile(config.option.profile)
@@ -178,7 +222,8 @@ def _check_names(found: tuple[Subject, ...]) -> None:
         other = by_name.setdefault(subject.adapter.name, subject.spec)
         if other != subject.spec:
             raise pytest.UsageError(
-                f"--impl: {other} and {subject.spec} are both named {subject.adapter.name!r}; rename one: records go by the name"
+                f"--impl: {other} and {subject.spec} are both named {subject.adapter.name!r};"
+                " rename one: records go by the name"
             )
 
 

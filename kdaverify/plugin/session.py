@@ -1,4 +1,6 @@
-"""The whole session, seen from the process that reports it: verdicts arrive, are recorded, and become decisions."""
+"""The whole session, seen from the process that reports it: verdicts arrive, are recorded, and
+become decisions.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,8 @@ class Session:
 
     Args:
         writer: the record, if one is kept.
-        rows: verdicts with the test they came from and their place in it, which is how they are ordered in the end.
+        rows: verdicts with the test they came from and their place in it, which is how they are
+            ordered in the end.
         asked: properties tested of every implementation.
         trouble: what went wrong in the harness, in the order it did.
         judged: the code of every implementation, as it was when the session started.
@@ -80,25 +83,43 @@ class Session:
         """By test and place in it: the same for any number of workers and any order of tests."""
         return [verdict for _, _, verdict in sorted(self.rows, key=lambda row: row[:2])]
 
-    def weighed(self, judged: Iterable[Subject], profile: str) -> list[tuple[list[Verdict], Expected, list[str]]]:
-        """What is decided upon, by implementation: its verdicts, what must be shown, what went wrong in the harness."""
+    def weighed(
+        self, judged: Iterable[Subject], profile: str
+    ) -> list[tuple[list[Verdict], Expected, list[str]]]:
+        """What is decided upon, by implementation: its verdicts, what must be shown, what went
+        wrong in the harness.
+        """
         rows = self.ordered()
-        own = {subject: [row for row in rows if row.implementation == subject.adapter.name] for subject in judged}
+        own = {
+            subject: [row for row in rows if row.implementation == subject.adapter.name]
+            for subject in judged
+        }
         return [
             (
                 verdicts,
                 expected(subject, self.asked.get(subject.adapter.name, set()), profile, verdicts),
-                _told([trouble for trouble in self.trouble if trouble.implementation in ("", subject.adapter.name)]),
+                _told(
+                    [
+                        trouble
+                        for trouble in self.trouble
+                        if trouble.implementation in ("", subject.adapter.name)
+                    ]
+                ),
             )
             for subject, verdicts in own.items()
         ]
 
     def decisions(self, judged: Iterable[Subject], profile: str) -> list[Decision]:
-        return [decide(verdicts, wanted, trouble=trouble) for verdicts, wanted, trouble in self.weighed(judged, profile)]
+        return [
+            decide(verdicts, wanted, trouble=trouble)
+            for verdicts, wanted, trouble in self.weighed(judged, profile)
+        ]
 
 
 def diagnose(session: Session, judged: Iterable[Subject], *, seconds: float) -> None:
-    """Finds, of every implementation that is rejected, which failures are the same, and names what is wrong."""
+    """Finds, of every implementation that is rejected, which failures are the same, and names what
+    is wrong.
+    """
     for subject in judged:
         own = [row for row in session.ordered() if row.implementation == subject.adapter.name]
         if (
@@ -112,10 +133,15 @@ def diagnose(session: Session, judged: Iterable[Subject], *, seconds: float) -> 
 
         use_one_core()
         told = explained(own, subject.adapter, seconds=seconds)
-        session.rows[:] = [(test, place, _with(row, subject.adapter.name, told)) for test, place, row in session.rows]
+        session.rows[:] = [
+            (test, place, _with(row, subject.adapter.name, told))
+            for test, place, row in session.rows
+        ]
 
 
-def _with(row: Verdict, name: str, told: Mapping[tuple[tuple[str, str, str, str], str], dict[str, str]]) -> Verdict:
+def _with(
+    row: Verdict, name: str, told: Mapping[tuple[tuple[str, str, str, str], str], dict[str, str]]
+) -> Verdict:
     """The row with what is known of its case, if it is of that implementation and rejects."""
     if row.implementation != name or not row.status.rejects:
         return row
@@ -146,7 +172,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         raise pytest.UsageError(f"--record: {error}") from None
     # A session that names no implementation may be somebody else's, and imports nothing of ours.
     named = subjects(config) if config.option.impl and not _is_worker(config) else ()
-    config.stash[_SESSION] = Session(writer, judged={subject.adapter.name: identity_of(subject.spec) for subject in named})
+    config.stash[_SESSION] = Session(
+        writer, judged={subject.adapter.name: identity_of(subject.spec) for subject in named}
+    )
     # Reports arrive through a hook that is given no config: one receiver per session knows its own.
     config.pluginmanager.register(_Receiver(config.stash[_SESSION]), "kdaverify-receiver")
 
@@ -161,13 +189,19 @@ class _Receiver:
         if part is not None:
             self.session.take(report.nodeid, part)
         if report.failed and part is None:
-            self.session.trouble.append(Trouble("", report.nodeid, _last_line(report.longreprtext), report.longreprtext))
+            self.session.trouble.append(
+                Trouble("", report.nodeid, _last_line(report.longreprtext), report.longreprtext)
+            )
         elif report.failed and part is not None and part["broken"]:
-            self.session.trouble.append(Trouble(part["implementation"], report.nodeid, part["broken"], report.longreprtext))
+            self.session.trouble.append(
+                Trouble(part["implementation"], report.nodeid, part["broken"], report.longreprtext)
+            )
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self.session.trouble.append(Trouble("", report.nodeid, _last_line(report.longreprtext), report.longreprtext))
+            self.session.trouble.append(
+                Trouble("", report.nodeid, _last_line(report.longreprtext), report.longreprtext)
+            )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -177,11 +211,20 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
     if found is not None and not _is_worker(session.config) and session.exitstatus in COMPLETE:
         _diagnose(session.config, found)
-    lacking = session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) and _lacks_required(session.config)
-    if found is not None and not _is_worker(session.config) and (found.asked or found.writer is not None):
+    lacking = session.exitstatus in (
+        pytest.ExitCode.OK,
+        pytest.ExitCode.NO_TESTS_COLLECTED,
+    ) and _lacks_required(session.config)
+    if (
+        found is not None
+        and not _is_worker(session.config)
+        and (found.asked or found.writer is not None)
+    ):
         whole = lacking or session.exitstatus in COMPLETE
         found.trouble += _edited(found.judged)
-        found.account = _account(session.config, found, "" if whole else cut_off(session.exitstatus))
+        found.account = _account(
+            session.config, found, "" if whole else cut_off(session.exitstatus)
+        )
         if found.writer is not None:
             found.writer.settle(found.ordered(), found.account)
     if lacking:
@@ -190,13 +233,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def _stopped_as_wanted(session: pytest.Session, found: Session) -> bool:
-    """Whether --maxfail ended it: pytest-xdist calls that an interruption, which it is not, of a kernel that is rejected."""
+    """Whether --maxfail ended it: pytest-xdist calls that an interruption, which it is not, of a
+    kernel that is rejected.
+    """
     most: int = session.config.option.maxfail or 0
     return session.exitstatus == pytest.ExitCode.INTERRUPTED and 0 < most <= found.failed
 
 
 def _diagnose(config: pytest.Config, found: Session) -> None:
-    """Diagnoses each implementation; a kernel that ends this process is isolated in the next try."""
+    """Diagnoses each implementation; a kernel that ends this process is isolated in the next
+    try.
+    """
     for subject in (present(config, subject) for subject in subjects(config)):
         files = None if subject.adapter.isolated else crash_files(config)
         if files is not None:
@@ -208,19 +255,29 @@ def _diagnose(config: pytest.Config, found: Session) -> None:
 
 
 def _edited(judged: Mapping[str, CodeIdentity]) -> list[Trouble]:
-    """Files that changed while they were judged: nobody knows then which verdict is of which code."""
+    """Files that changed while they were judged: nobody knows then which verdict is of which
+    code.
+    """
     told = {name: ", ".join(one.changed_since()) for name, one in judged.items()}
     return [
-        Trouble(name, "", said := f"{files} changed while it was judged; judge it again", said) for name, files in told.items() if files
+        Trouble(name, "", said := f"{files} changed while it was judged; judge it again", said)
+        for name, files in told.items()
+        if files
     ]
 
 
 def _account(config: pytest.Config, found: Session, cut_short: str) -> Account:
     weighed = found.weighed(subjects(config), config.option.profile)
     trouble = {wanted.implementation: told for _, wanted, told in weighed}
-    unnamed = {subject.adapter.name: identity_of(subject.spec) for subject in subjects(config) if subject.adapter.name not in found.judged}
+    unnamed = {
+        subject.adapter.name: identity_of(subject.spec)
+        for subject in subjects(config)
+        if subject.adapter.name not in found.judged
+    }
     judged = {**found.judged, **unnamed}
-    return account(config, [wanted for _, wanted, _ in weighed], trouble, cut_short=cut_short, judged=judged)
+    return account(
+        config, [wanted for _, wanted, _ in weighed], trouble, cut_short=cut_short, judged=judged
+    )
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -233,7 +290,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> Iterator[None]:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> Iterator[None]:
     """Ours is the last word, after pytest's own list of what failed."""
     yield
     if session_of(config).asked:
@@ -246,20 +305,34 @@ def _last_page(terminalreporter: pytest.TerminalReporter, config: pytest.Config)
     from kdaverify.report.terminal import show
 
     page = StringIO()
-    width, colour = terminalreporter._tw.fullwidth, terminalreporter._tw.hasmarkup  # pyright: ignore[reportPrivateUsage] # noqa: SLF001 # the width has no other name
+    # the width has no other name
+    width, colour = (
+        terminalreporter._tw.fullwidth,
+        terminalreporter._tw.hasmarkup,
+    )  # pyright: ignore[reportPrivateUsage]
     console = Console(file=page, width=width, force_terminal=colour, no_color=not colour)
-    show(console, decisions_of(config), record=config.option.record, standards=config.option.standards, judged=judged_of(config))
+    show(
+        console,
+        decisions_of(config),
+        record=config.option.record,
+        standards=config.option.standards,
+        judged=judged_of(config),
+    )
     terminalreporter.write_line("")
     terminalreporter.write_line(page.getvalue().rstrip())
 
 
 def refused(config: pytest.Config) -> bool:
-    """Whether nothing is wrong with the session but that a required implementation cannot run here; pytest then ended with 3."""
+    """Whether nothing is wrong with the session but that a required implementation cannot run here;
+    pytest then ended with 3.
+    """
     return config.stash.get(_REFUSED, False)
 
 
 def _lacks_required(config: pytest.Config) -> bool:
-    return config.option.require_impl and any(subject.missing is not None for subject in subjects(config))
+    return config.option.require_impl and any(
+        subject.missing is not None for subject in subjects(config)
+    )
 
 
 def _is_worker(config: pytest.Config) -> bool:
@@ -271,7 +344,10 @@ def _told(troubles: Sequence[Trouble]) -> list[str]:
     tests: dict[str, list[str]] = {}
     for trouble in troubles:
         tests.setdefault(trouble.message, []).append(trouble.test)
-    return [f"{message}, in {struck[0]}{f' and {len(struck) - 1} more' if len(struck) > 1 else ''}" for message, struck in tests.items()]
+    return [
+        f"{message}, in {struck[0]}{f' and {len(struck) - 1} more' if len(struck) > 1 else ''}"
+        for message, struck in tests.items()
+    ]
 
 
 def _last_line(longrepr: str) -> str:

@@ -1,8 +1,10 @@
-"""Covering arrays of problems: every pair, or triple, of the properties that faults depend on jointly occurs in one of few problems.
+"""Covering arrays of problems: every pair, or triple, of the properties that faults depend on
+jointly occurs in one of few problems.
 
-Random problems hardly ever combine gradients, several packed sequences and K > 32, or 1,024 tokens, several heads and a given state:
-faults of released kernels lay there. Source: Kuhn, Wallace, Gallo, "Software fault interactions and implications for software testing",
-IEEE TSE 30 (2004): nearly all faults need at most three conditions at once.
+Random problems hardly ever combine gradients, several packed sequences and K > 32, or 1,024 tokens,
+several heads and a given state: faults of released kernels lay there. Source: Kuhn, Wallace, Gallo,
+"Software fault interactions and implications for software testing", IEEE TSE 30 (2004): nearly all
+faults need at most three conditions at once.
 """
 
 from __future__ import annotations
@@ -31,7 +33,16 @@ _PLAIN: Final[dict[str, Any]] = {
 }  # fmt: skip
 _LENGTHS: Final = (1, 40, 128, 209, 1057)
 _WIDTHS: Final = (16, 24, 33, 64, 100, 128)
-_GATES: Final = ("log-sigmoid", "zero", "slow", "bound-20", "spread", "mixed", "deep-resets", "hard-reset")
+_GATES: Final = (
+    "log-sigmoid",
+    "zero",
+    "slow",
+    "bound-20",
+    "spread",
+    "mixed",
+    "deep-resets",
+    "hard-reset",
+)
 _KEYS: Final = ("random", "coherent-0.9", "identical", "one-hot", "tiny")
 _BETAS: Final = ("uniform", "one", "near-one", "zero", "two")
 _UNUSED: Final = 17
@@ -83,7 +94,10 @@ class CombinationRow:
     @property
     def levels(self) -> Levels:
         """By axis."""
-        return {**{axis: level(self.problem) for axis, level in AXES.items()}, "direction": self.direction}
+        return {
+            **{axis: level(self.problem) for axis, level in AXES.items()},
+            "direction": self.direction,
+        }
 
     def combinations(self, strength: int) -> frozenset[Combination]:
         """Those of `strength` levels that occur in it."""
@@ -110,7 +124,9 @@ class Space:
     resumable: Callable[[Problem], bool]
 
     def rows(self, strength: int) -> list[CombinationRow]:
-        """A covering array: every combination of `strength` levels that some problem of the space has occurs in a row."""
+        """A covering array: every combination of `strength` levels that some problem of the space
+        has occurs in a row.
+        """
         options = self._options()
 
         def possible(levels: Mapping[str, str]) -> bool:
@@ -140,12 +156,21 @@ class Space:
         found: dict[str, dict[str, dict[str, Any]]] = {}
         for axis, fields in candidates.items():
             for one in fields:
-                found.setdefault(axis, {}).setdefault(AXES[axis](self.domain.fit(base.replace(**one))), one)
-        found["sequences"] = {name: {} for name in _SEQUENCES if self.domain.packed or "packed" not in name}
+                found.setdefault(axis, {}).setdefault(
+                    AXES[axis](self.domain.fit(base.replace(**one))), one
+                )
+        found["sequences"] = {
+            name: {} for name in _SEQUENCES if self.domain.packed or "packed" not in name
+        }
         found["direction"] = {direction: {} for direction in self.dense}
         return found
 
-    def _row(self, options: dict[str, dict[str, dict[str, Any]]], levels: Mapping[str, str], seed: int = 0) -> CombinationRow:
+    def _row(
+        self,
+        options: dict[str, dict[str, dict[str, Any]]],
+        levels: Mapping[str, str],
+        seed: int = 0,
+    ) -> CombinationRow:
         fields: dict[str, Any] = {**_PLAIN, "dtype": self.dtypes[0]}
         for axis, level in levels.items():
             fields |= options[axis][level]
@@ -163,7 +188,9 @@ class Space:
 
 
 def _seconds(p: Problem) -> float:
-    """The `cost` of a problem whose sequences take whole chunks, as they do in the reference kernels."""
+    """The `cost` of a problem whose sequences take whole chunks, as they do in the reference
+    kernels.
+    """
     chunks = sum(-(-length // _CHUNK) for _, _, length in p.spans)
     return seconds(tokens=max(p.B * p.T, chunks * _CHUNK if p.packed else 0), HV=p.HV, K=p.K, V=p.V)
 
@@ -200,12 +227,15 @@ _GROWING: Final = ("K", "V", "HV / H")
 """The axes that say whether there is such a problem, and what it costs."""
 
 
-def coverage(judged: Iterable[CombinationRow], space: Iterable[CombinationRow], strength: int) -> tuple[int, int]:
+def coverage(
+    judged: Iterable[CombinationRow], space: Iterable[CombinationRow], strength: int
+) -> tuple[int, int]:
     """How many combinations of `strength` levels were judged, and how many there are.
 
     Args:
         judged: the rows that were.
-        space: a covering array of at least this strength: what occurs in none of its rows is impossible.
+        space: a covering array of at least this strength: what occurs in none of its rows is
+            impossible.
     """
     possible = frozenset[Combination]().union(*(row.combinations(strength) for row in space))
     found = frozenset[Combination]().union(*(row.combinations(strength) for row in judged))

@@ -1,4 +1,6 @@
-"""What a backward pass is given: the gradients of a loss with respect to the outputs, generated from the problem."""
+"""What a backward pass is given: the gradients of a loss with respect to the outputs, generated
+from the problem.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,32 @@ BOTH: Final = "both"
 OF: Final = (BOTH, *OUTPUTS)
 """Which outputs the loss depends on."""
 
-EXPONENTS: Final = {"fp64": (0, -25, 20), "fp32": (0, -25, 20), "bf16": (0, -25, 20), "fp16": (0, -8, 8)}
-"""Powers of two that a loss may be scaled by, by dtype: far enough to show absolute constants, and inside the format's range."""
+EXPONENTS: Final = {
+    "fp64": (0, -25, 20),
+    "fp32": (0, -25, 20),
+    "bf16": (0, -25, 20),
+    "fp16": (0, -8, 8),
+}
+"""Powers of two that a loss may be scaled by, by dtype: far enough to show absolute constants, and
+inside the format's range."""
 
 OVERFLOWING: Final = Problem(
-    B=1, T=70, H=1, HV=1, K=8, V=8, dtype="fp16", gate="spread", key="random", beta="uniform", state="random", value="large", seed=2
+    B=1,
+    T=70,
+    H=1,
+    HV=1,
+    K=8,
+    V=8,
+    dtype="fp16",
+    gate="spread",
+    key="random",
+    beta="uniform",
+    state="random",
+    value="large",
+    seed=2,
 )
-"""Values of 2^6: under a loss times 2^OVERFLOWING_EXPONENT some gradients exceed 65504, the largest number of fp16, and dv and dS_0 fit.
+"""Values of 2^6: under a loss times 2^OVERFLOWING_EXPONENT some gradients exceed 65504, the largest
+number of fp16, and dv and dS_0 fit.
 
 No random problem does that: among the exponents above, 2^8 is the largest for fp16.
 """
@@ -60,7 +81,8 @@ def cotangents(problem: Problem, of: str, exponent: int = 0) -> Cotangents:
 
 
 def coarse_cotangents(problem: Problem, of: str, number: int) -> Cotangents:
-    """Cotangents of three bits, -4 to 4, so that their small multiples, sums and powers of two are exact in every format.
+    """Cotangents of three bits, -4 to 4, so that their small multiples, sums and powers of two are
+    exact in every format.
 
     Args:
         of: both, o or final_state.

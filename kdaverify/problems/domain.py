@@ -1,7 +1,8 @@
 """The problems that a kernel declares to take, and the nearest such problem to any other.
 
-Everything that is generated or altered (random cases, panel, probes, laws, replaced tokens, re-tests) passes through `fit`: a kernel
-is tested on what it declares, and not rejected, or skipped, for the rest.
+Everything that is generated or altered (random cases, panel, probes, laws, replaced tokens,
+re-tests) passes through `fit`: a kernel is tested on what it declares, and not rejected, or
+skipped, for the rest.
 """
 
 from __future__ import annotations
@@ -19,12 +20,19 @@ Range = tuple[float, float]
 EVERY_GATE: Final[Range] = (-math.inf, 0.0)
 EVERY_BETA: Final[Range] = (0.0, 2.0)
 _SHARED: Final = "log-sigmoid"
-"""The regime in place of one that is about channels apart from each other, where these share a gate."""
-_GATES_OF: Final[dict[Gates, str]] = {"channel": "gates of every key channel", "head": "one gate a head", "none": "no gate"}
+"""The regime in place of one that is about channels apart from each other, where these share a
+gate."""
+_GATES_OF: Final[dict[Gates, str]] = {
+    "channel": "gates of every key channel",
+    "head": "one gate a head",
+    "none": "no gate",
+}
 
 
 class DomainError(ValueError):
-    """A domain that holds no problem; the message names the option, what was wanted and what came."""
+    """A domain that holds no problem; the message names the option, what was wanted and what
+    came.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +53,8 @@ class Domain:
         states, packed_states: whether an initial state is taken, and whether beside a pack.
         scales: whether any scale is taken, or K^-1/2 alone.
     Raises:
-        DomainError: a range that is empty or lies outside math.md's, a size that is no positive whole number.
+        DomainError: a range that is empty or lies outside math.md's, a size that is no positive
+            whole number.
     """
 
     gates: Gates = "channel"
@@ -65,16 +74,25 @@ class Domain:
     def __post_init__(self) -> None:
         _check_range("gate_range", self.gate_range, EVERY_GATE)
         _check_range("beta_range", self.beta_range, EVERY_BETA)
-        sizes = {"widths": self.widths, "head_ratios": self.head_ratios, "length_multiple": (self.length_multiple,)}
+        sizes = {
+            "widths": self.widths,
+            "head_ratios": self.head_ratios,
+            "length_multiple": (self.length_multiple,),
+        }
         for name, values in sizes.items():
             wrong = [value for value in values if value < 1]
             if wrong:
                 raise DomainError(f"{name}: wanted whole numbers of at least 1, got {wrong[0]}")
         if self.longest is not None and self.longest < self.length_multiple:
-            raise DomainError(f"longest: wanted at least length_multiple = {self.length_multiple}, got {self.longest}")
+            raise DomainError(
+                f"longest: wanted at least length_multiple = {self.length_multiple}, got"
+                f" {self.longest}"
+            )
 
     def fit(self, problem: Problem) -> Problem:
-        """The problem itself where it lies inside, else the nearest one that does: other sizes, gates and betas moved into their ranges."""
+        """The problem itself where it lies inside, else the nearest one that does: other sizes,
+        gates and betas moved into their ranges.
+        """
         for change in (self._gates, self._layout, self._lengths, self._heads, self._options):
             changed = change(problem)
             problem = problem.replace(**changed) if changed else problem
@@ -86,14 +104,18 @@ class Domain:
 
     def has(self, regime: str) -> bool:
         """Whether a regime of gates can be given to a kernel that takes so many of them."""
-        return self.gates == "channel" or (regime == "zero" if self.gates == "none" else regime not in CHANNELWISE)
+        return self.gates == "channel" or (
+            regime == "zero" if self.gates == "none" else regime not in CHANNELWISE
+        )
 
     def leaves_out(self) -> tuple[str, ...]:
         """What lies outside, one phrase each, for the list of what is not tested."""
         low, high = self.gate_range
         weakest, strongest = self.beta_range
         said = {
-            f"gates that differ between key channels ({_GATES_OF[self.gates]})": self.gates != "channel",
+            f"gates that differ between key channels ({_GATES_OF[self.gates]})": (
+                self.gates != "channel"
+            ),
             f"widths other than {_listed(self.widths)}": self.widths,
             f"widths above {self.widest}": self.widest is not None,
             "K different from V": self.square,
@@ -106,13 +128,17 @@ class Domain:
             f"sequences above {self.longest} tokens": self.longest is not None,
             "packed sequences": not self.packed,
             "initial states": not self.states,
-            "initial states of packed sequences": self.states and self.packed and not self.packed_states,
+            "initial states of packed sequences": (
+                self.states and self.packed and not self.packed_states
+            ),
             "a scale other than K^-1/2": not self.scales,
         }
         return tuple(phrase for phrase, applies in said.items() if applies)
 
     def _gates(self, p: Problem) -> dict[str, Any]:
-        return ({} if p.gates == self.gates else {"gates": self.gates}) | ({} if self.has(p.gate) else {"gate": self._nearest_gate})
+        return ({} if p.gates == self.gates else {"gates": self.gates}) | (
+            {} if self.has(p.gate) else {"gate": self._nearest_gate}
+        )
 
     @property
     def _nearest_gate(self) -> str:
@@ -132,14 +158,20 @@ class Domain:
         if p.lengths is None:
             return {"T": fitted[0]}
         padding = p.T - sum(p.lengths)
-        return {"lengths": fitted, "T": sum(fitted) + -(-padding // self.length_multiple) * self.length_multiple}
+        return {
+            "lengths": fitted,
+            "T": sum(fitted) + -(-padding // self.length_multiple) * self.length_multiple,
+        }
 
     def _length(self, length: int) -> int:
         most = math.inf if self.longest is None else self.longest // self.length_multiple
         return int(min(-(-length // self.length_multiple), most)) * self.length_multiple
 
     def _heads(self, p: Problem) -> dict[str, Any]:
-        K, V = (_nearest(size if self.widest is None else min(size, self.widest), self.widths) for size in (p.K, p.V))
+        K, V = (
+            _nearest(size if self.widest is None else min(size, self.widest), self.widths)
+            for size in (p.K, p.V)
+        )
         HV = p.H * _nearest(p.HV // p.H, self.head_ratios)
         sizes = {"K": K, "V": K if self.square else V, "HV": HV}
         return {name: size for name, size in sizes.items() if size != getattr(p, name)}
@@ -149,14 +181,24 @@ class Domain:
         return {
             **({"state": "absent"} if stateless and p.state != "absent" else {}),
             **({"scale": None} if not self.scales and p.scale not in (None, p.K**-0.5) else {}),
-            **{name: limits for name, limits in self._bounds.items() if limits is not None and limits != getattr(p, name)},
+            **{
+                name: limits
+                for name, limits in self._bounds.items()
+                if limits is not None and limits != getattr(p, name)
+            },
         }
 
     @property
     def _bounds(self) -> dict[str, Limits | None]:
         """The ranges as problems write them, None where everything is taken."""
-        ranges = {"gate_range": (self.gate_range, EVERY_GATE), "beta_range": (self.beta_range, EVERY_BETA)}
-        return {name: None if given == every else _limits(given, every) for name, (given, every) in ranges.items()}
+        ranges = {
+            "gate_range": (self.gate_range, EVERY_GATE),
+            "beta_range": (self.beta_range, EVERY_BETA),
+        }
+        return {
+            name: None if given == every else _limits(given, every)
+            for name, (given, every) in ranges.items()
+        }
 
     def _outside(self, p: Problem) -> Iterator[str]:
         if p.gates != self.gates:
@@ -185,23 +227,36 @@ class Domain:
             yield f"no K = {p.K} with V = {p.V}: it takes K = V alone"
         ratio = p.HV // p.H
         if self.head_ratios and ratio not in self.head_ratios:
-            yield f"no {ratio} value heads a key head (HV = {p.HV}, H = {p.H}): it takes {_listed(self.head_ratios)} alone"
+            yield (
+                f"no {ratio} value heads a key head (HV = {p.HV}, H = {p.H}): it takes"
+                f" {_listed(self.head_ratios)} alone"
+            )
         if self._lengths(p):
             most = "" if self.longest is None else f", up to {self.longest}"
             yield f"no such lengths (T = {p.T}): it takes multiples of {self.length_multiple}{most}"
 
     def _values_outside(self, p: Problem) -> Iterator[str]:
-        """Tensors are built and looked at only where a range is declared that the problem's own does not say already."""
+        """Tensors are built and looked at only where a range is declared that the problem's own
+        does not say already.
+        """
         if (p.gate_range, p.beta_range) == (self._bounds["gate_range"], self._bounds["beta_range"]):
             return
-        for name, tensor, (low, high) in (("gates g", p.decays(), self.gate_range), ("beta", p.betas(), self.beta_range)):
+        for name, tensor, (low, high) in (
+            ("gates g", p.decays(), self.gate_range),
+            ("beta", p.betas(), self.beta_range),
+        ):
             if tensor.numel() and (float(tensor.min()) < low or float(tensor.max()) > high):
-                yield f"{name} in [{low:g}, {high:g}] alone, wanted [{float(tensor.min()):g}, {float(tensor.max()):g}]"
+                yield (
+                    f"{name} in [{low:g}, {high:g}] alone, wanted [{float(tensor.min()):g},"
+                    f" {float(tensor.max()):g}]"
+                )
 
 
 def _check_range(name: str, given: Range, widest: Range) -> None:
     if not widest[0] <= given[0] <= given[1] <= widest[1]:
-        raise DomainError(f"{name}: wanted (lowest, highest) within [{widest[0]:g}, {widest[1]:g}], got {given}")
+        raise DomainError(
+            f"{name}: wanted (lowest, highest) within [{widest[0]:g}, {widest[1]:g}], got {given}"
+        )
 
 
 def _limits(given: Range, widest: Range) -> Limits:
@@ -211,7 +266,11 @@ def _limits(given: Range, widest: Range) -> Limits:
 
 
 def _nearest(size: int, allowed: tuple[int, ...]) -> int:
-    return min(allowed, key=lambda other: (abs(other - size), other)) if allowed and size not in allowed else size
+    return (
+        min(allowed, key=lambda other: (abs(other - size), other))
+        if allowed and size not in allowed
+        else size
+    )
 
 
 def _listed(numbers: tuple[int, ...]) -> str:

@@ -1,4 +1,6 @@
-"""Problems whose error accumulates over a run: the same memory, or the same kind of writes, at every length."""
+"""Problems whose error accumulates over a run: the same memory, or the same kind of writes, at
+every length.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from oracles.waypoints import WINDOW
 
 Way = Literal["uncut", "resumed", "decoded"]
 WAYS: Final[tuple[Way, ...]] = ("uncut", "resumed", "decoded")
-"""In one call; in 64 parts, each resumed from the state the last one returned; one token at a time after a prefill."""
+"""In one call; in 64 parts, each resumed from the state the last one returned; one token at a time
+after a prefill."""
 
 PARTS: Final = 64
 """Of a resumed run; and the octaves that a rise is fitted over: 6."""
@@ -29,7 +32,8 @@ SHORTEST: Final = WINDOW
 
 
 MEASURED: Final = ("bf16", "fp16", "fp32")
-"""Formats that drift is measured in, the narrowest first; float64 is too coarse a truth for fp64."""
+"""Formats that drift is measured in, the narrowest first; float64 is too coarse a truth for
+fp64."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +53,28 @@ class DriftProbe:
 
 
 PROBES: Final[Mapping[str, DriftProbe]] = {
-    "memory": DriftProbe("one write, then slow decay: every rounding of decay or state stays", "memory", "random", "sparse"),
-    "held": DriftProbe("an initial state and no write: decay alone, without the noise of a write", "memory", "random", "zero", "random"),
-    "faint": DriftProbe("orthogonal keys, no decay, faint writes: a narrow state stops taking them", "zero", "one-hot", "faint"),
-    "writes": DriftProbe("random writes that correct each other: what a model does", "slow", "random", "uniform"),
+    "memory": DriftProbe(
+        "one write, then slow decay: every rounding of decay or state stays",
+        "memory",
+        "random",
+        "sparse",
+    ),
+    "held": DriftProbe(
+        "an initial state and no write: decay alone, without the noise of a write",
+        "memory",
+        "random",
+        "zero",
+        "random",
+    ),
+    "faint": DriftProbe(
+        "orthogonal keys, no decay, faint writes: a narrow state stops taking them",
+        "zero",
+        "one-hot",
+        "faint",
+    ),
+    "writes": DriftProbe(
+        "random writes that correct each other: what a model does", "slow", "random", "uniform"
+    ),
 }
 
 
@@ -79,7 +101,9 @@ class DriftCase:
         return drift_problem(self.probe, dtype, tokens=self.tokens, samples=self.samples)
 
 
-def drift_problem(probe: str, dtype: str, *, tokens: int, samples: int, seed: int = 0, width: int = 16) -> Problem:
+def drift_problem(
+    probe: str, dtype: str, *, tokens: int, samples: int, seed: int = 0, width: int = 16
+) -> Problem:
     """`samples` sequences of a probe, narrow heads.
 
     Raises:
@@ -100,7 +124,10 @@ CASES: Final = (
     DriftCase("memory", "memory", "uncut", "smoke", 4096, 6),
     DriftCase("memory-resumed", "memory", "resumed", "acceptance", 4096, 8),
     DriftCase("held-decoded", "held", "decoded", "acceptance", 1024, 8),
-    *(DriftCase(f"{probe}-8k", probe, "uncut", "acceptance", 8192, 8) for probe in ("held", "faint", "writes")),
+    *(
+        DriftCase(f"{probe}-8k", probe, "uncut", "acceptance", 8192, 8)
+        for probe in ("held", "faint", "writes")
+    ),
     DriftCase("memory-32k", "memory", "uncut", "nightly", 32768, 16),
     DriftCase("writes-32k", "writes", "uncut", "nightly", 32768, 16),
     DriftCase("memory-128k", "memory", "uncut", "nightly", 131072, 4),
@@ -110,7 +137,8 @@ CASES: Final = (
 def drift_cases(profile: str, dtype: str, others: Sequence[str]) -> tuple[DriftCase, ...]:
     """The questions of a profile in one format; every one of a smaller profile too.
 
-    Smoke tests it in the narrowest format alone: a carry that is too narrow for a wider one fails every tolerance after a chunk.
+    Smoke tests it in the narrowest format alone: a carry that is too narrow for a wider one fails
+    every tolerance after a chunk.
 
     Args:
         others: the formats that the implementation takes.

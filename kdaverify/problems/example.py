@@ -1,4 +1,6 @@
-"""A small problem of KDA to start from, and the schema of problems with the names of all regimes."""
+"""A small problem of KDA to start from, and the schema of problems with the names of all
+regimes.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,15 @@ ABOUT: Final = {
     "HV": "value heads, a multiple of H",
     "K": "key width of a head",
     "V": "value width of a head",
-    "lengths": "tokens of each packed sequence; absent for B separate ones; tokens past their sum are padding",
+    "lengths": (
+        "tokens of each packed sequence; absent for B separate ones; tokens past their sum are"
+        " padding"
+    ),
     "dtype": "format of q, k, v, beta and o; gates and states are fp32 (fp64 beside fp64)",
-    "gates": "log decays of a value head and token: channel (one a key channel; the default), head (one for all of them) or none",
+    "gates": (
+        "log decays of a value head and token: channel (one a key channel; the default), head (one"
+        " for all of them) or none"
+    ),
     "gate_range": "what log decays are clamped to: [lowest, highest], null where a side is open",
     "beta_range": "what beta is clamped to, likewise",
     "scale": "factor of the output; absent for K^-1/2",
@@ -46,11 +54,18 @@ def schema() -> dict[str, Any]:
     found = Problem.model_json_schema()
     del found["description"]
     found["properties"] = {name: _field(name, field) for name, field in found["properties"].items()}
-    return {"title": "A problem of kdaverify", **{name: value for name, value in found.items() if name != "title"}}
+    return {
+        "title": "A problem of kdaverify",
+        **{name: value for name, value in found.items() if name != "title"},
+    }
 
 
 def _field(name: str, given: dict[str, Any]) -> dict[str, Any]:
     own = {key: value for key, value in given.items() if key != "title"}
     if name in REGIMES:
-        return {**own, "enum": list(REGIMES[name]), "description": "regime: `kdaverify list regimes` names what each exposes"}
+        return {
+            **own,
+            "enum": list(REGIMES[name]),
+            "description": "regime: `kdaverify list regimes` names what each exposes",
+        }
     return {**own, "description": ABOUT[name]}

@@ -1,16 +1,46 @@
-"""Sequence lengths where kernels break: around rows of 16, 32 and 64, single tokens, empty sequences, many sequences."""
+"""Sequence lengths where kernels break: around rows of 16, 32 and 64, single tokens, empty
+sequences, many sequences.
+"""
 
 from __future__ import annotations
 
-EDGES = (2, 3, 7, 15, 16, 17, 31, 32, 33, 39, 47, 48, 63, 64, 65, 79, 96, 127, 128, 129, 192, 193, 207, 256, 257)
-"""Lengths 64 c + r with r = 0, 1, 2, 7, 15, 16, 17, 31, 32, 39, 47, 48, 63, up to four chunks and one token."""
+EDGES = (
+    2,
+    3,
+    7,
+    15,
+    16,
+    17,
+    31,
+    32,
+    33,
+    39,
+    47,
+    48,
+    63,
+    64,
+    65,
+    79,
+    96,
+    127,
+    128,
+    129,
+    192,
+    193,
+    207,
+    256,
+    257,
+)
+"""Lengths 64 c + r with r = 0, 1, 2, 7, 15, 16, 17, 31, 32, 39, 47, 48, 63, up to four chunks and
+one token."""
 
 _EMPTY_WEIGHT = 10
 
 DRAWN_LENGTHS = (1, *([0] * _EMPTY_WEIGHT), *sorted({*EDGES, *range(5, max(EDGES), 5)}))
 """What a random length is chosen from: the edges, every fifth length, and the empty sequence.
 
-One token is the simplest sequence and comes first, then the empty one, then all others in order, so that failures shrink to the shortest.
+One token is the simplest sequence and comes first, then the empty one, then all others in order, so
+that failures shrink to the shortest.
 """
 
 EMPTY_ENDS = (0, 1, 63, 64, 65, 0, 15, 130, 0)

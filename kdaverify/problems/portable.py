@@ -1,7 +1,8 @@
 """Random numbers and elementary functions that give the same bits on every machine.
 
-Only integer arithmetic and the five operations IEEE 754 rounds correctly (+ - * / sqrt) are used, one array operation at a time;
-sums run in a stated order. Library logarithms, pairwise or vectorised sums and matrix products differ between machines.
+Only integer arithmetic and the five operations IEEE 754 rounds correctly (+ - * / sqrt) are used,
+one array operation at a time; sums run in a stated order. Library logarithms, pairwise or
+vectorised sums and matrix products differ between machines.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class Stream:
     """An endless list of 64-bit integers, one list for each name.
 
     Math: Philox-4x64-10 in counter mode; the key is the first 128 bits of the SHA-256 of the name.
-    Two names never share numbers, so adding a tensor moves no other one; a longer draw begins with the shorter one.
+    Two names never share numbers, so adding a tensor moves no other one; a longer draw begins with
+    the shorter one.
 
     Args:
         names: what the stream is for, such as (seed, tensor, purpose).
@@ -43,13 +45,17 @@ class Stream:
         return _unit_interval(self._raw(_count(shape))).reshape(shape)
 
     def integers(self, below: int, *shape: int) -> Integers:
-        """Integers of [0, below); the bias of the remainder is below 2^-50 for the few choices made here."""
+        """Integers of [0, below); the bias of the remainder is below 2^-50 for the few choices made
+        here.
+        """
         return (self._raw(_count(shape)) % np.uint64(below)).astype(np.int64).reshape(shape)
 
     def normal(self, *shape: int) -> Array:
-        """Normal-like: the sum of 12 uniforms minus 6 (Irwin-Hall). Mean 0 (to 3e-6), variance 1, never beyond 6.
+        """Normal-like: the sum of 12 uniforms minus 6 (Irwin-Hall). Mean 0 (to 3e-6), variance 1,
+        never beyond 6.
 
-        Twelve uniforms of 21 bits come from four 64-bit integers; a fifth fills the bits below 2^-21.
+        Twelve uniforms of 21 bits come from four 64-bit integers; a fifth fills the bits below
+        2^-21.
         """
         block = np.ascontiguousarray(self._raw(5 * _count(shape)).reshape(-1, 5).T)
         mask = np.uint64(2**_FIELD_BITS - 1)
@@ -57,7 +63,9 @@ class Stream:
         for column in range(4):
             for field in range(3):
                 total += (block[column] >> np.uint64(_FIELD_BITS * field)) & mask
-        return ((total.astype(np.float64) + _unit_interval(block[4])) * 2.0**-_FIELD_BITS - 6.0).reshape(shape)
+        return (
+            (total.astype(np.float64) + _unit_interval(block[4])) * 2.0**-_FIELD_BITS - 6.0
+        ).reshape(shape)
 
 
 def _count(shape: tuple[int, ...]) -> int:

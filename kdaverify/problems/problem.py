@@ -1,4 +1,6 @@
-"""A frozen, JSON-able question: sizes, packing, regimes, dtype and seed, from which the same tensors are built on every machine."""
+"""A frozen, JSON-able question: sizes, packing, regimes, dtype and seed, from which the same
+tensors are built on every machine.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,14 @@ class Problem(Canonical):
         B, T: batch entries and tokens of each (packed: B = 1 and T tokens in all).
         H, HV: key heads and value heads, HV a multiple of H.
         K, V: key and value width of a head.
-        lengths: tokens of each packed sequence, or None for B separate ones; tokens past their sum are padding.
+        lengths: tokens of each packed sequence, or None for B separate ones; tokens past their sum
+            are padding.
         dtype: type of q, k, v and beta; gates and states are fp32 (fp64 beside fp64).
-        gates: log decays of a value head and token: one a key channel, one for all of them, or none.
+        gates: log decays of a value head and token: one a key channel, one for all of them, or
+            none.
         gate, key, beta, state, value: regime names.
-        gate_range, beta_range: what g and beta are clamped to, (lowest, highest), None where a side is open; None: they are as generated.
+        gate_range, beta_range: what g and beta are clamped to, (lowest, highest), None where a side
+            is open; None: they are as generated.
         scale: factor of the output; None means K^-1/2.
         seed: of every random number.
     Raises:
@@ -93,8 +98,12 @@ class Problem(Canonical):
 
     @property
     def regime(self) -> str:
-        """The gate regime; as "-clamped" where a declared range changed its gates, which are no evidence of the regime itself."""
-        if self.gate_range is None or torch.equal(self.decays(), self.replace(gate_range=None).decays()):
+        """The gate regime; as "-clamped" where a declared range changed its gates, which are no
+        evidence of the regime itself.
+        """
+        if self.gate_range is None or torch.equal(
+            self.decays(), self.replace(gate_range=None).decays()
+        ):
             return self.gate
         return f"{self.gate}-clamped"
 
@@ -115,9 +124,14 @@ class Problem(Canonical):
         sizes = f"B={self.B} T={self.T} H={self.H} HV={self.HV} K={self.K} V={self.V}"
         regimes = " ".join(f"{axis}={getattr(self, axis)}" for axis in REGIMES)
         scale = "" if self.scale is None else f" scale={self.scale:g}"
-        clamped = "".join(_clamped(name, getattr(self, f"{name}_range")) for name in ("gate", "beta"))
+        clamped = "".join(
+            _clamped(name, getattr(self, f"{name}_range")) for name in ("gate", "beta")
+        )
         gates = "" if self.gates == "channel" else f" gates={self.gates}"
-        return f"{self.op} {sizes}{_pack(self.lengths)} {self.dtype}{gates} {regimes}{clamped}{scale} seed={self.seed}"
+        return (
+            f"{self.op} {sizes}{_pack(self.lengths)} {self.dtype}{gates} {regimes}{clamped}{scale}"
+            f" seed={self.seed}"
+        )
 
 
 def _clamped(name: str, limits: Limits | None) -> str:
@@ -138,11 +152,18 @@ def _pack(lengths: tuple[int, ...] | None) -> str:
 def _sizes(p: Problem) -> list[str]:
     complaints: list[str] = []
     if p.HV % p.H:
-        complaints.append(f"HV: wanted a multiple of H = {p.H}, got {p.HV}; value head j reads key head j // (HV / H)")
+        complaints.append(
+            f"HV: wanted a multiple of H = {p.H}, got {p.HV}; value head j reads key head j // (HV"
+            " / H)"
+        )
     if p.scale is not None and not math.isfinite(p.scale):
-        complaints.append(f"scale: wanted a finite number or None, got {p.scale}; None means K^-1/2")
+        complaints.append(
+            f"scale: wanted a finite number or None, got {p.scale}; None means K^-1/2"
+        )
     if p.T == 0 and p.lengths is None:
-        complaints.append("T: wanted at least 1 token, got 0; only a pack may be empty, give lengths=(0,)")
+        complaints.append(
+            "T: wanted at least 1 token, got 0; only a pack may be empty, give lengths=(0,)"
+        )
     return complaints
 
 
@@ -151,11 +172,18 @@ def _packing(p: Problem) -> list[str]:
         return []
     complaints: list[str] = []
     if p.B != 1:
-        complaints.append(f"B: packed sequences need B = 1, got {p.B}; put all sequences in lengths")
+        complaints.append(
+            f"B: packed sequences need B = 1, got {p.B}; put all sequences in lengths"
+        )
     if not p.lengths:
-        complaints.append("lengths: wanted at least one sequence, got (); use None for an unpacked problem")
+        complaints.append(
+            "lengths: wanted at least one sequence, got (); use None for an unpacked problem"
+        )
     if sum(p.lengths) > p.T:
-        complaints.append(f"lengths: wanted a sum of at most T = {p.T}, got {sum(p.lengths)}; raise T or shorten a sequence")
+        complaints.append(
+            f"lengths: wanted a sum of at most T = {p.T}, got {sum(p.lengths)}; raise T or shorten"
+            " a sequence"
+        )
     return complaints
 
 

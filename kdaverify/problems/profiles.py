@@ -14,16 +14,22 @@ Profile: TypeAlias = Literal["smoke", "acceptance", "nightly"]
 
 PROFILES: tuple[Profile, ...] = get_args(Profile)
 
-# The first example is always the simplest problem. What depends on several properties at once is tested by covering arrays besides.
+# The first example is always the simplest problem. What depends on several properties at once is
+# tested by covering arrays besides.
 _EXAMPLES = {"smoke": 2, "acceptance": 6, "nightly": 150}
 
-# Shrinking calls a failing kernel with some 50 new shapes a test, hours where each is compiled or interpreted: only a
-# night has them. Before that the diagnosis makes one case smaller, in bounded time. Explaining would add dozens more;
-# targeting needs Hypothesis' own backend.
+# Shrinking calls a failing kernel with some 50 new shapes a test, hours where each is compiled or
+# interpreted: only a night has them. Before that the diagnosis makes one case smaller, in bounded
+# time. Explaining would add dozens more; targeting needs Hypothesis' own backend.
 _DRAWING = (Phase.explicit, Phase.generate)
 _SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
 
-_SUPPRESSED = (HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much)
+_SUPPRESSED = (
+    HealthCheck.function_scoped_fixture,
+    HealthCheck.too_slow,
+    HealthCheck.data_too_large,
+    HealthCheck.filter_too_much,
+)
 
 
 # Largest `cost` of a random problem, in seconds: smoke judges some 450 of them within a minute.
@@ -47,11 +53,14 @@ def check_profile(profile: str) -> None:
         ValueError: naming the profiles there are.
     """
     if profile not in PROFILES:
-        raise ValueError(f"profile: no profile named {profile!r}; known ones are {', '.join(PROFILES)}")
+        raise ValueError(
+            f"profile: no profile named {profile!r}; known ones are {', '.join(PROFILES)}"
+        )
 
 
 def settings_for(profile: str, *, fixed: bool = False, share: float = 1.0) -> settings:
-    """Hypothesis settings of a profile: 2, 6 or 150 examples a test; nightly alone shrinks and remembers failures.
+    """Hypothesis settings of a profile: 2, 6 or 150 examples a test; nightly alone shrinks and
+    remembers failures.
 
     Args:
         fixed: runs the random problems and no others: nothing is shrunk or remembered.
@@ -64,7 +73,9 @@ def settings_for(profile: str, *, fixed: bool = False, share: float = 1.0) -> se
     return settings(
         max_examples=max(1, round(share * _EXAMPLES[profile])),
         derandomize=False,
-        database=DirectoryBasedExampleDatabase(Path(".hypothesis") / "examples") if shrinks else None,
+        database=(
+            DirectoryBasedExampleDatabase(Path(".hypothesis") / "examples") if shrinks else None
+        ),
         verbosity=Verbosity.normal,
         phases=_SHRINKING if shrinks else _DRAWING,
         stateful_step_count=50,

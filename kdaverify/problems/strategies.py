@@ -1,4 +1,6 @@
-"""Hypothesis strategies that draw problems (never tensors) and shrink sequences first, then T, widths, gates, the rest."""
+"""Hypothesis strategies that draw problems (never tensors) and shrink sequences first, then T,
+widths, gates, the rest.
+"""
 
 from __future__ import annotations
 
@@ -63,34 +65,55 @@ def problems(
     """Problems of every kind, or of the kinds named.
 
     Args:
-        dtype, gate, key, beta, state, value: a name or several to choose from; None means all, each as often as its weight says.
+        dtype, gate, key, beta, state, value: a name or several to choose from; None means all, each
+            as often as its weight says.
         packed: only packs, only unpacked problems, or (None) both.
         max_cost: largest `cost` in seconds; None means `DRAWN_LIMIT` of the dtype.
-        widths: what K and V are picked from, smallest first; () means those of the domain, or every kind of width.
+        widths: what K and V are picked from, smallest first; () means those of the domain, or every
+            kind of width.
         domain: what is sampled is moved into it.
     Raises:
         ValueError: an unknown name, or a cost that no problem can meet.
     """
     wanted = {"gate": gate, "key": key, "beta": beta, "state": state, "value": value}
-    names = {axis: _chosen(axis, wanted[axis], tuple(table), _weighted(axis)) for axis, table in REGIMES.items()}
+    names = {
+        axis: _chosen(axis, wanted[axis], tuple(table), _weighted(axis))
+        for axis, table in REGIMES.items()
+    }
     names["dtype"] = _chosen("dtype", dtype, DTYPES, DTYPES)
     smallest = seconds(tokens=max(_BATCHES), **_TYPICAL)
     if max_cost is not None and max_cost < smallest:
-        raise ValueError(f"max_cost: wanted at least {smallest:.1e} s (two tokens of one narrow head), got {max_cost}; raise it")
-    return _problems(_Choices(names, packed if domain.packed else False, max_cost, widths or domain.widths or _WIDTHS, domain))
+        raise ValueError(
+            f"max_cost: wanted at least {smallest:.1e} s (two tokens of one narrow head), got"
+            f" {max_cost}; raise it"
+        )
+    return _problems(
+        _Choices(
+            names,
+            packed if domain.packed else False,
+            max_cost,
+            widths or domain.widths or _WIDTHS,
+            domain,
+        )
+    )
 
 
 def _weighted(axis: str) -> tuple[str, ...]:
     return tuple(name for name, regime in REGIMES[axis].items() for _ in range(regime.weight))
 
 
-def _chosen(axis: str, wanted: str | Sequence[str] | None, known: tuple[str, ...], default: tuple[str, ...]) -> tuple[str, ...]:
+def _chosen(
+    axis: str, wanted: str | Sequence[str] | None, known: tuple[str, ...], default: tuple[str, ...]
+) -> tuple[str, ...]:
     if wanted is None:
         return default
     names = (wanted,) if isinstance(wanted, str) else tuple(wanted)
     unknown = [name for name in names if name not in known]
     if unknown or not names:
-        raise ValueError(f"{axis}: wanted names among {', '.join(known)}, got {list(names)}; correct {unknown or 'the empty list'}")
+        raise ValueError(
+            f"{axis}: wanted names among {', '.join(known)}, got {list(names)}; correct"
+            f" {unknown or 'the empty list'}"
+        )
     return names
 
 
@@ -104,15 +127,29 @@ def _problems(draw: st.DrawFn, choices: _Choices) -> Problem:
     scale = draw(st.sampled_from(_SCALES))
     # Bytes, not an integer: shrinking would trade a smaller size for a larger seed for ever.
     seed = int.from_bytes(draw(st.binary(min_size=_SEED_BYTES, max_size=_SEED_BYTES)), "big")
-    return choices.domain.fit(Problem(dtype=dtype, **layout, **widths, **regimes, scale=scale, seed=seed))  # pyright: ignore[reportArgumentType]
+    return choices.domain.fit(
+        Problem(dtype=dtype, **layout, **widths, **regimes, scale=scale, seed=seed)
+    )  # pyright: ignore[reportArgumentType]
 
 
 @st.composite
-def _layouts(draw: st.DrawFn, *, packed: bool | None, limit: float, narrowest: int) -> dict[str, Any]:
-    """B, T and lengths. An unpacked problem is sampled as a pack whose first length is T, so that a pack can shrink to it."""
-    typical = {name: max(size, narrowest) if name != "HV" else size for name, size in _TYPICAL.items()}
+def _layouts(
+    draw: st.DrawFn, *, packed: bool | None, limit: float, narrowest: int
+) -> dict[str, Any]:
+    """B, T and lengths. An unpacked problem is sampled as a pack whose first length is T, so that a
+    pack can shrink to it.
+    """
+    typical = {
+        name: max(size, narrowest) if name != "HV" else size for name, size in _TYPICAL.items()
+    }
     most = int(limit / seconds(tokens=1, **typical))
-    drawn = draw(st.lists(st.sampled_from(DRAWN_LENGTHS), min_size=1, max_size=1 if packed is False else _MAX_SEQUENCES))
+    drawn = draw(
+        st.lists(
+            st.sampled_from(DRAWN_LENGTHS),
+            min_size=1,
+            max_size=1 if packed is False else _MAX_SEQUENCES,
+        )
+    )
     if draw(st.booleans()) if packed is None else packed:
         return _pack(drawn, padding=draw(st.sampled_from(_PADDING)), most=most)
     B = draw(st.sampled_from(_BATCHES))
@@ -134,7 +171,9 @@ def _truncated(lengths: list[int], most: int) -> tuple[int, ...]:
 
 
 @st.composite
-def _drawn_widths(draw: st.DrawFn, widths: tuple[int, ...], *, tokens: int, limit: float) -> dict[str, int]:
+def _drawn_widths(
+    draw: st.DrawFn, widths: tuple[int, ...], *, tokens: int, limit: float
+) -> dict[str, int]:
     narrow = min(widths, key=lambda width: abs(width - _NARROW))
 
     def fits(HV: int, K: int = narrow, V: int = narrow) -> bool:
@@ -148,5 +187,9 @@ def _drawn_widths(draw: st.DrawFn, widths: tuple[int, ...], *, tokens: int, limi
 
 
 def _largest(options: tuple[int, ...], drawn: int, fits: Callable[[int], bool]) -> int:
-    """The largest option that fits and is at most the random one: cutting the options would change K where T shrinks."""
-    return max((option for option in options if option <= drawn and fits(option)), default=options[0])
+    """The largest option that fits and is at most the random one: cutting the options would change
+    K where T shrinks.
+    """
+    return max(
+        (option for option in options if option <= drawn and fits(option)), default=options[0]
+    )

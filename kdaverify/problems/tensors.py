@@ -21,7 +21,8 @@ def build(problem: Problem) -> Inputs:
     """Draw every tensor in float64 and round it to the type the problem requests.
 
     Returns:
-        Inputs with q, k, v, beta in the problem's dtype, g and initial_state in fp32 (fp64 beside fp64), fresh memory each time.
+        Inputs with q, k, v, beta in the problem's dtype, g and initial_state in fp32 (fp64 beside
+        fp64), fresh memory each time.
     """
     dtype, wide = TORCH[problem.dtype], state_dtype(problem.dtype)
     q, k = KEYS[problem.key].draw(Draw(problem, "key"))
@@ -34,22 +35,34 @@ def build(problem: Problem) -> Inputs:
         beta=betas(problem),
         scale=problem.scale,
         initial_state=None if state is None else rounded(state, wide),
-        cu_seqlens=None if problem.lengths is None else torch.tensor([0, *np.cumsum(problem.lengths).tolist()], dtype=torch.int32),
+        cu_seqlens=(
+            None
+            if problem.lengths is None
+            else torch.tensor([0, *np.cumsum(problem.lengths).tolist()], dtype=torch.int32)
+        ),
     )
 
 
 def gates(problem: Problem) -> Tensor:
-    """g alone [B, T, HV, KG]: an interface that must see its values first need not draw a state of gigabytes.
+    """g alone [B, T, HV, KG]: an interface that must see its values first need not draw a state of
+    gigabytes.
 
-    Where channels share a gate it is that of the first: regimes of channels sample a gate for each of them.
+    Where channels share a gate it is that of the first: regimes of channels sample a gate for each
+    of them.
     """
     drawn = _clamped(GATES[problem.gate].draw(Draw(problem, "gate")), problem.gate_range)
-    return rounded(drawn[..., : {"channel": problem.K, "head": 1, "none": 0}[problem.gates]], state_dtype(problem.dtype))
+    return rounded(
+        drawn[..., : {"channel": problem.K, "head": 1, "none": 0}[problem.gates]],
+        state_dtype(problem.dtype),
+    )
 
 
 def betas(problem: Problem) -> Tensor:
     """beta alone [B, T, HV]."""
-    return rounded(_clamped(BETAS[problem.beta].draw(Draw(problem, "beta")), problem.beta_range), TORCH[problem.dtype])
+    return rounded(
+        _clamped(BETAS[problem.beta].draw(Draw(problem, "beta")), problem.beta_range),
+        TORCH[problem.dtype],
+    )
 
 
 def _clamped(values: Array, limits: tuple[float | None, float | None] | None) -> Array:
@@ -59,5 +72,6 @@ def _clamped(values: Array, limits: tuple[float | None, float | None] | None) ->
 def rounded(values: Array, dtype: torch.dtype) -> Tensor:
     """float64 values in `dtype`, the same on every processor."""
     wide = torch.tensor(np.ascontiguousarray(values), dtype=torch.float64)
-    # float64 to 16 bits is one rounding on some processors and two on others: always go through float32.
+    # float64 to 16 bits is one rounding on some processors and two on others: always go through
+    # float32.
     return wide if dtype == torch.float64 else wide.to(torch.float32).to(dtype)

@@ -1,4 +1,6 @@
-"""Problems of a few tokens and channels, for checks that call a kernel many times: one call for every element, or every direction."""
+"""Problems of a few tokens and channels, for checks that call a kernel many times: one call for
+every element, or every direction.
+"""
 
 from __future__ import annotations
 
@@ -26,5 +28,9 @@ class Regimes(TypedDict):
     beta: tuple[str, ...]
 
 
-INSIDE: Final[Regimes] = {"gate": ("log-sigmoid", "slow", "mild", "bound-5", "strong-then-weak", "one-token-reset"), "beta": ("uniform",)}
-"""Gates and betas that may move both ways: finite, below 0 and above 0 by far more than the step of a difference in float64."""
+INSIDE: Final[Regimes] = {
+    "gate": ("log-sigmoid", "slow", "mild", "bound-5", "strong-then-weak", "one-token-reset"),
+    "beta": ("uniform",),
+}
+"""Gates and betas that may move both ways: finite, below 0 and above 0 by far more than the step of
+a difference in float64."""

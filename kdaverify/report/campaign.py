@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from rich.console import Console
 from rich.padding import Padding
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -27,7 +34,8 @@ MOST_TROUBLES: Final = 3
 
 
 class Pace:
-    """Cases done, cases a second, failures and time left: a bar on a terminal, a line now and then elsewhere.
+    """Cases done, cases a second, failures and time left: a bar on a terminal, a line now and then
+    elsewhere.
 
     Args:
         known: cases that an earlier run has answered; they do not count for the rate.
@@ -35,8 +43,16 @@ class Pace:
 
     def __init__(self, console: Console, *, wanted: int, known: int) -> None:
         self._console, self._wanted, self._known = console, wanted, known
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[told]}"), TimeElapsedColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        columns = (
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[told]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        self._bar = Progress(
+            *columns, console=console, transient=True, disable=not console.is_terminal
+        )
         self._task = self._bar.add_task("", total=wanted, completed=known, told="")
         self._started = self._said = time.monotonic()
 
@@ -55,19 +71,31 @@ class Pace:
         if not self._console.is_terminal and now - self._said > LOG_SECONDS:
             self._said = now
             left = (self._wanted - done) / max(rate, 1e-9)
-            self._console.print(f"{done} of {self._wanted} cases, {told}, {left / 60:.0f} minutes left", highlight=False)
+            self._console.print(
+                f"{done} of {self._wanted} cases, {told}, {left / 60:.0f} minutes left",
+                highlight=False,
+            )
 
     def say(self, told: str) -> None:
         self._bar.update(self._task, told=told)
 
 
 def show_campaign(console: Console, tally: CampaignCounts) -> None:
-    """What was found: a table by format, then the kinds of failure, most frequent first, each with the line that replays it."""
+    """What was found: a table by format, then the kinds of failure, most frequent first, each with
+    the line that replays it.
+    """
     table = Table("implementation", "dtype")
     for name in ("cases", "skipped", "failing", "error / tolerance"):
         table.add_column(name, justify="right")
     for (name, dtype), line in sorted(tally.lines.items()):
-        table.add_row(Text(name), dtype, str(line.cases), str(line.skipped), str(line.failing), f"{line.worst:.3g}")
+        table.add_row(
+            Text(name),
+            dtype,
+            str(line.cases),
+            str(line.skipped),
+            str(line.failing),
+            f"{line.worst:.3g}",
+        )
     console.print(table)
     kinds = tally.ranked()
     for kind in kinds[:MOST_KINDS]:
@@ -82,9 +110,14 @@ def show_campaign(console: Console, tally: CampaignCounts) -> None:
 def _show_kind(console: Console, kind: FailureKind) -> None:
     shown = kind.shown
     where = shown.whereabouts() or f"{shown.property} {shown.output}"
-    struck = f"{kind.verdicts} verdicts of {', '.join(sorted(kind.properties))}, in {', '.join(sorted(kind.dtypes))}"
+    struck = (
+        f"{kind.verdicts} verdicts of {', '.join(sorted(kind.properties))}, in"
+        f" {', '.join(sorted(kind.dtypes))}"
+    )
     console.print(Text(f"{shown.implementation}: {shown.status}, {where}", style="bold red"))
-    for line in filter(None, (struck, kind.diagnosis, shown.headline(), f"{_size(kind)}: {shown.case}")):
+    for line in filter(
+        None, (struck, kind.diagnosis, shown.headline(), f"{_size(kind)}: {shown.case}")
+    ):
         console.print(Padding(Text(line), (0, 0, 0, 2), expand=False))
     # Never broken: the line is there to be pasted.
     console.print(f"  {shown.replay}\n", soft_wrap=True, highlight=False, markup=False)
@@ -94,7 +127,9 @@ def _size(kind: FailureKind) -> str:
     return "made smaller" if kind.smaller else "smallest of the random cases"
 
 
-def campaign_summary(tally: CampaignCounts, ruling: Ruling, found: Sequence[Gated]) -> dict[str, Any]:
+def campaign_summary(
+    tally: CampaignCounts, ruling: Ruling, found: Sequence[Gated]
+) -> dict[str, Any]:
     """The same for machines: what the gate writes of its decision, and what was found."""
     return {
         **summary(ruling, found),

@@ -1,4 +1,6 @@
-"""Drift on a terminal: error against length, both logarithmic, the band of conforming kernels behind the kernel's own points."""
+"""Drift on a terminal: error against length, both logarithmic, the band of conforming kernels
+behind the kernel's own points.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ BAND, POINT, BETWEEN = "░", "●", "·"
 def chart(growth: Growth) -> Text:
     """The error of one output, with the band of conforming kernels.
 
-    A column is a fifth of the way between two lengths; rows share what lies between the least and the largest error.
+    A column is a fifth of the way between two lengths; rows share what lies between the least and
+    the largest error.
     """
     own, low, high = (_between(errors.tolist()) for errors in (growth.error, *growth.band))
     top, bottom = max(*own, *high) + MARGIN, min(*own, *low) - MARGIN
@@ -32,14 +35,24 @@ def chart(growth: Growth) -> Text:
 
     text = Text()
     for i in range(ROWS):
-        text.append(f"{10.0 ** (top - i * height):8.1e} ┤" if i % LABEL_EVERY == 0 else " " * 9 + "│", style="dim")
+        text.append(
+            f"{10.0 ** (top - i * height):8.1e} ┤" if i % LABEL_EVERY == 0 else " " * 9 + "│",
+            style="dim",
+        )
         for column, error in enumerate(own):
             if row(error) == i:
-                text.append(POINT if column % STEP == 0 else BETWEEN, style="bold red" if _over(growth, column) else "bold green")
+                text.append(
+                    POINT if column % STEP == 0 else BETWEEN,
+                    style="bold red" if _over(growth, column) else "bold green",
+                )
             else:
-                text.append(BAND if row(high[column]) <= i <= row(low[column]) else " ", style="blue")
+                text.append(
+                    BAND if row(high[column]) <= i <= row(low[column]) else " ", style="blue"
+                )
         text.append("\n")
-    text.append(" " * 9 + "└" + ("─" * (STEP - 1) + "┬") * (len(growth.lengths) - 1) + "─\n", style="dim")
+    text.append(
+        " " * 9 + "└" + ("─" * (STEP - 1) + "┬") * (len(growth.lengths) - 1) + "─\n", style="dim"
+    )
     text.append(" " * 8 + _labels(growth.lengths) + "\n", style="dim")
     text.append(f"{growth.output}: relative error against ", style="bold")
     text.append(f"tokens; {POINT} {growth.kernel.name}, {BAND} conforming kernels")
@@ -58,7 +71,10 @@ def _over(growth: Growth, column: int) -> bool:
 
 def _labels(lengths: Sequence[int]) -> str:
     """Every other length, from the last one back, under its tick."""
-    told = [_short(length) if (len(lengths) - 1 - i) % 2 == 0 else "" for i, length in enumerate(lengths)]
+    told = [
+        _short(length) if (len(lengths) - 1 - i) % 2 == 0 else ""
+        for i, length in enumerate(lengths)
+    ]
     return "".join(f"{label:^{STEP}}" for label in told)
 
 

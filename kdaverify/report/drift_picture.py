@@ -11,12 +11,18 @@ SUFFIXES: Final = (".svg", ".png", ".html")
 MISSING: Final = "vl-convert-python is not installed: pip install kdaverify[pictures]"
 KERNEL, LEGAL, LIMIT = "#c2410c", "#60a5fa", "#6b7280"
 VERSION: Final = "5.20"
-LEGEND: Final = "line: the kernel; band: conforming kernels of its contract on the same inputs; dashed: tolerance"
-LENGTH: Final = "datum.value >= 1024 && datum.value % 1024 == 0 ? datum.value / 1024 + 'k' : datum.value"
+LEGEND: Final = (
+    "line: the kernel; band: conforming kernels of its contract on the same inputs; dashed:"
+    " tolerance"
+)
+LENGTH: Final = (
+    "datum.value >= 1024 && datum.value % 1024 == 0 ? datum.value / 1024 + 'k' : datum.value"
+)
 
 
 def write(path: Path, growths: tuple[Growth, ...], title: str) -> None:
-    """Draws error against length, one panel an output: the kernel, the band of conforming kernels, and the tolerance.
+    """Draws error against length, one panel an output: the kernel, the band of conforming kernels,
+    and the tolerance.
 
     Raises:
         ImportError: the renderer is not installed.
@@ -36,27 +42,59 @@ def write(path: Path, growths: tuple[Growth, ...], title: str) -> None:
 def _spec(growths: tuple[Growth, ...], title: str) -> dict[str, Any]:
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
-        "title": {"text": title, "subtitle": LEGEND, "anchor": "start", "fontSize": 14, "offset": 12},
+        "title": {
+            "text": title,
+            "subtitle": LEGEND,
+            "anchor": "start",
+            "fontSize": 14,
+            "offset": 12,
+        },
         "hconcat": [_panel(growth) for growth in growths],
-        "config": {"font": "sans-serif", "view": {"stroke": None}, "axis": {"gridColor": "#e5e7eb"}},
+        "config": {
+            "font": "sans-serif",
+            "view": {"stroke": None},
+            "axis": {"gridColor": "#e5e7eb"},
+        },
     }
 
 
 def _panel(growth: Growth) -> dict[str, Any]:
     least, most = (band.tolist() for band in growth.band)
-    points = zip(growth.lengths, growth.error.tolist(), least, most, growth.used.tolist(), strict=True)
+    points = zip(
+        growth.lengths, growth.error.tolist(), least, most, growth.used.tolist(), strict=True
+    )
     rows = [
-        {"tokens": T, "error": error, "least": low, "most": high, "allowed": LEVEL * high, "used": used}
+        {
+            "tokens": T,
+            "error": error,
+            "least": low,
+            "most": high,
+            "allowed": LEVEL * high,
+            "used": used,
+        }
         for T, error, low, high, used in points
     ]
-    ticks = {"title": "tokens", "values": list(growth.lengths), "labelExpr": LENGTH, "labelOverlap": True}
-    x = {"field": "tokens", "type": "quantitative", "scale": {"type": "log", "base": 2, "nice": False}, "axis": ticks}
+    ticks = {
+        "title": "tokens",
+        "values": list(growth.lengths),
+        "labelExpr": LENGTH,
+        "labelOverlap": True,
+    }
+    x = {
+        "field": "tokens",
+        "type": "quantitative",
+        "scale": {"type": "log", "base": 2, "nice": False},
+        "axis": ticks,
+    }
 
     def y(field: str) -> dict[str, Any]:
         axis = {"title": "relative error", "format": ".0e"}
         return {"field": field, "type": "quantitative", "scale": {"type": "log"}, "axis": axis}
 
-    tooltip = [{"field": field, "type": "quantitative", "format": ".3g"} for field in ("tokens", "error", "allowed", "used")]
+    tooltip = [
+        {"field": field, "type": "quantitative", "format": ".3g"}
+        for field in ("tokens", "error", "allowed", "used")
+    ]
     fit = f"T^{growth.own_slope:.2f}; relative to conforming kernels T^{growth.slope:.2f}"
     return {
         "title": {
@@ -69,8 +107,14 @@ def _panel(growth: Growth) -> dict[str, Any]:
         "height": 260,
         "data": {"values": rows},
         "layer": [
-            {"mark": {"type": "area", "color": LEGAL, "opacity": 0.35}, "encoding": {"x": x, "y": y("least"), "y2": {"field": "most"}}},
-            {"mark": {"type": "line", "color": LIMIT, "strokeDash": [4, 3]}, "encoding": {"x": x, "y": y("allowed")}},
+            {
+                "mark": {"type": "area", "color": LEGAL, "opacity": 0.35},
+                "encoding": {"x": x, "y": y("least"), "y2": {"field": "most"}},
+            },
+            {
+                "mark": {"type": "line", "color": LIMIT, "strokeDash": [4, 3]},
+                "encoding": {"x": x, "y": y("allowed")},
+            },
             {
                 "mark": {"type": "line", "color": KERNEL, "point": {"color": KERNEL}},
                 "encoding": {"x": x, "y": y("error"), "tooltip": tooltip},

@@ -1,4 +1,6 @@
-"""Lines below the table of a decision: grades, the run as a whole, borderline failures, verdicts that are inconclusive."""
+"""Lines below the table of a decision: grades, the run as a whole, borderline failures, verdicts
+that are inconclusive.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +28,28 @@ def evidence(decision: Decision) -> list[Text]:
     return [
         *_grades(decision.grades),
         *_run(decision.paired),
-        *_line(decision.acquitted, "borderline failure", "passed on re-test at fresh seeds; the record holds the figures"),
+        *_line(
+            decision.acquitted,
+            "borderline failure",
+            "passed on re-test at fresh seeds; the record holds the figures",
+        ),
         *_accuracy(decision.less_accurate),
-        *_line(decision.vacuous, "verdict", "inconclusive, no evidence: a zero, negated or shuffled output would pass too"),
+        *_line(
+            decision.vacuous,
+            "verdict",
+            "inconclusive, no evidence: a zero, negated or shuffled output would pass too",
+        ),
     ]
 
 
 def _grades(grades: dict[str, str]) -> list[Text]:
     """The meaning of the letters, where one is not A."""
     worse = sorted({*grades.values()} - {"A"})
-    return [_told("grades", "; ".join(f"{letter} {MEANING[letter]}" for letter in worse))] if worse else []
+    return (
+        [_told("grades", "; ".join(f"{letter} {MEANING[letter]}" for letter in worse))]
+        if worse
+        else []
+    )
 
 
 def _run(paired: tuple[Paired, ...]) -> list[Text]:
@@ -47,18 +61,31 @@ def _run(paired: tuple[Paired, ...]) -> list[Text]:
 
 
 def _accuracy(found: tuple[Verdict, ...]) -> list[Text]:
-    """Passes with many digits fewer than a token recurrence: outputs, formats, inputs, and the worst with its replay line."""
+    """Passes with many digits fewer than a token recurrence: outputs, formats, inputs, and the
+    worst with its replay line.
+    """
     if not found:
         return []
     # The command line starts without torch.
     from kdaverify.operator import operator_of, problem_from_json
 
     problems = [problem_from_json(verdict.problem) for verdict in found]
-    outputs = ", ".join(f"{name} ({times})" for name, times in sorted(Counter(f"{v.output} in {v.dtype}" for v in found).items()))
+    outputs = ", ".join(
+        f"{name} ({times})"
+        for name, times in sorted(Counter(f"{v.output} in {v.dtype}" for v in found).items())
+    )
     telling = operator_of(problems[0]).telling
-    inputs = "; ".join(f"{name} {_most([str(getattr(problem, name)) for problem in problems])}" for name in telling)
-    said = f"{len(found)} passing outputs have {REMARKABLE} than a token recurrence, as the contract allows: {outputs}; most often {inputs}"
-    worst = f"most in {found[0].output}, {found[0].digits_fewer:.1f} fewer, on {problems[0].describe()}\n  {found[0].replay}"
+    inputs = "; ".join(
+        f"{name} {_most([str(getattr(problem, name)) for problem in problems])}" for name in telling
+    )
+    said = (
+        f"{len(found)} passing outputs have {REMARKABLE} than a token recurrence, as the contract"
+        f" allows: {outputs}; most often {inputs}"
+    )
+    worst = (
+        f"most in {found[0].output}, {found[0].digits_fewer:.1f} fewer, on"
+        f" {problems[0].describe()}\n  {found[0].replay}"
+    )
     return [_told("accuracy", f"{said}; {worst}")]
 
 

@@ -13,7 +13,9 @@ BELOW, ABOVE = 1.0, 2.5
 
 
 def front_svg(study: Study) -> str:
-    """Every finite trial as a dot, the front as a line, the limit dashed; the error axis is logarithmic."""
+    """Every finite trial as a dot, the front as a line, the limit dashed; the error axis is
+    logarithmic.
+    """
     trials = [trial for trial in study.trials if math.isfinite(trial.share)]
     most = max(study.moved(trial) for trial in trials) / KIB
 
@@ -22,20 +24,37 @@ def front_svg(study: Study) -> str:
 
     def y(share: float) -> float:
         decades = math.log10(max(share, 1e-9) / study.limit)
-        return MARGIN + (HEIGHT - 2 * MARGIN) * (ABOVE - min(max(decades, -BELOW), ABOVE)) / (ABOVE + BELOW)
+        return MARGIN + (HEIGHT - 2 * MARGIN) * (ABOVE - min(max(decades, -BELOW), ABOVE)) / (
+            ABOVE + BELOW
+        )
 
     dots = [_dot(x(study.moved(t) / KIB), y(t.share), "#999", 2.5) for t in trials]
-    own = [_dot(x(study.moved(study.own) / KIB), y(study.own.share), "#c33", 5)] if math.isfinite(study.own.share) else []
+    own = (
+        [_dot(x(study.moved(study.own) / KIB), y(study.own.share), "#c33", 5)]
+        if math.isfinite(study.own.share)
+        else []
+    )
     line = " ".join(f"{x(study.moved(t) / KIB):.1f},{y(t.share):.1f}" for t in study.front)
-    title = f"{study.bench.design.name}, {study.part}: KiB moved a chunk against error / tolerance (red: as designed)"
-    ticks = [_text(x(most * i / 4), HEIGHT - MARGIN + 18, f"{most * i / 4:.0f} KiB") for i in range(5)]
-    shares = [_text(MARGIN - 26, y(study.limit * 10.0**i) + 4, f"{study.limit * 10.0**i:g}") for i in (-1, 0, 1, 2)]
+    title = (
+        f"{study.bench.design.name}, {study.part}: KiB moved a chunk against error / tolerance"
+        " (red: as designed)"
+    )
+    ticks = [
+        _text(x(most * i / 4), HEIGHT - MARGIN + 18, f"{most * i / 4:.0f} KiB") for i in range(5)
+    ]
+    shares = [
+        _text(MARGIN - 26, y(study.limit * 10.0**i) + 4, f"{study.limit * 10.0**i:g}")
+        for i in (-1, 0, 1, 2)
+    ]
     limit = y(study.limit)
-    dashed = f'<path d="M{MARGIN} {limit:.1f}H{WIDTH - MARGIN}" stroke="#c33" stroke-dasharray="6 4"/>'
+    dashed = (
+        f'<path d="M{MARGIN} {limit:.1f}H{WIDTH - MARGIN}" stroke="#c33" stroke-dasharray="6 4"/>'
+    )
     front = f'<polyline points="{line}" fill="none" stroke="#06c" stroke-width="2"/>'
     body = "\n".join([_text(WIDTH / 2, 24, title), dashed, *dots, *own, front, *ticks, *shares])
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">\n{body}\n</svg>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"'
+        f' font-family="sans-serif" font-size="12">\n{body}\n</svg>\n'
     )
 
 

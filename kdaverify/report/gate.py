@@ -36,7 +36,9 @@ def show(console: Console, ruling: Ruling, found: Sequence[Gated]) -> None:
         for reason in shortened(one.reasons, MOST_REASONS):
             console.print(Padding(Text(f"- {plain(reason)}"), (0, 0, 0, 2), expand=False))
         for identity in one.judged:
-            console.print(Padding(Text(f"code: {plain(str(identity))}"), (0, 0, 0, 2), expand=False))
+            console.print(
+                Padding(Text(f"code: {plain(str(identity))}"), (0, 0, 0, 2), expand=False)
+            )
     if not found:
         console.print("the records hold no verdict, and no session that judged anything")
     console.print(Text(f"decision: {ruling.upper()} (exit code {ruling.exit_code})", style="bold"))
@@ -45,7 +47,10 @@ def show(console: Console, ruling: Ruling, found: Sequence[Gated]) -> None:
 def _counts(one: Gated) -> str:
     failing = sum(times for kind, times in one.tally.kinds.items() if kind.rejects())
     waived = f", {len(one.waived.rows)} waived" if one.waived.rows else ""
-    return f"{one.tally.judged} cases judged, {one.tally.cases.get(Status.SKIP, 0)} skipped, {failing} failing verdicts{waived}"
+    return (
+        f"{one.tally.judged} cases judged, {one.tally.cases.get(Status.SKIP, 0)} skipped, {failing}"
+        f" failing verdicts{waived}"
+    )
 
 
 def summary(ruling: Ruling, found: Sequence[Gated]) -> dict[str, Any]:
@@ -71,7 +76,8 @@ def summary(ruling: Ruling, found: Sequence[Gated]) -> dict[str, Any]:
 
 
 def junit(ruling: Ruling, found: Sequence[Gated]) -> bytes:
-    """JUnit XML: a suite for every implementation, a test for every property, operation, format and regime, and one for the decision.
+    """JUnit XML: a suite for every implementation, a test for every property, operation, format and
+    regime, and one for the decision.
 
     It is made of the record alone: the same whatever the number of workers that filled it.
     """
@@ -96,20 +102,38 @@ def _suite(one: Gated) -> ET.Element:
     _decision(suite, one.implementation, one.ruling, one.reasons)
     for row in _groups(one.rows).iter_rows(named=True):
         name = "-".join(filter(None, (row[axis] for axis in GROUP[1:]))) or "all"
-        about = {"classname": plain(f"{one.implementation}.{row['property']}"), "name": plain(name), "time": f"{row['seconds']:.3f}"}
+        about = {
+            "classname": plain(f"{one.implementation}.{row['property']}"),
+            "name": plain(name),
+            "time": f"{row['seconds']:.3f}",
+        }
         test = ET.SubElement(suite, "testcase", about)
         if row["rejected"]:
             told = ET.SubElement(
-                test, "failure", message=plain(f"{row['rejected']} of {row['verdicts']} verdicts: {', '.join(row['statuses'])}")
+                test,
+                "failure",
+                message=plain(
+                    f"{row['rejected']} of {row['verdicts']} verdicts: {', '.join(row['statuses'])}"
+                ),
             )
-            told.text = "\n".join(plain(line) for pair in zip(row["messages"], row["replays"], strict=True) for line in pair)
+            told.text = "\n".join(
+                plain(line)
+                for pair in zip(row["messages"], row["replays"], strict=True)
+                for line in pair
+            )
         elif not row["passed"]:
-            ET.SubElement(test, "skipped", message=plain(row["messages"][0] if row["messages"] else "nothing was judged"))
+            ET.SubElement(
+                test,
+                "skipped",
+                message=plain(row["messages"][0] if row["messages"] else "nothing was judged"),
+            )
     return suite
 
 
 def _decision(suite: ET.Element, name: str, ruling: Ruling, reasons: Sequence[str]) -> None:
-    test = ET.SubElement(suite, "testcase", {"classname": plain(name), "name": "decision", "time": "0"})
+    test = ET.SubElement(
+        suite, "testcase", {"classname": plain(name), "name": "decision", "time": "0"}
+    )
     if ruling is not Ruling.ACCEPT:
         tag = "failure" if ruling is Ruling.REJECT else "error"
         told = ET.SubElement(test, tag, message=plain(f"{ruling.value}: {reasons[0]}"))
@@ -117,7 +141,9 @@ def _decision(suite: ET.Element, name: str, ruling: Ruling, reasons: Sequence[st
 
 
 def _groups(rows: pl.DataFrame) -> pl.DataFrame:
-    """One row for every test: how many verdicts, of which how many passed or rejected, and what the first say."""
+    """One row for every test: how many verdicts, of which how many passed or rejected, and what the
+    first say.
+    """
     pl = polars("JUnit")
     rejects = pl.col("status").is_in([status.value for status in Status if status.rejects])
     told = pl.col("status") != Status.PASS
@@ -131,7 +157,10 @@ def _groups(rows: pl.DataFrame) -> pl.DataFrame:
     )
     worst = rows.filter(told).sort(rejects.not_(), "case", "detail", "output", "message")
     words = worst.group_by(GROUP, maintain_order=True).agg(
-        headline.head(MOST_TOLD).alias("messages"), pl.col("replay").head(MOST_TOLD).alias("replays")
+        headline.head(MOST_TOLD).alias("messages"),
+        pl.col("replay").head(MOST_TOLD).alias("replays"),
     )
     joined = counts.join(words, on=GROUP, how="left").sort(GROUP)
-    return joined.with_columns(pl.col("messages", "replays").fill_null(pl.lit([], dtype=pl.List(pl.String))))
+    return joined.with_columns(
+        pl.col("messages", "replays").fill_null(pl.lit([], dtype=pl.List(pl.String)))
+    )

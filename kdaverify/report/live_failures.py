@@ -1,4 +1,6 @@
-"""Failures as they come: one line for the first of each kind, while the suites run; a pytest plugin of its own."""
+"""Failures as they come: one line for the first of each kind, while the suites run; a pytest plugin
+of its own.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from kdaverify.report.plain import told
 from kdaverify.verdicts.verdict import Verdict
 
 MOST: Final = 12
-"""Lines: the terminal summary reports later kinds of failure, once it is known which of them are the same."""
+"""Lines: the terminal summary reports later kinds of failure, once it is known which of them are
+the same."""
 
 
 class LiveFailures:
@@ -24,7 +27,9 @@ class LiveFailures:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         part = getattr(report, "kdaverify", None)
-        rows = [] if part is None else [Verdict.model_validate_json(row) for row in part["verdicts"]]
+        rows = (
+            [] if part is None else [Verdict.model_validate_json(row) for row in part["verdicts"]]
+        )
         for verdict in rows:
             kind = verdict.implementation, verdict.property, verdict.status.value
             if verdict.status.rejects and kind not in self._seen and len(self._seen) < MOST:
@@ -33,5 +38,8 @@ class LiveFailures:
 
     def _show(self, verdict: Verdict) -> None:
         seconds = time.monotonic() - self._started
-        line = f"{seconds:4.0f} s  {verdict.implementation}: {verdict.property} {verdict.status}  {verdict.headline()}"
+        line = (
+            f"{seconds:4.0f} s  {verdict.implementation}: {verdict.property} {verdict.status} "
+            f" {verdict.headline()}"
+        )
         self._console.print(told(line, "red"), soft_wrap=True, highlight=False)

@@ -22,7 +22,9 @@ TENFOLD = 10.0
 def singles_table(study: Study) -> Table:
     """Error / tolerance of each mailbox alone in each format."""
     table = Table(
-        title=f"{study.part}: one mailbox narrow, the others fp32 ({study.wide.share:.2g}x tolerance)",
+        title=(
+            f"{study.part}: one mailbox narrow, the others fp32 ({study.wide.share:.2g}x tolerance)"
+        ),
         caption="x: overflows; -t: a scale for every matrix",
     )
     table.add_column("mailbox", no_wrap=True)
@@ -36,18 +38,36 @@ def singles_table(study: Study) -> Table:
 
 def front_table(study: Study) -> Table:
     """The assignments that no other beats in both bytes and error."""
-    table = Table(title=f"{study.part}: Pareto front, {len(study.front)} of {study.tried} assignments")
-    for name in ("KiB", *(("us",) if study.part == "forward" else ()), "error / tolerance", "worst at", "formats"):
-        table.add_column(name, justify="right" if name in ("KiB", "us", "error / tolerance") else "left")
+    table = Table(
+        title=f"{study.part}: Pareto front, {len(study.front)} of {study.tried} assignments"
+    )
+    for name in (
+        "KiB",
+        *(("us",) if study.part == "forward" else ()),
+        "error / tolerance",
+        "worst at",
+        "formats",
+    ):
+        table.add_column(
+            name, justify="right" if name in ("KiB", "us", "error / tolerance") else "left"
+        )
     for trial in study.front:
         table.add_row(*_row(study, trial))
     return table
 
 
 def _row(study: Study, trial: Trial) -> list[str]:
-    time = [f"{study.bench.design.microseconds(trial.formats):.2f}"] if study.part == "forward" else []
+    time = (
+        [f"{study.bench.design.microseconds(trial.formats):.2f}"] if study.part == "forward" else []
+    )
     formats = {mailbox.name: trial.formats[mailbox.name] for mailbox in study.mailboxes}
-    return [f"{study.moved(trial) / KIB:.0f}", *time, _share(trial, study.limit), " ".join(trial.worst), described(formats)]
+    return [
+        f"{study.moved(trial) / KIB:.0f}",
+        *time,
+        _share(trial, study.limit),
+        " ".join(trial.worst),
+        described(formats),
+    ]
 
 
 def described(formats: Formats) -> str:
@@ -56,7 +76,12 @@ def described(formats: Formats) -> str:
     for name, fmt in formats.items():
         groups.setdefault(fmt.name, []).append(name)
     *few, most = sorted(groups.items(), key=lambda group: len(group[1]))
-    return "; ".join([*(f"{fmt}: {' '.join(names)}" for fmt, names in few), f"{most[0]}: {'all' if not few else 'the rest'}"])
+    return "; ".join(
+        [
+            *(f"{fmt}: {' '.join(names)}" for fmt, names in few),
+            f"{most[0]}: {'all' if not few else 'the rest'}",
+        ]
+    )
 
 
 def _share(trial: Trial | None, limit: float) -> str:
@@ -71,20 +96,33 @@ def _share(trial: Trial | None, limit: float) -> str:
 def answer(study: Study) -> Iterable[str]:
     """The finding in sentences."""
     for regime, tensor in study.refused.items():
-        yield f"{regime}: {tensor} overflows whatever the mailboxes hold; the rest is judged without that regime"
+        yield (
+            f"{regime}: {tensor} overflows whatever the mailboxes hold; the rest is judged without"
+            " that regime"
+        )
     if not study.ends:
         yield "nothing was tried"
         return
     yield f"as designed: {_sized(study, study.own)}"
     best = study.best
     if best is None:
-        yield f"no assignment stays within {study.limit:g}x tolerance; fp32 throughout comes to {study.wide.share:.3g}x"
+        yield (
+            f"no assignment stays within {study.limit:g}x tolerance; fp32 throughout comes to"
+            f" {study.wide.share:.3g}x"
+        )
     else:
-        yield f"fewest bytes within {study.limit:g}x tolerance: {_sized(study, best)}: {' '.join(_row(study, best)[-1:])}"
+        yield (
+            f"fewest bytes within {study.limit:g}x tolerance: {_sized(study, best)}:"
+            f" {' '.join(_row(study, best)[-1:])}"
+        )
 
 
 def _sized(study: Study, trial: Trial) -> str:
-    time = f", {study.bench.design.microseconds(trial.formats):.2f} us" if study.part == "forward" else ""
+    time = (
+        f", {study.bench.design.microseconds(trial.formats):.2f} us"
+        if study.part == "forward"
+        else ""
+    )
     return trial_line(f"{study.moved(trial) / KIB:.0f} KiB{time}", trial)
 
 
@@ -98,21 +136,52 @@ def drift_line(name: str, found: Drift) -> str:
     """One line on a long memory."""
     verdict = "no drift" if found.within else "drifts"
     return (
-        f"{name}: {verdict} (state after {found.tokens[-1]} tokens: error {found.errors[-1]:.2g}, {math.exp(found.last):.3g} times the "
-        f"contract's, slope {found.slope:.3f}, bias {found.bias:.2f})"
+        f"{name}: {verdict} (state after {found.tokens[-1]} tokens: error {found.errors[-1]:.2g},"
+        f" {math.exp(found.last):.3g} times the contract's, slope {found.slope:.3f}, bias"
+        f" {found.bias:.2f})"
     )
 
 
 def judgements_table(judgements: Sequence[Judgement]) -> Table:
     """The proposals, a line each."""
     table = Table(title="proposals", show_lines=True)
-    for name in ("", "proposes", "", "KiB saved", "o", "S_T", "gradients", "error / tolerance", "slope", "because"):
-        table.add_column(name, justify="right" if name in ("KiB saved", "o", "S_T", "gradients", "error / tolerance", "slope") else "left")
+    for name in (
+        "",
+        "proposes",
+        "",
+        "KiB saved",
+        "o",
+        "S_T",
+        "gradients",
+        "error / tolerance",
+        "slope",
+        "because",
+    ):
+        table.add_column(
+            name,
+            justify=(
+                "right"
+                if name in ("KiB saved", "o", "S_T", "gradients", "error / tolerance", "slope")
+                else "left"
+            ),
+        )
     for j in judgements:
-        factors = [f"{j.factors[name]:.2f}" if j.factors and name in j.factors else "-" for name in ("o", "S_T", "gradients")]
+        factors = [
+            f"{j.factors[name]:.2f}" if j.factors and name in j.factors else "-"
+            for name in ("o", "S_T", "gradients")
+        ]
         share = "-" if j.share is None else f"{j.share:.2f}"
         slope = "-" if j.memory is None else f"{j.memory.slope:.2f}"
-        table.add_row(j.name, j.proposes, "yes" if j.yes else "no", f"{j.saved:g}", *factors, share, slope, j.because)
+        table.add_row(
+            j.name,
+            j.proposes,
+            "yes" if j.yes else "no",
+            f"{j.saved:g}",
+            *factors,
+            share,
+            slope,
+            j.because,
+        )
     return table
 
 
@@ -120,9 +189,17 @@ def heading(study: Study) -> str:
     """What is searched, and how."""
     bench, design = study.bench, study.bench.design
     formats = design.formats(bench.operands)
-    size = f"{design.transfers} transfers of {design.bytes_moved(formats) / KIB:.0f} KiB, {design.microseconds(formats):.2f} us a chunk"
-    problems = f"{', '.join(bench.regimes)}; T = {bench.tokens}, K = V = {bench.width}, seed {bench.seed}"
-    return f"{design.name}: {design.about}. As designed {size}. Tolerances of {bench.contract.name} on {problems}"
+    size = (
+        f"{design.transfers} transfers of {design.bytes_moved(formats) / KIB:.0f} KiB,"
+        f" {design.microseconds(formats):.2f} us a chunk"
+    )
+    problems = (
+        f"{', '.join(bench.regimes)}; T = {bench.tokens}, K = V = {bench.width}, seed {bench.seed}"
+    )
+    return (
+        f"{design.name}: {design.about}. As designed {size}. Tolerances of {bench.contract.name} on"
+        f" {problems}"
+    )
 
 
 def show(console: Console, *parts: RenderableType) -> None:
@@ -133,7 +210,10 @@ def show(console: Console, *parts: RenderableType) -> None:
 def as_data(study: Study) -> dict[str, Any]:
     """What is known, for `--json`; null stands for an overflow."""
     best = study.best
-    singles = [{"mailbox": name, "format": fmt.name, **_trial_data(study, trial)} for (name, fmt), trial in study.singles.items()]
+    singles = [
+        {"mailbox": name, "format": fmt.name, **_trial_data(study, trial)}
+        for (name, fmt), trial in study.singles.items()
+    ]
     return {
         "part": study.part,
         "limit": study.limit,
@@ -150,7 +230,9 @@ def as_data(study: Study) -> dict[str, Any]:
 def _trial_data(study: Study, trial: Trial) -> dict[str, Any]:
     return {
         "bytes": study.moved(trial),
-        "microseconds": study.bench.design.microseconds(trial.formats) if study.part == "forward" else None,
+        "microseconds": (
+            study.bench.design.microseconds(trial.formats) if study.part == "forward" else None
+        ),
         "share": _finite(trial.share),
         "worst": list(trial.worst),
         "formats": {mailbox.name: trial.formats[mailbox.name].name for mailbox in study.mailboxes},
@@ -159,11 +241,21 @@ def _trial_data(study: Study, trial: Trial) -> dict[str, Any]:
 
 
 def judgement_data(j: Judgement) -> dict[str, Any]:
-    factors = None if j.factors is None else {name: _finite(factor) for name, factor in j.factors.items()}
+    factors = (
+        None if j.factors is None else {name: _finite(factor) for name, factor in j.factors.items()}
+    )
     share = None if j.share is None else _finite(j.share)
     slope = None if j.memory is None else j.memory.slope
-    return {"name": j.name, "proposes": j.proposes, "yes": j.yes, "because": j.because, "saved_kib": j.saved,
-            "factors": factors, "share": share, "slope": slope}  # fmt: skip
+    return {
+        "name": j.name,
+        "proposes": j.proposes,
+        "yes": j.yes,
+        "because": j.because,
+        "saved_kib": j.saved,
+        "factors": factors,
+        "share": share,
+        "slope": slope,
+    }
 
 
 def _finite(value: float) -> float | None:

@@ -1,4 +1,6 @@
-"""A night on the terminal: the decision and why, what changed, what fails now and then, and how the figures went over the nights."""
+"""A night on the terminal: the decision and why, what changed, what fails now and then, and how the
+figures went over the nights.
+"""
 
 from __future__ import annotations
 
@@ -31,27 +33,56 @@ def show_night(console: Console, night: Night, medians: pl.DataFrame) -> None:
             console.print(Text(str(change), style="red" if change.worse else "green"))
     for row in night.failing.head(MOST_SHOWN).iter_rows(named=True):
         told = row["stage"] or row["diagnosis"] or ""
-        console.print(Text(f"{row['status']} {row['property']} {row['output']} {row['dtype']} {told}".rstrip(), style="bold red"))
+        console.print(
+            Text(
+                f"{row['status']} {row['property']} {row['output']} {row['dtype']} {told}".rstrip(),
+                style="bold red",
+            )
+        )
         console.print(f"  {row['replay']}", soft_wrap=True, highlight=False, markup=False)
     for row in night.flaky.head(MOST_SHOWN).iter_rows(named=True):
-        told = f"flaky: failed on {row['failed']} of {row['asked']} nights, last on {row['last']}: {row['property']} {row['output']}"
+        told = (
+            f"flaky: failed on {row['failed']} of {row['asked']} nights, last on {row['last']}:"
+            f" {row['property']} {row['output']}"
+        )
         console.print(Text(told, style="bold yellow"))
         console.print(f"  {row['replay']}", soft_wrap=True, highlight=False, markup=False)
-    before = f"beside {night.nights} earlier nights" if night.nights else "the first night of this history: nothing to compare with"
-    console.print(Text(f"{night.implementation}: {night.ruling.upper()}, {before}", style=COLOURS[night.ruling]))
+    before = (
+        f"beside {night.nights} earlier nights"
+        if night.nights
+        else "the first night of this history: nothing to compare with"
+    )
+    console.print(
+        Text(
+            f"{night.implementation}: {night.ruling.upper()}, {before}", style=COLOURS[night.ruling]
+        )
+    )
     for reason in night.reasons[:MOST_SHOWN]:
         console.print(Text(f"  {reason}"))
 
 
 def _show_medians(console: Console, night: Night, medians: pl.DataFrame) -> None:
-    rows = [row for row in medians.sort(["dtype", "output"]).iter_rows(named=True) if row["implementation"] == night.implementation]
+    rows = [
+        row
+        for row in medians.sort(["dtype", "output"]).iter_rows(named=True)
+        if row["implementation"] == night.implementation
+    ]
     dates = sorted({date for row in rows for date in row["date"]})[-SHOWN_NIGHTS:]
-    table = Table("output", "dtype", title=f"{night.implementation}: median error / tolerance, fixed cases", title_justify="left")
+    table = Table(
+        "output",
+        "dtype",
+        title=f"{night.implementation}: median error / tolerance, fixed cases",
+        title_justify="left",
+    )
     for date in dates:
         table.add_column(date, justify="right")
     for row in rows:
         by_date = dict(zip(row["date"], row["ratio"], strict=True))
-        table.add_row(Text(row["output"]), row["dtype"], *(f"{by_date[date]:.3g}" if date in by_date else "-" for date in dates))
+        table.add_row(
+            Text(row["output"]),
+            row["dtype"],
+            *(f"{by_date[date]:.3g}" if date in by_date else "-" for date in dates),
+        )
     console.print(table)
 
 
@@ -62,7 +93,19 @@ def night_summary(night: Night) -> dict[str, Any]:
         "decision": night.ruling.value,
         "reasons": list(night.reasons),
         "earlier_nights": night.nights,
-        "changes": [{"case": str(change), "ratio": change.ratio} for change in night.changes if change.worse or change.better],
-        "failing": night.failing.select("property", "output", "dtype", "case", "status", "stage", "replay").to_dicts(),
-        "flaky": night.flaky.select("property", "output", "case", "asked", "failed", "last", "replay").to_dicts(),
+        "changes": [
+            {"case": str(change), "ratio": change.ratio}
+            for change in night.changes
+            if change.worse or change.better
+        ],
+        "failing": (
+            night.failing.select(
+                "property", "output", "dtype", "case", "status", "stage", "replay"
+            ).to_dicts()
+        ),
+        "flaky": (
+            night.flaky.select(
+                "property", "output", "case", "asked", "failed", "last", "replay"
+            ).to_dicts()
+        ),
     }

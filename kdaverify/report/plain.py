@@ -6,7 +6,9 @@ from rich.text import Text
 
 
 def plain(text: str) -> str:
-    """The text on one line, with every control sign, and every sign that turns the direction of writing, as its code."""
+    """The text on one line, with every control sign, and every sign that turns the direction of
+    writing, as its code.
+    """
     return "".join(sign if sign.isprintable() else f"\\x{ord(sign):02x}" for sign in text)
 
 

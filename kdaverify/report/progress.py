@@ -1,4 +1,6 @@
-"""Live progress of a session: tests done, failures, time; a pytest plugin of its own, fed by reports from any number of workers."""
+"""Live progress of a session: tests done, failures, time; a pytest plugin of its own, fed by
+reports from any number of workers.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,16 @@ class ProgressBar:
     def __init__(self, console: Console, doing: str = "judging", done: str = "judged") -> None:
         self._console, self._said = console, done
         failing = TextColumn("{task.fields[failing]} failing")
-        columns = (TextColumn(doing), BarColumn(), MofNCompleteColumn(), failing, TimeElapsedColumn())
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        columns = (
+            TextColumn(doing),
+            BarColumn(),
+            MofNCompleteColumn(),
+            failing,
+            TimeElapsedColumn(),
+        )
+        self._bar = Progress(
+            *columns, console=console, transient=True, disable=not console.is_terminal
+        )
         self._task = self._bar.add_task(doing, total=None, failing=0)
         self._total, self._done = 0, 0
         self._failed: set[str] = set()
@@ -53,6 +63,11 @@ class ProgressBar:
             self._bar.start()
 
     def _tell(self) -> None:
-        self._bar.update(self._task, total=self._total, completed=self._done, failing=len(self._failed))
+        self._bar.update(
+            self._task, total=self._total, completed=self._done, failing=len(self._failed)
+        )
         if not self._console.is_terminal and self._done % max(1, self._total // LOG_LINES) == 0:
-            self._console.print(f"{self._done} of {self._total} tests {self._said}, {len(self._failed)} failing", highlight=False)
+            self._console.print(
+                f"{self._done} of {self._total} tests {self._said}, {len(self._failed)} failing",
+                highlight=False,
+            )

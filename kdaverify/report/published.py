@@ -1,4 +1,6 @@
-"""What other published standards would have said: of a session in counts beside ours, of one output in full."""
+"""What other published standards would have said: of a session in counts beside ours, of one output
+in full.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,16 @@ class PublishedRuleCounts:
 def tallies(verdicts: Sequence[Verdict]) -> list[PublishedRuleCounts]:
     """One for every rule that was applied, in the order of the rules."""
     counts = Counter[tuple[str, str, bool]](
-        (name, opinion.says.value, v.status.rejects) for v in verdicts for name, opinion in v.published.items()
+        (name, opinion.says.value, v.status.rejects)
+        for v in verdicts
+        for name, opinion in v.published.items()
     )
     return tallied(counts, dict.fromkeys(name for name, _, _ in counts))
 
 
-def tallied(counts: Counter[tuple[str, str, bool]], rules: Iterable[str]) -> list[PublishedRuleCounts]:
+def tallied(
+    counts: Counter[tuple[str, str, bool]], rules: Iterable[str]
+) -> list[PublishedRuleCounts]:
     """One for every rule, in the order given.
 
     Args:
@@ -71,7 +77,13 @@ def standards_table(verdicts: Sequence[Verdict]) -> Table | None:
     asked = [verdict for verdict in verdicts if verdict.published]
     if not asked:
         return None
-    table = Table(title=TITLE, title_justify="left", title_style="bold", caption=told(_compared_with(asked)), caption_justify="left")
+    table = Table(
+        title=TITLE,
+        title_justify="left",
+        title_style="bold",
+        caption=told(_compared_with(asked)),
+        caption_justify="left",
+    )
     table.add_column("rule", no_wrap=True)
     for name in ("passes", "fails", "n/a", "passes,\nwe reject", "fails,\nwe pass"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -79,7 +91,12 @@ def standards_table(verdicts: Sequence[Verdict]) -> Table | None:
     table.add_row("ours", str(len(asked) - rejected), str(rejected), "-", "-", "-", style="bold")
     for tally in tallies(asked):
         figures = (tally.passed, tally.failed, tally.not_applicable)
-        table.add_row(told(tally.rule), *map(str, figures), _marked(tally.passed_rejected, "red"), _marked(tally.failed_passed, "yellow"))
+        table.add_row(
+            told(tally.rule),
+            *map(str, figures),
+            _marked(tally.passed_rejected, "red"),
+            _marked(tally.failed_passed, "yellow"),
+        )
     return table
 
 
@@ -89,24 +106,47 @@ def standards_line(verdicts: Sequence[Verdict]) -> Text | None:
     if not asked:
         return None
     found = tallies(asked)
-    missing, stricter = (sum(bool(getattr(rule, field)) for rule in found) for field in ("passed_rejected", "failed_passed"))
-    said = f"of {len(found)}, {missing} pass an output that is rejected here and {stricter} fail one that passes here"
+    missing, stricter = (
+        sum(bool(getattr(rule, field)) for rule in found)
+        for field in ("passed_rejected", "failed_passed")
+    )
+    said = (
+        f"of {len(found)}, {missing} pass an output that is rejected here and {stricter} fail one"
+        " that passes here"
+    )
     return told(f"other published standards: {said}; --standards shows each", "dim")
 
 
 def opinions_table(verdict: Verdict) -> Table:
     """The result of every rule on one output, with its statistic and limit."""
     title, caption = f"{TITLE} of {verdict.output}", _compared_with([verdict])
-    table = Table(title=told(title), caption=told(caption), box=SIMPLE_HEAD, title_justify="left", caption_justify="left")
+    table = Table(
+        title=told(title),
+        caption=told(caption),
+        box=SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+    )
     table.add_column("rule", no_wrap=True)
     table.add_column("result")
     table.add_column("measured", overflow="fold")
     for name in ("value", "limit"):
         table.add_column(name, justify="right")
-    colours = {RuleOutcome.PASS: "green", RuleOutcome.FAIL: "red", RuleOutcome.NOT_APPLICABLE: "dim"}
+    colours = {
+        RuleOutcome.PASS: "green",
+        RuleOutcome.FAIL: "red",
+        RuleOutcome.NOT_APPLICABLE: "dim",
+    }
     for name, opinion in verdict.published.items():
-        figures = ("-" if figure is None else f"{figure:.4g}" for figure in (opinion.value, opinion.limit))
-        table.add_row(told(name), Text(opinion.says, style=colours[opinion.says]), told(opinion.statistic), *figures)
+        figures = (
+            "-" if figure is None else f"{figure:.4g}" for figure in (opinion.value, opinion.limit)
+        )
+        table.add_row(
+            told(name),
+            Text(opinion.says, style=colours[opinion.says]),
+            told(opinion.statistic),
+            *figures,
+        )
     return table
 
 

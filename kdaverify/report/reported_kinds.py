@@ -1,4 +1,6 @@
-"""The failures of a run as an engineer reads them: each kind once, and by number what a plain call explains."""
+"""The failures of a run as an engineer reads them: each kind once, and by number what a plain call
+explains.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ from kdaverify.diagnosis.words import FITS
 from kdaverify.verdicts.verdict import Verdict
 
 _PLACES: Final = {name: place for place, name in enumerate(PROPERTIES)}
-CALLS: Final[Mapping[str, str]] = {"forward": "a plain forward fails", "gradients": "plain gradients fail"}
+CALLS: Final[Mapping[str, str]] = {
+    "forward": "a plain forward fails",
+    "gradients": "plain gradients fail",
+}
 """What is said of the call that a failure is the same as."""
 
 
@@ -46,7 +51,8 @@ class ReportedKind:
 
 
 def reported_kinds(failures: Sequence[Verdict]) -> list[ReportedKind]:
-    """What is not the same as another failure: kinds that a diagnosis explains first, then a plain forward before what is derived from it.
+    """What is not the same as another failure: kinds that a diagnosis explains first, then a plain
+    forward before what is derived from it.
 
     Suites that make one and the same plain call are one kind; so are outputs that fail together.
     """
@@ -55,7 +61,9 @@ def reported_kinds(failures: Sequence[Verdict]) -> list[ReportedKind]:
     # Not every case is localised: one that is not counts with those of its kind that are.
     stages = {_kind(row): row.stage for row in reversed(rows) if row.stage is not None}
     for row in rows:
-        found.setdefault((*_kind(row), row.stage or stages.get(_kind(row), "") or ""), []).append(row)
+        found.setdefault((*_kind(row), row.stage or stages.get(_kind(row), "") or ""), []).append(
+            row
+        )
     ranked = sorted((ReportedKind(tuple(rows)) for rows in found.values()), key=_rank)
     return _folded(ranked)
 
@@ -77,17 +85,31 @@ def left_open(failures: Sequence[Verdict]) -> str:
     suites = Counter(row.property for row in failures if row.left_open())
     if not suites:
         return ""
-    head = "1 borderline failure, at most" if suites.total() == 1 else f"{suites.total()} borderline failures, at most"
-    return f"{head} {NEAR:g} times the tolerance, not tested at fresh seeds: the kernel is rejected without ({_listed(suites)})"
+    head = (
+        "1 borderline failure, at most"
+        if suites.total() == 1
+        else f"{suites.total()} borderline failures, at most"
+    )
+    return (
+        f"{head} {NEAR:g} times the tolerance, not tested at fresh seeds: the kernel is rejected"
+        f" without ({_listed(suites)})"
+    )
 
 
 def _listed(suites: Counter[str]) -> str:
-    return ", ".join(f"{name} {times}" for name, times in sorted(suites.items(), key=lambda item: _PLACES.get(item[0], len(_PLACES))))
+    return ", ".join(
+        f"{name} {times}"
+        for name, times in sorted(
+            suites.items(), key=lambda item: _PLACES.get(item[0], len(_PLACES))
+        )
+    )
 
 
 def called(row: Verdict) -> str:
     """The plain call that a verdict is about, whichever suite makes it; else the suite."""
-    return (plain_call(row.property, row.detail) if row.property in PROPERTIES else "") or row.property
+    return (
+        plain_call(row.property, row.detail) if row.property in PROPERTIES else ""
+    ) or row.property
 
 
 def _kind(row: Verdict) -> tuple[str, str, str]:
@@ -110,11 +132,21 @@ def _folded(ranked: Sequence[ReportedKind]) -> list[ReportedKind]:
         if first is None:
             kept.append(group)
         else:
-            first.beside[group.rows[0].output] = first.beside.get(group.rows[0].output, 0) + len(group.rows)
+            first.beside[group.rows[0].output] = first.beside.get(group.rows[0].output, 0) + len(
+                group.rows
+            )
     return kept
 
 
 def _holds(other: ReportedKind, group: ReportedKind) -> bool:
     a, b = other.rows[0], group.rows[0]
-    alike = (called(a), a.status, other.stage) == (called(b), b.status, group.stage) and a.output != b.output
-    return alike and bool(b.case) and {row.asked() for row in group.rows} <= {row.asked() for row in other.rows}
+    alike = (called(a), a.status, other.stage) == (
+        called(b),
+        b.status,
+        group.stage,
+    ) and a.output != b.output
+    return (
+        alike
+        and bool(b.case)
+        and {row.asked() for row in group.rows} <= {row.asked() for row in other.rows}
+    )

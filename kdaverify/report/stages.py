@@ -14,7 +14,9 @@ COLOURS = {Status.PASS: "green", Status.SKIP: "yellow"}
 
 
 def stage_table(steps: Iterable[Step]) -> Table:
-    """A row for every tensor, and below for every equation: status and error / tolerance, "-" where it was not tested."""
+    """A row for every tensor, and below for every equation: status and error / tolerance, "-" where
+    it was not tested.
+    """
     table = Table(title="stage by stage", title_justify="left", title_style="bold")
     table.add_column("stage", no_wrap=True)
     table.add_column("tensor", overflow="fold")
@@ -28,7 +30,11 @@ def stage_table(steps: Iterable[Step]) -> Table:
     for equations in (False, True):
         for (stage, judged), fed in found.items():
             if (" = " in judged) is equations:
-                table.add_row(stage, Text(judged or "-"), *(cell for feed in FEEDS for cell in _cells(fed.get(feed))))
+                table.add_row(
+                    stage,
+                    Text(judged or "-"),
+                    *(cell for feed in FEEDS for cell in _cells(fed.get(feed))),
+                )
         table.add_section()
     return table
 
@@ -37,4 +43,6 @@ def _cells(step: Step | None) -> tuple[Text, Text]:
     if step is None:
         return Text("-"), Text("-")
     status, ratio = step.outcome.status, step.outcome.ratio
-    return Text(status, style=COLOURS.get(status, "bold red")), Text("-" if ratio is None else f"{ratio:.3g}")
+    return Text(status, style=COLOURS.get(status, "bold red")), Text(
+        "-" if ratio is None else f"{ratio:.3g}"
+    )

@@ -14,7 +14,9 @@ from kdaverify.verdicts.seal import Account
 from kdaverify.verdicts.verdict import Verdict
 
 
-def summary(ruling: Ruling, decisions: Sequence[Decision], account: Account | None = None) -> dict[str, Any]:
+def summary(
+    ruling: Ruling, decisions: Sequence[Decision], account: Account | None = None
+) -> dict[str, Any]:
     """The object that `verify --json` writes.
 
     Args:
@@ -54,13 +56,17 @@ def judged_code(identity: CodeIdentity | None) -> dict[str, Any] | None:
 
 
 def common_factors_of(decision: Decision) -> list[dict[str, Any]]:
-    """What the failing cases have in common; [] where nothing was rejected, or nothing separates them from the passing ones."""
+    """What the failing cases have in common; [] where nothing was rejected, or nothing separates
+    them from the passing ones.
+    """
     if decision.ruling is not Ruling.REJECT:
         return []
     # The command line starts without torch.
     from kdaverify.diagnosis.common_factor import common_factors
 
-    return [{**asdict(found), "sentence": str(found)} for found in common_factors(decision.verdicts)]
+    return [
+        {**asdict(found), "sentence": str(found)} for found in common_factors(decision.verdicts)
+    ]
 
 
 def _less_accurate(verdict: Verdict) -> dict[str, Any]:

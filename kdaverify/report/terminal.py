@@ -1,4 +1,6 @@
-"""The terminal summary of a session, for a tired engineer: what was tested, what is wrong, where, how badly, how to see it again."""
+"""The terminal summary of a session, for a tired engineer: what was tested, what is wrong, where,
+how badly, how to see it again.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,29 @@ from kdaverify.report.plain import plain, told
 from kdaverify.report.published import standards_line, standards_table
 from kdaverify.report.reported_kinds import ReportedKind, left_open, reported_kinds, same
 from kdaverify.verdicts.code_identity import CodeIdentity
-from kdaverify.verdicts.decision import COVERAGE, NOT_TESTED, Decision, Ruling, count_cases, worst_grade
+from kdaverify.verdicts.decision import (
+    COVERAGE,
+    NOT_TESTED,
+    Decision,
+    Ruling,
+    count_cases,
+    worst_grade,
+)
 from kdaverify.verdicts.verdict import Verdict
 
-COLOURS = {Ruling.ACCEPT: "bold green", Ruling.REJECT: "bold red", Ruling.ERROR: "bold magenta", Ruling.INSUFFICIENT: "bold yellow"}
+COLOURS = {
+    Ruling.ACCEPT: "bold green",
+    Ruling.REJECT: "bold red",
+    Ruling.ERROR: "bold magenta",
+    Ruling.INSUFFICIENT: "bold yellow",
+}
 MOST_FAILURES = 8
 ALWAYS_SAID = (NOT_TESTED, COVERAGE)
 MOST_REASONS = 8
-DECLINED = "mend it, or declare what the kernel does not take (dtypes=, widths=, head_ratios=, supports= of @kdaverify.kernel)"
+DECLINED = (
+    "mend it, or declare what the kernel does not take (dtypes=, widths=, head_ratios=, supports="
+    " of @kdaverify.kernel)"
+)
 
 
 def show(
@@ -39,14 +56,16 @@ def show(
     standards: bool = False,
     judged: Mapping[str, CodeIdentity] = MappingProxyType({}),
 ) -> None:
-    """Writes the table, the distinct failures and the decision of every implementation, then where the record lies.
+    """Writes the table, the distinct failures and the decision of every implementation, then where
+    the record lies.
 
     Args:
         standards: whether every published standard has its row, or all of them one line.
         judged: the code of every implementation, where it is known.
     """
     for decision in decisions:
-        # What cannot run here, or was stopped, has one failure, which is the reason of its decision.
+        # What cannot run here, or was stopped, has one failure, which is the reason of its
+        # decision.
         if decision.stop is None and not decision.cannot_run:
             _show_table(console, decision)
             _show_common_factors(console, decision)
@@ -99,11 +118,21 @@ def _show_failures(console: Console, failures: Sequence[Verdict]) -> None:
         console.print(told(f"{said}\n", "bold"))
     hidden = found[MOST_FAILURES:]
     if hidden:
-        console.print(told(f"  and {len(hidden)} more kinds of failure: {', '.join(_kind_and_stage(group) for group in hidden)}\n"))
+        console.print(
+            told(
+                f"  and {len(hidden)} more kinds of failure:"
+                f" {', '.join(_kind_and_stage(group) for group in hidden)}\n"
+            )
+        )
 
 
 def _table(decision: Decision) -> Table:
-    table = Table(title=told(decision.implementation), title_justify="left", title_style="bold", caption_justify="left")
+    table = Table(
+        title=told(decision.implementation),
+        title_justify="left",
+        title_style="bold",
+        caption_justify="left",
+    )
     for name in ("op", "dtype"):
         table.add_column(name, no_wrap=True)
     for name in ("cases", "skipped", "error /\ntolerance"):
@@ -115,22 +144,35 @@ def _table(decision: Decision) -> Table:
     for (op, dtype), group in groupby(rows, key=lambda verdict: (verdict.op, verdict.dtype)):
         verdicts = list(group)
         figures = (*_counts(verdicts), _worst(verdicts), worst_grade(verdicts) or "-")
-        table.add_row(told(op), told(dtype or "-"), *figures, _first_failing(verdicts), _first_wrong_stage(verdicts))
+        table.add_row(
+            told(op),
+            told(dtype or "-"),
+            *figures,
+            _first_failing(verdicts),
+            _first_wrong_stage(verdicts),
+        )
     return table
 
 
 def _ran(verdicts: Sequence[Verdict]) -> list[Text]:
-    """Where the kernels ran, and which: what is interpreted says nothing of the device it is meant for."""
+    """Where the kernels ran, and which: what is interpreted says nothing of the device it is meant
+    for.
+    """
     seen: dict[tuple[str, str], Counter[str]] = {}
     for verdict in verdicts:
         if "kernel" in verdict.versions:
-            seen.setdefault((verdict.mode, verdict.device), Counter())[verdict.versions["kernel"]] += 1
+            seen.setdefault((verdict.mode, verdict.device), Counter())[
+                verdict.versions["kernel"]
+            ] += 1
     lines: list[Text] = []
     for (mode, device), kernels in seen.items():
         line = told(f"ran {mode} on {device}: ", "bold")
         line.append(plain(kernels.most_common(1)[0][0]), style="not bold")
         if len(kernels) > 1:
-            line.append(f"; and {len(kernels) - 1} other choices of kernels, named in the record", style="not bold")
+            line.append(
+                f"; and {len(kernels) - 1} other choices of kernels, named in the record",
+                style="not bold",
+            )
         lines.append(line)
     return lines
 
@@ -154,8 +196,13 @@ def _first_failing(verdicts: Sequence[Verdict]) -> Text:
 
 def _first_wrong_stage(verdicts: Sequence[Verdict]) -> Text:
     """Of the first failure that names one; else what is said in its place."""
-    found = sorted((verdict for verdict in verdicts if verdict.stage is not None), key=lambda verdict: not verdict.names_stage())
-    return told(found[0].stage or "-", "red" if found[0].names_stage() else "") if found else Text("-")
+    found = sorted(
+        (verdict for verdict in verdicts if verdict.stage is not None),
+        key=lambda verdict: not verdict.names_stage(),
+    )
+    return (
+        told(found[0].stage or "-", "red" if found[0].names_stage() else "") if found else Text("-")
+    )
 
 
 def _kind(group: ReportedKind) -> str:
@@ -163,7 +210,9 @@ def _kind(group: ReportedKind) -> str:
 
 
 def _kind_and_stage(group: ReportedKind) -> str:
-    return next((f"{_kind(group)} in {row.stage}" for row in group.rows if row.names_stage()), _kind(group))
+    return next(
+        (f"{_kind(group)} in {row.stage}" for row in group.rows if row.names_stage()), _kind(group)
+    )
 
 
 def _size(verdict: Verdict) -> int:
@@ -174,7 +223,10 @@ def _size(verdict: Verdict) -> int:
 
 def _show_failure(console: Console, group: ReportedKind) -> None:
     """The smallest of a kind: what is wrong, where, how badly, how to replay it."""
-    shown = min(group.rows, key=lambda verdict: (not verdict.diagnosis, verdict.stage is None, _size(verdict)))
+    shown = min(
+        group.rows,
+        key=lambda verdict: (not verdict.diagnosis, verdict.stage is None, _size(verdict)),
+    )
     dtypes = ", ".join(sorted({verdict.dtype for verdict in group.rows}))
     times = "once" if len(group.rows) == 1 else f"{len(group.rows)} times"
     console.print(told(f"{shown.implementation}: {_kind(group)} in {dtypes}, {times}", "bold red"))
@@ -184,7 +236,9 @@ def _show_failure(console: Console, group: ReportedKind) -> None:
     if shown.stage is not None:
         console.print(Padding(told(shown.whereabouts(), "bold"), (0, 0, 0, 2), expand=False))
     if shown.diagnosis:
-        console.print(Padding(told(f"diagnosis: {shown.diagnosis}", "bold"), (0, 0, 0, 2), expand=False))
+        console.print(
+            Padding(told(f"diagnosis: {shown.diagnosis}", "bold"), (0, 0, 0, 2), expand=False)
+        )
     if shown.case:
         console.print(Padding(told(f"case {shown.case}"), (0, 0, 0, 2), expand=False))
     _show_to_paste(console, shown.replay)
@@ -201,7 +255,9 @@ def _show_to_paste(console: Console, line: str) -> None:
 
 
 def _extent(group: ReportedKind) -> list[str]:
-    """Where else the kind fails: in suites that make the same call, in outputs of the same calls."""
+    """Where else the kind fails: in suites that make the same call, in outputs of the same
+    calls.
+    """
     suites = ", ".join(f"{name} {times}" for name, times in group.elsewhere.items())
     outputs = ", ".join(f"{name} ({times})" for name, times in group.beside.items())
     return [
@@ -211,7 +267,9 @@ def _extent(group: ReportedKind) -> list[str]:
 
 
 def shortened(reasons: Sequence[str], most: int = MOST_REASONS) -> list[str]:
-    """The heaviest reasons, how many more there are, and all that says what was not tested and what was."""
+    """The heaviest reasons, how many more there are, and all that says what was not tested and what
+    was.
+    """
     said = [reason for reason in reasons if reason.startswith(ALWAYS_SAID)]
     others = [reason for reason in reasons if reason not in said]
     left_out = len(others) - most
@@ -219,9 +277,15 @@ def shortened(reasons: Sequence[str], most: int = MOST_REASONS) -> list[str]:
 
 
 def _show_stop(console: Console, decision: Decision, stop: Verdict) -> None:
-    """One message: whatever is wrong with every call is said once, and nothing of what could not be scored."""
-    console.print(told(f"{decision.implementation}: {decision.ruling.upper()}", COLOURS[decision.ruling]))
-    console.print(Padding(told(stop.message.removeprefix(f"{stop.property}: ")), (0, 0, 0, 2), expand=False))
+    """One message: whatever is wrong with every call is said once, and nothing of what could not be
+    scored.
+    """
+    console.print(
+        told(f"{decision.implementation}: {decision.ruling.upper()}", COLOURS[decision.ruling])
+    )
+    console.print(
+        Padding(told(stop.message.removeprefix(f"{stop.property}: ")), (0, 0, 0, 2), expand=False)
+    )
     if stop.replay:
         console.print(f"  {plain(stop.replay)}", soft_wrap=True, highlight=False, markup=False)
     console.print(told("  found before the suites, which were not run"))
@@ -232,7 +296,9 @@ def _show_stop(console: Console, decision: Decision, stop: Verdict) -> None:
 def _show_decision(console: Console, decision: Decision) -> None:
     head = told(f"{decision.implementation}: {decision.ruling.upper()}", COLOURS[decision.ruling])
     head.append(
-        f"  ({decision.cases} cases judged, {decision.skipped} skipped, {len(decision.failures)} failing verdicts)", style="not bold"
+        f"  ({decision.cases} cases judged, {decision.skipped} skipped, {len(decision.failures)}"
+        " failing verdicts)",
+        style="not bold",
     )
     console.print(head)
     for reason in shortened(decision.reasons):

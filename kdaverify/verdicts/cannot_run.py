@@ -1,4 +1,6 @@
-"""Kernels that raised in every case for one reason: they cannot run here, which is no evidence of what they compute."""
+"""Kernels that raised in every case for one reason: they cannot run here, which is no evidence of
+what they compute.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,14 @@ _MISSING: Final = {"AttributeError", "ImportError", "ModuleNotFoundError", "NotI
 
 
 def cannot_run(counted: VerdictCounts) -> str:
-    """Why an implementation cannot run here, in one sentence; "" where it can, or where what it raised depends on the problem.
+    """Why an implementation cannot run here, in one sentence; "" where it can, or where what it
+    raised depends on the problem.
 
     A kernel that gave any output was judged by it: there an error in other cases is a rejection.
     """
-    judged = [kind for kind in counted.kinds if Status(kind.status).judged and not _refused_a_call(kind)]
+    judged = [
+        kind for kind in counted.kinds if Status(kind.status).judged and not _refused_a_call(kind)
+    ]
     if not judged or any(kind.status != Status.ERROR for kind in judged):
         return ""
     errors = {_PLACE.sub("", error) for error in counted.errors}
@@ -30,7 +35,10 @@ def cannot_run(counted: VerdictCounts) -> str:
         return ""
     count = counted.cases[Status.ERROR]
     others = f" (and {len(errors) - 1} others)" if len(errors) > 1 else ""
-    return f"{CANNOT_RUN}: {counted.errors[0]}{others}; so in {'each of ' if count > 1 else ''}{count} case{'s' if count > 1 else ''} tried"
+    return (
+        f"{CANNOT_RUN}: {counted.errors[0]}{others}; so in {'each of ' if count > 1 else ''}{count}"
+        f" case{'s' if count > 1 else ''} tried"
+    )
 
 
 def _refused_a_call(kind: VerdictKind) -> bool:

@@ -1,4 +1,6 @@
-"""The code that was judged: which local modules, by content, in which version, and what git says of them."""
+"""The code that was judged: which local modules, by content, in which version, and what git says of
+them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ class CodeIdentity:
     """The identity of what was judged.
 
     Args:
-        digest: SHA-256 in hex of the names and contents of `files`; "" where there are none, as for installed packages.
+        digest: SHA-256 in hex of the names and contents of `files`; "" where there are none, as for
+            installed packages.
         files: SHA-256 in hex of every local module, by its name below `folder`.
         folder: of the files, as seen from where the session ran.
         version: of the implementation's package; "" where it states none.
@@ -42,9 +45,19 @@ class CodeIdentity:
     def __str__(self) -> str:
         """One line for people."""
         count = len(self.files)
-        code = f"{count} local module{'' if count == 1 else 's'}, sha256 {self.digest[:SHORT]}" if count else ""
+        code = (
+            f"{count} local module{'' if count == 1 else 's'}, sha256 {self.digest[:SHORT]}"
+            if count
+            else ""
+        )
         left = f"not committed: {_listed(self.uncommitted)}" if self.uncommitted else ""
-        git = f"git {self.commit}{' (modified)' if self.is_dirty else ''}" if self.commit else "" if not count else "no git repository"
+        git = (
+            f"git {self.commit}{' (modified)' if self.is_dirty else ''}"
+            if self.commit
+            else ""
+            if not count
+            else "no git repository"
+        )
         version = f"version {self.version}" if self.version else ""
         return ", ".join(filter(None, (code, version, git, left))) or "unknown"
 
@@ -58,11 +71,17 @@ class CodeIdentity:
         return self.digest[:SHORT] if self.digest else self.version
 
     def changed_since(self) -> tuple[str, ...]:
-        """The files whose content here is another than the one that was judged; () too where none of them is here."""
+        """The files whose content here is another than the one that was judged; () too where none
+        of them is here.
+        """
         here = {name: Path(self.folder) / name for name in self.files}
         if not any(path.is_file() for path in here.values()):
             return ()
-        return tuple(name for name, path in here.items() if not path.is_file() or file_digest(path) != self.files[name])
+        return tuple(
+            name
+            for name, path in here.items()
+            if not path.is_file() or file_digest(path) != self.files[name]
+        )
 
 
 def identity_of(spec: str) -> CodeIdentity:
@@ -79,11 +98,15 @@ def identity_of(spec: str) -> CodeIdentity:
     source = source_of(spec)
     paths = () if source is None else local_modules(source)
     if not paths:
-        return CodeIdentity(version=_version(source) if source else f"kdaverify {kdaverify.__version__}")
+        return CodeIdentity(
+            version=_version(source) if source else f"kdaverify {kdaverify.__version__}"
+        )
     folder = Path(os.path.commonpath([path.parent for path in paths]))
     files = {path.relative_to(folder).as_posix(): file_digest(path) for path in paths}
     return CodeIdentity(
-        digest=hashlib.sha256("".join(f"{name}\0{digest}\n" for name, digest in files.items()).encode()).hexdigest(),
+        digest=hashlib.sha256(
+            "".join(f"{name}\0{digest}\n" for name, digest in files.items()).encode()
+        ).hexdigest(),
         files=files,
         folder=Path(os.path.relpath(folder)).as_posix(),
         version=_version(source) if isinstance(source, str) else "",
@@ -108,7 +131,9 @@ def changed(found: Sequence[CodeIdentity]) -> tuple[str, ...]:
     """A sentence for every identity whose files have changed since they were judged."""
     told = {one.digest: one.changed_since() for one in found}
     return tuple(
-        f"{_listed(names)} changed since it was judged as {digest[:SHORT]}; judge it again" for digest, names in told.items() if names
+        f"{_listed(names)} changed since it was judged as {digest[:SHORT]}; judge it again"
+        for digest, names in told.items()
+        if names
     )
 
 
@@ -131,7 +156,9 @@ def _version(module: Path | str | None) -> str:
 
 def _uncommitted(folder: Path, names: Sequence[str]) -> tuple[str, ...]:
     """Files that are changed, new or ignored."""
-    lines = _git(folder, "status", "--porcelain", "-z", "--ignored", "--untracked-files=all", "--", *names)
+    lines = _git(
+        folder, "status", "--porcelain", "-z", "--ignored", "--untracked-files=all", "--", *names
+    )
     prefix = _git(folder, "rev-parse", "--show-prefix")
     return tuple(sorted({line[3:].removeprefix(prefix) for line in lines.split("\0")} & {*names}))
 
@@ -143,7 +170,13 @@ def _git(folder: Path, *words: str) -> str:
         # A read of the index must not write it: somebody else may hold its lock.
         environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=GIT_SECONDS, check=False, stdin=subprocess.DEVNULL, env=environment
+            command,
+            capture_output=True,
+            text=True,
+            timeout=GIT_SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env=environment,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""

@@ -1,4 +1,6 @@
-"""Rows as columns: one typed column for every field of a verdict, derived from the model; what is nested is JSON in a string."""
+"""Rows as columns: one typed column for every field of a verdict, derived from the model; what is
+nested is JSON in a string.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ def polars(wanted: str) -> Any:
     try:
         import polars as pl
     except ImportError:
-        raise RecordError(f"record: {wanted} needs polars; pip install 'kdaverify[parquet]', or end the name in .jsonl") from None
+        raise RecordError(
+            f"record: {wanted} needs polars; pip install 'kdaverify[parquet]', or end the name in"
+            " .jsonl"
+        ) from None
     return pl
 
 
@@ -40,15 +45,26 @@ def polars(wanted: str) -> Any:
 def schema() -> dict[str, Any]:
     """The type of every column."""
     pl = polars("a table of verdicts")
-    plain = {str: pl.String, int: pl.Int64, float: pl.Float64, tuple[str, ...]: pl.List(pl.String), tuple[float, ...]: pl.List(pl.Float64)}
-    return {name: plain.get(_bare(field.annotation), pl.String) for name, field in Verdict.model_fields.items()}
+    plain = {
+        str: pl.String,
+        int: pl.Int64,
+        float: pl.Float64,
+        tuple[str, ...]: pl.List(pl.String),
+        tuple[float, ...]: pl.List(pl.Float64),
+    }
+    return {
+        name: plain.get(_bare(field.annotation), pl.String)
+        for name, field in Verdict.model_fields.items()
+    }
 
 
 @cache
 def nested() -> frozenset[str]:
     """Fields that a column holds as JSON."""
     flat = (str, int, float, tuple[str, ...], tuple[float, ...])
-    return frozenset(name for name, field in Verdict.model_fields.items() if _bare(field.annotation) not in flat)
+    return frozenset(
+        name for name, field in Verdict.model_fields.items() if _bare(field.annotation) not in flat
+    )
 
 
 def _bare(annotation: Any) -> Any:
@@ -56,7 +72,9 @@ def _bare(annotation: Any) -> Any:
     if get_origin(annotation) in (Union, UnionType):
         options = [option for option in get_args(annotation) if option is not NoneType]
         return _bare(options[0]) if len(options) == 1 else annotation
-    named = get_origin(annotation) is Literal or (isinstance(annotation, type) and issubclass(annotation, StrEnum))
+    named = get_origin(annotation) is Literal or (
+        isinstance(annotation, type) and issubclass(annotation, StrEnum)
+    )
     return str if named else annotation
 
 
@@ -74,7 +92,11 @@ def _batches(verdicts: Iterable[Verdict]) -> Iterator[list[Verdict]]:
 
 
 def _columns(verdicts: Sequence[Verdict]) -> dict[str, list[Any]]:
-    columns = {name: [getattr(verdict, name) for verdict in verdicts] for name in schema() if name not in nested()}
+    columns = {
+        name: [getattr(verdict, name) for verdict in verdicts]
+        for name in schema()
+        if name not in nested()
+    }
     columns["status"] = [verdict.status.value for verdict in verdicts]
     inner = [json.loads(verdict.model_dump_json(include={*nested()})) for verdict in verdicts]
     for name in nested():
@@ -92,15 +114,23 @@ def from_frame(frame: pl.DataFrame) -> Iterable[Verdict]:
     Raises:
         RecordError: a row is none.
     """
-    return chain.from_iterable(map(_row, part.iter_rows(named=True)) for part in frame.iter_slices(BATCH))
+    return chain.from_iterable(
+        map(_row, part.iter_rows(named=True)) for part in frame.iter_slices(BATCH)
+    )
 
 
 def _row(row: dict[str, Any]) -> Verdict:
     try:
         return Verdict.model_validate({name: _value(name, value) for name, value in row.items()})
     except (ValidationError, json.JSONDecodeError) as error:
-        told = error.errors(include_url=False)[0]["msg"] if isinstance(error, ValidationError) else str(error)
-        raise RecordError(f"record: the row of case {row.get('case')!r} is no verdict: {told}") from None
+        told = (
+            error.errors(include_url=False)[0]["msg"]
+            if isinstance(error, ValidationError)
+            else str(error)
+        )
+        raise RecordError(
+            f"record: the row of case {row.get('case')!r} is no verdict: {told}"
+        ) from None
 
 
 def _value(name: str, value: Any) -> Any:
@@ -108,7 +138,8 @@ def _value(name: str, value: Any) -> Any:
 
 
 def fitted(table: pl.LazyFrame, where: str) -> pl.LazyFrame:
-    """The table with the columns of today: what an older version did not have is filled with its default.
+    """The table with the columns of today: what an older version did not have is filled with its
+    default.
 
     Raises:
         RecordError: a column is missing that has no default, is unknown, or has another type.
@@ -117,13 +148,20 @@ def fitted(table: pl.LazyFrame, where: str) -> pl.LazyFrame:
     found = table.collect_schema()
     wanted = schema()
     unknown = sorted({*found} - {*wanted})
-    wrong = [f"{name} is {found[name]}, wanted {kind}" for name, kind in wanted.items() if name in found and found[name] != kind]
+    wrong = [
+        f"{name} is {found[name]}, wanted {kind}"
+        for name, kind in wanted.items()
+        if name in found and found[name] != kind
+    ]
     lacking = [name for name in wanted if name not in found]
     required = [name for name in lacking if Verdict.model_fields[name].is_required()]
     if unknown or wrong or required:
         said = [f"unknown columns {', '.join(unknown)}"] if unknown else []
         said += wrong + ([f"no column {', '.join(required)}"] if required else [])
-        raise RecordError(f"{where}: no record of verdicts: {'; '.join(said)}; write it with `kdaverify verify --record`")
+        raise RecordError(
+            f"{where}: no record of verdicts: {'; '.join(said)}; write it with `kdaverify verify"
+            " --record`"
+        )
     defaults = [pl.lit(_default(name), dtype=wanted[name]).alias(name) for name in lacking]
     return table.with_columns(defaults).select(list(wanted))
 
@@ -137,7 +175,8 @@ def checked(table: pl.LazyFrame, where: str) -> pl.LazyFrame:
     """The table, once its values have been found to be those of verdicts.
 
     Raises:
-        RecordError: a status there is not, a row of a newer version, an absent value, or a pass above its tolerance.
+        RecordError: a status there is not, a row of a newer version, an absent value, or a pass
+            above its tolerance.
     """
     pl = polars(where)
     always = [name for name in schema() if _always(name)]
@@ -149,10 +188,15 @@ def checked(table: pl.LazyFrame, where: str) -> pl.LazyFrame:
         boasting=((pl.col("status") == Status.PASS) & over & pl.col("recheck").is_null()).sum(),
     ).collect(engine="streaming")
     newest, statuses, absent, boasting = found.row(0)
-    said = [f"{statuses} rows have a status there is not"] * bool(statuses) + [f"{absent} rows lack a value"] * bool(absent)
+    said = [f"{statuses} rows have a status there is not"] * bool(statuses) + [
+        f"{absent} rows lack a value"
+    ] * bool(absent)
     said += [f"{boasting} rows say PASS above their tolerance"] * bool(boasting)
     if newest is not None and newest > SCHEMA:
-        said.append(f"it has rows of version {newest}, this kdaverify reads up to {SCHEMA}: read it with the one that wrote it")
+        said.append(
+            f"it has rows of version {newest}, this kdaverify reads up to {SCHEMA}: read it with"
+            " the one that wrote it"
+        )
     if said:
         raise RecordError(f"{where}: {'; '.join(said)}")
     return table

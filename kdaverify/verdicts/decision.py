@@ -30,7 +30,8 @@ class Ruling(StrEnum):
         return {Ruling.ACCEPT: 0, Ruling.REJECT: 1, Ruling.ERROR: 2, Ruling.INSUFFICIENT: 3}[self]
 
 
-# Heaviest first: a harness that broke proves nothing, a wrong kernel outweighs what was left unasked.
+# Heaviest first: a harness that broke proves nothing, a wrong kernel outweighs what was left
+# unasked.
 WEIGHT = (Ruling.ERROR, Ruling.REJECT, Ruling.INSUFFICIENT, Ruling.ACCEPT)
 
 
@@ -55,7 +56,8 @@ class Decision:
         ruling: accept, reject, harness error or not enough evidence.
         reasons: heaviest first; also what does not apply to an accepted implementation.
         verdicts: all of them.
-        limits: of the reasons, those that are no error of the kernel: evidence that is missing, trouble of the harness.
+        limits: of the reasons, those that are no error of the kernel: evidence that is missing,
+            trouble of the harness.
     """
 
     implementation: str
@@ -70,7 +72,9 @@ class Decision:
 
     @property
     def cases(self) -> int:
-        """Cases judged: all outputs of one problem under one property count once, skipped and unanswered ones not at all."""
+        """Cases judged: all outputs of one problem under one property count once, skipped and
+        unanswered ones not at all.
+        """
         return count_cases(verdict for verdict in self.verdicts if verdict.status.judged)
 
     @property
@@ -89,9 +93,16 @@ class Decision:
 
     @cached_property
     def stop(self) -> Verdict | None:
-        """What kept every suite from being scored: a wrong declaration, or a call that is never answered."""
-        found = next((verdict for verdict in self.failures if verdict.property == CONVENTIONS), None)
-        alone = all(verdict.property == CONVENTIONS or verdict.status is Status.SKIP for verdict in self.verdicts)
+        """What kept every suite from being scored: a wrong declaration, or a call that is never
+        answered.
+        """
+        found = next(
+            (verdict for verdict in self.failures if verdict.property == CONVENTIONS), None
+        )
+        alone = all(
+            verdict.property == CONVENTIONS or verdict.status is Status.SKIP
+            for verdict in self.verdicts
+        )
         return found if alone else None
 
     @cached_property
@@ -102,18 +113,37 @@ class Decision:
     @property
     def vacuous(self) -> int:
         """Inconclusive passes: an output that is plainly wrong would pass too."""
-        return sum(verdict.status is Status.PASS and bool(verdict.vacuous) for verdict in self.verdicts)
+        return sum(
+            verdict.status is Status.PASS and bool(verdict.vacuous) for verdict in self.verdicts
+        )
 
     @property
     def acquitted(self) -> int:
         """Borderline failures that passed at fresh seeds."""
-        return len({(*verdict.asked(), verdict.output) for verdict in self.verdicts if verdict.status is Status.PASS and verdict.recheck})
+        return len(
+            {
+                (*verdict.asked(), verdict.output)
+                for verdict in self.verdicts
+                if verdict.status is Status.PASS and verdict.recheck
+            }
+        )
 
     @property
     def less_accurate(self) -> tuple[Verdict, ...]:
-        """Passes with many digits fewer than a token recurrence (`checks.digits`), the worst first."""
-        found = [verdict for verdict in self.verdicts if verdict.digits_fewer is not None and verdict.status is Status.PASS]
-        return tuple(sorted(found, key=lambda verdict: (-(verdict.digits_fewer or 0.0), verdict.case, verdict.output)))
+        """Passes with many digits fewer than a token recurrence (`checks.digits`), the worst
+        first.
+        """
+        found = [
+            verdict
+            for verdict in self.verdicts
+            if verdict.digits_fewer is not None and verdict.status is Status.PASS
+        ]
+        return tuple(
+            sorted(
+                found,
+                key=lambda verdict: (-(verdict.digits_fewer or 0.0), verdict.case, verdict.output),
+            )
+        )
 
     @property
     def skipped(self) -> int:
@@ -126,10 +156,15 @@ def count_cases(verdicts: Iterable[Verdict]) -> int:
 
 def worst_grade(verdicts: Iterable[Verdict]) -> str:
     """The worst grade; F where something is wrong that has none, "" where nothing was graded."""
-    return max((verdict.grade or ("F" if verdict.status.rejects else "") for verdict in verdicts), default="")
+    return max(
+        (verdict.grade or ("F" if verdict.status.rejects else "") for verdict in verdicts),
+        default="",
+    )
 
 
-def decide(verdicts: Sequence[Verdict], expected: Expected, *, trouble: Sequence[str] = ()) -> Decision:
+def decide(
+    verdicts: Sequence[Verdict], expected: Expected, *, trouble: Sequence[str] = ()
+) -> Decision:
     """The decision on one implementation.
 
     Args:
@@ -138,7 +173,9 @@ def decide(verdicts: Sequence[Verdict], expected: Expected, *, trouble: Sequence
         trouble: what went wrong in the harness itself, one sentence each.
     """
     found = conclude(tally(verdicts), expected, {Ruling.ERROR: trouble})
-    return Decision(expected.implementation, found.ruling, found.reasons, tuple(verdicts), found.limits)
+    return Decision(
+        expected.implementation, found.ruling, found.reasons, tuple(verdicts), found.limits
+    )
 
 
 @dataclass(frozen=True)
@@ -146,7 +183,8 @@ class Conclusion:
     """The ruling and its reasons, heaviest first, then what was not tested, and the coverage.
 
     Args:
-        limits: of the reasons, those that are no error of the kernel: evidence that is missing, trouble of the harness.
+        limits: of the reasons, those that are no error of the kernel: evidence that is missing,
+            trouble of the harness.
     """
 
     ruling: Ruling
@@ -154,17 +192,24 @@ class Conclusion:
     limits: tuple[str, ...]
 
 
-def conclude(counted: VerdictCounts, expected: Expected, beside: Mapping[Ruling, Sequence[str]]) -> Conclusion:
+def conclude(
+    counted: VerdictCounts, expected: Expected, beside: Mapping[Ruling, Sequence[str]]
+) -> Conclusion:
     """The ruling on these verdicts.
 
     Args:
         counted: the verdicts.
         expected: what must be shown.
-        beside: reasons that do not come from the verdicts, by what they lead to; reported before the others of their weight.
+        beside: reasons that do not come from the verdicts, by what they lead to; reported before
+            the others of their weight.
     """
     unable = cannot_run(counted)
     own: dict[Ruling, tuple[str, ...]] = {
-        Ruling.REJECT: () if unable else (*_rejections(counted), *(str(run) for run in counted.runs if run.raised)),
+        Ruling.REJECT: (
+            ()
+            if unable
+            else (*_rejections(counted), *(str(run) for run in counted.runs if run.raised))
+        ),
         Ruling.INSUFFICIENT: (unable,) if unable else _gaps(counted, expected),
     }
     weighed = {kind: (*beside.get(kind, ()), *own.get(kind, ())) for kind in WEIGHT}
@@ -172,7 +217,12 @@ def conclude(counted: VerdictCounts, expected: Expected, beside: Mapping[Ruling,
     excused = (f"{NOT_TESTED}{name} ({why})" for name, why in expected.excused.items())
     outside = (f"{NOT_TESTED}{what}" for what in expected.outside)
     covered = (f"{COVERAGE}{one}" for one in expected.covered)
-    reasons = (*(reason for kind in WEIGHT for reason in weighed[kind]), *excused, *outside, *covered)
+    reasons = (
+        *(reason for kind in WEIGHT for reason in weighed[kind]),
+        *excused,
+        *outside,
+        *covered,
+    )
     return Conclusion(ruling, reasons, (*weighed[Ruling.ERROR], *weighed[Ruling.INSUFFICIENT]))
 
 
@@ -189,21 +239,35 @@ def _rejections(counted: VerdictCounts) -> tuple[str, ...]:
         if kind.rejects() and kind.status != Status.ORACLE_UNCERTIFIED:
             times[kind.property, kind.dtype, kind.status] += count
     ranked = sorted(times.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(f"{' '.join(filter(None, key))}: {count} {plural('verdict', count)}" for key, count in ranked)
+    return tuple(
+        f"{' '.join(filter(None, key))}: {count} {plural('verdict', count)}"
+        for key, count in ranked
+    )
 
 
 def _gaps(counted: VerdictCounts, expected: Expected) -> tuple[str, ...]:
     passed = [kind for kind in counted.kinds if kind.proves()]
-    pairs, properties = {(kind.dtype, kind.output) for kind in passed}, {kind.property for kind in passed}
+    pairs, properties = (
+        {(kind.dtype, kind.output) for kind in passed},
+        {kind.property for kind in passed},
+    )
     uncertified = counted.cases.get(Status.ORACLE_UNCERTIFIED, 0)
-    gaps = [f"{uncertified} {plural('case', uncertified)} without a certified reference value"] if uncertified else []
+    gaps = (
+        [f"{uncertified} {plural('case', uncertified)} without a certified reference value"]
+        if uncertified
+        else []
+    )
     gaps += _unanswered(counted)
     if not passed:
         return (*gaps, f"nothing passed: {_why_not(counted)}")
     for output in expected.outputs:
         dtypes = [dtype for dtype in expected.dtypes if (dtype, output) not in pairs]
         gaps += [f"no pass for {output} in {', '.join(dtypes)}"] if dtypes else []
-    unasked = [name for name in expected.properties if name not in properties and name not in expected.excused]
+    unasked = [
+        name
+        for name in expected.properties
+        if name not in properties and name not in expected.excused
+    ]
     gaps += [f"no pass for {plural('suite', len(unasked))} {', '.join(unasked)}"] if unasked else []
     return tuple(gaps)
 
@@ -214,7 +278,9 @@ def _unanswered(counted: VerdictCounts) -> list[str]:
         return []
     left = count - len(counted.unanswered)
     more = f"; and {left} more" if left > 0 else ""
-    return [f"{count} {plural('case', count)} without outputs: {'; '.join(counted.unanswered)}{more}"]
+    return [
+        f"{count} {plural('case', count)} without outputs: {'; '.join(counted.unanswered)}{more}"
+    ]
 
 
 def _why_not(counted: VerdictCounts) -> str:
@@ -224,7 +290,11 @@ def _why_not(counted: VerdictCounts) -> str:
         return "no case was judged"
     first, *others = counted.skipped
     more = f" (and {len(others)} more {plural('reason', len(others))})" if others else ""
-    return f"every case was skipped, {first}{more}" if {*counted.cases} == {Status.SKIP.value} else f"{first}{more}"
+    return (
+        f"every case was skipped, {first}{more}"
+        if {*counted.cases} == {Status.SKIP.value}
+        else f"{first}{more}"
+    )
 
 
 def plural(noun: str, count: int) -> str:

@@ -23,16 +23,28 @@ SHARES: Final = ("skipped", "vacuous", "acquitted")
 """Statistics that are shares of all verdicts."""
 
 
-def lacking(rules: Rules, counted: VerdictCounts, expected: Expected, accounts: Sequence[Account]) -> tuple[str, ...]:
-    """What the rules want and there is not, heaviest first; what does not apply to the implementation is not wanted."""
+def lacking(
+    rules: Rules, counted: VerdictCounts, expected: Expected, accounts: Sequence[Account]
+) -> tuple[str, ...]:
+    """What the rules want and there is not, heaviest first; what does not apply to the
+    implementation is not wanted.
+    """
     profiles = sorted({account.profile for account in accounts} - {*rules.profiles})
-    gaps = [f"the session ran profile {', '.join(profiles)}, wanted {' or '.join(rules.profiles)}"] if rules.profiles and profiles else []
+    gaps = (
+        [f"the session ran profile {', '.join(profiles)}, wanted {' or '.join(rules.profiles)}"]
+        if rules.profiles and profiles
+        else []
+    )
     proofs = [(kind, times) for kind, times in counted.kinds.items() if kind.proves()]
     return (*gaps, *_too_few(rules, proofs, expected), *_uncovered(rules, expected))
 
 
-def _too_few(rules: Rules, proofs: list[tuple[VerdictKind, int]], expected: Expected) -> Iterator[str]:
-    """What has fewer passes than wanted; of what is declared and has none the decision speaks anyway."""
+def _too_few(
+    rules: Rules, proofs: list[tuple[VerdictKind, int]], expected: Expected
+) -> Iterator[str]:
+    """What has fewer passes than wanted; of what is declared and has none the decision speaks
+    anyway.
+    """
     require, least = rules.require, rules.at_least
     axes = (
         ("op", tuple(expected.op if op == DECLARED else op for op in require.ops), (), least.op),
@@ -46,11 +58,19 @@ def _too_few(rules: Rules, proofs: list[tuple[VerdictKind, int]], expected: Expe
     for axis, required, declared, wanted in axes:
         for name in _all(required, declared):
             found = sum(times for kind, times in proofs if getattr(kind, axis) == name)
-            if found < wanted and (found or name not in declared) and not (axis == "property" and name in expected.excused):
+            if (
+                found < wanted
+                and (found or name not in declared)
+                and not (axis == "property" and name in expected.excused)
+            ):
                 yield f"{_passes(found)} for {axis} {name}, wanted {wanted}"
-    for output, dtype in product(_all(require.outputs, expected.outputs), _all(require.dtypes, expected.dtypes)):
+    for output, dtype in product(
+        _all(require.outputs, expected.outputs), _all(require.dtypes, expected.dtypes)
+    ):
         found = sum(times for kind, times in proofs if (kind.output, kind.dtype) == (output, dtype))
-        if found < least.output and (found or output not in expected.outputs or dtype not in expected.dtypes):
+        if found < least.output and (
+            found or output not in expected.outputs or dtype not in expected.dtypes
+        ):
             yield f"{_passes(found)} for {output} in {dtype}, wanted {least.output}"
 
 
@@ -87,7 +107,11 @@ def _over(limit: Limit, rows: pl.DataFrame) -> str:
     where = " ".join(f"{axis} {glob}" for axis, glob in asked.items()) or "all verdicts"
     if found is None:
         return f"{limit.statistic} of {where}: nothing to measure, at most {limit.most:g} wanted"
-    return "" if found <= limit.most else f"{limit.statistic} of {where}: {found:.3g}, at most {limit.most:g} wanted"
+    return (
+        ""
+        if found <= limit.most
+        else f"{limit.statistic} of {where}: {found:.3g}, at most {limit.most:g} wanted"
+    )
 
 
 def _measured(statistic: str, rows: pl.DataFrame) -> float | None:
@@ -101,5 +125,9 @@ def _measured(statistic: str, rows: pl.DataFrame) -> float | None:
         }
         return rows.select(of[statistic].mean()).item() if rows.height else None
     ratios = rows["ratio"].drop_nulls()
-    figures: dict[str, Any] = {"worst": ratios.max, "median": ratios.median, "q99": lambda: ratios.quantile(0.99, "higher")}
+    figures: dict[str, Any] = {
+        "worst": ratios.max,
+        "median": ratios.median,
+        "q99": lambda: ratios.quantile(0.99, "higher"),
+    }
     return figures[statistic]() if ratios.len() else None

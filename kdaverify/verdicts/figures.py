@@ -1,4 +1,6 @@
-"""Figures of a row that are read off its words: the sizes of its problem, the precision of its oracle."""
+"""Figures of a row that are read off its words: the sizes of its problem, the precision of its
+oracle.
+"""
 
 from __future__ import annotations
 
@@ -41,4 +43,6 @@ def completed(verdict: Verdict) -> Verdict:
     """A verdict of version 1 with the figures that it did not have; any other as it is."""
     if verdict.schema_version > 1:
         return verdict
-    return verdict.model_copy(update={**sizes_of(verdict.problem), "oracle_bits": bits_of(verdict.oracle)})
+    return verdict.model_copy(
+        update={**sizes_of(verdict.problem), "oracle_bits": bits_of(verdict.oracle)}
+    )

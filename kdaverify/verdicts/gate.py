@@ -1,4 +1,6 @@
-"""The gate: a decision on records alone, long after their sessions, under rules, waivers and a ledger."""
+"""The gate: a decision on records alone, long after their sessions, under rules, waivers and a
+ledger.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,27 @@ if TYPE_CHECKING:
     import polars as pl
 
 COLUMNS: Final = (
-    "implementation", "property", "op", "dtype", "regime", "case", "detail", "output", "status", "statistic", "ratio", "vacuous",
-    "peers", "recheck", "contract", "device", "mode", "message", "replay", "duration_s",
-)  # fmt: skip
+    "implementation",
+    "property",
+    "op",
+    "dtype",
+    "regime",
+    "case",
+    "detail",
+    "output",
+    "status",
+    "statistic",
+    "ratio",
+    "vacuous",
+    "peers",
+    "recheck",
+    "contract",
+    "device",
+    "mode",
+    "message",
+    "replay",
+    "duration_s",
+)
 """What a decision reads of a record."""
 WORDY: Final = ("message", "replay")
 """Of these, what is kept of verdicts that did not pass."""
@@ -45,7 +65,8 @@ class Gated:
         tally: of the verdicts that count.
         rows: the verdicts, those that a waiver forgives included.
         waived: what its waivers forgive, by the place in `rows`.
-        judged: the code that the sessions judged, each version once; () where none of them recorded it.
+        judged: the code that the sessions judged, each version once; () where none of them recorded
+            it.
         accounts: of the sessions that judged it.
     """
 
@@ -97,17 +118,41 @@ def decided(tables: Sequence[Table], question: GateCriteria) -> list[Gated]:
     pl = polars("the gate")
     accounts = [account for table in tables for account in table.accounts]
     told = pl.col("status") != Status.PASS
-    wordless = [pl.when(told).then(pl.col(name)).otherwise(pl.lit("")).alias(name) for name in WORDY]
-    read = [table.rows.select(COLUMNS).with_columns(wordless).collect(engine="streaming") for table in tables]
+    wordless = [
+        pl.when(told).then(pl.col(name)).otherwise(pl.lit("")).alias(name) for name in WORDY
+    ]
+    read = [
+        table.rows.select(COLUMNS).with_columns(wordless).collect(engine="streaming")
+        for table in tables
+    ]
     rows = pl.concat(read) if read else pl.DataFrame()
     gaps, versions = unfinished(tables), mixed(pl.concat([table.rows for table in tables]))
-    names = sorted({*rows["implementation"].unique().to_list(), *(one.implementation for account in accounts for one in account.expected)})
+    names = sorted(
+        {
+            *rows["implementation"].unique().to_list(),
+            *(one.implementation for account in accounts for one in account.expected),
+        }
+    )
     strangers = tuple(lost(waiver) for waiver in question.waivers if waiver.impl not in names)
     found: list[Gated] = []
     for name in names:
         own = rows.filter(pl.col("implementation") == name).with_row_index("number")
-        asked = [account for account in accounts if any(one.implementation == name for one in account.expected)]
-        found.append(_one(name, own, asked, question, gaps=gaps, versions=versions.get(name, ()), strangers=strangers))
+        asked = [
+            account
+            for account in accounts
+            if any(one.implementation == name for one in account.expected)
+        ]
+        found.append(
+            _one(
+                name,
+                own,
+                asked,
+                question,
+                gaps=gaps,
+                versions=versions.get(name, ()),
+                strangers=strangers,
+            )
+        )
     return found
 
 
@@ -124,41 +169,67 @@ def _one(
     pl = polars("the gate")
     named = question.rules or _rules_of(accounts)
     rules, expected = rules_named(named), _expected(name, accounts)
-    waived = apply(rows, [waiver for waiver in question.waivers if waiver.impl == name], question.today).beside(strangers)
+    waived = apply(
+        rows, [waiver for waiver in question.waivers if waiver.impl == name], question.today
+    ).beside(strangers)
     counted = tally_of(rows.filter(pl.col("number").is_in([*waived.rows]).not_()))
     over = exceeded(rules, rows)
     held = None if question.ledger is None else question.ledger.against(name, rows)
-    judged = tuple({one.short: one for account in accounts if (one := account.judged.get(name))}.values())
+    judged = tuple(
+        {one.short: one for account in accounts if (one := account.judged.get(name))}.values()
+    )
     mixed_code = (*mixed_identities(judged), *_partly_identified(name, accounts))
-    several = [*(f"mixed versions: {said}" for said in (*versions, *_harnesses(accounts), *mixed_code)), *changed(judged)]
+    several = [
+        *(f"mixed versions: {said}" for said in (*versions, *_harnesses(accounts), *mixed_code)),
+        *changed(judged),
+    ]
     beside = {
         Ruling.ERROR: [told for account in accounts for told in account.trouble.get(name, ())],
         Ruling.REJECT: [*waived.broken, *(held.worse if held else ()), *over],
         Ruling.INSUFFICIENT: [
             *gaps,
             *(several if rules.mixed_versions == "refuse" else []),
-            *([] if accounts else ["no session says what it declares: judge it with `kdaverify verify --record`"]),
+            *(
+                []
+                if accounts
+                else ["no session says what it declares: judge it with `kdaverify verify --record`"]
+            ),
             *lacking(rules, counted, expected, accounts),
             *(held.missing if held else ()),
         ],
     }
     found = conclude(counted, expected, beside)
-    told = (*waived.told, *(several if rules.mixed_versions == "tell" else ()), *(held.told if held else ()))
+    told = (
+        *waived.told,
+        *(several if rules.mixed_versions == "tell" else ()),
+        *(held.told if held else ()),
+    )
     reasons, limits = (*found.reasons, *told), (*found.limits, *told)
-    return Gated(name, found.ruling, reasons, named, counted, rows, waived, judged, tuple(accounts), limits)
+    return Gated(
+        name, found.ruling, reasons, named, counted, rows, waived, judged, tuple(accounts), limits
+    )
 
 
 def unfinished(tables: Sequence[Table]) -> list[str]:
     """What shows that not everything that was to be judged is in the records."""
     torn = [table.truncated for table in tables if table.truncated]
     left = sum(table.open_rows for table in tables)
-    half = [f"half-run: {left} verdicts are of sessions that never closed their record, or of version 1, which could not"] if left else []
+    half = (
+        [
+            f"half-run: {left} verdicts are of sessions that never closed their record, or of"
+            " version 1, which could not"
+        ]
+        if left
+        else []
+    )
     return [*torn, *half]
 
 
 def _rules_of(accounts: Sequence[Account]) -> str:
     """The strictest of the rules by the profiles that ran."""
-    named = {BY_PROFILE.get(account.profile, "acceptance") for account in accounts} or {"acceptance"}
+    named = {BY_PROFILE.get(account.profile, "acceptance") for account in accounts} or {
+        "acceptance"
+    }
     return next(name for name in reversed(SHIPPED) if name in named)
 
 
@@ -180,15 +251,23 @@ def _expected(name: str, accounts: Sequence[Account]) -> Expected:
 
 
 def _covered(found: Sequence[Covered]) -> tuple[Covered, ...]:
-    """The session that judged most combinations of each strength: two sessions may have judged the same ones."""
-    most: dict[int, Covered] = {one.strength: one for one in sorted(found, key=lambda one: one.judged)}
+    """The session that judged most combinations of each strength: two sessions may have judged the
+    same ones.
+    """
+    most: dict[int, Covered] = {
+        one.strength: one for one in sorted(found, key=lambda one: one.judged)
+    }
     return tuple(most[strength] for strength in sorted(most))
 
 
 def _partly_identified(name: str, accounts: Sequence[Account]) -> list[str]:
     """Said where some sessions recorded the code that they judged and some did not."""
     unknown = sum(name not in account.judged for account in accounts)
-    return [f"{unknown} of {len(accounts)} sessions did not record which code they judged"] if 0 < unknown < len(accounts) else []
+    return (
+        [f"{unknown} of {len(accounts)} sessions did not record which code they judged"]
+        if 0 < unknown < len(accounts)
+        else []
+    )
 
 
 def _harnesses(accounts: Sequence[Account]) -> list[str]:

@@ -11,7 +11,8 @@ FIELDS: Final = ("property", "dtype", "regime", "case", "output", "detail")
 
 
 def identity(about: Sequence[str]) -> str:
-    """PROPERTY/DTYPE/REGIME/CASE/OUTPUT, and /NAME=VALUE,... where the property chose something beside the problem.
+    """PROPERTY/DTYPE/REGIME/CASE/OUTPUT, and /NAME=VALUE,... where the property chose something
+    beside the problem.
 
     Args:
         about: the values of FIELDS.

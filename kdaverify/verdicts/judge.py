@@ -21,13 +21,16 @@ from kdaverify.verdicts.verdict import Verdict
 
 
 class Rejected(AssertionError):
-    """At least one output of the kernel under test is wrong; the message is the comparison and the line that replays it."""
+    """At least one output of the kernel under test is wrong; the message is the comparison and the
+    line that replays it.
+    """
 
 
 class FatalRejection(BaseException):
     """Rejected, and not to be tried again: the kernel crashed, hung or ran out of memory.
 
-    No Exception, so that Hypothesis does not look for a smaller case: every try would cost a process, or the whole time limit.
+    No Exception, so that Hypothesis does not look for a smaller case: every try would cost a
+    process, or the whole time limit.
     """
 
 
@@ -40,7 +43,9 @@ def reject(verdicts: Sequence[Verdict]) -> None:
     """
     wrong = [verdict for verdict in verdicts if verdict.status.rejects]
     if wrong:
-        kind = FatalRejection if any(verdict.status.takes_process for verdict in wrong) else Rejected
+        kind = (
+            FatalRejection if any(verdict.status.takes_process for verdict in wrong) else Rejected
+        )
         raise kind("\n".join(f"{v.status}: {v.message}\n  replay: {v.replay}" for v in wrong))
 
 
@@ -53,10 +58,13 @@ class Judge:
         property_name: a key of PROPERTIES.
         spec: how the user named the implementation, for the replay line; its name by default.
         seed: of the session, for the record.
-        defers: whether borderline failures are reported as they are, and not raised: who holds the verdicts runs them again.
-        benchmark: whose errors others' standards compare with; None for a baseline reference kernel.
+        defers: whether borderline failures are reported as they are, and not raised: who holds the
+            verdicts runs them again.
+        benchmark: whose errors others' standards compare with; None for a baseline reference
+            kernel.
         published: whether others' standards are applied at all.
-        fits: whether a problem that the implementation does not take is replaced by the nearest one that it does.
+        fits: whether a problem that the implementation does not take is replaced by the nearest one
+            that it does.
     """
 
     def __init__(
@@ -84,9 +92,16 @@ class Judge:
             FatalRejection: likewise, and the kernel's process is gone.
         """
         if self.fits:
-            problem = operator_of(problem).fitted(self.adapter, problem, backward=is_of_gradients(self.property_name, detail))
+            problem = operator_of(problem).fitted(
+                self.adapter, problem, backward=is_of_gradients(self.property_name, detail)
+            )
         started = time.perf_counter()
-        self._conclude(check(self.property_name, self.adapter, problem, detail), problem, detail, time.perf_counter() - started)
+        self._conclude(
+            check(self.property_name, self.adapter, problem, detail),
+            problem,
+            detail,
+            time.perf_counter() - started,
+        )
 
     def conventions(self) -> None:
         """Probes the declared conventions.
@@ -100,16 +115,34 @@ class Judge:
         if found:
             self._conclude(found, None, {}, time.perf_counter() - started)
 
-    def _conclude(self, found: list[Outcome], problem: Canonical | None, detail: dict[str, Any], seconds: float) -> None:
-        said = opinions(found if self.published else [], problem, self.benchmark) or [Opinions()] * len(found)
-        verdicts = [self._verdict(*told, problem, detail, seconds / len(found)) for told in zip(found, said, strict=True)]
+    def _conclude(
+        self,
+        found: list[Outcome],
+        problem: Canonical | None,
+        detail: dict[str, Any],
+        seconds: float,
+    ) -> None:
+        said = opinions(found if self.published else [], problem, self.benchmark) or [
+            Opinions()
+        ] * len(found)
+        verdicts = [
+            self._verdict(*told, problem, detail, seconds / len(found))
+            for told in zip(found, said, strict=True)
+        ]
         verdicts = verdicts if self.defers else rechecked(verdicts, self.adapter)
         for verdict in verdicts:
             self.report(verdict)
         if not (self.defers and only_near(verdicts)):
             reject(verdicts)
 
-    def _verdict(self, outcome: Outcome, others: Opinions, problem: Canonical | None, detail: dict[str, Any], seconds: float) -> Verdict:
+    def _verdict(
+        self,
+        outcome: Outcome,
+        others: Opinions,
+        problem: Canonical | None,
+        detail: dict[str, Any],
+        seconds: float,
+    ) -> Verdict:
         figures = outcome.comparison
         asked = asked_of(self.adapter, detail)
         about, asked_json = asked.environment(), "" if problem is None else problem.to_json()
@@ -153,11 +186,23 @@ class Judge:
 
     def _message(self, outcome: Outcome) -> str:
         """Where outputs come from files, those at fault are named."""
-        source = NOTHING_YET if self.adapter.open_ended or not outcome.status.rejects else self.adapter.proof()
+        source = (
+            NOTHING_YET
+            if self.adapter.open_ended or not outcome.status.rejects
+            else self.adapter.proof()
+        )
         return outcome.message if source == NOTHING_YET else f"{outcome.message}\n  from {source}"
 
     def _replay(self, problem: Canonical | None, detail: dict[str, Any], *, isolated: bool) -> str:
-        words = ["kdaverify", "replay", "--impl", self.spec, "--property", self.property_name, *(["--isolate"] if isolated else [])]
+        words = [
+            "kdaverify",
+            "replay",
+            "--impl",
+            self.spec,
+            "--property",
+            self.property_name,
+            *(["--isolate"] if isolated else []),
+        ]
         if self.benchmark is not None:
             words += ["--benchmark", self.benchmark.spec]
         if detail:

@@ -1,4 +1,6 @@
-"""The ledger: the precision that was accepted of an implementation on a device, case by case of the fixed panel; it may only get better."""
+"""The ledger: the precision that was accepted of an implementation on a device, case by case of the
+fixed panel; it may only get better.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,10 @@ PANEL: Final = "panel"
 FIXED: Final = named(lambda found: found.fixed)
 """Suites that test the cases of the panel."""
 
-_HEAD: Final = "# Accepted precision: the share of the tolerance in every case of the fixed panel. Written by `kdaverify ledger accept`.\n"
+_HEAD: Final = (
+    "# Accepted precision: the share of the tolerance in every case of the fixed panel. Written by"
+    " `kdaverify ledger accept`.\n"
+)
 _LINE: Final = re.compile(r"(\d\.\d{3}e[+-]\d\d)  (\S.*)")
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9+=,_-]")
 
@@ -61,7 +66,10 @@ class Ledger:
 
     def __post_init__(self) -> None:
         if not self.folder.is_dir():
-            raise FileError(f"ledger: no folder {self.folder}; `kdaverify ledger accept RECORD --ledger {self.folder}` begins one")
+            raise FileError(
+                f"ledger: no folder {self.folder}; `kdaverify ledger accept RECORD --ledger"
+                f" {self.folder}` begins one"
+            )
 
     def against(self, implementation: str, rows: pl.DataFrame) -> Against:
         """Holds the panel of a run against what was accepted, device by device.
@@ -69,19 +77,42 @@ class Ledger:
         Raises:
             FileError: a file is none of the ledger's.
         """
-        found = [self._device(implementation, device, cases) for device, cases in panel(rows).items()]
+        found = [
+            self._device(implementation, device, cases) for device, cases in panel(rows).items()
+        ]
         if not found:
-            return Against(missing=("no case of the fixed panel was judged, and the ledger is about these",))
+            return Against(
+                missing=("no case of the fixed panel was judged, and the ledger is about these",)
+            )
         parts = zip(*((one.worse, one.missing, one.told) for one in found), strict=True)
         return Against(*(tuple(said for part in kind for said in part) for kind in parts))
 
     def _device(self, implementation: str, device: str, cases: Mapping[str, float]) -> Against:
         path = self.folder / file_name(implementation, device)
         if not path.exists():
-            return Against(missing=(f"no accepted precision on {device}: `kdaverify ledger accept RECORD --ledger {self.folder}`",))
+            return Against(
+                missing=(
+                    (
+                        f"no accepted precision on {device}: `kdaverify ledger accept RECORD"
+                        f" --ledger {self.folder}`"
+                    ),
+                )
+            )
         accepted = read(path, implementation, device)
-        absent, new = [name for name in accepted if name not in cases], [name for name in cases if name not in accepted]
-        missing = (f"of the ledger's cases {len(absent)} did not pass or were not judged, the first {absent[0]}",) if absent else ()
+        absent, new = (
+            [name for name in accepted if name not in cases],
+            [name for name in cases if name not in accepted],
+        )
+        missing = (
+            (
+                (
+                    f"of the ledger's cases {len(absent)} did not pass or were not judged, the"
+                    f" first {absent[0]}"
+                ),
+            )
+            if absent
+            else ()
+        )
         told = (f"of the panel's cases {len(new)} are not in the ledger yet",) if new else ()
         return Against(tuple(_worse(accepted, cases)), missing, told)
 
@@ -94,11 +125,18 @@ def _worse(accepted: Mapping[str, float], cases: Mapping[str, float]) -> list[st
         ratio = max(cases[name], FLOOR) / max(accepted[name], FLOOR)
         for group in (f"{output} in {dtype}", f"everything in {dtype}"):
             ratios.setdefault(group, []).append(ratio)
-    limits = {group: median_limit(found, CONFIDENCE) for group, found in ratios.items() if len(found) >= FEWEST}
-    over = sorted(((limit, group) for group, limit in limits.items() if limit > LIMIT), reverse=True)
+    limits = {
+        group: median_limit(found, CONFIDENCE)
+        for group, found in ratios.items()
+        if len(found) >= FEWEST
+    }
+    over = sorted(
+        ((limit, group) for group, limit in limits.items() if limit > LIMIT), reverse=True
+    )
     return [
-        f"{group} got worse than the ledger: median {sorted(ratios[group])[(len(ratios[group]) - 1) // 2]:.3g} times the accepted error "
-        f"over {len(ratios[group])} panel cases (lower limit {limit:.3g}, at most {LIMIT})"
+        f"{group} got worse than the ledger: median"
+        f" {sorted(ratios[group])[(len(ratios[group]) - 1) // 2]:.3g} times the accepted error over"
+        f" {len(ratios[group])} panel cases (lower limit {limit:.3g}, at most {LIMIT})"
         for limit, group in over
     ]
 
@@ -117,7 +155,9 @@ def panel(rows: pl.DataFrame) -> dict[str, dict[str, float]]:
 
 
 def file_name(implementation: str, device: str) -> str:
-    """The name of a file: letters, digits and a few signs; whatever else there is becomes an underscore."""
+    """The name of a file: letters, digits and a few signs; whatever else there is becomes an
+    underscore.
+    """
     return f"{_UNSAFE.sub('_', implementation)}.{_UNSAFE.sub('_', device)}.txt"
 
 
@@ -143,7 +183,10 @@ def read(path: Path, implementation: str, device: str) -> dict[str, float]:
         raise FileError(f"ledger: {path} cannot be read: {error}") from None
     heading = _heading(implementation, device)
     if not content.startswith(heading):
-        raise FileError(f"ledger: {path} is not of {implementation} on {device}; its second line says of what it is")
+        raise FileError(
+            f"ledger: {path} is not of {implementation} on {device}; its second line says of what"
+            " it is"
+        )
     found: dict[str, float] = {}
     for number, line in enumerate(content[len(heading) :].splitlines(), start=3):
         share = _LINE.fullmatch(line)
@@ -163,4 +206,6 @@ def _plain(line: str) -> str:
 
 def loosened(old: Mapping[str, float], new: Mapping[str, float]) -> Sequence[str]:
     """Cases that a new file would let be worse, or leave out."""
-    return sorted(name for name, share in old.items() if new.get(name, float("inf")) > share * LIMIT)
+    return sorted(
+        name for name, share in old.items() if new.get(name, float("inf")) > share * LIMIT
+    )

@@ -31,26 +31,37 @@ def updates(records: Sequence[Path], folder: Path) -> list[Update]:
     """The change of every implementation and device of the records.
 
     Raises:
-        RecordError: a record is damaged, not closed, on mixed versions, or has no case of the fixed panel.
+        RecordError: a record is damaged, not closed, on mixed versions, or has no case of the fixed
+            panel.
         FileError: a file of the ledger is none.
     """
     pl = polars("the ledger")
     tables = [scan(path) for path in dict.fromkeys(records)]
     for path, table in zip(dict.fromkeys(records), tables, strict=True):
         if table.truncated or table.open_rows:
-            raise RecordError(f"{path} was never closed by its session: accept the record of a run that ended")
+            raise RecordError(
+                f"{path} was never closed by its session: accept the record of a run that ended"
+            )
     rows = pl.concat([table.rows for table in tables])
     for name, sentences in mixed(rows).items():
-        raise RecordError(f"{name} was judged on mixed versions, {sentences[0]}: accept the record of one run")
+        raise RecordError(
+            f"{name} was judged on mixed versions, {sentences[0]}: accept the record of one run"
+        )
     wanted = ("implementation", "status", "ratio", "device", "mode", *ledger.FIELDS)
-    own = rows.select(wanted).filter(pl.col("property").is_in(ledger.FIXED)).collect(engine="streaming")
+    own = (
+        rows.select(wanted)
+        .filter(pl.col("property").is_in(ledger.FIXED))
+        .collect(engine="streaming")
+    )
     found = [
         _update(folder / ledger.file_name(name, device), name, device, cases)
         for (name,), part in sorted(own.partition_by("implementation", as_dict=True).items())
         for device, cases in sorted(ledger.panel(part).items())
     ]
     if not found:
-        raise RecordError("no case of the fixed panel passed in these records: there is nothing to accept")
+        raise RecordError(
+            "no case of the fixed panel passed in these records: there is nothing to accept"
+        )
     return found
 
 
@@ -58,4 +69,9 @@ def _update(path: Path, name: str, device: str, cases: dict[str, float]) -> Upda
     after = ledger.text(name, device, cases)
     if not path.exists():
         return Update(path, "", after, ())
-    return Update(path, path.read_text(encoding="utf-8"), after, tuple(ledger.loosened(ledger.read(path, name, device), cases)))
+    return Update(
+        path,
+        path.read_text(encoding="utf-8"),
+        after,
+        tuple(ledger.loosened(ledger.read(path, name, device), cases)),
+    )

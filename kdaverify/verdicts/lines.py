@@ -34,14 +34,20 @@ def read_lines(path: Path) -> Iterator[Verdict | Seal | Torn]:
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.endswith(b"\n"):
-                yield Torn(f"{path}: row {number} was cut off after {len(line)} bytes; its test was running when the session died")
+                yield Torn(
+                    f"{path}: row {number} was cut off after {len(line)} bytes; its test was"
+                    " running when the session died"
+                )
                 return
             if line.startswith(_SEALED):
                 seal = _seal(line, f"{path}: line {number}")
                 covered = digest.copy()
                 covered.update(line.replace(seal.digest.encode(), BLANK.encode(), 1))
                 if covered.hexdigest() != seal.digest or seal.rows > since:
-                    raise RecordError(f"{path}: line {number}: what it seals was changed or damaged; take the original")
+                    raise RecordError(
+                        f"{path}: line {number}: what it seals was changed or damaged; take the"
+                        " original"
+                    )
                 yield seal
                 since = 0
             elif line != b"\n":
@@ -54,7 +60,9 @@ def line_of(verdict: Verdict) -> bytes:
     return verdict.model_dump_json().encode() + b"\n"
 
 
-def sealed(before: bytes, rows: Iterable[Verdict], accounts: tuple[Account, ...], *, open_rows: int = 0) -> bytes:
+def sealed(
+    before: bytes, rows: Iterable[Verdict], accounts: tuple[Account, ...], *, open_rows: int = 0
+) -> bytes:
     """Everything that was before, the rows, and the seal that closes them."""
     lines = [line_of(verdict) for verdict in rows]
     content = before + b"".join(lines)
@@ -95,7 +103,10 @@ def _seal(line: bytes, where: str) -> Seal:
     try:
         return SealedLine.model_validate_json(line).seal
     except ValidationError as error:
-        raise RecordError(f"{where} is no seal of this version: {_first(error)}; read it with the version that wrote it") from None
+        raise RecordError(
+            f"{where} is no seal of this version: {_first(error)}; read it with the version that"
+            " wrote it"
+        ) from None
 
 
 def _verdict(line: bytes, path: Path, number: int) -> Verdict:
@@ -103,7 +114,10 @@ def _verdict(line: bytes, path: Path, number: int) -> Verdict:
         return completed(Verdict.model_validate_json(line))
     except ValueError as error:
         told = _first(error) if isinstance(error, ValidationError) else str(error)
-        raise RecordError(f"{path}: row {number} is no verdict of this version: {told}; read it with the version that wrote it") from None
+        raise RecordError(
+            f"{path}: row {number} is no verdict of this version: {told}; read it with the version"
+            " that wrote it"
+        ) from None
 
 
 def _first(error: ValidationError) -> str:

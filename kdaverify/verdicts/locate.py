@@ -15,22 +15,33 @@ from kdaverify.operator import operator_named, operator_of, problem_from_json
 from kdaverify.verdicts.verdict import Verdict
 
 LARGEST: Final = 8.0
-"""Largest `cost` of a case that a session localises: where every stage is right, that takes half a minute on one core."""
-TOO_LARGE: Final = Location(NoStage.NOT_JUDGED, "too large to go through stage by stage in a session; its replay does")
+"""Largest `cost` of a case that a session localises: where every stage is right, that takes half a
+minute on one core."""
+TOO_LARGE: Final = Location(
+    NoStage.NOT_JUDGED, "too large to go through stage by stage in a session; its replay does"
+)
 
 
 def located(verdicts: Sequence[Verdict], adapter: Adapter) -> list[Verdict]:
-    """The same verdicts, those that reject with the first wrong stage; each case is localised once, one that took the process never.
+    """The same verdicts, those that reject with the first wrong stage; each case is localised once,
+    one that took the process never.
 
     Args:
         verdicts: of `adapter`, the outputs of a case together.
     """
-    return [told for _, case in groupby(verdicts, key=lambda verdict: verdict.asked()) for told in _of_case(list(case), adapter)]
+    return [
+        told
+        for _, case in groupby(verdicts, key=lambda verdict: verdict.asked())
+        for told in _of_case(list(case), adapter)
+    ]
 
 
 def localises(case: Sequence[Verdict]) -> bool:
     """Whether the outputs of one case are to be localised."""
-    gone = any(verdict.status.takes_process for verdict in case) or not operator_named(case[0].op).staged
+    gone = (
+        any(verdict.status.takes_process for verdict in case)
+        or not operator_named(case[0].op).staged
+    )
     return not gone and any(verdict.status.localised and verdict.problem for verdict in case)
 
 
@@ -42,13 +53,26 @@ def at(case: Sequence[Verdict], location: Location) -> list[Verdict]:
 def _of_case(case: list[Verdict], adapter: Adapter) -> list[Verdict]:
     first = case[0]
     if PROPERTIES[first.property].stages:
-        return [_with(v, Location(stage_name(adapter, v.dtype, v.output))) if v.status.rejects else v for v in case]
+        return [
+            _with(v, Location(stage_name(adapter, v.dtype, v.output))) if v.status.rejects else v
+            for v in case
+        ]
     if operator_named(first.op).is_stage:
-        return [_with(verdict, Location(first.op)) if verdict.status.localised else verdict for verdict in case]
+        return [
+            _with(verdict, Location(first.op)) if verdict.status.localised else verdict
+            for verdict in case
+        ]
     if not localises(case):
         return case
     problem = problem_from_json(first.problem)
-    return at(case, TOO_LARGE if operator_of(problem).cost(problem) > LARGEST else localise(adapter, problem, first.property, first.detail))
+    return at(
+        case,
+        (
+            TOO_LARGE
+            if operator_of(problem).cost(problem) > LARGEST
+            else localise(adapter, problem, first.property, first.detail)
+        ),
+    )
 
 
 def _with(verdict: Verdict, location: Location) -> Verdict:

@@ -17,7 +17,20 @@ from kdaverify.verdicts.versions import mixed
 if TYPE_CHECKING:
     import polars as pl
 
-ORDER: Final = ("implementation", "property", "op", "dtype", "regime", "case", "detail", "output", "device", "mode", "seed", "status")
+ORDER: Final = (
+    "implementation",
+    "property",
+    "op",
+    "dtype",
+    "regime",
+    "case",
+    "detail",
+    "output",
+    "device",
+    "mode",
+    "seed",
+    "status",
+)
 """What rows are ordered by; what is left is ordered by the rest of them."""
 APART: Final = ("duration_s",)
 """Of two runs of the same, what may differ without making them two findings."""
@@ -28,7 +41,8 @@ class Merged:
     """What a merge came to.
 
     Args:
-        rows: the rows of all records, each once, in an order that does not depend on that of the records.
+        rows: the rows of all records, each once, in an order that does not depend on that of the
+            records.
         duplicates: rows that were there already.
         accounts: of all sessions, each once.
         open_rows: of sessions that never closed their record.
@@ -51,12 +65,31 @@ def merge(paths: Sequence[Path]) -> Merged:
     pl = polars("merging records")
     tables = [scan(path) for path in dict.fromkeys(paths)]
     every = pl.concat([table.rows for table in tables]).collect()
-    rows = every.unique(subset=[name for name in every.columns if name not in APART], keep="first", maintain_order=True)
-    rest = [name for name in rows.columns if name not in ORDER and rows.schema[name] != pl.List(pl.String)]
-    rows = rows.sort([*ORDER, *(name for name in rest if rows.schema[name] != pl.List(pl.Float64))], nulls_last=False)
-    accounts = {account.model_dump_json(): account for table in tables for account in table.accounts}
+    rows = every.unique(
+        subset=[name for name in every.columns if name not in APART],
+        keep="first",
+        maintain_order=True,
+    )
+    rest = [
+        name
+        for name in rows.columns
+        if name not in ORDER and rows.schema[name] != pl.List(pl.String)
+    ]
+    rows = rows.sort(
+        [*ORDER, *(name for name in rest if rows.schema[name] != pl.List(pl.Float64))],
+        nulls_last=False,
+    )
+    accounts = {
+        account.model_dump_json(): account for table in tables for account in table.accounts
+    }
     ordered = tuple(accounts[key] for key in sorted(accounts))
-    return Merged(rows, every.height - rows.height, ordered, sum(table.open_rows for table in tables), _told(tables, rows))
+    return Merged(
+        rows,
+        every.height - rows.height,
+        ordered,
+        sum(table.open_rows for table in tables),
+        _told(tables, rows),
+    )
 
 
 def write(merged: Merged, path: Path) -> None:
@@ -69,11 +102,19 @@ def write(merged: Merged, path: Path) -> None:
     if is_parquet(path):
         parquet.write(merged.rows, path, merged.accounts, open_rows=merged.open_rows)
     else:
-        replace(path, sealed(b"", from_frame(merged.rows), merged.accounts, open_rows=merged.open_rows))
+        replace(
+            path, sealed(b"", from_frame(merged.rows), merged.accounts, open_rows=merged.open_rows)
+        )
 
 
 def _told(tables: Sequence[Table], rows: pl.DataFrame) -> tuple[str, ...]:
     torn = [table.truncated for table in tables if table.truncated]
     schemas = rows["schema_version"].unique().sort().to_list()
-    several = [f"{name}: {said}" for name, sentences in mixed(rows.lazy()).items() for said in sentences]
-    return (*torn, *several, *([f"rows of versions {', '.join(map(str, schemas))}"] if len(schemas) > 1 else []))
+    several = [
+        f"{name}: {said}" for name, sentences in mixed(rows.lazy()).items() for said in sentences
+    ]
+    return (
+        *torn,
+        *several,
+        *([f"rows of versions {', '.join(map(str, schemas))}"] if len(schemas) > 1 else []),
+    )

@@ -1,4 +1,6 @@
-"""A whole run against the conforming kernels on the same problems: a small rise of the error that no single case would show."""
+"""A whole run against the conforming kernels on the same problems: a small rise of the error that
+no single case would show.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ class Paired:
         dtype, output, contract: of what.
         cases: problems, each once.
         ratio: median over them of the error over that of the nearest conforming kernel.
-        limit: lower limit of that median: above LIMIT the implementation is worse than the conforming kernels that it resembles.
+        limit: lower limit of that median: above LIMIT the implementation is worse than the
+            conforming kernels that it resembles.
     """
 
     dtype: str
@@ -47,13 +50,16 @@ class Paired:
 
     def __str__(self) -> str:
         return (
-            f"{self.output} {self.dtype}: over {self.cases} cases the rms error is {self.ratio:.3g} times "
-            f"that of the nearest reference kernel of {self.contract} (lower limit {self.limit:.3g}, at most {LIMIT})"
+            f"{self.output} {self.dtype}: over {self.cases} cases the rms error is {self.ratio:.3g}"
+            f" times that of the nearest reference kernel of {self.contract} (lower limit"
+            f" {self.limit:.3g}, at most {LIMIT})"
         )
 
 
 class PairedSample(NamedTuple):
-    """What of a verdict counts in a run: of which output it is, and its rms error over that of every conforming kernel."""
+    """What of a verdict counts in a run: of which output it is, and its rms error over that of
+    every conforming kernel.
+    """
 
     property: str
     dtype: str
@@ -66,12 +72,13 @@ class PairedSample(NamedTuple):
 def paired(samples: Iterable[PairedSample | Verdict]) -> tuple[Paired, ...]:
     """One for every format, output and contract with enough cases.
 
-    Math: r[i, j] = rms error of case i over that of conforming kernel j on the same problem. A kernel that computes as j
-    does has r near 1 in every case, one with a tenth more error near 1.1; to those that compute otherwise it scatters.
-    So only the j count whose log r scatters (from its 20 % to its 80 % quantile) by at most twice what the closest
-    does, and 0.05. Of each of them the median over i has a lower limit at 99 %, by the bootstrap over cases; the
-    smallest of these limits is judged. Only cases count whose conforming kernels have typical errors, and all of which
-    stayed finite.
+    Math: r[i, j] = rms error of case i over that of conforming kernel j on the same problem. A
+    kernel that computes as j does has r near 1 in every case, one with a tenth more error near 1.1;
+    to those that compute otherwise it scatters. So only the j count whose log r scatters (from its
+    20 % to its 80 % quantile) by at most twice what the closest does, and 0.05. Of each of them the
+    median over i has a lower limit at 99 %, by the bootstrap over cases; the smallest of these
+    limits is judged. Only cases count whose conforming kernels have typical errors, and all of
+    which stayed finite.
     """
     runs: dict[tuple[str, str, str], list[PairedSample | Verdict]] = defaultdict(list)
     paired_properties = named(lambda found: found.paired)
@@ -85,14 +92,21 @@ def paired(samples: Iterable[PairedSample | Verdict]) -> tuple[Paired, ...]:
 def _of(key: tuple[str, str, str], samples: list[PairedSample | Verdict]) -> Paired | None:
     ensemble = Counter(len(sample.peers) for sample in samples).most_common(1)[0][0]
     complete = [sample for sample in samples if len(sample.peers) == ensemble]
-    logs = _mean([sample.case for sample in complete], np.log([sample.peers for sample in complete]))
+    logs = _mean(
+        [sample.case for sample in complete], np.log([sample.peers for sample in complete])
+    )
     if len(logs) < FEWEST:
         return None
     ordered = np.sort(logs, axis=0)
     scatter = ordered[len(logs) * 4 // 5] - ordered[len(logs) // 5]
     alike = [np.exp(column) for column in ordered[:, scatter <= 2 * scatter.min() + ALIKE].T]
     nearest = min(alike, key=lambda column: median_limit(column, CONFIDENCE))
-    return Paired(*key, len(logs), float(nearest[(len(logs) - 1) // 2]), float(median_limit(nearest, CONFIDENCE)))
+    return Paired(
+        *key,
+        len(logs),
+        float(nearest[(len(logs) - 1) // 2]),
+        float(median_limit(nearest, CONFIDENCE)),
+    )
 
 
 def _mean(cases: list[str], logs: NDArray[np.float64]) -> NDArray[np.float64]:

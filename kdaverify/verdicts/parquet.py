@@ -25,7 +25,9 @@ FIRST_VERSION: Final = "row"
 _TAIL: Final = 8
 
 
-def write(frame: pl.DataFrame, path: Path, accounts: tuple[Account, ...], *, open_rows: int = 0) -> None:
+def write(
+    frame: pl.DataFrame, path: Path, accounts: tuple[Account, ...], *, open_rows: int = 0
+) -> None:
     """Writes the table and seals it; the file is there in full or not at all.
 
     Args:
@@ -56,7 +58,10 @@ def scan(path: Path) -> tuple[pl.LazyFrame, Seal | None]:
         raise _damaged(path, str(error)) from None
     if KEY not in metadata:
         if FIRST_VERSION not in names:
-            raise RecordError(f"{path}: a Parquet file, but no record of verdicts; a record is written by `kdaverify verify --record`")
+            raise RecordError(
+                f"{path}: a Parquet file, but no record of verdicts; a record is written by"
+                " `kdaverify verify --record`"
+            )
         return _upgraded(path).lazy(), None
     seal = _seal(path, metadata[KEY])
     return checked(fitted(pl.scan_parquet(path), str(path)), str(path)), seal
@@ -67,14 +72,19 @@ def _seal(path: Path, text: str) -> Seal:
         seal = Seal.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise RecordError(f"{path}: its seal is none of this version: {first['msg']}; read it with the version that wrote it") from None
+        raise RecordError(
+            f"{path}: its seal is none of this version: {first['msg']}; read it with the version"
+            " that wrote it"
+        ) from None
     if _digest(path, _place(path, seal.digest.encode())) != seal.digest:
         raise _damaged(path, "what it holds is not what was sealed")
     return seal
 
 
 def _damaged(path: Path, why: str) -> RecordError:
-    return RecordError(f"{path}: the file was changed or damaged ({why}); take the original, or write it again")
+    return RecordError(
+        f"{path}: the file was changed or damaged ({why}); take the original, or write it again"
+    )
 
 
 def _place(path: Path, digest: bytes) -> int:
@@ -113,8 +123,12 @@ def _put(path: Path, place: int, digest: bytes) -> None:
 
 
 def _upgraded(path: Path) -> pl.DataFrame:
-    rows: list[Any] = polars(str(path)).read_parquet(path, columns=[FIRST_VERSION])[FIRST_VERSION].to_list()
-    return to_frame(_of_first_version(row, path, number) for number, row in enumerate(rows, start=1))
+    rows: list[Any] = (
+        polars(str(path)).read_parquet(path, columns=[FIRST_VERSION])[FIRST_VERSION].to_list()
+    )
+    return to_frame(
+        _of_first_version(row, path, number) for number, row in enumerate(rows, start=1)
+    )
 
 
 def _of_first_version(row: str, path: Path, number: int) -> Verdict:

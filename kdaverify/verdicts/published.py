@@ -60,7 +60,9 @@ class Opinions:
     published: dict[str, Opinion] = field(default_factory=dict[str, Opinion])
 
 
-def opinions(case: Sequence[Outcome], problem: Canonical | None, named: NamedBenchmark | None) -> list[Opinions]:
+def opinions(
+    case: Sequence[Outcome], problem: Canonical | None, named: NamedBenchmark | None
+) -> list[Opinions]:
     """Others' opinions of every outcome of one case; none of what is no output of a call.
 
     Args:
@@ -71,17 +73,27 @@ def opinions(case: Sequence[Outcome], problem: Canonical | None, named: NamedBen
     if not asked or problem is None:
         return [Opinions() for _ in case]
     benchmark = emulated(asked) if named is None else _run(named.adapter, problem, asked[0])
-    return [Opinions() if outcome.evidence is None else _of(outcome.evidence, benchmark) for outcome in case]
+    return [
+        Opinions() if outcome.evidence is None else _of(outcome.evidence, benchmark)
+        for outcome in case
+    ]
 
 
 def _of(evidence: Evidence, benchmark: Benchmark) -> Opinions:
     found = findings(evidence.sample(benchmark))
-    return Opinions(benchmark.name, {name: Opinion.model_validate(vars(finding)) for name, finding in found.items()})
+    return Opinions(
+        benchmark.name,
+        {name: Opinion.model_validate(vars(finding)) for name, finding in found.items()},
+    )
 
 
 def _run(named: Adapter, problem: Canonical, evidence: Evidence) -> Benchmark:
     """What the named implementation makes of the case; nothing where it cannot be called."""
-    reason = f"it does not take {problem.dtype}" if problem.dtype not in named.dtypes else operator_of(problem).refusal(named, problem)
+    reason = (
+        f"it does not take {problem.dtype}"
+        if problem.dtype not in named.dtypes
+        else operator_of(problem).refusal(named, problem)
+    )
     if reason is not None:
         return Benchmark(f"{named.name}: {reason}", {})
     try:

@@ -25,30 +25,49 @@ def only_near(case: Sequence[Verdict]) -> bool:
 
 
 def certain(verdicts: Sequence[Verdict]) -> bool:
-    """Whether one fails by more than sampling variation: no borderline failure, or one that fresh seeds confirmed."""
-    return any(verdict.status.rejects and not _is_near(verdict) and not verdict.left_open() for verdict in verdicts)
+    """Whether one fails by more than sampling variation: no borderline failure, or one that fresh
+    seeds confirmed.
+    """
+    return any(
+        verdict.status.rejects and not _is_near(verdict) and not verdict.left_open()
+        for verdict in verdicts
+    )
 
 
-def rechecked(verdicts: Sequence[Verdict], adapter: Adapter, *, settled: bool = False) -> list[Verdict]:
-    """The same verdicts; a borderline failure carries what fresh seeds found, and passes if the re-test passes.
+def rechecked(
+    verdicts: Sequence[Verdict], adapter: Adapter, *, settled: bool = False
+) -> list[Verdict]:
+    """The same verdicts; a borderline failure carries what fresh seeds found, and passes if the
+    re-test passes.
 
-    Once one is confirmed, or where another case is worse, what is left is not run again and stays a failure.
+    Once one is confirmed, or where another case is worse, what is left is not run again and stays a
+    failure.
 
     Args:
         verdicts: of `adapter`, the outputs of a case together.
-        settled: whether another test found a case that is worse. 200 seeds for each of three borderline failures were three quarters
-            of the time of a rejection.
+        settled: whether another test found a case that is worse. 200 seeds for each of three
+            borderline failures were three quarters of the time of a rejection.
     """
     cases = [list(case) for _, case in groupby(verdicts, key=lambda verdict: verdict.asked())]
     known: dict[tuple[str, str, str, str], dict[str, Recheck]] = {}
-    wrong = settled or any(verdict.status.rejects for case in cases if not only_near(case) for verdict in case)
+    wrong = settled or any(
+        verdict.status.rejects for case in cases if not only_near(case) for verdict in case
+    )
     for case in cases:
         if only_near(case) and case[0].asked() not in known:
             near = [verdict.output for verdict in case if verdict.status.rejects]
-            found = {name: undecided(SETTLED) for name in near} if wrong else _again(case[0], near, adapter)
+            found = (
+                {name: undecided(SETTLED) for name in near}
+                if wrong
+                else _again(case[0], near, adapter)
+            )
             wrong = wrong or any(told.finding is RetestFinding.CONFIRMED for told in found.values())
             known[case[0].asked()] = found
-    return [_with(verdict, known.get(verdict.asked(), {}).get(verdict.output)) for case in cases for verdict in case]
+    return [
+        _with(verdict, known.get(verdict.asked(), {}).get(verdict.output))
+        for case in cases
+        for verdict in case
+    ]
 
 
 def _again(first: Verdict, outputs: list[str], adapter: Adapter) -> dict[str, Recheck]:
@@ -59,7 +78,11 @@ def _again(first: Verdict, outputs: list[str], adapter: Adapter) -> dict[str, Re
         return check(first.property, adapter, problem, first.detail)
 
     back = any(name in operator_named(first.op).signature.gradients for name in outputs)
-    largest = LARGEST * (INTERPRETED if first.mode == "interpreted" else 1) * (THERE_AND_BACK if back else 1)
+    largest = (
+        LARGEST
+        * (INTERPRETED if first.mode == "interpreted" else 1)
+        * (THERE_AND_BACK if back else 1)
+    )
     return recheck(ask, problem_from_json(first.problem), outputs, largest=largest)
 
 
@@ -69,7 +92,9 @@ def _is_near(verdict: Verdict) -> bool:
 
 
 def _with(verdict: Verdict, found: Recheck | None) -> Verdict:
-    """The first figure stays; what is concluded, the grade and the message follow the fresh seeds."""
+    """The first figure stays; what is concluded, the grade and the message follow the fresh
+    seeds.
+    """
     if found is None or not verdict.status.rejects:
         return verdict
     head, _, rest = verdict.message.partition("\n")

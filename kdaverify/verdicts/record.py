@@ -1,4 +1,6 @@
-"""Records: files of verdicts, one a row, written so that at most the row being written is lost in a crash."""
+"""Records: files of verdicts, one a row, written so that at most the row being written is lost in a
+crash.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,18 @@ from kdaverify.verdicts.verdict import Verdict
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["Record", "RecordError", "RecordWriter", "Table", "cut_back", "is_parquet", "lines_there", "read", "replace", "scan"]
+__all__ = [
+    "Record",
+    "RecordError",
+    "RecordWriter",
+    "Table",
+    "cut_back",
+    "is_parquet",
+    "lines_there",
+    "read",
+    "replace",
+    "scan",
+]
 
 
 @dataclass(frozen=True)
@@ -44,7 +57,8 @@ class Table:
     """The same as columns, for files of any length.
 
     Args:
-        rows: a column for every field of a verdict; those of a Parquet file are read when requested.
+        rows: a column for every field of a verdict; those of a Parquet file are read when
+            requested.
         truncated, accounts, open_rows: as of a Record.
     """
 
@@ -55,9 +69,11 @@ class Table:
 
 
 class RecordWriter:
-    """Appends verdicts to a file, each one handed to the system before `append` returns; `settle` puts the rows of this writer in order.
+    """Appends verdicts to a file, each one handed to the system before `append` returns; `settle`
+    puts the rows of this writer in order.
 
-    The rows that were there before stay. A .parquet file is written by `settle`, until when its new rows lie in a .jsonl.part file beside.
+    The rows that were there before stay. A .parquet file is written by `settle`, until when its new
+    rows lie in a .jsonl.part file beside.
     """
 
     def __init__(self, path: Path) -> None:
@@ -75,18 +91,31 @@ class RecordWriter:
         self._file.flush()
 
     def settle(self, verdicts: Iterable[Verdict], account: Account | None = None) -> None:
-        """Replaces the rows of this writer by `verdicts`, seals them in one step that a crash cannot split, and closes the file.
+        """Replaces the rows of this writer by `verdicts`, seals them in one step that a crash
+        cannot split, and closes the file.
 
         Args:
             account: what the session says beside them.
         """
         self._file.close()
-        replace(self._lines, sealed(self._lines.read_bytes()[: self._start], verdicts, () if account is None else (account,)))
+        replace(
+            self._lines,
+            sealed(
+                self._lines.read_bytes()[: self._start],
+                verdicts,
+                () if account is None else (account,),
+            ),
+        )
         if is_parquet(self.path):
             there = read(self.path) if self.path.exists() else Record(())
             new = read(self._lines)
             rows = to_frame((*there.verdicts, *new.verdicts))
-            parquet.write(rows, self.path, (*there.accounts, *new.accounts), open_rows=there.open_rows + new.open_rows)
+            parquet.write(
+                rows,
+                self.path,
+                (*there.accounts, *new.accounts),
+                open_rows=there.open_rows + new.open_rows,
+            )
             self._lines.unlink()
 
     def close(self) -> None:
@@ -95,7 +124,12 @@ class RecordWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -105,7 +139,8 @@ def read(path: Path) -> Record:
     Returns:
         Every complete row; a last row cut off in the middle is left out and reported.
     Raises:
-        RecordError: the file is absent, a row before the last is not a verdict, comes from a newer version, or was changed once sealed.
+        RecordError: the file is absent, a row before the last is not a verdict, comes from a newer
+            version, or was changed once sealed.
     """
     if _there(path):
         rows, seal = parquet.scan(path)
@@ -113,7 +148,10 @@ def read(path: Path) -> Record:
         return Record(tuple(from_frame(frame)), "", *_of_table(seal, frame.height))
     found = list(read_lines(path))
     verdicts = tuple(item for item in found if isinstance(item, Verdict))
-    return Record(verdicts, *_of_lines([item for item in found if not isinstance(item, Verdict)], len(verdicts)))
+    return Record(
+        verdicts,
+        *_of_lines([item for item in found if not isinstance(item, Verdict)], len(verdicts)),
+    )
 
 
 def scan(path: Path) -> Table:
@@ -124,7 +162,11 @@ def scan(path: Path) -> Table:
     """
     if _there(path):
         rows, seal = parquet.scan(path)
-        return Table(rows, "", *_of_table(seal, 0 if seal else rows.select(polars(str(path)).len()).collect().item()))
+        return Table(
+            rows,
+            "",
+            *_of_table(seal, 0 if seal else rows.select(polars(str(path)).len()).collect().item()),
+        )
     others: list[Seal | Torn] = []
     rows = to_frame(_parted(read_lines(path), others))
     return Table(rows.lazy(), *_of_lines(others, rows.height))
@@ -159,7 +201,9 @@ def _there(path: Path) -> bool:
         RecordError: there is no such file.
     """
     if not path.is_file():
-        raise RecordError(f"record: no file {path}; a record is written by `kdaverify verify --record {path}`")
+        raise RecordError(
+            f"record: no file {path}; a record is written by `kdaverify verify --record {path}`"
+        )
     return path.suffix == ".parquet"
 
 
@@ -170,7 +214,9 @@ def is_parquet(path: Path) -> bool:
         RecordError: an ending that is neither .jsonl nor .parquet.
     """
     if path.suffix not in (".jsonl", ".parquet"):
-        raise RecordError(f"record: wanted a file ending in .jsonl or .parquet, got {path}; rename it")
+        raise RecordError(
+            f"record: wanted a file ending in .jsonl or .parquet, got {path}; rename it"
+        )
     return path.suffix == ".parquet"
 
 
@@ -185,7 +231,9 @@ def lines_there(path: Path) -> int:
 
 
 def cut_back(path: Path, size: int) -> None:
-    """Drops what a session that did not come to its end has appended since `lines_there` was `size`."""
+    """Drops what a session that did not come to its end has appended since `lines_there` was
+    `size`.
+    """
     lines = _lines_of(path)
     if lines.is_file() and lines.stat().st_size > size:
         os.truncate(lines, size)

@@ -1,4 +1,6 @@
-"""What closes a record: how many rows there are, what they hash to, and what the session says beside them."""
+"""What closes a record: how many rows there are, what they hash to, and what the session says
+beside them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ class Covered:
     Args:
         strength: how many properties: 2 or 3.
         judged: combinations of them that occur in a judged problem.
-        possible: those that some problem has, inside the declared domain and at the costs of the profile.
+        possible: those that some problem has, inside the declared domain and at the costs of the
+            profile.
     """
 
     strength: int
@@ -41,7 +44,10 @@ class Covered:
         return self.judged / max(1, self.possible)
 
     def __str__(self) -> str:
-        return f"{self.judged:,} of {self.possible:,} {self.name} of properties judged together ({math.floor(1000 * self.share) / 10:g} %)"
+        return (
+            f"{self.judged:,} of {self.possible:,} {self.name} of properties judged together"
+            f" ({math.floor(1000 * self.share) / 10:g} %)"
+        )
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -97,7 +103,8 @@ class Seal(BaseModel):
     Args:
         schema_version: of the newest row.
         rows: of the sessions it closes: the last ones before it.
-        digest: SHA-256 in hex, taken with BLANK in its own place: of all up to the end of this line, or of the whole .parquet file.
+        digest: SHA-256 in hex, taken with BLANK in its own place: of all up to the end of this
+            line, or of the whole .parquet file.
         accounts: of the sessions whose rows these are; a .jsonl file has one seal for each.
         open_rows: how many of the rows are of sessions that never closed their record.
     """

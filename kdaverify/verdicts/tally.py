@@ -1,4 +1,6 @@
-"""What a decision needs to know of verdicts: how many of which kind there are, each counted once."""
+"""What a decision needs to know of verdicts: how many of which kind there are, each counted
+once.
+"""
 
 from __future__ import annotations
 
@@ -88,11 +90,25 @@ def tally_of(rows: pl.DataFrame) -> VerdictCounts:
     headline = pl.col("message").str.splitn("\n", 2).struct.field("field_0")
     told = rows.with_columns(vacuous=pl.col("vacuous").list.len() > 0, headline=headline)
     compared = rows.filter(pl.col("peers").list.len() > 0).select(PairedSample._fields)
-    kinds = told.select(*VerdictKind._fields, "case", "detail").unique().group_by(VerdictKind._fields).len()
+    kinds = (
+        told.select(*VerdictKind._fields, "case", "detail")
+        .unique()
+        .group_by(VerdictKind._fields)
+        .len()
+    )
     cases = told.select(*CASE, "status").unique()
-    judged = cases.filter(pl.col("status").is_in([status.value for status in Status if status.judged])).select(CASE).n_unique()
-    unanswered = told.filter(pl.col("status") == Status.UNANSWERED)["headline"].head(MOST_UNANSWERED)
-    errors, skipped = (told.filter(pl.col("status") == status)["headline"].unique().sort() for status in (Status.ERROR, Status.SKIP))
+    judged = (
+        cases.filter(pl.col("status").is_in([status.value for status in Status if status.judged]))
+        .select(CASE)
+        .n_unique()
+    )
+    unanswered = told.filter(pl.col("status") == Status.UNANSWERED)["headline"].head(
+        MOST_UNANSWERED
+    )
+    errors, skipped = (
+        told.filter(pl.col("status") == status)["headline"].unique().sort()
+        for status in (Status.ERROR, Status.SKIP)
+    )
     return VerdictCounts(
         {VerdictKind(*kind): times for *kind, times in kinds.iter_rows()},
         dict(cases.group_by("status").len().iter_rows()),

@@ -1,4 +1,6 @@
-"""TOML files that people write: read against a model, refused with the key that is wrong and what was wanted."""
+"""TOML files that people write: read against a model, refused with the key that is wrong and what
+was wanted.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class FileError(ValueError):
-    """A file of rules, waivers or accepted precision that cannot be used; the message names the file, the place and what to do."""
+    """A file of rules, waivers or accepted precision that cannot be used; the message names the
+    file, the place and what to do.
+    """
 
 
 def read_toml(path: Path, model: type[Model], what: str) -> Model:
@@ -32,5 +36,8 @@ def read_toml(path: Path, model: type[Model], what: str) -> Model:
     try:
         return model.model_validate(content)
     except ValidationError as error:
-        told = "; ".join(f"{'.'.join(map(str, one['loc'])) or 'file'}: {one['msg']}" for one in error.errors(include_url=False))
+        told = "; ".join(
+            f"{'.'.join(map(str, one['loc'])) or 'file'}: {one['msg']}"
+            for one in error.errors(include_url=False)
+        )
         raise FileError(f"{what}: {path}: {told}") from None

@@ -25,26 +25,35 @@ class Verdict(BaseModel):
         op, dtype, regime: the operation, the problem's format and its gate regime.
         case: id of the problem; "" where no problem was tested.
         problem: the problem as JSON; "" likewise.
-        B, T, N, H, HV, K, V: its sizes: batch entries, tokens of each, sequences, heads of keys and of values, widths; None: not stated.
+        B, T, N, H, HV, K, V: its sizes: batch entries, tokens of each, sequences, heads of keys and
+            of values, widths; None: not stated.
         detail: what the property chose beside the problem (a cut, an arrangement).
         output: "o", "final_state", or "call" for what concerns the whole call.
         status: what is concluded.
-        statistic, value, budget, ratio: the worst statistic, what was found, its tolerance, value / tolerance; None without a comparison.
+        statistic, value, budget, ratio: the worst statistic, what was found, its tolerance, value /
+            tolerance; None without a comparison.
         grade: A componentwise, B row-scaled, C norm only, F.
         worst: token, head and element, with the inputs that made it.
         message: the comparison in words, what the call did wrong, or why it was skipped.
-        stage: the first stage outside its tolerance ("solve"; of stages fused into one with its tensor, "intra (R)"), or a NoStage in its
-            place; None where nothing was localised.
-        located: what of that stage is off and on which inputs, or what was judged of the stages and what was not.
-        diagnosis: of one case of every property that fails, which known fault it cannot be distinguished from, or that none fits.
-        minimised: of the same case, how to replay the smallest one that fails in the same way, or why there is none.
-        same_as: the plain call ("forward", "gradients") that fails in the same way on the same problems, where that was found: this failure
-            adds nothing to that one.
-        vacuous: of zeros, the negated and a shuffled output, those that would pass too: the verdict is then inconclusive.
-        peers: the rms error over that of every emulated conforming kernel that rounds to nearest; () where those have
+        stage: the first stage outside its tolerance ("solve"; of stages fused into one with its
+            tensor, "intra (R)"), or a NoStage in its place; None where nothing was localised.
+        located: what of that stage is off and on which inputs, or what was judged of the stages and
+            what was not.
+        diagnosis: of one case of every property that fails, which known fault it cannot be
+            distinguished from, or that none fits.
+        minimised: of the same case, how to replay the smallest one that fails in the same way, or
+            why there is none.
+        same_as: the plain call ("forward", "gradients") that fails in the same way on the same
+            problems, where that was found: this failure adds nothing to that one.
+        vacuous: of zeros, the negated and a shuffled output, those that would pass too: the verdict
+            is then inconclusive.
+        peers: the rms error over that of every emulated conforming kernel that rounds to nearest;
+            () where those have
         unusually small errors, and where nothing was compared.
-        digits_fewer: correct digits that a pass has fewer than a token recurrence on the same inputs; None for an unremarkable number.
-        recheck: of a borderline failure, what fresh seeds found; status and grade follow it, the figures are those of the first seed.
+        digits_fewer: correct digits that a pass has fewer than a token recurrence on the same
+            inputs; None for an unremarkable number.
+        recheck: of a borderline failure, what fresh seeds found; status and grade follow it, the
+            figures are those of the first seed.
         published: what the rules of others say of the same output, by rule; never part of `status`.
         benchmark: whose errors those that compare errors held its own against.
         contract, oracle: what was declared, and how the exact value was obtained.
@@ -106,15 +115,21 @@ class Verdict(BaseModel):
     replay: str = ""
 
     def proves(self) -> bool:
-        """Whether it is evidence for the implementation: a pass that no negative control would get."""
+        """Whether it is evidence for the implementation: a pass that no negative control would
+        get.
+        """
         return self.status is Status.PASS and not self.vacuous
 
     def left_open(self) -> bool:
-        """Whether it is a borderline failure that was not run again, since the kernel is rejected without it."""
+        """Whether it is a borderline failure that was not run again, since the kernel is rejected
+        without it.
+        """
         return self.status.rejects and self.recheck is not None and self.recheck.reason == SETTLED
 
     def asked(self) -> tuple[str, str, str, str]:
-        """What was tested, whatever came of it: verdicts that agree in it are the outputs of one case."""
+        """What was tested, whatever came of it: verdicts that agree in it are the outputs of one
+        case.
+        """
         detail = ",".join(f"{name}={value}" for name, value in sorted(self.detail.items()))
         return self.property, self.dtype, self.case, detail
 
@@ -126,7 +141,11 @@ class Verdict(BaseModel):
         """Which stage is wrong, or what is to be said instead; "" where nothing was localised."""
         if self.stage is None:
             return ""
-        found = f"first wrong stage: {self.stage}, " if self.names_stage() else f"stages: {self.stage}; "
+        found = (
+            f"first wrong stage: {self.stage}, "
+            if self.names_stage()
+            else f"stages: {self.stage}; "
+        )
         return f"{found}{self.located}".rstrip(",; ")
 
     def headline(self) -> str:

@@ -16,14 +16,17 @@ KERNEL: Final = "kernel"
 
 
 def mixed(rows: pl.LazyFrame) -> dict[str, tuple[str, ...]]:
-    """Of every implementation whose rows come from more than one version of something, what it is, a sentence each.
+    """Of every implementation whose rows come from more than one version of something, what it is,
+    a sentence each.
 
     Raises:
         RecordError: versions that are no JSON object of words.
     """
     pl = polars("versions")
     known = pl.col("versions") != "{}"
-    found = rows.filter(known).select("implementation", "versions").unique().collect(engine="streaming")
+    found = (
+        rows.filter(known).select("implementation", "versions").unique().collect(engine="streaming")
+    )
     seen: dict[str, dict[str, set[str]]] = {}
     for implementation, versions in found.iter_rows():
         for name, value in _read(versions).items():
@@ -33,7 +36,11 @@ def mixed(rows: pl.LazyFrame) -> dict[str, tuple[str, ...]]:
 
 
 def _told(by_name: dict[str, set[str]]) -> tuple[str, ...]:
-    return tuple(f"{name} in versions {', '.join(sorted(values))}" for name, values in sorted(by_name.items()) if len(values) > 1)
+    return tuple(
+        f"{name} in versions {', '.join(sorted(values))}"
+        for name, values in sorted(by_name.items())
+        if len(values) > 1
+    )
 
 
 def _read(versions: str) -> dict[str, str]:
@@ -42,5 +49,8 @@ def _read(versions: str) -> dict[str, str]:
     except json.JSONDecodeError:
         found = None
     if not isinstance(found, dict):
-        raise RecordError(f"record: wanted versions as a JSON object, got {versions[:80]!r}; take the record as it was written")
+        raise RecordError(
+            f"record: wanted versions as a JSON object, got {versions[:80]!r}; take the record as"
+            " it was written"
+        )
     return {str(name): str(value) for name, value in found.items() if name != KERNEL}

@@ -25,7 +25,13 @@ LONGEST: Final = timedelta(days=90)
 COMPARED: Final = (Status.FAIL,)
 """Statuses with a statistic of their own; the others are named by a waiver as they are."""
 STATUSES: Final = frozenset(status.value for status in Status)
-WAIVABLE: Final = STATUSES - {Status.PASS, Status.SKIP, Status.UNANSWERED, Status.ORACLE_UNCERTIFIED, *COMPARED}
+WAIVABLE: Final = STATUSES - {
+    Status.PASS,
+    Status.SKIP,
+    Status.UNANSWERED,
+    Status.ORACLE_UNCERTIFIED,
+    *COMPARED,
+}
 """Statuses that a waiver may name."""
 
 Words = Annotated[str, Field(min_length=1)]
@@ -37,7 +43,8 @@ class Waiver(BaseModel):
     Args:
         id: glob over PROPERTY/DTYPE/REGIME/CASE/OUTPUT[/DETAIL].
         impl: name of the implementation.
-        statistic: the statistic that is over tolerance (rms, max, ...), or of what is no comparison the status (NONFINITE, ERROR, ...).
+        statistic: the statistic that is over tolerance (rms, max, ...), or of what is no comparison
+            the status (NONFINITE, ERROR, ...).
         cap: of a statistic the largest ratio to its tolerance, of a status the most verdicts.
         reason, owner: why, and who mends it.
         expires: the last day it holds.
@@ -116,14 +123,21 @@ def read_waivers(path: Path, today: date) -> tuple[Waiver, ...]:
     """The waivers of a file.
 
     Raises:
-        FileError: the file is wrong, a waiver holds too long, or forgives what is no failure of the kernel.
+        FileError: the file is wrong, a waiver holds too long, or forgives what is no failure of the
+            kernel.
     """
     waivers = read_toml(path, WaiverFile, "waivers").waiver
     for waiver in waivers:
         if waiver.expires > today + LONGEST:
-            raise FileError(f"waivers: {path}: {waiver} expires on {waiver.expires}: at most {LONGEST.days} days ahead, {today + LONGEST}")
+            raise FileError(
+                f"waivers: {path}: {waiver} expires on {waiver.expires}: at most {LONGEST.days}"
+                f" days ahead, {today + LONGEST}"
+            )
         if waiver.statistic in STATUSES - WAIVABLE:
-            raise FileError(f"waivers: {path}: {waiver}: wanted a statistic such as rms, or the status of a wrong kernel such as NONFINITE")
+            raise FileError(
+                f"waivers: {path}: {waiver}: wanted a statistic such as rms, or the status of a"
+                " wrong kernel such as NONFINITE"
+            )
     return waivers
 
 
@@ -142,13 +156,25 @@ def apply(rows: pl.DataFrame, waivers: Sequence[Waiver], today: date) -> Waived:
     if not waivers:
         return Waived()
     pl = polars("waivers")
-    wrong = rows.filter(pl.col("status").is_in([status.value for status in Status if status.rejects]))
-    found = [(number, _statistic(status, statistic), ratio, identity(about)) for number, status, statistic, ratio, *about in
-             wrong.select("number", "status", "statistic", "ratio", *FIELDS).iter_rows()]  # fmt: skip
+    wrong = rows.filter(
+        pl.col("status").is_in([status.value for status in Status if status.rejects])
+    )
+    found = [
+        (number, _statistic(status, statistic), ratio, identity(about))
+        for number, status, statistic, ratio, *about in wrong.select(
+            "number", "status", "statistic", "ratio", *FIELDS
+        ).iter_rows()
+    ]
     forgiven, held = set[int](), list[Held]()
     for waiver in waivers:
-        matched = [(number, ratio) for number, what, ratio, name in found if what == waiver.statistic and fnmatchcase(name, waiver.id)]
-        held.append(Held(waiver, len(matched), _fault(waiver, [ratio for _, ratio in matched], today)))
+        matched = [
+            (number, ratio)
+            for number, what, ratio, name in found
+            if what == waiver.statistic and fnmatchcase(name, waiver.id)
+        ]
+        held.append(
+            Held(waiver, len(matched), _fault(waiver, [ratio for _, ratio in matched], today))
+        )
         if not held[-1].fault:
             forgiven.update(number for number, _ in matched)
     return Waived(frozenset(forgiven), tuple(held))
@@ -165,6 +191,10 @@ def _fault(waiver: Waiver, ratios: list[float | None], today: date) -> str:
     if not ratios:
         return "matches no failure of this run: take it out of the file"
     if waiver.statistic in STATUSES:
-        return f"is exceeded: {len(ratios)} verdicts, cap {waiver.cap:g}" if len(ratios) > waiver.cap else ""
+        return (
+            f"is exceeded: {len(ratios)} verdicts, cap {waiver.cap:g}"
+            if len(ratios) > waiver.cap
+            else ""
+        )
     worst = max(math.inf if ratio is None or math.isnan(ratio) else ratio for ratio in ratios)
     return "" if worst <= waiver.cap else f"is exceeded: {worst:.3g}x tolerance, cap {waiver.cap:g}"

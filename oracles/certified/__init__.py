@@ -1,4 +1,6 @@
-"""KDA in ball arithmetic: every number carries a proven radius. Two independent forms, of outputs and of gradients alike."""
+"""KDA in ball arithmetic: every number carries a proven radius. Two independent forms, of outputs
+and of gradients alike.
+"""
 
 from __future__ import annotations
 
@@ -8,4 +10,14 @@ from oracles.certified.chunk_form import chunk
 from oracles.certified.directional import directional, slope
 from oracles.certified.token_form import recurrence
 
-__all__ = ["UncertifiedError", "adjoint", "adjoint_bits", "certify", "certify_gradients", "chunk", "directional", "recurrence", "slope"]
+__all__ = [
+    "UncertifiedError",
+    "adjoint",
+    "adjoint_bits",
+    "certify",
+    "certify_gradients",
+    "chunk",
+    "directional",
+    "recurrence",
+    "slope",
+]

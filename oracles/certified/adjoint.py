@@ -1,4 +1,6 @@
-"""The adjoint of the token recurrence in ball arithmetic: every element of every gradient with its radius."""
+"""The adjoint of the token recurrence in ball arithmetic: every element of every gradient with its
+radius.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +20,21 @@ BLOCK = 16
 
 
 def adjoint(inputs: Inputs, cotangents: Cotangents, *, bits: int) -> GradientAnswer:
-    """Gradients of the token recurrence with proven radii, one sequence and value head after the other.
+    """Gradients of the token recurrence with proven radii, one sequence and value head after the
+    other.
 
-    Math: section 5, with the states held as in the token form, S = Diag(exp G) Z, and their gradients as P = Diag(exp -G) Y. A
+    Math: section 5, with the states held as in the token form, S = Diag(exp G) Z, and their
+    gradients as P = Diag(exp -G) Y. A
     token then costs rank-one updates:
         Y <- Y + scale (q exp G) do^T;  p = Y^T (k exp -G);  Y <- Y - beta (k exp G) p^T
-        dq = scale exp(G) (Z do);  dk = exp(-G) (Y u) - beta exp(G) (Z~ p), Y before its second update;  dg = rowsum(Y * Z~) after it
+        dq = scale exp(G) (Z do);  dk = exp(-G) (Y u) - beta exp(G) (Z~ p), Y before its second
+        update;  dg = rowsum(Y * Z~) after it
 
     Args:
         inputs: the call; every number enters exactly.
         cotangents: of o and S_T; every number enters exactly.
-        bits: precision of the midpoints; a slow gate costs half a bit a token, and three times that at beta = 2.
+        bits: precision of the midpoints; a slow gate costs half a bit a token, and three times that
+            at beta = 2.
     Returns:
         GradientAnswer with the radius of every element.
     Raises:
@@ -38,27 +44,55 @@ def adjoint(inputs: Inputs, cotangents: Cotangents, *, bits: int) -> GradientAns
     do, dS = cotangents.of(inputs)
     tokens, group = inputs.B * inputs.T, inputs.HV // inputs.H
     dq, dk = (zeros(tokens, inputs.H, inputs.K) for _ in range(2))
-    dv, dg, dbeta = zeros(tokens, inputs.HV, inputs.V), zeros(tokens, inputs.HV, inputs.KG), zeros(tokens, inputs.HV, 1)
+    dv, dg, dbeta = (
+        zeros(tokens, inputs.HV, inputs.V),
+        zeros(tokens, inputs.HV, inputs.KG),
+        zeros(tokens, inputs.HV, 1),
+    )
     d_initial_state = zeros(*inputs.state.shape)
     shared: tuple[arb_mat, arb_mat] | None = None
     with precision(bits):
         for n, j, rows, head in each_head(inputs):
             sweep = Sweep(head, matrix(exact(inputs.state[n, j])))
-            write(d_initial_state, (n, j), sweep.back(exact(do.flatten(0, 1)[rows, j]), matrix(exact(dS[n, j]))))
+            write(
+                d_initial_state,
+                (n, j),
+                sweep.back(exact(do.flatten(0, 1)[rows, j]), matrix(exact(dS[n, j]))),
+            )
             if not sweep.dv:
                 continue
             gates = [_of_gates(row, inputs.KG) for row in sweep.dg] if inputs.KG else []
-            for into, found in ((dv, sweep.dv), *([(dg, gates)] if gates else []), (dbeta, sweep.dbeta)):
+            for into, found in (
+                (dv, sweep.dv),
+                *([(dg, gates)] if gates else []),
+                (dbeta, sweep.dbeta),
+            ):
                 write(into, (rows, j), matrix(found[::-1]))
             own = matrix(sweep.dq[::-1]), matrix(sweep.dk[::-1])
-            shared = own if shared is None or j % group == 0 else (shared[0] + own[0], shared[1] + own[1])
+            shared = (
+                own
+                if shared is None or j % group == 0
+                else (shared[0] + own[0], shared[1] + own[1])
+            )
             if (j + 1) % group == 0:
                 write(dq, (rows, j // group), shared[0])
                 write(dk, (rows, j // group), shared[1])
-    shapes = (inputs.q.shape, inputs.k.shape, inputs.v.shape, inputs.g.shape, inputs.beta.shape, inputs.state.shape)
-    found = (reshape(x, shape) for x, shape in zip((dq, dk, dv, dg, dbeta, d_initial_state), shapes, strict=True))
+    shapes = (
+        inputs.q.shape,
+        inputs.k.shape,
+        inputs.v.shape,
+        inputs.g.shape,
+        inputs.beta.shape,
+        inputs.state.shape,
+    )
+    found = (
+        reshape(x, shape)
+        for x, shape in zip((dq, dk, dv, dg, dbeta, d_initial_state), shapes, strict=True)
+    )
     terms = adjoint_with_terms(inputs, cotangents)[1]
-    return GradientAnswer(Gradients(*found), terms, f"balls, adjoint of the token form, {bits} bits")
+    return GradientAnswer(
+        Gradients(*found), terms, f"balls, adjoint of the token form, {bits} bits"
+    )
 
 
 @dataclass
@@ -99,13 +133,21 @@ class Sweep:
         passed: list[ForwardTokenBalls] = []
         for t, total in enumerate(sums, start=first):
             decayed = reset(z, self.head.g[t])
-            _, residual, z = step(self.head.rows(slice(t, t + 1)), [s.exp() for s in total], decayed)
+            _, residual, z = step(
+                self.head.rows(slice(t, t + 1)), [s.exp() for s in total], decayed
+            )
             passed.append(ForwardTokenBalls(decayed, residual, z))
         return passed
 
-    def _retreat(self, y: arb_mat, t: int, decay: Row, token: ForwardTokenBalls, do: Row) -> arb_mat:
+    def _retreat(
+        self, y: arb_mat, t: int, decay: Row, token: ForwardTokenBalls, do: Row
+    ) -> arb_mat:
         """Y of the token before."""
-        (q,), (k,), (beta,) = self.head.q[t : t + 1], self.head.k[t : t + 1], self.head.beta[t : t + 1]
+        (q,), (k,), (beta,) = (
+            self.head.q[t : t + 1],
+            self.head.k[t : t + 1],
+            self.head.beta[t : t + 1],
+        )
         inverse = [ONE / e for e in decay]
         y = y + _column(_times(q, decay)) * (_line(do) * self.head.scale)
         p = _line(_times(k, inverse)) * y
@@ -117,13 +159,20 @@ class Sweep:
         self.dk.append([a - b for a, b in zip(written, read, strict=True)])
         self.dv.append((p * beta).entries())
         self.dbeta.append([(p * token.residual.transpose())[0, 0]])
-        self.dg.append([sum(_times(*rows), ZERO) for rows in zip(y.tolist(), token.decayed.tolist(), strict=True)])
+        self.dg.append(
+            [
+                sum(_times(*rows), ZERO)
+                for rows in zip(y.tolist(), token.decayed.tolist(), strict=True)
+            ]
+        )
         return reset(y, self.head.g[t])
 
 
 @dataclass(frozen=True)
 class ForwardTokenBalls:
-    """The states before and after one token's update, both without the decay since the sequence began, and v - S~^T k [1, V]."""
+    """The states before and after one token's update, both without the decay since the sequence
+    began, and v - S~^T k [1, V].
+    """
 
     decayed: arb_mat
     residual: arb_mat

@@ -1,6 +1,7 @@
 """Ball arithmetic on rows of numbers, and the way back to float64 tensors.
 
-A float becomes a ball of radius 0; operations round to `flint.ctx.prec` bits and widen the radius by what they lose.
+A float becomes a ball of radius 0; operations round to `flint.ctx.prec` bits and widen the radius
+by what they lose.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ Rows = list[Row]
 
 ZERO = arb(0)
 ONE = arb(1)
-# Bits that hold any sum of float64 numbers exactly: 2^1024 down to 2^-1074, and room for the carries of 2^900 terms.
+# Bits that hold any sum of float64 numbers exactly: 2^1024 down to 2^-1074, and room for the
+# carries of 2^900 terms.
 EXACT_SUM_BITS = 3000
 
 
@@ -41,7 +43,9 @@ def matrix(rows: Rows) -> arb_mat:
 
 def times(a: Rows, b: Rows) -> Rows:
     """Elementwise product."""
-    return [[x * y for x, y in zip(row, other, strict=True)] for row, other in zip(a, b, strict=True)]
+    return [
+        [x * y for x, y in zip(row, other, strict=True)] for row, other in zip(a, b, strict=True)
+    ]
 
 
 def scale_rows(factors: Iterable[arb], rows: Rows) -> Rows:
@@ -59,7 +63,8 @@ def enclose(balls: arb_mat) -> Enclosure:
     rest = [x - y for x, y in zip(values, high.tolist(), strict=True)]
     low = _midpoints(rest)
     left = [x - y for x, y in zip(rest, low.tolist(), strict=True)]
-    # float() rounds to nearest, to 0 below the subnormals: one step up bounds it; only an exact 0 stays.
+    # float() rounds to nearest, to 0 below the subnormals: one step up bounds it; only an exact 0
+    # stays.
     upper = np.nextafter(np.array([float(x.abs_upper()) for x in left]), np.inf)
     upper[np.isnan(upper)] = np.inf
     radius = np.where([x.is_zero() for x in left], 0.0, upper)

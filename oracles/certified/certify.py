@@ -26,12 +26,15 @@ FORMS: dict[Form, Callable[[Inputs, int], CertifiedOutputs]] = {
 BITS_PER_TOKEN: dict[Form, float] = {"chunk": 0.13, "recurrence": 0.35}
 ADJOINT_BITS_PER_TOKEN = 0.5
 FIRST_BITS = 80
-# Unnormalised keys (beta |k|^2 > 2) may need far more than the rule; a precision past this is not doubled again.
+# Unnormalised keys (beta |k|^2 > 2) may need far more than the rule; a precision past this is not
+# doubled again.
 CEILING_BITS = 4096
 
 
 class UncertifiedError(RuntimeError):
-    """No precision up to the ceiling gave a radius that the caller accepts; the message says the radius reached."""
+    """No precision up to the ceiling gave a radius that the caller accepts; the message says the
+    radius reached.
+    """
 
 
 def certify(
@@ -44,13 +47,15 @@ def certify(
 ) -> CertifiedOutputs:
     """The exact outputs, at a precision raised until `accept` takes the answer.
 
-    Math: section 3 (form "chunk") or 2 (form "recurrence"); first 80 + 0.13 T or 80 + 0.35 T bits, T the longest sequence, then doubled.
+    Math: section 3 (form "chunk") or 2 (form "recurrence"); first 80 + 0.13 T or 80 + 0.35 T bits,
+    T the longest sequence, then doubled.
 
     Args:
         inputs: the call; every number enters exactly.
         accept: True where the radii are small enough for the caller's purpose.
         form: which of the two independent forms.
-        extra_bits: added to the first precision, where the caller knows that the rule gives too few.
+        extra_bits: added to the first precision, where the caller knows that the rule gives too
+            few.
         cache: where an earlier answer may lie; it is accepted again, and replaced where too wide.
     Returns:
         The first answer accepted.
@@ -62,9 +67,15 @@ def certify(
 
     def compute() -> CertifiedOutputs:
         first = _first_bits(inputs, BITS_PER_TOKEN[form], extra_bits)
-        return _raise_precision(lambda bits: FORMS[form](inputs, bits), accept, first, _subject(f"{form} form", inputs))
+        return _raise_precision(
+            lambda bits: FORMS[form](inputs, bits), accept, first, _subject(f"{form} form", inputs)
+        )
 
-    return compute() if cache is None else cached(inputs, compute, options={"form": form}, accept=accept, cache=cache)
+    return (
+        compute()
+        if cache is None
+        else cached(inputs, compute, options={"form": form}, accept=accept, cache=cache)
+    )
 
 
 def certify_gradients(
@@ -92,16 +103,25 @@ def certify_gradients(
 
     def compute() -> GradientAnswer:
         first = adjoint_bits(inputs, extra_bits)
-        return _raise_precision(lambda bits: adjoint(inputs, cotangents, bits=bits), accept, first, _subject("adjoint", inputs))
+        return _raise_precision(
+            lambda bits: adjoint(inputs, cotangents, bits=bits),
+            accept,
+            first,
+            _subject("adjoint", inputs),
+        )
 
     if cache is None:
         return compute()
     others = (cotangents.do, cotangents.d_final_state)
-    return cached(inputs, compute, options={"form": "adjoint"}, others=others, accept=accept, cache=cache)
+    return cached(
+        inputs, compute, options={"form": "adjoint"}, others=others, accept=accept, cache=cache
+    )
 
 
 def adjoint_bits(inputs: Inputs, extra: int = 0) -> int:
-    """The precision at which the adjoint is first tried: 80 + 0.5 T bits, T the longest sequence."""
+    """The precision at which the adjoint is first tried: 80 + 0.5 T bits, T the longest
+    sequence.
+    """
     return _first_bits(inputs, ADJOINT_BITS_PER_TOKEN, extra)
 
 
@@ -113,7 +133,9 @@ def _subject(form: str, inputs: Inputs) -> str:
     return f"{form}, q {list(inputs.q.shape)}, v {list(inputs.v.shape)}"
 
 
-def _raise_precision(compute: Callable[[int], A], accept: Callable[[A], bool], bits: int, subject: str) -> A:
+def _raise_precision(
+    compute: Callable[[int], A], accept: Callable[[A], bool], bits: int, subject: str
+) -> A:
     ceiling = max(CEILING_BITS, bits)
     answer, settled = compute(bits), False
     while not accept(answer):
@@ -126,18 +148,29 @@ def _raise_precision(compute: Callable[[int], A], accept: Callable[[A], bool], b
 
 
 def _refusal(subject: str, answer: CertifiedOutputs | GradientAnswer, *, settled: bool) -> str:
-    reason = "more bits no longer narrow it, it is what two float64 leave out" if settled else "the most bits tried"
+    reason = (
+        "more bits no longer narrow it, it is what two float64 leave out"
+        if settled
+        else "the most bits tried"
+    )
     return (
-        f"{subject}: wanted radii that `accept` takes, got at best "
-        f"{_widest(answer)} ({answer.method}; {reason}); accept a wider radius, shorten the sequences, or keep beta |k|^2 below 2"
+        f"{subject}: wanted radii that `accept` takes, got at best {_widest(answer)}"
+        f" ({answer.method}; {reason}); accept a wider radius, shorten the sequences, or keep beta"
+        " |k|^2 below 2"
     )
 
 
-def _settled(before: CertifiedOutputs | GradientAnswer, after: CertifiedOutputs | GradientAnswer) -> bool:
+def _settled(
+    before: CertifiedOutputs | GradientAnswer, after: CertifiedOutputs | GradientAnswer
+) -> bool:
     pairs = zip(before.named().values(), after.named().values(), strict=True)
-    return all(torch.equal(a.radius, b.radius) and bool(b.radius.isfinite().all()) for a, b in pairs)
+    return all(
+        torch.equal(a.radius, b.radius) and bool(b.radius.isfinite().all()) for a, b in pairs
+    )
 
 
 def _widest(answer: CertifiedOutputs | GradientAnswer) -> str:
     parts = ((name, enclosure.radius) for name, enclosure in answer.named().items())
-    return " and ".join(f"radius {radius.max():.3g} on {name}" for name, radius in parts if radius.numel())
+    return " and ".join(
+        f"radius {radius.max():.3g} on {name}" for name, radius in parts if radius.numel()
+    )

@@ -1,7 +1,8 @@
 """KDA in chunks, in ball arithmetic.
 
-Exponents of balls are unbounded, so the factorised exp(G_i) exp(-G_j), unusable in floating point, is safe and lets every stage be
-a matrix product. A hard reset (g = -inf) restarts the sum of its channel; the reset counts decide which pairs still see each other.
+Exponents of balls are unbounded, so the factorised exp(G_i) exp(-G_j), unusable in floating point,
+is safe and lets every stage be a matrix product. A hard reset (g = -inf) restarts the sum of its
+channel; the reset counts decide which pairs still see each other.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def chunk(inputs: Inputs, *, bits: int, chunk_size: int = 64) -> CertifiedOutput
 
     Args:
         inputs: the call; every number enters exactly.
-        bits: precision of the midpoints; a slow gate costs 0.1 bit a token at chunk size 64, and more in smaller chunks.
+        bits: precision of the midpoints; a slow gate costs 0.1 bit a token at chunk size 64, and
+            more in smaller chunks.
         chunk_size: C, tokens per chunk.
     Returns:
         Answer with the radius of every element.
@@ -37,7 +39,12 @@ def chunk(inputs: Inputs, *, bits: int, chunk_size: int = 64) -> CertifiedOutput
     if chunk_size < 1:
         raise ValueError(f"chunk_size: wanted at least 1 token, got {chunk_size}; 64 is usual")
 
-    return over_heads(inputs, lambda head, h: in_chunks(head, h, chunk_size), bits=bits, method=f"chunk form of {chunk_size}")
+    return over_heads(
+        inputs,
+        lambda head, h: in_chunks(head, h, chunk_size),
+        bits=bits,
+        method=f"chunk form of {chunk_size}",
+    )
 
 
 def in_chunks(head: Head, h: arb_mat, chunk_size: int) -> tuple[list[arb_mat], arb_mat]:
@@ -66,14 +73,20 @@ class Decay:
     @property
     def from_start(self) -> Rows:
         """exp of the gates summed over [0, i]: 0 once the channel has been reset."""
-        return [[ZERO if n else x for n, x in zip(*row, strict=True)] for row in zip(self.resets, self.exp, strict=True)]
+        return [
+            [ZERO if n else x for n, x in zip(*row, strict=True)]
+            for row in zip(self.resets, self.exp, strict=True)
+        ]
 
     @property
     def to_end(self) -> Rows:
         """exp of the gates summed over (j, c]: 0 where a reset is still to come."""
         last, end = self.resets[-1], self.exp[-1]
         return [
-            [x * y if n == m else ZERO for n, x, m, y in zip(resets, inverse, last, end, strict=True)]
+            [
+                x * y if n == m else ZERO
+                for n, x, m, y in zip(resets, inverse, last, end, strict=True)
+            ]
             for resets, inverse in zip(self.resets, self.inverse, strict=True)
         ]
 
@@ -82,11 +95,17 @@ class Decay:
         return sorted({(d, n) for row in self.resets for d, n in enumerate(row)})
 
     def spread(self, rows: Rows) -> arb_mat:
-        """[c, K'], a column for every channel and number of resets, so that a product of two sums only pairs with no reset between."""
+        """[c, K'], a column for every channel and number of resets, so that a product of two sums
+        only pairs with no reset between.
+        """
         return arb_mat(
             len(rows),
             len(self._columns),
-            [row[d] if resets[d] == n else ZERO for row, resets in zip(rows, self.resets, strict=True) for d, n in self._columns],
+            [
+                row[d] if resets[d] == n else ZERO
+                for row, resets in zip(rows, self.resets, strict=True)
+                for d, n in self._columns
+            ],
         )
 
 
@@ -129,7 +148,9 @@ def scores(tokens: Head, decay: Decay) -> tuple[Rows, arb_mat]:
 
 
 def solve(A: Rows) -> Rows:
-    """(I + A)^-1 for A strictly lower. Math: 3.3, by halves: the lower left block is -R22 A21 R11."""
+    """(I + A)^-1 for A strictly lower. Math: 3.3, by halves: the lower left block is -R22 A21
+    R11.
+    """
     size = len(A)
     if size <= SUBSTITUTION_ROWS:
         return _substitute(A)
@@ -150,4 +171,6 @@ def _substitute(A: Rows) -> Rows:
 
 
 def _lower(rows: Rows, diagonal: int) -> Rows:
-    return [[x if j <= i + diagonal else ZERO for j, x in enumerate(row)] for i, row in enumerate(rows)]
+    return [
+        [x if j <= i + diagonal else ZERO for j, x in enumerate(row)] for i, row in enumerate(rows)
+    ]

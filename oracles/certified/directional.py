@@ -1,6 +1,8 @@
-"""The gradients a second time: the slope of the certified chunk form along a direction, sharing no derivative with the adjoint.
+"""The gradients a second time: the slope of the certified chunk form along a direction, sharing no
+derivative with the adjoint.
 
-Along a direction the loss is an entire function of the step, so Cauchy's bound on a disc turns a central difference into a proof.
+Along a direction the loss is an entire function of the step, so Cauchy's bound on a disc turns a
+central difference into a proof.
 """
 
 from __future__ import annotations
@@ -20,17 +22,24 @@ from oracles.inputs import Inputs
 from oracles.tensors import GRADIENTS
 
 CHUNK_SIZE = 64
-# The disc of Cauchy's bound. Wide enough against steps of 2^-40 and less, narrow enough that the bound stays near the loss.
+# The disc of Cauchy's bound. Wide enough against steps of 2^-40 and less, narrow enough that the
+# bound stays near the loss.
 RADIUS = 2.0**-4
 
 
-def directional(inputs: Inputs, cotangents: Cotangents, direction: Gradients[Tensor], *, bits: int) -> Enclosure:
-    """The slope of the loss along a direction, by a central difference of the chunk form in ball arithmetic.
+def directional(
+    inputs: Inputs, cotangents: Cotangents, direction: Gradients[Tensor], *, bits: int
+) -> Enclosure:
+    """The slope of the loss along a direction, by a central difference of the chunk form in ball
+    arithmetic.
 
-    Math: section 3, with L(z) = <do, o> + <dS_T, S_T> at the inputs plus z times the direction, and h = 2^-(bits / 3):
-        |L'(0) - (L(h) - L(-h)) / 2h| <= (M / r) x^2 / (1 - x^2),  x = h / r,  M >= |L(z)| for every complex |z| <= r
-    M is L of the token recurrence with every number replaced by a bound of its modulus and every minus by a plus; the radius
-    returned holds it. It grows up to 3^T, the radius with it: a third of the bits must pay for that.
+    Math: section 3, with L(z) = <do, o> + <dS_T, S_T> at the inputs plus z times the direction, and
+    h = 2^-(bits / 3):
+        |L'(0) - (L(h) - L(-h)) / 2h| <= (M / r) x^2 / (1 - x^2),  x = h / r,  M >= |L(z)| for every
+        complex |z| <= r
+    M is L of the token recurrence with every number replaced by a bound of its modulus and every
+    minus by a plus; the radius returned holds it. It grows up to 3^T, the radius with it: a third
+    of the bits must pay for that.
 
     Args:
         inputs: the call; a hard reset stays one.
@@ -46,7 +55,12 @@ def directional(inputs: Inputs, cotangents: Cotangents, direction: Gradients[Ten
     do, dS = cotangents.of(inputs)
     shared = inputs.HV // inputs.H
     dg = direction.dg.expand(*direction.dg.shape[:3], inputs.K)
-    moved = replace(direction, dq=direction.dq.repeat_interleave(shared, 2), dk=direction.dk.repeat_interleave(shared, 2), dg=dg)
+    moved = replace(
+        direction,
+        dq=direction.dq.repeat_interleave(shared, 2),
+        dk=direction.dk.repeat_interleave(shared, 2),
+        dg=dg,
+    )
     with precision(bits):
         h, total = arb(2) ** -(bits // 3), ZERO
         x = h / RADIUS
@@ -54,64 +68,108 @@ def directional(inputs: Inputs, cotangents: Cotangents, direction: Gradients[Ten
             point, along = HeadInputs(head, exact(inputs.state[n, j])), _along(moved, n, j, rows)
             weights = exact(do.flatten(0, 1)[rows, j]), exact(dS[n, j])
             ahead, behind = (_loss(_moved(point, along, step), *weights) for step in (h, -h))
-            rest = _majorant(_widened(point, along), *map(_modulus, weights)) / RADIUS * x**2 / (1 - x**2)
+            rest = (
+                _majorant(_widened(point, along), *map(_modulus, weights))
+                / RADIUS
+                * x**2
+                / (1 - x**2)
+            )
             total += (ahead - behind) / (2 * h) + arb(0, rest.abs_upper())
         return _scalar(total)
 
 
 def slope(gradients: Gradients[Enclosure], direction: Gradients[Tensor], *, bits: int) -> Enclosure:
-    """The slope along the same direction that enclosed gradients give: their inner product with it."""
+    """The slope along the same direction that enclosed gradients give: their inner product with
+    it.
+    """
     total = ZERO
     with precision(bits):
         for name in GRADIENTS:
             found, along = getattr(gradients, name), getattr(direction, name)
-            parts = (x.double().flatten().tolist() for x in (found.high, found.low, found.radius, along))
-            total += sum(((arb(high, radius) + low) * d for high, low, radius, d in zip(*parts, strict=True)), ZERO)
+            parts = (
+                x.double().flatten().tolist() for x in (found.high, found.low, found.radius, along)
+            )
+            total += sum(
+                (
+                    (arb(high, radius) + low) * d
+                    for high, low, radius, d in zip(*parts, strict=True)
+                ),
+                ZERO,
+            )
         return _scalar(total)
 
 
 def _scalar(ball: arb) -> Enclosure:
     found = enclose(arb_mat(1, 1, [ball]))
-    return Enclosure(found.high.squeeze(), found.low.squeeze(), found.radius.squeeze(), found.zero.squeeze())
+    return Enclosure(
+        found.high.squeeze(), found.low.squeeze(), found.radius.squeeze(), found.zero.squeeze()
+    )
 
 
 @dataclass(frozen=True)
 class HeadInputs:
-    """What one head reads, or the direction it is moved along: its tokens and its initial state [K][V]."""
+    """What one head reads, or the direction it is moved along: its tokens and its initial state
+    [K][V].
+    """
 
     tokens: Head
     state: Rows
 
 
 def _along(direction: Gradients[Tensor], n: int, j: int, rows: slice) -> HeadInputs:
-    dq, dk, dv, dg, dbeta = (x.flatten(0, 1)[rows, j] for x in (direction.dq, direction.dk, direction.dv, direction.dg, direction.dbeta))
+    dq, dk, dv, dg, dbeta = (
+        x.flatten(0, 1)[rows, j]
+        for x in (direction.dq, direction.dk, direction.dv, direction.dg, direction.dbeta)
+    )
     gates: Gates = [[*row] for row in exact(dg)]
-    tokens = Head(exact(dq), exact(dk), exact(dv), gates, [b for (b,) in exact(dbeta[:, None])], ZERO)
+    tokens = Head(
+        exact(dq), exact(dk), exact(dv), gates, [b for (b,) in exact(dbeta[:, None])], ZERO
+    )
     return HeadInputs(tokens, exact(direction.d_initial_state[n, j]))
 
 
 def _moved(point: HeadInputs, along: HeadInputs, step: arb) -> HeadInputs:
     """The point plus `step` times the direction; a hard reset stays one."""
     x, d = point.tokens, along.tokens
-    gates: Gates = [[a if a == -math.inf else a + step * b for a, b in zip(*rows, strict=True)] for rows in zip(x.g, d.g, strict=True)]
-    q, k, v, state = (_shift(*pair, step) for pair in ((x.q, d.q), (x.k, d.k), (x.v, d.v), (point.state, along.state)))
+    gates: Gates = [
+        [a if a == -math.inf else a + step * b for a, b in zip(*rows, strict=True)]
+        for rows in zip(x.g, d.g, strict=True)
+    ]
+    q, k, v, state = (
+        _shift(*pair, step)
+        for pair in ((x.q, d.q), (x.k, d.k), (x.v, d.v), (point.state, along.state))
+    )
     return HeadInputs(Head(q, k, v, gates, _shift([x.beta], [d.beta], step)[0], x.scale), state)
 
 
 def _shift(rows: Rows, along: Rows, step: arb) -> Rows:
-    return [[x + step * d for x, d in zip(*pair, strict=True)] for pair in zip(rows, along, strict=True)]
+    return [
+        [x + step * d for x, d in zip(*pair, strict=True)] for pair in zip(rows, along, strict=True)
+    ]
 
 
 def _widened(point: HeadInputs, along: HeadInputs) -> HeadInputs:
-    """Bounds of the moduli on the disc: |x| + r |d|, and a gate whose exp bounds the decay, g + r |d|."""
+    """Bounds of the moduli on the disc: |x| + r |d|, and a gate whose exp bounds the decay, g + r
+    |d|.
+    """
     modulus = _bounds(point, point.tokens.g)
-    return _moved(modulus, _bounds(along, [[abs(x) for x in row] for row in along.tokens.g]), arb(RADIUS))
+    return _moved(
+        modulus, _bounds(along, [[abs(x) for x in row] for row in along.tokens.g]), arb(RADIUS)
+    )
 
 
 def _bounds(point: HeadInputs, gates: Gates) -> HeadInputs:
     x = point.tokens
     return HeadInputs(
-        Head(_modulus(x.q), _modulus(x.k), _modulus(x.v), gates, [abs(b) for b in x.beta], abs(x.scale)), _modulus(point.state)
+        Head(
+            _modulus(x.q),
+            _modulus(x.k),
+            _modulus(x.v),
+            gates,
+            [abs(b) for b in x.beta],
+            abs(x.scale),
+        ),
+        _modulus(point.state),
     )
 
 
@@ -137,4 +195,7 @@ def _majorant(point: HeadInputs, do: Rows, dS: Rows) -> arb:
 
 
 def _inner(a: Rows, b: Rows) -> arb:
-    return sum((x * y for row, other in zip(a, b, strict=True) for x, y in zip(row, other, strict=True)), ZERO)
+    return sum(
+        (x * y for row, other in zip(a, b, strict=True) for x, y in zip(row, other, strict=True)),
+        ZERO,
+    )

@@ -37,7 +37,14 @@ class Head:
 
     def rows(self, tokens: slice) -> Head:
         """Some tokens only."""
-        return Head(self.q[tokens], self.k[tokens], self.v[tokens], self.g[tokens], self.beta[tokens], self.scale)
+        return Head(
+            self.q[tokens],
+            self.k[tokens],
+            self.v[tokens],
+            self.g[tokens],
+            self.beta[tokens],
+            self.scale,
+        )
 
 
 # From a head and S_0 [K, V] to o, in blocks of consecutive tokens [c, V], and S_T [K, V].
@@ -45,7 +52,8 @@ Form = Callable[[Head, arb_mat], tuple[list[arb_mat], arb_mat]]
 
 
 def over_heads(inputs: Inputs, form: Form, *, bits: int, method: str) -> CertifiedOutputs:
-    """Run a form on every sequence and value head, at `bits` bits; flint's global precision is restored.
+    """Run a form on every sequence and value head, at `bits` bits; flint's global precision is
+    restored.
 
     Raises:
         ValueError: bits is not a precision.
@@ -69,7 +77,9 @@ def precision(bits: int) -> AbstractContextManager[object]:
         ValueError: bits is not a precision.
     """
     if bits < 2:
-        raise ValueError(f"bits: wanted a precision of at least 2 bits, got {bits}; 128 is a good start")
+        raise ValueError(
+            f"bits: wanted a precision of at least 2 bits, got {bits}; 128 is a good start"
+        )
     return ctx.workprec(bits)
 
 
@@ -97,7 +107,9 @@ def zeros(*shape: int) -> Enclosure:
 
 
 def reshape(x: Enclosure, shape: torch.Size) -> Enclosure:
-    return Enclosure(x.high.reshape(shape), x.low.reshape(shape), x.radius.reshape(shape), x.zero.reshape(shape))
+    return Enclosure(
+        x.high.reshape(shape), x.low.reshape(shape), x.radius.reshape(shape), x.zero.reshape(shape)
+    )
 
 
 def write(into: Enclosure, where: tuple[slice | int, int], block: arb_mat) -> None:

@@ -15,9 +15,10 @@ from oracles.inputs import Inputs
 def recurrence(inputs: Inputs, *, bits: int) -> CertifiedOutputs:
     """Token recurrence of KDA with proven radii, one sequence and value head after the other.
 
-    Math: section 2, with the state held as S = Diag(exp G) Z, G the gates summed since the last hard reset of the channel. A token
-    then costs one product with Z and a rank-one update:
-        p, r = Z^T (k exp G), Z^T (q exp G);  u = beta (v - p);  Z <- Z + (k exp -G) u^T;  o = scale (r + (q . k) u)
+    Math: section 2, with the state held as S = Diag(exp G) Z, G the gates summed since the last
+    hard reset of the channel. A token then costs one product with Z and a rank-one update:
+        p, r = Z^T (k exp G), Z^T (q exp G);  u = beta (v - p);  Z <- Z + (k exp -G) u^T;  o = scale
+        (r + (q . k) u)
 
     Args:
         inputs: the call; every number enters exactly.
@@ -56,7 +57,12 @@ def step(token: Head, decay: Row, Z: arb_mat) -> tuple[arb_mat, arb_mat, arb_mat
 def reset(Z: arb_mat, gates: list[float | arb]) -> arb_mat:
     if -math.inf not in gates:
         return Z
-    return matrix([[ZERO] * len(row) if g == -math.inf else row for g, row in zip(gates, Z.tolist(), strict=True)])
+    return matrix(
+        [
+            [ZERO] * len(row) if g == -math.inf else row
+            for g, row in zip(gates, Z.tolist(), strict=True)
+        ]
+    )
 
 
 def accumulate(total: Row, gates: list[float | arb]) -> Row:

@@ -1,9 +1,10 @@
-"""The operations beside the kernel, forward and backward, in float64: gate activations, the sigmoid of beta, l2norm.
+"""The operations beside the kernel, forward and backward, in float64: gate activations, the sigmoid
+of beta, l2norm.
 
-Everything is formed from exponentials of something <= 0, exponents are added before they are exponentiated, and the arguments of
-those exponentials carry what their rounding left out: no input in range overflows, meets 0 * inf, or is inaccurate
-relative to its size in a tail. `UNITS` bounds the relative error of every element in units of 2^-53, wherever the exact
-value is at least 1e-290.
+Everything is formed from exponentials of something <= 0, exponents are added before they are
+exponentiated, and the arguments of those exponentials carry what their rounding left out: no input
+in range overflows, meets 0 * inf, or is inaccurate relative to its size in a tail. `UNITS` bounds
+the relative error of every element in units of 2^-53, wherever the exact value is at least 1e-290.
 """
 
 from __future__ import annotations
@@ -44,16 +45,19 @@ def softplus_gate(z: Tensor, A_log: Tensor, dt_bias: Tensor | None = None) -> Te
     x, rest = _biased(z, dt_bias)
     rate, small = _rate(A_log), torch.exp(-x.abs())
     beyond = rate.exp() * (x + torch.log1p(small) + rest / (1 + small))
-    # log(1 + e) / e, which is 1 where e vanishes: the factor e joins exp(A_log) before it can underflow.
+    # log(1 + e) / e, which is 1 where e vanishes: the factor e joins exp(A_log) before it can
+    # underflow.
     share = torch.where(small > 2.0**-60, torch.log1p(small) / small.clamp(min=2.0**-60), 1.0)
     return -torch.where(x > 0, beyond, _exp_of_sum(rate, x.clamp(max=0.0), rest) * share)
 
 
-def softplus_gate_vjp(z: Tensor, A_log: Tensor, dt_bias: Tensor | None, dg: Tensor) -> GateGradients:
+def softplus_gate_vjp(
+    z: Tensor, A_log: Tensor, dt_bias: Tensor | None, dg: Tensor
+) -> GateGradients:
     """Gradients of `softplus_gate`.
 
-    Math: section 6; dz = -exp(A_log) sigmoid(x) dg, dA_log = sum dg g, ddt_bias = sum dz. The sums are float64's own, good
-    to a few units of the sum of moduli.
+    Math: section 6; dz = -exp(A_log) sigmoid(x) dg, dA_log = sum dg g, ddt_bias = sum dz. The sums
+    are float64's own, good to a few units of the sum of moduli.
 
     Args:
         z, A_log, dt_bias: as of `softplus_gate`.
@@ -66,7 +70,9 @@ def softplus_gate_vjp(z: Tensor, A_log: Tensor, dt_bias: Tensor | None, dg: Tens
     return _collect(-slope * weight, weight * softplus_gate(z, A_log, dt_bias))
 
 
-def lower_bound_gate(z: Tensor, A_log: Tensor, dt_bias: Tensor | None = None, *, lower_bound: float = -5.0) -> Tensor:
+def lower_bound_gate(
+    z: Tensor, A_log: Tensor, dt_bias: Tensor | None = None, *, lower_bound: float = -5.0
+) -> Tensor:
     """Log decay by a sigmoid, never below a bound.
 
     Math: section 6; g = lb sigmoid(exp(A_log) (z + dt_bias)).
@@ -82,13 +88,20 @@ def lower_bound_gate(z: Tensor, A_log: Tensor, dt_bias: Tensor | None = None, *,
     _check_bound(lower_bound)
     y, rest = _scaled(A_log, _biased(z, dt_bias))
     small = torch.exp(-y.abs())
-    return lower_bound * torch.where(y > 0, torch.ones_like(y), small * (1 + _within(rest, small))) / (1 + small)
+    return (
+        lower_bound
+        * torch.where(y > 0, torch.ones_like(y), small * (1 + _within(rest, small)))
+        / (1 + small)
+    )
 
 
-def lower_bound_gate_vjp(z: Tensor, A_log: Tensor, dt_bias: Tensor | None, dg: Tensor, *, lower_bound: float = -5.0) -> GateGradients:
+def lower_bound_gate_vjp(
+    z: Tensor, A_log: Tensor, dt_bias: Tensor | None, dg: Tensor, *, lower_bound: float = -5.0
+) -> GateGradients:
     """Gradients of `lower_bound_gate`.
 
-    Math: section 6; dz = lb s (1 - s) exp(A_log) dg with s the sigmoid, dA_log = sum dz x, ddt_bias = sum dz.
+    Math: section 6; dz = lb s (1 - s) exp(A_log) dg with s the sigmoid, dA_log = sum dz x, ddt_bias
+    = sum dz.
 
     Args:
         z, A_log, dt_bias, lower_bound: as of `lower_bound_gate`.
@@ -100,8 +113,11 @@ def lower_bound_gate_vjp(z: Tensor, A_log: Tensor, dt_bias: Tensor | None, dg: T
     x, x_rest = _biased(z, dt_bias)
     y, rest = _scaled(A_log, (x, x_rest))
     small = torch.exp(-y.abs())
-    # s (1 - s) exp(A_log) = exp(A_log - |y|) / (1 + exp(-|y|))^2: the large factor and the small one meet as exponents.
-    slope = _exp_of_sum(_rate(A_log), -y.abs(), torch.where(y > 0, -rest, rest)) / (1 + small).square()
+    # s (1 - s) exp(A_log) = exp(A_log - |y|) / (1 + exp(-|y|))^2: the large factor and the small
+    # one meet as exponents.
+    slope = (
+        _exp_of_sum(_rate(A_log), -y.abs(), torch.where(y > 0, -rest, rest)) / (1 + small).square()
+    )
     dz = lower_bound * slope * dg.double()
     return _collect(dz, dz * x + dz * x_rest)
 
@@ -133,8 +149,9 @@ def l2norm(x: Tensor, *, eps: float = L2NORM_EPS) -> Tensor:
 def l2norm_vjp(x: Tensor, dy: Tensor, *, eps: float = L2NORM_EPS) -> Tensor:
     """Gradient of `l2norm`.
 
-    Math: section 6; dx = r (dy - y <y, dy>) with r = 1 / sqrt(sum x^2 + eps). The two terms cancel where dy points along x: the
-    error is within (K + 16) units of r (|dy| + |y| sum |y dy|), not of dx.
+    Math: section 6; dx = r (dy - y <y, dy>) with r = 1 / sqrt(sum x^2 + eps). The two terms cancel
+    where dy points along x: the error is within (K + 16) units of r (|dy| + |y| sum |y dy|), not of
+    dx.
     """
     r, weight = _inverse_norm(x, eps), dy.double()
     y = x.double() * r
@@ -143,10 +160,13 @@ def l2norm_vjp(x: Tensor, dy: Tensor, *, eps: float = L2NORM_EPS) -> Tensor:
 
 def _inverse_norm(x: Tensor, eps: float) -> Tensor:
     wide = x.double()
-    # Rows past 1 are halved often enough that no square overflows; powers of two, so nothing is rounded.
+    # Rows past 1 are halved often enough that no square overflows; powers of two, so nothing is
+    # rounded.
     exponent = torch.frexp(wide.abs().amax(-1, keepdim=True)).exponent.clamp(min=0)
     squares = torch.ldexp(wide, -exponent).square().sum(-1, keepdim=True)
-    return torch.ldexp(torch.rsqrt(squares + torch.ldexp(torch.full_like(squares, eps), -2 * exponent)), -exponent)
+    return torch.ldexp(
+        torch.rsqrt(squares + torch.ldexp(torch.full_like(squares, eps), -2 * exponent)), -exponent
+    )
 
 
 def _rate(A_log: Tensor) -> Tensor:
@@ -155,7 +175,9 @@ def _rate(A_log: Tensor) -> Tensor:
 
 def _biased(z: Tensor, dt_bias: Tensor | None) -> Pair:
     wide = z.double()
-    return two_sum(wide, torch.zeros_like(wide) if dt_bias is None else dt_bias.double().expand_as(wide))
+    return two_sum(
+        wide, torch.zeros_like(wide) if dt_bias is None else dt_bias.double().expand_as(wide)
+    )
 
 
 def _scaled(A_log: Tensor, x: Pair) -> Pair:
@@ -183,4 +205,6 @@ def _collect(dz: Tensor, by_rate: Tensor) -> GateGradients:
 
 def _check_bound(lower_bound: float) -> None:
     if not lower_bound < 0:
-        raise ValueError(f"lower_bound: wanted a negative log decay, got {lower_bound}; -5 is usual")
+        raise ValueError(
+            f"lower_bound: wanted a negative log decay, got {lower_bound}; -5 is usual"
+        )

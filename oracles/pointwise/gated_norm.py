@@ -1,4 +1,6 @@
-"""The gated RMSNorm behind the recurrence: y = w x / sqrt(mean x^2 + eps) act(gate), rows of V, exact to a proven radius."""
+"""The gated RMSNorm behind the recurrence: y = w x / sqrt(mean x^2 + eps) act(gate), rows of V,
+exact to a proven radius.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from typing import ClassVar, Final
 import torch
 from torch import Tensor
 
-from oracles.pointwise.rounding import FLOAT64, FUNCTION_UNITS, Activation, Precision, RoundingError, partial_sums
+from oracles.pointwise.rounding import (
+    FLOAT64,
+    FUNCTION_UNITS,
+    Activation,
+    Precision,
+    RoundingError,
+    partial_sums,
+)
 from oracles.signature import CallSignature, Role, TensorCall, TensorRole
 
 ROWS: Final = ("B", "T", "H", "V")
@@ -26,10 +35,12 @@ SIGNATURE: Final = CallSignature(
 
 @dataclass(frozen=True)
 class GatedNormCall(TensorCall):
-    """One call: x and gate [B, T, H, V], weight [V], eps inside the root, activation silu or sigmoid.
+    """One call: x and gate [B, T, H, V], weight [V], eps inside the root, activation silu or
+    sigmoid.
 
     Args:
-        rank: axes of x and gate as the function gets them: 4, or 3 or 2 with the leading ones flattened.
+        rank: axes of x and gate as the function gets them: 4, or 3 or 2 with the leading ones
+            flattened.
     """
 
     op: ClassVar = "gated_rms_norm"
@@ -49,7 +60,8 @@ class NormPrecision:
 
     Args:
         accumulate: sums and functions; result: what is returned.
-        stored: what the normalised row, and its product with the weight, are rounded to on the way; None: neither is.
+        stored: what the normalised row, and its product with the weight, are rounded to on the way;
+            None: neither is.
     """
 
     accumulate: Precision
@@ -62,7 +74,9 @@ Results = dict[str, tuple[Tensor, RoundingError]]
 
 
 class GatedNorm:
-    """One call in float64, with the errors that a kernel makes which computes with the given precision."""
+    """One call in float64, with the errors that a kernel makes which computes with the given
+    precision.
+    """
 
     def __init__(self, call: GatedNormCall, precision: NormPrecision = EXACT) -> None:
         self.call, self.precision = call, precision
@@ -85,12 +99,18 @@ class GatedNorm:
     def inverse_error(self) -> RoundingError:
         """Relative: half of that of the mean, and 2 ulp of the root."""
         u, V, squares = self.precision.accumulate.unit, self.x.shape[-1], self.x.square()
-        part, total = (self.mean - self.call.eps).clamp(min=0.0) / self.mean, squares.sum(-1, keepdim=True)
+        part, total = (
+            (self.mean - self.call.eps).clamp(min=0.0) / self.mean,
+            squares.sum(-1, keepdim=True),
+        )
         lost = self.precision.accumulate.smallest / self.mean
         # Half of the error of the mean, to second order where that is large.
         mean = self.precision.accumulate.gamma(V + 2) * part + 2 * u + lost
         rooted = torch.where(mean < 0.5, mean / 2 / (1 - mean).clamp(min=0.5), torch.inf)
-        sums = (squares.square().sum(-1, keepdim=True) + partial_sums(squares.square().sum(-1, keepdim=True), total, V)) / total.square()
+        sums = (
+            squares.square().sum(-1, keepdim=True)
+            + partial_sums(squares.square().sum(-1, keepdim=True), total, V)
+        ) / total.square()
         variance = u * u / 12 * ((sums.nan_to_num(nan=0.0) + 1) * part.square() + 2)
         lean = FUNCTION_UNITS * u + lost
         return RoundingError(rooted + FUNCTION_UNITS * u, variance, lean)
@@ -102,23 +122,37 @@ class GatedNorm:
     @cached_property
     def normed_error(self) -> RoundingError:
         relative = self.inverse_error
-        scaled = RoundingError(relative.bound.expand_as(self.x), relative.variance.expand_as(self.x), relative.lean.expand_as(self.x))
-        return scaled.times(self.normed) + RoundingError.rounding(self.normed, 1, self.precision.accumulate)
+        scaled = RoundingError(
+            relative.bound.expand_as(self.x),
+            relative.variance.expand_as(self.x),
+            relative.lean.expand_as(self.x),
+        )
+        return scaled.times(self.normed) + RoundingError.rounding(
+            self.normed, 1, self.precision.accumulate
+        )
 
     def _stored(self, value: Tensor) -> RoundingError:
         """A rounding into the type of x, where the contract has it."""
         stored = self.precision.stored
-        return RoundingError.none(value) if stored is None else RoundingError.rounding(value, 1, stored)
+        return (
+            RoundingError.none(value)
+            if stored is None
+            else RoundingError.rounding(value, 1, stored)
+        )
 
     def _weighted_stored(self) -> RoundingError:
         """Of the normalised row, and of its product with the weight."""
-        return self._stored(self.normed).times(self.weight) + self._stored(self.normed * self.weight)
+        return self._stored(self.normed).times(self.weight) + self._stored(
+            self.normed * self.weight
+        )
 
     def _gated(self, value: Tensor, error: RoundingError, roundings: int) -> RoundingError:
         """Of a value times act(gate), `roundings` products in all."""
         act = self.act.error(self.precision.accumulate)
         both = error.times(self.act.value) + act.times(value.abs() + error.bound)
-        return both + RoundingError.rounding(value * self.act.value, roundings, self.precision.accumulate)
+        return both + RoundingError.rounding(
+            value * self.act.value, roundings, self.precision.accumulate
+        )
 
     def forward(self) -> Results:
         weighted = self.normed * self.weight
@@ -129,28 +163,43 @@ class GatedNorm:
     def backward(self, cotangents: Mapping[str, Tensor]) -> Results:
         dy = cotangents["dy"].double()
         found = {"dx": self._dx(dy), "dgate": self._dgate(dy), "dweight": self._dweight(dy)}
-        return {name: (value, error.returned(value, self.precision.result)) for name, (value, error) in found.items()}
+        return {
+            name: (value, error.returned(value, self.precision.result))
+            for name, (value, error) in found.items()
+        }
 
     def _dgate(self, dy: Tensor) -> tuple[Tensor, RoundingError]:
         by = dy * self.normed * self.weight
         slope = self.act.slope
         error = (self.normed_error.times(self.weight) + self._weighted_stored()).times(dy * slope)
         value = by * slope
-        rough = self.act.slope_error(self.precision.accumulate).times(by.abs() + self.normed_error.bound * (dy * self.weight).abs())
+        rough = self.act.slope_error(self.precision.accumulate).times(
+            by.abs() + self.normed_error.bound * (dy * self.weight).abs()
+        )
         return value, error + rough + RoundingError.rounding(value, 3, self.precision.accumulate)
 
     def _dweight(self, dy: Tensor) -> tuple[Tensor, RoundingError]:
         accumulate, gated = self.precision.accumulate, dy * self.act.value
         products = gated * self.normed
         terms, n = products.flatten(0, -2), products[..., 0].numel()
-        error = self._gated(self.normed, self.normed_error, 1).times(dy) + RoundingError.rounding(products, 1, accumulate)
-        error += self._stored(self.normed).times(gated) + self._stored(gated).times(self.normed) + self._stored(products)
+        error = self._gated(self.normed, self.normed_error, 1).times(dy) + RoundingError.rounding(
+            products, 1, accumulate
+        )
+        error += (
+            self._stored(self.normed).times(gated)
+            + self._stored(gated).times(self.normed)
+            + self._stored(products)
+        )
         summed = error.mapped(lambda x: x.flatten(0, -2).sum(0), lambda x: x.flatten(0, -2).sum(0))
         moduli, total = terms.abs().sum(0) + summed.bound, terms.sum(0)
-        sums = torch.maximum(partial_sums(terms.square().sum(0), total, n), terms.cumsum(0).square().sum(0))
+        sums = torch.maximum(
+            partial_sums(terms.square().sum(0), total, n), terms.cumsum(0).square().sum(0)
+        )
         variance = summed.variance + accumulate.unit**2 / 3 * sums
         lost = accumulate.smallest * n * (moduli > 0)
-        return total, RoundingError(summed.bound + accumulate.gamma(n) * moduli + lost, variance, summed.lean + lost)
+        return total, RoundingError(
+            summed.bound + accumulate.gamma(n) * moduli + lost, variance, summed.lean + lost
+        )
 
     def _dx(self, dy: Tensor) -> tuple[Tensor, RoundingError]:
         """dx = r (p - n mean(p n)) with p = dy act(gate) w."""
@@ -167,15 +216,26 @@ class GatedNorm:
         by_mean = (off_p.times(n) + off_n.times(p.abs() + off_p.bound)).mapped(
             lambda x: x.mean(-1, keepdim=True), lambda x: x.sum(-1, keepdim=True) / V**2
         )
-        moduli, sums = terms.abs().mean(-1, keepdim=True), partial_sums(terms.square().sum(-1, keepdim=True), m * V, V) / V**2
+        moduli, sums = (
+            terms.abs().mean(-1, keepdim=True),
+            partial_sums(terms.square().sum(-1, keepdim=True), m * V, V) / V**2,
+        )
         added = terms.square().sum(-1, keepdim=True) / V**2 + m.square()
-        off_m = by_mean + RoundingError(accumulate.gamma(V + 2) * moduli, accumulate.unit**2 / 3 * (sums + added), torch.zeros_like(m))
+        off_m = by_mean + RoundingError(
+            accumulate.gamma(V + 2) * moduli,
+            accumulate.unit**2 / 3 * (sums + added),
+            torch.zeros_like(m),
+        )
         inner = p - n * m
         both = off_p + off_n.times(m.abs() + off_m.bound) + self._spread(off_m).times(n)
-        both += RoundingError.rounding(p, 1, accumulate) + RoundingError.rounding(n * m, 2, accumulate)
+        both += RoundingError.rounding(p, 1, accumulate) + RoundingError.rounding(
+            n * m, 2, accumulate
+        )
         off_r = self._spread(self.inverse_error).times(r)
         value = r * inner
-        return value, both.times(r) + off_r.times(inner.abs() + both.bound) + RoundingError.rounding(value, 1, accumulate)
+        return value, both.times(r) + off_r.times(
+            inner.abs() + both.bound
+        ) + RoundingError.rounding(value, 1, accumulate)
 
     def _spread(self, error: RoundingError) -> RoundingError:
         return error.mapped(lambda x: x.expand_as(self.x), lambda x: x.expand_as(self.x))

@@ -1,4 +1,6 @@
-"""The operations beside the kernel by name: what each takes, what it gives back, and both exactly."""
+"""The operations beside the kernel by name: what each takes, what it gives back, and both
+exactly.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ def _bounded(x: Named, lower_bound: float) -> Tensor:
 
 
 def _bounded_vjp(x: Named, dg: Tensor, lower_bound: float) -> dict[str, Tensor]:
-    return vars(lower_bound_gate_vjp(x["z"], x["A_log"], x.get("dt_bias"), dg, lower_bound=lower_bound))
+    return vars(
+        lower_bound_gate_vjp(x["z"], x["A_log"], x.get("dt_bias"), dg, lower_bound=lower_bound)
+    )
 
 
 def _beta(x: Named, factor: float) -> Tensor:
@@ -79,7 +83,12 @@ _GATE_GRADIENTS: Final = {"dz": "z", "dA_log": "A_log", "ddt_bias": "dt_bias"}
 
 OPERATIONS: Final[Mapping[str, Operation]] = {
     "gate_softplus": Operation(
-        "the gate g = -exp(A_log) softplus(z + dt_bias) [B, T, HV, K]", _GATE_TAKES, "g", _GATE_GRADIENTS, _softplus, _softplus_vjp
+        "the gate g = -exp(A_log) softplus(z + dt_bias) [B, T, HV, K]",
+        _GATE_TAKES,
+        "g",
+        _GATE_GRADIENTS,
+        _softplus,
+        _softplus_vjp,
     ),
     "gate_bounded": Operation(
         "the gate g = lower_bound sigmoid(exp(A_log) (z + dt_bias)) [B, T, HV, K]",
@@ -90,8 +99,21 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         _bounded_vjp,
     ),
     "beta_sigmoid": Operation(
-        "beta = sigmoid(logits), or twice that [B, T, HV]", ("logits",), "beta", {"dlogits": "logits"}, _beta, _beta_vjp
+        "beta = sigmoid(logits), or twice that [B, T, HV]",
+        ("logits",),
+        "beta",
+        {"dlogits": "logits"},
+        _beta,
+        _beta_vjp,
     ),
-    "l2norm": Operation("y = x / sqrt(sum x^2 + eps) of rows of q and k [B, T, H, K]", ("x",), "y", {"dx": "x"}, _l2norm, _l2norm_vjp),
+    "l2norm": Operation(
+        "y = x / sqrt(sum x^2 + eps) of rows of q and k [B, T, H, K]",
+        ("x",),
+        "y",
+        {"dx": "x"},
+        _l2norm,
+        _l2norm_vjp,
+    ),
 }
-"""Their settings: gate_bounded takes its lower bound, beta_sigmoid its factor (1 or 2), l2norm its eps; gate_softplus none."""
+"""Their settings: gate_bounded takes its lower bound, beta_sigmoid its factor (1 or 2), l2norm its
+eps; gate_softplus none."""

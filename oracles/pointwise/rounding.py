@@ -1,6 +1,8 @@
-"""How far rounded arithmetic can be off, element by element: a proven bound, and beside it the size that independent roundings have.
+"""How far rounded arithmetic can be off, element by element: a proven bound, and beside it the size
+that independent roundings have.
 
-The same formulas give the radius of a float64 oracle and the bound of a kernel: only the precision differs.
+The same formulas give the radius of a float64 oracle and the bound of a kernel: only the precision
+differs.
 Source: Higham, Accuracy and Stability of Numerical Algorithms, 2002, chapters 2 to 4.
 """
 
@@ -16,23 +18,30 @@ from torch import Tensor
 
 FLUSHED: Final = 2.0**-100
 FUNCTION_UNITS: Final = 4.0
-"""Relative error of exp, 1/x, 1/sqrt in unit roundoffs: 2 ulp, what units of hardware and libraries in fp32 reach."""
+"""Relative error of exp, 1/x, 1/sqrt in unit roundoffs: 2 ulp, what units of hardware and libraries
+in fp32 reach."""
 
 
 @dataclass(frozen=True)
 class Precision:
-    """A binary floating-point format: its unit roundoff, and its smallest normal number, below which results may vanish."""
+    """A binary floating-point format: its unit roundoff, and its smallest normal number, below
+    which results may vanish.
+    """
 
     unit: float
     smallest: float
 
     @property
     def vanishing(self) -> float:
-        """What a result may lose below the normal numbers: units flush those of fp32's range to 0, and keep fp16's."""
+        """What a result may lose below the normal numbers: units flush those of fp32's range to 0,
+        and keep fp16's.
+        """
         return self.smallest if self.smallest < FLUSHED else self.unit * self.smallest
 
     def gamma(self, roundings: float) -> float:
-        """n u / (1 - n u), which bounds the relative error of n roundings in a row; inf where they can take every digit."""
+        """n u / (1 - n u), which bounds the relative error of n roundings in a row; inf where they
+        can take every digit.
+        """
         n = roundings * self.unit
         return n / (1 - n) if n < 1 else math.inf
 
@@ -47,7 +56,8 @@ class RoundingError:
     Args:
         bound: of every element, whatever the roundings do.
         variance: of every element, were each rounding uniform and independent of the others.
-        lean: what units of functions are off by, which may have the same sign everywhere; part of the bound.
+        lean: what units of functions are off by, which may have the same sign everywhere; part of
+            the bound.
     """
 
     bound: Tensor
@@ -65,7 +75,11 @@ class RoundingError:
         """Of `roundings` roundings of a value, none of them where it is 0 whatever is rounded."""
         moduli = value.abs()
         lost = roundings * precision.vanishing * (moduli > 0)
-        return cls(precision.gamma(roundings) * moduli + lost, roundings * (precision.unit * moduli).square() / 3, lost)
+        return cls(
+            precision.gamma(roundings) * moduli + lost,
+            roundings * (precision.unit * moduli).square() / 3,
+            lost,
+        )
 
     @classmethod
     def leaning(cls, bound: Tensor) -> RoundingError:
@@ -73,9 +87,13 @@ class RoundingError:
         return cls(bound, torch.zeros_like(bound), bound)
 
     def __add__(self, other: RoundingError) -> RoundingError:
-        return RoundingError(self.bound + other.bound, self.variance + other.variance, self.lean + other.lean)
+        return RoundingError(
+            self.bound + other.bound, self.variance + other.variance, self.lean + other.lean
+        )
 
-    def mapped(self, linear: Callable[[Tensor], Tensor], squared: Callable[[Tensor], Tensor]) -> RoundingError:
+    def mapped(
+        self, linear: Callable[[Tensor], Tensor], squared: Callable[[Tensor], Tensor]
+    ) -> RoundingError:
         """Through a linear map: the map of moduli, and that of the squares of its coefficients."""
         return RoundingError(linear(self.bound), squared(self.variance), linear(self.lean))
 
@@ -87,20 +105,28 @@ class RoundingError:
     def returned(self, value: Tensor, precision: Precision) -> RoundingError:
         """With the rounding of the result into its format."""
         largest = value.abs() + self.bound
-        return self + RoundingError.rounding(torch.where(self.bound + value.abs() > 0, largest, value), 1, precision)
+        return self + RoundingError.rounding(
+            torch.where(self.bound + value.abs() > 0, largest, value), 1, precision
+        )
 
 
 def partial_sums(squares: Tensor, total: Tensor, terms: float) -> Tensor:
     """The squares of all partial sums of n terms added in random order, on average, added up.
 
-    Math: E S_k^2 = k/n ((n - k)/(n - 1) Q + (k - 1)/(n - 1) S^2), added up over k = 2..n, with Q the sum of squares and S the total.
+    Math: E S_k^2 = k/n ((n - k)/(n - 1) Q + (k - 1)/(n - 1) S^2), added up over k = 2..n, with Q
+    the sum of squares and S the total.
     """
-    return squares * ((terms + 1) / 6 - 1 / terms) + total.square() * (terms + 1) / 3 if terms > 1 else torch.zeros_like(total)
+    return (
+        squares * ((terms + 1) / 6 - 1 / terms) + total.square() * (terms + 1) / 3
+        if terms > 1
+        else torch.zeros_like(total)
+    )
 
 
 @dataclass(frozen=True)
 class Activation:
-    """s = sigmoid(z), and the gate silu = z s or s itself, with slopes and curvatures that no input overflows.
+    """s = sigmoid(z), and the gate silu = z s or s itself, with slopes and curvatures that no input
+    overflows.
 
     Args:
         name: silu, sigmoid or none (the identity).
@@ -119,7 +145,11 @@ class Activation:
         if self.name == "none":
             return self.z
         # -inf * 0: exactly 0 in the limit.
-        return torch.where(self.sigmoid == 0, torch.zeros_like(self.z), self.z * self.sigmoid) if self.name == "silu" else self.sigmoid
+        return (
+            torch.where(self.sigmoid == 0, torch.zeros_like(self.z), self.z * self.sigmoid)
+            if self.name == "silu"
+            else self.sigmoid
+        )
 
     @property
     def slope(self) -> Tensor:
@@ -129,26 +159,37 @@ class Activation:
         return torch.where(s == 0, s, s * (1 + self.z * rest)) if self.name == "silu" else s * rest
 
     def error(self, precision: Precision) -> RoundingError:
-        """Of the value, for an exact z: sigmoid to 2 ulp beside what a base-2 exponential takes, and the product."""
+        """Of the value, for an exact z: sigmoid to 2 ulp beside what a base-2 exponential takes,
+        and the product.
+        """
         value = self.value
         if self.name == "none":
             return RoundingError.none(value)
         factor = self.z.abs().clamp(min=1.0) if self.name == "silu" else torch.ones_like(value)
-        return RoundingError.leaning(self._relative(precision) * value.abs() + factor * self._lost(precision)) + RoundingError.rounding(
-            value, 1, precision
-        )
+        return RoundingError.leaning(
+            self._relative(precision) * value.abs() + factor * self._lost(precision)
+        ) + RoundingError.rounding(value, 1, precision)
 
     def slope_error(self, precision: Precision) -> RoundingError:
-        """Of the slope s (1 + z (1 - s)) or s (1 - s), for an exact z; 1 - s may round away what is small beside 1."""
+        """Of the slope s (1 + z (1 - s)) or s (1 - s), for an exact z; 1 - s may round away what is
+        small beside 1.
+        """
         s, rest, u = self.sigmoid, torch.sigmoid(-self.z), precision.unit
         if self.name == "none":
             return RoundingError.none(s)
-        relative, z = self._relative(precision), torch.where(s == 0, torch.zeros_like(s), self.z.abs())
+        relative, z = (
+            self._relative(precision),
+            torch.where(s == 0, torch.zeros_like(s), self.z.abs()),
+        )
         beside_one = s * (s * relative + u)
         if self.name == "sigmoid":
-            return RoundingError.leaning(s * rest * (relative + 3 * u) + beside_one + self._lost(precision))
+            return RoundingError.leaning(
+                s * rest * (relative + 3 * u) + beside_one + self._lost(precision)
+            )
         moduli = s * (1 + z * rest)
-        return RoundingError.leaning(moduli * (relative + 5 * u) + z * beside_one + (1 + z) * self._lost(precision))
+        return RoundingError.leaning(
+            moduli * (relative + 5 * u) + z * beside_one + (1 + z) * self._lost(precision)
+        )
 
     def moved(self, error: RoundingError) -> RoundingError:
         """What an error of z makes of the value: slope and, over the interval, curvature."""
@@ -161,10 +202,14 @@ class Activation:
 
     def _moved(self, error: RoundingError, first: Tensor, second: Tensor) -> RoundingError:
         through = error.times(first)
-        return RoundingError(through.bound + error.bound.square() * second / 2, through.variance, through.lean)
+        return RoundingError(
+            through.bound + error.bound.square() * second / 2, through.variance, through.lean
+        )
 
     def _curvature(self, distance: Tensor) -> Tensor:
-        """The largest second derivative within a distance of z, a bound: exp(-|z|) (2 + |z|), and 1/2 near 0."""
+        """The largest second derivative within a distance of z, a bound: exp(-|z|) (2 + |z|), and
+        1/2 near 0.
+        """
         if self.name == "none":
             return torch.zeros_like(self.z)
         away = (self.z.abs() - distance).clamp(min=0.0)
@@ -172,7 +217,9 @@ class Activation:
         return (factor * torch.exp(-away)).nan_to_num(nan=0.0).clamp(max=0.5)
 
     def _relative(self, precision: Precision) -> Tensor:
-        """Of s: an exponential of base 2 is off by 2 u |z| beside its own 2 ulp, and counts by 1 - s."""
+        """Of s: an exponential of base 2 is off by 2 u |z| beside its own 2 ulp, and counts by 1 -
+        s.
+        """
         u = precision.unit
         exponent = 2 * u * self.z.abs().clamp(max=-2 * math.log(precision.smallest))
         return torch.sigmoid(-self.z) * (exponent + FUNCTION_UNITS * u) + (FUNCTION_UNITS + 2) * u

@@ -1,6 +1,8 @@
-"""The short convolution of q, k and v: depthwise over channels, causal, with a state of W columns; exact to a proven radius.
+"""The short convolution of q, k and v: depthwise over channels, causal, with a state of W columns;
+exact to a proven radius.
 
-Math: y_t = act(b + sum_j w_j x_{t-W+1+j}), x before a sequence from its state, zeros without one; act is SiLU or none.
+Math: y_t = act(b + sum_j w_j x_{t-W+1+j}), x before a sequence from its state, zeros without one;
+act is SiLU or none.
 """
 
 from __future__ import annotations
@@ -100,7 +102,9 @@ class Taps:
         firsts = torch.tensor([first for first, _ in call.spans])
         sequence = torch.repeat_interleave(torch.arange(call.N), lengths)
         place = torch.arange(len(sequence)) - (lengths.cumsum(0) - lengths)[sequence]
-        return cls(call, *(found.to(device) for found in (firsts[sequence] + place, sequence, place)))
+        return cls(
+            call, *(found.to(device) for found in (firsts[sequence] + place, sequence, place))
+        )
 
     def taken(self, x: Tensor, state: Tensor, j: int) -> Tensor:
         """[rows, D] The factor of w_j: of x [B T, D], or of the state [N, D, W]."""
@@ -111,9 +115,14 @@ class Taps:
         return torch.where(inside[:, None], ahead, state[self.sequence, :, column])
 
     def given(self, e: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """The transpose: [B T, D] and [N, D, W], each the sum of what its elements were factors of."""
+        """The transpose: [B T, D] and [N, D, W], each the sum of what its elements were factors
+        of.
+        """
         x, W = self.call.x, self.call.W
-        dx, dstate = e.new_zeros(x.shape[0] * x.shape[1], x.shape[2]), e.new_zeros(self.call.N, x.shape[2], W)
+        dx, dstate = (
+            e.new_zeros(x.shape[0] * x.shape[1], x.shape[2]),
+            e.new_zeros(self.call.N, x.shape[2], W),
+        )
         for j in range(W):
             back, term = W - 1 - j, e * weight[:, j]
             inside = self.place >= back
@@ -168,10 +177,16 @@ Results = dict[str, tuple[Tensor, RoundingError]]
 
 
 class ShortConv:
-    """One call in float64, with the errors that a kernel makes which computes with the given precision."""
+    """One call in float64, with the errors that a kernel makes which computes with the given
+    precision.
+    """
 
     def __init__(self, call: ShortConvCall, precision: ConvPrecision = EXACT) -> None:
-        self.call, self.wide, self.precision = call, call.mapped(torch.Tensor.double, Role.TOKEN, Role.PARAMETER, Role.STATE), precision
+        self.call, self.wide, self.precision = (
+            call,
+            call.mapped(torch.Tensor.double, Role.TOKEN, Role.PARAMETER, Role.STATE),
+            precision,
+        )
         self.taps = Taps.of(call)
         self._x, self._state = self.wide.x.flatten(0, 1), self.wide.state
 
@@ -181,7 +196,10 @@ class ShortConv:
 
     @cached_property
     def z(self) -> Tensor:
-        return sum((self.wide.weight[:, j] * x for j, x in enumerate(self.factors)), self._bias.expand(len(self.taps.rows), -1))
+        return sum(
+            (self.wide.weight[:, j] * x for j, x in enumerate(self.factors)),
+            self._bias.expand(len(self.taps.rows), -1),
+        )
 
     @property
     def _bias(self) -> Tensor:
@@ -191,7 +209,10 @@ class ShortConv:
     @cached_property
     def moduli(self) -> Tensor:
         """The sum of the moduli of the terms of z."""
-        return sum((self.wide.weight[:, j].abs() * x.abs() for j, x in enumerate(self.factors)), self._bias.abs())
+        return sum(
+            (self.wide.weight[:, j].abs() * x.abs() for j, x in enumerate(self.factors)),
+            self._bias.abs(),
+        )
 
     def _summed(self) -> RoundingError:
         """W products and at most W additions, in any order."""
@@ -206,24 +227,49 @@ class ShortConv:
         y, made = act.value, (act.moved(error) + act.error(self.precision.accumulate))
         made = made.returned(y, self.precision.result)
         final = self.taps.last(self._x, self._state)
-        return {"y": (self._placed(y), self._of_rows(made)), "final_state": (final, RoundingError.none(final))}
+        return {
+            "y": (self._placed(y), self._of_rows(made)),
+            "final_state": (final, RoundingError.none(final)),
+        }
 
     def backward(self, cotangents: Mapping[str, Tensor]) -> Results:
-        act, accumulate, result = Activation(self.call.activation, self.z), self.precision.accumulate, self.precision.result
-        dy = cotangents["dy"].double().flatten(0, 1)[self.taps.rows] if "dy" in cotangents else torch.zeros_like(self.z)
+        act, accumulate, result = (
+            Activation(self.call.activation, self.z),
+            self.precision.accumulate,
+            self.precision.result,
+        )
+        dy = (
+            cotangents["dy"].double().flatten(0, 1)[self.taps.rows]
+            if "dy" in cotangents
+            else torch.zeros_like(self.z)
+        )
         e = dy * act.slope
-        rough = act.slope_error(accumulate) + act.slope_moved(self._stored(self.precision.z_backward))
+        rough = act.slope_error(accumulate) + act.slope_moved(
+            self._stored(self.precision.z_backward)
+        )
         off = rough.times(dy) + RoundingError.rounding(e, 1, accumulate)
         off = off if self.precision.dz is None else off.returned(e, self.precision.dz)
         found = self._inputs_backward(e, off, cotangents)
         found["dweight"] = self._weight_backward(e, off)
         if self.call.bias is not None:
             found["dbias"] = self._total(e, off, torch.ones_like(e))
-        kept = {name: found[name] for name, source in SIGNATURE.gradients.items() if getattr(self.call, source) is not None}
-        return {name: (value, error.returned(value, result)) for name, (value, error) in kept.items()}
+        kept = {
+            name: found[name]
+            for name, source in SIGNATURE.gradients.items()
+            if getattr(self.call, source) is not None
+        }
+        return {
+            name: (value, error.returned(value, result)) for name, (value, error) in kept.items()
+        }
 
-    def _inputs_backward(self, e: Tensor, off: RoundingError, cotangents: Mapping[str, Tensor]) -> Results:
-        weight, result, accumulate = self.wide.weight, self.precision.result, self.precision.accumulate
+    def _inputs_backward(
+        self, e: Tensor, off: RoundingError, cotangents: Mapping[str, Tensor]
+    ) -> Results:
+        weight, result, accumulate = (
+            self.wide.weight,
+            self.precision.result,
+            self.precision.accumulate,
+        )
         passed = self.taps.handed_back(self._d_final(cotangents))
         parts = zip(("dx", "d_initial_state"), self.taps.given(e, weight), passed, strict=True)
         size = self.taps.given(e.abs() + off.bound, weight.abs())
@@ -233,15 +279,25 @@ class ShortConv:
         found = Results()
         for k, (name, own, beside) in enumerate(parts):
             error = RoundingError(bound[k], variance[k], lean[k])
-            error += RoundingError.rounding(size[k] + torch.where(own != 0, beside.abs(), 0.0), self.call.W + 1, accumulate)
-            # Autograd adds the part that passes through the state in the type of x: the other part is rounded to it before.
+            error += RoundingError.rounding(
+                size[k] + torch.where(own != 0, beside.abs(), 0.0), self.call.W + 1, accumulate
+            )
+            # Autograd adds the part that passes through the state in the type of x: the other part
+            # is rounded to it before.
             error += RoundingError.rounding(torch.where(beside != 0, own, 0.0), 1, result)
             total = own + beside
-            found[name] = (total.view_as(self.wide.x) if name == "dx" else total, self._shaped(error, name))
+            found[name] = (
+                total.view_as(self.wide.x) if name == "dx" else total,
+                self._shaped(error, name),
+            )
         return found
 
     def _d_final(self, cotangents: Mapping[str, Tensor]) -> Tensor:
-        return cotangents["d_final_state"].double() if "d_final_state" in cotangents else torch.zeros_like(self._state)
+        return (
+            cotangents["d_final_state"].double()
+            if "d_final_state" in cotangents
+            else torch.zeros_like(self._state)
+        )
 
     def _shaped(self, error: RoundingError, name: str) -> RoundingError:
         return self._viewed(error) if name == "dx" else error
@@ -249,7 +305,10 @@ class ShortConv:
     def _weight_backward(self, e: Tensor, off: RoundingError) -> tuple[Tensor, RoundingError]:
         columns = [self._total(e, off, x) for x in self.factors]
         errors = [error for _, error in columns]
-        stacked = (torch.stack([getattr(error, name) for error in errors], 1) for name in ("bound", "variance", "lean"))
+        stacked = (
+            torch.stack([getattr(error, name) for error in errors], 1)
+            for name in ("bound", "variance", "lean")
+        )
         return torch.stack([value for value, _ in columns], 1), RoundingError(*stacked)
 
     def _total(self, e: Tensor, off: RoundingError, x: Tensor) -> tuple[Tensor, RoundingError]:
@@ -257,7 +316,9 @@ class ShortConv:
         n, accumulate, terms = len(e), self.precision.accumulate, e * x
         moduli, total = ((e.abs() + off.bound) * x.abs()).sum(0), terms.sum(0)
         passed = off.times(x).mapped(lambda t: t.sum(0), lambda t: t.sum(0))
-        sums = torch.maximum(partial_sums(terms.square().sum(0), total, n), terms.cumsum(0).square().sum(0))
+        sums = torch.maximum(
+            partial_sums(terms.square().sum(0), total, n), terms.cumsum(0).square().sum(0)
+        )
         variance = passed.variance + accumulate.unit**2 / 3 * (terms.square().sum(0) + sums)
         lost = accumulate.smallest * n * (moduli > 0)
         bound = passed.bound + accumulate.gamma(n + 1) * moduli + lost

@@ -1,4 +1,6 @@
-"""Laws that the operator lists: relations between calls of one implementation, to the bit or within the bound of every element."""
+"""Laws that the operator lists: relations between calls of one implementation, to the bit or within
+the bound of every element.
+"""
 
 from __future__ import annotations
 
@@ -13,4 +15,7 @@ def test_laws(judge: Judge, lawful: tuple[str, str], data: st.DataObject) -> Non
     name, dtype = lawful
     operator = judge.adapter.operator
     problems = operator.random(judge.adapter, dtype, operator.laws()[name].draws)
-    judge(data.draw(problems.filter(lambda problem: operator.laws()[name].asked(problem) is None)), law=name)
+    judge(
+        data.draw(problems.filter(lambda problem: operator.laws()[name].asked(problem) is None)),
+        law=name,
+    )

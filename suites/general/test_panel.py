@@ -1,4 +1,6 @@
-"""The fixed panel of an operator: named problems that trigger known faults, the same in every run."""
+"""The fixed panel of an operator: named problems that trigger known faults, the same in every
+run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Activations: the gate activations, beta and l2norm that are exposed by themselves, forward and every gradient, for any finite input."""
+"""Activations: the gate activations, beta and l2norm that are exposed by themselves, forward and
+every gradient, for any finite input.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Combined: every pair of the properties that faults depend on jointly, every triple from acceptance on, in a few problems each."""
+"""Combined: every pair of the properties that faults depend on jointly, every triple from
+acceptance on, in a few problems each.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Linearity: a backward is linear in the cotangents, to the bit for powers of two, and gives zeros for zeros (math.md 7, law 13)."""
+"""Linearity: a backward is linear in the cotangents, to the bit for powers of two, and gives zeros
+for zeros (math.md 7, law 13).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ SHARE = 1 / 16
 
 @pytest.mark.parametrize("law", LAWS)
 @given(data=st.data())
-def test_cotangent_linearity(judge: Judge, dtype: str, law: str, bounds: Bounds, data: st.DataObject) -> None:
+def test_cotangent_linearity(
+    judge: Judge, dtype: str, law: str, bounds: Bounds, data: st.DataObject
+) -> None:
     smaller: Bounds = {**bounds, "max_cost": SHARE * bounds["max_cost"]}
-    scaled = {"exponent": data.draw(st.sampled_from(EXPONENTS[dtype][1:]))} if law == "power" else {}
+    scaled = (
+        {"exponent": data.draw(st.sampled_from(EXPONENTS[dtype][1:]))} if law == "power" else {}
+    )
     judge(data.draw(problems(dtype=dtype, **smaller)), law=law, **scaled)

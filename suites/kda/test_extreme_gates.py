@@ -1,4 +1,6 @@
-"""Extreme gates: hard resets, deep decay and spread channels inside packs, on coherent keys, with a state to lose."""
+"""Extreme gates: hard resets, deep decay and spread channels inside packs, on coherent keys, with a
+state to lose.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +15,14 @@ from kdaverify.verdicts.judge import Judge
 
 @pytest.mark.parametrize("extreme", EXTREME)
 @given(data=st.data())
-def test_extreme_gates(judge: Judge, dtype: str, extreme: str, bounds: Bounds, data: st.DataObject) -> None:
-    drawn = problems(dtype=dtype, gate=extreme, state=("random", "large"), key=("coherent-0.9", "identical"), **bounds)
+def test_extreme_gates(
+    judge: Judge, dtype: str, extreme: str, bounds: Bounds, data: st.DataObject
+) -> None:
+    drawn = problems(
+        dtype=dtype,
+        gate=extreme,
+        state=("random", "large"),
+        key=("coherent-0.9", "identical"),
+        **bounds,
+    )
     judge(data.draw(drawn))

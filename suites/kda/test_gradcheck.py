@@ -1,4 +1,6 @@
-"""Gradcheck: first and second derivatives of a float64 kernel against differences of its own outputs."""
+"""Gradcheck: first and second derivatives of a float64 kernel against differences of its own
+outputs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Gradients: dq, dk, dv, dg, dbeta and dS_0 within the tolerance of the declared contract, for losses on o, on S_T, and on both."""
+"""Gradients: dq, dk, dv, dg, dbeta and dS_0 within the tolerance of the declared contract, for
+losses on o, on S_T, and on both.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ SHARE = 1 / 4
 @given(data=st.data())
 def test_gradients(judge: Judge, dtype: str, of: str, bounds: Bounds, data: st.DataObject) -> None:
     smaller: Bounds = {**bounds, "max_cost": SHARE * bounds["max_cost"]}
-    judge(data.draw(problems(dtype=dtype, **smaller)), of=of, exponent=data.draw(st.sampled_from(EXPONENTS[dtype])))
+    judge(
+        data.draw(problems(dtype=dtype, **smaller)),
+        of=of,
+        exponent=data.draw(st.sampled_from(EXPONENTS[dtype])),
+    )
 
 
 def test_gradients_that_fit_beside_others_that_overflow(judge: Judge, overflowing: Problem) -> None:

@@ -1,4 +1,6 @@
-"""Jacobian: all derivatives of all output elements of tiny problems, within the tolerance of the declared contract."""
+"""Jacobian: all derivatives of all output elements of tiny problems, within the tolerance of the
+declared contract.
+"""
 
 from __future__ import annotations
 

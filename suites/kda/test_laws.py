@@ -1,4 +1,6 @@
-"""Laws: relations between runs of one implementation, to the bit or within its tolerance (math.md 7; `kdaverify list laws`)."""
+"""Laws: relations between runs of one implementation, to the bit or within its tolerance (math.md
+7; `kdaverify list laws`).
+"""
 
 from __future__ import annotations
 

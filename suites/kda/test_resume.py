@@ -1,4 +1,6 @@
-"""Resume: a run cut anywhere and continued from its saved state gives what the uncut run gives (math.md 7, law 2)."""
+"""Resume: a run cut anywhere and continued from its saved state gives what the uncut run gives
+(math.md 7, law 2).
+"""
 
 from __future__ import annotations
 
@@ -15,6 +17,8 @@ from kdaverify.verdicts.judge import Judge
 @given(data=st.data())
 def test_resume(judge: Judge, dtype: str, way: str, bounds: Bounds, data: st.DataObject) -> None:
     domain = judge.adapter.domain
-    problem = data.draw(problems(dtype=dtype, packed=False, **bounds).filter(lambda p: bool(cuts_within(p, domain))))
+    problem = data.draw(
+        problems(dtype=dtype, packed=False, **bounds).filter(lambda p: bool(cuts_within(p, domain)))
+    )
     cut = data.draw(st.sampled_from(cuts_within(problem, domain)))
     judge(problem, cut=cut, way=way)

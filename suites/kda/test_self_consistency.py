@@ -1,4 +1,6 @@
-"""Self-consistency: the backward of a low-precision kernel is the derivative of its own forward, along random directions."""
+"""Self-consistency: the backward of a low-precision kernel is the derivative of its own forward,
+along random directions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Stages: every stage that is exposed by itself, on exact inputs and on its own, and the equations between what they wrote."""
+"""Stages: every stage that is exposed by itself, on exact inputs and on its own, and the equations
+between what they wrote.
+"""
 
 from __future__ import annotations
 

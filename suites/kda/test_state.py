@@ -1,4 +1,6 @@
-"""Initial and final state: absent, zero, large and asymmetric states enter, decay and leave as they should."""
+"""Initial and final state: absent, zero, large and asymmetric states enter, decay and leave as they
+should.
+"""
 
 from __future__ import annotations
 

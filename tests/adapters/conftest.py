@@ -26,8 +26,23 @@ def ask() -> Ask:
     """A benign problem of unequal sizes, with the fields given changed."""
 
     def build(**changes: Any) -> Problem:
-        plain: dict[str, Any] = {"B": 2, "T": 21, "H": 3, "HV": 3, "K": 8, "V": 12, "dtype": "fp32", "seed": 7}
-        regimes: dict[str, Any] = {"gate": "log-sigmoid", "key": "random", "beta": "uniform", "state": "asymmetric", "value": "normal"}
+        plain: dict[str, Any] = {
+            "B": 2,
+            "T": 21,
+            "H": 3,
+            "HV": 3,
+            "K": 8,
+            "V": 12,
+            "dtype": "fp32",
+            "seed": 7,
+        }
+        regimes: dict[str, Any] = {
+            "gate": "log-sigmoid",
+            "key": "random",
+            "beta": "uniform",
+            "state": "asymmetric",
+            "value": "normal",
+        }
         return Problem(**{**plain, **regimes, **changes})
 
     return build

@@ -1,4 +1,6 @@
-"""A token loop in JAX that conforms to recurrent-fp32, and some with planted faults; for this interpreter and for others."""
+"""A token loop in JAX that conforms to recurrent-fp32, and some with planted faults; for this
+interpreter and for others.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,32 @@ import numpy as np
 WRONG = 1.02
 
 
-def kda(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: Any, initial_state: Any = None, cu_seqlens: Any = None) -> Any:
+def kda(
+    q: Any,
+    k: Any,
+    v: Any,
+    g: Any,
+    beta: Any,
+    *,
+    scale: Any,
+    initial_state: Any = None,
+    cu_seqlens: Any = None,
+) -> Any:
     """The definition in fp32 (fp64 for fp64), one token of every sequence or pack at a time."""
     B, T, HV, V = v.shape
     wide = jnp.promote_types(q.dtype, jnp.float32)
     N = B if cu_seqlens is None else cu_seqlens.shape[0] - 1
-    start = jnp.zeros((N, HV, q.shape[3], V), wide) if initial_state is None else initial_state.astype(wide)
-    # Widened first: the transpose of repeat adds the gradients of the value heads, which must not happen in 16 bits.
+    start = (
+        jnp.zeros((N, HV, q.shape[3], V), wide)
+        if initial_state is None
+        else initial_state.astype(wide)
+    )
+    # Widened first: the transpose of repeat adds the gradients of the value heads, which must not
+    # happen in 16 bits.
     q_, k_ = (jnp.repeat(x.astype(wide), HV // x.shape[2], axis=2) for x in (q, k))
     tokens = [jnp.moveaxis(x.astype(wide), 1, 0) for x in (q_, k_, v, g, beta)]
-    # A token outside of every sequence of a pack is past the end of the states: it reads zeros and its writes are dropped.
+    # A token outside of every sequence of a pack is past the end of the states: it reads zeros and
+    # its writes are dropped.
     rows = jnp.arange(B)[None].repeat(T, 0)
     if cu_seqlens is not None:
         rows = jnp.searchsorted(cu_seqlens, jnp.arange(T), side="right")[:, None] - 1
@@ -30,7 +48,11 @@ def kda(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: Any, initial_state:
     def token(states: Any, x: Any) -> Any:
         row, q, k, v, g, beta = x
         decayed = jnp.exp(g)[..., None] * states.at[row].get(mode="fill", fill_value=0)
-        after = decayed + k[..., None] * (beta[..., None] * (v - jnp.einsum("bhkv,bhk->bhv", decayed, k)))[..., None, :]
+        after = (
+            decayed
+            + k[..., None]
+            * (beta[..., None] * (v - jnp.einsum("bhkv,bhk->bhv", decayed, k)))[..., None, :]
+        )
         o = jnp.where((row < N)[:, None, None], scale * jnp.einsum("bhkv,bhk->bhv", after, q), 0)
         return states.at[row].set(after, mode="drop"), o
 
@@ -44,7 +66,17 @@ compiled = jax.jit(kda)
 def with_backward(change: Callable[[Any], Any]) -> Callable[..., Any]:
     """The loop with a backward of its own, whose gradients (a dict by input) `change` edits."""
 
-    def call(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: Any, initial_state: Any = None, cu_seqlens: Any = None) -> Any:
+    def call(
+        q: Any,
+        k: Any,
+        v: Any,
+        g: Any,
+        beta: Any,
+        *,
+        scale: Any,
+        initial_state: Any = None,
+        cu_seqlens: Any = None,
+    ) -> Any:
         def plain(x: Any) -> Any:
             return compiled(**x, scale=scale, cu_seqlens=cu_seqlens)
 
@@ -61,7 +93,9 @@ def with_backward(change: Callable[[Any], Any]) -> Callable[..., Any]:
     return call
 
 
-wrong_dbeta = with_backward(lambda dx: {**dx, "beta": (WRONG * dx["beta"]).astype(dx["beta"].dtype)})
+wrong_dbeta = with_backward(
+    lambda dx: {**dx, "beta": (WRONG * dx["beta"]).astype(dx["beta"].dtype)}
+)
 lost_dg = with_backward(lambda dx: {**dx, "g": dx["g"].at[:, -1:].set(0)})
 
 
@@ -72,9 +106,28 @@ def _aborts(dx: Any) -> Any:
 aborts = with_backward(_aborts)
 
 
-def leaves_jax(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: Any, initial_state: Any = None, cu_seqlens: Any = None) -> Any:
+def leaves_jax(
+    q: Any,
+    k: Any,
+    v: Any,
+    g: Any,
+    beta: Any,
+    *,
+    scale: Any,
+    initial_state: Any = None,
+    cu_seqlens: Any = None,
+) -> Any:
     """Goes through NumPy, so JAX cannot differentiate it."""
-    return compiled(jnp.asarray(np.asarray(q)), k, v, g, beta, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens)
+    return compiled(
+        jnp.asarray(np.asarray(q)),
+        k,
+        v,
+        g,
+        beta,
+        scale=scale,
+        initial_state=initial_state,
+        cu_seqlens=cu_seqlens,
+    )
 
 
 def numpy_out(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: Any) -> Any:
@@ -93,12 +146,24 @@ def o_alone(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: Any) -> Any:
     return compiled(q, k, v, g, beta, scale=scale)[0]
 
 
-def backward(do: Any, d_final_state: Any, *tokens: Any, scale: Any, initial_state: Any = None, cu_seqlens: Any = None) -> Any:
+def backward(
+    do: Any,
+    d_final_state: Any,
+    *tokens: Any,
+    scale: Any,
+    initial_state: Any = None,
+    cu_seqlens: Any = None,
+) -> Any:
     """The gradients of the loop, as a backward written by hand returns them."""
     given = tokens if initial_state is None else (*tokens, initial_state)
 
     def call(*x: Any) -> Any:
-        return compiled(*x[:5], scale=scale, initial_state=initial_state if len(x) == 5 else x[5], cu_seqlens=cu_seqlens)
+        return compiled(
+            *x[:5],
+            scale=scale,
+            initial_state=initial_state if len(x) == 5 else x[5],
+            cu_seqlens=cu_seqlens,
+        )
 
     return jax.vjp(call, *given)[1]((do, d_final_state))
 

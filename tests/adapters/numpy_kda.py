@@ -1,4 +1,6 @@
-"""A right kernel that needs NumPy alone, and some that misbehave: run in other interpreters, where nothing of ours is installed."""
+"""A right kernel that needs NumPy alone, and some that misbehave: run in other interpreters, where
+nothing of ours is installed.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +15,39 @@ import numpy as np
 SEVEN = 7
 
 
-def kda(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: Any = None, initial_state: Any = None, cu_seqlens: Any = None) -> Any:
+def kda(
+    q: Any,
+    k: Any,
+    v: Any,
+    g: Any,
+    beta: Any,
+    *,
+    scale: Any = None,
+    initial_state: Any = None,
+    cu_seqlens: Any = None,
+) -> Any:
     """The definition, token by token, in float64."""
     B, T, HV, V = v.shape
     K, group = q.shape[3], HV // q.shape[2]
-    spans = [(b, 0, T) for b in range(B)] if cu_seqlens is None else [(0, *pair) for pair in pairwise(cu_seqlens)]
-    S = np.zeros((len(spans), HV, K, V)) if initial_state is None else initial_state.astype(np.float64)
+    spans = (
+        [(b, 0, T) for b in range(B)]
+        if cu_seqlens is None
+        else [(0, *pair) for pair in pairwise(cu_seqlens)]
+    )
+    S = (
+        np.zeros((len(spans), HV, K, V))
+        if initial_state is None
+        else initial_state.astype(np.float64)
+    )
     o = np.zeros((B, T, HV, V))
     for n, (b, first, end) in enumerate(spans):
         for t in range(first, end):
             for h in range(HV):
                 key, query = (x[b, t, h // group].astype(np.float64) for x in (k, q))
                 decayed = np.exp(g[b, t, h].astype(np.float64))[:, None] * S[n, h]
-                S[n, h] = decayed + float(beta[b, t, h]) * np.outer(key, v[b, t, h].astype(np.float64) - key @ decayed)
+                S[n, h] = decayed + float(beta[b, t, h]) * np.outer(
+                    key, v[b, t, h].astype(np.float64) - key @ decayed
+                )
                 o[b, t, h] = scale * (query @ S[n, h])
     return o.astype(q.dtype), S.astype(np.float32)
 
@@ -33,7 +55,9 @@ def kda(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: Any = None, initial
 def turned(*tokens: Any, scale: Any, initial_state: Any = None, cu_seqlens: Any = None) -> Any:
     """Wants and returns heads before tokens, and states with V first."""
     state = None if initial_state is None else initial_state.swapaxes(-1, -2)
-    o, state = kda(*(x.swapaxes(1, 2) for x in tokens), scale=scale, initial_state=state, cu_seqlens=cu_seqlens)
+    o, state = kda(
+        *(x.swapaxes(1, 2) for x in tokens), scale=scale, initial_state=state, cu_seqlens=cu_seqlens
+    )
     return o.swapaxes(1, 2), state.swapaxes(-1, -2)
 
 

@@ -1,4 +1,6 @@
-"""Stand-in kernels: the float64 recurrence behind every convention, converted by hand so that the adapters' own code is not believed."""
+"""Stand-in kernels: the float64 recurrence behind every convention, converted by hand so that the
+adapters' own code is not believed.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,31 @@ def standin(behaves: Conventions, declared: Conventions, dtype: str = "fp32") ->
     """A kernel that follows `behaves` and says it follows `declared`."""
 
     def call(
-        q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, initial_state: Any, cu_seqlens: Any, segment_ids: Any
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        scale: float,
+        initial_state: Any,
+        cu_seqlens: Any,
+        segment_ids: Any,
     ) -> tuple[Tensor, Tensor]:
         offsets = _offsets(segment_ids) if behaves.packing == "segment_ids" else cu_seqlens
         q64, k64, v64, g64, beta64 = (_bthd(x.double(), behaves) for x in (q, k, v, g, beta))
         state = None if initial_state is None else _kv(initial_state.double(), behaves)
-        x = Inputs(q64, k64, v64, _log(g64, behaves), _value(beta64, behaves), scale, state, offsets)
+        x = Inputs(
+            q64, k64, v64, _log(g64, behaves), _value(beta64, behaves), scale, state, offsets
+        )
         o, final = recurrence(x)
-        o = o.transpose(1, 2) if behaves.layout == "bhtd" else o[0] if behaves.layout == "thd" else o
+        o = (
+            o.transpose(1, 2)
+            if behaves.layout == "bhtd"
+            else o[0]
+            if behaves.layout == "thd"
+            else o
+        )
         return o.to(q.dtype), _kv(final, behaves).to(g.dtype)
 
     declare = kernel(
@@ -46,7 +65,9 @@ def standin(behaves: Conventions, declared: Conventions, dtype: str = "fp32") ->
 
 
 def _bthd(x: Tensor, behaves: Conventions) -> Tensor:
-    return x.transpose(1, 2) if behaves.layout == "bhtd" else x[None] if behaves.layout == "thd" else x
+    return (
+        x.transpose(1, 2) if behaves.layout == "bhtd" else x[None] if behaves.layout == "thd" else x
+    )
 
 
 def _kv(state: Tensor, behaves: Conventions) -> Tensor:
@@ -70,11 +91,17 @@ def _offsets(ids: Tensor | None) -> Tensor | None:
 
 
 def distance(adapter: Adapter, problem: Problem) -> dict[str, float]:
-    """Relative error of each exposed output against the float64 recurrence of what the adapter says it received."""
+    """Relative error of each exposed output against the float64 recurrence of what the adapter says
+    it received.
+    """
     inputs = problem.inputs()
     output = adapter.forward(inputs)
-    exact: dict[str, Tensor] = dict(zip(("o", "final_state"), recurrence(adapter.received(inputs)), strict=True))
-    return {name: _relative(getattr(output, name), exact[name]) for name in adapter.exposes(problem)}
+    exact: dict[str, Tensor] = dict(
+        zip(("o", "final_state"), recurrence(adapter.received(inputs)), strict=True)
+    )
+    return {
+        name: _relative(getattr(output, name), exact[name]) for name in adapter.exposes(problem)
+    }
 
 
 def _relative(x: Tensor, exact: Tensor) -> float:

@@ -1,4 +1,6 @@
-"""Conventions: there and back is exact, every choice is converted rightly, and a wrong declaration cannot pass."""
+"""Conventions: there and back is exact, every choice is converted rightly, and a wrong declaration
+cannot pass.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,19 @@ from oracles.tensors import TOKENS
 from tests.adapters.standins import PACK, Ask, distance, standin
 
 PLAIN = Conventions(packing="cu_seqlens")
-CHOICES = [(option, value) for option in ("layout", "state", "gate", "beta") for value in ALLOWED[option] if value != "raw"]
+CHOICES = [
+    (option, value)
+    for option in ("layout", "state", "gate", "beta")
+    for value in ALLOWED[option]
+    if value != "raw"
+]
 ROUNDING = 1e-6
 FAR = 0.05
 
 
-@pytest.mark.parametrize(("layout", "state"), list(itertools.product(ALLOWED["layout"], ALLOWED["state"])))
+@pytest.mark.parametrize(
+    ("layout", "state"), list(itertools.product(ALLOWED["layout"], ALLOWED["state"]))
+)
 def test_axes_there_and_back_are_the_identity(ask: Ask, layout: str, state: str) -> None:
     conventions, x = replace(PLAIN, layout=layout, state=state), ask().inputs()
     for name in (*TOKENS, "initial_state"):
@@ -37,13 +46,16 @@ def test_received_gates_mean_what_the_kernel_was_handed(ask: Ask, gate: str) -> 
     assert handed.dtype == x.g.dtype
     meant = handed.double().exp2() if gate == "log2" else handed.double()
     torch.testing.assert_close(conventions.received(x).g.exp(), meant, rtol=1e-12, atol=0.0)
-    torch.testing.assert_close(meant, x.g.double().exp(), rtol=2e-3, atol=1e-44)  # at -1e4 half an ulp is 5e-4 nats
+    # at -1e4 half an ulp is 5e-4 nats
+    torch.testing.assert_close(meant, x.g.double().exp(), rtol=2e-3, atol=1e-44)
 
 
 def test_received_betas_mean_what_the_kernel_was_handed(ask: Ask) -> None:
     conventions, x = replace(PLAIN, beta="logit"), ask(beta="mixed").inputs()
     handed = conventions.hand("beta", x.beta, x)
-    torch.testing.assert_close(conventions.received(x).beta, handed.double().sigmoid(), rtol=0.0, atol=0.0)
+    torch.testing.assert_close(
+        conventions.received(x).beta, handed.double().sigmoid(), rtol=0.0, atol=0.0
+    )
     torch.testing.assert_close(handed.sigmoid(), x.beta, rtol=2e-6, atol=0.0)
 
 
@@ -78,13 +90,18 @@ def test_every_choice_declared_rightly_agrees_with_the_recurrence(
 
 @pytest.mark.parametrize("dtype", ["fp64", "bf16", "fp16"])
 def test_all_choices_together_agree_in_every_dtype(ask: Ask, dtype: str) -> None:
-    conventions = Conventions(layout="bhtd", state="vk", gate="log2", beta="logit", packing="cu_seqlens")
+    conventions = Conventions(
+        layout="bhtd", state="vk", gate="log2", beta="logit", packing="cu_seqlens"
+    )
     found = distance(standin(conventions, conventions, dtype), ask(dtype=dtype))
     assert found["o"] < {"fp64": 1e-15, "bf16": 3e-3, "fp16": 4e-4}[dtype]
     assert found["final_state"] < (1e-15 if dtype == "fp64" else 1e-7)
 
 
-@pytest.mark.parametrize(("option", "value"), [choice for choice in CHOICES if choice[1] not in ("bthd", "thd", "kv", "log", "value")])
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [choice for choice in CHOICES if choice[1] not in ("bthd", "thd", "kv", "log", "value")],
+)
 def test_a_wrong_declaration_is_far_off(ask: Ask, option: str, value: str) -> None:
     square = ask(T=3, H=3, K=8, V=8)  # every shape fits either way
     other = replace(PLAIN, **{option: value})
@@ -113,7 +130,9 @@ def test_segment_ids_agree_with_the_recurrence_and_hide_the_states(ask: Ask) -> 
     problem = ask(B=1, lengths=PACK, T=21, state="absent")
     assert adapter.exposes(problem) == ("o",)
     assert adapter.exposes(ask()) == ("o", "final_state")
-    assert "no initial states of packed sequences" in str(adapter.supports(problem.replace(state="random")))
+    assert "no initial states of packed sequences" in str(
+        adapter.supports(problem.replace(state="random"))
+    )
     assert distance(adapter, problem)["o"] < ROUNDING
 
 
@@ -135,7 +154,9 @@ def test_a_kernel_in_thd_always_gets_offsets(ask: Ask) -> None:
         ({"layout": "thd"}, "packing: layout thd has no batch axis"),
     ],
 )
-def test_a_convention_that_does_not_exist_names_the_option_and_the_choices(wrong: dict[str, str], said: str) -> None:
+def test_a_convention_that_does_not_exist_names_the_option_and_the_choices(
+    wrong: dict[str, str], said: str
+) -> None:
     with pytest.raises(ConventionError) as caught:
         Conventions(**wrong)
     assert said in str(caught.value)

@@ -1,4 +1,6 @@
-"""The cuDNN adapter against stand-ins with the library's signature: its conventions, its pinned plan, its limits."""
+"""The cuDNN adapter against stand-ins with the library's signature: its conventions, its pinned
+plan, its limits.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class Plan:
         q, k, v, g, beta, offsets = (x for x in tensors[:6] if x is not None)
         q64, k64, v64, g64, beta64 = (x[None].double() for x in (q, k, v, g, beta))
         initial = None if state is None else state.double().mT
-        o, final = recurrence(Inputs(q64, k64, v64, g64, beta64, initial_state=initial, cu_seqlens=offsets.long()))
+        o, final = recurrence(
+            Inputs(q64, k64, v64, g64, beta64, initial_state=initial, cu_seqlens=offsets.long())
+        )
         return o[0].to(q.dtype), final.mT.float()
 
 
@@ -48,7 +52,11 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
         setattr(engine, BACKWARD, back)
 
         def kimi_delta_attention(*tensors: Tensor, **named: Any) -> Any:
-            assert named["plan_name"] == PLAN and named["output_final_state"] and named["scale"] == pytest.approx(128**-0.5)
+            assert (
+                named["plan_name"] == PLAN
+                and named["output_final_state"]
+                and named["scale"] == pytest.approx(128**-0.5)
+            )
             assert tensors[4].dtype == torch.float32  # its backward takes no other beta
             chosen = plan() if runs_its_plan else Plan()
             o, final = chosen.execute(*tensors, named["initial_state"])
@@ -57,7 +65,11 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Library:
             return o, final
 
         module.kimi_delta_attention = kimi_delta_attention  # pyright: ignore[reportAttributeAccessIssue]
-        for name, made in {"cudnn": ModuleType("cudnn"), "cudnn.linear_attention": module, ENGINE: engine}.items():
+        for name, made in {
+            "cudnn": ModuleType("cudnn"),
+            "cudnn.linear_attention": module,
+            ENGINE: engine,
+        }.items():
             monkeypatch.setitem(sys.modules, name, made)
         cudnn_kda._executions.cache_clear()  # pyright: ignore[reportPrivateUsage]
         adapter = Cudnn()
@@ -79,7 +91,9 @@ def test_another_plan_is_the_wrong_kernel(library: Library, ask: Ask) -> None:
         library(runs_its_plan=False).forward(ask(**SIZES).inputs())
 
 
-def test_an_answer_in_anothers_state_order_is_seen(library: Library, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_in_anothers_state_order_is_seen(
+    library: Library, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answer = Plan.execute
 
     def transposed(self: Plan, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,6 @@
-"""The shipped implementations with one gate a head, or none: controls pass, in every format, there and back."""
+"""The shipped implementations with one gate a head, or none: controls pass, in every format, there
+and back.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,20 @@ KERNELS = {
 }
 CASES = [(name, dtype) for name in KERNELS for dtype in find(name).dtypes]
 PLAIN = Problem(
-    B=1, T=70, H=1, HV=2, K=16, V=8, dtype="fp32", gate="log-sigmoid", key="random", beta="uniform", state="random", value="normal", seed=4
-)  # fmt: skip
+    B=1,
+    T=70,
+    H=1,
+    HV=2,
+    K=16,
+    V=8,
+    dtype="fp32",
+    gate="log-sigmoid",
+    key="random",
+    beta="uniform",
+    state="random",
+    value="normal",
+    seed=4,
+)
 
 
 def installed(name: str) -> Adapter:
@@ -48,7 +62,10 @@ def test_a_control_passes(name: str, dtype: str) -> None:
     problem = adapter.domain.fit(PLAIN.replace(dtype=dtype))
     assert adapter.supports(problem) is None
     try:
-        found = [*forward(adapter, problem), *(gradients(adapter, problem, of="both") if adapter.differentiable else [])]
+        found = [
+            *forward(adapter, problem),
+            *(gradients(adapter, problem, of="both") if adapter.differentiable else []),
+        ]
         ran = adapter.proof()
     finally:
         adapter.end()
@@ -61,11 +78,18 @@ def test_a_control_passes(name: str, dtype: str) -> None:
 def test_another_number_of_gates_is_refused_in_words(name: str) -> None:
     said = find(name).supports(PLAIN)
     assert said == "no gates of every key channel: it takes one gate a head"
-    assert find("eager").supports(PLAIN.replace(gates="head")) == "no one gate a head: it takes gates of every key channel"
+    assert (
+        find("eager").supports(PLAIN.replace(gates="head"))
+        == "no one gate a head: it takes gates of every key channel"
+    )
 
 
 def test_a_gate_of_the_head_is_handed_over_in_the_callers_memory() -> None:
     x = PLAIN.replace(gates="head").inputs()
     handed = find("fla-gdn").conventions.arguments(x)["g"]
-    assert handed.shape == (1, 70, 2) and handed.is_contiguous() and handed.data_ptr() == x.g.data_ptr()
+    assert (
+        handed.shape == (1, 70, 2)
+        and handed.is_contiguous()
+        and handed.data_ptr() == x.g.data_ptr()
+    )
     assert torch.equal(x.decays[..., :1], x.g) and x.decays.shape == (1, 70, 2, 16)

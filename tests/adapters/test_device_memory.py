@@ -1,4 +1,6 @@
-"""A device that others fill is waited for; one that the kernel itself fills, and any other error, is reported at once."""
+"""A device that others fill is waited for; one that the kernel itself fills, and any other error,
+is reported at once.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def is_shortage(error: Exception) -> bool:
     return isinstance(error, torch.OutOfMemoryError)
 
 
-def test_a_call_is_made_again_while_others_hold_the_memory(monkeypatch: pytest.MonkeyPatch, slept: list[float]) -> None:
+def test_a_call_is_made_again_while_others_hold_the_memory(
+    monkeypatch: pytest.MonkeyPatch, slept: list[float]
+) -> None:
     finding(monkeypatch, FILLED_BY_OTHERS)
     assert patiently(failing(2, torch.OutOfMemoryError()), is_shortage) == "outputs"
     assert tuple(slept) == PAUSES[:2]
@@ -58,10 +62,17 @@ def test_the_last_shortage_is_reported(monkeypatch: pytest.MonkeyPatch, slept: l
 
 @pytest.mark.parametrize(
     ("memory", "error"),
-    [(FILLED_BY_THE_KERNEL, torch.OutOfMemoryError()), (None, torch.OutOfMemoryError()), (FILLED_BY_OTHERS, ValueError("wrong"))],
+    [
+        (FILLED_BY_THE_KERNEL, torch.OutOfMemoryError()),
+        (None, torch.OutOfMemoryError()),
+        (FILLED_BY_OTHERS, ValueError("wrong")),
+    ],
 )
 def test_what_the_kernel_did_itself_is_reported_at_once(
-    monkeypatch: pytest.MonkeyPatch, slept: list[float], memory: DeviceMemory | None, error: Exception
+    monkeypatch: pytest.MonkeyPatch,
+    slept: list[float],
+    memory: DeviceMemory | None,
+    error: Exception,
 ) -> None:
     finding(monkeypatch, memory)
     with pytest.raises(type(error)):
@@ -75,9 +86,13 @@ def test_without_an_accelerator_there_is_nothing_to_give_back() -> None:
     release()
 
 
-def test_an_accelerator_that_tells_no_figures_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_accelerator_that_tells_no_figures_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Silent:
-        """As torch.mps: it can empty its cache, and says neither whether it was used nor what it holds."""
+        """As torch.mps: it can empty its cache, and says neither whether it was used nor what it
+        holds.
+        """
 
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))
     monkeypatch.setattr(torch, "get_device_module", {torch.device("mps"): Silent}.get)
@@ -85,7 +100,9 @@ def test_an_accelerator_that_tells_no_figures_is_left_alone(monkeypatch: pytest.
     release()
 
 
-def test_what_an_allocator_keeps_goes_back_where_it_is_much(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_an_allocator_keeps_goes_back_where_it_is_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Full:
         is_initialized = staticmethod(lambda: True)
         mem_get_info = staticmethod(lambda: (0, 80 * GIB))

@@ -1,4 +1,6 @@
-"""The FlashKDA adapter against a stand-in with the library's signature: raw gates, logits, norms and states are undone and redone."""
+"""The FlashKDA adapter against a stand-in with the library's signature: raw gates, logits, norms
+and states are undone and redone.
+"""
 
 from __future__ import annotations
 
@@ -32,17 +34,23 @@ class Library:
         return tokens + heads + sequences
 
     def fwd(self, *arguments: Any) -> None:
-        q, k, v, x, logits, scale, o, _workspace, A_log, dt_bias, bound, initial, final, offsets = arguments[:14]
+        q, k, v, x, logits, scale, o, _workspace, A_log, dt_bias, bound, initial, final, offsets = (
+            arguments[:14]
+        )
         q64, k64 = (self._unit(t.double()) for t in (q, k))
         g = bound * torch.sigmoid(A_log.double().exp()[:, None] * (x.double() + dt_bias.double()))
         state = initial.to(torch.bfloat16) if self.rounds_state else initial
-        call = Inputs(q64, k64, v.double(), g, logits.double().sigmoid(), scale, state.double().mT, offsets)
+        call = Inputs(
+            q64, k64, v.double(), g, logits.double().sigmoid(), scale, state.double().mT, offsets
+        )
         exact, last = recurrence(call)
         o.copy_(exact)
         final.copy_(last.mT)
 
     def _unit(self, rows: Tensor) -> Tensor:
-        return rows / (rows.square().sum(-1, keepdim=True) + 1e-6).sqrt() if self.normalises else rows
+        return (
+            rows / (rows.square().sum(-1, keepdim=True) + 1e-6).sqrt() if self.normalises else rows
+        )
 
 
 @pytest.fixture
@@ -59,15 +67,21 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[Library], Adapter]:
     return get
 
 
-@pytest.mark.parametrize("changes", [{}, {"state": "absent"}, {"lengths": (3, 0, 30), "T": 40}, {"key": "tiny"}], ids=str)
-def test_what_the_library_documents_is_right(load: Callable[[Library], Adapter], ask: Ask, changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "changes", [{}, {"state": "absent"}, {"lengths": (3, 0, 30), "T": 40}, {"key": "tiny"}], ids=str
+)
+def test_what_the_library_documents_is_right(
+    load: Callable[[Library], Adapter], ask: Ask, changes: dict[str, Any]
+) -> None:
     problem = ask(**SIZES | changes)
     adapter = load(Library())
     assert adapter.supports(problem) is None
     assert max(distance(adapter, problem).values()) < 6e-3
 
 
-def test_a_library_that_does_not_normalise_is_seen(load: Callable[[Library], Adapter], ask: Ask) -> None:
+def test_a_library_that_does_not_normalise_is_seen(
+    load: Callable[[Library], Adapter], ask: Ask
+) -> None:
     assert distance(load(Library(normalises=False)), ask(**SIZES))["o"] > 1
 
 
@@ -91,7 +105,9 @@ def test_limits_are_reasons(ask: Ask) -> None:
     assert "no K = 64: it takes widths of 128 alone" in str(adapter.supports(ask(K=64, V=128)))
     assert "value heads a key head" in str(adapter.supports(ask(**SIZES | {"HV": 4})))
     assert "beta in [0, 1] alone" in str(adapter.supports(ask(**SIZES, beta="two")))
-    assert "gates g in [-4.99878, -4.76837e-06] alone" in str(adapter.supports(ask(**SIZES | {"gate": "bound-20"})))
+    assert "gates g in [-4.99878, -4.76837e-06] alone" in str(
+        adapter.supports(ask(**SIZES | {"gate": "bound-20"}))
+    )
 
 
 def test_limits_are_found_without_a_state(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,11 +119,15 @@ def test_limits_are_found_without_a_state(ask: Ask, monkeypatch: pytest.MonkeyPa
     assert find("flash_kda").supports(problem) is None
 
 
-def test_channels_in_another_order_are_held_to_what_their_raw_gates_stand_for(load: Callable[[Library], Adapter], ask: Ask) -> None:
-    """The bias of a gate differs by channel, and so does the rounding of what is added to it: a state of 600 is off by 1 % from it."""
+def test_channels_in_another_order_are_held_to_what_their_raw_gates_stand_for(
+    load: Callable[[Library], Adapter], ask: Ask
+) -> None:
+    """The bias of a gate differs by channel, and so does the rounding of what is added to it: a
+    state of 600 is off by 1 % from it.
+    """
     problem = ask(
         **SIZES | {"H": 1, "HV": 1, "lengths": (10, 0), "T": 10, "gate": "log-sigmoid"},
         key="one-hot", beta="near-one", state="large", value="powers-of-two", seed=49916,
     )  # fmt: skip
-    (*_, final) = check("laws", load(Library()), problem, {"law": "permuted-channels"})
+    *_, final = check("laws", load(Library()), problem, {"law": "permuted-channels"})
     assert (final.output, final.status) == ("final_state", Status.PASS)

@@ -1,4 +1,6 @@
-"""Nothing a kernel does to its tensors gets lost in a conversion: the judge sees edits, aliases and junk as they are."""
+"""Nothing a kernel does to its tensors gets lost in a conversion: the judge sees edits, aliases and
+junk as they are.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def reading(q: Any, k: Any, v: Any, g: Any, beta: Any, *, cu_seqlens: Any) -> An
 
 @pytest.mark.parametrize("declared", [STRAIGHT, CONVERTED])
 @pytest.mark.parametrize("edited", ["q", "k", "v", "g", "beta", "initial_state"])
-def test_an_edit_in_place_reaches_the_callers_tensor(ask: Ask, declared: dict[str, str], edited: str) -> None:
+def test_an_edit_in_place_reaches_the_callers_tensor(
+    ask: Ask, declared: dict[str, str], edited: str
+) -> None:
     def edit(named: dict[str, Tensor]) -> tuple[None, None]:
         named[edited].mul_(0.5)
         return None, None
@@ -45,7 +49,9 @@ def test_an_edit_in_place_reaches_the_callers_tensor(ask: Ask, declared: dict[st
         assert torch.equal(getattr(x, name), getattr(before, name)) is (name != edited)
 
 
-@pytest.mark.parametrize("declared", [{"gate": "decay"}, {"gate": "log2"}, {"beta": "logit"}, CONVERTED])
+@pytest.mark.parametrize(
+    "declared", [{"gate": "decay"}, {"gate": "log2"}, {"beta": "logit"}, CONVERTED]
+)
 def test_poisoned_padding_is_no_edit(ask: Ask, declared: dict[str, str]) -> None:
     x = ask(B=1, T=8, lengths=(2, 3), state="absent").inputs()
     for name in TOKENS:
@@ -57,7 +63,9 @@ def test_poisoned_padding_is_no_edit(ask: Ask, declared: dict[str, str]) -> None
 
 
 @pytest.mark.parametrize("gate", ["log2", "decay"])
-def test_an_edit_of_one_element_leaves_the_others_alone_however_small_it_is(ask: Ask, gate: str) -> None:
+def test_an_edit_of_one_element_leaves_the_others_alone_however_small_it_is(
+    ask: Ask, gate: str
+) -> None:
     def nudge(named: dict[str, Tensor]) -> tuple[None, None]:
         first = named["g"].view(-1)[:1]
         first.copy_(torch.nextafter(first, first - 1))
@@ -69,12 +77,19 @@ def test_an_edit_of_one_element_leaves_the_others_alone_however_small_it_is(ask:
 
 
 @pytest.mark.parametrize("declared", [STRAIGHT, CONVERTED])
-def test_an_input_returned_as_output_is_the_callers_tensor(ask: Ask, declared: dict[str, str]) -> None:
+def test_an_input_returned_as_output_is_the_callers_tensor(
+    ask: Ask, declared: dict[str, str]
+) -> None:
     x = ask(K=12, V=12).inputs()
     assert x.initial_state is not None
-    output = kernel(**declared)(returning(lambda named: (named["v"], named["initial_state"]))).forward(x)  # pyright: ignore[reportArgumentType]
+    output = kernel(**declared)(
+        returning(lambda named: (named["v"], named["initial_state"]))
+    ).forward(x)  # pyright: ignore[reportArgumentType]
     assert output.o.untyped_storage().data_ptr() == x.v.untyped_storage().data_ptr()
-    assert output.final_state.untyped_storage().data_ptr() == x.initial_state.untyped_storage().data_ptr()
+    assert (
+        output.final_state.untyped_storage().data_ptr()
+        == x.initial_state.untyped_storage().data_ptr()
+    )
 
 
 @pytest.mark.parametrize("declared", [STRAIGHT, CONVERTED])

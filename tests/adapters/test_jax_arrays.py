@@ -23,10 +23,15 @@ def vjp(arrays: Any, cotangents: Any) -> Any:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_its_derivatives_are_those_of_jax_and_torch_goes_on_from_them(dtype: torch.dtype) -> None:
-    x, y = torch.tensor([1.5, -2.0], dtype=dtype, requires_grad=True), torch.tensor([4.0, 0.5], dtype=dtype, requires_grad=True)
+    x, y = (
+        torch.tensor([1.5, -2.0], dtype=dtype, requires_grad=True),
+        torch.tensor([4.0, 0.5], dtype=dtype, requires_grad=True),
+    )
     out, total = through_jax(product, vjp, 2 * x, y)
     assert (out.dtype, out.tolist(), total.item()) == (dtype, [12.0, -2.0], -1.0)
-    dx, dy = torch.autograd.grad([out, total], [x, y], [torch.ones_like(out), torch.tensor(0.5, dtype=dtype)])
+    dx, dy = torch.autograd.grad(
+        [out, total], [x, y], [torch.ones_like(out), torch.tensor(0.5, dtype=dtype)]
+    )
     assert (dx.tolist(), dy.tolist()) == ([9.0, 2.0], [3.0, -4.0])
 
 

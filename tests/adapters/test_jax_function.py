@@ -24,22 +24,44 @@ from tests.adapters import jax_kda  # noqa: E402 # imports JAX
 pytestmark = pytest.mark.whole_run
 
 DENSE = Problem(
-    B=1, T=7, H=1, HV=2, K=5, V=4, dtype="fp32", gate="log-sigmoid", key="random", beta="uniform", state="random", value="normal", seed=3
+    B=1,
+    T=7,
+    H=1,
+    HV=2,
+    K=5,
+    V=4,
+    dtype="fp32",
+    gate="log-sigmoid",
+    key="random",
+    beta="uniform",
+    state="random",
+    value="normal",
+    seed=3,
 )
 PACKED = DENSE.replace(T=14, lengths=(0, 8, 5), key="coherent-0.9")
 
 
-def adapter(function: Callable[..., Any], packing: str = "cu_seqlens", **options: Any) -> KernelAdapter:
-    return kernel(framework="jax", packing=packing, dtypes=("fp64", "fp32", "bf16"), **options)(function)
+def adapter(
+    function: Callable[..., Any], packing: str = "cu_seqlens", **options: Any
+) -> KernelAdapter:
+    return kernel(framework="jax", packing=packing, dtypes=("fp64", "fp32", "bf16"), **options)(
+        function
+    )
 
 
 def rejected(outcomes: list[Outcome]) -> dict[str, Status]:
-    return {outcome.output: outcome.status for outcome in outcomes if outcome.status is not Status.PASS}
+    return {
+        outcome.output: outcome.status for outcome in outcomes if outcome.status is not Status.PASS
+    }
 
 
 @pytest.mark.parametrize("function", [jax_kda.kda, jax_kda.compiled], ids=["plain", "jitted"])
-@pytest.mark.parametrize("problem", [DENSE, PACKED, PACKED.replace(dtype="bf16"), DENSE.replace(T=1, state="absent")])
-def test_a_conforming_token_loop_passes_there_and_back(function: Callable[..., Any], problem: Problem) -> None:
+@pytest.mark.parametrize(
+    "problem", [DENSE, PACKED, PACKED.replace(dtype="bf16"), DENSE.replace(T=1, state="absent")]
+)
+def test_a_conforming_token_loop_passes_there_and_back(
+    function: Callable[..., Any], problem: Problem
+) -> None:
     port = adapter(function)
     assert rejected(forward(port, problem)) == rejected(gradients(port, problem, of="both")) == {}
 
@@ -52,12 +74,18 @@ def test_its_gradients_are_consistent_with_its_outputs(problem: Problem) -> None
 def test_float64_keeps_its_type_though_jax_would_not() -> None:
     assert not jax.config.jax_enable_x64
     problem = DENSE.replace(dtype="fp64")
-    assert rejected(forward(adapter(jax_kda.compiled), problem)) == rejected(gradients(adapter(jax_kda.compiled), problem, of="both")) == {}
+    assert (
+        rejected(forward(adapter(jax_kda.compiled), problem))
+        == rejected(gradients(adapter(jax_kda.compiled), problem, of="both"))
+        == {}
+    )
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize(("function", "wrong"), [("wrong_dbeta", "dbeta"), ("lost_dg", "dg")])
-def test_a_wrong_custom_vjp_is_rejected_by_the_name_of_its_gradient(function: str, wrong: str, dtype: str) -> None:
+def test_a_wrong_custom_vjp_is_rejected_by_the_name_of_its_gradient(
+    function: str, wrong: str, dtype: str
+) -> None:
     port, problem = adapter(getattr(jax_kda, function)), DENSE.replace(dtype=dtype, T=12)
     assert rejected(forward(port, problem)) == {}
     assert rejected(gradients(port, problem, of="both")) == {wrong: Status.FAIL}
@@ -90,19 +118,26 @@ def test_a_bug_in_a_backward_is_an_error_and_no_missing_backward() -> None:
     ],
 )
 def test_what_is_no_jax_array_is_named(function: Callable[..., Any], said: str) -> None:
-    (found, *_) = forward(adapter(function, packing="none"), DENSE.replace(state="absent"))
+    found, *_ = forward(adapter(function, packing="none"), DENSE.replace(state="absent"))
     assert found.status is Status.ERROR and said in found.message
 
 
 def test_o_alone_is_differentiated_too() -> None:
-    port, problem = adapter(jax_kda.o_alone, packing="none", final_state=False), DENSE.replace(state="absent")
+    port, problem = (
+        adapter(jax_kda.o_alone, packing="none", final_state=False),
+        DENSE.replace(state="absent"),
+    )
     assert rejected(forward(port, problem)) == rejected(gradients(port, problem, of="o")) == {}
 
 
 def test_other_layouts_and_a_decode_step_of_its_own() -> None:
-    def turned(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: float, initial_state: Any = None) -> Any:
+    def turned(
+        q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: float, initial_state: Any = None
+    ) -> Any:
         x = (y.swapaxes(1, 2) for y in (q, k, v, g, beta))
-        o, state = jax_kda.compiled(*x, scale=scale, initial_state=None if initial_state is None else initial_state.mT)
+        o, state = jax_kda.compiled(
+            *x, scale=scale, initial_state=None if initial_state is None else initial_state.mT
+        )
         return o.swapaxes(1, 2), state.mT
 
     port = adapter(turned, packing="none", layout="bhtd", state="vk", step=turned)
@@ -111,20 +146,44 @@ def test_other_layouts_and_a_decode_step_of_its_own() -> None:
 
 
 def test_offsets_are_concrete_outside_of_a_kernel_s_own_jit() -> None:
-    def lengths_first(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: float, initial_state: Any = None, cu_seqlens: Any = None) -> Any:
+    def lengths_first(
+        q: Any,
+        k: Any,
+        v: Any,
+        g: Any,
+        beta: Any,
+        *,
+        scale: float,
+        initial_state: Any = None,
+        cu_seqlens: Any = None,
+    ) -> Any:
         offsets = None if cu_seqlens is None else jax.numpy.array(tuple(map(int, cu_seqlens)))
         assert isinstance(scale, float)
-        return jax_kda.compiled(q, k, v, g, beta, scale=scale, initial_state=initial_state, cu_seqlens=offsets)
+        return jax_kda.compiled(
+            q, k, v, g, beta, scale=scale, initial_state=initial_state, cu_seqlens=offsets
+        )
 
     assert rejected(gradients(adapter(lengths_first), PACKED, of="both")) == {}
 
 
 def test_segment_ids_reach_it() -> None:
-    def by_ids(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: float, initial_state: Any = None, segment_ids: Any = None) -> Any:
+    def by_ids(
+        q: Any,
+        k: Any,
+        v: Any,
+        g: Any,
+        beta: Any,
+        *,
+        scale: float,
+        initial_state: Any = None,
+        segment_ids: Any = None,
+    ) -> Any:
         if segment_ids is None:
             return jax_kda.compiled(q, k, v, g, beta, scale=scale, initial_state=initial_state)
         ids = segment_ids[0]
-        starts = jax.numpy.flatnonzero(jax.numpy.diff(ids, prepend=-2), size=4, fill_value=ids.shape[0])
+        starts = jax.numpy.flatnonzero(
+            jax.numpy.diff(ids, prepend=-2), size=4, fill_value=ids.shape[0]
+        )
         offsets = starts.at[-1].set(jax.numpy.sum(ids >= 0))
         return jax_kda.compiled(q, k, v, g, beta, scale=scale, cu_seqlens=offsets)[0], None
 

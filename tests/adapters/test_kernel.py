@@ -1,4 +1,6 @@
-"""The decorator: what is declared is used, what is not takes the strictest reading, and what is wrong is said."""
+"""The decorator: what is declared is used, what is not takes the strictest reading, and what is
+wrong is said.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from oracles.recurrence import recurrence
 from tests.adapters.standins import Ask
 
 
-def plain(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: Any, initial_state: Any, cu_seqlens: Any) -> Any:
+def plain(
+    q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: Any, initial_state: Any, cu_seqlens: Any
+) -> Any:
     o, final = recurrence(Inputs(q, k, v, g, beta, scale, initial_state, cu_seqlens))
     return o.to(q.dtype), final.to(g.dtype)
 
@@ -33,20 +37,31 @@ def test_the_adapter_is_still_the_function(ask: Ask) -> None:
     x = ask().inputs()
     adapter = kernel(name="port", packing="cu_seqlens")(plain)
     direct = adapter(x.q, x.k, x.v, x.g, x.beta, scale=0.5, initial_state=None, cu_seqlens=None)
-    assert torch.equal(direct[0], plain(x.q, x.k, x.v, x.g, x.beta, scale=0.5, initial_state=None, cu_seqlens=None)[0])
+    assert torch.equal(
+        direct[0],
+        plain(x.q, x.k, x.v, x.g, x.beta, scale=0.5, initial_state=None, cu_seqlens=None)[0],
+    )
 
 
 def test_undeclared_contracts_are_the_strictest() -> None:
     adapter = kernel(dtypes=("fp64", "fp32", "bf16", "fp16"))(plain)
     assert adapter.name == "plain"
-    assert [adapter.contract(d).name for d in adapter.dtypes] == ["recurrent-fp64", "recurrent-fp32", "recurrent-fp32", "recurrent-fp32"]
+    assert [adapter.contract(d).name for d in adapter.dtypes] == [
+        "recurrent-fp64",
+        "recurrent-fp32",
+        "recurrent-fp32",
+        "recurrent-fp32",
+    ]
     assert kernel()(plain).dtypes == ("fp32",)
 
 
 def test_contracts_are_one_for_all_or_one_each() -> None:
     one = kernel(dtypes=("bf16", "fp32"), contract="chunk64-bf16")(plain)
     assert {one.contract(d).name for d in one.dtypes} == {"chunk64-bf16"}
-    each = kernel(dtypes=("bf16", "fp32"), contract={"bf16": "chunk32-bf16", "fp32": contract_from_name("chunk64-fp32")})(plain)
+    each = kernel(
+        dtypes=("bf16", "fp32"),
+        contract={"bf16": "chunk32-bf16", "fp32": contract_from_name("chunk64-fp32")},
+    )(plain)
     assert [each.contract(d).name for d in each.dtypes] == ["chunk32-bf16", "chunk64-fp32"]
 
 
@@ -55,7 +70,9 @@ def test_arguments_go_by_name_whatever_their_order(ask: Ask) -> None:
         return plain(q, k, v, g, beta, scale=scale, initial_state=None, cu_seqlens=None)
 
     def foreign(query: Any, key: Any, value: Any, gate: Any, strength: Any, *, scale: float) -> Any:
-        return plain(query, key, value, gate, strength, scale=scale, initial_state=None, cu_seqlens=None)
+        return plain(
+            query, key, value, gate, strength, scale=scale, initial_state=None, cu_seqlens=None
+        )
 
     problem = ask(state="absent", scale=0.3)
     wanted = kernel()(plain).forward(problem.inputs()).o
@@ -67,12 +84,17 @@ def test_what_the_signature_does_not_name_is_a_reason_not_a_call(ask: Ask) -> No
     def swallowing(q: Any, k: Any, v: Any, g: Any, beta: Any, **rest: Any) -> Any:
         raise AssertionError(rest)
 
-    with pytest.raises(AdapterError, match="packing='cu_seqlens', but the signature does not name cu_seqlens; add it"):
+    with pytest.raises(
+        AdapterError,
+        match="packing='cu_seqlens', but the signature does not name cu_seqlens; add it",
+    ):
         kernel(packing="cu_seqlens")(swallowing)
     adapter = kernel()(swallowing)
     assert "no initial state" in str(adapter.supports(ask()))
     assert "no packed sequences" in str(adapter.supports(ask(B=1, lengths=(21,), state="absent")))
-    assert "no scale but K^-1/2, wanted 0.5" in str(adapter.supports(ask(state="absent", scale=0.5)))
+    assert "no scale but K^-1/2, wanted 0.5" in str(
+        adapter.supports(ask(state="absent", scale=0.5))
+    )
     assert adapter.supports(ask(state="absent")) is None
     assert adapter.supports(ask(state="absent", scale=8**-0.5)) is None
 
@@ -81,7 +103,9 @@ def test_every_declared_limit_is_a_reason(ask: Ask) -> None:
     packed = ask(B=1, lengths=(21,))
     assert "no packed sequences" in str(kernel()(plain).supports(packed))
     assert "activation stage" in str(kernel(gate="raw")(plain).supports(ask()))
-    assert "beta in [0, 1] alone, wanted [2, 2]" in str(kernel(beta="logit")(plain).supports(ask(beta="two")))
+    assert "beta in [0, 1] alone, wanted [2, 2]" in str(
+        kernel(beta="logit")(plain).supports(ask(beta="two"))
+    )
     assert kernel(beta="logit")(plain).supports(ask()) is None
     assert kernel(supports=lambda problem: f"T = {problem.T}")(plain).supports(ask()) == "T = 21"
 
@@ -134,7 +158,10 @@ def test_the_step_is_its_own_entry_point_and_the_proof_names_the_last_call(ask: 
     assert torch.equal(stepped, adapter.forward(x).o)
     assert "plain (test_kernel.py" in adapter.proof()
     assert kernel(proof=lambda: "observed")(plain).proof() == "observed"
-    assert kernel(environment=lambda: {"mode": "interpreted"})(plain).environment()["mode"] == "interpreted"
+    assert (
+        kernel(environment=lambda: {"mode": "interpreted"})(plain).environment()["mode"]
+        == "interpreted"
+    )
 
 
 def test_a_scale_left_out_is_tested_as_a_variant(ask: Ask) -> None:
@@ -149,18 +176,30 @@ def test_a_scale_left_out_is_tested_as_a_variant(ask: Ask) -> None:
         return right(q * scale, k, v, g, beta, scale=1.0)  # type: ignore[operator]
 
     problem = ask(state="absent", K=16, V=4)
-    for function, status in ((by_values, Status.FAIL), (right, Status.PASS), (required, Status.PASS)):
+    for function, status in (
+        (by_values, Status.FAIL),
+        (right, Status.PASS),
+        (required, Status.PASS),
+    ):
         adapter = kernel()(function)
         assert {found.status for found in forward(adapter, problem)} == {Status.PASS}
-        assert status in {found.status for found in options(adapter, problem, variant=WITHOUT_SCALE)}
-    assert "scale" in (kernel()(right).variants()[WITHOUT_SCALE].supports(problem.replace(scale=0.5)) or "")
+        assert status in {
+            found.status for found in options(adapter, problem, variant=WITHOUT_SCALE)
+        }
+    assert "scale" in (
+        kernel()(right).variants()[WITHOUT_SCALE].supports(problem.replace(scale=0.5)) or ""
+    )
     assert not kernel()(plain).variants(), "a scale that must be passed cannot be left out"
 
 
 def test_gradients_flow_through_the_conversions(ask: Ask) -> None:
     adapter = kernel(layout="bhtd", state="vk", gate="log2", beta="logit", dtypes=("fp64",))(_bhtd)
     x = ask(dtype="fp64").inputs()
-    leaves = [tensor.requires_grad_() for tensor in (x.q, x.g, x.beta, x.initial_state) if tensor is not None]
+    leaves = [
+        tensor.requires_grad_()
+        for tensor in (x.q, x.g, x.beta, x.initial_state)
+        if tensor is not None
+    ]
     output = adapter.forward(x)
     found = torch.autograd.grad(output.o.sum() + output.final_state.sum(), leaves)
     o, final = recurrence(x)
@@ -170,7 +209,17 @@ def test_gradients_flow_through_the_conversions(ask: Ask) -> None:
 
 def _bhtd(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: float, initial_state: Any) -> Any:
     q, k, v, g, beta = (t.transpose(1, 2) for t in (q, k, v, g, beta))
-    o, final = recurrence(Inputs(q, k, v, g * torch.log(torch.tensor(2.0, dtype=g.dtype)), beta.sigmoid(), scale, initial_state.mT))
+    o, final = recurrence(
+        Inputs(
+            q,
+            k,
+            v,
+            g * torch.log(torch.tensor(2.0, dtype=g.dtype)),
+            beta.sigmoid(),
+            scale,
+            initial_state.mT,
+        )
+    )
     return o.transpose(1, 2), final.mT
 
 
@@ -178,24 +227,34 @@ def test_another_convention_can_be_tried_on_the_same_function() -> None:
     adapter = kernel(packing="none")(five)
     other = adapter.redeclared(replace(adapter.conventions, state="vk"))
     assert isinstance(other, KernelAdapter) and other.conventions.state == "vk"
-    assert adapter.redeclared(replace(adapter.conventions, layout="thd", packing="cu_seqlens")) is None
+    assert (
+        adapter.redeclared(replace(adapter.conventions, layout="thd", packing="cu_seqlens")) is None
+    )
 
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
         ({"layout": "tbhd"}, "kernel 'plain': layout: wanted one of bthd, bhtd, thd, got 'tbhd'"),
-        ({"dtypes": ("float32",)}, "dtypes: wanted some of fp64, fp32, bf16, fp16, got ['float32']"),
+        (
+            {"dtypes": ("float32",)},
+            "dtypes: wanted some of fp64, fp32, bf16, fp16, got ['float32']",
+        ),
         ({"dtypes": ()}, "dtypes: wanted some of"),
         ({"contract": "chunk-64"}, "contract 'chunk-64' is not known"),
         ({"contract": 64}, "contract: wanted a preset name"),
-        ({"contract": {"bf16": "chunk64-bf16"}}, "contract: wanted one for each of the dtypes fp32, got bf16"),
+        (
+            {"contract": {"bf16": "chunk64-bf16"}},
+            "contract: wanted one for each of the dtypes fp32, got bf16",
+        ),
         ({"scale": "none"}, "scale: wanted one of argument, fixed, folded, got 'none'"),
         ({"scale": "fixed"}, "scale='fixed', but the signature names scale"),
         ({"padding": "garbage"}, "padding: wanted one of zero, undefined"),
     ],
 )
-def test_a_wrong_declaration_names_the_option_and_the_choices(wrong: dict[str, Any], said: str) -> None:
+def test_a_wrong_declaration_names_the_option_and_the_choices(
+    wrong: dict[str, Any], said: str
+) -> None:
     with pytest.raises(AdapterError) as caught:
         kernel(**wrong)(plain)
     assert said in str(caught.value)
@@ -206,11 +265,15 @@ def test_a_signature_that_does_not_fit_is_refused() -> None:
 
     def more(q: Any, k: Any, v: Any, g: Any, beta: Any, *, chunk_size: int) -> None: ...
 
-    with pytest.raises(AdapterError, match=r"wanted a function of \(q, k, v, g, beta, \.\.\.\), got \(q, k, v\)"):
+    with pytest.raises(
+        AdapterError, match=r"wanted a function of \(q, k, v, g, beta, \.\.\.\), got \(q, k, v\)"
+    ):
         kernel()(three)
     with pytest.raises(AdapterError, match="nothing to pass for chunk_size"):
         kernel()(more)
-    with pytest.raises(AdapterError, match="scale='argument', but the signature does not name scale"):
+    with pytest.raises(
+        AdapterError, match="scale='argument', but the signature does not name scale"
+    ):
         kernel(scale="argument")(five)
     with pytest.raises(AdapterError, match="layout thd always passes cu_seqlens"):
         kernel(layout="thd", packing="cu_seqlens")(five)

@@ -1,4 +1,6 @@
-"""Rows stretched by powers of two, so that normalising them in the kernel shows, and stays what it is wherever the row stands."""
+"""Rows stretched by powers of two, so that normalising them in the kernel shows, and stays what it
+is wherever the row stands.
+"""
 
 from __future__ import annotations
 

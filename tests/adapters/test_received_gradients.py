@@ -1,4 +1,6 @@
-"""Gradients are those of what a kernel receives: a missing factor of its conventions is a wrong gradient, and named by its input."""
+"""Gradients are those of what a kernel receives: a missing factor of its conventions is a wrong
+gradient, and named by its input.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,20 @@ from kdaverify.faults.conforming import conforming
 from kdaverify.problems import Problem
 
 PROBLEM = Problem(
-    B=1, T=9, H=1, HV=1, K=4, V=4, dtype="fp32", gate="log-sigmoid", key="random", beta="uniform", state="random", value="normal", seed=3
-)  # fmt: skip
+    B=1,
+    T=9,
+    H=1,
+    HV=1,
+    K=4,
+    V=4,
+    dtype="fp32",
+    gate="log-sigmoid",
+    key="random",
+    beta="uniform",
+    state="random",
+    value="normal",
+    seed=3,
+)
 CONVENTIONS: dict[str, tuple[dict[str, str], str]] = {
     "log2": ({"gate": "log2"}, "dg"),
     "decay": ({"gate": "decay"}, "dg"),
@@ -29,7 +43,9 @@ FACTORS = {"log2": 1 / 0.6931471805599453, "decay": 0.97, "logit": 4.0, "folded"
 
 
 def scaled(named: str, source: str) -> KernelAdapter:
-    """A conforming kernel whose gradient of one input is too large by a factor, as one that forgot its convention has it."""
+    """A conforming kernel whose gradient of one input is too large by a factor, as one that forgot
+    its convention has it.
+    """
     declared, _ = CONVENTIONS[named]
     right = conforming(**declared)  # pyright: ignore[reportArgumentType]
 
@@ -37,18 +53,31 @@ def scaled(named: str, source: str) -> KernelAdapter:
         factor = FACTORS[named]
         return x * factor + (x * (1 - factor)).detach()
 
-    def call(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, initial_state: Tensor | None, **rest: Any) -> Any:
+    def call(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        initial_state: Tensor | None,
+        **rest: Any,
+    ) -> Any:
         x = {"q": q, "k": k, "v": v, "g": g, "beta": beta}
         x[source] = wrong(x[source])
         return right(*x.values(), initial_state=initial_state, **rest)
 
-    def with_scale(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: float, initial_state: Any) -> Any:
+    def with_scale(
+        q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: float, initial_state: Any
+    ) -> Any:
         return call(q, k, v, g, beta, initial_state=initial_state, scale=scale)
 
     def without(q: Any, k: Any, v: Any, g: Any, beta: Any, *, initial_state: Any) -> Any:
         return call(q, k, v, g, beta, initial_state=initial_state)
 
-    return kernel(name="wrong", contract="recurrent-fp32", **declared)(without if named == "folded" else with_scale)  # pyright: ignore[reportArgumentType]
+    return kernel(name="wrong", contract="recurrent-fp32", **declared)(
+        without if named == "folded" else with_scale
+    )  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("named", CONVENTIONS)
@@ -61,7 +90,9 @@ def test_a_missing_factor_is_a_wrong_gradient_of_that_input_alone(named: str) ->
 @pytest.mark.parametrize("named", CONVENTIONS)
 def test_a_missing_factor_is_no_derivative_of_the_outputs(named: str) -> None:
     (found,) = self_consistency(scaled(named, CONVENTIONS[named][1].removeprefix("d")), PROBLEM)
-    assert found.status is Status.FAIL and f"over tolerance: {CONVENTIONS[named][1]}" in found.message
+    assert (
+        found.status is Status.FAIL and f"over tolerance: {CONVENTIONS[named][1]}" in found.message
+    )
 
 
 @pytest.mark.parametrize("named", CONVENTIONS)
@@ -82,10 +113,14 @@ def test_betas_and_decays_at_the_ends_of_their_range_have_finite_gradients(dtype
 
 
 def test_nan_where_a_decay_is_zero_is_rejected() -> None:
-    """0 / 0 of a kernel that takes the logarithm of a decay: no exact value is known there, but NaN is none."""
+    """0 / 0 of a kernel that takes the logarithm of a decay: no exact value is known there, but NaN
+    is none.
+    """
 
     def call(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: float, initial_state: Any) -> Any:
-        return conforming(gate="decay")(q, k, v, g.log().exp(), beta, scale=scale, initial_state=initial_state)
+        return conforming(gate="decay")(
+            q, k, v, g.log().exp(), beta, scale=scale, initial_state=initial_state
+        )
 
     adapter = kernel(name="nan", contract="recurrent-fp32", gate="decay")(call)
     found = gradients(adapter, PROBLEM.replace(gate="hard-reset", T=33, K=16), of="o")

@@ -27,13 +27,19 @@ def test_the_stages_of_eager_chained_are_its_forward(ask: Ask, dtype: str) -> No
     written = chain(adapter.stages(dtype), StageArguments(inputs, {}, contract.chunk_size, formats))
     output = adapter.forward(inputs)
     for found, wanted in ((written["o"], output.o), (written["final_state"], output.final_state)):
-        # Up to the order in which a library sums, which is another for another layout on some processors.
-        assert float((found - wanted).abs().max()) <= 4 * FORMATS[dtype].unit * float(wanted.abs().max())
+        # Up to the order in which a library sums, which is another for another layout on some
+        # processors.
+        assert float((found - wanted).abs().max()) <= 4 * FORMATS[dtype].unit * float(
+            wanted.abs().max()
+        )
     assert all(tensor.dtype == formats(name).dtype for name, tensor in written.items())
 
 
 def test_an_implementation_exposes_no_stages_unless_it_says_so() -> None:
-    assert find("eager-recurrent").stages("fp32") == {} and find("transformers-chunk").stages("fp32") == {}
+    assert (
+        find("eager-recurrent").stages("fp32") == {}
+        and find("transformers-chunk").stages("fp32") == {}
+    )
     assert list(find("eager").stages("bf16")) == [*SIGNATURES, *BACKWARD_SIGNATURES]
 
 
@@ -46,7 +52,9 @@ def test_an_implementation_exposes_no_stages_unless_it_says_so() -> None:
         (("solve",), ("w",), ("R",), "takes: solve comes after the writers of"),
     ],
 )
-def test_a_stage_declared_wrongly_is_refused(covers: tuple[str, ...], takes: tuple[str, ...], gives: tuple[str, ...], told: str) -> None:
+def test_a_stage_declared_wrongly_is_refused(
+    covers: tuple[str, ...], takes: tuple[str, ...], gives: tuple[str, ...], told: str
+) -> None:
     with pytest.raises(StageError, match=told):
         StageCall(covers, takes, gives, nothing)
 
@@ -55,4 +63,6 @@ def test_a_chain_that_lacks_a_tensor_says_which(ask: Ask) -> None:
     solve = {"solve": StageCall(("solve",), ("Akk",), ("R",), nothing)}
     contract = find("eager").contract("fp32")
     with pytest.raises(StageError, match="stage solve: takes Akk, which no stage before it gives"):
-        chain(solve, StageArguments(ask(T=3).inputs(), {}, 64, formats_of(contract, FORMATS["fp32"])))
+        chain(
+            solve, StageArguments(ask(T=3).inputs(), {}, 64, formats_of(contract, FORMATS["fp32"]))
+        )

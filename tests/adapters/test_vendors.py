@@ -1,4 +1,6 @@
-"""Every shipped implementation that is installed is right on a benign problem, and proves which kernel ran."""
+"""Every shipped implementation that is installed is right on a benign problem, and proves which
+kernel ran.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,15 @@ KERNELS = {
     "onnxruntime": "LinearAttention on CPUExecutionProvider",
     "pallas": "Pallas pallas_prepass_fwd, interpreted and pallas_split_fwd, interpreted",
 }
-# Those that share a process with others; isolated ones bring an interpreter or a device of their own. Designs on paper may be wrong.
-# Those without a gate of every channel are tested in test_delta_rules.py, those of other operators in tests/operators.
+# Those that share a process with others; isolated ones bring an interpreter or a device of their
+# own. Designs on paper may be wrong. Those without a gate of every channel are tested in
+# test_delta_rules.py, those of other operators in tests/operators.
 NAMES = [
     name
     for name in SHIPPED
-    if not (find(name).isolated or name.startswith("emulated:")) and find(name).op == DEFAULT and find(name).domain.gates == "channel"
+    if not (find(name).isolated or name.startswith("emulated:"))
+    and find(name).op == DEFAULT
+    and find(name).domain.gates == "channel"
 ]
 CASES = [(name, dtype) for name in NAMES for dtype in find(name).dtypes]
 
@@ -86,7 +91,15 @@ def test_the_callers_tensors_are_neither_edited_nor_returned(ask: Ask, name: str
 
 
 @pytest.mark.parametrize("name", [name for name in SHIPPED if name.startswith("eager")])
-@pytest.mark.parametrize("changes", [{"B": 1, "lengths": (0, 5, 70, 0)}, {"HV": 6}, {"scale": 0.3}, {"B": 1, "lengths": (0, 0), "T": 0}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"B": 1, "lengths": (0, 5, 70, 0)},
+        {"HV": 6},
+        {"scale": 0.3},
+        {"B": 1, "lengths": (0, 0), "T": 0},
+    ],
+)
 def test_eager_takes_everything(ask: Ask, name: str, changes: dict[str, Any]) -> None:
     problem = ask(**{"T": 80, **changes})
     assert find(name).supports(problem) is None
@@ -134,7 +147,9 @@ def test_pallas_is_differentiated_through_the_package_s_own_backward(ask: Ask) -
 
 
 def test_limits_of_the_interfaces_are_reasons(ask: Ask) -> None:
-    assert "no packed sequences" in str(find("transformers-chunk").supports(ask(B=1, lengths=(21,))))
+    assert "no packed sequences" in str(
+        find("transformers-chunk").supports(ask(B=1, lengths=(21,)))
+    )
     assert "it takes 1 alone" in str(find("transformers-chunk").supports(ask(HV=6)))
     assert "no scale but K^-1/2" in str(find("transformers-recurrent").supports(ask(scale=0.5)))
     assert "no packed sequences" in str(find("onnxruntime").supports(ask(B=1, lengths=(21,))))
@@ -143,13 +158,17 @@ def test_limits_of_the_interfaces_are_reasons(ask: Ask) -> None:
     assert "at least one token" in str(find("pallas").supports(ask(B=1, lengths=(0,), T=0)))
 
 
-def test_transformers_never_runs_a_kernel_of_another_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_transformers_never_runs_a_kernel_of_another_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     installed("transformers-chunk")
     from transformers.models.kimi_linear import modeling_kimi_linear
 
     from kdaverify.adapters import transformers_kda
 
-    original = transformers_kda.torch_function(transformers_kda.KIMI.module, "chunk_kimi_delta_attention")
+    original = transformers_kda.torch_function(
+        transformers_kda.KIMI.module, "chunk_kimi_delta_attention"
+    )
 
     @functools.wraps(original)
     def dispatching(*args: Any, **keywords: Any) -> None:
@@ -169,16 +188,26 @@ def test_transformers_never_runs_a_kernel_of_another_package(monkeypatch: pytest
 def test_onnxruntime_without_its_kernel_is_the_wrong_kernel() -> None:
     from kdaverify.adapters import onnxruntime_kda
 
-    event = {"cat": "Node", "name": "n_kernel_time", "args": {"op_name": "Scan", "provider": "CPUExecutionProvider"}}
-    with pytest.raises(WrongKernelError, match="ran Scan on CPUExecutionProvider; wanted LinearAttention"):
+    event = {
+        "cat": "Node",
+        "name": "n_kernel_time",
+        "args": {"op_name": "Scan", "provider": "CPUExecutionProvider"},
+    }
+    with pytest.raises(
+        WrongKernelError, match="ran Scan on CPUExecutionProvider; wanted LinearAttention"
+    ):
         onnxruntime_kda.kernels([event])
 
 
-def test_pallas_falling_back_to_plain_jax_is_the_wrong_kernel(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pallas_falling_back_to_plain_jax_is_the_wrong_kernel(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     adapter = installed("pallas")
     import deltanet_tpu
 
-    monkeypatch.setattr(deltanet_tpu, "chunk_kda", functools.partial(deltanet_tpu.chunk_kda, fallback_scan=True))
+    monkeypatch.setattr(
+        deltanet_tpu, "chunk_kda", functools.partial(deltanet_tpu.chunk_kda, fallback_scan=True)
+    )
     with pytest.raises(WrongKernelError, match="fell back to plain JAX"):
         adapter.forward(ask(H=8, HV=8).inputs())  # a shape not compiled before
 

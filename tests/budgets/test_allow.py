@@ -46,16 +46,25 @@ NOTHING = EnsembleErrors(
 )
 
 
-def allowed(errors: EnsembleErrors = ERRORS, *, sharp: bool = True, lost: float = 0.0, floor: float = 0.0) -> ErrorStatistics:
-    return allow(exactly(EXACT), errors, io=BF16, unit=UNIT, lost=lost, floor=floor, sharp=sharp).allowed
+def allowed(
+    errors: EnsembleErrors = ERRORS, *, sharp: bool = True, lost: float = 0.0, floor: float = 0.0
+) -> ErrorStatistics:
+    return allow(
+        exactly(EXACT), errors, io=BF16, unit=UNIT, lost=lost, floor=floor, sharp=sharp
+    ).allowed
 
 
 def test_every_limit_is_its_factor_times_margin_and_worst() -> None:
     found = allowed()
-    assert found.rms == pytest.approx(1.1 * 0.4), "draws that do not scatter leave 1.1 times the mean draw"
+    assert found.rms == pytest.approx(1.1 * 0.4), (
+        "draws that do not scatter leave 1.1 times the mean draw"
+    )
     assert found.largest == pytest.approx(1.25 * 3.0 * 1.0)
-    # The first row has the output's relative error, which is more than its own; the second a margin wider than the factor.
-    assert found.rows.tolist() == pytest.approx([2.5 * ROWS[0] * 0.5 / SIZE + UNIT / 4 * ROWS[0], 1.25 * 4.0 * 0.6 + UNIT / 4 * ROWS[1]])
+    # The first row has the output's relative error, which is more than its own; the second a margin
+    # wider than the factor.
+    assert found.rows.tolist() == pytest.approx(
+        [2.5 * ROWS[0] * 0.5 / SIZE + UNIT / 4 * ROWS[0], 1.25 * 4.0 * 0.6 + UNIT / 4 * ROWS[1]]
+    )
     assert found.median == pytest.approx(1.5 * 1.3 * 0.03 + UNIT / 2)
     assert found.tail == pytest.approx(2.0 * 1.4 * 0.07 + UNIT)
     assert found.bias == pytest.approx(0.02 + 5 * 0.005 / math.sqrt(2))
@@ -81,12 +90,16 @@ def test_and_what_underflow_and_cancelling_sums_may_take() -> None:
     found = allowed(NOTHING, lost=0.25, floor=0.5)
     assert found.rms == pytest.approx(1.25 * 0.75)
     assert found.largest == pytest.approx(2.5 * 0.75)
-    assert found.rows.tolist() == pytest.approx([2.5 * max(0.75, 0.75 / SIZE * row) + UNIT / 4 * row for row in ROWS])
+    assert found.rows.tolist() == pytest.approx(
+        [2.5 * max(0.75, 0.75 / SIZE * row) + UNIT / 4 * row for row in ROWS]
+    )
     assert found.bias == pytest.approx(0.75 / SIZE)
 
 
 @pytest.mark.parametrize(("share", "judged"), [(0.99, True), (1.0, False), (40.0, False)])
-def test_no_bias_is_asked_of_an_output_that_legal_kernels_miss_by_its_own_size(*, share: float, judged: bool) -> None:
+def test_no_bias_is_asked_of_an_output_that_legal_kernels_miss_by_its_own_size(
+    *, share: float, judged: bool
+) -> None:
     found = allowed(replace(ERRORS, worst=replace(ERRORS.worst, rms=share * SIZE)))
     assert (found.bias < 0.1) is judged
     assert math.isfinite(found.rms)
@@ -95,18 +108,25 @@ def test_no_bias_is_asked_of_an_output_that_legal_kernels_miss_by_its_own_size(*
 def test_the_slack_of_a_row_is_relative_to_what_moved_in_it() -> None:
     moved = torch.tensor([[0.0, 0.0], [8.0, 8.0]], dtype=torch.float64)
     still = allow(exactly(EXACT), NOTHING, io=BF16, unit=UNIT, lost=0.0, moved=moved).allowed
-    assert (still.rows - 2.5 * 0.41 * UNIT * pair(*ROWS)).tolist() == pytest.approx([0.0, UNIT / 4 * 8.0])
+    assert (still.rows - 2.5 * 0.41 * UNIT * pair(*ROWS)).tolist() == pytest.approx(
+        [0.0, UNIT / 4 * 8.0]
+    )
 
 
 def test_where_zero_is_proven_throughout_nothing_is_allowed() -> None:
-    found = allow(exactly(torch.zeros(2, 2)), NOTHING, io=BF16, unit=UNIT, lost=0.25, floor=0.5).allowed
+    found = allow(
+        exactly(torch.zeros(2, 2)), NOTHING, io=BF16, unit=UNIT, lost=0.25, floor=0.5
+    ).allowed
     assert (found.rms, found.largest, found.rows.tolist()) == (0.0, 0.0, [0.0, 0.0])
 
 
 def test_an_empty_output_is_allowed_nothing_and_needs_nothing() -> None:
     empty = torch.zeros(0, 2, dtype=torch.float64)
     nothing = replace(
-        NOTHING, worst=replace(NOTHING.worst, rows=empty[:, 0]), margin=replace(NOTHING.margin, rows=empty[:, 0]), plain=empty
+        NOTHING,
+        worst=replace(NOTHING.worst, rows=empty[:, 0]),
+        margin=replace(NOTHING.margin, rows=empty[:, 0]),
+        plain=empty,
     )
     found = allow(exactly(empty), nothing, io=BF16, unit=UNIT, lost=0.0)
     assert set(found.ratios(found.measure(empty, exactly(empty))).values()) == {0.0}
@@ -124,7 +144,9 @@ def test_an_error_is_admitted_if_every_statistic_is() -> None:
 
 def test_a_row_without_error_is_met_where_none_is_allowed() -> None:
     held = Budget(replace(allowed(), rows=pair(0.0, 1.0)), BF16, 0.0)
-    right, wrong = (ErrorStatistics(0.0, 0.0, rows, 0.0, 0.0) for rows in (pair(0.0, 0.5), pair(1e-9, 0.5)))
+    right, wrong = (
+        ErrorStatistics(0.0, 0.0, rows, 0.0, 0.0) for rows in (pair(0.0, 0.5), pair(1e-9, 0.5))
+    )
     assert held.row_ratios(right).tolist() == [0.0, 0.5]
     assert held.row_ratios(wrong).tolist() == [math.inf, 0.5]
 

@@ -64,8 +64,14 @@ CONTRACTS = (
 def used(run: Outputs, truth: CertifiedOutputs, ceilings: Ceilings) -> dict[str, float]:
     """The largest error of every output, as a fraction of its ceiling."""
     fmt = ceilings.contract.accumulate
-    errors = {name: exact.error(y) for (name, exact), y in zip(truth.named().items(), run, strict=True)}
-    return {name: Ceiling(ceilings, name).used(e, truth.named()[name], fmt).ratio for name, e in errors.items() if e.numel()}
+    errors = {
+        name: exact.error(y) for (name, exact), y in zip(truth.named().items(), run, strict=True)
+    }
+    return {
+        name: Ceiling(ceilings, name).used(e, truth.named()[name], fmt).ratio
+        for name, e in errors.items()
+        if e.numel()
+    }
 
 
 @pytest.mark.parametrize(("name", "dtype"), CONTRACTS)
@@ -77,7 +83,11 @@ def test_it_contains_every_member_and_every_draw(name: str, dtype: str) -> None:
     @given(problems(dtype=dtype, max_cost=2**14))
     def contained(problem: Problem) -> None:
         inputs = problem.inputs()
-        truth, ceilings, emulation = enclosed(inputs), Ceilings(inputs, contract, io), emulate(inputs, contract, io)
+        truth, ceilings, emulation = (
+            enclosed(inputs),
+            Ceilings(inputs, contract, io),
+            emulate(inputs, contract, io),
+        )
         for run in (*emulation.rounded.values(), *emulation.drawn):
             assert max(used(run, truth, ceilings).values(), default=0.0) <= 1
 
@@ -97,7 +107,9 @@ def test_it_contains_a_legal_kernel_that_is_in_no_ensemble() -> None:
     contract = replace(contract_from_name("chunk64-bf16"), chunk_size=40)
     inputs = PROBLEM.inputs()
     run = Emulator("held out", contract, FORMATS["bf16"], stages=RESIDUAL).run(inputs)
-    assert max(used(run, enclosed(inputs), Ceilings(inputs, contract, FORMATS["bf16"])).values()) <= 1
+    assert (
+        max(used(run, enclosed(inputs), Ceilings(inputs, contract, FORMATS["bf16"])).values()) <= 1
+    )
 
 
 def held(contract: Contract, io: Format, inputs: Inputs) -> Reference:
@@ -111,8 +123,12 @@ def plain() -> tuple[Inputs, Reference, torch.Tensor]:
     return inputs, held(contract, io, inputs), ensemble(contract, io)[0].run(inputs)[0]
 
 
-def test_an_element_above_it_fails_though_every_statistic_passes(plain: tuple[Inputs, Reference, torch.Tensor]) -> None:
-    """The ceiling knows nothing of the family: it holds where a family errs a thousand times too much."""
+def test_an_element_above_it_fails_though_every_statistic_passes(
+    plain: tuple[Inputs, Reference, torch.Tensor],
+) -> None:
+    """The ceiling knows nothing of the family: it holds where a family errs a thousand times too
+    much.
+    """
     inputs, held, o = plain
     own, exact = held.budgets["o"], held.exact("o").high
     assert isinstance(own.ceiling, Ceiling)
@@ -121,14 +137,20 @@ def test_an_element_above_it_fails_though_every_statistic_passes(plain: tuple[In
     at = int(bound.argmax())
     spoilt = o.flatten().clone()
     spoilt[at] = exact.flatten()[at] + 2 * bound[at]
-    found = compare("o", spoilt.view_as(o), replace(held, budgets={"o": replace(own, allowed=generous)}), inputs)
+    found = compare(
+        "o", spoilt.view_as(o), replace(held, budgets={"o": replace(own, allowed=generous)}), inputs
+    )
     assert (found.status, found.statistic, found.grade) == (Status.FAIL, "ceiling", "F")
     assert found.is_beyond_doubt
     assert 1.9 < found.ratio < 2.1
-    assert f"proven error bound {float(bound[at]):.3g} at this element (dominant term: " in str(found)
+    assert f"proven error bound {float(bound[at]):.3g} at this element (dominant term: " in str(
+        found
+    )
 
 
-def test_a_failure_of_another_statistic_names_the_bound(plain: tuple[Inputs, Reference, torch.Tensor]) -> None:
+def test_a_failure_of_another_statistic_names_the_bound(
+    plain: tuple[Inputs, Reference, torch.Tensor],
+) -> None:
     inputs, held, o = plain
     spoilt = o.clone()
     spoilt[0, 70, 1] = 0
@@ -139,7 +161,9 @@ def test_a_failure_of_another_statistic_names_the_bound(plain: tuple[Inputs, Ref
 
 
 @pytest.mark.parametrize("factor", [0.5, 9.0])
-def test_no_rounding_is_named_where_none_is_the_cause(plain: tuple[Inputs, Reference, torch.Tensor], factor: float) -> None:
+def test_no_rounding_is_named_where_none_is_the_cause(
+    plain: tuple[Inputs, Reference, torch.Tensor], factor: float
+) -> None:
     _, held, _ = plain
     ceiling = held.budgets["o"].ceiling
     assert isinstance(ceiling, Ceiling)
@@ -150,7 +174,13 @@ def test_no_rounding_is_named_where_none_is_the_cause(plain: tuple[Inputs, Refer
 def test_wrong_kernels_are_above_it(plain: tuple[Inputs, Reference, torch.Tensor]) -> None:
     inputs, held, o = plain
     wrong_gate = replace(inputs, g=inputs.g * 1.5)
-    outputs = (-o, o.flip(-1), torch.zeros_like(o), 1.5 * o, ensemble(held_contract(held), FORMATS["bf16"])[0].run(wrong_gate)[0])
+    outputs = (
+        -o,
+        o.flip(-1),
+        torch.zeros_like(o),
+        1.5 * o,
+        ensemble(held_contract(held), FORMATS["bf16"])[0].run(wrong_gate)[0],
+    )
     for wrong in outputs:
         assert compare("o", wrong, held, inputs).ratios["ceiling"] > 1
 
@@ -174,7 +204,9 @@ def test_eager_is_below_it(dtype: str) -> None:
 
 def test_where_underflow_takes_what_the_norms_are_made_of_it_still_holds() -> None:
     """Values of 1e-188: their squares are 0 in float64."""
-    problem = PROBLEM.replace(dtype="fp64", gate="bound-100", value="zero", state="asymmetric", T=9, K=8)
+    problem = PROBLEM.replace(
+        dtype="fp64", gate="bound-100", value="zero", state="asymmetric", T=9, K=8
+    )
     inputs, contract, io = problem.inputs(), contract_from_name("recurrent-fp64"), FORMATS["fp64"]
     truth = held(contract, io, inputs).truth
     assert isinstance(truth, CertifiedOutputs)

@@ -30,7 +30,12 @@ NAMES = (
     "chunk16-bf16-bf16factors-bf16carry",
 )
 
-MEANINGLESS = ("recurrent-fp32-fp32solve", "chunk64-fp32-tf32solve", "chunk64-tf32-fp32factors", "chunk64-bf16-fp64solve")
+MEANINGLESS = (
+    "recurrent-fp32-fp32solve",
+    "chunk64-fp32-tf32solve",
+    "chunk64-tf32-fp32factors",
+    "chunk64-bf16-fp64solve",
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -39,7 +44,17 @@ def test_a_preset_is_named_as_it_was_asked_for(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["chunk-bf16", "chunk64", "chunk64-int8", "chunk0-fp32", "recurrent64-fp32", "chunk64-bf16-carry", "", *MEANINGLESS]
+    "name",
+    [
+        "chunk-bf16",
+        "chunk64",
+        "chunk64-int8",
+        "chunk0-fp32",
+        "recurrent64-fp32",
+        "chunk64-bf16-carry",
+        "",
+        *MEANINGLESS,
+    ],
 )
 def test_a_name_that_means_nothing_is_refused(name: str) -> None:
     with pytest.raises(ContractError, match="contract"):
@@ -48,7 +63,14 @@ def test_a_name_that_means_nothing_is_refused(name: str) -> None:
 
 def test_what_is_stored_in_which_format() -> None:
     contract = contract_from_name("chunk64-bf16")
-    assert [contract.storage(t, BF16).name for t in ("G", "S", "w", "R", "h", "o")] == ["fp32", "fp32", "bf16", "bf16", "bf16", "bf16"]
+    assert [contract.storage(t, BF16).name for t in ("G", "S", "w", "R", "h", "o")] == [
+        "fp32",
+        "fp32",
+        "bf16",
+        "bf16",
+        "bf16",
+        "bf16",
+    ]
     assert contract_from_name("chunk16-bf16-bf16carry").storage("S", BF16) is BF16
     assert contract_from_name("recurrent-fp32").storage("u", BF16) is FP32
     assert contract_from_name("recurrent-fp32").storage("o", BF16) is BF16
@@ -65,7 +87,12 @@ def test_matrix_units_truncate_what_nobody_rounded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kept", "lost"), [("bf16", 1 + 2**-7, 1 + 2**-9), ("tf32", 1 + 2**-10, 1 + 2**-12), ("fp16", 1 + 2**-10, 1 + 2**-12)]
+    ("name", "kept", "lost"),
+    [
+        ("bf16", 1 + 2**-7, 1 + 2**-9),
+        ("tf32", 1 + 2**-10, 1 + 2**-12),
+        ("fp16", 1 + 2**-10, 1 + 2**-12),
+    ],
 )
 def test_a_format_keeps_its_bits_and_no_more(name: str, kept: float, lost: float) -> None:
     rounded = FORMATS[name].round(torch.tensor([kept, lost], dtype=torch.float32))
@@ -86,9 +113,17 @@ def test_a_dtype_that_is_not_judged_is_named() -> None:
 def test_a_tensor_may_be_stored_in_a_format_of_its_own() -> None:
     plain = contract_from_name("chunk64-bf16")
     contract = plain.storing(w=FP32, dG_state=BF16).storing(h=FP32)
-    assert [contract.storage(t, BF16).name for t in ("w", "h", "dG_state", "u")] == ["fp32", "fp32", "bf16", "bf16"]
+    assert [contract.storage(t, BF16).name for t in ("w", "h", "dG_state", "u")] == [
+        "fp32",
+        "fp32",
+        "bf16",
+        "bf16",
+    ]
     assert contract == plain.storing(h=FP32, dG_state=BF16, w=FP32)
-    assert {contract.name, plain.name} == {"chunk64-bf16[dG_state:bf16;h:fp32;w:fp32]", "chunk64-bf16"}
+    assert {contract.name, plain.name} == {
+        "chunk64-bf16[dG_state:bf16;h:fp32;w:fp32]",
+        "chunk64-bf16",
+    }
     assert len({contract, plain}) == 2
 
 
@@ -101,7 +136,9 @@ def test_a_tensor_may_be_stored_in_a_format_of_its_own() -> None:
         ("chunk64-bf16", "o", "format of the inputs"),
     ],
 )
-def test_a_tensor_that_has_no_format_to_choose_is_refused(preset: str, tensor: str, says: str) -> None:
+def test_a_tensor_that_has_no_format_to_choose_is_refused(
+    preset: str, tensor: str, says: str
+) -> None:
     with pytest.raises(ContractError, match=says):
         contract_from_name(preset).storing(**{tensor: FP32})
 

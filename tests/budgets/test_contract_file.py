@@ -1,4 +1,6 @@
-"""A contract file says what a Contract does: it reads back equal, and what is wrong with one is told so that it can be mended."""
+"""A contract file says what a Contract does: it reads back equal, and what is wrong with one is
+told so that it can be mended.
+"""
 
 from __future__ import annotations
 
@@ -46,24 +48,42 @@ def test_names_tell_contracts_apart() -> None:
     others = [
         replace(plain, **{key: value})
         for key, value in {
-            "chunk_size": 32, "operands": FORMATS["fp16"], "carry": FORMATS["bf16"], "solve": FORMATS["fp32"], "factors": FORMATS["fp32"],
-            "softplus": True, "tensors": (("w", FORMATS["fp32"]),), "own": ("x",), "accumulator": FORMATS["fp16"], "sub_block": 8,
-            "flush": "always", "operand_rounding": "nearest", "storage_rounding": "truncate", "order": "in-order", "exponential": "natural",
+            "chunk_size": 32,
+            "operands": FORMATS["fp16"],
+            "carry": FORMATS["bf16"],
+            "solve": FORMATS["fp32"],
+            "factors": FORMATS["fp32"],
+            "softplus": True,
+            "tensors": (("w", FORMATS["fp32"]),),
+            "own": ("x",),
+            "accumulator": FORMATS["fp16"],
+            "sub_block": 8,
+            "flush": "always",
+            "operand_rounding": "nearest",
+            "storage_rounding": "truncate",
+            "order": "in-order",
+            "exponential": "natural",
         }.items()
-    ]  # fmt: skip
+    ]
     names = [contract.name for contract in (plain, *others)]
     assert len(set(names)) == len(names)
 
 
 def test_a_label_is_shown_beside_what_is_declared() -> None:
-    found = parse_contract(f'name = "my port"\n{PLAIN}[tensors]\nh = "fp32"\n', "text").contract(None)
+    found = parse_contract(f'name = "my port"\n{PLAIN}[tensors]\nh = "fp32"\n', "text").contract(
+        None
+    )
     assert found.name == "my port (chunk64-bf16[h:fp32])"
     assert found == contract_from_name("chunk64-bf16[h:fp32]")
     assert 'name = "my port"' in to_toml(found)
 
 
 def test_inputs_stand_for_the_format_of_the_inputs() -> None:
-    found = parse_contract('form = "chunk"\nchunk_size = 32\noperands = "inputs"\nsolve = "fp32"\n[tensors]\nG = "inputs"\n', "text")
+    found = parse_contract(
+        'form = "chunk"\nchunk_size = 32\noperands = "inputs"\nsolve = "fp32"\n[tensors]\nG ='
+        ' "inputs"\n',
+        "text",
+    )
     assert found.contract("fp16") == contract_from_name("chunk32-fp16-fp32solve[G:fp16]")
     with pytest.raises(ContractError, match="say which it is"):
         found.contract(None)
@@ -77,26 +97,50 @@ def test_inputs_stand_for_the_format_of_the_inputs() -> None:
         (PLAIN + "colour = 'red'", "the keys are name, about, source, form"),
         (PLAIN + "dh = 'fp32'", r"it is a tensor: put it under \[tensors\]"),
         ('form = "chunk"\nchunk_size = 64', "key 'operands' is missing"),
-        (PLAIN + "carry = 'fp8'", "carry: format 'fp8' is not known; wanted one of fp64, fp32, tf32, bf16, fp16"),
-        (PLAIN + "[tensors]\nww = 'fp32'", "tensor 'ww' is none that the chunk form stores; it stores G, Aqk"),
+        (
+            PLAIN + "carry = 'fp8'",
+            "carry: format 'fp8' is not known; wanted one of fp64, fp32, tf32, bf16, fp16",
+        ),
+        (
+            PLAIN + "[tensors]\nww = 'fp32'",
+            "tensor 'ww' is none that the chunk form stores; it stores G, Aqk",
+        ),
         (PLAIN + "[tensors]\nS = 'bf16'", "set the carry"),
-        (PLAIN + "[tensors]\nrounded_beta = 'bf16'", "only kernels of factored decays are emulated with it; declare factors too"),
+        (
+            PLAIN + "[tensors]\nrounded_beta = 'bf16'",
+            "only kernels of factored decays are emulated with it; declare factors too",
+        ),
         (PLAIN + "scale = 'bf16'", "scale: wanted one of free, in-q, rounded"),
         (PLAIN + "[tensors]\nw = 'fp9'", "w: format 'fp9'"),
         (PLAIN + "[tensors]\nw = 'tf32'", "nothing is stored in it"),
         (PLAIN + "flush = 'sometimes'", "flush: wanted one of free, always, never"),
         (PLAIN + "sub_block = '16'", "sub_block: input should be a valid integer, got '16'"),
-        ("form = 'recurrent'\noperands = 'fp32'\nanchored = true", "anchored scores are blocks of a chunk"),
+        (
+            "form = 'recurrent'\noperands = 'fp32'\nanchored = true",
+            "anchored scores are blocks of a chunk",
+        ),
         (PLAIN + "anchor = 'middle'", "declare them anchored too"),
         (PLAIN + "solve = 'fp32'\nfactors = 'fp32'", "exclude each other"),
         (PLAIN + "accumulator = 'tf32'", "an accumulator of at least as many bits"),
-        (PLAIN + "own = ['w']", "own tensor 'w': wanted a name that neither the chunk form nor a field has"),
+        (
+            PLAIN + "own = ['w']",
+            "own tensor 'w': wanted a name that neither the chunk form nor a field has",
+        ),
         (PLAIN + "own = ['order']", "own tensor 'order'"),
         ('form = "chunk"\noperands = "bf16"', "chunk_size: wanted tokens per chunk"),
-        ('form = "recurrent"\nchunk_size = 64\noperands = "fp32"', "chunk_size: wanted tokens per chunk"),
-        ('form = "recurrent"\noperands = "fp32"\noperand_rounding = "truncate"', "nothing to round"),
+        (
+            'form = "recurrent"\nchunk_size = 64\noperands = "fp32"',
+            "chunk_size: wanted tokens per chunk",
+        ),
+        (
+            'form = "recurrent"\noperands = "fp32"\noperand_rounding = "truncate"',
+            "nothing to round",
+        ),
         ('form = "spiral"\noperands = "fp32"', "form: wanted one of recurrent, chunk"),
-        ('form = "recurrent"\noperands = "fp64"\nexponential = "approximate"', "approximate exponential units work in fp32"),
+        (
+            'form = "recurrent"\noperands = "fp64"\nexponential = "approximate"',
+            "approximate exponential units work in fp32",
+        ),
     ],
 )
 def test_a_file_that_is_no_contract_is_refused_with_what_would_be(text: str, says: str) -> None:
@@ -105,25 +149,45 @@ def test_a_file_that_is_no_contract_is_refused_with_what_would_be(text: str, say
 
 
 @pytest.mark.parametrize(
-    "name", ["chunk64-bf16[w]", "chunk64-bf16[w:fp9]", "chunk64-bf16[w:fp32;w:bf16]", "chunk64-bf16[sub_block:x]", "fla2"]
+    "name",
+    [
+        "chunk64-bf16[w]",
+        "chunk64-bf16[w:fp9]",
+        "chunk64-bf16[w:fp32;w:bf16]",
+        "chunk64-bf16[sub_block:x]",
+        "fla2",
+    ],
 )
 def test_a_name_that_says_no_contract_is_refused(name: str) -> None:
     with pytest.raises(ContractError, match="contract"):
         declared_contract(name)
 
 
-def test_a_file_is_taken_wherever_a_name_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine.toml").write_text('form = "chunk"\nchunk_size = 32\noperands = "inputs"\n[tensors]\nh = "fp32"\n')
+def test_a_file_is_taken_wherever_a_name_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.toml").write_text(
+        'form = "chunk"\nchunk_size = 32\noperands = "inputs"\n[tensors]\nh = "fp32"\n'
+    )
     monkeypatch.chdir(tmp_path)
     wanted = contract_from_name("chunk32-bf16[h:fp32]")
 
-    def run(q: object, k: object, v: object, g: object, beta: object, *, initial_state: object) -> None:
+    def run(
+        q: object, k: object, v: object, g: object, beta: object, *, initial_state: object
+    ) -> None:
         raise NotImplementedError
 
-    for given in ("mine.toml", str(tmp_path / "mine.toml"), tmp_path / "mine.toml", {"bf16": "mine.toml"}):
+    for given in (
+        "mine.toml",
+        str(tmp_path / "mine.toml"),
+        tmp_path / "mine.toml",
+        {"bf16": "mine.toml"},
+    ):
         assert kernel(dtypes=("bf16",), contract=given)(run).contract("bf16") == wanted
     carried = declared({"name": "there", "dtypes": "bf16", "contract": "mine.toml"})
-    assert carried.contract == {"bf16": "chunk32-bf16[h:fp32]"}, "where an export is read the file may not be there"
+    assert carried.contract == {"bf16": "chunk32-bf16[h:fp32]"}, (
+        "where an export is read the file may not be there"
+    )
     with pytest.raises(AdapterError, match=r"other\.toml: cannot be read"):
         kernel(dtypes=("bf16",), contract="other.toml")(run)
 
@@ -135,19 +199,29 @@ def test_a_file_beside_the_kernel_is_found_from_anywhere(tmp_path: Path) -> None
         '@kv.kernel(contract="mine.toml", dtypes=("bf16",))\n'
         "def port(q, k, v, g, beta, *, initial_state): ...\n"
     )  # fmt: skip
-    assert find(f"{tmp_path / 'port.py'}").contract("bf16") == contract_from_name("chunk64-bf16[h:fp32]")
+    assert find(f"{tmp_path / 'port.py'}").contract("bf16") == contract_from_name(
+        "chunk64-bf16[h:fp32]"
+    )
 
 
 SHARED = {
-    "fla": "fla-interpreted", "triton_npu-recurrent": "fla-recurrent", "fla-gdn": "gdn64", "fla-gdn-recurrent": "fla-recurrent",
-    "fla-delta": "gdn64", "fla-delta-recurrent": "fla-recurrent", "onnxruntime-gdn": "onnxruntime", "onnxruntime-delta": "onnxruntime",
-}  # fmt: skip
+    "fla": "fla-interpreted",
+    "triton_npu-recurrent": "fla-recurrent",
+    "fla-gdn": "gdn64",
+    "fla-gdn-recurrent": "fla-recurrent",
+    "fla-delta": "gdn64",
+    "fla-delta-recurrent": "fla-recurrent",
+    "onnxruntime-gdn": "onnxruntime",
+    "onnxruntime-delta": "onnxruntime",
+}
 """Contracts that an implementation has in common with another."""
 
 
 def test_every_implementation_that_ships_a_contract_declares_its_file() -> None:
     # What emulates a design is declared by the design.
-    for name in (name for name in SHIPPED if not name.startswith("emulated:") and find(name).op == DEFAULT):
+    for name in (
+        name for name in SHIPPED if not name.startswith("emulated:") and find(name).op == DEFAULT
+    ):
         adapter = find(name)
         for dtype in adapter.dtypes:
             file = SHARED.get(name, name)

@@ -1,4 +1,6 @@
-"""Every field of a contract moves or narrows its family: what is declared is what the emulated kernels do."""
+"""Every field of a contract moves or narrows its family: what is declared is what the emulated
+kernels do.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +49,19 @@ def emulated(name: str, gate: str = "log-sigmoid") -> Emulation:
 def errors(name: str, place: int = 0, gate: str = "log-sigmoid") -> dict[str, float]:
     """The relative rms error of o, or of S_T, of every member."""
     exact = recurrence(inputs(gate))[place]
-    return {member: rms(run[place] - exact) / rms(exact) for member, run in emulated(name, gate).rounded.items()}
+    return {
+        member: rms(run[place] - exact) / rms(exact)
+        for member, run in emulated(name, gate).rounded.items()
+    }
 
 
 def drawn(name: str) -> float:
     exact = recurrence(inputs())[0]
-    return sum(rms(run[0] - exact) for run in emulated(name).drawn) / len(emulated(name).drawn) / rms(exact)
+    return (
+        sum(rms(run[0] - exact) for run in emulated(name).drawn)
+        / len(emulated(name).drawn)
+        / rms(exact)
+    )
 
 
 def members(name: str, io: Format = BF16) -> dict[str, Emulator]:
@@ -81,7 +90,10 @@ def kernel(name: str, member: str = "library order") -> tuple[Tensor, Tensor]:
 
 
 def test_a_tensor_stored_in_more_bits_moves_the_ensemble() -> None:
-    plain, wide = "chunk64-bf16", "chunk64-bf16[Aqk:fp32;h:fp32;qg:fp32;u:fp32;v_new:fp32;vb:fp32;w:fp32]"
+    plain, wide = (
+        "chunk64-bf16",
+        "chunk64-bf16[Aqk:fp32;h:fp32;qg:fp32;u:fp32;v_new:fp32;vb:fp32;w:fp32]",
+    )
     assert max(errors(wide).values()) < max(errors(plain).values())
     assert drawn(wide) < 0.9 * drawn(plain)
 
@@ -97,7 +109,9 @@ def test_a_kernel_is_held_to_the_format_of_a_tensor_that_it_declares() -> None:
 def test_a_tensor_of_the_backward_stored_in_fewer_bits_moves_its_ensemble() -> None:
     generator = torch.Generator().manual_seed(1)
     x = inputs()
-    dy = Cotangents(*(torch.randn(like.shape, generator=generator).to(like.dtype) for like in (x.v, x.state)))
+    dy = Cotangents(
+        *(torch.randn(like.shape, generator=generator).to(like.dtype) for like in (x.v, x.state))
+    )
     exact = adjoint(x, dy).named()["dg"]
 
     def worst(name: str) -> float:
@@ -123,7 +137,9 @@ def test_the_named_tensors_are_those_that_the_pipelines_store(form: str) -> None
         adjoint(x, dy, arithmetic=arithmetic)
         recurrence(x, arithmetic=arithmetic)
     pipeline = PIPELINES[form]
-    assert set(seen) == {name for stage in (*pipeline.forward, *pipeline.backward) for name in stage.every}
+    assert set(seen) == {
+        name for stage in (*pipeline.forward, *pipeline.backward) for name in stage.every
+    }
 
 
 def test_what_factored_kernels_store_is_among_the_named_tensors() -> None:
@@ -154,7 +170,12 @@ def test_a_sub_block_says_which_scores_are_rounded() -> None:
 def test_a_sub_block_is_that_of_the_backward_too() -> None:
     x = inputs(T=32)
     dy = Cotangents(torch.ones_like(x.v), torch.ones_like(x.state))
-    found = [emulate_gradients(x, dy, contract_from_name(f"chunk32-bf16-tf32solve[sub_block:{rows}]"), FP32).rounded for rows in (8, 32)]
+    found = [
+        emulate_gradients(
+            x, dy, contract_from_name(f"chunk32-bf16-tf32solve[sub_block:{rows}]"), FP32
+        ).rounded
+        for rows in (8, 32)
+    ]
     assert not torch.equal(*(runs["matrix units"].named()["dg"] for runs in found))
 
 
@@ -164,12 +185,23 @@ def _scores(member: Emulator) -> Tensor:
 
     wide = replace(member, contract=member.contract.storing(Akk=FP32))
     covers = ("cumsum", "scores")
-    run = run_stages(inputs(), {}, covers=covers, chunk_size=64, dtype=torch.float32, arithmetic=wide.arithmetic, stages=wide.stages)
+    run = run_stages(
+        inputs(),
+        {},
+        covers=covers,
+        chunk_size=64,
+        dtype=torch.float32,
+        arithmetic=wide.arithmetic,
+        stages=wide.stages,
+    )
     return run["Akk"]
 
 
 def test_an_anchor_leaves_one_way_of_the_diagonal_scores() -> None:
-    free, middle = "chunk64-bf16-anchored-tf32solve", "chunk64-bf16-anchored-tf32solve[anchor:middle]"
+    free, middle = (
+        "chunk64-bf16-anchored-tf32solve",
+        "chunk64-bf16-anchored-tf32solve[anchor:middle]",
+    )
     others = {name for name in members(free) if "other anchor" in name}
     assert others
     assert set(members(middle)) == set(members(free)) - others
@@ -186,7 +218,9 @@ def test_sums_in_fewer_bits_move_the_ensemble() -> None:
 
 def test_sums_in_more_bits_narrow_the_ensemble() -> None:
     wide = "recurrent-fp32-fp32carry[accumulator:fp64;u:fp64;p:fp64]"
-    assert max(errors(wide, place=1).values()) < 0.7 * max(errors("recurrent-fp32", place=1).values())
+    assert max(errors(wide, place=1).values()) < 0.7 * max(
+        errors("recurrent-fp32", place=1).values()
+    )
 
 
 def test_units_that_never_flush_leave_subnormals_and_those_that_always_do_none() -> None:
@@ -196,7 +230,10 @@ def test_units_that_never_flush_leave_subnormals_and_those_that_always_do_none()
     def o(name: str, member: str) -> Tensor:
         return members(name, FP32)[member].run(tiny)[0]
 
-    kept, gone = o("recurrent-fp32[flush:never]", "library order"), o("recurrent-fp32[flush:always]", "library order, subnormals flushed")
+    kept, gone = (
+        o("recurrent-fp32[flush:never]", "library order"),
+        o("recurrent-fp32[flush:always]", "library order, subnormals flushed"),
+    )
     assert bool((kept.abs() > 0).any())
     assert not bool(gone.any())
     for name, flushes in (("never", {False}), ("always", {True}), ("free", {False, True})):
@@ -215,7 +252,10 @@ def emulated_budget(contract: Contract) -> float:
 
 
 def test_operands_are_rounded_as_declared() -> None:
-    free, nearest, cut = (f"chunk64-tf32{rest}" for rest in ("", "[operand_rounding:nearest]", "[operand_rounding:truncate]"))
+    free, nearest, cut = (
+        f"chunk64-tf32{rest}"
+        for rest in ("", "[operand_rounding:nearest]", "[operand_rounding:truncate]")
+    )
     assert "matrix units that truncate" not in members(nearest)
     assert "matrix units" not in members(cut)
     assert {"matrix units", "matrix units that truncate"} <= set(members(free))
@@ -232,14 +272,18 @@ def test_stores_that_cut_off_err_more() -> None:
 
 @pytest.mark.parametrize("fmt", ["bf16", "fp16", "tf32", "fp32"])
 def test_cutting_off_never_enlarges(fmt: str) -> None:
-    values = torch.randn(1000, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 2.0 ** torch.arange(-8, 2).repeat(100)
+    values = torch.randn(
+        1000, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    ) * 2.0 ** torch.arange(-8, 2).repeat(100)
     cut = FORMATS[fmt].truncate(values)
     assert bool((cut.abs() <= values.abs()).all())
     assert bool(((values - cut).abs() <= 2 * FORMATS[fmt].unit * values.abs()).all())
     assert torch.equal(FORMATS[fmt].round(cut), cut)
 
 
-@pytest.mark.parametrize("preset", ["recurrent-fp32", "chunk64-fp32", "chunk64-bf16", "chunk64-bf16-tf32solve"])
+@pytest.mark.parametrize(
+    "preset", ["recurrent-fp32", "chunk64-fp32", "chunk64-bf16", "chunk64-bf16-tf32solve"]
+)
 def test_sums_in_order_are_made_from_the_first_term_to_the_last(preset: str) -> None:
     declared = members(f"{preset}[order:in-order]")
     assert declared["library order"].dot is one_by_one
@@ -256,27 +300,42 @@ def test_the_order_of_sums_moves_the_ensemble() -> None:
     def backwards(a: Tensor, b: Tensor) -> Tensor:
         return one_by_one(a.flip(-1), b.flip(-2))
 
-    assert not torch.equal(in_order, replace(members(fixed)["library order"], dot=backwards).run(inputs())[1])
+    assert not torch.equal(
+        in_order, replace(members(fixed)["library order"], dot=backwards).run(inputs())[1]
+    )
 
 
-@pytest.mark.parametrize("preset", ["recurrent-fp32", "chunk64-fp32", "chunk64-bf16-tf32solve", "chunk16-bf16-fp32factors"])
+@pytest.mark.parametrize(
+    "preset",
+    ["recurrent-fp32", "chunk64-fp32", "chunk64-bf16-tf32solve", "chunk16-bf16-fp32factors"],
+)
 @pytest.mark.parametrize("exponential", ["natural", "base-2", "approximate"])
 def test_a_declared_exponential_is_that_of_every_member(preset: str, exponential: str) -> None:
     x = torch.linspace(-80, 0, 1001)
-    units = {member.exp for member in members(f"{preset}[exponential:{exponential}]").values() if not member.flushes}
+    units = {
+        member.exp
+        for member in members(f"{preset}[exponential:{exponential}]").values()
+        if not member.flushes
+    }
     assert len(units) == 1
     (exp,) = units
     missed = rms(exp(x).double() / x.double().exp() - 1)
-    low, high = {"natural": (0, 5e-8), "base-2": (2e-7, 2e-6), "approximate": (1e-7, 3e-6)}[exponential]
+    low, high = {"natural": (0, 5e-8), "base-2": (2e-7, 2e-6), "approximate": (1e-7, 3e-6)}[
+        exponential
+    ]
     assert low <= missed <= high
     assert len({member.exp for member in members(preset).values()}) > 2
 
 
 def test_a_natural_exponential_narrows_the_draws_of_the_recurrence() -> None:
-    deep = PROBLEM.replace(gate="bound-20", beta="zero", T=3).inputs()  # nothing is written: the state only decays
+    # nothing is written: the state only decays
+    deep = PROBLEM.replace(gate="bound-20", beta="zero", T=3).inputs()
     exact = recurrence(deep)[1]
     missed = {
-        name: max(float((run[1] / exact - 1).abs().median()) for run in emulate(deep, contract_from_name(name), FP32).drawn)
+        name: max(
+            float((run[1] / exact - 1).abs().median())
+            for run in emulate(deep, contract_from_name(name), FP32).drawn
+        )
         for name in ("recurrent-fp32", "recurrent-fp32[exponential:natural]")
     }
     assert missed["recurrent-fp32[exponential:natural]"] < 0.5 * missed["recurrent-fp32"]

@@ -1,4 +1,6 @@
-"""Designs between two kinds of cores: their algebra is the definition's, their mailboxes are what the designs say."""
+"""Designs between two kinds of cores: their algebra is the definition's, their mailboxes are what
+the designs say.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,28 @@ from oracles.recurrence import recurrence
 
 BF16 = FORMATS["bf16"]
 RIGHT = (ASCEND_V2, ASCEND_V3, TRITON_NPU_STATE)
-PLAIN: dict[str, Any] = {"B": 1, "T": 70, "H": 1, "HV": 2, "K": 8, "V": 12, "dtype": "fp64", "seed": 3, "gate": "log-sigmoid",
-                         "key": "random", "beta": "uniform", "state": "random", "value": "normal"}  # fmt: skip
-PROBLEMS = ({}, {"gate": "mild"}, {"gate": "zero", "beta": "mixed"}, {"lengths": (5, 0, 65)}, {"key": "coherent-0.9", "gate": "slow"})
+PLAIN: dict[str, Any] = {
+    "B": 1,
+    "T": 70,
+    "H": 1,
+    "HV": 2,
+    "K": 8,
+    "V": 12,
+    "dtype": "fp64",
+    "seed": 3,
+    "gate": "log-sigmoid",
+    "key": "random",
+    "beta": "uniform",
+    "state": "random",
+    "value": "normal",
+}
+PROBLEMS = (
+    {},
+    {"gate": "mild"},
+    {"gate": "zero", "beta": "mixed"},
+    {"lengths": (5, 0, 65)},
+    {"key": "coherent-0.9", "gate": "slow"},
+)
 
 
 def problem(**changes: Any) -> Problem:
@@ -39,7 +60,9 @@ def apart(found: Tensor, wanted: Tensor) -> float:
 
 @pytest.mark.parametrize("design", RIGHT, ids=lambda design: design.name)
 @pytest.mark.parametrize("changes", PROBLEMS, ids=str)
-def test_without_roundings_a_design_is_the_definition_there_and_back(design: Design, changes: dict[str, Any]) -> None:
+def test_without_roundings_a_design_is_the_definition_there_and_back(
+    design: Design, changes: dict[str, Any]
+) -> None:
     asked = problem(**changes)
     x, given = asked.inputs(), cotangents(asked, "both")
     for found, wanted in zip(chunk(x, stages=design.stages), recurrence(x), strict=True):
@@ -54,7 +77,9 @@ def test_decay_along_the_value_axis_is_not_the_definition() -> None:
     (o, final), (wanted, wanted_final) = chunk(x, stages=ASCEND_V1.stages), recurrence(x)
     assert apart(final, wanted_final) > 0.1
     assert apart(o, wanted) > 0.1
-    assert apart(o[:, :64], wanted[:, :64]) < 1e-12, "the first chunk reads the state before any decay of it"
+    assert apart(o[:, :64], wanted[:, :64]) < 1e-12, (
+        "the first chunk reads the state before any decay of it"
+    )
 
 
 @pytest.mark.parametrize("design", DESIGNS.values(), ids=lambda design: design.name)
@@ -68,16 +93,31 @@ def test_every_mailbox_is_stored_once_a_chunk(design: Design) -> None:
 
     x, chunks = asked.inputs(), 2
     chunk(x, arithmetic=Arithmetic(store=store), stages=design.stages)
-    assert {mailbox.name: seen[mailbox.name] for mailbox in design.mailboxes} == dict.fromkeys((m.name for m in design.mailboxes), chunks)
+    assert {mailbox.name: seen[mailbox.name] for mailbox in design.mailboxes} == dict.fromkeys(
+        (m.name for m in design.mailboxes), chunks
+    )
     forward = seen.copy()
     back = Arithmetic(store=store)
-    chunk_backward(x, cotangents(asked, "both"), arithmetic=back, stages=design.stages, backward=design.backward)
-    assert all(seen[mailbox.name] - 2 * forward[mailbox.name] == chunks for mailbox in design.backward_mailboxes)
+    chunk_backward(
+        x,
+        cotangents(asked, "both"),
+        arithmetic=back,
+        stages=design.stages,
+        backward=design.backward,
+    )
+    assert all(
+        seen[mailbox.name] - 2 * forward[mailbox.name] == chunks
+        for mailbox in design.backward_mailboxes
+    )
     assert set(seen) <= {*design.contract(BF16).named_tensors}
 
 
-@pytest.mark.parametrize(("design", "transfers", "kib", "us"), [(ASCEND_V3, 6, 224, 8.2), (ASCEND_V2, 11, 232, 13.3)])
-def test_transfers_and_bytes_are_those_of_the_design(design: Design, transfers: int, kib: int, us: float) -> None:
+@pytest.mark.parametrize(
+    ("design", "transfers", "kib", "us"), [(ASCEND_V3, 6, 224, 8.2), (ASCEND_V2, 11, 232, 13.3)]
+)
+def test_transfers_and_bytes_are_those_of_the_design(
+    design: Design, transfers: int, kib: int, us: float
+) -> None:
     formats = design.formats(BF16)
     assert design.transfers == transfers
     assert design.bytes_moved(formats) == kib * KIB
@@ -96,7 +136,11 @@ def test_the_state_kernel_takes_144_kib_of_mailboxes() -> None:
 def test_deep_gates_overflow_factored_decays_and_no_others(dtype: str, gate: str) -> None:
     x = problem(dtype=dtype, gate=gate).inputs()
     assert not torch.isfinite(ASCEND_V3.emulator(FORMATS[dtype]).run(x)[0]).all()
-    for found, wanted in zip(TRITON_NPU_STATE.emulator(FORMATS[dtype]).run(x), recurrence(x.to(torch.float64)), strict=True):
+    for found, wanted in zip(
+        TRITON_NPU_STATE.emulator(FORMATS[dtype]).run(x),
+        recurrence(x.to(torch.float64)),
+        strict=True,
+    ):
         assert apart(found, wanted) < 0.02
 
 
@@ -120,15 +164,22 @@ def _state_with(name: str, fmt: str) -> Tensor:
 
 def test_a_mailbox_in_fewer_bits_costs_more() -> None:
     _, wanted = recurrence(problem(dtype="bf16").inputs().to(torch.float64))
-    errors = [apart(_state_with("S_delta", fmt), wanted) for fmt in ("fp32", "fp16", "bf16", "e4m3-tile", "e5m2-tile")]
+    errors = [
+        apart(_state_with("S_delta", fmt), wanted)
+        for fmt in ("fp32", "fp16", "bf16", "e4m3-tile", "e5m2-tile")
+    ]
     assert errors == sorted(errors)
     assert errors[0] < 0.1 * errors[-1]
     assert not torch.isfinite(_state_with("K_div", "fp16")).all()
 
 
-@pytest.mark.parametrize("fmt", [fmt for fmt in MAILBOX_FORMATS.values() if fmt.tiled], ids=lambda fmt: fmt.name)
+@pytest.mark.parametrize(
+    "fmt", [fmt for fmt in MAILBOX_FORMATS.values() if fmt.tiled], ids=lambda fmt: fmt.name
+)
 def test_a_scale_for_every_matrix_takes_it_to_the_top_of_the_range(fmt: Any) -> None:
-    x = torch.randn(3, 64, 16, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 2.0**-40, 0.0]).view(3, 1, 1)
+    x = torch.randn(3, 64, 16, generator=torch.Generator().manual_seed(0)) * torch.tensor(
+        [1.0, 2.0**-40, 0.0]
+    ).view(3, 1, 1)
     rounded = fmt.round(x)
     large = x.abs() > 2.0**-3 * x.abs().amax((-2, -1), keepdim=True)
     assert ((rounded - x).abs() <= fmt.unit * x.abs())[large].all()

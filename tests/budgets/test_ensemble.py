@@ -1,4 +1,6 @@
-"""The family knows the kernels a contract allows: each agrees with the definition, and errs as the contract lets it."""
+"""The family knows the kernels a contract allows: each agrees with the definition, and errs as the
+contract lets it.
+"""
 
 from __future__ import annotations
 
@@ -42,18 +44,24 @@ def test_every_member_and_every_draw_stays_near_the_definition(name: str, gate: 
 def _worst(name: str, member: str) -> float:
     inputs = PROBLEM.inputs()
     o, _ = recurrence(inputs)
-    return rms(emulate(inputs, contract_from_name(name), FORMATS["bf16"]).rounded[member][0] - o) / rms(o)
+    return rms(
+        emulate(inputs, contract_from_name(name), FORMATS["bf16"]).rounded[member][0] - o
+    ) / rms(o)
 
 
 def test_units_that_truncate_err_more_than_those_that_round() -> None:
     inputs = PROBLEM.replace(dtype="fp32").inputs()
     o, _ = recurrence(inputs)
     runs = emulate(inputs, contract_from_name("chunk64-tf32"), FORMATS["fp32"]).rounded
-    rounded, truncated = (rms(runs[name][0] - o) for name in ("matrix units", "matrix units that truncate"))
+    rounded, truncated = (
+        rms(runs[name][0] - o) for name in ("matrix units", "matrix units that truncate")
+    )
     assert truncated > 1.5 * rounded
 
 
 def test_factors_cost_roundings() -> None:
     plain = _worst("chunk16-bf16-bf16factors", "library order")
     assert _worst("chunk16-bf16-fp32factors", "factored decays") > 1.05 * plain
-    assert _worst("chunk16-bf16-bf16factors", "factored decays") > _worst("chunk16-bf16-fp32factors", "factored decays")
+    assert _worst("chunk16-bf16-bf16factors", "factored decays") > _worst(
+        "chunk16-bf16-fp32factors", "factored decays"
+    )

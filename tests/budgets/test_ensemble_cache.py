@@ -1,4 +1,6 @@
-"""Errors of a family are found again for the same question only, and give the same budget in every bit."""
+"""Errors of a family are found again for the same question only, and give the same budget in every
+bit.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,19 @@ from kdaverify.problems import Problem, cotangents
 from oracles.cache import SUFFIX
 
 PROBLEM = Problem(
-    B=1, T=20, H=1, HV=1, K=8, V=8, dtype="bf16", seed=5, gate="mild", key="random", beta="uniform", state="random", value="normal"
+    B=1,
+    T=20,
+    H=1,
+    HV=1,
+    K=8,
+    V=8,
+    dtype="bf16",
+    seed=5,
+    gate="mild",
+    key="random",
+    beta="uniform",
+    state="random",
+    value="normal",
 )
 CONTRACT, BF16 = contract_from_name("chunk64-bf16"), FORMATS["bf16"]
 
@@ -48,7 +62,9 @@ def counted() -> tuple[Callable[[], Emulation], list[int]]:
 def same(a: Reference, b: Reference) -> bool:
     pairs = [(a.budgets[name].allowed, b.budgets[name].allowed) for name in a.budgets]
     return all(
-        torch.equal(x.rows, y.rows) and (x.rms, x.largest, x.median, x.tail) == (y.rms, y.largest, y.median, y.tail) for x, y in pairs
+        torch.equal(x.rows, y.rows)
+        and (x.rms, x.largest, x.median, x.tail) == (y.rms, y.largest, y.median, y.tail)
+        for x, y in pairs
     )
 
 
@@ -117,7 +133,9 @@ def test_a_damaged_file_is_computed_anew(folder: Path) -> None:
     assert len(calls) == 2
 
 
-def test_the_second_verdict_on_a_problem_costs_no_emulation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_second_verdict_on_a_problem_costs_no_emulation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     eager = find("eager")
     first = forward(eager, PROBLEM)
 

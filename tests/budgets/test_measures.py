@@ -16,7 +16,9 @@ ERROR = torch.tensor([[[[0.5, -1.0], [0.0, 0.25]]]], dtype=torch.float64)
 
 
 def probed(exact: Tensor = EXACT, start: Tensor | None = None) -> Probed:
-    return Probed(Enclosure(exact, torch.zeros_like(exact), torch.zeros_like(exact), exact == 0), start, BF16)
+    return Probed(
+        Enclosure(exact, torch.zeros_like(exact), torch.zeros_like(exact), exact == 0), start, BF16
+    )
 
 
 def test_a_spacing_is_that_of_the_numbers_around_the_largest_element_of_a_row() -> None:
@@ -27,7 +29,9 @@ def test_a_spacing_is_that_of_the_numbers_around_the_largest_element_of_a_row() 
 
 def test_rows_are_relative_to_themselves_or_to_what_changed_in_them() -> None:
     size = 17**0.5
-    assert RULERS["memory"].figures(ERROR, probed()).tolist() == pytest.approx([1.25**0.5 / size, 0.0])
+    assert RULERS["memory"].figures(ERROR, probed()).tolist() == pytest.approx(
+        [1.25**0.5 / size, 0.0]
+    )
     start = EXACT - torch.tensor([[[[0.0, 0.0], [0.0, 2.0]]]])
     assert RULERS["update"].figures(ERROR, probed(start=start)).tolist() == [0.0, 0.125]
 

@@ -1,4 +1,6 @@
-"""What the draws stand for: legal kernels whose roundings a problem of special numbers hides from the emulated ones."""
+"""What the draws stand for: legal kernels whose roundings a problem of special numbers hides from
+the emulated ones.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,26 @@ FP32, FP16 = FORMATS["fp32"], FORMATS["fp16"]
 CONTRACT = contract_from_name("chunk64-fp32")
 RCP_LN2 = 1.4426950216293335
 WHOLE = Problem(
-    B=1, T=80, H=1, HV=3, K=32, V=32, dtype="fp32", gate="bound-20", key="random", beta="near-one", state="random", value="large", seed=3713
+    B=1,
+    T=80,
+    H=1,
+    HV=3,
+    K=32,
+    V=32,
+    dtype="fp32",
+    gate="bound-20",
+    key="random",
+    beta="near-one",
+    state="random",
+    value="large",
+    seed=3713,
 )
 
 
 def base_2(c: Chunk) -> None:
-    """As GPU kernels do it: sums of gates times 1 / ln 2, which fp32 does not hold, stored in fp32."""
+    """As GPU kernels do it: sums of gates times 1 / ln 2, which fp32 does not hold, stored in
+    fp32.
+    """
     STAGES.cumsum(c)
     c.G = ((c.G * RCP_LN2).float().double() * 0.6931471805599453).to(c.G.dtype)
 
@@ -55,7 +71,10 @@ def drawn(make: Callable[[StochasticRounding], torch.Tensor]) -> torch.Tensor:
 
 
 def disturbed(value: float, fmt: Format) -> torch.Tensor:
-    return drawn(lambda rounding: rounding.rounded(torch.tensor([value], dtype=torch.float64), fmt)) - value
+    return (
+        drawn(lambda rounding: rounding.rounded(torch.tensor([value], dtype=torch.float64), fmt))
+        - value
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,7 +89,9 @@ def disturbed(value: float, fmt: Format) -> torch.Tensor:
     ],
 )
 def test_a_draw_is_as_large_as_the_rounding_it_stands_for(value: float, largest: float) -> None:
-    """Subnormals are as far apart as the smallest normal numbers, and what is far below them is lost and no more."""
+    """Subnormals are as far apart as the smallest normal numbers, and what is far below them is
+    lost and no more.
+    """
     moved = disturbed(value, FP16).abs()
     assert float(moved.max()) <= largest * (1 + 1e-9)
     assert float(moved.max()) >= 0.95 * largest
@@ -78,53 +99,114 @@ def test_a_draw_is_as_large_as_the_rounding_it_stands_for(value: float, largest:
 
 @pytest.mark.parametrize(
     ("terms", "moves"),
-    [([1.0, -1.0], True), ([1.0, 1.0], False), ([0.5, 0.0], False), ([0.0, 0.0], False), ([1.0 / 3, 0.0], True), ([3.0, 5.0, -8.0], True)],
+    [
+        ([1.0, -1.0], True),
+        ([1.0, 1.0], False),
+        ([0.5, 0.0], False),
+        ([0.0, 0.0], False),
+        ([1.0 / 3, 0.0], True),
+        ([3.0, 5.0, -8.0], True),
+    ],
 )
-def test_a_total_that_the_format_holds_is_exact_where_its_terms_agree(terms: list[float], moves: bool) -> None:  # noqa: FBT001
-    a, b = torch.tensor([terms], dtype=torch.float64), torch.ones(len(terms), 1, dtype=torch.float64)
+def test_a_total_that_the_format_holds_is_exact_where_its_terms_agree(
+    terms: list[float], moves: bool
+) -> None:
+    a, b = (
+        torch.tensor([terms], dtype=torch.float64),
+        torch.ones(len(terms), 1, dtype=torch.float64),
+    )
     found = drawn(lambda rounding: rounding.dot(a, b, FP32))
     assert (float((found - float(a.sum())).abs().max()) > 0) is moves
 
 
 @pytest.mark.parametrize(
-    ("gate", "T", "H", "draws"), [("mild", 96, 8, DRAWS), ("spread", 96, 8, 32), ("spread", 96, 1, DRAWS), ("mild", 1, 1, 32)]
+    ("gate", "T", "H", "draws"),
+    [("mild", 96, 8, DRAWS), ("spread", 96, 8, 32), ("spread", 96, 1, DRAWS), ("mild", 1, 1, 32)],
 )
-def test_more_draws_are_taken_where_large_outputs_scatter_and_of_small_ones(gate: str, T: int, H: int, draws: int) -> None:
+def test_more_draws_are_taken_where_large_outputs_scatter_and_of_small_ones(
+    gate: str, T: int, H: int, draws: int
+) -> None:
     problem = WHOLE.replace(gate=gate, T=T, H=H, HV=H, value="normal", beta="uniform")
-    assert len(MonteCarloArithmetic(CONTRACT, FP32).run(problem.inputs())) == draws == DRAWS * (1 if draws == DRAWS else 1 + AGAIN)
+    assert (
+        len(MonteCarloArithmetic(CONTRACT, FP32).run(problem.inputs()))
+        == draws
+        == DRAWS * (1 if draws == DRAWS else 1 + AGAIN)
+    )
 
 
 def test_draws_of_roundoffs_of_float64_are_not_lost_in_it() -> None:
-    """All 8 draws of a sum of gates that decides a row may round to nothing: the ninth, which does not, was 3.15 times over."""
-    problem = WHOLE.replace(dtype="fp64", T=135, H=3, K=16, V=16, gate="mixed", key="coherent-0.3", beta="one", state="zero", seed=36545)
+    """All 8 draws of a sum of gates that decides a row may round to nothing: the ninth, which does
+    not, was 3.15 times over.
+    """
+    problem = WHOLE.replace(
+        dtype="fp64",
+        T=135,
+        H=3,
+        K=16,
+        V=16,
+        gate="mixed",
+        key="coherent-0.3",
+        beta="one",
+        state="zero",
+        seed=36545,
+    )
     assert_within_budget_when_drawn(problem, "chunk64-fp64", seed=1545)
 
 
 @pytest.mark.parametrize("seed", [1496, 902, 906, 907, 910])
 def test_equal_sums_of_gates_are_rounded_equally(seed: int) -> None:
-    """Padding repeats a chunk's last sum, here -1.1e6, stored for a base-2 unit: drawn apart, its decay was not 1, by 249 of budget."""
+    """Padding repeats a chunk's last sum, here -1.1e6, stored for a base-2 unit: drawn apart, its
+    decay was not 1, by 249 of budget.
+    """
     problem = WHOLE.replace(
-        dtype="fp16", HV=3, T=126, lengths=(0, 110), K=16, V=8, gate="huge", key="tiny", beta="mixed", state="large",
-        value="powers-of-two", seed=44496,
-    )  # fmt: skip
+        dtype="fp16",
+        HV=3,
+        T=126,
+        lengths=(0, 110),
+        K=16,
+        V=8,
+        gate="huge",
+        key="tiny",
+        beta="mixed",
+        state="large",
+        value="powers-of-two",
+        seed=44496,
+    )
     assert_within_budget_when_drawn(problem, "chunk64-fp16", seed=seed)
 
 
 def assert_within_budget_when_drawn(problem: Problem, preset: str, seed: int) -> None:
     inputs, contract, io = problem.inputs(), contract_from_name(preset), FORMATS[problem.dtype]
     held = standard(inputs, contract, io, emulate(inputs, contract, io))
-    for name, output in zip(("o", "final_state"), MonteCarloArithmetic(contract, io).run(inputs, seed=seed)[0], strict=True):
+    for name, output in zip(
+        ("o", "final_state"),
+        MonteCarloArithmetic(contract, io).run(inputs, seed=seed)[0],
+        strict=True,
+    ):
         truth, allowed = held.exact(name), held.budgets[name]
         assert max(allowed.ratios(allowed.measure(truth.error(output), truth)).values()) <= 1, name
 
 
 @pytest.mark.parametrize("number", [0, 7, 8])
 def test_a_solve_rounds_as_libraries_solve(number: int) -> None:
-    """Coherent keys, each token written twice over: with R drawn as one rounding, rows of legal kernels were at 1.6 to 1.9 of budget."""
+    """Coherent keys, each token written twice over: with R drawn as one rounding, rows of legal
+    kernels were at 1.6 to 1.9 of budget.
+    """
     problem = WHOLE.replace(
-        dtype="fp64", H=2, HV=2, T=171, lengths=(25, 10, 135), K=100, V=8, gate="one-token-hard-reset", key="coherent-0.9", beta="two",
-        state="large", value="normal", seed=17093,
-    )  # fmt: skip
+        dtype="fp64",
+        H=2,
+        HV=2,
+        T=171,
+        lengths=(25, 10, 135),
+        K=100,
+        V=8,
+        gate="one-token-hard-reset",
+        key="coherent-0.9",
+        beta="two",
+        state="large",
+        value="normal",
+        seed=17093,
+    )
     again = next(islice(fresh(problem), number, None)).inputs()
     contract, io = contract_from_name("chunk64-fp64[exponential:natural]"), FORMATS["fp64"]
     held = standard(again, contract, io, emulate(again, contract, io))
@@ -134,16 +216,28 @@ def test_a_solve_rounds_as_libraries_solve(number: int) -> None:
 
 
 @pytest.mark.parametrize(("coherence", "least", "most"), [(0.0, 0.8, 2.0), (0.9, 1.0, 5.0)])
-def test_draws_of_a_substitution_are_as_large_as_its_roundings(coherence: float, least: float, most: float) -> None:
+def test_draws_of_a_substitution_are_as_large_as_its_roundings(
+    coherence: float, least: float, most: float
+) -> None:
     rng = torch.Generator().manual_seed(0)
-    common, own = (normalize(torch.randn(*shape, generator=rng, dtype=torch.float64), dim=-1) for shape in ((64,), (8, 64, 64)))
+    common, own = (
+        normalize(torch.randn(*shape, generator=rng, dtype=torch.float64), dim=-1)
+        for shape in ((64,), (8, 64, 64))
+    )
     k = coherence**0.5 * common + (1 - coherence) ** 0.5 * own
     A = (2 * k @ k.mT).tril(-1).float().double()
     R = by_library(A)
-    rounded, moved = by_rows(A.float(), torch.matmul) - R, StochasticRounding(rng).substitution(A, R, FP32)
+    rounded, moved = (
+        by_rows(A.float(), torch.matmul) - R,
+        StochasticRounding(rng).substitution(A, R, FP32),
+    )
     assert least <= float(moved.norm() / rounded.norm()) <= most
 
 
 def test_a_substitution_of_single_terms_is_exact() -> None:
     A = torch.diag(torch.tensor([0.5, 0.0, 0.25], dtype=torch.float64), -1)
-    assert not bool(StochasticRounding(torch.Generator().manual_seed(0)).substitution(A, by_library(A), FP32).any())
+    assert not bool(
+        StochasticRounding(torch.Generator().manual_seed(0))
+        .substitution(A, by_library(A), FP32)
+        .any()
+    )

@@ -1,4 +1,6 @@
-"""Where many roundings average, 30 % more rms than a legal kernel's is over budget; where luck rules, it is not."""
+"""Where many roundings average, 30 % more rms than a legal kernel's is over budget; where luck
+rules, it is not.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,19 @@ from kdaverify.problems import Problem
 BF16, CONTRACT = FORMATS["bf16"], contract_from_name("chunk64-bf16")
 QUIET, WIDE, SINGLE = [0.99, 1.0, 1.01, 1.0], [0.7, 0.9, 1.0, 1.2], [0.2, 0.5, 1.0, 2.0]
 ORDINARY = Problem(
-    B=1, T=96, H=2, HV=4, K=32, V=32, dtype="bf16", gate="mild", key="random", beta="uniform", state="random", value="normal", seed=3
+    B=1,
+    T=96,
+    H=2,
+    HV=4,
+    K=32,
+    V=32,
+    dtype="bf16",
+    gate="mild",
+    key="random",
+    beta="uniform",
+    state="random",
+    value="normal",
+    seed=3,
 )
 
 
@@ -62,7 +76,10 @@ def test_an_output_scaled_by_little_is_told_by_its_bias_where_its_rms_is_within_
     emulation = emulate(inputs, CONTRACT, BF16)
     held = standard(inputs, CONTRACT, BF16, emulation)
     truth, allowed = held.exact("final_state"), held.budgets["final_state"]
-    for _, final in (*emulation.rounded.values(), *MonteCarloArithmetic(CONTRACT, BF16).run(inputs, seed=99)):
+    for _, final in (
+        *emulation.rounded.values(),
+        *MonteCarloArithmetic(CONTRACT, BF16).run(inputs, seed=99),
+    ):
         assert allowed.ratios(allowed.measure(truth.error(final), truth))["bias"] < 1
     legal = emulation.rounded["library order"][1]
     ratios = allowed.ratios(allowed.measure(truth.error(legal * (1 + 2.0**-9)), truth))

@@ -1,4 +1,6 @@
-"""The contract of kernels whose channels share a gate: what it says, what it refuses, and that it is what FLA's kernels do."""
+"""The contract of kernels whose channels share a gate: what it says, what it refuses, and that it
+is what FLA's kernels do.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,21 @@ from oracles.chunk_backward import chunk_backward
 from oracles.recurrence import recurrence
 
 ASKED = Problem(
-    B=1, T=130, H=1, HV=2, K=64, V=64, dtype="bf16", gates="head", gate="log-sigmoid", key="random", beta="uniform", state="random",
-    value="normal", seed=3,
-)  # fmt: skip
+    B=1,
+    T=130,
+    H=1,
+    HV=2,
+    K=64,
+    V=64,
+    dtype="bf16",
+    gates="head",
+    gate="log-sigmoid",
+    key="random",
+    beta="uniform",
+    state="random",
+    value="normal",
+    seed=3,
+)
 NARROW = ASKED.replace(T=70, K=8, V=6)
 
 
@@ -47,7 +61,14 @@ def test_in_exact_arithmetic_it_is_the_recurrence(gates: str, gate: str) -> None
     for stages in (scalar_decay.FORWARD, scalar_decay.RESIDUAL):
         for found, exact in zip(chunk(x, stages=stages), recurrence(x), strict=True):
             assert torch.allclose(found, exact, rtol=1e-10, atol=1e-10)
-    found = chunk_backward(x, loss, stages=scalar_decay.FORWARD, backward=scalar_decay.BACKWARD, dtype=torch.float64, arithmetic=NATIVE)
+    found = chunk_backward(
+        x,
+        loss,
+        stages=scalar_decay.FORWARD,
+        backward=scalar_decay.BACKWARD,
+        dtype=torch.float64,
+        arithmetic=NATIVE,
+    )
     for name, exact in adjoint(x, loss).named().items():
         assert torch.allclose(found.named()[name], exact, rtol=1e-8, atol=1e-9), name
 
@@ -58,12 +79,22 @@ def test_the_presets_say_the_form_and_read_back(dtype: str) -> None:
     assert contract == declared_contract(f"gdn64-{dtype}") and contract.decay == "scalar"
     assert contract_from_name(spelled(contract)) == contract
     assert parse_contract(to_toml(contract), "here").contract(dtype) == contract
-    stored = {name: fmt for stage in describe(contract).forward for name, fmt in stage.stores.items()}
-    assert "qg" not in stored and "kg" not in stored and stored["v_decayed"] == stored["v_new"] == dtype
+    stored = {
+        name: fmt for stage in describe(contract).forward for name, fmt in stage.stores.items()
+    }
+    assert (
+        "qg" not in stored
+        and "kg" not in stored
+        and stored["v_decayed"] == stored["v_new"] == dtype
+    )
 
 
 def test_what_has_no_meaning_is_refused() -> None:
-    for name in ("recurrent-fp32[decay:scalar]", "chunk64-bf16-fp32factors[decay:scalar]", "chunk64-bf16-anchored[decay:scalar]"):
+    for name in (
+        "recurrent-fp32[decay:scalar]",
+        "chunk64-bf16-fp32factors[decay:scalar]",
+        "chunk64-bf16-anchored[decay:scalar]",
+    ):
         with pytest.raises(ContractError, match="decay 'scalar'"):
             contract_from_name(name)
     with pytest.raises(ContractError, match="tensor 'qg' is none that the chunk form stores"):
@@ -71,22 +102,43 @@ def test_what_has_no_meaning_is_refused() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "roundings"), [("bf16", 4), ("fp32", 32)])
-def test_every_reference_kernel_and_sample_is_as_precise_as_its_format(dtype: str, roundings: int) -> None:
-    asked, contract, io = NARROW.replace(dtype=dtype), declared_contract("gdn64", dtype), FORMATS[dtype]
+def test_every_reference_kernel_and_sample_is_as_precise_as_its_format(
+    dtype: str, roundings: int
+) -> None:
+    asked, contract, io = (
+        NARROW.replace(dtype=dtype),
+        declared_contract("gdn64", dtype),
+        FORMATS[dtype],
+    )
     x, loss = asked.inputs(), cotangents(asked, "both")
     made, back = emulate(x, contract, io), emulate_gradients(x, loss, contract, io)
     exact = recurrence(x)
-    assert all(off(y, z) < roundings * io.unit for run in (*made.rounded.values(), *made.drawn) for y, z in zip(run, exact, strict=True))
+    assert all(
+        off(y, z) < roundings * io.unit
+        for run in (*made.rounded.values(), *made.drawn)
+        for y, z in zip(run, exact, strict=True)
+    )
     assert {"library order", "residual form"} <= {*made.rounded}
     dg = adjoint(x, loss).dg
-    assert all(run.dg.shape == x.g.shape and off(run.dg, dg) < 4 * roundings * io.unit for run in (*back.rounded.values(), *back.drawn))
+    assert all(
+        run.dg.shape == x.g.shape and off(run.dg, dg) < 4 * roundings * io.unit
+        for run in (*back.rounded.values(), *back.drawn)
+    )
 
 
 def summed_as_the_kernel_does(fmt: Format, size: int = 32) -> object:
-    """h * dh of a tile of 32 x 32 added in its own format, the upper half onto the lower; tiles in fp32."""
+    """h * dh of a tile of 32 x 32 added in its own format, the upper half onto the lower; tiles in
+    fp32.
+    """
 
     def total(products: Tensor) -> Tensor:
-        tiles = fmt.round(products).unflatten(-1, (2, size, 2, size)).transpose(-3, -2).transpose(-1, -2).flatten(-2)
+        tiles = (
+            fmt.round(products)
+            .unflatten(-1, (2, size, 2, size))
+            .transpose(-3, -2)
+            .transpose(-1, -2)
+            .flatten(-2)
+        )
         while tiles.shape[-1] > 1:
             half = tiles.shape[-1] // 2
             tiles = fmt.round(tiles[..., :half] + tiles[..., half:])
@@ -101,7 +153,8 @@ def summed_as_the_kernel_does(fmt: Format, size: int = 32) -> object:
 def test_it_errs_as_flash_linear_attention_does(gate: str, dtype: str) -> None:
     """Within 5 % in rms: outputs and gradients of chunk_gated_delta_rule under the interpreter.
 
-    Errors of dg are those of one 16-bit sum of h * dh a chunk and head, six here: where one more rounds up they differ by more.
+    Errors of dg are those of one 16-bit sum of h * dh a chunk and head, six here: where one more
+    rounds up they differ by more.
     """
     fla = find("fla-gdn")
     if reason := fla.missing():
@@ -115,10 +168,15 @@ def test_it_errs_as_flash_linear_attention_does(gate: str, dtype: str) -> None:
         house.end()
     exact = recurrence(x)
     emulated = ensemble(contract, io)[0].run(x)
-    pairs = {"o": (made.o, emulated[0], exact[0]), "final_state": (made.final_state, emulated[1], exact[1])}
+    pairs = {
+        "o": (made.o, emulated[0], exact[0]),
+        "final_state": (made.final_state, emulated[1], exact[1]),
+    }
     plain = replace(backward_members(contract, io)[0], total=summed_as_the_kernel_does(io))  # pyright: ignore[reportArgumentType]
     expected, truth = member_gradients(plain, x, loss).named(), adjoint(x, loss).named()
     pairs |= {name: (found[name], expected[name], truth[name]) for name in truth}
-    ratios = {name: off(kernel, z) / off(emulation, z) for name, (kernel, emulation, z) in pairs.items()}
+    ratios = {
+        name: off(kernel, z) / off(emulation, z) for name, (kernel, emulation, z) in pairs.items()
+    }
     assert 0.7 < ratios.pop("dg") < 1.4
     assert all(0.95 < ratio < 1.05 for ratio in ratios.values()), ratios

@@ -1,4 +1,6 @@
-"""A kernel that stores q with the scale in it is legal where its contract says so, there and back."""
+"""A kernel that stores q with the scale in it is legal where its contract says so, there and
+back.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def test_queries_stored_with_the_scale_in_them_are_legal_where_that_is_declared(
     x = PROBLEM.replace(T=120, gate="huge", state="asymmetric", seed=7).inputs()
     free, declared = contract_from_name(form), contract_from_name(f"{form}[scale:in-q]")
     o, final = ensemble(free, BF16)[0].run(fold_scale(x))
-    strict, legal = (standard(x, contract, BF16, emulate(x, contract, BF16)) for contract in (free, declared))
+    strict, legal = (
+        standard(x, contract, BF16, emulate(x, contract, BF16)) for contract in (free, declared)
+    )
     assert used(legal, "o", o) <= 1 < used(strict, "o", o)
     assert used(legal, "final_state", final) <= 1
 

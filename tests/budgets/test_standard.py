@@ -1,4 +1,6 @@
-"""An exact 0 is demanded where every term of every sum is 0, and nowhere else, whichever oracle proves it."""
+"""An exact 0 is demanded where every term of every sum is 0, and nowhere else, whichever oracle
+proves it.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,21 @@ from kdaverify.problems.axes import Dtype
 from oracles.certified import certify, recurrence
 from oracles.gradients import Gradients
 
-# One-hot keys with beta = 1 and no decay overwrite S_0 with values of 0: S - k k^T S cancels to an exact 0.
-OVERWRITTEN: dict[str, Any] = {"gate": "zero", "key": "one-hot", "beta": "one", "state": "random", "value": "zero"}
+# One-hot keys with beta = 1 and no decay overwrite S_0 with values of 0: S - k k^T S cancels to an
+# exact 0.
+OVERWRITTEN: dict[str, Any] = {
+    "gate": "zero",
+    "key": "one-hot",
+    "beta": "one",
+    "state": "random",
+    "value": "zero",
+}
 SILENT = OVERWRITTEN | {"state": "zero"}
-CONTRACTS: dict[Dtype, str] = {"fp64": "chunk64-fp64", "fp32": "chunk64-fp32", "bf16": "chunk64-bf16"}
+CONTRACTS: dict[Dtype, str] = {
+    "fp64": "chunk64-fp64",
+    "fp32": "chunk64-fp32",
+    "bf16": "chunk64-bf16",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +52,11 @@ def problem(dtype: Dtype, axes: dict[str, Any]) -> Problem:
 
 
 def held(asked: Problem) -> Reference:
-    inputs, contract, io = asked.inputs(), contract_from_name(CONTRACTS[asked.dtype]), FORMATS[asked.dtype]
+    inputs, contract, io = (
+        asked.inputs(),
+        contract_from_name(CONTRACTS[asked.dtype]),
+        FORMATS[asked.dtype],
+    )
     return standard(inputs, contract, io, emulate(inputs, contract, io))
 
 
@@ -61,7 +78,9 @@ def test_nothing_to_add_demands_zeros(dtype: Dtype) -> None:
 @pytest.mark.parametrize("dtype", CONTRACTS)
 @pytest.mark.parametrize("axes", [OVERWRITTEN, SILENT], ids=["overwritten", "silent"])
 def test_a_legal_kernel_passes_both(dtype: Dtype, axes: dict[str, Any]) -> None:
-    assert {outcome.status for outcome in forward(find("eager"), problem(dtype, axes))} == {Status.PASS}
+    assert {outcome.status for outcome in forward(find("eager"), problem(dtype, axes))} == {
+        Status.PASS
+    }
 
 
 def test_the_chunk_form_does_leave_a_rest_where_terms_cancel() -> None:
@@ -76,7 +95,9 @@ def test_the_chunk_form_does_leave_a_rest_where_terms_cancel() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "extra"), [("fp32", 0), ("fp64", 53 - 24)])
-def test_balls_get_a_bit_for_every_bit_of_the_contract_beyond_fp32(dtype: Dtype, extra: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_balls_get_a_bit_for_every_bit_of_the_contract_beyond_fp32(
+    dtype: Dtype, extra: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[int] = []
 
     def recording(*args: Any, extra_bits: int, **options: Any) -> Any:
@@ -84,19 +105,49 @@ def test_balls_get_a_bit_for_every_bit_of_the_contract_beyond_fp32(dtype: Dtype,
         return certify(*args, extra_bits=extra_bits, **options)
 
     monkeypatch.setattr(held_against, "certify", recording)
-    held(problem(dtype, {"gate": "mild", "key": "random", "beta": "uniform", "state": "random", "value": "normal"}).replace(T=6))
+    held(
+        problem(
+            dtype,
+            {
+                "gate": "mild",
+                "key": "random",
+                "beta": "uniform",
+                "state": "random",
+                "value": "normal",
+            },
+        ).replace(T=6)
+    )
     assert asked == [extra]
 
 
 PACK = Problem(
-    B=1, T=20, H=1, HV=2, K=16, V=24, dtype="bf16", gate="mild", key="random", beta="uniform", state="random", value="normal", seed=1,
+    B=1,
+    T=20,
+    H=1,
+    HV=2,
+    K=16,
+    V=24,
+    dtype="bf16",
+    gate="mild",
+    key="random",
+    beta="uniform",
+    state="random",
+    value="normal",
+    seed=1,
     lengths=(7, 0, 9),
-)  # fmt: skip
+)
 
 
 def gradients_held(asked: Problem, emulation: GradientEmulation | None = None) -> Reference:
-    inputs, given, contract, io = asked.inputs(), cotangents(asked, "both"), contract_from_name("chunk64-bf16"), FORMATS["bf16"]
-    return gradient_standard(inputs, given, contract, io, emulation or emulate_gradients(inputs, given, contract, io))
+    inputs, given, contract, io = (
+        asked.inputs(),
+        cotangents(asked, "both"),
+        contract_from_name("chunk64-bf16"),
+        FORMATS["bf16"],
+    )
+    return gradient_standard(
+        inputs, given, contract, io, emulation or emulate_gradients(inputs, given, contract, io)
+    )
 
 
 def test_gradients_are_zero_by_demand_on_padding_alone() -> None:
@@ -112,10 +163,14 @@ def test_gradients_are_zero_by_demand_on_padding_alone() -> None:
 
 def test_underflow_in_a_backward_pass_counts_once_for_every_term_and_is_enlarged() -> None:
     vanishing = contract_from_name("chunk64-bf16").vanishing
-    assert {budget.lost for budget in gradients_held(PACK).budgets.values()} == {2.0**10 * 24 * vanishing}
+    assert {budget.lost for budget in gradients_held(PACK).budgets.values()} == {
+        2.0**10 * 24 * vanishing
+    }
 
 
-def test_a_suffix_sum_that_cancels_may_lose_roundoffs_of_its_terms_where_the_ensemble_happens_to_be_exact() -> None:
+def test_a_suffix_sum_that_cancels_may_lose_roundoffs_of_its_terms_where_the_ensemble_happens_to_be_exact() -> (
+    None
+):
     truth = gradients_held(PACK).truth
     exact = Gradients(**{name: enclosure.high for name, enclosure in truth.named().items()})
     found = gradients_held(PACK, GradientEmulation({"exact": exact}, [exact, exact])).budgets["dg"]

@@ -10,7 +10,15 @@ from torch import Tensor
 
 from kdaverify.budgets import statistics as module
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.budgets.statistics import RELATIVE_FLOOR, ErrorStatistics, rms, row_rms, statistics, statistics_of_runs, worst
+from kdaverify.budgets.statistics import (
+    RELATIVE_FLOOR,
+    ErrorStatistics,
+    rms,
+    row_rms,
+    statistics,
+    statistics_of_runs,
+    worst,
+)
 from oracles.enclosure import Enclosure
 
 FP32 = FORMATS["fp32"]
@@ -22,7 +30,12 @@ def exactly(high: Tensor) -> Enclosure:
 
 def of(error: list[float], exact: list[float], *, lost: float = 0.0) -> ErrorStatistics:
     """Of one row."""
-    return statistics(torch.tensor([error], dtype=torch.float64), exactly(torch.tensor([exact], dtype=torch.float64)), FP32, lost=lost)
+    return statistics(
+        torch.tensor([error], dtype=torch.float64),
+        exactly(torch.tensor([exact], dtype=torch.float64)),
+        FP32,
+        lost=lost,
+    )
 
 
 def test_absolute_statistics_are_those_of_the_definition() -> None:
@@ -60,28 +73,45 @@ def test_what_underflow_takes_is_left_out_of_relative_errors_alone() -> None:
 
 
 def test_errors_of_what_cancels_are_relative_to_its_terms() -> None:
-    error, exact = torch.tensor([[1.0, 1.0]], dtype=torch.float64), torch.tensor([[2.0, 2.0]], dtype=torch.float64)
-    found = statistics(error, exactly(exact), FP32, terms=torch.tensor([[1.0, 8.0]], dtype=torch.float64))
+    error, exact = (
+        torch.tensor([[1.0, 1.0]], dtype=torch.float64),
+        torch.tensor([[2.0, 2.0]], dtype=torch.float64),
+    )
+    found = statistics(
+        error, exactly(exact), FP32, terms=torch.tensor([[1.0, 8.0]], dtype=torch.float64)
+    )
     assert (found.median, found.tail) == (0.125, 0.5)
 
 
 def test_an_empty_output_has_no_error() -> None:
     empty = torch.zeros(0, 4, dtype=torch.float64)
     found = statistics(empty, exactly(empty), FP32)
-    assert (found.rms, found.largest, found.median, found.tail, found.value("row", 0)) == (0, 0, 0, 0, 0)
+    assert (found.rms, found.largest, found.median, found.tail, found.value("row", 0)) == (
+        0,
+        0,
+        0,
+        0,
+        0,
+    )
     assert rms(empty) == 0
     assert row_rms(torch.full((2, 3, 4), 2.0)).tolist() == [2.0] * 6
 
 
 @pytest.mark.parametrize("at_once", [1, 12, 1000])
-def test_runs_measured_together_are_measured_as_each_alone(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_measured_together_are_measured_as_each_alone(
+    at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "ELEMENTS_AT_ONCE", at_once)
     rng = torch.Generator().manual_seed(5)
     exact, *errors = torch.randn(6, 2, 3, dtype=torch.float64, generator=rng)
     exact[0, 1] = 0.0
-    for error, found in zip(errors, statistics_of_runs(errors, exactly(exact), FP32, lost=0.01), strict=True):
+    for error, found in zip(
+        errors, statistics_of_runs(errors, exactly(exact), FP32, lost=0.01), strict=True
+    ):
         relative = sorted(
-            (max(0.0, abs(e) - 0.01) / abs(x)) for e, x in zip(error.flatten().tolist(), exact.flatten().tolist(), strict=True) if x
+            (max(0.0, abs(e) - 0.01) / abs(x))
+            for e, x in zip(error.flatten().tolist(), exact.flatten().tolist(), strict=True)
+            if x
         )
         assert found.rms == pytest.approx(rms(error))
         assert found.largest == float(error.abs().max())
@@ -94,7 +124,9 @@ def test_runs_measured_together_are_measured_as_each_alone(at_once: int, monkeyp
 def test_no_square_underflows_or_overflows(exponent: int) -> None:
     error = torch.tensor([[3.0, 4.0], [6.0, 8.0]], dtype=torch.float64) * 2.0**exponent
     found = statistics(error, exactly(torch.ones_like(error)), FP32)
-    assert (found.rows / 2.0**exponent).tolist() == pytest.approx([math.sqrt(12.5), math.sqrt(50.0)], rel=0.1)
+    assert (found.rows / 2.0**exponent).tolist() == pytest.approx(
+        [math.sqrt(12.5), math.sqrt(50.0)], rel=0.1
+    )
     assert found.rms / 2.0**exponent == pytest.approx(math.sqrt(31.25), rel=0.1)
 
 

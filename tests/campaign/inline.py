@@ -1,4 +1,6 @@
-"""Engines and kernels for tests of campaigns: workers in this process, and kernels that go wrong or take their worker with them."""
+"""Engines and kernels for tests of campaigns: workers in this process, and kernels that go wrong or
+take their worker with them.
+"""
 
 from __future__ import annotations
 
@@ -61,4 +63,6 @@ class InlineEngine(Engine):
 
 def told(path: Path) -> list[str]:
     """What a record says, whatever the order of its cases and however long each took."""
-    return sorted(verdict.model_dump_json(exclude={"duration_s"}) for verdict in read(path).verdicts)
+    return sorted(
+        verdict.model_dump_json(exclude={"duration_s"}) for verdict in read(path).verdicts
+    )

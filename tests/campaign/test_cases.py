@@ -24,7 +24,9 @@ def drawn() -> tuple[SuiteTest, ...]:
 def test_every_suite_is_asked_drawn_or_fixed(drawn: tuple[SuiteTest, ...]) -> None:
     fixed = questions(find("eager"), "smoke", drawn=False)
     # eager has no variants: the suite of options asks nothing of it.
-    shipped = {property_of(path) for path in kdaverify.suites_folder().rglob("test_*.py")} - {"options"}
+    shipped = {property_of(path) for path in kdaverify.suites_folder().rglob("test_*.py")} - {
+        "options"
+    }
     assert {question.property for question in (*drawn, *fixed)} == shipped
     assert all(question.asks() for question in fixed)
 
@@ -42,6 +44,10 @@ def test_cases_are_varied_and_not_the_simplest_ones(drawn: tuple[SuiteTest, ...]
     problems = [problem_from_json(ask.problem) for ask in asks]
     kda = [problem for problem in problems if problem.op == "kda"]
     assert len({ask.problem for ask in asks}) > 0.95 * len(asks)
-    assert len({problem.gate for problem in kda}) > 10 and len({problem.dtype for problem in kda}) == 4
+    assert (
+        len({problem.gate for problem in kda}) > 10 and len({problem.dtype for problem in kda}) == 4
+    )
     assert sum(getattr(problem, "T", 0) > 64 for problem in kda) > len(kda) / 4
-    assert Counter(found.question.property for found in cases).most_common(1)[0][1] < len(cases) * 0.6
+    assert (
+        Counter(found.question.property for found in cases).most_common(1)[0][1] < len(cases) * 0.6
+    )

@@ -1,4 +1,6 @@
-"""What a lost worker was doing is done again, with its kernel apart at last, and given up only with a word."""
+"""What a lost worker was doing is done again, with its kernel apart at last, and given up only with
+a word.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +47,16 @@ def test_a_task_that_costs_three_is_given_up_and_said_so(orders: Orders) -> None
 def test_an_engine_that_keeps_no_worker_ends_the_campaign(orders: Orders) -> None:
     engine = InlineEngine(orders, losses=range(1000))
     with pytest.raises(EngineError, match="12 workers were lost in a row"):
-        list(dispatch(engine, iter([Fixed("port", PropertyTest(f"p{number}")) for number in range(100)])))
+        list(
+            dispatch(
+                engine, iter([Fixed("port", PropertyTest(f"p{number}")) for number in range(100)])
+            )
+        )
 
 
 def test_what_breaks_in_the_harness_is_trouble_of_one_task(orders: Orders) -> None:
     engine = InlineEngine(orders)
     (broken, answer), (_, fine) = dispatch(engine, iter([Fixed("unknown", CONVENTIONS), TASKS[0]]))
-    assert broken.implementation == "unknown" and answer.trouble.startswith("KeyError") and fine.rows
+    assert (
+        broken.implementation == "unknown" and answer.trouble.startswith("KeyError") and fine.rows
+    )

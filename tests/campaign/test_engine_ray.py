@@ -20,13 +20,18 @@ CASES = 2
 
 # Ray forks to start its processes, which JAX warns of where an earlier test has imported it.
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
-def test_an_actor_that_is_killed_and_the_one_after_it_give_the_same_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_actor_that_is_killed_and_the_one_after_it_give_the_same_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ray = pytest.importorskip("ray")
     from kdaverify.campaign.engine_ray import RayEngine
 
     (tmp_path / "port.py").write_text(FATAL)
     orders = Orders({"port": str(tmp_path / "port.py")}, "smoke", 3, str(tmp_path), isolate=False)
-    here, there = (CampaignRun(orders, cases=CASES, record=tmp_path / name) for name in ("here.jsonl", "there.jsonl"))
+    here, there = (
+        CampaignRun(orders, cases=CASES, record=tmp_path / name)
+        for name in ("here.jsonl", "there.jsonl")
+    )
     # A worker goes where the user stands; this one takes the test with it.
     with monkeypatch.context() as patch:
         patch.chdir(tmp_path)
@@ -49,4 +54,6 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def test_only_the_engine_that_is_asked_for_imports_ray() -> None:
-    assert "ray" not in imported_by("import kdaverify.cli.campaign, kdaverify.campaign.run, kdaverify.campaign.engine_local")
+    assert "ray" not in imported_by(
+        "import kdaverify.cli.campaign, kdaverify.campaign.run, kdaverify.campaign.engine_local"
+    )

@@ -1,4 +1,6 @@
-"""Kernels with a backward of their own: eager's forward, the backward stages of its contract, and a place to plant faults in."""
+"""Kernels with a backward of their own: eager's forward, the backward stages of its contract, and a
+place to plant faults in.
+"""
 
 from __future__ import annotations
 
@@ -49,16 +51,29 @@ class Staged(Eager):
         (dtype,) = self.dtypes
         arithmetic = Emulator("staged", self.contract(dtype), FORMATS[dtype]).arithmetic
         wrong = self._given(cotangents)
-        found = self._change(chunk_backward(inputs, wrong, dtype=torch.float32, arithmetic=arithmetic, backward=self._backward))
+        found = self._change(
+            chunk_backward(
+                inputs, wrong, dtype=torch.float32, arithmetic=arithmetic, backward=self._backward
+            )
+        )
         given = {name: getattr(inputs, source) for name, source in GRADIENTS.items()}
-        return Gradients(**{name: x if given[name] is None else x.to(given[name].dtype) for name, x in found.named().items()})
+        return Gradients(
+            **{
+                name: x if given[name] is None else x.to(given[name].dtype)
+                for name, x in found.named().items()
+            }
+        )
 
 
 class Changed(Eager):
     """The embedded kernel with its inputs, or its outputs, changed; its backward is autograd's."""
 
     def __init__(
-        self, change: Callable[[Output], Output] = unchanged, *, inputs: Callable[[Inputs], Inputs] = unchanged, dtype: str = "fp32"
+        self,
+        change: Callable[[Output], Output] = unchanged,
+        *,
+        inputs: Callable[[Inputs], Inputs] = unchanged,
+        dtype: str = "fp32",
     ) -> None:
         super().__init__("changed", {dtype: f"chunk64-{dtype}"})
         self._change, self._inputs = change, inputs

@@ -1,4 +1,6 @@
-"""Kernels that lose a little at every token, chunk, resume or step, and their right twin; run by nobody but the tests of drift."""
+"""Kernels that lose a little at every token, chunk, resume or step, and their right twin; run by
+nobody but the tests of drift.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,12 @@ class Member(Adapter):
     """
 
     def __init__(self, member: Emulator, dtype: str, *, gate: float = 1.0) -> None:
-        self.name, self.dtypes, self._member, self._gate = f"emulated {member.name}", (dtype,), member, gate
+        self.name, self.dtypes, self._member, self._gate = (
+            f"emulated {member.name}",
+            (dtype,),
+            member,
+            gate,
+        )
 
     def contract(self, dtype: str) -> Contract:
         del dtype
@@ -68,4 +75,6 @@ class Member(Adapter):
 
 def stepping(*, gate: float) -> Member:
     """A right chunk kernel whose decode step multiplies every gate by `gate`."""
-    return Member(Emulator("plain", contract_from_name("chunk64-bf16"), FORMATS["bf16"]), "bf16", gate=gate)
+    return Member(
+        Emulator("plain", contract_from_name("chunk64-bf16"), FORMATS["bf16"]), "bf16", gate=gate
+    )

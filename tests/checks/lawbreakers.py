@@ -1,4 +1,6 @@
-"""Kernels that break one law each, and the problems they are asked; most are right wherever that law does not look."""
+"""Kernels that break one law each, and the problems they are asked; most are right wherever that
+law does not look.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,20 @@ from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 
 DENSE: Final = Problem(
-    B=2, T=21, H=2, HV=4, K=8, V=6, dtype="fp32", gate="log-sigmoid", key="coherent-0.6", beta="uniform", state="random", value="normal",
+    B=2,
+    T=21,
+    H=2,
+    HV=4,
+    K=8,
+    V=6,
+    dtype="fp32",
+    gate="log-sigmoid",
+    key="coherent-0.6",
+    beta="uniform",
+    state="random",
+    value="normal",
     seed=5,
-)  # fmt: skip
+)
 PACKED: Final = DENSE.replace(B=1, lengths=(7, 0, 9), T=20)
 ABSENT: Final = DENSE.replace(state="absent")
 HEADS: Final = DENSE.replace(gates="head")
@@ -31,7 +44,11 @@ class Wrong(Eager):
     """The embedded kernel with something wrong around its call, there or back."""
 
     def __init__(
-        self, there: Callable[[Call, Inputs], tuple[Tensor, Tensor]] | None = None, back: Any = None, *, gates: Gates = "channel"
+        self,
+        there: Callable[[Call, Inputs], tuple[Tensor, Tensor]] | None = None,
+        back: Any = None,
+        *,
+        gates: Gates = "channel",
     ) -> None:
         super().__init__("wrong", {"fp32": "eager", "bf16": "eager"})
         self.domain = Domain(gates=gates)
@@ -183,7 +200,10 @@ BROKEN: Final[dict[str, tuple[Adapter, Problem]]] = {
     "padded-values": (Wrong(_columns_past_eight_swapped), DENSE),
     "permuted-channels": (Wrong(_first_channel_s_gate_bounds_all), DENSE),
     "appended-tokens": (Wrong(_state_of_the_first_tile), DENSE),
-    "rotated-channels": (Wrong(_products_of_one_channel, gates="head"), HEADS.replace(key="one-hot")),
+    "rotated-channels": (
+        Wrong(_products_of_one_channel, gates="head"),
+        HEADS.replace(key="one-hot"),
+    ),
     "shifted-gates": (Wrong(_written_twice_without_a_gate, gates="head"), HEADS),
     "permuted-heads": (Wrong(_gate_of_the_first_head_of_a_group, gates="head"), HEADS),
 }

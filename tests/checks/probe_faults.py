@@ -1,4 +1,6 @@
-"""Kernels that make one wrong decision each, under any contract, and the probes that must show it."""
+"""Kernels that make one wrong decision each, under any contract, and the probes that must show
+it.
+"""
 
 from __future__ import annotations
 
@@ -43,15 +45,26 @@ class Planted(Adapter):
         return "planted"
 
 
-def legal(x: Inputs, contract: Contract, io: Format, *, also: Callable[[str, Tensor], Tensor] = keep, **changed: Any) -> Outputs:
-    """The plain kernel of a contract; `also` rounds what it stored once more, `changed` are fields of an Emulator."""
+def legal(
+    x: Inputs,
+    contract: Contract,
+    io: Format,
+    *,
+    also: Callable[[str, Tensor], Tensor] = keep,
+    **changed: Any,
+) -> Outputs:
+    """The plain kernel of a contract; `also` rounds what it stored once more, `changed` are fields
+    of an Emulator.
+    """
     emulator = Emulator("planted", contract, io, **changed)
 
     def store(name: str, tensor: Tensor) -> Tensor:
         return also(name, emulator.store(name, tensor))
 
     arithmetic = replace(emulator.arithmetic, store=store)
-    o, final = run_form(contract, x, dtype=contract.work, arithmetic=arithmetic, stages=emulator.stages)
+    o, final = run_form(
+        contract, x, dtype=contract.work, arithmetic=arithmetic, stages=emulator.stages
+    )
     return o.double(), final.double()
 
 
@@ -74,7 +87,9 @@ def rounded_gate_sums(x: Inputs, contract: Contract, io: Format) -> Outputs:
 
 
 def carried_in(fmt: Format) -> Kernel:
-    return lambda x, contract, io: legal(x, contract, io, also=lambda name, t: fmt.round(t) if name == "S" else t)
+    return lambda x, contract, io: legal(
+        x, contract, io, also=lambda name, t: fmt.round(t) if name == "S" else t
+    )
 
 
 def carried_in_fewer_bits(x: Inputs, contract: Contract, io: Format) -> Outputs:
@@ -92,9 +107,19 @@ def residual_in_bf16(x: Inputs, contract: Contract, io: Format) -> Outputs:
     def state(c: Chunk) -> None:
         c.h = c.store("h", c.S)
         c.v_new = c.store("v_new", c.u - BF16.round(c.dot(c.w, c.h)))
-        c.S = c.store("S", c.S * c.decay(slice(-1, None)).transpose(-1, -2) + c.dot(c.kg.transpose(-1, -2), c.v_new))
+        c.S = c.store(
+            "S",
+            c.S * c.decay(slice(-1, None)).transpose(-1, -2)
+            + c.dot(c.kg.transpose(-1, -2), c.v_new),
+        )
 
-    return legal(x, contract, io, also=lambda name, t: BF16.round(t) if name == "p" else t, stages=tables(state=state))
+    return legal(
+        x,
+        contract,
+        io,
+        also=lambda name, t: BF16.round(t) if name == "p" else t,
+        stages=tables(state=state),
+    )
 
 
 def on_units_of(fmt: Format) -> Dot:
@@ -137,7 +162,9 @@ def infinite_sums(x: Inputs, contract: Contract, io: Format) -> Outputs:
 
 
 def last_gate_lost(x: Inputs, contract: Contract, io: Format) -> Outputs:
-    """The last row of a chunk's buffer read, where a short chunk holds zeros; without chunks, the last gate left out."""
+    """The last row of a chunk's buffer read, where a short chunk holds zeros; without chunks, the
+    last gate left out.
+    """
 
     def cumsum(c: Chunk) -> None:
         STAGES.cumsum(c)
@@ -217,7 +244,8 @@ class Fault:
 
 
 _CHUNK: Final = ("chunk",)
-# Without chunks, exponentials that lean by half a bit a token are legal, and as much as a short gate of 1e-4 loses: pure-decay tells that.
+# Without chunks, exponentials that lean by half a bit a token are legal, and as much as a short
+# gate of 1e-4 loses: pure-decay tells that.
 _GATE_SUMS: Final = Fault(rounded_gate_sums, _CHUNK)
 _MEMORY: Final = (Fault(rounded_decay), Fault(checkpoint_in_bf16), Fault(carried_in_fewer_bits))
 _INVERSE: Final = (Fault(doubling, _CHUNK),)

@@ -23,7 +23,9 @@ Fault = Stages | tuple[str, Change]
 
 
 class Staged(Adapter):
-    """Eager's stages one after the other, by a table of stages with a fault in it, or with what one of them returns changed."""
+    """Eager's stages one after the other, by a table of stages with a fault in it, or with what one
+    of them returns changed.
+    """
 
     dtypes = ("fp64", "fp32", "bf16", "fp16")
 
@@ -36,7 +38,10 @@ class Staged(Adapter):
     def forward(self, inputs: Inputs) -> Output:
         dtype = format_of(inputs.q.dtype).name
         contract = self.contract(dtype)
-        written = chain(self.stages(dtype), StageArguments(inputs, {}, contract.chunk_size, formats_of(contract, FORMATS[dtype])))
+        written = chain(
+            self.stages(dtype),
+            StageArguments(inputs, {}, contract.chunk_size, formats_of(contract, FORMATS[dtype])),
+        )
         return Output(written["o"], written["final_state"])
 
     def proof(self) -> str:
@@ -44,7 +49,9 @@ class Staged(Adapter):
 
     def stages(self, dtype: str) -> Mapping[str, StageCall]:
         table = self._fault if isinstance(self._fault, Stages) else STAGES
-        calls = torch_stages(self.contract(dtype), FORMATS[dtype], functools.partial(run_stages, stages=table))
+        calls = torch_stages(
+            self.contract(dtype), FORMATS[dtype], functools.partial(run_stages, stages=table)
+        )
         if not isinstance(self._fault, Stages):
             name, change = self._fault
             calls[name] = changed(calls[name], change)
@@ -65,7 +72,9 @@ def truncated_neumann(c: Chunk) -> None:
 
 
 def exp_of_minus_cumsum(c: Chunk) -> None:
-    """Math: 3.2 as (q exp G)(k exp -G)^T over the whole chunk, the upper triangle not masked before exp."""
+    """Math: 3.2 as (q exp G)(k exp -G)^T over the whole chunk, the upper triangle not masked before
+    exp.
+    """
     STAGES.scores(c)
     back = (c.tokens.k * (-c.G).exp()).transpose(-1, -2)
     c.Aqk = c.store("Aqk", (c.scale * (c.tokens.q * c.G.exp()) @ back).tril())
@@ -73,7 +82,9 @@ def exp_of_minus_cumsum(c: Chunk) -> None:
 
 
 def from_the_padded_row(c: Chunk) -> None:
-    """Math: 3.4 with kg relative to the chunk's last row as memory holds it: past the end of a sequence the sums are 0."""
+    """Math: 3.4 with kg relative to the chunk's last row as memory holds it: past the end of a
+    sequence the sums are 0.
+    """
     STAGES.wy(c)
     valid = c.tokens.valid[:, None, :, None]
     end = torch.where(valid[:, :, -1:], c.G[..., -1:, :], 0.0)
@@ -104,9 +115,13 @@ def h_transposed(x: StageArguments, written: dict[str, Tensor]) -> Named:
 
 
 def v_new_gated(x: StageArguments, written: dict[str, Tensor]) -> Named:
-    """v_new scaled by the decay to the chunk's end before it is stored, as a scalar-gated kernel may do inside."""
+    """v_new scaled by the decay to the chunk's end before it is stored, as a scalar-gated kernel
+    may do inside.
+    """
     G = x.tensors["G"]
-    scaled = written["v_new"] * (G[:, x.inputs.T - 1 :] - G).mean(-1, keepdim=True).clamp(max=0).exp()
+    scaled = (
+        written["v_new"] * (G[:, x.inputs.T - 1 :] - G).mean(-1, keepdim=True).clamp(max=0).exp()
+    )
     return written | {"v_new": scaled.to(written["v_new"].dtype)}
 
 
@@ -114,7 +129,9 @@ def columns_by_pack(x: StageArguments, written: dict[str, Tensor]) -> Named:
     """Columns of Aqk counted from the start of the pack instead of the start of the chunk."""
     Aqk = written["Aqk"].clone()
     for first, length in zip(x.inputs.starts, x.inputs.lengths, strict=True):
-        Aqk[:, first : first + length] = Aqk[:, first : first + length].roll(first % x.chunk_size, dims=-1)
+        Aqk[:, first : first + length] = Aqk[:, first : first + length].roll(
+            first % x.chunk_size, dims=-1
+        )
     return written | {"Aqk": Aqk}
 
 
@@ -128,7 +145,10 @@ def unscaled(x: StageArguments, written: dict[str, Tensor]) -> Named:
 
 def upper_left_undefined(x: StageArguments, written: dict[str, Tensor]) -> Named:
     """Legal: what nobody may read holds NaN."""
-    return {name: tensor.masked_fill(~region(name, x.inputs, x.chunk_size), torch.nan) for name, tensor in written.items()}
+    return {
+        name: tensor.masked_fill(~region(name, x.inputs, x.chunk_size), torch.nan)
+        for name, tensor in written.items()
+    }
 
 
 def input_overwritten(x: StageArguments, written: dict[str, Tensor]) -> Named:

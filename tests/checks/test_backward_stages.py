@@ -1,4 +1,6 @@
-"""Stages of the backward are judged one by one: legal ones pass over many problems, and a planted fault is named by its stage."""
+"""Stages of the backward are judged one by one: legal ones pass over many problems, and a planted
+fault is named by its stage.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +27,26 @@ from tests.oracles.test_backward_stages import FAULTS, exp_of_the_unmasked_upper
 
 
 class StagedBackward(Staged):
-    """Eager's stages, the backward's by a table with a fault in it, or with what one of them returns changed."""
+    """Eager's stages, the backward's by a table with a fault in it, or with what one of them
+    returns changed.
+    """
 
-    def __init__(self, name: str, backward: BackwardStages | tuple[str, Change] = BACKWARD, fault: Fault = staged.STAGES) -> None:
+    def __init__(
+        self,
+        name: str,
+        backward: BackwardStages | tuple[str, Change] = BACKWARD,
+        fault: Fault = staged.STAGES,
+    ) -> None:
         super().__init__(name, fault)
         self._backward = backward
 
     def stages(self, dtype: str) -> Mapping[str, StageCall]:
         table = self._backward if isinstance(self._backward, BackwardStages) else BACKWARD
         run = functools.partial(run_backward_stages, stages=table)
-        calls = {**super().stages(dtype), **torch_backward_stages(self.contract(dtype), FORMATS[dtype], run)}
+        calls = {
+            **super().stages(dtype),
+            **torch_backward_stages(self.contract(dtype), FORMATS[dtype], run),
+        }
         if not isinstance(self._backward, BackwardStages):
             name, change = self._backward
             calls[name] = changed(calls[name], change)
@@ -48,7 +60,10 @@ def as_one_sequence(x: StageArguments, written: dict[str, Tensor]) -> Named:
 
 
 PLANTED: dict[str, tuple[str, BackwardStages | tuple[str, Change], dict[str, Any]]] = {
-    **{name: (stage, replace(BACKWARD, **{stage: wrong}), {}) for name, (stage, wrong, _) in FAULTS.items()},
+    **{
+        name: (stage, replace(BACKWARD, **{stage: wrong}), {})
+        for name, (stage, wrong, _) in FAULTS.items()
+    },
     "exp of the unmasked upper triangle": (
         "intra_bwd",
         replace(BACKWARD, intra_bwd=exp_of_the_unmasked_upper_triangle),
@@ -63,7 +78,9 @@ def test_a_planted_fault_is_told_of_its_stage_alone(name: str) -> None:
     wanted, fault, changes = PLANTED[name]
     found = backward_stages(StagedBackward(name, fault), problem(**{"gate": "slow", **changes}))
     assert {outcome.status for outcome in found} <= {Status.PASS, Status.FAIL, Status.NONFINITE}
-    assert {outcome.output.partition(".")[0] for outcome in found if outcome.status.rejects} == {wanted}
+    assert {outcome.output.partition(".")[0] for outcome in found if outcome.status.rejects} == {
+        wanted
+    }
     assert all(outcome.message.startswith("stage ") for outcome in found)
 
 
@@ -80,9 +97,13 @@ def test_of_a_wrong_gradient_the_forward_s_stages_are_asked_first() -> None:
 @pytest.mark.parametrize("gate", GATES)
 def test_legal_stages_pass(gate: str, dtype: str) -> None:
     for feed in FEEDS if gate == "mixed" else ("exact",):
-        found = backward_stages(find("eager"), problem(gate=gate, dtype=dtype, **LEGAL[dtype]), feed=feed)
+        found = backward_stages(
+            find("eager"), problem(gate=gate, dtype=dtype, **LEGAL[dtype]), feed=feed
+        )
         assert {outcome.status for outcome in found} == {Status.PASS}
-        assert len(found) == sum(len(signature.writes) for signature in BACKWARD_SIGNATURES.values())
+        assert len(found) == sum(
+            len(signature.writes) for signature in BACKWARD_SIGNATURES.values()
+        )
 
 
 class Fused(StagedBackward):
@@ -113,13 +134,19 @@ def test_fused_stages_are_judged_as_one_and_say_which_tensor_is_off() -> None:
 def test_undefined_regions_are_neither_read_nor_judged(feed: Feed) -> None:
     for name in ("dA", "wy_bwd"):
         legal = StagedBackward("undefined", (name, staged.upper_left_undefined))
-        assert {outcome.status for outcome in backward_stages(legal, problem(), feed=feed)} == {Status.PASS}
+        assert {outcome.status for outcome in backward_stages(legal, problem(), feed=feed)} == {
+            Status.PASS
+        }
 
 
 def test_what_cannot_be_judged_is_skipped_with_its_reason() -> None:
     for adapter, asked, told in (
         ("transformers-chunk", problem(dtype="fp32"), "no stage of the backward is exposed"),
-        ("eager", problem(dtype="fp64"), "float64 is the stages' own oracle: kernels are judged up to fp32"),
+        (
+            "eager",
+            problem(dtype="fp64"),
+            "float64 is the stages' own oracle: kernels are judged up to fp32",
+        ),
         ("eager", problem(lengths=(0, 0), T=3), "no token, no stage"),
     ):
         assert [outcome.message for outcome in backward_stages(find(adapter), asked)] == [told]
@@ -131,5 +158,12 @@ def test_the_place_of_a_wrong_element_is_told() -> None:
         dh[0, 2, 1, 3, 4] = 9.0
         return written | {"dh": dh}
 
-    (wrong,) = (o for o in backward_stages(StagedBackward("spoiled", ("state_bwd", spoil)), problem()) if o.status.rejects)
-    assert "batch entry 0, chunk 2, value head 1, key channel 3, column 4 (the gradient of the state after it)" in wrong.message
+    (wrong,) = (
+        o
+        for o in backward_stages(StagedBackward("spoiled", ("state_bwd", spoil)), problem())
+        if o.status.rejects
+    )
+    assert (
+        "batch entry 0, chunk 2, value head 1, key channel 3, column 4 (the gradient of the state"
+        " after it)" in wrong.message
+    )

@@ -1,4 +1,6 @@
-"""Large cases are judged on an accelerator, and on the CPU where the accelerator has no memory left: with the same verdict."""
+"""Large cases are judged on an accelerator, and on the CPU where the accelerator has no memory
+left: with the same verdict.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,19 @@ from kdaverify.operators.kda import operator
 from kdaverify.problems import Problem
 
 PROBLEM = Problem(
-    B=1, T=9, H=1, HV=2, K=4, V=6, dtype="bf16", gate="mild", key="random", beta="uniform", state="random", value="normal", seed=1
+    B=1,
+    T=9,
+    H=1,
+    HV=2,
+    K=4,
+    V=6,
+    dtype="bf16",
+    gate="mild",
+    key="random",
+    beta="uniform",
+    state="random",
+    value="normal",
+    seed=1,
 )
 CPU = torch.device("cpu")
 
@@ -42,14 +56,18 @@ def starved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     return tried
 
 
-def test_a_full_accelerator_changes_no_verdict(monkeypatch: pytest.MonkeyPatch, starved: list[str]) -> None:
+def test_a_full_accelerator_changes_no_verdict(
+    monkeypatch: pytest.MonkeyPatch, starved: list[str]
+) -> None:
     found = forward(find("eager"), PROBLEM)
     assert starved == ["bench", "emptied", "bench"]
     monkeypatch.undo()
     assert found == forward(find("eager"), PROBLEM)
 
 
-def test_memory_that_is_nowhere_is_an_error(monkeypatch: pytest.MonkeyPatch, starved: list[str]) -> None:
+def test_memory_that_is_nowhere_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, starved: list[str]
+) -> None:
     def only(*_: Any) -> tuple[torch.device, ...]:
         return (CPU,)
 

@@ -19,12 +19,22 @@ SHAPE = (DENSE.B, DENSE.T, DENSE.HV, DENSE.V)
 
 
 def told(found: Tensor, wanted: Tensor) -> Outcome:
-    return exactly("o", found != wanted, found, DENSE.inputs(), wanted=wanted, compared=torch.ones(SHAPE, dtype=torch.bool))
+    return exactly(
+        "o",
+        found != wanted,
+        found,
+        DENSE.inputs(),
+        wanted=wanted,
+        compared=torch.ones(SHAPE, dtype=torch.bool),
+    )
 
 
 def test_equal_bits_pass_and_say_how_many() -> None:
     same = torch.ones(SHAPE, dtype=torch.float64)
-    assert (told(same, same).status, told(same, same).message) == (Status.PASS, "o: exact in all 1008 elements")
+    assert (told(same, same).status, told(same, same).message) == (
+        Status.PASS,
+        "o: exact in all 1008 elements",
+    )
 
 
 def test_the_first_wrong_element_is_told_with_what_was_wanted() -> None:
@@ -34,7 +44,10 @@ def test_the_first_wrong_element_is_told_with_what_was_wanted() -> None:
     outcome = told(found, wanted)
     assert outcome.status is Status.FAIL
     assert "2 of 1008 elements are not exact" in outcome.message
-    assert "sequence 1, token 2 of 21, value head 3, column 4" in outcome.message and "got 1.5, wanted 1" in outcome.message
+    assert (
+        "sequence 1, token 2 of 21, value head 3, column 4" in outcome.message
+        and "got 1.5, wanted 1" in outcome.message
+    )
 
 
 def test_an_element_that_is_no_number_is_told_before_one_that_is_wrong() -> None:
@@ -54,7 +67,11 @@ def test_a_factor_is_part_of_what_is_wanted() -> None:
 
     own = DENSE.inputs()
     first = find("eager").forward(own).o[0, 4, 0, 0]
-    outcomes = same_bits(Wrong(one_wrong), DENSE, Relation(BitwiseCall(own), BitwiseCall(replace(own, scale=own.factor / 2)), {"o": 0.5}))
+    outcomes = same_bits(
+        Wrong(one_wrong),
+        DENSE,
+        Relation(BitwiseCall(own), BitwiseCall(replace(own, scale=own.factor / 2)), {"o": 0.5}),
+    )
     (wrong,) = (outcome for outcome in outcomes if outcome.status.rejects)
     assert wrong.output == "o" and f"got 7, wanted {float(first) / 2:.9g}" in wrong.message
 

@@ -1,4 +1,6 @@
-"""Faults that need several properties of a problem at once: no other question of a profile has them, a row of its covering array does."""
+"""Faults that need several properties of a problem at once: no other question of a profile has
+them, a row of its covering array does.
+"""
 
 from __future__ import annotations
 
@@ -29,17 +31,27 @@ def _others(profile: str) -> frozenset[Shape]:
     fixed = [ask for question in questions(RIGHT, profile, drawn=False) for ask in question.asks()]
     drawn = questions(RIGHT, profile, drawn=True)
     numbers = range(settings_for(profile).max_examples * len(drawn))
-    asked = [*fixed, *(ask for seed in range(3) for number in numbers for ask in case(drawn, seed, number).asks)]
+    asked = [
+        *fixed,
+        *(ask for seed in range(3) for number in numbers for ask in case(drawn, seed, number).asks),
+    ]
     found = [
         (problem_from_json(ask.problem), PROPERTIES[ask.property].of_gradients)
         for ask in asked
         if ask.problem and ask.property not in NOT_THESE
     ]
-    return frozenset(Shape.of_problem(problem, backward=back) for problem, back in found if isinstance(problem, Problem))
+    return frozenset(
+        Shape.of_problem(problem, backward=back)
+        for problem, back in found
+        if isinstance(problem, Problem)
+    )
 
 
 def _rows(fault: ShapeFault) -> list[CombinationRow]:
-    called = [(row, Shape.of_problem(row.problem, backward=row.direction.startswith("gradients"))) for row in rows(RIGHT, fault.profile)]
+    called = [
+        (row, Shape.of_problem(row.problem, backward=row.direction.startswith("gradients")))
+        for row in rows(RIGHT, fault.profile)
+    ]
     return [row for row, call in called if fault.shows(call)]
 
 

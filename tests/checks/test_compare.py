@@ -1,4 +1,6 @@
-"""The comparator explains itself, looks at masks first, and finds the row, the element and the inputs that made them."""
+"""The comparator explains itself, looks at masks first, and finds the row, the element and the
+inputs that made them.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +30,26 @@ PACK = Problem.from_json(
 def pack() -> tuple[Inputs, Reference, torch.Tensor, torch.Tensor]:
     inputs = PACK.inputs()
     o, final = ensemble(CONTRACT, BF16)[0].run(inputs)
-    return inputs, standard(inputs, CONTRACT, BF16, emulate(inputs, CONTRACT, BF16)), o.bfloat16(), final.float()
+    return (
+        inputs,
+        standard(inputs, CONTRACT, BF16, emulate(inputs, CONTRACT, BF16)),
+        o.bfloat16(),
+        final.float(),
+    )
 
 
-def spoil(pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor], where: tuple[int, ...], value: float) -> Comparison:
+def spoil(
+    pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor], where: tuple[int, ...], value: float
+) -> Comparison:
     inputs, held, o, _ = pack
     o = o.clone()
     o[where] = value
     return compare("o", o, held, inputs)
 
 
-def test_a_legal_output_gets_an_a(pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor]) -> None:
+def test_a_legal_output_gets_an_a(
+    pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor],
+) -> None:
     inputs, held, o, final = pack
     for name, output in (("o", o), ("final_state", final)):
         comparison = compare(name, output, held, inputs)
@@ -46,7 +57,9 @@ def test_a_legal_output_gets_an_a(pack: tuple[Inputs, Reference, torch.Tensor, t
         assert comparison.ratio <= 1
 
 
-def test_one_wrong_element_is_found_and_placed(pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor]) -> None:
+def test_one_wrong_element_is_found_and_placed(
+    pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor],
+) -> None:
     comparison = spoil(pack, (0, 42, 1, 7), 3.0)
     assert comparison.status is Status.FAIL
     assert comparison.worst is not None
@@ -55,7 +68,9 @@ def test_one_wrong_element_is_found_and_placed(pack: tuple[Inputs, Reference, to
     assert "beta" in str(comparison)
 
 
-def test_one_zeroed_row_among_many_is_found_by_the_row_rule(pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor]) -> None:
+def test_one_zeroed_row_among_many_is_found_by_the_row_rule(
+    pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor],
+) -> None:
     inputs, held, o, _ = pack
     o = o.clone()
     row = o[0, :80].abs().amax(-1).flatten().argmin()  # the smallest row: the one a norm would miss
@@ -65,19 +80,29 @@ def test_one_zeroed_row_among_many_is_found_by_the_row_rule(pack: tuple[Inputs, 
     assert comparison.statistic == "row"
 
 
-def test_a_non_finite_element_is_told_before_anything_else(pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor]) -> None:
+def test_a_non_finite_element_is_told_before_anything_else(
+    pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor],
+) -> None:
     comparison = spoil(pack, (0, 3, 0, 0), float("inf"))
-    assert (comparison.status, comparison.statistic, comparison.grade) == (Status.NONFINITE, "finite", "F")
+    assert (comparison.status, comparison.statistic, comparison.grade) == (
+        Status.NONFINITE,
+        "finite",
+        "F",
+    )
     assert "sequence 0, token 3 of 30" in str(comparison)
 
 
-def test_a_padding_row_must_be_exactly_zero(pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor]) -> None:
+def test_a_padding_row_must_be_exactly_zero(
+    pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor],
+) -> None:
     comparison = spoil(pack, (0, 85, 0, 0), 1e-30)
     assert (comparison.status, comparison.statistic) == (Status.FAIL, "zero")
     assert "padding row 85" in str(comparison)
 
 
-def test_the_state_of_an_empty_sequence_must_be_the_initial_one(pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor]) -> None:
+def test_the_state_of_an_empty_sequence_must_be_the_initial_one(
+    pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor],
+) -> None:
     inputs, held, _, final = pack
     final = final.clone()
     final[1] = 0
@@ -87,19 +112,25 @@ def test_the_state_of_an_empty_sequence_must_be_the_initial_one(pack: tuple[Inpu
     assert comparison.worst.where.startswith("sequence 1 of 0 tokens")
 
 
-def test_the_negated_and_the_shuffled_output_fail(pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor]) -> None:
+def test_the_negated_and_the_shuffled_output_fail(
+    pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor],
+) -> None:
     inputs, held, o, _ = pack
     for wrong in (-o, o.flip(-1), o.flip(2), torch.zeros_like(o)):
         assert compare("o", wrong, held, inputs).grade == "F"
 
 
-def test_a_wrong_shape_is_the_caller_s_mistake(pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor]) -> None:
+def test_a_wrong_shape_is_the_caller_s_mistake(
+    pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor],
+) -> None:
     inputs, held, o, _ = pack
     with pytest.raises(ValueError, match="check shapes first"):
         compare("o", o[:, :-1], held, inputs)
 
 
-def test_ten_per_cent_more_than_the_allowed_rms_is_a_verdict(pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor]) -> None:
+def test_ten_per_cent_more_than_the_allowed_rms_is_a_verdict(
+    pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor],
+) -> None:
     inputs, held, o, _ = pack
     truth = held.exact("o")
     error = truth.error(o)
@@ -109,7 +140,9 @@ def test_ten_per_cent_more_than_the_allowed_rms_is_a_verdict(pack: tuple[Inputs,
     assert compare("o", exact + error * (1.05 / used), held, inputs).ratios["rms"] > 1
 
 
-def test_peers_are_how_much_more_a_kernel_errs_than_each_legal_one(pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor]) -> None:
+def test_peers_are_how_much_more_a_kernel_errs_than_each_legal_one(
+    pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor],
+) -> None:
     inputs, held, o, _ = pack
     truth = held.exact("o")
     error = truth.error(o)
@@ -120,7 +153,9 @@ def test_peers_are_how_much_more_a_kernel_errs_than_each_legal_one(pack: tuple[I
     assert min(abs(ratio - 1) for ratio in once) < 1e-6
 
 
-def test_only_masks_and_a_broken_ceiling_are_beyond_doubt(pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor]) -> None:
+def test_only_masks_and_a_broken_ceiling_are_beyond_doubt(
+    pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor],
+) -> None:
     whole = spoil(pack, (0, 42, 1, 7), 3.0)
     assert replace(whole, ratios={"ceiling": 1.01}).is_beyond_doubt
     assert not replace(whole, ratios={"ceiling": 1.0}).is_beyond_doubt
@@ -129,13 +164,24 @@ def test_only_masks_and_a_broken_ceiling_are_beyond_doubt(pack: tuple[Inputs, Re
     assert spoil(pack, (0, 85, 0, 0), 1e-30).is_beyond_doubt
 
 
-def test_the_ceiling_is_named_where_it_alone_is_broken(pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor]) -> None:
+def test_the_ceiling_is_named_where_it_alone_is_broken(
+    pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor],
+) -> None:
     inputs, held, o, _ = pack
     allowed = held.budgets["o"]
     assert allowed.ceiling is not None
     # A budget so wide that nothing else can break, as after a family that errs everywhere.
     wide = replace(
-        allowed, allowed=replace(allowed.allowed, rms=1e9, largest=1e9, rows=allowed.allowed.rows + 1e9, median=1e9, tail=1e9, bias=1e9)
+        allowed,
+        allowed=replace(
+            allowed.allowed,
+            rms=1e9,
+            largest=1e9,
+            rows=allowed.allowed.rows + 1e9,
+            median=1e9,
+            tail=1e9,
+            bias=1e9,
+        ),
     )
     loose = Reference(held.truth, {**held.budgets, "o": wide})
     wrong = o.double()
@@ -148,8 +194,13 @@ def test_the_ceiling_is_named_where_it_alone_is_broken(pack: tuple[Inputs, Refer
     assert comparison.worst.where == "sequence 2, token 12 of 50, value head 1, column 7"
     assert comparison.ceiling
     assert compare("o", o, loose, inputs).statistic != "ceiling"
-    both = Reference(held.truth, {**held.budgets, "o": replace(wide, allowed=replace(wide.allowed, largest=1e3 / 1.5))})
-    assert compare("o", wrong, both, inputs).statistic == "largest", "the ceiling is named where it alone is broken"
+    both = Reference(
+        held.truth,
+        {**held.budgets, "o": replace(wide, allowed=replace(wide.allowed, largest=1e3 / 1.5))},
+    )
+    assert compare("o", wrong, both, inputs).statistic == "largest", (
+        "the ceiling is named where it alone is broken"
+    )
 
 
 def test_a_relative_statistic_is_placed_where_the_relative_error_is_worst(
@@ -157,8 +208,18 @@ def test_a_relative_statistic_is_placed_where_the_relative_error_is_worst(
 ) -> None:
     inputs, held, _, _ = pack
     allowed, exact = held.budgets["o"], held.exact("o").high
-    tail = replace(allowed.allowed, rms=1e9, largest=1e9, rows=allowed.allowed.rows + 1e9, median=1e9, tail=1e-3, bias=1e9)
-    strict = Reference(held.truth, {**held.budgets, "o": replace(allowed, allowed=tail, ceiling=None)})
+    tail = replace(
+        allowed.allowed,
+        rms=1e9,
+        largest=1e9,
+        rows=allowed.allowed.rows + 1e9,
+        median=1e9,
+        tail=1e-3,
+        bias=1e9,
+    )
+    strict = Reference(
+        held.truth, {**held.budgets, "o": replace(allowed, allowed=tail, ceiling=None)}
+    )
     wrong = exact.clone()
     wrong[0, 5:30] *= 2.25
     small = exact[0, 40:60].abs().amax((0, 2)).argmin()
@@ -170,26 +231,48 @@ def test_a_relative_statistic_is_placed_where_the_relative_error_is_worst(
     assert str(comparison).startswith("o: relative tail error")
 
 
-def test_the_headline_names_the_worst_statistic_and_not_a_mask(pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor]) -> None:
+def test_the_headline_names_the_worst_statistic_and_not_a_mask(
+    pack: tuple[Inputs, Reference, torch.Tensor, torch.Tensor],
+) -> None:
     inputs, held, o, _ = pack
     told = str(compare("o", 1.5 * o.double(), held, inputs))
-    assert told.startswith("o: ") and " error " in told.splitlines()[0] and "elements differ" not in told
+    assert (
+        told.startswith("o: ")
+        and " error " in told.splitlines()[0]
+        and "elements differ" not in told
+    )
 
 
 def test_a_row_is_found_in_a_result_of_three_axes_too() -> None:
     asked = PACK.replace(T=40, lengths=None, H=2, HV=4)
     inputs, given = asked.inputs(), cotangents(asked, "both")
-    held = gradient_standard(inputs, given, CONTRACT, BF16, emulate_gradients(inputs, given, CONTRACT, BF16))
+    held = gradient_standard(
+        inputs, given, CONTRACT, BF16, emulate_gradients(inputs, given, CONTRACT, BF16)
+    )
     exact, allowed = held.exact("dbeta").high, held.budgets["dbeta"]
     rows = replace(allowed.allowed, rms=1e9, largest=1e9, median=1e9, tail=1e9, bias=1e9)
     wrong = exact.clone()
     wrong[0, 23, 2] += 100 * float(allowed.allowed.rows[23])
-    comparison = compare("dbeta", wrong, Reference(held.truth, {**held.budgets, "dbeta": replace(allowed, allowed=rows)}), inputs)
-    assert comparison.statistic == "row" and comparison.worst is not None and comparison.worst.index == (0, 23, 2)
+    comparison = compare(
+        "dbeta",
+        wrong,
+        Reference(held.truth, {**held.budgets, "dbeta": replace(allowed, allowed=rows)}),
+        inputs,
+    )
+    assert (
+        comparison.statistic == "row"
+        and comparison.worst is not None
+        and comparison.worst.index == (0, 23, 2)
+    )
 
 
 def test_no_elements_are_no_error() -> None:
     inputs = PACK.replace(B=1, T=0, lengths=(0,)).inputs()
     held = standard(inputs, CONTRACT, BF16, emulate(inputs, CONTRACT, BF16))
     comparison = compare("o", torch.zeros(1, 0, 2, 24, dtype=torch.bfloat16), held, inputs)
-    assert (comparison.status, comparison.worst, comparison.found, comparison.exact) == (Status.PASS, None, 0.0, 0.0)
+    assert (comparison.status, comparison.worst, comparison.found, comparison.exact) == (
+        Status.PASS,
+        None,
+        0.0,
+        0.0,
+    )

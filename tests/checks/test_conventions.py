@@ -1,4 +1,6 @@
-"""A wrongly declared convention is reported as such, with the one that fits; a kernel that is wrong otherwise is not."""
+"""A wrongly declared convention is reported as such, with the one that fits; a kernel that is wrong
+otherwise is not.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ def test_the_declared_conventions_of_eager_fit() -> None:
     assert conventions(find("eager")).status is Status.PASS
 
 
-@pytest.mark.parametrize(("choice", "value"), [("state", "vk"), ("gate", "log2"), ("gate", "decay"), ("beta", "logit"), ("layout", "bhtd")])
+@pytest.mark.parametrize(
+    ("choice", "value"),
+    [("state", "vk"), ("gate", "log2"), ("gate", "decay"), ("beta", "logit"), ("layout", "bhtd")],
+)
 def test_a_wrong_declaration_is_named_with_the_choice_that_fits(choice: str, value: str) -> None:
     behaves = Conventions(**{"packing": "cu_seqlens", choice: value})
     outcome = conventions(standin(behaves, DECLARED))
@@ -25,7 +30,10 @@ def test_a_wrong_declaration_is_named_with_the_choice_that_fits(choice: str, val
     assert f"behaves as {choice}={value!r}" in outcome.message
 
 
-@pytest.mark.parametrize(("choice", "value"), [("state", "vk"), ("gate", "log2"), ("gate", "decay"), ("beta", "logit"), ("layout", "bhtd")])
+@pytest.mark.parametrize(
+    ("choice", "value"),
+    [("state", "vk"), ("gate", "log2"), ("gate", "decay"), ("beta", "logit"), ("layout", "bhtd")],
+)
 def test_the_right_declaration_passes(choice: str, value: str) -> None:
     behaves = Conventions(**{"packing": "cu_seqlens", choice: value})
     assert conventions(standin(behaves, behaves)).status is Status.PASS

@@ -1,4 +1,6 @@
-"""Finite gates far below -1e4 show what neither -1e4 nor -inf does; kernels that treat them rightly pass."""
+"""Finite gates far below -1e4 show what neither -1e4 nor -inf does; kernels that treat them rightly
+pass.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from kdaverify.problems import Problem
 from tests.faults.triggers import PLAIN
 
 SMALL: Final = Problem.model_validate({**PLAIN, "T": 70, "HV": 2, "K": 8, "V": 8, "dtype": "fp32"})
-BEFORE: Final = ("bound-100", "huge", "one-token-reset", "one-token-hard-reset", "hard-reset", "mixed")
+BEFORE: Final = (
+    "bound-100",
+    "huge",
+    "one-token-reset",
+    "one-token-hard-reset",
+    "hard-reset",
+    "mixed",
+)
 
 
 def _rejected(kernel: Any, gate: str) -> bool:

@@ -1,4 +1,6 @@
-"""Drift tells what is lost at every token, chunk, resume or step from what a legal kernel loses once."""
+"""Drift tells what is lost at every token, chunk, resume or step from what a legal kernel loses
+once.
+"""
 
 from __future__ import annotations
 
@@ -18,26 +20,47 @@ from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from kdaverify.problems.axes import Dtype
 from kdaverify.problems.drift_probes import CASES, DriftCase, Way, drift_problem, shortened
-from tests.checks.drifting import Member, decay_in_bf16, resumed_from_bf16, right, state_in_bf16, stepping
+from tests.checks.drifting import (
+    Member,
+    decay_in_bf16,
+    resumed_from_bf16,
+    right,
+    state_in_bf16,
+    stepping,
+)
 
 
-def memory(dtype: Dtype = "bf16", *, tokens: int = 4096, samples: int = 4, probe: str = "memory") -> Problem:
+def memory(
+    dtype: Dtype = "bf16", *, tokens: int = 4096, samples: int = 4, probe: str = "memory"
+) -> Problem:
     return drift_problem(probe, dtype, tokens=tokens, samples=samples, seed=3)
 
 
 def statuses(adapter: Adapter, problem: Problem, way: Way = "uncut") -> dict[str, Status]:
-    return {outcome.output: outcome.status for outcome in check("drift", adapter, problem, {"way": way})}
+    return {
+        outcome.output: outcome.status for outcome in check("drift", adapter, problem, {"way": way})
+    }
 
 
 def state(adapter: Adapter, problem: Problem, way: Way = "uncut") -> Growth:
-    return next(growth for growth in measure(adapter, problem, way).growths if growth.output == "final_state")
+    return next(
+        growth
+        for growth in measure(adapter, problem, way).growths
+        if growth.output == "final_state"
+    )
 
 
 BOTH = {"o": Status.PASS, "final_state": Status.PASS}
 
 
-@pytest.mark.parametrize(("faulty", "least", "most"), [(state_in_bf16, 0.3, 0.8), (decay_in_bf16, 0.8, 1.2)], ids=["state", "decay"])
-def test_a_narrow_carry_is_told_from_a_wide_one_by_its_slope(faulty: Any, least: float, most: float) -> None:
+@pytest.mark.parametrize(
+    ("faulty", "least", "most"),
+    [(state_in_bf16, 0.3, 0.8), (decay_in_bf16, 0.8, 1.2)],
+    ids=["state", "decay"],
+)
+def test_a_narrow_carry_is_told_from_a_wide_one_by_its_slope(
+    faulty: Any, least: float, most: float
+) -> None:
     growth = state(faulty, memory())
     assert least < growth.slope < most and growth.slope_limit > 0.05
     assert growth.ratios["level"] > 1 and growth.ratios["slope"] > 1
@@ -75,7 +98,9 @@ def test_a_narrow_state_fails_every_memory(probe: str) -> None:
 
 def test_emulated_members_pass() -> None:
     _, *others = carriers(contract_from_name("chunk64-bf16"), FORMATS["bf16"])
-    assert [statuses(Member(member, "bf16"), memory(tokens=1024)) for member in others] == [BOTH] * len(others)
+    assert [statuses(Member(member, "bf16"), memory(tokens=1024)) for member in others] == [
+        BOTH
+    ] * len(others)
 
 
 def test_a_state_rounded_at_every_resume_is_caught_there_and_nowhere_else() -> None:
@@ -110,7 +135,11 @@ def test_routes_end_with_the_run_and_begin_six_octaves_before() -> None:
     assert route(4096, "uncut").lengths == (64, 256, 1024, 4096)
     assert route(131072, "resumed", factor=2).lengths[0] == 2048
     decoded = route(1024, "decoded")
-    assert decoded.at == (772, 784, 832, 1024) and decoded.lengths == (4, 16, 64, 256) and decoded.cuts[0] == 768
+    assert (
+        decoded.at == (772, 784, 832, 1024)
+        and decoded.lengths == (4, 16, 64, 256)
+        and decoded.cuts[0] == 768
+    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -17,7 +17,19 @@ from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
 
 PROBLEM = Problem(
-    B=1, T=9, H=1, HV=2, K=4, V=6, dtype="fp32", gate="mild", key="random", beta="uniform", state="random", value="normal", seed=1
+    B=1,
+    T=9,
+    H=1,
+    HV=2,
+    K=4,
+    V=6,
+    dtype="fp32",
+    gate="mild",
+    key="random",
+    beta="uniform",
+    state="random",
+    value="normal",
+    seed=1,
 )
 
 
@@ -29,7 +41,9 @@ def right(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: Any, initial_stat
 def port(change: Callable[..., Any]) -> kv.Adapter:
     @kv.kernel(name="port", contract="recurrent-fp32", dtypes=("fp32",))
     def call(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: Any, initial_state: Any) -> Any:
-        return change(*right(q, k, v, g, beta, scale=scale, initial_state=initial_state), v, initial_state)
+        return change(
+            *right(q, k, v, g, beta, scale=scale, initial_state=initial_state), v, initial_state
+        )
 
     return call
 
@@ -99,16 +113,48 @@ def zero_o(o: Any, final: Any) -> Any:
 
 
 BAD: dict[str, tuple[Callable[..., Any], Status, str]] = {
-    "raises": (raises, Status.ERROR, r"raised RuntimeError: tile out of range \(test_execute.py:\d+ in raises\)"),
-    "edits its input": (edits_its_input, Status.MUTATED_INPUT, "v: the kernel changed 12 of 108 elements of its input in place"),
-    "updates the state in place": (updates_the_state_in_place, Status.MUTATED_INPUT, "initial_state: the kernel changed"),
-    "returns a view of its input": (returns_its_input, Status.ALIASED_OUTPUT, "o: shares the memory of the input v"),
+    "raises": (
+        raises,
+        Status.ERROR,
+        r"raised RuntimeError: tile out of range \(test_execute.py:\d+ in raises\)",
+    ),
+    "edits its input": (
+        edits_its_input,
+        Status.MUTATED_INPUT,
+        "v: the kernel changed 12 of 108 elements of its input in place",
+    ),
+    "updates the state in place": (
+        updates_the_state_in_place,
+        Status.MUTATED_INPUT,
+        "initial_state: the kernel changed",
+    ),
+    "returns a view of its input": (
+        returns_its_input,
+        Status.ALIASED_OUTPUT,
+        "o: shares the memory of the input v",
+    ),
     "returns None": (gives(no_o), Status.MISSING, "o: wanted a tensor of shape .*, got None"),
     "returns no state": (gives(no_state), Status.MISSING, "final_state: wanted a tensor"),
-    "returns a NumPy array": (gives(numpy_o), Status.TYPE, "o: wanted a torch tensor, got numpy.ndarray"),
-    "returns a wrong shape": (gives(short_o), Status.SHAPE, r"o: wanted shape \[1, 9, 2, 6\], got \[1, 8, 2, 6\]"),
-    "returns a wrong dtype": (gives(bf16_o), Status.DTYPE, "o: wanted torch.float32.*got torch.bfloat16"),
-    "returns the state in 16 bits": (gives(fp16_state), Status.DTYPE, "final_state: wanted torch.float32"),
+    "returns a NumPy array": (
+        gives(numpy_o),
+        Status.TYPE,
+        "o: wanted a torch tensor, got numpy.ndarray",
+    ),
+    "returns a wrong shape": (
+        gives(short_o),
+        Status.SHAPE,
+        r"o: wanted shape \[1, 9, 2, 6\], got \[1, 8, 2, 6\]",
+    ),
+    "returns a wrong dtype": (
+        gives(bf16_o),
+        Status.DTYPE,
+        "o: wanted torch.float32.*got torch.bfloat16",
+    ),
+    "returns the state in 16 bits": (
+        gives(fp16_state),
+        Status.DTYPE,
+        "final_state: wanted torch.float32",
+    ),
     "returns NaN": (gives(nan_o), Status.NONFINITE, "o: 108 elements are not finite"),
     "returns zeros": (gives(zero_o), Status.FAIL, "o: .* error"),
 }
@@ -117,7 +163,11 @@ BAD: dict[str, tuple[Callable[..., Any], Status, str]] = {
 @pytest.mark.parametrize("name", BAD)
 def test_each_misbehaviour_has_its_own_verdict_and_message(name: str) -> None:
     change, status, message = BAD[name]
-    outcomes = [outcome for outcome in check("forward", port(change), PROBLEM, {}) if outcome.status is not Status.PASS]
+    outcomes = [
+        outcome
+        for outcome in check("forward", port(change), PROBLEM, {})
+        if outcome.status is not Status.PASS
+    ]
     assert [outcome.status for outcome in outcomes] == [status]
     with pytest.raises(AssertionError, match=message):
         raise AssertionError(outcomes[0].message)
@@ -125,7 +175,10 @@ def test_each_misbehaviour_has_its_own_verdict_and_message(name: str) -> None:
 
 def test_the_right_kernel_passes() -> None:
     outcomes = check("forward", port(gives(the_same)), PROBLEM, {})
-    assert [(outcome.output, outcome.status) for outcome in outcomes] == [("o", Status.PASS), ("final_state", Status.PASS)]
+    assert [(outcome.output, outcome.status) for outcome in outcomes] == [
+        ("o", Status.PASS),
+        ("final_state", Status.PASS),
+    ]
 
 
 def test_the_caller_s_tensors_are_out_of_reach() -> None:

@@ -1,4 +1,6 @@
-"""Kernels without a backward are not tested on gradients, and no problem is built to find that out."""
+"""Kernels without a backward are not tested on gradients, and no problem is built to find that
+out.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,19 @@ from kdaverify.problems import Problem
 from oracles.autograd import FORWARD_ONLY, ForwardOnlyError
 
 PROBLEM = Problem(
-    B=1, T=5, H=1, HV=1, K=4, V=4, dtype="fp32", gate="mild", key="random", beta="uniform", state="random", value="normal", seed=0
+    B=1,
+    T=5,
+    H=1,
+    HV=1,
+    K=4,
+    V=4,
+    dtype="fp32",
+    gate="mild",
+    key="random",
+    beta="uniform",
+    state="random",
+    value="normal",
+    seed=0,
 )
 PACK = PROBLEM.replace(lengths=(3, 2))
 
@@ -34,7 +48,9 @@ class ForwardOnly(Eager):
 
 
 def details() -> Iterator[tuple[str, dict[str, Any]]]:
-    yield from ((name, {"of": "both", "exponent": 0}) for name in named(lambda found: found.of_gradients))
+    yield from (
+        (name, {"of": "both", "exponent": 0}) for name in named(lambda found: found.of_gradients)
+    )
     yield from (("laws", {"law": name}) for name, law in LAWS.items() if law.backward)
     yield from (("calls", {"rule": name}) for name, rule in RULES.items() if rule.backward)
 
@@ -46,9 +62,14 @@ def message(found: list[Outcome]) -> str:
 
 
 @pytest.mark.parametrize(("name", "detail"), [*details()], ids=str)
-def test_nothing_is_built_for_gradients_that_there_are_none_of(name: str, detail: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_built_for_gradients_that_there_are_none_of(
+    name: str, detail: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Problem, "inputs", pytest.fail)
-    assert message(check(name, ForwardOnly(), PROBLEM, detail)) == f"{FORWARD_ONLY}forward-only has no backward"
+    assert (
+        message(check(name, ForwardOnly(), PROBLEM, detail))
+        == f"{FORWARD_ONLY}forward-only has no backward"
+    )
 
 
 @pytest.mark.parametrize("rule", [name for name, rule in RULES.items() if not rule.backward])
@@ -58,7 +79,10 @@ def test_a_rule_that_is_tested_runs_no_backward(rule: str, monkeypatch: pytest.M
 
     monkeypatch.setattr(CallRuleCase, "back", refused)
     problem = PACK if RULES[rule].packed else PROBLEM
-    assert not any("a backward ran" in outcome.message for outcome in check("calls", ForwardOnly(), problem, {"rule": rule}))
+    assert not any(
+        "a backward ran" in outcome.message
+        for outcome in check("calls", ForwardOnly(), problem, {"rule": rule})
+    )
 
 
 def test_the_marked_rules_are_those_about_gradients() -> None:

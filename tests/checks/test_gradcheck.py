@@ -1,4 +1,6 @@
-"""Gradcheck rejects a wrong derivative by the name of its input, passes right ones, and says where there is nothing to differentiate."""
+"""Gradcheck rejects a wrong derivative by the name of its input, passes right ones, and says where
+there is nothing to differentiate.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,19 @@ from oracles.inputs import Inputs
 from oracles.tensors import GRADIENTS
 
 DENSE = Problem(
-    B=1, T=4, H=1, HV=2, K=2, V=3, dtype="fp64", gate="log-sigmoid", key="random", beta="uniform", state="random", value="normal", seed=7
+    B=1,
+    T=4,
+    H=1,
+    HV=2,
+    K=2,
+    V=3,
+    dtype="fp64",
+    gate="log-sigmoid",
+    key="random",
+    beta="uniform",
+    state="random",
+    value="normal",
+    seed=7,
 )
 PACKED = DENSE.replace(T=4, lengths=(0, 2, 1), key="coherent-0.9", gate="slow")
 
@@ -46,17 +60,27 @@ class Changed(Eager):
 
 
 def rejected(adapter: Eager, problem: Problem = DENSE, **asked: Any) -> dict[str, str]:
-    return {outcome.output: outcome.message for outcome in gradcheck(adapter, problem, **asked) if outcome.status.rejects}
+    return {
+        outcome.output: outcome.message
+        for outcome in gradcheck(adapter, problem, **asked)
+        if outcome.status.rejects
+    }
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("problem", [DENSE, PACKED, DENSE.replace(state="absent", T=1, K=1, V=1)], ids=["dense", "packed", "smallest"])
+@pytest.mark.parametrize(
+    "problem",
+    [DENSE, PACKED, DENSE.replace(state="absent", T=1, K=1, V=1)],
+    ids=["dense", "packed", "smallest"],
+)
 @pytest.mark.parametrize("name", ["eager", "eager-recurrent"])
 def test_the_embedded_kernels_pass_on_every_input(name: str, problem: Problem, order: Any) -> None:
     found = gradcheck(find(name), problem, order=order)
     assert {outcome.status for outcome in found} == {Status.PASS}
     stateless = problem.state == "absent"
-    assert order == "second" or [o.output for o in found] == [n for n in GRADIENTS if not (stateless and n == "d_initial_state")]
+    assert order == "second" or [o.output for o in found] == [
+        n for n in GRADIENTS if not (stateless and n == "d_initial_state")
+    ]
 
 
 @pytest.mark.parametrize("name", GRADIENTS)
@@ -64,7 +88,11 @@ def test_a_derivative_off_by_one_in_a_thousand_is_rejected_by_its_name(name: str
     wrong = Changed(lambda found: replace(found, **{name: 1.001 * getattr(found, name)}))
     told = rejected(wrong, PACKED)
     assert set(told) == {name}
-    assert f"with respect to {GRADIENTS[name]}" in told[name] and "numerical" in told[name] and "Traceback" not in told[name]
+    assert (
+        f"with respect to {GRADIENTS[name]}" in told[name]
+        and "numerical" in told[name]
+        and "Traceback" not in told[name]
+    )
 
 
 def test_the_chunk_end_term_of_dg_left_out_is_rejected() -> None:

@@ -1,4 +1,6 @@
-"""A JAX kernel in float64 is differentiated by gradcheck through its VJP; a wrong VJP is rejected, and second derivatives are skipped."""
+"""A JAX kernel in float64 is differentiated by gradcheck through its VJP; a wrong VJP is rejected,
+and second derivatives are skipped.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,19 @@ pytest.importorskip("ml_dtypes")
 jnp = pytest.importorskip("jax.numpy")
 
 PROBLEM = Problem(
-    B=1, T=4, H=1, HV=1, K=2, V=3, dtype="fp64", gate="log-sigmoid", key="random", beta="uniform", state="random", value="normal", seed=7
+    B=1,
+    T=4,
+    H=1,
+    HV=1,
+    K=2,
+    V=3,
+    dtype="fp64",
+    gate="log-sigmoid",
+    key="random",
+    beta="uniform",
+    state="random",
+    value="normal",
+    seed=7,
 )
 
 
@@ -30,7 +44,11 @@ def recurrence(*arrays: Any) -> Any:
     def token(before: Any, x: Any) -> Any:
         q, k, v, g, beta = x
         decayed = jnp.exp(g)[..., None] * before
-        after = decayed + k[..., None] * (beta[..., None] * (v - jnp.einsum("bhkv,bhk->bhv", decayed, k)))[..., None, :]
+        after = (
+            decayed
+            + k[..., None]
+            * (beta[..., None] * (v - jnp.einsum("bhkv,bhk->bhv", decayed, k)))[..., None, :]
+        )
         return after, k.shape[-1] ** -0.5 * jnp.einsum("bhkv,bhk->bhv", after, q)
 
     *tokens, state = arrays
@@ -61,7 +79,9 @@ class Jax(Eager):
 
 def statuses(adapter: Eager, order: Order) -> dict[str, Status]:
     with jax.enable_x64():
-        return {outcome.output: outcome.status for outcome in gradcheck(adapter, PROBLEM, order=order)}
+        return {
+            outcome.output: outcome.status for outcome in gradcheck(adapter, PROBLEM, order=order)
+        }
 
 
 def test_its_vjp_passes_on_every_input() -> None:
@@ -69,7 +89,9 @@ def test_its_vjp_passes_on_every_input() -> None:
 
 
 def test_a_vjp_off_by_one_in_a_hundred_is_rejected_by_its_name() -> None:
-    assert [name for name, status in statuses(Jax(1.01), "first").items() if status is Status.FAIL] == ["dbeta"]
+    assert [
+        name for name, status in statuses(Jax(1.01), "first").items() if status is Status.FAIL
+    ] == ["dbeta"]
 
 
 def test_second_derivatives_do_not_pass_through_it() -> None:

@@ -1,4 +1,6 @@
-"""Wrong derivatives are rejected, tensor by tensor, within a 16-bit contract; right ones pass, and kernels without a backward say so."""
+"""Wrong derivatives are rejected, tensor by tensor, within a 16-bit contract; right ones pass, and
+kernels without a backward say so.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,19 @@ from tests.checks.backwards import Changed, Staged, detached
 from tests.oracles.test_backward_stages import FAULTS
 
 _PLAIN = Problem(
-    B=1, T=80, H=1, HV=2, K=16, V=24, dtype="bf16", gate="log-sigmoid", key="random", beta="uniform", state="random", value="normal", seed=3
+    B=1,
+    T=80,
+    H=1,
+    HV=2,
+    K=16,
+    V=24,
+    dtype="bf16",
+    gate="log-sigmoid",
+    key="random",
+    beta="uniform",
+    state="random",
+    value="normal",
+    seed=3,
 )
 PROBLEMS = (_PLAIN, _PLAIN.replace(T=80, lengths=(0, 37, 33), gate="slow", key="coherent-0.9"))
 
@@ -62,7 +76,9 @@ def _leaking(found: Gradients[Tensor]) -> Gradients[Tensor]:
 
 def test_a_gradient_on_padding_is_rejected_however_small() -> None:
     packed = PROBLEMS[1]
-    found = {outcome.output: outcome for outcome in gradients(Staged(BACKWARD, _leaking), packed, of="o")}
+    found = {
+        outcome.output: outcome for outcome in gradients(Staged(BACKWARD, _leaking), packed, of="o")
+    }
     assert found["dv"].status is Status.FAIL and "padding row" in found["dv"].message
     assert all(outcome.status is Status.PASS for name, outcome in found.items() if name != "dv")
 
@@ -75,32 +91,53 @@ def test_a_gradient_off_by_a_twentieth_is_rejected(name: str) -> None:
 
 def test_gradients_of_the_wrong_sign_or_of_nothing_are_all_rejected() -> None:
     for factor in (0.0, -1.0):
-        wrong = Staged(BACKWARD, lambda found, by=factor: Gradients(**{name: by * x for name, x in found.named().items()}))
+        wrong = Staged(
+            BACKWARD,
+            lambda found, by=factor: Gradients(
+                **{name: by * x for name, x in found.named().items()}
+            ),
+        )
         assert rejected(wrong) == {*GRADIENTS}
 
 
 def test_a_state_that_comes_back_detached_has_wrong_gradients() -> None:
     adapter = Changed(lambda output: replace(output, final_state=output.final_state.detach()))
     problem = PROBLEMS[1].replace(dtype="fp32")
-    assert all(outcome.status.rejects for outcome in gradients(adapter, problem, of="final_state") if outcome.output != "dq")
+    assert all(
+        outcome.status.rejects
+        for outcome in gradients(adapter, problem, of="final_state")
+        if outcome.output != "dq"
+    )
     assert all(outcome.status is Status.PASS for outcome in gradients(adapter, problem, of="o"))
 
 
 def test_a_kernel_without_a_graph_is_forward_only_and_skipped() -> None:
     adapter = Changed(detached)
     (outcome,) = gradients(adapter, PROBLEMS[0].replace(dtype="fp32"), of="both")
-    assert (outcome.status, outcome.message) == (Status.SKIP, "forward only: no output carries a gradient graph of torch")
+    assert (outcome.status, outcome.message) == (
+        Status.SKIP,
+        "forward only: no output carries a gradient graph of torch",
+    )
 
 
 def test_a_kernel_that_leaves_torch_is_forward_only() -> None:
     adapter = Changed(lambda output: Output(torch.from_numpy(output.o.numpy()), output.final_state))
     (outcome,) = gradients(adapter, PROBLEMS[0].replace(dtype="fp32"), of="both")
-    assert outcome.status is Status.SKIP and outcome.message.startswith("forward only: it leaves torch")
+    assert outcome.status is Status.SKIP and outcome.message.startswith(
+        "forward only: it leaves torch"
+    )
 
 
-def test_gradients_that_ball_arithmetic_would_take_hours_for_are_uncertified(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_that_ball_arithmetic_would_take_hours_for_are_uncertified(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("kdaverify.budgets.standard.LONGEST", 0.0)
     (found,) = gradients(find("eager"), _PLAIN.replace(dtype="fp32"), of="o")
-    assert found.status is Status.ORACLE_UNCERTIFIED and "minutes; test a shorter problem" in found.message
+    assert (
+        found.status is Status.ORACLE_UNCERTIFIED
+        and "minutes; test a shorter problem" in found.message
+    )
     # Where float64 is accurate enough nothing is refused.
-    assert {outcome.status for outcome in gradients(find("eager"), _PLAIN.replace(dtype="bf16"), of="o")} == {Status.PASS}
+    assert {
+        outcome.status for outcome in gradients(find("eager"), _PLAIN.replace(dtype="bf16"), of="o")
+    } == {Status.PASS}

@@ -14,7 +14,9 @@ LENGTHS = (64, 256, 1024, 4096)
 SAMPLES = 8
 
 
-def curve(name: str, *, size: float = 1e-3, slope: float = 0.0, bias: float = 0.0, seed: int = 0) -> Curve:
+def curve(
+    name: str, *, size: float = 1e-3, slope: float = 0.0, bias: float = 0.0, seed: int = 0
+) -> Curve:
     """Errors that grow as T^slope, `size` at first, spread by a tenth from sample to sample."""
     rng = torch.Generator().manual_seed(seed)
     spread = 1 + 0.1 * torch.randn(SAMPLES, 1, generator=rng, dtype=torch.float64)
@@ -29,12 +31,16 @@ def growth(kernel: Curve, *legal: Curve, lengths: tuple[int, ...] = LENGTHS) -> 
 @pytest.mark.parametrize("slope", [0.0, 0.3, 0.65, 1.08])
 def test_the_slope_is_the_power_of_the_law(slope: float) -> None:
     found = growth(curve("kernel", slope=slope))
-    assert found.slope == pytest.approx(slope, abs=1e-9) and found.slope_limit <= found.slope + 1e-12
+    assert (
+        found.slope == pytest.approx(slope, abs=1e-9) and found.slope_limit <= found.slope + 1e-12
+    )
     assert (found.ratios["slope"] > 1) is (slope > 0.05)
 
 
 def test_the_slope_is_taken_beside_the_legal_kernel_that_grows_fastest() -> None:
-    found = growth(curve("kernel", slope=0.5), curve("flat", size=1e-2), curve("steep", size=1e-4, slope=0.5))
+    found = growth(
+        curve("kernel", slope=0.5), curve("flat", size=1e-2), curve("steep", size=1e-4, slope=0.5)
+    )
     assert found.slope == pytest.approx(0.0, abs=1e-9) and max(found.ratios.values()) <= 1
 
 
@@ -50,8 +56,12 @@ def test_no_slope_is_judged_below_six_octaves() -> None:
 
 def test_the_level_is_twice_the_worst_legal_error() -> None:
     legal = curve("legal", seed=1), curve("other", size=5e-4)
-    assert growth(Curve("kernel", 1.9 * legal[0].rms, 0 * legal[0].rms), *legal).ratios["level"] == pytest.approx(0.95)
-    assert growth(Curve("kernel", 2.1 * legal[0].rms, 0 * legal[0].rms), *legal).ratios["level"] == pytest.approx(1.05)
+    assert growth(Curve("kernel", 1.9 * legal[0].rms, 0 * legal[0].rms), *legal).ratios[
+        "level"
+    ] == pytest.approx(0.95)
+    assert growth(Curve("kernel", 2.1 * legal[0].rms, 0 * legal[0].rms), *legal).ratios[
+        "level"
+    ] == pytest.approx(1.05)
 
 
 def test_a_shared_error_is_a_bias_unless_legal_kernels_share_theirs() -> None:
@@ -66,7 +76,9 @@ def test_a_bias_of_a_small_error_is_none() -> None:
 
 def test_no_error_is_taken_for_less_than_one_rounding() -> None:
     nothing = Curve(
-        "exact", torch.zeros(SAMPLES, len(LENGTHS), dtype=torch.float64), torch.zeros(SAMPLES, len(LENGTHS), dtype=torch.float64)
+        "exact",
+        torch.zeros(SAMPLES, len(LENGTHS), dtype=torch.float64),
+        torch.zeros(SAMPLES, len(LENGTHS), dtype=torch.float64),
     )
     found = growth(nothing, nothing)
     assert found.ratios == {"level": 0.5, "slope": 0.0, "bias": 0.0}
@@ -78,8 +90,12 @@ def test_limits_are_the_same_at_every_call() -> None:
 
 
 def test_pooled_parts_are_judged_as_one() -> None:
-    parts = [growth(curve("kernel", seed=seed), curve("legal", seed=seed + 10)) for seed in range(3)]
+    parts = [
+        growth(curve("kernel", seed=seed), curve("legal", seed=seed + 10)) for seed in range(3)
+    ]
     whole = pooled(parts)
     rms: Tensor = whole.kernel.rms
-    assert rms.shape == (3 * SAMPLES, len(LENGTHS)) and torch.equal(rms[:SAMPLES], parts[0].kernel.rms)
+    assert rms.shape == (3 * SAMPLES, len(LENGTHS)) and torch.equal(
+        rms[:SAMPLES], parts[0].kernel.rms
+    )
     assert whole.legal[0].rms.shape == rms.shape

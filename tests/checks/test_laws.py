@@ -120,7 +120,9 @@ def test_a_kernel_that_breaks_the_law_is_rejected(law: str) -> None:
 
 
 def test_a_pack_without_empty_sequences_shows_a_neighbour_too() -> None:
-    assert rejected(BROKEN["neighbours"][0], "neighbours", PACKED.replace(lengths=(7, 4, 9))) == {"final_state"}
+    assert rejected(BROKEN["neighbours"][0], "neighbours", PACKED.replace(lengths=(7, 4, 9))) == {
+        "final_state"
+    }
 
 
 @pytest.mark.parametrize("T", [20, 21])
@@ -132,7 +134,9 @@ def test_the_cut_moves_with_the_seed_and_leaves_tokens_on_both_sides(T: int) -> 
 def test_heads_are_repeated_where_every_one_has_its_own() -> None:
     adapter, _ = BROKEN["repeated-heads"]
     for heads in (1, 2, 3):
-        assert rejected(adapter, "repeated-heads", DENSE.replace(H=heads, HV=heads)) == (set() if heads == 1 else {"o", "final_state"})
+        assert rejected(adapter, "repeated-heads", DENSE.replace(H=heads, HV=heads)) == (
+            set() if heads == 1 else {"o", "final_state"}
+        )
 
 
 def test_what_is_drawn_anew_differs_at_every_seed() -> None:
@@ -141,12 +145,16 @@ def test_what_is_drawn_anew_differs_at_every_seed() -> None:
 
 
 @pytest.mark.parametrize("name", ["dq", "dk", "dv", "dbeta", "dg"])
-def test_later_gradients_are_compared_but_those_of_gates_which_may_be_differences(name: str) -> None:
+def test_later_gradients_are_compared_but_those_of_gates_which_may_be_differences(
+    name: str,
+) -> None:
     def from_its_own_token(found: Gradients[Any], x: Inputs) -> Gradients[Any]:
         leak = x.beta[..., None] if name == "dg" else getattr(x, name[1:])
         return replace(found, **{name: getattr(found, name) + 1e-7 * leak})
 
-    assert rejected(Wrong(back=from_its_own_token), "prefix-gradients") == (set() if name == "dg" else {name})
+    assert rejected(Wrong(back=from_its_own_token), "prefix-gradients") == (
+        set() if name == "dg" else {name}
+    )
 
 
 def test_a_state_of_zeros_is_no_other_than_an_absent_one() -> None:
@@ -202,15 +210,23 @@ def test_a_kernel_that_gives_other_bits_at_every_call_is_left_to_its_budget() ->
         ("scaled-values", DENSE.replace(dtype="fp16"), "may be subnormal"),
     ],
 )
-def test_a_law_that_does_not_apply_is_skipped_and_says_why(law: str, problem: Problem, reason: str) -> None:
+def test_a_law_that_does_not_apply_is_skipped_and_says_why(
+    law: str, problem: Problem, reason: str
+) -> None:
     (outcome,) = check("laws", find("eager"), problem, {"law": law})
     assert outcome.status is Status.SKIP and reason in outcome.message
 
 
 def test_a_folded_scale_is_divided_only_where_q_stays_normal() -> None:
-    # fp16, K = 32: 90 of 6,560 elements of q * scale / 4 were subnormal, and one element of a right kernel's o was another unit.
+    # fp16, K = 32: 90 of 6,560 elements of q * scale / 4 were subnormal, and one element of a right
+    # kernel's o was another unit.
     def found(dtype: str) -> list[Outcome]:
-        return check("laws", conforming(scale="folded", dtype=dtype), DENSE.replace(dtype=dtype), {"law": "scaled-output"})
+        return check(
+            "laws",
+            conforming(scale="folded", dtype=dtype),
+            DENSE.replace(dtype=dtype),
+            {"law": "scaled-output"},
+        )
 
     (skipped,) = found("fp16")
     assert skipped.status is Status.SKIP and "may be subnormal" in skipped.message
@@ -228,7 +244,9 @@ def test_what_a_kernel_does_not_support_is_skipped_not_passed() -> None:
 
 
 def test_an_unknown_law_is_refused_by_name() -> None:
-    with pytest.raises(ProblemError, match="law: no law named 'gravity'; known ones are later-tokens"):
+    with pytest.raises(
+        ProblemError, match="law: no law named 'gravity'; known ones are later-tokens"
+    ):
         check("laws", find("eager"), DENSE, {"law": "gravity"})
 
 
@@ -256,7 +274,14 @@ def test_a_kernel_of_one_scale_without_packs_is_asked_what_it_takes() -> None:
 
     @seed(1)
     @settings(settings_for("smoke", fixed=True), max_examples=5)
-    @given(problem=law_problems(LAWS["negated-values"], fixed, "fp32", {"max_cost": 0.1, "widths": (), "domain": EVERYTHING}))
+    @given(
+        problem=law_problems(
+            LAWS["negated-values"],
+            fixed,
+            "fp32",
+            {"max_cost": 0.1, "widths": (), "domain": EVERYTHING},
+        )
+    )
     def take(problem: Problem) -> None:
         assert fixed.supports(problem) is None
 

@@ -1,4 +1,6 @@
-"""A failing case is told of the first stage outside its budget; where none can be named, it says why."""
+"""A failing case is told of the first stage outside its budget; where none can be named, it says
+why.
+"""
 
 from __future__ import annotations
 
@@ -31,18 +33,26 @@ NEUMANN = tables(solve=staged.truncated_neumann)
 def test_of_a_planted_fault_that_fails_end_to_end_the_stage_is_named(name: str) -> None:
     wanted, fault, changes = FAULTS[name]
     asked = problem(dtype="fp32", **changes)
-    assert any(outcome.status.rejects for outcome in check("forward", Staged(name, fault), asked, {}))
+    assert any(
+        outcome.status.rejects for outcome in check("forward", Staged(name, fault), asked, {})
+    )
     found = localise(Staged(name, fault), asked, "forward", {})
     assert found.stage == wanted and found.told.startswith("on exact inputs; ")
 
 
 def test_what_is_off_and_how_far_is_told_in_one_line() -> None:
     told = localise(Staged("neumann", NEUMANN), problem(gate="slow"), "forward", {}).told
-    assert re.fullmatch(r"on exact inputs; R: relative tail error \S+, tolerance \S+ \(\S+x tolerance\); grade F: .*", told)
+    assert re.fullmatch(
+        r"on exact inputs; R: relative tail error \S+, tolerance \S+ \(\S+x tolerance\); grade"
+        r" F: .*",
+        told,
+    )
 
 
 def test_where_no_stage_is_exposed_or_all_are_right_no_stage_is_named() -> None:
-    assert localise(find("eager-recurrent"), problem(), "forward", {}) == Location(NoStage.NONE_EXPOSED)
+    assert localise(find("eager-recurrent"), problem(), "forward", {}) == Location(
+        NoStage.NONE_EXPOSED
+    )
     right = localise(find("eager"), problem(), "forward", {})
     assert right == Location(NoStage.ALL_WITHIN, "cumsum, scores, solve, wy, state, output")
 
@@ -51,11 +61,18 @@ def test_what_is_not_judged_is_not_called_right() -> None:
     assert localise(find("eager"), problem(dtype="fp64"), "forward", {}).stage == NoStage.NOT_JUDGED
 
 
-def test_stages_that_cannot_be_handed_hard_resets_are_asked_with_deep_gates_in_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stages_that_cannot_be_handed_hard_resets_are_asked_with_deep_gates_in_their_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked = problem(gate="hard-reset", key="identical")
     right = localise(find(PORT), asked, "forward", {})
-    told = "a hard reset has no finite cumulative gate to hand over; within tolerance: cumsum, intra, wy, state, output"
-    assert right == Location(NoStage.NOT_JUDGED, f"{told}; tested with gates of -10000 for hard resets")
+    told = (
+        "a hard reset has no finite cumulative gate to hand over; within tolerance: cumsum, intra,"
+        " wy, state, output"
+    )
+    assert right == Location(
+        NoStage.NOT_JUDGED, f"{told}; tested with gates of -10000 for hard resets"
+    )
     intra = torch_port.chunk_kda_fwd_intra
 
     @functools.wraps(intra)
@@ -65,7 +82,9 @@ def test_stages_that_cannot_be_handed_hard_resets_are_asked_with_deep_gates_in_t
 
     monkeypatch.setattr(torch_port, "chunk_kda_fwd_intra", wrong_inverse)
     wrong = localise(find(PORT), asked, "forward", {})
-    assert wrong.stage == "intra (R)" and wrong.told.endswith("; tested with gates of -10000 for hard resets")
+    assert wrong.stage == "intra (R)" and wrong.told.endswith(
+        "; tested with gates of -10000 for hard resets"
+    )
 
 
 def test_a_stage_that_is_wrong_on_its_own_inputs_only_is_told_so() -> None:
@@ -91,11 +110,15 @@ def raising(error: Exception) -> Staged:
 
 def test_a_stage_that_raises_is_named() -> None:
     found = localise(raising(RuntimeError("no such tile")), problem(), "forward", {})
-    assert found.stage == "wy" and found.told.startswith("on exact inputs; the kernel raised RuntimeError: no such tile")
+    assert found.stage == "wy" and found.told.startswith(
+        "on exact inputs; the kernel raised RuntimeError: no such tile"
+    )
 
 
 def test_what_keeps_stages_from_being_asked_is_told_and_not_raised() -> None:
-    lacking = localise(raising(AdapterError("recompute_w_u_fwd: has no parameter A")), problem(), "forward", {})
+    lacking = localise(
+        raising(AdapterError("recompute_w_u_fwd: has no parameter A")), problem(), "forward", {}
+    )
     assert lacking.stage == NoStage.NOT_JUDGED
     assert lacking.told.startswith("AdapterError: recompute_w_u_fwd: has no parameter A")
     assert lacking.told.endswith("within tolerance: cumsum, scores, solve")
@@ -104,7 +127,9 @@ def test_what_keeps_stages_from_being_asked_is_told_and_not_raised() -> None:
         def stages(self, dtype: str) -> Mapping[str, StageCall]:
             raise ImportError("no module named port")
 
-    assert localise(Lost("lost"), problem(), "forward", {}).told.startswith("ImportError: no module named port")
+    assert localise(Lost("lost"), problem(), "forward", {}).told.startswith(
+        "ImportError: no module named port"
+    )
 
 
 def test_nothing_is_asked_after_the_first_wrong_stage() -> None:
@@ -119,7 +144,9 @@ def test_nothing_is_asked_after_the_first_wrong_stage() -> None:
 
     class Noting(Staged):
         def stages(self, dtype: str) -> Mapping[str, StageCall]:
-            return {name: changed(call, noting(name)) for name, call in super().stages(dtype).items()}
+            return {
+                name: changed(call, noting(name)) for name, call in super().stages(dtype).items()
+            }
 
     assert localise(Noting("noting", NEUMANN), problem(gate="slow"), "forward", {}).stage == "solve"
     assert called == ["cumsum", "scores", "solve"]
@@ -145,7 +172,12 @@ DENSE: dict[str, Any] = {"lengths": None, "T": 70, "gate": "slow"}
     ("name", "detail", "changes", "told"),
     [
         ("resume", {"cut": 17, "way": "chunk-chunk"}, DENSE, "; tested on one uncut run"),
-        ("packing", {"arrangement": "reversed"}, {}, "; tested on the pack in one call, in its own order"),
+        (
+            "packing",
+            {"arrangement": "reversed"},
+            {},
+            "; tested on the pack in one call, in its own order",
+        ),
         ("causality", {"cut": 17}, DENSE, "; tested on the problem with its own later tokens"),
     ],
 )
@@ -153,4 +185,6 @@ def test_a_property_that_calls_the_kernel_otherwise_says_what_its_stages_were_as
     name: str, detail: dict[str, Any], changes: dict[str, Any], told: str
 ) -> None:
     assert localise(find("eager"), problem(**changes), name, detail).told.endswith(f"output{told}")
-    assert localise(Staged("neumann", NEUMANN), problem(**{**changes, "gate": "slow"}), name, detail).told.endswith(told)
+    assert localise(
+        Staged("neumann", NEUMANN), problem(**{**changes, "gate": "slow"}), name, detail
+    ).told.endswith(told)

@@ -1,4 +1,6 @@
-"""The mailbox study: what is too narrow is found, what is combined is measured, what is known survives an interruption."""
+"""The mailbox study: what is too narrow is found, what is combined is measured, what is known
+survives an interruption.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""An output whose exact values fit is judged though others of the same call overflow in every reference kernel."""
+"""An output whose exact values fit is judged though others of the same call overflow in every
+reference kernel.
+"""
 
 from __future__ import annotations
 
@@ -46,13 +48,20 @@ def test_gradients_that_fit_pass_beside_others_that_overflow(case: Case) -> None
     found = {outcome.output: outcome for outcome in judged(case, lambda x: x)}
     assert {name for name, outcome in found.items() if outcome.status is Status.PASS} == case.judged
     rest = [outcome for name, outcome in found.items() if name not in case.judged]
-    assert rest and all(outcome.status is Status.SKIP and outcome.message.startswith(f"{outcome.output}: it overflows") for outcome in rest)
+    assert rest and all(
+        outcome.status is Status.SKIP
+        and outcome.message.startswith(f"{outcome.output}: it overflows")
+        for outcome in rest
+    )
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_a_fault_in_calls_that_overflow_elsewhere_is_rejected(fault: OverflowFault) -> None:
     wrong = Overflowing(fault.kernel, fault.change)
-    found = {outcome.output: outcome.status for outcome in gradients(wrong, PROBLEM, of="both", exponent=EXPONENT)}
+    found = {
+        outcome.output: outcome.status
+        for outcome in gradients(wrong, PROBLEM, of="both", exponent=EXPONENT)
+    }
     assert {name for name, status in found.items() if status.rejects} == {fault.output}
     milder = PROBLEM.replace(value="normal")
     assert all(outcome.status is Status.PASS for outcome in gradients(wrong, milder, of="both"))
@@ -79,15 +88,27 @@ def test_the_diagnosis_compares_the_outputs_that_are_judged() -> None:
 def test_a_call_in_which_every_output_overflows_concludes_nothing() -> None:
     adapter, mild = find("eager"), PROBLEM.inputs()
     inputs = replace(mild, initial_state=mild.state * 1e6)
-    (found,) = outcomes(adapter, inputs, lambda: dict(zip(("o", "final_state"), vars(adapter.forward(inputs)).values(), strict=False)))
+    (found,) = outcomes(
+        adapter,
+        inputs,
+        lambda: dict(
+            zip(("o", "final_state"), vars(adapter.forward(inputs)).values(), strict=False)
+        ),
+    )
     assert found.status is Status.SKIP and found.output == "call"
 
 
-def test_one_reference_kernel_that_overflows_excuses_an_output_where_none_is_finite_throughout() -> None:
+def test_one_reference_kernel_that_overflows_excuses_an_output_where_none_is_finite_throughout() -> (
+    None
+):
     fits, beyond = torch.ones(2), torch.tensor([1.0, torch.inf])
     runs = {"first": (fits, beyond, fits), "second": (fits, fits, beyond)}
-    assert finite_runs(runs, iter, single=False) == {} and finite_runs(runs, iter, single=True) == runs
-    by_output = {name: OutputRuns([run[i] for run in runs.values()], [fits]) for i, name in enumerate("abc")}
+    assert (
+        finite_runs(runs, iter, single=False) == {} and finite_runs(runs, iter, single=True) == runs
+    )
+    by_output = {
+        name: OutputRuns([run[i] for run in runs.values()], [fits]) for i, name in enumerate("abc")
+    }
     assert finite_outputs(by_output) == ["a"]
     assert finite_outputs({"a": OutputRuns([fits], [beyond])}) == ["a"]
     assert finite_outputs({**by_output, "a": OutputRuns([fits, fits], [beyond])}) == []

@@ -1,4 +1,6 @@
-"""What is wrong with every call is found before the suites: one message that names the cause and the mend, and nothing else is scored."""
+"""What is wrong with every call is found before the suites: one message that names the cause and
+the mend, and nothing else is scored.
+"""
 
 from __future__ import annotations
 
@@ -53,8 +55,12 @@ def as_jax(x: Inputs) -> Any:
 
 
 def changed(**fields: Callable[[Inputs], Any]) -> Callable[[Inputs], Results]:
-    """The right kernel on a call with some inputs changed, as a port does that means something else by them."""
-    return lambda x: right(Inputs(**{**vars(x), **{name: change(x) for name, change in fields.items()}}))
+    """The right kernel on a call with some inputs changed, as a port does that means something else
+    by them.
+    """
+    return lambda x: right(
+        Inputs(**{**vars(x), **{name: change(x) for name, change in fields.items()}})
+    )
 
 
 def transposed(x: Inputs) -> Results:
@@ -65,7 +71,10 @@ def transposed(x: Inputs) -> Results:
 WRONG: Final[dict[str, tuple[Callable[[Inputs], Any], Status]]] = {
     "returns nothing": (lambda _: None, Status.MISSING),
     "returns no state": (lambda x: right(x)[0], Status.MISSING),
-    "head-major o": (lambda x: (right(x)[0].transpose(1, 2).contiguous(), right(x)[1]), Status.SHAPE),
+    "head-major o": (
+        lambda x: (right(x)[0].transpose(1, 2).contiguous(), right(x)[1]),
+        Status.SHAPE,
+    ),
     "o without its heads": (lambda x: (right(x)[0].flatten(2), right(x)[1]), Status.SHAPE),
     "o in another format": (lambda x: (right(x)[0].half(), right(x)[1]), Status.DTYPE),
     "float64 outputs": (lambda x: tuple(y.double() for y in right(x)), Status.DTYPE),
@@ -79,19 +88,32 @@ WRONG: Final[dict[str, tuple[Callable[[Inputs], Any], Status]]] = {
     "transposed final state": (transposed, Status.CONVENTION),
     "no scale": (changed(scale=lambda _: 1.0), Status.CONVENTION),
 }
-"""Calls that are wrong for any problem, and what each is rejected as; the whole message lies in GOLDEN."""
+"""Calls that are wrong for any problem, and what each is rejected as; the whole message lies in
+GOLDEN."""
 
 
 def port(call: Callable[[Inputs], Any]) -> Adapter:
     @kernel(contract="chunk64-bf16", packing="cu_seqlens", dtypes=("bf16",))
-    def port(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, initial_state: Tensor, cu_seqlens: Tensor) -> Any:
+    def port(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        scale: float,
+        initial_state: Tensor,
+        cu_seqlens: Tensor,
+    ) -> Any:
         return call(Inputs(q, k, v, g, beta, scale, initial_state, cu_seqlens))
 
     return port
 
 
 @kernel(contract="chunk64-bf16", dtypes=("bf16",))
-def states_vk(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, initial_state: Tensor) -> Results:
+def states_vk(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, initial_state: Tensor
+) -> Results:
     return transposed(Inputs(q, k, v, g, beta, scale, initial_state.mT.contiguous()))
 
 
@@ -105,25 +127,41 @@ def test_one_message_names_the_cause_and_the_mend(name: str) -> None:
     if name == "moves to a GPU" and torch.cuda.is_available():
         pytest.skip("there is one here")
     outcome = conventions(wrong(name))
-    assert outcome.status is (WRONG[name][1] if name in WRONG else Status.CONVENTION), outcome.message
+    assert outcome.status is (WRONG[name][1] if name in WRONG else Status.CONVENTION), (
+        outcome.message
+    )
     assert golden(outcome.message) == (GOLDEN / f"{name.replace(' ', '_')}.txt").read_text()
     assert wrong(name).operator.misfit(wrong(name)) == outcome.message
 
 
 def golden(message: str) -> str:
-    """A message without what depends on the machine: line numbers, and what torch says where there is no GPU."""
+    """A message without what depends on the machine: line numbers, and what torch says where there
+    is no GPU.
+    """
     numbered = re.sub(r"(\.py):\d+", r"\1:LINE", message)
     return re.sub(r"raised \w+: .*(?=; its tensors lie)", "raised ...", numbered) + "\n"
 
 
 def test_every_golden_message_is_of_a_wrong_call() -> None:
-    assert {path.stem for path in GOLDEN.iterdir()} == {name.replace(" ", "_") for name in (*WRONG, "transposed states")}
+    assert {path.stem for path in GOLDEN.iterdir()} == {
+        name.replace(" ", "_") for name in (*WRONG, "transposed states")
+    }
 
 
 class Callable5:
     """A kernel that is an object, as modules of torch are."""
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, initial_state: Tensor) -> Results:
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        scale: float,
+        initial_state: Tensor,
+    ) -> Results:
         return right(Inputs(q, k, v, g, beta, scale, initial_state))
 
 
@@ -159,7 +197,16 @@ def test_wrong_numbers_are_left_to_the_suites() -> None:
 
 def test_a_decorator_needs_no_parentheses() -> None:
     @kernel
-    def plain(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, initial_state: Tensor) -> Results:
+    def plain(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        scale: float,
+        initial_state: Tensor,
+    ) -> Results:
         return right(Inputs(q, k, v, g, beta, scale, initial_state))
 
     assert isinstance(plain, Adapter) and plain.name == "plain"
@@ -168,28 +215,84 @@ def test_a_decorator_needs_no_parentheses() -> None:
 
 def test_a_shipped_kernel_that_a_port_imports_is_not_judged_in_its_place(tmp_path: Path) -> None:
     head = "from kdaverify.adapters.eager import EAGER\n"
-    (tmp_path / "alone.py").write_text(f"{head}class Port:\n    def __call__(self, q): ...\nport = Port()\n")
-    with pytest.raises(AdapterError, match=r"holds no adapter; .*it defines port: say port = kdaverify.kernel\(...\)\(port\)"):
+    (tmp_path / "alone.py").write_text(
+        f"{head}class Port:\n    def __call__(self, q): ...\nport = Port()\n"
+    )
+    with pytest.raises(
+        AdapterError,
+        match=r"holds no adapter; .*it defines port: say port = kdaverify.kernel\(...\)\(port\)",
+    ):
         find(str(tmp_path / "alone.py"))
-    (tmp_path / "both.py").write_text(f"{head}import kdaverify\n@kdaverify.kernel\ndef port(q, k, v, g, beta, *, scale): ...\n")
+    (tmp_path / "both.py").write_text(
+        f"{head}import kdaverify\n@kdaverify.kernel\ndef port(q, k, v, g, beta, *, scale): ...\n"
+    )
     assert find(str(tmp_path / "both.py")).name == "port"
 
 
 @pytest.mark.whole_run
-def test_a_kernel_that_ends_the_process_of_the_preflight_is_judged_in_another(tmp_path: Path) -> None:
-    (tmp_path / "port.py").write_text("import os, kdaverify\n@kdaverify.kernel\ndef port(q, k, v, g, beta, *, scale):\n    os.abort()\n")
-    command = [sys.executable, "-m", "kdaverify", "verify", "--impl", "port.py", "--only", "forward", "--workers", "0", "--diagnosis", "0"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL)
+def test_a_kernel_that_ends_the_process_of_the_preflight_is_judged_in_another(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "port.py").write_text(
+        "import os, kdaverify\n@kdaverify.kernel\ndef port(q, k, v, g, beta, *, scale):\n   "
+        " os.abort()\n"
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "kdaverify",
+        "verify",
+        "--impl",
+        "port.py",
+        "--only",
+        "forward",
+        "--workers",
+        "0",
+        "--diagnosis",
+        "0",
+    ]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "the process ended during the pre-flight: Aborted in port (port.py:4); judging again, port.py in a worker process" in done.stdout
+    assert (
+        "the process ended during the pre-flight: Aborted in port (port.py:4); judging again,"
+        " port.py in a worker process" in done.stdout
+    )
 
 
 @pytest.mark.whole_run
 def test_a_session_says_it_once_and_scores_nothing_else(tmp_path: Path) -> None:
-    body = "def port(q, k, v, g, beta, *, scale, initial_state):\n    return q.transpose(1, 2) + 0, initial_state\n"
+    body = (
+        "def port(q, k, v, g, beta, *, scale, initial_state):\n    return q.transpose(1, 2) + 0,"
+        " initial_state\n"
+    )
     (tmp_path / "port.py").write_text(f"import kdaverify\n@kdaverify.kernel\n{body}")
-    command = [sys.executable, "-m", "kdaverify", "verify", "--impl", "port.py", "--record", "record.jsonl"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL)
+    command = [
+        sys.executable,
+        "-m",
+        "kdaverify",
+        "verify",
+        "--impl",
+        "port.py",
+        "--record",
+        "record.jsonl",
+    ]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
     assert done.returncode == 1, done.stdout + done.stderr
     told = done.stdout[done.stdout.index("port: REJECT") :].splitlines()
     assert len(told) <= 9 and sum("wanted shape" in line for line in told) == 1, done.stdout

@@ -1,4 +1,6 @@
-"""Every probe tells its faults from a right kernel by ten times, and lets every legal kernel of every contract pass."""
+"""Every probe tells its faults from a right kernel by ten times, and lets every legal kernel of
+every contract pass.
+"""
 
 from __future__ import annotations
 
@@ -56,21 +58,33 @@ def test_every_probe_has_a_planted_fault() -> None:
 
 @pytest.mark.parametrize("preset", JUDGED)
 @pytest.mark.parametrize("name", SHORT)
-def test_every_fault_is_ten_times_over_what_is_allowed_and_over_the_right_kernel(name: str, preset: str) -> None:
+def test_every_fault_is_ten_times_over_what_is_allowed_and_over_the_right_kernel(
+    name: str, preset: str
+) -> None:
     dtype = dtype_of(preset, name)
     if dtype is None:
         return
     for fault, right, wrong, of in rows(PROBES[name], preset, dtype):
         assert right <= 1
-        assert wrong >= APART * max(1, right), f"{fault.name}: {wrong:.3g} of the budget by {of}, the right kernel {right:.3g}"
+        assert wrong >= APART * max(1, right), (
+            f"{fault.name}: {wrong:.3g} of the budget by {of}, the right kernel {right:.3g}"
+        )
 
 
 @pytest.mark.parametrize("preset", LEGAL)
 def test_a_legal_kernel_that_sums_in_an_order_of_its_own_passes_every_probe(preset: str) -> None:
     for name in {*SHORT} - {"long-memory"}:
         if LEGAL[preset] in PROBES[name].dtypes:
-            found = asked(PROBES[name], preset, LEGAL[preset], lambda x, contract, io: legal(x, contract, io, dot=backwards))
-            assert {outcome.status for outcome in found} == {Status.PASS}, (name, *(outcome.message for outcome in found))
+            found = asked(
+                PROBES[name],
+                preset,
+                LEGAL[preset],
+                lambda x, contract, io: legal(x, contract, io, dot=backwards),
+            )
+            assert {outcome.status for outcome in found} == {Status.PASS}, (
+                name,
+                *(outcome.message for outcome in found),
+            )
 
 
 @pytest.mark.parametrize("name", CARRIED)
@@ -97,23 +111,36 @@ def ratios(found: list[Outcome], output: str) -> dict[str, float]:
     ],
 )
 def test_every_measure_tells_a_fault_by_itself(measure: str, name: str, fault: Kernel) -> None:
-    right, wrong = (ratios(asked(PROBES[name], "chunk64-bf16", "bf16", run), "final_state") for run in (legal, fault))
+    right, wrong = (
+        ratios(asked(PROBES[name], "chunk64-bf16", "bf16", run), "final_state")
+        for run in (legal, fault)
+    )
     assert right[measure] <= 1
     assert wrong[measure] >= APART
 
 
 def test_a_rejection_says_what_the_probe_exposes_and_where_it_shows() -> None:
-    (state,) = (x for x in asked(PROBES["nine-bit-state"], "chunk64-bf16", "bf16", checkpoint_in_bf16) if x.output == "final_state")
+    (state,) = (
+        x
+        for x in asked(PROBES["nine-bit-state"], "chunk64-bf16", "bf16", checkpoint_in_bf16)
+        if x.output == "final_state"
+    )
     assert state.comparison is not None
     assert (state.status, state.comparison.statistic) == (Status.FAIL, "spacing")
-    assert "probe nine-bit-state exposes: checkpoint of the state in bf16 (H11, S12)" in state.message
+    assert (
+        "probe nine-bit-state exposes: checkpoint of the state in bf16 (H11, S12)" in state.message
+    )
     assert "key channel" in state.message
 
 
 def test_a_probe_is_asked_by_its_name() -> None:
     problem = PROBES["overwrite"].problem
-    assert {x.status for x in check("probes", find("eager"), problem, {"probe": "overwrite"})} == {Status.PASS}
-    with pytest.raises(ProblemError, match="no probe named 'overwritten'; known ones are long-memory"):
+    assert {x.status for x in check("probes", find("eager"), problem, {"probe": "overwrite"})} == {
+        Status.PASS
+    }
+    with pytest.raises(
+        ProblemError, match="no probe named 'overwritten'; known ones are long-memory"
+    ):
         check("probes", find("eager"), problem, {"probe": "overwritten"})
 
 
@@ -123,7 +150,9 @@ def test_zeros_pass_no_probe(name: str) -> None:
         return torch.zeros_like(x.v), torch.zeros_like(x.state)
 
     dtype = "bf16" if "bf16" in PROBES[name].dtypes else "fp32"
-    assert Status.FAIL in {outcome.status for outcome in asked(PROBES[name], f"chunk64-{dtype}", dtype, zeros)}
+    assert Status.FAIL in {
+        outcome.status for outcome in asked(PROBES[name], f"chunk64-{dtype}", dtype, zeros)
+    }
 
 
 def test_outputs_that_differ_from_call_to_call_are_no_broken_relation() -> None:
@@ -133,7 +162,9 @@ def test_outputs_that_differ_from_call_to_call_are_no_broken_relation() -> None:
         return torch.full_like(x.v, next(calls)), x.state.double()
 
     kernel = Planted(contract_from_name("chunk64-bf16"), "bf16", restless)
-    (outcome,) = check("probes", kernel, PROBES["powers-of-two"].problem, {"probe": "powers-of-two"})
+    (outcome,) = check(
+        "probes", kernel, PROBES["powers-of-two"].problem, {"probe": "powers-of-two"}
+    )
     assert outcome.status is Status.SKIP
 
 
@@ -143,7 +174,9 @@ def test_an_interpreted_kernel_is_not_asked_for_thousands_of_tokens() -> None:
             return {**super().environment(), "mode": "interpreted"}
 
     kernel = Slow(contract_from_name("chunk64-bf16"), "bf16", legal)
-    (outcome,) = check("probes", kernel, PROBES["long-memory-4096"].problem, {"probe": "long-memory-4096"})
+    (outcome,) = check(
+        "probes", kernel, PROBES["long-memory-4096"].problem, {"probe": "long-memory-4096"}
+    )
     assert (outcome.status, "a shorter probe" in outcome.message) == (Status.SKIP, True)
 
 
@@ -153,5 +186,7 @@ def test_a_probe_that_cuts_its_run_is_not_asked_of_a_kernel_without_a_final_stat
             return ("o",)
 
     kernel = OutputOnly(contract_from_name("chunk64-bf16"), "bf16", legal)
-    (outcome,) = check("probes", kernel, PROBES["nine-bit-state"].problem, {"probe": "nine-bit-state"})
+    (outcome,) = check(
+        "probes", kernel, PROBES["nine-bit-state"].problem, {"probe": "nine-bit-state"}
+    )
     assert outcome.status is Status.SKIP

@@ -1,4 +1,6 @@
-"""A near miss at one unlucky seed goes; an error that stays a tenth over its budget stays; what is worse than near is not run again."""
+"""A near miss at one unlucky seed goes; an error that stays a tenth over its budget stays; what is
+worse than near is not run again.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,19 @@ from kdaverify.problems import Problem
 from kdaverify.problems.cost import cost
 
 PROBLEM = Problem(
-    B=1, T=5, H=1, HV=1, K=4, V=6, dtype="bf16", gate="slow", key="random", beta="uniform", state="absent", value="normal", seed=3
+    B=1,
+    T=5,
+    H=1,
+    HV=1,
+    K=4,
+    V=6,
+    dtype="bf16",
+    gate="slow",
+    key="random",
+    beta="uniform",
+    state="absent",
+    value="normal",
+    seed=3,
 )
 Ask = Callable[[Problem], list[Outcome]]
 
@@ -27,7 +41,12 @@ def judged(ratio: float, output: str = "o") -> Outcome:
     ratios = {"rms": ratio, "largest": 0.1, "row": 0.1, "median": 0.1, "tail": 0.1}
     status = Status.PASS if ratio <= 1 else Status.FAIL
     return Outcome(
-        output, status, "o is off", Comparison(output, status, "rms", ratio, 1.0, ratio, ratios, grade_of(ratios), None, 0.0, 0.0)
+        output,
+        status,
+        "o is off",
+        Comparison(
+            output, status, "rms", ratio, 1.0, ratio, ratios, grade_of(ratios), None, 0.0, 0.0
+        ),
     )
 
 
@@ -61,7 +80,10 @@ def test_a_median_a_hair_over_needs_more_seeds() -> None:
 
 
 def test_the_chance_of_an_error_is_shared_among_the_looks() -> None:
-    ratios = [float(at_ratio(1.1)(again)[0].comparison.ratio) for again in list(fresh(PROBLEM))[: LOOKS[0]]]  # pyright: ignore[reportOptionalMemberAccess]
+    ratios = [
+        float(at_ratio(1.1)(again)[0].comparison.ratio)
+        for again in list(fresh(PROBLEM))[: LOOKS[0]]
+    ]  # pyright: ignore[reportOptionalMemberAccess]
     found = recheck(at_ratio(1.1), PROBLEM, ["o"])["o"]
     assert found.limit == median_limit(ratios, 1 - 0.01 / 4) != median_limit(ratios, 0.99)
 
@@ -71,7 +93,10 @@ def test_every_output_is_decided_by_itself() -> None:
         return [*at_ratio(1.2)(problem), judged(0.9, "final_state")]
 
     found = recheck(ask, PROBLEM, ["o", "final_state"])
-    assert [found[name].finding for name in ("o", "final_state")] == [RetestFinding.CONFIRMED, RetestFinding.ACQUITTED]
+    assert [found[name].finding for name in ("o", "final_state")] == [
+        RetestFinding.CONFIRMED,
+        RetestFinding.ACQUITTED,
+    ]
 
 
 def test_a_fresh_seed_that_is_wrong_beyond_figures_confirms_at_once() -> None:
@@ -82,11 +107,15 @@ def test_a_fresh_seed_that_is_wrong_beyond_figures_confirms_at_once() -> None:
 
 
 def test_too_few_seeds_or_too_large_a_case_decide_nothing() -> None:
-    few = recheck(lambda problem: [judged(0.9)] if problem.seed % 2 else skipped("overflows"), PROBLEM, ["o"])["o"]
+    few = recheck(
+        lambda problem: [judged(0.9)] if problem.seed % 2 else skipped("overflows"), PROBLEM, ["o"]
+    )["o"]
     assert few.finding is RetestFinding.UNDECIDED and 0 < few.seeds < SEEDS
     large = PROBLEM.replace(T=4096, H=8, HV=8, K=128, V=128)
     assert cost(PROBLEM) < LARGEST < cost(large)
-    assert recheck(at_ratio(0.5), large, ["o"])["o"].reason == "too large to be run again at 200 seeds"
+    assert (
+        recheck(at_ratio(0.5), large, ["o"])["o"].reason == "too large to be run again at 200 seeds"
+    )
 
 
 def test_fresh_seeds_belong_to_the_problem() -> None:
@@ -119,5 +148,9 @@ def test_the_limit_is_that_of_resampled_medians() -> None:
     draws = torch.randint(40, (20000, 40), generator=torch.Generator().manual_seed(1))
     medians = values[draws].sort(1).values[:, 19]
     exact = median_limit(values.tolist(), 0.99)
-    assert float((medians < exact).double().mean()) < 0.01 <= float((medians <= exact).double().mean()) + 0.002
+    assert (
+        float((medians < exact).double().mean())
+        < 0.01
+        <= float((medians <= exact).double().mean()) + 0.002
+    )
     assert median_limit([2.0] * 25, 0.99) == 2.0

@@ -1,4 +1,6 @@
-"""A run that cannot be resumed is the kernel's fault, told as such; a right one resumes at every kind of cut."""
+"""A run that cannot be resumed is the kernel's fault, told as such; a right one resumes at every
+kind of cut.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,29 @@ from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 
 PROBLEM = Problem(
-    B=1, T=70, H=1, HV=2, K=8, V=12, dtype="bf16", gate="mild", key="random", beta="uniform", state="random", value="normal", seed=1
-)  # fmt: skip
+    B=1,
+    T=70,
+    H=1,
+    HV=2,
+    K=8,
+    V=12,
+    dtype="bf16",
+    gate="mild",
+    key="random",
+    beta="uniform",
+    state="random",
+    value="normal",
+    seed=1,
+)
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("cut", [1, 17, 64, 69])
 def test_a_right_kernel_resumes_at_every_kind_of_cut(way: str, cut: int) -> None:
-    assert {outcome.status for outcome in check("resume", find("eager"), PROBLEM, {"cut": cut, "way": way})} == {Status.PASS}
+    assert {
+        outcome.status
+        for outcome in check("resume", find("eager"), PROBLEM, {"cut": cut, "way": way})
+    } == {Status.PASS}
 
 
 def test_a_saved_state_that_is_not_finite_is_a_verdict_not_an_error_of_ours() -> None:

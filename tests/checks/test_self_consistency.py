@@ -1,4 +1,6 @@
-"""A backward that is not the derivative of its own forward is rejected, by the name of its input; one of a wrong forward passes."""
+"""A backward that is not the derivative of its own forward is rejected, by the name of its input;
+one of a wrong forward passes.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,19 @@ from tests.checks.backwards import Changed, Staged, detached
 from tests.oracles.test_backward_stages import FAULTS
 
 DENSE = Problem(
-    B=1, T=12, H=1, HV=2, K=5, V=4, dtype="fp32", gate="log-sigmoid", key="random", beta="uniform", state="random", value="normal", seed=3
+    B=1,
+    T=12,
+    H=1,
+    HV=2,
+    K=5,
+    V=4,
+    dtype="fp32",
+    gate="log-sigmoid",
+    key="random",
+    beta="uniform",
+    state="random",
+    value="normal",
+    seed=3,
 )
 PACKED = DENSE.replace(T=14, lengths=(0, 8, 5), gate="slow", key="coherent-0.9")
 
@@ -35,14 +49,23 @@ def judged(adapter: Adapter, problem: Problem = DENSE) -> Outcome:
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
-@pytest.mark.parametrize("problem", [DENSE, PACKED, PACKED.replace(gate="mixed", beta="mixed")], ids=["dense", "packed", "mixed"])
+@pytest.mark.parametrize(
+    "problem",
+    [DENSE, PACKED, PACKED.replace(gate="mixed", beta="mixed")],
+    ids=["dense", "packed", "mixed"],
+)
 def test_legal_kernels_pass(dtype: str, problem: Problem) -> None:
     asked = problem.replace(dtype=dtype)
     assert judged(find("eager"), asked).status is Status.PASS
     assert judged(Staged(dtype=dtype), asked).status is Status.PASS
 
 
-CAUGHT = ("state gradient without -w^T dv", "dg without the chunk-end term", "dk of one value head only", "dbeta without the keys of w")
+CAUGHT = (
+    "state gradient without -w^T dv",
+    "dg without the chunk-end term",
+    "dk of one value head only",
+    "dbeta without the keys of w",
+)
 
 
 @pytest.mark.parametrize("fault", CAUGHT)
@@ -55,7 +78,9 @@ def test_a_planted_fault_is_rejected_and_an_input_that_it_hits_named(fault: str)
 
 @pytest.mark.parametrize("name", ["dq", "dbeta", "d_initial_state"])
 def test_a_gradient_off_by_one_in_a_hundred_is_rejected_by_its_name(name: str) -> None:
-    wrong = Staged(change=lambda found: replace(found, **{name: 1.01 * getattr(found, name)}), dtype="fp32")
+    wrong = Staged(
+        change=lambda found: replace(found, **{name: 1.01 * getattr(found, name)}), dtype="fp32"
+    )
     told = judged(wrong, PACKED)
     assert told.status is Status.FAIL and f"over tolerance: {name} (" in told.message
 
@@ -67,7 +92,10 @@ def _normalised(given: Cotangents) -> Cotangents:
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_a_backward_that_ignores_the_size_of_the_state_s_cotangent_is_rejected(dtype: str) -> None:
-    assert judged(Staged(given=_normalised, dtype=dtype), DENSE.replace(dtype=dtype)).status is Status.FAIL
+    assert (
+        judged(Staged(given=_normalised, dtype=dtype), DENSE.replace(dtype=dtype)).status
+        is Status.FAIL
+    )
 
 
 def test_a_rounding_that_the_backward_takes_for_the_identity_is_rejected() -> None:
@@ -101,15 +129,21 @@ MOVED = PACKED.replace(gate="mixed", beta="mixed", dtype="bf16")
 def test_moved_calls_stay_in_their_domain_and_resets_stay_resets() -> None:
     x, moved = MOVED.inputs(), pair(MOVED, 0, 0.1)
     assert bool((moved.up.g <= 0).all()) and bool((moved.down.g <= 0).all())
-    assert torch.equal(moved.up.g.isneginf(), x.g.isneginf()) and torch.equal(moved.down.g.isneginf(), x.g.isneginf())
+    assert torch.equal(moved.up.g.isneginf(), x.g.isneginf()) and torch.equal(
+        moved.down.g.isneginf(), x.g.isneginf()
+    )
     at_zero = (moved.up.g.double() - moved.down.g)[x.g == 0]
     assert bool((at_zero.abs() > 0.05).all()) and bool((at_zero.abs() < 0.15).all())
     for end in (moved.up, moved.down):
-        assert float(x.beta.min()) <= float(end.beta.min()) and float(end.beta.max()) <= float(x.beta.max())
+        assert float(x.beta.min()) <= float(end.beta.min()) and float(end.beta.max()) <= float(
+            x.beta.max()
+        )
 
 
 @pytest.mark.parametrize("name", GRADIENTS.values())
-def test_all_inputs_move_both_ways_by_about_the_step_in_numbers_of_their_own_type(name: str) -> None:
+def test_all_inputs_move_both_ways_by_about_the_step_in_numbers_of_their_own_type(
+    name: str,
+) -> None:
     problem = MOVED.replace(gate="log-sigmoid", beta="uniform")
     x, both = getattr(problem.inputs(), name), pair(problem, 1, 0.1)
     along = getattr(both.up, name).double() - getattr(both.down, name)

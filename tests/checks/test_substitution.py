@@ -1,4 +1,6 @@
-"""Substitution of any kind is legal in its format on the hardest keys; ways through powers of A are not."""
+"""Substitution of any kind is legal in its format on the hardest keys; ways through powers of A are
+not.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,9 @@ from kdaverify.problems import Problem
 from kdaverify.problems.axes import Dtype
 from oracles.stages import run_stages
 
-# What is declared, and the format of the products; measured by benchmarks.forward_substitution: every substitution uses at most 0.8 of
-# its budget, Neumann series of 16-bit products on coherent keys 1e5 and more of it, of fp32 products 3e4 and more.
+# What is declared, and the format of the products; measured by benchmarks.forward_substitution:
+# every substitution uses at most 0.8 of its budget, Neumann series of 16-bit products on coherent
+# keys 1e5 and more of it, of fp32 products 3e4 and more.
 DECLARED: list[tuple[str, str, Dtype]] = [
     ("chunk64-fp32", "fp32", "fp32"),
     ("chunk64-tf32", "tf32", "fp32"),
@@ -36,34 +39,73 @@ HARD = [("coherent-0.9", "one"), ("identical", "uniform")]
 
 
 def problem(dtype: Dtype, key: str, gate: str, beta: str, **changes: Any) -> Problem:
-    sizes: dict[str, Any] = {"B": 1, "T": 64, "H": 1, "HV": 1, "K": 16, "V": 4, "state": "absent", "value": "normal", "seed": 1}
-    asked: dict[str, Any] = {**sizes, "dtype": dtype, "key": key, "gate": gate, "beta": beta, **changes}
+    sizes: dict[str, Any] = {
+        "B": 1,
+        "T": 64,
+        "H": 1,
+        "HV": 1,
+        "K": 16,
+        "V": 4,
+        "state": "absent",
+        "value": "normal",
+        "seed": 1,
+    }
+    asked: dict[str, Any] = {
+        **sizes,
+        "dtype": dtype,
+        "key": key,
+        "gate": gate,
+        "beta": beta,
+        **changes,
+    }
     return Problem(**asked)
 
 
 @pytest.mark.parametrize(("contract", "products", "dtype"), DECLARED)
-def test_substitutions_are_legal_and_powers_are_not_on_coherent_keys(contract: str, products: str, dtype: Dtype) -> None:
+def test_substitutions_are_legal_and_powers_are_not_on_coherent_keys(
+    contract: str, products: str, dtype: Dtype
+) -> None:
     for (key, beta), gate in itertools.product(HARD, ("zero", "slow")):
-        found = substitutions(problem(dtype, key, gate, beta), contract_from_name(contract), FORMATS[products])
+        found = substitutions(
+            problem(dtype, key, gate, beta), contract_from_name(contract), FORMATS[products]
+        )
         assert [row.way for row in found] == list(SOLVES)
         for row in found:
-            assert row.legal == (row.way in SUBSTITUTIONS), f"{row.way}, {key}, {gate}: {row.comparison}, residual {row.residual}"
+            assert row.legal == (row.way in SUBSTITUTIONS), (
+                f"{row.way}, {key}, {gate}: {row.comparison}, residual {row.residual}"
+            )
 
 
 @pytest.mark.parametrize("gate", ["zero", "log-sigmoid", "bound-100"])
 def test_substitutions_are_legal_on_random_keys(gate: str) -> None:
     for contract, products, dtype in DECLARED:
         asked = problem(dtype, "random", gate, "uniform")
-        assert all(row.legal for row in substitutions(asked, contract_from_name(contract), FORMATS[products], SUBSTITUTIONS))
+        assert all(
+            row.legal
+            for row in substitutions(
+                asked, contract_from_name(contract), FORMATS[products], SUBSTITUTIONS
+            )
+        )
 
 
 def test_the_exact_inverse_is_right_on_the_hardest_keys() -> None:
-    written = run_stages(problem("fp32", "coherent-0.9", "zero", "one").inputs(), {}, covers=("cumsum", "scores", "solve"))
+    written = run_stages(
+        problem("fp32", "coherent-0.9", "zero", "one").inputs(),
+        {},
+        covers=("cumsum", "scores", "solve"),
+    )
     Akk, R = (written[name][0, :, 0].tolist() for name in ("Akk", "R"))
     precision, flint.ctx.prec = flint.ctx.prec, 300
     try:
-        exact = (flint.arb_mat(Akk) + flint.arb_mat(64, 64, [float(i == j) for i in range(64) for j in range(64)])).inv()
-        wrong = max(abs(float(exact[i, j].mid()) - R[i][j]) / abs(float(exact[i, j].mid())) for i in range(64) for j in range(i))
+        exact = (
+            flint.arb_mat(Akk)
+            + flint.arb_mat(64, 64, [float(i == j) for i in range(64) for j in range(64)])
+        ).inv()
+        wrong = max(
+            abs(float(exact[i, j].mid()) - R[i][j]) / abs(float(exact[i, j].mid()))
+            for i in range(64)
+            for j in range(i)
+        )
     finally:
         flint.ctx.prec = precision
     assert wrong < 2.0**-30  # 1 / 64 of what fp32 rounds off
@@ -85,7 +127,9 @@ def written_by(adapter: Solving, asked: Problem) -> tuple[dict[str, torch.Tensor
     contract = adapter.contract(asked.dtype)
     formats = formats_of(contract, FORMATS[asked.dtype])
     inputs = asked.inputs()
-    tensors = chain(adapter.stages(asked.dtype), StageArguments(inputs, {}, contract.chunk_size, formats))
+    tensors = chain(
+        adapter.stages(asked.dtype), StageArguments(inputs, {}, contract.chunk_size, formats)
+    )
 
     def close(changed: dict[str, torch.Tensor]) -> dict[str, float]:
         return closures({**tensors, **changed}, inputs, contract, formats)
@@ -95,10 +139,14 @@ def written_by(adapter: Solving, asked: Problem) -> tuple[dict[str, torch.Tensor
 
 @pytest.mark.parametrize(("contract", "products", "dtype"), DECLARED)
 @pytest.mark.parametrize("gate", ["log-sigmoid", "zero", "mixed"])
-def test_the_equations_between_a_legal_kernel_s_tensors_hold(gate: str, contract: str, products: str, dtype: Dtype) -> None:
+def test_the_equations_between_a_legal_kernel_s_tensors_hold(
+    gate: str, contract: str, products: str, dtype: Dtype
+) -> None:
     adapter = Solving("blocks of 16", products, contract)
     adapter.dtypes = (dtype,)
-    asked = problem(dtype, "coherent-0.9", gate, "uniform", T=71, lengths=(5, 66), state="large", HV=2)
+    asked = problem(
+        dtype, "coherent-0.9", gate, "uniform", T=71, lengths=(5, 66), state="large", HV=2
+    )
     _, close = written_by(adapter, asked)
     assert list(close({})) == list(CLOSURES)
     assert max(close({}).values()) <= 1
@@ -106,7 +154,10 @@ def test_the_equations_between_a_legal_kernel_s_tensors_hold(gate: str, contract
 
 @pytest.mark.parametrize("name", CLOSURES)
 def test_an_equation_that_does_not_hold_is_seen_and_the_others_still_hold(name: str) -> None:
-    tensors, close = written_by(Solving("rows", "fp32", "chunk64-bf16"), problem("bf16", "random", "mild", "uniform", T=70, state="random"))
+    tensors, close = written_by(
+        Solving("rows", "fp32", "chunk64-bf16"),
+        problem("bf16", "random", "mild", "uniform", T=70, state="random"),
+    )
     wrong = {
         "R (I + Akk) = I": {"R": tensors["R"].transpose(-1, -2).contiguous()},
         "v_new = u - w h": {"v_new": tensors["u"]},
@@ -118,5 +169,12 @@ def test_an_equation_that_does_not_hold_is_seen_and_the_others_still_hold(name: 
 
 
 def test_what_is_not_finite_breaks_its_equation() -> None:
-    tensors, close = written_by(Solving("rows", "fp32", "chunk64-bf16"), problem("bf16", "random", "mild", "uniform", T=20))
-    assert close({"o": tensors["o"].masked_fill(tensors["o"] == tensors["o"].max(), torch.nan)})["o = scale qg h + Aqk v_new"] == torch.inf
+    tensors, close = written_by(
+        Solving("rows", "fp32", "chunk64-bf16"), problem("bf16", "random", "mild", "uniform", T=20)
+    )
+    assert (
+        close({"o": tensors["o"].masked_fill(tensors["o"] == tensors["o"].max(), torch.nan)})[
+            "o = scale qg h + Aqk v_new"
+        ]
+        == torch.inf
+    )

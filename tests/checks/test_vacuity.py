@@ -1,4 +1,6 @@
-"""What zeros, the negated or a shuffled output would pass proves nothing, and is told; right zeros prove what they are asked to."""
+"""What zeros, the negated or a shuffled output would pass proves nothing, and is told; right zeros
+prove what they are asked to.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,19 @@ from kdaverify.checks.vacuity import negative_controls
 from kdaverify.problems import Problem
 
 PROBLEM = Problem(
-    B=1, T=20, H=1, HV=2, K=8, V=8, dtype="bf16", gate="mild", key="random", beta="uniform", state="random", value="normal", seed=3
+    B=1,
+    T=20,
+    H=1,
+    HV=2,
+    K=8,
+    V=8,
+    dtype="bf16",
+    gate="mild",
+    key="random",
+    beta="uniform",
+    state="random",
+    value="normal",
+    seed=3,
 )
 CONTRACT, BF16 = contract_from_name("chunk64-bf16"), FORMATS["bf16"]
 NOWHERE = torch.zeros(4, 3, dtype=torch.bool)
@@ -41,7 +55,9 @@ def test_an_ordinary_case_refuses_every_impostor(name: str) -> None:
 
 
 def test_a_budget_as_wide_as_the_output_is_told_of_each_impostor_that_it_passes() -> None:
-    exact = torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64).repeat(4, 1) * torch.tensor([[1.0], [1.1], [1.2], [1.3]])
+    exact = torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64).repeat(4, 1) * torch.tensor(
+        [[1.0], [1.1], [1.2], [1.3]]
+    )
     assert negative_controls(exact, NOWHERE, within(1.0)) == ("shuffled",)
     assert negative_controls(exact, NOWHERE, within(4.0)) == ("zeros", "shuffled")
     assert negative_controls(exact, NOWHERE, within(8.0)) == ("zeros", "negated", "shuffled")
@@ -50,8 +66,12 @@ def test_a_budget_as_wide_as_the_output_is_told_of_each_impostor_that_it_passes(
 
 def test_rows_are_shuffled_over_all_axes_but_the_last() -> None:
     exact = torch.tensor([[[[1.0, 2.0]], [[3.0, 4.0]]]], dtype=torch.float64)
-    assert negative_controls(exact, torch.zeros_like(exact, dtype=torch.bool), within(3.0)) == ("shuffled",)
-    assert negative_controls(exact.flatten(), torch.zeros(4, dtype=torch.bool), within(3.0)) == ("shuffled",)
+    assert negative_controls(exact, torch.zeros_like(exact, dtype=torch.bool), within(3.0)) == (
+        "shuffled",
+    )
+    assert negative_controls(exact.flatten(), torch.zeros(4, dtype=torch.bool), within(3.0)) == (
+        "shuffled",
+    )
 
 
 def test_an_output_that_is_zero_has_no_impostor_and_demands_zeros() -> None:
@@ -71,11 +91,15 @@ def test_rows_that_are_alike_cannot_be_told_apart_and_need_not() -> None:
 
 
 def test_nothing_is_proven_of_no_elements() -> None:
-    assert negative_controls(torch.zeros(0, 3), torch.zeros(0, 3, dtype=torch.bool), within(1.0)) == ("empty",)
+    assert negative_controls(
+        torch.zeros(0, 3), torch.zeros(0, 3, dtype=torch.bool), within(1.0)
+    ) == ("empty",)
 
 
 def test_the_rms_decides_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once for what the kernel returned: no impostor of an ordinary case costs more than its rms."""
+    """Once for what the kernel returned: no impostor of an ordinary case costs more than its
+    rms.
+    """
     measured: list[Tensor] = []
     real = Budget.measure
 

@@ -14,8 +14,12 @@ from tests.rows import PORT
 
 
 @pytest.fixture
-def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs `kdaverify WORDS...` in a folder with port.py; gives exit code, output and complaints."""
+def cli(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs `kdaverify WORDS...` in a folder with port.py; gives exit code, output and
+    complaints.
+    """
     (tmp_path / "port.py").write_text(PORT)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
@@ -34,5 +38,11 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 @pytest.fixture
 def problem() -> Problem:
     """Small and mild."""
-    regimes = {"gate": "mild", "key": "random", "beta": "uniform", "state": "random", "value": "normal"}
+    regimes = {
+        "gate": "mild",
+        "key": "random",
+        "beta": "uniform",
+        "state": "random",
+        "value": "normal",
+    }
     return Problem(B=1, T=7, H=1, HV=2, K=4, V=3, dtype="fp32", seed=5, **regimes)  # pyright: ignore[reportArgumentType]

@@ -1,4 +1,6 @@
-"""`kdaverify campaign` and `kdaverify nightly`: what they ask, keep and say, with workers in this process."""
+"""`kdaverify campaign` and `kdaverify nightly`: what they ask, keep and say, with workers in this
+process.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +53,21 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"kdaverify.cli.{command}.engine_of", engine)
 
 
-def test_a_campaign_ends_in_a_decision_and_goes_on_with_its_record(cli: Cli, tmp_path: Path) -> None:
-    ask = ("campaign", "--impl", "port.py", "--profile", "smoke", "--no-isolate", "--record", "r.jsonl", "--json", "out/d.json")
+def test_a_campaign_ends_in_a_decision_and_goes_on_with_its_record(
+    cli: Cli, tmp_path: Path
+) -> None:
+    ask = (
+        "campaign",
+        "--impl",
+        "port.py",
+        "--profile",
+        "smoke",
+        "--no-isolate",
+        "--record",
+        "r.jsonl",
+        "--json",
+        "out/d.json",
+    )
     code, out, _ = cli(*ask, "--cases", 4)
     assert code == 0 and "decision: ACCEPT" in out
     assert json.loads((tmp_path / "out/d.json").read_text())["cases"] == 5
@@ -61,8 +76,20 @@ def test_a_campaign_ends_in_a_decision_and_goes_on_with_its_record(cli: Cli, tmp
     assert {verdict.number for verdict in read(tmp_path / "r.jsonl").verdicts} == {None, *range(6)}
 
 
-def test_the_gate_decides_on_the_record_of_a_campaign_as_the_campaign_did(cli: Cli, tmp_path: Path) -> None:
-    ask = ("campaign", "--impl", "port.py", "--profile", "smoke", "--no-isolate", "--record", "r.jsonl", "--cases")
+def test_the_gate_decides_on_the_record_of_a_campaign_as_the_campaign_did(
+    cli: Cli, tmp_path: Path
+) -> None:
+    ask = (
+        "campaign",
+        "--impl",
+        "port.py",
+        "--profile",
+        "smoke",
+        "--no-isolate",
+        "--record",
+        "r.jsonl",
+        "--cases",
+    )
     record = tmp_path / "r.jsonl"
     assert cli(*ask, 4)[0] == 0
     code, out, _ = cli("gate", "r.jsonl")
@@ -85,13 +112,26 @@ def test_the_gate_decides_on_the_record_of_a_campaign_as_the_campaign_did(cli: C
     assert code == 1 and "- forward bf16 FAIL" in out.splitlines()[1]
 
 
-def test_a_campaign_on_a_broken_kernel_rejects_with_lines_to_replay(cli: Cli, tmp_path: Path) -> None:
+def test_a_campaign_on_a_broken_kernel_rejects_with_lines_to_replay(
+    cli: Cli, tmp_path: Path
+) -> None:
     (tmp_path / "port.py").write_text(BF16.replace("o.to(q.dtype)", "2 * o.to(q.dtype)"))
     code, out, _ = cli(
-        "campaign", "--impl", "port.py", "--cases", 3, "--profile", "smoke", "--no-isolate", "--json", "d.json", "--diagnosis", 1
+        "campaign",
+        "--impl",
+        "port.py",
+        "--cases",
+        3,
+        "--profile",
+        "smoke",
+        "--no-isolate",
+        "--json",
+        "d.json",
+        "--diagnosis",
+        1,
     )
     assert code == 1 and "port: FAIL" in out and "made smaller" in out
-    (kind, *_others) = json.loads((tmp_path / "d.json").read_text())["kinds"]
+    kind, *_others = json.loads((tmp_path / "d.json").read_text())["kinds"]
     assert kind["smaller"].startswith("kdaverify replay --impl port.py --property forward")
     assert kind["smaller"] in out
     assert kind["diagnosis"] and kind["diagnosis"][:60] in out
@@ -115,7 +155,18 @@ def test_nights_compare_promote_and_reject_what_got_worse(cli: Cli, tmp_path: Pa
     pl = pytest.importorskip("polars")
 
     def night(date: str, *words: object) -> tuple[int, str]:
-        ask = ("nightly", "--impl", "port.py", "--history", "nights", "--profile", "smoke", "--no-isolate", "--cases", 3)
+        ask = (
+            "nightly",
+            "--impl",
+            "port.py",
+            "--history",
+            "nights",
+            "--profile",
+            "smoke",
+            "--no-isolate",
+            "--cases",
+            3,
+        )
         return cli(*ask, "--date", date, "--json", "n.json", *words)[:2]
 
     code, out = night("2026-01-01")
@@ -123,15 +174,21 @@ def test_nights_compare_promote_and_reject_what_got_worse(cli: Cli, tmp_path: Pa
     code, out = night("2026-01-02")
     assert code == 0 and "beside 1 earlier nights" in out
     # The cases that the first night promoted are asked again.
-    first, second = (read(tmp_path / f"records/nightly-2026-01-0{day}-port.jsonl").verdicts for day in (1, 2))
-    assert {v.problem for v in first if v.number is not None} <= {v.problem for v in second if v.number is None}
+    first, second = (
+        read(tmp_path / f"records/nightly-2026-01-0{day}-port.jsonl").verdicts for day in (1, 2)
+    )
+    assert {v.problem for v in first if v.number is not None} <= {
+        v.problem for v in second if v.number is None
+    }
     # As if the kernel had been better in the nights before.
     for path in (tmp_path / "nights" / "nights").iterdir():
         pl.read_parquet(path).with_columns(pl.col("ratio") * 0.9).write_parquet(path)
     code, out = night("2026-01-03")
     told = json.loads((tmp_path / "n.json").read_text())["implementations"][0]
     assert (code, told["failing"]) == (1, []), out
-    assert any("forward o bf16: worse than in the nights before" in reason for reason in told["reasons"])
+    assert any(
+        "forward o bf16: worse than in the nights before" in reason for reason in told["reasons"]
+    )
 
 
 def test_a_night_without_time_is_not_enough_and_goes_on(cli: Cli) -> None:

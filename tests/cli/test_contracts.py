@@ -1,4 +1,6 @@
-"""`kdaverify contracts` lists what ships and spells any contract out, for people, for programs and as a file to start from."""
+"""`kdaverify contracts` lists what ships and spells any contract out, for people, for programs and
+as a file to start from.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,10 @@ from kdaverify.budgets.contract_file import parse_contract
 from kdaverify.budgets.presets import presets
 
 Cli = Callable[..., tuple[int, str, str]]
-MINE = 'name = "mine"\nabout = "a port"\nform = "chunk"\nchunk_size = 32\noperands = "inputs"\n[tensors]\nh = "fp32"\ndw = "fp32"\n'
+MINE = (
+    'name = "mine"\nabout = "a port"\nform = "chunk"\nchunk_size = 32\noperands ='
+    ' "inputs"\n[tensors]\nh = "fp32"\ndw = "fp32"\n'
+)
 
 
 def test_every_shipped_contract_is_listed(cli: Cli) -> None:
@@ -29,16 +34,29 @@ def test_a_contract_is_shown_stage_by_stage_with_the_format_of_every_tensor(cli:
     assert list(stages)[:6] == ["cumsum", "scores", "solve", "wy", "state", "output"]
     assert stages["state"]["stores"] == {"h": "fp32", "v_new": "bf16", "S": "fp32"}
     assert stages["state"]["declared"] == ["h"]
-    assert (stages["solve"]["operands"], stages["wy"]["operands"], stages["output"]["stores"]["o"]) == ("tf32", "bf16", "inputs")
+    assert (
+        stages["solve"]["operands"],
+        stages["wy"]["operands"],
+        stages["output"]["stores"]["o"],
+    ) == ("tf32", "bf16", "inputs")
     assert "library order" in shown["family"]["forward"]
 
 
-def test_the_tables_hold_the_same_at_a_hundred_columns(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tables_hold_the_same_at_a_hundred_columns(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     code, out, _ = cli("contracts", "show", "chunk64-bf16-tf32solve[h:fp32]")
     assert code == 0
     assert max(map(len, out.splitlines())) <= 100
-    for cell in ("h*:fp32", "v_new:bf16", "dG_state:fp32", "tf32, on the diagonal fp32", "library order", "state carried in"):
+    for cell in (
+        "h*:fp32",
+        "v_new:bf16",
+        "dG_state:fp32",
+        "tf32, on the diagonal fp32",
+        "library order",
+        "state carried in",
+    ):
         assert cell in out
 
 
@@ -59,7 +77,9 @@ def test_a_file_of_ones_own_is_shown_for_the_inputs_that_are_asked_for(cli: Cli)
         (("impl:port.py",), "recurrent-fp32"),
     ],
 )
-def test_what_is_written_as_toml_is_what_was_asked_for(cli: Cli, words: tuple[str, ...], name: str) -> None:
+def test_what_is_written_as_toml_is_what_was_asked_for(
+    cli: Cli, words: tuple[str, ...], name: str
+) -> None:
     code, out, _ = cli("contracts", "show", *words, "--toml")
     assert code == 0
     assert parse_contract(out, "shown").contract(None) == contract_from_name(name)
@@ -78,7 +98,9 @@ def test_what_is_written_as_toml_is_what_was_asked_for(cli: Cli, words: tuple[st
         ((), "Missing argument"),
     ],
 )
-def test_what_cannot_be_shown_is_one_line_that_says_why(cli: Cli, words: tuple[str, ...], says: str) -> None:
+def test_what_cannot_be_shown_is_one_line_that_says_why(
+    cli: Cli, words: tuple[str, ...], says: str
+) -> None:
     code, out, err = cli("contracts", "show", *words)
     assert (code, out) == (2, "")
     assert says in err

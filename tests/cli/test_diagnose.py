@@ -20,12 +20,16 @@ SPEC = "tests.faults.kernels:key_decay_applied_twice"
 def record(tmp_path: Path, problem: Problem) -> Path:
     path = tmp_path / "r.jsonl"
     with RecordWriter(path) as writer, pytest.raises(Rejected):
-        Judge(wrong, writer.append, "forward", spec=SPEC)(problem.replace(dtype="bf16", gate="log-sigmoid"))
+        Judge(wrong, writer.append, "forward", spec=SPEC)(
+            problem.replace(dtype="bf16", gate="log-sigmoid")
+        )
     return path
 
 
 @pytest.mark.parametrize("case", ["kda-bf16", "2"])
-def test_a_case_is_named_by_the_beginning_of_its_id_or_its_row(cli: Cli, record: Path, case: str) -> None:
+def test_a_case_is_named_by_the_beginning_of_its_id_or_its_row(
+    cli: Cli, record: Path, case: str
+) -> None:
     code, out, _ = cli("diagnose", record, case, "--seconds", "1")
     assert code == 1
     assert "diagnosis: matches known bug H1: key decay applied twice" in " ".join(out.split())
@@ -40,7 +44,9 @@ def test_a_case_is_named_by_the_beginning_of_its_id_or_its_row(cli: Cli, record:
         (["kda", "--property", "resume"], "has no case 'kda'"),
     ],
 )
-def test_what_is_no_failing_case_is_told(cli: Cli, record: Path, words: list[str], said: str) -> None:
+def test_what_is_no_failing_case_is_told(
+    cli: Cli, record: Path, words: list[str], said: str
+) -> None:
     code, _, complaint = cli("diagnose", record, *words)
     assert code == 2
     assert said in complaint

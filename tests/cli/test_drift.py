@@ -1,4 +1,6 @@
-"""`kdaverify drift` measures, draws, writes, refuses in a sentence, and keeps what it has when interrupted."""
+"""`kdaverify drift` measures, draws, writes, refuses in a sentence, and keeps what it has when
+interrupted.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +17,28 @@ Cli = Callable[..., tuple[int, str, str]]
 
 
 def test_it_draws_every_output_and_writes_figures_and_picture(cli: Cli) -> None:
-    code, out, err = cli("drift", "--impl", "eager", "--tokens", 256, "--seeds", 4, "--json", "d.json", "--out", "d.svg")
+    code, out, err = cli(
+        "drift",
+        "--impl",
+        "eager",
+        "--tokens",
+        256,
+        "--seeds",
+        4,
+        "--json",
+        "d.json",
+        "--out",
+        "d.svg",
+    )
     assert code == 0, err
     assert "o: relative error against tokens; ● eager, ░ conforming kernels" in out
     assert out.count("PASS") == 2 and "error / tolerance" in out
     found = json.loads(Path("d.json").read_text())
-    assert found["contract"] == "chunk64-bf16" and found["outputs"]["o"]["lengths"] == [64, 128, 256]
+    assert found["contract"] == "chunk64-bf16" and found["outputs"]["o"]["lengths"] == [
+        64,
+        128,
+        256,
+    ]
     assert Problem.from_json(found["problems"][0]).B == 4
     assert Path("d.svg").read_text().startswith("<svg")
 
@@ -30,19 +48,32 @@ def test_it_draws_every_output_and_writes_figures_and_picture(cli: Cli) -> None:
     [
         (("--probe", "echo"), "--probe: wanted one of memory, held, faint, writes, got 'echo'"),
         (("--way", "backwards"), "--way: wanted one of uncut, resumed, decoded, got 'backwards'"),
-        (("--tokens", "100"), "--tokens: drift: wanted a multiple of 64 tokens, at least 128, got 100"),
+        (
+            ("--tokens", "100"),
+            "--tokens: drift: wanted a multiple of 64 tokens, at least 128, got 100",
+        ),
         (("--out", "d.pdf"), "--out: wanted a file ending in .svg, .png, .html, got d.pdf"),
         (("--dtype", "fp64"), "--dtype: eager is measured in bf16, fp16, fp32, got 'fp64'"),
-        (("--device", "cuda"), "--device: eager runs on cpu, not on cuda; leave the option out or name another implementation"),
+        (
+            ("--device", "cuda"),
+            (
+                "--device: eager runs on cpu, not on cuda; leave the option out or name another"
+                " implementation"
+            ),
+        ),
         (("--impl", "nobody"), "--impl: no implementation named 'nobody'"),
     ],
 )
-def test_what_cannot_be_measured_is_said_before_the_work(cli: Cli, words: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_measured_is_said_before_the_work(
+    cli: Cli, words: tuple[str, ...], said: str
+) -> None:
     code, _, err = cli("drift", *words)
     assert code == 2 and err.startswith(f"kdaverify: {said}")
 
 
-def test_an_interrupted_measurement_keeps_what_is_done(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_measurement_keeps_what_is_done(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = list[Problem]()
     measure = measuring.measure
 

@@ -1,4 +1,6 @@
-"""`kdaverify export` and `score`: with a kernel that ran somewhere else, the verdicts are those of one that ran here."""
+"""`kdaverify export` and `score`: with a kernel that ran somewhere else, the verdicts are those of
+one that ran here.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,20 @@ Done = subprocess.CompletedProcess[str]
 
 # Those that ask in every way: one call, resumed calls, packs; the others ask more of the same.
 SHIPPED = ("conventions", "packing", "resume", "state")
-DECLARED = ("--name", "port", "--dtype", "bf16", "--contract", "chunk64-bf16", "--packing", "cu_seqlens", "--state", "vk")
-# Wrong where heads are grouped, and raises at one scale: every kind of verdict has to survive the journey.
+DECLARED = (
+    "--name",
+    "port",
+    "--dtype",
+    "bf16",
+    "--contract",
+    "chunk64-bf16",
+    "--packing",
+    "cu_seqlens",
+    "--state",
+    "vk",
+)
+# Wrong where heads are grouped, and raises at one scale: every kind of verdict has to survive the
+# journey.
 PORT = """
 import torch
 import kdaverify as kv
@@ -53,12 +67,27 @@ from kdaverify.cli.app import main
 main()
 """
 # What the journey may change in a row; where the kernel raised, nobody says on which device.
-APART: dict[str, Any] = {"diagnosis": "", "duration_s": 0.0, "versions": {}, "device": "", "mode": "", "replay": ""}
+APART: dict[str, Any] = {
+    "diagnosis": "",
+    "duration_s": 0.0,
+    "versions": {},
+    "device": "",
+    "mode": "",
+    "replay": "",
+}
 
 
 def python(folder: Path, *words: str) -> Done:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "160"}
-    return subprocess.run([sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
 
 
 def rows(path: Path) -> list[Verdict]:
@@ -68,7 +97,9 @@ def rows(path: Path) -> list[Verdict]:
 def alike(verdict: Verdict) -> Verdict:
     """The row without where it ran; a message says which file it came from."""
     message = verdict.message.partition("\n  from ")[0]
-    return verdict.model_copy(update={**APART, "message": message.partition(".safetensors: ")[2] or message})
+    return verdict.model_copy(
+        update={**APART, "message": message.partition(".safetensors: ")[2] or message}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -81,21 +112,53 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(ROOT / f"suites/kda/test_{name}.py", folder / "suites")
     done = python(folder, "-c", START, "export", "cases", *DECLARED)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "python run.py my_module:my_function" in done.stdout and "kdaverify score cases" in done.stdout
+    assert (
+        "python run.py my_module:my_function" in done.stdout
+        and "kdaverify score cases" in done.stdout
+    )
     ran = python(folder, "cases/run.py", "port.py:port")
     assert ran.returncode == 0, ran.stderr
     return folder
 
 
 def test_export_run_and_score_give_the_rows_of_verify(exported: Path) -> None:
-    here = python(exported, "-c", START, "verify", "--impl", "port.py:port", "--record", "here.jsonl", "--workers", "0", "--diagnosis", "0")
-    there = python(exported, "-c", START, "score", "cases", "--record", "there.jsonl", "--json", "there.json", "--workers", "0")
+    here = python(
+        exported,
+        "-c",
+        START,
+        "verify",
+        "--impl",
+        "port.py:port",
+        "--record",
+        "here.jsonl",
+        "--workers",
+        "0",
+        "--diagnosis",
+        "0",
+    )
+    there = python(
+        exported,
+        "-c",
+        START,
+        "score",
+        "cases",
+        "--record",
+        "there.jsonl",
+        "--json",
+        "there.json",
+        "--workers",
+        "0",
+    )
     assert (here.returncode, there.returncode) == (1, 1), there.stdout + there.stderr
     told, brought = rows(exported / "here.jsonl"), rows(exported / "there.jsonl")
     assert [alike(verdict) for verdict in brought] == [alike(verdict) for verdict in told]
     assert {verdict.status.value for verdict in brought} >= {"PASS", "FAIL", "ERROR"}
-    assert {(verdict.mode, verdict.device) for verdict in brought if verdict.ratio is not None} == {("offline", "cpu")}
-    assert {verdict.versions["kernel"].split(",")[0] for verdict in brought if verdict.ratio is not None} == {"port.py:port"}
+    assert {(verdict.mode, verdict.device) for verdict in brought if verdict.ratio is not None} == {
+        ("offline", "cpu")
+    }
+    assert {
+        verdict.versions["kernel"].split(",")[0] for verdict in brought if verdict.ratio is not None
+    } == {"port.py:port"}
     summary = json.loads((exported / "there.json").read_text())
     assert (summary["decision"], summary["implementations"][0]["name"]) == ("reject", "port")
     line = next(verdict.replay for verdict in brought if verdict.status == "FAIL")
@@ -119,7 +182,9 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "suites").mkdir()
     for name, detail in (("forward", ""), ("resume", ', cut=3, way="chunk-chunk"')):
         (folder / f"suites/test_{name}.py").write_text(SUITES.format(name, detail))
-    (folder / "suites/test_conventions.py").write_text("def test_conventions(judge): judge.conventions()\n")
+    (folder / "suites/test_conventions.py").write_text(
+        "def test_conventions(judge): judge.conventions()\n"
+    )
     done = python(folder, "-c", START, "export", "cases", *DECLARED)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "7 cases, 9 calls" in done.stdout, done.stdout
@@ -148,12 +213,29 @@ def add(outputs: Path) -> None:
     ("spoil", "code", "said"),
     [
         (keep, 0, "port: ACCEPT"),
-        (remove, 3, "1 case without outputs: outputs/00004-0.safetensors: is not there; run run.py"),
-        (cut, 1, "outputs/00004-0.safetensors: wanted a safetensors file, got one that is cut off or damaged"),
-        (add, 2, "kdaverify: again/outputs/00099-0.safetensors: no call of this export has such outputs"),
+        (
+            remove,
+            3,
+            "1 case without outputs: outputs/00004-0.safetensors: is not there; run run.py",
+        ),
+        (
+            cut,
+            1,
+            (
+                "outputs/00004-0.safetensors: wanted a safetensors file, got one that is cut off or"
+                " damaged"
+            ),
+        ),
+        (
+            add,
+            2,
+            "kdaverify: again/outputs/00099-0.safetensors: no call of this export has such outputs",
+        ),
     ],
 )
-def test_the_exit_code_says_what_came_back(small: Path, tmp_path: Path, spoil: Callable[[Path], None], code: int, said: str) -> None:
+def test_the_exit_code_says_what_came_back(
+    small: Path, tmp_path: Path, spoil: Callable[[Path], None], code: int, said: str
+) -> None:
     shutil.copytree(small / "suites", tmp_path / "suites")
     shutil.copytree(small / "cases", tmp_path / "again")
     spoil(tmp_path / "again/outputs")
@@ -166,12 +248,18 @@ def test_the_exit_code_says_what_came_back(small: Path, tmp_path: Path, spoil: C
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["export", "cases", "--layout", "tbhd"], "layout: wanted one of bthd, bhtd, thd, got 'tbhd'"),
+        (
+            ["export", "cases", "--layout", "tbhd"],
+            "layout: wanted one of bthd, bhtd, thd, got 'tbhd'",
+        ),
         (["export", "cases", "--dtype", "fp8"], "dtypes: wanted some of fp64"),
         (["export", "cases", "--profile", "huge"], "--profile: no profile named 'huge'"),
         (["export", "a,b"], "a,b: wanted a name without commas"),
         (["export", "."], ".: is not empty; name a new folder"),
-        (["score", "nowhere"], "nowhere/manifest.json: no such file; `kdaverify export nowhere` makes the folder"),
+        (
+            ["score", "nowhere"],
+            "nowhere/manifest.json: no such file; `kdaverify export nowhere` makes the folder",
+        ),
         (["score", ".", "--workers", "many"], "--workers: wanted a number or auto"),
     ],
 )

@@ -1,4 +1,6 @@
-"""`kdaverify kill-matrix` writes the matrix, goes on where it was stopped, and refuses in a sentence."""
+"""`kdaverify kill-matrix` writes the matrix, goes on where it was stopped, and refuses in a
+sentence.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +24,26 @@ def journalled(*names: str) -> None:
 
 
 def test_a_fault_is_hunted_and_the_matrix_written(cli: Cli) -> None:
-    code, out, err = cli("kill-matrix", "--faults", "GA8", "--no-legal", "--workers", 1, "--out", OUT)
+    code, out, err = cli(
+        "kill-matrix", "--faults", "GA8", "--no-legal", "--workers", 1, "--out", OUT
+    )
     assert code == 0, err
     assert "GA8 (smoke): killed by activations" in out and "killed: 1 of 1 faults (100.0%)" in out
     found = json.loads(OUT.read_text())
-    assert (found["total"], found["killed"], found["legal_runs"], found["false_alarms"]) == (1, 1, 0, 0)
+    assert (found["total"], found["killed"], found["legal_runs"], found["false_alarms"]) == (
+        1,
+        1,
+        0,
+        0,
+    )
     assert "--impl fault:GA8 --property activations" in found["faults"][0]["by"]["replay"]
 
 
 def test_what_is_in_the_journal_is_not_done_again(cli: Cli) -> None:
     journalled("H1", "H2")
-    code, out, err = cli("kill-matrix", "--faults", "H1,H2", "--no-legal", "--resume", "--minutes", 0, "--out", OUT)
+    code, out, err = cli(
+        "kill-matrix", "--faults", "H1,H2", "--no-legal", "--resume", "--minutes", 0, "--out", OUT
+    )
     assert code == 0, err
     assert "killed: 2 of 2 faults" in out
     assert not OUT.with_suffix(".journal.jsonl").exists()
@@ -40,13 +51,20 @@ def test_what_is_in_the_journal_is_not_done_again(cli: Cli) -> None:
 
 def test_a_stop_keeps_what_is_done_and_says_so(cli: Cli) -> None:
     journalled("H1")
-    code, out, _ = cli("kill-matrix", "--faults", "H1,H2", "--no-legal", "--resume", "--minutes", 0, "--out", OUT)
+    code, out, _ = cli(
+        "kill-matrix", "--faults", "H1,H2", "--no-legal", "--resume", "--minutes", 0, "--out", OUT
+    )
     assert code == 3
-    assert "killed: 1 of 1 faults (100.0%), 1 of them under smoke; 1 not finished" in out and "go on with --resume" in out
+    assert (
+        "killed: 1 of 1 faults (100.0%), 1 of them under smoke; 1 not finished" in out
+        and "go on with --resume" in out
+    )
 
 
 def test_a_false_alarm_is_a_failure(cli: Cli) -> None:
-    Journal(OUT.with_suffix(".journal.jsonl"), resume=True).append(legal_row(false_alarms=("o is off",)))
+    Journal(OUT.with_suffix(".journal.jsonl"), resume=True).append(
+        legal_row(false_alarms=("o is off",))
+    )
     journalled("H1")
     code, out, _ = cli("kill-matrix", "--faults", "H1", "--resume", "--minutes", 0, "--out", OUT)
     assert code == 1 and "false alarm: eager: o is off" in out

@@ -46,7 +46,21 @@ def test_json_is_a_list_of_objects_with_a_name(cli: Cli, what: str, some: str) -
     assert some in [entry["name"] for entry in json.loads(out)]
 
 
-@pytest.mark.parametrize("what", ["impls", "ops", "regimes", "profiles", "laws", "probes", "calls", "faults", "planted", "standards"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        "impls",
+        "ops",
+        "regimes",
+        "profiles",
+        "laws",
+        "probes",
+        "calls",
+        "faults",
+        "planted",
+        "standards",
+    ],
+)
 def test_a_list_is_one_line_an_item_and_names_all_of_them(cli: Cli, what: str) -> None:
     names = [entry["name"] for entry in json.loads(cli("list", what, "--json")[1])]
     *lines, last = cli("list", what)[1].splitlines()
@@ -56,7 +70,9 @@ def test_a_list_is_one_line_an_item_and_names_all_of_them(cli: Cli, what: str) -
 
 
 def test_an_item_by_name_is_shown_in_full(cli: Cli) -> None:
-    [fault] = [entry for entry in json.loads(cli("list", "faults", "--json")[1]) if entry["name"] == "H1"]
+    [fault] = [
+        entry for entry in json.loads(cli("list", "faults", "--json")[1]) if entry["name"] == "H1"
+    ]
     shown = " ".join(cli("list", "faults", "H1")[1].split())
     for said in (fault["title"], fault["trigger"], fault["reference"], "final_state"):
         assert said in shown
@@ -64,7 +80,11 @@ def test_an_item_by_name_is_shown_in_full(cli: Cli) -> None:
 
 
 def test_a_regime_of_two_axes_is_shown_twice(cli: Cli) -> None:
-    assert [line.split()[1] for line in cli("list", "regimes", "random")[1].splitlines() if line.startswith("axis")] == ["key", "state"]
+    assert [
+        line.split()[1]
+        for line in cli("list", "regimes", "random")[1].splitlines()
+        if line.startswith("axis")
+    ] == ["key", "state"]
 
 
 def test_a_name_that_there_is_not_gets_the_nearest_ones(cli: Cli) -> None:
@@ -75,7 +95,8 @@ def test_a_name_that_there_is_not_gets_the_nearest_ones(cli: Cli) -> None:
 def test_extras_of_a_package_are_no_markup(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     needs = "not installed: pip install 'kdaverify[fla]'"
     found = [{"name": "mine", "origin": "shipped", "dtypes": ["fp32"], "missing": needs}]
-    monkeypatch.setitem(listing._LISTS, listing.What.IMPLS, lambda: found)  # pyright: ignore[reportPrivateUsage] # one that lacks a package
+    # one that lacks a package
+    monkeypatch.setitem(listing._LISTS, listing.What.IMPLS, lambda: found)  # pyright: ignore[reportPrivateUsage]
     assert needs in cli("list", "impls")[1] and needs in cli("list", "impls", "mine")[1]
 
 
@@ -89,32 +110,61 @@ def test_completion_offers_what_is_loaded_at_first_use() -> None:
 
 def test_the_example_is_a_problem_that_the_schema_describes(cli: Cli) -> None:
     code, example, _ = cli("problem", "--example")
-    assert code == 0 and Problem.from_json(example).to_json() == json.dumps(json.loads(example), sort_keys=True, separators=(",", ":"))
+    assert code == 0 and Problem.from_json(example).to_json() == json.dumps(
+        json.loads(example), sort_keys=True, separators=(",", ":")
+    )
     fields = json.loads(cli("problem", "--schema")[1])["properties"]
-    assert {*fields} == {*Problem.model_fields} and all(field["description"] for field in fields.values())
+    assert {*fields} == {*Problem.model_fields} and all(
+        field["description"] for field in fields.values()
+    )
     for axis, regimes in REGIMES.items():
         assert fields[axis]["enum"] == [*regimes]
 
 
 def test_other_operators_have_a_schema_too_and_say_where_to_find_an_example(cli: Cli) -> None:
-    assert "rates" in json.loads(cli("problem", "--schema", "--op", "gate_softplus")[1])["properties"]
+    assert (
+        "rates" in json.loads(cli("problem", "--schema", "--op", "gate_softplus")[1])["properties"]
+    )
     assert "there is none for l2norm" in cli("problem", "--example", "--op", "l2norm")[2]
-    assert cli("problem", "--schema", "--op", "nothing")[2].startswith("kdaverify: --op: wanted one of kda, ")
+    assert cli("problem", "--schema", "--op", "nothing")[2].startswith(
+        "kdaverify: --op: wanted one of kda, "
+    )
 
 
 def test_a_problem_needs_to_be_told_which_of_the_two(cli: Cli) -> None:
     assert "wanted --example or --schema, got neither" in cli("problem")[2]
 
 
-@pytest.mark.parametrize(("spec", "said"), [("elsewhere", "python="), ("offline", "kdaverify export DIR"), ("fla_port", "module=MODULE")])
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [("elsewhere", "python="), ("offline", "kdaverify export DIR"), ("fla_port", "module=MODULE")],
+)
 def test_an_implementation_that_needs_options_asks_for_them(spec: str, said: str) -> None:
-    found = _misuse(Request(impls=(spec,), profile="smoke", seed=None, record=None, json_file=None, workers="0", require_impl=False))
+    found = _misuse(
+        Request(
+            impls=(spec,),
+            profile="smoke",
+            seed=None,
+            record=None,
+            json_file=None,
+            workers="0",
+            require_impl=False,
+        )
+    )
     assert found is not None and found.startswith(f"--impl: {spec}: ") and said in found
     assert [*questions(find(spec), "smoke")] == []
 
 
 @pytest.mark.parametrize(
-    "words", [["list", "lawz"], ["list"], ["verfy"], ["verify", "--time-limit", "0"], ["verify", "--workers", "many"], ["oracle"]]
+    "words",
+    [
+        ["list", "lawz"],
+        ["list"],
+        ["verfy"],
+        ["verify", "--time-limit", "0"],
+        ["verify", "--workers", "many"],
+        ["oracle"],
+    ],
 )
 def test_misuse_is_one_line_and_exit_code_2(cli: Cli, words: list[str]) -> None:
     code, out, err = cli(*words)
@@ -123,7 +173,21 @@ def test_misuse_is_one_line_and_exit_code_2(cli: Cli, words: list[str]) -> None:
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("verb", ["verify", "replay", "oracle", "list", "problem", "gate", "report", "merge", "diagnose", "campaign"])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        "verify",
+        "replay",
+        "oracle",
+        "list",
+        "problem",
+        "gate",
+        "report",
+        "merge",
+        "diagnose",
+        "campaign",
+    ],
+)
 def test_every_verb_has_a_help_page_with_an_example(cli: Cli, verb: str) -> None:
     code, out, _ = cli(verb, "--help")
     assert code == 0

@@ -13,13 +13,32 @@ SMALL = ("--tokens", 64, "--width", 8, "--regimes", "zero", "--most", 4)
 
 
 def test_a_search_prints_its_front_and_writes_it(cli: Cli, tmp_path: Path) -> None:
-    code, out, _ = cli("mailboxes", "--pipeline", "triton_npu_state", *SMALL, "--json", "found.json", "--plot", "front.svg")
+    code, out, _ = cli(
+        "mailboxes",
+        "--pipeline",
+        "triton_npu_state",
+        *SMALL,
+        "--json",
+        "found.json",
+        "--plot",
+        "front.svg",
+    )
     assert code == 0, out
-    for words in ("forward: Pareto front", "backward: Pareto front", "fewest bytes within 1x tolerance", "carried in bf16: drifts"):
+    for words in (
+        "forward: Pareto front",
+        "backward: Pareto front",
+        "fewest bytes within 1x tolerance",
+        "carried in bf16: drifts",
+    ):
         assert words in out
     forward, backward = json.loads((tmp_path / "found.json").read_text())["studies"]
     assert forward["best"]["bytes"] < forward["wide"]["bytes"]
-    assert {single["mailbox"] for single in forward["singles"]} == {"h", "residual", "v_gated", "S_delta"}
+    assert {single["mailbox"] for single in forward["singles"]} == {
+        "h",
+        "residual",
+        "v_gated",
+        "S_delta",
+    }
     assert backward["part"] == "backward"
     assert (tmp_path / "front.svg").read_text().startswith("<svg")
 
@@ -36,7 +55,17 @@ def test_a_regime_out_of_reach_is_named_and_nothing_is_accepted(cli: Cli) -> Non
         ("--pipeline", "v4"),
         ("--pipeline", "ascend_v3", "--regimes", "stormy"),
         ("--pipeline", "ascend_v3", "--contract", "chunk64"),
-        ("--pipeline", "ascend_v3", "--proposals", "--tokens", "64", "--width", "8", "--regimes", "zero"),
+        (
+            "--pipeline",
+            "ascend_v3",
+            "--proposals",
+            "--tokens",
+            "64",
+            "--width",
+            "8",
+            "--regimes",
+            "zero",
+        ),
     ],
 )
 def test_misuse_is_one_line(cli: Cli, words: tuple[str, ...]) -> None:

@@ -15,7 +15,9 @@ from oracles.recurrence import recurrence
 Cli = Callable[..., tuple[int, str, str]]
 
 
-def test_the_file_holds_inputs_and_certified_outputs(cli: Cli, problem: Problem, tmp_path: Path) -> None:
+def test_the_file_holds_inputs_and_certified_outputs(
+    cli: Cli, problem: Problem, tmp_path: Path
+) -> None:
     (tmp_path / "p.json").write_text(problem.to_json())
     code, out, err = cli("oracle", "p.json", "-o", "exact.safetensors", "--digits", 25)
     assert code == 0, err

@@ -46,7 +46,9 @@ def test_a_right_kernel_passes_and_every_figure_is_shown(cli: Cli, problem: Prob
 
 
 def test_what_others_would_have_said_is_told_of_every_output(cli: Cli, problem: Problem) -> None:
-    _, out, _ = cli("replay", "--impl", "port.py", "--benchmark", "eager", "--standards", problem.to_json())
+    _, out, _ = cli(
+        "replay", "--impl", "port.py", "--benchmark", "eager", "--standards", problem.to_json()
+    )
     assert "standards would have said of o" in out
     assert "standards would have said of final_state" in out
     assert "benchmark: eager;" in " ".join(out.split())
@@ -78,10 +80,14 @@ def test_the_line_of_a_verdict_runs_as_it_is(cli: Cli, problem: Problem, wrong: 
 def test_problems_of_activations_replay_and_other_properties_refuse_them(cli: Cli) -> None:
     asked = '{"HV":2,"K":4,"T":3,"dtype":"bf16","op":"gate_bounded","values":"mixed"}'
     code, out, _ = cli("replay", "--impl", "eager", "--property", "activations", asked)
-    assert code == 0 and all(f"activations {output}: PASS" in out for output in ("g", "dz", "dA_log"))
+    assert code == 0 and all(
+        f"activations {output}: PASS" in out for output in ("g", "dz", "dA_log")
+    )
     assert cli("replay", "--impl", "port.py", "--property", "activations", asked)[0] == 3
     code, _, err = cli("replay", "--impl", "eager", "--property", "forward", asked)
-    assert code == 2 and err.startswith("kdaverify: problem: property forward is not tested on gate_bounded")
+    assert code == 2 and err.startswith(
+        "kdaverify: problem: property forward is not tested on gate_bounded"
+    )
 
 
 STAGED = """
@@ -95,25 +101,42 @@ def test_a_case_that_fails_runs_again_stage_by_stage(cli: Cli, problem: Problem)
     Path("staged_port.py").write_text(STAGED)
     asked = problem.replace(T=20, gate="slow", key="identical")
     code, out, _ = cli("replay", "--impl", "staged_port.py:neumann", asked.to_json())
-    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if line.startswith("│")]
+    cells = [
+        [cell.strip() for cell in line.split("│")[1:-1]]
+        for line in out.splitlines()
+        if line.startswith("│")
+    ]
     by_name = {(stage, tensor): tuple(rest) for stage, tensor, *rest in cells}
     assert code == 1 and len(by_name) == 15
     wrong = [name for name, (exact, _, own, _) in by_name.items() if "FAIL" in (exact, own)]
     assert wrong == [("solve", "R"), ("solve", "R (I + Akk) = I")]
-    assert by_name["cumsum", "G"][::2] == ("PASS", "PASS") and by_name["solve", "R (I + Akk) = I"][:2] == ("-", "-")
+    assert by_name["cumsum", "G"][::2] == ("PASS", "PASS") and by_name["solve", "R (I + Akk) = I"][
+        :2
+    ] == ("-", "-")
     assert "\nfirst wrong stage: solve, on exact inputs; R: " in out
 
 
-def test_a_wrong_kernel_without_stages_says_so_and_a_right_one_shows_none(cli: Cli, problem: Problem, wrong: str) -> None:
+def test_a_wrong_kernel_without_stages_says_so_and_a_right_one_shows_none(
+    cli: Cli, problem: Problem, wrong: str
+) -> None:
     out = cli("replay", "--impl", wrong, problem.to_json())[1]
     assert out.splitlines()[-1] == "stages: none exposed" and "stage by stage" not in out
     assert "stage" not in cli("replay", "--impl", "eager", problem.to_json())[1]
 
 
-def test_where_no_stage_can_be_judged_the_reason_stands_in_the_table_s_place(cli: Cli, problem: Problem) -> None:
+def test_where_no_stage_can_be_judged_the_reason_stands_in_the_table_s_place(
+    cli: Cli, problem: Problem
+) -> None:
     Path("staged_port.py").write_text(STAGED)
-    out = cli("replay", "--impl", "staged_port.py:neumann", problem.replace(T=20, gate="slow", key="identical", dtype="fp64").to_json())[1]
-    assert "stage by stage" not in out and out.splitlines()[-1].startswith("stages: not judged; float64 is the stages' own oracle")
+    out = cli(
+        "replay",
+        "--impl",
+        "staged_port.py:neumann",
+        problem.replace(T=20, gate="slow", key="identical", dtype="fp64").to_json(),
+    )[1]
+    assert "stage by stage" not in out and out.splitlines()[-1].startswith(
+        "stages: not judged; float64 is the stages' own oracle"
+    )
 
 
 def test_the_help_says_that_stages_run_again(cli: Cli) -> None:
@@ -126,15 +149,25 @@ def test_the_conventions_replay_without_a_problem(cli: Cli) -> None:
     assert (code, "conventions call: PASS" in out) == (0, True)
 
 
-def test_a_case_is_found_in_a_record_the_failing_row_first(cli: Cli, problem: Problem, tmp_path: Path) -> None:
+def test_a_case_is_found_in_a_record_the_failing_row_first(
+    cli: Cli, problem: Problem, tmp_path: Path
+) -> None:
     replay = "kdaverify replay --impl port.py --property forward x"
     given: dict[str, Any] = {"case": problem.id, "problem": problem.to_json(), "replay": replay}
     with RecordWriter(tmp_path / "r.jsonl") as writer:
         writer.append(row(Status.PASS, **given))
-        writer.append(row(Status.FAIL, **{**given, "property": "resume", "detail": {"cut": 2, "way": "chunk-step"}}))
+        writer.append(
+            row(
+                Status.FAIL,
+                **{**given, "property": "resume", "detail": {"cut": 2, "way": "chunk-step"}},
+            )
+        )
     code, out, _ = cli("replay", problem.id, "--record", "r.jsonl")
     assert (code, "resume o: PASS" in out, "cut 2" in out) == (0, True, True)
-    assert "forward o: PASS" in cli("replay", problem.id, "--record", "r.jsonl", "--property", "forward")[1]
+    assert (
+        "forward o: PASS"
+        in cli("replay", problem.id, "--record", "r.jsonl", "--property", "forward")[1]
+    )
 
 
 def test_a_problem_the_kernel_does_not_take_is_not_judged(cli: Cli, problem: Problem) -> None:
@@ -165,12 +198,27 @@ def test_misuse_is_one_line_and_exit_code_2(cli: Cli, words: list[str], complain
 @pytest.mark.parametrize(
     ("name", "detail", "complaint"),
     [
-        ("nonesuch", {}, "--property: no property named 'nonesuch'; known ones are conventions, forward"),
+        (
+            "nonesuch",
+            {},
+            "--property: no property named 'nonesuch'; known ones are conventions, forward",
+        ),
         ("resume", {}, "--detail: missing a required"),
         ("forward", {"cut": 3}, "--detail: got an unexpected keyword argument 'cut'"),
     ],
 )
-def test_a_property_that_does_not_fit_is_misuse(cli: Cli, problem: Problem, name: str, detail: dict[str, int], complaint: str) -> None:
-    code, _, err = cli("replay", "--impl", "port.py", "--property", name, "--detail", json.dumps(detail), problem.to_json())
+def test_a_property_that_does_not_fit_is_misuse(
+    cli: Cli, problem: Problem, name: str, detail: dict[str, int], complaint: str
+) -> None:
+    code, _, err = cli(
+        "replay",
+        "--impl",
+        "port.py",
+        "--property",
+        name,
+        "--detail",
+        json.dumps(detail),
+        problem.to_json(),
+    )
     assert code == 2
     assert err.startswith(f"kdaverify: {complaint}")

@@ -29,7 +29,16 @@ def recorded(path: Path, verdicts: Sequence[Verdict]) -> Path:
 def test_a_page_and_a_summary_are_written(cli: Call, tmp_path: Path) -> None:
     recorded(tmp_path / "old.jsonl", [row for row in a_run() if not row.status.rejects])
     recorded(tmp_path / "new.parquet", [*a_run(), wrong(T=4, dtype="fp16", regime="mild")])
-    code, out, err = cli("report", "new.parquet", "--against", "old.jsonl", "--html", "out/new.html", "--markdown", "-")
+    code, out, err = cli(
+        "report",
+        "new.parquet",
+        "--against",
+        "old.jsonl",
+        "--html",
+        "out/new.html",
+        "--markdown",
+        "-",
+    )
     assert (code, out.partition("\n")[0]) == (0, "## kdaverify: port rejected")
     assert "page: out/new.html" in err
     assert "Against old.jsonl" in (tmp_path / "out/new.html").read_text()
@@ -42,7 +51,10 @@ def test_several_records_are_one_page(cli: Call, tmp_path: Path) -> None:
     assert (tmp_path / "s.md").read_text().startswith("## kdaverify: a and b rejected\n")
 
 
-WAIVER = '[[waiver]]\nid = "forward/fp32/*"\nimpl = "port"\nstatistic = "ERROR"\ncap = 1\nreason = "known"\nowner = "me"\nexpires = {day}\n'
+WAIVER = (
+    '[[waiver]]\nid = "forward/fp32/*"\nimpl = "port"\nstatistic = "ERROR"\ncap = 1\nreason ='
+    ' "known"\nowner = "me"\nexpires = {day}\n'
+)
 BROKEN = row(Status.ERROR, case="kda-9", message="it raised")
 RULED = {0: "passes smoke (not a release approval)", 1: "rejected", 2: "not judged", 3: "undecided"}
 
@@ -63,7 +75,12 @@ RULED = {0: "passes smoke (not a release approval)", 1: "rejected", 2: "not judg
     ],
 )
 def test_the_page_decides_as_the_gate_does(  # noqa: PLR0917 # a row of the table each
-    cli: Call, tmp_path: Path, rows: list[Verdict], account: Account | None, options: tuple[str, ...], code: int
+    cli: Call,
+    tmp_path: Path,
+    rows: list[Verdict],
+    account: Account | None,
+    options: tuple[str, ...],
+    code: int,
 ) -> None:
     day = datetime.now(UTC).date() + timedelta(days=7)
     (tmp_path / "known.toml").write_text(WAIVER.format(day=day))
@@ -75,9 +92,15 @@ def test_the_page_decides_as_the_gate_does(  # noqa: PLR0917 # a row of the tabl
     page = (tmp_path / "p.html").read_text()
     assert f"<h1>port {RULED[code]}</h1>" in page
     (found,) = json.loads((tmp_path / "d.json").read_text())["implementations"]
-    listed = [reason for reason in found["reasons"] if not reason.startswith((NOT_TESTED, COVERAGE))]
+    listed = [
+        reason for reason in found["reasons"] if not reason.startswith((NOT_TESTED, COVERAGE))
+    ]
     assert all(f"<li>{escape(reason)}</li>" in page for reason in listed)
-    assert all(escape(reason.partition(": ")[2]) in page for reason in found["reasons"] if reason not in listed)
+    assert all(
+        escape(reason.partition(": ")[2]) in page
+        for reason in found["reasons"]
+        if reason not in listed
+    )
     assert ("None was given" in page) is ("--waivers" not in options)
     assert (f'<td data-label="Until"><time>{day}</time></td>' in page) is ("--waivers" in options)
 
@@ -88,7 +111,10 @@ LATER = {"B", "T", "N", "H", "HV", "K", "V", "oracle_bits", "number"}
 
 def test_records_of_the_first_version_still_report(cli: Call, tmp_path: Path) -> None:
     pl = pytest.importorskip("polars")
-    lines = [verdict.model_copy(update={"schema_version": 1}).model_dump_json(exclude=LATER) for verdict in a_run()]
+    lines = [
+        verdict.model_copy(update={"schema_version": 1}).model_dump_json(exclude=LATER)
+        for verdict in a_run()
+    ]
     (tmp_path / "old.jsonl").write_text("".join(f"{line}\n" for line in lines))
     pl.DataFrame({"row": lines}).write_parquet(tmp_path / "old.parquet")
     for name in ("old.jsonl", "old.parquet"):
@@ -118,7 +144,9 @@ def test_a_record_cut_off_by_a_crash_says_so(cli: Call, tmp_path: Path) -> None:
         (("r.jsonl", "--markdown", "none/s.md"), "--markdown: "),
     ],
 )
-def test_what_cannot_be_reported_is_a_sentence(cli: Call, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+def test_what_cannot_be_reported_is_a_sentence(
+    cli: Call, tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
     recorded(tmp_path / "r.jsonl", a_run())
     (tmp_path / "broken.jsonl").write_text('{"no": "verdict"}\n\n')
     code, _, err = cli("report", *words)
@@ -134,5 +162,11 @@ def test_verify_refuses_a_page_that_is_none_before_anything_is_judged(cli: Call)
 
 def test_of_a_session_cut_short_nothing_is_accepted(tmp_path: Path) -> None:
     verdicts = tuple(row for row in a_run() if not row.status.rejects)
-    page_of(Ruling.ERROR, [Decision("port", Ruling.ACCEPT, (), verdicts)], tmp_path / "p.html", record=None, account=None)
+    page_of(
+        Ruling.ERROR,
+        [Decision("port", Ruling.ACCEPT, (), verdicts)],
+        tmp_path / "p.html",
+        record=None,
+        account=None,
+    )
     assert "<h1>port not judged</h1>" in (tmp_path / "p.html").read_text()

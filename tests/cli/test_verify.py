@@ -1,4 +1,6 @@
-"""`kdaverify verify`: four exit codes, one JSON object, a record, from anywhere, whatever the kernel does to its process."""
+"""`kdaverify verify`: four exit codes, one JSON object, a record, from anywhere, whatever the
+kernel does to its process.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,27 @@ def test_forward(judge, dtype, output): tell(judge, output=output, dtype=dtype, 
 """
 BODIES = {
     0: "",
-    1: "def test_wrong(judge): tell(judge, Status.FAIL, ratio=float('inf'), dtype='fp32', case='kda-1', regime='mixed')",
+    1: (
+        "def test_wrong(judge): tell(judge, Status.FAIL, ratio=float('inf'), dtype='fp32',"
+        " case='kda-1', regime='mixed')"
+    ),
     2: "def test_broken(judge): raise KeyError('ours')",
     3: "def test_unasked(judge): tell(judge, Status.ORACLE_UNCERTIFIED)",
 }
-FAILURE_KEYS = {"case", "op", "output", "dtype", "regime", "property", "status", "ratio", "stage", "diagnosis", "same_as", "replay"}
+FAILURE_KEYS = {
+    "case",
+    "op",
+    "output",
+    "dtype",
+    "regime",
+    "property",
+    "status",
+    "ratio",
+    "stage",
+    "diagnosis",
+    "same_as",
+    "replay",
+}
 Done = subprocess.CompletedProcess[str]
 
 START = """
@@ -65,7 +83,15 @@ def session(folder: Path, body: str, workers: str = "0") -> Done:
 
 def python(folder: Path, *words: str) -> Done:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -76,14 +102,25 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> dict[int, tuple[Done, 
         folder = tmp_path_factory.mktemp("session")
         ended = session(folder, body)
         text = (folder / "out/d.json").read_text()
-        done[code] = ended, json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+        done[code] = (
+            ended,
+            json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON")),
+        )
     return done
 
 
 @pytest.mark.parametrize(
-    ("code", "title"), [(0, "passes smoke (not a release approval)"), (1, "rejected"), (2, "not judged"), (3, "undecided")]
+    ("code", "title"),
+    [
+        (0, "passes smoke (not a release approval)"),
+        (1, "rejected"),
+        (2, "not judged"),
+        (3, "undecided"),
+    ],
 )
-def test_the_page_and_the_gate_say_what_the_exit_code_says(sessions: dict[int, tuple[Done, dict[str, Any]]], code: int, title: str) -> None:
+def test_the_page_and_the_gate_say_what_the_exit_code_says(
+    sessions: dict[int, tuple[Done, dict[str, Any]]], code: int, title: str
+) -> None:
     done, _ = sessions[code]
     assert "page: out/page.html" in done.stdout
     folder = Path(done.args[3]).parent
@@ -94,10 +131,15 @@ def test_the_page_and_the_gate_say_what_the_exit_code_says(sessions: dict[int, t
 
 
 @pytest.mark.parametrize("code", BODIES)
-def test_the_exit_code_is_the_decision(sessions: dict[int, tuple[Done, dict[str, Any]]], code: int) -> None:
+def test_the_exit_code_is_the_decision(
+    sessions: dict[int, tuple[Done, dict[str, Any]]], code: int
+) -> None:
     done, found = sessions[code]
     assert done.returncode == code, done.stdout + done.stderr
-    assert (found["exit_code"], found["decision"]) == (code, ["accept", "reject", "harness error", "not enough evidence"][code])
+    assert (found["exit_code"], found["decision"]) == (
+        code,
+        ["accept", "reject", "harness error", "not enough evidence"][code],
+    )
     assert f"decision: {found['decision'].upper()} (exit code {code})" in done.stdout
     assert "record: records/r.jsonl" in done.stdout
 
@@ -111,17 +153,29 @@ def test_the_json_has_the_promised_keys(sessions: dict[int, tuple[Done, dict[str
     assert (impl["judged"]["folder"], [*impl["judged"]["files"]]) == (".", ["port.py"])
     (failure,) = impl["failures"]
     assert set(failure) == FAILURE_KEYS
-    assert (failure["case"], failure["status"], failure["ratio"], failure["regime"]) == ("kda-1", "FAIL", None, "mixed")
+    assert (failure["case"], failure["status"], failure["ratio"], failure["regime"]) == (
+        "kda-1",
+        "FAIL",
+        None,
+        "mixed",
+    )
 
 
-def test_a_harness_exception_shows_its_traceback(sessions: dict[int, tuple[Done, dict[str, Any]]]) -> None:
+def test_a_harness_exception_shows_its_traceback(
+    sessions: dict[int, tuple[Done, dict[str, Any]]],
+) -> None:
     done = sessions[2][0]
     assert "raise KeyError('ours')" in done.stdout
     assert "KeyError: 'ours', in test_forward.py::test_broken[port]" in done.stdout
 
 
-def test_a_port_that_is_edited_while_it_is_judged_leaves_nothing_to_conclude(tmp_path: Path) -> None:
-    edit = "def test_edit(judge):\n    with open('port.py', 'a') as port: port.write('# later')\n    tell(judge)"
+def test_a_port_that_is_edited_while_it_is_judged_leaves_nothing_to_conclude(
+    tmp_path: Path,
+) -> None:
+    edit = (
+        "def test_edit(judge):\n    with open('port.py', 'a') as port: port.write('# later')\n   "
+        " tell(judge)"
+    )
     done = session(tmp_path, edit)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "port.py changed while it was judged; judge it again" in done.stdout
@@ -139,19 +193,25 @@ def test_a_kernel_that_kills_a_worker_ends_in_a_decision(tmp_path: Path) -> None
     assert "crashed while running" in done.stdout
 
 
-def test_a_harness_that_breaks_never_ends_with_the_code_of_a_decision(tmp_path: Path, problem: Problem) -> None:
+def test_a_harness_that_breaks_never_ends_with_the_code_of_a_decision(
+    tmp_path: Path, problem: Problem
+) -> None:
     (tmp_path / "file").touch()
     done = python(tmp_path, "-m", "kdaverify", "oracle", '{"op":"kda"}', "-o", "file/x.safetensors")
     assert done.returncode == 2
     (tmp_path / "folder.safetensors").mkdir()
-    done = python(tmp_path, "-m", "kdaverify", "oracle", problem.to_json(), "-o", "folder.safetensors")
+    done = python(
+        tmp_path, "-m", "kdaverify", "oracle", problem.to_json(), "-o", "folder.safetensors"
+    )
     assert (done.returncode, "Traceback" in done.stderr) == (2, True)
 
 
 def test_an_unknown_implementation_is_one_helpful_line(tmp_path: Path) -> None:
     done = python(tmp_path, "-m", "kdaverify", "verify", "--impl", "eagre")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("kdaverify: --impl: no implementation named 'eagre'; did you mean eager")
+    assert done.stderr.startswith(
+        "kdaverify: --impl: no implementation named 'eagre'; did you mean eager"
+    )
     assert done.stderr.count("\n") == 1
 
 
@@ -160,11 +220,16 @@ def test_an_unknown_profile_and_a_bad_record_are_one_helpful_line(tmp_path: Path
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "known ones are smoke, acceptance, nightly" in done.stderr
     done = python(tmp_path, "-m", "kdaverify", "verify", "--record", "r.csv")
-    assert (done.returncode, done.stderr) == (2, "kdaverify: --record: wanted a file ending in .jsonl or .parquet, got r.csv; rename it\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "kdaverify: --record: wanted a file ending in .jsonl or .parquet, got r.csv; rename it\n",
+    )
 
 
 def test_a_kernel_that_kills_the_session_is_named(tmp_path: Path) -> None:
-    (tmp_path / "deadly.py").write_text(PORT + "\nimport os, signal; os.kill(os.getpid(), signal.SIGSEGV)\n")
+    (tmp_path / "deadly.py").write_text(
+        PORT + "\nimport os, signal; os.kill(os.getpid(), signal.SIGSEGV)\n"
+    )
     done = python(tmp_path, "-m", "kdaverify", "verify", "--impl", "deadly.py", "--workers", "0")
     assert done.returncode == 2
     assert "the session judging deadly.py died of SIGSEGV" in done.stderr

@@ -17,7 +17,11 @@ from tests.verdicts.gated import closed
 pytestmark = pytest.mark.whole_run
 
 BUILD = "import sys; from hatchling.build import build_wheel; build_wheel(sys.argv[1])"
-DATA = ("kdaverify/budgets/presets/*.toml", "kdaverify/verdicts/rules/*.toml", "kdaverify/report/html/templates/*.*")
+DATA = (
+    "kdaverify/budgets/presets/*.toml",
+    "kdaverify/verdicts/rules/*.toml",
+    "kdaverify/report/html/templates/*.*",
+)
 WHERE = "import kdaverify, oracles; print(kdaverify.suites_folder()); print(oracles.__file__)"
 
 
@@ -26,7 +30,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel of this checkout, unpacked as an installer does."""
     pytest.importorskip("hatchling")
     folder = tmp_path_factory.mktemp("wheel")
-    subprocess.run([sys.executable, "-c", BUILD, str(folder)], cwd=ROOT, check=True, capture_output=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-c", BUILD, str(folder)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
     (wheel,) = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder / "site")
@@ -36,7 +46,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def far_away(site: Path, tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     (tmp_path / "port.py").write_text(PORT)
     environment = {**os.environ, "PYTHONPATH": str(site)}
-    return subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
 
 
 def test_the_wheel_holds_code_types_suites_and_licence(site: Path) -> None:
@@ -45,19 +63,36 @@ def test_the_wheel_holds_code_types_suites_and_licence(site: Path) -> None:
     assert suites
     data = {str(path.relative_to(ROOT)) for pattern in DATA for path in ROOT.glob(pattern)}
     assert {name.rpartition(".")[2] for name in data} == {"toml", "html", "css", "js", "md"}
-    assert suites | data | {"kdaverify/py.typed", "oracles/py.typed", "kdaverify/cli/suites.ini"} <= held
+    assert (
+        suites | data | {"kdaverify/py.typed", "oracles/py.typed", "kdaverify/cli/suites.ini"}
+        <= held
+    )
     assert any(name.endswith("licenses/LICENSE") for name in held)
     assert not [name for name in held if name.startswith(("tests", "conftest", "benchmarks"))]
 
 
 def test_packages_and_suites_are_found_in_the_wheel(site: Path, tmp_path: Path) -> None:
     done = far_away(site, tmp_path, "-c", WHERE)
-    assert done.stdout.split() == [str(site / "kdaverify" / "suites"), str(site / "oracles" / "__init__.py")], done.stderr
+    assert done.stdout.split() == [
+        str(site / "kdaverify" / "suites"),
+        str(site / "oracles" / "__init__.py"),
+    ], done.stderr
 
 
 def test_the_suites_judge_a_port_from_the_wheel(site: Path, tmp_path: Path) -> None:
     suites = str(site / "kdaverify" / "suites")
-    done = far_away(site, tmp_path, "-m", "pytest", suites, "--impl=port.py", "-k", "conventions", "--record=r.jsonl", "-pno:cacheprovider")
+    done = far_away(
+        site,
+        tmp_path,
+        "-m",
+        "pytest",
+        suites,
+        "--impl=port.py",
+        "-k",
+        "conventions",
+        "--record=r.jsonl",
+        "-pno:cacheprovider",
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout
     assert (tmp_path / "r.jsonl").read_text().count('"status":"PASS"') == 1
@@ -67,7 +102,18 @@ def test_the_page_of_the_wheel_quotes_its_kill_matrix(site: Path, tmp_path: Path
     pytest.importorskip("jinja2")
     assert (site / "kdaverify" / NAME).read_bytes() == (ROOT / "reports" / NAME).read_bytes()
     closed(tmp_path / "r.jsonl")
-    done = far_away(site, tmp_path, "-m", "kdaverify", "report", "r.jsonl", "--html", "page.html", "--rules", "session")
+    done = far_away(
+        site,
+        tmp_path,
+        "-m",
+        "kdaverify",
+        "report",
+        "r.jsonl",
+        "--html",
+        "page.html",
+        "--rules",
+        "session",
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     text = (tmp_path / "page.html").read_text()
     assert "<h1>port passes smoke (not a release approval)</h1>" in text

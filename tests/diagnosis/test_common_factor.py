@@ -1,4 +1,6 @@
-"""The line over all failures names the axis of the fault, and of two faults both; failures without a common factor get no line."""
+"""The line over all failures names the axis of the fault, and of two faults both; failures without
+a common factor get no line.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,12 @@ DTYPES: Final = ("bf16", "fp32")
 @pytest.fixture(scope="module")
 def cases() -> list[Problem]:
     """What smoke tests with fixed problems, whole calls alone."""
-    asked = [test for suite in questions(EAGER, "smoke", drawn=False) if suite.property in ("panel", "combined") for test in suite.asks()]
+    asked = [
+        test
+        for suite in questions(EAGER, "smoke", drawn=False)
+        if suite.property in ("panel", "combined")
+        for test in suite.asks()
+    ]
     problems = [problem_from_json(test.problem) for test in asked]
     return [problem for problem in problems if problem.dtype in DTYPES]
 
@@ -50,7 +57,9 @@ def deepest(problem: Problem) -> float:
     gates, least = problem.decays().double(), 0.0
     for b, first, length in problem.spans:
         for start in range(first, first + length, 64):
-            least = min(least, float(gates[b, start : min(start + 64, first + length)].sum(0).min()))
+            least = min(
+                least, float(gates[b, start : min(start + 64, first + length)].sum(0).min())
+            )
     return least
 
 
@@ -63,7 +72,10 @@ FAULTS: Final[dict[str, tuple[Fails, str]]] = {
     "packs": (lambda p: p.packed, "packed"),
     "no state": (lambda p: p.state == "absent", "state = absent"),
     "one format": (lambda p: p.dtype == "bf16", "dtype = bf16"),
-    "one format of shared heads": (lambda p: p.dtype == "bf16" and p.HV > p.H, "HV > H and dtype = bf16"),
+    "one format of shared heads": (
+        lambda p: p.dtype == "bf16" and p.HV > p.H,
+        "HV > H and dtype = bf16",
+    ),
 }
 
 
@@ -73,7 +85,11 @@ def test_the_axis_of_a_fault_is_named(cases: list[Problem], fault: str) -> None:
     (found,) = common_factors(verdicts(cases, fails))
     assert {*found.said.split(" and ")} == {*said.split(" and ")}
     assert str(found).startswith(f"only where {found.said}: ") and found.outputs == ("o",)
-    assert found.failing == found.cases == sum(fails(problem) for problem in {p.id: p for p in cases}.values())
+    assert (
+        found.failing
+        == found.cases
+        == sum(fails(problem) for problem in {p.id: p for p in cases}.values())
+    )
 
 
 def test_a_fault_that_rounding_hides_now_and_then_is_named_still(cases: list[Problem]) -> None:
@@ -94,5 +110,7 @@ def test_failures_without_a_common_factor_get_no_sentence(cases: list[Problem], 
 
 
 @pytest.mark.parametrize("failing", [True, False])
-def test_nothing_is_told_apart_where_all_fail_or_none(cases: list[Problem], *, failing: bool) -> None:
+def test_nothing_is_told_apart_where_all_fail_or_none(
+    cases: list[Problem], *, failing: bool
+) -> None:
     assert common_factors(verdicts(cases, lambda _: failing)) == []

@@ -1,4 +1,6 @@
-"""A wrong kernel gets the name of its fault, a right one none, and what nothing known explains is told to be so."""
+"""A wrong kernel gets the name of its fault, a right one none, and what nothing known explains is
+told to be so.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,16 @@ from tests.faults.triggers import PLAIN
 SMALL = Problem.model_validate({**PLAIN, "T": 4, "HV": 1, "K": 4, "V": 4, "dtype": "bf16"})
 NORM = ActivationProblem(op="l2norm", B=1, T=8, HV=2, K=8, dtype="fp32", values="mixed", seed=1)
 SOON = 0.3
-RIGHT = Fault(id="right", title="nothing", reference="", kind="A", trigger="", outputs=(), patch=lambda _: Patch(), stage="call")
+RIGHT = Fault(
+    id="right",
+    title="nothing",
+    reference="",
+    kind="A",
+    trigger="",
+    outputs=(),
+    patch=lambda _: Patch(),
+    stage="call",
+)
 
 
 class _Uneven(Faulty):
@@ -62,10 +73,21 @@ def asked(**fields: object) -> PropertyCase:
         (kernels.last_gate_from_padding, asked(), "H6"),
         (find("fault:B25"), PropertyCase("gradients", SMALL, {"of": "both"}), "B25"),
         (find("fault:S8"), PropertyCase("resume", SMALL, {"cut": 2, "way": "chunk-step"}), "S8"),
-        (find("fault:X7"), PropertyCase("options", SMALL.replace(T=66, state="absent"), {"variant": "final_state=no"}), "X7"),
+        (
+            find("fault:X7"),
+            PropertyCase(
+                "options", SMALL.replace(T=66, state="absent"), {"variant": "final_state=no"}
+            ),
+            "X7",
+        ),
         (
             find("fault:P1"),
-            PropertyCase("activations", ActivationProblem(op="l2norm", B=1, T=8, HV=2, K=8, dtype="fp32", values="mixed", seed=1)),
+            PropertyCase(
+                "activations",
+                ActivationProblem(
+                    op="l2norm", B=1, T=8, HV=2, K=8, dtype="fp32", values="mixed", seed=1
+                ),
+            ),
             "P1",
         ),
     ],
@@ -85,12 +107,17 @@ def test_a_simple_mistake_is_told_without_the_catalogue() -> None:
     assert "state transposed (S_T is returned transposed)" in str(found)
 
 
-@pytest.mark.parametrize("right", [kernels.right_bf16, EAGER, find("eager-recurrent")], ids=lambda right: right.name)
+@pytest.mark.parametrize(
+    "right", [kernels.right_bf16, EAGER, find("eager-recurrent")], ids=lambda right: right.name
+)
 def test_a_legal_kernel_gets_no_name_even_if_it_is_taken_for_wrong(right: Adapter) -> None:
     found = diagnose(right, asked(), seconds=SOON)
     assert found.passes
     assert not (found.named or found.signatures)
-    assert not any(match.indistinguishable for match in FaultComparison(asked(), right).matches(next(suspects(asked(), right))))
+    assert not any(
+        match.indistinguishable
+        for match in FaultComparison(asked(), right).matches(next(suspects(asked(), right)))
+    )
 
 
 def test_a_fault_that_nothing_knows_is_not_named() -> None:
@@ -120,11 +147,15 @@ def _tail_left_out(o: Tensor) -> Tensor:
 
 
 def _zero_tail(o: Tensor) -> Tensor:
-    return torch.cat((o[:, : o.shape[1] // 16 * 16], torch.zeros_like(o[:, o.shape[1] // 16 * 16 :])), dim=1)
+    return torch.cat(
+        (o[:, : o.shape[1] // 16 * 16], torch.zeros_like(o[:, o.shape[1] // 16 * 16 :])), dim=1
+    )
 
 
 def test_nan_everywhere_names_no_fault() -> None:
-    nan = Faulty(RIGHT, patch=Patch(forward=lambda kernel, x: tuple(y * math.nan for y in kernel(x))))  # pyright: ignore[reportArgumentType]
+    nan = Faulty(
+        RIGHT, patch=Patch(forward=lambda kernel, x: tuple(y * math.nan for y in kernel(x)))
+    )  # pyright: ignore[reportArgumentType]
     found = diagnose(nan, asked(), seconds=SOON)
     assert not found.fits
     assert not (found.named or found.signatures)
@@ -140,14 +171,20 @@ def test_a_tail_that_was_never_written_is_named_by_poison(T: int) -> None:
 
 def test_a_tail_of_zeros_is_named_by_its_block() -> None:
     found = diagnose(_Changed(_zero_tail), asked(T=20), seconds=20)
-    assert [match.suspect.fault.id for match in found.signatures] == ["last tokens never written (16)"]
+    assert [match.suspect.fault.id for match in found.signatures] == [
+        "last tokens never written (16)"
+    ]
 
 
-@pytest.mark.parametrize(("factor", "shown"), [(1 / math.log(2), "1.4427"), (math.log(2), "0.6931"), (2.0, "2")])
+@pytest.mark.parametrize(
+    ("factor", "shown"), [(1 / math.log(2), "1.4427"), (math.log(2), "0.6931"), (2.0, "2")]
+)
 def test_gates_off_by_a_constant_factor_are_named_with_it(factor: float, shown: str) -> None:
     wrong = Faulty(RIGHT, patch=Patch(forward=lambda kernel, x: kernel(replace(x, g=x.g * factor))))
     found = diagnose(wrong, asked(T=9), seconds=20)
-    assert f"gates off by a factor of {shown}" in [match.suspect.fault.id for match in found.signatures]
+    assert f"gates off by a factor of {shown}" in [
+        match.suspect.fault.id for match in found.signatures
+    ]
 
 
 def _decay_of_the_wrong_sign(x: Inputs) -> Output:
@@ -155,7 +192,11 @@ def _decay_of_the_wrong_sign(x: Inputs) -> Output:
     for t in range(x.T):
         q, k, v = (y[:, t].float() for y in (x.q, x.k, x.v))
         state = state * (-x.g[:, t].float()).exp()[..., None]
-        state = state + (x.beta[:, t, :, None].float() * k)[..., None] * (v - (k[..., None] * state).sum(-2))[..., None, :]
+        state = (
+            state
+            + (x.beta[:, t, :, None].float() * k)[..., None]
+            * (v - (k[..., None] * state).sum(-2))[..., None, :]
+        )
         rows.append(x.factor * (q[..., None] * state).sum(-2))
     return Output(torch.stack(rows, 1).to(x.v.dtype), state)
 
@@ -170,7 +211,9 @@ def test_gates_of_the_wrong_sign_are_named() -> None:
     assert "gates off by a factor of -1" in [match.suspect.fault.id for match in found.signatures]
 
 
-@pytest.mark.parametrize("wrong", [kernels.key_decay_applied_twice, kernels.one_token_zeroed], ids=lambda x: x.name)
+@pytest.mark.parametrize(
+    "wrong", [kernels.key_decay_applied_twice, kernels.one_token_zeroed], ids=lambda x: x.name
+)
 def test_other_faults_are_not_called_unwritten_or_off_by_a_factor(wrong: Adapter) -> None:
     found = diagnose(wrong, asked(T=70), seconds=SOON)
     assert "never written" not in str(found)
@@ -206,20 +249,35 @@ def test_the_smaller_case_fails_in_the_same_way() -> None:
 @pytest.mark.parametrize("signature", SIGNATURES, ids=lambda signature: signature.id)
 def test_every_signature_changes_what_a_right_kernel_answers(signature: Fault) -> None:
     problem = SMALL.replace(T=73, B=1, H=2, HV=4, lengths=(66, 4), dtype="fp32")
-    x, given, wrong = problem.inputs(), cotangents(problem, "both"), Suspect(signature, 64, known=False).adapter(EAGER.contract("fp32"))
+    x, given, wrong = (
+        problem.inputs(),
+        cotangents(problem, "both"),
+        Suspect(signature, 64, known=False).adapter(EAGER.contract("fp32")),
+    )
     mine, right = wrong.forward(x), EAGER.forward(x)
     same = bool((mine.o == right.o).all()) and bool((mine.final_state == right.final_state).all())
-    back = zip(wrong.gradients(x, given).named().values(), EAGER.gradients(x, given).named().values(), strict=True)
+    back = zip(
+        wrong.gradients(x, given).named().values(),
+        EAGER.gradients(x, given).named().values(),
+        strict=True,
+    )
     assert not same or any(bool((a != b).any()) for a, b in back)
 
 
 def test_of_every_property_that_fails_one_case_is_diagnosed() -> None:
     rows = list[Verdict]()
-    for name, detail, problem in (("forward", {}, SMALL), ("forward", {}, SMALL.replace(T=8)), ("resume", {"cut": 2}, SMALL)):
+    for name, detail, problem in (
+        ("forward", {}, SMALL),
+        ("forward", {}, SMALL.replace(T=8)),
+        ("resume", {"cut": 2}, SMALL),
+    ):
         with pytest.raises(Rejected):
             Judge(kernels.key_decay_applied_twice, rows.append, name)(problem, **detail)
     told = diagnosed(rows, kernels.key_decay_applied_twice, seconds=60)
-    assert [(name, case) for name, _, case, _ in told] == [("forward", SMALL.id), ("resume", SMALL.id)]
+    assert [(name, case) for name, _, case, _ in told] == [
+        ("forward", SMALL.id),
+        ("resume", SMALL.id),
+    ]
     assert all("H1: key decay applied twice" in text for text in told.values())
 
 
@@ -228,4 +286,6 @@ def test_a_diagnosis_that_breaks_off_loses_nothing() -> None:
     with pytest.raises(Rejected):
         Judge(kernels.key_decay_applied_twice, rows.append, "forward")(SMALL)
     broken = [row.model_copy(update={"problem": "{}"}) for row in rows]
-    assert "not diagnosed: ProblemError" in next(iter(diagnosed(broken, EAGER, seconds=SOON).values()))
+    assert "not diagnosed: ProblemError" in next(
+        iter(diagnosed(broken, EAGER, seconds=SOON).values())
+    )

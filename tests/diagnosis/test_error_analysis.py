@@ -1,4 +1,6 @@
-"""Wrong outputs alone single out the mistake that was planted, in a kernel that is a plain function, and nothing where none was."""
+"""Wrong outputs alone single out the mistake that was planted, in a kernel that is a plain
+function, and nothing where none was.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +27,40 @@ from oracles.inputs import Inputs
 from tests.faults.triggers import PLAIN
 
 PROBLEM = Problem.model_validate({**PLAIN, "T": 20})
-FORWARD, GRADIENTS = PropertyCase("forward", PROBLEM), PropertyCase("gradients", PROBLEM, {"of": "both"})
+FORWARD, GRADIENTS = (
+    PropertyCase("forward", PROBLEM),
+    PropertyCase("gradients", PROBLEM, {"of": "both"}),
+)
 LATER = 60.0
 
 
-def plain(change: Callable[[Inputs, Tensor, Tensor], tuple[Tensor, Tensor]] | None = None, **stages: Callable[[Chunk], None]) -> Any:
+def plain(
+    change: Callable[[Inputs, Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
+    **stages: Callable[[Chunk], None],
+) -> Any:
     """A plain function with some stages replaced, or its outputs changed."""
 
-    @kv.kernel(name="plain", contract="chunk64-fp32", packing="cu_seqlens", dtypes=("fp32",), gradients=False)
+    @kv.kernel(
+        name="plain",
+        contract="chunk64-fp32",
+        packing="cu_seqlens",
+        dtypes=("fp32",),
+        gradients=False,
+    )
     def call(
-        q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, initial_state: Tensor, cu_seqlens: Tensor
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        scale: float,
+        initial_state: Tensor,
+        cu_seqlens: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        x = Inputs(q, k, v, g, beta, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens)
+        x = Inputs(
+            q, k, v, g, beta, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens
+        )
         o, final = chunk(x, dtype=torch.float32, stages=replace(STAGES, **stages))
         return (o, final) if change is None else change(x, o, final)
 
@@ -51,19 +75,31 @@ class Autograd(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *given: Any) -> tuple[Tensor, Tensor]:
         q, k, v, g, beta, state, scale, cu_seqlens = given
-        ctx.inputs = Inputs(q, k, v, g, beta, scale=scale, initial_state=state, cu_seqlens=cu_seqlens)
+        ctx.inputs = Inputs(
+            q, k, v, g, beta, scale=scale, initial_state=state, cu_seqlens=cu_seqlens
+        )
         return chunk(ctx.inputs, dtype=torch.float32)
 
     @staticmethod
     def backward(ctx: Any, *given: Any) -> Any:
         do, dS = given
-        found = chunk_backward(ctx.inputs, Cotangents(do, dS), dtype=torch.float32, backward=Autograd.stages)
+        found = chunk_backward(
+            ctx.inputs, Cotangents(do, dS), dtype=torch.float32, backward=Autograd.stages
+        )
         return (*found.named().values(), None, None)
 
 
 @kv.kernel(name="backward", contract="chunk64-fp32", packing="cu_seqlens", dtypes=("fp32",))
 def with_backward(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, initial_state: Tensor, cu_seqlens: Tensor
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    *,
+    scale: float,
+    initial_state: Tensor,
+    cu_seqlens: Tensor,
 ) -> Any:
     state = torch.zeros(1) if initial_state is None else initial_state  # pyright: ignore[reportUnnecessaryComparison]
     return Autograd.apply(q, k, v, g, beta, state, scale, cu_seqlens)
@@ -74,7 +110,9 @@ def analysed(kernel: Adapter, question: PropertyCase = FORWARD) -> Finding:
 
 
 def _last_decay_missing(x: Inputs, o: Tensor, final: Tensor) -> tuple[Tensor, Tensor]:
-    ends = torch.tensor([start + length - 1 for start, length in zip(x.starts, x.lengths, strict=True)])
+    ends = torch.tensor(
+        [start + length - 1 for start, length in zip(x.starts, x.lengths, strict=True)]
+    )
     return o, final * (-x.g.flatten(0, 1)[ends]).exp()[..., None]
 
 
@@ -113,12 +151,27 @@ def _without_initial_state(x: Inputs, _: Tensor, __: Tensor) -> tuple[Tensor, Te
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (plain(_last_decay_missing), "is off by exp(-g) of the last token: the last decay is missing"),
-        (plain(wy=_keys_not_decayed), "kg (the keys with which the state is written) is off by exp(G - G_last)"),
+        (
+            plain(_last_decay_missing),
+            "is off by exp(-g) of the last token: the last decay is missing",
+        ),
+        (
+            plain(wy=_keys_not_decayed),
+            "kg (the keys with which the state is written) is off by exp(G - G_last)",
+        ),
         (plain(cumsum=_inclusive_by_one_less), "g is that of the token before"),
-        (plain(scores=_diagonal_left_out), "Aqk (scores of queries and keys) is without its diagonal"),
-        (plain(output=_state_after_the_chunk), "o reads the state after its chunk, not that before it"),
-        (plain(state=_never_updated), "the state after the chunk is that before it: it is not updated"),
+        (
+            plain(scores=_diagonal_left_out),
+            "Aqk (scores of queries and keys) is without its diagonal",
+        ),
+        (
+            plain(output=_state_after_the_chunk),
+            "o reads the state after its chunk, not that before it",
+        ),
+        (
+            plain(state=_never_updated),
+            "the state after the chunk is that before it: it is not updated",
+        ),
         (plain(_without_initial_state), "the initial state is 0"),
         (plain(lambda _, o, final: (2 * o, final)), "o is twice what it should be"),
         (plain(lambda _, o, final: (o.roll(1, 2), final)), "o is that of the head before"),
@@ -151,7 +204,10 @@ def test_a_tensor_is_named_where_no_simple_mistake_fits() -> None:
     found = analysed(plain(wy=_some_values))
     assert found.explanation is None
     assert [origin.place.name for origin in found.possible] == ["kg"]
-    assert "consistent with an error of kg (the keys with which the state is written) (stage wy or state) alone" in str(found)
+    assert (
+        "consistent with an error of kg (the keys with which the state is written) (stage wy or"
+        " state) alone" in str(found)
+    )
     assert "output" in found.excluded
 
 
@@ -180,10 +236,15 @@ def _scale_twice(b: ChunkGradients) -> None:
     ("stages", "words"),
     [
         (replace(BACKWARD, dqkwg=_no_gradient_of_w), "dw is 0"),
-        (replace(BACKWARD, intra_bwd=_scale_twice), "dq is off by the scale: it is scaled once too often"),
+        (
+            replace(BACKWARD, intra_bwd=_scale_twice),
+            "dq is off by the scale: it is scaled once too often",
+        ),
     ],
 )
-def test_a_mistake_of_the_backward_is_named(stages: BackwardStages, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mistake_of_the_backward_is_named(
+    stages: BackwardStages, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Autograd, "stages", stages)
     assert words in str(analysed(with_backward, GRADIENTS))
 
@@ -192,13 +253,17 @@ def _noise(share: float) -> Callable[[Inputs, Tensor, Tensor], tuple[Tensor, Ten
     def change(_: Inputs, o: Tensor, final: Tensor) -> tuple[Tensor, Tensor]:
         random = torch.Generator().manual_seed(1)
         struck = torch.rand(o.shape, generator=random) < share
-        return o + struck * torch.randn(o.shape, generator=random), final + torch.randn(final.shape, generator=random)
+        return o + struck * torch.randn(o.shape, generator=random), final + torch.randn(
+            final.shape, generator=random
+        )
 
     return change
 
 
 def _half_shaken(_: Inputs, o: Tensor, final: Tensor) -> tuple[Tensor, Tensor]:
-    return o, final * (1 + 0.01 * torch.randn(final.shape, generator=torch.Generator().manual_seed(1)))
+    return o, final * (
+        1 + 0.01 * torch.randn(final.shape, generator=torch.Generator().manual_seed(1))
+    )
 
 
 @pytest.mark.parametrize("wrong", [plain(_noise(1.0)), plain(_noise(0.1)), plain(_half_shaken)])
@@ -208,7 +273,9 @@ def test_no_mistake_and_no_tensor_is_named_for_an_error_that_none_has_made(wrong
     assert not found.possible
 
 
-@pytest.mark.parametrize("right", [plain(), find("eager"), find("eager-recurrent")], ids=lambda right: right.name)
+@pytest.mark.parametrize(
+    "right", [plain(), find("eager"), find("eager-recurrent")], ids=lambda right: right.name
+)
 def test_of_a_right_kernel_nothing_is_reported(right: Adapter) -> None:
     assert not str(analysed(right))
 

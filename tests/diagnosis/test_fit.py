@@ -1,4 +1,6 @@
-"""The distance counts what is wrong with the kernel as 1, whatever its size, and tells what legal kernels may differ by from more."""
+"""The distance counts what is wrong with the kernel as 1, whatever its size, and tells what legal
+kernels may differ by from more.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,11 @@ def test_two_kernels_a_budget_from_the_same_wrong_value_are_within_the_noise() -
 
 def test_noise_grows_with_what_the_fault_makes_of_the_output() -> None:
     wrong = 1e3 * EXACT
-    assert fit(answer(wrong), answer(wrong + 1), YARD).noise <= 1 < fit(answer(EXACT), answer(EXACT + 1), YARD).noise
+    assert (
+        fit(answer(wrong), answer(wrong + 1), YARD).noise
+        <= 1
+        < fit(answer(EXACT), answer(EXACT + 1), YARD).noise
+    )
 
 
 def test_what_differs_in_another_arithmetic_of_the_fault_itself_is_noise() -> None:
@@ -71,4 +77,6 @@ def test_calls_that_fail_fit_those_that_fail_alike() -> None:
     failed = KernelErrors({}, Status.ERROR)
     assert fit(failed, failed, YARD).distance == 0
     assert math.isinf(fit(failed, answer(EXACT), YARD).distance)
-    assert math.isinf(fit(KernelErrors({}, Status.SKIP), KernelErrors({}, Status.SKIP), YARD).distance)
+    assert math.isinf(
+        fit(KernelErrors({}, Status.SKIP), KernelErrors({}, Status.SKIP), YARD).distance
+    )

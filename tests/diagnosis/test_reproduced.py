@@ -1,4 +1,6 @@
-"""A failure that a plain call explains is counted with it; a second bug is reported by itself, whatever the first one does."""
+"""A failure that a plain call explains is counted with it; a second bug is reported by itself,
+whatever the first one does.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ SECONDS = 60.0
 
 
 class Wrong(Eager):
-    """A right kernel with bugs: in `all_calls`; in single `steps`; in `packs` whose last is the longest; in the `backward` of keys."""
+    """A right kernel with bugs: in `all_calls`; in single `steps`; in `packs` whose last is the
+    longest; in the `backward` of keys.
+    """
 
     def __init__(self, *bugs: str) -> None:
         super().__init__("wrong", {"fp32": "eager"})
@@ -82,7 +86,9 @@ def test_one_bug_of_the_forward_explains_what_is_derived_from_it() -> None:
 
 
 @pytest.mark.parametrize(("bug", "suite"), [("steps", "resume"), ("packs", "packing")])
-def test_a_second_bug_is_not_taken_for_the_first_however_wrong_every_forward_is(bug: str, suite: str) -> None:
+def test_a_second_bug_is_not_taken_for_the_first_however_wrong_every_forward_is(
+    bug: str, suite: str
+) -> None:
     found = told(Wrong("all_calls", bug), *QUESTIONS)
     assert found.pop(suite) == ""
     assert found["causality"] == "forward"
@@ -103,7 +109,14 @@ def test_a_right_kernel_has_nothing_to_explain() -> None:
 
 def test_nothing_is_run_again_of_a_kernel_that_took_its_process() -> None:
     rows = [*failing(Wrong("all_calls"), ("resume",))]
-    assert reproduced([*rows, rows[0].model_copy(update={"status": Status.CRASH})], Wrong("all_calls"), seconds=SECONDS) == {}
+    assert (
+        reproduced(
+            [*rows, rows[0].model_copy(update={"status": Status.CRASH})],
+            Wrong("all_calls"),
+            seconds=SECONDS,
+        )
+        == {}
+    )
 
 
 def test_without_time_everything_is_reported_by_itself() -> None:
@@ -117,7 +130,9 @@ def test_in_a_session_without_the_plain_call_its_failures_are_reported() -> None
     both = explained(rows, adapter, seconds=SECONDS)
     assert {found.get("same_as") for found in both.values()} == {"forward", None}
     derived = [row for row in rows if row.property == "resume"]
-    assert not any("same_as" in found for found in explained(derived, adapter, seconds=SECONDS).values())
+    assert not any(
+        "same_as" in found for found in explained(derived, adapter, seconds=SECONDS).values()
+    )
 
 
 def test_a_kernel_is_run_again_once_for_each_problem() -> None:

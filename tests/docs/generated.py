@@ -1,4 +1,5 @@
-"""Parts of the reference that the code itself gives: tables between marks, and the page of commands.
+"""Parts of the reference that the code itself gives: tables between marks, and the page of
+commands.
 
     python -m tests.docs.generated --write
 
@@ -35,10 +36,16 @@ REFERENCE: Final = ROOT / "docs" / "reference.md"
 COMMANDS: Final = ROOT / "docs" / "commands.md"
 _BLOCK: Final = re.compile(r"(<!-- generated: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _MEANS: Final = {
-    Ruling.ACCEPT: "every declared format and exposed output passed, every suite passed at least once, nothing failed",
+    Ruling.ACCEPT: (
+        "every declared format and exposed output passed, every suite passed at least once, nothing"
+        " failed"
+    ),
     Ruling.REJECT: "at least one verdict rejects",
     Ruling.ERROR: "the harness broke, the session was cut short, or the call was wrong",
-    Ruling.INSUFFICIENT: "nothing rejects, but a format, output or suite has no pass, or no exact value was sharp enough",
+    Ruling.INSUFFICIENT: (
+        "nothing rejects, but a format, output or suite has no pass, or no exact value was sharp"
+        " enough"
+    ),
 }
 
 
@@ -59,7 +66,10 @@ def _code(name: str) -> str:
 
 def _exit_codes() -> str:
     found = sorted(Ruling, key=lambda ruling: ruling.exit_code)
-    return _table(("code", "decision", "means"), ((ruling.exit_code, ruling, _MEANS[ruling]) for ruling in found))
+    return _table(
+        ("code", "decision", "means"),
+        ((ruling.exit_code, ruling, _MEANS[ruling]) for ruling in found),
+    )
 
 
 def _properties() -> str:
@@ -72,7 +82,10 @@ def _properties() -> str:
         law = PROPERTIES[name].law
         return law.section if law else ""
 
-    return _table(("suite", "tests", "math"), ((_code(name), about(name), section(name)) for name in PROPERTIES))
+    return _table(
+        ("suite", "tests", "math"),
+        ((_code(name), about(name), section(name)) for name in PROPERTIES),
+    )
 
 
 def _laws() -> str:
@@ -81,7 +94,11 @@ def _laws() -> str:
 
 
 def _regimes() -> str:
-    rows = ((axis, _code(name), regime.exposes) for axis, found in REGIMES.items() for name, regime in found.items())
+    rows = (
+        (axis, _code(name), regime.exposes)
+        for axis, found in REGIMES.items()
+        for name, regime in found.items()
+    )
     return _table(("axis", "regime", "exposes"), rows)
 
 
@@ -100,7 +117,10 @@ def arguments(docstring: str) -> Iterator[tuple[str, str]]:
 
 
 def _decorator() -> str:
-    rows = ((", ".join(map(_code, names.split(", "))), text) for names, text in arguments(kdaverify.kernel.__doc__ or ""))
+    rows = (
+        (", ".join(map(_code, names.split(", "))), text)
+        for names, text in arguments(kdaverify.kernel.__doc__ or "")
+    )
     return _table(("option", "meaning"), rows)
 
 
@@ -110,13 +130,22 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "decorator": _decorator,
     "contracts": _contracts,
     "regimes": _regimes,
-    "probes": lambda: _table(("probe", "is", "exposes"), ((_code(probe.name), probe.about, probe.exposes) for probe in PROBES.values())),
-    "measures": lambda: _table(("measure", "is"), ((_code(name), ruler.about) for name, ruler in RULERS.items())),
+    "probes": lambda: _table(
+        ("probe", "is", "exposes"),
+        ((_code(probe.name), probe.about, probe.exposes) for probe in PROBES.values()),
+    ),
+    "measures": lambda: _table(
+        ("measure", "is"), ((_code(name), ruler.about) for name, ruler in RULERS.items())
+    ),
     "laws": _laws,
     "calls": lambda: _table(
-        ("rule", "relied on", "broken by"), ((_code(rule.name), rule.about, rule.exposes) for rule in CALL_RULES.values())
+        ("rule", "relied on", "broken by"),
+        ((_code(rule.name), rule.about, rule.exposes) for rule in CALL_RULES.values()),
     ),
-    "standards": lambda: _table(("rule", "requires", "source"), ((_code(rule.name), rule.asks, rule.source) for rule in RULES.values())),
+    "standards": lambda: _table(
+        ("rule", "requires", "source"),
+        ((_code(rule.name), rule.asks, rule.source) for rule in RULES.values()),
+    ),
 }
 
 
@@ -127,7 +156,10 @@ def reference(text: str) -> str:
 
 def commands() -> str:
     """The page of commands: the first paragraph of each one's help, and its options."""
-    head = "# Commands\n\nGenerated from the command line. The option `--help` of each prints the same.\n"
+    head = (
+        "# Commands\n\nGenerated from the command line. The option `--help` of each prints the"
+        " same.\n"
+    )
     return head + "".join(_commands(typer.main.get_command(app), "kdaverify"))
 
 
@@ -135,7 +167,14 @@ def _commands(command: Any, name: str) -> Iterator[str]:
     below: dict[str, Any] = getattr(command, "commands", {})
     if not below:
         about, _, rest = inspect.cleandoc(command.help or "").partition("\n\n")
-        example = next((line.removeprefix("Example: ") for line in rest.splitlines() if line.startswith("Example: ")), "")
+        example = next(
+            (
+                line.removeprefix("Example: ")
+                for line in rest.splitlines()
+                if line.startswith("Example: ")
+            ),
+            "",
+        )
         yield f"\n## {name}\n\n{_cell(about)}\n" + (f"\n    {example}\n" if example else "")
         rows = [*map(_option, command.params)]
         if rows:
@@ -147,7 +186,11 @@ def _commands(command: Any, name: str) -> Iterator[str]:
 def _option(option: Any) -> tuple[str, str, str]:
     is_argument = option.param_type_name == "argument"
     name = option.name.upper() if is_argument else ", ".join((*option.opts, *option.secondary_opts))
-    default = "" if option.default in (None, False, "") or callable(option.default) else _code(str(option.default))
+    default = (
+        ""
+        if option.default in (None, False, "") or callable(option.default)
+        else _code(str(option.default))
+    )
     return _code(name), default, option.help or ""
 
 
@@ -157,8 +200,12 @@ def pages() -> dict[Path, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="write the pages; otherwise say which differ")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="write the pages; otherwise say which differ"
+    )
     write = parser.parse_args().write
     for path, text in pages().items():
         if not path.exists() or path.read_text() != text:

@@ -11,10 +11,14 @@ from typing import Final
 
 from tests.docs.blocks import ROOT
 
-# Names of records, options and files are no prose: a word alone, or words joined by anything but a space.
+# Names of records, options and files are no prose: a word alone, or words joined by anything but a
+# space.
 _NAME: Final = re.compile(r"\S*")
 # Names in prose: spans of code, arguments that a docstring describes, and what a template computes.
-_CODE: Final = re.compile(r"`[^`\n]*`|^ +\w+(?:, \w+)*:(?= )|; \w+(?:, \w+)*:(?= )|{{.*?}}|{%.*?%}|<[^>\n]*>", re.MULTILINE | re.DOTALL)
+_CODE: Final = re.compile(
+    r"`[^`\n]*`|^ +\w+(?:, \w+)*:(?= )|; \w+(?:, \w+)*:(?= )|{{.*?}}|{%.*?%}|<[^>\n]*>",
+    re.MULTILINE | re.DOTALL,
+)
 _PAGES: Final = ("docs/*.md", "reports/*.md", "reports/findings/*.md", "*.md")
 _TEMPLATES: Final = ("*.html", "*.md", "*.ini", "*.toml")
 HISTORY: Final = "CHANGELOG.md"
@@ -41,15 +45,26 @@ def passages() -> Iterator[Passage]:
         for path in sorted((ROOT / folder).rglob("*.py")):
             yield from literals(_name(path), path.read_text())
         for pattern in _TEMPLATES:
-            yield from (page(_name(path), path.read_text()) for path in sorted((ROOT / folder).rglob(pattern)))
+            yield from (
+                page(_name(path), path.read_text())
+                for path in sorted((ROOT / folder).rglob(pattern))
+            )
     for pattern in _PAGES:
-        yield from (page(_name(path), path.read_text()) for path in sorted(ROOT.glob(pattern)) if path.name != HISTORY)
+        yield from (
+            page(_name(path), path.read_text())
+            for path in sorted(ROOT.glob(pattern))
+            if path.name != HISTORY
+        )
 
 
 def literals(file: str, source: str) -> Iterator[Passage]:
     """Every string literal and docstring of a module that is more than a name."""
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and not _NAME.fullmatch(node.value.strip()):
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and not _NAME.fullmatch(node.value.strip())
+        ):
             yield Passage(file, node.lineno, _CODE.sub("", node.value))
 
 

@@ -9,7 +9,8 @@ from typing import Final
 
 from markdown_it import MarkdownIt
 
-# A sentence ends before a space and a capital letter or a digit; initials and abbreviations are no ends.
+# A sentence ends before a space and a capital letter or a digit; initials and abbreviations are no
+# ends.
 _END: Final = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)\s+(?=[A-Z0-9`\"'(*])|(?<=:)\s*$")
 
 

@@ -19,7 +19,8 @@ from tests.docs.blocks import PAGES, ROOT, Block, blocks
 TUTORIAL: Final = ROOT / "docs" / "tutorial.md"
 """Its blocks are steps of one session: `test_tutorial.py` runs them."""
 LANGUAGES: Final = {"python", "toml", "yaml", "console", ""}
-"""Indented blocks, and fences without a language, are commands, output or formulas: `test_commands.py` checks the commands."""
+"""Indented blocks, and fences without a language, are commands, output or formulas:
+`test_commands.py` checks the commands."""
 FOUND: Final = [block for page in PAGES if page != TUTORIAL for block in blocks(page)]
 
 
@@ -31,11 +32,15 @@ def test_every_block_is_of_a_language_that_is_tested() -> None:
     assert {block.language for block in FOUND} <= LANGUAGES
 
 
-@pytest.mark.parametrize("block", of("python"), ids=lambda block: f"{block.page.name}-{block.text.splitlines()[-1][:20]}")
+@pytest.mark.parametrize(
+    "block", of("python"), ids=lambda block: f"{block.page.name}-{block.text.splitlines()[-1][:20]}"
+)
 def test_python_runs_and_what_it_decorates_is_an_adapter(block: Block) -> None:
     names = dict[str, object]()
     exec(compile(block.text, block.page.name, "exec"), names)  # noqa: S102 # our own documentation
-    assert ("@kv.kernel" in block.text) == any(isinstance(found, Adapter) for found in names.values())
+    assert ("@kv.kernel" in block.text) == any(
+        isinstance(found, Adapter) for found in names.values()
+    )
 
 
 def test_contracts_and_waivers_are_read(tmp_path: Path) -> None:

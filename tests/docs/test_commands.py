@@ -19,13 +19,19 @@ def _unknown(call: str) -> list[str]:
         if words[0] not in commands_of:
             return words[:1]
         found = commands_of[words.pop(0)]
-    known = {option for parameter in found.params for option in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
+    known = {
+        option
+        for parameter in found.params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    } | {"--help"}
     return [word for word in words if word.startswith("--") and word.partition("=")[0] not in known]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_shown_has_these_options(page: Path) -> None:
-    assert {call: unknown for call in commands(page, "kdaverify") if (unknown := _unknown(call))} == {}
+    assert {
+        call: unknown for call in commands(page, "kdaverify") if (unknown := _unknown(call))
+    } == {}
 
 
 def test_an_unknown_command_or_option_is_seen() -> None:
@@ -36,9 +42,18 @@ def test_an_unknown_command_or_option_is_seen() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_benchmark_and_suite_shown_exists(page: Path) -> None:
-    modules = [call.split()[2] for call in commands(page, "python -m") if call.split()[2].startswith("benchmarks")]
+    modules = [
+        call.split()[2]
+        for call in commands(page, "python -m")
+        if call.split()[2].startswith("benchmarks")
+    ]
     assert [name for name in modules if importlib.util.find_spec(name) is None] == []
-    suites = [word.partition("::")[0] for call in commands(page, "pytest") for word in call.split()[1:] if word.endswith(".py")]
+    suites = [
+        word.partition("::")[0]
+        for call in commands(page, "pytest")
+        for word in call.split()[1:]
+        if word.endswith(".py")
+    ]
     assert [path for path in suites if "/" in path and not (ROOT / path).exists()] == []
 
 

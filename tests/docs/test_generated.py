@@ -19,7 +19,9 @@ def test_generated_parts_are_those_of_the_code(page: Path) -> None:
 
 def test_every_table_is_on_the_page_once() -> None:
     text = REFERENCE.read_text()
-    assert {name: text.count(f"<!-- generated: {name} -->") for name in TABLES} == dict.fromkeys(TABLES, 1)
+    assert {name: text.count(f"<!-- generated: {name} -->") for name in TABLES} == dict.fromkeys(
+        TABLES, 1
+    )
 
 
 def test_a_table_that_differs_is_replaced() -> None:

@@ -27,7 +27,10 @@ def links(page: Path) -> Iterator[str]:
 def anchors(page: Path) -> set[str]:
     """Those of its headings: lower case, no punctuation, a dash for a space."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()).strip().replace(" ", "-") for heading in headings}
+    return {
+        re.sub(r"[^\w\- ]", "", heading.replace("`", "").lower()).strip().replace(" ", "-")
+        for heading in headings
+    }
 
 
 def broken(page: Path) -> list[str]:
@@ -47,5 +50,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_a_broken_link_is_seen(tmp_path: Path) -> None:
     (tmp_path / "there.md").write_text("# A heading, of `it`\n")
-    (page := tmp_path / "page.md").write_text("[a](there.md#a-heading-of-it) [b](there.md#no) ![c](gone.svg) [d](https://x.y)\n")
+    (page := tmp_path / "page.md").write_text(
+        "[a](there.md#a-heading-of-it) [b](there.md#no) ![c](gone.svg) [d](https://x.y)\n"
+    )
     assert broken(page) == ["there.md#no", "gone.svg"]

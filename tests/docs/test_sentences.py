@@ -23,9 +23,14 @@ def test_sentences_are_short(page: Path) -> None:
 def test_sentences_are_found_in_paragraphs_and_lists_alone(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
-        "# A heading. Not one\n\nOne here. `code` begins two, with\na break: and `more code`.\n\n- three, in a list\n\n"
-        "| a table. | No |\n|---|---|\n| a cell. | No |\n\n    some code. None\n"
+        "# A heading. Not one\n\nOne here. `code` begins two, with\na break: and `more code`.\n\n-"
+        " three, in a list\n\n| a table. | No |\n|---|---|\n| a cell. | No |\n\n    some code."
+        " None\n"
     )
     found = [*sentences(page)]
-    assert found == ["One here.", "`code` begins two, with a break: and `code`.", "three, in a list"]
+    assert found == [
+        "One here.",
+        "`code` begins two, with a break: and `code`.",
+        "three, in a list",
+    ]
     assert [words(sentence) for sentence in found] == [2, 8, 4]

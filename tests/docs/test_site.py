@@ -11,9 +11,26 @@ from tests.docs.blocks import ROOT
 
 
 def test_the_site_builds_strictly_and_needs_no_network(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path / "site")]
-    built = subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--quiet",
+        "--site-dir",
+        str(tmp_path / "site"),
+    ]
+    built = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert built.returncode == 0, built.stderr
     pages = list((tmp_path / "site").glob("*.html"))
-    assert {page.stem for page in pages} > {page.stem for page in (ROOT / "docs").glob("*.md")} - {"README"}
+    assert {page.stem for page in pages} > {page.stem for page in (ROOT / "docs").glob("*.md")} - {
+        "README"
+    }
     assert [page.name for page in pages if 'src="http' in page.read_text()] == []

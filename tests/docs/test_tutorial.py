@@ -1,4 +1,6 @@
-"""The tutorial does what it says: its files are written, its commands run, and they print what it shows."""
+"""The tutorial does what it says: its files are written, its commands run, and they print what it
+shows.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def test_every_step_of_the_tutorial_prints_what_it_shows(tmp_path: Path) -> None
 def _write(block: Block, folder: Path) -> None:
     file = folder / block.settings["title"]
     replaced = block.settings.get("replaces")
-    file.write_text(block.text if replaced is None else _replaced(file.read_text(), replaced, block.text))
+    file.write_text(
+        block.text if replaced is None else _replaced(file.read_text(), replaced, block.text)
+    )
 
 
 def _replaced(text: str, begins: str, new: str) -> str:
@@ -47,7 +51,15 @@ def _run(block: Block, folder: Path) -> None:
     # The checkout under test, seen from the reader's folder; wide enough that no line breaks.
     there = {"PYTHONPATH": str(ROOT), "COLUMNS": "400", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*start, *words], cwd=folder, env={**os.environ, **there}, capture_output=True, text=True, timeout=SECONDS, check=False
+        [*start, *words],
+        cwd=folder,
+        env={**os.environ, **there},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
     )
     said = "\n".join(line.rstrip() for line in done.stdout.splitlines()) + "\n"
-    assert doctest.OutputChecker().check_output(wanted, said, doctest.ELLIPSIS), f"$ {call}\n{said}{done.stderr}"
+    assert doctest.OutputChecker().check_output(wanted, said, doctest.ELLIPSIS), (
+        f"$ {call}\n{said}{done.stderr}"
+    )

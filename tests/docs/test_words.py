@@ -26,7 +26,9 @@ OLD: Final = {
     r"\bmembers? of the\b": "reference kernel",
     r"(?<![-\w])legal(?:ly)?(?![-\w])": "conforming kernel",
     r"\b(?:un)?luck(?:y|ily)?\b": "sampling variation",
-    r"\bdrawn\b|\b(?:a|no|every|the|fresh|eight|of) draws?\b": "random, resampled; stochastic-rounding samples",
+    r"\bdrawn\b|\b(?:a|no|every|the|fresh|eight|of) draws?\b": (
+        "random, resampled; stochastic-rounding samples"
+    ),
     r"\bvacu(?:ous|ously|ity)\b": "inconclusive",
     r"\bimpostors?\b": "negative control",
     r"\bnear miss(?:es)?\b": "borderline",
@@ -41,13 +43,16 @@ OLD: Final = {
     r"\bdear(?:er|est)?\b|\bcheap\w*": "expensive, inexpensive",
     r"\banew\b": "again, resampled",
     r"\bstrictest reading\b": "defaults to recurrent-fp32, the strictest contract",
-    r"\bindistinguishable from\b|\bnone comes near\b|\bno known fault fits\b": "matches known bug; no known bug matches",
+    r"\bindistinguishable from\b|\bnone comes near\b|\bno known fault fits\b": (
+        "matches known bug; no known bug matches"
+    ),
     r"\bproves? (?:nothing|something|anything)\b": "inconclusive",
     r"\bplain(?:est)? (?:legal )?kernel\b": "baseline reference kernel",
-}  # fmt: skip
+}
 """What is out, and what stands for it."""
 MAILBOXES: Final = "mailbox"
-"""The study of Ascend's designs calls its buffers so: files with it in their path, and the designs."""
+"""The study of Ascend's designs calls its buffers so: files with it in their path, and the
+designs."""
 STUDY: Final = (
     MAILBOXES,
     "budgets/designs",
@@ -102,12 +107,19 @@ def test_files_that_are_mended_leave_the_list() -> None:
         ("budget = 1  # the budget", []),
     ],
 )
-def test_words_of_literals_and_docstrings_are_seen_and_names_are_not(source: str, words: list[str]) -> None:
-    assert [word for passage in literals("kdaverify/x.py", source) for word in found(passage)] == words
+def test_words_of_literals_and_docstrings_are_seen_and_names_are_not(
+    source: str, words: list[str]
+) -> None:
+    assert [
+        word for passage in literals("kdaverify/x.py", source) for word in found(passage)
+    ] == words
 
 
 def test_words_of_pages_are_seen_and_names_are_not() -> None:
-    assert found(page("docs/x.md", "A legal kernel, and `legal`; every MAILBOX.")) == ["legal", "mailbox"]
+    assert found(page("docs/x.md", "A legal kernel, and `legal`; every MAILBOX.")) == [
+        "legal",
+        "mailbox",
+    ]
     assert found(page("reports/mailboxes.md", "A legal mailbox")) == ["legal"]
 
 

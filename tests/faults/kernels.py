@@ -1,6 +1,8 @@
-"""Wrong kernels, each one small patch of a right one, all written with the public decorator as a user would write a port.
+"""Wrong kernels, each one small patch of a right one, all written with the public decorator as a
+user would write a port.
 
-Every kernel here is named in tests/faults/test_planted_faults.py together with the suite that must reject it.
+Every kernel here is named in tests/faults/test_planted_faults.py together with the suite that must
+reject it.
 """
 
 from __future__ import annotations
@@ -29,28 +31,69 @@ def run(inputs: Inputs, dtype: str, stages: Stages = STAGES) -> Outputs:
     def store(name: str, tensor: Tensor) -> Tensor:
         return tensor if name in ("G", "S") else tensor.to(storage).to(tensor.dtype)
 
-    o, final = chunk(inputs, chunk_size=CHUNK, dtype=torch.float32, arithmetic=Arithmetic(store=store), stages=stages)
+    o, final = chunk(
+        inputs,
+        chunk_size=CHUNK,
+        dtype=torch.float32,
+        arithmetic=Arithmetic(store=store),
+        stages=stages,
+    )
     return o.to(inputs.q.dtype), final
 
 
-def port(name: str, dtype: str, kernel: Callable[[Inputs], Outputs], *, differentiable: bool = False) -> Any:
-    """`kernel` behind the decorator, declared as what it pretends to be; faults of the forward have no backward."""
+def port(
+    name: str, dtype: str, kernel: Callable[[Inputs], Outputs], *, differentiable: bool = False
+) -> Any:
+    """`kernel` behind the decorator, declared as what it pretends to be; faults of the forward have
+    no backward.
+    """
 
     @kv.kernel(
-        name=name, contract=f"chunk64-{dtype}", layout="bthd", state="kv", gate="log", beta="value", packing="cu_seqlens", dtypes=(dtype,)
+        name=name,
+        contract=f"chunk64-{dtype}",
+        layout="bthd",
+        state="kv",
+        gate="log",
+        beta="value",
+        packing="cu_seqlens",
+        dtypes=(dtype,),
     )
     def call(
-        q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, initial_state: Tensor, cu_seqlens: Tensor
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        scale: float,
+        initial_state: Tensor,
+        cu_seqlens: Tensor,
     ) -> Outputs:
         with torch.set_grad_enabled(differentiable):
-            return kernel(Inputs(q, k, v, g, beta, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens))
+            return kernel(
+                Inputs(
+                    q,
+                    k,
+                    v,
+                    g,
+                    beta,
+                    scale=scale,
+                    initial_state=initial_state,
+                    cu_seqlens=cu_seqlens,
+                )
+            )
 
     return call
 
 
 def staged(name: str, dtype: str, **patched: Callable[[Chunk], None]) -> Any:
     """The right kernel with some stages replaced."""
-    return port(name, dtype, lambda inputs: run(inputs, dtype, replace(STAGES, **patched)), differentiable=not patched)
+    return port(
+        name,
+        dtype,
+        lambda inputs: run(inputs, dtype, replace(STAGES, **patched)),
+        differentiable=not patched,
+    )
 
 
 right_fp32 = staged("right_fp32", "fp32")
@@ -83,7 +126,9 @@ def _one_tile_for_both_terms(c: Chunk) -> None:
     c.o = c.o + torch.where(full, c.scale * c.dot(c.qg, c.h), torch.zeros_like(c.o))
 
 
-output_terms_share_a_tile = staged("output_terms_share_a_tile", "bf16", output=_one_tile_for_both_terms)
+output_terms_share_a_tile = staged(
+    "output_terms_share_a_tile", "bf16", output=_one_tile_for_both_terms
+)
 
 
 def _last_gate_from_padding(c: Chunk) -> None:
@@ -114,8 +159,14 @@ def _transposed(inputs: Inputs) -> Outputs:
 
 
 state_transposed_where_square = port("state_transposed_where_square", "bf16", _transposed)
-beta_in_bf16 = port("beta_in_bf16", "fp32", lambda x: run(replace(x, beta=x.beta.bfloat16().float()), "fp32"))
-log_of_alpha_plus_eps = port("log_of_alpha_plus_eps", "fp32", lambda x: run(replace(x, g=(x.g.exp() + 1e-6).log().clamp(max=0.0)), "fp32"))
+beta_in_bf16 = port(
+    "beta_in_bf16", "fp32", lambda x: run(replace(x, beta=x.beta.bfloat16().float()), "fp32")
+)
+log_of_alpha_plus_eps = port(
+    "log_of_alpha_plus_eps",
+    "fp32",
+    lambda x: run(replace(x, g=(x.g.exp() + 1e-6).log().clamp(max=0.0)), "fp32"),
+)
 
 
 def _factorised_scores(c: Chunk) -> None:

@@ -25,7 +25,8 @@ from tests.faults.triggers import Trigger
 Tensors = dict[str, Tensor]
 # Further from the right kernel than twice what any legal one is.
 MARGIN = 2.0
-# Stretches of tokens looked at by themselves: an error that grows is not to hide behind its beginning.
+# Stretches of tokens looked at by themselves: an error that grows is not to hide behind its
+# beginning.
 PARTS = 8
 FAILED = "call"
 SCALED = replace(STAGES, cumsum=running_cumsum, wy=scaled_wy, output=scaled_output)
@@ -41,26 +42,46 @@ def legal(problem: Problem, how: str) -> list[Tensors]:
 
 
 @lru_cache(maxsize=64)
-def _legal(problem: str, backward: bool, of_o: bool) -> list[Tensors]:  # noqa: FBT001 # a cache's key
+# a cache's key
+def _legal(problem: str, backward: bool, of_o: bool) -> list[Tensors]:  # noqa: FBT001
     asked = Problem.from_json(problem)
     x, contract = asked.inputs(), EAGER.contract(asked.dtype)
     if backward:
         given = cotangents(asked, "o" if of_o else "both")
         stages = Patch(backward=lambda _: BACKWARD)
         patches = (Patch(), stages, replace(stages, chunk_size=32))
-        return [_gradients(PatchedPipeline(contract, patch).gradients(x, given).named(), x) for patch in patches]
-    patches = (Patch(), Patch(stages=lambda _: RESIDUAL), Patch(stages=lambda _: SCALED), Patch(chunk_size=32))
-    return [dict(zip(("o", "final_state"), PatchedPipeline(contract, patch)(x), strict=True)) for patch in patches]
+        return [
+            _gradients(PatchedPipeline(contract, patch).gradients(x, given).named(), x)
+            for patch in patches
+        ]
+    patches = (
+        Patch(),
+        Patch(stages=lambda _: RESIDUAL),
+        Patch(stages=lambda _: SCALED),
+        Patch(chunk_size=32),
+    )
+    return [
+        dict(zip(("o", "final_state"), PatchedPipeline(contract, patch)(x), strict=True))
+        for patch in patches
+    ]
 
 
 def _gradients(found: Mapping[str, Tensor], x: Inputs) -> Tensors:
-    return {name: gradient for name, gradient in found.items() if getattr(x, GRADIENTS[name]) is not None}
+    return {
+        name: gradient
+        for name, gradient in found.items()
+        if getattr(x, GRADIENTS[name]) is not None
+    }
 
 
 def differs(found: Mapping[str, Tensor], runs: list[Tensors], names: tuple[str, ...]) -> bool:
-    """Whether one of the named outputs is further from the first of `runs` than the others allow."""
+    """Whether one of the named outputs is further from the first of `runs` than the others
+    allow.
+    """
     return any(
-        _far(found[name].detach(), runs[0][name].detach(), [run[name].detach() for run in runs[1:]]) for name in names if name in found
+        _far(found[name].detach(), runs[0][name].detach(), [run[name].detach() for run in runs[1:]])
+        for name in names
+        if name in found
     )
 
 
@@ -68,12 +89,17 @@ def _far(found: Tensor, right: Tensor, others: list[Tensor]) -> bool:
     if not bool(torch.isfinite(found).all()):
         return True
     parts = PARTS if found.ndim > 1 and found.shape[1] >= PARTS else 1
-    off, *allowed = ([rms(part) for part in (x - right).chunk(parts, dim=min(1, x.ndim - 1))] for x in (found, *others))
+    off, *allowed = (
+        [rms(part) for part in (x - right).chunk(parts, dim=min(1, x.ndim - 1))]
+        for x in (found, *others)
+    )
     return any(a > MARGIN * max(b) for a, *b in zip(off, *allowed, strict=True))
 
 
 def shows(adapter: Faulty, trigger: Trigger) -> bool:
-    """Whether a call of the trigger changes an output that the fault names, or fails where it says so."""
+    """Whether a call of the trigger changes an output that the fault names, or fails where it says
+    so.
+    """
     if trigger.how == "activation":
         return _activation_differs(adapter, trigger)
     problem = trigger.problem(adapter.dtypes)

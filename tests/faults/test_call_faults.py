@@ -1,4 +1,6 @@
-"""Faults that only a sequence of calls, a view, or a size of its own can show, and one that legal kernels are too coarse to show."""
+"""Faults that only a sequence of calls, a view, or a size of its own can show, and one that legal
+kernels are too coarse to show.
+"""
 
 from __future__ import annotations
 
@@ -57,11 +59,16 @@ def test_v_is_overwritten(x: Inputs) -> None:
     assert not torch.equal(given.v, x.v)
 
 
-@pytest.mark.parametrize(("fault", "name", "output"), [("S15", "initial_state", "o"), ("S29", "v", "o"), ("X5", "v", "o")])
+@pytest.mark.parametrize(
+    ("fault", "name", "output"),
+    [("S15", "initial_state", "o"), ("S29", "v", "o"), ("X5", "v", "o")],
+)
 def test_a_view_is_taken_for_a_dense_tensor(x: Inputs, fault: str, name: str, output: str) -> None:
     adapter, viewed = find(f"fault:{fault}"), replace(x, **{name: a_view(getattr(x, name))})
     assert torch.equal(getattr(adapter.forward(x), output), getattr(EAGER.forward(x), output))
-    assert not torch.allclose(getattr(adapter.forward(viewed), output), getattr(EAGER.forward(viewed), output))
+    assert not torch.allclose(
+        getattr(adapter.forward(viewed), output), getattr(EAGER.forward(viewed), output)
+    )
 
 
 def test_a_cotangent_that_is_a_view_is_taken_for_a_dense_one(x: Inputs) -> None:
@@ -89,9 +96,12 @@ def test_a_grid_above_its_limit_is_refused(x: Inputs) -> None:
 
 
 def test_a_fault_below_what_legal_kernels_differ_by_changes_bits_all_the_same() -> None:
-    # Both parts of dh are products of operands rounded alike: one more rounding of each is lost among theirs.
+    # Both parts of dh are products of operands rounded alike: one more rounding of each is lost
+    # among theirs.
     problem = Problem.model_validate({**PLAIN, "dtype": "bf16"})
     x, given, fault = problem.inputs(), cotangents(problem, "both"), FAULTS["B10"]
     stages = Faulty(fault, patch=Patch(backward=lambda _: BACKWARD))
-    found, right = (adapter.gradients(x, given).d_initial_state for adapter in (Faulty(fault), stages))
+    found, right = (
+        adapter.gradients(x, given).d_initial_state for adapter in (Faulty(fault), stages)
+    )
     assert 0 < rms(found - right) < 0.01 * rms(right)

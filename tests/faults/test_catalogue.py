@@ -1,4 +1,6 @@
-"""Every fault of the catalogue is there: off it is the embedded kernel to the bit, on it changes what it says on the inputs it says."""
+"""Every fault of the catalogue is there: off it is the embedded kernel to the bit, on it changes
+what it says on the inputs it says.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from tests.rows import ROOT
 SURVEY = json.loads(Path(__file__).with_name("survey.json").read_text())
 RUNNABLE = tuple(FAULTS.values())
 TRIGGERED = tuple(fault for fault in RUNNABLE if TRIGGERS[fault.id].how != "own")
-GRADED = tuple(fault for fault in TRIGGERED if fault.graded and TRIGGERS[fault.id].how in ("call", "step"))
+GRADED = tuple(
+    fault for fault in TRIGGERED if fault.graded and TRIGGERS[fault.id].how in ("call", "step")
+)
 
 
 def named(fault: Fault) -> str:
@@ -54,14 +58,29 @@ def test_every_fault_has_a_trigger_and_a_class() -> None:
 def test_the_reference_page_holds_the_catalogue() -> None:
     page = (ROOT / "docs" / "faults.md").read_text().splitlines()
     rows = [
-        f"| {fault.id} | {fault.stage} | {fault.kind} | {fault.title} | {fault.trigger} | {', '.join(fault.outputs)} | {fault.reference} |"
+        f"| {fault.id} | {fault.stage} | {fault.kind} | {fault.title} | {fault.trigger} |"
+        f" {', '.join(fault.outputs)} | {fault.reference} |"
         for fault in RUNNABLE
     ]
     gaps = [f"| {gap.id} | {gap.why} | {gap.reference} |" for gap in NOT_RECREATED]
-    listed = [line for line in page if line.startswith("| ") and not line.startswith(("| id |", "| class", "| key", "| kind", "| `"))]
+    listed = [
+        line
+        for line in page
+        if line.startswith("| ")
+        and not line.startswith(("| id |", "| class", "| key", "| kind", "| `"))
+    ]
     kinds = [f"| {name} | {kind.about} |" for name, kind in QUESTIONS.items()]
-    planted = [f"| {fault.id} | {fault.question} | {fault.trigger} | {fault.profile} |" for fault in PLANTED.values()]
-    assert listed == [*(f"| {kind} | {about} |" for kind, about in KINDS.items()), *rows, *gaps, *kinds, *planted]
+    planted = [
+        f"| {fault.id} | {fault.question} | {fault.trigger} | {fault.profile} |"
+        for fault in PLANTED.values()
+    ]
+    assert listed == [
+        *(f"| {kind} | {about} |" for kind, about in KINDS.items()),
+        *rows,
+        *gaps,
+        *kinds,
+        *planted,
+    ]
 
 
 @pytest.mark.parametrize("fault", RUNNABLE, ids=named)
@@ -70,7 +89,11 @@ def test_with_the_patch_off_it_is_the_embedded_kernel_to_the_bit(fault: Fault) -
     x, given, off = problem.inputs(), cotangents(problem, "both"), unpatched(fault)
     pairs = [
         *zip(vars(off.forward(x)).values(), vars(EAGER.forward(x)).values(), strict=True),
-        *zip(off.gradients(x, given).named().values(), EAGER.gradients(x, given).named().values(), strict=True),
+        *zip(
+            off.gradients(x, given).named().values(),
+            EAGER.gradients(x, given).named().values(),
+            strict=True,
+        ),
     ]
     assert all(torch.equal(a, b) for a, b in pairs)
 
@@ -82,10 +105,17 @@ def test_on_its_trigger_it_changes_what_it_names(fault: Fault) -> None:
 
 @pytest.mark.parametrize("fault", RUNNABLE, ids=named)
 def test_every_stage_can_be_called_by_itself(fault: Fault) -> None:
-    problem = Problem.model_validate({**PLAIN, "T": 70, "lengths": (40, 0, 30), "dtype": fault.dtypes[0]})
+    problem = Problem.model_validate(
+        {**PLAIN, "T": 70, "lengths": (40, 0, 30), "dtype": fault.dtypes[0]}
+    )
     given, calls = cotangents(problem, "both"), find(f"fault:{fault.id}").stages(problem.dtype)
     formats = formats_of(EAGER.contract(problem.dtype), FORMATS[problem.dtype])
-    written = chain(calls, StageArguments(problem.inputs(), {k: v for k, v in vars(given).items() if v is not None}, 64, formats))
+    written = chain(
+        calls,
+        StageArguments(
+            problem.inputs(), {k: v for k, v in vars(given).items() if v is not None}, 64, formats
+        ),
+    )
     assert {name for call in calls.values() for name in call.gives} == set(written)
 
 

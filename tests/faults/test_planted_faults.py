@@ -1,4 +1,6 @@
-"""Every planted fault is rejected by the suite one would expect, where its right twin passes; right twins pass every suite."""
+"""Every planted fault is rejected by the suite one would expect, where its right twin passes; right
+twins pass every suite.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ pytestmark = pytest.mark.whole_run
 KERNELS = Path(__file__).with_name("kernels.py")
 RIGHT = ("right_fp32", "right_bf16")
 LIMIT = 1800.0
-# fault -> the suites that must reject it (faults.md: O1, H1, O2, H6, H8, S8, C2, GA2, GA4, SO1, O6, V10 and design faults a to e)
+# fault -> the suites that must reject it (faults.md: O1, H1, O2, H6, H8, S8, C2, GA2, GA4, SO1, O6,
+# V10 and design faults a to e)
 EXPECTED = {
     "decay_on_the_value_axis": {"forward", "resume"},
     "key_decay_applied_twice": {"forward", "panel"},
@@ -68,8 +71,13 @@ def test_the_right_kernel_passes_every_suite(apart: ProcessPoolExecutor, name: s
     assert row.runs > 50 and row.false_alarms == () and row.trouble == ()
 
 
-@pytest.mark.parametrize(("name", "suite"), [(name, suite) for name, suites in EXPECTED.items() for suite in sorted(suites)])
-def test_the_fault_is_rejected_by_the_suite_one_would_expect(apart: ProcessPoolExecutor, name: str, suite: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "suite"),
+    [(name, suite) for name, suites in EXPECTED.items() for suite in sorted(suites)],
+)
+def test_the_fault_is_rejected_by_the_suite_one_would_expect(
+    apart: ProcessPoolExecutor, name: str, suite: str
+) -> None:
     assert apart.submit(missed, name, suite).result() == []
 
 

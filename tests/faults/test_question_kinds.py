@@ -1,4 +1,6 @@
-"""Every kind of question has at least four planted faults; one of each is rejected by its own questions, where its twin passes."""
+"""Every kind of question has at least four planted faults; one of each is rejected by its own
+questions, where its twin passes.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from kdaverify.faults.planted.questions import QUESTIONS
 
 pytestmark = pytest.mark.whole_run
 
-# The quickest of each kind whose questions smoke has; the others are judged by their checks' own tests and by the benchmark.
+# The quickest of each kind whose questions smoke has; the others are judged by their checks' own
+# tests and by the benchmark.
 SAMPLE = ("COMB4", "PROC1", "DEEP2", "ENT3", "IDS8")
 RARELY = 10_000
 """No question of another kind: all of them are judged by the benchmark."""
@@ -29,7 +32,11 @@ def test_every_kind_has_four_faults_at_least() -> None:
 def test_each_is_an_implementation_with_a_twin_that_takes_the_same_calls(name: str) -> None:
     wrong, right = find(f"fault:{name}"), PLANTED[name].right()
     assert wrong.name == f"fault:{name}"
-    assert (wrong.dtypes, wrong.conventions, wrong.isolated) == (right.dtypes, right.conventions, right.isolated)
+    assert (wrong.dtypes, wrong.conventions, wrong.isolated) == (
+        right.dtypes,
+        right.conventions,
+        right.isolated,
+    )
 
 
 @pytest.mark.parametrize("name", SAMPLE)
@@ -39,4 +46,10 @@ def test_its_own_questions_reject_it_and_accept_its_twin(name: str) -> None:
 
 
 def test_a_twin_is_asked_what_a_suite_asks() -> None:
-    assert {ask.property for ask in asks(PLANTED["DEEP1"].right(), "smoke")} > {"forward", "calls", "combined", "laws", "gradients"}
+    assert {ask.property for ask in asks(PLANTED["DEEP1"].right(), "smoke")} > {
+        "forward",
+        "calls",
+        "combined",
+        "laws",
+        "gradients",
+    }

@@ -30,7 +30,11 @@ class Trigger:
     calls: int = 1
 
     def problem(self, dtypes: tuple[str, ...]) -> Problem:
-        fields: dict[str, Any] = {**PLAIN, "dtype": PLAIN["dtype"] if PLAIN["dtype"] in dtypes else dtypes[0], **self.fields}
+        fields: dict[str, Any] = {
+            **PLAIN,
+            "dtype": PLAIN["dtype"] if PLAIN["dtype"] in dtypes else dtypes[0],
+            **self.fields,
+        }
         if "lengths" in self.fields:
             fields["T"] = sum(fields["lengths"]) + fields.pop("padding", 0)
         return Problem.model_validate(fields)

@@ -25,8 +25,17 @@ def kill(**fields: Any) -> Kill:
     return Kill(**{**given, **fields})
 
 
-def attempt(strength: float = 1.0, *, killed: bool = True, profile: str = SMOKE, **fields: Any) -> Attempt:
-    return Attempt(strength=strength, profile=profile, kill=kill(ratio=40 * strength) if killed else None, cases=7, seconds=1.5, **fields)
+def attempt(
+    strength: float = 1.0, *, killed: bool = True, profile: str = SMOKE, **fields: Any
+) -> Attempt:
+    return Attempt(
+        strength=strength,
+        profile=profile,
+        kill=kill(ratio=40 * strength) if killed else None,
+        cases=7,
+        seconds=1.5,
+        **fields,
+    )
 
 
 def fault_row(name: str, *attempts: Attempt, profile: str = SMOKE) -> FaultRow:

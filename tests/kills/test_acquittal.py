@@ -1,4 +1,6 @@
-"""A rejection is a kill only where every legal kernel passes the same question, and where it is beyond doubt."""
+"""A rejection is a kill only where every legal kernel passes the same question, and where it is
+beyond doubt.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ from tests.faults.triggers import PLAIN
 
 PROBLEM = Problem.model_validate({**PLAIN, "T": 70})
 QUESTION = Verdict(
-    implementation="", property="forward", dtype="fp32", case=PROBLEM.id, problem=PROBLEM.to_json(), output="o", status=Status.FAIL
+    implementation="",
+    property="forward",
+    dtype="fp32",
+    case=PROBLEM.id,
+    problem=PROBLEM.to_json(),
+    output="o",
+    status=Status.FAIL,
 )
 
 
@@ -39,6 +47,10 @@ def test_a_near_miss_that_nothing_confirms_is_no_kill(killer: Verdict) -> None:
 
 
 @pytest.mark.parametrize(("fault", "stands"), [("H1", False), ("L8", True)])
-def test_a_call_that_breaks_counts_where_the_fault_is_one_that_breaks_calls(fault: str, *, stands: bool) -> None:
-    broken = QUESTION.model_copy(update={"status": Status.ERROR, "output": "call", "message": "RuntimeError: no"})
+def test_a_call_that_breaks_counts_where_the_fault_is_one_that_breaks_calls(
+    fault: str, *, stands: bool
+) -> None:
+    broken = QUESTION.model_copy(
+        update={"status": Status.ERROR, "output": "call", "message": "RuntimeError: no"}
+    )
     assert (Jury(FAULTS[fault]).objection(broken) == "") is stands

@@ -1,4 +1,6 @@
-"""The benchmark that leaves the file of a stage out: its processes know no fault of that stage, which are kernels like any other."""
+"""The benchmark that leaves the file of a stage out: its processes know no fault of that stage,
+which are kernels like any other.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,14 @@ except AdapterError as error:
 
 
 def test_a_stage_that_is_taken_out_is_not_known() -> None:
-    done = subprocess.run([sys.executable, "-c", OUT], capture_output=True, text=True, timeout=100, check=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-c", OUT],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+        cwd=ROOT,
+    )
     held, known, said = done.stdout.splitlines()
     assert held.split() == sorted(fault.id for fault in solve.FAULTS)
     assert known == f"{len(FAULTS) - len(solve.FAULTS)} []"

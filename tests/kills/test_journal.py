@@ -1,4 +1,6 @@
-"""The journal keeps what is finished through any end, and takes over no row that other source made."""
+"""The journal keeps what is finished through any end, and takes over no row that other source
+made.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def test_a_line_cut_short_by_a_kill_is_dropped_and_not_continued(path: Path) -> 
 
 def test_rows_are_not_overwritten_unasked(path: Path) -> None:
     Journal(path, resume=False).append(fault_row("H1"))
-    with pytest.raises(JournalError, match="holds 1 rows of an unfinished run: go on from it with --resume"):
+    with pytest.raises(
+        JournalError, match="holds 1 rows of an unfinished run: go on from it with --resume"
+    ):
         Journal(path, resume=False)
 
 

@@ -18,8 +18,14 @@ from kdaverify.plugin.expected import shipped
 from tests.kills.rows import ACCEPTANCE, SMOKE, attempt, fault_row, kill, legal_row
 
 DEAD = fault_row("H1", attempt(1.0), attempt(0.5), attempt(0.25, killed=False))
-ALIVE = (fault_row("S26", attempt(killed=False)), fault_row("S26", attempt(killed=False, profile=ACCEPTANCE), profile=ACCEPTANCE))
-LATE = (fault_row("H2", attempt(killed=False)), fault_row("H2", attempt(profile=ACCEPTANCE), profile=ACCEPTANCE))
+ALIVE = (
+    fault_row("S26", attempt(killed=False)),
+    fault_row("S26", attempt(killed=False, profile=ACCEPTANCE), profile=ACCEPTANCE),
+)
+LATE = (
+    fault_row("H2", attempt(killed=False)),
+    fault_row("H2", attempt(profile=ACCEPTANCE), profile=ACCEPTANCE),
+)
 
 
 def made(*rows: FaultRow | LegalRow, legal: bool = False) -> KillMatrix:
@@ -28,18 +34,31 @@ def made(*rows: FaultRow | LegalRow, legal: bool = False) -> KillMatrix:
 
 def test_the_public_keys_count_what_was_asked() -> None:
     told = made(DEAD, *ALIVE, *LATE, legal_row(), legal_row("eager-recurrent")).told()
-    assert (told["total"], told["killed"], told["killed_under_smoke"], told["unfinished"]) == (3, 2, 1, 0)
+    assert (told["total"], told["killed"], told["killed_under_smoke"], told["unfinished"]) == (
+        3,
+        2,
+        1,
+        0,
+    )
     assert (told["legal_runs"], told["false_alarms"]) == (200, 0)
-    assert {fault["id"]: fault["killed"] for fault in told["faults"]} == {"H1": True, "H2": True, "S26": False}
+    assert {fault["id"]: fault["killed"] for fault in told["faults"]} == {
+        "H1": True,
+        "H2": True,
+        "S26": False,
+    }
 
 
 def test_the_threshold_is_the_smallest_strength_killed() -> None:
     (told,) = (fault for fault in made(DEAD).told()["faults"] if fault["id"] == "H1")
-    assert told["threshold"] == {"strength": 0.5, "ratio": 20.0, "over_family": 30.0} and told["survives_at"] == [0.25]
+    assert told["threshold"] == {"strength": 0.5, "ratio": 20.0, "over_family": 30.0} and told[
+        "survives_at"
+    ] == [0.25]
 
 
 def test_what_is_infinite_is_json_all_the_same() -> None:
-    row = fault_row("H1", attempt(1.0), attempt(0.5).model_copy(update={"kill": kill(ratio=float("inf"))}))
+    row = fault_row(
+        "H1", attempt(1.0), attempt(0.5).model_copy(update={"kill": kill(ratio=float("inf"))})
+    )
     (told,) = (fault for fault in made(row).told()["faults"] if fault["id"] == "H1")
     assert '"ratio": "Infinity"' in json.dumps(told["threshold"], allow_nan=False)
 
@@ -51,7 +70,9 @@ def test_a_survivor_of_smoke_alone_is_not_finished() -> None:
 
 def test_suites_of_one_kernel_are_one_row_and_those_left_are_counted() -> None:
     alarm = legal_row(suite="laws", runs=5, false_alarms=("o is off",))
-    told = made(legal_row(suite="drift"), alarm, legal_row(suite="laws", profile=ACCEPTANCE), legal=True).told()
+    told = made(
+        legal_row(suite="drift"), alarm, legal_row(suite="laws", profile=ACCEPTANCE), legal=True
+    ).told()
     found = [(row["profile"], row["runs"], row["false_alarms"]) for row in told["legal"]]
     assert found == [(ACCEPTANCE, 100, []), (SMOKE, 105, ["o is off"])]
     assert told["legal_suites_unfinished"] == 2 * len(LEGAL) * len(shipped()) - 3
@@ -59,13 +80,21 @@ def test_suites_of_one_kernel_are_one_row_and_those_left_are_counted() -> None:
 
 def test_the_page_shows_survivors_and_false_alarms() -> None:
     page = StringIO()
-    show(Console(file=page, width=160), made(DEAD, *ALIVE, legal_row(false_alarms=("o is off; kdaverify replay",))))
+    show(
+        Console(file=page, width=160),
+        made(DEAD, *ALIVE, legal_row(false_alarms=("o is off; kdaverify replay",))),
+    )
     text = page.getvalue()
-    assert "killed: 1 of 2 faults (50.0%), 1 of them under smoke; 1 not finished; conforming kernels: 1 false alarms in 100 runs" in text
+    assert (
+        "killed: 1 of 2 faults (50.0%), 1 of them under smoke; 1 not finished; conforming kernels:"
+        " 1 false alarms in 100 runs" in text
+    )
     assert "false alarm: eager: o is off; kdaverify replay" in text
     assert "survivors" in text and "S26" in text
 
 
 def test_every_reason_belongs_to_a_fault_and_says_which_kind_it_is() -> None:
     assert set(SURVIVORS) <= set(FAULTS)
-    assert all(why.startswith(("equivalent: ", "below the noise: ", "gap: ")) for why in SURVIVORS.values())
+    assert all(
+        why.startswith(("equivalent: ", "below the noise: ", "gap: ")) for why in SURVIVORS.values()
+    )

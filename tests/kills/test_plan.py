@@ -19,9 +19,16 @@ def test_globs_choose_faults() -> None:
 
 def test_everything_is_asked_under_smoke_and_legal_kernels_under_both() -> None:
     jobs = Plan(ASKED, ACCEPTANCE, legal=True).jobs(())
-    asked = {(name, of, suite) for name in LEGAL for of in (ACCEPTANCE, SMOKE) for suite in shipped()}
-    assert len(asked) == 2 * len(LEGAL) * len(shipped()) and {(job.name, job.profile, job.suite) for job in jobs if job.legal} == asked
-    assert [job for job in jobs if not job.legal] == [Job(fault.id, SMOKE, weaker=True) for fault in ASKED]
+    asked = {
+        (name, of, suite) for name in LEGAL for of in (ACCEPTANCE, SMOKE) for suite in shipped()
+    }
+    assert (
+        len(asked) == 2 * len(LEGAL) * len(shipped())
+        and {(job.name, job.profile, job.suite) for job in jobs if job.legal} == asked
+    )
+    assert [job for job in jobs if not job.legal] == [
+        Job(fault.id, SMOKE, weaker=True) for fault in ASKED
+    ]
 
 
 def test_a_survivor_of_smoke_is_asked_everything_and_a_dead_one_is_not() -> None:
@@ -33,7 +40,11 @@ def test_a_survivor_of_smoke_is_asked_everything_and_a_dead_one_is_not() -> None
 
 def test_what_is_done_is_not_done_again() -> None:
     plan = Plan(ASKED, ACCEPTANCE, legal=True)
-    done = [fault_row("H1"), fault_row("S26", attempt(killed=False)), legal_row("eager", ACCEPTANCE, suite="laws")]
+    done = [
+        fault_row("H1"),
+        fault_row("S26", attempt(killed=False)),
+        legal_row("eager", ACCEPTANCE, suite="laws"),
+    ]
     left = plan.jobs(done)
     assert Job("S26", ACCEPTANCE) in left and Job("H2", SMOKE, weaker=True) in left
     asked = {(job.name, job.profile, job.suite) for job in left}

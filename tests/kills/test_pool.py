@@ -35,7 +35,9 @@ def test_a_busy_process_ends_with_a_matrix_that_is_killed(tmp_path: Path) -> Non
     script = tmp_path / "busy.py"
     script.write_text(SCRIPT)
     env = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=env) as run:
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=env
+    ) as run:
         assert run.stdout is not None
         run.stdout.readline()
         busy = [int(pid) for pid in run.stdout.readline().split()]

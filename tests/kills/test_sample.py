@@ -1,4 +1,6 @@
-"""A sample of the kill matrix: of every stage and every class a fault, each killed under smoke where legal kernels pass."""
+"""A sample of the kill matrix: of every stage and every class a fault, each killed under smoke
+where legal kernels pass.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,25 @@ from kdaverify.kills.rows import FaultRow
 pytestmark = pytest.mark.whole_run
 
 SAMPLE = (
-    "GA8", "B33", "CS2", "GA2", "A10", "SO6", "WU2", "H2", "H23", "O2", "S8", "S12", "SO8", "V11", "S10", "P9", "B15", "L8",
-)  # fmt: skip
+    "GA8",
+    "B33",
+    "CS2",
+    "GA2",
+    "A10",
+    "SO6",
+    "WU2",
+    "H2",
+    "H23",
+    "O2",
+    "S8",
+    "S12",
+    "SO8",
+    "V11",
+    "S10",
+    "P9",
+    "B15",
+    "L8",
+)
 LIMIT = 1800.0
 
 
@@ -23,7 +42,11 @@ LIMIT = 1800.0
 def found() -> dict[str, FaultRow]:
     """The rows of the sample, each made in a process of its own."""
     jobs = [Job(name, "smoke") for name in SAMPLE]
-    return {row.id: row for row in rows(jobs, 1, time.time() + LIMIT, lambda _: []) if isinstance(row, FaultRow)}
+    return {
+        row.id: row
+        for row in rows(jobs, 1, time.time() + LIMIT, lambda _: [])
+        if isinstance(row, FaultRow)
+    }
 
 
 def test_every_stage_and_every_class_is_in_it() -> None:

@@ -1,4 +1,6 @@
-"""Short convolutions in torch: conforming ones in several conventions, and one with each planted fault."""
+"""Short convolutions in torch: conforming ones in several conventions, and one with each planted
+fault.
+"""
 
 # pyright: basic
 # Faults are lambdas in the place of typed parts, and functions of autograd, which has no types.
@@ -49,7 +51,16 @@ class Parts:
     def replaced(self, **parts: Any) -> Parts:
         return Parts(**{**vars(self), **parts})
 
-    def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor | None, cu: Tensor | None, act: str | None) -> Result:  # noqa: PLR0917 # a call
+    # a call
+    def __call__(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        state: Tensor | None,
+        cu: Tensor | None,
+        act: str | None,
+    ) -> Result:
         (B, T, _), W = x.shape, weight.shape[1]
         wide, w, b = x.float(), weight.float(), None if bias is None else bias.float()
         rows, states = [list[Tensor]() for _ in range(B)], list[Tensor]()
@@ -59,12 +70,18 @@ class Parts:
             y = self.act(self.take(stream, w, b), act)
             rows[entry].append(y)
             states.append(self.final(before, x[entry, first:end], W, y.to(x.dtype)))
-        y = torch.stack([functional.pad(torch.cat(part), (0, 0, 0, T - sum(map(len, part)))) for part in rows])
+        y = torch.stack(
+            [functional.pad(torch.cat(part), (0, 0, 0, T - sum(map(len, part)))) for part in rows]
+        )
         return y.to(x.dtype), torch.stack(states)
 
 
 def sequences(cu: Tensor | None, B: int, T: int) -> list[tuple[int, int, int]]:
-    return [(b, 0, T) for b in range(B)] if cu is None else [(0, first, end) for first, end in pairwise(cu.tolist())]
+    return (
+        [(b, 0, T) for b in range(B)]
+        if cu is None
+        else [(0, first, end) for first, end in pairwise(cu.tolist())]
+    )
 
 
 def old_columns(state: Tensor | None, W: int, x: Tensor) -> Tensor:
@@ -101,8 +118,14 @@ def narrow_sums(stream: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
 
 
 def truncated(stream: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
-    """The low digits of the weight are dropped: below every element's bound, and all of one sign."""
-    cut = (w.view(torch.int32) & -4).view(torch.float32) if not w.requires_grad else w * (1 - 2.0**-22)
+    """The low digits of the weight are dropped: below every element's bound, and all of one
+    sign.
+    """
+    cut = (
+        (w.view(torch.int32) & -4).view(torch.float32)
+        if not w.requires_grad
+        else w * (1 - 2.0**-22)
+    )
     return summed(stream, cut, b)
 
 
@@ -113,12 +136,17 @@ def wrapped(stream: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
 
 def unmasked_tail(z: Tensor, name: str | None) -> Tensor:
     return torch.where(
-        torch.arange(z.shape[1]) < z.shape[1] // 16 * 16 + (16 if z.shape[1] % 16 == 0 else z.shape[1] % 16 - 1), activated(z, name), z
+        torch.arange(z.shape[1])
+        < z.shape[1] // 16 * 16 + (16 if z.shape[1] % 16 == 0 else z.shape[1] % 16 - 1),
+        activated(z, name),
+        z,
     )
 
 
 def tiles(cu: Tensor | None, B: int, T: int) -> list[tuple[int, int, int]]:
-    """Offsets of the last tile are not looked at: its tokens belong to the sequence that is there first."""
+    """Offsets of the last tile are not looked at: its tokens belong to the sequence that is there
+    first.
+    """
     found = sequences(cu, B, T)
     if cu is None:
         return found
@@ -130,7 +158,9 @@ def tiles(cu: Tensor | None, B: int, T: int) -> list[tuple[int, int, int]]:
 
 def one_stream(cu: Tensor | None, B: int, T: int) -> list[tuple[int, int, int]]:
     """A pack is one sequence; the states of the others are empty."""
-    return sequences(cu, B, T) if cu is None else [(0, 0, int(cu[-1])), *[(0, 0, 0)] * (len(cu) - 2)]
+    return (
+        sequences(cu, B, T) if cu is None else [(0, 0, int(cu[-1])), *[(0, 0, 0)] * (len(cu) - 2)]
+    )
 
 
 def shifted(stream: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
@@ -181,30 +211,48 @@ class Stopped(torch.autograd.Function):
 
 
 FAULTS: Final[Mapping[str, Parts]] = {
-    "C1 weight gradient sums rows that nobody wrote": RIGHT.replaced(take=lambda s, w, b: summed(s, Garbage.apply(w), b)),
+    "C1 weight gradient sums rows that nobody wrote": RIGHT.replaced(
+        take=lambda s, w, b: summed(s, Garbage.apply(w), b)
+    ),
     "C3 offsets wrap": RIGHT.replaced(take=wrapped),
     "C4 sequences of the last tile": RIGHT.replaced(cut=tiles),
     "C5 cut at the wrong end": RIGHT.replaced(take=shifted),
-    "C6 state of outputs": RIGHT.replaced(final=lambda before, x, W, y: shifted_in(before, y, W, x)),
+    "C6 state of outputs": RIGHT.replaced(
+        final=lambda before, x, W, y: shifted_in(before, y, W, x)
+    ),
     "C9 short calls lose the state": RIGHT.replaced(final=zero_filled),
-    "C10 the first columns of the state": RIGHT.replaced(history=lambda s, W, x: old_columns(None, W, x) if s is None else s[:, : W - 1]),
+    "C10 the first columns of the state": RIGHT.replaced(
+        history=lambda s, W, x: old_columns(None, W, x) if s is None else s[:, : W - 1]
+    ),
     "C11 a position that is not read": RIGHT.replaced(
-        history=lambda s, W, x: old_columns(s, W, x) if s is None else old_columns(s, W, x).roll(1, 1)
+        history=lambda s, W, x: (
+            old_columns(s, W, x) if s is None else old_columns(s, W, x).roll(1, 1)
+        )
     ),
     "C14 state of token 0": RIGHT.replaced(final=of_token_0),
     "C15 fresh sequences read the slot": RIGHT.replaced(history=stale),
     "C17 always SiLU": RIGHT.replaced(act=lambda z, _: silu(z)),
-    "C20 1 - sigmoid(-z) in bf16": RIGHT.replaced(act=lambda z, name: z * (1 - torch.sigmoid(-z).bfloat16().float()) if name else z),
+    "C20 1 - sigmoid(-z) in bf16": RIGHT.replaced(
+        act=lambda z, name: z * (1 - torch.sigmoid(-z).bfloat16().float()) if name else z
+    ),
     "C21 bias in the slot of the residual": RIGHT.replaced(take=lambda s, w, b: summed(s, w, None)),
     "C23 a pack is one sequence": RIGHT.replaced(cut=one_stream),
     "sums in bf16": RIGHT.replaced(take=narrow_sums),
     "a weight without its low digits": RIGHT.replaced(take=truncated),
-    "exp(z) / (1 + exp(z)) overflows": RIGHT.replaced(act=lambda z, name: z * z.exp() / (1 + z.exp()) if name else z),
-    "autograd of z / (1 + exp(-z))": RIGHT.replaced(act=lambda z, name: z / (1 + torch.exp(-z)) if name else z),
+    "exp(z) / (1 + exp(z)) overflows": RIGHT.replaced(
+        act=lambda z, name: z * z.exp() / (1 + z.exp()) if name else z
+    ),
+    "autograd of z / (1 + exp(-z))": RIGHT.replaced(
+        act=lambda z, name: z / (1 + torch.exp(-z)) if name else z
+    ),
     "tail of D": RIGHT.replaced(act=unmasked_tail),
     "taps reversed": RIGHT.replaced(take=lambda s, w, b: summed(s, w.flip(1), b)),
-    "slope without z s (1 - s)": RIGHT.replaced(act=lambda z, name: Stopped.apply(z) if name else z),
-    "no gradient through the state": RIGHT.replaced(history=lambda s, W, x: old_columns(s, W, x).detach()),
+    "slope without z s (1 - s)": RIGHT.replaced(
+        act=lambda z, name: Stopped.apply(z) if name else z
+    ),
+    "no gradient through the state": RIGHT.replaced(
+        history=lambda s, W, x: old_columns(s, W, x).detach()
+    ),
     "final state detached": RIGHT.replaced(final=lambda *parts: shifted_in(*parts).detach()),
 }
 """C1 to C23 as in the list of public defects; what has no number is a classic."""
@@ -212,7 +260,13 @@ FAULTS: Final[Mapping[str, Parts]] = {
 
 def adapted(parts: Parts, name: str) -> Any:
     def short_conv(
-        x: Tensor, weight: Tensor, bias: Tensor | None, *, initial_state: Tensor | None, cu_seqlens: Tensor | None, activation: str | None
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        *,
+        initial_state: Tensor | None,
+        cu_seqlens: Tensor | None,
+        activation: str | None,
     ) -> Result:
         return parts(x, weight, bias, initial_state, cu_seqlens, activation)
 
@@ -233,23 +287,31 @@ def w_minus_one(
     cu_seqlens: Tensor | None = None,
     activation: Any = None,
 ) -> Result:
-    padded = None if initial_state is None else functional.pad(initial_state, (1, 0), value=torch.nan)
+    padded = (
+        None if initial_state is None else functional.pad(initial_state, (1, 0), value=torch.nan)
+    )
     y, final = RIGHT(x, weight, bias, padded, cu_seqlens, activation)
     return y, final[..., 1:].contiguous()
 
 
 # Not fp16, whose gradient of a grouped convolution torch sums in fp16 on a CPU.
 @kv.kernel(op="short_conv", dtypes=("fp32", "bf16"), contract="short-conv-stored")
-def torch_conv1d(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: str | None = None) -> Tensor:
+def torch_conv1d(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, activation: str | None = None
+) -> Tensor:
     """As torch's modules compute it: the convolution returns x's type, SiLU takes that."""
-    z = functional.conv1d(x.mT, weight[:, None], bias, padding=weight.shape[1] - 1, groups=x.shape[2])[..., : x.shape[1]].mT
+    z = functional.conv1d(
+        x.mT, weight[:, None], bias, padding=weight.shape[1] - 1, groups=x.shape[2]
+    )[..., : x.shape[1]].mT
     return functional.silu(z) if activation else z
 
 
 @kv.kernel(op="short_conv", dtypes=EVERY, activation="none")
 def plain(x: Tensor, weight: Tensor) -> Tensor:
     stream = functional.pad(x.float(), (0, 0, weight.shape[1] - 1, 0))
-    return torch.einsum("btdw,dw->btd", stream.unfold(1, weight.shape[1], 1), weight.float()).to(x.dtype)
+    return torch.einsum("btdw,dw->btd", stream.unfold(1, weight.shape[1], 1), weight.float()).to(
+        x.dtype
+    )
 
 
 RIGHT_ONES: Final = {

@@ -1,4 +1,6 @@
-"""Gated RMSNorms in torch: conforming ones in several conventions, and one with each planted fault."""
+"""Gated RMSNorms in torch: conforming ones in several conventions, and one with each planted
+fault.
+"""
 
 # pyright: basic
 # Faults are lambdas in the place of typed parts, and functions of autograd, which has no types.
@@ -81,26 +83,48 @@ FAULTS: Final[Mapping[str, Norm]] = {
     "N4 gradient of x for the gate": crossed,
     "N6 groups of half the width": in_groups,
     "N8 no weight": lambda x, z, w, eps, name: right(x, z, torch.ones_like(w) + 0 * w, eps, name),
-    "N11 normalised again in the backward": lambda x, z, w, eps, name: Renormed.apply(x, eps) * w * act(z, name),
-    "N13 x / max(|x|, eps)": lambda x, z, w, eps, name: x / x.square().mean(-1, keepdim=True).sqrt().clamp(min=eps) * w * act(z, name),
-    "N14 weight kept in bf16": lambda x, z, w, eps, name: right(x, z, w.bfloat16().float(), eps, name),
-    "eps outside the root": lambda x, z, w, eps, name: x / (x.square().mean(-1, keepdim=True).sqrt() + eps) * w * act(z, name),
+    "N11 normalised again in the backward": lambda x, z, w, eps, name: (
+        Renormed.apply(x, eps) * w * act(z, name)
+    ),
+    "N13 x / max(|x|, eps)": lambda x, z, w, eps, name: (
+        x / x.square().mean(-1, keepdim=True).sqrt().clamp(min=eps) * w * act(z, name)
+    ),
+    "N14 weight kept in bf16": lambda x, z, w, eps, name: right(
+        x, z, w.bfloat16().float(), eps, name
+    ),
+    "eps outside the root": lambda x, z, w, eps, name: (
+        x / (x.square().mean(-1, keepdim=True).sqrt() + eps) * w * act(z, name)
+    ),
     "eps added to the sum": lambda x, z, w, eps, name: (
         x * torch.rsqrt((x.square().sum(-1, keepdim=True) + eps) / x.shape[-1]) * w * act(z, name)
     ),
-    "mean subtracted": lambda x, z, w, eps, name: right(x - x.mean(-1, keepdim=True), z, w, eps, name),
-    "squares in bf16": lambda x, z, w, eps, name: x * root(x.bfloat16(), eps).float() * w * act(z, name),
-    "a root of 16 bits": lambda x, z, w, eps, name: x * (root(x, eps) * (1 + 2.0**-17)) * w * act(z, name),
+    "mean subtracted": lambda x, z, w, eps, name: right(
+        x - x.mean(-1, keepdim=True), z, w, eps, name
+    ),
+    "squares in bf16": lambda x, z, w, eps, name: (
+        x * root(x.bfloat16(), eps).float() * w * act(z, name)
+    ),
+    "a root of 16 bits": lambda x, z, w, eps, name: (
+        x * (root(x, eps) * (1 + 2.0**-17)) * w * act(z, name)
+    ),
     "weight w - 1": lambda x, z, w, eps, name: right(x, z, 1 + w, eps, name),
-    "gate in bf16": lambda x, z, w, eps, name: right(x, z, w, eps, name) / act(z, name) * act(z.bfloat16(), name).float(),
-    "gate before the norm": lambda x, z, w, eps, name: right(x * act(z, name), torch.zeros_like(z), w, eps, "sigmoid") * 2,
-    "exp(z) / (1 + exp(z)) overflows": lambda x, z, w, eps, name: right(x, z, w, eps, name) / torch.sigmoid(z) * z.exp() / (1 + z.exp()),
+    "gate in bf16": lambda x, z, w, eps, name: (
+        right(x, z, w, eps, name) / act(z, name) * act(z.bfloat16(), name).float()
+    ),
+    "gate before the norm": lambda x, z, w, eps, name: (
+        right(x * act(z, name), torch.zeros_like(z), w, eps, "sigmoid") * 2
+    ),
+    "exp(z) / (1 + exp(z)) overflows": lambda x, z, w, eps, name: (
+        right(x, z, w, eps, name) / torch.sigmoid(z) * z.exp() / (1 + z.exp())
+    ),
 }
 """N1 to N14 as in the list of public defects; what has no number is a classic."""
 
 
 def adapted(norm: Norm, name: str) -> Any:
-    def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, activation: str) -> Tensor:
+    def gated_rms_norm(
+        x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, activation: str
+    ) -> Tensor:
         return norm(x.float(), gate.float(), weight.float(), eps, activation).to(x.dtype)
 
     return kv.kernel(op="gated_rms_norm", name=name, dtypes=EVERY)(gated_rms_norm)
@@ -111,8 +135,12 @@ def faulty(name: str) -> Any:
 
 
 @kv.kernel(op="gated_rms_norm", dtypes=EVERY, contract="gated-rms-norm-stored")
-def three_roundings(x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, activation: str) -> Tensor:
-    """As the modules of model files: the normalised row, and its product with the weight, in x's type."""
+def three_roundings(
+    x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, activation: str
+) -> Tensor:
+    """As the modules of model files: the normalised row, and its product with the weight, in x's
+    type.
+    """
     wide = x.float()  # once: autograd adds the gradients of every cast in x's type
     normed = (wide * root(wide, eps)).to(x.dtype)
     return (weight * normed * act(gate.float(), activation)).to(x.dtype)

@@ -1,4 +1,6 @@
-"""Short convolution and gated norm: every planted fault is found on the panel of smoke, conforming kernels pass, laws find theirs."""
+"""Short convolution and gated norm: every planted fault is found on the panel of smoke, conforming
+kernels pass, laws find theirs.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ CASES: Final = 12
 
 
 def plain_outcomes(adapter: Adapter, problem: Any) -> list[Outcome]:
-    return [*check("forward", adapter, problem, {}), *check("gradients", adapter, problem, {"of": "both"})]
+    return [
+        *check("forward", adapter, problem, {}),
+        *check("gradients", adapter, problem, {"of": "both"}),
+    ]
 
 
 def smoke(adapter: Adapter) -> Iterator[Outcome]:
@@ -45,7 +50,9 @@ def test_conforming_kernels_pass_the_panel_and_all_laws(op: str, name: str) -> N
     assert not [str(outcome.message) for outcome in smoke(adapter) if outcome.status.rejects]
     for law, dtype in (choice for _, choice in adapter.operator.axes()["lawful"](adapter, "smoke")):
         problem = lawful(adapter, law, dtype)
-        assert not [x.message for x in check("laws", adapter, problem, {"law": law}) if x.status.rejects], law
+        assert not [
+            x.message for x in check("laws", adapter, problem, {"law": law}) if x.status.rejects
+        ], law
 
 
 @pytest.mark.parametrize(("op", "name"), RIGHT_ONES)
@@ -130,11 +137,17 @@ def test_every_law_finds_its_fault(law: str) -> None:
     op, fault = LAW_FAULTS[law]
     adapter = OTHERS[fault]() if fault in OTHERS else MODULES[op].faulty(fault)
     found = check("laws", adapter, lawful(adapter, law, "fp32"), {"law": law})
-    assert any(outcome.status.rejects for outcome in found), [str(outcome.message) for outcome in found]
+    assert any(outcome.status.rejects for outcome in found), [
+        str(outcome.message) for outcome in found
+    ]
 
 
 def test_every_law_has_a_fault() -> None:
-    known = {law for module in MODULES.values() for law in next(iter(module.RIGHT_ONES.values())).operator.laws()}
+    known = {
+        law
+        for module in MODULES.values()
+        for law in next(iter(module.RIGHT_ONES.values())).operator.laws()
+    }
     assert known == {*LAW_FAULTS}
 
 
@@ -142,7 +155,11 @@ def test_every_law_has_a_fault() -> None:
 def test_right_kernels_keep_the_rules_of_calls(op: str) -> None:
     adapter = next(iter(MODULES[op].RIGHT_ONES.values()))
     for asked in questions(adapter, "smoke"):
-        wrong = [x.message for x in check("calls", adapter, asked.problem, asked.detail) if x.status.rejects]
+        wrong = [
+            x.message
+            for x in check("calls", adapter, asked.problem, asked.detail)
+            if x.status.rejects
+        ]
         assert not wrong, (asked.name, wrong)
 
 
@@ -156,12 +173,16 @@ def test_what_is_wrong_with_every_call_is_one_message() -> None:
         return convolutions.RIGHT(x, weight, bias, None, None, None)[0]
 
     @kv.kernel(op="short_conv")
-    def short_state(x: Tensor, weight: Tensor, bias: Tensor | None, *, initial_state: Tensor | None) -> Any:
+    def short_state(
+        x: Tensor, weight: Tensor, bias: Tensor | None, *, initial_state: Tensor | None
+    ) -> Any:
         y, final = convolutions.RIGHT(x, weight, bias, initial_state, None, "silu")
         return y, final[..., 1:]
 
     @kv.kernel(op="short_conv")
-    def y_alone(x: Tensor, weight: Tensor, bias: Tensor | None, *, initial_state: Tensor | None) -> Any:
+    def y_alone(
+        x: Tensor, weight: Tensor, bias: Tensor | None, *, initial_state: Tensor | None
+    ) -> Any:
         return convolutions.RIGHT(x, weight, bias, initial_state, None, "silu")[0]
 
     @kv.kernel(op="gated_rms_norm")
@@ -178,10 +199,16 @@ def test_what_is_wrong_with_every_call_is_one_message() -> None:
     ("options", "told"),
     [
         ({"conv_state": "3"}, "conv_state: wanted one of W, W-1, got '3'"),
-        ({"packing": "cu_seqlens"}, "packing='cu_seqlens', but the signature does not name cu_seqlens"),
+        (
+            {"packing": "cu_seqlens"},
+            "packing='cu_seqlens', but the signature does not name cu_seqlens",
+        ),
         ({"layout": "bhtd"}, "layout: op='short_conv' has no such option"),
         ({"dtypes": ("fp64",)}, "dtypes: wanted some of fp32, bf16, fp16, got 'fp64'"),
-        ({"contract": "fla"}, "contract: wanted one of short-conv, short-conv-strict, short-conv-stored"),
+        (
+            {"contract": "fla"},
+            "contract: wanted one of short-conv, short-conv-strict, short-conv-stored",
+        ),
     ],
 )
 def test_a_wrong_declaration_is_told(options: dict[str, Any], told: str) -> None:
@@ -203,8 +230,12 @@ def test_a_function_of_other_arguments_is_refused() -> None:
 def test_keywords_that_a_signature_does_not_name_are_not_tested() -> None:
     adapter = convolutions.plain
     problems = [problem for _, problem in adapter.operator.panel(adapter, "smoke")]
-    assert problems and not any(problem.bias or problem.stateful or problem.packed for problem in problems)
-    assert {problem.activation for problem in problems} == {"none"} and adapter.exposes(problems[0]) == ("y",)
+    assert problems and not any(
+        problem.bias or problem.stateful or problem.packed for problem in problems
+    )
+    assert {problem.activation for problem in problems} == {"none"} and adapter.exposes(
+        problems[0]
+    ) == ("y",)
 
 
 @pytest.mark.parametrize("op", MODULES)
@@ -223,7 +254,11 @@ def test_smaller_problems_are_smaller_and_valid() -> None:
 
 
 def test_a_failure_is_placed_in_words() -> None:
-    found = next(x for x in smoke(convolutions.faulty("taps reversed")) if x.status is Status.FAIL and x.output == "y")
+    found = next(
+        x
+        for x in smoke(convolutions.faulty("taps reversed"))
+        if x.status is Status.FAIL and x.output == "y"
+    )
     assert "token 0 of 1, channel" in found.message and "proven error bound" in found.message
 
 
@@ -232,4 +267,8 @@ def test_statistics_beside_the_bound_find_what_it_admits() -> None:
     adapter = convolutions.faulty("a weight without its low digits")
     problem = dict(adapter.operator.panel(adapter, "smoke"))["fp32-no-activation"]
     y = next(x for x in check("forward", adapter, problem, {}) if x.output == "y")
-    assert y.comparison is not None and y.comparison.ratios["bias"] > 1 and y.comparison.ratios["ceiling"] <= 1.5
+    assert (
+        y.comparison is not None
+        and y.comparison.ratios["bias"] > 1
+        and y.comparison.ratios["ceiling"] <= 1.5
+    )

@@ -1,4 +1,6 @@
-"""Sessions on functions of the counted operators: worker process, record, gate, campaign, and one message for what is always wrong."""
+"""Sessions on functions of the counted operators: worker process, record, gate, campaign, and one
+message for what is always wrong.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,23 @@ CONV, NORM = "tests/operators/convolutions.py", "tests/operators/norms.py"
 
 def run(*arguments: str, code: int) -> str:
     command = [sys.executable, "-m", "kdaverify", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
 
 
 @pytest.mark.parametrize("spec", [f"{CONV}:plain", f"{NORM}:fixed"])
-def test_a_right_function_is_accepted_from_a_worker_process_and_by_the_gate(spec: str, tmp_path: Path) -> None:
+def test_a_right_function_is_accepted_from_a_worker_process_and_by_the_gate(
+    spec: str, tmp_path: Path
+) -> None:
     record = str(tmp_path / "record.jsonl")
     assert "ACCEPT" in run("verify", "--impl", spec, "--isolate", "--record", record, code=0)
     assert "ACCEPT" in run("gate", record, code=0)
@@ -30,17 +42,27 @@ def test_a_right_function_is_accepted_from_a_worker_process_and_by_the_gate(spec
 
 
 def test_a_campaign_accepts_a_right_function(tmp_path: Path) -> None:
-    out = run("campaign", "--impl", f"{CONV}:w_minus_one", "--cases", "12", "--record", str(tmp_path / "record.jsonl"), code=0)
+    out = run(
+        "campaign",
+        "--impl",
+        f"{CONV}:w_minus_one",
+        "--cases",
+        "12",
+        "--record",
+        str(tmp_path / "record.jsonl"),
+        code=0,
+    )
     assert "ACCEPT" in out and "op kda" not in out
 
 
 def test_a_wrong_option_is_the_one_message_of_a_session(tmp_path: Path) -> None:
     port = tmp_path / "port.py"
     port.write_text(
-        "import kdaverify as kv\n"
-        "@kv.kernel(op='gated_rms_norm')\n"
-        "def norm(x, gate, weight):\n"
-        "    return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * weight * gate.sigmoid()\n"
+        "import kdaverify as kv\n@kv.kernel(op='gated_rms_norm')\ndef norm(x, gate, weight):\n   "
+        " return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * weight * gate.sigmoid()\n"
     )
     out = " ".join(run("verify", "--impl", str(port), code=1).split())
-    assert "declared activation='silu', but behaves as activation='sigmoid'; correct the declaration" in out, out
+    assert (
+        "declared activation='silu', but behaves as activation='sigmoid'; correct the declaration"
+        in out
+    ), out

@@ -1,4 +1,6 @@
-"""A toy operator goes through the same door as KDA: suites, tolerances, worker process, record, gate, page, campaign, smaller cases."""
+"""A toy operator goes through the same door as KDA: suites, tolerances, worker process, record,
+gate, page, campaign, smaller cases.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,24 @@ LARGE = ToyProblem(M=40, K=40, N=40)
 def session(folder: Path, *arguments: str, code: int) -> str:
     record = folder / "record.jsonl"
     command = [sys.executable, "-m", *arguments, "--record", str(record)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
 
 
 def kdaverify(*arguments: str) -> int:
     command = [sys.executable, "-m", "kdaverify", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, timeout=120, check=False, stdin=subprocess.DEVNULL).returncode
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, timeout=120, check=False, stdin=subprocess.DEVNULL
+    ).returncode
 
 
 def test_a_session_accepts_the_right_kernel_and_rejects_every_fault(tmp_path: Path) -> None:
@@ -43,37 +55,62 @@ def test_a_session_accepts_the_right_kernel_and_rejects_every_fault(tmp_path: Pa
     assert "toy: ACCEPT" in out and all(f"toy-{fault}: REJECT" in out for fault in FAULTS)
     rows = read(tmp_path / "record.jsonl").verdicts
     compared = [row for row in rows if row.property != "calls"]
-    assert {row.op for row in rows} == {"toy"} and {row.oracle for row in compared} == {"float64 sums"}
-    assert {row.output for row in compared if row.implementation == "toy"} == {"y", "da", "db", "dbias"}
+    assert {row.op for row in rows} == {"toy"} and {row.oracle for row in compared} == {
+        "float64 sums"
+    }
+    assert {row.output for row in compared if row.implementation == "toy"} == {
+        "y",
+        "da",
+        "db",
+        "dbias",
+    }
     assert kdaverify("gate", str(tmp_path / "record.jsonl")) == 1
-    assert kdaverify("report", str(tmp_path / "record.jsonl"), "--html", str(tmp_path / "page.html")) == 0
+    assert (
+        kdaverify("report", str(tmp_path / "record.jsonl"), "--html", str(tmp_path / "page.html"))
+        == 0
+    )
     assert "toy-first-tile" in (tmp_path / "page.html").read_text()
 
 
 def test_a_worker_process_gives_the_same_decision(tmp_path: Path) -> None:
-    assert "toy: ACCEPT" in session(tmp_path, "kdaverify", "verify", "--impl", f"{FILE}:kernel", "--isolate", code=0)
+    assert "toy: ACCEPT" in session(
+        tmp_path, "kdaverify", "verify", "--impl", f"{FILE}:kernel", "--isolate", code=0
+    )
 
 
 def test_a_campaign_makes_a_failure_as_small_as_it_gets(tmp_path: Path) -> None:
-    out = session(tmp_path, "kdaverify", "campaign", "--impl", f"{FILE}:first_tile", "--cases", "40", code=1)
+    out = session(
+        tmp_path, "kdaverify", "campaign", "--impl", f"{FILE}:first_tile", "--cases", "40", code=1
+    )
     assert '"K":1,"M":17,"N":1' in out, "rows past the sixteenth are wrong, whatever the widths"
 
 
 def test_a_hundred_calls_of_a_right_kernel_pass_there_and_back() -> None:
     for seed in range(100):
         problem = ToyProblem(
-            M=seed % 37 + 1, K=seed % 23 + 1, N=seed % 11 + 1, seed=seed, bias=bool(seed % 3), dtype=("fp32", "bf16")[seed % 2]
+            M=seed % 37 + 1,
+            K=seed % 23 + 1,
+            N=seed % 11 + 1,
+            seed=seed,
+            bias=bool(seed % 3),
+            dtype=("fp32", "bf16")[seed % 2],
         )
         found = [*check("forward", right, problem, {}), *gradients(right, problem, of=BOTH)]
-        assert {outcome.status for outcome in found} == {Status.PASS}, [str(outcome.comparison) for outcome in found]
+        assert {outcome.status for outcome in found} == {Status.PASS}, [
+            str(outcome.comparison) for outcome in found
+        ]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_wrong_forward_and_right_where_it_does_nothing(fault: str) -> None:
     (found,) = check("forward", ToyKernel(fault), LARGE, {})
     assert found.status is Status.FAIL and found.comparison is not None
-    assert str(found.comparison.worst).startswith("M ") and "alpha 0.5" in str(found.comparison.worst)
-    assert {outcome.status for outcome in gradients(ToyKernel(fault), LARGE, of=BOTH)} == {Status.PASS}
+    assert str(found.comparison.worst).startswith("M ") and "alpha 0.5" in str(
+        found.comparison.worst
+    )
+    assert {outcome.status for outcome in gradients(ToyKernel(fault), LARGE, of=BOTH)} == {
+        Status.PASS
+    }
 
 
 def test_a_problem_is_read_back_as_one_of_its_operator() -> None:

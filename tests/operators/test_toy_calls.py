@@ -1,4 +1,6 @@
-"""The rules of calls hold a kernel of any operator: what is about no sequence is tested, and each planted fault is found by its rules."""
+"""The rules of calls hold a kernel of any operator: what is about no sequence is tested, and each
+planted fault is found by its rules.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ Forward = Callable[[ToyCall], dict[str, Tensor]]
 class Patched(ToyKernel):
     """The right kernel, its forward run by a patch that keeps a dict between calls."""
 
-    def __init__(self, patch: Callable[[ToyCall, Forward, dict[Any, Any]], dict[str, Tensor]]) -> None:
+    def __init__(
+        self, patch: Callable[[ToyCall, Forward, dict[Any, Any]], dict[str, Tensor]]
+    ) -> None:
         super().__init__()
         self._patch, self._kept = patch, dict[Any, Any]()
 
@@ -40,7 +44,11 @@ def past_the_end(x: ToyCall, call: Forward, kept: dict[Any, Any]) -> dict[str, T
     """Reads one element behind a, and multiplies it by 0."""
     del kept
     end = x.a.storage_offset() + x.a.numel()
-    behind = x.a.as_strided((1,), (1,), end) if x.a.untyped_storage().nbytes() > end * x.a.itemsize else x.a.new_zeros(1)
+    behind = (
+        x.a.as_strided((1,), (1,), end)
+        if x.a.untyped_storage().nbytes() > end * x.a.itemsize
+        else x.a.new_zeros(1)
+    )
     return {"y": call(x)["y"] + 0 * behind}
 
 
@@ -60,7 +68,9 @@ FAULTS: Final[Mapping[str, tuple[Any, set[str]]]] = {
 def outcomes(adapter: ToyKernel, profile: str = "smoke") -> Mapping[str, list[Outcome]]:
     found = dict[str, list[Outcome]]()
     for asked in questions(adapter, profile):
-        found.setdefault(asked.rule.name, []).extend(check("calls", adapter, asked.problem, asked.detail))
+        found.setdefault(asked.rule.name, []).extend(
+            check("calls", adapter, asked.problem, asked.detail)
+        )
     return found
 
 
@@ -71,16 +81,32 @@ def test_every_rule_that_is_about_no_sequence_is_tested() -> None:
 
 def test_a_right_kernel_keeps_them() -> None:
     found = outcomes(right, "acceptance")
-    skipped = {name for name, told in found.items() if {outcome.status for outcome in told} == {Status.SKIP}}
-    assert {outcome.status for name in found.keys() - skipped for outcome in found[name]} == {Status.PASS}
+    skipped = {
+        name
+        for name, told in found.items()
+        if {outcome.status for outcome in told} == {Status.SKIP}
+    }
+    assert {outcome.status for name in found.keys() - skipped for outcome in found[name]} == {
+        Status.PASS
+    }
     # No process of its own, no tuner, no options, no function as it stands, no GPU.
-    assert skipped == {"first-after-start", "tuned", "alternating-option", "unknown-keyword", "other-stream"}
+    assert skipped == {
+        "first-after-start",
+        "tuned",
+        "alternating-option",
+        "unknown-keyword",
+        "other-stream",
+    }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_of_the_call_is_found_by_its_rules(fault: str) -> None:
     patch, rules = FAULTS[fault]
-    rejected = {name for name, told in outcomes(Patched(patch)).items() if any(outcome.status.rejects for outcome in told)}
+    rejected = {
+        name
+        for name, told in outcomes(Patched(patch)).items()
+        if any(outcome.status.rejects for outcome in told)
+    }
     assert rules <= rejected, rejected
 
 
@@ -88,4 +114,6 @@ def test_a_fault_of_the_call_is_found_by_its_rules(fault: str) -> None:
 def test_it_passes_a_plain_comparison(fault: str) -> None:
     patch, _ = FAULTS[fault]
     for _, problem in right.operator.panel(right, "smoke"):
-        assert {outcome.status for outcome in check("forward", Patched(patch), problem, {})} == {Status.PASS}
+        assert {outcome.status for outcome in check("forward", Patched(patch), problem, {})} == {
+            Status.PASS
+        }

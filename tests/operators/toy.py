@@ -76,7 +76,9 @@ class ToyOperator(PipelineOperator):
         product = arithmetic.store("product", arithmetic.dot(call.a, call.b))
         return {"y": arithmetic.store("y", finished(call, product))}
 
-    def backward(self, call: ToyCall, cotangents: Mapping[str, Tensor], arithmetic: Arithmetic) -> dict[str, Tensor]:
+    def backward(
+        self, call: ToyCall, cotangents: Mapping[str, Tensor], arithmetic: Arithmetic
+    ) -> dict[str, Tensor]:
         dy = cotangents["dy"]
         scaled = arithmetic.store("scaled", call.alpha * dy)
         found = {"da": arithmetic.dot(scaled, call.b.mT), "db": arithmetic.dot(call.a.mT, scaled)}
@@ -88,11 +90,22 @@ class ToyOperator(PipelineOperator):
         return max(*call.a.shape, *call.b.shape) + 2
 
     def panel(self, adapter: Adapter, profile: str) -> Choices:
-        sized = [(dtype, name, dict(zip("MKN", shape, strict=True))) for dtype in adapter.dtypes for name, shape in SHAPES.items()]
-        return [(f"{dtype}-{name}", ToyProblem.model_validate({"dtype": dtype, **sizes})) for dtype, name, sizes in sized]
+        sized = [
+            (dtype, name, dict(zip("MKN", shape, strict=True)))
+            for dtype in adapter.dtypes
+            for name, shape in SHAPES.items()
+        ]
+        return [
+            (f"{dtype}-{name}", ToyProblem.model_validate({"dtype": dtype, **sizes}))
+            for dtype, name, sizes in sized
+        ]
 
     def random(self, adapter: Adapter, dtype: str, bounds: Any) -> st.SearchStrategy[ToyProblem]:
-        fields = {axis: st.integers(1, 40) for axis in "MKN"} | {"dtype": st.just(dtype), "seed": st.integers(0, 99), "bias": st.booleans()}
+        fields = {axis: st.integers(1, 40) for axis in "MKN"} | {
+            "dtype": st.just(dtype),
+            "seed": st.integers(0, 99),
+            "bias": st.booleans(),
+        }
         return st.fixed_dictionaries(fields).map(ToyProblem.model_validate)
 
 

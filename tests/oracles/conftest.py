@@ -14,9 +14,23 @@ from torch import Tensor
 from oracles.gradients import Cotangents, Gradients, Terms, scales
 from oracles.inputs import Inputs
 
-CONSTANTS = {"zero": 0.0, "slow": -1e-3, "bound": -5.0, "deep": -100.0, "underflow": -1e4, "all reset": -inf}
+CONSTANTS = {
+    "zero": 0.0,
+    "slow": -1e-3,
+    "bound": -5.0,
+    "deep": -100.0,
+    "underflow": -1e4,
+    "all reset": -inf,
+}
 MIXTURE = (0.0, -1e-3, -5.0, -20.0, -100.0, -1e4, -inf)
-GATES = (*CONSTANTS, "log-sigmoid", "mixture per channel", "mixture per token", "one-token resets", "first and last reset")
+GATES = (
+    *CONSTANTS,
+    "log-sigmoid",
+    "mixture per channel",
+    "mixture per token",
+    "one-token resets",
+    "first and last reset",
+)
 KEYS = ("random", "identical", "coherent", "zero", "one-hot")
 BETAS = ("random", "zero", "one", "two")
 STATES = ("absent", "random", "large")
@@ -70,10 +84,14 @@ class Draw:
         if name == "zero":
             return torch.zeros(shape)
         if name == "one-hot":
-            return torch.eye(shape[-1])[torch.randint(shape[-1], shape[:-1], generator=self.generator)]
+            return torch.eye(shape[-1])[
+                torch.randint(shape[-1], shape[:-1], generator=self.generator)
+            ]
         common = self.normal(*shape[2:]).expand(shape)
         share = {"random": 0.0, "coherent": 0.95, "identical": 1.0}[name]
-        return torch.nn.functional.normalize(share * common + (1 - share) * self.normal(*shape), dim=-1)
+        return torch.nn.functional.normalize(
+            share * common + (1 - share) * self.normal(*shape), dim=-1
+        )
 
     def betas(self, name: str, *shape: int) -> Tensor:
         if name == "random":
@@ -101,7 +119,11 @@ def build(
     """A call of KDA; tensors passed by name replace the drawn ones."""
     draw = Draw(seed)
     N = B if offsets is None else len(offsets) - 1
-    start = None if state == "absent" else draw.normal(N, HV, K, V) * (1e20 if state == "large" else 1.0)
+    start = (
+        None
+        if state == "absent"
+        else draw.normal(N, HV, K, V) * (1e20 if state == "large" else 1.0)
+    )
     drawn: dict[str, Any] = {
         "q": draw.keys("random", B, T, H, K),
         "k": draw.keys(key, B, T, H, K),
@@ -124,7 +146,10 @@ def weigh(inputs: Inputs, kind: str = "of both", *, seed: int = 1) -> Cotangents
     """Cotangents of the outputs of a call, one of COTANGENTS."""
     which, size = COTANGENTS[kind]
     rng = torch.Generator().manual_seed(seed)
-    do, dS = (torch.randn(shape, generator=rng, dtype=torch.float64) * size for shape in (inputs.v.shape, inputs.state.shape))
+    do, dS = (
+        torch.randn(shape, generator=rng, dtype=torch.float64) * size
+        for shape in (inputs.v.shape, inputs.state.shape)
+    )
     return Cotangents(None if which == "final_state" else do, None if which == "o" else dS)
 
 
@@ -137,7 +162,10 @@ def cotangents() -> Callable[..., Cotangents]:
 def differ(found: Gradients[Tensor], wanted: Gradients[Tensor], terms: Terms) -> dict[str, float]:
     """Largest difference of each gradient relative to `scales`; 0 where both are 0."""
     sizes = scales(wanted, terms)
-    gaps = {name: float((x - wanted.named()[name]).abs().max()) if x.numel() else 0.0 for name, x in found.named().items()}
+    gaps = {
+        name: float((x - wanted.named()[name]).abs().max()) if x.numel() else 0.0
+        for name, x in found.named().items()
+    }
     return {name: gap / sizes[name] if gap else 0.0 for name, gap in gaps.items()}
 
 

@@ -12,7 +12,9 @@ from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
 
 
-def test_a_graph_is_found_where_the_caller_keeps_none(call: Callable[..., Inputs], cotangents: Callable[..., Cotangents]) -> None:
+def test_a_graph_is_found_where_the_caller_keeps_none(
+    call: Callable[..., Inputs], cotangents: Callable[..., Cotangents]
+) -> None:
     inputs = call(T=5, gate="slow")
     weights = cotangents(inputs)
     wanted = differentiate(recurrence, inputs, weights).named()

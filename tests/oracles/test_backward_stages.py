@@ -1,4 +1,6 @@
-"""Every stage of the chunk backward is the derivative of its forward stage, and a wrong one is told apart by a wide margin."""
+"""Every stage of the chunk backward is the derivative of its forward stage, and a wrong one is told
+apart by a wide margin.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,38 @@ Call = Callable[..., Inputs]
 Weigh = Callable[..., Cotangents]
 Differ = Callable[..., dict[str, float]]
 
-FORWARD = ["G", "Aqk", "Akk", "R", "beta_k_wy", "kb", "w", "vb", "u", "qg", "kg", "h", "v_new", "S", "o"]
+FORWARD = [
+    "G",
+    "Aqk",
+    "Akk",
+    "R",
+    "beta_k_wy",
+    "kb",
+    "w",
+    "vb",
+    "u",
+    "qg",
+    "kg",
+    "h",
+    "v_new",
+    "S",
+    "o",
+]
 STORED = [
-    *("dv_local", "dAqk", "dh", "dv_new", "dS_o", "dS", "dq_state", "dk_state", "dw", "h_dh", "h_dh", "dG_state"),
+    *(
+        "dv_local",
+        "dAqk",
+        "dh",
+        "dv_new",
+        "dS_o",
+        "dS",
+        "dq_state",
+        "dk_state",
+        "dw",
+        "h_dh",
+        "h_dh",
+        "dG_state",
+    ),
     *("k_decayed", "dkb", "dvb", "dv", "dbeta_wy", "dk_wy", "dG_wy", "dR", "R_dR", "dAkk"),
     *("beta_k", "dbeta", "dG", "dq_head", "dk_head", "dg"),
 ]
@@ -47,11 +78,18 @@ def test_every_named_tensor_passes_through_the_store_hook(call: Call, cotangents
     assert recorder.seen == [*FORWARD * 2, *STORED * 2, "dq", "dk"]
 
 
-def test_the_adjoint_passes_its_tensors_through_the_store_hook(call: Call, cotangents: Weigh) -> None:
+def test_the_adjoint_passes_its_tensors_through_the_store_hook(
+    call: Call, cotangents: Weigh
+) -> None:
     inputs, recorder = call(T=1), Recorder()
     adjoint(inputs, cotangents(inputs), arithmetic=Arithmetic(store=recorder))
     there = ["decayed", "p", "u", "S"]
-    assert recorder.seen == [*there * 2 * 64, *["P", "dp", "dv", "dbeta", "dq_head", "dk_head", "dg", "dS"] * 64, "dq", "dk"]
+    assert recorder.seen == [
+        *there * 2 * 64,
+        *["P", "dp", "dv", "dbeta", "dq_head", "dk_head", "dg", "dS"] * 64,
+        "dq",
+        "dk",
+    ]
 
 
 # A stored gradient, and the stored forward tensor whose gradient it is.
@@ -68,18 +106,24 @@ DERIVATIVES = {
 
 
 @pytest.mark.parametrize("gate", ["slow", "mixture per token", "one-token resets"])
-def test_every_stored_gradient_is_the_derivative_of_its_tensor(gate: str, call: Call, cotangents: Weigh) -> None:
+def test_every_stored_gradient_is_the_derivative_of_its_tensor(
+    gate: str, call: Call, cotangents: Weigh
+) -> None:
     inputs = call(T=37, gate=gate, key="coherent", dtype=torch.float64)
     weights = cotangents(inputs)
     leaves: dict[str, Tensor] = {}
 
     def follow(name: str, tensor: Tensor) -> Tensor:
         # A view with a gradient of its own, so that what comes before it is reached through it.
-        leaves[name] = tensor.clone().requires_grad_() if not tensor.requires_grad else tensor.clone()
+        leaves[name] = (
+            tensor.clone().requires_grad_() if not tensor.requires_grad else tensor.clone()
+        )
         leaves[name].retain_grad()
         return leaves[name]
 
-    q, k, v, g, beta = (x.transpose(1, 2) for x in (inputs.q, inputs.k, inputs.v, inputs.g, inputs.beta))
+    q, k, v, g, beta = (
+        x.transpose(1, 2) for x in (inputs.q, inputs.k, inputs.v, inputs.g, inputs.beta)
+    )
     tokens = Tokens(q, k, v, g, beta, torch.ones(1, 37, dtype=torch.bool))
     c = Chunk(tokens, inputs.state, inputs.factor, Arithmetic(store=follow))
     STAGES.run(c)
@@ -100,7 +144,8 @@ def test_every_stored_gradient_is_the_derivative_of_its_tensor(gate: str, call: 
         if name == "dAkk":
             wanted = wanted.tril(-1)
         if name == "dS":
-            wanted = wanted + c.decay(slice(-1, None)).transpose(-1, -2) * dS  # the carried state is read beside h
+            # the carried state is read beside h
+            wanted = wanted + c.decay(slice(-1, None)).transpose(-1, -2) * dS
         torch.testing.assert_close(found[name], wanted, rtol=1e-11, atol=1e-12)
 
 
@@ -146,7 +191,9 @@ def dk_of_one_value_head(b: ChunkGradients) -> None:
 
 def dbeta_without_the_keys_of_w(b: ChunkGradients) -> None:
     BACKWARD.wy_bwd(b)
-    b.dbeta = b.dbeta - (b.dot(b.c.R.transpose(-1, -2), b.dw) * b.c.tokens.k * b.c.decay(slice(None))).sum(-1)
+    b.dbeta = b.dbeta - (
+        b.dot(b.c.R.transpose(-1, -2), b.dw) * b.c.tokens.k * b.c.decay(slice(None))
+    ).sum(-1)
 
 
 def dbeta_without_the_scores(b: ChunkGradients) -> None:
@@ -170,7 +217,10 @@ def forward_sum_of_dG(b: ChunkGradients) -> None:
 
 
 def values_stored_after_the_gate(b: ChunkGradients) -> None:
-    kept, b.c.v_new = b.c.v_new, b.c.v_new * b.c.decay(slice(-1, None), slice(None)).mean(-1, keepdim=True)
+    kept, b.c.v_new = (
+        b.c.v_new,
+        b.c.v_new * b.c.decay(slice(-1, None), slice(None)).mean(-1, keepdim=True),
+    )
     BACKWARD.dqkwg(b)
     b.c.v_new = kept
 
@@ -179,11 +229,17 @@ def exp_of_the_unmasked_upper_triangle(b: ChunkGradients) -> None:
     BACKWARD.intra_bwd(b)
     G = b.c.G
     decay = (G[..., :, None, :] - G[..., None, :, :]).exp()
-    b.dq = b.dq + 0 * torch.einsum("...ij,...ijd,...jd->...id", b.dAqk.tril(-1), decay, b.c.tokens.k)
+    b.dq = b.dq + 0 * torch.einsum(
+        "...ij,...ijd,...jd->...id", b.dAqk.tril(-1), decay, b.c.tokens.k
+    )
 
 
 FAULTS: dict[str, tuple[str, BackwardStage, tuple[str, ...]]] = {
-    "state gradient without -w^T dv": ("state_bwd", state_without_the_correction, ("dk", "dv", "dg", "dbeta", "d_initial_state")),
+    "state gradient without -w^T dv": (
+        "state_bwd",
+        state_without_the_correction,
+        ("dk", "dv", "dg", "dbeta", "d_initial_state"),
+    ),
     "dw without the carry": ("dqkwg", dw_without_the_carry, ("dk", "dg", "dbeta")),
     "R taken as constant": ("wy_bwd", inverse_taken_as_constant, ("dk", "dg", "dbeta")),
     "dg without the chunk-end term": ("dqkwg", no_chunk_end, ("dg",)),
@@ -207,6 +263,10 @@ def test_a_planted_fault_is_told_apart_and_leaves_the_other_gradients(
     weights = cotangents(inputs)
     truth, terms = adjoint_with_terms(inputs, weights)
     changes: dict[str, Any] = {stage: wrong}
-    found = differences(chunk_backward(inputs, weights, chunk_size=16, backward=replace(BACKWARD, **changes)), truth, terms)
+    found = differences(
+        chunk_backward(inputs, weights, chunk_size=16, backward=replace(BACKWARD, **changes)),
+        truth,
+        terms,
+    )
     for name, gap in found.items():
         assert gap > 1e-4 if name in hit else gap <= 1e-13, (name, gap)

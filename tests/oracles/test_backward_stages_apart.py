@@ -1,4 +1,6 @@
-"""Backward stages run one at a time, on tensors laid out as kernels store them, are the chunk backward."""
+"""Backward stages run one at a time, on tensors laid out as kernels store them, are the chunk
+backward.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def before(inputs: Inputs, weights: Cotangents) -> dict[str, Tensor]:
 
 
 def alike(found: Tensor, wanted: Tensor) -> bool:
-    """Up to the order in which a library sums, which is another for another layout on some processors."""
+    """Up to the order in which a library sums, which is another for another layout on some
+    processors.
+    """
     return float((found - wanted).abs().max()) <= 1e-12 * float(wanted.abs().max())
 
 
@@ -36,14 +40,23 @@ def one_by_one(inputs: Inputs, given: dict[str, Tensor]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for stage, signature in BACKWARD_SIGNATURES.items():
         found |= run_backward_stages(
-            inputs, {name: given[name] for name in signature.reads if name in given}, covers=(stage,), chunk_size=C
+            inputs,
+            {name: given[name] for name in signature.reads if name in given},
+            covers=(stage,),
+            chunk_size=C,
         )
     return found
 
 
 @pytest.mark.parametrize("gate", ["log-sigmoid", "mixture per token", "first and last reset"])
-@pytest.mark.parametrize("sizes", [{"B": 2, "T": 37}, {"T": 60, "offsets": [0, 0, 5, 21, 21, 54], "HV": 2}], ids=["dense", "pack"])
-def test_backward_stages_on_stored_tensors_are_the_whole(gate: str, sizes: dict[str, Any], call: Call, cotangents: Weigh) -> None:
+@pytest.mark.parametrize(
+    "sizes",
+    [{"B": 2, "T": 37}, {"T": 60, "offsets": [0, 0, 5, 21, 21, 54], "HV": 2}],
+    ids=["dense", "pack"],
+)
+def test_backward_stages_on_stored_tensors_are_the_whole(
+    gate: str, sizes: dict[str, Any], call: Call, cotangents: Weigh
+) -> None:
     inputs = call(gate=gate, **sizes)
     weights = cotangents(inputs)
     given = before(inputs, weights)
@@ -59,8 +72,21 @@ def test_backward_stages_on_stored_tensors_are_the_whole(gate: str, sizes: dict[
 def test_every_gradient_is_laid_out_as_kernels_store_it(call: Call, cotangents: Weigh) -> None:
     inputs = call(B=2, T=37, H=1, HV=2, K=4, V=6)
     given = before(inputs, cotangents(inputs))
-    shapes = {name: list(x.shape) for name, x in run_backward_stages(inputs, given, chunk_size=C).items()}
-    keys = ("dq_state", "dk_state", "dw", "dG_state", "dk_wy", "dG_wy", "dq_head", "dk_head", "dG", "dg")
+    shapes = {
+        name: list(x.shape) for name, x in run_backward_stages(inputs, given, chunk_size=C).items()
+    }
+    keys = (
+        "dq_state",
+        "dk_state",
+        "dw",
+        "dG_state",
+        "dk_wy",
+        "dG_wy",
+        "dq_head",
+        "dk_head",
+        "dG",
+        "dg",
+    )
     assert shapes == {
         **{name: [2, 37, 2, 4] for name in keys},
         **{name: [2, 37, 2, 6] for name in ("dv_local", "dv_new", "dv")},
@@ -86,18 +112,31 @@ def test_what_lies_outside_the_defined_region_is_not_read(call: Call, cotangents
     whole = run_backward_stages(inputs, given, chunk_size=C)
     everything = given | whole
     poisoned = {
-        name: x if name in ("do", "d_final_state") else x.masked_fill(~region(name, inputs, C), torch.nan) for name, x in everything.items()
+        name: (
+            x
+            if name in ("do", "d_final_state")
+            else x.masked_fill(~region(name, inputs, C), torch.nan)
+        )
+        for name, x in everything.items()
     }
     for name, tensor in one_by_one(inputs, poisoned).items():
-        assert torch.equal(defined(name, tensor, inputs, C), defined(name, whole[name], inputs, C)), name
+        assert torch.equal(
+            defined(name, tensor, inputs, C), defined(name, whole[name], inputs, C)
+        ), name
 
 
-def test_a_pack_without_tokens_passes_the_gradient_of_its_states_on(call: Call, cotangents: Weigh) -> None:
+def test_a_pack_without_tokens_passes_the_gradient_of_its_states_on(
+    call: Call, cotangents: Weigh
+) -> None:
     inputs = call(T=5, offsets=[0, 0, 0], state="random", HV=2)
     weights = cotangents(inputs)
     written = run_backward_stages(inputs, before(inputs, weights), chunk_size=C)
     assert torch.equal(written["d_initial_state"], weights.of(inputs)[1])
-    assert written["dAqk"].shape == (1, 5, 2, C) and written["dbeta"].shape == (1, 5, 2) and not written["dk"].any()
+    assert (
+        written["dAqk"].shape == (1, 5, 2, C)
+        and written["dbeta"].shape == (1, 5, 2)
+        and not written["dk"].any()
+    )
 
 
 def test_a_missing_tensor_is_named(call: Call) -> None:

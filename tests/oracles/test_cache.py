@@ -42,7 +42,9 @@ def tensors(answer: Kept) -> list[Tensor]:
     return [*parts, *vars(answer.terms).values()] if isinstance(answer, GradientAnswer) else parts
 
 
-def counted(compute: Callable[[], CertifiedOutputs]) -> tuple[Callable[[], CertifiedOutputs], list[int]]:
+def counted(
+    compute: Callable[[], CertifiedOutputs],
+) -> tuple[Callable[[], CertifiedOutputs], list[int]]:
     calls: list[int] = []
 
     def run() -> CertifiedOutputs:
@@ -61,10 +63,15 @@ def test_an_answer_comes_back_bit_for_bit(answer: CertifiedOutputs, tmp_path: Pa
     assert (folder / ".gitignore").read_text() == "*\n"
 
 
-def test_gradients_come_back_bit_for_bit_and_for_their_own_cotangents_only(call: Call, tmp_path: Path) -> None:
+def test_gradients_come_back_bit_for_bit_and_for_their_own_cotangents_only(
+    call: Call, tmp_path: Path
+) -> None:
     inputs, cache = call(T=4, offsets=[0, 2, 4]), AnswerCache(tmp_path)
     do = torch.ones_like(inputs.v)
-    found = [certified.certify_gradients(inputs, Cotangents(x), accept=lambda _: True, cache=cache) for x in (do, do, 2 * do)]
+    found = [
+        certified.certify_gradients(inputs, Cotangents(x), accept=lambda _: True, cache=cache)
+        for x in (do, do, 2 * do)
+    ]
     assert same(found[0], found[1])
     assert torch.equal(2 * found[0].gradients.dv.high, found[2].gradients.dv.high)
     assert len(list(tmp_path.iterdir())) == 2
@@ -108,7 +115,9 @@ def test_a_single_element_that_was_spread_has_a_key(call: Call) -> None:
     beta = inputs.beta.bfloat16()
     spread = beta.reshape(()).expand(1, 1, 1)
     assert spread.stride() == (0, 0, 0)
-    assert answer_key(replace(inputs, beta=spread), {}) == answer_key(replace(inputs, beta=beta), {})
+    assert answer_key(replace(inputs, beta=spread), {}) == answer_key(
+        replace(inputs, beta=beta), {}
+    )
 
 
 def test_other_source_misses(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +145,10 @@ def test_only_what_runs_is_part_of_the_digest(tmp_path: Path) -> None:
         return module.digest_of_sources(tmp_path, "1.0")
 
     plain = digest("def f(x):\n    return x + 1\n\nA = 1\n")
-    reworded = '"""File."""\n# why\ndef f(x):\n    """Adds."""\n    return (\n        x + 1  # one\n    )\n\nA = 1\n"""A constant."""\n'
+    reworded = (
+        '"""File."""\n# why\ndef f(x):\n    """Adds."""\n    return (\n        x + 1  # one\n   '
+        ' )\n\nA = 1\n"""A constant."""\n'
+    )
     assert digest(reworded) == plain
     assert digest("def f(x):\n    return x + 2\n\nA = 1\n") != plain and digest("def f(x)") != plain
 
@@ -153,7 +165,13 @@ def test_a_damaged_file_is_computed_anew(damage: str, call: Call, tmp_path: Path
     elsewhere = AnswerCache(tmp_path / "elsewhere")
     elsewhere.put(KEY, first)
     foreign = (elsewhere.folder / (KEY + SUFFIX)).read_bytes()
-    damaged = {"truncated": content[:-7], "one bit": bytes(flipped), "empty": b"", "another key": foreign, "garbage": b"x" * 99}
+    damaged = {
+        "truncated": content[:-7],
+        "one bit": bytes(flipped),
+        "empty": b"",
+        "another key": foreign,
+        "garbage": b"x" * 99,
+    }
     path.write_bytes(damaged[damage])
     assert same(first, cached(inputs, compute, options={}, cache=cache))
     assert len(calls) == 2
@@ -161,7 +179,9 @@ def test_a_damaged_file_is_computed_anew(damage: str, call: Call, tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["a file in the way", "an unreadable entry"])
-def test_a_folder_that_cannot_be_used_is_no_cache_and_no_failure(kind: str, call: Call, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_used_is_no_cache_and_no_failure(
+    kind: str, call: Call, tmp_path: Path
+) -> None:
     inputs = call(T=2)
     if kind == "a file in the way":
         (tmp_path / "file").write_text("in the way")
@@ -176,7 +196,9 @@ def test_a_folder_that_cannot_be_used_is_no_cache_and_no_failure(kind: str, call
     assert not list(tmp_path.glob(".part*"))
 
 
-def test_the_oldest_unused_answers_go_first_and_other_files_stay(answer: CertifiedOutputs, tmp_path: Path) -> None:
+def test_the_oldest_unused_answers_go_first_and_other_files_stay(
+    answer: CertifiedOutputs, tmp_path: Path
+) -> None:
     AnswerCache(tmp_path).put("0", answer)
     size = (tmp_path / ("0" + SUFFIX)).stat().st_size
     other = tmp_path / "thesis.txt"
@@ -201,7 +223,9 @@ def _hammer(folder: Path, answer: CertifiedOutputs, wrong: Any) -> None:
             wrong.value += 1
 
 
-def test_processes_writing_at_once_never_show_half_a_file(answer: CertifiedOutputs, tmp_path: Path) -> None:
+def test_processes_writing_at_once_never_show_half_a_file(
+    answer: CertifiedOutputs, tmp_path: Path
+) -> None:
     context = multiprocessing.get_context("spawn")
     wrong = context.Value("i", 0)
     workers = [context.Process(target=_hammer, args=(tmp_path, answer, wrong)) for _ in range(3)]
@@ -214,7 +238,9 @@ def test_processes_writing_at_once_never_show_half_a_file(answer: CertifiedOutpu
     assert [path.name for path in tmp_path.iterdir()] == [KEY + SUFFIX]
 
 
-def test_the_folder_is_the_one_asked_for_else_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_folder_is_the_one_asked_for_else_the_users(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     monkeypatch.setenv("KDAVERIFY_CACHE", str(tmp_path / "chosen"))
     assert default_folder() == tmp_path / "chosen"
@@ -230,7 +256,9 @@ def test_a_folder_has_one_cache_in_a_process(tmp_path: Path) -> None:
     assert cache_in(tmp_path / "other") is not cache_in(tmp_path)
 
 
-def test_the_default_folder_is_used_where_no_cache_is_given(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_default_folder_is_used_where_no_cache_is_given(
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("KDAVERIFY_CACHE", str(tmp_path))
     inputs = call(T=2)
     compute, calls = counted(lambda: certified.chunk(inputs, bits=96))

@@ -1,4 +1,6 @@
-"""Balls hold the truth, say honestly how wide they are, and a wrong digit or a wrong stage falls outside them."""
+"""Balls hold the truth, say honestly how wide they are, and a wrong digit or a wrong stage falls
+outside them.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +24,24 @@ Call = Callable[..., Inputs]
 mp: Any = mpmath.mp
 
 CASES: dict[str, dict[str, Any]] = {
-    **{f"gate {name}": {"gate": name} for name in ("zero", "slow", "log-sigmoid", "bound", "deep", "underflow", "all reset")},
-    **{f"gate {name}": {"gate": name} for name in ("mixture per channel", "mixture per token", "one-token resets", "first and last reset")},
-    **{f"keys {name}, beta {beta}": {"key": name, "beta": beta} for name in ("identical", "coherent") for beta in ("one", "two")},
+    **{
+        f"gate {name}": {"gate": name}
+        for name in ("zero", "slow", "log-sigmoid", "bound", "deep", "underflow", "all reset")
+    },
+    **{
+        f"gate {name}": {"gate": name}
+        for name in (
+            "mixture per channel",
+            "mixture per token",
+            "one-token resets",
+            "first and last reset",
+        )
+    },
+    **{
+        f"keys {name}, beta {beta}": {"key": name, "beta": beta}
+        for name in ("identical", "coherent")
+        for beta in ("one", "two")
+    },
     "keys identical, no decay": {"key": "identical", "beta": "two", "gate": "zero"},
     "keys zero": {"key": "zero"},
     "keys one-hot": {"key": "one-hot", "beta": "one", "gate": "mixture per token"},
@@ -33,7 +50,11 @@ CASES: dict[str, dict[str, Any]] = {
     "state large": {"state": "large", "gate": "mixture per token"},
     "three value heads a key head": {"H": 2, "HV": 6, "T": 5, "gate": "mixture per token"},
     "batch": {"B": 3, "T": 7},
-    "pack with empty sequences and padding": {"T": 20, "offsets": [0, 0, 3, 3, 11, 17, 17], "gate": "mixture per token"},
+    "pack with empty sequences and padding": {
+        "T": 20,
+        "offsets": [0, 0, 3, 3, 11, 17, 17],
+        "gate": "mixture per token",
+    },
     "pack of nothing but padding": {"T": 3, "offsets": [0, 0]},
     "one token, one channel": {"T": 1, "K": 1, "V": 1},
     "float64 inputs": {"dtype": torch.float64, "scale": 0.3},
@@ -49,8 +70,18 @@ def inside(enclosure: Enclosure, exact: Any) -> bool:
     """Every number of the nested lists lies in its ball, and is 0 where that is claimed."""
     with mp.workdps(150):
         flat = flatten(exact, enclosure.high.ndim)
-        rows = zip(flat, *(x.flatten().tolist() for x in (enclosure.high, enclosure.low, enclosure.radius, enclosure.zero)), strict=True)
-        return all(abs(x - high - low) <= radius and (x == 0 or not zero) for x, high, low, radius, zero in rows)
+        rows = zip(
+            flat,
+            *(
+                x.flatten().tolist()
+                for x in (enclosure.high, enclosure.low, enclosure.radius, enclosure.zero)
+            ),
+            strict=True,
+        )
+        return all(
+            abs(x - high - low) <= radius and (x == 0 or not zero)
+            for x, high, low, radius, zero in rows
+        )
 
 
 def flatten(nested: Any, depth: int) -> list[Any]:
@@ -65,7 +96,10 @@ def widest(enclosure: Enclosure) -> float:
 @pytest.mark.parametrize("case", CASES)
 def test_both_forms_overlap_and_hold_the_multiprecision_value(case: str, call: Call) -> None:
     inputs = call(**CASES[case])
-    chunked, stepped = certified.chunk(inputs, bits=192, chunk_size=8), certified.recurrence(inputs, bits=192)
+    chunked, stepped = (
+        certified.chunk(inputs, bits=192, chunk_size=8),
+        certified.recurrence(inputs, bits=192),
+    )
     assert overlap(chunked, stepped)
     o, final = multiprecision.recurrence(inputs, digits=120)
     for answer in (chunked, stepped):
@@ -90,7 +124,10 @@ def test_radius_shrinks_with_bits_and_is_honest(form: str, call: Call) -> None:
     compute = getattr(certified, form)
     inputs = call(T=30, gate="slow", key="coherent")
     coarse, middle, fine = (compute(inputs, bits=bits) for bits in (64, 96, 512))
-    for a, b, c in ((coarse.o, middle.o, fine.o), (coarse.final_state, middle.final_state, fine.final_state)):
+    for a, b, c in (
+        (coarse.o, middle.o, fine.o),
+        (coarse.final_state, middle.final_state, fine.final_state),
+    ):
         gap = ((a.high - c.high) + (a.low - c.low)).abs()
         assert bool((gap <= a.radius).all())
         assert bool((b.radius < a.radius * 2.0**-24).all())
@@ -117,7 +154,9 @@ def _forget_resets(g: Any) -> chunk_form.Decay:
 def _scores_without_the_diagonal(tokens: Any, decay: Any) -> Any:
     A, Q = SCORES(tokens, decay)
     rows = Q.tolist()
-    return A, balls.matrix([[balls.ZERO if i == j else x for j, x in enumerate(row)] for i, row in enumerate(rows)])
+    return A, balls.matrix(
+        [[balls.ZERO if i == j else x for j, x in enumerate(row)] for i, row in enumerate(rows)]
+    )
 
 
 def _first_order_solve(A: balls.Rows) -> balls.Rows:
@@ -145,7 +184,9 @@ CUMSUM, SCORES, ADVANCE = chunk_form.cumsum, chunk_form.scores, chunk_form.advan
         ("advance", _state_not_decayed),
     ],
 )
-def test_a_wrong_stage_makes_the_forms_disagree(stage: str, fault: Any, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_stage_makes_the_forms_disagree(
+    stage: str, fault: Any, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inputs = call(T=14, gate="one-token resets")
     truth = certified.recurrence(inputs, bits=160)
     assert overlap(certified.chunk(inputs, bits=160, chunk_size=5), truth)
@@ -153,7 +194,9 @@ def test_a_wrong_stage_makes_the_forms_disagree(stage: str, fault: Any, call: Ca
     assert not overlap(certified.chunk(inputs, bits=160, chunk_size=5), truth)
 
 
-def test_a_wrong_token_step_makes_the_forms_disagree(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_token_step_makes_the_forms_disagree(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inputs = call(T=14, gate="one-token resets")
     truth = certified.chunk(inputs, bits=160)
     monkeypatch.setattr(token_form, "reset", _keep_the_state)
@@ -163,11 +206,28 @@ def test_a_wrong_token_step_makes_the_forms_disagree(call: Call, monkeypatch: py
 def test_two_float64_and_a_radius_hold_the_ball_whatever_its_size() -> None:
     flint.ctx.prec = 200
     two = flint.arb(2)
-    numbers = [flint.arb(0), flint.arb(1.5), flint.arb(1) / 3, flint.arb(-1e4).exp(), two**-1074 * 3, two**-1080, -(two**-1022) / 3]
-    numbers += [flint.arb(0, 1), flint.arb(1, 1e-300), flint.arb(1e-310) / 7, (1 - two**-60) * two**1024, two**1023 / 3, two**5000]
+    numbers = [
+        flint.arb(0),
+        flint.arb(1.5),
+        flint.arb(1) / 3,
+        flint.arb(-1e4).exp(),
+        two**-1074 * 3,
+        two**-1080,
+        -(two**-1022) / 3,
+    ]
+    numbers += [
+        flint.arb(0, 1),
+        flint.arb(1, 1e-300),
+        flint.arb(1e-310) / 7,
+        (1 - two**-60) * two**1024,
+        two**1023 / 3,
+        two**5000,
+    ]
     found = balls.enclose(balls.matrix([numbers]))
     flint.ctx.prec = 8000
-    for x, high, low, radius, zero in zip(numbers, *(part[0].tolist() for part in vars(found).values()), strict=True):
+    for x, high, low, radius, zero in zip(
+        numbers, *(part[0].tolist() for part in vars(found).values()), strict=True
+    ):
         if radius < float("inf"):
             assert x.upper() - high - low <= radius
             assert x.lower() - high - low >= -radius
@@ -222,17 +282,24 @@ def test_the_deepest_float32_gate_costs_the_tokens_after_it_nothing(form: str, c
 
 
 @pytest.mark.parametrize("form", ["chunk", "recurrence"])
-def test_the_deepest_float64_gate_proves_nothing_at_128_bits_and_is_certified_at_more(form: Any, call: Call) -> None:
+def test_the_deepest_float64_gate_proves_nothing_at_128_bits_and_is_certified_at_more(
+    form: Any, call: Call
+) -> None:
     g = torch.full((1, 3, 1, 2), -1e-3, dtype=torch.float64)
     g[:, 1] = torch.finfo(torch.float64).min
     inputs = replace(call(T=3, K=2, V=2, dtype=torch.float64), g=g)
     assert bool(getattr(certified, form)(inputs, bits=128).final_state.radius.isinf().all())
     answer = certified.certify(inputs, accept=within(2.0**-90), form=form)
-    assert overlap(answer, getattr(certified, form)(replace(inputs, g=g.masked_fill(g < -1, -torch.inf)), bits=128))
+    assert overlap(
+        answer,
+        getattr(certified, form)(replace(inputs, g=g.masked_fill(g < -1, -torch.inf)), bits=128),
+    )
 
 
 @pytest.mark.parametrize("form", ["chunk", "recurrence"])
-def test_precision_is_restored_even_after_a_failure(form: str, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_precision_is_restored_even_after_a_failure(
+    form: str, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flint.ctx.prec = 77
     getattr(certified, form)(call(T=3), bits=200)
     assert flint.ctx.prec == 77
@@ -260,7 +327,9 @@ def within(bound: float) -> Callable[[CertifiedOutputs], bool]:
 @pytest.mark.parametrize("form", ["chunk", "recurrence"])
 def test_precision_rises_until_the_radius_is_accepted(form: Any, call: Call) -> None:
     inputs = call(T=40, key="identical", beta="two", gate="slow")
-    easy, hard = (certified.certify(inputs, accept=within(bound), form=form) for bound in (1.0, 2.0**-100))
+    easy, hard = (
+        certified.certify(inputs, accept=within(bound), form=form) for bound in (1.0, 2.0**-100)
+    )
     assert within(2.0**-100)(hard)
     assert not within(2.0**-100)(easy)
     assert overlap(easy, hard)
@@ -276,7 +345,9 @@ def test_keys_that_grow_the_state_are_still_certified(call: Call) -> None:
 
 
 def test_a_radius_nothing_can_reach_is_refused_with_the_radius_reached(call: Call) -> None:
-    with pytest.raises(certified.UncertifiedError, match=r"radius \d.*e-\d.* on o and radius .*bits"):
+    with pytest.raises(
+        certified.UncertifiedError, match=r"radius \d.*e-\d.* on o and radius .*bits"
+    ):
         certified.certify(call(T=4), accept=lambda _: False)
 
 
@@ -286,7 +357,9 @@ def test_an_unknown_form_is_refused(call: Call) -> None:
         certified.certify(call(T=2), accept=within(1.0), form=unknown)
 
 
-def test_a_kept_answer_is_accepted_anew_and_replaced_by_a_tighter_one(call: Call, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kept_answer_is_accepted_anew_and_replaced_by_a_tighter_one(
+    call: Call, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inputs, cache = call(T=40, key="identical", beta="two", gate="slow"), AnswerCache(tmp_path)
     loose = certified.certify(inputs, accept=within(1.0), cache=cache)
     tight = certified.certify(inputs, accept=within(2.0**-100), cache=cache)
@@ -296,5 +369,7 @@ def test_a_kept_answer_is_accepted_anew_and_replaced_by_a_tighter_one(call: Call
         again = certified.certify(inputs, accept=within(bound), cache=cache)
         assert torch.equal(again.o.radius, tight.o.radius)
     monkeypatch.undo()
-    stepped: Tensor = certified.certify(inputs, accept=within(1.0), form="recurrence", cache=cache).o.radius
+    stepped: Tensor = certified.certify(
+        inputs, accept=within(1.0), form="recurrence", cache=cache
+    ).o.radius
     assert not torch.equal(stepped, tight.o.radius)

@@ -1,4 +1,6 @@
-"""Balls hold the gradients: two independent certified ways, mpmath and float64 agree, and a wrong digit falls outside."""
+"""Balls hold the gradients: two independent certified ways, mpmath and float64 agree, and a wrong
+digit falls outside.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +28,36 @@ Weigh = Callable[..., Cotangents]
 Differ = Callable[..., dict[str, float]]
 mp: Any = mpmath.mp
 
-GATES = ("zero", "slow", "log-sigmoid", "bound", "deep", "underflow", "all reset", "mixture per channel", "mixture per token")
+GATES = (
+    "zero",
+    "slow",
+    "log-sigmoid",
+    "bound",
+    "deep",
+    "underflow",
+    "all reset",
+    "mixture per channel",
+    "mixture per token",
+)
 RESETS = ("one-token resets", "first and last reset")
 CASES: dict[str, dict[str, Any]] = {
     **{f"gate {name}": {"gate": name} for name in (*GATES, *RESETS)},
-    **{f"keys {key}, beta {beta}": {"key": key, "beta": beta} for key in ("identical", "coherent", "zero") for beta in ("one", "two")},
+    **{
+        f"keys {key}, beta {beta}": {"key": key, "beta": beta}
+        for key in ("identical", "coherent", "zero")
+        for beta in ("one", "two")
+    },
     "keys one-hot": {"key": "one-hot", "beta": "one", "gate": "mixture per token"},
     "beta zero": {"beta": "zero", "gate": "mixture per channel"},
     "state absent": {"state": "absent", "gate": "mixture per token"},
     "state large": {"state": "large", "gate": "mixture per token"},
     "three value heads a key head": {"H": 2, "HV": 6, "T": 9, "gate": "mixture per token"},
     "batch": {"B": 3, "T": 7},
-    "pack with empty sequences and padding": {"T": 20, "offsets": [0, 0, 3, 3, 11, 17, 17], "gate": "mixture per token"},
+    "pack with empty sequences and padding": {
+        "T": 20,
+        "offsets": [0, 0, 3, 3, 11, 17, 17],
+        "gate": "mixture per token",
+    },
     "pack of nothing but padding": {"T": 3, "offsets": [0, 0]},
     "one token, one channel": {"T": 1, "K": 1, "V": 1},
     "more tokens than a kept state spans": {"T": 40, "gate": "mixture per token"},
@@ -51,7 +71,9 @@ def anywhere(inputs: Inputs, *, seed: int = 3) -> Gradients[Tensor]:
     """A direction of random signs, of the shapes of the inputs."""
     rng = torch.Generator().manual_seed(seed)
     given = (inputs.q, inputs.k, inputs.v, inputs.g, inputs.beta, inputs.state)
-    dq, dk, dv, dg, dbeta, d_state = (torch.randint(2, x.shape, generator=rng).double() * 2 - 1 for x in given)
+    dq, dk, dv, dg, dbeta, d_state = (
+        torch.randint(2, x.shape, generator=rng).double() * 2 - 1 for x in given
+    )
     return Gradients(dq, dk, dv, dg, dbeta, d_state)
 
 
@@ -60,11 +82,16 @@ def relative(found: Enclosure) -> float:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_adjoint_and_the_slope_of_the_chunk_form_overlap(case: str, call: Call, cotangents: Weigh) -> None:
+def test_the_adjoint_and_the_slope_of_the_chunk_form_overlap(
+    case: str, call: Call, cotangents: Weigh
+) -> None:
     inputs = call(**CASES[case])
     weights, direction = cotangents(inputs), anywhere(inputs)
     answer = certified.adjoint(inputs, weights, bits=256)
-    found, wanted = (certified.directional(inputs, weights, direction, bits=768), certified.slope(answer.gradients, direction, bits=256))
+    found, wanted = (
+        certified.directional(inputs, weights, direction, bits=768),
+        certified.slope(answer.gradients, direction, bits=256),
+    )
     assert bool(found.overlaps(wanted))
     assert found.high == 0 or relative(found) < 2.0**-80
 
@@ -82,7 +109,9 @@ def test_whichever_output_has_a_cotangent(kind: str, call: Call, cotangents: Wei
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_float64_lies_within_rounding_of_the_balls(case: str, call: Call, cotangents: Weigh, differences: Differ) -> None:
+def test_float64_lies_within_rounding_of_the_balls(
+    case: str, call: Call, cotangents: Weigh, differences: Differ
+) -> None:
     inputs = call(**CASES[case])
     weights = cotangents(inputs)
     answer = certified.adjoint(inputs, weights, bits=256)
@@ -101,7 +130,9 @@ TINY: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", TINY)
-def test_the_numerical_derivative_of_mpmath_lies_in_every_ball(case: str, call: Call, cotangents: Weigh) -> None:
+def test_the_numerical_derivative_of_mpmath_lies_in_every_ball(
+    case: str, call: Call, cotangents: Weigh
+) -> None:
     inputs = call(**TINY[case])
     weights = cotangents(inputs)
     answer = certified.adjoint(inputs, weights, bits=256).gradients.named()
@@ -111,7 +142,10 @@ def test_the_numerical_derivative_of_mpmath_lies_in_every_ball(case: str, call: 
             # What a difference of 80 digits leaves of the loss, which is of order one.
             slack = mp.mpf(10) ** -70
             parts = (x.flatten().tolist() for x in (found.high, found.low, found.radius))
-            assert all(abs(x - high - low) <= radius + slack for x, high, low, radius in zip(flat(nested), *parts, strict=True)), name
+            assert all(
+                abs(x - high - low) <= radius + slack
+                for x, high, low, radius in zip(flat(nested), *parts, strict=True)
+            ), name
 
 
 def flat(nested: Any) -> list[Any]:
@@ -140,10 +174,14 @@ def _state_a_little_large(tokens: Any, h: Any) -> Any:
 ADVANCE = chunk_form.advance
 
 
-def test_a_wrong_chunk_form_makes_them_disagree(call: Call, cotangents: Weigh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_chunk_form_makes_them_disagree(
+    call: Call, cotangents: Weigh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inputs = call(T=14)
     weights, direction = cotangents(inputs), anywhere(inputs)
-    wanted = certified.slope(certified.adjoint(inputs, weights, bits=256).gradients, direction, bits=256)
+    wanted = certified.slope(
+        certified.adjoint(inputs, weights, bits=256).gradients, direction, bits=256
+    )
     monkeypatch.setattr(chunk_form, "advance", _state_a_little_large)
     assert not bool(certified.directional(inputs, weights, direction, bits=768).overlaps(wanted))
 
@@ -151,7 +189,9 @@ def test_a_wrong_chunk_form_makes_them_disagree(call: Call, cotangents: Weigh, m
 def test_the_radius_shrinks_with_bits_and_is_honest(call: Call, cotangents: Weigh) -> None:
     inputs = call(T=30, gate="slow", key="coherent")
     weights = cotangents(inputs)
-    coarse, middle, fine = (certified.adjoint(inputs, weights, bits=bits).named() for bits in (64, 96, 512))
+    coarse, middle, fine = (
+        certified.adjoint(inputs, weights, bits=bits).named() for bits in (64, 96, 512)
+    )
     for name in GRADIENTS:
         a, b, c = coarse[name], middle[name], fine[name]
         gap = ((a.high - c.high) + (a.low - c.low)).abs()
@@ -161,7 +201,9 @@ def test_the_radius_shrinks_with_bits_and_is_honest(call: Call, cotangents: Weig
         assert float(gap.max()) > float(a.radius.max()) * 2.0**-32
 
 
-def test_a_step_too_wide_for_its_bits_widens_the_radius_instead_of_the_error(call: Call, cotangents: Weigh) -> None:
+def test_a_step_too_wide_for_its_bits_widens_the_radius_instead_of_the_error(
+    call: Call, cotangents: Weigh
+) -> None:
     inputs = call(T=12)
     weights, direction = cotangents(inputs), anywhere(inputs)
     exact = certified.directional(inputs, weights, direction, bits=768)
@@ -182,7 +224,9 @@ def test_zeros_are_proven_where_they_are_exact(call: Call, cotangents: Weigh) ->
     assert bool(silent.dq.zero.all())
 
 
-def test_precision_is_restored_even_after_a_failure(call: Call, cotangents: Weigh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_precision_is_restored_even_after_a_failure(
+    call: Call, cotangents: Weigh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flint.ctx.prec = 77
     inputs = call(T=3)
     certified.adjoint(inputs, cotangents(inputs), bits=200)
@@ -199,11 +243,16 @@ def test_precision_is_restored_even_after_a_failure(call: Call, cotangents: Weig
         certified.adjoint(inputs, cotangents(inputs), bits=1)
 
 
-def test_the_deepest_float32_gate_is_a_hard_reset_to_every_other_gradient(call: Call, cotangents: Weigh) -> None:
+def test_the_deepest_float32_gate_is_a_hard_reset_to_every_other_gradient(
+    call: Call, cotangents: Weigh
+) -> None:
     g = torch.full((1, 20, 1, 6), -1e-3)
     g[:, 10] = torch.finfo(torch.float32).min
     weights = cotangents(call(g=g))
-    deep, reset = (certified.adjoint(call(g=x), weights, bits=192).named() for x in (g, g.masked_fill(g < -1, -torch.inf)))
+    deep, reset = (
+        certified.adjoint(call(g=x), weights, bits=192).named()
+        for x in (g, g.masked_fill(g < -1, -torch.inf))
+    )
     for name, found in deep.items():
         assert bool(found.overlaps(reset[name]).all()), name
         assert relative(found) < 2.0**-90, name
@@ -216,13 +265,23 @@ def within(bound: float) -> Callable[[GradientAnswer], bool]:
 def test_precision_rises_until_the_radius_is_accepted(call: Call, cotangents: Weigh) -> None:
     inputs = call(T=60, key="coherent", beta="two", gate="slow")
     weights = cotangents(inputs)
-    easy, hard = (certified.certify_gradients(inputs, weights, accept=within(bound)) for bound in (1e30, 2.0**-100))
+    easy, hard = (
+        certified.certify_gradients(inputs, weights, accept=within(bound))
+        for bound in (1e30, 2.0**-100)
+    )
     assert within(2.0**-100)(hard)
     assert easy.method != hard.method
-    assert all(bool(x.overlaps(y).all()) for x, y in zip(easy.named().values(), hard.named().values(), strict=True))
+    assert all(
+        bool(x.overlaps(y).all())
+        for x, y in zip(easy.named().values(), hard.named().values(), strict=True)
+    )
 
 
-def test_a_radius_nothing_can_reach_is_refused_with_the_radius_reached(call: Call, cotangents: Weigh) -> None:
+def test_a_radius_nothing_can_reach_is_refused_with_the_radius_reached(
+    call: Call, cotangents: Weigh
+) -> None:
     inputs = call(T=4)
-    with pytest.raises(UncertifiedError, match=r"adjoint, q .*radius \d.*e-\d.* on dq and radius .*bits"):
+    with pytest.raises(
+        UncertifiedError, match=r"adjoint, q .*radius \d.*e-\d.* on dq and radius .*bits"
+    ):
         certified.certify_gradients(inputs, cotangents(inputs), accept=lambda _: False)

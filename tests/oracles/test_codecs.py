@@ -1,4 +1,6 @@
-"""Every convention of a value, there and back, and its gradient: with NaN padding, infinities and empty tensors."""
+"""Every convention of a value, there and back, and its gradient: with NaN padding, infinities and
+empty tensors.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from oracles.codecs import BETAS, GATES, Codec
 NAN, INF = math.nan, math.inf
 GATE = torch.tensor([0.0, -1e-7, -0.05, -1.0, -5.0, -20.0, -700.0], dtype=torch.float64)
 BETA = torch.tensor([2.0**-40, 0.1, 0.5, 0.9, 1 - 2.0**-24], dtype=torch.float64)
-CODECS = [*((codec, GATE) for codec in GATES.values()), *((codec, BETA) for codec in BETAS.values())]
+CODECS = [
+    *((codec, GATE) for codec in GATES.values()),
+    *((codec, BETA) for codec in BETAS.values()),
+]
 
 
 @pytest.mark.parametrize(("codec", "values"), CODECS)
@@ -37,7 +42,12 @@ def test_poison_stays_poison_and_nothing_stays_nothing(codec: Codec, values: tor
 
 @pytest.mark.parametrize(
     ("codec", "value", "received"),
-    [(GATES["log2"], -INF, -INF), (GATES["decay"], -INF, 0.0), (BETAS["logit"], 0.0, -INF), (BETAS["logit"], 1.0, INF)],
+    [
+        (GATES["log2"], -INF, -INF),
+        (GATES["decay"], -INF, 0.0),
+        (BETAS["logit"], 0.0, -INF),
+        (BETAS["logit"], 1.0, INF),
+    ],
 )
 def test_the_ends_of_a_domain_are_exact(codec: Codec, value: float, received: float) -> None:
     there = codec.there(torch.tensor([value], dtype=torch.float64))

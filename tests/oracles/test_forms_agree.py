@@ -1,4 +1,6 @@
-"""The float64 token recurrence and chunk form agree, whatever the chunk size, packing, head ratio or gate."""
+"""The float64 token recurrence and chunk form agree, whatever the chunk size, packing, head ratio
+or gate.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def test_chunk_form_equals_the_recurrence(shape: str, gate: str, chunk_size: int
 @pytest.mark.parametrize("gate", GATES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_running_error_bound_holds_against_a_wider_recurrence(shape: str, gate: str) -> None:
-    """Rounds every step to float32: the bound, scaled to that unit, must hold what then really goes wrong."""
+    """Rounds every step to float32: the bound, scaled to that unit, must hold what then really goes
+    wrong.
+    """
     inputs = draw(shape, gate)
     answer = enclosed(inputs)
     exact = recurrence(inputs)
@@ -93,7 +97,9 @@ def test_structural_zeros_are_proven_and_nothing_else() -> None:
 
 def test_without_a_token_the_zeros_are_those_of_the_initial_state() -> None:
     inputs = draw("short", "log-sigmoid")
-    state = torch.eye(inputs.K, inputs.V, dtype=torch.float64).expand(2, inputs.HV, inputs.K, inputs.V)
+    state = torch.eye(inputs.K, inputs.V, dtype=torch.float64).expand(
+        2, inputs.HV, inputs.K, inputs.V
+    )
     empty = replace(inputs, initial_state=state, cu_seqlens=torch.zeros(3, dtype=torch.int32))
     empty = replace(empty, **{name: getattr(empty, name)[:, :0] for name in TOKENS})
     o_zero, state_zero = structural_zeros(empty, empty.v, state)
@@ -103,7 +109,9 @@ def test_without_a_token_the_zeros_are_those_of_the_initial_state() -> None:
 
 def test_heads_share_keys_as_if_repeated() -> None:
     inputs = draw("tail", "log-sigmoid", ratio=3)
-    repeated = replace(inputs, q=inputs.q.repeat_interleave(3, dim=2), k=inputs.k.repeat_interleave(3, dim=2))
+    repeated = replace(
+        inputs, q=inputs.q.repeat_interleave(3, dim=2), k=inputs.k.repeat_interleave(3, dim=2)
+    )
     for shared, own in zip(chunk(inputs), chunk(repeated), strict=True):
         assert torch.equal(shared, own)
 
@@ -116,12 +124,35 @@ def test_every_named_tensor_passes_through_the_store_hook() -> None:
         return tensor
 
     chunk(draw("short", "slow"), arithmetic=Arithmetic(store=note))
-    assert seen == ["G", "Aqk", "Akk", "R", "beta_k_wy", "kb", "w", "vb", "u", "qg", "kg", "h", "v_new", "S", "o"]
+    assert seen == [
+        "G",
+        "Aqk",
+        "Akk",
+        "R",
+        "beta_k_wy",
+        "kb",
+        "w",
+        "vb",
+        "u",
+        "qg",
+        "kg",
+        "h",
+        "v_new",
+        "S",
+        "o",
+    ]
 
 
 @pytest.mark.parametrize("stage", ["cumsum", "scores", "solve", "wy", "state", "output"])
 def test_a_wrong_digit_in_any_stage_is_seen(stage: str) -> None:
-    touched = {"cumsum": "G", "scores": "Aqk", "solve": "R", "wy": "kg", "state": "v_new", "output": "o"}[stage]
+    touched = {
+        "cumsum": "G",
+        "scores": "Aqk",
+        "solve": "R",
+        "wy": "kg",
+        "state": "v_new",
+        "output": "o",
+    }[stage]
 
     def wrong(c: Chunk) -> None:
         getattr(STAGES, stage)(c)

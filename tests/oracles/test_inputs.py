@@ -1,4 +1,6 @@
-"""Bad inputs are refused at the door, each with a message that names the tensor, what was wanted and what came."""
+"""Bad inputs are refused at the door, each with a message that names the tensor, what was wanted
+and what came.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,15 @@ def good() -> dict[str, Any]:
 
 def test_good_inputs_are_taken_and_measured() -> None:
     inputs = Inputs(**good())
-    assert (inputs.B, inputs.T, inputs.H, inputs.HV, inputs.K, inputs.V, inputs.N) == (1, 6, 1, 2, 3, 5, 1)
+    assert (inputs.B, inputs.T, inputs.H, inputs.HV, inputs.K, inputs.V, inputs.N) == (
+        1,
+        6,
+        1,
+        2,
+        3,
+        5,
+        1,
+    )
     assert inputs.factor == 3**-0.5
 
 
@@ -32,17 +42,29 @@ NAN, INF = float("nan"), float("inf")
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"k": torch.ones(1, 6, 1, 4)}, r"k: wanted shape \[1, 6, 1, 3\].*got \[1, 6, 1, 4\]"),
     ({"q": torch.ones(6, 1, 3)}, r"q, v: wanted \[B, T, H, K\]"),
-    ({"v": torch.ones(1, 6, 2, 5, dtype=torch.int64)}, "v: wanted a floating-point torch tensor, got torch.int64"),
+    (
+        {"v": torch.ones(1, 6, 2, 5, dtype=torch.int64)},
+        "v: wanted a floating-point torch tensor, got torch.int64",
+    ),
     ({"q": [[1.0]]}, "q: wanted a floating-point torch tensor, got list"),
     ({"beta": torch.ones(1, 5, 2)}, r"beta: wanted shape \[1, 6, 2\]"),
-    ({"q": torch.ones(1, 6, 4, 3), "k": torch.ones(1, 6, 4, 3)}, "2 value heads must be a multiple of the 4 key heads"),
+    (
+        {"q": torch.ones(1, 6, 4, 3), "k": torch.ones(1, 6, 4, 3)},
+        "2 value heads must be a multiple of the 4 key heads",
+    ),
     ({"initial_state": torch.zeros(1, 2, 5, 3)}, r"initial_state: wanted shape \[1, 2, 3, 5\]"),
-    ({"g": torch.full((1, 6, 2, 3), 0.5)}, r"g: wanted log decays <= 0.*0.5 at index \[0, 0, 0, 0\]"),
+    (
+        {"g": torch.full((1, 6, 2, 3), 0.5)},
+        r"g: wanted log decays <= 0.*0.5 at index \[0, 0, 0, 0\]",
+    ),
     ({"g": torch.full((1, 6, 2, 3), NAN)}, "g: wanted log decays"),
     ({"q": torch.full((1, 6, 1, 3), NAN)}, "q: wanted finite values, got nan"),
     ({"v": torch.full((1, 6, 2, 5), INF)}, "v: wanted finite values, got inf"),
     ({"beta": torch.full((1, 6, 2), 2.5)}, r"beta: wanted values in \[0, 2\], got 2.5"),
-    ({"cu_seqlens": torch.tensor([0, 4, 3, 6])}, "cu_seqlens: wanted offsets that start at 0 and never fall"),
+    (
+        {"cu_seqlens": torch.tensor([0, 4, 3, 6])},
+        "cu_seqlens: wanted offsets that start at 0 and never fall",
+    ),
     ({"cu_seqlens": torch.tensor([1, 6])}, "start at 0"),
     ({"cu_seqlens": torch.tensor([0])}, "wanted a 1-d integer tensor of N"),
     ({"cu_seqlens": torch.tensor([0.0, 6.0])}, "wanted a 1-d integer tensor of N"),
@@ -51,7 +73,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("change", "message"), BAD, ids=lambda value: value[:40] if isinstance(value, str) else None)
+@pytest.mark.parametrize(
+    ("change", "message"), BAD, ids=lambda value: value[:40] if isinstance(value, str) else None
+)
 def test_bad_input_is_named(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Inputs(**(good() | change))

@@ -1,4 +1,6 @@
-"""Long runs: pauses and cuts change nothing that they should not, and the truth of a long run lies within its radius."""
+"""Long runs: pauses and cuts change nothing that they should not, and the truth of a long run lies
+within its radius.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,14 @@ def call(T: int, *, gate: float = -8e-5, seed: int = 0) -> Inputs:
 
     q, k = (torch.nn.functional.normalize(normal(2, T, 1, 8), dim=-1).float() for _ in range(2))
     g = (gate * (0.5 + torch.rand((2, T, 2, 8), generator=rng))).float()
-    return Inputs(q, k, normal(2, T, 2, 4).float(), g, torch.rand((2, T, 2), generator=rng), initial_state=normal(2, 2, 8, 4).float())
+    return Inputs(
+        q,
+        k,
+        normal(2, T, 2, 4).float(),
+        g,
+        torch.rand((2, T, 2), generator=rng),
+        initial_state=normal(2, 2, 8, 4).float(),
+    )
 
 
 def test_a_pause_changes_no_bit_and_the_window_is_the_last_of_the_outputs() -> None:
@@ -30,7 +39,9 @@ def test_a_pause_changes_no_bit_and_the_window_is_the_last_of_the_outputs() -> N
     waypoints = list(walk(chunk, inputs, (64, 192, 320), cuts=(128, 256)))
     for there in waypoints:
         assert there.o.shape[1] == WINDOW
-        torch.testing.assert_close(there.o, o[:, there.tokens - WINDOW : there.tokens], rtol=0, atol=0)
+        torch.testing.assert_close(
+            there.o, o[:, there.tokens - WINDOW : there.tokens], rtol=0, atol=0
+        )
     torch.testing.assert_close(waypoints[-1].final_state, final, rtol=0, atol=0)
 
 

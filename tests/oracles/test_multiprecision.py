@@ -1,4 +1,6 @@
-"""The plain recurrence in mpmath: checked by hand, against float64, and for the two things that go wrong, resets and packs."""
+"""The plain recurrence in mpmath: checked by hand, against float64, and for the two things that go
+wrong, resets and packs.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,11 @@ def test_more_digits_change_only_the_digits_that_were_not_carried(call: Call) ->
     inputs = call(T=9, gate="slow")
     (short, _), (long, _) = recurrence(inputs, digits=50), recurrence(inputs, digits=100)
     with mp.workdps(100):
-        gaps = [abs(a - b) for rows, others in zip(short[0], long[0], strict=True) for a, b in zip(rows[0], others[0], strict=True)]
+        gaps = [
+            abs(a - b)
+            for rows, others in zip(short[0], long[0], strict=True)
+            for a, b in zip(rows[0], others[0], strict=True)
+        ]
         assert max(gaps) < mp.mpf(10) ** -47
         assert max(gaps) > 0
 

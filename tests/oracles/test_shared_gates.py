@@ -1,4 +1,6 @@
-"""Gates of a head are those of KDA with the same number in every channel; without gates nothing decays. Every oracle agrees on that."""
+"""Gates of a head are those of KDA with the same number in every channel; without gates nothing
+decays. Every oracle agrees on that.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,21 @@ from oracles.inputs import InputError, Inputs
 from oracles.recurrence import recurrence
 
 PLAIN = Problem(
-    B=1, T=19, H=1, HV=2, K=4, V=3, dtype="fp32", gate="mixed", key="coherent-0.6", beta="uniform", state="random", value="normal",
-    lengths=(7, 0, 11), seed=2,
-)  # fmt: skip
+    B=1,
+    T=19,
+    H=1,
+    HV=2,
+    K=4,
+    V=3,
+    dtype="fp32",
+    gate="mixed",
+    key="coherent-0.6",
+    beta="uniform",
+    state="random",
+    value="normal",
+    lengths=(7, 0, 11),
+    seed=2,
+)
 GATES: tuple[Gates, ...] = ("head", "none")
 
 
@@ -60,22 +74,36 @@ def test_gradients_are_summed_over_the_channels_that_share_a_gate(gates: Gates, 
     for name, dx in found.named().items():
         assert name == "dg" or torch.equal(dx, whole.named()[name])
     in_chunks = chunk_backward(x, loss, chunk_size=4)
-    assert all(torch.allclose(dx, found.named()[name], rtol=1e-9, atol=1e-11) for name, dx in in_chunks.named().items())
+    assert all(
+        torch.allclose(dx, found.named()[name], rtol=1e-9, atol=1e-11)
+        for name, dx in in_chunks.named().items()
+    )
 
 
 @pytest.mark.parametrize("gates", GATES)
 def test_the_radius_of_float64_covers_the_certified_gradients(gates: Gates) -> None:
     asked = problem(gates, gate="log-sigmoid")
     x, loss = asked.inputs(), cotangents(asked, "both")
-    enclosed, certified = enclosed_gradients(x, loss).named(), certify_gradients(x, loss, accept=lambda _: True).named()
+    enclosed, certified = (
+        enclosed_gradients(x, loss).named(),
+        certify_gradients(x, loss, accept=lambda _: True).named(),
+    )
     for name, exact in certified.items():
         assert exact.high.shape == enclosed[name].high.shape
-        assert bool((exact.error(enclosed[name].high).abs() <= enclosed[name].radius + exact.radius).all()), name
+        assert bool(
+            (exact.error(enclosed[name].high).abs() <= enclosed[name].radius + exact.radius).all()
+        ), name
     if gates == "head":
         assert bool((certified["dg"].high - adjoint(x, loss).dg).abs().max() < 1e-12)
 
 
 def test_a_number_of_gates_that_is_neither_is_refused() -> None:
     x = problem("head").inputs()
-    with pytest.raises(InputError, match=r"g: wanted \[B, T, HV, K\], or K gates of a head replaced by 1 or 0, got \[1, 19, 2, 2\]"):
+    with pytest.raises(
+        InputError,
+        match=(
+            r"g: wanted \[B, T, HV, K\], or K gates of a head replaced by 1 or 0, got \[1, 19,"
+            r" 2, 2\]"
+        ),
+    ):
         replace(x, g=x.g.expand(1, 19, 2, 2))

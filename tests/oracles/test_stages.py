@@ -27,8 +27,14 @@ def one_by_one(inputs: Inputs, written: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("gate", ["log-sigmoid", "mixture per token", "first and last reset"])
-@pytest.mark.parametrize("sizes", [{"B": 2, "T": 37}, {"T": 60, "offsets": [0, 0, 5, 21, 21, 54], "HV": 2}], ids=["dense", "pack"])
-def test_stages_on_stored_tensors_are_the_whole(gate: str, sizes: dict[str, Any], call: Call) -> None:
+@pytest.mark.parametrize(
+    "sizes",
+    [{"B": 2, "T": 37}, {"T": 60, "offsets": [0, 0, 5, 21, 21, 54], "HV": 2}],
+    ids=["dense", "pack"],
+)
+def test_stages_on_stored_tensors_are_the_whole(
+    gate: str, sizes: dict[str, Any], call: Call
+) -> None:
     inputs = call(gate=gate, **sizes)
     whole = run_stages(inputs, {}, chunk_size=C)
     o, final = chunk(inputs, chunk_size=C)
@@ -36,14 +42,25 @@ def test_stages_on_stored_tensors_are_the_whole(gate: str, sizes: dict[str, Any]
     apart = one_by_one(inputs, whole)
     assert list(apart) == list(whole)
     for name, tensor in whole.items():
-        assert torch.equal(defined(name, apart[name], inputs, C), defined(name, tensor, inputs, C)), name
+        assert torch.equal(
+            defined(name, apart[name], inputs, C), defined(name, tensor, inputs, C)
+        ), name
 
 
 def test_every_tensor_is_laid_out_as_kernels_store_it(call: Call) -> None:
     inputs = call(B=2, T=37, H=1, HV=2, K=4, V=6)
-    shapes = {name: list(tensor.shape) for name, tensor in run_stages(inputs, {}, chunk_size=C).items()}
-    wide, rows = {"G": 4, "Aqk": C, "Akk": C, "R": C, "w": 4, "u": 6, "qg": 4, "kg": 4, "v_new": 6, "o": 6}, [2, 37, 2]
-    assert shapes == {**{name: [*rows, width] for name, width in wide.items()}, "h": [2, 3, 2, 4, 6], "final_state": [2, 2, 4, 6]}
+    shapes = {
+        name: list(tensor.shape) for name, tensor in run_stages(inputs, {}, chunk_size=C).items()
+    }
+    wide, rows = (
+        {"G": 4, "Aqk": C, "Akk": C, "R": C, "w": 4, "u": 6, "qg": 4, "kg": 4, "v_new": 6, "o": 6},
+        [2, 37, 2],
+    )
+    assert shapes == {
+        **{name: [*rows, width] for name, width in wide.items()},
+        "h": [2, 3, 2, 4, 6],
+        "final_state": [2, 2, 4, 6],
+    }
 
 
 def test_the_chunks_of_a_pack_are_numbered_through(call: Call) -> None:
@@ -71,7 +88,9 @@ def test_what_lies_outside_the_defined_region_is_not_read(call: Call) -> None:
     for name in ("G", "Aqk", "Akk", "R", "w", "u", "qg", "kg", "v_new"):
         poisoned[name] = whole[name].masked_fill(~region(name, inputs, C), torch.nan)
     for name, tensor in one_by_one(inputs, poisoned).items():
-        assert torch.equal(defined(name, tensor, inputs, C), defined(name, whole[name], inputs, C)), name
+        assert torch.equal(
+            defined(name, tensor, inputs, C), defined(name, whole[name], inputs, C)
+        ), name
 
 
 def test_the_output_stage_takes_q_and_G_instead_of_qg(call: Call) -> None:

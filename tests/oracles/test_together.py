@@ -12,11 +12,19 @@ from oracles.adjoint import adjoint
 from oracles.gradients import Cotangents
 from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
-from oracles.together import cotangents_together, gradients_apart, states_apart, together, tokens_apart
+from oracles.together import (
+    cotangents_together,
+    gradients_apart,
+    states_apart,
+    together,
+    tokens_apart,
+)
 
 
 @pytest.mark.parametrize("offsets", [None, [0, 0, 3, 7]], ids=["dense", "packed"])
-def test_together_and_apart_again(offsets: list[int] | None, call: Callable[..., Inputs], cotangents: Callable[..., Cotangents]) -> None:
+def test_together_and_apart_again(
+    offsets: list[int] | None, call: Callable[..., Inputs], cotangents: Callable[..., Cotangents]
+) -> None:
     first = call(T=9, HV=2, offsets=offsets, dtype=torch.float64)
     calls = [first, replace(first, v=2 * first.v, k=-first.k), replace(first, beta=first.beta / 2)]
     weights = [cotangents(one) for one in calls]
@@ -25,7 +33,9 @@ def test_together_and_apart_again(offsets: list[int] | None, call: Callable[...,
     for one, got in zip(calls, apart, strict=True):
         for found, wanted in zip(got, recurrence(one), strict=True):
             torch.testing.assert_close(found, wanted, rtol=1e-14, atol=1e-14)
-    joined = gradients_apart(adjoint(together(calls), cotangents_together(weights, first)), first, 3)
+    joined = gradients_apart(
+        adjoint(together(calls), cotangents_together(weights, first)), first, 3
+    )
     for one, given, found in zip(calls, weights, joined, strict=True):
         for name, wanted in adjoint(one, given).named().items():
             torch.testing.assert_close(found.named()[name], wanted, rtol=1e-13, atol=1e-13)

@@ -13,8 +13,14 @@ from kdaverify.verdicts.record import read
 from kdaverify.verdicts.verdict import Verdict
 from tests.rows import PORT, ROOT, SUITE
 
-# pytester forgets what its sessions import: polars does not stand being imported twice, and of a class imported twice nothing is caught.
-for module in ("polars", "kdaverify.adapters", "kdaverify.checks.conventions", "kdaverify.operators.kda.operator"):
+# pytester forgets what its sessions import: polars does not stand being imported twice, and of a
+# class imported twice nothing is caught.
+for module in (
+    "polars",
+    "kdaverify.adapters",
+    "kdaverify.checks.conventions",
+    "kdaverify.operators.kda.operator",
+):
     importlib.import_module(module)
 
 Pytest = Callable[..., pytest.RunResult]
@@ -27,7 +33,9 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Callabl
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
 
     def write(**bodies: str) -> None:
-        pytester.makepyfile(port=PORT, **{f"test_{name}": SUITE + body for name, body in bodies.items()})
+        pytester.makepyfile(
+            port=PORT, **{f"test_{name}": SUITE + body for name, body in bodies.items()}
+        )
 
     return write
 
@@ -38,7 +46,14 @@ def run(pytester: pytest.Pytester) -> Pytest:
 
     def call(*words: Any) -> pytest.RunResult:
         return pytester.runpytest_inprocess(
-            "-p", "kdaverify.plugin", "--impl", "port.py", "-p", "no:cacheprovider", "--diagnosis=0", *words
+            "-p",
+            "kdaverify.plugin",
+            "--impl",
+            "port.py",
+            "-p",
+            "no:cacheprovider",
+            "--diagnosis=0",
+            *words,
         )
 
     return call

@@ -1,4 +1,6 @@
-"""A session judges every output by others' standards too, against an emulated kernel or the one that --benchmark names."""
+"""A session judges every output by others' standards too, against an emulated kernel or the one
+that --benchmark names.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,12 @@ def test_forward(judge): judge(Problem.from_json('{SMALL.to_json()}'))
 """
 
 
-@pytest.mark.parametrize(("words", "name"), [((), "the baseline reference kernel"), (("--benchmark", "eager"), "eager")])
-def test_the_record_and_the_last_page_tell_what_others_say(suite: Suite, rows: Rows, words: tuple[str, ...], name: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "name"), [((), "the baseline reference kernel"), (("--benchmark", "eager"), "eager")]
+)
+def test_the_record_and_the_last_page_tell_what_others_say(
+    suite: Suite, rows: Rows, words: tuple[str, ...], name: str
+) -> None:
     suite(forward=JUDGED)
     o, final = rows(*words)
     assert o.benchmark == final.benchmark == name
@@ -34,9 +40,16 @@ def test_the_record_and_the_last_page_tell_what_others_say(suite: Suite, rows: R
 
 def test_the_last_page_counts_them(suite: Suite, run: Pytest) -> None:
     suite(forward=JUDGED)
-    run().stdout.fnmatch_lines(["other published standards: of * pass an output that is rejected here*"])
+    run().stdout.fnmatch_lines(
+        ["other published standards: of * pass an output that is rejected here*"]
+    )
     run("--standards").stdout.fnmatch_lines(
-        ["what other published standards would have said*", "*ours*2*0*", "*ascend-single*", "*tt-metal-pcc*"]
+        [
+            "what other published standards would have said*",
+            "*ours*2*0*",
+            "*ascend-single*",
+            "*tt-metal-pcc*",
+        ]
     )
 
 

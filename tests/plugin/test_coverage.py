@@ -1,4 +1,6 @@
-"""What a session says of the combinations that it judged: all of them, or those left after a skip, a failed collection or a selection."""
+"""What a session says of the combinations that it judged: all of them, or those left after a skip,
+a failed collection or a selection.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,29 @@ from kdaverify.verdicts.verdict import Verdict
 from tests.rows import row
 
 
-def judged(adapter: Adapter, profile: str, status: Callable[[CombinationRow], Status] = lambda _: Status.PASS) -> list[Verdict]:
+def judged(
+    adapter: Adapter,
+    profile: str,
+    status: Callable[[CombinationRow], Status] = lambda _: Status.PASS,
+) -> list[Verdict]:
     """The verdicts of a session on every row."""
     return [
-        row(status(one), property="combined", problem=one.problem.to_json(), detail={"direction": one.direction})
+        row(
+            status(one),
+            property="combined",
+            problem=one.problem.to_json(),
+            detail={"direction": one.direction},
+        )
         for one in rows(adapter, profile)
     ]
 
 
-@pytest.mark.parametrize(("profile", "names"), [("smoke", ["pairs"]), ("acceptance", ["pairs", "triples"])])
-def test_smoke_judges_every_pair_of_eager_and_acceptance_every_triple(profile: str, names: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("profile", "names"), [("smoke", ["pairs"]), ("acceptance", ["pairs", "triples"])]
+)
+def test_smoke_judges_every_pair_of_eager_and_acceptance_every_triple(
+    profile: str, names: list[str]
+) -> None:
     found = covered(find("eager"), profile, judged(find("eager"), profile))
     assert [one.name for one in found] == names
     assert all(one.share == 1.0 and one.possible > 1000 for one in found)
@@ -34,7 +49,11 @@ def test_smoke_judges_every_pair_of_eager_and_acceptance_every_triple(profile: s
 
 def test_what_is_skipped_covers_nothing() -> None:
     adapter = conforming(packing="cu_seqlens")
-    (found,) = covered(adapter, "smoke", judged(adapter, "smoke", lambda one: Status.SKIP if one.problem.K == 128 else Status.PASS))
+    (found,) = covered(
+        adapter,
+        "smoke",
+        judged(adapter, "smoke", lambda one: Status.SKIP if one.problem.K == 128 else Status.PASS),
+    )
     assert 0.7 < found.share < 0.95
 
 

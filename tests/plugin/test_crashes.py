@@ -1,4 +1,6 @@
-"""A kernel that ends the process of its test is isolated from then on: the case is a CRASH, the run goes on and rejects."""
+"""A kernel that ends the process of its test is isolated from then on: the case is a CRASH, the run
+goes on and rejects.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ def test_forward(judge, T): judge(Problem(T=T, **FIELDS))
 """
 AT_ODD_TAIL: Final = "if q.shape[1] % 64 == 1: {}"
 SEGFAULT: Final = "import ctypes; ctypes.string_at(0)"
-# Ends the process of the tests alone: a worker process of the kernel has another parent than pytest-xdist's.
+# Ends the process of the tests alone: a worker process of the kernel has another parent than
+# pytest-xdist's.
 IN_TESTS_ONLY: Final = "import sys; 'execnet' in sys.modules and __import__('ctypes').string_at(0)"
 START: Final = """
 import sys, kdaverify
@@ -57,24 +60,37 @@ def statuses(verdicts: list[Verdict]) -> dict[int | None, set[Status]]:
     return found
 
 
-def test_a_lost_worker_is_replaced_and_its_case_is_a_crash(suite: Suite, rows: Rows, pytester: pytest.Pytester) -> None:
+def test_a_lost_worker_is_replaced_and_its_case_is_a_crash(
+    suite: Suite, rows: Rows, pytester: pytest.Pytester
+) -> None:
     suite(forward=JUDGING)
     (pytester.path / "port.py").write_text(planted(SEGFAULT))
     found = rows("--numprocesses=2")
-    assert statuses(found) == {T: {Status.CRASH if T % 64 == 1 else Status.PASS} for T in (64, 65, 9, 1, 128)}
+    assert statuses(found) == {
+        T: {Status.CRASH if T % 64 == 1 else Status.PASS} for T in (64, 65, 9, 1, 128)
+    }
     crashed = [verdict for verdict in found if verdict.status is Status.CRASH]
-    assert all("SIGSEGV in string_at" in verdict.message and "--isolate" in verdict.replay for verdict in crashed)
+    assert all(
+        "SIGSEGV in string_at" in verdict.message and "--isolate" in verdict.replay
+        for verdict in crashed
+    )
 
 
-def test_the_session_ends_in_a_rejection(suite: Suite, run: Pytest, pytester: pytest.Pytester) -> None:
+def test_the_session_ends_in_a_rejection(
+    suite: Suite, run: Pytest, pytester: pytest.Pytester
+) -> None:
     suite(forward=JUDGING)
     (pytester.path / "port.py").write_text(planted(SEGFAULT))
-    run("--numprocesses=2").stdout.fnmatch_lines(["port: REJECT*", "*forward fp32 CRASH: 2 verdicts*"])
+    run("--numprocesses=2").stdout.fnmatch_lines(
+        ["port: REJECT*", "*forward fp32 CRASH: 2 verdicts*"]
+    )
     result = run("--numprocesses=2", "--no-isolate")
     result.stdout.fnmatch_lines(["port: HARNESS ERROR*"])
 
 
-def test_a_crash_that_is_not_repeated_rejects_all_the_same(suite: Suite, rows: Rows, pytester: pytest.Pytester) -> None:
+def test_a_crash_that_is_not_repeated_rejects_all_the_same(
+    suite: Suite, rows: Rows, pytester: pytest.Pytester
+) -> None:
     suite(forward=JUDGING)
     (pytester.path / "port.py").write_text(planted(IN_TESTS_ONLY))
     found = rows("--numprocesses=1")
@@ -84,7 +100,9 @@ def test_a_crash_that_is_not_repeated_rejects_all_the_same(suite: Suite, rows: R
     assert {64, 9, 1, 65, 128} <= {verdict.T for verdict in found if verdict.status is Status.PASS}
 
 
-def test_a_healthy_kernel_stays_where_it_is(suite: Suite, rows: Rows, pytester: pytest.Pytester) -> None:
+def test_a_healthy_kernel_stays_where_it_is(
+    suite: Suite, rows: Rows, pytester: pytest.Pytester
+) -> None:
     suite(forward=JUDGING)
     (pytester.path / "port.py").write_text(planted("pass"))
     found = rows("--numprocesses=2")
@@ -95,7 +113,12 @@ def test_a_healthy_kernel_stays_where_it_is(suite: Suite, rows: Rows, pytester: 
 @pytest.mark.parametrize("isolate", [None, False])
 @pytest.mark.parametrize("what", [SEGFAULT, "import os; os._exit(0)"])
 def test_a_lost_session_runs_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], what: str, *, isolate: bool | None
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    what: str,
+    *,
+    isolate: bool | None,
 ) -> None:
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites" / "test_forward.py").write_text(SUITE + JUDGING)
@@ -120,7 +143,9 @@ def test_a_lost_session_runs_again(
     if isolate is None:
         assert code == 1, err
         assert "judging again, port.py in a worker process" in out
-        assert statuses([*read(record).verdicts]) == {T: {Status.CRASH if T % 64 == 1 else Status.PASS} for T in (64, 65, 9, 1, 128)}
+        assert statuses([*read(record).verdicts]) == {
+            T: {Status.CRASH if T % 64 == 1 else Status.PASS} for T in (64, 65, 9, 1, 128)
+        }
         assert not read(record).open_rows
     else:
         assert code == 2

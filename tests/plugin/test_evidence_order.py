@@ -1,4 +1,6 @@
-"""Tests run in the order of evidence, those of no kernel where they are, on one process or several."""
+"""Tests run in the order of evidence, those of no kernel where they are, on one process or
+several.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ NAMES = ("causality", "conventions", "forward", "gradients", "laws", "probes", "
 
 def collected(run: Pytest) -> list[str]:
     lines = run("--collect-only", "-q").stdout.lines
-    return [line.partition("::")[0].removeprefix("test_").removesuffix(".py") for line in lines if "::" in line]
+    return [
+        line.partition("::")[0].removeprefix("test_").removesuffix(".py")
+        for line in lines
+        if "::" in line
+    ]
 
 
 def test_the_order_is_that_of_the_table(suite: Suite, run: Pytest) -> None:
@@ -27,30 +33,52 @@ def test_the_order_is_that_of_the_table(suite: Suite, run: Pytest) -> None:
     assert collected(run)[:4] == ["conventions", "forward", "probes", "gradients"]
 
 
-def test_plain_calls_begin_with_the_smallest_and_what_is_derived_with_the_largest(suite: Suite, run: Pytest) -> None:
-    suite(panel="def test_it(judge, named): tell(judge)", causality="def test_it(judge, named): tell(judge)")
+def test_plain_calls_begin_with_the_smallest_and_what_is_derived_with_the_largest(
+    suite: Suite, run: Pytest
+) -> None:
+    suite(
+        panel="def test_it(judge, named): tell(judge)",
+        causality="def test_it(judge, named): tell(judge)",
+    )
     from kdaverify.adapters.registry import find
     from kdaverify.operators.kda.operator import KDA
 
     costs = {name: KDA.cost(problem) for name, problem in KDA.panel(find("port.py"), "smoke")}
     lines = [line for line in run("--collect-only", "-q").stdout.lines if "::" in line]
-    found = {name: [costs[line.partition("[port-")[2][:-1]] for line in lines if name in line] for name in ("panel", "causality")}
-    assert found["panel"] == sorted(found["panel"]) and found["causality"] == sorted(found["causality"], reverse=True)
+    found = {
+        name: [costs[line.partition("[port-")[2][:-1]] for line in lines if name in line]
+        for name in ("panel", "causality")
+    }
+    assert found["panel"] == sorted(found["panel"]) and found["causality"] == sorted(
+        found["causality"], reverse=True
+    )
 
 
-def test_tests_of_no_kernel_stay_where_they_are(suite: Suite, run: Pytest, pytester: pytest.Pytester) -> None:
+def test_tests_of_no_kernel_stay_where_they_are(
+    suite: Suite, run: Pytest, pytester: pytest.Pytester
+) -> None:
     suite(forward=PLAIN, causality=PLAIN)
-    pytester.makepyfile(test_a="def test_it(): pass", test_z="def test_it(): pass", test_d="def test_it(): pass")
+    pytester.makepyfile(
+        test_a="def test_it(): pass", test_z="def test_it(): pass", test_d="def test_it(): pass"
+    )
     assert collected(run) == ["a", "forward", "d", "causality", "z"]
 
 
 def test_several_processes_take_the_tests_in_order_and_stop_at_the_first_failure_if_told_to(
     suite: Suite, run: Pytest, pytester: pytest.Pytester
 ) -> None:
-    suite(**dict.fromkeys(NAMES, "import time\n\ndef test_it(judge): time.sleep(0.3); tell(judge, Status.FAIL)"))
+    suite(
+        **dict.fromkeys(
+            NAMES, "import time\n\ndef test_it(judge): time.sleep(0.3); tell(judge, Status.FAIL)"
+        )
+    )
     record = Path(pytester.path) / "r.jsonl"
     ended = run("--record", record, "-n2", "--dist=load", "--maxschedchunk=1", "-x")
     ended.stdout.fnmatch_lines(["port: REJECT*"])
-    assert ended.ret == pytest.ExitCode.TESTS_FAILED and not read(record).open_rows and not read(record).accounts[0].trouble
+    assert (
+        ended.ret == pytest.ExitCode.TESTS_FAILED
+        and not read(record).open_rows
+        and not read(record).accounts[0].trouble
+    )
     found = {verdict.property for verdict in read(record).verdicts}
     assert found <= {"conventions", "forward", "probes", "gradients"}

@@ -16,12 +16,21 @@ from kdaverify.verdicts.gate import GateCriteria, gate
 PASSES = "def test_it(judge): tell(judge, case='kda-1', versions={'torch': '2'})\n"
 BODIES = {
     "passes": {"forward": PASSES},
-    "fails": {"forward": PASSES, "resume": "def test_it(judge): tell(judge, Status.FAIL, case='kda-2', dtype='bf16')\n"},
+    "fails": {
+        "forward": PASSES,
+        "resume": "def test_it(judge): tell(judge, Status.FAIL, case='kda-2', dtype='bf16')\n",
+    },
     "skips": {"forward": "def test_it(judge): tell(judge, Status.SKIP, message='no device')\n"},
     "breaks": {"forward": PASSES, "resume": "def test_it(judge): raise KeyError('ours')\n"},
-    "uncertified": {"forward": PASSES, "state": "def test_it(judge): tell(judge, Status.ORACLE_UNCERTIFIED)\n"},
+    "uncertified": {
+        "forward": PASSES,
+        "state": "def test_it(judge): tell(judge, Status.ORACLE_UNCERTIFIED)\n",
+    },
     "raises": {
-        "forward": "def test_it(judge): tell(judge, Status.ERROR, case='kda-1', message='the kernel raised NameError: x (p.py:1 in p)')\n"
+        "forward": (
+            "def test_it(judge): tell(judge, Status.ERROR, case='kda-1', message='the kernel raised"
+            " NameError: x (p.py:1 in p)')\n"
+        )
     },
     "hollow": {"forward": "def test_it(judge): tell(judge, vacuous=('zeros',))\n"},
 }
@@ -38,10 +47,21 @@ class Listener:
 
 
 @pytest.mark.parametrize(("name", "ending"), [*zip(BODIES, itertools.cycle(("jsonl", "parquet")))])
-def test_the_gate_decides_as_the_session(pytester: pytest.Pytester, suite: Callable[..., None], name: str, ending: str) -> None:
+def test_the_gate_decides_as_the_session(
+    pytester: pytest.Pytester, suite: Callable[..., None], name: str, ending: str
+) -> None:
     suite(**BODIES[name])
     record, heard = Path(pytester.path) / f"r.{ending}", Listener()
-    words = ("-p", "kdaverify.plugin", "--impl", "port.py", "-p", "no:cacheprovider", "--record", str(record))
+    words = (
+        "-p",
+        "kdaverify.plugin",
+        "--impl",
+        "port.py",
+        "-p",
+        "no:cacheprovider",
+        "--record",
+        str(record),
+    )
     pytester.runpytest_inprocess(*words, plugins=[heard])
     (decision,) = heard.decisions
     (found,) = gate([record], GateCriteria(date(2026, 3, 1)))

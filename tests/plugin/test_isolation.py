@@ -1,4 +1,6 @@
-"""Isolation from the command line: the same verdicts, a crash that ends one test, no process left, exit code 3 for what is required."""
+"""Isolation from the command line: the same verdicts, a crash that ends one test, no process left,
+exit code 3 for what is required.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ def workers_of(folder: Path) -> list[str]:
     return [line for line in found if "isolation.worker" in line]
 
 
-def test_the_record_is_the_same_with_and_without(suite: Suite, rows: Rows, pytester: pytest.Pytester) -> None:
+def test_the_record_is_the_same_with_and_without(
+    suite: Suite, rows: Rows, pytester: pytest.Pytester
+) -> None:
     suite(forward=JUDGING, resume="def test_resume(judge): tell(judge)")
     plain = rows("--no-isolate", name="plain.jsonl")
     isolated = rows("--isolate", name="isolated.jsonl")
@@ -75,32 +79,55 @@ def test_the_record_is_the_same_with_and_without(suite: Suite, rows: Rows, pytes
 
 @pytest.mark.parametrize("processes", ["0", "2"])
 def test_a_crash_ends_one_test_and_the_rest_is_judged(
-    suite: Suite, rows: Rows, crash: Callable[[str], None], pytester: pytest.Pytester, processes: str
+    suite: Suite,
+    rows: Rows,
+    crash: Callable[[str], None],
+    pytester: pytest.Pytester,
+    processes: str,
 ) -> None:
     suite(forward=JUDGING)
     crash("import ctypes, torch; q.dtype == torch.bfloat16 and ctypes.string_at(0)")
     found = rows("--isolate", f"--numprocesses={processes}", "--time-limit=60", "--memory-limit=2")
-    assert {(verdict.dtype, verdict.status) for verdict in found} == {("fp32", Status.PASS), ("bf16", Status.CRASH)}
+    assert {(verdict.dtype, verdict.status) for verdict in found} == {
+        ("fp32", Status.PASS),
+        ("bf16", Status.CRASH),
+    }
     (crashed,) = (verdict for verdict in found if verdict.status is Status.CRASH)
     assert "SIGSEGV in string_at" in crashed.message
     assert "kdaverify replay --impl port.py --property forward --isolate" in crashed.replay
     assert not workers_of(pytester.path)
 
 
-def test_no_smaller_crash_is_looked_for(suite: Suite, run: Pytest, rows: Rows, crash: Callable[[str], None]) -> None:
+def test_no_smaller_crash_is_looked_for(
+    suite: Suite, run: Pytest, rows: Rows, crash: Callable[[str], None]
+) -> None:
     suite(forward=DRAWN)
     crash("import os; os._exit(7)")
     started = time.monotonic()
     (verdict,) = rows("--isolate", "--profile=acceptance")
     assert (verdict.status, "exit code 7" in verdict.message) == (Status.CRASH, True)
     assert time.monotonic() - started < 60
-    run("--isolate").stdout.fnmatch_lines(["CRASH: the kernel ended its process with exit code 7*", "port: REJECT*"])
+    run("--isolate").stdout.fnmatch_lines(
+        ["CRASH: the kernel ended its process with exit code 7*", "port: REJECT*"]
+    )
 
 
 def test_ctrl_c_leaves_a_readable_record_and_no_process(tmp_path: Path) -> None:
     hangs = PORT.replace("    o, final =", "    while q.dtype.itemsize == 2: pass\n    o, final =")
     (tmp_path / "port.py").write_text(hangs)
-    words = [sys.executable, "-m", "kdaverify", "verify", "--impl", "port.py", "--isolate", "--workers", "0", "--record", "r.jsonl"]
+    words = [
+        sys.executable,
+        "-m",
+        "kdaverify",
+        "verify",
+        "--impl",
+        "port.py",
+        "--isolate",
+        "--workers",
+        "0",
+        "--record",
+        "r.jsonl",
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
         interruptible(words),
@@ -112,7 +139,10 @@ def test_ctrl_c_leaves_a_readable_record_and_no_process(tmp_path: Path) -> None:
         start_new_session=True,
     ) as session:
         deadline = time.monotonic() + 60
-        while not (workers_of(tmp_path) and (tmp_path / "r.jsonl").exists()) and time.monotonic() < deadline:
+        while (
+            not (workers_of(tmp_path) and (tmp_path / "r.jsonl").exists())
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.1)
         time.sleep(1.0)
         os.killpg(session.pid, signal.SIGINT)

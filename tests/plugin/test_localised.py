@@ -1,4 +1,6 @@
-"""From the suite to the record and the last page: a failing case is told of its stage, once Hypothesis has done with it."""
+"""From the suite to the record and the last page: a failing case is told of its stage, once
+Hypothesis has done with it.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,10 @@ def doubled(inputs):
 
 port.forward = doubled
 """
-FIELDS: Final = 'B=1, H=1, HV=1, K=4, V=6, gate="slow", key="identical", beta="one", state="absent", value="normal", seed=1'
+FIELDS: Final = (
+    'B=1, H=1, HV=1, K=4, V=6, gate="slow", key="identical", beta="one", state="absent",'
+    ' value="normal", seed=1'
+)
 JUDGING: Final = f"""
 from kdaverify.problems import Problem
 def test_forward(judge): judge(Problem(T=40, dtype="bf16", {FIELDS}))
@@ -77,22 +82,41 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-def test_a_planted_stage_fault_is_named_in_the_failure_the_table_and_the_last_page(plant: Callable[..., None], run: Pytest) -> None:
+def test_a_planted_stage_fault_is_named_in_the_failure_the_table_and_the_last_page(
+    plant: Callable[..., None], run: Pytest
+) -> None:
     plant(NEUMANN)
     told = run()
-    told.stdout.fnmatch_lines(["FAIL: o: *", "  first wrong stage: solve, on exact inputs; R: *", "*kda*bf16*forward*solve*"])
-    told.stdout.fnmatch_lines(["port: forward o FAIL in bf16, once", "  first wrong stage: solve, on exact inputs; R: *", "port: REJECT*"])
+    told.stdout.fnmatch_lines(
+        [
+            "FAIL: o: *",
+            "  first wrong stage: solve, on exact inputs; R: *",
+            "*kda*bf16*forward*solve*",
+        ]
+    )
+    told.stdout.fnmatch_lines(
+        [
+            "port: forward o FAIL in bf16, once",
+            "  first wrong stage: solve, on exact inputs; R: *",
+            "port: REJECT*",
+        ]
+    )
 
 
 @pytest.mark.parametrize("isolation", ["--no-isolate", "--isolate"])
-def test_the_record_names_it_whatever_process_the_kernel_runs_in(plant: Callable[..., None], rows: Rows, isolation: str) -> None:
+def test_the_record_names_it_whatever_process_the_kernel_runs_in(
+    plant: Callable[..., None], rows: Rows, isolation: str
+) -> None:
     plant(NEUMANN)
     found = rows(isolation)
     assert [(verdict.output, verdict.status, verdict.stage) for verdict in found] == [
         ("o", Status.FAIL, "solve"),
         ("final_state", Status.FAIL, "solve"),
     ]
-    assert all(json.loads(verdict.model_dump_json())["located"].startswith("on exact inputs; R: ") for verdict in found)
+    assert all(
+        json.loads(verdict.model_dump_json())["located"].startswith("on exact inputs; R: ")
+        for verdict in found
+    )
 
 
 def test_of_a_shrunk_failure_the_first_and_the_smallest_case_are_localised(
@@ -107,36 +131,61 @@ def test_of_a_shrunk_failure_the_first_and_the_smallest_case_are_localised(
     assert {verdict.stage for verdict in found if not verdict.status.rejects} <= {None}
 
 
-def test_nothing_is_localised_of_a_legal_kernel(plant: Callable[..., None], rows: Rows, asked: list[int]) -> None:
+def test_nothing_is_localised_of_a_legal_kernel(
+    plant: Callable[..., None], rows: Rows, asked: list[int]
+) -> None:
     plant("tables()")
     assert {(verdict.status, verdict.stage) for verdict in rows()} == {(Status.PASS, None)}
     assert not asked
 
 
-def test_a_kernel_without_stages_says_so(suite: Suite, run: Pytest, rows: Rows, pytester: pytest.Pytester) -> None:
+def test_a_kernel_without_stages_says_so(
+    suite: Suite, run: Pytest, rows: Rows, pytester: pytest.Pytester
+) -> None:
     suite(forward=JUDGING)
     port = pytester.path / "port.py"
     port.write_text(port.read_text() + DOUBLED)
     assert {verdict.stage for verdict in rows() if verdict.status.rejects} == {NoStage.NONE_EXPOSED}
-    run().stdout.fnmatch_lines(["  stages: none exposed", "*kda*bf16*none*", "  stages: none exposed", "port: REJECT*"])
+    run().stdout.fnmatch_lines(
+        ["  stages: none exposed", "*kda*bf16*none*", "  stages: none exposed", "port: REJECT*"]
+    )
 
 
-def test_nothing_is_localised_of_a_kernel_that_took_its_process(plant: Callable[..., None], rows: Rows, asked: list[int]) -> None:
+def test_nothing_is_localised_of_a_kernel_that_took_its_process(
+    plant: Callable[..., None], rows: Rows, asked: list[int]
+) -> None:
     plant(NEUMANN + ")\nport.forward = lambda inputs: __import__('os')._exit(3")
-    assert [(verdict.status, verdict.stage) for verdict in rows("--isolate")] == [(Status.CRASH, None)]
+    assert [(verdict.status, verdict.stage) for verdict in rows("--isolate")] == [
+        (Status.CRASH, None)
+    ]
     assert not asked
 
 
-def test_a_harness_that_breaks_keeps_its_traceback(plant: Callable[..., None], run: Pytest, asked: list[int]) -> None:
+def test_a_harness_that_breaks_keeps_its_traceback(
+    plant: Callable[..., None], run: Pytest, asked: list[int]
+) -> None:
     plant(NEUMANN, "def test_forward(judge):\n    tell(judge)\n    raise KeyError('ours')")
     run().stdout.fnmatch_lines(["*KeyError: 'ours'*", "port: HARNESS ERROR*"])
     assert not asked
 
 
-def test_two_cases_of_a_kind_are_localised_and_no_more(plant: Callable[..., None], rows: Rows, asked: list[int]) -> None:
-    plant(NEUMANN, JUDGING.replace("def test", "import pytest\n@pytest.mark.parametrize('T', (40, 41, 42, 43))\ndef test")
-          .replace("(judge)", "(judge, T)").replace("T=40", "T=T"))  # fmt: skip
+def test_two_cases_of_a_kind_are_localised_and_no_more(
+    plant: Callable[..., None], rows: Rows, asked: list[int]
+) -> None:
+    plant(
+        NEUMANN,
+        JUDGING.replace(
+            "def test", "import pytest\n@pytest.mark.parametrize('T', (40, 41, 42, 43))\ndef test"
+        )
+        .replace("(judge)", "(judge, T)")
+        .replace("T=40", "T=T"),
+    )
     found = rows()
     assert len({verdict.case for verdict in found if verdict.status.rejects}) == 4
     assert asked == [40, 41]
-    assert [verdict.stage for verdict in found if verdict.output == "o"] == ["solve", "solve", None, None]
+    assert [verdict.stage for verdict in found if verdict.output == "o"] == [
+        "solve",
+        "solve",
+        None,
+        None,
+    ]

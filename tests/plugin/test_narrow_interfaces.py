@@ -1,4 +1,6 @@
-"""Kernels compiled for one width, or for bounded gates, are asked what they can be asked, and what they are not asked is said."""
+"""Kernels compiled for one width, or for bounded gates, are asked what they can be asked, and what
+they are not asked is said.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,10 @@ def test_widths_that_it_takes_are_left_alone() -> None:
 
 
 def test_a_kernel_that_takes_no_extreme_gate_is_excused_from_them_aloud() -> None:
-    assert excused(Narrow(*EXTREME))["extreme_gates"] == "it takes no extreme gate (gates of at least -5)"
+    assert (
+        excused(Narrow(*EXTREME))["extreme_gates"]
+        == "it takes no extreme gate (gates of at least -5)"
+    )
 
 
 def test_one_that_takes_some_is_not() -> None:
@@ -75,7 +80,9 @@ def test_one_that_exposes_no_activation_is_excused_from_them_aloud() -> None:
 
 
 class NarrowBackward(Eager):
-    """The embedded kernel whose backward takes neither grouped heads nor another scale, and raises for them."""
+    """The embedded kernel whose backward takes neither grouped heads nor another scale, and raises
+    for them.
+    """
 
     backward_domain = Domain(head_ratios=(1,), scales=False)
 
@@ -89,7 +96,19 @@ class NarrowBackward(Eager):
 
 
 GROUPED = Problem(
-    B=1, T=9, H=1, HV=2, K=4, V=4, dtype="bf16", gate="mild", key="random", beta="uniform", state="random", value="normal", seed=0
+    B=1,
+    T=9,
+    H=1,
+    HV=2,
+    K=4,
+    V=4,
+    dtype="bf16",
+    gate="mild",
+    key="random",
+    beta="uniform",
+    state="random",
+    value="normal",
+    seed=0,
 ).replace(scale=0.25)
 
 
@@ -102,7 +121,9 @@ GROUPED = Problem(
         ("self_consistency", {}),
     ],
 )
-def test_gradients_are_tested_on_what_the_backward_takes(property_name: str, detail: dict[str, Any]) -> None:
+def test_gradients_are_tested_on_what_the_backward_takes(
+    property_name: str, detail: dict[str, Any]
+) -> None:
     found = list[Verdict]()
     Judge(NarrowBackward(), found.append, property_name, fits=True)(GROUPED, **detail)
     assert {verdict.status for verdict in found} == {Status.PASS}
@@ -118,9 +139,16 @@ def test_the_forward_keeps_what_the_backward_does_not_take() -> None:
 def test_rules_of_calls_about_the_backward_are_posed_inside_its_domain() -> None:
     posed = [one for one in questions(NarrowBackward(), "acceptance") if one.rule.backward]
     assert posed and all(one.problem.H == one.problem.HV for one in posed)
-    assert any(one.problem.H != one.problem.HV for one in questions(NarrowBackward(), "acceptance") if not one.rule.backward)
+    assert any(
+        one.problem.H != one.problem.HV
+        for one in questions(NarrowBackward(), "acceptance")
+        if not one.rule.backward
+    )
 
 
 def test_what_the_backward_does_not_take_is_listed() -> None:
     outside = expected(Subject("narrow", NarrowBackward(), None), set(), "smoke").outside
-    assert "gradients of a scale other than K^-1/2 (outside the declared domain of the backward)" in outside
+    assert (
+        "gradients of a scale other than K^-1/2 (outside the declared domain of the backward)"
+        in outside
+    )

@@ -1,4 +1,6 @@
-"""Which tests there are: one for every implementation, format, regime and panel problem that a suite asks for."""
+"""Which tests there are: one for every implementation, format, regime and panel problem that a
+suite asks for.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,29 @@ def ids(result: pytest.RunResult) -> list[str]:
 def test_ids_carry_implementation_format_and_regime(suite: Suite, run: Pytest) -> None:
     suite(forward="def test_forward(judge, dtype, gate): tell(judge)")
     found = ids(run("--collect-only", "-q"))
-    assert found == [f"test_forward[port-{dtype}-{gate}]" for dtype in ("fp32", "bf16") for gate, regime in GATES.items() if regime.weight]
+    assert found == [
+        f"test_forward[port-{dtype}-{gate}]"
+        for dtype in ("fp32", "bf16")
+        for gate, regime in GATES.items()
+        if regime.weight
+    ]
 
 
-def test_laws_are_asked_in_every_format_but_in_smoke_in_the_usual_ones(suite: Suite, run: Pytest) -> None:
+def test_laws_are_asked_in_every_format_but_in_smoke_in_the_usual_ones(
+    suite: Suite, run: Pytest
+) -> None:
     suite(laws="def test_laws(judge, lawful): tell(judge)")
-    # The port takes no packs, and a gate for every channel: laws of packs and of shared gates have no case.
+    # The port takes no packs, and a gate for every channel: laws of packs and of shared gates have
+    # no case.
     of_shared_gates = ("rotated-channels", "shifted-gates", "permuted-heads")
-    takes = [law for law, chosen in LAWS.items() if not chosen.draws.get("packed") and law not in of_shared_gates]
-    assert ids(run("--collect-only", "-q")) == [f"test_laws[port-{dtype}-{law}]" for dtype in ("fp32", "bf16") for law in takes]
+    takes = [
+        law
+        for law, chosen in LAWS.items()
+        if not chosen.draws.get("packed") and law not in of_shared_gates
+    ]
+    assert ids(run("--collect-only", "-q")) == [
+        f"test_laws[port-{dtype}-{law}]" for dtype in ("fp32", "bf16") for law in takes
+    ]
     assert lawful_dtypes(find("eager"), "smoke") == ("fp32", "bf16")
     assert lawful_dtypes(find("eager"), "acceptance") == find("eager").dtypes
 
@@ -39,12 +55,18 @@ def test_laws_are_asked_in_every_format_but_in_smoke_in_the_usual_ones(suite: Su
 def test_the_panel_is_a_parameter(suite: Suite, run: Pytest) -> None:
     suite(panel="def test_panel(judge, named): tell(judge)")
     found = ids(run("--collect-only", "-q"))
-    wanted = [f"test_panel[port-{dtype}-{entry.name}]" for dtype in ("fp32", "bf16") for entry in panel(dtype, "smoke")]
+    wanted = [
+        f"test_panel[port-{dtype}-{entry.name}]"
+        for dtype in ("fp32", "bf16")
+        for entry in panel(dtype, "smoke")
+    ]
     # In the order of evidence, which has a test of its own.
     assert sorted(found) == sorted(wanted)
 
 
-def test_implementations_repeat_and_the_default_is_eager(suite: Suite, pytester: pytest.Pytester) -> None:
+def test_implementations_repeat_and_the_default_is_eager(
+    suite: Suite, pytester: pytest.Pytester
+) -> None:
     suite(forward="def test_forward(judge): tell(judge)")
     plain = ("-p", "kdaverify.plugin", "--collect-only", "-q")
     assert ids(pytester.runpytest_inprocess(*plain)) == ["test_forward[eager]"]
@@ -62,7 +84,10 @@ def test_the_header_prints_profile_and_seed(suite: Suite, run: Pytest) -> None:
     [
         (["--impl=eagre"], "*--impl: no implementation named 'eagre'; did you mean eager*"),
         (["--impl=absent.py"], "*--impl: absent.py: no such file*"),
-        (["--profile=huge"], "*--profile: no profile named 'huge'; known ones are smoke, acceptance, nightly*"),
+        (
+            ["--profile=huge"],
+            "*--profile: no profile named 'huge'; known ones are smoke, acceptance, nightly*",
+        ),
         (["--device=cuda"], "*--device: port runs on cpu, not on cuda*"),
         (["--impl=port.py:port"], "*--impl: port.py and port.py:port are both named 'port'*"),
         (["--kda-seed=-3"], "*--kda-seed*"),
@@ -71,7 +96,9 @@ def test_the_header_prints_profile_and_seed(suite: Suite, run: Pytest) -> None:
         (["--memory-limit=nan"], "*--memory-limit: wanted a positive number of GiB, got nan*"),
     ],
 )
-def test_misuse_is_refused_before_anything_runs(suite: Suite, run: Pytest, words: list[str], complaint: str) -> None:
+def test_misuse_is_refused_before_anything_runs(
+    suite: Suite, run: Pytest, words: list[str], complaint: str
+) -> None:
     suite(forward="def test_forward(judge): tell(judge)")
     result = run(*words)
     assert result.ret == pytest.ExitCode.USAGE_ERROR

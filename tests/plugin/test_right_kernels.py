@@ -1,7 +1,9 @@
-"""A right kernel is accepted whatever its conventions and its declared domain, and every single wrong declaration is reported as that.
+"""A right kernel is accepted whatever its conventions and its declared domain, and every single
+wrong declaration is reported as that.
 
-Whole profiles over sixty combinations are measured by `python -m benchmarks.convention_matrix`; here a covering array of all pairs takes
-a share of the cases of both profiles, another share for each combination.
+Whole profiles over sixty combinations are measured by `python -m benchmarks.convention_matrix`;
+here a covering array of all pairs takes a share of the cases of both profiles, another share for
+each combination.
 """
 
 from __future__ import annotations
@@ -39,7 +41,9 @@ def test_no_combination_of_conventions_is_rejected(row: str, profile: str) -> No
 
 @pytest.mark.parametrize("name", DOMAINS.names)
 def test_no_kernel_is_called_outside_its_declared_domain(name: str) -> None:
-    found = judged(Run(f"{MODULE}:DOMAINS.{name}", "smoke", SHARE["smoke"], DOMAINS.names.index(name)))
+    found = judged(
+        Run(f"{MODULE}:DOMAINS.{name}", "smoke", SHARE["smoke"], DOMAINS.names.index(name))
+    )
     assert found.rejected == [] and found.statuses["PASS"] > 5
     assert found.statuses["SKIP"] <= 0.1 * found.statuses.total()
 
@@ -54,7 +58,9 @@ def test_a_wrong_declaration_is_reported_as_that(axis: str, value: str, truth: s
 
 
 def test_padding_that_is_not_zero_is_reported_as_that() -> None:
-    found = conventions(conforming(packing="cu_seqlens", padding="undefined", declared={"padding": "zero"}))
+    found = conventions(
+        conforming(packing="cu_seqlens", padding="undefined", declared={"padding": "zero"})
+    )
     assert found.status is Status.CONVENTION and "declare padding='undefined'" in found.message
 
 
@@ -67,7 +73,9 @@ def test_padding_that_is_not_zero_is_reported_as_that() -> None:
         ("scale", "argument", "folded"),
     ],
 )
-def test_a_declaration_that_the_signature_contradicts_is_refused(axis: str, value: str, truth: str) -> None:
+def test_a_declaration_that_the_signature_contradicts_is_refused(
+    axis: str, value: str, truth: str
+) -> None:
     plain: dict[str, Any] = {axis: truth}
     with pytest.raises(AdapterError, match=f"{axis}='{value}', but the signature"):
         conforming(**plain, declared={axis: value})

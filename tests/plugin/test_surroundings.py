@@ -1,4 +1,6 @@
-"""What surrounds a kernel is no property of it: warnings, and errors that do not depend on the problem."""
+"""What surrounds a kernel is no property of it: warnings, and errors that do not depend on the
+problem.
+"""
 
 from __future__ import annotations
 
@@ -28,13 +30,18 @@ def test_forward(judge, T): judge(Problem(T=T, **FIELDS))
 
 def planted(what: str) -> str:
     """The port, which does something at every call."""
-    return PORT.replace('dtypes=("fp32", "bf16")', 'dtypes=("fp32",)').replace("    o, final =", f"    {what}\n    o, final =")
+    return PORT.replace('dtypes=("fp32", "bf16")', 'dtypes=("fp32",)').replace(
+        "    o, final =", f"    {what}\n    o, final ="
+    )
 
 
-def test_a_warning_of_a_kernel_is_no_error(suite: Suite, rows: Rows, pytester: pytest.Pytester) -> None:
+def test_a_warning_of_a_kernel_is_no_error(
+    suite: Suite, rows: Rows, pytester: pytest.Pytester
+) -> None:
     suite(forward=JUDGING)
-    warns = "import warnings\nwarnings.warn('old API', DeprecationWarning, stacklevel=1)\n" + planted(
-        "warnings.warn('slow path', DeprecationWarning)"
+    warns = (
+        "import warnings\nwarnings.warn('old API', DeprecationWarning, stacklevel=1)\n"
+        + planted("warnings.warn('slow path', DeprecationWarning)")
     )
     (pytester.path / "port.py").write_text(warns)
     assert {verdict.status for verdict in rows("-Werror::DeprecationWarning")} == {Status.PASS}
@@ -48,8 +55,16 @@ def test_a_warning_of_a_kernel_is_no_error(suite: Suite, rows: Rows, pytester: p
             Ruling.INSUFFICIENT,
             "cannot run here: *AttributeError: module 'torch'*called at port.py:*",
         ),
-        ("no_such_name", Ruling.INSUFFICIENT, "cannot run here: *NameError: name 'no_such_name'*port.py:*"),
-        ("q.shape[1] > 64 and torch.no_such_function(q)", Ruling.REJECT, "forward fp32 ERROR: 1 verdict"),
+        (
+            "no_such_name",
+            Ruling.INSUFFICIENT,
+            "cannot run here: *NameError: name 'no_such_name'*port.py:*",
+        ),
+        (
+            "q.shape[1] > 64 and torch.no_such_function(q)",
+            Ruling.REJECT,
+            "forward fp32 ERROR: 1 verdict",
+        ),
         ("raise ValueError(q.shape[1])", Ruling.REJECT, "conventions fp32 ERROR: 2 verdicts"),
     ],
 )

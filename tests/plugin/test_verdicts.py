@@ -36,11 +36,17 @@ def test_a_rejection_is_short_and_shows_no_line_of_ours(suite: Suite, run: Pytes
     assert "def tell" not in result.stdout.str()
 
 
-def test_a_harness_exception_keeps_its_traceback_and_is_no_rejection(suite: Suite, run: Pytest) -> None:
+def test_a_harness_exception_keeps_its_traceback_and_is_no_rejection(
+    suite: Suite, run: Pytest
+) -> None:
     suite(forward="def test_forward(judge):\n    tell(judge)\n    raise KeyError('ours')")
     result = run()
     result.stdout.fnmatch_lines(
-        ["*KeyError: 'ours'*", "port: HARNESS ERROR*", "*- KeyError: 'ours', in test_forward.py::test_forward?port?"]
+        [
+            "*KeyError: 'ours'*",
+            "port: HARNESS ERROR*",
+            "*- KeyError: 'ours', in test_forward.py::test_forward?port?",
+        ]
     )
 
 
@@ -54,35 +60,72 @@ def test_of_a_shrunk_failure_the_first_and_the_smallest_case_stay(suite: Suite, 
 
 
 def test_trimming_keeps_every_output_once_and_nothing_between() -> None:
-    calls = [("a", Status.PASS), ("b", Status.FAIL), ("c", Status.PASS), ("d", Status.FAIL), ("e", Status.PASS), ("d", Status.FAIL)]
-    told = [row(status, case=case, output=output) for case, status in calls for output in ("o", "final_state")]
-    assert [(v.case, v.output) for v in trim(told)] == [(case, output) for case in "abd" for output in ("o", "final_state")]
+    calls = [
+        ("a", Status.PASS),
+        ("b", Status.FAIL),
+        ("c", Status.PASS),
+        ("d", Status.FAIL),
+        ("e", Status.PASS),
+        ("d", Status.FAIL),
+    ]
+    told = [
+        row(status, case=case, output=output)
+        for case, status in calls
+        for output in ("o", "final_state")
+    ]
+    assert [(v.case, v.output) for v in trim(told)] == [
+        (case, output) for case in "abd" for output in ("o", "final_state")
+    ]
     assert trim(told[:2]) == tuple(told[:2])
 
 
-def test_a_kernel_that_fails_once_and_passes_once_is_rejected_as_such(suite: Suite, run: Pytest) -> None:
-    body = SHRINKING.replace("n >= 100", "n >= 100 and not CALLS.append(n) and len(CALLS) == 1").replace("@given", "CALLS = []\n@given")
+def test_a_kernel_that_fails_once_and_passes_once_is_rejected_as_such(
+    suite: Suite, run: Pytest
+) -> None:
+    body = SHRINKING.replace(
+        "n >= 100", "n >= 100 and not CALLS.append(n) and len(CALLS) == 1"
+    ).replace("@given", "CALLS = []\n@given")
     suite(forward=body)
-    run().stdout.fnmatch_lines(["not repeatable: the same call failed once and passed once", "port: REJECT*"])
+    run().stdout.fnmatch_lines(
+        ["not repeatable: the same call failed once and passed once", "port: REJECT*"]
+    )
 
 
-def test_what_cannot_run_here_is_one_skip_with_the_reason(suite: Suite, run: Pytest, rows: Rows, pytester: pytest.Pytester) -> None:
-    suite(forward="def test_forward(judge, gate): tell(judge)", resume="def test_resume(judge): tell(judge)")
+def test_what_cannot_run_here_is_one_skip_with_the_reason(
+    suite: Suite, run: Pytest, rows: Rows, pytester: pytest.Pytester
+) -> None:
+    suite(
+        forward="def test_forward(judge, gate): tell(judge)",
+        resume="def test_resume(judge): tell(judge)",
+    )
     absent = "\nport.missing = lambda: 'pip install it'\n"
     port = pytester.path / "port.py"
     port.write_text(port.read_text() + absent)
     result = run("-rs")
     assert result.parseoutcomes()["skipped"] == 1
-    result.stdout.fnmatch_lines(["SKIPPED*pip install it", "port: NOT ENOUGH EVIDENCE*", "*every case was skipped, pip install it"])
+    result.stdout.fnmatch_lines(
+        [
+            "SKIPPED*pip install it",
+            "port: NOT ENOUGH EVIDENCE*",
+            "*every case was skipped, pip install it",
+        ]
+    )
     (verdict,) = rows()
     assert (verdict.status, verdict.message) == (Status.SKIP, "pip install it")
     refused = run("--require-impl", "-rs")
-    refused.stdout.fnmatch_lines(["SKIPPED*port is required, but pip install it", "port: NOT ENOUGH EVIDENCE*"])
+    refused.stdout.fnmatch_lines(
+        ["SKIPPED*port is required, but pip install it", "port: NOT ENOUGH EVIDENCE*"]
+    )
     assert (result.ret, refused.ret) == (0, 3)
 
 
-def test_a_wrong_convention_is_reported_once_and_nothing_else_is_scored(suite: Suite, rows: Rows, pytester: pytest.Pytester) -> None:
-    suite(conventions="def test_conventions(judge): judge.conventions()", forward="def test_forward(judge, dtype): tell(judge)")
+def test_a_wrong_convention_is_reported_once_and_nothing_else_is_scored(
+    suite: Suite, rows: Rows, pytester: pytest.Pytester
+) -> None:
+    suite(
+        conventions="def test_conventions(judge): judge.conventions()",
+        forward="def test_forward(judge, dtype): tell(judge)",
+    )
     port = pytester.path / "port.py"
     port.write_text(port.read_text().replace("dtypes=", 'state="vk", dtypes='))
     found = rows()
@@ -95,9 +138,17 @@ def test_a_wrong_convention_is_reported_once_and_nothing_else_is_scored(suite: S
 
 
 def test_warnings_of_a_kernel_are_its_own_affair(suite: Suite, run: Pytest) -> None:
-    suite(forward="import warnings\ndef test_forward(judge): warnings.warn('old API', DeprecationWarning); tell(judge)")
-    # This process has imported the plugin already, which pytest would warn of where it is installed too.
-    run("-W", "error", "-W", "ignore::pytest.PytestAssertRewriteWarning").assert_outcomes(passed=1, warnings=1)
+    suite(
+        forward=(
+            "import warnings\ndef test_forward(judge): warnings.warn('old API',"
+            " DeprecationWarning); tell(judge)"
+        )
+    )
+    # This process has imported the plugin already, which pytest would warn of where it is installed
+    # too.
+    run("-W", "error", "-W", "ignore::pytest.PytestAssertRewriteWarning").assert_outcomes(
+        passed=1, warnings=1
+    )
 
 
 @pytest.mark.parametrize("way", ["checkout", "installed"])
@@ -109,11 +160,19 @@ def test_the_plugin_is_loaded_once_in_a_checkout_installed_or_not(
         package = pytester.mkdir("site") / "kdaverify-0.0.dist-info"
         package.mkdir()
         (package / "METADATA").write_text("Metadata-Version: 2.1\nName: kdaverify\nVersion: 0.0\n")
-        (package / "entry_points.txt").write_text("[pytest11]\nkdaverify.plugin = kdaverify.plugin\n")
+        (package / "entry_points.txt").write_text(
+            "[pytest11]\nkdaverify.plugin = kdaverify.plugin\n"
+        )
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(package.parent), str(ROOT))))
     suites = ROOT / "suites"
-    result = pytester.runpytest_subprocess(suites, "--impl=port.py", "--collect-only", "-q", "-k", "conventions", "--trace-config")
+    result = pytester.runpytest_subprocess(
+        suites, "--impl=port.py", "--collect-only", "-q", "-k", "conventions", "--trace-config"
+    )
     assert result.ret == 0, result.stderr.str()
-    active = [line for line in result.outlines if line.startswith("PLUGIN registered: <module 'kdaverify.plugin'")]
+    active = [
+        line
+        for line in result.outlines
+        if line.startswith("PLUGIN registered: <module 'kdaverify.plugin'")
+    ]
     assert len(active) == 1, active
     result.stdout.fnmatch_lines(["*test_conventions?port?"])

@@ -24,7 +24,13 @@ def drawn() -> Drawing:
         values: list[Any] = []
 
         @seed(0)
-        @settings(settings_for("nightly"), max_examples=count, phases=[Phase.generate], backend=backend, database=None)
+        @settings(
+            settings_for("nightly"),
+            max_examples=count,
+            phases=[Phase.generate],
+            backend=backend,
+            database=None,
+        )
         @given(strategy)
         def collect(value: Any) -> None:
             values.append(value)
@@ -41,9 +47,20 @@ def plain() -> Plain:
 
     def make(**changes: Any) -> Problem:
         fields: dict[str, Any] = {
-            "B": 2, "T": 21, "H": 2, "HV": 4, "K": 16, "V": 24, "dtype": "fp32", "seed": 7,
-            "gate": "log-sigmoid", "key": "random", "beta": "uniform", "state": "random", "value": "normal",
-        }  # fmt: skip
+            "B": 2,
+            "T": 21,
+            "H": 2,
+            "HV": 4,
+            "K": 16,
+            "V": 24,
+            "dtype": "fp32",
+            "seed": 7,
+            "gate": "log-sigmoid",
+            "key": "random",
+            "beta": "uniform",
+            "state": "random",
+            "value": "normal",
+        }
         return Problem(**{**fields, **changes})
 
     return make

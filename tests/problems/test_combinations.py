@@ -1,4 +1,6 @@
-"""The covering arrays of problems: what their rows hold, what a declared domain takes out of them, what counts as covered."""
+"""The covering arrays of problems: what their rows hold, what a declared domain takes out of them,
+what counts as covered.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,28 @@ from kdaverify.operators.kda.coverage import rows, space
 from kdaverify.problems.combinations import LONG, MANY, CombinationRow, coverage
 
 SHIPPING = {
-    "gradients of several wide sequences": {"direction": "gradients of both", "sequences": "packed", "K": "128"},
+    "gradients of several wide sequences": {
+        "direction": "gradients of both",
+        "sequences": "packed",
+        "K": "128",
+    },
     "gradients of wide values": {"direction": "gradients of o", "V": "128"},
-    "long, several heads, a given state": {"length": "1024 and more", "HV / H": "3", "state": "random"},
-    "dense gradients of resets": {"direction": "gradients of o", "sequences": "one", "gate": "hard-reset"},
+    "long, several heads, a given state": {
+        "length": "1024 and more",
+        "HV / H": "3",
+        "state": "random",
+    },
+    "dense gradients of resets": {
+        "direction": "gradients of o",
+        "sequences": "one",
+        "gate": "hard-reset",
+    },
     "many sequences, one long": {"sequences": "100 and more packed", "length": "1024 and more"},
-    "a long pack resumed from a large state": {"state": "large", "length": "chunks and a tail", "sequences": "packed"},
+    "a long pack resumed from a large state": {
+        "state": "large",
+        "length": "chunks and a tail",
+        "sequences": "packed",
+    },
 }
 """What drawn problems hardly held."""
 
@@ -32,14 +50,24 @@ def occurs(wanted: dict[str, str], made: tuple[CombinationRow, ...], strength: i
 @pytest.mark.parametrize("profile", ["smoke", "acceptance"])
 def test_every_row_is_what_it_was_chosen_for_and_all_seeds_differ(profile: str) -> None:
     made = rows(find("eager"), profile)
-    assert len({row.problem.seed for row in made}) == len(made) == len({row.problem.to_json() + row.direction for row in made})
+    assert (
+        len({row.problem.seed for row in made})
+        == len(made)
+        == len({row.problem.to_json() + row.direction for row in made})
+    )
     assert {row.problem.dtype for row in made} == set(find("eager").dtypes)
     assert all(row.problem.N >= MANY for row in made if row.levels["sequences"].startswith("100"))
-    assert all(max(row.problem.lengths or (row.problem.T,)) >= LONG for row in made if row.levels["length"].startswith("1024"))
+    assert all(
+        max(row.problem.lengths or (row.problem.T,)) >= LONG
+        for row in made
+        if row.levels["length"].startswith("1024")
+    )
 
 
 @pytest.mark.parametrize("wanted", SHIPPING.values(), ids=SHIPPING)
-def test_what_ships_occurs_two_at_a_time_in_smoke_and_three_at_a_time_in_acceptance(wanted: dict[str, str]) -> None:
+def test_what_ships_occurs_two_at_a_time_in_smoke_and_three_at_a_time_in_acceptance(
+    wanted: dict[str, str],
+) -> None:
     eager = find("eager")
     assert occurs(wanted, rows(eager, "smoke"), 2)
     assert occurs(wanted, rows(eager, "acceptance"), min(3, len(wanted)))
@@ -47,7 +75,9 @@ def test_what_ships_occurs_two_at_a_time_in_smoke_and_three_at_a_time_in_accepta
 
 @pytest.mark.parametrize("name", DOMAINS.names)
 @pytest.mark.parametrize("profile", ["smoke", "acceptance"])
-def test_what_a_domain_excludes_is_in_no_row_and_every_row_says_what_it_holds(name: str, profile: str) -> None:
+def test_what_a_domain_excludes_is_in_no_row_and_every_row_says_what_it_holds(
+    name: str, profile: str
+) -> None:
     adapter = getattr(DOMAINS, name)
     made = rows(adapter, profile)
     assert len(made) > 20
@@ -66,8 +96,14 @@ def test_what_a_domain_excludes_is_in_no_row_and_every_row_says_what_it_holds(na
 
 def test_states_beside_packs_are_combined_only_where_they_are_taken() -> None:
     without = conforming(packing="segment_ids", padding="undefined")
-    assert all(row.problem.state == "absent" for row in rows(without, "acceptance") if row.problem.packed)
-    assert any(row.problem.state != "absent" for row in rows(without, "acceptance") if not row.problem.packed)
+    assert all(
+        row.problem.state == "absent" for row in rows(without, "acceptance") if row.problem.packed
+    )
+    assert any(
+        row.problem.state != "absent"
+        for row in rows(without, "acceptance")
+        if not row.problem.packed
+    )
 
 
 def test_the_array_of_an_adapter_is_what_its_space_makes() -> None:

@@ -1,4 +1,6 @@
-"""Every possible combination of two, or three, levels occurs in a row, in few rows, the same ones every time."""
+"""Every possible combination of two, or three, levels occurs in a row, in few rows, the same ones
+every time.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ import pytest
 
 from kdaverify.problems.covering_array import Row, combined, covering_array
 
-AXES = {"a": ("0", "1", "2"), "b": ("0", "1"), "c": ("0", "1", "2", "3"), "d": ("0", "1", "2"), "e": ("0", "1")}
+AXES = {
+    "a": ("0", "1", "2"),
+    "b": ("0", "1"),
+    "c": ("0", "1", "2", "3"),
+    "d": ("0", "1", "2"),
+    "e": ("0", "1"),
+}
 
 
 def pairs_and_triples(rows: list[Row], strength: int) -> set[tuple[tuple[str, str], ...]]:
@@ -18,7 +26,9 @@ def pairs_and_triples(rows: list[Row], strength: int) -> set[tuple[tuple[str, st
 
 @pytest.mark.parametrize("strength", [2, 3])
 @pytest.mark.parametrize("seed", range(5))
-def test_every_combination_occurs_in_fewer_rows_than_there_are_products(strength: int, seed: int) -> None:
+def test_every_combination_occurs_in_fewer_rows_than_there_are_products(
+    strength: int, seed: int
+) -> None:
     rows = covering_array(AXES, strength, seed=seed)
     every = sum(prod(len(AXES[axis]) for axis in some) for some in combinations(AXES, strength))
     assert len(pairs_and_triples(rows, strength)) == every
@@ -32,7 +42,11 @@ def test_a_combination_that_no_possible_row_holds_is_left_out_and_every_other_on
         return int(row["a"]) + int(row["c"]) <= 3 and (row["b"], row["d"]) != ("1", "2")
 
     rows = covering_array(AXES, 3, bound=("a", "b", "c", "d"), possible=possible)
-    whole = [row for levels in product(*AXES.values()) if possible(row := dict(zip(AXES, levels, strict=True)))]
+    whole = [
+        row
+        for levels in product(*AXES.values())
+        if possible(row := dict(zip(AXES, levels, strict=True)))
+    ]
     assert all(map(possible, rows))
     assert pairs_and_triples(rows, 3) == pairs_and_triples(whole, 3)
 
@@ -42,9 +56,17 @@ def test_axes_that_only_cost_are_given_their_least_until_they_are_chosen() -> No
         return int(row["a"]) + int(row["c"]) + int(row["d"]) <= 4
 
     rows = covering_array(AXES, 2, bound=("a",), growing=("c", "d"), possible=affordable)
-    whole = [row for levels in product(*AXES.values()) if affordable(row := dict(zip(AXES, levels, strict=True)))]
+    whole = [
+        row
+        for levels in product(*AXES.values())
+        if affordable(row := dict(zip(AXES, levels, strict=True)))
+    ]
     assert pairs_and_triples(rows, 2) == pairs_and_triples(whole, 2)
 
 
 def test_rows_depend_on_the_seed_alone() -> None:
-    assert covering_array(AXES, 2, seed=1) == covering_array(AXES, 2, seed=1) != covering_array(AXES, 2, seed=2)
+    assert (
+        covering_array(AXES, 2, seed=1)
+        == covering_array(AXES, 2, seed=1)
+        != covering_array(AXES, 2, seed=2)
+    )

@@ -1,4 +1,6 @@
-"""A domain holds what it declares: everything is moved inside, nothing inside is touched, and what is left out is listed."""
+"""A domain holds what it declares: everything is moved inside, nothing inside is touched, and what
+is left out is listed.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +23,31 @@ DOMAINS = {
 
 
 @pytest.mark.parametrize("domain", DOMAINS.values(), ids=DOMAINS)
-@pytest.mark.parametrize("problem", [entry.problem for entry in PANEL if entry.problem.T < 300], ids=lambda problem: problem.id)
-def test_every_problem_of_the_panel_has_a_nearest_one_inside(domain: Domain, problem: Problem) -> None:
+@pytest.mark.parametrize(
+    "problem",
+    [entry.problem for entry in PANEL if entry.problem.T < 300],
+    ids=lambda problem: problem.id,
+)
+def test_every_problem_of_the_panel_has_a_nearest_one_inside(
+    domain: Domain, problem: Problem
+) -> None:
     inside = domain.fit(problem)
     assert domain.refuses(inside) is None
     assert domain.fit(inside) == inside
-    assert inside == problem or domain.refuses(problem) is not None or inside.replace(gate_range=None, beta_range=None) == problem
+    assert (
+        inside == problem
+        or domain.refuses(problem) is not None
+        or inside.replace(gate_range=None, beta_range=None) == problem
+    )
 
 
 @given(problem=problems(dtype="fp32"))
 def test_the_whole_of_it_changes_nothing(problem: Problem) -> None:
-    assert EVERYTHING.fit(problem) == problem and EVERYTHING.refuses(problem) is None and EVERYTHING.leaves_out() == ()
+    assert (
+        EVERYTHING.fit(problem) == problem
+        and EVERYTHING.refuses(problem) is None
+        and EVERYTHING.leaves_out() == ()
+    )
 
 
 @pytest.mark.parametrize("gate", GATES)
@@ -48,7 +64,11 @@ def test_drawn_problems_lie_inside(problem: Problem) -> None:
 
 
 def test_what_is_left_out_is_named() -> None:
-    assert DOMAINS["bounded"].leaves_out() == ("gates below -4.5", "gates above -0.125", "beta above 1")
+    assert DOMAINS["bounded"].leaves_out() == (
+        "gates below -4.5",
+        "gates above -0.125",
+        "beta above 1",
+    )
     assert "packed sequences" in DOMAINS["dense"].leaves_out()
 
 

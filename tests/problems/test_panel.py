@@ -59,7 +59,9 @@ SMOKE_ASKS: dict[str, Asks] = {
     "many-heads": lambda p: p.B > 2 and p.H > 4 and p.HV > 3 * p.H,
     "identical-keys": lambda p: p.key == "identical" and p.beta == "one" and p.gate == "slow",
     "mixed-gates": lambda p: p.gate == "mixed",
-    "overwrite": lambda p: p.key == "one-hot" and p.beta == "one" and p.gate == "zero" and p.value == "powers-of-two",
+    "overwrite": lambda p: (
+        p.key == "one-hot" and p.beta == "one" and p.gate == "zero" and p.value == "powers-of-two"
+    ),
     "pure-decay": lambda p: p.beta == "zero" and p.state == "large",
     "long-memory": lambda p: p.beta == "sparse" and p.T > 192,
     "batch": lambda p: p.B > 1,
@@ -74,7 +76,9 @@ ACCEPTANCE_ASKS: dict[str, Asks] = {
     "4096-tokens": lambda p: p.T == 4096,
     "many-sequences": lambda p: p.N > 100,
     "all-empty": lambda p: not any(_lengths(p)),
-    "consecutive-empties": lambda p: any(a == b == 0 for a, b in pairwise(_lengths(p))) and any(_lengths(p)),
+    "consecutive-empties": lambda p: (
+        any(a == b == 0 for a, b in pairwise(_lengths(p))) and any(_lengths(p))
+    ),
     "wide-group": lambda p: p.HV == 8 * p.H,
 }
 
@@ -96,27 +100,38 @@ def test_gradients_are_asked_at_real_widths_in_every_format_and_within_seconds(d
         for entry in panel(dtype, "acceptance")
         if gradients_are_quick(entry.problem, accelerated=False, balls=dtype in ("fp64", "fp32"))
     ]
-    assert {entry.problem.id for entry in panel(dtype, "smoke")} <= {problem.id for problem in quick}
+    assert {entry.problem.id for entry in panel(dtype, "smoke")} <= {
+        problem.id for problem in quick
+    }
     assert any(problem.K == problem.V == 128 for problem in quick)
     assert max(cost(problem) for problem in quick) <= GRADIENTS_LIMIT[dtype]
 
 
 def test_on_an_accelerator_only_balls_are_slow() -> None:
-    assert all(gradients_are_quick(entry.problem, accelerated=True, balls=False) for entry in REAL_SIZES)
-    assert not gradients_are_quick(REAL_SIZES[0].problem.replace(dtype="fp32"), accelerated=True, balls=True)
+    assert all(
+        gradients_are_quick(entry.problem, accelerated=True, balls=False) for entry in REAL_SIZES
+    )
+    assert not gradients_are_quick(
+        REAL_SIZES[0].problem.replace(dtype="fp32"), accelerated=True, balls=True
+    )
     assert not gradients_are_quick(REAL_SIZES[0].problem, accelerated=False, balls=False)
 
 
 @pytest.mark.parametrize(
-    ("dtype", "profile", "said"), [("fp8", "smoke", "no dtype named 'fp8'"), ("fp32", "weekly", "no profile named 'weekly'")]
+    ("dtype", "profile", "said"),
+    [("fp8", "smoke", "no dtype named 'fp8'"), ("fp32", "weekly", "no profile named 'weekly'")],
 )
 def test_an_unknown_dtype_or_profile_is_refused(dtype: str, profile: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         panel(dtype, profile)
 
 
-def test_gradients_of_16_bit_inputs_under_a_contract_of_fp32_are_as_small_as_those_of_fp32() -> None:
-    """The contract of a port that declares none: at T = 4,096 its gradients would take balls 19 minutes, and no acceptance could end."""
+def test_gradients_of_16_bit_inputs_under_a_contract_of_fp32_are_as_small_as_those_of_fp32() -> (
+    None
+):
+    """The contract of a port that declares none: at T = 4,096 its gradients would take balls 19
+    minutes, and no acceptance could end.
+    """
     long = next(entry.problem for entry in panel("bf16", "acceptance") if entry.problem.T == 4096)
     assert gradients_are_quick(long, accelerated=False, balls=False)
     assert not gradients_are_quick(long, accelerated=False, balls=True)

@@ -26,7 +26,9 @@ def test_a_longer_draw_begins_with_the_shorter_one(kind: str) -> None:
     assert np.array_equal(long[:5], short)
 
 
-@pytest.mark.parametrize("other", [(1, "v", "b"), (0, "w", "b"), (0, "v", "c"), (0, "vb"), (0, "v", "b", 0)])
+@pytest.mark.parametrize(
+    "other", [(1, "v", "b"), (0, "w", "b"), (0, "v", "c"), (0, "vb"), (0, "v", "b", 0)]
+)
 def test_streams_of_different_names_share_nothing(other: tuple[object, ...]) -> None:
     assert not set(Stream(0, "v", "b").uniform(200)) & set(Stream(*other).uniform(200))
 
@@ -44,7 +46,10 @@ def test_normal_draws_use_all_the_bits_of_a_double() -> None:
 
 
 def test_log_is_good_to_four_ulp_at_every_magnitude() -> None:
-    x = np.ldexp(0.5 + 0.5 * Stream("mantissa").uniform(20_000), Stream("exponent").integers(2000, 20_000) - 1000)
+    x = np.ldexp(
+        0.5 + 0.5 * Stream("mantissa").uniform(20_000),
+        Stream("exponent").integers(2000, 20_000) - 1000,
+    )
     x = np.concatenate([x, 1.0 + np.ldexp(Stream("near").uniform(5000) - 0.5, -8), [1.0]])
     exact = np.array([math.log(value) for value in x])
     assert np.all(np.abs(log(x) - exact) <= 4 * np.spacing(np.abs(exact)))
@@ -55,7 +60,9 @@ def test_dot_adds_from_the_first_element_to_the_last() -> None:
     one = np.ones_like(x)
     in_order = [sum(row.tolist(), 0.0) for row in x]
     assert dot(x, one).tolist() == in_order
-    assert x.sum(axis=-1).tolist() != in_order, "the data do not tell one order of summation from another"
+    assert x.sum(axis=-1).tolist() != in_order, (
+        "the data do not tell one order of summation from another"
+    )
 
 
 def test_unit_rows_have_norm_1() -> None:

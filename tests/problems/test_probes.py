@@ -1,4 +1,6 @@
-"""Probes are named, say what they expose, keep to what formats hold, and are asked in every profile."""
+"""Probes are named, say what they expose, keep to what formats hold, and are asked in every
+profile.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ def test_every_probe_says_what_it_is_and_which_faults_of_the_catalogue_it_expose
         assert name == probe.name
         assert re.search(r"\([A-Z]{1,3}\d+(, [A-Z]{1,3}\d+)*\)$", probe.exposes), name
         assert probe.problem.dtype in probe.dtypes or probe.dtypes == ("fp64", "fp32", "fp16")
-    assert len({(probe.problem.id, probe.cut, probe.exponent) for probe in PROBES.values()}) == len(PROBES)
+    assert len({(probe.problem.id, probe.cut, probe.exponent) for probe in PROBES.values()}) == len(
+        PROBES
+    )
 
 
 @pytest.mark.parametrize("dtype", ["fp64", "fp32", "bf16", "fp16"])
@@ -47,7 +51,10 @@ def test_the_converged_residual_is_two_beside_4098() -> None:
     assert set(moved[0, 0, :2].abs().unique().tolist()) == {1.0, 0.5, 0.25, 0.125}
 
 
-@pytest.mark.parametrize("name", ["overwrite", "identical-tokens", "sub-block-edges", "chunks-plus-one", "converged-residual"])
+@pytest.mark.parametrize(
+    "name",
+    ["overwrite", "identical-tokens", "sub-block-edges", "chunks-plus-one", "converged-residual"],
+)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_exact_answers_are_exact_in_sixteen_bits(name: str, dtype: torch.dtype) -> None:
     o, final = recurrence(PROBES[name].problem.inputs())

@@ -1,6 +1,7 @@
 """Tensors are the same bits on every machine.
 
-`golden.json` holds the first 16 hexadecimal digits of the SHA-256 of every tensor of the smoke panel. After a wanted change of the
+`golden.json` holds the first 16 hexadecimal digits of the SHA-256 of every tensor of the smoke
+panel. After a wanted change of the
 panel or of a regime, write it again:
 
     python tests/problems/test_problem_tensors.py > tests/problems/golden.json
@@ -34,7 +35,11 @@ Digests: TypeAlias = dict[str, dict[str, dict[str, str]]]
 
 
 def _digest(tensor: Tensor | None) -> str:
-    return "absent" if tensor is None else hashlib.sha256(tensor.view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
+    return (
+        "absent"
+        if tensor is None
+        else hashlib.sha256(tensor.view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
+    )
 
 
 def _digests(inputs: Inputs) -> dict[str, str]:
@@ -42,7 +47,10 @@ def _digests(inputs: Inputs) -> dict[str, str]:
 
 
 def _panel_digests() -> Digests:
-    return {dtype: {entry.name: _digests(entry.problem.inputs()) for entry in panel(dtype, "smoke")} for dtype in DTYPES}
+    return {
+        dtype: {entry.name: _digests(entry.problem.inputs()) for entry in panel(dtype, "smoke")}
+        for dtype in DTYPES
+    }
 
 
 def test_the_smoke_panel_is_the_golden_one() -> None:
@@ -51,9 +59,15 @@ def test_the_smoke_panel_is_the_golden_one() -> None:
 
 def test_a_fresh_process_without_vector_instructions_builds_the_same_bits() -> None:
     features: dict[str, Any] = np.show_config(mode="dicts")["SIMD Extensions"]  # pyright: ignore[reportOptionalSubscript, reportAssignmentType]
-    plain = {"NPY_DISABLE_CPU_FEATURES": " ".join(features.get("found", [])), "ATEN_CPU_CAPABILITY": "default", "OMP_NUM_THREADS": "1"}
+    plain = {
+        "NPY_DISABLE_CPU_FEATURES": " ".join(features.get("found", [])),
+        "ATEN_CPU_CAPABILITY": "default",
+        "OMP_NUM_THREADS": "1",
+    }
     env = {**os.environ, **plain, "PYTHONPATH": str(Path(__file__).parents[2])}
-    written = subprocess.run([sys.executable, __file__], env=env, capture_output=True, text=True, check=True, timeout=120).stdout
+    written = subprocess.run(
+        [sys.executable, __file__], env=env, capture_output=True, text=True, check=True, timeout=120
+    ).stdout
     assert json.loads(written) == json.loads(GOLDEN.read_text())
 
 
@@ -71,8 +85,13 @@ def test_a_longer_problem_begins_with_the_shorter_one(plain: Plain) -> None:
         assert torch.equal(getattr(long, name)[:, :21], getattr(short, name)), name
 
 
-@pytest.mark.parametrize(("axis", "name", "moved"), [("state", "absent", "initial_state"), ("gate", "mixed", "g"), ("value", "zero", "v")])
-def test_changing_one_regime_moves_no_other_tensor(plain: Plain, axis: str, name: str, moved: str) -> None:
+@pytest.mark.parametrize(
+    ("axis", "name", "moved"),
+    [("state", "absent", "initial_state"), ("gate", "mixed", "g"), ("value", "zero", "v")],
+)
+def test_changing_one_regime_moves_no_other_tensor(
+    plain: Plain, axis: str, name: str, moved: str
+) -> None:
     before, after = _digests(plain().inputs()), _digests(plain(**{axis: name}).inputs())
     assert {tensor for tensor in TENSORS if before[tensor] != after[tensor]} == {moved}
 
@@ -88,7 +107,9 @@ def test_every_seed_head_batch_entry_and_sequence_has_its_own_numbers(plain: Pla
 def test_rounding_goes_through_float32(plain: Plain) -> None:
     exact = plain(dtype="fp64").inputs()
     for dtype in ("bf16", "fp16"):
-        assert torch.equal(plain(dtype=dtype).inputs().v, exact.v.to(torch.float32).to(TORCH[dtype]))
+        assert torch.equal(
+            plain(dtype=dtype).inputs().v, exact.v.to(torch.float32).to(TORCH[dtype])
+        )
 
 
 def test_every_call_gives_fresh_memory(plain: Plain) -> None:

@@ -12,14 +12,26 @@ from hypothesis import HealthCheck, Phase
 
 from kdaverify.problems import PROFILES, settings_for
 
-SHOW = "from kdaverify.problems import PROFILES, settings_for; print([repr(settings_for(profile)) for profile in PROFILES])"
+SHOW = (
+    "from kdaverify.problems import PROFILES, settings_for; print([repr(settings_for(profile)) for"
+    " profile in PROFILES])"
+)
 CI_VARIABLES = {"CI", "GITHUB_ACTIONS", "TF_BUILD"}
 
 
 def test_a_ci_variable_changes_nothing() -> None:
     env = {key: value for key, value in os.environ.items() if key not in CI_VARIABLES}
-    env |= {"PYTHONPATH": str(Path(__file__).parents[2])} | ({} if CI_VARIABLES & set(os.environ) else {"CI": "true"})
-    shown = subprocess.run([sys.executable, "-c", SHOW], env=env, capture_output=True, text=True, check=True, timeout=120).stdout
+    env |= {"PYTHONPATH": str(Path(__file__).parents[2])} | (
+        {} if CI_VARIABLES & set(os.environ) else {"CI": "true"}
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", SHOW],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    ).stdout
     assert shown.strip() == repr([repr(settings_for(profile)) for profile in PROFILES])
 
 
@@ -44,10 +56,21 @@ def test_every_profile_is_seeded_by_us_and_never_times_out(profile: str) -> None
 
 
 def test_only_nightly_remembers_failures_and_shrinks_them() -> None:
-    assert [settings_for(profile).database is not None for profile in PROFILES] == [False, False, True]
-    assert [Phase.shrink in settings_for(profile).phases for profile in PROFILES] == [False, False, True]
+    assert [settings_for(profile).database is not None for profile in PROFILES] == [
+        False,
+        False,
+        True,
+    ]
+    assert [Phase.shrink in settings_for(profile).phases for profile in PROFILES] == [
+        False,
+        False,
+        True,
+    ]
 
 
 def test_an_unknown_profile_is_refused() -> None:
-    with pytest.raises(ValueError, match="profile: no profile named 'weekly'; known ones are smoke, acceptance, nightly"):
+    with pytest.raises(
+        ValueError,
+        match="profile: no profile named 'weekly'; known ones are smoke, acceptance, nightly",
+    ):
         settings_for("weekly")

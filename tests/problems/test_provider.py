@@ -22,7 +22,9 @@ MIXED = st.tuples(st.integers(0, 10**9), st.integers(), st.floats(), st.text(), 
 
 def _import_constants(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     numbers = ", ".join(str(7919 * index + sum(name.encode())) for index in range(400))
-    (folder / f"{name}.py").write_text(f"NUMBERS = [{numbers}]\nFLOATS = [2.625, 1e77]\nTEXTS = ['planted', b'planted']\n")
+    (folder / f"{name}.py").write_text(
+        f"NUMBERS = [{numbers}]\nFLOATS = [2.625, 1e77]\nTEXTS = ['planted', b'planted']\n"
+    )
     monkeypatch.syspath_prepend(folder)
     importlib.import_module(name)
 
@@ -36,7 +38,9 @@ def test_an_imported_module_changes_nothing(
     assert repr(drawn(strategy, 400)) == before
 
 
-def test_the_same_module_changes_what_the_usual_backend_draws(drawn: Drawing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_module_changes_what_the_usual_backend_draws(
+    drawn: Drawing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = repr(drawn(MIXED, 400, backend="hypothesis"))
     _import_constants(tmp_path, monkeypatch, "constants_for_the_usual_backend")
     assert repr(drawn(MIXED, 400, backend="hypothesis")) != before

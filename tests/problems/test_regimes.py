@@ -27,14 +27,18 @@ SHAPES = {
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("axis", "name"), NAMES)
-def test_every_regime_gives_inputs_a_kernel_must_take(plain: Plain, axis: str, name: str, dtype: str) -> None:
+def test_every_regime_gives_inputs_a_kernel_must_take(
+    plain: Plain, axis: str, name: str, dtype: str
+) -> None:
     for shape in SHAPES.values():
         plain(**shape, **{axis: name}, dtype=dtype).inputs()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("key", REGIMES["key"])
-def test_every_transition_is_a_contraction_after_rounding(plain: Plain, key: str, dtype: str) -> None:
+def test_every_transition_is_a_contraction_after_rounding(
+    plain: Plain, key: str, dtype: str
+) -> None:
     for beta in REGIMES["beta"]:
         x = plain(B=1, H=2, HV=2, K=100, key=key, beta=beta, dtype=dtype).inputs()
         strength = x.beta.double() * x.k.double().square().sum(-1)
@@ -42,11 +46,22 @@ def test_every_transition_is_a_contraction_after_rounding(plain: Plain, key: str
 
 
 @pytest.mark.parametrize("key", REGIMES["key"])
-def test_exact_outputs_without_decay_stay_far_below_the_largest_fp16_number(plain: Plain, key: str) -> None:
+def test_exact_outputs_without_decay_stay_far_below_the_largest_fp16_number(
+    plain: Plain, key: str
+) -> None:
     for beta in ("one", "two", "uniform"):
         for K in (1, 32):
             sizes = {"B": 2, "T": 257, "H": 1, "HV": 1, "K": K, "V": 8}
-            problem = plain(**sizes, key=key, gate="zero", beta=beta, state="large", value="large", dtype="fp16", scale=0.5)
+            problem = plain(
+                **sizes,
+                key=key,
+                gate="zero",
+                beta=beta,
+                state="large",
+                value="large",
+                dtype="fp16",
+                scale=0.5,
+            )
             assert max(float(y.abs().max()) for y in recurrence(problem.inputs())) < 1.2e4
 
 
@@ -108,11 +123,20 @@ def test_strong_then_weak_gates_change_in_the_middle_of_each_sequence(plain: Pla
     assert strong.nonzero().flatten().tolist() == [*range(20), 40, *range(41, 51)]
 
 
-@pytest.mark.parametrize(("name", "value"), [("one-token-reset", -1e4), ("one-token-hard-reset", -math.inf)])
-def test_one_token_of_each_sequence_resets_every_channel(plain: Plain, name: str, value: float) -> None:
+@pytest.mark.parametrize(
+    ("name", "value"), [("one-token-reset", -1e4), ("one-token-hard-reset", -math.inf)]
+)
+def test_one_token_of_each_sequence_resets_every_channel(
+    plain: Plain, name: str, value: float
+) -> None:
     problem = plain(B=1, T=70, lengths=(40, 0, 1, 20), gate=name)
     resets = (problem.inputs().g[0] == torch.tensor(value)).all(-1).all(-1)
-    assert [int(resets[start : start + length].sum()) for _, start, length in problem.spans] == [1, 0, 1, 1]
+    assert [int(resets[start : start + length].sum()) for _, start, length in problem.spans] == [
+        1,
+        0,
+        1,
+        1,
+    ]
 
 
 def test_hard_resets_are_scattered(plain: Plain) -> None:
@@ -142,7 +166,10 @@ def test_coherent_keys_have_the_stated_cosine(plain: Plain, rho: float) -> None:
 
 
 def test_identical_and_alternating_keys_share_one_direction(plain: Plain) -> None:
-    for key, expected in (("identical", torch.ones(21)), ("alternating", 1.0 - 2.0 * (torch.arange(21) % 2))):
+    for key, expected in (
+        ("identical", torch.ones(21)),
+        ("alternating", 1.0 - 2.0 * (torch.arange(21) % 2)),
+    ):
         k = plain(B=1, key=key).inputs().k[0, :, 1]
         assert torch.equal(k, k[:1] * expected[:, None])
 
@@ -155,10 +182,14 @@ def test_one_hot_queries_read_a_row_already_written(plain: Plain) -> None:
     assert written[:32].tolist() == [*range(16), *range(16)]
 
 
-@pytest.mark.parametrize(("dtype", "size"), [("bf16", 2.0**-13), ("fp16", 2.0**-5), ("fp64", 2.0**-13)])
+@pytest.mark.parametrize(
+    ("dtype", "size"), [("bf16", 2.0**-13), ("fp16", 2.0**-5), ("fp64", 2.0**-13)]
+)
 def test_tiny_keys_are_tiny_but_normal_numbers(plain: Plain, dtype: str, size: float) -> None:
     k = plain(key="tiny", dtype=dtype, K=128).inputs().k
-    assert torch.allclose(k.double().norm(dim=-1), torch.tensor(size, dtype=torch.float64), rtol=0.01)
+    assert torch.allclose(
+        k.double().norm(dim=-1), torch.tensor(size, dtype=torch.float64), rtol=0.01
+    )
     assert float((k.abs() < torch.finfo(k.dtype).tiny).double().mean()) < 0.02
 
 
@@ -177,7 +208,10 @@ def test_near_one_betas_survive_rounding_below_one(plain: Plain, dtype: str) -> 
 
 def test_mixed_betas_hold_zero_small_ordinary_and_one(plain: Plain) -> None:
     beta = plain(T=100, beta="mixed").inputs().beta
-    assert all(bool(kind.any()) for kind in (beta == 0, (beta > 0) & (beta < 2e-3), (beta > 0.1) & (beta < 1), beta == 1))
+    assert all(
+        bool(kind.any())
+        for kind in (beta == 0, (beta > 0) & (beta < 2e-3), (beta > 0.1) & (beta < 1), beta == 1)
+    )
 
 
 def test_sparse_betas_write_once_in_each_sequence(plain: Plain) -> None:

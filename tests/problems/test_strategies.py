@@ -1,4 +1,6 @@
-"""Strategies draw valid problems of every kind, within their cost, and shrink to the simplest one that fails."""
+"""Strategies draw valid problems of every kind, within their cost, and shrink to the simplest one
+that fails.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,13 @@ Drawing = Callable[..., list[Problem]]
 def test_every_dtype_regime_packing_and_kind_of_head_is_drawn(drawn: Drawing) -> None:
     seen = drawn(problems(), 400)
     for axis, table in REGIMES.items():
-        assert {getattr(problem, axis) for problem in seen} == {name for name, regime in table.items() if regime.weight}
+        assert {getattr(problem, axis) for problem in seen} == {
+            name for name, regime in table.items() if regime.weight
+        }
     assert {problem.dtype for problem in seen} == set(DRAWN_LIMIT)
-    assert {(problem.packed, problem.HV > problem.H) for problem in seen} == {(a, b) for a in (False, True) for b in (False, True)}
+    assert {(problem.packed, problem.HV > problem.H) for problem in seen} == {
+        (a, b) for a in (False, True) for b in (False, True)
+    }
     assert {problem.B for problem in seen} == {1, 2}
     assert sum(problem.K != problem.V for problem in seen) > 200
     assert len({problem.id for problem in seen}) > 390
@@ -66,7 +72,9 @@ def test_no_drawn_problem_costs_more_than_its_dtype_allows(drawn: Drawing) -> No
 )
 def test_filters_keep_what_is_asked_for(drawn: Drawing, wanted: dict[str, Any]) -> None:
     ((axis, names),) = wanted.items()
-    assert {getattr(problem, axis) for problem in drawn(problems(**wanted), 40)} == ({names} if isinstance(names, str) else set(names))
+    assert {getattr(problem, axis) for problem in drawn(problems(**wanted), 40)} == (
+        {names} if isinstance(names, str) else set(names)
+    )
 
 
 def test_packing_can_be_asked_for_or_excluded(drawn: Drawing) -> None:
@@ -77,10 +85,25 @@ def test_packing_can_be_asked_for_or_excluded(drawn: Drawing) -> None:
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        ({"gate": "mixd"}, r"gate: wanted names among zero, slow, .*, got \['mixd'\]; correct \['mixd'\]"),
-        ({"dtype": ("fp32", "fp8")}, r"dtype: wanted names among fp64, fp32, bf16, fp16, got \['fp32', 'fp8'\]; correct \['fp8'\]"),
+        (
+            {"gate": "mixd"},
+            r"gate: wanted names among zero, slow, .*, got \['mixd'\]; correct \['mixd'\]",
+        ),
+        (
+            {"dtype": ("fp32", "fp8")},
+            (
+                r"dtype: wanted names among fp64, fp32, bf16, fp16, got \['fp32', 'fp8'\]; correct"
+                r" \['fp8'\]"
+            ),
+        ),
         ({"state": ()}, r"state: .*correct the empty list"),
-        ({"max_cost": 1e-9}, r"max_cost: wanted at least 8.2e-04 s \(two tokens of one narrow head\), got 1e-09; raise it"),
+        (
+            {"max_cost": 1e-9},
+            (
+                r"max_cost: wanted at least 8.2e-04 s \(two tokens of one narrow head\), got 1e-09;"
+                r" raise it"
+            ),
+        ),
     ],
 )
 def test_a_wrong_filter_is_refused_at_once(wanted: dict[str, Any], said: str) -> None:
@@ -89,7 +112,19 @@ def test_a_wrong_filter_is_refused_at_once(wanted: dict[str, Any], said: str) ->
 
 
 SIMPLEST = Problem(
-    B=1, T=1, H=1, HV=1, K=1, V=1, dtype="fp64", gate="zero", key="random", beta="one", state="absent", value="normal", seed=0
+    B=1,
+    T=1,
+    H=1,
+    HV=1,
+    K=1,
+    V=1,
+    dtype="fp64",
+    gate="zero",
+    key="random",
+    beta="one",
+    state="absent",
+    value="normal",
+    seed=0,
 )
 
 
@@ -104,10 +139,19 @@ SHRUNK: dict[str, tuple[Callable[[Problem], bool], dict[str, Any]]] = {
     "tail": (lambda p: any(length > 64 and length % 64 for _, _, length in p.spans), {"T": 65}),
     "sequences": (lambda p: p.N >= 2, {"B": 2}),
     "packed": (lambda p: p.packed, {"lengths": (1,)}),
-    "padding": (lambda p: p.packed and p.spans[0][2] == 0 and _padding(p) > 0, {"lengths": (0, 1), "T": 2}),
-    "widths-and-state": (lambda p: p.K != p.V and p.state == "asymmetric", {"V": 8, "state": "asymmetric"}),
+    "padding": (
+        lambda p: p.packed and p.spans[0][2] == 0 and _padding(p) > 0,
+        {"lengths": (0, 1), "T": 2},
+    ),
+    "widths-and-state": (
+        lambda p: p.K != p.V and p.state == "asymmetric",
+        {"V": 8, "state": "asymmetric"},
+    ),
     "heads": (lambda p: p.HV > p.H and p.T > 1, {"T": 2, "HV": 2}),
-    "keys": (lambda p: p.key.startswith("coherent") and p.K >= 30 and p.dtype == "bf16", {"dtype": "bf16", "K": 32, "key": "coherent-0.3"}),
+    "keys": (
+        lambda p: p.key.startswith("coherent") and p.K >= 30 and p.dtype == "bf16",
+        {"dtype": "bf16", "K": 32, "key": "coherent-0.3"},
+    ),
 }
 
 

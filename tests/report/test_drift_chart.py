@@ -23,7 +23,9 @@ def test_points_over_budget_are_red() -> None:
     assert {"bold red", "bold green"} <= colours
 
 
-@pytest.mark.parametrize(("suffix", "head"), [(".svg", b"<svg"), (".png", b"\x89PNG"), (".html", b"<!DOCTYPE html>")])
+@pytest.mark.parametrize(
+    ("suffix", "head"), [(".svg", b"<svg"), (".png", b"\x89PNG"), (".html", b"<!DOCTYPE html>")]
+)
 def test_pictures_are_written_in_every_format(tmp_path: Path, suffix: str, head: bytes) -> None:
     path = tmp_path / f"drift{suffix}"
     write(path, (growth(curve("kernel", slope=0.65)),), "kernel")

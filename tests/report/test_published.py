@@ -1,4 +1,6 @@
-"""What others' standards would have said is counted beside ours, shown on any width, and told in the decision's JSON."""
+"""What others' standards would have said is counted beside ours, shown on any width, and told in
+the decision's JSON.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +38,24 @@ def shown(*verdicts: Verdict, width: int = 100) -> str:
 
 def test_disagreements_are_counted_both_ways() -> None:
     assert tallies([judged(), judged(), judged(Status.FAIL)]) == [
-        PublishedRuleCounts("lenient", passed=3, failed=0, not_applicable=0, passed_rejected=1, failed_passed=0),
-        PublishedRuleCounts("strict", passed=0, failed=3, not_applicable=0, passed_rejected=0, failed_passed=2),
-        PublishedRuleCounts("silent", passed=0, failed=0, not_applicable=3, passed_rejected=0, failed_passed=0),
+        PublishedRuleCounts(
+            "lenient", passed=3, failed=0, not_applicable=0, passed_rejected=1, failed_passed=0
+        ),
+        PublishedRuleCounts(
+            "strict", passed=0, failed=3, not_applicable=0, passed_rejected=0, failed_passed=2
+        ),
+        PublishedRuleCounts(
+            "silent", passed=0, failed=0, not_applicable=3, passed_rejected=0, failed_passed=0
+        ),
     ]
 
 
 def test_the_table_has_ours_first_then_every_rule() -> None:
-    lines = [line for line in shown(judged(), judged(), judged(Status.FAIL), row(Status.SKIP)).splitlines() if line.startswith("│")]
+    lines = [
+        line
+        for line in shown(judged(), judged(), judged(Status.FAIL), row(Status.SKIP)).splitlines()
+        if line.startswith("│")
+    ]
     cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines]
     assert cells == [
         ["ours", "2", "1", "-", "-", "-"],
@@ -77,9 +89,16 @@ def test_one_output_is_told_in_full() -> None:
 
 
 def test_the_decision_tells_the_counts() -> None:
-    decision = decide([judged(), judged(Status.FAIL)], Expected("port", ("fp32",), ("o",), ("forward",)))
+    decision = decide(
+        [judged(), judged(Status.FAIL)], Expected("port", ("fp32",), ("o",), ("forward",))
+    )
     (told,) = summary(Ruling.REJECT, [decision])["implementations"]
     assert told["published"][0] == {
-        "rule": "lenient", "passed": 2, "failed": 0, "not_applicable": 0, "passed_rejected": 1, "failed_passed": 0,
-    }  # fmt: skip
+        "rule": "lenient",
+        "passed": 2,
+        "failed": 0,
+        "not_applicable": 0,
+        "passed_rejected": 1,
+        "failed_passed": 0,
+    }
     assert decision.ruling is Ruling.REJECT

@@ -30,7 +30,10 @@ def test_suites_that_make_the_same_call_are_one_kind_the_simplest_first() -> Non
 
 
 def test_outputs_that_fail_in_the_same_calls_are_named_by_the_first() -> None:
-    rows = [wrong(case=case, output=output) for case, output in (("a", "o"), ("b", "o"), ("a", "final_state"))]
+    rows = [
+        wrong(case=case, output=output)
+        for case, output in (("a", "o"), ("b", "o"), ("a", "final_state"))
+    ]
     (found,) = reported_kinds(rows)
     assert found.rows[0].output == "o" and found.beside == {"final_state": 1}
 
@@ -42,15 +45,34 @@ def test_an_output_that_fails_in_calls_of_its_own_is_a_kind_of_its_own() -> None
 
 def test_another_status_is_another_kind() -> None:
     assert (
-        len(reported_kinds([wrong(case="a"), wrong(case="a", output="final_state").model_copy(update={"status": Status.NONFINITE})])) == 2
+        len(
+            reported_kinds(
+                [
+                    wrong(case="a"),
+                    wrong(case="a", output="final_state").model_copy(
+                        update={"status": Status.NONFINITE}
+                    ),
+                ]
+            )
+        )
+        == 2
     )
 
 
 def test_what_a_plain_call_explains_is_counted_by_suite() -> None:
-    rows = [wrong(case="a"), *(wrong(property="resume", case=case, same_as="forward") for case in "ab")]
-    rows += [wrong(property="jacobian", case="a", same_as="gradients"), wrong(property="packing", case="a", same_as="forward")]
+    rows = [
+        wrong(case="a"),
+        *(wrong(property="resume", case=case, same_as="forward") for case in "ab"),
+    ]
+    rows += [
+        wrong(property="jacobian", case="a", same_as="gradients"),
+        wrong(property="packing", case="a", same_as="forward"),
+    ]
     assert same(rows) == [
-        "3 further failures are the same: a plain forward fails on those problems too (resume 2, packing 1)",
+        (
+            "3 further failures are the same: a plain forward fails on those problems too (resume"
+            " 2, packing 1)"
+        ),
         "1 further failure is the same: plain gradients fail on those problems too (jacobian 1)",
     ]
     assert [found.rows[0].property for found in reported_kinds(rows)] == ["forward"]
@@ -62,17 +84,28 @@ def test_nothing_is_said_of_passes() -> None:
 
 def test_near_misses_that_were_not_run_again_are_counted_and_not_shown() -> None:
     near = wrong(property="laws", case="b", ratio=1.2, recheck=undecided(SETTLED))
-    assert [found.rows[0].property for found in reported_kinds([near, wrong(case="a")])] == ["forward"]
+    assert [found.rows[0].property for found in reported_kinds([near, wrong(case="a")])] == [
+        "forward"
+    ]
     assert (
         left_open([near])
-        == "1 borderline failure, at most 1.5 times the tolerance, not tested at fresh seeds: the kernel is rejected without (laws 1)"
+        == "1 borderline failure, at most 1.5 times the tolerance, not tested at fresh seeds: the"
+        " kernel is rejected without (laws 1)"
     )
     assert left_open([wrong(case="a")]) == ""
 
 
 def test_a_case_that_was_not_localised_counts_with_those_that_were() -> None:
-    rows = [wrong(case="a"), wrong(case="b", stage="solve"), wrong(case="c", stage="solve"), wrong(case="d", stage="wy")]
-    assert [(found.stage, len(found.rows)) for found in reported_kinds(rows)] == [("solve", 3), ("wy", 1)]
+    rows = [
+        wrong(case="a"),
+        wrong(case="b", stage="solve"),
+        wrong(case="c", stage="solve"),
+        wrong(case="d", stage="wy"),
+    ]
+    assert [(found.stage, len(found.rows)) for found in reported_kinds(rows)] == [
+        ("solve", 3),
+        ("wy", 1),
+    ]
 
 
 def test_the_command_line_starts_without_torch() -> None:

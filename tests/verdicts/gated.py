@@ -14,10 +14,24 @@ from kdaverify.verdicts.verdict import Verdict
 from tests.rows import row
 
 TODAY = date(2026, 3, 1)
-EXPECTED = Expected("port", ("fp32", "bf16"), ("o", "final_state"), ("forward", "resume"), {"packing": "it declares packing='none'"})
+EXPECTED = Expected(
+    "port",
+    ("fp32", "bf16"),
+    ("o", "final_state"),
+    ("forward", "resume"),
+    {"packing": "it declares packing='none'"},
+)
 ACCOUNT = Account(harness="1", profile="smoke", expected=(EXPECTED,))
 GOOD = [
-    row(property=name, dtype=dtype, output=output, case=f"kda-{i}", ratio=0.5, statistic="rms", versions={"torch": "2.8"})
+    row(
+        property=name,
+        dtype=dtype,
+        output=output,
+        case=f"kda-{i}",
+        ratio=0.5,
+        statistic="rms",
+        versions={"torch": "2.8"},
+    )
     for name in EXPECTED.properties
     for dtype in EXPECTED.dtypes
     for output in EXPECTED.outputs

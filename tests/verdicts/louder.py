@@ -1,4 +1,6 @@
-"""A kernel whose state is a little too far off, at one seed or at all of them: what near misses are tested with."""
+"""A kernel whose state is a little too far off, at one seed or at all of them: what near misses are
+tested with.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,26 @@ from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
 
 PROBLEM: Final = Problem(
-    B=1, T=8, H=1, HV=2, K=8, V=8, dtype="bf16", gate="mild", key="random", beta="uniform", state="absent", value="normal", seed=3
+    B=1,
+    T=8,
+    H=1,
+    HV=2,
+    K=8,
+    V=8,
+    dtype="bf16",
+    gate="mild",
+    key="random",
+    beta="uniform",
+    state="absent",
+    value="normal",
+    seed=3,
 )
 
 
 class Louder(Adapter):
-    """`eager-recurrent` with the error of S_T enlarged, at one seed of the problem or at all of them."""
+    """`eager-recurrent` with the error of S_T enlarged, at one seed of the problem or at all of
+    them.
+    """
 
     name, dtypes = "louder", ("bf16",)
 
@@ -40,7 +56,9 @@ class Louder(Adapter):
         found = find("eager-recurrent").forward(inputs)
         struck = self.only is None or torch.equal(inputs.v, self.only.inputs().v)
         exact = recurrence(inputs)[1]
-        final = (exact + (self.factor if struck else 1.0) * (found.final_state.double() - exact)).float()
+        final = (
+            exact + (self.factor if struck else 1.0) * (found.final_state.double() - exact)
+        ).float()
         return Output(found.o, final)
 
 
@@ -48,4 +66,6 @@ def factor_for(ratio: float) -> float:
     """What enlarges the rms error of S_T on PROBLEM to `ratio` of its budget."""
     quiet: list[Verdict] = []
     Judge(Louder(1.0), quiet.append, "forward")(PROBLEM)
-    return ratio / next(verdict.ratio for verdict in quiet if verdict.output == "final_state" and verdict.ratio)
+    return ratio / next(
+        verdict.ratio for verdict in quiet if verdict.output == "final_state" and verdict.ratio
+    )

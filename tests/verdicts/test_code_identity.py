@@ -1,4 +1,6 @@
-"""The code that was judged is known by the content of its local modules; a gate says where it is mixed, or has changed since."""
+"""The code that was judged is known by the content of its local modules; a gate says where it is
+mixed, or has changed since.
+"""
 
 from __future__ import annotations
 
@@ -57,13 +59,22 @@ def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def git(folder: Path, *words: str) -> None:
     about = ("-c", "user.name=x", "-c", "user.email=x@y", "-c", "init.defaultBranch=main")
-    subprocess.run(["git", "-C", str(folder), *about, *words], check=True, capture_output=True)  # noqa: S607 # whichever git there is
+    # whichever git there is
+    subprocess.run(["git", "-C", str(folder), *about, *words], check=True, capture_output=True)  # noqa: S607
 
 
 def test_local_modules_are_those_that_are_imported_wherever_the_import_stands(port: Path) -> None:
     find("port.py")
     names = [path.relative_to(port).as_posix() for path in local_modules(Path("port.py"))]
-    assert names == ["helper.py", "named.py", "pieces/__init__.py", "pieces/bare/inner.py", "pieces/deep.py", "pieces/late.py", "port.py"]
+    assert names == [
+        "helper.py",
+        "named.py",
+        "pieces/__init__.py",
+        "pieces/bare/inner.py",
+        "pieces/deep.py",
+        "pieces/late.py",
+        "port.py",
+    ]
 
 
 @pytest.mark.parametrize("spec", ["eager", "fault:H1"])
@@ -73,7 +84,9 @@ def test_what_ships_has_a_version_and_no_local_module(spec: str) -> None:
 
 
 def test_an_option_that_names_the_kernel_is_followed() -> None:
-    assert source_of("elsewhere:python=/usr/bin/python3,kernel=ports/mine.py:run") == Path("ports/mine.py")
+    assert source_of("elsewhere:python=/usr/bin/python3,kernel=ports/mine.py:run") == Path(
+        "ports/mine.py"
+    )
     assert source_of("fla_port:module=my.port,gate=log") == "my.port"
     assert source_of("fla:autotune=0") == "kdaverify.adapters.fla.adapter"
 
@@ -112,16 +125,28 @@ def test_git_says_the_commit_and_which_judged_files_no_commit_holds(port: Path) 
     (port / "helper.py").write_text("half = 1")
     git(port, "rm", "-q", "--cached", "named.py")
     dirty = identity_of("port.py")
-    assert (dirty.commit, dirty.uncommitted, dirty.is_dirty) == ("v7-dirty", ("helper.py", "named.py"), True)
+    assert (dirty.commit, dirty.uncommitted, dirty.is_dirty) == (
+        "v7-dirty",
+        ("helper.py", "named.py"),
+        True,
+    )
     assert "git v7-dirty (modified), not committed: helper.py, named.py" in str(dirty)
 
 
 def gated(*judged: CodeIdentity | None, rules: str) -> Gated:
     for number, identity in enumerate(judged):
         writer = RecordWriter(Path(f"{number}.jsonl"))
-        account = Account(harness="1", profile="smoke", expected=(EXPECTED,), judged={} if identity is None else {"port": identity})
+        account = Account(
+            harness="1",
+            profile="smoke",
+            expected=(EXPECTED,),
+            judged={} if identity is None else {"port": identity},
+        )
         writer.settle([row(Status.PASS, case=f"kda-{number}")], account)
-    [found] = gate([Path(f"{number}.jsonl") for number in range(len(judged))], GateCriteria(date(2026, 1, 1), rules))
+    [found] = gate(
+        [Path(f"{number}.jsonl") for number in range(len(judged))],
+        GateCriteria(date(2026, 1, 1), rules),
+    )
     return found
 
 
@@ -138,16 +163,24 @@ def test_a_record_holds_the_identity_and_an_older_one_has_none(port: Path) -> No
     assert (old.ruling, old.judged) == (Ruling.ACCEPT, ())
 
 
-@pytest.mark.parametrize(("text", "ruling"), [(STRICT, Ruling.INSUFFICIENT), (TELLING, Ruling.ACCEPT)])
-def test_a_gate_says_where_records_are_of_different_code(port: Path, text: str, ruling: Ruling) -> None:
+@pytest.mark.parametrize(
+    ("text", "ruling"), [(STRICT, Ruling.INSUFFICIENT), (TELLING, Ruling.ACCEPT)]
+)
+def test_a_gate_says_where_records_are_of_different_code(
+    port: Path, text: str, ruling: Ruling
+) -> None:
     (port / "rules.toml").write_text(text)
     first = identity_of("port.py")
     (port / "helper.py").write_text("half = 0.25")
     second = identity_of("port.py")
     found = gated(first, second, rules="rules.toml")
-    said = f"mixed versions: its code in 2 versions: {', '.join(sorted((first.short, second.short)))}"
+    said = (
+        f"mixed versions: its code in 2 versions: {', '.join(sorted((first.short, second.short)))}"
+    )
     assert (found.ruling, said in found.reasons) == (ruling, True), found.reasons
-    assert f"helper.py changed since it was judged as {first.short}; judge it again" in found.reasons
+    assert (
+        f"helper.py changed since it was judged as {first.short}; judge it again" in found.reasons
+    )
 
 
 def test_a_gate_says_where_the_code_of_some_sessions_is_unknown(port: Path) -> None:

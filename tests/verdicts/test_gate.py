@@ -1,4 +1,6 @@
-"""The gate's table: which records are accepted, which are not, and why; no evidence lost is ever an acceptance."""
+"""The gate's table: which records are accepted, which are not, and why; no evidence lost is ever an
+acceptance.
+"""
 
 from __future__ import annotations
 
@@ -24,24 +26,41 @@ from tests.rows import row
 from tests.verdicts.gated import ACCOUNT, EXPECTED, GOOD, TODAY, closed, decided, first
 
 BROKEN = row(Status.FAIL, case="kda-7", statistic="rms", ratio=2.5, dtype="bf16", detail={"cut": 3})
-WAIVER = {"id": "forward/bf16/*", "impl": "port", "statistic": "rms", "cap": 3.0, "reason": "known", "owner": "me", "expires": TODAY}
+WAIVER = {
+    "id": "forward/bf16/*",
+    "impl": "port",
+    "statistic": "rms",
+    "cap": 3.0,
+    "reason": "known",
+    "owner": "me",
+    "expires": TODAY,
+}
 
 
 def waiving(tmp_path: Path, **changes: Any) -> GateCriteria:
     path = tmp_path / "waivers.toml"
-    lines = [f"{name} = {value if name in ('cap', 'expires') else repr(value)}" for name, value in {**WAIVER, **changes}.items()]
+    lines = [
+        f"{name} = {value if name in ('cap', 'expires') else repr(value)}"
+        for name, value in {**WAIVER, **changes}.items()
+    ]
     path.write_text("[[waiver]]\n" + "\n".join(lines) + "\n")
     return GateCriteria(TODAY, waivers=read_waivers(path, TODAY))
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
 def test_a_good_record_is_accepted_and_says_what_was_not_asked(tmp_path: Path, ending: str) -> None:
-    assert decided(closed(tmp_path / f"r.{ending}")) == (0, "not tested: packing (it declares packing='none')")
+    assert decided(closed(tmp_path / f"r.{ending}")) == (
+        0,
+        "not tested: packing (it declares packing='none')",
+    )
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
 def test_a_broken_kernel_is_rejected(tmp_path: Path, ending: str) -> None:
-    assert decided(closed(tmp_path / f"r.{ending}", [*GOOD, BROKEN])) == (1, "forward bf16 FAIL: 1 verdict")
+    assert decided(closed(tmp_path / f"r.{ending}", [*GOOD, BROKEN])) == (
+        1,
+        "forward bf16 FAIL: 1 verdict",
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,27 +68,56 @@ def test_a_broken_kernel_is_rejected(tmp_path: Path, ending: str) -> None:
     [
         ({}, 0, "not tested"),
         ({"id": "forward/bf16/mild/kda-7/o/cut=3"}, 0, "not tested"),
-        ({"expires": TODAY - timedelta(days=1)}, 1, "waiver of rms of forward/bf16/* (me) expired on 2026-02-28"),
+        (
+            {"expires": TODAY - timedelta(days=1)},
+            1,
+            "waiver of rms of forward/bf16/* (me) expired on 2026-02-28",
+        ),
         ({"cap": 2.5}, 0, "not tested"),
-        ({"cap": 2.4}, 1, "waiver of rms of forward/bf16/* (me) is exceeded: 2.5x tolerance, cap 2.4"),
+        (
+            {"cap": 2.4},
+            1,
+            "waiver of rms of forward/bf16/* (me) is exceeded: 2.5x tolerance, cap 2.4",
+        ),
         ({"id": "resume/*"}, 1, "waiver of rms of resume/* (me) matches no failure of this run"),
-        ({"statistic": "max"}, 1, "waiver of max of forward/bf16/* (me) matches no failure of this run"),
-        ({"statistic": "NONFINITE"}, 1, "waiver of NONFINITE of forward/bf16/* (me) matches no failure of this run"),
-        ({"impl": "other"}, 1, "waiver of rms of forward/bf16/* (me) of other, which is not in the record"),
+        (
+            {"statistic": "max"},
+            1,
+            "waiver of max of forward/bf16/* (me) matches no failure of this run",
+        ),
+        (
+            {"statistic": "NONFINITE"},
+            1,
+            "waiver of NONFINITE of forward/bf16/* (me) matches no failure of this run",
+        ),
+        (
+            {"impl": "other"},
+            1,
+            "waiver of rms of forward/bf16/* (me) of other, which is not in the record",
+        ),
     ],
 )
-def test_a_waiver_caps_a_failure_and_nothing_else(tmp_path: Path, changes: dict[str, Any], code: int, reason: str) -> None:
-    found = decided(closed(tmp_path / "r.parquet", [*GOOD, BROKEN]), question=waiving(tmp_path, **changes))
+def test_a_waiver_caps_a_failure_and_nothing_else(
+    tmp_path: Path, changes: dict[str, Any], code: int, reason: str
+) -> None:
+    found = decided(
+        closed(tmp_path / "r.parquet", [*GOOD, BROKEN]), question=waiving(tmp_path, **changes)
+    )
     assert found[0] == code
     assert found[1].startswith(reason)
 
 
 def test_a_waived_failure_is_told_and_is_no_evidence(tmp_path: Path) -> None:
     (found,) = gate([closed(tmp_path / "r.parquet", [*GOOD, BROKEN])], waiving(tmp_path))
-    assert len(found.waived.rows) == 1 and found.reasons[-1].endswith("until 2026-03-01 covers 1 verdict: known")
+    assert len(found.waived.rows) == 1 and found.reasons[-1].endswith(
+        "until 2026-03-01 covers 1 verdict: known"
+    )
     alone = [BROKEN.model_copy(update={"output": output}) for output in ("o", "final_state")]
     kept = [verdict for verdict in GOOD if verdict.dtype != "bf16"]
-    assert decided(closed(tmp_path / "r.parquet", [*kept, *alone]), question=waiving(tmp_path)) == (3, "no pass for o in bf16")
+    assert decided(closed(tmp_path / "r.parquet", [*kept, *alone]), question=waiving(tmp_path)) == (
+        3,
+        "no pass for o in bf16",
+    )
 
 
 def test_a_waiver_of_a_status_caps_how_often(tmp_path: Path) -> None:
@@ -90,7 +138,9 @@ def test_a_waiver_of_a_status_caps_how_often(tmp_path: Path) -> None:
         ({"surprise": "x"}, "waiver.0.surprise"),
     ],
 )
-def test_a_waiver_that_cannot_be_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_a_waiver_that_cannot_be_is_refused(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
     with pytest.raises(FileError, match=said):
         waiving(tmp_path, **changes)
 
@@ -122,14 +172,23 @@ def test_a_truncated_record_is_not_enough_and_a_truncated_table_is_damaged(tmp_p
 
 def test_mixed_versions_are_not_enough(tmp_path: Path) -> None:
     newer = [row(case="kda-new", versions={"torch": "2.9"})]
-    assert decided(closed(tmp_path / "r.parquet", [*GOOD, *newer])) == (3, "mixed versions: torch in versions 2.8, 2.9")
+    assert decided(closed(tmp_path / "r.parquet", [*GOOD, *newer])) == (
+        3,
+        "mixed versions: torch in versions 2.8, 2.9",
+    )
     other = closed(tmp_path / "o.parquet", GOOD, ACCOUNT.model_copy(update={"harness": "2"}))
-    assert decided(closed(tmp_path / "r.parquet"), other) == (3, "mixed versions: kdaverify in versions 1, 2")
+    assert decided(closed(tmp_path / "r.parquet"), other) == (
+        3,
+        "mixed versions: kdaverify in versions 1, 2",
+    )
 
 
 def test_what_broke_in_the_harness_outweighs_all(tmp_path: Path) -> None:
     account = ACCOUNT.model_copy(update={"trouble": {"port": ("KeyError: 'x', in test_forward",)}})
-    assert decided(closed(tmp_path / "r.parquet", [*GOOD, BROKEN], account)) == (2, "KeyError: 'x', in test_forward")
+    assert decided(closed(tmp_path / "r.parquet", [*GOOD, BROKEN], account)) == (
+        2,
+        "KeyError: 'x', in test_forward",
+    )
 
 
 @pytest.mark.parametrize("rows", [[], [row(Status.SKIP, message="no device")]])
@@ -144,9 +203,24 @@ def test_verdicts_whose_session_says_nothing_are_not_enough(tmp_path: Path) -> N
     assert code == 3 and reason.startswith("no session says what it declares")
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"{}", b"{}\n", b"nonsense\n", b"PAR1", b"PAR1PAR1", bytes(100), b"\x80\x04K\x01."])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\n",
+        b"{}",
+        b"{}\n",
+        b"nonsense\n",
+        b"PAR1",
+        b"PAR1PAR1",
+        bytes(100),
+        b"\x80\x04K\x01.",
+    ],
+)
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])
-def test_no_file_accepts_by_being_empty_or_malformed(tmp_path: Path, content: bytes, ending: str) -> None:
+def test_no_file_accepts_by_being_empty_or_malformed(
+    tmp_path: Path, content: bytes, ending: str
+) -> None:
     path = tmp_path / f"r.{ending}"
     path.write_bytes(content)
     try:
@@ -166,9 +240,21 @@ RULES = [
     ("[require]\nproperties = ['drift']", 3, "no passes for property drift, wanted 1"),
     ("[require]\nproperties = ['packing']", 0, "not tested: packing"),
     ("profiles = ['nightly']", 3, "the session ran profile smoke, wanted nightly"),
-    ("[[limits]]\nstatistic = 'worst'\nmost = 0.4", 1, "worst of all verdicts: 0.5, at most 0.4 wanted"),
-    ("[[limits]]\nstatistic = 'q99'\nmost = 0.4\ndtype = 'bf*'", 1, "q99 of dtype bf*: 0.5, at most 0.4 wanted"),
-    ("[[limits]]\nstatistic = 'median'\nmost = 0.4\noutput = 'absent'", 1, "median of output absent: nothing to measure"),
+    (
+        "[[limits]]\nstatistic = 'worst'\nmost = 0.4",
+        1,
+        "worst of all verdicts: 0.5, at most 0.4 wanted",
+    ),
+    (
+        "[[limits]]\nstatistic = 'q99'\nmost = 0.4\ndtype = 'bf*'",
+        1,
+        "q99 of dtype bf*: 0.5, at most 0.4 wanted",
+    ),
+    (
+        "[[limits]]\nstatistic = 'median'\nmost = 0.4\noutput = 'absent'",
+        1,
+        "median of output absent: nothing to measure",
+    ),
     ("[[limits]]\nstatistic = 'skipped'\nmost = 0.0", 0, "not tested: packing"),
     ("[at_least]\ntotal = 24\n[require]\nops = ['kda']", 0, "not tested: packing"),
     ("[at_least]\npairs = 0.9", 3, "the record states no coverage of pairs, wanted 90%"),
@@ -176,7 +262,9 @@ RULES = [
 
 
 @pytest.mark.parametrize(("text", "code", "reason"), RULES, ids=[text for text, _, _ in RULES])
-def test_rules_ask_for_more_than_was_declared(tmp_path: Path, text: str, code: int, reason: str) -> None:
+def test_rules_ask_for_more_than_was_declared(
+    tmp_path: Path, text: str, code: int, reason: str
+) -> None:
     path = tmp_path / "rules.toml"
     path.write_text(f"about = 'ours'\n{text}\n")
     found = decided(closed(tmp_path / "r.parquet"), question=GateCriteria(TODAY, rules=str(path)))
@@ -188,16 +276,27 @@ def test_rules_ask_for_more_than_was_declared(tmp_path: Path, text: str, code: i
     [
         ("pairs = 1.0", 0, "not tested: packing"),
         ("triples = 0.75", 0, "not tested: packing"),
-        ("triples = 0.76", 3, "3,000 of 4,000 triples of properties judged together (75 %), wanted 76%"),
+        (
+            "triples = 0.76",
+            3,
+            "3,000 of 4,000 triples of properties judged together (75 %), wanted 76%",
+        ),
     ],
 )
-def test_a_rule_wants_a_share_of_all_combinations_judged(tmp_path: Path, rule: str, code: int, reason: str) -> None:
-    """Of two sessions the one that judged more of them counts: both may have judged the same ones."""
+def test_a_rule_wants_a_share_of_all_combinations_judged(
+    tmp_path: Path, rule: str, code: int, reason: str
+) -> None:
+    """Of two sessions the one that judged more of them counts: both may have judged the same
+    ones.
+    """
     path = tmp_path / "rules.toml"
     path.write_text(f"about = 'ours'\n[at_least]\n{rule}\n")
     lists = ((Covered(2, 100, 100), Covered(3, 3000, 4000)), (Covered(2, 60, 100),))
     records = [
-        closed(tmp_path / f"{n}.parquet", account=ACCOUNT.model_copy(update={"expected": (replace(EXPECTED, covered=covered),)}))
+        closed(
+            tmp_path / f"{n}.parquet",
+            account=ACCOUNT.model_copy(update={"expected": (replace(EXPECTED, covered=covered),)}),
+        )
         for n, covered in enumerate(lists)
     ]
     found = gate(records, GateCriteria(TODAY, rules=str(path)))
@@ -217,32 +316,62 @@ def test_a_rule_wants_a_share_of_all_combinations_judged(tmp_path: Path, rule: s
         ("acquitted", {"recheck": Recheck(RetestFinding.ACQUITTED, seeds=200)}),
     ],
 )
-def test_a_share_of_all_verdicts_is_limited(tmp_path: Path, statistic: str, changes: dict[str, Any], most: float, code: int) -> None:
-    """One of 26 verdicts; a failure is vacuous and rechecked as well, but no share of what passed."""
-    wrong = BROKEN.model_copy(update={"vacuous": ("zeros",), "recheck": Recheck(RetestFinding.CONFIRMED)})
+def test_a_share_of_all_verdicts_is_limited(
+    tmp_path: Path, statistic: str, changes: dict[str, Any], most: float, code: int
+) -> None:
+    """One of 26 verdicts; a failure is vacuous and rechecked as well, but no share of what
+    passed.
+    """
+    wrong = BROKEN.model_copy(
+        update={"vacuous": ("zeros",), "recheck": Recheck(RetestFinding.CONFIRMED)}
+    )
     path = tmp_path / "rules.toml"
     path.write_text(f"about = 'ours'\n[[limits]]\nstatistic = '{statistic}'\nmost = {most}\n")
     rows = [*GOOD, wrong, row(case="kda-x", **changes)]
-    found = decided(closed(tmp_path / "r.parquet", rows), question=replace(waiving(tmp_path), rules=str(path)))
-    assert found[0] == code and (code == 0 or found[1] == f"{statistic} of all verdicts: 0.0385, at most 0.03 wanted")
+    found = decided(
+        closed(tmp_path / "r.parquet", rows), question=replace(waiving(tmp_path), rules=str(path))
+    )
+    assert found[0] == code and (
+        code == 0 or found[1] == f"{statistic} of all verdicts: 0.0385, at most 0.03 wanted"
+    )
 
 
-@pytest.mark.parametrize("text", ["", "about = ''", "about = 'x'\nsurprise = 1", "about = 'x'\n[at_least]\ntotal = 0", "[[", "about = 1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "about = ''",
+        "about = 'x'\nsurprise = 1",
+        "about = 'x'\n[at_least]\ntotal = 0",
+        "[[",
+        "about = 1",
+    ],
+)
 def test_rules_that_say_nothing_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "rules.toml").write_text(text)
     with pytest.raises(FileError, match=r"rules\.toml"):
-        decided(closed(tmp_path / "r.parquet"), question=GateCriteria(TODAY, rules=str(tmp_path / "rules.toml")))
+        decided(
+            closed(tmp_path / "r.parquet"),
+            question=GateCriteria(TODAY, rules=str(tmp_path / "rules.toml")),
+        )
 
 
 def test_the_profile_that_ran_chooses_the_rules_and_smoke_is_no_acceptance(tmp_path: Path) -> None:
-    smoke, wanted = closed(tmp_path / "s.parquet"), "the session ran profile smoke, wanted acceptance or nightly"
+    smoke, wanted = (
+        closed(tmp_path / "s.parquet"),
+        "the session ran profile smoke, wanted acceptance or nightly",
+    )
     assert decided(smoke, question=GateCriteria(TODAY, rules="acceptance")) == (3, wanted)
-    thorough = closed(tmp_path / "a.parquet", GOOD, ACCOUNT.model_copy(update={"profile": "acceptance"}))
+    thorough = closed(
+        tmp_path / "a.parquet", GOOD, ACCOUNT.model_copy(update={"profile": "acceptance"})
+    )
     assert decided(thorough) == (3, "24 passes in all, wanted 300")
 
 
 def enough(verdicts: list[Verdict]) -> bool:
-    """Whether every declared pair and suite has a pass and nothing rejects: said again, without the gate's own code."""
+    """Whether every declared pair and suite has a pass and nothing rejects: said again, without the
+    gate's own code.
+    """
     passed = [verdict for verdict in verdicts if verdict.status is Status.PASS]
     pairs = {(verdict.dtype, verdict.output) for verdict in passed}
     suites = {verdict.property for verdict in passed}
@@ -250,21 +379,47 @@ def enough(verdicts: list[Verdict]) -> bool:
     return len(pairs) == 4 and suites == {"forward", "resume"} and left
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(data=st.data())
-def test_rows_dropped_and_statuses_changed_before_the_seal_accept_only_what_is_shown(tmp_path: Path, data: st.DataObject) -> None:
+def test_rows_dropped_and_statuses_changed_before_the_seal_accept_only_what_is_shown(
+    tmp_path: Path, data: st.DataObject
+) -> None:
     lost = data.draw(st.sets(st.integers(0, len(GOOD) - 1)))
-    changed = dict(data.draw(st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.sampled_from(Status)), max_size=2)))
-    rows = [verdict.model_copy(update={"status": changed.get(i, verdict.status)}) for i, verdict in enumerate(GOOD) if i not in lost]
+    changed = dict(
+        data.draw(
+            st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.sampled_from(Status)), max_size=2)
+        )
+    )
+    rows = [
+        verdict.model_copy(update={"status": changed.get(i, verdict.status)})
+        for i, verdict in enumerate(GOOD)
+        if i not in lost
+    ]
     code, _ = decided(closed(tmp_path / "r.parquet", rows))
     assert (code == 0) == enough(rows)
-    assert (code == 1) == any(v.status.rejects and v.status is not Status.ORACLE_UNCERTIFIED for v in rows)
+    assert (code == 1) == any(
+        v.status.rejects and v.status is not Status.ORACLE_UNCERTIFIED for v in rows
+    )
 
 
-@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=80,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(data=st.data(), ending=st.sampled_from(["jsonl", "parquet"]))
-def test_a_closed_record_with_bytes_cut_or_changed_never_accepts(tmp_path: Path, data: st.DataObject, ending: str) -> None:
-    start, length, fill = data.draw(st.tuples(st.floats(0, 1), st.integers(1, 4000), st.binary(max_size=3)))
+def test_a_closed_record_with_bytes_cut_or_changed_never_accepts(
+    tmp_path: Path, data: st.DataObject, ending: str
+) -> None:
+    start, length, fill = data.draw(
+        st.tuples(st.floats(0, 1), st.integers(1, 4000), st.binary(max_size=3))
+    )
     path = closed(tmp_path / f"r.{ending}")
     content = path.read_bytes()
     place = round(start * (len(content) - 1))
@@ -281,4 +436,7 @@ def test_the_same_record_twice_counts_once(tmp_path: Path) -> None:
     (tmp_path / "rules.toml").write_text("about = 'ours'\n[at_least]\ntotal = 25\n")
     paths = (closed(tmp_path / "a.parquet"), closed(tmp_path / "b.jsonl"))
     assert len(read(paths[1]).verdicts) == 24
-    assert decided(*paths, question=GateCriteria(TODAY, rules=str(tmp_path / "rules.toml"))) == (3, "24 passes in all, wanted 25")
+    assert decided(*paths, question=GateCriteria(TODAY, rules=str(tmp_path / "rules.toml"))) == (
+        3,
+        "24 passes in all, wanted 25",
+    )

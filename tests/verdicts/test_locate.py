@@ -1,4 +1,6 @@
-"""Verdicts that reject get the first wrong stage, once a case; nothing is asked where nothing can be known."""
+"""Verdicts that reject get the first wrong stage, once a case; nothing is asked where nothing can
+be known.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +41,21 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Problem]:
 
 
 def failing(status: Status = Status.FAIL, **fields: Any) -> Verdict:
-    return row(status, **{"case": ASKED.id, "problem": ASKED.to_json(), "dtype": ASKED.dtype, **fields})
+    return row(
+        status, **{"case": ASKED.id, "problem": ASKED.to_json(), "dtype": ASKED.dtype, **fields}
+    )
 
 
 def test_every_case_that_fails_is_localised_once_for_all_its_outputs(asked: list[Problem]) -> None:
-    rows = [failing(Status.PASS, case="right"), failing(), failing(output="final_state"), failing(Status.PASS, output="other")]
-    told = located([*rows, failing(property="resume", detail={"cut": 3})], Staged("neumann", NEUMANN))
+    rows = [
+        failing(Status.PASS, case="right"),
+        failing(),
+        failing(output="final_state"),
+        failing(Status.PASS, output="other"),
+    ]
+    told = located(
+        [*rows, failing(property="resume", detail={"cut": 3})], Staged("neumann", NEUMANN)
+    )
     assert [verdict.stage for verdict in told] == [None, "solve", "solve", None, "solve"]
     assert asked == [ASKED, ASKED]
     assert told[1].whereabouts().startswith("first wrong stage: solve, on exact inputs; R: ")
@@ -52,26 +63,40 @@ def test_every_case_that_fails_is_localised_once_for_all_its_outputs(asked: list
 
 
 def test_an_operation_beside_the_kernel_is_its_own_stage(asked: list[Problem]) -> None:
-    rows = [failing(Status.PASS, op="gate_softplus", output="g"), failing(op="gate_softplus", output="dz")]
+    rows = [
+        failing(Status.PASS, op="gate_softplus", output="g"),
+        failing(op="gate_softplus", output="dz"),
+    ]
     assert [verdict.stage for verdict in located(rows, find("eager"))] == [None, "gate_softplus"]
     assert not asked and not localises(rows)
 
 
 @pytest.mark.parametrize("status", [status for status in Status if not status.localised])
-def test_what_is_no_stage_s_fault_or_took_its_process_is_not_localised(status: Status, asked: list[Problem]) -> None:
-    told = located([failing(status), *([failing(output="final_state")] if status.takes_process else [])], find("eager"))
+def test_what_is_no_stage_s_fault_or_took_its_process_is_not_localised(
+    status: Status, asked: list[Problem]
+) -> None:
+    told = located(
+        [failing(status), *([failing(output="final_state")] if status.takes_process else [])],
+        find("eager"),
+    )
     assert not asked and {verdict.stage for verdict in told} == {None}
     assert {verdict.whereabouts() for verdict in told} == {""}
 
 
 def test_a_kernel_without_stages_says_so() -> None:
     (told,) = located([failing()], find("eager-recurrent"))
-    assert (told.stage, told.whereabouts(), told.names_stage()) == (NoStage.NONE_EXPOSED, "stages: none exposed", False)
+    assert (told.stage, told.whereabouts(), told.names_stage()) == (
+        NoStage.NONE_EXPOSED,
+        "stages: none exposed",
+        False,
+    )
 
 
 def test_a_fault_between_right_stages_is_told_as_such() -> None:
     (told,) = located([failing()], find("eager"))
-    assert told.whereabouts() == "stages: all within budget; cumsum, scores, solve, wy, state, output"
+    assert (
+        told.whereabouts() == "stages: all within budget; cumsum, scores, solve, wy, state, output"
+    )
 
 
 def test_of_judged_stages_the_stage_is_the_output_s_own(asked: list[Problem]) -> None:
@@ -86,11 +111,16 @@ def test_of_judged_stages_the_stage_is_the_output_s_own(asked: list[Problem]) ->
     assert not asked
 
 
-def test_a_case_too_large_for_a_session_says_where_its_stages_are_told(asked: list[Problem]) -> None:
+def test_a_case_too_large_for_a_session_says_where_its_stages_are_told(
+    asked: list[Problem],
+) -> None:
     large = ASKED.replace(T=8128, H=32, HV=32, K=128, V=128)
     assert cost(ASKED) < LARGEST < cost(large)
     (told,) = located([failing(problem=large.to_json(), case=large.id)], find("eager"))
-    assert (told.stage, told.located) == ("not judged", "too large to go through stage by stage in a session; its replay does")
+    assert (told.stage, told.located) == (
+        "not judged",
+        "too large to go through stage by stage in a session; its replay does",
+    )
     assert not asked
 
 
@@ -107,4 +137,8 @@ def test_what_a_stage_raises_costs_no_verdict(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("kdaverify.checks.stages.stage_standard", broken)
     (told,) = located([failing()], Staged("neumann", NEUMANN))
-    assert told.status is Status.FAIL and told.stage == NoStage.NOT_JUDGED and told.located.startswith("KeyError: 'ours'")
+    assert (
+        told.status is Status.FAIL
+        and told.stage == NoStage.NOT_JUDGED
+        and told.located.startswith("KeyError: 'ours'")
+    )

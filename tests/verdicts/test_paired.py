@@ -1,4 +1,6 @@
-"""Over a run a tenth more error is a rejection, though no case of it is; kernels that compute as a legal one does pass."""
+"""Over a run a tenth more error is a rejection, though no case of it is; kernels that compute as a
+legal one does pass.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,11 @@ def test_a_tenth_more_error_over_the_run_is_rejected_with_its_figures(member: in
 
 
 def test_a_tenth_more_error_of_a_gradient_is_rejected_too() -> None:
-    assert decide([*run(1.0), *run(1.1, property="gradients", output="dg")], EXPECTED).reasons[0].startswith("dg bf16")
+    assert (
+        decide([*run(1.0), *run(1.1, property="gradients", output="dg")], EXPECTED)
+        .reasons[0]
+        .startswith("dg bf16")
+    )
 
 
 def test_few_cases_conclude_nothing_and_repeats_of_a_case_count_once() -> None:
@@ -41,9 +47,15 @@ def test_few_cases_conclude_nothing_and_repeats_of_a_case_count_once() -> None:
 
 def test_formats_contracts_and_cases_that_lack_a_legal_kernel_are_kept_apart() -> None:
     other = run(1.1, contract="chunk32-bf16")
-    lacking = [v.model_copy(update={"peers": v.peers[:2], "case": f"{v.case}-x"}) for v in run(2.0, cases=5)]
+    lacking = [
+        v.model_copy(update={"peers": v.peers[:2], "case": f"{v.case}-x"})
+        for v in run(2.0, cases=5)
+    ]
     found = paired([*run(1.0), *other, *lacking])
-    assert [(p.contract, p.raised, p.cases) for p in found] == [("chunk32-bf16", True, 40), ("chunk64-bf16", False, 40)]
+    assert [(p.contract, p.raised, p.cases) for p in found] == [
+        ("chunk32-bf16", True, 40),
+        ("chunk64-bf16", False, 40),
+    ]
 
 
 def test_what_is_no_whole_call_does_not_count() -> None:

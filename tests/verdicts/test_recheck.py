@@ -1,4 +1,6 @@
-"""Near misses of a session: each case once, the same every time, the first figure kept; whoever judges at once gets the end of it."""
+"""Near misses of a session: each case once, the same every time, the first figure kept; whoever
+judges at once gets the end of it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,11 @@ def test_a_near_miss_at_one_seed_passes_with_its_first_figure_and_a_note() -> No
     found: list[Verdict] = []
     Judge(Louder(factor_for(1.2), only=PROBLEM), found.append, "forward")(PROBLEM)
     (missed,) = (verdict for verdict in found if verdict.recheck is not None)
-    assert missed.recheck is not None and missed.recheck.finding is RetestFinding.ACQUITTED and missed.recheck.seeds == 20
+    assert (
+        missed.recheck is not None
+        and missed.recheck.finding is RetestFinding.ACQUITTED
+        and missed.recheck.seeds == 20
+    )
     assert missed.status is Status.PASS and missed.grade == "A" and missed.proves()
     assert missed.ratio is not None and 1.0 < missed.ratio < 1.4
     assert "borderline, passed on re-test at 20 fresh seeds" in missed.message
@@ -58,9 +64,16 @@ def test_the_same_near_miss_comes_to_the_same_end_and_is_run_again_once() -> Non
 def test_what_is_worse_leaves_near_misses_as_they_are() -> None:
     near = row(Status.FAIL, case="kda-1", statistic="rms", ratio=1.2, problem=PROBLEM.to_json())
     told = rechecked([near, row(Status.NONFINITE, case="kda-2")], Louder(1.0))
-    assert told[0].status is Status.FAIL and told[0].recheck is not None and told[0].recheck.reason == SETTLED
+    assert (
+        told[0].status is Status.FAIL
+        and told[0].recheck is not None
+        and told[0].recheck.reason == SETTLED
+    )
     assert not only_near([near, row(Status.NONFINITE, case="kda-1")])
-    assert rechecked([row(Status.FAIL, statistic="zero", ratio=float("inf"))], Louder(1.0))[0].recheck is None
+    assert (
+        rechecked([row(Status.FAIL, statistic="zero", ratio=float("inf"))], Louder(1.0))[0].recheck
+        is None
+    )
 
 
 def test_outputs_from_files_are_not_run_again() -> None:
@@ -68,21 +81,46 @@ def test_outputs_from_files_are_not_run_again() -> None:
     filed.open_ended = False
     near = row(Status.FAIL, statistic="row", ratio=1.2, problem=PROBLEM.to_json())
     (told,) = rechecked([near], filed)
-    assert told.status is Status.FAIL and told.recheck is not None and told.recheck.reason == FILED and not filed.calls
+    assert (
+        told.status is Status.FAIL
+        and told.recheck is not None
+        and told.recheck.reason == FILED
+        and not filed.calls
+    )
 
 
 @pytest.mark.parametrize(
-    ("mode", "output", "share"), [("native", "o", 1), ("interpreted", "o", 1 / 50), ("native", "dq", 1 / 8), ("interpreted", "dq", 1 / 400)]
+    ("mode", "output", "share"),
+    [
+        ("native", "o", 1),
+        ("interpreted", "o", 1 / 50),
+        ("native", "dq", 1 / 8),
+        ("interpreted", "dq", 1 / 400),
+    ],
 )
 def test_what_costs_more_a_call_is_run_again_at_smaller_sizes(
     mode: str, output: str, share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     largest: list[float] = []
 
-    def recording(_: object, __: object, outputs: list[str], **options: float) -> dict[str, Recheck]:
+    def recording(
+        _: object, __: object, outputs: list[str], **options: float
+    ) -> dict[str, Recheck]:
         largest.append(options["largest"])
         return {name: fresh_seeds.undecided("told") for name in outputs}
 
     monkeypatch.setattr(rechecking, "recheck", recording)
-    rechecked([row(Status.FAIL, statistic="rms", ratio=1.2, problem=PROBLEM.to_json(), mode=mode, output=output)], Louder(1.0))
+    rechecked(
+        [
+            row(
+                Status.FAIL,
+                statistic="rms",
+                ratio=1.2,
+                problem=PROBLEM.to_json(),
+                mode=mode,
+                output=output,
+            )
+        ],
+        Louder(1.0),
+    )
     assert largest == [pytest.approx(fresh_seeds.LARGEST * share)]

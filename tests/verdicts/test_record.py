@@ -16,7 +16,14 @@ from kdaverify.verdicts.verdict import SCHEMA
 from tests.rows import ROOT, row
 
 ROWS = [
-    row(case="kda-1", ratio=0.5, value=1e-9, budget=2e-9, grade="A", detail={"cut": 17, "way": "chunk-step"}),
+    row(
+        case="kda-1",
+        ratio=0.5,
+        value=1e-9,
+        budget=2e-9,
+        grade="A",
+        detail={"cut": 17, "way": "chunk-step"},
+    ),
     row(Status.FAIL, case="kda-2", ratio=math.inf, worst="token 3"),
     row(Status.SKIP, case="kda-3", message="no packs"),
 ]
@@ -38,18 +45,25 @@ def test_a_second_session_appends_and_orders_only_its_own_rows(tmp_path: Path, n
             for verdict in reversed(rows):
                 writer.append(verdict)
             writer.settle(rows)
-    assert [verdict.case for verdict in read(tmp_path / name).verdicts] == ["kda-3", "kda-1", "kda-2"]
+    assert [verdict.case for verdict in read(tmp_path / name).verdicts] == [
+        "kda-3",
+        "kda-1",
+        "kda-2",
+    ]
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_every_row_is_on_file_before_the_next_one_comes(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
     code = (
-        "import os, sys; from pathlib import Path; from kdaverify.verdicts.record import RecordWriter; from tests.rows import row;"
-        "w = RecordWriter(Path(sys.argv[1])); w.append(row(case='kda-1')); w.append(row(case='kda-2')); os._exit(9)"
+        "import os, sys; from pathlib import Path; from kdaverify.verdicts.record import"
+        " RecordWriter; from tests.rows import row;w = RecordWriter(Path(sys.argv[1]));"
+        " w.append(row(case='kda-1')); w.append(row(case='kda-2')); os._exit(9)"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    died = subprocess.run([sys.executable, "-c", code, str(path)], env=environment, check=False, timeout=60)
+    died = subprocess.run(
+        [sys.executable, "-c", code, str(path)], env=environment, check=False, timeout=60
+    )
     assert died.returncode == 9
     assert [verdict.case for verdict in read(path).verdicts] == ["kda-1", "kda-2"]
 
@@ -86,14 +100,21 @@ def test_a_row_of_before_stages_were_named_is_read(tmp_path: Path) -> None:
     told = row(Status.FAIL, stage="solve", located="on exact inputs")
     plain = row(Status.FAIL)
     path = tmp_path / "r.jsonl"
-    path.write_text(told.model_dump_json() + "\n" + plain.model_dump_json(exclude={"located"}) + "\n")
+    path.write_text(
+        told.model_dump_json() + "\n" + plain.model_dump_json(exclude={"located"}) + "\n"
+    )
     assert '"stage":null' in path.read_text()
     assert read(path).verdicts == (told, plain)
 
 
 def test_a_row_of_a_newer_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "r.jsonl"
-    path.write_text(ROWS[0].model_dump_json().replace(f'"schema_version":{SCHEMA}', f'"schema_version":{SCHEMA + 1}') + "\n")
+    path.write_text(
+        ROWS[0]
+        .model_dump_json()
+        .replace(f'"schema_version":{SCHEMA}', f'"schema_version":{SCHEMA + 1}')
+        + "\n"
+    )
     with pytest.raises(RecordError, match="schema_version"):
         read(path)
 
@@ -105,7 +126,9 @@ def test_a_missing_file_and_an_unknown_ending_say_what_to_do(tmp_path: Path) -> 
         RecordWriter(tmp_path / "r.csv")
 
 
-def test_parquet_without_polars_says_which_extra_brings_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_without_polars_says_which_extra_brings_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "polars", None)
     with pytest.raises(RecordError, match=r"kdaverify\[parquet\]"):
         RecordWriter(tmp_path / "r.parquet")

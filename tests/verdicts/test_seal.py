@@ -1,4 +1,6 @@
-"""A closed record shows that it is whole, and no change of it goes unnoticed; its schema is published."""
+"""A closed record shows that it is whole, and no change of it goes unnoticed; its schema is
+published.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ from kdaverify.verdicts.seal import Account, Expected, Seal
 from kdaverify.verdicts.verdict import Verdict
 from tests.rows import ROOT, row
 
-ACCOUNT = Account(profile="smoke", seed=3, expected=(Expected("port", ("fp32",), ("o",), ("forward",), {"drift": "no long run"}),))
+ACCOUNT = Account(
+    profile="smoke",
+    seed=3,
+    expected=(Expected("port", ("fp32",), ("o",), ("forward",), {"drift": "no long run"}),),
+)
 ROWS = [
     row(
         case="kda-1",
@@ -34,7 +40,14 @@ ROWS = [
         T=64,
         oracle_bits=94,
     ),
-    row(Status.FAIL, case="kda-2", ratio=float("inf"), vacuous=("zeros",), stage="solve", diagnosis="H1"),
+    row(
+        Status.FAIL,
+        case="kda-2",
+        ratio=float("inf"),
+        vacuous=("zeros",),
+        stage="solve",
+        diagnosis="H1",
+    ),
     row(Status.SKIP, case='"digest":"', message='{"seal":'),
 ]
 
@@ -84,7 +97,9 @@ def noticed(path: Path) -> bool:
     return bool(found.truncated or found.open_rows or not found.verdicts)
 
 
-def test_rows_of_a_session_that_never_closed_stay_open_whoever_closes_after_it(tmp_path: Path) -> None:
+def test_rows_of_a_session_that_never_closed_stay_open_whoever_closes_after_it(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "r.jsonl"
     with RecordWriter(path) as writer:
         writer.append(ROWS[0])
@@ -120,14 +135,19 @@ def test_a_table_whose_digest_is_written_otherwise_is_refused(tmp_path: Path) ->
     digest = "a" * 64
     seal = Seal(rows=3, digest=digest, accounts=(ACCOUNT,)).model_dump_json()
     path = tmp_path / "r.parquet"
-    pl.read_parquet(written(path)).write_parquet(path, metadata={"kdaverify": seal.replace(digest, "\\u0061" + digest[1:])})
+    pl.read_parquet(written(path)).write_parquet(
+        path, metadata={"kdaverify": seal.replace(digest, "\\u0061" + digest[1:])}
+    )
     with pytest.raises(RecordError, match="its seal is not in one place"):
         read(path)
 
 
 def test_columns_are_typed_and_nested_fields_are_json(tmp_path: Path) -> None:
     found = pl.read_parquet(written(tmp_path / "r.parquet"))
-    kinds = {name: found.schema[name] for name in ("T", "ratio", "status", "grade", "peers", "vacuous", "published")}
+    kinds = {
+        name: found.schema[name]
+        for name in ("T", "ratio", "status", "grade", "peers", "vacuous", "published")
+    }
     assert kinds == {
         "T": pl.Int64(),
         "ratio": pl.Float64(),
@@ -158,7 +178,9 @@ def test_records_of_version_1_are_read_and_known_to_be_open(name: str) -> None:
         (pl.DataFrame({"row": [1]}), "row 1 is no verdict"),
     ],
 )
-def test_a_parquet_file_of_something_else_says_so(tmp_path: Path, frame: pl.DataFrame, said: str) -> None:
+def test_a_parquet_file_of_something_else_says_so(
+    tmp_path: Path, frame: pl.DataFrame, said: str
+) -> None:
     frame.write_parquet(tmp_path / "r.parquet")
     with pytest.raises(RecordError, match=said):
         read(tmp_path / "r.parquet")
@@ -170,13 +192,29 @@ def test_a_parquet_file_of_something_else_says_so(tmp_path: Path, frame: pl.Data
         ({"status": pl.lit("GREAT")}, "a status there is not"),
         ({"schema_version": pl.lit(99, dtype=pl.Int64)}, "version 99"),
         ({"implementation": pl.lit(None, dtype=pl.String)}, "lack a value"),
-        ({"ratio": pl.lit(3.0), "status": pl.lit("PASS"), "recheck": pl.lit(None, dtype=pl.String)}, "PASS above their tolerance"),
-        ({"ratio": pl.lit(float("nan")), "status": pl.lit("PASS"), "recheck": pl.lit(None, dtype=pl.String)}, "PASS above their tolerance"),
+        (
+            {
+                "ratio": pl.lit(3.0),
+                "status": pl.lit("PASS"),
+                "recheck": pl.lit(None, dtype=pl.String),
+            },
+            "PASS above their tolerance",
+        ),
+        (
+            {
+                "ratio": pl.lit(float("nan")),
+                "status": pl.lit("PASS"),
+                "recheck": pl.lit(None, dtype=pl.String),
+            },
+            "PASS above their tolerance",
+        ),
         ({"ratio": pl.lit("much")}, "ratio is String, wanted Float64"),
         ({"surprise": pl.lit(1)}, "unknown columns surprise"),
     ],
 )
-def test_a_sealed_table_of_nonsense_is_refused(tmp_path: Path, change: dict[str, pl.Expr], said: str) -> None:
+def test_a_sealed_table_of_nonsense_is_refused(
+    tmp_path: Path, change: dict[str, pl.Expr], said: str
+) -> None:
     from kdaverify.verdicts import parquet
 
     frame = pl.read_parquet(written(tmp_path / "r.parquet")).with_columns(**change)
@@ -186,5 +224,6 @@ def test_a_sealed_table_of_nonsense_is_refused(tmp_path: Path, change: dict[str,
 
 
 def test_the_published_schema_is_that_of_the_model() -> None:
-    # Written by: python -c "from kdaverify.verdicts.schema import text; print(text(), end='')" > reports/schema.json
+    # Written by: python -c "from kdaverify.verdicts.schema import text; print(text(), end='')" >
+    # reports/schema.json
     assert (ROOT / "reports" / "schema.json").read_text() == schema.text()

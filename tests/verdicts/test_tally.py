@@ -1,4 +1,6 @@
-"""Verdicts and a table of them come to the same tally, and so a session and the gate over its record to the same ruling."""
+"""Verdicts and a table of them come to the same tally, and so a session and the gate over its
+record to the same ruling.
+"""
 
 from __future__ import annotations
 

@@ -43,7 +43,8 @@ class AscendcOptions:
         layout: of the inputs: BSND, BNSD, TND or NTD.
         state: order of the states, kv or vk.
         chunk_size: 64 or 128.
-        widths: any, where a revision whose signature leaves it open is known to take more than K = V = 64 and K = V = 128; square.
+        widths: any, where a revision whose signature leaves it open is known to take more than K =
+            V = 64 and K = V = 128; square.
         module: the Python module that has the operators.
         device: type of the torch device they run on.
     """
@@ -61,19 +62,24 @@ class AscendcOptions:
 
 
 class AscendC(Adapter):
-    """chunk_kda_fwd of whatever revision is installed, found by its signature and held to it by a two-token self-test.
+    """chunk_kda_fwd of whatever revision is installed, found by its signature and held to it by a
+    two-token self-test.
 
-    The name stands for several contracts: an early one takes gates summed over the chunk in log2 and returns o in the layout of the
-    inputs, later ones take natural gates and return o sequence-major. Gates, betas, q and k are handed over activated and normalised;
-    every switch that would do it inside stays off.
+    The name stands for several contracts: an early one takes gates summed over the chunk in log2
+    and returns o in the layout of the inputs, later ones take natural gates and return o
+    sequence-major. Gates, betas, q and k are handed over activated and normalised; every switch
+    that would do it inside stays off.
 
-    A decode step runs recurrent_kda on a private pool, in BSND and in the same state order; what that operator does not take
-    (dtypes but bf16, K but 128) steps through chunk_kda_fwd, and `proof` says which ran.
+    A decode step runs recurrent_kda on a private pool, in BSND and in the same state order; what
+    that operator does not take (dtypes but bf16, K but 128) steps through chunk_kda_fwd, and
+    `proof` says which ran.
 
     Args:
         options: layout, state order, chunk size, widths, module and device.
-        conventions: in which tensors are really handed over, where a probe passes others than the options say.
-    Source: flash-linear-attention-npu, torch_custom/fla_npu/fla_npu/ops/ascendc and fla/ops/ascendc/kda.
+        conventions: in which tensors are really handed over, where a probe passes others than the
+            options say.
+    Source: flash-linear-attention-npu, torch_custom/fla_npu/fla_npu/ops/ascendc and
+    fla/ops/ascendc/kda.
     """
 
     name = "ascendc"
@@ -81,7 +87,9 @@ class AscendC(Adapter):
     isolated = True
     differentiable = False
 
-    def __init__(self, options: AscendcOptions | None = None, conventions: Conventions | None = None) -> None:
+    def __init__(
+        self, options: AscendcOptions | None = None, conventions: Conventions | None = None
+    ) -> None:
         self._options = options or AscendcOptions()
         self.conventions = conventions or self._options.conventions
         self.device = self._options.device
@@ -108,16 +116,30 @@ class AscendC(Adapter):
 
     def redeclared(self, conventions: Conventions) -> Adapter | None:
         if conventions.gate != self.conventions.gate and self._bound.signed.gate.cumulated:
-            return None  # summed gates have no other base to be declared in; the self-test tells them apart
+            # summed gates have no other base to be declared in; the self-test tells them apart
+            return None
         return AscendC(self._options, conventions)
 
     def forward(self, inputs: Inputs) -> Output:
         bound, said = self._bound, self._options
         verdict = bound.chunk_verdict(said.layout)
-        call = ChunkCall(bound.chunk.call, bound.revision, said.layout, said.state, said.chunk_size, self.conventions)
+        call = ChunkCall(
+            bound.chunk.call,
+            bound.revision,
+            said.layout,
+            said.state,
+            said.chunk_size,
+            self.conventions,
+        )
         output = on_device(self.device, call, inputs)
-        way = f"{route(bound.revision, work_of(said.layout.call(inputs), said.chunk_size))} ({DEDUCED})"
-        self._ran = f"{bound.chunk.place}, {bound.revision.told}, {said.layout.name}, states {said.state}, {verdict}, {way}"
+        way = (
+            f"{route(bound.revision, work_of(said.layout.call(inputs), said.chunk_size))}"
+            f" ({DEDUCED})"
+        )
+        self._ran = (
+            f"{bound.chunk.place}, {bound.revision.told}, {said.layout.name}, states {said.state},"
+            f" {verdict}, {way}"
+        )
         return output
 
     def step(self, inputs: Inputs) -> Output:
@@ -128,7 +150,9 @@ class AscendC(Adapter):
             self._ran = f"{self._ran} (for a step: {reason})"
             return output
         verdict = bound.recurrent_verdict(said.state)
-        call = RecurrentCall(bound.recurrent.call, said.state, Conventions(state=self.conventions.state))
+        call = RecurrentCall(
+            bound.recurrent.call, said.state, Conventions(state=self.conventions.state)
+        )
         output = on_device(self.device, call, inputs)
         self._ran = f"{bound.recurrent.place}, private pool, states {said.state}, {verdict}"
         return output
@@ -144,12 +168,25 @@ class AscendC(Adapter):
     def variants(self) -> Mapping[str, Adapter]:
         said = self._options
         orders = said.state, *(order for order in self._state_orders() if order != said.state)
-        choices = [(layout, order) for layout in LAYOUTS.values() for order in orders if (layout, order) != (said.layout, said.state)]
-        return {f"{layout.name}-{order}": AscendC(replace(said, layout=layout, state=order)) for layout, order in choices}
+        choices = [
+            (layout, order)
+            for layout in LAYOUTS.values()
+            for order in orders
+            if (layout, order) != (said.layout, said.state)
+        ]
+        return {
+            f"{layout.name}-{order}": AscendC(replace(said, layout=layout, state=order))
+            for layout, order in choices
+        }
 
     def environment(self) -> dict[str, str]:
         module = self._options.module
-        return {**super().environment(), **version_of(module.partition(".")[0]), "module": module, **npu_environment(self.device)}
+        return {
+            **super().environment(),
+            **version_of(module.partition(".")[0]),
+            "module": module,
+            **npu_environment(self.device),
+        }
 
     @property
     def _bound(self) -> Binding:

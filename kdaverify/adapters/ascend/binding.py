@@ -1,4 +1,6 @@
-"""One imported module of AscendC operators: which conventions its functions follow, found by calls and not by version."""
+"""One imported module of AscendC operators: which conventions its functions follow, found by calls
+and not by version.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,15 @@ from kdaverify.adapters.ascend.chunk_op import ChunkCall
 from kdaverify.adapters.ascend.gates import FORMS, LOG2, NATURAL, GateForm
 from kdaverify.adapters.ascend.layouts import LAYOUTS, Layout
 from kdaverify.adapters.ascend.recurrent_op import KEY_WIDTH, RecurrentCall
-from kdaverify.adapters.ascend.revisions import EITHER, MID, SQUARE_WIDTHS, TILE, V26_9_1, Revision, by_signature
+from kdaverify.adapters.ascend.revisions import (
+    EITHER,
+    MID,
+    SQUARE_WIDTHS,
+    TILE,
+    V26_9_1,
+    Revision,
+    by_signature,
+)
 from kdaverify.adapters.ascend.signatures import Entry, entry
 from kdaverify.adapters.base import AdapterError, WrongKernelError
 from kdaverify.adapters.conventions import Conventions
@@ -33,12 +43,16 @@ class Binding:
         device: type of the torch device they run on.
     """
 
-    def __init__(self, chunk: Entry, recurrent: Entry | None, signed: Revision, device: str) -> None:
+    def __init__(
+        self, chunk: Entry, recurrent: Entry | None, signed: Revision, device: str
+    ) -> None:
         self.chunk, self.recurrent, self.signed, self.device = chunk, recurrent, signed, device
 
     @functools.cached_property
     def revision(self) -> Revision:
-        """The revision by its signature and, where two share one, by a width that only one of them takes."""
+        """The revision by its signature and, where two share one, by a width that only one of them
+        takes.
+        """
         if self.signed is EITHER:
             return MID if self._takes(TILE) else V26_9_1
         return self.signed
@@ -52,12 +66,20 @@ class Binding:
         """
         revision = self.revision
         key_heads = 1 if revision.one_head_tnd and layout.name == "TND" else 2
-        asked = selftest.question(H=key_heads, HV=4, width=SQUARE_WIDTHS[0] if revision.square else TILE, dtype=torch.bfloat16, state=True)
+        asked = selftest.question(
+            H=key_heads,
+            HV=4,
+            width=SQUARE_WIDTHS[0] if revision.square else TILE,
+            dtype=torch.bfloat16,
+            state=True,
+        )
         try:
             answer = self._chunk_call(layout, revision).raw(asked.copied().on(self.device))
         except Exception as error:  # noqa: BLE001 - it may refuse in any way; the suites will meet the same refusal
             return f"two-token self-test refused: {type(error).__name__}: {error}"
-        return selftest.verdict(self.chunk.place, _chunk_readings(revision, layout, key_heads), asked, *answer)
+        return selftest.verdict(
+            self.chunk.place, _chunk_readings(revision, layout, key_heads), asked, *answer
+        )
 
     @functools.cache  # noqa: B019 - bindings live as long as the process
     def recurrent_verdict(self, state: str) -> str:
@@ -72,7 +94,9 @@ class Binding:
         o, pool = call.raw(asked.copied().on(self.device))
         written = pool if state == "kv" else pool.mT.contiguous()
         # The conventions probe calls no step: what it would name is named here.
-        readings = [replace(reading, declarable=False) for reading in _readings(NATURAL, key_heads=2)]
+        readings = [
+            replace(reading, declarable=False) for reading in _readings(NATURAL, key_heads=2)
+        ]
         return selftest.verdict(self.recurrent.place, readings, asked, o, written)
 
     def _takes(self, width: int) -> bool:
@@ -99,14 +123,22 @@ def bind(module: str, device: str) -> Binding:
     imported = _imported(module, device)
     chunk, recurrent = entry(imported, CHUNK), entry(imported, RECURRENT)
     if chunk is None:
-        raise AdapterError(f"{module}: has no {CHUNK}; name the module that has it, with the option module=")
+        raise AdapterError(
+            f"{module}: has no {CHUNK}; name the module that has it, with the option module="
+        )
     revision = by_signature(chunk.parameters)
     if revision is None:
         raise WrongKernelError(
-            f"{chunk.place}: wanted the signature of a known revision (a gk, or a g with state_v_first), got "
-            f"({', '.join(chunk.parameters) or '*args, **kwargs'}); name a module whose function shows one, with the option module="
+            f"{chunk.place}: wanted the signature of a known revision (a gk, or a g with"
+            f" state_v_first), got ({', '.join(chunk.parameters) or '*args, **kwargs'}); name a"
+            " module whose function shows one, with the option module="
         )
-    return Binding(chunk, recurrent if recurrent is not None and "q" in recurrent.parameters else None, revision, device)
+    return Binding(
+        chunk,
+        recurrent if recurrent is not None and "q" in recurrent.parameters else None,
+        revision,
+        device,
+    )
 
 
 def _imported(module: str, device: str) -> Any:
@@ -115,7 +147,10 @@ def _imported(module: str, device: str) -> Any:
             importlib.import_module("torch_npu")  # registers the device with torch
         return importlib.import_module(module)
     except Exception as error:
-        raise AdapterError(f"{module}: could not be imported: {type(error).__name__}: {error}; source CANN's set_env.sh first") from error
+        raise AdapterError(
+            f"{module}: could not be imported: {type(error).__name__}: {error}; source CANN's"
+            " set_env.sh first"
+        ) from error
 
 
 def _chunk_readings(revision: Revision, layout: Layout, key_heads: int) -> list[selftest.Reading]:
@@ -123,8 +158,16 @@ def _chunk_readings(revision: Revision, layout: Layout, key_heads: int) -> list[
     if layout.conventional == "bthd":
         return readings
     if revision.o_as_inputs:
-        return [*(replace(r, o=selftest.head_major) for r in readings), selftest.Reading("o sequence-major (declared: as the inputs)")]
-    return [*readings, selftest.Reading("o head-major, as the inputs (declared: sequence-major)", o=selftest.head_major)]
+        return [
+            *(replace(r, o=selftest.head_major) for r in readings),
+            selftest.Reading("o sequence-major (declared: as the inputs)"),
+        ]
+    return [
+        *readings,
+        selftest.Reading(
+            "o head-major, as the inputs (declared: sequence-major)", o=selftest.head_major
+        ),
+    ]
 
 
 def _readings(gate: GateForm, *, key_heads: int) -> list[selftest.Reading]:
@@ -133,4 +176,12 @@ def _readings(gate: GateForm, *, key_heads: int) -> list[selftest.Reading]:
     gates = selftest.gates(gate, others, declarable=() if gate.cumulated else (LOG2,))
     grouped = selftest.heads() if key_heads > 1 else []
     states = [*selftest.states(), selftest.both_states()]
-    return [selftest.Reading(""), *gates, *selftest.scales(), *selftest.values(), selftest.logits(), *grouped, *states]
+    return [
+        selftest.Reading(""),
+        *gates,
+        *selftest.scales(),
+        *selftest.values(),
+        selftest.logits(),
+        *grouped,
+        *states,
+    ]

@@ -30,8 +30,9 @@ class ChunkCall:
         layout: said to the operator.
         state: order of the states said to the operator, kv or vk.
         chunk_size: 64 or 128.
-        conventions: in which the tensors are really handed over and taken back; they agree with layout and state, except when a probe
-            tests whether the operator follows others than it is given.
+        conventions: in which the tensors are really handed over and taken back; they agree with
+            layout and state, except when a probe tests whether the operator follows others than it
+            is given.
     """
 
     function: Callable[..., Any]
@@ -46,7 +47,9 @@ class ChunkCall:
         handed = self.conventions.arguments(call)
         handover = Handover(self.conventions, call, handed)
         given = {name: _Given(handed[name], change) for name, change in self._changes(call).items()}
-        o, final_state = self.answer(call, handed, {name: own.changed for name, own in given.items()})
+        o, final_state = self.answer(
+            call, handed, {name: own.changed for name, own in given.items()}
+        )
         for own in given.values():
             own.show_edits()
         final_state = handover.output(None, final_state).final_state
@@ -56,17 +59,27 @@ class ChunkCall:
         """What the operator returns for a call, as it lies in memory."""
         call = self.layout.call(inputs)
         handed = self.conventions.arguments(call)
-        return self.answer(call, handed, {name: change.to(handed[name]) for name, change in self._changes(call).items()})
+        return self.answer(
+            call,
+            handed,
+            {name: change.to(handed[name]) for name, change in self._changes(call).items()},
+        )
 
-    def answer(self, call: Inputs, handed: dict[str, Any], changed: dict[str, Tensor]) -> tuple[Any, Any]:
+    def answer(
+        self, call: Inputs, handed: dict[str, Any], changed: dict[str, Tensor]
+    ) -> tuple[Any, Any]:
         """o and the final state for the tensors handed over, some of them `changed` once more."""
         tensors = [self._shaped({**handed, **changed}[name]) for name in TOKENS]
         keywords: dict[str, Any] = {
             "layout": self.layout.name,
             "initial_state": handed["initial_state"],
             "output_final_state": True,
-            "cu_seqlens": None if handed["cu_seqlens"] is None else tuple(handed["cu_seqlens"].tolist()),
-            "chunk_indices": None if handed["cu_seqlens"] is None else chunk_indices(call, self.chunk_size),
+            "cu_seqlens": (
+                None if handed["cu_seqlens"] is None else tuple(handed["cu_seqlens"].tolist())
+            ),
+            "chunk_indices": (
+                None if handed["cu_seqlens"] is None else chunk_indices(call, self.chunk_size)
+            ),
         }
         if len(self.revision.state_orders) > 1:
             keywords["state_v_first"] = self.state == "vk"
@@ -74,7 +87,9 @@ class ChunkCall:
         return returned[0], returned[1]
 
     def _changes(self, call: Inputs) -> dict[str, _Change]:
-        """What the conventions do not express: gates in the revision's form, and a beta that is fp32 beside fp16."""
+        """What the conventions do not express: gates in the revision's form, and a beta that is
+        fp32 beside fp16.
+        """
         changes: dict[str, _Change] = {}
         if self.revision.gate is not NATURAL:
             changes["g"] = self._gates(call)
@@ -95,15 +110,24 @@ class ChunkCall:
         return _Change(to, back)
 
     def _shaped(self, tensor: Tensor) -> Tensor:
-        # A probe may pass flat tokens where the layout has a batch axis: then there is none to strip.
+        # A probe may pass flat tokens where the layout has a batch axis: then there is none to
+        # strip.
         return tensor if self.conventions.layout == "thd" else self.layout.strip(tensor)
 
     def _canonical_o(self, o: Any, call: Inputs, handed: dict[str, Any], inputs: Inputs) -> Any:
         if isinstance(o, Tensor) and self.layout.rank3 and o.ndim == 3:
             o = o.unsqueeze(0)
         layout = self.conventions.layout if self.revision.o_as_inputs else "bthd"
-        taken = Handover(Conventions(layout=layout, packing="cu_seqlens"), call, handed).output(o, None).o
-        return taken.view(inputs.v.shape) if isinstance(taken, Tensor) and taken.shape == call.v.shape else taken
+        taken = (
+            Handover(Conventions(layout=layout, packing="cu_seqlens"), call, handed)
+            .output(o, None)
+            .o
+        )
+        return (
+            taken.view(inputs.v.shape)
+            if isinstance(taken, Tensor) and taken.shape == call.v.shape
+            else taken
+        )
 
 
 @dataclass(frozen=True)
@@ -113,7 +137,9 @@ class _Change:
 
 
 class _Given:
-    """A tensor changed once more before it is given: an edit of it must show in the one it was made from."""
+    """A tensor changed once more before it is given: an edit of it must show in the one it was made
+    from.
+    """
 
     def __init__(self, handed: Tensor, change: _Change) -> None:
         self._handed, self._change = handed, change

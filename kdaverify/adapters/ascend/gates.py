@@ -28,27 +28,39 @@ class GateForm:
     unit: float
 
     def hand(self, inputs: Inputs, chunk_size: int) -> Tensor:
-        """The gates of a call in this form: computed in float64, rounded once to the gates' dtype."""
+        """The gates of a call in this form: computed in float64, rounded once to the gates'
+        dtype.
+        """
         # On the host: float64 is slow or absent on an NPU.
         g = inputs.g.detach().cpu().double()
         given = _summed(g, inputs, chunk_size) if self.cumulated else g
         return (given / self.unit).to(inputs.g.dtype).to(inputs.g.device)
 
     def read(self, given: Tensor, inputs: Inputs, chunk_size: int) -> Tensor:
-        """The log decays [B, T, HV, K] that tensor `given` means to a kernel that takes this form, in float64."""
+        """The log decays [B, T, HV, K] that tensor `given` means to a kernel that takes this form,
+        in float64.
+        """
         meant = given.detach().cpu().double() * self.unit
-        return (_differences(meant, inputs, chunk_size) if self.cumulated else meant).to(given.device)
+        return (_differences(meant, inputs, chunk_size) if self.cumulated else meant).to(
+            given.device
+        )
 
 
 NATURAL: Final = GateForm("natural log, one token's", cumulated=False, unit=1.0)
 LOG2: Final = GateForm("log2, one token's", cumulated=False, unit=LN_2)
-CUMULATED_LOG2: Final = GateForm("log2, summed from the start of the chunk", cumulated=True, unit=LN_2)
-CUMULATED_NATURAL: Final = GateForm("natural log, summed from the start of the chunk", cumulated=True, unit=1.0)
+CUMULATED_LOG2: Final = GateForm(
+    "log2, summed from the start of the chunk", cumulated=True, unit=LN_2
+)
+CUMULATED_NATURAL: Final = GateForm(
+    "natural log, summed from the start of the chunk", cumulated=True, unit=1.0
+)
 FORMS: Final = (NATURAL, LOG2, CUMULATED_LOG2, CUMULATED_NATURAL)
 
 
 def through(form: GateForm, inputs: Inputs, chunk_size: int) -> Inputs:
-    """The call with the gates that a kernel really gets when they are handed over in `form`, rounding included."""
+    """The call with the gates that a kernel really gets when they are handed over in `form`,
+    rounding included.
+    """
     return replace(inputs, g=form.read(form.hand(inputs, chunk_size), inputs, chunk_size))
 
 

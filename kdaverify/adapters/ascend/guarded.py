@@ -25,10 +25,14 @@ class Guarded:
         shape, dtype, device: of the tensor.
     """
 
-    def __init__(self, name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, name: str, shape: Sequence[int], dtype: torch.dtype, device: torch.device
+    ) -> None:
         size = torch.Size(shape).numel() * dtype.itemsize
         self.name = name
-        self._memory = torch.full((GUARD + size + GUARD,), PATTERN, dtype=torch.uint8, device=device)
+        self._memory = torch.full(
+            (GUARD + size + GUARD,), PATTERN, dtype=torch.uint8, device=device
+        )
         self._memory[GUARD : GUARD + size] = 0
         self.tensor: Tensor = self._memory[GUARD : GUARD + size].view(dtype).view(*shape)
 
@@ -42,4 +46,7 @@ class Guarded:
         for side, guard in sides.items():
             count = int((guard != PATTERN).sum())
             if count:
-                raise OutOfBoundsError(f"{self.name}: the kernel changed {count} of the {GUARD} bytes {side} its {list(self.tensor.shape)}")
+                raise OutOfBoundsError(
+                    f"{self.name}: the kernel changed {count} of the {GUARD} bytes {side} its"
+                    f" {list(self.tensor.shape)}"
+                )

@@ -32,7 +32,9 @@ class Layout:
         return packed(inputs) if self.rank3 else inputs
 
     def strip(self, tensor: Tensor) -> Tensor:
-        """The tensor of a converted call without the batch axis that this layout has not, in the same memory."""
+        """The tensor of a converted call without the batch axis that this layout has not, in the
+        same memory.
+        """
         return tensor.squeeze(0) if self.rank3 else tensor
 
 
@@ -48,7 +50,9 @@ LAYOUTS: Final[Mapping[str, Layout]] = {
 
 
 def packed(inputs: Inputs) -> Inputs:
-    """The same call with B = 1 and offsets, batch entries laid end to end; views of its tensors where they are contiguous."""
+    """The same call with B = 1 and offsets, batch entries laid end to end; views of its tensors
+    where they are contiguous.
+    """
     if inputs.cu_seqlens is not None:
         return inputs
     flat = {name: getattr(inputs, name).flatten(0, 1)[None] for name in TOKENS}
@@ -57,6 +61,13 @@ def packed(inputs: Inputs) -> Inputs:
 
 
 def chunk_indices(inputs: Inputs, chunk_size: int) -> tuple[int, ...]:
-    """Flat (sequence, local chunk) pairs of a pack, sequence-major: the only order that the operators accept."""
+    """Flat (sequence, local chunk) pairs of a pack, sequence-major: the only order that the
+    operators accept.
+    """
     counts = [-(-length // chunk_size) for length in inputs.lengths]
-    return tuple(i for sequence, count in enumerate(counts) for chunk in range(count) for i in (sequence, chunk))
+    return tuple(
+        i
+        for sequence, count in enumerate(counts)
+        for chunk in range(count)
+        for i in (sequence, chunk)
+    )

@@ -21,10 +21,14 @@ _HEAD_MAJOR: Final = Conventions(layout="bhtd", packing="cu_seqlens")
 
 
 def prepared(inputs: Inputs) -> Inputs:
-    """The call as the kernel is meant to get it, before conversions: packed, scaled, heads repeated."""
+    """The call as the kernel is meant to get it, before conversions: packed, scaled, heads
+    repeated.
+    """
     call = packed(fold_scale(inputs))
     repeats = call.HV // call.H
-    return replace(call, q=call.q.repeat_interleave(repeats, dim=2), k=call.k.repeat_interleave(repeats, dim=2))
+    return replace(
+        call, q=call.q.repeat_interleave(repeats, dim=2), k=call.k.repeat_interleave(repeats, dim=2)
+    )
 
 
 def pointed(call: Inputs, conventions: Conventions) -> dict[str, Tensor]:
@@ -32,17 +36,27 @@ def pointed(call: Inputs, conventions: Conventions) -> dict[str, Tensor]:
     handed = {name: conventions.hand(name, getattr(call, name), call) for name in TOKENS}
     handed |= {name: _HEAD_MAJOR.hand(name, handed[name], call) for name in HEAD_MAJOR}
     assert call.cu_seqlens is not None  # it is packed
-    return {**{name: tensor[0].half() for name, tensor in handed.items()}, "cu_seqlens": call.cu_seqlens.to(torch.int32)}
+    return {
+        **{name: tensor[0].half() for name, tensor in handed.items()},
+        "cu_seqlens": call.cu_seqlens.to(torch.int32),
+    }
 
 
 @torch.no_grad()
-def show_edits(inputs: Inputs, call: Inputs, given: Mapping[str, Tensor], left: Mapping[str, Tensor]) -> None:
-    """An input that the kernel edited counts as edited in the caller's tensor: the elements are marked, their values mean nothing."""
+def show_edits(
+    inputs: Inputs, call: Inputs, given: Mapping[str, Tensor], left: Mapping[str, Tensor]
+) -> None:
+    """An input that the kernel edited counts as edited in the caller's tensor: the elements are
+    marked, their values mean nothing.
+    """
     for name, before in given.items():
         if torch.equal(before, left[name]):
             continue
         if name == "cu_seqlens":
-            raise RuntimeError(f"cu_seqlens: the kernel changed its offsets, from {before.tolist()} to {left[name].tolist()}")
+            raise RuntimeError(
+                f"cu_seqlens: the kernel changed its offsets, from {before.tolist()} to"
+                f" {left[name].tolist()}"
+            )
         changed = (before != left[name])[None]
         if name in HEAD_MAJOR:
             changed = changed.transpose(1, 2)

@@ -21,5 +21,7 @@ def checked(adapter: str, options: Mapping[str, str], known: Known) -> Mapping[s
             raise AdapterError(f"{adapter}: no option {name!r}; its options are {', '.join(known)}")
         allowed = known[name]
         if allowed is not None and value not in allowed:
-            raise AdapterError(f"{adapter}: option {name}: wanted one of {', '.join(allowed)}, got {value!r}")
+            raise AdapterError(
+                f"{adapter}: option {name}: wanted one of {', '.join(allowed)}, got {value!r}"
+            )
     return options

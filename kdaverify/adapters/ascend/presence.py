@@ -14,17 +14,28 @@ from kdaverify.adapters.base import versions
 
 INSTALL: Final[Mapping[str, str]] = {
     "torch_npu": "pip install torch-npu of the same version as torch",
-    "fla_npu": "build and install the wheel of flashserve/flash-linear-attention-npu for your SoC (FLA_NPU_SOC=ascend910b, ...)",
+    "fla_npu": (
+        "build and install the wheel of flashserve/flash-linear-attention-npu for your SoC"
+        " (FLA_NPU_SOC=ascend910b, ...)"
+    ),
 }
 CANN_HOME: Final = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
 
 
 def lacking(device: str, *packages: str) -> str | None:
-    """Everything missing of the packages and, on an NPU, of torch_npu and CANN, with what brings it; None if all is there."""
+    """Everything missing of the packages and, on an NPU, of torch_npu and CANN, with what brings
+    it; None if all is there.
+    """
     wanted = (*(("torch_npu",) if device == "npu" else ()), *packages)
-    reasons = [f"{package} ({INSTALL.get(package, 'put it on PYTHONPATH')})" for package in wanted if not _importable(package)]
+    reasons = [
+        f"{package} ({INSTALL.get(package, 'put it on PYTHONPATH')})"
+        for package in wanted
+        if not _importable(package)
+    ]
     if device == "npu" and not any(os.environ.get(name) for name in CANN_HOME):
-        reasons.append(f"CANN (install the toolkit and source its set_env.sh, which sets {CANN_HOME[0]})")
+        reasons.append(
+            f"CANN (install the toolkit and source its set_env.sh, which sets {CANN_HOME[0]})"
+        )
     return f"not installed: {'; '.join(reasons)}" if reasons else None
 
 

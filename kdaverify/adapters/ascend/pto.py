@@ -1,4 +1,6 @@
-"""Kernels written in PTO-ISA: a shared object with megagdn-pto's entry point, supplied by the user."""
+"""Kernels written in PTO-ISA: a shared object with megagdn-pto's entry point, supplied by the
+user.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ import torch
 
 from kdaverify.adapters.ascend import selftest
 from kdaverify.adapters.ascend.gates import CUMULATED_LOG2, CUMULATED_NATURAL, LOG2, NATURAL
-from kdaverify.adapters.ascend.mega_call import HEAD_MAJOR, last_snapshots, pointed, prepared, show_edits
+from kdaverify.adapters.ascend.mega_call import (
+    HEAD_MAJOR,
+    last_snapshots,
+    pointed,
+    prepared,
+    show_edits,
+)
 from kdaverify.adapters.ascend.mega_kernel import ENTRY, WIDTH
 from kdaverify.adapters.ascend.options import Known, checked
 from kdaverify.adapters.ascend.presence import lacking, npu_environment
@@ -29,11 +37,17 @@ from oracles.inputs import Inputs
 from oracles.tensors import OUTPUTS, TOKENS
 
 SNAPSHOT: Final = "snapshot"
-_OPTIONS: Final[Known] = {"library": None, "device": None, "block_dim": None, "final_state": ("none", SNAPSHOT)}
+_OPTIONS: Final[Known] = {
+    "library": None,
+    "device": None,
+    "block_dim": None,
+    "final_state": ("none", SNAPSHOT),
+}
 _BLOCKS: Final = {"npu": 20}
 _HOW: Final = (
-    "name a shared object with megagdn-pto's call_kernel, --impl ascend_pto:library=PATH (compile kernels/pto/mega_kernel_kda.cpp of "
-    "megagdn-pto with bisheng; for a build on PTO-ISA's CPU simulator add device=cpu)"
+    "name a shared object with megagdn-pto's call_kernel, --impl ascend_pto:library=PATH (compile"
+    " kernels/pto/mega_kernel_kda.cpp of megagdn-pto with bisheng; for a build on PTO-ISA's CPU"
+    " simulator add device=cpu)"
 )
 
 
@@ -57,21 +71,25 @@ class PtoOptions:
 class AscendPto(Adapter):
     """The fused KDA kernel of megagdn-pto, or whatever has its entry point.
 
-    Documented there: the order and types of the arguments; packed tokens with cu_seqlens int32 on the device; q, k and beta head-major,
-    v, g and o token-major; everything fp16 but the summed gates and the workspaces beside them; q multiplied by the scale, q and k
-    repeated for every value head, gates natural and one token's, beta activated; K = V = 128 and chunks of 128; no initial state.
-    Snapshots hold the state that enters a chunk.
+    Documented there: the order and types of the arguments; packed tokens with cu_seqlens int32 on
+    the device; q, k and beta head-major, v, g and o token-major; everything fp16 but the summed
+    gates and the workspaces beside them; q multiplied by the scale, q and k repeated for every
+    value head, gates natural and one token's, beta activated; K = V = 128 and chunks of 128; no
+    initial state. Snapshots hold the state that enters a chunk.
 
-    Assumed: an older build, which takes no head count, ignores one more integer at the end (true of the C calling conventions of
-    x86-64 and AArch64), and is content with its fp32 buffers where it only needs fp16 ones; a build for the CPU simulator takes host
-    pointers, a null stream and block_dim 1.
+    Assumed: an older build, which takes no head count, ignores one more integer at the end (true of
+    the C calling conventions of x86-64 and AArch64), and is content with its fp32 buffers where it
+    only needs fp16 ones; a build for the CPU simulator takes host pointers, a null stream and
+    block_dim 1.
 
-    The kernel writes no final state. megagdn-pto's wrapper returns the snapshot of the last chunk in its place, which by the kernel's own
-    account is the state that entered it; final_state=snapshot exposes just that, for judging.
+    The kernel writes no final state. megagdn-pto's wrapper returns the snapshot of the last chunk
+    in its place, which by the kernel's own account is the state that entered it;
+    final_state=snapshot exposes just that, for judging.
 
     Args:
         options: library, device, block_dim and final_state.
-        conventions: in which gates, betas and states are really handed over, where a probe passes others than the documented ones.
+        conventions: in which gates, betas and states are really handed over, where a probe passes
+            others than the documented ones.
     Source: megagdn-pto, kernels/pto/mega_kernel_kda.cpp and megagdn_pto/kda_mega_kernel.py.
     """
 
@@ -81,7 +99,9 @@ class AscendPto(Adapter):
     isolated = True
     differentiable = False
 
-    def __init__(self, options: PtoOptions | None = None, conventions: Conventions | None = None) -> None:
+    def __init__(
+        self, options: PtoOptions | None = None, conventions: Conventions | None = None
+    ) -> None:
         self._options = options or PtoOptions()
         self.conventions = conventions or Conventions(packing="cu_seqlens")
         self.device = self._options.device
@@ -97,7 +117,11 @@ class AscendPto(Adapter):
 
     def contract(self, dtype: str) -> Contract:
         declared = preset("ascend_pto", dtype)
-        return replace(declared, carry=FORMATS["fp16"]) if self._options.final_state == SNAPSHOT else declared
+        return (
+            replace(declared, carry=FORMATS["fp16"])
+            if self._options.final_state == SNAPSHOT
+            else declared
+        )
 
     def supports(self, problem: Problem) -> str | None:
         return "at least one token" if problem.T == 0 else super().supports(problem)
@@ -108,7 +132,11 @@ class AscendPto(Adapter):
 
     def received(self, inputs: Inputs) -> Inputs:
         call = fold_scale(self.conventions.received(inputs))
-        return replace(call, g=call.g.half().to(call.g.dtype)) if self.conventions.gate == "log" else call
+        return (
+            replace(call, g=call.g.half().to(call.g.dtype))
+            if self.conventions.gate == "log"
+            else call
+        )
 
     def redeclared(self, conventions: Conventions) -> Adapter | None:
         if conventions.layout != self.conventions.layout:
@@ -131,7 +159,11 @@ class AscendPto(Adapter):
         return AscendPto(replace(self._options, **parsed))
 
     def environment(self) -> dict[str, str]:
-        return {**super().environment(), "library": self._library().place, **npu_environment(self.device)}
+        return {
+            **super().environment(),
+            "library": self._library().place,
+            **npu_environment(self.device),
+        }
 
     def _library(self) -> SharedObject:
         if self._options.library is None:
@@ -143,7 +175,13 @@ class AscendPto(Adapter):
             return self._options.block_dim
         if self.device != "npu":
             return 1
-        return int(getattr(torch.get_device_module("npu").get_device_properties(), "cube_core_num", _BLOCKS["npu"]))
+        return int(
+            getattr(
+                torch.get_device_module("npu").get_device_properties(),
+                "cube_core_num",
+                _BLOCKS["npu"],
+            )
+        )
 
     def _run(self, library: SharedObject, blocks: int, inputs: Inputs) -> Output:
         call = prepared(inputs)
@@ -153,19 +191,27 @@ class AscendPto(Adapter):
         o = outputs["o"].view(inputs.v.shape)
         if self._options.final_state != SNAPSHOT:
             return Output(o, None)
-        return Output(o, self.conventions.take("final_state", last_snapshots(outputs["s"], call), call))
+        return Output(
+            o, self.conventions.take("final_state", last_snapshots(outputs["s"], call), call)
+        )
 
 
 @functools.cache
 def _verdict(library: SharedObject, device: str, blocks: int) -> str:
     """What the two-token self-test says of a library."""
     asked = selftest.question(H=3, HV=3, width=WIDTH, dtype=torch.float16, state=False)
-    outputs, _ = library.run(pointed(prepared(asked.copied().on(device)), Conventions()), blocks=blocks)
-    layouts = [selftest.laid_out_otherwise(name, declared_head_major=name in HEAD_MAJOR) for name in TOKENS]
+    outputs, _ = library.run(
+        pointed(prepared(asked.copied().on(device)), Conventions()), blocks=blocks
+    )
+    layouts = [
+        selftest.laid_out_otherwise(name, declared_head_major=name in HEAD_MAJOR) for name in TOKENS
+    ]
     readings = [
         selftest.Reading(""),
         *selftest.gates(NATURAL, (LOG2, CUMULATED_LOG2, CUMULATED_NATURAL), declarable=(LOG2,)),
-        selftest.Reading("a scale of K^-1/2 applied inside (declared: q comes multiplied)", _scaled_inside),
+        selftest.Reading(
+            "a scale of K^-1/2 applied inside (declared: q comes multiplied)", _scaled_inside
+        ),
         *selftest.values(),
         selftest.logits(),
         *layouts,
@@ -184,7 +230,9 @@ def _parsed(name: str, value: str) -> Any:
     if name != "block_dim":
         return value
     if not value.isdecimal() or int(value) < 1:
-        raise AdapterError(f"ascend_pto: option block_dim: wanted a whole number of at least 1, got {value!r}")
+        raise AdapterError(
+            f"ascend_pto: option block_dim: wanted a whole number of at least 1, got {value!r}"
+        )
     return int(value)
 
 

@@ -34,17 +34,22 @@ def limit(inputs: Inputs) -> str | None:
     if inputs.K != KEY_WIDTH or inputs.V not in VALUE_WIDTHS:
         return f"recurrent_kda takes K = 128 and V = 128 or 256, got K = {inputs.K}, V = {inputs.V}"
     if inputs.cu_seqlens is not None or inputs.T > MOST_TOKENS:
-        return f"recurrent_kda is called for dense steps of at most {MOST_TOKENS} tokens, got {inputs.lengths}"
+        return (
+            f"recurrent_kda is called for dense steps of at most {MOST_TOKENS} tokens, got"
+            f" {inputs.lengths}"
+        )
     return None
 
 
 @dataclass(frozen=True)
 class RecurrentCall:
-    """How the operator is called: BSND, on a private pool in which every sequence's slot lies between two guards.
+    """How the operator is called: BSND, on a private pool in which every sequence's slot lies
+    between two guards.
 
     Args:
         function: the vendor's.
-        state: order of the states said to the operator, kv or vk. Its documentation and its code differ on the default.
+        state: order of the states said to the operator, kv or vk. Its documentation and its code
+            differ on the default.
         conventions: in which the tensors are really handed over and taken back.
     """
 
@@ -98,4 +103,7 @@ def _pool(start: Tensor) -> Tensor:
 def _check_guards(pool: Tensor) -> None:
     touched = [2 * i for i, slot in enumerate(pool[::2]) if not bool((slot == GUARD).all())]
     if touched:
-        raise StatePoolError(f"recurrent_kda: wanted only the slots of the call written, but slots {touched} of {len(pool)} changed too")
+        raise StatePoolError(
+            f"recurrent_kda: wanted only the slots of the call written, but slots {touched} of"
+            f" {len(pool)} changed too"
+        )

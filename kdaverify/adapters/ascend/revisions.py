@@ -1,4 +1,6 @@
-"""One name, several contracts: what the revisions of `chunk_kda_fwd` agree on and where they differ."""
+"""One name, several contracts: what the revisions of `chunk_kda_fwd` agree on and where they
+differ.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +27,14 @@ class Revision:
     Args:
         name: for people.
         gate: form of the fourth tensor.
-        o_as_inputs: o comes in the layout of the inputs; otherwise sequence-major whatever they are.
+        o_as_inputs: o comes in the layout of the inputs; otherwise sequence-major whatever they
+            are.
         state_orders: of the states, of ("kv", "vk").
         square: K = V = 64 or 128 only; otherwise multiples of 16 up to 256.
         one_head_tnd: TND takes one key head only.
         two_routes: large calls go another way (see route.py).
-    Source: flash-linear-attention-npu, fla/ops/ascendc/kda/chunk_kda_fwd, README and docs/api.md over time.
+    Source: flash-linear-attention-npu, fla/ops/ascendc/kda/chunk_kda_fwd, README and docs/api.md
+    over time.
     """
 
     name: str
@@ -47,12 +51,15 @@ class Revision:
         return f"revision {self.name} ({o}, gates in {self.gate.said})"
 
 
-EARLY: Final = Revision(name="early", gate=CUMULATED_LOG2, o_as_inputs=True, state_orders=("kv",), one_head_tnd=True)
+EARLY: Final = Revision(
+    name="early", gate=CUMULATED_LOG2, o_as_inputs=True, state_orders=("kv",), one_head_tnd=True
+)
 MID: Final = Revision(name="mid", gate=NATURAL)
 V26_9_1: Final = replace(MID, name="v26.9.1", square=True)
 MAIN: Final = replace(V26_9_1, name="September main", two_routes=True)
 EITHER: Final = replace(V26_9_1, name="mid or v26.9.1")
-"""Where only a call shows the difference: these two take the same arguments, but not the same widths."""
+"""Where only a call shows the difference: these two take the same arguments, but not the same
+widths."""
 
 
 def by_signature(parameters: tuple[str, ...]) -> Revision | None:
@@ -69,7 +76,10 @@ def limits(revision: Revision, layout: Layout, state: str, problem: Problem) -> 
     if problem.T == 0:
         yield "at least one token"
     if problem.lengths is not None and sum(problem.lengths) != problem.T:
-        yield f"no tokens past the last offset: cu_seqlens must end at T = {problem.T}, wanted {sum(problem.lengths)}"
+        yield (
+            f"no tokens past the last offset: cu_seqlens must end at T = {problem.T}, wanted"
+            f" {sum(problem.lengths)}"
+        )
     # Without a batch axis, the batch entries are handed over as a pack.
     if (problem.packed or layout.rank3) and problem.N > MOST_SEQUENCES:
         yield f"at most {MOST_SEQUENCES} sequences, wanted {problem.N}"
@@ -77,17 +87,25 @@ def limits(revision: Revision, layout: Layout, state: str, problem: Problem) -> 
         yield f"at most {MOST_HEADS} value heads, wanted {problem.HV}"
     yield from _width_limits(revision, problem)
     if revision.one_head_tnd and layout.name == "TND" and problem.H > 1:
-        yield f"TND takes one key head in revision {revision.name}, wanted {problem.H}; use layout=NTD"
+        yield (
+            f"TND takes one key head in revision {revision.name}, wanted {problem.H}; use"
+            " layout=NTD"
+        )
     if state not in revision.state_orders:
         yield f"states are [K, V] only in revision {revision.name}"
     if revision.gate.cumulated and bool(problem.inputs().g.isneginf().any()):
-        yield f"no hard resets: gates summed over a chunk cannot say what follows -inf (revision {revision.name})"
+        yield (
+            "no hard resets: gates summed over a chunk cannot say what follows -inf (revision"
+            f" {revision.name})"
+        )
 
 
 def _width_limits(revision: Revision, problem: Problem) -> Iterator[str]:
     K, V = problem.K, problem.V
     if revision.square and not (K == V and K in SQUARE_WIDTHS):
         more = "; if it is known to be mid, say widths=any" if revision is EITHER else ""
-        yield f"K = V = 64 or K = V = 128 in revision {revision.name}, wanted K = {K}, V = {V}{more}"
+        yield (
+            f"K = V = 64 or K = V = 128 in revision {revision.name}, wanted K = {K}, V = {V}{more}"
+        )
     if any(width % TILE or not TILE <= width <= WIDEST for width in (K, V)):
         yield f"widths are multiples of {TILE} from {TILE} to {WIDEST}, wanted K = {K}, V = {V}"

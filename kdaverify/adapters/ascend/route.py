@@ -1,4 +1,6 @@
-"""The hidden switch of `chunk_kda_fwd`: large calls go through three kernels instead of one, and nothing reports it."""
+"""The hidden switch of `chunk_kda_fwd`: large calls go through three kernels instead of one, and
+nothing reports it.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,14 @@ class Work:
 def work_of(inputs: Inputs, chunk_size: int) -> Work:
     """The work of a call."""
     lengths = [inputs.T] if inputs.cu_seqlens is None else inputs.lengths
-    return Work(dtype=inputs.q.dtype, HV=inputs.HV, K=inputs.K, V=inputs.V, lengths=lengths, chunk_size=chunk_size)
+    return Work(
+        dtype=inputs.q.dtype,
+        HV=inputs.HV,
+        K=inputs.K,
+        V=inputs.V,
+        lengths=lengths,
+        chunk_size=chunk_size,
+    )
 
 
 def route(revision: Revision, work: Work) -> str:
@@ -50,6 +59,11 @@ def route(revision: Revision, work: Work) -> str:
     Source: flash-linear-attention-npu, torch_custom/fla_npu/csrc/src/stable_chunk_kda_fwd.cpp.
     """
     chunks = sum(-(-length // work.chunk_size) for length in work.lengths)
-    fits = work.dtype == torch.bfloat16 and work.K == work.V == WIDTH and work.chunk_size == CHUNK and min(work.lengths) > 0
+    fits = (
+        work.dtype == torch.bfloat16
+        and work.K == work.V == WIDTH
+        and work.chunk_size == CHUNK
+        and min(work.lengths) > 0
+    )
     large = work.HV * chunks >= LEAST_WORK
     return THREE_KERNELS if revision.two_routes and fits and large else FUSED

@@ -1,4 +1,6 @@
-"""A two-token call whose answer shows how a kernel reads its tensors: a misread gate is finite, and wrong."""
+"""A two-token call whose answer shows how a kernel reads its tensors: a misread gate is finite, and
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +63,13 @@ def question(*, H: int, HV: int, width: int, dtype: torch.dtype, state: bool) ->
     def coherent(common: Tensor) -> Tensor:
         return torch.nn.functional.normalize(common + 0.7 * draw(1, TOKENS, H, width), dim=-1)
 
-    # Decay shows in what the second token reads of the first: so they share a direction, the first writes little, the second adds little.
-    # It decays more than the first, so that one token's gates that are taken for sums still fall.
-    common, weak_first = draw(1, 1, H, width), torch.tensor((0.3, 1.0), dtype=torch.float64).view(1, TOKENS, 1, 1)
+    # Decay shows in what the second token reads of the first: so they share a direction, the first
+    # writes little, the second adds little. It decays more than the first, so that one token's
+    # gates that are taken for sums still fall.
+    common, weak_first = (
+        draw(1, 1, H, width),
+        torch.tensor((0.3, 1.0), dtype=torch.float64).view(1, TOKENS, 1, 1),
+    )
     decay = -(0.3 + 0.3 * draw(1, 1, HV, width).sigmoid())
     return Inputs(
         q=(1.6 * weak_first * coherent(common)).to(dtype),
@@ -76,16 +82,19 @@ def question(*, H: int, HV: int, width: int, dtype: torch.dtype, state: bool) ->
     )
 
 
-def verdict(place: str, readings: Sequence[Reading], asked: Inputs, o: Any, final_state: Any) -> str:
+def verdict(
+    place: str, readings: Sequence[Reading], asked: Inputs, o: Any, final_state: Any
+) -> str:
     """What the answer to `asked` says of the kernel, in words.
 
     Args:
         place: of the kernel.
         readings: the declared one, then those it is distinguished from.
-        o, final_state: the answer as the kernel laid it out; a final state of None is not looked at.
+        o, final_state: the answer as the kernel laid it out; a final state of None is not looked
+            at.
     Returns:
-        That the declared reading fits; or one that another declaration would express; or none: then the kernel is wrong in another way,
-        for the suites to find.
+        That the declared reading fits; or one that another declaration would express; or none: then
+        the kernel is wrong in another way, for the suites to find.
     Raises:
         WrongKernelError: another reading fits best.
     """
@@ -96,14 +105,16 @@ def verdict(place: str, readings: Sequence[Reading], asked: Inputs, o: Any, fina
     said = readings[best].said
     if said and not readings[best].declarable:
         raise WrongKernelError(
-            f"{place}: the two-token self-test contradicts what is declared, but fits a kernel with {said}; "
-            "run the revision whose conventions these are, or correct the kernel"
+            f"{place}: the two-token self-test contradicts what is declared, but fits a kernel with"
+            f" {said}; run the revision whose conventions these are, or correct the kernel"
         )
     return f"two-token self-test fits a kernel with {said}" if said else "two-token self-test fits"
 
 
 def _error(reading: Reading, asked: Inputs, o: Any, final_state: Any) -> float:
-    """How far the answer is from that of a kernel with this reading, relative to its size; the worse of the two outputs."""
+    """How far the answer is from that of a kernel with this reading, relative to its size; the
+    worse of the two outputs.
+    """
     expected_o, expected_state = recurrence(reading.call(asked))
     written = [(o, reading.o(expected_o))]
     if final_state is not None:
@@ -112,19 +123,29 @@ def _error(reading: Reading, asked: Inputs, o: Any, final_state: Any) -> float:
 
 
 def _distance(found: Any, expected: Tensor) -> float:
-    """Between numbers as they lie in memory, whatever the shape; infinite where there are not as many, or some are NaN."""
+    """Between numbers as they lie in memory, whatever the shape; infinite where there are not as
+    many, or some are NaN.
+    """
     if not isinstance(found, Tensor) or found.numel() != expected.numel():
         return math.inf
-    distance = float((found.detach().cpu().double().flatten() - expected.flatten()).norm() / expected.norm())
+    distance = float(
+        (found.detach().cpu().double().flatten() - expected.flatten()).norm() / expected.norm()
+    )
     return math.inf if math.isnan(distance) else distance
 
 
-def gates(handed: GateForm, others: Sequence[GateForm], *, declarable: Sequence[GateForm] = ()) -> list[Reading]:
+def gates(
+    handed: GateForm, others: Sequence[GateForm], *, declarable: Sequence[GateForm] = ()
+) -> list[Reading]:
     """Gates handed over in one form and read in another."""
 
     def misread(form: GateForm) -> Reading:
         said = f"gates read as {form.said} (handed over in {handed.said})"
-        return Reading(said, lambda x: replace(x, g=form.read(handed.hand(x, x.T), x, x.T)), declarable=form in declarable)
+        return Reading(
+            said,
+            lambda x: replace(x, g=form.read(handed.hand(x, x.T), x, x.T)),
+            declarable=form in declarable,
+        )
 
     return [misread(form) for form in others]
 
@@ -143,7 +164,12 @@ def values() -> list[Reading]:
     normalized = torch.nn.functional.normalize
     return [
         Reading("beta doubled", lambda x: replace(x, beta=2.0 * x.beta.double())),
-        Reading("q and k normalised inside", lambda x: replace(x, q=normalized(x.q.double(), dim=-1), k=normalized(x.k.double(), dim=-1))),
+        Reading(
+            "q and k normalised inside",
+            lambda x: replace(
+                x, q=normalized(x.q.double(), dim=-1), k=normalized(x.k.double(), dim=-1)
+            ),
+        ),
     ]
 
 
@@ -174,12 +200,21 @@ def _transposed_start(x: Inputs) -> Inputs:
 
 def logits() -> Reading:
     """A beta that is not activated yet."""
-    return Reading("beta read as a logit", lambda x: replace(x, beta=x.beta.double().sigmoid()), declarable=True)
+    return Reading(
+        "beta read as a logit",
+        lambda x: replace(x, beta=x.beta.double().sigmoid()),
+        declarable=True,
+    )
 
 
 def both_states() -> Reading:
     """Both states in the other order."""
-    return Reading("both states in the other order of K and V", _transposed_start, state=_transposed, declarable=True)
+    return Reading(
+        "both states in the other order of K and V",
+        _transposed_start,
+        state=_transposed,
+        declarable=True,
+    )
 
 
 def head_major(x: Tensor) -> Tensor:
@@ -193,8 +228,13 @@ def laid_out_otherwise(name: str, *, declared_head_major: bool) -> Reading:
     def call(x: Inputs) -> Inputs:
         tensor = getattr(x, name)
         swapped = head_major(tensor)
-        # Handed over head by head and read token by token, or the reverse: the same shuffle of memory, from either end.
-        shuffled = swapped.reshape(tensor.shape) if declared_head_major else tensor.reshape(swapped.shape).transpose(1, 2).contiguous()
+        # Handed over head by head and read token by token, or the reverse: the same shuffle of
+        # memory, from either end.
+        shuffled = (
+            swapped.reshape(tensor.shape)
+            if declared_head_major
+            else tensor.reshape(swapped.shape).transpose(1, 2).contiguous()
+        )
         return replace(x, **{name: shuffled})
 
     order = "token by token" if declared_head_major else "head by head"

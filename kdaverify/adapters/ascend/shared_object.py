@@ -15,7 +15,14 @@ import torch
 from torch import Tensor
 
 from kdaverify.adapters.ascend.guarded import Guarded
-from kdaverify.adapters.ascend.mega_kernel import ARGUMENTS, CHUNK, ENTRY, POINTERS, BufferSizes, constants
+from kdaverify.adapters.ascend.mega_kernel import (
+    ARGUMENTS,
+    CHUNK,
+    ENTRY,
+    POINTERS,
+    BufferSizes,
+    constants,
+)
 from kdaverify.adapters.base import AdapterError
 
 DIGITS: Final = 12
@@ -33,11 +40,14 @@ class SharedObject:
     place: str
     function: Any
 
-    def run(self, inputs: Mapping[str, Tensor], *, blocks: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def run(
+        self, inputs: Mapping[str, Tensor], *, blocks: int
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """One launch.
 
         Args:
-            inputs: the five tensors of tokens and cu_seqlens, as the pointers want them, on the kernel's device.
+            inputs: the five tensors of tokens and cu_seqlens, as the pointers want them, on the
+                kernel's device.
             blocks: block_dim.
         Returns:
             The outputs by name, and the inputs as the kernel left them.
@@ -47,12 +57,18 @@ class SharedObject:
         device, offsets = inputs["q"].device, inputs["cu_seqlens"].tolist()
         lengths = [end - start for start, end in pairwise(offsets)]
         HV, T = inputs["q"].shape[:2]
-        sizes = BufferSizes(T, HV, chunks=sum(-(-length // CHUNK) for length in lengths), blocks=blocks)
+        sizes = BufferSizes(
+            T, HV, chunks=sum(-(-length // CHUNK) for length in lengths), blocks=blocks
+        )
         held = _buffers(sizes, {**constants(), **inputs}, device)
         _launch(self.function, held, sizes, len(lengths), device)
         for buffer in held.values():
             buffer.check()
-        outputs = {pointer.name: held[pointer.name].tensor.clone() for pointer in POINTERS if pointer.role == "output"}
+        outputs = {
+            pointer.name: held[pointer.name].tensor.clone()
+            for pointer in POINTERS
+            if pointer.role == "output"
+        }
         return outputs, {name: held[name].tensor for name in inputs}
 
 
@@ -66,15 +82,23 @@ def load(path: Path) -> SharedObject:
     try:
         library = ctypes.CDLL(str(path.resolve()))
     except OSError as error:
-        raise AdapterError(f"library: {path.name} cannot be loaded: {error}; compile it for this machine") from error
+        raise AdapterError(
+            f"library: {path.name} cannot be loaded: {error}; compile it for this machine"
+        ) from error
     function = getattr(library, ENTRY, None)
     if function is None:
-        raise AdapterError(f'library: {path.name} has no function {ENTRY}; export it with extern "C"')
+        raise AdapterError(
+            f'library: {path.name} has no function {ENTRY}; export it with extern "C"'
+        )
     function.argtypes, function.restype = list(ARGUMENTS), None
-    return SharedObject(f"{path.name} (sha256 {hashlib.sha256(path.read_bytes()).hexdigest()[:DIGITS]})", function)
+    return SharedObject(
+        f"{path.name} (sha256 {hashlib.sha256(path.read_bytes()).hexdigest()[:DIGITS]})", function
+    )
 
 
-def _buffers(sizes: BufferSizes, given: Mapping[str, Tensor], device: torch.device) -> dict[str, Guarded]:
+def _buffers(
+    sizes: BufferSizes, given: Mapping[str, Tensor], device: torch.device
+) -> dict[str, Guarded]:
     held: dict[str, Guarded] = {}
     for pointer in POINTERS:
         value = given.get(pointer.name)
@@ -85,12 +109,28 @@ def _buffers(sizes: BufferSizes, given: Mapping[str, Tensor], device: torch.devi
     return held
 
 
-def _launch(function: Any, held: Mapping[str, Guarded], sizes: BufferSizes, sequences: int, device: torch.device) -> None:
+def _launch(
+    function: Any,
+    held: Mapping[str, Guarded],
+    sizes: BufferSizes,
+    sequences: int,
+    device: torch.device,
+) -> None:
     npu = torch.get_device_module("npu") if device.type == "npu" else None
-    stream = None if npu is None else npu.current_stream()._as_parameter_  # how ctypes is given a stream
+    # how ctypes is given a stream
+    stream = None if npu is None else npu.current_stream()._as_parameter_
     if npu is not None:
         npu.synchronize()  # the kernel's first barrier must not meet work still running
     pointers = [held[pointer.name].pointer for pointer in POINTERS]
-    function(sizes.blocks, stream, *pointers, sequences, sizes.T, sizes.T, sizes.chunks * sizes.HV, sizes.HV)
+    function(
+        sizes.blocks,
+        stream,
+        *pointers,
+        sequences,
+        sizes.T,
+        sizes.T,
+        sizes.chunks * sizes.HV,
+        sizes.HV,
+    )
     if npu is not None:
         npu.synchronize()

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-# The public functions of fla_npu may be wrappers of (*args, **kwargs); the functions behind them are named npu_*.
+# The public functions of fla_npu may be wrappers of (*args, **kwargs); the functions behind them
+# are named npu_*.
 BEHIND: Final = ("_aclnn_ctypes", "_stable")
 
 
@@ -27,7 +28,9 @@ class Entry:
 
 
 def entry(module: Any, name: str) -> Entry | None:
-    """The public function `name` of a module with the parameters it really has; None where there is no such function."""
+    """The public function `name` of a module with the parameters it really has; None where there is
+    no such function.
+    """
     call = getattr(module, name, None)
     if call is None:
         return None
@@ -43,7 +46,9 @@ def entry(module: Any, name: str) -> Entry | None:
 
 
 def parameters(function: Any) -> tuple[str, ...]:
-    """Names of the parameters of a Python function or of an operator of torch.ops; none for what shows no signature."""
+    """Names of the parameters of a Python function or of an operator of torch.ops; none for what
+    shows no signature.
+    """
     overload = getattr(function, "default", function)
     schema = getattr(overload, "_schema", None)
     if schema is not None:

@@ -31,7 +31,10 @@ from oracles.tensors import OUTPUTS as RETURNED
 
 FILE: Final = "call.safetensors"
 SECONDS: Final = 30
-FINDS: Final = "import importlib.util as u, sys; print(*[name for name in sys.argv[1:] if u.find_spec(name) is None])"
+FINDS: Final = (
+    "import importlib.util as u, sys; print(*[name for name in sys.argv[1:] if u.find_spec(name) is"
+    " None])"
+)
 
 _COTANGENT: Final[Mapping[str, str]] = dict(zip(RETURNED, COTANGENTS, strict=True))
 _GRADIENT: Final = {name: gradient for gradient, name in GRADIENTS.items()}
@@ -46,8 +49,9 @@ class KernelLocation:
         kernel: package.module:function or path/file.py:function.
         framework: whose arrays it takes: torch, jax or numpy.
         step: its decode function; "" for the same.
-        backward: (do, d_final_state, q, k, v, g, beta, *, keywords) -> (dq, dk, dv, dg, dbeta[, d_initial_state]), the last one if there
-            is an initial state; "" where the framework differentiates the kernel.
+        backward: (do, d_final_state, q, k, v, g, beta, *, keywords) -> (dq, dk, dv, dg, dbeta[,
+            d_initial_state]), the last one if there is an initial state; "" where the framework
+            differentiates the kernel.
     """
 
     python: Path
@@ -58,17 +62,30 @@ class KernelLocation:
 
 
 class Elsewhere(Declared):
-    """Calls go to the other interpreter and back through files in memory; it needs safetensors and the kernel, nothing of ours.
+    """Calls go to the other interpreter and back through files in memory; it needs safetensors and
+    the kernel, nothing of ours.
 
     Args:
         limit: seconds that starting it, or a call, may take.
         interpreter: the process; one of its own by default.
     """
 
-    def __init__(self, declaration: Declaration, place: KernelLocation, limit: float, interpreter: PythonInterpreter | None = None) -> None:
+    def __init__(
+        self,
+        declaration: Declaration,
+        place: KernelLocation,
+        limit: float,
+        interpreter: PythonInterpreter | None = None,
+    ) -> None:
         super().__init__(declaration)
         self._place, self._limit = place, limit
-        told = (place.kernel, place.step, place.backward, place.framework, json.dumps(declaration.keywords))
+        told = (
+            place.kernel,
+            place.step,
+            place.backward,
+            place.framework,
+            json.dumps(declaration.keywords),
+        )
         self._interpreter = interpreter or PythonInterpreter(place.python, told, limit)
         self._last: ExchangedOutputs | None = None
 
@@ -81,19 +98,33 @@ class Elsewhere(Declared):
             if file.endswith(".py") and not Path(file).is_file():
                 return f"no file {file}; say {option}=/path/of/my_port.py:my_function"
         needed = ("safetensors", "numpy", self._place.framework)
-        asked = subprocess.run([python, "-c", FINDS, *needed], capture_output=True, text=True, timeout=SECONDS, check=False)
+        asked = subprocess.run(
+            [python, "-c", FINDS, *needed],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
         if asked.returncode:
             return f"{python} does not work: {asked.stderr.strip().splitlines()[-1:]}"
         lacking = asked.stdout.split()
-        return f"{python} has no {', '.join(lacking)}: {python} -m pip install {' '.join(lacking)}" if lacking else None
+        return (
+            f"{python} has no {', '.join(lacking)}: {python} -m pip install {' '.join(lacking)}"
+            if lacking
+            else None
+        )
 
     def carry(self, call: DeclaredCall) -> tuple[Any, Any]:
-        tensors = {name: value for name, value in call.arguments.items() if isinstance(value, Tensor)}
+        tensors = {
+            name: value for name, value in call.arguments.items() if isinstance(value, Tensor)
+        }
         leaves = [name for name, value in tensors.items() if value.requires_grad]
         names: list[str] = []
 
         def forward(*values: Tensor) -> tuple[Tensor, ...]:
-            outputs = self._answered(call, call.entry, {**tensors, **dict(zip(leaves, values, strict=True))})
+            outputs = self._answered(
+                call, call.entry, {**tensors, **dict(zip(leaves, values, strict=True))}
+            )
             names.extend(outputs)
             return tuple(outputs.values())
 
@@ -109,20 +140,37 @@ class Elsewhere(Declared):
 
     def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
         if self._place.framework == "numpy" and not self._place.backward:
-            raise ForwardOnlyError("NumPy has no derivatives; name the kernel's own backward by the option backward=module:function")
+            raise ForwardOnlyError(
+                "NumPy has no derivatives; name the kernel's own backward by the option"
+                " backward=module:function"
+            )
         self._asked = ("forward", inputs)
         return self._kernel.gradients(inputs, cotangents)
 
-    def _answered(self, call: DeclaredCall, entry: Entry, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _answered(
+        self, call: DeclaredCall, entry: Entry, tensors: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
         """What the other interpreter returns for one call, by name."""
-        folder, asked = self._interpreter.folder, ExportedCall(
-            file=FILE, entry=entry, scale=call.arguments.get("scale"), state_from=None, sha256="", outputs={}
-        )  # fmt: skip
+        folder, asked = (
+            self._interpreter.folder,
+            ExportedCall(
+                file=FILE,
+                entry=entry,
+                scale=call.arguments.get("scale"),
+                state_from=None,
+                sha256="",
+                outputs={},
+            ),
+        )
         for left in (folder / OUTPUTS).iterdir():
             left.unlink()
         # A file holds no two names of one memory.
         save_file(
-            {name: value.detach().clone(memory_format=torch.contiguous_format) for name, value in tensors.items()}, folder / INPUTS / FILE
+            {
+                name: value.detach().clone(memory_format=torch.contiguous_format)
+                for name, value in tensors.items()
+            },
+            folder / INPUTS / FILE,
         )
         self._interpreter.ask(asked)
         self._last = answer(folder, asked)
@@ -135,10 +183,16 @@ class Elsewhere(Declared):
         return Elsewhere(declaration, self._place, self._limit, self._interpreter)
 
     def proof(self) -> str:
-        return NOTHING_YET if self._last is None else f"{self._last.about['function']} in {self._place.python}"
+        return (
+            NOTHING_YET
+            if self._last is None
+            else f"{self._last.about['function']} in {self._place.python}"
+        )
 
     def environment(self) -> dict[str, str]:
-        told: Mapping[str, str] = self._interpreter.about() if self._last is None else self._last.about
+        told: Mapping[str, str] = (
+            self._interpreter.about() if self._last is None else self._last.about
+        )
         about = {name: value for name, value in told.items() if name != "function"}
         return {"device": "", **about, "mode": "elsewhere"}
 
@@ -152,7 +206,9 @@ def _checked(name: str, found: Mapping[str, Tensor], x: Tensor) -> Tensor:
     Raises:
         Fault: it is not there, or has another shape or type.
     """
-    wanted, got = (f"{list(y.shape)} in {y.dtype}" if y is not None else "none" for y in (x, found.get(name)))
+    wanted, got = (
+        f"{list(y.shape)} in {y.dtype}" if y is not None else "none" for y in (x, found.get(name))
+    )
     if wanted != got:
         raise CallFailure("ERROR", f"the backward returned {name}: wanted {wanted}, got {got}")
     return found[name]

@@ -1,4 +1,6 @@
-"""A process of another Python interpreter that answers calls: started by the first call, then kept until the session ends."""
+"""A process of another Python interpreter that answers calls: started by the first call, then kept
+until the session ends.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from kdaverify.adapters.exchange.manifest import INPUTS, OUTPUTS, ExportedCall
 from kdaverify.adapters.isolation.fault import CallFailure
 
 SERVER: Final = RUNNER.with_name("serve.py")
-MEMORY: Final = Path("/dev/shm")  # noqa: S108 # files that never reach a disk, in a folder of our own there
+# files that never reach a disk, in a folder of our own there
+MEMORY: Final = Path("/dev/shm")  # noqa: S108
 SHOWN: Final = 3
 # These would bring the packages of this interpreter into the other one.
 OURS: Final = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONSAFEPATH")
@@ -48,7 +51,9 @@ class PythonInterpreter:
     def folder(self) -> Path:
         """Where inputs and outputs lie; private to this process and its user."""
         if self._files is None:
-            self._files = tempfile.TemporaryDirectory(prefix="kdaverify-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None)
+            self._files = tempfile.TemporaryDirectory(
+                prefix="kdaverify-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None
+            )
             for name in (INPUTS, OUTPUTS):
                 (Path(self._files.name) / name).mkdir()
         return Path(self._files.name)
@@ -66,7 +71,8 @@ class PythonInterpreter:
         """Has `call` answered: its outputs, or what went wrong, then lie in the folder.
 
         Raises:
-            Fault: CRASH where the process ended, HANG where it took longer than the limit; the next call starts another.
+            Fault: CRASH where the process ended, HANG where it took longer than the limit; the next
+                call starts another.
             AdapterError: it cannot be started.
         """
         process = self._start()
@@ -106,13 +112,21 @@ class PythonInterpreter:
         environment = {name: value for name, value in os.environ.items() if name not in OURS}
         self._errors = tempfile.TemporaryFile("a+b")  # noqa: SIM115 # lives as long as the process
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, env=environment, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env=environment,
+            start_new_session=True,
         )
         ready = None
         with suppress(CallFailure):
             ready = self._line(self._process)
         if ready is None:
-            self._refused = f"elsewhere: {self.python} did not get ready within {self._limit:g} s: {self._complaint()}"
+            self._refused = (
+                f"elsewhere: {self.python} did not get ready within {self._limit:g} s:"
+                f" {self._complaint()}"
+            )
             self.end()
             raise AdapterError(self._refused)
         self._about = json.loads(ready)
@@ -124,7 +138,11 @@ class PythonInterpreter:
         until = time.monotonic() + self._limit
         while b"\n" not in self._pending:
             if not select.select([process.stdout], [], [], max(0.0, until - time.monotonic()))[0]:
-                raise CallFailure("HANG", f"no answer from {self.python} within {self._limit:g} s (option limit); its process was ended")
+                raise CallFailure(
+                    "HANG",
+                    f"no answer from {self.python} within {self._limit:g} s (option limit); its"
+                    " process was ended",
+                )
             said = os.read(process.stdout.fileno(), 1 << 16)
             if not said:
                 return None
@@ -143,5 +161,9 @@ class PythonInterpreter:
     def _complaint(self) -> str:
         """The last it wrote to its error stream."""
         self._errors.seek(0)
-        lines = [line.strip() for line in self._errors.read().decode(errors="replace").splitlines() if line.strip()]
+        lines = [
+            line.strip()
+            for line in self._errors.read().decode(errors="replace").splitlines()
+            if line.strip()
+        ]
         return " | ".join(lines[-SHOWN:]) or "it said nothing"

@@ -16,31 +16,49 @@ NEEDED: Final = ("python", "kernel")
 FRAMEWORKS: Final = ("torch", "jax", "numpy")
 OWN: Final = (*NEEDED, "framework", "step", "backward", "limit")
 LIMIT: Final = "300"
-NEEDS: Final = "it needs to know where: elsewhere:python=/path/bin/python,kernel=/path/my_port.py:my_function,framework=jax"
+NEEDS: Final = (
+    "it needs to know where:"
+    " elsewhere:python=/path/bin/python,kernel=/path/my_port.py:my_function,framework=jax"
+)
 
 
 def _at(options: Mapping[str, str]) -> Adapter:
-    """The kernel that the options name: python, kernel, framework, step, backward, limit, and the words of its declaration.
+    """The kernel that the options name: python, kernel, framework, step, backward, limit, and the
+    words of its declaration.
 
     Raises:
         AdapterError: an option is missing or unknown, or has no such value.
     """
     unknown = [option for option in options if option not in (*OWN, *WORDS)]
     if unknown:
-        raise AdapterError(f"{NAME}: no option {', '.join(unknown)}; it has {', '.join((*OWN, *WORDS))}")
+        raise AdapterError(
+            f"{NAME}: no option {', '.join(unknown)}; it has {', '.join((*OWN, *WORDS))}"
+        )
     lacking = [option for option in NEEDED if option not in options]
     if lacking:
         raise AdapterError(f"{NAME}: no {' and no '.join(lacking)} given; {NEEDS}")
     for option in ("kernel", "backward"):
         module, _, function = options.get(option, options["kernel"]).rpartition(":")
         if not (module and function):
-            raise AdapterError(f"{NAME}: {option}: wanted module:function or path/file.py:function, got {options[option]!r}")
+            raise AdapterError(
+                f"{NAME}: {option}: wanted module:function or path/file.py:function, got"
+                f" {options[option]!r}"
+            )
     framework = options.get("framework", FRAMEWORKS[0])
     if framework not in FRAMEWORKS:
-        raise AdapterError(f"{NAME}: framework: wanted one of {', '.join(FRAMEWORKS)}, got {framework!r}")
-    words = {"name": options["kernel"].rpartition(":")[2], **{option: text for option, text in options.items() if option in WORDS}}
+        raise AdapterError(
+            f"{NAME}: framework: wanted one of {', '.join(FRAMEWORKS)}, got {framework!r}"
+        )
+    words = {
+        "name": options["kernel"].rpartition(":")[2],
+        **{option: text for option, text in options.items() if option in WORDS},
+    }
     place = KernelLocation(
-        Path(options["python"]).expanduser(), options["kernel"], framework, options.get("step", ""), options.get("backward", "")
+        Path(options["python"]).expanduser(),
+        options["kernel"],
+        framework,
+        options.get("step", ""),
+        options.get("backward", ""),
     )
     return Elsewhere(declared(words), place, _seconds(options.get("limit", LIMIT)))
 

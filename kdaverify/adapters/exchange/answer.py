@@ -35,24 +35,35 @@ def answer(folder: Path, call: ExportedCall) -> ExchangedOutputs:
     """The outputs of `call` in `folder`.
 
     Raises:
-        Fault: UNANSWERED where there are none; ERROR or CRASH where the kernel raised or ended its process; ERROR where the file is cut
-            off, answers another call, or holds something else.
+        Fault: UNANSWERED where there are none; ERROR or CRASH where the kernel raised or ended its
+            process; ERROR where the file is cut off, answers another call, or holds something else.
     """
     path = folder / OUTPUTS / call.file
     if not path.exists():
         raise _unanswered(path)
     try:
-        with safe_open(path, "pt") as file:  # pyright: ignore[reportUnknownVariableType] # it ships no types
+        # it ships no types
+        with safe_open(path, "pt") as file:  # pyright: ignore[reportUnknownVariableType]
             about: dict[str, str] = file.metadata() or {}
-            outputs: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 # not a mapping
+            # not a mapping
+            outputs: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, ValueError) as error:
-        raise CallFailure("ERROR", f"wanted a safetensors file, got one that is cut off or damaged ({error}); {AGAIN}") from None
+        raise CallFailure(
+            "ERROR",
+            f"wanted a safetensors file, got one that is cut off or damaged ({error}); {AGAIN}",
+        ) from None
     wanted = tuple(GRADIENTS) if call.entry == "vjp" else NAMES
     strangers = sorted(set(outputs) - set(wanted))
     if strangers:
-        raise CallFailure("ERROR", f"wanted {' and '.join(wanted)}, got {', '.join(strangers)} too; {AGAIN}")
+        raise CallFailure(
+            "ERROR", f"wanted {' and '.join(wanted)}, got {', '.join(strangers)} too; {AGAIN}"
+        )
     if about.pop(ANSWERS, None) != _digest(folder, call):
-        raise CallFailure("ERROR", f"wanted outputs for {INPUTS}/{call.file} as it is here, got some made from other inputs; {AGAIN}")
+        raise CallFailure(
+            "ERROR",
+            f"wanted outputs for {INPUTS}/{call.file} as it is here, got some made from other"
+            f" inputs; {AGAIN}",
+        )
     return ExchangedOutputs(outputs, about)
 
 
@@ -60,15 +71,21 @@ def _unanswered(path: Path) -> CallFailure:
     """Why there are no outputs, as the runner left it."""
     error, part = (path.with_name(path.name + ending) for ending in (".error", ".part"))
     if error.exists():
-        said = error.read_text(errors="replace").partition("\n\nTraceback (most recent call last)")[0]
+        said = error.read_text(errors="replace").partition("\n\nTraceback (most recent call last)")[
+            0
+        ]
         return CallFailure("ERROR", f"the kernel raised {said}")
     if part.exists():
         return CallFailure("CRASH", "the kernel's process ended during this call")
-    return CallFailure("UNANSWERED", "is not there; run run.py where the kernel is, and bring the file back")
+    return CallFailure(
+        "UNANSWERED", "is not there; run run.py where the kernel is, and bring the file back"
+    )
 
 
 def _digest(folder: Path, call: ExportedCall) -> str:
-    """SHA-256 of what the call was made from: its input file and, where its state comes from another call, that one's outputs."""
+    """SHA-256 of what the call was made from: its input file and, where its state comes from
+    another call, that one's outputs.
+    """
     content = [(folder / INPUTS / call.file).read_bytes()]
     if call.state_from is not None:
         content.append((folder / OUTPUTS / call.state_from).read_bytes())

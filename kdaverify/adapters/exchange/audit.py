@@ -16,18 +16,29 @@ def audit(folder: Path, manifest: Manifest) -> None:
     """Checks the files of an export, and that nothing else lies among the outputs.
 
     Raises:
-        ExchangeError: the export was not completed, an input file is missing or was changed, or a file answers no call.
+        ExchangeError: the export was not completed, an input file is missing or was changed, or a
+            file answers no call.
     """
     if not manifest.digest:
-        raise ExchangeError(f"{folder / NAME}: the export was not completed; remove the folder and export again")
-    changed = [call.file for call in manifest.calls if _digest(folder / INPUTS / call.file) != call.sha256]
+        raise ExchangeError(
+            f"{folder / NAME}: the export was not completed; remove the folder and export again"
+        )
+    changed = [
+        call.file for call in manifest.calls if _digest(folder / INPUTS / call.file) != call.sha256
+    ]
     if changed:
         told = _told(folder / INPUTS, changed)
-        raise ExchangeError(f"{told}: missing, or not as exported; bring back the originals, or export and run again")
+        raise ExchangeError(
+            f"{told}: missing, or not as exported; bring back the originals, or export and run"
+            " again"
+        )
     known = {call.file + ending for call in manifest.calls for ending in ENDINGS}
     extra = sorted(path.name for path in (folder / OUTPUTS).glob("*") if path.name not in known)
     if extra:
-        raise ExchangeError(f"{_told(folder / OUTPUTS, extra)}: no call of this export has such outputs; remove what does not belong here")
+        raise ExchangeError(
+            f"{_told(folder / OUTPUTS, extra)}: no call of this export has such outputs; remove"
+            " what does not belong here"
+        )
 
 
 def _digest(path: Path) -> str:

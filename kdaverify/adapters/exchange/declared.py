@@ -1,4 +1,6 @@
-"""An adapter of a declared kernel that is called somewhere else: a declaration, and whatever carries its calls."""
+"""An adapter of a declared kernel that is called somewhere else: a declaration, and whatever
+carries its calls.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +42,13 @@ class _Function:
     """A callable whose signature is what the declaration says."""
 
     def __init__(self, call: Callable[[dict[str, Any]], Any], declaration: Declaration) -> None:
-        tokens = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in declaration.tokens]
-        others = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in declaration.keywords]
+        tokens = [
+            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            for name in declaration.tokens
+        ]
+        others = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in declaration.keywords
+        ]
         self.__signature__ = inspect.Signature([*tokens, *others])
         self._call = call
 
@@ -50,7 +57,8 @@ class _Function:
 
 
 def adapter_of(declaration: Declaration, call: Callable[[dict[str, Any]], Any]) -> KernelAdapter:
-    """The adapter of a declared kernel that is called as `call`, which gets all arguments as one mapping.
+    """The adapter of a declared kernel that is called as `call`, which gets all arguments as one
+    mapping.
 
     Raises:
         AdapterError: an option has no such value, or contradicts another.
@@ -69,8 +77,14 @@ class Declared(Adapter):
 
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration
-        self._kernel = adapter_of(declaration, lambda arguments: self.carry(DeclaredCall(*self._asked, arguments)))
-        self.name, self.dtypes, self.conventions = self._kernel.name, self._kernel.dtypes, self._kernel.conventions
+        self._kernel = adapter_of(
+            declaration, lambda arguments: self.carry(DeclaredCall(*self._asked, arguments))
+        )
+        self.name, self.dtypes, self.conventions = (
+            self._kernel.name,
+            self._kernel.dtypes,
+            self._kernel.conventions,
+        )
         self.domain, self.deterministic = self._kernel.domain, declaration.deterministic
 
     @abc.abstractmethod
@@ -95,7 +109,10 @@ class Declared(Adapter):
 
     def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
         del inputs, cotangents
-        raise ForwardOnlyError("calls go to the kernel as files and come back as files, which carry outputs and no gradients")
+        raise ForwardOnlyError(
+            "calls go to the kernel as files and come back as files, which carry outputs and no"
+            " gradients"
+        )
 
     def step(self, inputs: Inputs) -> Output:
         self._asked = ("step", inputs)

@@ -1,4 +1,6 @@
-"""What was exported: one JSON file that says under which declaration, which cases and calls, and which files hold them."""
+"""What was exported: one JSON file that says under which declaration, which cases and calls, and
+which files hold them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ SCHEMA: Final = 1
 
 
 class ExchangeError(AdapterError):
-    """A folder of exported calls that nothing can be judged by; the message names the file, what was wanted, what came, what to do."""
+    """A folder of exported calls that nothing can be judged by; the message names the file, what
+    was wanted, what came, what to do.
+    """
 
 
 class Frozen(BaseModel):
@@ -42,7 +46,8 @@ class ExportedCall(Frozen):
 
     Args:
         file: name of its file, in the folder of the inputs and in that of the outputs.
-        entry: "forward", "step" for decoding one token, or "vjp" for the gradients; the file of that holds do and d_final_state too.
+        entry: "forward", "step" for decoding one token, or "vjp" for the gradients; the file of
+            that holds do and d_final_state too.
         scale: the factor of o that the function gets.
         state_from: the call whose final state is the initial state of this one, by its file.
         sha256: of the input file.
@@ -116,18 +121,27 @@ def read(folder: Path) -> Manifest:
     try:
         found = json.loads(path.read_bytes())
     except FileNotFoundError:
-        raise ExchangeError(f"{path}: no such file; `kdaverify export {folder}` makes the folder") from None
+        raise ExchangeError(
+            f"{path}: no such file; `kdaverify export {folder}` makes the folder"
+        ) from None
     except (OSError, ValueError) as error:
-        raise ExchangeError(f"{path}: cannot be read, {error}; bring it back whole, or export again") from None
+        raise ExchangeError(
+            f"{path}: cannot be read, {error}; bring it back whole, or export again"
+        ) from None
     _check_version(path, found)
     try:
         manifest = Manifest.model_validate(found)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(step) for step in first["loc"])
-        raise ExchangeError(f"{path}: {where}: {first['msg']}; the file was changed: export again") from None
+        raise ExchangeError(
+            f"{path}: {where}: {first['msg']}; the file was changed: export again"
+        ) from None
     if manifest.digest not in ("", manifest.content()):
-        raise ExchangeError(f"{path}: is not as it was exported (its digest differs); bring back the original, or export again")
+        raise ExchangeError(
+            f"{path}: is not as it was exported (its digest differs); bring back the original, or"
+            " export again"
+        )
     return manifest
 
 
@@ -135,4 +149,7 @@ def _check_version(path: Path, found: Any) -> None:
     version = found.get("kdaverify") if isinstance(found, dict) else None
     if version != kdaverify.__version__:
         wanted = f"wanted one of kdaverify {kdaverify.__version__}, with the tests of this version"
-        raise ExchangeError(f"{path}: {wanted}, got {version or 'no manifest'}; score with the version that exported, or export again")
+        raise ExchangeError(
+            f"{path}: {wanted}, got {version or 'no manifest'}; score with the version that"
+            " exported, or export again"
+        )

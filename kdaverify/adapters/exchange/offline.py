@@ -22,9 +22,11 @@ def _open(options: Mapping[str, str]) -> Adapter:
     Raises:
         AdapterError: neither of them, or nothing can be judged by the folder.
     """
-    ((way, place), *others) = options.items()
+    (way, place), *others = options.items()
     if others or way not in ("export", "score"):
-        raise AdapterError(f"offline: wanted export=DIR or score=DIR, got {', '.join(options)}; {NEEDS}")
+        raise AdapterError(
+            f"offline: wanted export=DIR or score=DIR, got {', '.join(options)}; {NEEDS}"
+        )
     folder = Path(place)
     manifest = read(folder)
     if way == "export":

@@ -12,7 +12,15 @@ from torch import Tensor
 from kdaverify.adapters.base import NOTHING_YET
 from kdaverify.adapters.exchange.answer import answer
 from kdaverify.adapters.exchange.declared import Declared, DeclaredCall
-from kdaverify.adapters.exchange.manifest import INPUTS, NAME, OUTPUTS, ExchangeError, ExportedCall, ExportedCase, Manifest
+from kdaverify.adapters.exchange.manifest import (
+    INPUTS,
+    NAME,
+    OUTPUTS,
+    ExchangeError,
+    ExportedCall,
+    ExportedCase,
+    Manifest,
+)
 from kdaverify.adapters.isolation.fault import CallFailure
 
 
@@ -42,7 +50,10 @@ class Playback(Declared):
         self._case, self._played = self._cases.get(case), []
         if self._case is None:
             wanted = f"--profile {self._manifest.profile} --kda-seed {self._manifest.seed}"
-            raise ExchangeError(f"{NAME}: holds no case {case}; `kdaverify score` needs an export made with {wanted}")
+            raise ExchangeError(
+                f"{NAME}: holds no case {case}; `kdaverify score` needs an export made with"
+                f" {wanted}"
+            )
 
     def carry(self, call: DeclaredCall) -> tuple[Any, Any]:
         exported = self._next(call)
@@ -61,7 +72,11 @@ class Playback(Declared):
 
     def environment(self) -> dict[str, str]:
         names = {name: None for _, about in self._played for name in about if name != "function"}
-        return {"device": "", **{name: _each(self._played, name) for name in names}, "mode": "offline"}
+        return {
+            "device": "",
+            **{name: _each(self._played, name) for name in names},
+            "mode": "offline",
+        }
 
     def _next(self, call: DeclaredCall) -> ExportedCall:
         """The exported call that this one is, in every bit.
@@ -72,17 +87,28 @@ class Playback(Declared):
         assert self._case is not None
         number = len(self._played)
         if number == len(self._case.calls):
-            raise ExchangeError(f"{NAME}: holds {number} calls of the case {self._case.asked}, and more are made; export again")
+            raise ExchangeError(
+                f"{NAME}: holds {number} calls of the case {self._case.asked}, and more are made;"
+                " export again"
+            )
         exported = self._case.calls[number]
         path = self._folder / INPUTS / exported.file
         kept = load_file(path)
-        tensors = {name: value for name, value in call.arguments.items() if isinstance(value, Tensor)}
+        tensors = {
+            name: value for name, value in call.arguments.items() if isinstance(value, Tensor)
+        }
         if exported.state_from is not None:
             tensors.pop("initial_state", None)
-        same = kept.keys() == tensors.keys() and all(_same(kept[name], tensors[name]) for name in kept)
-        if not same or (exported.entry, exported.scale) != (call.entry, call.arguments.get("scale")):
+        same = kept.keys() == tensors.keys() and all(
+            _same(kept[name], tensors[name]) for name in kept
+        )
+        if not same or (exported.entry, exported.scale) != (
+            call.entry,
+            call.arguments.get("scale"),
+        ):
             raise ExchangeError(
-                f"{path}: holds no call of this version of the suites; score with the versions that exported, or export again"
+                f"{path}: holds no call of this version of the suites; score with the versions that"
+                " exported, or export again"
             )
         return exported
 

@@ -12,10 +12,18 @@ from torch import Tensor
 
 from kdaverify.adapters.base import NOTHING_YET
 from kdaverify.adapters.exchange.declared import Declared, DeclaredCall
-from kdaverify.adapters.exchange.manifest import INPUTS, ExchangeError, ExportedCall, ExportedCase, Manifest, Outline
+from kdaverify.adapters.exchange.manifest import (
+    INPUTS,
+    ExchangeError,
+    ExportedCall,
+    ExportedCase,
+    Manifest,
+    Outline,
+)
 from kdaverify.budgets.formats import format_of
 
-# Final states handed out here are constants that no regime draws and every format holds, distinguished by the number of their call.
+# Final states handed out here are constants that no regime draws and every format holds,
+# distinguished by the number of their call.
 _MARK: Final = -(2.0**-9)
 _MARKS: Final = 128
 
@@ -49,7 +57,9 @@ class Recorder(Declared):
     def carry(self, call: DeclaredCall) -> tuple[Tensor, Tensor]:
         outputs = self._stand_ins(call)
         number = len(self._calls)
-        tensors = {name: value for name, value in call.arguments.items() if isinstance(value, Tensor)}
+        tensors = {
+            name: value for name, value in call.arguments.items() if isinstance(value, Tensor)
+        }
         source = self._source(tensors.get("initial_state"))
         if source is not None:
             del tensors["initial_state"]
@@ -61,7 +71,11 @@ class Recorder(Declared):
                 scale=call.arguments.get("scale"),
                 state_from=source,
                 sha256=self._write(file, tensors),
-                outputs={name: _outline(outputs[name]) for name in outputs if name == "o" or self.declaration.final_state},
+                outputs={
+                    name: _outline(outputs[name])
+                    for name in outputs
+                    if name == "o" or self.declaration.final_state
+                },
             )
         )
         self._states.append(outputs["final_state"])
@@ -72,7 +86,12 @@ class Recorder(Declared):
 
     def finish(self) -> Manifest:
         """Completes the manifest and writes it."""
-        manifest = self._draft.sealed(tuple(ExportedCase(asked=asked, calls=tuple(calls)) for asked, calls in self._cases.items()))
+        manifest = self._draft.sealed(
+            tuple(
+                ExportedCase(asked=asked, calls=tuple(calls))
+                for asked, calls in self._cases.items()
+            )
+        )
         manifest.write(self._folder)
         return manifest
 
@@ -86,7 +105,12 @@ class Recorder(Declared):
     def _source(self, state: Tensor | None) -> str | None:
         """The call of this case whose final state `state` is."""
         for call, known in zip(reversed(self._calls), reversed(self._states), strict=True):
-            if state is not None and state.dtype == known.dtype and state.numel() and torch.equal(state, known):
+            if (
+                state is not None
+                and state.dtype == known.dtype
+                and state.numel()
+                and torch.equal(state, known)
+            ):
                 return call.file
         return None
 

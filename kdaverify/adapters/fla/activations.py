@@ -1,4 +1,6 @@
-"""The functions of flash-linear-attention beside the kernel by name and parameter, and any port that keeps them."""
+"""The functions of flash-linear-attention beside the kernel by name and parameter, and any port
+that keeps them.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,12 @@ class ActivationFunctions:
 def _gate(x: ActivationArguments, *, bounded: bool) -> dict[str, Any]:
     bias = x["dt_bias"]
     flat = None if bias is None else bias.flatten()
-    return {"g": x.tensors["z"], "A_log": x.tensors["A_log"], "dt_bias": flat, "lower_bound": x.setting if bounded else None}
+    return {
+        "g": x.tensors["z"],
+        "A_log": x.tensors["A_log"],
+        "dt_bias": flat,
+        "lower_bound": x.setting if bounded else None,
+    }
 
 
 def _gate_forward(*, bounded: bool) -> Callable[[Function, ActivationArguments], Tensor]:
@@ -51,7 +58,9 @@ def _gate_backward(*, bounded: bool) -> Callable[[Function, Function, Activation
     def backward(_: Function, back: Function, x: ActivationArguments) -> Named:
         dz, dA_log, ddt_bias = back(**_gate(x, bounded=bounded), dyg=x.cotangent)
         bias = x["dt_bias"]
-        return {"dz": dz, "dA_log": dA_log} | ({} if bias is None else {"ddt_bias": ddt_bias.view(bias.shape)})
+        return {"dz": dz, "dA_log": dA_log} | (
+            {} if bias is None else {"ddt_bias": ddt_bias.view(bias.shape)}
+        )
 
     return backward
 
@@ -63,7 +72,9 @@ def _l2norm_backward(there: Function, back: Function, x: ActivationArguments) ->
 
 def _gate_functions(*, bounded: bool) -> ActivationFunctions:
     forward, backward = _gate_forward(bounded=bounded), _gate_backward(bounded=bounded)
-    return ActivationFunctions("kda_gate_fwd", "kda_gate_bwd", "fla.ops.kda.gate", forward, backward)
+    return ActivationFunctions(
+        "kda_gate_fwd", "kda_gate_bwd", "fla.ops.kda.gate", forward, backward
+    )
 
 
 FUNCTIONS: Final[Mapping[str, ActivationFunctions]] = {
@@ -77,10 +88,15 @@ FUNCTIONS: Final[Mapping[str, ActivationFunctions]] = {
         lambda _, back, x: {"dlogits": back(x.tensors["logits"], dy=x.cotangent, scale=x.setting)},
     ),
     "l2norm": ActivationFunctions(
-        "l2norm_fwd", "l2norm_bwd", "fla.modules.norm.l2norm", lambda there, x: there(x.tensors["x"], eps=x.setting)[0], _l2norm_backward
+        "l2norm_fwd",
+        "l2norm_bwd",
+        "fla.modules.norm.l2norm",
+        lambda there, x: there(x.tensors["x"], eps=x.setting)[0],
+        _l2norm_backward,
     ),
 }
-"""FLA's functions by operation. They round beside 1: softplus is log(1 + exp(x)) below 20, slopes are s (1 - s)."""
+"""FLA's functions by operation. They round beside 1: softplus is log(1 + exp(x)) below 20, slopes
+are s (1 - s)."""
 
 
 def _of_fla(name: str, module: str) -> Function | None:
@@ -100,18 +116,25 @@ def fla_activation(op: str, find: Find = _of_fla, *, backward: bool = True) -> A
     def function(name: str) -> Function:
         found = find(name, known.module)
         if found is None:
-            raise AdapterError(f"{op}: no function {name}; wanted FLA's functions under FLA's names")
+            raise AdapterError(
+                f"{op}: no function {name}; wanted FLA's functions under FLA's names"
+            )
         return found
 
     return ActivationCall(
         lambda x: known.forward(function(known.there), x),
-        (lambda x: known.backward(function(known.there), function(known.back), x)) if backward else None,
+        (
+            (lambda x: known.backward(function(known.there), function(known.back), x))
+            if backward
+            else None
+        ),
         beside_one="rounded",
     )
 
 
 def port_activations(module: str) -> dict[str, ActivationCall]:
-    """The operations of a port: those whose forward `module` holds under FLA's name, with their backward if it is there too.
+    """The operations of a port: those whose forward `module` holds under FLA's name, with their
+    backward if it is there too.
 
     Raises:
         AdapterError: the module cannot be imported.
@@ -119,11 +142,17 @@ def port_activations(module: str) -> dict[str, ActivationCall]:
     try:
         held = importlib.import_module(module)
     except ImportError as error:
-        raise AdapterError(f"{module}: cannot be imported: {error}; name a module that holds functions under FLA's names") from error
+        raise AdapterError(
+            f"{module}: cannot be imported: {error}; name a module that holds functions under FLA's"
+            " names"
+        ) from error
 
     def find(name: str, _: str) -> Function | None:
         found = getattr(held, name, None)
         return found if callable(found) else None
 
     there = {op: known for op, known in FUNCTIONS.items() if find(known.there, known.module)}
-    return {op: fla_activation(op, find, backward=find(known.back, known.module) is not None) for op, known in there.items()}
+    return {
+        op: fla_activation(op, find, backward=find(known.back, known.module) is not None)
+        for op, known in there.items()
+    }

@@ -1,4 +1,6 @@
-"""The adapters of flash-linear-attention: chunk_kda and fused_recurrent_kda, their CUDA and their Ascend kernels."""
+"""The adapters of flash-linear-attention: chunk_kda and fused_recurrent_kda, their CUDA and their
+Ascend kernels.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +32,13 @@ from oracles.inputs import Inputs
 from oracles.stages import Named
 
 FUNCTIONS: Final[Mapping[Form, str]] = {"chunk": "chunk_kda", "recurrent": "fused_recurrent_kda"}
-LACKING: Final[Mapping[Backend, tuple[str, ...]]] = {"cuda": ("dqkwg",), "npu": ("dv_local", "dqkwg", "wy_bwd")}
-"""Stage functions that 0.6.0 has no longer, that have no Ascend kernel, or whose Ascend kernel computes something else: chunk_bwd_dv_local
-there takes no notice of the scores it is handed (`A`)."""
+LACKING: Final[Mapping[Backend, tuple[str, ...]]] = {
+    "cuda": ("dqkwg",),
+    "npu": ("dv_local", "dqkwg", "wy_bwd"),
+}
+"""Stage functions that 0.6.0 has no longer, that have no Ascend kernel, or whose Ascend kernel
+computes something else: chunk_bwd_dv_local there takes no notice of the scores it is handed
+(`A`)."""
 WIDEST_KEY: Final = 256
 CONFIGURATIONS: Final = 8
 """Of its tuner that are forced one by one; kernels with fewer count round."""
@@ -47,23 +53,34 @@ class Fla(FlaRecurrence):
     Args:
         name: of the implementation.
         backend: cuda or npu: whose kernels.
-        form: chunk or recurrent. Decoding goes through the recurrence for both, as in the model's layer.
+        form: chunk or recurrent. Decoding goes through the recurrence for both, as in the model's
+            layer.
         options: what may be done otherwise.
     """
 
     dtypes = ("fp32", "bf16", "fp16")
 
-    def __init__(self, name: str, backend: Backend, form: Form, options: FlaOptions = FlaOptions()) -> None:  # noqa: B008 # frozen
+    # frozen
+    def __init__(
+        self, name: str, backend: Backend, form: Form, options: FlaOptions = FlaOptions()
+    ) -> None:
         self.name = f"{name}:{options.said()}" if options.said() else name
         super().__init__(backend, form)
         self._base, self._options = name, options
-        # fused_recurrent_kda of fla-core 0.6.0 is for inference: its outputs carry no gradient graph.
+        # fused_recurrent_kda of fla-core 0.6.0 is for inference: its outputs carry no gradient
+        # graph.
         self.differentiable = form != "recurrent"
-        self.conventions = Conventions(packing="cu_seqlens", state=options.state, beta="value" if options.beta == "value" else "logit")
+        self.conventions = Conventions(
+            packing="cu_seqlens",
+            state=options.state,
+            beta="value" if options.beta == "value" else "logit",
+        )
 
     def contract(self, dtype: str) -> Contract:
         if self._form == "recurrent":
-            return replace(preset("fla-recurrent", dtype), softplus=self._options.gate == "softplus")
+            return replace(
+                preset("fla-recurrent", dtype), softplus=self._options.gate == "softplus"
+            )
         tf32 = self._options.tf32 == "yes" or (self._native and self._backend == "cuda")
         return replace(
             self._with_beta(preset(self._preset(tf32=tf32), dtype)),
@@ -84,7 +101,12 @@ class Fla(FlaRecurrence):
         return contract.storing(beta_k=contract.wide, beta_k_wy=contract.wide)
 
     def configured(self, options: Mapping[str, str]) -> Adapter:
-        return Fla(self._base, self._backend, self._form, self._options.changed(self._base, self._form, options))
+        return Fla(
+            self._base,
+            self._backend,
+            self._form,
+            self._options.changed(self._base, self._form, options),
+        )
 
     def variants(self) -> Mapping[str, Adapter]:
         return self._variants
@@ -94,19 +116,25 @@ class Fla(FlaRecurrence):
         return {name: self.configured(options) for name, options in variants_of(self._form).items()}
 
     def configurations(self) -> Mapping[str, Adapter]:
-        # On a device a configuration is forced for the whole process, and the calls after it would keep it.
+        # On a device a configuration is forced for the whole process, and the calls after it would
+        # keep it.
         return {} if self._native else self._configurations
 
     @cached_property
     def _configurations(self) -> Mapping[str, Adapter]:
-        return {f"autotune={n}": self.configured({"autotune": str(n)}) for n in range(CONFIGURATIONS)}
+        return {
+            f"autotune={n}": self.configured({"autotune": str(n)}) for n in range(CONFIGURATIONS)
+        }
 
     def stages(self, dtype: str) -> Mapping[str, StageCall]:
         if self._form == "recurrent":
             return {}
         safe = {"safe_gate": self._options.safe_gate == "yes"}
         exposed = [name for name in ALL_FUNCTIONS if name not in LACKING[self._backend]]
-        return {name: self._stage(name, dtype, safe if name.startswith("intra") else {}) for name in exposed}
+        return {
+            name: self._stage(name, dtype, safe if name.startswith("intra") else {})
+            for name in exposed
+        }
 
     def _stage(self, name: str, dtype: str, extra: Mapping[str, Any]) -> StageCall:
         def function() -> Function:
@@ -118,7 +146,11 @@ class Fla(FlaRecurrence):
             kernels = runtime(self._backend, self._options, TORCH[dtype])
             kernels.forget()
             home = x.inputs.q.device
-            there = replace(x, inputs=x.inputs.on(self.device), tensors={n: tensor.to(self.device) for n, tensor in x.tensors.items()})
+            there = replace(
+                x,
+                inputs=x.inputs.on(self.device),
+                tensors={n: tensor.to(self.device) for n, tensor in x.tensors.items()},
+            )
             written = stage.call(there)
             refuse_strangers(kernels.kernels_run(), self._backend)
             return {n: tensor.to(home) for n, tensor in written.items()}
@@ -128,10 +160,14 @@ class Fla(FlaRecurrence):
     def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
         if self._form == "recurrent":  # it activates inside
             return {}
-        return {op: self._activation(fla_activation(op), TORCH[dtype]) for op in ACTIVATION_FUNCTIONS}
+        return {
+            op: self._activation(fla_activation(op), TORCH[dtype]) for op in ACTIVATION_FUNCTIONS
+        }
 
     def _activation(self, call: ActivationCall, dtype: torch.dtype) -> ActivationCall:
-        def watched(run: Callable[[ActivationArguments], Any]) -> Callable[[ActivationArguments], Any]:
+        def watched(
+            run: Callable[[ActivationArguments], Any],
+        ) -> Callable[[ActivationArguments], Any]:
             def there(x: ActivationArguments) -> Any:
                 kernels = runtime(self._backend, self._options, dtype)
                 kernels.forget()
@@ -154,15 +190,22 @@ class Fla(FlaRecurrence):
         if problem.K > WIDEST_KEY:
             yield f"K <= {WIDEST_KEY}, wanted {problem.K}"
         if options.safe_gate == "yes" and problem.dtype == "fp32":
-            yield "safe_gate is judged in 16-bit formats: it anchors exponents 15 nats away, which no contract declares yet"
+            yield (
+                "safe_gate is judged in 16-bit formats: it anchors exponents 15 nats away, which no"
+                " contract declares yet"
+            )
         if options.safe_gate == "yes" and bool((problem.inputs().g < SAFE).any()):
             yield f"gates below {SAFE:g}: safe_gate promises there are none"
         if options.beta == "sigmoid" and bool((problem.inputs().beta > 1).any()):
             yield "no beta above 1 (a sigmoid)"
-        # The recurrence's contract makes its gates, as log(1 + exp x), in fp32; no contract makes bounded ones: 1.7 times what one allows.
+        # The recurrence's contract makes its gates, as log(1 + exp x), in fp32; no contract makes
+        # bounded ones: 1.7 times what one allows.
         budgeted = self._form == "recurrent" and options.gate == "softplus"
         if options.raw_gate is not None and not budgeted and problem.dtype == "fp32":
-            yield "a gate that the kernel activates itself is judged beside 16-bit products: in fp32 it has no tolerance of its own"
+            yield (
+                "a gate that the kernel activates itself is judged beside 16-bit products: in fp32"
+                " it has no tolerance of its own"
+            )
         refusal = None if options.raw_gate is None else options.raw_gate.refuses(problem)
         if refusal is not None:
             yield refusal
@@ -185,7 +228,9 @@ class Fla(FlaRecurrence):
         kernels.forget()
         o, final_state = function(**handed, **self._flags(inputs, form), output_final_state=True)
         # Where there is no token nothing is launched.
-        self._ran = proof(kernels, self._backend, form) if any(inputs.lengths) else "no kernel: no tokens"
+        self._ran = (
+            proof(kernels, self._backend, form) if any(inputs.lengths) else "no kernel: no tokens"
+        )
         return handover.output(o, final_state)
 
     def _handed(self, inputs: Inputs) -> dict[str, Any]:
@@ -210,7 +255,12 @@ class Fla(FlaRecurrence):
         if options.raw_gate is not None:
             A_log, dt_bias = options.raw_gate.parameters(inputs)
             bound = options.raw_gate.lower_bound if options.gate == "bounded" else None
-            flags |= {"use_gate_in_kernel": True, "A_log": A_log, "dt_bias": dt_bias.flatten(), "lower_bound": bound}
+            flags |= {
+                "use_gate_in_kernel": True,
+                "A_log": A_log,
+                "dt_bias": dt_bias.flatten(),
+                "lower_bound": bound,
+            }
         if form == "chunk":
             flags |= {
                 "chunk_size": int(options.chunk_size),

@@ -1,4 +1,6 @@
-"""The adapters of flash-linear-attention's other delta rules: one gate a head (Gated DeltaNet), and none (DeltaNet)."""
+"""The adapters of flash-linear-attention's other delta rules: one gate a head (Gated DeltaNet), and
+none (DeltaNet).
+"""
 
 from __future__ import annotations
 
@@ -44,36 +46,59 @@ class PublicFunction:
 
 
 GATED: Final[Mapping[str, PublicFunction]] = {
-    "chunk": PublicFunction("fla.ops.gated_delta_rule", "chunk_gated_delta_rule", "fla.ops.gated_delta_rule.chunk", "gdn64"),
+    "chunk": PublicFunction(
+        "fla.ops.gated_delta_rule",
+        "chunk_gated_delta_rule",
+        "fla.ops.gated_delta_rule.chunk",
+        "gdn64",
+    ),
     # Its backward raises NotImplementedError: it is for inference.
     "recurrent": PublicFunction(
-        "fla.ops.gated_delta_rule", "fused_recurrent_gated_delta_rule", "fla.ops.gated_delta_rule.fused_recurrent", "fla-recurrent",
+        "fla.ops.gated_delta_rule",
+        "fused_recurrent_gated_delta_rule",
+        "fla.ops.gated_delta_rule.fused_recurrent",
+        "fla-recurrent",
         backward=False,
     ),
-}  # fmt: skip
+}
 UNGATED: Final[Mapping[str, PublicFunction]] = {
     # fp32 is refused by an assertion: the package asks for bfloat16.
-    "chunk": PublicFunction("fla.ops.delta_rule", "chunk_delta_rule", "fla.ops.delta_rule.wy_fast", "gdn64", dtypes=("bf16", "fp16")),
-    # In 16 bits its backward stores dk between its two passes, and sums its parts, in that format: no contract has that.
-    "recurrent": PublicFunction(
-        "fla.ops.delta_rule", "fused_recurrent_delta_rule", "fla.ops.delta_rule.fused_recurrent", "fla-recurrent", dtypes=("fp32",)
+    "chunk": PublicFunction(
+        "fla.ops.delta_rule",
+        "chunk_delta_rule",
+        "fla.ops.delta_rule.wy_fast",
+        "gdn64",
+        dtypes=("bf16", "fp16"),
     ),
-}  # fmt: skip
+    # In 16 bits its backward stores dk between its two passes, and sums its parts, in that format:
+    # no contract has that.
+    "recurrent": PublicFunction(
+        "fla.ops.delta_rule",
+        "fused_recurrent_delta_rule",
+        "fla.ops.delta_rule.fused_recurrent",
+        "fla-recurrent",
+        dtypes=("fp32",),
+    ),
+}
 
 
 class FlaDelta(FlaRecurrence):
-    """One public function of fla.ops.gated_delta_rule or fla.ops.delta_rule; arguments go by name, their order differs.
+    """One public function of fla.ops.gated_delta_rule or fla.ops.delta_rule; arguments go by name,
+    their order differs.
 
     Source: fla-core 0.6.0.
 
     Args:
         name: of the implementation.
         functions: what is called, by form.
-        form: chunk or recurrent. Decoding goes through the recurrence for both, as in the model's layer.
+        form: chunk or recurrent. Decoding goes through the recurrence for both, as in the model's
+            layer.
         gated: whether there is a gate of each head.
     """
 
-    def __init__(self, name: str, functions: Mapping[str, PublicFunction], form: Form, *, gated: bool) -> None:
+    def __init__(
+        self, name: str, functions: Mapping[str, PublicFunction], form: Form, *, gated: bool
+    ) -> None:
         super().__init__(BACKEND, form)
         self.name, self._functions = name, functions
         self.dtypes, self.differentiable = functions[form].dtypes, functions[form].backward
@@ -93,12 +118,18 @@ class FlaDelta(FlaRecurrence):
 
     def _run(self, inputs: Inputs, form: Form) -> Output:
         kernels, chosen = runtime(BACKEND, OPTIONS, inputs.q.dtype), self._functions[form]
-        handed = {name: value for name, value in self.conventions.arguments(inputs).items() if value is not None or name != "g"}
+        handed = {
+            name: value
+            for name, value in self.conventions.arguments(inputs).items()
+            if value is not None or name != "g"
+        }
         del handed["segment_ids"]
         handover = Handover(self.conventions, inputs, {"g": None, **handed}, padding_undefined=True)
         kernels.forget()
         o, final_state = _function(chosen)(**handed, output_final_state=True)
-        self._ran = _proof(kernels.kernels_run(), chosen) if any(inputs.lengths) else "no kernel: no tokens"
+        self._ran = (
+            _proof(kernels.kernels_run(), chosen) if any(inputs.lengths) else "no kernel: no tokens"
+        )
         return handover.output(o, final_state)
 
 

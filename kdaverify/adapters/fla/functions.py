@@ -1,12 +1,13 @@
 """The public stage functions of flash-linear-attention by name and parameter.
 
 FLA's names for our tensors (`oracles.stages`, `oracles.backward_stages`):
-    A of the WY functions, and the Akk that the intra function returns, is R, the inverse; A of the others is Aqk.
-    k of the state is kg, q of its backward qg; v of the output, of dA and of dv is v_new.
-    g and gk are G in base 2, multiplied by 1 / ln 2 when it is made. dg is the gradient of G in natural logarithms all the same.
-    dAqk has the scale in it, dAkk is the gradient of the system, not of its inverse; both are fp32.
-    dv is dv_local before the state's backward, dv_new after it (du of the WY function), and dv after the WY function.
-    dq, dk, db and dg grow from function to function, in fp32; dq and dk belong to a value head and are summed by the caller.
+    A of the WY functions, and the Akk that the intra function returns, is R, the inverse; A of the
+    others is Aqk. k of the state is kg, q of its backward qg; v of the output, of dA and of dv is
+    v_new. g and gk are G in base 2, multiplied by 1 / ln 2 when it is made. dg is the gradient of G
+    in natural logarithms all the same. dAqk has the scale in it, dAkk is the gradient of the
+    system, not of its inverse; both are fp32. dv is dv_local before the state's backward, dv_new
+    after it (du of the WY function), and dv after the WY function. dq, dk, db and dg grow from
+    function to function, in fp32; dq and dk belong to a value head and are summed by the caller.
 """
 
 from __future__ import annotations
@@ -90,10 +91,16 @@ FUNCTIONS: Final[Mapping[str, StageFunction]] = {
         ("o",),
     ),
     "solve": StageFunction(
-        "solve_tril", "fla.ops.utils.solve_tril", ("solve",), {"A": "Akk"}, ("R",), {"output_dtype": lambda x: x.formats("R").dtype}
+        "solve_tril",
+        "fla.ops.utils.solve_tril",
+        ("solve",),
+        {"A": "Akk"},
+        ("R",),
+        {"output_dtype": lambda x: x.formats("R").dtype},
     ),
 }
-"""FLA's stage functions by the name of the stage they make, in the order in which a forward calls them; solve_tril stands apart."""
+"""FLA's stage functions by the name of the stage they make, in the order in which a forward calls
+them; solve_tril stands apart."""
 
 BACKWARD_FUNCTIONS: Final[Mapping[str, StageFunction]] = {
     "dAv": StageFunction(
@@ -104,14 +111,28 @@ BACKWARD_FUNCTIONS: Final[Mapping[str, StageFunction]] = {
         ("dAqk", "dv_local"),
     ),
     "dv_local": StageFunction(
-        "chunk_bwd_dv_local", "fla.ops.common.chunk_o", ("dv_local",), {"q": "q", "k": "k", "do": "do", "A": "Aqk"}, ("dv_local",)
+        "chunk_bwd_dv_local",
+        "fla.ops.common.chunk_o",
+        ("dv_local",),
+        {"q": "q", "k": "k", "do": "do", "A": "Aqk"},
+        ("dv_local",),
     ),
-    "dA": StageFunction("chunk_gla_bwd_dA", "fla.ops.gla.chunk", ("dA",), {"v": "v_new", "do": "do"}, ("dAqk",)),
+    "dA": StageFunction(
+        "chunk_gla_bwd_dA", "fla.ops.gla.chunk", ("dA",), {"v": "v_new", "do": "do"}, ("dAqk",)
+    ),
     "state_bwd": StageFunction(
         "chunk_gated_delta_rule_bwd_dhu",
         "fla.ops.common.chunk_delta_h",
         ("state_bwd",),
-        {"q": "qg", "k": "kg", "w": "w", "do": "do", "dv": "dv_local", "gk": "G", "dht": "d_final_state"},
+        {
+            "q": "qg",
+            "k": "kg",
+            "w": "w",
+            "do": "do",
+            "dv": "dv_local",
+            "gk": "G",
+            "dht": "d_final_state",
+        },
         ("dh", "d_initial_state", "dv_new"),
         # Without an initial state its gradient is not returned.
         {"h0": lambda x: x.inputs.state},
@@ -139,14 +160,34 @@ BACKWARD_FUNCTIONS: Final[Mapping[str, StageFunction]] = {
         "chunk_kda_bwd_dqkwg",
         "fla.ops.kda.chunk_inter",
         ("dqkwg",),
-        {"q": "q", "k": "k", "w": "w", "v": "v_new", "h": "h", "g": "G", "do": "do", "dh": "dh", "dv": "dv_new"},
+        {
+            "q": "q",
+            "k": "k",
+            "w": "w",
+            "v": "v_new",
+            "h": "h",
+            "g": "G",
+            "do": "do",
+            "dh": "dh",
+            "dv": "dv_new",
+        },
         ("dq_state", "dk_state", "dw", "dG_state"),
     ),
     "wy_bwd": StageFunction(
         "prepare_wy_repr_bwd",
         "fla.ops.kda.wy_fast",
         ("wy_bwd",),
-        {"k": "k", "v": "v", "beta": "beta", "gk": "G", "A": "R", "dk": "dk_state", "dw": "dw", "du": "dv_new", "dg": "dG_state"},
+        {
+            "k": "k",
+            "v": "v",
+            "beta": "beta",
+            "gk": "G",
+            "A": "R",
+            "dk": "dk_state",
+            "dw": "dw",
+            "du": "dv_new",
+            "dg": "dG_state",
+        },
         ("dk_wy", "dv", "dbeta_wy", "dG_wy", "dAkk"),
     ),
     "intra_bwd": StageFunction(
@@ -173,11 +214,16 @@ BACKWARD_FUNCTIONS: Final[Mapping[str, StageFunction]] = {
         ("cumsum_bwd",),
         {"g": "dG"},
         ("dg",),
-        {"reverse": always(value=True), "scale": always(None), "output_dtype": always(torch.float32)},
+        {
+            "reverse": always(value=True),
+            "scale": always(None),
+            "output_dtype": always(torch.float32),
+        },
         needs=("reverse",),
     ),
 }
-"""Those of the backward, in the order of the dataflow. A backward of 0.6.0 calls dAv, state_bwd, wy_dqkg, intra_bwd and cumsum_bwd;
-dqkwg was its function before 0.5 and is there in ports only, and dv_local, dA and wy_bwd stand apart."""
+"""Those of the backward, in the order of the dataflow. A backward of 0.6.0 calls dAv, state_bwd,
+wy_dqkg, intra_bwd and cumsum_bwd; dqkwg was its function before 0.5 and is there in ports only, and
+dv_local, dA and wy_bwd stand apart."""
 
 ALL_FUNCTIONS: Final[Mapping[str, StageFunction]] = {**FUNCTIONS, **BACKWARD_FUNCTIONS}

@@ -1,4 +1,6 @@
-"""The neighbours of the recurrence in flash-linear-attention: its short convolution and its gated RMSNorm, the Triton kernels."""
+"""The neighbours of the recurrence in flash-linear-attention: its short convolution and its gated
+RMSNorm, the Triton kernels.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ def _watched(dtype: torch.dtype, call: Callable[[], Any]) -> Any:
     kernels = runtime("cuda", FlaOptions(), dtype)
     kernels.forget()
     returned = call()
-    _RAN[0] = ", ".join(name.removeprefix("fla.modules.") for name in kernels.kernels_run()) or "no kernel"
+    _RAN[0] = (
+        ", ".join(name.removeprefix("fla.modules.") for name in kernels.kernels_run())
+        or "no kernel"
+    )
     return returned
 
 
@@ -41,7 +46,15 @@ def _short_conv(
 ) -> tuple[Tensor, Tensor]:
     def call() -> tuple[Tensor, Tensor]:
         return importlib.import_module(CONV).causal_conv1d(
-            x, weight, bias, None, initial_state, output_final_state=True, activation=activation, backend="triton", cu_seqlens=cu_seqlens
+            x,
+            weight,
+            bias,
+            None,
+            initial_state,
+            output_final_state=True,
+            activation=activation,
+            backend="triton",
+            cu_seqlens=cu_seqlens,
         )
 
     return _watched(x.dtype, call)
@@ -62,7 +75,9 @@ def _step(
     cache = x.new_zeros(x.numel() // D, D, W) if initial_state is None else initial_state.clone()
 
     def call() -> tuple[Tensor, Tensor]:
-        return importlib.import_module(CONV).causal_conv1d_update(x, cache, None, weight, bias, activation)
+        return importlib.import_module(CONV).causal_conv1d_update(
+            x, cache, None, weight, bias, activation
+        )
 
     return _watched(x.dtype, call)
 
@@ -93,5 +108,7 @@ def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -
     return operator_kernel(op, function, {**shared, **options}, FRAMEWORKS["torch"])
 
 
-FLA_SHORT_CONV: Final = _adapter("short_conv", _short_conv, "fla-short-conv", packing="cu_seqlens", step=_step)
+FLA_SHORT_CONV: Final = _adapter(
+    "short_conv", _short_conv, "fla-short-conv", packing="cu_seqlens", step=_step
+)
 FLA_GATED_NORM: Final = _adapter("gated_rms_norm", _gated_norm, "fla-gated-norm")

@@ -29,13 +29,15 @@ class FlaOptions:
         chunk_size: 32 or 64 tokens.
         safe_gate: yes: diagonal blocks on matrix units, for gates in [-5, 0].
         gate: log; softplus or bounded: activated in the kernel, from a raw gate.
-        beta: value; sigmoid: of logits, in the kernel; doubled: twice the sigmoid (allow_neg_eigval).
+        beta: value; sigmoid: of logits, in the kernel; doubled: twice the sigmoid
+            (allow_neg_eigval).
         l2norm: yes: q and k normalised in the kernel.
         state: kv or vk.
         recompute: no: intermediates are saved for the backward.
-        autotune: which configuration every kernel takes; -1 is the last. None: on a device the one its own tuner finds best, under
-            the interpreter the last.
-        tf32: yes: fp32 operands of dot products rounded to TF32 under the interpreter, as matrix units do.
+        autotune: which configuration every kernel takes; -1 is the last. None: on a device the one
+            its own tuner finds best, under the interpreter the last.
+        tf32: yes: fp32 operands of dot products rounded to TF32 under the interpreter, as matrix
+            units do.
     """
 
     chunk_size: str = "64"
@@ -59,13 +61,17 @@ class FlaOptions:
             AdapterError: no such option for the form, or no such value.
         """
         allowed = ALLOWED | {"tf32": ("no", "yes")}
-        known = [field.name for field in fields(self) if form == "chunk" or field.name not in CHUNK_ONLY]
+        known = [
+            field.name for field in fields(self) if form == "chunk" or field.name not in CHUNK_ONLY
+        ]
         changes: dict[str, Any] = {}
         for option, value in options.items():
             if option not in known:
                 raise AdapterError(f"{name}: no option {option!r}; it has {', '.join(known)}")
             if option in allowed and value not in allowed[option]:
-                raise AdapterError(f"{name}: {option}: wanted one of {', '.join(allowed[option])}, got {value!r}")
+                raise AdapterError(
+                    f"{name}: {option}: wanted one of {', '.join(allowed[option])}, got {value!r}"
+                )
             changes[option] = _whole(name, value) if option == "autotune" else value
         return replace(self, **changes)
 
@@ -77,13 +83,20 @@ class FlaOptions:
     def said(self) -> str:
         """The options that differ from the default, as on the command line."""
         default = FlaOptions()
-        differing = (field.name for field in fields(self) if getattr(self, field.name) != getattr(default, field.name))
+        differing = (
+            field.name
+            for field in fields(self)
+            if getattr(self, field.name) != getattr(default, field.name)
+        )
         return ",".join(f"{name}={getattr(self, name)}" for name in differing)
 
 
 def _whole(name: str, value: str) -> int:
     if not value.removeprefix("-").isdecimal():
-        raise AdapterError(f"{name}: autotune: wanted a whole number, the place of the configuration in its list, got {value!r}")
+        raise AdapterError(
+            f"{name}: autotune: wanted a whole number, the place of the configuration in its list,"
+            f" got {value!r}"
+        )
     return int(value)
 
 
@@ -105,5 +118,8 @@ def variants_of(form: str) -> dict[str, dict[str, str]]:
     """The variants of a form; the recurrence has no chunks, and so no options of theirs."""
     if form == "chunk":
         return VARIANTS
-    own = {name: {k: v for k, v in options.items() if k not in CHUNK_ONLY} for name, options in VARIANTS.items()}
+    own = {
+        name: {k: v for k, v in options.items() if k not in CHUNK_ONLY}
+        for name, options in VARIANTS.items()
+    }
     return {name: options for name, options in own.items() if options}

@@ -1,4 +1,6 @@
-"""Ports of flash-linear-attention's stage functions that other people write, by the module that holds them."""
+"""Ports of flash-linear-attention's stage functions that other people write, by the module that
+holds them.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,9 @@ from oracles.inputs import Inputs
 NAME: Final = "fla_port"
 OPTIONS: Final = ("module", "dtypes", "contract", "gate")
 NEEDS: Final = (
-    f"takes options: {NAME}:module=MODULE for a module that holds stage functions under FLA's names, and if need be "
-    "dtypes=FORMAT+FORMAT (fp32+bf16+fp16), contract=NAME (a .toml file, chunk64-fp32, ...), gate=log2 or log"
+    f"takes options: {NAME}:module=MODULE for a module that holds stage functions under FLA's"
+    " names, and if need be dtypes=FORMAT+FORMAT (fp32+bf16+fp16), contract=NAME (a .toml file,"
+    " chunk64-fp32, ...), gate=log2 or log"
 )
 ALL_DTYPES: Final = "fp32+bf16+fp16"
 
@@ -32,9 +35,10 @@ class FlaPort(Adapter):
     """Stage functions chained as FLA chains them; each can be called by itself.
 
     Args:
-        module: holds functions of `kdaverify.adapters.fla.functions`, under their names, and if it has them those of
-            `kdaverify.adapters.fla.activations.FUNCTIONS`.
-        contracts: what is declared in each format they take; by default what FLA's own kernels do where fp32 products stay in fp32.
+        module: holds functions of `kdaverify.adapters.fla.functions`, under their names, and if it
+            has them those of `kdaverify.adapters.fla.activations.FUNCTIONS`.
+        contracts: what is declared in each format they take; by default what FLA's own kernels do
+            where fp32 products stay in fp32.
         base_2: whether gates are summed in base 2.
     """
 
@@ -62,11 +66,19 @@ class FlaPort(Adapter):
         dtype = next(name for name in self.dtypes if TORCH[name] == inputs.q.dtype)
         contract = self.contract(dtype)
         try:
-            written = chain(self._stages, StageArguments(inputs, {}, contract.chunk_size, formats_of(contract, FORMATS[dtype])))
+            written = chain(
+                self._stages,
+                StageArguments(
+                    inputs, {}, contract.chunk_size, formats_of(contract, FORMATS[dtype])
+                ),
+            )
         except StageError as error:
             raise AdapterError(f"{self.name}: {error}") from error
         if lacking := [name for name in ("o", "final_state") if name not in written]:
-            raise AdapterError(f"{self.name}: no stage function gives {', '.join(lacking)}; it holds those of {', '.join(self._stages)}")
+            raise AdapterError(
+                f"{self.name}: no stage function gives {', '.join(lacking)}; it holds those of"
+                f" {', '.join(self._stages)}"
+            )
         self._ran = f"{', '.join(self._stages)} of {self._module}"
         return Output(written["o"], written["final_state"])
 
@@ -86,7 +98,9 @@ def _port(options: Mapping[str, str]) -> FlaPort:
         raise AdapterError(f"{NAME}: {NEEDS}")
     dtypes = tuple(options.get("dtypes", ALL_DTYPES).split("+"))
     if wrong := [name for name in dtypes if name not in TORCH]:
-        raise AdapterError(f"{NAME}: dtypes: wanted formats of {', '.join(TORCH)} joined by +, got {wrong[0]!r}")
+        raise AdapterError(
+            f"{NAME}: dtypes: wanted formats of {', '.join(TORCH)} joined by +, got {wrong[0]!r}"
+        )
     gate = options.get("gate", "log2")
     if gate not in ("log2", "log"):
         raise AdapterError(f"{NAME}: gate: wanted log2 or log, got {gate!r}")

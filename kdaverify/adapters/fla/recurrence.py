@@ -1,4 +1,6 @@
-"""What all adapters of flash-linear-attention's recurrences share: where their Triton kernels run, and how a call reaches them."""
+"""What all adapters of flash-linear-attention's recurrences share: where their Triton kernels run,
+and how a call reaches them.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,13 @@ INSTALL: Final = "pip install 'kdaverify[fla]' (for Ascend: torch_npu and triton
 
 
 class FlaRecurrence(Adapter):
-    """A recurrence of the package: native where the device of its backend is, under Triton's interpreter elsewhere.
+    """A recurrence of the package: native where the device of its backend is, under Triton's
+    interpreter elsewhere.
 
     Args:
         backend: cuda or npu: whose kernels.
-        form: chunk or recurrent. Decoding goes through the recurrence for both, as in the models' layers.
+        form: chunk or recurrent. Decoding goes through the recurrence for both, as in the models'
+            layers.
     """
 
     isolated = True
@@ -42,12 +46,15 @@ class FlaRecurrence(Adapter):
         return native(self._backend)
 
     @property
-    def device(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] # known only where it runs
+    # known only where it runs
+    def device(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self._backend if self._native else "cpu"
 
     @property
-    def widths(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride] # likewise
-        # Native kernels are compiled for every width, seconds each: the panel tests odd ones, random problems those of models.
+    # likewise
+    def widths(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        # Native kernels are compiled for every width, seconds each: the panel tests odd ones,
+        # random problems those of models.
         return (64, 128) if self._native else ()
 
     def missing(self) -> str | None:
@@ -66,5 +73,9 @@ class FlaRecurrence(Adapter):
         return self._ran
 
     def environment(self) -> dict[str, str]:
-        about = {**super().environment(), **versions("fla-core", "triton"), "mode": "native" if self._native else "interpreted"}
+        about = {
+            **super().environment(),
+            **versions("fla-core", "triton"),
+            "mode": "native" if self._native else "interpreted",
+        }
         return {**about, "device": torch.cuda.get_device_name()} if self.device == "cuda" else about

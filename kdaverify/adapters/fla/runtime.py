@@ -15,15 +15,24 @@ from kdaverify.adapters.fla.options import FlaOptions
 
 Backend = Literal["cuda", "npu"]
 
-# Left to itself the package may hand a call over to FlashKDA, TileLang or another backend wherever one is installed.
+# Left to itself the package may hand a call over to FlashKDA, TileLang or another backend wherever
+# one is installed.
 SURROUNDINGS: Final[Mapping[Backend, Mapping[str, str]]] = {
-    "cuda": {"FLA_DISABLE_BACKEND_DISPATCH": "1", "FLA_FLASH_KDA": "0", "FLA_TILELANG": "0", "FLA_INTRACARD_CP": "0"},
+    "cuda": {
+        "FLA_DISABLE_BACKEND_DISPATCH": "1",
+        "FLA_FLASH_KDA": "0",
+        "FLA_TILELANG": "0",
+        "FLA_INTRACARD_CP": "0",
+    },
     "npu": {"FLA_FLASH_KDA": "0", "FLA_TILELANG": "0", "FLA_INTRACARD_CP": "0"},
 }
 ASCEND: Final = "fla.ops.kda.backends.triton_ascend."
 MAINLINE: Final = "fla.ops.kda."
 # The kernels that only this form has; in the safe and in the other way of the diagonal blocks.
-OWN: Final = {"chunk": ("chunk_intra.", "chunk_intra_token_parallel."), "recurrent": ("fused_recurrent.",)}
+OWN: Final = {
+    "chunk": ("chunk_intra.", "chunk_intra_token_parallel."),
+    "recurrent": ("fused_recurrent.",),
+}
 
 
 LAST: Final = -1
@@ -42,9 +51,11 @@ def native(backend: Backend) -> bool:
         return torch.cuda.is_available()
     if util.find_spec("torch_npu") is None:
         return False
-    import torch_npu  # noqa: F401 # pyright: ignore[reportMissingImports, reportUnusedImport] # registers torch.npu
+    # pyright: ignore[reportMissingImports, reportUnusedImport] # registers torch.npu
+    import torch_npu  # noqa: F401
 
-    return bool(torch.npu.is_available())  # pyright: ignore[reportAttributeAccessIssue] # there once torch_npu is imported
+    # there once torch_npu is imported
+    return bool(torch.npu.is_available())  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def missing(backend: Backend, install: str) -> str | None:
@@ -62,7 +73,8 @@ def missing(backend: Backend, install: str) -> str | None:
 
 
 def runtime(backend: Backend, options: FlaOptions, dtype: torch.dtype) -> Runtime:
-    """The device's own runtime where there is one, the interpreter elsewhere; to be called before the package is imported.
+    """The device's own runtime where there is one, the interpreter elsewhere; to be called before
+    the package is imported.
 
     Raises:
         WrongKernelError: the interpreter does not compute `dtype` as its definition says.
@@ -73,7 +85,11 @@ def runtime(backend: Backend, options: FlaOptions, dtype: torch.dtype) -> Runtim
         return _spy(options.autotune)
     from kdaverify.adapters.triton_interpreter import activate
 
-    interpreter = activate(backend=backend, autotune=LAST if options.autotune is None else options.autotune, tf32=options.tf32 == "yes")
+    interpreter = activate(
+        backend=backend,
+        autotune=LAST if options.autotune is None else options.autotune,
+        tf32=options.tf32 == "yes",
+    )
     if dtype == torch.bfloat16 and interpreter.bf16 is not None:
         raise WrongKernelError(interpreter.bf16)
     return interpreter
@@ -96,9 +112,16 @@ def proof(runtime: Runtime, backend: Backend, form: str) -> str:
 
 def refuse_strangers(ran: tuple[str, ...], backend: Backend) -> None:
     """Raises WrongKernelError where a kernel of another backend ran."""
-    strangers = [name for name in ran if name.startswith(MAINLINE) and name.startswith(ASCEND) != (backend == "npu")]
+    strangers = [
+        name
+        for name in ran
+        if name.startswith(MAINLINE) and name.startswith(ASCEND) != (backend == "npu")
+    ]
     if strangers:
-        raise WrongKernelError(f"wanted the {backend} kernels of {_home(backend).rstrip('.')} alone, but {', '.join(strangers)} ran too")
+        raise WrongKernelError(
+            f"wanted the {backend} kernels of {_home(backend).rstrip('.')} alone, but"
+            f" {', '.join(strangers)} ran too"
+        )
 
 
 def _home(backend: Backend) -> str:
@@ -109,7 +132,8 @@ class Spy:
     """Remembers every Triton kernel launched in this process.
 
     Args:
-        autotune: the configuration that every kernel takes; None leaves the choice to its tuner, for the whole process.
+        autotune: the configuration that every kernel takes; None leaves the choice to its tuner,
+            for the whole process.
     """
 
     def __init__(self, autotune: int | None) -> None:
@@ -126,7 +150,8 @@ class Spy:
             ran[f"{self.fn.__module__}.{self.fn.__name__}"] = None
             return launch(self, *args, **kwargs)
 
-        JITFunction.run = run  # pyright: ignore[reportAttributeAccessIssue] # it passes on whatever it is called with
+        # it passes on whatever it is called with
+        JITFunction.run = run  # pyright: ignore[reportAttributeAccessIssue]
 
     def forget(self) -> None:
         self._ran.clear()

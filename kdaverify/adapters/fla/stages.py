@@ -1,4 +1,6 @@
-"""Calling flash-linear-attention's stage functions, and those of any port that keeps their names and parameters."""
+"""Calling flash-linear-attention's stage functions, and those of any port that keeps their names
+and parameters.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ def _chunk_offsets(x: StageArguments) -> Tensor | None:
     return x.inputs.cu_seqlens.new_tensor([0, *chunks(x.inputs, x.chunk_size)]).cumsum(0)
 
 
-# What any of the functions may be handed beside its tensors and settings; those with a default keep it if `_KEPT`.
+# What any of the functions may be handed beside its tensors and settings; those with a default keep
+# it if `_KEPT`.
 COMMON: Final[Mapping[str, Setting]] = {
     "scale": lambda x: x.inputs.factor,
     "chunk_size": lambda x: x.chunk_size,
@@ -48,7 +51,13 @@ COMMON: Final[Mapping[str, Setting]] = {
 _KEPT: Final = ("cu_seqlens_cpu", "chunk_indices", "chunk_offsets", "state_v_first")
 
 
-def stage_call(name: str, function: Callable[[], Function], *, base_2: bool = True, extra: Mapping[str, Any] | None = None) -> StageCall:
+def stage_call(
+    name: str,
+    function: Callable[[], Function],
+    *,
+    base_2: bool = True,
+    extra: Mapping[str, Any] | None = None,
+) -> StageCall:
     """One of FLA's stages as the harness calls it.
 
     Args:
@@ -62,35 +71,65 @@ def stage_call(name: str, function: Callable[[], Function], *, base_2: bool = Tr
     def call(x: StageArguments) -> Named:
         there = function()
         tensors = {parameter: x[tensor] for parameter, tensor in known.tensors.items()}
-        handed = {parameter: _handed(known.tensors[parameter], tensor, base_2=base_2) for parameter, tensor in tensors.items()}
-        settings = {**COMMON, **known.settings, **{parameter: always(value) for parameter, value in (extra or {}).items()}}
+        handed = {
+            parameter: _handed(known.tensors[parameter], tensor, base_2=base_2)
+            for parameter, tensor in tensors.items()
+        }
+        settings = {
+            **COMMON,
+            **known.settings,
+            **{parameter: always(value) for parameter, value in (extra or {}).items()},
+        }
         if name == "cumsum" and not base_2:
             settings["scale"] = always(None)
         returned = there(**handed, **_settings(known, there, settings, x))
         return _returned(known, returned, base_2=base_2)
 
     return StageCall(
-        known.covers, tuple(known.tensors.values()), known.gives, call, received=_through_base_2 if base_2 else StageCall.received
+        known.covers,
+        tuple(known.tensors.values()),
+        known.gives,
+        call,
+        received=_through_base_2 if base_2 else StageCall.received,
     )
 
 
-def _settings(known: StageFunction, function: Function, settings: Mapping[str, Setting], x: StageArguments) -> dict[str, Any]:
+def _settings(
+    known: StageFunction, function: Function, settings: Mapping[str, Setting], x: StageArguments
+) -> dict[str, Any]:
     """The arguments beside tensors, for the parameters that the function has.
 
     Raises:
-        AdapterError: it lacks a parameter for a tensor or for what matters to this call, or wants one that FLA does not have.
+        AdapterError: it lacks a parameter for a tensor or for what matters to this call, or wants
+            one that FLA does not have.
     """
     parameters = inspect.signature(function).parameters
-    named = {name: p for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    named = {
+        name: p
+        for name, p in parameters.items()
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    }
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     wanted = [*known.tensors, *(["cu_seqlens"] if x.inputs.cu_seqlens is not None else [])]
     if lacking := [name for name in wanted if name not in named and not takes_any]:
-        raise AdapterError(f"{known.name}: has no parameter {', '.join(lacking)}; FLA's are {_spelled(known)}; rename or wrap it")
-    required = [name for name, p in named.items() if p.default is p.empty and name not in known.tensors]
+        raise AdapterError(
+            f"{known.name}: has no parameter {', '.join(lacking)}; FLA's are {_spelled(known)};"
+            " rename or wrap it"
+        )
+    required = [
+        name for name, p in named.items() if p.default is p.empty and name not in known.tensors
+    ]
     if strange := [name for name in required if name not in settings]:
-        raise AdapterError(f"{known.name}: wants {', '.join(strange)}, which FLA's has not ({_spelled(known)}); give it a default")
+        raise AdapterError(
+            f"{known.name}: wants {', '.join(strange)}, which FLA's has not ({_spelled(known)});"
+            " give it a default"
+        )
     kept = [name for name in _KEPT if name not in required]
-    return {name: settings[name](x) for name in named if name in settings and name not in known.tensors and name not in kept}
+    return {
+        name: settings[name](x)
+        for name in named
+        if name in settings and name not in known.tensors and name not in kept
+    }
 
 
 def _spelled(known: StageFunction) -> str:
@@ -107,7 +146,8 @@ def _returned(known: StageFunction, returned: Any, *, base_2: bool) -> dict[str,
     values = returned if isinstance(returned, tuple | list) else (returned,)
     if len(values) < len(known.gives):
         raise AdapterError(
-            f"{known.name}: wanted {', '.join(known.gives)} in this order, got {len(values)} values; return what FLA's returns"
+            f"{known.name}: wanted {', '.join(known.gives)} in this order, got {len(values)}"
+            " values; return what FLA's returns"
         )
     named = dict(zip(known.gives, values, strict=False))
     if base_2 and isinstance(named.get("G"), Tensor):
@@ -133,9 +173,14 @@ def imported(known: StageFunction, module: str | None = None) -> Function:
     try:
         found = getattr(importlib.import_module(home), known.name, None)
     except ImportError as error:
-        raise AdapterError(f"{home}: cannot be imported: {error}; name a module that holds {known.name}") from error
+        raise AdapterError(
+            f"{home}: cannot be imported: {error}; name a module that holds {known.name}"
+        ) from error
     if not callable(found):
-        raise AdapterError(f"{home}: holds no function {known.name}; wanted FLA's stage functions under FLA's names")
+        raise AdapterError(
+            f"{home}: holds no function {known.name}; wanted FLA's stage functions under FLA's"
+            " names"
+        )
     return found
 
 
@@ -145,24 +190,34 @@ def port_stages(module: str, *, base_2: bool = True, alone: bool = True) -> dict
     Args:
         alone: whether there is nothing else to judge the port on.
     Raises:
-        AdapterError: the module cannot be imported, or holds none of them and there is nothing else.
+        AdapterError: the module cannot be imported, or holds none of them and there is nothing
+            else.
     """
     try:
         held = importlib.import_module(module)
     except ImportError as error:
-        raise AdapterError(f"{module}: cannot be imported: {error}; name a module that holds FLA's stage functions") from error
+        raise AdapterError(
+            f"{module}: cannot be imported: {error}; name a module that holds FLA's stage functions"
+        ) from error
     functions = {name: _held(held, known) for name, known in ALL_FUNCTIONS.items()}
     present = {name: function for name, function in functions.items() if function is not None}
     if not present and alone:
         names = ", ".join(dict.fromkeys(known.name for known in ALL_FUNCTIONS.values()))
         raise AdapterError(f"{module}: holds none of FLA's stage functions ({names})")
-    return {name: stage_call(name, _always_function(function), base_2=base_2) for name, function in present.items()}
+    return {
+        name: stage_call(name, _always_function(function), base_2=base_2)
+        for name, function in present.items()
+    }
 
 
 def _held(module: ModuleType, known: StageFunction) -> Function | None:
-    """The function of a port; None where the module has none, or one of that name that does something else."""
+    """The function of a port; None where the module has none, or one of that name that does
+    something else.
+    """
     function = getattr(module, known.name, None)
-    if not callable(function) or not all(name in inspect.signature(function).parameters for name in known.needs):
+    if not callable(function) or not all(
+        name in inspect.signature(function).parameters for name in known.needs
+    ):
         return None
     return function
 

@@ -19,7 +19,9 @@ COTANGENT: Final = "cotangent"
 RESULT: Final = "result"
 
 
-def asked_activations(local: Mapping[str, ActivationCall], dtype: str, way: Way, keeper: Supervisor) -> dict[str, ActivationCall]:
+def asked_activations(
+    local: Mapping[str, ActivationCall], dtype: str, way: Way, keeper: Supervisor
+) -> dict[str, ActivationCall]:
     """The same operations, each run by the worker process.
 
     Args:
@@ -29,7 +31,9 @@ def asked_activations(local: Mapping[str, ActivationCall], dtype: str, way: Way,
 
     def asked(op: str, call: ActivationCall) -> ActivationCall:
         def run(x: ActivationArguments) -> dict[str, Tensor]:
-            return _asked(CallActivation(way, dtype, op, torch.get_num_threads(), {}, x.setting), x, keeper)
+            return _asked(
+                CallActivation(way, dtype, op, torch.get_num_threads(), {}, x.setting), x, keeper
+            )
 
         def forward(x: ActivationArguments) -> Any:
             return run(x).get(RESULT)
@@ -39,7 +43,9 @@ def asked_activations(local: Mapping[str, ActivationCall], dtype: str, way: Way,
     return {op: asked(op, call) for op, call in local.items()}
 
 
-def _asked(request: CallActivation, x: ActivationArguments, keeper: Supervisor) -> dict[str, Tensor]:
+def _asked(
+    request: CallActivation, x: ActivationArguments, keeper: Supervisor
+) -> dict[str, Tensor]:
     """What the operation returned there; what it edited is edited here too."""
     given = dict(x.tensors) if x.cotangent is None else {**x.tensors, COTANGENT: x.cotangent}
     request = replace(request, places=keeper.inputs.lay_out(given))
@@ -49,11 +55,18 @@ def _asked(request: CallActivation, x: ActivationArguments, keeper: Supervisor) 
         if not same(tensor.cpu(), seen):
             tensor.copy_(seen)
     device = next(iter(given.values())).device
-    return {name: keeper.outputs.view(place).to(device, copy=True) for name, place in returned.places.items()}
+    return {
+        name: keeper.outputs.view(place).to(device, copy=True)
+        for name, place in returned.places.items()
+    }
 
 
-def run_activation(adapter: Adapter, request: CallActivation, given: Arena, outputs: Arena) -> StageReturned:
-    """Runs an operation in the worker process: there, or with a cotangent back; what is no tensor does not come back."""
+def run_activation(
+    adapter: Adapter, request: CallActivation, given: Arena, outputs: Arena
+) -> StageReturned:
+    """Runs an operation in the worker process: there, or with a cotangent back; what is no tensor
+    does not come back.
+    """
     torch.set_num_threads(request.threads)
     tensors = {name: given.view(place) for name, place in request.places.items()}
     x = ActivationArguments(tensors, request.setting, tensors.pop(COTANGENT, None))
@@ -63,6 +76,7 @@ def run_activation(adapter: Adapter, request: CallActivation, given: Arena, outp
     else:
         assert call.backward is not None
         returned = call.backward(x)
-    given_back = returned if isinstance(returned, Mapping) else {}  # pyright: ignore[reportUnnecessaryIsInstance] # a port returns anything
+    # a port returns anything
+    given_back = returned if isinstance(returned, Mapping) else {}  # pyright: ignore[reportUnnecessaryIsInstance]
     kept = {name: value.detach() for name, value in given_back.items() if isinstance(value, Tensor)}  # pyright: ignore[reportUnnecessaryIsInstance]
     return StageReturned(outputs.lay_out(kept))

@@ -42,7 +42,8 @@ class ArenaSlot:
 
 
 class Arena:
-    """A file without a name, mapped by both processes; it grows and is reused, so that its pages stay warm.
+    """A file without a name, mapped by both processes; it grows and is reused, so that its pages
+    stay warm.
 
     The system frees it with the last process that holds it: nothing can leak.
     """
@@ -62,7 +63,8 @@ class Arena:
         places: dict[str, ArenaSlot] = {}
         offset = 0
         for name, tensor in tensors.items():
-            # Without gaps, and in the order of the original's axes where it has none either: as a clone would lie.
+            # Without gaps, and in the order of the original's axes where it has none either: as a
+            # clone would lie.
             stride = torch.empty_like(tensor, device="meta").stride()
             places[name] = ArenaSlot(offset, tensor.dtype, tuple(tensor.shape), stride)
             offset = -(-places[name].end // ALIGNMENT) * ALIGNMENT
@@ -76,8 +78,12 @@ class Arena:
         count = math.prod(place.shape)
         if not count:
             return torch.empty_strided(place.shape, place.stride, dtype=place.dtype)
-        flat = torch.frombuffer(self._mapped(place.end), dtype=place.dtype, count=count, offset=place.offset)
-        return torch.empty(0, dtype=place.dtype).set_(flat.untyped_storage(), 0, place.shape, place.stride)
+        flat = torch.frombuffer(
+            self._mapped(place.end), dtype=place.dtype, count=count, offset=place.offset
+        )
+        return torch.empty(0, dtype=place.dtype).set_(
+            flat.untyped_storage(), 0, place.shape, place.stride
+        )
 
     def _reserve(self, size: int) -> None:
         if os.fstat(self.fd).st_size < size:
@@ -96,7 +102,9 @@ def bytes_of(tensor: Tensor) -> Tensor:
 
 
 def same(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors without gaps, of one shape and dtype, hold the same bits; where they lie in different orders, the same values."""
+    """Whether two tensors without gaps, of one shape and dtype, hold the same bits; where they lie
+    in different orders, the same values.
+    """
     if a.stride() != b.stride() or not a.numel():
         return torch.equal(a, b)
     return _memcmp(a.data_ptr(), b.data_ptr(), a.nbytes) == 0

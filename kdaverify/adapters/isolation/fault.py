@@ -13,13 +13,17 @@ from kdaverify.adapters.base import WrongKernelError
 
 Kind = Literal["ERROR", "WRONG_KERNEL", "CRASH", "HANG", "OOM", "UNANSWERED"]
 _MEMORY: Final = re.compile(
-    r"out of memory|out_of_memory|can't allocate memory|cannot allocate memory|std::bad_alloc|resource_exhausted", re.IGNORECASE
+    r"out of memory|out_of_memory|can't allocate memory|cannot allocate"
+    r" memory|std::bad_alloc|resource_exhausted",
+    re.IGNORECASE,
 )
 _TORCH: Final = f"{Path(torch.__file__).parent}/"
 # What CUDA and Ascend say once every later call on the device will fail too.
 _DEVICE: Final = re.compile(
-    r"illegal memory access|illegal_address|device-side assert|unspecified launch failure|misaligned address|illegal instruction was enc"
-    r"|invalid program counter|hardware stack error|ai ?core exception|ai ?cpu exception|vector core exception|error code is 507\d{3}",
+    r"illegal memory access|illegal_address|device-side assert|unspecified launch"
+    r" failure|misaligned address|illegal instruction was enc"
+    r"|invalid program counter|hardware stack error|ai ?core exception|ai ?cpu exception|vector"
+    r" core exception|error code is 507\d{3}",
     re.IGNORECASE,
 )
 
@@ -58,7 +62,9 @@ def told(error: BaseException) -> str:
     """Type, text and place of an exception, in one line."""
     frames = traceback.extract_tb(error.__traceback__)
     # A missing function of torch is raised in torch; what has to change is the line that called it.
-    own = next((frame for frame in reversed(frames) if not frame.filename.startswith(_TORCH)), frames[-1])
+    own = next(
+        (frame for frame in reversed(frames) if not frame.filename.startswith(_TORCH)), frames[-1]
+    )
     caller = "" if own is frames[-1] else f", called at {_place(own)}"
     return f"{type(error).__name__}: {error} ({_place(frames[-1])}{caller})"
 

@@ -10,7 +10,8 @@ import time
 from typing import Final
 
 BEAT: Final = 0.1
-# Beats missed before the heart counts as stopped: a thread of a busy interpreter waits for its turn.
+# Beats missed before the heart counts as stopped: a thread of a busy interpreter waits for its
+# turn.
 SILENCE: Final = 8 * BEAT
 _TIME: Final = struct.Struct("d")
 
@@ -37,7 +38,9 @@ class Heartbeat:
 
     def start(self, parent: int) -> None:
         """Beats from a thread of this process, and ends the process once it has lost its parent."""
-        threading.Thread(target=self._run, args=(parent,), name="kdaverify-heart", daemon=True).start()
+        threading.Thread(
+            target=self._run, args=(parent,), name="kdaverify-heart", daemon=True
+        ).start()
 
     def close(self) -> None:
         self._page.close()

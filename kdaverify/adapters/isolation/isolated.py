@@ -17,7 +17,17 @@ from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.isolation.activations import asked_activations
 from kdaverify.adapters.isolation.arena import same
 from kdaverify.adapters.isolation.fault import CallFailure
-from kdaverify.adapters.isolation.messages import About, Entry, Pickled, ReportEnvironment, Returned, RunInside, RunKernel, Step, Way
+from kdaverify.adapters.isolation.messages import (
+    About,
+    Entry,
+    Pickled,
+    ReportEnvironment,
+    Returned,
+    RunInside,
+    RunKernel,
+    Step,
+    Way,
+)
 from kdaverify.adapters.isolation.parcel import unpack
 from kdaverify.adapters.isolation.stages import asked_stages
 from kdaverify.adapters.isolation.supervisor import Supervisor
@@ -31,11 +41,13 @@ from oracles.signature import TensorCall
 X = TypeVar("X")
 _CASES: Final = itertools.count(1)
 _CALLS_INSIDE: Final = 4
-"""A function that runs beside the kernel calls it this often at most, so its time limit is this many times that of a call."""
+"""A function that runs beside the kernel calls it this often at most, so its time limit is this
+many times that of a call."""
 
 
 def housed(adapter: Adapter, spec: str, *, isolate: bool | None = None, limits: Limits) -> Adapter:
-    """The adapter as it is to run: in a worker process, or in this one with the environment it needs.
+    """The adapter as it is to run: in a worker process, or in this one with the environment it
+    needs.
 
     Args:
         spec: what `find` found it by.
@@ -48,9 +60,11 @@ def housed(adapter: Adapter, spec: str, *, isolate: bool | None = None, limits: 
 
 
 class Isolated(Adapter):
-    """Answers as `local` does; forward, step, stages, activations, proof and environment are those of its twin in the worker process.
+    """Answers as `local` does; forward, step, stages, activations, proof and environment are those
+    of its twin in the worker process.
 
-    What the kernel edits in its inputs is edited in the caller's too, and an output in the memory of an input lies in the caller's.
+    What the kernel edits in its inputs is edited in the caller's too, and an output in the memory
+    of an input lies in the caller's.
 
     Args:
         local: the adapter in this process, which is never called.
@@ -64,14 +78,25 @@ class Isolated(Adapter):
 
     isolated = True
 
-    def __init__(self, local: Adapter, spec: str, *, limits: Limits, way: Way = (), keeper: Supervisor | None = None) -> None:
+    def __init__(
+        self,
+        local: Adapter,
+        spec: str,
+        *,
+        limits: Limits,
+        way: Way = (),
+        keeper: Supervisor | None = None,
+    ) -> None:
         for declared in Adapter.__annotations__.keys() - {"isolated"}:
             setattr(self, declared, getattr(local, declared))
         self._local, self._spec, self._limits, self._way = local, spec, limits, way
         surroundings = dict(local.surroundings())
         if keeper is None or keeper.surroundings != surroundings:
-            # The driver of a device does not bear the system's limit: there, memory is only watched.
-            keeper = Supervisor(spec, limits, surroundings=surroundings, limited=local.device == "cpu")
+            # The driver of a device does not bear the system's limit: there, memory is only
+            # watched.
+            keeper = Supervisor(
+                spec, limits, surroundings=surroundings, limited=local.device == "cpu"
+            )
         self._keeper = keeper
         self._others: dict[Step, Isolated] = {}
         self._case = (0, "")
@@ -107,15 +132,22 @@ class Isolated(Adapter):
         return self._beside(self._local.configured(options), ("configured", tuple(options.items())))
 
     def variants(self) -> Mapping[str, Adapter]:
-        return {name: self._beside(variant, ("variant", name)) for name, variant in self._local.variants().items()}
+        return {
+            name: self._beside(variant, ("variant", name))
+            for name, variant in self._local.variants().items()
+        }
 
     def configurations(self) -> Mapping[str, Adapter]:
-        return {name: self._beside(one, ("configuration", name)) for name, one in self._local.configurations().items()}
+        return {
+            name: self._beside(one, ("configuration", name))
+            for name, one in self._local.configurations().items()
+        }
 
     def inside(self, function: Callable[[Adapter], X]) -> X:
         request = RunInside(self._way, self._case, torch.get_num_threads(), function)
         try:
-            return pickle.loads(self._keeper.ask(request, Pickled, calls=_CALLS_INSIDE).value)  # noqa: S301 # from our own worker
+            # from our own worker
+            return pickle.loads(self._keeper.ask(request, Pickled, calls=_CALLS_INSIDE).value)  # noqa: S301
         finally:
             self._called = self._keeper.process() is not None
 
@@ -137,7 +169,11 @@ class Isolated(Adapter):
         return self._call("step", inputs)
 
     def gradients(self, inputs: TensorCall, cotangents: Any) -> Any:
-        return self._call("gradients", inputs, {name: tensor for name, tensor in values_of(cotangents).items() if tensor is not None})
+        return self._call(
+            "gradients",
+            inputs,
+            {name: tensor for name, tensor in values_of(cotangents).items() if tensor is not None},
+        )
 
     def proof(self) -> str:
         return self._told().proof
@@ -148,7 +184,12 @@ class Isolated(Adapter):
         except CallFailure as fault:
             # A verdict is told even where the process cannot say what it would have run with.
             unknown = f"unknown: {fault.message.partition(chr(10))[0]}"
-            return {**versions("torch"), "python": platform.python_version(), "device": self.device, "mode": unknown}
+            return {
+                **versions("torch"),
+                "python": platform.python_version(),
+                "device": self.device,
+                "mode": unknown,
+            }
 
     def process(self) -> int | None:
         """The number of the worker process, for a debugger; None before the first call."""
@@ -162,13 +203,24 @@ class Isolated(Adapter):
 
     def _beside(self, other: Adapter, step: Step) -> Isolated:
         if step not in self._others:
-            self._others[step] = Isolated(other, self._spec, limits=self._limits, way=(*self._way, step), keeper=self._keeper)
+            self._others[step] = Isolated(
+                other, self._spec, limits=self._limits, way=(*self._way, step), keeper=self._keeper
+            )
         return self._others[step]
 
-    def _call(self, entry: Entry, inputs: TensorCall, beside: Mapping[str, Tensor] = {}) -> Any:  # never written to
+    # never written to
+    def _call(self, entry: Entry, inputs: TensorCall, beside: Mapping[str, Tensor] = {}) -> Any:
         arena, given = self._keeper.inputs, inputs.tensors()
         places = arena.lay_out({**given, **beside})
-        call = RunKernel(self._way, entry, self._case, torch.get_num_threads(), places, inputs.numbers(), allocations_are_poisoned())
+        call = RunKernel(
+            self._way,
+            entry,
+            self._case,
+            torch.get_num_threads(),
+            places,
+            inputs.numbers(),
+            allocations_are_poisoned(),
+        )
         try:
             returned = self._keeper.ask(call, Returned)
         finally:
@@ -178,7 +230,9 @@ class Isolated(Adapter):
         return unpack(returned.parcels, inputs, self._keeper.outputs)
 
     def _told(self) -> About:
-        """What the twin reports of itself, read once after every call; of one that ended the process, what it reported before."""
+        """What the twin reports of itself, read once after every call; of one that ended the
+        process, what it reported before.
+        """
         if self._about is None or self._called:
             self._about, self._called = self._keeper.ask(ReportEnvironment(self._way), About), False
         return self._about

@@ -17,13 +17,17 @@ def own_memory(pid: int) -> int:
 
 
 def limit_own_memory(size: int) -> None:
-    """Refuses this process `size` bytes more of data than it has: its next allocation then fails as if the machine were full.
+    """Refuses this process `size` bytes more of data than it has: its next allocation then fails as
+    if the machine were full.
 
-    Counted is private writable memory, touched or not. A limit on addresses would stop CUDA, which reserves terabytes of them.
+    Counted is private writable memory, touched or not. A limit on addresses would stop CUDA, which
+    reserves terabytes of them.
     """
     data = _field(os.getpid(), 5) + size
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (data if hard == resource.RLIM_INFINITY else min(data, hard), hard))
+    resource.setrlimit(
+        resource.RLIMIT_DATA, (data if hard == resource.RLIM_INFINITY else min(data, hard), hard)
+    )
 
 
 def lift_limit() -> None:

@@ -142,7 +142,9 @@ class RunInside:
 
 @dataclass(frozen=True)
 class Pickled:
-    """What such a function returned. Pickled here: the connection would pass tensors as shared memory that no file descriptor reaches."""
+    """What such a function returned. Pickled here: the connection would pass tensors as shared
+    memory that no file descriptor reaches.
+    """
 
     value: bytes
 

@@ -1,4 +1,6 @@
-"""Outputs of a kernel, or gradients, on their way between two processes: tensors, views of an input, and whatever else it returned."""
+"""Outputs of a kernel, or gradients, on their way between two processes: tensors, views of an
+input, and whatever else it returned.
+"""
 
 from __future__ import annotations
 
@@ -45,10 +47,20 @@ def pack(output: Any, inputs: TensorCall, arena: Arena) -> dict[str, Parcel] | N
     values = values_of(output) if isinstance(output, Mapping) or is_dataclass(output) else None
     if values is None or not {*values} <= known:
         return _stranger(output)
-    views = {name: _view(value, inputs) for name, value in values.items() if isinstance(value, Tensor)}
-    own = {name: value.detach() for name, value in values.items() if name in views and views[name] is None}
+    views = {
+        name: _view(value, inputs) for name, value in values.items() if isinstance(value, Tensor)
+    }
+    own = {
+        name: value.detach()
+        for name, value in values.items()
+        if name in views and views[name] is None
+    }
     places = arena.lay_out(own)
-    others = {name: None if value is None else _stranger(value) for name, value in values.items() if name not in views}
+    others = {
+        name: None if value is None else _stranger(value)
+        for name, value in values.items()
+        if name not in views
+    }
     return {**others, **views, **places}
 
 
@@ -78,7 +90,10 @@ def _device(inputs: TensorCall) -> torch.device:
 def _view(value: Tensor, inputs: TensorCall) -> View | None:
     for name, source in inputs.tensors().items():
         if shares_memory(value, source):
-            offset = int(value.storage_offset()) - int(source.storage_offset()) * source.itemsize // value.itemsize
+            offset = (
+                int(value.storage_offset())
+                - int(source.storage_offset()) * source.itemsize // value.itemsize
+            )
             return View(name, offset, value.dtype, tuple(value.shape), value.stride())
     return None
 
@@ -93,4 +108,6 @@ def _likeness(stranger: NonTensor) -> Any:
 
 @functools.cache
 def _type(stranger: NonTensor) -> type:
-    return type(stranger.qualname, (), {"__module__": stranger.module, "__qualname__": stranger.qualname})
+    return type(
+        stranger.qualname, (), {"__module__": stranger.module, "__qualname__": stranger.qualname}
+    )

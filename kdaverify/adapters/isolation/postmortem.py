@@ -32,12 +32,27 @@ def _end(process: Process, limits: Limits) -> tuple[Kind, str]:
     if code is None:
         return "CRASH", "the kernel closed the connection of its process"
     if code >= 0:
-        return "CRASH", f"the kernel ended its process with exit code {code} (os._exit, or exit in native code)"
+        return (
+            "CRASH",
+            (
+                f"the kernel ended its process with exit code {code} (os._exit, or exit in native"
+                " code)"
+            ),
+        )
     name = signal.Signals(-code).name
     if code == -signal.SIGKILL:
-        return "OOM", "the kernel's process was killed from outside, as the system does when memory runs out"
+        return (
+            "OOM",
+            "the kernel's process was killed from outside, as the system does when memory runs out",
+        )
     if "std::bad_alloc" in process.last_words():
-        return "OOM", f"the kernel's process could not get memory (its limit is {limits.gib:g} GiB, --memory-limit) and died of {name}"
+        return (
+            "OOM",
+            (
+                f"the kernel's process could not get memory (its limit is {limits.gib:g} GiB,"
+                f" --memory-limit) and died of {name}"
+            ),
+        )
     where = innermost(process.stacks, thread="dying")
     return "CRASH", f"the kernel's process died of {name}{where and f' in {where}'}"
 
@@ -45,7 +60,9 @@ def _end(process: Process, limits: Limits) -> tuple[Kind, str]:
 def gluttony(process: Process, used: int, limits: Limits) -> CallFailure:
     """The process holds more memory than it may."""
     return CallFailure(
-        "OOM", f"the kernel took {used / GIB:.2f} GiB of memory, its limit is {limits.gib:g} GiB (--memory-limit){_where(process)}"
+        "OOM",
+        f"the kernel took {used / GIB:.2f} GiB of memory, its limit is {limits.gib:g} GiB"
+        f" (--memory-limit){_where(process)}",
     )
 
 
@@ -55,10 +72,19 @@ def hang(process: Process, seconds: float) -> CallFailure:
     if _stopped(process.pid):
         how = "its process is stopped"
     elif silence > SILENCE:
-        how = f"its interpreter has stood still for {silence:.1f} s: native code that holds the interpreter lock"
+        how = (
+            f"its interpreter has stood still for {silence:.1f} s: native code that holds the"
+            " interpreter lock"
+        )
     else:
-        how = "its interpreter runs: a loop or a wait in Python, or native code that let go of the interpreter lock"
-    return CallFailure("HANG", f"no answer within {seconds:g} s (--time-limit); {how}{_seen(process)}{_said(process)}")
+        how = (
+            "its interpreter runs: a loop or a wait in Python, or native code that let go of the"
+            " interpreter lock"
+        )
+    return CallFailure(
+        "HANG",
+        f"no answer within {seconds:g} s (--time-limit); {how}{_seen(process)}{_said(process)}",
+    )
 
 
 def _where(process: Process) -> str:

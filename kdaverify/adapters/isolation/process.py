@@ -41,12 +41,30 @@ class Process:
         size: of memory beyond what it starts with, in bytes; 0 for no limit of the system's.
     """
 
-    def __init__(self, spec: str, inputs: Arena, outputs: Arena, *, surroundings: Mapping[str, str], folder: Path, size: int) -> None:
+    def __init__(
+        self,
+        spec: str,
+        inputs: Arena,
+        outputs: Arena,
+        *,
+        surroundings: Mapping[str, str],
+        folder: Path,
+        size: int,
+    ) -> None:
         self.heart = Heartbeat.new()
         self.stacks, self._log = _file("stacks"), _file("log")
         near, far = socket.socketpair()
         self.connection = Connection(near.detach())
-        start = messages.Start(spec, far.fileno(), inputs.fd, outputs.fd, self.stacks, self.heart.fd, parent=os.getpid(), bytes=size)
+        start = messages.Start(
+            spec,
+            far.fileno(),
+            inputs.fd,
+            outputs.fd,
+            self.stacks,
+            self.heart.fd,
+            parent=os.getpid(),
+            bytes=size,
+        )
         given = json.dumps({**asdict(start), "path": sys.path})
         with far:
             self._popen = subprocess.Popen(
@@ -66,7 +84,9 @@ class Process:
         return self._popen.poll() is None
 
     def ended(self, seconds: float) -> int | None:
-        """The exit code, negative for a signal, once it has ended; None if it does not within `seconds`."""
+        """The exit code, negative for a signal, once it has ended; None if it does not within
+        `seconds`.
+        """
         with suppress(subprocess.TimeoutExpired):
             return self._popen.wait(seconds)
         return None
@@ -79,7 +99,11 @@ class Process:
     def last_words(self) -> str:
         """The end of what it printed."""
         size = os.fstat(self._log).st_size
-        return os.pread(self._log, _LAST_WORDS, max(0, size - _LAST_WORDS)).decode(errors="replace").strip()
+        return (
+            os.pread(self._log, _LAST_WORDS, max(0, size - _LAST_WORDS))
+            .decode(errors="replace")
+            .strip()
+        )
 
     def show_stacks(self) -> None:
         """Has it write its stacks; waits until they are complete."""

@@ -15,7 +15,8 @@ DEEPEST: Final = 3
 _FRAME: Final = re.compile(r'\s+File "(?P<path>.*)", line (?P<line>\d+|\?\?\?) in (?P<name>.*)')
 _FATAL: Final = re.compile(r"Fatal Python error: (.+)")
 _MACHINERY: Final = str(Path(__file__).parents[1])
-# Triton's compiler and tuner, TorchInductor and Dynamo, extensions built at the first call, XLA and Pallas.
+# Triton's compiler and tuner, TorchInductor and Dynamo, extensions built at the first call, XLA and
+# Pallas.
 _COMPILERS: Final = re.compile(
     r"/(triton/(compiler|backends|runtime/(autotuner|build))|torch/(_inductor|_dynamo|utils/cpp_extension)|jax/_src/(compiler|pallas))\b"
 )
@@ -35,7 +36,9 @@ class Frame:
 
 
 def watch_stacks(fd: int) -> None:
-    """Writes the stacks of this process to `fd` when it dies of a signal or is sent SIGNAL, whoever holds the interpreter lock."""
+    """Writes the stacks of this process to `fd` when it dies of a signal or is sent SIGNAL, whoever
+    holds the interpreter lock.
+    """
     faulthandler.enable(fd)
     faulthandler.register(SIGNAL, fd, all_threads=True)
 
@@ -52,7 +55,9 @@ def innermost(fd: int, *, thread: Literal["dying", "called"]) -> str:
 
 
 def is_compiling(fd: int) -> bool:
-    """Whether the thread that called the kernel was in a compiler or a tuner when its stacks were last written."""
+    """Whether the thread that called the kernel was in a compiler or a tuner when its stacks were
+    last written.
+    """
     return any(_COMPILERS.search(frame.path) for frame in _frames(fd, "called"))
 
 
@@ -67,17 +72,21 @@ def _frames(fd: int, thread: Literal["dying", "called"]) -> list[Frame]:
 
 
 def death_in(text: str) -> tuple[str, bool]:
-    """How a process died that ran a kernel in itself: signal and innermost frames, and whether it was inside a call of the kernel.
+    """How a process died that ran a kernel in itself: signal and innermost frames, and whether it
+    was inside a call of the kernel.
 
     Args:
-        text: what faulthandler wrote; "" where the process ended otherwise than by a signal, or was killed.
+        text: what faulthandler wrote; "" where the process ended otherwise than by a signal, or was
+            killed.
     """
     fatal = _FATAL.search(text)
     if fatal is None:
         return "", False
     frames = next((frames for current, frames in _threads(text[fatal.start() :]) if current), [])
     where = ", called by ".join(map(str, _before_machinery(frames)[:DEEPEST]))
-    return f"{fatal[1]}{where and f' in {where}'}", any(frame.path.startswith(_MACHINERY) for frame in frames)
+    return f"{fatal[1]}{where and f' in {where}'}", any(
+        frame.path.startswith(_MACHINERY) for frame in frames
+    )
 
 
 def _threads(text: str) -> list[tuple[bool, list[Frame]]]:

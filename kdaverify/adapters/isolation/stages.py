@@ -18,7 +18,9 @@ from oracles.inputs import Inputs
 from oracles.tensors import TENSORS
 
 
-def asked_stages(local: Mapping[str, StageCall], dtype: str, way: Way, keeper: Supervisor) -> dict[str, StageCall]:
+def asked_stages(
+    local: Mapping[str, StageCall], dtype: str, way: Way, keeper: Supervisor
+) -> dict[str, StageCall]:
     """The same stages, each run by the worker process.
 
     Args:
@@ -28,7 +30,20 @@ def asked_stages(local: Mapping[str, StageCall], dtype: str, way: Way, keeper: S
 
     def asked(name: str, stage: StageCall) -> StageCall:
         def call(x: StageArguments) -> dict[str, Tensor]:
-            return _asked(CallStage(way, dtype, name, torch.get_num_threads(), {}, {}, x.inputs.numbers(), x.chunk_size), x, keeper)
+            return _asked(
+                CallStage(
+                    way,
+                    dtype,
+                    name,
+                    torch.get_num_threads(),
+                    {},
+                    {},
+                    x.inputs.numbers(),
+                    x.chunk_size,
+                ),
+                x,
+                keeper,
+            )
 
         return replace(stage, call=call)
 
@@ -37,22 +52,36 @@ def asked_stages(local: Mapping[str, StageCall], dtype: str, way: Way, keeper: S
 
 def _asked(request: CallStage, x: StageArguments, keeper: Supervisor) -> dict[str, Tensor]:
     """What the stage returned there; what it edited is edited here too."""
-    given = {name: getattr(x.inputs, name) for name in TENSORS if getattr(x.inputs, name) is not None}
+    given = {
+        name: getattr(x.inputs, name) for name in TENSORS if getattr(x.inputs, name) is not None
+    }
     places = keeper.inputs.lay_out({**given, **x.tensors})
-    request = replace(request, places={name: places[name] for name in given}, tensors={name: places[name] for name in x.tensors})
+    request = replace(
+        request,
+        places={name: places[name] for name in given},
+        tensors={name: places[name] for name in x.tensors},
+    )
     returned = keeper.ask(request, StageReturned)
     for name, tensor in {**given, **x.tensors}.items():
         seen = keeper.inputs.view(places[name])
         if not same(tensor.cpu(), seen):
             tensor.copy_(seen)
-    return {name: keeper.outputs.view(place).to(x.inputs.q.device, copy=True) for name, place in returned.places.items()}
+    return {
+        name: keeper.outputs.view(place).to(x.inputs.q.device, copy=True)
+        for name, place in returned.places.items()
+    }
 
 
-def run_stage(adapter: Adapter, request: CallStage, inputs: Inputs, given: Arena, outputs: Arena) -> StageReturned:
+def run_stage(
+    adapter: Adapter, request: CallStage, inputs: Inputs, given: Arena, outputs: Arena
+) -> StageReturned:
     """Runs a stage in the worker process; what is no tensor does not come back."""
     torch.set_num_threads(request.threads)
     tensors = {name: given.view(place) for name, place in request.tensors.items()}
     formats = formats_of(adapter.contract(request.dtype), FORMATS[request.dtype])
-    returned = adapter.stages(request.dtype)[request.stage].call(StageArguments(inputs, tensors, request.chunk_size, formats))
-    kept = {name: value.detach() for name, value in returned.items() if isinstance(value, Tensor)}  # pyright: ignore[reportUnnecessaryIsInstance] # a port returns anything
+    returned = adapter.stages(request.dtype)[request.stage].call(
+        StageArguments(inputs, tensors, request.chunk_size, formats)
+    )
+    # a port returns anything
+    kept = {name: value.detach() for name, value in returned.items() if isinstance(value, Tensor)}  # pyright: ignore[reportUnnecessaryIsInstance]
     return StageReturned(outputs.lay_out(kept))

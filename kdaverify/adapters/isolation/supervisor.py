@@ -1,4 +1,6 @@
-"""Keeps one worker process at work: starts it, waits for its answers under the limits, and replaces it once it is lost."""
+"""Keeps one worker process at work: starts it, waits for its answers under the limits, and replaces
+it once it is lost.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from oracles.autograd import ForwardOnlyError
 STARTING: Final = 180.0
 """Seconds that importing torch and finding the adapter may take; on a busy machine that is long."""
 COMPILING: Final = 10
-"""A call that is still being compiled or tuned has so many times its limit: fla's tuners beside 14 other processes took over 120 s."""
+"""A call that is still being compiled or tuned has so many times its limit: fla's tuners beside 14
+other processes took over 120 s."""
 _LOOK: Final = 0.05
 _Answer = TypeVar("_Answer", bound=Reply)
 
@@ -37,8 +40,15 @@ class Supervisor:
         limited: whether the system is to refuse it memory past the limit; else it is only watched.
     """
 
-    def __init__(self, spec: str, limits: Limits, *, surroundings: Mapping[str, str], limited: bool) -> None:
-        self.spec, self.limits, self.surroundings, self.limited = spec, limits, dict(surroundings), limited
+    def __init__(
+        self, spec: str, limits: Limits, *, surroundings: Mapping[str, str], limited: bool
+    ) -> None:
+        self.spec, self.limits, self.surroundings, self.limited = (
+            spec,
+            limits,
+            dict(surroundings),
+            limited,
+        )
         self.inputs, self.outputs = Arena.new("kdaverify-inputs"), Arena.new("kdaverify-outputs")
         self._folder = Path.cwd()
         self._process: Process | None = None
@@ -78,7 +88,14 @@ class Supervisor:
 
     def _start(self) -> Process:
         size = int(self.limits.gib * GIB) if self.limited else 0
-        process = Process(self.spec, self.inputs, self.outputs, surroundings=self.surroundings, folder=self._folder, size=size)
+        process = Process(
+            self.spec,
+            self.inputs,
+            self.outputs,
+            surroundings=self.surroundings,
+            folder=self._folder,
+            size=size,
+        )
         # It goes with this object, or with the interpreter; not with a fork's copy of this object.
         self._ending = weakref.finalize(self, _end, process, os.getpid())
         self._at_first = 0

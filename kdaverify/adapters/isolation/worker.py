@@ -1,4 +1,6 @@
-"""The worker process: finds the adapter, runs it on what lies in shared memory, says what came of it."""
+"""The worker process: finds the adapter, runs it on what lies in shared memory, says what came of
+it.
+"""
 
 from __future__ import annotations
 
@@ -99,14 +101,17 @@ class _Worker:
             return Failed("REFUSED", str(error))
         except ForwardOnlyError as error:
             return Failed("FORWARD_ONLY", str(error))
-        except BaseException as error:  # noqa: BLE001 # a kernel may raise anything, and everything has its verdict
+        # a kernel may raise anything, and everything has its verdict
+        except BaseException as error:  # noqa: BLE001
             fault = _fault(error)
         return Failed(fault.kind, fault.message)
 
     def _tried(self, request: Request) -> Reply:
         """The answer, with no more of the device's memory kept than the next one needs."""
         adapter = self._adapter(request.way)
-        reply = patiently(lambda: self._served(adapter, request), lambda error: fault_of(error).kind == "OOM")
+        reply = patiently(
+            lambda: self._served(adapter, request), lambda error: fault_of(error).kind == "OOM"
+        )
         release()
         return reply
 
@@ -115,7 +120,9 @@ class _Worker:
             case RunKernel():
                 return self._run(adapter, request)
             case CallStage():
-                return run_stage(adapter, request, self._taken(adapter, request), self._inputs, self._outputs)
+                return run_stage(
+                    adapter, request, self._taken(adapter, request), self._inputs, self._outputs
+                )
             case CallActivation():
                 return run_activation(adapter, request, self._inputs, self._outputs)
             case RunInside():

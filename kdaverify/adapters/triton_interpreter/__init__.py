@@ -1,8 +1,9 @@
 """Triton kernels on a plain CPU: Triton's own interpreter, with what it lacks added from outside.
 
-Nothing of Triton or of the kernels' package is edited. What is replaced is replaced in the running process, before the kernels are
-imported, so nothing has to be done after importing them. An access out of bounds is a real access of this process: run kernels that
-are not trusted in a process of their own.
+Nothing of Triton or of the kernels' package is edited. What is replaced is replaced in the running
+process, before the kernels are imported, so nothing has to be done after importing them. An access
+out of bounds is a real access of this process: run kernels that are not trusted in a process of
+their own.
 """
 
 from __future__ import annotations

@@ -7,7 +7,15 @@ import sys
 from functools import cached_property
 from typing import Final, Literal, get_args
 
-from kdaverify.adapters.triton_interpreter import autotuner, devices, extremes, language, launches, memo, shapes
+from kdaverify.adapters.triton_interpreter import (
+    autotuner,
+    devices,
+    extremes,
+    language,
+    launches,
+    memo,
+    shapes,
+)
 from kdaverify.adapters.triton_interpreter.bfloat16 import Bfloat16
 from kdaverify.adapters.triton_interpreter.dots import Dots
 from kdaverify.adapters.triton_interpreter.installation import InterpreterError, missing
@@ -35,7 +43,9 @@ class TritonInterpreter:
 
     @property
     def autotune(self) -> int:
-        """Which configuration autotuned kernels run; -1 is the last, and kernels with fewer count round."""
+        """Which configuration autotuned kernels run; -1 is the last, and kernels with fewer count
+        round.
+        """
         return self._settings.autotune
 
     @autotune.setter
@@ -50,11 +60,16 @@ class TritonInterpreter:
     @tf32.setter
     def tf32(self, on: bool) -> None:
         if on and self.backend == "npu":
-            raise InterpreterError("tf32=True: TF32 is a format of NVIDIA's tensor cores, the backend is npu; leave it False")
+            raise InterpreterError(
+                "tf32=True: TF32 is a format of NVIDIA's tensor cores, the backend is npu; leave it"
+                " False"
+            )
         self._settings.tf32 = on
 
     def kernels_run(self) -> tuple[str, ...]:
-        """Module and name of every kernel launched since the last `forget`, in order of the first launch."""
+        """Module and name of every kernel launched since the last `forget`, in order of the first
+        launch.
+        """
         return tuple(self._launches.kernels)
 
     def forget(self) -> None:
@@ -71,7 +86,9 @@ class TritonInterpreter:
         return dict(self._launches.chosen)
 
     def self_test(self) -> dict[str, str | None]:
-        """Every check of the interpreter's arithmetic against torch's, by name: None, or the first difference."""
+        """Every check of the interpreter's arithmetic against torch's, by name: None, or the first
+        difference.
+        """
         from kdaverify.adapters.triton_interpreter.self_test import self_test
 
         kept = dict(self._launches.kernels)
@@ -83,15 +100,26 @@ class TritonInterpreter:
     @cached_property
     def bf16(self) -> str | None:
         """None where bf16 is computed as torch does, or why bf16 verdicts are refused."""
-        failed = [f"{name}: {difference}" for name, difference in self.self_test().items() if difference is not None]
-        return f"interpreted bf16 is not bf16 ({'; '.join(failed)}); judge fp32 or fp16" if failed else None
+        failed = [
+            f"{name}: {difference}"
+            for name, difference in self.self_test().items()
+            if difference is not None
+        ]
+        return (
+            f"interpreted bf16 is not bf16 ({'; '.join(failed)}); judge fp32 or fp16"
+            if failed
+            else None
+        )
 
 
 _active: list[TritonInterpreter] = []
 
 
-def activate(*, backend: Backend = "cuda", autotune: int = 0, tf32: bool = False) -> TritonInterpreter:
-    """Switches Triton to its interpreter and closes the interpreter's gaps; later calls return the same interpreter, set as they say.
+def activate(
+    *, backend: Backend = "cuda", autotune: int = 0, tf32: bool = False
+) -> TritonInterpreter:
+    """Switches Triton to its interpreter and closes the interpreter's gaps; later calls return the
+    same interpreter, set as they say.
 
     Call it before the kernels' package is imported.
 
@@ -100,16 +128,22 @@ def activate(*, backend: Backend = "cuda", autotune: int = 0, tf32: bool = False
         autotune: which configuration autotuned kernels run, -1 for the last.
         tf32: whether one-pass TF32 products round their fp32 operands.
     Raises:
-        InterpreterError: Triton is absent or unfit, was imported to compile, or serves the other backend already.
+        InterpreterError: Triton is absent or unfit, was imported to compile, or serves the other
+            backend already.
     """
     if backend not in get_args(Backend):
-        raise InterpreterError(f"backend: wanted one of {', '.join(get_args(Backend))}, got {backend!r}")
+        raise InterpreterError(
+            f"backend: wanted one of {', '.join(get_args(Backend))}, got {backend!r}"
+        )
     if not _active:
         _switch_on()
         _active.append(TritonInterpreter(backend))
     interpreter = _active[0]
     if interpreter.backend != backend:
-        raise InterpreterError(f"this process interprets kernels for {interpreter.backend}, wanted {backend}: use one process for each")
+        raise InterpreterError(
+            f"this process interprets kernels for {interpreter.backend}, wanted {backend}: use one"
+            " process for each"
+        )
     interpreter.autotune, interpreter.tf32 = autotune, tf32
     return interpreter
 
@@ -119,7 +153,10 @@ def _switch_on() -> None:
     if reason is not None:
         raise InterpreterError(reason)
     if "triton" in sys.modules and os.environ.get(SWITCH) != "1":
-        raise InterpreterError(f"triton was imported before interpretation was switched on: set {SWITCH}=1 first, or use a new process")
+        raise InterpreterError(
+            f"triton was imported before interpretation was switched on: set {SWITCH}=1 first, or"
+            " use a new process"
+        )
     os.environ[SWITCH] = "1"
 
 
@@ -128,7 +165,9 @@ def _install(backend: Backend, settings: Settings, record: Launches) -> None:
     from triton.runtime import interpreter as module
 
     if not isinstance(tl.sum, module.InterpretedFunction):
-        raise InterpreterError(f"triton was imported to compile, and {SWITCH} set since: use a new process")
+        raise InterpreterError(
+            f"triton was imported to compile, and {SWITCH} set since: use a new process"
+        )
     memo.install(module, tl)
     language.install(module, tl)
     shapes.install(tl, backend)

@@ -15,19 +15,40 @@ Operation = Callable[..., Any]
 ARITHMETIC: Final = (
     *("fadd", "fsub", "fmul", "fdiv", "frem", "precise_divf", "fneg"),
     *("minimumf", "maximumf", "minnumf", "maxnumf", "clampf", "fma"),
-    *("exp", "exp2", "log", "log2", "sqrt", "precise_sqrt", "rsqrt", "sin", "cos", "erf", "floor", "ceil"),
+    *(
+        "exp",
+        "exp2",
+        "log",
+        "log2",
+        "sqrt",
+        "precise_sqrt",
+        "rsqrt",
+        "sin",
+        "cos",
+        "erf",
+        "floor",
+        "ceil",
+    ),
 )
-COMPARISONS: Final = tuple(f"fcmp{order}{relation}" for order in "OU" for relation in ("LT", "GT", "LE", "GE", "EQ", "NE"))
+COMPARISONS: Final = tuple(
+    f"fcmp{order}{relation}" for order in "OU" for relation in ("LT", "GT", "LE", "GE", "EQ", "NE")
+)
 
 
 class Bfloat16:
     """The operations of the builder, done on bf16 as a compiler does them: in fp32, rounded once.
 
-    For + - * / and square roots that equals rounding the exact result, since 24 bits hold more than twice 8 + 1.
+    For + - * / and square roots that equals rounding the exact result, since 24 bits hold more than
+    twice 8 + 1.
     """
 
     def __init__(self, module: Any, tl: Any) -> None:
-        self._handle, self._fp32, self._bf16, self._int1 = module.TensorHandle, tl.float32, tl.bfloat16, tl.int1
+        self._handle, self._fp32, self._bf16, self._int1 = (
+            module.TensorHandle,
+            tl.float32,
+            tl.bfloat16,
+            tl.int1,
+        )
         self._fp_add = module._ir.ATOMIC_OP.FADD  # noqa: SLF001
         self._install(module.InterpreterBuilder)
 
@@ -71,7 +92,9 @@ class Bfloat16:
     def _comparison(self, operation: Operation) -> Operation:
         def compared(builder: Any, lhs: Any, rhs: Any) -> Any:
             if self.holds(lhs):
-                return self._handle(operation(builder, self.wide(lhs), self.wide(rhs)).data, self._int1)
+                return self._handle(
+                    operation(builder, self.wide(lhs), self.wide(rhs)).data, self._int1
+                )
             return operation(builder, lhs, rhs)
 
         return compared
@@ -84,7 +107,9 @@ class Bfloat16:
                 return source
             # numpy casts to fp32 what is neither fp32 nor bf16, and so does the compiler
             return self.rounded(
-                source.data if source.dtype.scalar is self._fp32 else operation(builder, source, self._fp32, *rounding).data
+                source.data
+                if source.dtype.scalar is self._fp32
+                else operation(builder, source, self._fp32, *rounding).data
             )
 
         return cast
@@ -92,7 +117,10 @@ class Bfloat16:
     def _atomic(self, operation: Operation) -> Operation:
         def updated(builder: Any, kind: Any, pointer: Any, value: Any, *rest: Any) -> Any:
             if self.holds(value) and kind == self._fp_add:
-                raise InterpreterError("atomic addition of bf16 is not emulated: wanted fp32 partial sums; interpret the fp32 path instead")
+                raise InterpreterError(
+                    "atomic addition of bf16 is not emulated: wanted fp32 partial sums; interpret"
+                    " the fp32 path instead"
+                )
             return operation(builder, kind, pointer, value, *rest)
 
         return updated

@@ -48,22 +48,28 @@ class Driver:
 def install(backend: str) -> None:
     """Makes the stand-in for `backend` Triton's active driver.
 
-    Kernels for CUDA see a target named cpu, on a machine with a GPU too: what runs does not depend on where.
+    Kernels for CUDA see a target named cpu, on a machine with a GPU too: what runs does not depend
+    on where.
     """
     from triton.runtime.driver import driver
 
     stand_in: Any = Driver("cpu")
     if backend == "npu":
         _name_npu()
-        stand_in = Driver("npu", {"num_aicore": AI_CORES, "num_vectorcore": VECTOR_CORES, "max_shared_mem": 1})
+        stand_in = Driver(
+            "npu", {"num_aicore": AI_CORES, "num_vectorcore": VECTOR_CORES, "max_shared_mem": 1}
+        )
     driver.set_active(stand_in)
 
 
 def _name_npu() -> None:
-    """Gives torch a device type npu the way torch's own extension point wants it; no tensor ever lives there."""
+    """Gives torch a device type npu the way torch's own extension point wants it; no tensor ever
+    lives there.
+    """
     os.environ.setdefault(CAPACITY, str(UNIFIED_BUFFER_BITS))
     backend_registration.rename_privateuse1_backend("npu")
-    torch._register_device_module("npu", Npu("torch.npu"))  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    # pyright: ignore[reportPrivateUsage]
+    torch._register_device_module("npu", Npu("torch.npu"))  # noqa: SLF001
 
 
 class Npu(ModuleType):

@@ -17,12 +17,17 @@ SPLIT: Final = ("bf16x3", "bf16x6")
 class Dots:
     """Products accumulated in the format of the accumulator, bf16 operands widened first.
 
-    The split precisions (tf32x3, bf16x3, bf16x6) recover fp32 from several passes and are computed in fp32. One-pass TF32 is too,
-    unless the settings request its rounding of fp32 operands.
+    The split precisions (tf32x3, bf16x3, bf16x6) recover fp32 from several passes and are computed
+    in fp32. One-pass TF32 is too, unless the settings request its rounding of fp32 operands.
     """
 
     def __init__(self, module: Any, tl: Any, bf16: Bfloat16, settings: Settings) -> None:
-        self._handle, self._fp32, self._bf16, self._settings = module.TensorHandle, tl.float32, bf16, settings
+        self._handle, self._fp32, self._bf16, self._settings = (
+            module.TensorHandle,
+            tl.float32,
+            bf16,
+            settings,
+        )
         self._one_pass = module._ir.INPUT_PRECISION.TF32  # noqa: SLF001
         self._original = module.InterpreterBuilder.create_dot
         module.InterpreterBuilder.create_dot = self._dot()
@@ -33,7 +38,12 @@ class Dots:
     def _dot(self) -> Any:
         def dot(builder: Any, a: Any, b: Any, d: Any, precision: Any, *imprecise: Any) -> Any:
             a, b = self._bf16.wide(a), self._bf16.wide(b)
-            if self._settings.tf32 and precision == self._one_pass and a.dtype.scalar is self._fp32 and b.dtype.scalar is self._fp32:
+            if (
+                self._settings.tf32
+                and precision == self._one_pass
+                and a.dtype.scalar is self._fp32
+                and b.dtype.scalar is self._fp32
+            ):
                 a, b = (self._handle(np.asarray(to_tf32(x.data)), self._fp32) for x in (a, b))
             return self._original(builder, a, b, d, precision, *imprecise)
 

@@ -1,4 +1,6 @@
-"""Minimum, maximum and clamp: a number beats NaN unless the kernel requests NaN, as in compiled code and from Triton 3.8 on."""
+"""Minimum, maximum and clamp: a number beats NaN unless the kernel requests NaN, as in compiled
+code and from Triton 3.8 on.
+"""
 
 from __future__ import annotations
 

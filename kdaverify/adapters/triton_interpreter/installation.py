@@ -7,22 +7,31 @@ from typing import Final
 
 OLDEST: Final = (3, 7)
 FIRST_WITHOUT: Final = (3, 9)
-WANTED: Final = "Triton 3.7 or 3.8 (3.6 cannot read scalars of numpy 2.4, 3.9 has no block pointers)"
+WANTED: Final = (
+    "Triton 3.7 or 3.8 (3.6 cannot read scalars of numpy 2.4, 3.9 has no block pointers)"
+)
 COMMAND: Final = "pip install 'triton>=3.7.1,<3.9'"
 
 
 class InterpreterError(RuntimeError):
-    """Triton's interpreter cannot do what is needed in this process; the message says why and what to do."""
+    """Triton's interpreter cannot do what is needed in this process; the message says why and what
+    to do.
+    """
 
 
 def missing() -> str | None:
-    """Why kernels cannot be interpreted here, with the command that helps; None if they can. Imports nothing."""
+    """Why kernels cannot be interpreted here, with the command that helps; None if they can.
+    Imports nothing.
+    """
     if util.find_spec("triton") is None:
         return f"triton not installed: {COMMAND}"
     try:
         return unfit(metadata.version("triton"))
     except metadata.PackageNotFoundError:
-        return f"the module triton is not from the distribution triton (a fork?); wanted {WANTED}: {COMMAND}"
+        return (
+            f"the module triton is not from the distribution triton (a fork?); wanted {WANTED}:"
+            f" {COMMAND}"
+        )
 
 
 def unfit(version: str) -> str | None:

@@ -1,4 +1,6 @@
-"""The language patched once: the interpreter patches and restores it around every launch, and again in every device function."""
+"""The language patched once: the interpreter patches and restores it around every launch, and again
+in every device function.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def install(module: Any, tl: Any) -> None:
 
 
 def _tanh(module: Any, tl: Any) -> Any:
-    """The function Ascend's Triton has in its math module, where modules beside the attention kernels import it from."""
+    """The function Ascend's Triton has in its math module, where modules beside the attention
+    kernels import it from.
+    """
 
     def tanh(x: Any) -> Any:
         return tl.tensor(module.TensorHandle(np.tanh(x.handle.data), x.dtype), x.type)
@@ -39,7 +43,9 @@ def _tanh(module: Any, tl: Any) -> Any:
 
 
 def _direct(semantic: Any) -> Any:
-    """The interpreter's way to bind a builtin to its semantic, without a copy of the arguments per call."""
+    """The interpreter's way to bind a builtin to its semantic, without a copy of the arguments per
+    call.
+    """
 
     def bind(owner: Any, name: str, member: Any, builder: Any, scope: Any) -> None:
         del builder

@@ -1,4 +1,6 @@
-"""Every launch of an interpreted kernel: written down, and free of numpy's warnings about what floats do."""
+"""Every launch of an interpreted kernel: written down, and free of numpy's warnings about what
+floats do.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from kdaverify.adapters.triton_interpreter.settings import Launches, qualified
 
 
 def install(module: Any, launches: Launches) -> None:
-    """Wraps what a launch of a kernel comes down to. Device functions that kernels call are no launches."""
+    """Wraps what a launch of a kernel comes down to. Device functions that kernels call are no
+    launches.
+    """
     original = module.InterpretedFunction.run
 
     def run(function: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:

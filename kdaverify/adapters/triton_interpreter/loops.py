@@ -12,8 +12,8 @@ import numpy as np
 class Loops:
     """`range` of kernels, in its two spellings.
 
-    `tl.range` always counts in tensors. Python's `range` does so if a bound is a tensor: kernels share it with the code that
-    launches them.
+    `tl.range` always counts in tensors. Python's `range` does so if a bound is a tensor: kernels
+    share it with the code that launches them.
     """
 
     def __init__(self, module: Any, tl: Any) -> None:
@@ -22,7 +22,9 @@ class Loops:
         tl.range = tl.core.range = self.in_language
         self._everywhere(module.InterpretedFunction)
 
-    def in_language(self, arg1: Any, arg2: Any = None, step: Any = None, **_pipelining: Any) -> Iterator[Any]:
+    def in_language(
+        self, arg1: Any, arg2: Any = None, step: Any = None, **_pipelining: Any
+    ) -> Iterator[Any]:
         """tl.range(stop), (start, stop) or (start, stop, step)."""
         start, stop = (0, arg1) if arg2 is None else (arg1, arg2)
         return self._tensors((start, stop, 1 if step is None else step))
@@ -35,7 +37,10 @@ class Loops:
 
     def _tensors(self, bounds: Iterable[Any]) -> Iterator[Any]:
         plain = [bound.value if isinstance(bound, self._constexpr) else bound for bound in bounds]
-        wide = any(isinstance(bound, self._tensor) and bound.dtype.primitive_bitwidth > 32 for bound in plain)
+        wide = any(
+            isinstance(bound, self._tensor) and bound.dtype.primitive_bitwidth > 32
+            for bound in plain
+        )
         dtype, numpy_dtype = self._formats[wide]
         for i in builtins.range(*(int(bound) for bound in plain)):
             yield self._tensor(self._handle(np.array([i], dtype=numpy_dtype), dtype), dtype)

@@ -1,7 +1,7 @@
 """What the interpreter computes for every operation, worked out once: shapes, formats, promotions.
 
-Everything here returns what the replaced function returns. It halves the time of kernels with small blocks, where bookkeeping
-outweighs arithmetic.
+Everything here returns what the replaced function returns. It halves the time of kernels with small
+blocks, where bookkeeping outweighs arithmetic.
 """
 
 from __future__ import annotations
@@ -29,13 +29,22 @@ def install(module: Any, tl: Any) -> None:
     semantic.scalar_constant = _constants(semantic.scalar_constant)
     semantic.binary_op_type_checking_impl = _operands(semantic, core.tensor)
     builder = module.interpreter_builder
-    # only a debugging builder acts on what the sanitizer computes in int64 beside every sum and product of indices
-    builder.options = replace(builder.options, sanitize_overflow=builder.options.sanitize_overflow and builder.options.debug)
+    # only a debugging builder acts on what the sanitizer computes in int64 beside every sum and
+    # product of indices
+    builder.options = replace(
+        builder.options,
+        sanitize_overflow=builder.options.sanitize_overflow and builder.options.debug,
+    )
 
 
 def _shapes(tl: Any) -> None:
     """Types of blocks and tensors share the objects that depend on nothing but their shape."""
-    block_type, tensor, constexpr, sequence = tl.core.block_type, tl.core.tensor, tl.core.constexpr, tl.core.tuple
+    block_type, tensor, constexpr, sequence = (
+        tl.core.block_type,
+        tl.core.tensor,
+        tl.core.constexpr,
+        tl.core.tuple,
+    )
     original: Callable[[Any, Any, Any], None] = block_type.__init__
     known: dict[tuple[int, ...], tuple[Any, int, str, tuple[Any, Any]]] = {}
     scalar = (constexpr(1), sequence([]))
@@ -45,7 +54,12 @@ def _shapes(tl: Any) -> None:
         if sizes not in known:
             original(self, element_ty, shape)
             lengths = sequence([constexpr(size) for size in self.shape])
-            known[sizes] = (self.shape, self.numel, f"<{self.shape}, ", (constexpr(self.numel), lengths))
+            known[sizes] = (
+                self.shape,
+                self.numel,
+                f"<{self.shape}, ",
+                (constexpr(self.numel), lengths),
+            )
         self.element_ty = element_ty
         self.shape, self.numel, opening, self.of_tensors = known[sizes]
         self.name = f"{opening}{element_ty}>"
@@ -78,7 +92,10 @@ def _equality(dtype: Any) -> None:
 
 
 def _unwrapping(original: Callable[[Any], Any], core: Any) -> Callable[[Any], Any]:
-    constexpr, plain = core.constexpr, frozenset({core.tensor, core.dtype, core.pointer_type, int, float, bool, str, type(None)})
+    constexpr, plain = (
+        core.constexpr,
+        frozenset({core.tensor, core.dtype, core.pointer_type, int, float, bool, str, type(None)}),
+    )
 
     def unwrapped(value: Any) -> Any:
         kind = type(value)
@@ -102,7 +119,9 @@ def _by_name(numpy_dtype: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _fitting(pointer: type) -> Callable[[Any, Any], bool]:
-    """Whether an array's elements are no wider than the format it is said to hold; called for every handle."""
+    """Whether an array's elements are no wider than the format it is said to hold; called for every
+    handle.
+    """
     widths: dict[str, int] = {}
 
     def fits(array: Any, dtype: Any) -> bool:
@@ -128,7 +147,9 @@ def _promotion(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _no_cast(original: Callable[..., Any]) -> Callable[..., Any]:
     def cast(value: Any, dtype: Any, *rounding: Any, **options: Any) -> Any:
-        return value if value.dtype is dtype.scalar else original(value, dtype, *rounding, **options)
+        return (
+            value if value.dtype is dtype.scalar else original(value, dtype, *rounding, **options)
+        )
 
     return cast
 
@@ -150,13 +171,19 @@ def _constants(original: Callable[..., Any]) -> Callable[..., Any]:
         return made
 
     def typed(value: float, dtype: Any) -> Any:
-        return constant(value, type(value), dtype) if dtype is not None and dtype.name in COMMON else original(value, dtype)
+        return (
+            constant(value, type(value), dtype)
+            if dtype is not None and dtype.name in COMMON
+            else original(value, dtype)
+        )
 
     return typed
 
 
 def _operands(semantic: Any, tensor: type) -> Callable[..., Any]:
-    """Operands that are not converted go straight to broadcasting: one format, a pointer and an offset, a tensor and a number it holds."""
+    """Operands that are not converted go straight to broadcasting: one format, a pointer and an
+    offset, a tensor and a number it holds.
+    """
     original: Callable[..., Any] = semantic.binary_op_type_checking_impl
 
     def fitted(lhs: Any, rhs: Any, *flags: bool) -> Any:
@@ -167,13 +194,19 @@ def _operands(semantic: Any, tensor: type) -> Callable[..., Any]:
             plain = b.is_int() and flags[:1] == (True,) if a.is_ptr() else a.name == b.name
             return semantic.broadcast_impl_value(lhs, rhs) if plain else original(lhs, rhs, *flags)
         if held(rhs, lhs.dtype.name):
-            return semantic.broadcast_impl_value(lhs, semantic.scalar_constant(rhs, dtype=lhs.dtype))
+            return semantic.broadcast_impl_value(
+                lhs, semantic.scalar_constant(rhs, dtype=lhs.dtype)
+            )
         return original(lhs, rhs, *flags)
 
     return fitted
 
 
 def held(number: Any, name: str) -> bool:
-    """Whether a Python number beside a tensor of format `name` becomes a constant of that format without further ado."""
+    """Whether a Python number beside a tensor of format `name` becomes a constant of that format
+    without further ado.
+    """
     kind = type(number)
-    return (kind is int and 0 <= number < 2**31 and name in COMMON) or (kind is float and name == "fp32")
+    return (kind is int and 0 <= number < 2**31 and name in COMMON) or (
+        kind is float and name == "fp32"
+    )

@@ -1,7 +1,8 @@
-"""Operators between tensors of one common format, or a tensor and a number it holds: numpy's, without the detour.
+"""Operators between tensors of one common format, or a tensor and a number it holds: numpy's,
+without the detour.
 
-On the detour Triton finds that nothing has to be converted, spreads both operands to one shape and then calls numpy, which spreads
-by the same rules. Everything else goes the old way.
+On the detour Triton finds that nothing has to be converted, spreads both operands to one shape and
+then calls numpy, which spreads by the same rules. Everything else goes the old way.
 """
 
 from __future__ import annotations
@@ -23,13 +24,26 @@ class Operators:
     """The replaced operators of `tl.tensor`, installed over the patched language."""
 
     def __init__(self, module: Any, tl: Any) -> None:
-        self._tensor, self._pointer, self._block = tl.core.tensor, tl.core.pointer_type, tl.core.block_type
-        self._handle, self._semantic, self._int1 = module.TensorHandle, module.interpreter_semantic, tl.int1
+        self._tensor, self._pointer, self._block = (
+            tl.core.tensor,
+            tl.core.pointer_type,
+            tl.core.block_type,
+        )
+        self._handle, self._semantic, self._int1 = (
+            module.TensorHandle,
+            module.interpreter_semantic,
+            tl.int1,
+        )
         for name, operation in ARITHMETIC.items():
-            self._replace(f"__{name}__", self._arithmetic(operation, getattr(self._tensor, f"__{name}__")))
+            self._replace(
+                f"__{name}__", self._arithmetic(operation, getattr(self._tensor, f"__{name}__"))
+            )
         for name, operation in ORDER.items():
-            self._replace(f"__{name}__", self._comparison(operation, getattr(self._tensor, f"__{name}__")))
-        self._replace("__add__", self._displaced(getattr(self._tensor, "__add__")))  # noqa: B009 # a name the language gives, not Python
+            self._replace(
+                f"__{name}__", self._comparison(operation, getattr(self._tensor, f"__{name}__"))
+            )
+        # a name the language gives, not Python
+        self._replace("__add__", self._displaced(getattr(self._tensor, "__add__")))  # noqa: B009
 
     def _replace(self, name: str, operator: Operator) -> None:
         setattr(self._tensor, name, operator)
@@ -64,7 +78,11 @@ class Operators:
         pointer, tensor, builder = self._pointer, self._tensor, self._semantic.builder
 
         def operator(lhs: Any, rhs: Any) -> Any:
-            if type(lhs.dtype) is not pointer or type(rhs) is not tensor or rhs.dtype.name not in {"int32", "int64"}:
+            if (
+                type(lhs.dtype) is not pointer
+                or type(rhs) is not tensor
+                or rhs.dtype.name not in {"int32", "int64"}
+            ):
                 return original(lhs, rhs)
             moved = builder.create_addptr(lhs.handle, rhs.handle)
             return tensor(moved, self._spread(lhs, rhs, moved.data))
@@ -72,7 +90,9 @@ class Operators:
         return operator
 
     def _fitting(self, lhs: Any, rhs: Any) -> Any:
-        """`rhs` as a tensor of the format of `lhs` if it is one, or holds the same value; None where more has to be done."""
+        """`rhs` as a tensor of the format of `lhs` if it is one, or holds the same value; None
+        where more has to be done.
+        """
         name = lhs.dtype.name
         if name not in COMMON:
             return None
@@ -88,7 +108,9 @@ class Operators:
         return other if lhs.shape is other.shape or self._in_rows(lhs, other) else None
 
     def _in_rows(self, lhs: Any, rhs: Any) -> bool:
-        return (lhs.type.is_block() or rhs.handle.data.flags.c_contiguous) and (rhs.type.is_block() or lhs.handle.data.flags.c_contiguous)
+        return (lhs.type.is_block() or rhs.handle.data.flags.c_contiguous) and (
+            rhs.type.is_block() or lhs.handle.data.flags.c_contiguous
+        )
 
     def _spread(self, lhs: Any, rhs: Any, data: Any) -> Any:
         """The type of what comes of `lhs` and `rhs`, of the elements of `lhs`."""

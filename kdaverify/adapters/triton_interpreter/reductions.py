@@ -15,7 +15,9 @@ Combine: TypeAlias = Callable[[Array, Array], Array]
 
 
 def halving(values: Array, axis: int, combine: Combine) -> Array:
-    """`values` reduced along `axis` by a balanced tree: the upper half onto the lower, until one is left."""
+    """`values` reduced along `axis` by a balanced tree: the upper half onto the lower, until one is
+    left.
+    """
     rows = np.moveaxis(values, axis, 0)
     while len(rows) > 1:
         half = len(rows) // 2
@@ -52,15 +54,23 @@ class Reductions:
             if tensor.dtype is not self._bf16 and tensor.dtype is not self._fp16:
                 return original(reduction, tensor)
             data, axis = tensor.handle.data, reduction.axis
-            total = halving(data.reshape(-1) if axis is None else data, axis or 0, self._combine(tensor.dtype, np.add))
+            total = halving(
+                data.reshape(-1) if axis is None else data,
+                axis or 0,
+                self._combine(tensor.dtype, np.add),
+            )
             if reduction.keep_dims:
-                total = total.reshape((1,) * data.ndim) if axis is None else np.expand_dims(total, axis)
+                total = (
+                    total.reshape((1,) * data.ndim) if axis is None else np.expand_dims(total, axis)
+                )
             return reduction.to_tensor(total, tensor.dtype)
 
         return summed
 
     def _extreme(self, original: Any) -> Any:
-        def found(reduction: Any, tensor: Any, val_reduce_op: Any, idx_reduce_op: Any = None) -> Any:
+        def found(
+            reduction: Any, tensor: Any, val_reduce_op: Any, idx_reduce_op: Any = None
+        ) -> Any:
             tensor = tensor[0] if isinstance(tensor, tuple) else tensor
             if tensor.dtype is not self._bf16:
                 return original(reduction, tensor, val_reduce_op, idx_reduce_op)
@@ -79,7 +89,9 @@ class Reductions:
         def scanned(reduction: Any, tensor: Any) -> Any:
             if tensor.dtype is not self._bf16 and tensor.dtype is not self._fp16:
                 return original(reduction, tensor)
-            data = running(tensor.handle.data, reduction.axis, self._combine(tensor.dtype, operation))
+            data = running(
+                tensor.handle.data, reduction.axis, self._combine(tensor.dtype, operation)
+            )
             return [reduction.to_tensor(data, tensor.dtype)]
 
         return scanned

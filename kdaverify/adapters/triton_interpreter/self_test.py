@@ -1,4 +1,6 @@
-"""Proof, at start-up, that interpreted bf16 is bf16: every check runs a kernel and compares bits with torch."""
+"""Proof, at start-up, that interpreted bf16 is bf16: every check runs a kernel and compares bits
+with torch.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,21 @@ LOWER_HALVES: Final = (0x0000, 0x0001, 0x7FFF, 0x8000, 0x8001, 0xFFFF)
 """On, just above, just below and at the tie between two bf16 numbers."""
 PATTERNS: Final = 1 << 16
 SIDE: Final = 16
-SPECIAL: Final = (0x0000, 0x8000, 0x0001, 0x8001, 0x007F, 0x0080, 0x3F80, 0xBF80, 0x7F7F, 0xFF7F, 0x7F80, 0xFF80, 0x7FC0)
+SPECIAL: Final = (
+    0x0000,
+    0x8000,
+    0x0001,
+    0x8001,
+    0x007F,
+    0x0080,
+    0x3F80,
+    0xBF80,
+    0x7F7F,
+    0xFF7F,
+    0x7F80,
+    0xFF80,
+    0x7FC0,
+)
 """Zeros, subnormals and the smallest normal, ones, the largest, infinities, NaN."""
 
 
@@ -44,23 +60,35 @@ def _across() -> str | None:
     """bf16 to fp16 and to int32, and integers to bf16, by way of fp32 as torch does."""
     small = torch.arange(-PATTERNS // 2, PATTERNS // 2, dtype=torch.int32)
     finite = _patterns().clamp(-1e6, 1e6).nan_to_num()
-    return _first([_converted(_patterns(), torch.float16), _converted(finite, torch.int32), _converted(small, BF16)])
+    return _first(
+        [
+            _converted(_patterns(), torch.float16),
+            _converted(finite, torch.int32),
+            _converted(small, BF16),
+        ]
+    )
 
 
 def _arithmetic() -> str | None:
-    """Sum, product, order and maximum of bf16 numbers: random pairs and all pairs of special ones."""
+    """Sum, product, order and maximum of bf16 numbers: random pairs and all pairs of special
+    ones.
+    """
     from kdaverify.adapters.triton_interpreter import probes
 
     special = torch.tensor(SPECIAL, dtype=torch.int64)
     pairs = torch.randint(0, PATTERNS, (2, PATTERNS), generator=_seed())
     pairs[:, : len(special) ** 2] = torch.cartesian_prod(special, special).T
-    a, b = (torch.where(x.isnan(), torch.nan, x) for x in map(_bf16, pairs))  # whether a signalling NaN is a number is the platform's
+    # whether a signalling NaN is a number is the platform's
+    a, b = (torch.where(x.isnan(), torch.nan, x) for x in map(_bf16, pairs))
     total, product, larger = (torch.empty_like(a) for _ in range(3))
     less = torch.empty_like(a, dtype=torch.int32)
     _launch(probes.arithmetic, a, b, total, product, N=PATTERNS)
     _launch(probes.order, a, b, less, larger, N=PATTERNS)
     fmax = torch.fmax(a.float(), b.float()).to(BF16)
-    return _first([(total, a + b), (product, a * b), (less, (a < b).int()), (larger + 0.0, fmax + 0.0)])  # either zero may win
+    # either zero may win
+    return _first(
+        [(total, a + b), (product, a * b), (less, (a < b).int()), (larger + 0.0, fmax + 0.0)]
+    )
 
 
 def _constant() -> str | None:
@@ -121,14 +149,19 @@ def _launch(kernel: Any, *tensors: Tensor, **sizes: int) -> None:
 
 
 def _first(pairs: Iterable[tuple[Tensor, Tensor]]) -> str | None:
-    """The first difference of any pair (interpreted, torch's); two NaN count as one, whatever their payload."""
+    """The first difference of any pair (interpreted, torch's); two NaN count as one, whatever their
+    payload.
+    """
     for got, wanted in pairs:
         bits: Any = {2: torch.int16, 4: torch.int32}[got.itemsize]
         wrong = (got.view(bits) != wanted.view(bits)) & ~(got.isnan() & wanted.isnan())
         if bool(wrong.any()):
             at = int(wrong.flatten().nonzero()[0])
             one, other = got.flatten()[at].item(), wanted.flatten()[at].item()
-            return f"{int(wrong.sum())} of {got.numel()} differ, the first {one!r} instead of {other!r}"
+            return (
+                f"{int(wrong.sum())} of {got.numel()} differ, the first {one!r} instead of"
+                f" {other!r}"
+            )
     return None
 
 

@@ -1,4 +1,6 @@
-"""Kernels split between matrix and vector cores: whatever passes between them is stored in a mailbox, in some format."""
+"""Kernels split between matrix and vector cores: whatever passes between them is stored in a
+mailbox, in some format.
+"""
 
 from __future__ import annotations
 

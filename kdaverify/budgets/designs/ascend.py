@@ -1,7 +1,9 @@
-"""The chunk kernels of one Ascend design: seven phases, every operand and every product stored on its way between the cores.
+"""The chunk kernels of one Ascend design: seven phases, every operand and every product stored on
+its way between the cores.
 
-Decays are products of exp(G_i) and exp(-G_j), both stored: the second overflows fp32 where the gates of a chunk sum to less than -88,
-and fp16 past -11. A hard reset is an infinite sum, as log 0 gives it. The caller folds the scale into q.
+Decays are products of exp(G_i) and exp(-G_j), both stored: the second overflows fp32 where the
+gates of a chunk sum to less than -88, and fp16 past -11. A hard reset is an infinite sum, as log 0
+gives it. The caller folds the scale into q.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ EPS = 1e-6
 
 
 def factors(c: Chunk) -> None:
-    """Phases A and B and the scores of D. Math: 3.2 as (q exp G) (k exp -G)^T; w and u hold K_scaled and v until they are solved."""
+    """Phases A and B and the scores of D. Math: 3.2 as (q exp G) (k exp -G)^T; w and u hold
+    K_scaled and v until they are solved.
+    """
     q, k, v = c.tokens.q, c.tokens.k, c.tokens.v
     G = _unbounded_sums(c)
     inward, outward = c.arithmetic.exp(G), c.arithmetic.exp(-G)
@@ -61,8 +65,12 @@ def _written(c: Chunk) -> Tensor:
 
 
 def stored_output(c: Chunk) -> None:
-    """Phases D, F and G. Math: 3.6, the scale in qg; both products are stored before they are added."""
-    c.o = c.store("o", c.store("O_inter", c.dot(c.qg, c.h)) + c.store("O_intra", c.dot(c.Aqk, c.v_new)))
+    """Phases D, F and G. Math: 3.6, the scale in qg; both products are stored before they are
+    added.
+    """
+    c.o = c.store(
+        "o", c.store("O_inter", c.dot(c.qg, c.h)) + c.store("O_intra", c.dot(c.Aqk, c.v_new))
+    )
 
 
 def biased_cumsum(c: Chunk) -> None:

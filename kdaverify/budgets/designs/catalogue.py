@@ -25,7 +25,8 @@ _BACKWARD = (
     Mailbox("R_dR", C, C, "cube"),
     Mailbox("dAkk", C, C, "vector"),
 )
-"""The designs have no backward: what passes between the cores is taken to be every factor and every product of the backward stages."""
+"""The designs have no backward: what passes between the cores is taken to be every factor and every
+product of the backward stages."""
 
 ASCEND_V3: Final = Design(
     "ascend_v3",
@@ -74,20 +75,31 @@ _V2_TRANSFERS = {
 
 
 def _v2() -> tuple[Mailbox, ...]:
-    known = {mailbox.name: mailbox for mailbox in (*ASCEND_V3.mailboxes, Mailbox("W", C, K, "vector"))}
-    return tuple(replace(known[name], transfer=transfer) for name, transfer in _V2_TRANSFERS.items())
+    known = {
+        mailbox.name: mailbox for mailbox in (*ASCEND_V3.mailboxes, Mailbox("W", C, K, "vector"))
+    }
+    return tuple(
+        replace(known[name], transfer=transfer) for name, transfer in _V2_TRANSFERS.items()
+    )
 
 
 ASCEND_V2: Final = replace(
     ASCEND_V3,
     name="ascend_v2",
-    about="the same algebra in eleven transfers: W returned to the vector core, the scores masked where they lie",
+    about=(
+        "the same algebra in eleven transfers: W returned to the vector core, the scores masked"
+        " where they lie"
+    ),
     mailboxes=_v2(),
     kept=("q", "Aqk"),
 )
 
 ASCEND_V1: Final = replace(
-    ASCEND_V2, name="ascend_v1", about="as ascend_v2, the state decayed along the value axis: wrong", stages=COLUMN_DECAY, square=True
+    ASCEND_V2,
+    name="ascend_v1",
+    about="as ascend_v2, the state decayed along the value axis: wrong",
+    stages=COLUMN_DECAY,
+    square=True,
 )
 
 TRITON_NPU_STATE: Final = Design(
@@ -104,7 +116,9 @@ TRITON_NPU_STATE: Final = Design(
     buffers=2,
 )
 
-DESIGNS: Final[Mapping[str, Design]] = {design.name: design for design in (ASCEND_V3, ASCEND_V2, ASCEND_V1, TRITON_NPU_STATE)}
+DESIGNS: Final[Mapping[str, Design]] = {
+    design.name: design for design in (ASCEND_V3, ASCEND_V2, ASCEND_V1, TRITON_NPU_STATE)
+}
 
 
 def design(name: str) -> Design:

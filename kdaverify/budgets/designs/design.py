@@ -12,7 +12,8 @@ from kdaverify.budgets.formats import FORMATS, Format
 from oracles.chunk import Stages
 from oracles.chunk_backward import BACKWARD, BackwardStages
 
-# The cost model of the designs: a fixed time for each transfer, and the bandwidth of what both cores reach.
+# The cost model of the designs: a fixed time for each transfer, and the bandwidth of what both
+# cores reach.
 TRANSFER_US, BYTES_A_US = 1.0, 100e3
 KIB = 1024
 
@@ -29,7 +30,8 @@ class Mailbox:
         rows, columns: of one matrix of one head.
         to: the core that reads it; a matrix core multiplies what it reads.
         transfer: number of the transfer that carries it; 0 where the design does not say.
-        wide: whether the design keeps it in the accumulator's format, rather than in that of the operands.
+        wide: whether the design keeps it in the accumulator's format, rather than in that of the
+            operands.
     """
 
     name: str
@@ -51,9 +53,11 @@ class Design:
         name: what `--pipeline` and `--impl emulated:NAME` call it.
         about: one line.
         stages, backward: what it computes.
-        mailboxes: of the forward, in the order of its transfers; backward_mailboxes: of the backward.
+        mailboxes: of the forward, in the order of its transfers; backward_mailboxes: of the
+            backward.
         kept: names that its stages store, and no mailbox carries.
-        buffers: copies of each mailbox that are kept, so that a core can write while the other reads.
+        buffers: copies of each mailbox that are kept, so that a core can write while the other
+            reads.
         factored: whether its decays are products of stored factors.
         square: whether it can only be run where K = V.
     """
@@ -78,22 +82,43 @@ class Design:
         return {mailbox.name: wide if mailbox.wide else operands for mailbox in self.every}
 
     def contract(self, operands: Format, formats: Formats | None = None) -> Contract:
-        """The arithmetic of the design, or of the same with other formats in some mailboxes; operands are those of its matrix core."""
+        """The arithmetic of the design, or of the same with other formats in some mailboxes;
+        operands are those of its matrix core.
+        """
         narrow = operands.name in ("bf16", "fp16")
-        plain = contract_from_name(f"chunk64-{operands.name}{f'-{operands.name}factors' if self.factored and narrow else ''}")
+        plain = contract_from_name(
+            f"chunk64-{operands.name}{f'-{operands.name}factors' if self.factored and narrow else ''}"
+        )
         stored = {**self.formats(operands, plain.accumulate), **(formats or {})}
-        own = replace(plain, own=tuple(name for name in dict.fromkeys((*stored, *self.kept)) if name not in plain.named_tensors))
-        return own.storing(**{name: fmt for name, fmt in stored.items() if fmt != own.storage(name, operands)})
+        own = replace(
+            plain,
+            own=tuple(
+                name
+                for name in dict.fromkeys((*stored, *self.kept))
+                if name not in plain.named_tensors
+            ),
+        )
+        return own.storing(
+            **{name: fmt for name, fmt in stored.items() if fmt != own.storage(name, operands)}
+        )
 
     def emulator(self, operands: Format, formats: Formats | None = None) -> Emulator:
-        return Emulator(self.name, self.contract(operands, formats), operands, stages=self.stages, backward=self.backward)
+        return Emulator(
+            self.name,
+            self.contract(operands, formats),
+            operands,
+            stages=self.stages,
+            backward=self.backward,
+        )
 
     @property
     def transfers(self) -> int:
         return max(mailbox.transfer for mailbox in self.mailboxes)
 
     def bytes_moved(self, formats: Formats) -> int:
-        """Bytes that the mailboxes of the forward move for a chunk of one head, or of one block of its columns."""
+        """Bytes that the mailboxes of the forward move for a chunk of one head, or of one block of
+        its columns.
+        """
         return sum(mailbox.bytes_in(formats[mailbox.name]) for mailbox in self.mailboxes)
 
     def microseconds(self, formats: Formats) -> float:

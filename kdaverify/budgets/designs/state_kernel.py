@@ -1,7 +1,8 @@
-"""A state kernel split between the cores: scores, solve, w and u come from kernels before it, o from one behind it.
+"""A state kernel split between the cores: scores, solve, w and u come from kernels before it, o
+from one behind it.
 
-Where a head has one gate a token, v_new is scaled by its decay to the chunk's end and stored after that. Where every channel has its
-own, the keys carry the decay, and what is stored is not scaled.
+Where a head has one gate a token, v_new is scaled by its decay to the chunk's end and stored after
+that. Where every channel has its own, the keys carry the decay, and what is stored is not scaled.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ EVERY, LAST = slice(None), slice(-1, None)
 
 
 def gated_state(c: Chunk) -> None:
-    """Math: 3.5; what the state adds is stored before it is added, o is made of the v_new that no gate has scaled."""
+    """Math: 3.5; what the state adds is stored before it is added, o is made of the v_new that no
+    gate has scaled.
+    """
     residual, _, _ = _written(c)
     c.v_new = c.store("v_new", residual)
 

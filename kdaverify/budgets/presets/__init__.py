@@ -1,4 +1,6 @@
-"""The contracts of the shipped implementations: one TOML file each, NAME.toml, and NAME-DTYPE.toml where a format has one of its own."""
+"""The contracts of the shipped implementations: one TOML file each, NAME.toml, and NAME-DTYPE.toml
+where a format has one of its own.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ FOLDER: Final = Path(__file__).parent
 @functools.cache
 def presets() -> Mapping[str, ContractFile]:
     """Every shipped contract file, by the name of its file."""
-    return {path.stem: read_contract(path) for path in sorted(FOLDER.glob("*.toml"), key=lambda path: path.stem)}
+    return {
+        path.stem: read_contract(path)
+        for path in sorted(FOLDER.glob("*.toml"), key=lambda path: path.stem)
+    }
 
 
 @functools.cache

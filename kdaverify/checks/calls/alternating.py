@@ -15,7 +15,9 @@ from kdaverify.checks.status import Status
 HALF = 0.5
 
 
-def _alternating(case: CallRuleCase, change: Callable[[CallRuleCase], CallRuleCase]) -> list[Outcome]:
+def _alternating(
+    case: CallRuleCase, change: Callable[[CallRuleCase], CallRuleCase]
+) -> list[Outcome]:
     other = change(case)
     before = {name: tensor.clone() for name, tensor in case.run().items()}
     between = other.judged(other.run())
@@ -38,13 +40,17 @@ def _scale(case: CallRuleCase) -> CallRuleCase:
 
 
 def _state(case: CallRuleCase) -> CallRuleCase:
-    return replace(case, problem=case.beside(state="random" if case.problem.state == "absent" else "absent"))
+    return replace(
+        case, problem=case.beside(state="random" if case.problem.state == "absent" else "absent")
+    )
 
 
 def _packing(case: CallRuleCase) -> CallRuleCase:
     if case.problem.lengths is None:
         raise Unreachable("it takes no packs")
-    return replace(case, problem=case.beside(lengths=(*case.problem.lengths[1:], case.problem.lengths[0])))
+    return replace(
+        case, problem=case.beside(lengths=(*case.problem.lengths[1:], case.problem.lengths[0]))
+    )
 
 
 def _shape(case: CallRuleCase) -> CallRuleCase:
@@ -65,16 +71,38 @@ def _option(case: CallRuleCase) -> CallRuleCase:
     raise Unreachable("it has no option that such a problem could be tested under")
 
 
-def _rule(name: str, differ: str, exposes: str, change: Callable[[CallRuleCase], CallRuleCase], *, sequences: bool = True) -> CallRule:
+def _rule(
+    name: str,
+    differ: str,
+    exposes: str,
+    change: Callable[[CallRuleCase], CallRuleCase],
+    *,
+    sequences: bool = True,
+) -> CallRule:
     about, ask = f"calls that differ in {differ}, in turns", partial(_alternating, change=change)
     return CallRule(f"alternating-{name}", about, exposes, ask, sequences=sequences, costly=True)
 
 
 RULES = (
-    _rule("scale", "the scale", "an executor or a compiled kernel kept by shape alone (B35)", _scale),
-    _rule("state", "whether there is an initial state", "a state left over from the call before (S3)", _state),
+    _rule(
+        "scale", "the scale", "an executor or a compiled kernel kept by shape alone (B35)", _scale
+    ),
+    _rule(
+        "state",
+        "whether there is an initial state",
+        "a state left over from the call before (S3)",
+        _state,
+    ),
     _rule("packing", "the offsets of a pack", "chunk indices kept by shape", _packing),
     _rule("shape", "the number of tokens", "work space or grids of the call before", _shape),
-    _rule("dtype", "the format", "work space or executors of another format", _dtype, sequences=False),
-    _rule("option", "an option", "an executor kept without its options (B35)", _option, sequences=False),
+    _rule(
+        "dtype", "the format", "work space or executors of another format", _dtype, sequences=False
+    ),
+    _rule(
+        "option",
+        "an option",
+        "an executor kept without its options (B35)",
+        _option,
+        sequences=False,
+    ),
 )

@@ -1,7 +1,9 @@
-"""How autograd calls a kernel changes nothing: recording, inference mode, what is differentiated, how often, from which gradients.
+"""How autograd calls a kernel changes nothing: recording, inference mode, what is differentiated,
+how often, from which gradients.
 
-A training step calls a kernel otherwise than a test does. It records a graph, so that the kernel takes the path that saves tensors;
-it freezes parameters, so that some inputs need no gradient; and `o.sum().backward()` hands over an incoming gradient of stride 0.
+A training step calls a kernel otherwise than a test does. It records a graph, so that the kernel
+takes the path that saves tensors; it freezes parameters, so that some inputs need no gradient; and
+`o.sum().backward()` hands over an incoming gradient of stride 0.
 """
 
 from __future__ import annotations
@@ -43,10 +45,18 @@ class RecordedCall:
             keep: whether the graph can be walked again.
         """
         reached = [name for name in cotangents if self.outputs[name].requires_grad]
-        ends, given = [self.outputs[name] for name in reached], [cotangents[name] for name in reached]
+        ends, given = (
+            [self.outputs[name] for name in reached],
+            [cotangents[name] for name in reached],
+        )
         found = torch.autograd.grad(
-            ends, list(self.leaves.values()), given, retain_graph=keep, allow_unused=True, materialize_grads=True
-        )  # fmt: skip
+            ends,
+            list(self.leaves.values()),
+            given,
+            retain_graph=keep,
+            allow_unused=True,
+            materialize_grads=True,
+        )
         return dict(zip(self.leaves, found, strict=True))
 
 
@@ -78,7 +88,12 @@ def _inference(case: CallRuleCase) -> list[Outcome]:
     with torch.inference_mode():
         found = case.run()
     # What is made in inference mode can be compared, but not judged: a copy made outside can.
-    return same_or_right(plain, {name: output.clone() for name, output in found.items()}, case.judged, "in inference mode")
+    return same_or_right(
+        plain,
+        {name: output.clone() for name, output in found.items()},
+        case.judged,
+        "in inference mode",
+    )
 
 
 def _frozen(case: CallRuleCase) -> list[Outcome]:
@@ -89,7 +104,9 @@ def _frozen(case: CallRuleCase) -> list[Outcome]:
     for part in separating(names):
         found = _gradients(case, part)
         beside = {name: plain[name] for name in found}
-        outcomes += same_or_right(beside, found, case.judged_back, f"where {', '.join(part)} alone require gradients")
+        outcomes += same_or_right(
+            beside, found, case.judged_back, f"where {', '.join(part)} alone require gradients"
+        )
     return outcomes
 
 
@@ -104,11 +121,17 @@ def separating(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _unconverted(case: CallRuleCase) -> tuple[str, ...]:
-    """The inputs with a gradient whose values reach the kernel as they are: of a logit's beta, autograd gives another gradient."""
+    """The inputs with a gradient whose values reach the kernel as they are: of a logit's beta,
+    autograd gives another gradient.
+    """
     given, received = case.inputs.tensors(), case.adapter.received(case.inputs).tensors()
 
     def is_kept(name: str) -> bool:
-        return name in given and received[name].dtype == given[name].dtype and torch.equal(received[name], given[name])
+        return (
+            name in given
+            and received[name].dtype == given[name].dtype
+            and torch.equal(received[name], given[name])
+        )
 
     return tuple(filter(is_kept, case.inputs.signature.gradients.values()))
 
@@ -120,13 +143,21 @@ def _gradients(case: CallRuleCase, wanted: Collection[str]) -> Tensors:
 
 
 def _named(case: CallRuleCase, found: Tensors) -> Tensors:
-    return {gradient: found[name] for gradient, name in case.inputs.signature.gradients.items() if name in found}
+    return {
+        gradient: found[name]
+        for gradient, name in case.inputs.signature.gradients.items()
+        if name in found
+    }
 
 
 def _incoming(case: CallRuleCase) -> Tensors:
     """The cotangents by the name of the output."""
     given = values_of(case.cotangents)
-    return {output: given[name] for name, output in case.inputs.signature.cotangents.items() if given.get(name) is not None}
+    return {
+        output: given[name]
+        for name, output in case.inputs.signature.cotangents.items()
+        if given.get(name) is not None
+    }
 
 
 def _twice(case: CallRuleCase) -> list[Outcome]:
@@ -137,7 +168,9 @@ def _twice(case: CallRuleCase) -> list[Outcome]:
         after = _named(case, call.gradients(incoming))
     except RuntimeError as error:
         # Functions that free what they saved save memory, and say so: nobody gets a wrong gradient.
-        raise Unreachable(f"its backward runs once a call: {str(error).partition(chr(10))[0]}") from None
+        raise Unreachable(
+            f"its backward runs once a call: {str(error).partition(chr(10))[0]}"
+        ) from None
     return same_or_right(before, after, case.judged_back, "in a second backward of the same call")
 
 
@@ -147,9 +180,12 @@ def _expanded(case: CallRuleCase) -> list[Outcome]:
     ones = {name: torch.ones_like(tensor) for name, tensor in case.loss_on(case.place).items()}
     views = {name: one.new_ones(()).expand(one.shape) for name, one in ones.items()}
     plain, found = (
-        {name: dx.to(home) for name, dx in case.back(case.loss_of(given), there).items()} for given in (ones, views)
-    )  # fmt: skip
-    judge = partial(case.judged_back, given=case.loss_of({name: one.to(home) for name, one in ones.items()}))
+        {name: dx.to(home) for name, dx in case.back(case.loss_of(given), there).items()}
+        for given in (ones, views)
+    )
+    judge = partial(
+        case.judged_back, given=case.loss_of({name: one.to(home) for name, one in ones.items()})
+    )
     return same_or_right(plain, found, judge, "from incoming gradients of stride 0")
 
 
@@ -185,7 +221,8 @@ RULES: Final = (
     ),
     _rule(
         "cotangent-expanded",
-        "incoming gradients of stride 0, as those of o.sum() are, give the gradients that dense ones do",
+        "incoming gradients of stride 0, as those of o.sum() are, give the gradients that dense"
+        " ones do",
         "strides of an incoming gradient ignored, or taken for those of another tensor",
         _expanded,
         channel="memory",

@@ -24,16 +24,41 @@ def _reversed(case: CallRuleCase) -> list[Outcome]:
     if case.problem.packed:
         raise Unreachable("it takes no batches")
     turned: Tensors = case.run(_entry(case.inputs, slice(None), flipped=True))
-    return same_or_right(case.run(), {name: tensor.flip(0) for name, tensor in turned.items()}, case.judged, "in reversed order")
+    return same_or_right(
+        case.run(),
+        {name: tensor.flip(0) for name, tensor in turned.items()},
+        case.judged,
+        "in reversed order",
+    )
 
 
 def _entry(x: TensorCall, which: int | slice, *, flipped: bool = False) -> TensorCall:
     rows = slice(which, which + 1) if isinstance(which, int) else which
-    return x.mapped(lambda tensor: tensor[rows].flip(0) if flipped else tensor[rows].contiguous(), Role.TOKEN, Role.STATE)
+    return x.mapped(
+        lambda tensor: tensor[rows].flip(0) if flipped else tensor[rows].contiguous(),
+        Role.TOKEN,
+        Role.STATE,
+    )
 
 
 _EXPOSES = "offsets of batch entries, work space shared among them"
 RULES = (
-    CallRule("batch-alone", "the entries of a batch, one by one", _EXPOSES, _alone, packed=False, sequences=True, costly=True),
-    CallRule("batch-reversed", "the entries of a batch in another order", _EXPOSES, _reversed, packed=False, sequences=True, costly=True),
+    CallRule(
+        "batch-alone",
+        "the entries of a batch, one by one",
+        _EXPOSES,
+        _alone,
+        packed=False,
+        sequences=True,
+        costly=True,
+    ),
+    CallRule(
+        "batch-reversed",
+        "the entries of a batch in another order",
+        _EXPOSES,
+        _reversed,
+        packed=False,
+        sequences=True,
+        costly=True,
+    ),
 )

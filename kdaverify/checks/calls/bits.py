@@ -21,7 +21,9 @@ def differing(plain: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[
     return [name for name in plain if not same(plain[name].contiguous(), found[name].contiguous())]
 
 
-def same_bits(plain: Mapping[str, Tensor], found: Mapping[str, Tensor], inputs: TensorCall, said: str) -> list[Outcome]:
+def same_bits(
+    plain: Mapping[str, Tensor], found: Mapping[str, Tensor], inputs: TensorCall, said: str
+) -> list[Outcome]:
     """Every tensor must be the same bits.
 
     Args:
@@ -29,21 +31,31 @@ def same_bits(plain: Mapping[str, Tensor], found: Mapping[str, Tensor], inputs: 
     """
     wrong = differing(plain, found)
     return [
-        _different(name, plain[name], found[name], inputs, said)
-        if name in wrong
-        else Outcome(name, Status.PASS, f"{name}: same bits {said}")
+        (
+            _different(name, plain[name], found[name], inputs, said)
+            if name in wrong
+            else Outcome(name, Status.PASS, f"{name}: same bits {said}")
+        )
         for name in plain
     ]
 
 
-def same_or_right(plain: Mapping[str, Tensor], found: Mapping[str, Tensor], judge: Judge, said: str) -> list[Outcome]:
-    """The same bits, or within the tolerance: a kernel may add in another order where it is called otherwise.
+def same_or_right(
+    plain: Mapping[str, Tensor], found: Mapping[str, Tensor], judge: Judge, said: str
+) -> list[Outcome]:
+    """The same bits, or within the tolerance: a kernel may add in another order where it is called
+    otherwise.
 
-    The same bits are inconclusive where they are no numbers: memory that nobody wrote may hold NaN in both calls.
+    The same bits are inconclusive where they are no numbers: memory that nobody wrote may hold NaN
+    in both calls.
     """
     other = differing(plain, found)
     wrong = [name for name in found if name in other or not bool(torch.isfinite(found[name]).all())]
-    kept = [Outcome(name, Status.PASS, f"{name}: same bits {said}") for name in plain if name not in wrong]
+    kept = [
+        Outcome(name, Status.PASS, f"{name}: same bits {said}")
+        for name in plain
+        if name not in wrong
+    ]
     return [*kept, *(judge({name: found[name] for name in wrong}) if wrong else [])]
 
 
@@ -53,5 +65,13 @@ def _different(name: str, plain: Tensor, found: Tensor, inputs: TensorCall, said
         return Outcome(name, Status.FAIL, f"{name}: zeros of another sign, or other NaNs, {said}")
     at = first_true(other)
     where = place(name, at, found.shape, inputs)
-    message = f"{name}: {int(other.sum())} of {other.numel()} elements are other bits {said}\n  first at {where}"
-    return Outcome(name, Status.FAIL, f"{message}\n  got {found.flatten()[at].item():.9g}, before {plain.flatten()[at].item():.9g}")
+    message = (
+        f"{name}: {int(other.sum())} of {other.numel()} elements are other bits {said}\n  first at"
+        f" {where}"
+    )
+    return Outcome(
+        name,
+        Status.FAIL,
+        f"{message}\n  got {found.flatten()[at].item():.9g}, before"
+        f" {plain.flatten()[at].item():.9g}",
+    )

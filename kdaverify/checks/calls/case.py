@@ -59,30 +59,46 @@ class CallRuleCase:
         return self.adapter.exposes(self.problem)
 
     def reaches(self, channel: Channel) -> None:
-        """Raises Unreachable where something stands between a caller and this memory of the kernel."""
+        """Raises Unreachable where something stands between a caller and this memory of the
+        kernel.
+        """
         if channel in self.adapter.barriers:
             raise Unreachable(self.adapter.barriers[channel])
 
     @property
     def place(self) -> torch.device:
         """Where the kernel takes tensors as they are."""
-        return torch.device(self.adapter.device) if self.adapter.device in DEVICES else self.inputs.device
+        return (
+            torch.device(self.adapter.device)
+            if self.adapter.device in DEVICES
+            else self.inputs.device
+        )
 
     def loss_on(self, device: torch.device) -> Tensors:
         """The cotangents that are not absent, by name, on a device."""
-        return {name: tensor.to(device) for name, tensor in values_of(self.cotangents).items() if tensor is not None}
+        return {
+            name: tensor.to(device)
+            for name, tensor in values_of(self.cotangents).items()
+            if tensor is not None
+        }
 
     def loss_of(self, given: Tensors) -> Any:
         """The loss with these cotangents, all others absent."""
-        return self.adapter.operator.cotangents({name: given.get(name) for name in self.inputs.signature.cotangents})
+        return self.adapter.operator.cotangents(
+            {name: given.get(name) for name in self.inputs.signature.cotangents}
+        )
 
     def step(self) -> Tensors:
         """The outputs of one call of the decode entry point."""
         return execute(self.adapter, self.inputs, self.exposed, entry=self.adapter.step).outputs
 
-    def run(self, inputs: TensorCall | None = None, *, copied: Callable[[Any], Any] = TensorCall.copied) -> Tensors:
+    def run(
+        self, inputs: TensorCall | None = None, *, copied: Callable[[Any], Any] = TensorCall.copied
+    ) -> Tensors:
         """The outputs of one call, in the kernel's own memory."""
-        return execute(self.adapter, self.inputs if inputs is None else inputs, self.exposed, copied=copied).outputs
+        return execute(
+            self.adapter, self.inputs if inputs is None else inputs, self.exposed, copied=copied
+        ).outputs
 
     def back(
         self,
@@ -92,10 +108,15 @@ class CallRuleCase:
         copied: Callable[[Any], Any] = TensorCall.copied,
     ) -> Tensors:
         """The gradients of one call."""
-        x, loss = self.inputs if inputs is None else inputs, self.cotangents if given is None else given
+        x, loss = (
+            self.inputs if inputs is None else inputs,
+            self.cotangents if given is None else given,
+        )
         return run_backward(self.adapter, x, loss, copied=copied)
 
-    def judged(self, found: Mapping[str, Tensor], inputs: TensorCall | None = None) -> list[Outcome]:
+    def judged(
+        self, found: Mapping[str, Tensor], inputs: TensorCall | None = None
+    ) -> list[Outcome]:
         """Outputs against the truth."""
         return outcomes(self.adapter, self.inputs if inputs is None else inputs, lambda: {**found})
 
@@ -105,10 +126,12 @@ class CallRuleCase:
         return judge_gradients(self.adapter, self.problem, self.inputs, loss, {**found})
 
     def beside(self, **changed: object) -> Any:
-        """The problem changed, moved into the domain: one token more is one chunk more for a kernel that takes whole chunks.
+        """The problem changed, moved into the domain: one token more is one chunk more for a kernel
+        that takes whole chunks.
 
         Raises:
-            Unreachable: the implementation does not take it, or what was changed lies outside its domain.
+            Unreachable: the implementation does not take it, or what was changed lies outside its
+                domain.
         """
         wanted = self.problem.replace(**changed)
         other = self.adapter.operator.within(self.adapter, wanted)

@@ -14,7 +14,10 @@ TOKENS = 13
 
 
 def _of_a_shape(case: CallRuleCase) -> list[Outcome]:
-    return _twice(replace(case, problem=case.beside(T=case.problem.T + TOKENS)), "after the first call of this shape")
+    return _twice(
+        replace(case, problem=case.beside(T=case.problem.T + TOKENS)),
+        "after the first call of this shape",
+    )
 
 
 def _after_start(case: CallRuleCase) -> list[Outcome]:
@@ -34,7 +37,13 @@ def _twice(case: CallRuleCase, said: str) -> list[Outcome]:
 
 _EXPOSES = "tuning runs that update what they are given, caches filled wrongly (S28)"
 RULES = (
-    CallRule("first-of-shape", "the first call of a shape gives the bits of the next", _EXPOSES, _of_a_shape, sequences=True),
+    CallRule(
+        "first-of-shape",
+        "the first call of a shape gives the bits of the next",
+        _EXPOSES,
+        _of_a_shape,
+        sequences=True,
+    ),
     # Another process for every case: on a GPU that takes a quarter of a minute.
     CallRule(
         "first-after-start",

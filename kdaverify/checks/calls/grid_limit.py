@@ -25,8 +25,13 @@ def _crowded(case: CallRuleCase) -> list[Outcome]:
     extra = PLACES // getattr(x, "HV", 1) + 1
     case.beside(lengths=(*case.problem.lengths, *[0] * extra))
     found = execute(case.adapter, _with_empties(x, extra), case.exposed).outputs
-    seen = {name: tensor[: x.N] if x.signature.is_state(name) else tensor for name, tensor in found.items()}
-    return same_or_right(case.run(), seen, case.judged, f"in a pack with {extra} empty sequences more")
+    seen = {
+        name: tensor[: x.N] if x.signature.is_state(name) else tensor
+        for name, tensor in found.items()
+    }
+    return same_or_right(
+        case.run(), seen, case.judged, f"in a pack with {extra} empty sequences more"
+    )
 
 
 def _with_empties(x: TensorCall, extra: int) -> TensorCall:

@@ -1,7 +1,9 @@
-"""A rule tried in the kernel's own process: it calls there, and what has to be judged by certified values is judged here.
+"""A rule tried in the kernel's own process: it calls there, and what has to be judged by certified
+values is judged here.
 
-An isolated kernel gets copies of tensors and returns copies. Its own memory, its tensor objects, its streams and its signature can be
-seen by a caller beside it alone, so the rule itself is carried out there.
+An isolated kernel gets copies of tensors and returns copies. Its own memory, its tensor objects,
+its streams and its signature can be seen by a caller beside it alone, so the rule itself is carried
+out there.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ class _CallingCase(CallRuleCase):
 
     unjudged: list[Unjudged] = field(default_factory=list[Unjudged])
 
-    def judged(self, found: Mapping[str, Tensor], inputs: TensorCall | None = None) -> list[Outcome]:
+    def judged(
+        self, found: Mapping[str, Tensor], inputs: TensorCall | None = None
+    ) -> list[Outcome]:
         self.unjudged.append(Unjudged(found, inputs, backward=False))
         return []
 
@@ -65,7 +69,9 @@ def tried_inside(case: CallRuleCase, rule: str) -> list[Outcome]:
     return [*outcomes, *(outcome for one in unjudged for outcome in _judged(case, one))]
 
 
-def _trial(adapter: Adapter, *, problem: str, rule: str, times: int) -> tuple[list[Outcome], list[Unjudged]]:
+def _trial(
+    adapter: Adapter, *, problem: str, rule: str, times: int
+) -> tuple[list[Outcome], list[Unjudged]]:
     """What is done beside the kernel: module-level, so that its name reaches another process."""
     case = _CallingCase(adapter, problem_from_json(problem), times)
     try:

@@ -1,4 +1,6 @@
-"""A keyword that a function does not have is refused: a misspelt one would be left out in silence."""
+"""A keyword that a function does not have is refused: a misspelt one would be left out in
+silence.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,17 @@ def _refused(case: CallRuleCase) -> list[Outcome]:
     except NotImplementedError as reason:
         raise Unreachable(str(reason)) from None
     except Exception as error:  # noqa: BLE001 # however it refuses
-        return [Outcome("call", Status.PASS, f"call: {UNKNOWN}=None is refused: {type(error).__name__}")]
-    return [Outcome("call", Status.FAIL, f"call: takes {UNKNOWN}=None without a word; name the keywords, or raise TypeError for others")]
+        return [
+            Outcome("call", Status.PASS, f"call: {UNKNOWN}=None is refused: {type(error).__name__}")
+        ]
+    return [
+        Outcome(
+            "call",
+            Status.FAIL,
+            f"call: takes {UNKNOWN}=None without a word; name the keywords, or raise TypeError for"
+            " others",
+        )
+    ]
 
 
 RULES = (

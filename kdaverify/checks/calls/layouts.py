@@ -43,7 +43,11 @@ class GuardedMemory:
 
     def __init__(self, layout: MemoryLayout, tensors: Mapping[str, Tensor]) -> None:
         self.tensors = {name: layout.lay(name, tensor) for name, tensor in tensors.items()}
-        self._before = {name: bytes_of(tensor).clone() for name, tensor in self.tensors.items() if _is_watched(tensor)}
+        self._before = {
+            name: bytes_of(tensor).clone()
+            for name, tensor in self.tensors.items()
+            if _is_watched(tensor)
+        }
 
     def check(self) -> None:
         """Refuses a kernel that wrote to a tensor it was given, or beside it.
@@ -66,7 +70,9 @@ def _room(like: Tensor, shape: Sequence[int], lead: int) -> Tensor:
     """A dense tensor of `shape` that begins `lead` bytes into memory full of NaN."""
     guard, count = lead // like.itemsize, torch.Size(shape).numel()
     poison = float("nan") if like.is_floating_point() else GARBAGE
-    return torch.full((guard + count + GUARD // like.itemsize,), poison, dtype=like.dtype, device=like.device)[guard:][:count].view(*shape)
+    return torch.full(
+        (guard + count + GUARD // like.itemsize,), poison, dtype=like.dtype, device=like.device
+    )[guard:][:count].view(*shape)
 
 
 def _dense(lead: int) -> Callable[[str, Tensor], Tensor]:
@@ -91,15 +97,24 @@ def _swapped(name: str, tensor: Tensor) -> Tensor:
 
 
 def _wide(_: str, tensor: Tensor) -> Tensor:
-    """Rows so far apart that half of them begin past 2^31 elements, with as much before the first one; nothing else takes memory."""
+    """Rows so far apart that half of them begin past 2^31 elements, with as much before the first
+    one; nothing else takes memory.
+    """
     axis = next((axis for axis, size in enumerate(tensor.shape) if size > 1), None)
     if axis is None or not tensor.is_floating_point():
         return tensor.clone()
     apart = 2 * WRAP // (tensor.shape[axis] - 1) + 1
-    stride = [apart * (tensor.shape[axis] if place < axis else 1) if place <= axis else own for place, own in enumerate(_strides(tensor))]
+    stride = [
+        apart * (tensor.shape[axis] if place < axis else 1) if place <= axis else own
+        for place, own in enumerate(_strides(tensor))
+    ]
     room = (WRAP + apart * tensor.shape[axis]) * tensor.itemsize
     memory = mmap.mmap(-1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE)
-    return torch.frombuffer(memory, dtype=tensor.dtype).as_strided(tensor.shape, stride, WRAP).copy_(tensor)
+    return (
+        torch.frombuffer(memory, dtype=tensor.dtype)
+        .as_strided(tensor.shape, stride, WRAP)
+        .copy_(tensor)
+    )
 
 
 def _strides(tensor: Tensor) -> tuple[int, ...]:
@@ -111,6 +126,8 @@ LAYOUTS: Final = {
     "shifted": MemoryLayout(_dense(GUARD + 16), "dense, 16 bytes past an aligned address"),
     "misaligned": MemoryLayout(_misaligned, "dense, one element past an aligned address"),
     "sliced": MemoryLayout(_sliced, "the first columns of a wider tensor, NaN behind every row"),
-    "swapped": MemoryLayout(_swapped, "head-major where token-major is meant, head first where sequence first is meant"),
+    "swapped": MemoryLayout(
+        _swapped, "head-major where token-major is meant, head first where sequence first is meant"
+    ),
 }
 WIDE: Final = MemoryLayout(_wide, "rows so far apart that offsets of elements pass 2^31")

@@ -17,23 +17,40 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.status import Status
 
 
-def _kept(case: CallRuleCase, call: Callable[[CallRuleCase], Tensors], later: Callable[[CallRuleCase], Tensors]) -> list[Outcome]:
+def _kept(
+    case: CallRuleCase,
+    call: Callable[[CallRuleCase], Tensors],
+    later: Callable[[CallRuleCase], Tensors],
+) -> list[Outcome]:
     case.reaches("results")
     first = call(case)
     before = {name: tensor.clone() for name, tensor in first.items()}
     second = later(case)
-    wrong = {name: "lies in the memory of what a later call returned" for name in first if _overlaps(first[name], second)}
-    wrong |= dict(_shared(first)) | dict.fromkeys(differing(before, first), "changed by a later call with other values")
+    wrong = {
+        name: "lies in the memory of what a later call returned"
+        for name in first
+        if _overlaps(first[name], second)
+    }
+    wrong |= dict(_shared(first)) | dict.fromkeys(
+        differing(before, first), "changed by a later call with other values"
+    )
     return [
-        Outcome(name, Status.ALIASED_OUTPUT, f"{name}: {wrong[name]}")
-        if name in wrong
-        else Outcome(name, Status.PASS, f"{name}: in memory of its own, unchanged by a later call")
+        (
+            Outcome(name, Status.ALIASED_OUTPUT, f"{name}: {wrong[name]}")
+            if name in wrong
+            else Outcome(
+                name, Status.PASS, f"{name}: in memory of its own, unchanged by a later call"
+            )
+        )
         for name in first
     ]
 
 
 def _overlaps(tensor: Tensor, others: Mapping[str, Tensor]) -> bool:
-    return any(shares_memory(tensor, other) and tensor.data_ptr() == other.data_ptr() for other in others.values())
+    return any(
+        shares_memory(tensor, other) and tensor.data_ptr() == other.data_ptr()
+        for other in others.values()
+    )
 
 
 def _shared(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:
@@ -46,7 +63,9 @@ def _extent(tensor: Tensor) -> tuple[int, int]:
     """Addresses of the first byte and past the last."""
     if not tensor.numel():
         return (0, 0)
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    last = sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
     return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.itemsize
 
 
@@ -55,13 +74,27 @@ def _other_values(case: CallRuleCase) -> Tensors:
 
 
 def _other_gradients(case: CallRuleCase) -> Tensors:
-    return run_backward(case.adapter, case.problem.replace(seed=case.problem.seed + 1).inputs(), case.cotangents)
+    return run_backward(
+        case.adapter, case.problem.replace(seed=case.problem.seed + 1).inputs(), case.cotangents
+    )
 
 
 _EXPOSES = "one buffer for all calls, outputs that overlap (S26)"
 RULES = (
-    CallRule("kept", "a later call changes nothing that an earlier one returned; outputs share no memory", _EXPOSES,
-         partial(_kept, call=CallRuleCase.run, later=_other_values), channel="results"),
-    CallRule("kept-backward", "the same of all gradients", _EXPOSES, partial(_kept, call=CallRuleCase.back, later=_other_gradients),
-         spare=False, channel="results", backward=True),
-)  # fmt: skip
+    CallRule(
+        "kept",
+        "a later call changes nothing that an earlier one returned; outputs share no memory",
+        _EXPOSES,
+        partial(_kept, call=CallRuleCase.run, later=_other_values),
+        channel="results",
+    ),
+    CallRule(
+        "kept-backward",
+        "the same of all gradients",
+        _EXPOSES,
+        partial(_kept, call=CallRuleCase.back, later=_other_gradients),
+        spare=False,
+        channel="results",
+        backward=True,
+    ),
+)

@@ -18,27 +18,47 @@ from oracles.signature import Role
 
 def _unused(case: CallRuleCase) -> list[Outcome]:
     _has_unused(case)
-    return same_or_right(case.run(), case.run(_poisoned(case.inputs)), case.judged, "with NaN in the tokens past the last offset")
+    return same_or_right(
+        case.run(),
+        case.run(_poisoned(case.inputs)),
+        case.judged,
+        "with NaN in the tokens past the last offset",
+    )
 
 
 def _unused_back(case: CallRuleCase) -> list[Outcome]:
     _has_unused(case)
     used, signature = sum(case.inputs.lengths), case.inputs.signature
     loss = {name: dy for name, dy in values_of(case.cotangents).items() if dy is not None}
-    poisoned = {name: dy if signature.is_state(name) else _poisoned_past(used, dy) for name, dy in loss.items()}
+    poisoned = {
+        name: dy if signature.is_state(name) else _poisoned_past(used, dy)
+        for name, dy in loss.items()
+    }
     given = case.adapter.operator.cotangents(dict.fromkeys(signature.cotangents) | poisoned)
     plain, found = case.back(), case.back(given, _poisoned(case.inputs))
-    # The gradients of the unused tokens themselves are what the suite `gradients` judges, with finite numbers in them.
-    for name in {gradient for gradient, source in signature.gradients.items() if signature[source].role is Role.TOKEN} & found.keys():
+    # The gradients of the unused tokens themselves are what the suite `gradients` judges, with
+    # finite numbers in them.
+    for name in {
+        gradient
+        for gradient, source in signature.gradients.items()
+        if signature[source].role is Role.TOKEN
+    } & found.keys():
         found[name] = torch.cat((found[name][:, :used], plain[name][:, used:]), dim=1)
-    return same_or_right(plain, found, case.judged_back, "with NaN in the tokens past the last offset, and in the gradients of theirs")
+    return same_or_right(
+        plain,
+        found,
+        case.judged_back,
+        "with NaN in the tokens past the last offset, and in the gradients of theirs",
+    )
 
 
 def _has_unused(case: CallRuleCase) -> None:
     if case.problem.lengths is None:
         raise Unreachable("it takes no packs")
     if case.adapter.conventions.packing == "segment_ids":
-        raise Unreachable("segment_ids do not distinguish padding from a sequence: to the kernel it is one")
+        raise Unreachable(
+            "segment_ids do not distinguish padding from a sequence: to the kernel it is one"
+        )
 
 
 def _poisoned(x: Any) -> Any:
@@ -63,7 +83,8 @@ RULES = (
     ),
     CallRule(
         "padding-backward",
-        "NaN in those tokens, and in the gradients of their outputs, changes no gradient of another token",
+        "NaN in those tokens, and in the gradients of their outputs, changes no gradient of another"
+        " token",
         "the same in the backward: a do read past the end, a sum over all tokens (A4, B12)",
         _unused_back,
         size="tails",

@@ -14,8 +14,12 @@ from kdaverify.problems.profiles import PROFILES
 from oracles.signature import Role
 
 TIMES: Final = {"smoke": 8, "acceptance": 20, "nightly": 1000}
-REAL_TIMES: Final = {"cpu": {"acceptance": 10, "nightly": 59}, "accelerator": {"acceptance": 149, "nightly": 1000}}
-"""At real sizes a call takes seconds on a CPU. 59 and 149 calls detect a race in 1 of 20 and 1 of 50 with probability 95 %."""
+REAL_TIMES: Final = {
+    "cpu": {"acceptance": 10, "nightly": 59},
+    "accelerator": {"acceptance": 149, "nightly": 1000},
+}
+"""At real sizes a call takes seconds on a CPU. 59 and 149 calls detect a race in 1 of 20 and 1 of
+50 with probability 95 %."""
 INTERPRETED: Final = 4
 """A call of an interpreted kernel takes a thousand times as long: it is made less often by this."""
 SEEDS: Final = {"smoke": 1, "acceptance": 3, "nightly": 10}
@@ -36,11 +40,16 @@ class CallRuleTest:
 
 def shortened(detail: dict[str, Any]) -> dict[str, Any]:
     """For kernels that run in an interpreter."""
-    return {**detail, **({"times": max(2, detail["times"] // INTERPRETED)} if "times" in detail else {})}
+    return {
+        **detail,
+        **({"times": max(2, detail["times"] // INTERPRETED)} if "times" in detail else {}),
+    }
 
 
 def questions(adapter: Adapter, profile: str) -> Iterator[CallRuleTest]:
-    """Those of a profile, by rule and format; none of what takes no format, as an implementation without its options."""
+    """Those of a profile, by rule and format; none of what takes no format, as an implementation
+    without its options.
+    """
     if not adapter.dtypes:
         return
     for number, rule in enumerate(RULES.values()):
@@ -49,19 +58,30 @@ def questions(adapter: Adapter, profile: str) -> Iterator[CallRuleTest]:
         dtypes = adapter.dtypes
         if profile == "smoke" and rule.costly:
             dtypes = (dtypes[number % len(dtypes)],)
-        detail = {"rule": rule.name, **({"times": times(rule, adapter, profile)} if rule.counted else {})}
+        detail = {
+            "rule": rule.name,
+            **({"times": times(rule, adapter, profile)} if rule.counted else {}),
+        }
         for dtype, seed in product(dtypes, range(1 if rule.once else SEEDS[profile])):
-            problem = adapter.operator.call_problem(adapter, rule, dtype, seed=seed, turn=number + dtypes.index(dtype) + seed)
+            problem = adapter.operator.call_problem(
+                adapter, rule, dtype, seed=seed, turn=number + dtypes.index(dtype) + seed
+            )
             if problem is not None:
                 yield CallRuleTest(rule, problem, detail)
 
 
 def _has(adapter: Adapter, rule: CallRule, profile: str) -> bool:
-    """Whether a rule is tested: no case is generated for what the adapter declares not to have, or not to show."""
+    """Whether a rule is tested: no case is generated for what the adapter declares not to have, or
+    not to show.
+    """
     if PROFILES.index(rule.profile) > PROFILES.index(profile):  # pyright: ignore[reportArgumentType]
         return False
     of_sequences = bool(adapter.operator.signature.names(Role.OFFSETS))
-    return (adapter.differentiable or not rule.backward) and rule.channel not in adapter.barriers and (of_sequences or not rule.sequences)
+    return (
+        (adapter.differentiable or not rule.backward)
+        and rule.channel not in adapter.barriers
+        and (of_sequences or not rule.sequences)
+    )
 
 
 def times(rule: CallRule, adapter: Adapter, profile: str) -> int:

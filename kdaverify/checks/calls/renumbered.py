@@ -1,4 +1,6 @@
-"""The ids of a pack's sequences are names: which numbers they are, and where nobody's tokens lie, changes no bit."""
+"""The ids of a pack's sequences are names: which numbers they are, and where nobody's tokens lie,
+changes no bit.
+"""
 
 from __future__ import annotations
 
@@ -51,26 +53,39 @@ def _renumbered(case: CallRuleCase) -> list[Outcome]:
     found = list[Outcome]()
     for said, numbering in NUMBERINGS.items():
         other = case.run(replace(x, sequence_ids=numbering(x.N)))
-        found += same_bits(plain, other, x, said) if case.adapter.deterministic else same_or_right(plain, other, case.judged, said)
+        found += (
+            same_bits(plain, other, x, said)
+            if case.adapter.deterministic
+            else same_or_right(plain, other, case.judged, said)
+        )
     return found
 
 
 def _nobodys(case: CallRuleCase) -> list[Outcome]:
-    """Makes one sequence after another padding: what is nobody's has no results, and the others keep theirs."""
+    """Makes one sequence after another padding: what is nobody's has no results, and the others
+    keep theirs.
+    """
     _takes_ids(case)
     x = case.inputs
     plain = {name: tensor.clone() for name, tensor in case.run().items()}
-    *others, _ = (number for number, length in enumerate(x.lengths) if length)  # behind the last one there is padding already
+    # behind the last one there is padding already
+    *others, _ = (number for number, length in enumerate(x.lengths) if length)
     found = list[Outcome]()
     for number in others:
         ids = torch.arange(x.N, dtype=torch.int32).index_fill(0, torch.tensor([number]), OUTSIDE)
         other = _with(case.run(replace(x, sequence_ids=ids)), plain, x, number)
         said = f"with padding (segment id {OUTSIDE}) in the place of sequence {number}"
-        found += same_bits(plain, other, x, said) if case.adapter.deterministic else same_or_right(plain, other, case.judged, said)
+        found += (
+            same_bits(plain, other, x, said)
+            if case.adapter.deterministic
+            else same_or_right(plain, other, case.judged, said)
+        )
     return found
 
 
-def _with(found: Mapping[str, Tensor], plain: Mapping[str, Tensor], x: Inputs, number: int) -> dict[str, Tensor]:
+def _with(
+    found: Mapping[str, Tensor], plain: Mapping[str, Tensor], x: Inputs, number: int
+) -> dict[str, Tensor]:
     """`found`, one sequence's results replaced by those of `plain`."""
     first = sum(x.lengths[:number])
     tokens = slice(first, first + x.lengths[number])
@@ -93,7 +108,8 @@ RULES = (
     ),
     CallRule(
         "padding-by-ids",
-        "tokens of no sequence, in front of a pack's sequences and between them, change no other one's bits",
+        "tokens of no sequence, in front of a pack's sequences and between them, change no other"
+        " one's bits",
         "padding looked for at the end alone",
         _nobodys,
         size="tails",

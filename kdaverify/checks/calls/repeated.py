@@ -12,7 +12,11 @@ from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.outcome import Outcome
 
 
-def _repeated(case: CallRuleCase, call: Callable[[CallRuleCase], Tensors], judge: Callable[[CallRuleCase], Judge]) -> list[Outcome]:
+def _repeated(
+    case: CallRuleCase,
+    call: Callable[[CallRuleCase], Tensors],
+    judge: Callable[[CallRuleCase], Judge],
+) -> list[Outcome]:
     first = call(case)
     plain = {name: tensor.clone() for name, tensor in first.items()}
     for number in range(2, case.times + 1):
@@ -27,23 +31,33 @@ def _repeated(case: CallRuleCase, call: Callable[[CallRuleCase], Tensors], judge
             return outcomes
     if not case.adapter.deterministic:
         return judge(case)(plain)
-    return same_bits(plain, plain, case.inputs, f"in all of {case.times} calls: {excluded(case.times)}")
+    return same_bits(
+        plain, plain, case.inputs, f"in all of {case.times} calls: {excluded(case.times)}"
+    )
 
 
 def _repeated_at_real_size(
-    case: CallRuleCase, call: Callable[[CallRuleCase], Tensors], judge: Callable[[CallRuleCase], Judge]
+    case: CallRuleCase,
+    call: Callable[[CallRuleCase], Tensors],
+    judge: Callable[[CallRuleCase], Judge],
 ) -> list[Outcome]:
-    # Results of other bits are compared with certified values, which take minutes a call at this size.
+    # Results of other bits are compared with certified values, which take minutes a call at this
+    # size.
     if not case.adapter.deterministic:
-        raise Unreachable("it declares deterministic=False: its calls are compared with certified values, at small sizes alone")
+        raise Unreachable(
+            "it declares deterministic=False: its calls are compared with certified values, at"
+            " small sizes alone"
+        )
     return _repeated(case, call, judge)
 
 
 RULES = (
     CallRule(
         "repeated",
-        "the same call gives the same bits, or right ones each time where the implementation declares deterministic=False",
-        "races: reads before writes, missing waits and barriers, tiles of the call before (A8, H13, H20 to H27, O11, X6)",
+        "the same call gives the same bits, or right ones each time where the implementation"
+        " declares deterministic=False",
+        "races: reads before writes, missing waits and barriers, tiles of the call before (A8, H13,"
+        " H20 to H27, O11, X6)",
         partial(_repeated, call=CallRuleCase.run, judge=lambda case: case.judged),
         size="tails",
         counted=True,
@@ -83,7 +97,9 @@ RULES = (
         "repeated-real-backward",
         "the same of all gradients, at that size",
         "the same in the backward, sums by atomic additions over many blocks (L6)",
-        partial(_repeated_at_real_size, call=CallRuleCase.back, judge=lambda case: case.judged_back),
+        partial(
+            _repeated_at_real_size, call=CallRuleCase.back, judge=lambda case: case.judged_back
+        ),
         size="real",
         spare=False,
         backward=True,

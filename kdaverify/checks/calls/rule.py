@@ -9,9 +9,11 @@ from kdaverify.adapters.channels import Channel
 from kdaverify.checks.calls.case import Ask
 
 Size = Literal["tails", "tiny", "one", "real", "long"]
-"""A chunk and tails of several lengths, a handful of tokens, one, over a thousand tokens of eight heads, or as many of two.
+"""A chunk and tails of several lengths, a handful of tokens, one, over a thousand tokens of eight
+heads, or as many of two.
 
-Results of other bits are compared with certified values: for gradients of eight heads that takes over a minute, for two 15 s."""
+Results of other bits are compared with certified values: for gradients of eight heads that takes
+over a minute, for two 15 s."""
 REAL: Final[tuple[Size, ...]] = ("real", "long")
 
 
@@ -27,12 +29,16 @@ class CallRule:
         size: of the problem it is tested on.
         packed: tested on packs, or on batches.
         sequences: about tokens, sequences, states or offsets: tested on operators that have them.
-        spare: whether a pack has tokens past its last offset; their gradients are what the suite `gradients` judges.
+        spare: whether a pack has tokens past its last offset; their gradients are what the suite
+            `gradients` judges.
         counted: calls many times: how often, the profile says.
-        once: tested with one seed in every profile: the sizes alone count, as with a limit of a launch, and take time or memory to reach.
-        memory: about what lies around and behind the elements of a tensor: tested over several widths, odd and tail ones among them.
+        once: tested with one seed in every profile: the sizes alone count, as with a limit of a
+            launch, and take time or memory to reach.
+        memory: about what lies around and behind the elements of a tensor: tested over several
+            widths, odd and tail ones among them.
         channel: of the kernel's memory that it looks at: not tested behind a barrier.
-        inside: applies to the kernel itself, not to the process it is isolated in: tried in that process, as all rules with a channel are.
+        inside: applies to the kernel itself, not to the process it is isolated in: tried in that
+            process, as all rules with a channel are.
         backward: about gradients: not tested on kernels that have none.
         costly: smoke tests it in one format.
         profile: the smallest profile that tests it.

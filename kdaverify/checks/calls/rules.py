@@ -27,11 +27,32 @@ from kdaverify.checks.calls import (
 from kdaverify.checks.calls.rule import CallRule
 
 MODULES: Final = (
-    repeated, output_lifetime, stale_cache, alternating, autograd, first, views, padding, renumbered, uninitialised_output, batch,
-    grid_limit, keywords, streams, tuned,
-)  # fmt: skip
-OF_LONG_CALLS: Final = ("view-sliced", "view-sliced-backward", "padding", "padding-backward", "unwritten", "unwritten-backward")
-"""Rules about memory that are tested at over a thousand tokens too: there a kernel takes another path, with other tiles and tails."""
+    repeated,
+    output_lifetime,
+    stale_cache,
+    alternating,
+    autograd,
+    first,
+    views,
+    padding,
+    renumbered,
+    uninitialised_output,
+    batch,
+    grid_limit,
+    keywords,
+    streams,
+    tuned,
+)
+OF_LONG_CALLS: Final = (
+    "view-sliced",
+    "view-sliced-backward",
+    "padding",
+    "padding-backward",
+    "unwritten",
+    "unwritten-backward",
+)
+"""Rules about memory that are tested at over a thousand tokens too: there a kernel takes another
+path, with other tiles and tails."""
 
 
 def of_long_calls(rule: CallRule) -> CallRule:

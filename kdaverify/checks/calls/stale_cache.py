@@ -26,7 +26,12 @@ def _edited(case: CallRuleCase, other: Callable[[CallRuleCase], TensorCall]) -> 
         # Through the storage, as another library writes: no version of the tensor counts it.
         bytes_of(tensor).copy_(bytes_of(getattr(wanted, name)))
     found = case.run(wanted, copied=lambda _: given)
-    return same_or_right(plain, found, lambda x: case.judged(x, wanted), "where the tensors of an earlier call hold other values")
+    return same_or_right(
+        plain,
+        found,
+        lambda x: case.judged(x, wanted),
+        "where the tensors of an earlier call hold other values",
+    )
 
 
 def _other_offsets(case: CallRuleCase) -> TensorCall:
@@ -34,7 +39,9 @@ def _other_offsets(case: CallRuleCase) -> TensorCall:
         raise Unreachable("it takes no packs")
     x = case.problem.inputs()
     lengths = x.lengths[::-1]
-    return replace(x, cu_seqlens=torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0).to(torch.int32)).copied()
+    return replace(
+        x, cu_seqlens=torch.tensor([0, *lengths], dtype=torch.int32).cumsum(0).to(torch.int32)
+    ).copied()
 
 
 def _other_values(case: CallRuleCase) -> TensorCall:

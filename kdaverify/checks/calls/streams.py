@@ -22,7 +22,8 @@ def _on_a_stream(case: CallRuleCase) -> list[Outcome]:
     stream = torch.cuda.Stream()
 
     def late(x: TensorCall) -> TensorCall:
-        torch.cuda._sleep(CYCLES)  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType] # noqa: SLF001 # it has no other name
+        # it has no other name
+        torch.cuda._sleep(CYCLES)  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
         return x.copied()
 
     torch.cuda.synchronize()
@@ -30,7 +31,10 @@ def _on_a_stream(case: CallRuleCase) -> list[Outcome]:
         found = case.run(there, copied=late)
     torch.cuda.synchronize()
     return same_or_right(
-        {n: x.cpu() for n, x in plain.items()}, {n: x.cpu() for n, x in found.items()}, case.judged, "on a stream of its own"
+        {n: x.cpu() for n, x in plain.items()},
+        {n: x.cpu() for n, x in found.items()},
+        case.judged,
+        "on a stream of its own",
     )
 
 

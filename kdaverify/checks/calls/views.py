@@ -1,4 +1,6 @@
-"""A view holds the values of its elements, wherever they lie, and nothing else of its memory counts."""
+"""A view holds the values of its elements, wherever they lie, and nothing else of its memory
+counts.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from oracles.signature import Role, TensorCall
 
 
 def _viewed(case: CallRuleCase, layout: MemoryLayout) -> list[Outcome]:
-    return same_or_right(case.run(), _run_viewed(case, layout, case.run), case.judged, f"from views: {layout.about}")
+    return same_or_right(
+        case.run(), _run_viewed(case, layout, case.run), case.judged, f"from views: {layout.about}"
+    )
 
 
 def _wide(case: CallRuleCase) -> list[Outcome]:
@@ -24,7 +28,9 @@ def _wide(case: CallRuleCase) -> list[Outcome]:
     try:
         return _viewed(case, WIDE)
     except OSError as error:
-        raise Unreachable(f"this process may not reserve the addresses between its rows: {error}") from None
+        raise Unreachable(
+            f"this process may not reserve the addresses between its rows: {error}"
+        ) from None
 
 
 def _run_viewed(case: CallRuleCase, layout: MemoryLayout, run: Callable[..., Tensors]) -> Tensors:
@@ -33,10 +39,13 @@ def _run_viewed(case: CallRuleCase, layout: MemoryLayout, run: Callable[..., Ten
     if not {*case.inputs.tensors()} - {*converted, *case.inputs.signature.names(Role.OFFSETS)}:
         raise Unreachable("every input is converted before the kernel sees it")
     there = case.inputs.on(case.place)
-    room = GuardedMemory(layout, {name: tensor for name, tensor in there.tensors().items() if name not in converted})
+    room = GuardedMemory(
+        layout, {name: tensor for name, tensor in there.tensors().items() if name not in converted}
+    )
 
     def laid(_: TensorCall) -> TensorCall:
-        return replace(there.copied(), **room.tensors)  # pyright: ignore[reportArgumentType] # a dataclass each
+        # a dataclass each
+        return replace(there.copied(), **room.tensors)  # pyright: ignore[reportArgumentType]
 
     found = run(inputs=there, copied=laid)
     room.check()
@@ -46,7 +55,9 @@ def _run_viewed(case: CallRuleCase, layout: MemoryLayout, run: Callable[..., Ten
 def _inputs_viewed_back(case: CallRuleCase, layout: MemoryLayout) -> list[Outcome]:
     given = case.loss_of(case.loss_on(case.place))
     found = _run_viewed(case, layout, partial(case.back, given))
-    return same_or_right(case.back(), found, case.judged_back, f"from inputs that are views: {layout.about}")
+    return same_or_right(
+        case.back(), found, case.judged_back, f"from inputs that are views: {layout.about}"
+    )
 
 
 def _viewed_back(case: CallRuleCase, layout: MemoryLayout) -> list[Outcome]:
@@ -56,11 +67,18 @@ def _viewed_back(case: CallRuleCase, layout: MemoryLayout) -> list[Outcome]:
     found = case.back(case.loss_of(room.tensors), there)
     room.check()
     back = {name: tensor.to(case.inputs.device) for name, tensor in found.items()}
-    return same_or_right(case.back(), back, case.judged_back, f"from incoming gradients that are views: {layout.about}")
+    return same_or_right(
+        case.back(),
+        back,
+        case.judged_back,
+        f"from incoming gradients that are views: {layout.about}",
+    )
 
 
 _STRIDES = "strides ignored, alignment demanded, memory around a tensor read or written"
-_of_backward = partial(CallRule, spare=False, memory=True, channel="memory", backward=True, costly=True)
+_of_backward = partial(
+    CallRule, spare=False, memory=True, channel="memory", backward=True, costly=True
+)
 RULES = (
     *(
         CallRule(
@@ -74,7 +92,15 @@ RULES = (
         )
         for name, layout in LAYOUTS.items()
     ),
-    CallRule("view-wide", f"all inputs with {WIDE.about}", "offsets computed in int32", _wide, spare=False, channel="memory", costly=True),
+    CallRule(
+        "view-wide",
+        f"all inputs with {WIDE.about}",
+        "offsets computed in int32",
+        _wide,
+        spare=False,
+        channel="memory",
+        costly=True,
+    ),
     *(
         _of_backward(
             f"cotangent-{name}",

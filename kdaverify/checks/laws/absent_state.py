@@ -15,7 +15,9 @@ from kdaverify.problems import Problem
 
 
 def absent_state(adapter: Adapter, problem: Problem) -> list[Outcome]:
-    """Math: law 4. The call without a state comes after one with another state: what that left behind is not to be read."""
+    """Math: law 4. The call without a state comes after one with another state: what that left
+    behind is not to be read.
+    """
     before, own = problem.replace(state="random").inputs(), problem.replace(state="absent").inputs()
     exposed = adapter.exposes(problem)
 
@@ -35,9 +37,14 @@ def _either(problem: Problem) -> tuple[Problem, ...]:
 
 ABSENT_STATE: Final = Law(
     name="absent-state",
-    statement="no initial state, after a call that had one, and a state of zeros: the same o and S_T",
+    statement=(
+        "no initial state, after a call that had one, and a state of zeros: the same o and S_T"
+    ),
     section="7, law 4",
-    exists_for="an absent state that is whatever memory holds, or another request's; paths that an absent state takes (S3, S11)",
+    exists_for=(
+        "an absent state that is whatever memory holds, or another request's; paths that an absent"
+        " state takes (S3, S11)"
+    ),
     check=absent_state,
     becomes=_either,
     draws={"state": ("absent", "zero")},

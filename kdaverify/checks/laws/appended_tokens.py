@@ -1,4 +1,6 @@
-"""Tokens that neither write nor decay, appended: the same outputs before them and the same final state."""
+"""Tokens that neither write nor decay, appended: the same outputs before them and the same final
+state.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ APPENDED: Final = 17
 
 
 def appended_tokens(adapter: Adapter, problem: Problem) -> list[Outcome]:
-    """Math: section 2 with beta = 0 and g = 0; queries, keys and values are those of the first tokens again."""
+    """Math: section 2 with beta = 0 and g = 0; queries, keys and values are those of the first
+    tokens again.
+    """
     own = problem.inputs()
     longer = _appended(own)
 
@@ -36,7 +40,10 @@ def _appended(own: Inputs) -> Inputs:
     again = torch.arange(own.T + APPENDED) % own.T
     idle = torch.arange(own.T + APPENDED) >= own.T
     moved = {name: getattr(own, name)[:, again] for name in TOKENS}
-    g, beta = moved["g"].masked_fill(idle[:, None, None], 0.0), moved["beta"].masked_fill(idle[:, None], 0.0)
+    g, beta = (
+        moved["g"].masked_fill(idle[:, None, None], 0.0),
+        moved["beta"].masked_fill(idle[:, None], 0.0),
+    )
     return replace(own, **{**moved, "g": g, "beta": beta})
 
 
@@ -54,7 +61,9 @@ APPENDED_TOKENS: Final = Law(
     name="appended-tokens",
     statement="17 tokens of beta = 0 and g = 0 appended: the same o before them, the same S_T",
     section="7, law 14",
-    exists_for="the end of a sequence: a partial chunk, its last gate, its tail of rows (H6, H7, DESIGN-b)",
+    exists_for=(
+        "the end of a sequence: a partial chunk, its last gate, its tail of rows (H6, H7, DESIGN-b)"
+    ),
     check=appended_tokens,
     asked=_asked,
     becomes=_longer,

@@ -15,11 +15,14 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.problems import Problem
 
 NAMES: Final = ("q", "k", "v", "beta")
-"""Not the gates: a kernel may take the decays of a block relative to a later row of it, which moves roundings of earlier rows."""
+"""Not the gates: a kernel may take the decays of a block relative to a later row of it, which moves
+roundings of earlier rows."""
 
 
 def later_tokens(adapter: Adapter, problem: Problem) -> list[Outcome]:
-    """Math: law 1. A masked product adds an exact 0 whatever the finite numbers behind the mask are."""
+    """Math: law 1. A masked product adds an exact 0 whatever the finite numbers behind the mask
+    are.
+    """
     kept = before(problem)
 
     def alike(name: str, found: Tensor) -> Tensor:
@@ -27,7 +30,9 @@ def later_tokens(adapter: Adapter, problem: Problem) -> list[Outcome]:
         return shown.expand(found.shape)
 
     other = drawn_anew(problem, tokens=kept, names=NAMES)
-    return same_bits(adapter, problem, Relation(BitwiseCall(problem.inputs()), BitwiseCall(other), alike=alike))
+    return same_bits(
+        adapter, problem, Relation(BitwiseCall(problem.inputs()), BitwiseCall(other), alike=alike)
+    )
 
 
 def before(problem: Problem) -> Tensor:
@@ -37,14 +42,21 @@ def before(problem: Problem) -> Tensor:
 
 
 def _asked(problem: Problem) -> str | None:
-    return None if not problem.packed and problem.T > 1 else "wanted a dense problem of two tokens or more"
+    return (
+        None
+        if not problem.packed and problem.T > 1
+        else "wanted a dense problem of two tokens or more"
+    )
 
 
 LATER_TOKENS: Final = Law(
     name="later-tokens",
     statement="q, k, v and beta of every token after t resampled: o up to t keeps its bits",
     section="7, law 1",
-    exists_for="masks: pairs above the diagonal, rows of a tile past the token, an inverse that is not triangular (A2, A3)",
+    exists_for=(
+        "masks: pairs above the diagonal, rows of a tile past the token, an inverse that is not"
+        " triangular (A2, A3)"
+    ),
     check=later_tokens,
     asked=_asked,
     draws={**LIVELY, "packed": False},

@@ -29,7 +29,8 @@ LIVELY: Final[Draws] = {
     "state": ("random", "asymmetric", "absent"),
     "value": ("normal", "large"),
 }
-"""Regimes under which every token, and the initial state, can be seen in what comes after: what leaks then shows."""
+"""Regimes under which every token, and the initial state, can be seen in what comes after: what
+leaks then shows."""
 
 
 def of_any(_: Problem) -> str | None:
@@ -38,7 +39,9 @@ def of_any(_: Problem) -> str | None:
 
 
 def of_shared_gates(problem: Problem) -> str | None:
-    """For laws of kernels whose channels share a gate, or have none: why it is none of a problem's."""
+    """For laws of kernels whose channels share a gate, or have none: why it is none of a
+    problem's.
+    """
     return "every key channel has a gate of its own" if problem.gates == "channel" else None
 
 
@@ -54,22 +57,35 @@ DEEPEST: Final = -60.0
 def no_deep_decay(problem: Problem) -> str | None:
     """For laws to the bit under powers of two: why products may be subnormal; None if they may not.
 
-    A subnormal term decides how a tie of its sum is rounded, and vanishes from the scaled call: 3 of 139 conforming kernels differed by
-    one unit in one element there.
+    A subnormal term decides how a tie of its sum is rounded, and vanishes from the scaled call: 3
+    of 139 conforming kernels differed by one unit in one element there.
     """
     decays = problem.decays()[0] if problem.packed else problem.decays().flatten(0, 1)
     spans = [(b * problem.T + first, length) for b, first, length in problem.spans]
     sums = (decays[first : first + length].sum(0) for first, length in spans if length)
     deepest = min((float(total.min()) for total in sums if total.numel()), default=0.0)
-    return f"gates that sum to {deepest:.3g} over a sequence make subnormal products" if deepest < DEEPEST else None
+    return (
+        f"gates that sum to {deepest:.3g} over a sequence make subnormal products"
+        if deepest < DEEPEST
+        else None
+    )
 
 
 def ends_excluded(problem: Problem, *, gate: bool = False, beta: bool = False) -> str | None:
-    """For laws that set gates, or betas, to exactly 0: why that lies outside the problem's ranges; None if it does not."""
-    highest, weakest = (problem.gate_range or (None, None))[1], (problem.beta_range or (None, None))[0]
+    """For laws that set gates, or betas, to exactly 0: why that lies outside the problem's ranges;
+    None if it does not.
+    """
+    highest, weakest = (
+        (problem.gate_range or (None, None))[1],
+        (problem.beta_range or (None, None))[0],
+    )
     if gate and highest is not None and highest < 0:
         return f"gates of 0 lie outside the declared range, at most {highest:g}"
-    return f"beta 0 lies outside the declared range, at least {weakest:g}" if beta and weakest is not None and weakest > 0 else None
+    return (
+        f"beta 0 lies outside the declared range, at least {weakest:g}"
+        if beta and weakest is not None and weakest > 0
+        else None
+    )
 
 
 @dataclass(frozen=True)
@@ -80,13 +96,17 @@ class Law:
         name: what a verdict's detail calls it.
         statement: what holds, in one line.
         section: of math.md, and the number of the law there.
-        exists_for: the mechanism of the faults it is to catch, with entries of the catalogue as examples.
+        exists_for: the mechanism of the faults it is to catch, with entries of the catalogue as
+            examples.
         check: tests a kernel.
         asked: why it cannot be tested on a problem; None if it can.
-        becomes: problems whose calls have the sizes and options of those that the law makes of a problem: a kernel must support them too.
-        draws: which problems are generated for it: of KDA `Draws`, of other operators fields that they are to have.
+        becomes: problems whose calls have the sizes and options of those that the law makes of a
+            problem: a kernel must support them too.
+        draws: which problems are generated for it: of KDA `Draws`, of other operators fields that
+            they are to have.
         backward: whether it is a law of gradients: it is not tested on kernels that have none.
-        judged: whether results are held against truth and tolerance, as the cost of a problem then requires smaller
+        judged: whether results are held against truth and tolerance, as the cost of a problem then
+            requires smaller
         ones; bits need neither.
     """
 

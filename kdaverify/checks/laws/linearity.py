@@ -21,7 +21,9 @@ FACTORS: Final = (1.0, -2.0, -1.0)
 
 
 def linearity(adapter: Adapter, problem: Problem) -> list[Outcome]:
-    """Math: law 6. Values and states have the shapes of cotangents, and are of few bits like these: sums are exact in every format."""
+    """Math: law 6. Values and states have the shapes of cotangents, and are of few bits like these:
+    sums are exact in every format.
+    """
     parts = [coarse_cotangents(problem, "both", number) for number in range(2)]
     calls = [_written(problem, given) for given in (*parts, combined(parts, FACTORS[:2]))]
     exposed = adapter.exposes(problem)
@@ -31,21 +33,34 @@ def linearity(adapter: Adapter, problem: Problem) -> list[Outcome]:
         return [Outcome(fault.output, fault.status, fault.message)]
     if not adapter.answers:
         return skipped("exported, not judged")
-    received, contract, io = [adapter.received(call) for call in calls], adapter.contract(problem.dtype), FORMATS[problem.dtype]
-    return judged(defect(runs, FACTORS), received[0], lambda: output_linearity_standard(received, FACTORS, contract, io))
+    received, contract, io = (
+        [adapter.received(call) for call in calls],
+        adapter.contract(problem.dtype),
+        FORMATS[problem.dtype],
+    )
+    return judged(
+        defect(runs, FACTORS),
+        received[0],
+        lambda: output_linearity_standard(received, FACTORS, contract, io),
+    )
 
 
 def _written(problem: Problem, given: Cotangents) -> Inputs:
     own = problem.inputs()
     assert given.do is not None
-    return replace(own, v=given.do, initial_state=None if own.initial_state is None else given.d_final_state)
+    return replace(
+        own, v=given.do, initial_state=None if own.initial_state is None else given.d_final_state
+    )
 
 
 LINEARITY: Final = Law(
     name="linearity",
     statement="o and S_T of (v, S_0) = a - 2 b are those of a, less twice those of b",
     section="7, law 6",
-    exists_for="clamps, thresholds and normalisations inside the recurrence, whatever the exact value is (O6, X6)",
+    exists_for=(
+        "clamps, thresholds and normalisations inside the recurrence, whatever the exact value is"
+        " (O6, X6)"
+    ),
     check=linearity,
     judged=True,
 )

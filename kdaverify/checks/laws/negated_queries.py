@@ -15,7 +15,11 @@ from kdaverify.problems import Problem
 def negated_queries(adapter: Adapter, problem: Problem) -> list[Outcome]:
     """Math: o_t = scale S_t^T q_t is linear in q, and S_t has no q in it."""
     own = problem.inputs()
-    return same_bits(adapter, problem, Relation(BitwiseCall(own), BitwiseCall(replace(own, q=-own.q)), {"o": -1.0}))
+    return same_bits(
+        adapter,
+        problem,
+        Relation(BitwiseCall(own), BitwiseCall(replace(own, q=-own.q)), {"o": -1.0}),
+    )
 
 
 NEGATED_QUERIES: Final = Law(

@@ -16,7 +16,8 @@ from kdaverify.problems import Problem
 
 
 def neighbours(adapter: Adapter, problem: Problem) -> list[Outcome]:
-    """Math: law 3. Of the sequences with tokens every second one is resampled, then the others; what is past the last offset, each time.
+    """Math: law 3. Of the sequences with tokens every second one is resampled, then the others;
+    what is past the last offset, each time.
 
     Empty ones are kept.
     """
@@ -34,19 +35,31 @@ def _kept(adapter: Adapter, problem: Problem, parity: int) -> list[Outcome]:
         return kept.expand(found.shape)
 
     other = drawn_anew(problem, tokens=tokens, sequences=sequences)
-    return same_bits(adapter, problem, Relation(BitwiseCall(problem.inputs()), BitwiseCall(other), alike=alike))
+    return same_bits(
+        adapter, problem, Relation(BitwiseCall(problem.inputs()), BitwiseCall(other), alike=alike)
+    )
 
 
 def _asked(problem: Problem) -> str | None:
     used = [length for _, _, length in problem.spans if length]
-    return None if problem.packed and len(used) > 1 else "wanted a pack of two sequences with tokens or more"
+    return (
+        None
+        if problem.packed and len(used) > 1
+        else "wanted a pack of two sequences with tokens or more"
+    )
 
 
 NEIGHBOURS: Final = Law(
     name="neighbours",
-    statement="every second sequence of a pack, and its padding, resampled: o and S_T of the others, and of empty ones, keep their bits",
+    statement=(
+        "every second sequence of a pack, and its padding, resampled: o and S_T of the others, and"
+        " of empty ones, keep their bits"
+    ),
     section="7, law 3",
-    exists_for="offsets and chunk tables: tiles, states or gates that reach into the next sequence (V1, V10, V11, H4)",
+    exists_for=(
+        "offsets and chunk tables: tiles, states or gates that reach into the next sequence (V1,"
+        " V10, V11, H4)"
+    ),
     check=neighbours,
     asked=_asked,
     draws={**LIVELY, "packed": True},

@@ -24,7 +24,10 @@ NO_DECAY: Final = Law(
     name="no-decay",
     statement="g = 0: the plain delta rule",
     section="7, law 10",
-    exists_for="decay differences of exactly 0 dropped or masked, constants inside the logarithm or the exponential (GA15, DESIGN-e)",
+    exists_for=(
+        "decay differences of exactly 0 dropped or masked, constants inside the logarithm or the"
+        " exponential (GA15, DESIGN-e)"
+    ),
     check=no_decay,
     asked=lambda problem: ends_excluded(problem, gate=True),
     becomes=_plain,

@@ -17,7 +17,14 @@ from kdaverify.problems import Problem
 def no_writes(adapter: Adapter, problem: Problem) -> list[Outcome]:
     """Math: law 8. What is multiplied by beta is 0, whatever it is."""
     pure, nobody = problem.replace(beta="zero"), torch.zeros(problem.B, problem.T, dtype=torch.bool)
-    return same_bits(adapter, problem, Relation(BitwiseCall(pure.inputs()), BitwiseCall(drawn_anew(pure, tokens=nobody, names=("k", "v")))))
+    return same_bits(
+        adapter,
+        problem,
+        Relation(
+            BitwiseCall(pure.inputs()),
+            BitwiseCall(drawn_anew(pure, tokens=nobody, names=("k", "v"))),
+        ),
+    )
 
 
 def _pure(problem: Problem) -> tuple[Problem, ...]:
@@ -28,7 +35,10 @@ NO_WRITES: Final = Law(
     name="no-writes",
     statement="beta = 0: o and S_T keep their bits when k and v are resampled",
     section="7, law 8",
-    exists_for="writes without their beta, terms of k or v beside the delta rule, beta of another token or head",
+    exists_for=(
+        "writes without their beta, terms of k or v beside the delta rule, beta of another token or"
+        " head"
+    ),
     check=no_writes,
     asked=lambda problem: ends_excluded(problem, beta=True),
     becomes=_pure,

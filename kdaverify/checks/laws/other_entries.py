@@ -17,7 +17,9 @@ from kdaverify.problems import Problem
 
 def other_entries(adapter: Adapter, problem: Problem) -> list[Outcome]:
     """Math: law 5. Every second entry is resampled, then the others."""
-    return first_broken(_kept(adapter, problem, torch.arange(problem.B) % 2 == parity) for parity in range(2))
+    return first_broken(
+        _kept(adapter, problem, torch.arange(problem.B) % 2 == parity) for parity in range(2)
+    )
 
 
 def _kept(adapter: Adapter, problem: Problem, kept: Tensor) -> list[Outcome]:
@@ -25,7 +27,9 @@ def _kept(adapter: Adapter, problem: Problem, kept: Tensor) -> list[Outcome]:
         return kept[:, None, None, None].expand(found.shape)
 
     other = drawn_anew(problem, tokens=kept[:, None].expand(problem.B, problem.T), sequences=kept)
-    return same_bits(adapter, problem, Relation(BitwiseCall(problem.inputs()), BitwiseCall(other), alike=alike))
+    return same_bits(
+        adapter, problem, Relation(BitwiseCall(problem.inputs()), BitwiseCall(other), alike=alike)
+    )
 
 
 def _asked(problem: Problem) -> str | None:

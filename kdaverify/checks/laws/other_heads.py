@@ -16,11 +16,14 @@ from kdaverify.problems import Problem
 
 
 def other_heads(adapter: Adapter, problem: Problem) -> list[Outcome]:
-    """Math: law 5. Every second head is resampled, then the others: each has been a neighbour on both sides.
+    """Math: law 5. Every second head is resampled, then the others: each has been a neighbour on
+    both sides.
 
     The calls have the same shapes, so nothing of a kept head is computed otherwise.
     """
-    return first_broken(_kept(adapter, problem, torch.arange(problem.HV) % 2 == parity) for parity in range(2))
+    return first_broken(
+        _kept(adapter, problem, torch.arange(problem.HV) % 2 == parity) for parity in range(2)
+    )
 
 
 def _kept(adapter: Adapter, problem: Problem, kept: Tensor) -> list[Outcome]:
@@ -28,7 +31,13 @@ def _kept(adapter: Adapter, problem: Problem, kept: Tensor) -> list[Outcome]:
         heads = kept[:, None] if name == "o" else kept[:, None, None]
         return heads.expand(found.shape)
 
-    return same_bits(adapter, problem, Relation(BitwiseCall(problem.inputs()), BitwiseCall(drawn_anew(problem, heads=kept)), alike=alike))
+    return same_bits(
+        adapter,
+        problem,
+        Relation(
+            BitwiseCall(problem.inputs()), BitwiseCall(drawn_anew(problem, heads=kept)), alike=alike
+        ),
+    )
 
 
 def _asked(problem: Problem) -> str | None:

@@ -17,7 +17,9 @@ from kdaverify.problems import Problem
 
 
 def padded_keys(adapter: Adapter, problem: Problem) -> list[Outcome]:
-    """Math: law 12. The scale stays that of the narrower keys; the gates of the other channels are those of the first ones again."""
+    """Math: law 12. The scale stays that of the narrower keys; the gates of the other channels are
+    those of the first ones again.
+    """
     own, K = problem.inputs(), problem.K
     q, k = (pad(x, (0, K)) for x in (own.q, own.k))
     state = None if own.initial_state is None else pad(own.initial_state, (0, 0, 0, K))
@@ -29,7 +31,15 @@ def padded_keys(adapter: Adapter, problem: Problem) -> list[Outcome]:
         if "final_state" not in found:
             return found
         S_T = found["final_state"]
-        return {**found, "final_state": empty("final_state", S_T[..., :K, :], S_T[..., K:, :], "rows of the state that no key writes")}
+        return {
+            **found,
+            "final_state": empty(
+                "final_state",
+                S_T[..., :K, :],
+                S_T[..., K:, :],
+                "rows of the state that no key writes",
+            ),
+        }
 
     return outcomes(adapter, own, produce)
 
@@ -42,7 +52,9 @@ def empty(name: str, used: Tensor, unused: Tensor, what: str) -> Tensor:
     """
     wrong = int((unused != 0).sum())
     if wrong:
-        raise CallError(Status.FAIL, name, f"{name}: {wrong} of {unused.numel()} elements are not 0: {what}")
+        raise CallError(
+            Status.FAIL, name, f"{name}: {wrong} of {unused.numel()} elements are not 0: {what}"
+        )
     return used
 
 
@@ -54,7 +66,10 @@ PADDED_KEYS: Final = Law(
     name="padded-keys",
     statement="as many key channels of zeros again: the same o and S_T, and rows of exactly 0",
     section="7, law 12",
-    exists_for="sums over channels in tiles: a tile left out, taken twice, or a scale by the width of memory",
+    exists_for=(
+        "sums over channels in tiles: a tile left out, taken twice, or a scale by the width of"
+        " memory"
+    ),
     check=padded_keys,
     becomes=_wide,
     judged=True,

@@ -24,7 +24,10 @@ def padded_values(adapter: Adapter, problem: Problem) -> list[Outcome]:
 
     def produce() -> dict[str, Tensor]:
         found = execute(adapter, wide, adapter.exposes(problem)).outputs
-        return {name: empty(name, x[..., :V], x[..., V:], "columns that no value writes") for name, x in found.items()}
+        return {
+            name: empty(name, x[..., :V], x[..., V:], "columns that no value writes")
+            for name, x in found.items()
+        }
 
     return outcomes(adapter, own, produce)
 

@@ -23,18 +23,29 @@ def padding(adapter: Adapter, problem: Problem) -> list[Outcome]:
         return used[..., None, None].expand(found.shape) if name == "o" else everywhere(name, found)
 
     other = drawn_anew(problem, tokens=used, names=TOKENS)
-    return same_bits(adapter, problem, Relation(BitwiseCall(problem.inputs()), BitwiseCall(other), alike=alike))
+    return same_bits(
+        adapter, problem, Relation(BitwiseCall(problem.inputs()), BitwiseCall(other), alike=alike)
+    )
 
 
 def _asked(problem: Problem) -> str | None:
-    return None if problem.packed and sum(problem.lengths or ()) < problem.T else "wanted a pack with tokens past its last offset"
+    return (
+        None
+        if problem.packed and sum(problem.lengths or ()) < problem.T
+        else "wanted a pack with tokens past its last offset"
+    )
 
 
 PADDING: Final = Law(
     name="padding",
-    statement="tokens past the last offset resampled: o of every sequence and all S_T keep their bits",
+    statement=(
+        "tokens past the last offset resampled: o of every sequence and all S_T keep their bits"
+    ),
     section="7, law 14",
-    exists_for="rows past the end that are read or written back: padded tokens in states, in tails, in slot 0 or -1 (P8, S16, V9)",
+    exists_for=(
+        "rows past the end that are read or written back: padded tokens in states, in tails, in"
+        " slot 0 or -1 (P8, S16, V9)"
+    ),
     check=padding,
     asked=_asked,
     draws={**LIVELY, "packed": True},

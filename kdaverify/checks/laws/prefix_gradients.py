@@ -18,7 +18,9 @@ from oracles.gradients import Cotangents
 
 
 def prefix_gradients(adapter: Adapter, problem: Problem) -> list[Outcome]:
-    """Math: law 1 and its transpose. Later gates stay, and later dg is not compared: a kernel may take it as a difference."""
+    """Math: law 1 and its transpose. Later gates stay, and later dg is not compared: a kernel may
+    take it as a difference.
+    """
     kept = before(problem)
     do = cotangents(problem, "o").do
     assert do is not None
@@ -31,14 +33,24 @@ def prefix_gradients(adapter: Adapter, problem: Problem) -> list[Outcome]:
         return rows.view(*rows.shape, *[1] * (found.ndim - 2)).expand(found.shape)
 
     other = drawn_anew(problem, tokens=kept, names=NAMES)
-    return same_bits(adapter, problem, Relation(BitwiseCall(problem.inputs(), given), BitwiseCall(other, given), alike=alike))
+    return same_bits(
+        adapter,
+        problem,
+        Relation(BitwiseCall(problem.inputs(), given), BitwiseCall(other, given), alike=alike),
+    )
 
 
 PREFIX_GRADIENTS: Final = replace(
     LATER_TOKENS,
     name="prefix-gradients",
-    statement="a loss on o up to t, and q, k, v and beta after t resampled: gradients up to t keep their bits, later ones stay 0",
-    exists_for="masks of the backward: gradients that leak from later rows or chunks into earlier ones, or back (A12, B16, B26)",
+    statement=(
+        "a loss on o up to t, and q, k, v and beta after t resampled: gradients up to t keep their"
+        " bits, later ones stay 0"
+    ),
+    exists_for=(
+        "masks of the backward: gradients that leak from later rows or chunks into earlier ones, or"
+        " back (A12, B16, B26)"
+    ),
     check=prefix_gradients,
     backward=True,
 )

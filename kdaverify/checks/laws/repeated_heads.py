@@ -17,7 +17,11 @@ def repeated_heads(adapter: Adapter, problem: Problem) -> list[Outcome]:
     grouped = _grouped(problem)
     own = grouped.inputs()
     q, k = (x.repeat_interleave(grouped.HV // grouped.H, dim=2) for x in (own.q, own.k))
-    return outcomes(adapter, own, lambda: execute(adapter, replace(own, q=q, k=k), adapter.exposes(problem)).outputs)
+    return outcomes(
+        adapter,
+        own,
+        lambda: execute(adapter, replace(own, q=q, k=k), adapter.exposes(problem)).outputs,
+    )
 
 
 def _grouped(problem: Problem) -> Problem:
@@ -34,7 +38,10 @@ REPEATED_HEADS: Final = Law(
     name="repeated-heads",
     statement="q and k repeated for every value head that reads them, H = HV: the same o and S_T",
     section="7, law 11",
-    exists_for="the map from value heads to key heads, grids and strides that count one kind of head for the other",
+    exists_for=(
+        "the map from value heads to key heads, grids and strides that count one kind of head for"
+        " the other"
+    ),
     check=repeated_heads,
     becomes=_both,
     judged=True,

@@ -24,7 +24,8 @@ def drawn_anew(
     sequences: Tensor | None = None,
     names: Sequence[str] = (*TOKENS, "initial_state"),
 ) -> Inputs:
-    """The problem's call where only what is kept is its own; the rest comes from the same regimes at another seed.
+    """The problem's call where only what is kept is its own; the rest comes from the same regimes
+    at another seed.
 
     Args:
         tokens: [B, T], True where tokens are kept; None: all.
@@ -44,7 +45,11 @@ def drawn_anew(
         mask = rows[:, :, None] & read
         return mask if name == "beta" else mask[..., None]
 
-    changed = {name: torch.where(kept(name), getattr(own, name), getattr(other, name)) for name in names if getattr(own, name) is not None}
+    changed = {
+        name: torch.where(kept(name), getattr(own, name), getattr(other, name))
+        for name in names
+        if getattr(own, name) is not None
+    }
     return replace(own, **changed)
 
 

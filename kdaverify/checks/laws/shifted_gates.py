@@ -1,4 +1,6 @@
-"""Decays by powers of two, moved from the gates into the values: o and S_T times the powers of two that are left."""
+"""Decays by powers of two, moved from the gates into the values: o and S_T times the powers of two
+that are left.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,16 @@ from kdaverify.problems.portable import Stream
 from oracles.inputs import Inputs
 
 HALVINGS: Final = 6
-"""Of a sequence, spread over its tokens: 2^6 times any value that problems have is a normal number of fp16, its inverse too."""
+"""Of a sequence, spread over its tokens: 2^6 times any value that problems have is a normal number
+of fp16, its inverse too."""
 
 
 def shifted_gates(adapter: Adapter, problem: Problem) -> list[Outcome]:
-    """Math: with g_t = -n_t ln 2 and N_t their sum, o_t is 2^-N_t times that of v_t 2^N_t without decay, and so is S.
+    """Math: with g_t = -n_t ln 2 and N_t their sum, o_t is 2^-N_t times that of v_t 2^N_t without
+    decay, and so is S.
 
-    The call without decay is made; what comes of it, times the powers of two, is held to the exact result of the gated call.
+    The call without decay is made; what comes of it, times the powers of two, is held to the exact
+    result of the gated call.
     """
     own, total = problem.inputs(), _halvings(problem)
     steps = torch.diff(total, dim=1, prepend=torch.zeros_like(total[:, :1]))
@@ -42,19 +47,26 @@ def shifted_gates(adapter: Adapter, problem: Problem) -> list[Outcome]:
 
 
 def _halvings(problem: Problem) -> Tensor:
-    """N_t [B, T, HV] of every token: each sequence of each head has HALVINGS of them, at tokens of its own."""
+    """N_t [B, T, HV] of every token: each sequence of each head has HALVINGS of them, at tokens of
+    its own.
+    """
     total = torch.zeros(problem.B, problem.T, problem.HV, dtype=torch.int32)
     for n, (b, first, length) in enumerate(problem.spans):
         for head in range(problem.HV if length else 0):
             at = torch.tensor(Stream(problem.seed, "halvings", n, head).integers(length, HALVINGS))
-            total[b, first : first + length, head] = torch.bincount(at, minlength=length).cumsum(0).int()
+            total[b, first : first + length, head] = (
+                torch.bincount(at, minlength=length).cumsum(0).int()
+            )
     return total
 
 
 def _at_the_end(own: Inputs, total: Tensor) -> Tensor:
     """N of the last token of every sequence [N, HV], 0 where there is none."""
     flat = total.flatten(0, 1)
-    rows = [first + length - 1 if length else None for first, length in zip(own.starts, own.lengths, strict=True)]
+    rows = [
+        first + length - 1 if length else None
+        for first, length in zip(own.starts, own.lengths, strict=True)
+    ]
     return torch.stack([torch.zeros_like(flat[0]) if row is None else flat[row] for row in rows])
 
 
@@ -64,9 +76,14 @@ def _asked(problem: Problem) -> str | None:
 
 SHIFTED_GATES: Final = Law(
     name="shifted-gates",
-    statement="v_t times 2^N_t and no decay: o_t and S_T of the call whose gates halve N_t times until t, times 2^N_t",
+    statement=(
+        "v_t times 2^N_t and no decay: o_t and S_T of the call whose gates halve N_t times until t,"
+        " times 2^N_t"
+    ),
     section="2, where channels agree",
-    exists_for="calls without decay that take a path of their own: updates skipped or made twice (D33)",
+    exists_for=(
+        "calls without decay that take a path of their own: updates skipped or made twice (D33)"
+    ),
     check=shifted_gates,
     asked=_asked,
     draws={**LIVELY, "value": ("normal", "powers-of-two")},

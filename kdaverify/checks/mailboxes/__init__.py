@@ -1,1 +1,3 @@
-"""Which mailboxes of a design may be narrow: every assignment of formats is run, there and back, and compared with tolerances."""
+"""Which mailboxes of a design may be narrow: every assignment of formats is run, there and back,
+and compared with tolerances.
+"""

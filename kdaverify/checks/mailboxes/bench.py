@@ -1,4 +1,6 @@
-"""Assignments of formats on trial: one batched run over all regimes, there and back, scored as any kernel is."""
+"""Assignments of formats on trial: one batched run over all regimes, there and back, scored as any
+kernel is.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,13 @@ from kdaverify.budgets.standard import Reference, gradient_standard, standard
 from kdaverify.problems import Problem, cotangents
 from oracles.gradients import Cotangents
 from oracles.inputs import Inputs
-from oracles.together import cotangents_together, gradients_apart, states_apart, together, tokens_apart
+from oracles.together import (
+    cotangents_together,
+    gradients_apart,
+    states_apart,
+    together,
+    tokens_apart,
+)
 
 REGIMES: Final[Mapping[str, Mapping[str, str]]] = {
     "ordinary": {"gate": "log-sigmoid"},
@@ -32,10 +40,17 @@ REGIMES: Final[Mapping[str, Mapping[str, str]]] = {
     "coherent": {"gate": "slow", "key": "coherent-0.9", "beta": "near-one"},
     "deep": {"gate": "bound-5"},
 }
-"""What an assignment is tried on: ordinary gates; one slow gate for all channels; none; one write, then only decay; coherent keys under
-slow gates; and the deepest gates of the released models, -5 a token, which sum to -320 in a chunk."""
+"""What an assignment is tried on: ordinary gates; one slow gate for all channels; none; one write,
+then only decay; coherent keys under slow gates; and the deepest gates of the released models, -5 a
+token, which sum to -320 in a chunk."""
 
-_PLAIN: dict[str, Any] = {"B": 1, "key": "random", "beta": "uniform", "state": "random", "value": "normal"}
+_PLAIN: dict[str, Any] = {
+    "B": 1,
+    "key": "random",
+    "beta": "uniform",
+    "state": "random",
+    "value": "normal",
+}
 
 
 Place = tuple[str, str]
@@ -48,7 +63,8 @@ class Trial:
 
     Args:
         formats: of every mailbox.
-        shares: the worst statistic as a fraction of what is allowed, by regime and output; inf where the output is not finite.
+        shares: the worst statistic as a fraction of what is allowed, by regime and output; inf
+            where the output is not finite.
         statistics: which statistic that is; errors: the rms error, likewise.
     """
 
@@ -109,7 +125,9 @@ class DesignTest:
     def problems(self) -> dict[str, Problem]:
         size = {"T": self.tokens, "H": 1, "HV": 1, "K": self.width, "V": self.width}
         common = {**_PLAIN, **size, "dtype": self.operands.name, "seed": self.seed}
-        fields: dict[str, dict[str, Any]] = {name: {**common, **REGIMES[name]} for name in self.regimes}
+        fields: dict[str, dict[str, Any]] = {
+            name: {**common, **REGIMES[name]} for name in self.regimes
+        }
         return {name: Problem(**given) for name, given in fields.items()}
 
     @cached_property
@@ -127,7 +145,10 @@ class DesignTest:
 
     def trial_of(self, emulator: Emulator) -> Trial:
         """The same of any emulated kernel."""
-        formats = {mailbox.name: emulator.contract.storage(mailbox.name, self.operands) for mailbox in self.design.every}
+        formats = {
+            mailbox.name: emulator.contract.storage(mailbox.name, self.operands)
+            for mailbox in self.design.every
+        }
         shares: dict[Place, float] = {}
         statistics: dict[Place, str] = {}
         errors: dict[Place, float] = {}
@@ -135,7 +156,9 @@ class DesignTest:
             for held in self.standards[name]:
                 for output in held.budgets:
                     place = (name, output)
-                    shares[place], statistics[place], errors[place] = _scored(held, output, outputs[output])
+                    shares[place], statistics[place], errors[place] = _scored(
+                        held, output, outputs[output]
+                    )
         return Trial(formats, shares, statistics, errors)
 
     def first_overflow(self, formats: Formats, regime: str) -> str | None:
@@ -149,8 +172,17 @@ class DesignTest:
                 found.append(name)
             return kept
 
-        inputs, arithmetic = self.problems[regime].inputs(), replace(emulator.arithmetic, store=store)
-        run_form(emulator.contract, inputs, dtype=emulator.contract.work, arithmetic=arithmetic, stages=emulator.stages)
+        inputs, arithmetic = (
+            self.problems[regime].inputs(),
+            replace(emulator.arithmetic, store=store),
+        )
+        run_form(
+            emulator.contract,
+            inputs,
+            dtype=emulator.contract.work,
+            arithmetic=arithmetic,
+            stages=emulator.stages,
+        )
         return found[0] if found else None
 
     @cached_property
@@ -164,14 +196,21 @@ class DesignTest:
         number = len(self.problems)
         o, final = emulator.run(calls)
         gradients = gradients_apart(member_gradients(emulator, calls, given), one, number)
-        pairs = zip(tokens_apart(o, one, number), states_apart(final, one, number), gradients, strict=True)
-        return {name: {"o": o, "final_state": final, **back.named()} for name, (o, final, back) in zip(self.problems, pairs, strict=True)}
+        pairs = zip(
+            tokens_apart(o, one, number), states_apart(final, one, number), gradients, strict=True
+        )
+        return {
+            name: {"o": o, "final_state": final, **back.named()}
+            for name, (o, final, back) in zip(self.problems, pairs, strict=True)
+        }
 
     def _standards(self, problem: Problem) -> tuple[Reference, Reference]:
         x, given = problem.inputs(), cotangents(problem, "both")
         io = FORMATS[problem.dtype]
         forward = standard(x, self.contract, io, emulate(x, self.contract, io))
-        return forward, gradient_standard(x, given, self.contract, io, emulate_gradients(x, given, self.contract, io))
+        return forward, gradient_standard(
+            x, given, self.contract, io, emulate_gradients(x, given, self.contract, io)
+        )
 
 
 def _scored(held: Reference, output: str, found: Tensor) -> tuple[float, str, float]:

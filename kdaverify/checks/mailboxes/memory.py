@@ -1,6 +1,8 @@
-"""What an assignment does to a long memory: its error in the state against that of the contract's own kernel, octave by octave.
+"""What an assignment does to a long memory: its error in the state against that of the contract's
+own kernel, octave by octave.
 
-Random writes correct each other, and good and bad kernels drift alike on them. One write followed by nothing but decay does not.
+Random writes correct each other, and good and bad kernels drift alike on them. One write followed
+by nothing but decay does not.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ class Drift:
     Args:
         tokens: T of every octave.
         errors: [octaves] rms over all heads of the relative error of the state.
-        slope, lower: of its logarithm over that of T, less that of the contract's kernel, mean over the heads; and its lower 99 % limit.
+        slope, lower: of its logarithm over that of T, less that of the contract's kernel, mean over
+            the heads; and its lower 99 % limit.
         last: that difference at the largest T.
         bias: |mean| / rms of the relative errors there: near 1 where all err alike.
     """
@@ -91,8 +94,21 @@ class Memory:
 
     @cached_property
     def _inputs(self) -> Inputs:
-        size = {"B": 1, "T": self._contract.chunk_size << (OCTAVES - 1), "H": HEADS, "HV": HEADS, "K": WIDTH, "V": WIDTH}
-        drawn = {"key": "random", "value": "normal", "gate": "slow", "beta": "sparse", "state": "absent"}
+        size = {
+            "B": 1,
+            "T": self._contract.chunk_size << (OCTAVES - 1),
+            "H": HEADS,
+            "HV": HEADS,
+            "K": WIDTH,
+            "V": WIDTH,
+        }
+        drawn = {
+            "key": "random",
+            "value": "normal",
+            "gate": "slow",
+            "beta": "sparse",
+            "state": "absent",
+        }
         fields: dict[str, Any] = {**size, **drawn, "dtype": self.operands.name, "seed": self.seed}
         return Problem(**fields).inputs()
 
@@ -106,8 +122,12 @@ class Memory:
         return _rms(self._errors(Emulator("the contract's kernel", self._contract, self.operands)))
 
     def _errors(self, kernel: Emulator) -> Tensor:
-        states = _states(kernel.contract, self._inputs, kernel.contract.work, kernel.arithmetic, kernel.stages)
-        return torch.where(self._exact == 0, torch.zeros_like(states), (states - self._exact) / self._exact)
+        states = _states(
+            kernel.contract, self._inputs, kernel.contract.work, kernel.arithmetic, kernel.stages
+        )
+        return torch.where(
+            self._exact == 0, torch.zeros_like(states), (states - self._exact) / self._exact
+        )
 
 
 def _rms(errors: Tensor) -> Tensor:
@@ -115,7 +135,9 @@ def _rms(errors: Tensor) -> Tensor:
     return errors.square().mean((-2, -1)).sqrt()
 
 
-def _states(contract: Contract, inputs: Inputs, dtype: torch.dtype, arithmetic: Arithmetic, stages: Stages) -> Tensor:
+def _states(
+    contract: Contract, inputs: Inputs, dtype: torch.dtype, arithmetic: Arithmetic, stages: Stages
+) -> Tensor:
     """[octaves, HV, K, V] the state after 1, 2, 4, ... chunks, float64."""
     states: list[Tensor] = []
 
@@ -125,5 +147,7 @@ def _states(contract: Contract, inputs: Inputs, dtype: torch.dtype, arithmetic: 
             states.append(kept[0].double())
         return kept
 
-    run_form(contract, inputs, dtype=dtype, arithmetic=replace(arithmetic, store=store), stages=stages)
+    run_form(
+        contract, inputs, dtype=dtype, arithmetic=replace(arithmetic, store=store), stages=stages
+    )
     return torch.stack([states[(1 << i) - 1] for i in range(OCTAVES)])

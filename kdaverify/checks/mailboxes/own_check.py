@@ -1,7 +1,9 @@
-"""What the designers of the chunk kernel check, and what they would find if they compared with the definition.
+"""What the designers of the chunk kernel check, and what they would find if they compared with the
+definition.
 
-Their check compares two versions that share every formula, in fp32 on random keys without a norm: beta |k|^2 far above 2, where the
-recurrence grows and the triangular system has a condition number that leaves fp32 nothing.
+Their check compares two versions that share every formula, in fp32 on random keys without a norm:
+beta |k|^2 far above 2, where the recurrence grows and the triangular system has a condition number
+that leaves fp32 nothing.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class OwnCheck:
     condition: float
 
 
-def own_check(*, tokens: int = 64, width: int = 128, normalised: bool = False, seed: int = 0) -> OwnCheck:
+def own_check(
+    *, tokens: int = 64, width: int = 128, normalised: bool = False, seed: int = 0
+) -> OwnCheck:
     """The designs' own comparison, and the one it leaves out.
 
     Args:
@@ -47,11 +51,18 @@ def own_check(*, tokens: int = 64, width: int = 128, normalised: bool = False, s
     x = _call(tokens, width, seed)
     if normalised:
         x = replace(x, q=_unit(x.q), k=_unit(x.k))
-    (v3, _), (v2, _) = (design.emulator(FORMATS["fp32"]).run(x) for design in (ASCEND_V3, ASCEND_V2))
+    (v3, _), (v2, _) = (
+        design.emulator(FORMATS["fp32"]).run(x) for design in (ASCEND_V3, ASCEND_V2)
+    )
     exact, _ = recurrence(x, dtype=torch.float64)
     A = run_stages(x, {}, chunk_size=tokens, stages=COMPENSATED)["Akk"].transpose(1, 2).tril(-1)
     system = A + torch.eye(tokens, dtype=A.dtype)
-    return OwnCheck(_apart(v3, v2), _apart(v3, exact), float(exact.abs().max()), float(torch.linalg.cond(system).max()))
+    return OwnCheck(
+        _apart(v3, v2),
+        _apart(v3, exact),
+        float(exact.abs().max()),
+        float(torch.linalg.cond(system).max()),
+    )
 
 
 def _apart(found: Tensor, wanted: Tensor) -> float:

@@ -37,8 +37,10 @@ class Judgement:
         saved: KiB of the 144 of a block.
         yes: whether it may be followed.
         because: in a few words.
-        factors: by what the rms errors of o, S_T and the gradients grow at most over all regimes; 1 where no bit changes.
-        share: the largest multiple of any tolerance that is taken; worst: of which regime and output.
+        factors: by what the rms errors of o, S_T and the gradients grow at most over all regimes; 1
+            where no bit changes.
+        share: the largest multiple of any tolerance that is taken; worst: of which regime and
+            output.
         memory: the drift of the state; None where it was not run because no bit changes.
     """
 
@@ -63,17 +65,39 @@ def judge(bench: DesignTest) -> Iterator[Judgement]:
     plain, P1, P2 = KERNEL.emulator(narrow), {"residual": narrow}, {"S_delta": narrow}
     base = bench.trial_of(plain)
 
-    def measured(name: str, proposes: str, emulator: Emulator, saved: float, over: Trial = base) -> Judgement:
-        return _measured(Judgement(name, proposes, saved), bench.trial_of(emulator), over, memory.drift(emulator))
+    def measured(
+        name: str, proposes: str, emulator: Emulator, saved: float, over: Trial = base
+    ) -> Judgement:
+        return _measured(
+            Judgement(name, proposes, saved), bench.trial_of(emulator), over, memory.drift(emulator)
+        )
 
-    yield measured("P1", f"v - w h crosses in {narrow.name}", KERNEL.emulator(narrow, P1), _saved(narrow, P1))
-    yield measured("P2", f"k^T v_new crosses in {narrow.name}, the state stays in fp32", KERNEL.emulator(narrow, P2), _saved(narrow, P2))
+    yield measured(
+        "P1", f"v - w h crosses in {narrow.name}", KERNEL.emulator(narrow, P1), _saved(narrow, P1)
+    )
+    yield measured(
+        "P2",
+        f"k^T v_new crosses in {narrow.name}, the state stays in fp32",
+        KERNEL.emulator(narrow, P2),
+        _saved(narrow, P2),
+    )
     yield measured("P1 + P2", "both", KERNEL.emulator(narrow, P1 | P2), _saved(narrow, P1 | P2))
     master = replace(plain, contract=replace(plain.contract, carry=narrow))
-    yield measured("P2, as the master", f"the state that crosses in {narrow.name} is the one that goes on", master, _saved(narrow, P2))
+    yield measured(
+        "P2, as the master",
+        f"the state that crosses in {narrow.name} is the one that goes on",
+        master,
+        _saved(narrow, P2),
+    )
     yield from _gating(bench, measured)
     wide = bench.trial(KERNEL.formats(narrow) | {"h": FORMATS["fp32"]})
-    yield measured("P4", f"w h reads a {narrow.name} shadow of an fp32 state; against an fp32 one", plain, 0.0, wide)
+    yield measured(
+        "P4",
+        f"w h reads a {narrow.name} shadow of an fp32 state; against an fp32 one",
+        plain,
+        0.0,
+        wide,
+    )
     calls = bench.problems["ordinary"].inputs()
     yield _columns(calls, narrow)
     yield _snapshots(calls, narrow)
@@ -82,7 +106,9 @@ def judge(bench: DesignTest) -> Iterator[Judgement]:
 
 def _measured(asked: Judgement, trial: Trial, base: Trial, memory: Drift) -> Judgement:
     """The judgement that the figures give: within every tolerance, and no drift."""
-    overflows = list(dict.fromkeys(place[0] for place, share in trial.shares.items() if math.isinf(share)))
+    overflows = list(
+        dict.fromkeys(place[0] for place, share in trial.shares.items() if math.isinf(share))
+    )
     because = "within every tolerance, no drift"
     if overflows:
         because = f"not finite: {', '.join(overflows)}"
@@ -90,7 +116,12 @@ def _measured(asked: Judgement, trial: Trial, base: Trial, memory: Drift) -> Jud
         because = "over tolerance"
     elif not memory.within:
         because = "drifts"
-    found = {"factors": _factors(trial, base), "share": trial.share, "worst": trial.worst, "memory": memory}
+    found = {
+        "factors": _factors(trial, base),
+        "share": trial.share,
+        "worst": trial.worst,
+        "memory": memory,
+    }
     return replace(asked, yes=trial.share <= 1 and memory.within, because=because, **found)
 
 
@@ -110,20 +141,37 @@ def _gating(bench: DesignTest, measured: Callable[..., Judgement]) -> Iterator[J
     kept, fused = (KERNEL.emulator(narrow), replace(KERNEL.emulator(narrow), stages=ONLY_GATED))
     saved = _footprint(narrow)["residual"]
     same = torch.equal(kept.run(calls)[1], fused.run(calls)[1])
-    because = "S_T has the same bits: fp32 products lose nothing in an fp32 mailbox; o needs v_new from before the gate"
-    yield Judgement("P3", f"only the gated v_new crosses, in {narrow.name}", saved, same, because, {"S_T": 1.0})
-    yield measured("P3, o as well", "o divides the gate out of the v_new that crossed", fused, saved)
+    because = (
+        "S_T has the same bits: fp32 products lose nothing in an fp32 mailbox; o needs v_new from"
+        " before the gate"
+    )
+    yield Judgement(
+        "P3", f"only the gated v_new crosses, in {narrow.name}", saved, same, because, {"S_T": 1.0}
+    )
+    yield measured(
+        "P3, o as well", "o divides the gate out of the v_new that crossed", fused, saved
+    )
 
 
 def _columns(calls: Inputs, narrow: Format) -> Judgement:
     """P5: columns of the state never meet in the forward."""
     kernel, half = replace(KERNEL.emulator(narrow), dot=one_by_one), calls.V // 2
-    halves = [kernel.run(_of_columns(calls, columns)) for columns in (slice(0, half), slice(half, calls.V))]
+    halves = [
+        kernel.run(_of_columns(calls, columns))
+        for columns in (slice(0, half), slice(half, calls.V))
+    ]
     whole = kernel.run(calls)
-    same = all(torch.equal(y, torch.cat(parts, dim=-1)) for y, parts in zip(whole, zip(*halves, strict=True), strict=True))
+    same = all(
+        torch.equal(y, torch.cat(parts, dim=-1))
+        for y, parts in zip(whole, zip(*halves, strict=True), strict=True)
+    )
     moved = KERNEL.bytes_moved(KERNEL.formats(narrow))
-    before, after = (blocks * KERNEL.transfers * TRANSFER_US + 2 * moved / BYTES_A_US for blocks in (2, 4))
-    because = f"{_bits(same=same)}; per head and chunk {before:.1f} us of transfers become {after:.1f}"
+    before, after = (
+        blocks * KERNEL.transfers * TRANSFER_US + 2 * moved / BYTES_A_US for blocks in (2, 4)
+    )
+    because = (
+        f"{_bits(same=same)}; per head and chunk {before:.1f} us of transfers become {after:.1f}"
+    )
     return Judgement("P5", "BV = 32", sum(_footprint(narrow).values()) / 2, same, because)
 
 
@@ -137,7 +185,10 @@ def _snapshots(calls: Inputs, narrow: Format) -> Judgement:
     kernel = KERNEL.emulator(narrow)
     kept, again = _snapshots_of(kernel, calls), _snapshots_of(kernel, calls)
     same = all(torch.equal(a, b) for a, b in zip(kept, again, strict=True))
-    again_from = f"a backward runs the forward again, from S_0 or an fp32 state: from a {narrow.name} h it drifts as P2's master"
+    again_from = (
+        f"a backward runs the forward again, from S_0 or an fp32 state: from a {narrow.name} h it"
+        " drifts as P2's master"
+    )
     because = f"{_bits(same=same)}; {again_from}"
     return Judgement("P6", "snapshots h and v_new on request", 0.0, same, because)
 
@@ -152,15 +203,29 @@ def _snapshots_of(kernel: Emulator, calls: Inputs) -> list[Tensor]:
         return kept
 
     arithmetic = replace(kernel.arithmetic, store=store)
-    run_form(kernel.contract, calls, dtype=kernel.contract.work, arithmetic=arithmetic, stages=kernel.stages)
+    run_form(
+        kernel.contract,
+        calls,
+        dtype=kernel.contract.work,
+        arithmetic=arithmetic,
+        stages=kernel.stages,
+    )
     return found
 
 
 def _single_buffers(narrow: Format) -> Judgement:
     """P7: no rounding depends on the number of copies of a mailbox."""
     microseconds = KERNEL.microseconds(KERNEL.formats(narrow))
-    because = f"same bits; the {microseconds:.1f} us of transfers of a chunk no longer hide behind the other core's work"
-    return Judgement("P7", "single instead of double buffers", sum(_footprint(narrow).values()) / 2, because=because)
+    because = (
+        f"same bits; the {microseconds:.1f} us of transfers of a chunk no longer hide behind the"
+        " other core's work"
+    )
+    return Judgement(
+        "P7",
+        "single instead of double buffers",
+        sum(_footprint(narrow).values()) / 2,
+        because=because,
+    )
 
 
 def _bits(*, same: bool) -> str:
@@ -170,9 +235,15 @@ def _bits(*, same: bool) -> str:
 def _footprint(narrow: Format) -> dict[str, float]:
     """KiB of every mailbox of a block, its copies included."""
     formats = KERNEL.formats(narrow)
-    return {mailbox.name: KERNEL.buffers * mailbox.bytes_in(formats[mailbox.name]) / KIB for mailbox in KERNEL.mailboxes}
+    return {
+        mailbox.name: KERNEL.buffers * mailbox.bytes_in(formats[mailbox.name]) / KIB
+        for mailbox in KERNEL.mailboxes
+    }
 
 
 def _saved(narrow: Format, formats: Formats) -> float:
     own, sizes = KERNEL.formats(narrow), _footprint(narrow)
-    return sum(sizes[name] * (1 - fmt.dtype.itemsize / own[name].dtype.itemsize) for name, fmt in formats.items())
+    return sum(
+        sizes[name] * (1 - fmt.dtype.itemsize / own[name].dtype.itemsize)
+        for name, fmt in formats.items()
+    )

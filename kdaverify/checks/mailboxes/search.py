@@ -1,6 +1,8 @@
-"""The search: what every mailbox costs in every format alone, then the narrowest assignments that stay within the tolerance.
+"""The search: what every mailbox costs in every format alone, then the narrowest assignments that
+stay within the tolerance.
 
-Each trial is a run; nothing is added up. Sums in quadrature only say which combination is tried next. A combination over the limit ends
+Each trial is a run; nothing is added up. Sums in quadrature only say which combination is tried
+next. A combination over the limit ends
 its branch: a further rounding is taken never to repair one.
 """
 
@@ -29,7 +31,8 @@ Branch = tuple[Trial, list[Move]]
 
 @dataclass
 class Study:
-    """What is known so far of one part of a design; a search that is interrupted leaves what it has found.
+    """What is known so far of one part of a design; a search that is interrupted leaves what it has
+    found.
 
     Args:
         bench: where assignments are tried.
@@ -37,7 +40,8 @@ class Study:
         limit: the largest multiple of the tolerance that an assignment may take.
         most: how many combinations are tried.
         beside: formats of the other part where they are not the design's.
-        refused: regimes that overflow whatever the mailboxes hold, with the tensor that overflows first.
+        refused: regimes that overflow whatever the mailboxes hold, with the tensor that overflows
+            first.
         ends: the trials of fp32 in every mailbox searched, and of the design's own formats.
         singles: of one mailbox alone in one format, the others wide; combined: of several.
     """
@@ -78,7 +82,9 @@ class Study:
         yield "every mailbox wide, and the design's own formats"
         for mailbox in self.mailboxes:
             for fmt in NARROW:
-                self.singles[mailbox.name, fmt] = self._trial({**self.wide.formats, mailbox.name: fmt})
+                self.singles[mailbox.name, fmt] = self._trial(
+                    {**self.wide.formats, mailbox.name: fmt}
+                )
                 yield f"{mailbox.name} in {fmt.name}"
         yield from self._combine()
 
@@ -102,7 +108,11 @@ class Study:
     @property
     def best(self) -> Trial | None:
         """The fewest bytes within the limit, None if nothing is."""
-        return min((t for t in self.trials if t.share <= self.limit), key=lambda t: (self.moved(t), t.share), default=None)
+        return min(
+            (t for t in self.trials if t.share <= self.limit),
+            key=lambda t: (self.moved(t), t.share),
+            default=None,
+        )
 
     @property
     def trials(self) -> list[Trial]:
@@ -114,8 +124,12 @@ class Study:
         own = {**design.formats(operands), **self.beside}
         formats = {**own, **{mailbox.name: WIDE for mailbox in self.mailboxes}}
         wide = self.bench.trial(formats)
-        beyond = dict.fromkeys(place[0] for place, share in wide.shares.items() if math.isinf(share))
-        self.refused = {regime: self.bench.first_overflow(formats, regime) or "a gradient" for regime in beyond}
+        beyond = dict.fromkeys(
+            place[0] for place, share in wide.shares.items() if math.isinf(share)
+        )
+        self.refused = {
+            regime: self.bench.first_overflow(formats, regime) or "a gradient" for regime in beyond
+        }
         if len(self.refused) < len(self.bench.regimes):
             self.ends = [wide.only(self._asked), self._trial(own)]
 
@@ -126,9 +140,11 @@ class Study:
         return place[0] not in self.refused and (self.part == "forward" or place[1] in GRADIENTS)
 
     def _moves(self) -> dict[str, list[Format]]:
-        """For each mailbox its best format of 16 bits, and of 8, where that alone stays within the limit.
+        """For each mailbox its best format of 16 bits, and of 8, where that alone stays within the
+        limit.
 
-        Matrix cores multiply two operands of one kind: of 16 bits they are sent what the design's are. Eight bits are exact in sixteen.
+        Matrix cores multiply two operands of one kind: of 16 bits they are sent what the design's
+        are. Eight bits are exact in sixteen.
         """
         moves: dict[str, list[Format]] = {}
         for mailbox in self.mailboxes:
@@ -136,7 +152,10 @@ class Study:
                 possible = [fmt for fmt in NARROW if fmt.dtype.itemsize == size]
                 if mailbox.to == "cube" and size == self.bench.operands.dtype.itemsize:
                     possible = [self.bench.operands]
-                share, fmt = min(((self.singles[mailbox.name, fmt].share, fmt) for fmt in possible), key=lambda found: found[0])
+                share, fmt = min(
+                    ((self.singles[mailbox.name, fmt].share, fmt) for fmt in possible),
+                    key=lambda found: found[0],
+                )
                 if share <= self.limit:
                     moves.setdefault(mailbox.name, []).append(fmt)
         return moves
@@ -150,10 +169,18 @@ class Study:
                 yield from self._grow(branch, tried, grown)
             beam = sorted(grown, key=lambda branch: (self.moved(branch[0]), branch[0].share))[:BEAM]
 
-    def _grow(self, branch: Branch, tried: set[frozenset[Move]], grown: list[Branch]) -> Iterator[str]:
-        """Tries the moves of a branch, those expected to cost least first, until BEAM of them stay within the limit."""
+    def _grow(
+        self, branch: Branch, tried: set[frozenset[Move]], grown: list[Branch]
+    ) -> Iterator[str]:
+        """Tries the moves of a branch, those expected to cost least first, until BEAM of them stay
+        within the limit.
+        """
         parent, moves = branch
-        left = [move for move in moves if move[1].dtype.itemsize < parent.formats[move[0]].dtype.itemsize]
+        left = [
+            move
+            for move in moves
+            if move[1].dtype.itemsize < parent.formats[move[0]].dtype.itemsize
+        ]
         within = 0
         for move in sorted(left, key=lambda move: self._price(parent, move)):
             formats = {**parent.formats, move[0]: move[1]}
@@ -163,7 +190,9 @@ class Study:
                 continue
             tried.add(key)
             self.combined.append(trial := self._trial(formats))
-            yield f"combination {len(tried)}: {trial.share:.3g}x tolerance, {self.moved(trial)} bytes"
+            yield (
+                f"combination {len(tried)}: {trial.share:.3g}x tolerance, {self.moved(trial)} bytes"
+            )
             if trial.share <= self.limit:
                 within += 1
                 grown.append((trial, left))
@@ -173,7 +202,10 @@ class Study:
     def _price(self, parent: Trial, move: Move) -> float:
         """What a move is expected to add to the square of the share, for a byte that it saves."""
         single, wide = self.singles[move], self.wide
-        expected = max(math.sqrt(share**2 + max(0.0, single.shares[at] ** 2 - wide.shares[at] ** 2)) for at, share in parent.shares.items())
+        expected = max(
+            math.sqrt(share**2 + max(0.0, single.shares[at] ** 2 - wide.shares[at] ** 2))
+            for at, share in parent.shares.items()
+        )
         mailbox = next(mailbox for mailbox in self.mailboxes if mailbox.name == move[0])
         saved = mailbox.bytes_in(parent.formats[move[0]]) - mailbox.bytes_in(move[1])
         return (expected**2 - parent.share**2) / saved

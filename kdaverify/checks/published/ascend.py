@@ -1,4 +1,6 @@
-"""Ascend's precision standards for operators: ecosystem (single benchmark, mixed tolerance) and commercial (dual benchmark, L0 to L2)."""
+"""Ascend's precision standards for operators: ecosystem (single benchmark, mixed tolerance) and
+commercial (dual benchmark, L0 to L2).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,15 @@ import torch
 from torch import Tensor
 
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.checks.published.rule import PublishedRule, RuleResult, all_of, at_least, at_most, below, refused
+from kdaverify.checks.published.rule import (
+    PublishedRule,
+    RuleResult,
+    all_of,
+    at_least,
+    at_most,
+    below,
+    refused,
+)
 from kdaverify.checks.published.sample import TINY, Errors, Sample
 
 FOLDER: Final = "hicann/opbase docs/zh/ops_precision_standard"
@@ -35,21 +45,32 @@ class Level(NamedTuple):
     rmse: float
 
 
-LEVELS: Final[Mapping[str, Level]] = {"L0": Level(10, 2, 2), "L1": Level(5, 1.5, 1.5), "L2": Level(2, 1.2, 1.2)}
+LEVELS: Final[Mapping[str, Level]] = {
+    "L0": Level(10, 2, 2),
+    "L1": Level(5, 1.5, 1.5),
+    "L2": Level(2, 1.2, 1.2),
+}
 
 
 def single(sample: Sample) -> RuleResult:
     """Math: mean relative error below the threshold, the largest below ten of them."""
     errors, threshold = sample.errors.relative, THRESHOLD[sample.stored]
-    return all_of(below("MERE", float(errors.mean()), threshold), below("MARE", float(errors.max()), 10 * threshold))
+    return all_of(
+        below("MERE", float(errors.mean()), threshold),
+        below("MARE", float(errors.max()), 10 * threshold),
+    )
 
 
 def mixed(sample: Sample) -> RuleResult:
-    """Math: |a - g| <= t + t |g| for 99 % of the elements; for all of them |a - g| <= the limit, or 32 ulps of g."""
+    """Math: |a - g| <= t + t |g| for 99 % of the elements; for all of them |a - g| <= the limit, or
+    32 ulps of g.
+    """
     if not sample.errors.finite:
         return refused("not finite where the exact value is")
     error, t, limit = sample.errors.absolute, THRESHOLD[sample.stored], MIXED_LARGEST[sample.stored]
-    matched = at_least("matched", float((error <= t + t * sample.size).sum()) / error.numel(), MATCHED)
+    matched = at_least(
+        "matched", float((error <= t + t * sample.size).sum()) / error.numel(), MATCHED
+    )
     if sample.errors.largest <= limit:
         return all_of(matched, at_most("largest error", sample.errors.largest, limit))
     limits = (MIXED_ULPS * ulp(sample.exact, sample.stored)).clamp(min=limit)
@@ -64,7 +85,9 @@ def ulp(x: Tensor, fmt: str) -> Tensor:
 
 
 class Compared(NamedTuple):
-    """What a dual benchmark compares: MARE, MERE, RMSE and the ErrorCount of small values, of one run."""
+    """What a dual benchmark compares: MARE, MERE, RMSE and the ErrorCount of small values, of one
+    run.
+    """
 
     mare: float
     mere: float
@@ -73,7 +96,8 @@ class Compared(NamedTuple):
 
 
 def dual(sample: Sample, level: Level) -> RuleResult:
-    """Math: of normal elements, ratios of MARE, MERE and RMSE to (the benchmark's + 1e-7); of small ones, ErrorCount / max(its, 1) <= 2.
+    """Math: of normal elements, ratios of MARE, MERE and RMSE to (the benchmark's + 1e-7); of small
+    ones, ErrorCount / max(its, 1) <= 2.
 
     What is not finite is right where the benchmark has the same, and takes no part in the figures.
     """
@@ -93,7 +117,11 @@ def _compared(sample: Sample) -> tuple[Compared, Compared] | None:
     """The kernel's figures and the benchmark's; None where the kernel alone is not finite."""
     ours, theirs = sample.errors, sample.of_benchmark
     compared = torch.isfinite(ours.signed) & torch.isfinite(theirs.signed)
-    agreed = torch.isfinite(ours.found) | (ours.found == theirs.found) | (ours.found.isnan() & theirs.found.isnan())
+    agreed = (
+        torch.isfinite(ours.found)
+        | (ours.found == theirs.found)
+        | (ours.found.isnan() & theirs.found.isnan())
+    )
     if not bool(agreed.all()):
         return None
     threshold, error = SMALL[sample.stored]
@@ -108,15 +136,20 @@ def _figures(errors: Errors, normal: Tensor, small: Tensor, error: float) -> Com
     ratios = torch.where(normal, errors.relative, 0.0)
     squares = torch.where(normal, errors.absolute, 0.0).square_().sum()
     wrong = float((small & (errors.absolute > error)).sum())
-    return Compared(float(ratios.max()), float(ratios.sum()) / count, (float(squares) / count) ** 0.5, wrong)
+    return Compared(
+        float(ratios.max()), float(ratios.sum()) / count, (float(squares) / count) ** 0.5, wrong
+    )
 
 
 def _level(name: str, level: Level) -> PublishedRule:
     return PublishedRule(
         name=f"ascend-{name}",
         source=f"{FOLDER}/commercial_standard.md @3e62966",
-        asks=f"dual benchmark {name}: ratios to the benchmark of MARE <= {level.mare:g}, MERE <= {level.mere:g}, RMSE <= {level.rmse:g}; "
-        "of small values, errors counted <= 2 times the benchmark's",
+        asks=(
+            f"dual benchmark {name}: ratios to the benchmark of MARE <= {level.mare:g}, MERE <="
+            f" {level.mere:g}, RMSE <= {level.rmse:g}; of small values, errors counted <= 2 times"
+            " the benchmark's"
+        ),
         judge=partial(dual, level=level),
         formats=tuple(SMALL),
         benchmark=True,
@@ -127,14 +160,20 @@ RULES: Final = (
     PublishedRule(
         name="ascend-single",
         source=f"{FOLDER}/experimental_standard.md @3e62966",
-        asks="single benchmark: MERE < t and MARE < 10 t, t = 2^-7 in bf16, 2^-10 in fp16, 2^-13 in fp32",
+        asks=(
+            "single benchmark: MERE < t and MARE < 10 t, t = 2^-7 in bf16, 2^-10 in fp16, 2^-13 in"
+            " fp32"
+        ),
         judge=single,
         formats=tuple(THRESHOLD),
     ),
     PublishedRule(
         name="ascend-mixed",
         source=f"{FOLDER}/mixed_tolerance_standard.md @233ee24c",
-        asks="mixed tolerance: 99 % within t + t |g|, all within 0.1 (fp32: 0.01) or 32 ulps; t as in ascend-single",
+        asks=(
+            "mixed tolerance: 99 % within t + t |g|, all within 0.1 (fp32: 0.01) or 32 ulps; t as"
+            " in ascend-single"
+        ),
         judge=mixed,
         formats=tuple(THRESHOLD),
     ),

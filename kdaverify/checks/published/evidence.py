@@ -1,4 +1,6 @@
-"""What a check leaves behind so that others' standards can be applied: the output, the exact one, and how to run a benchmark."""
+"""What a check leaves behind so that others' standards can be applied: the output, the exact one,
+and how to run a benchmark.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from kdaverify.checks.published.benchmark import EMULATED, Benchmark
 from kdaverify.checks.published.sample import Sample
 
 Again = Callable[[Adapter], Mapping[str, Tensor]]
-"""Puts the question of a check to another implementation; returns its outputs by name, or raises as the check would."""
+"""Puts the question of a check to another implementation; returns its outputs by name, or raises as
+the check would."""
 
 
 @dataclass(frozen=True)
@@ -58,4 +61,7 @@ class Evidence:
 
 def emulated(case: Sequence[Evidence]) -> Benchmark:
     """What the baseline reference kernel makes of the outputs of one case."""
-    return Benchmark(EMULATED, {evidence.output: evidence.plain for evidence in case if evidence.plain is not None})
+    return Benchmark(
+        EMULATED,
+        {evidence.output: evidence.plain for evidence in case if evidence.plain is not None},
+    )

@@ -1,4 +1,6 @@
-"""flash-linear-attention: the error ratio of a whole tensor, as its tests require it locally and in CI."""
+"""flash-linear-attention: the error ratio of a whole tensor, as its tests require it locally and in
+CI.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,15 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
-from kdaverify.checks.published.rule import PublishedRule, RuleResult, accepted, all_of, below, not_applicable, refused
+from kdaverify.checks.published.rule import (
+    PublishedRule,
+    RuleResult,
+    accepted,
+    all_of,
+    below,
+    not_applicable,
+    refused,
+)
 from kdaverify.checks.published.sample import Sample
 
 DENSE: Final[Mapping[str, float]] = {
@@ -42,18 +52,26 @@ def error_ratio(sample: Sample, *, ci: bool) -> RuleResult:
     return all_of(below("error ratio", ratio, limit))
 
 
-_SOURCE: Final = "fla-org/flash-linear-attention 0.6.0 fla/utils/testing.py, tests/ops/test_kda.py @bc3b101d"
+_SOURCE: Final = (
+    "fla-org/flash-linear-attention 0.6.0 fla/utils/testing.py, tests/ops/test_kda.py @bc3b101d"
+)
 RULES: Final = (
     PublishedRule(
         name="fla",
         source=_SOURCE,
-        asks="rms error / rms below 0.005 for o and S_T, 0.007 or 0.008 for dq, dk, dv, dS_0, 0.015 or 0.02 for dg and dbeta",
+        asks=(
+            "rms error / rms below 0.005 for o and S_T, 0.007 or 0.008 for dq, dk, dv, dS_0, 0.015"
+            " or 0.02 for dg and dbeta"
+        ),
         judge=partial(error_ratio, ci=False),
     ),
     PublishedRule(
         name="fla-ci",
         source=_SOURCE,
-        asks="with FLA_CI_ENV=1: the same, but nothing below 0.01, and nothing where no element is off by more than 0.3",
+        asks=(
+            "with FLA_CI_ENV=1: the same, but nothing below 0.01, and nothing where no element is"
+            " off by more than 0.3"
+        ),
         judge=partial(error_ratio, ci=True),
     ),
 )

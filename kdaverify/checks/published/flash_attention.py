@@ -1,4 +1,6 @@
-"""FlashAttention: at most twice the largest error of a PyTorch implementation of the same precision."""
+"""FlashAttention: at most twice the largest error of a PyTorch implementation of the same
+precision.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ FACTOR: Final = 2.0
 
 def twice(sample: Sample) -> RuleResult:
     """Math: max |a - g| <= 2 max |b - g|."""
-    return all_of(at_most("largest error", sample.errors.largest, FACTOR * sample.of_benchmark.largest))
+    return all_of(
+        at_most("largest error", sample.errors.largest, FACTOR * sample.of_benchmark.largest)
+    )
 
 
 RULES: Final = (

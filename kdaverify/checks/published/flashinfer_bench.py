@@ -25,7 +25,10 @@ def matched(sample: Sample) -> RuleResult:
 RULES: Final = (
     PublishedRule(
         name="flashinfer-bench",
-        source="flashinfer-ai/flashinfer-bench flashinfer_bench/bench/utils.py @00a1ec8, config.py @1039e39",
+        source=(
+            "flashinfer-ai/flashinfer-bench flashinfer_bench/bench/utils.py @00a1ec8, config.py"
+            " @1039e39"
+        ),
         asks="no element off by more than 1e-2 both absolutely and relatively",
         judge=matched,
         forward_only=True,

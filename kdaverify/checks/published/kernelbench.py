@@ -1,4 +1,6 @@
-"""KernelBench, and KernelBench-Hard's problem on KDA: torch.allclose at one tolerance, relative to the kernel's own output."""
+"""KernelBench, and KernelBench-Hard's problem on KDA: torch.allclose at one tolerance, relative to
+the kernel's own output.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ RULES: Final = (
     PublishedRule(
         name="kernelbench",
         source="ScalingIntelligence/KernelBench src/kernelbench/eval.py @0d12226",
-        asks="every element within t + t |a|, t = 1e-2 for 16-bit problems, 1e-4 for fp32; a is the kernel's own",
+        asks=(
+            "every element within t + t |a|, t = 1e-2 for 16-bit problems, 1e-4 for fp32; a is the"
+            " kernel's own"
+        ),
         judge=partial(allclose, tolerances=TOLERANCE),
         formats=tuple(TOLERANCE),
         by="dtype",
@@ -34,7 +39,10 @@ RULES: Final = (
     ),
     PublishedRule(
         name="kernelbench-hard",
-        source="Infatoshi/KernelBench-Hard problems/02_kda_cutlass/problem.yaml @bf3d6a8, src/eval/correctness.py @f02faa4",
+        source=(
+            "Infatoshi/KernelBench-Hard problems/02_kda_cutlass/problem.yaml @bf3d6a8,"
+            " src/eval/correctness.py @f02faa4"
+        ),
         asks="the same with t = 5e-2 for bf16",
         judge=partial(allclose, tolerances=HARD),
         formats=tuple(HARD),

@@ -32,7 +32,9 @@ _PUBLISHERS: Final = (
     flashinfer_bench,
     tt_metal,
 )
-RULES: Final[Mapping[str, PublishedRule]] = {rule.name: rule for publisher in _PUBLISHERS for rule in publisher.RULES}
+RULES: Final[Mapping[str, PublishedRule]] = {
+    rule.name: rule for publisher in _PUBLISHERS for rule in publisher.RULES
+}
 
 
 def findings(sample: Sample) -> dict[str, RuleResult]:

@@ -17,7 +17,8 @@ class RuleResult:
 
     Args:
         says: its verdict.
-        statistic: what it measured, the criterion that was missed by most or came nearest; why nothing was, where it does not apply.
+        statistic: what it measured, the criterion that was missed by most or came nearest; why
+            nothing was, where it does not apply.
         value, limit: of that statistic; None where there is no figure.
     """
 
@@ -52,14 +53,21 @@ def below(statistic: str, value: float, limit: float) -> Criterion:
 
 
 def at_least(statistic: str, value: float, limit: float) -> Criterion:
-    return Criterion(statistic, value, limit, value >= limit, _parts(limit, value) if value > 0 else math.inf)
+    return Criterion(
+        statistic, value, limit, value >= limit, _parts(limit, value) if value > 0 else math.inf
+    )
 
 
 def all_of(*criteria: Criterion) -> RuleResult:
-    """Passes where every criterion is met; reports the one with the largest excess, or the nearest to its limit."""
+    """Passes where every criterion is met; reports the one with the largest excess, or the nearest
+    to its limit.
+    """
     told = max(criteria, key=lambda criterion: (not criterion.met, criterion.excess))
     return RuleResult(
-        RuleOutcome.PASS if all(criterion.met for criterion in criteria) else RuleOutcome.FAIL, told.statistic, told.value, told.limit
+        RuleOutcome.PASS if all(criterion.met for criterion in criteria) else RuleOutcome.FAIL,
+        told.statistic,
+        told.value,
+        told.limit,
     )
 
 
@@ -79,7 +87,8 @@ def not_applicable(why: str) -> RuleResult:
 
 @dataclass(frozen=True)
 class PublishedRule:
-    """A rule as its publisher states it, with the exact value wherever that has a reference of higher precision.
+    """A rule as its publisher states it, with the exact value wherever that has a reference of
+    higher precision.
 
     Args:
         name: how records name it.

@@ -64,7 +64,8 @@ class Sample:
         stored: format of the output itself.
         packed: whether the call packs sequences.
         actual, exact: float64, of one shape; every exact value is finite.
-        benchmark: the same output of a run of the same precision, float64; None where there is none.
+        benchmark: the same output of a run of the same precision, float64; None where there is
+            none.
     """
 
     output: str
@@ -74,7 +75,9 @@ class Sample:
     actual: Tensor
     exact: Tensor
     benchmark: Tensor | None = None
-    _known: dict[Callable[..., Any], Any] = field(default_factory=dict[Callable[..., Any], Any], repr=False, compare=False)
+    _known: dict[Callable[..., Any], Any] = field(
+        default_factory=dict[Callable[..., Any], Any], repr=False, compare=False
+    )
 
     def once(self, figure: Callable[[Sample], X]) -> X:
         """`figure` of this sample, worked out at the first call: rules share figures."""
@@ -105,5 +108,7 @@ class Sample:
             ValueError: there is none.
         """
         if self.benchmark is None:
-            raise ValueError(f"sample: no benchmark for {self.output}; call `Rule.says`, which looks first")
+            raise ValueError(
+                f"sample: no benchmark for {self.output}; call `Rule.says`, which looks first"
+            )
         return Errors(self.benchmark, self.exact, self.size)

@@ -23,7 +23,10 @@ RULES: Final = (
     PublishedRule(
         name="torch-testing",
         source="torch 2.13 torch/testing/_comparison.py, assert_close without tolerances",
-        asks="every element within 1e-5 + r |g|, r = 1.6e-2 in bf16, 1e-3 in fp16, 1.3e-6 in fp32; fp64 1e-7 + 1e-7 |g|",
+        asks=(
+            "every element within 1e-5 + r |g|, r = 1.6e-2 in bf16, 1e-3 in fp16, 1.3e-6 in fp32;"
+            " fp64 1e-7 + 1e-7 |g|"
+        ),
         judge=close,
         empty=RuleOutcome.PASS,
     ),

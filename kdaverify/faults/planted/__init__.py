@@ -1,6 +1,7 @@
-"""Faults of our own making, each shown by one kind of question alone: they keep that kind from being dropped.
+"""Faults of our own making, each shown by one kind of question alone: they keep that kind from
+being dropped.
 
-The bugs beside this folder are real ones of public kernels. These fill the gaps between them: sizes that ship, memory behind a tail,
-races of large grids, kernels in a process of their own. `python -m benchmarks.question_kinds` judges all of them with and without the
-questions of their kind.
+The bugs beside this folder are real ones of public kernels. These fill the gaps between them: sizes
+that ship, memory behind a tail, races of large grids, kernels in a process of their own. `python -m
+benchmarks.question_kinds` judges all of them with and without the questions of their kind.
 """

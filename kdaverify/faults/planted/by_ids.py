@@ -13,7 +13,9 @@ from kdaverify.faults.planted.rulebreakers import DTYPES, Outputs, right
 from oracles.inputs import Inputs
 
 
-def by_ids(starts: Callable[[Tensor], Tensor], *, drops: Callable[[Tensor], Tensor] | None = None) -> Adapter:
+def by_ids(
+    starts: Callable[[Tensor], Tensor], *, drops: Callable[[Tensor], Tensor] | None = None
+) -> Adapter:
     """A kernel of packs by their ids.
 
     Args:
@@ -22,10 +24,21 @@ def by_ids(starts: Callable[[Tensor], Tensor], *, drops: Callable[[Tensor], Tens
     """
 
     @kernel(
-        name="by-ids", contract={"fp32": "chunk64-fp32", "bf16": "chunk64-bf16"}, packing="segment_ids", dtypes=DTYPES
-    )  # fmt: skip
+        name="by-ids",
+        contract={"fp32": "chunk64-fp32", "bf16": "chunk64-bf16"},
+        packing="segment_ids",
+        dtypes=DTYPES,
+    )
     def call(
-        q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, initial_state: Tensor, segment_ids: Tensor | None
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        scale: float,
+        initial_state: Tensor,
+        segment_ids: Tensor | None,
     ) -> Outputs:
         if segment_ids is None:
             return right(Inputs(q, k, v, g, beta, scale, initial_state))
@@ -63,15 +76,25 @@ BROKEN_BY_IDS: dict[str, dict[str, Callable[[], Adapter]]] = {
     "renumbered": {
         "a smaller id starts no sequence": lambda: by_ids(_rises_or_ends),
         "ids are taken for sorted": lambda: by_ids(_sorted_counts),
-        "a token is dropped where ids fall": lambda: by_ids(changes, drops=lambda ids: (ids[1:] < ids[:-1]) & (ids[1:] >= 0)),
+        "a token is dropped where ids fall": lambda: by_ids(
+            changes, drops=lambda ids: (ids[1:] < ids[:-1]) & (ids[1:] >= 0)
+        ),
         "ids are cut to a byte": lambda: by_ids(lambda ids: changes(ids.to(torch.int8))),
         "ids are clamped to a table of 64": lambda: by_ids(lambda ids: changes(ids.clamp(max=63))),
     },
     "padding-by-ids": {
-        "as many tokens as are no padding are read": lambda: by_ids(changes, drops=lambda ids: _behind((ids >= 0).sum(), ids)),
-        "what follows padding starts no sequence": lambda: by_ids(lambda ids: changes(ids) & (ids[:-1] >= 0)),
-        "the first padding ends the pack": lambda: by_ids(changes, drops=lambda ids: (ids < 0).cumsum(0)[1:] > 0),
-        "the token behind padding is dropped": lambda: by_ids(changes, drops=lambda ids: (ids[:-1] < 0) & (ids[1:] >= 0)),
+        "as many tokens as are no padding are read": lambda: by_ids(
+            changes, drops=lambda ids: _behind((ids >= 0).sum(), ids)
+        ),
+        "what follows padding starts no sequence": lambda: by_ids(
+            lambda ids: changes(ids) & (ids[:-1] >= 0)
+        ),
+        "the first padding ends the pack": lambda: by_ids(
+            changes, drops=lambda ids: (ids < 0).cumsum(0)[1:] > 0
+        ),
+        "the token behind padding is dropped": lambda: by_ids(
+            changes, drops=lambda ids: (ids[:-1] < 0) & (ids[1:] >= 0)
+        ),
     },
 }
 """Right wherever ids count the sequences in order, and padding is last."""

@@ -1,4 +1,6 @@
-"""The planted faults by id, each with its right twin and the kind of question that alone shows it."""
+"""The planted faults by id, each with its right twin and the kind of question that alone shows
+it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,16 @@ from kdaverify.checks.calls.rules import RULES
 from kdaverify.faults.planted import depth, entries, overflow, races, shapes, widths
 from kdaverify.faults.planted.by_ids import BROKEN_BY_IDS, RIGHT_BY_IDS
 from kdaverify.faults.planted.questions import AUTOGRAD_RULES
-from kdaverify.faults.planted.rulebreakers import BROKEN, adds_to_unwritten, as_if_dense, one_buffer, port, remembers, right, twin
+from kdaverify.faults.planted.rulebreakers import (
+    BROKEN,
+    adds_to_unwritten,
+    as_if_dense,
+    one_buffer,
+    port,
+    remembers,
+    right,
+    twin,
+)
 
 LAST: Final = "acceptance"
 """The profile that has all questions of every kind."""
@@ -47,12 +58,20 @@ class Planted:
 
 
 Made = Callable[[], Adapter]
-_LONG: Final = {f"{rule}, in calls of over a thousand tokens": make for rule, make in BROKEN.items() if RULES[rule].size == "long"}
+_LONG: Final = {
+    f"{rule}, in calls of over a thousand tokens": make
+    for rule, make in BROKEN.items()
+    if RULES[rule].size == "long"
+}
 _BY_IDS: Final = {name: make for faults in BROKEN_BY_IDS.values() for name, make in faults.items()}
 _ISOLATED: Final[Mapping[str, Made]] = {
     "all calls share one buffer": partial(port, one_buffer, isolate=True),
-    "offsets are cached by tensor object": partial(port, remembers(lambda x: id(x.cu_seqlens), "cu_seqlens"), isolate=True),
-    "values are cached by tensor object": partial(port, remembers(lambda x: id(x.v), "v"), isolate=True),
+    "offsets are cached by tensor object": partial(
+        port, remembers(lambda x: id(x.cu_seqlens), "cu_seqlens"), isolate=True
+    ),
+    "values are cached by tensor object": partial(
+        port, remembers(lambda x: id(x.v), "v"), isolate=True
+    ),
     "k is read by its address and shape alone": partial(port, as_if_dense, isolate=True),
     "o is added to unwritten memory": partial(port, adds_to_unwritten, isolate=True),
 }
@@ -60,20 +79,42 @@ _ISOLATED: Final[Mapping[str, Made]] = {
 _OF_AUTOGRAD: Final = {RULES[rule].exposes: BROKEN[rule] for rule in AUTOGRAD_RULES}
 
 
-def _named(letters: str, question: str, profile: str, faults: Mapping[str, Made], right: Callable[[Adapter], Adapter]) -> Iterator[Planted]:
+def _named(
+    letters: str,
+    question: str,
+    profile: str,
+    faults: Mapping[str, Made],
+    right: Callable[[Adapter], Adapter],
+) -> Iterator[Planted]:
     for number, (trigger, make) in enumerate(faults.items(), 1):
-        yield Planted(f"{letters}{number}", question, trigger, profile, make, lambda make=make: right(make()))
+        yield Planted(
+            f"{letters}{number}", question, trigger, profile, make, lambda make=make: right(make())
+        )
 
 
 def _shaped() -> Iterator[Planted]:
     for number, (trigger, fault) in enumerate(shapes.FAULTS.items(), 1):
-        yield Planted(f"COMB{number}", "combinations", trigger, fault.profile, partial(shapes.Shaped, fault), lambda: shapes.RIGHT)
+        yield Planted(
+            f"COMB{number}",
+            "combinations",
+            trigger,
+            fault.profile,
+            partial(shapes.Shaped, fault),
+            lambda: shapes.RIGHT,
+        )
 
 
 def _overflowing() -> Iterator[Planted]:
     for number, (trigger, fault) in enumerate(overflow.FAULTS.items(), 1):
         make = partial(overflow.Overflowing, fault.kernel, fault.change)
-        yield Planted(f"OVER{number}", "overflow", trigger, "smoke", make, partial(overflow.Overflowing, fault.kernel, overflow.unchanged))
+        yield Planted(
+            f"OVER{number}",
+            "overflow",
+            trigger,
+            "smoke",
+            make,
+            partial(overflow.Overflowing, fault.kernel, overflow.unchanged),
+        )
 
 
 PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
@@ -83,7 +124,13 @@ PLANTED: Final[Mapping[str, Planted]] = MappingProxyType(
             *_shaped(),
             *_named("MEM", "memory", LAST, {**widths.FAULTS, **_LONG}, twin),
             *_named("RACE", "repeats", LAST, {**races.FORWARD, **races.BACKWARD}, twin),
-            *_named("PROC", "process", "smoke", _ISOLATED, lambda _: port(lambda x, _: right(x), isolate=True)),
+            *_named(
+                "PROC",
+                "process",
+                "smoke",
+                _ISOLATED,
+                lambda _: port(lambda x, _: right(x), isolate=True),
+            ),
             *_overflowing(),
             *_named("DEEP", "depth", "smoke", depth.FAULTS, twin),
             *_named("ENT", "entries", "smoke", entries.FAULTS, lambda _: entries.right()),

@@ -1,4 +1,6 @@
-"""Kernels that treat finite gates far below -1e4 as something else, and right ones that saturate there."""
+"""Kernels that treat finite gates far below -1e4 as something else, and right ones that saturate
+there.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ DEEPEST: Final = -1e6
 
 
 def _given(change: Callable[[Tensor], Tensor]) -> Callable[[], Adapter]:
-    return lambda: port(lambda x, _: right(replace(x, g=torch.where(x.g.isneginf(), x.g, change(x.g)))))
+    return lambda: port(
+        lambda x, _: right(replace(x, g=torch.where(x.g.isneginf(), x.g, change(x.g))))
+    )
 
 
 def _wrapped(g: Tensor, limit: float) -> Tensor:

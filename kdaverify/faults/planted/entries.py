@@ -1,6 +1,8 @@
-"""Recurrences with entry points that activate the gate, take the sigmoid of beta or normalise q and k themselves, and one thing forgotten.
+"""Recurrences with entry points that activate the gate, take the sigmoid of beta or normalise q and
+k themselves, and one thing forgotten.
 
-The plain call of each is right: only a call through the entry shows the fault, as in serving code, where nothing else is called.
+The plain call of each is right: only a call through the entry shows the fault, as in serving code,
+where nothing else is called.
 """
 
 from __future__ import annotations
@@ -90,7 +92,11 @@ class EntryRecurrence(Eager):
     def _limits(self, problem: Problem) -> Iterator[str]:
         if self._does.gate is not None and (refusal := SOFTPLUS.refuses(problem)):
             yield refusal
-        if self._does.beta is not None and self._name != DOUBLED and bool((problem.inputs().beta > 1).any()):
+        if (
+            self._does.beta is not None
+            and self._name != DOUBLED
+            and bool((problem.inputs().beta > 1).any())
+        ):
             yield "no beta above 1 (a sigmoid)"
 
     def received(self, inputs: Inputs) -> Inputs:
@@ -122,14 +128,22 @@ def _wrong(entry: str, does: PlantedEntry) -> Callable[[], Adapter]:
 
 
 FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
-    "a raw gate without its bias": _wrong("softplus-in-kernel", PlantedEntry(gate=lambda x, A_log, _: activated(x, A_log, 0 * x))),
+    "a raw gate without its bias": _wrong(
+        "softplus-in-kernel", PlantedEntry(gate=lambda x, A_log, _: activated(x, A_log, 0 * x))
+    ),
     "a raw gate without its amplitude": _wrong(
-        "softplus-in-kernel", PlantedEntry(gate=lambda x, _, b: activated(x, x.new_zeros(x.shape[2]), b))
+        "softplus-in-kernel",
+        PlantedEntry(gate=lambda x, _, b: activated(x, x.new_zeros(x.shape[2]), b)),
     ),
     "the softplus of a raw gate is linear from 1": _wrong(
-        "softplus-in-kernel", PlantedEntry(gate=lambda x, A_log, b: -A_log.exp()[:, None] * softplus(x + b, threshold=1.0))
+        "softplus-in-kernel",
+        PlantedEntry(
+            gate=lambda x, A_log, b: -A_log.exp()[:, None] * softplus(x + b, threshold=1.0)
+        ),
     ),
-    "logits of beta are taken for beta": _wrong("sigmoid-in-kernel", PlantedEntry(beta=lambda x: x)),
+    "logits of beta are taken for beta": _wrong(
+        "sigmoid-in-kernel", PlantedEntry(beta=lambda x: x)
+    ),
     "a doubled sigmoid is not doubled": _wrong(DOUBLED, PlantedEntry(beta=lambda x: x.sigmoid())),
     "rows are normalised by their largest element": _wrong(
         "l2norm-in-kernel", PlantedEntry(norm=lambda x: normalize(x, p=float("inf"), dim=-1))

@@ -1,4 +1,6 @@
-"""Wrong gradients in calls of which another gradient overflows: a harness that skips such a call never sees them."""
+"""Wrong gradients in calls of which another gradient overflows: a harness that skips such a call
+never sees them.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class OverflowFault:
 
 
 class Overflowing(Eager):
-    """An embedded kernel in fp16, with a change to the gradients of calls in which one of them overflows."""
+    """An embedded kernel in fp16, with a change to the gradients of calls in which one of them
+    overflows.
+    """
 
     def __init__(self, kernel: Eager, change: Change) -> None:
         super().__init__(kernel.name, {DTYPE: kernel.contract(DTYPE).name})
@@ -55,9 +59,15 @@ FAULTS: Final = {
     "gradient of the initial state dropped": OverflowFault(
         EAGER, "d_initial_state", lambda x: replace(x, d_initial_state=0 * x.d_initial_state)
     ),
-    "dv non-finite like dg": OverflowFault(EAGER, "dv", lambda x: replace(x, dv=_nan_where_large(x.dv))),
-    "dv of the wrong sign, token by token": OverflowFault(EAGER_RECURRENT, "dv", lambda x: replace(x, dv=-x.dv)),
+    "dv non-finite like dg": OverflowFault(
+        EAGER, "dv", lambda x: replace(x, dv=_nan_where_large(x.dv))
+    ),
+    "dv of the wrong sign, token by token": OverflowFault(
+        EAGER_RECURRENT, "dv", lambda x: replace(x, dv=-x.dv)
+    ),
     "dg without its last token": OverflowFault(
-        EAGER_RECURRENT, "dg", lambda x: replace(x, dg=torch.cat([x.dg[:, :-1], 0 * x.dg[:, -1:]], 1))
+        EAGER_RECURRENT,
+        "dg",
+        lambda x: replace(x, dg=torch.cat([x.dg[:, :-1], 0 * x.dg[:, -1:]], 1)),
     ),
 }

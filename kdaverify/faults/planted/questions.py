@@ -1,4 +1,6 @@
-"""Kinds of questions, distinguished by the verdicts that answer them: what is missed without each kind."""
+"""Kinds of questions, distinguished by the verdicts that answer them: what is missed without each
+kind.
+"""
 
 from __future__ import annotations
 
@@ -59,22 +61,41 @@ def _is_of_repeats(case: Sequence[Verdict]) -> bool:
 
 QUESTIONS: Final[Mapping[str, QuestionKind]] = MappingProxyType(
     {
-        "combinations": QuestionKind("pairs and triples of properties of a problem", lambda case: case[0].property == "combined"),
-        "memory": QuestionKind("memory around tensors backward, at odd and tail widths, in long calls", _is_of_memory),
-        "repeats": QuestionKind("repeated calls of over 1,000 tokens and eight heads", _is_of_repeats),
-        "process": QuestionKind("memory, objects and keywords of kernels that run in a process of their own", _is_of_a_process),
-        "overflow": QuestionKind(
-            "outputs that fit where others of the same call overflow", lambda case: any(OVERFLOWS in verdict.message for verdict in case)
+        "combinations": QuestionKind(
+            "pairs and triples of properties of a problem",
+            lambda case: case[0].property == "combined",
         ),
-        "depth": QuestionKind("finite gates down to -1e6", lambda case: _problem(case).get("gate") == "deep-resets"),
+        "memory": QuestionKind(
+            "memory around tensors backward, at odd and tail widths, in long calls", _is_of_memory
+        ),
+        "repeats": QuestionKind(
+            "repeated calls of over 1,000 tokens and eight heads", _is_of_repeats
+        ),
+        "process": QuestionKind(
+            "memory, objects and keywords of kernels that run in a process of their own",
+            _is_of_a_process,
+        ),
+        "overflow": QuestionKind(
+            "outputs that fit where others of the same call overflow",
+            lambda case: any(OVERFLOWS in verdict.message for verdict in case),
+        ),
+        "depth": QuestionKind(
+            "finite gates down to -1e6", lambda case: _problem(case).get("gate") == "deep-resets"
+        ),
         "entries": QuestionKind(
-            "entry points that activate gates, take sigmoids or normalise themselves", lambda case: case[0].property == "options"
+            "entry points that activate gates, take sigmoids or normalise themselves",
+            lambda case: case[0].property == "options",
         ),
         "autograd": QuestionKind(
-            "calls that a training step makes: recorded, with frozen inputs, twice backward, from a sum",
+            "calls that a training step makes: recorded, with frozen inputs, twice backward, from"
+            " a sum",
             lambda case: _rule(case) in AUTOGRAD_RULES,
         ),
-        "ids": QuestionKind("segment ids in any order, and padding in front and between", lambda case: _rule(case) in IDS_RULES),
+        "ids": QuestionKind(
+            "segment ids in any order, and padding in front and between",
+            lambda case: _rule(case) in IDS_RULES,
+        ),
     }
 )
-"""By name. The diagnosis, which has no question of its own, is tested on named faults (tests/diagnosis)."""
+"""By name. The diagnosis, which has no question of its own, is tested on named faults
+(tests/diagnosis)."""

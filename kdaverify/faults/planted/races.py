@@ -1,4 +1,6 @@
-"""Planted races that need a real size: over a thousand tokens, eight heads, keys of 64 channels, or many calls."""
+"""Planted races that need a real size: over a thousand tokens, eight heads, keys of 64 channels, or
+many calls.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ FILLS = 1024
 """Tokens from which the planted work space is shared."""
 
 
-def race(at: Callable[[Inputs], bool], in_call: Callable[[int], bool], output: str, head: int) -> Patch:
+def race(
+    at: Callable[[Inputs], bool], in_call: Callable[[int], bool], output: str, head: int
+) -> Patch:
     """One element of one head, changed in its last bit in some of the calls of some sizes."""
 
     def patch(x: Inputs, kept: dict[Any, Any]) -> Outputs:
@@ -43,12 +47,16 @@ def stale_head(x: Inputs, kept: dict[Any, Any]) -> Outputs:
 def sums_in_any_order(x: Inputs, given: Cotangents, kept: dict[Any, Any]) -> Gradients[Any]:
     """Blocks of a long call add to dg in the order in which they end."""
     found = EAGER.gradients(x, given)
-    return replace(found, dg=found.dg * (1 + 1e-7)) if x.T >= FILLS and counted(kept) == 3 else found
+    return (
+        replace(found, dg=found.dg * (1 + 1e-7)) if x.T >= FILLS and counted(kept) == 3 else found
+    )
 
 
 FORWARD: dict[str, Callable[[], Adapter]] = {
     "tokens": lambda: port(race(lambda x: x.T >= FILLS, lambda n: n % 5 == 0, "o", 0)),
-    "tokens and heads": lambda: port(race(lambda x: x.T >= FILLS and x.HV >= 8, lambda n: n % 5 == 0, "o", 7)),
+    "tokens and heads": lambda: port(
+        race(lambda x: x.T >= FILLS and x.HV >= 8, lambda n: n % 5 == 0, "o", 7)
+    ),
     "widths": lambda: port(race(lambda x: x.K >= 64, lambda n: n % 5 == 0, "final_state", 0)),
     "last call": lambda: port(race(lambda x: x.T >= FILLS, lambda n: n == 10, "final_state", 3)),
     "heads": lambda: port(stale_head),

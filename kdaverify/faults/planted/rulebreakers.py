@@ -31,10 +31,22 @@ def port(patch: Patch, **declared: Any) -> Adapter:
     kept: dict[Any, Any] = {}
 
     @kernel(
-        name="port", contract={"fp32": "chunk64-fp32", "bf16": "chunk64-bf16"}, packing="cu_seqlens", dtypes=DTYPES, **declared
-    )  # fmt: skip
+        name="port",
+        contract={"fp32": "chunk64-fp32", "bf16": "chunk64-bf16"},
+        packing="cu_seqlens",
+        dtypes=DTYPES,
+        **declared,
+    )
     def call(
-        q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, initial_state: Tensor, cu_seqlens: Tensor
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        scale: float,
+        initial_state: Tensor,
+        cu_seqlens: Tensor,
     ) -> Outputs:
         return patch(Inputs(q, k, v, g, beta, scale, initial_state, cu_seqlens), kept)
 
@@ -67,7 +79,9 @@ def remembers(key: Callable[[Inputs], Any], field: str) -> Patch:
     def patch(x: Inputs, kept: dict[Any, Any]) -> Outputs:
         own = getattr(x, field)
         # The tensor itself is kept too: the id of one that is gone may be that of the next.
-        held, _ = kept.setdefault((key(x), x.q.dtype), (own.clone() if isinstance(own, Tensor) else own, own))
+        held, _ = kept.setdefault(
+            (key(x), x.q.dtype), (own.clone() if isinstance(own, Tensor) else own, own)
+        )
         return right(replace(x, **{field: held}))
 
     return patch
@@ -75,12 +89,27 @@ def remembers(key: Callable[[Inputs], Any], field: str) -> Patch:
 
 def from_the_start(x: Inputs, _: dict[Any, Any]) -> Outputs:
     """Takes v from the beginning of its memory."""
-    return right(replace(x, v=torch.empty(0, dtype=x.v.dtype).set_(x.v.untyped_storage())[: x.v.numel()].view(x.v.shape).nan_to_num(0.0)))
+    return right(
+        replace(
+            x,
+            v=torch.empty(0, dtype=x.v.dtype)
+            .set_(x.v.untyped_storage())[: x.v.numel()]
+            .view(x.v.shape)
+            .nan_to_num(0.0),
+        )
+    )
 
 
 def as_if_dense(x: Inputs, _: dict[Any, Any]) -> Outputs:
     """Takes k by its address and its shape alone."""
-    return right(replace(x, k=x.k.as_strided(x.k.shape, torch.empty(x.k.shape, device="meta").stride()).nan_to_num(0.0)))
+    return right(
+        replace(
+            x,
+            k=x.k.as_strided(x.k.shape, torch.empty(x.k.shape, device="meta").stride()).nan_to_num(
+                0.0
+            ),
+        )
+    )
 
 
 def demands(alignment: int) -> Patch:
@@ -97,7 +126,13 @@ def int32_offsets(x: Inputs, _: dict[Any, Any]) -> Outputs:
     stride = x.v.stride(1)
     rows = [(t * stride + 2**31) % 2**32 - 2**31 for t in range(x.T)]
     start = x.v.storage_offset()
-    v = torch.stack([x.v.as_strided((x.B, x.HV, x.V), (x.v.stride(0), *x.v.stride()[2:]), start + row) for row in rows], dim=1)
+    v = torch.stack(
+        [
+            x.v.as_strided((x.B, x.HV, x.V), (x.v.stride(0), *x.v.stride()[2:]), start + row)
+            for row in rows
+        ],
+        dim=1,
+    )
     return right(replace(x, v=v))
 
 
@@ -122,13 +157,17 @@ def writes_sequences_alone(x: Inputs, _: dict[Any, Any]) -> Outputs:
 
 
 def held_before(like: Tensor) -> Tensor:
-    """Memory as it is handed out clean, which only poisoned memory distinguishes from written zeros."""
+    """Memory as it is handed out clean, which only poisoned memory distinguishes from written
+    zeros.
+    """
     fresh = torch.empty_like(like)
     return fresh if allocations_are_poisoned() else fresh.zero_()
 
 
 def adds_to_unwritten(x: Inputs, _: dict[Any, Any]) -> Outputs:
-    """Adds o to 0 times what its memory held before, as a matrix product with an output factor of 0 that is not left out."""
+    """Adds o to 0 times what its memory held before, as a matrix product with an output factor of 0
+    that is not left out.
+    """
     o, final = right(x)
     return o + 0 * held_before(o), final
 
@@ -190,13 +229,19 @@ def derived_in_one_buffer(x: Inputs, given: Cotangents, kept: dict[Any, Any]) ->
 
 def derived_from_dense(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
     assert given.do is not None
-    do = given.do.as_strided(given.do.shape, torch.empty(given.do.shape, device="meta").stride()).nan_to_num(0.0)
+    do = given.do.as_strided(
+        given.do.shape, torch.empty(given.do.shape, device="meta").stride()
+    ).nan_to_num(0.0)
     return EAGER.gradients(x, Cotangents(do, given.d_final_state))
 
 
 def derived_from_the_start(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
     assert given.do is not None
-    do = torch.empty(0, dtype=given.do.dtype).set_(given.do.untyped_storage())[: given.do.numel()].view(given.do.shape)
+    do = (
+        torch.empty(0, dtype=given.do.dtype)
+        .set_(given.do.untyped_storage())[: given.do.numel()]
+        .view(given.do.shape)
+    )
     return EAGER.gradients(x, Cotangents(do.nan_to_num(0.0), given.d_final_state))
 
 
@@ -206,7 +251,9 @@ def derived_from_dense_inputs(x: Inputs, given: Cotangents, _: dict[Any, Any]) -
     return EAGER.gradients(replace(x, k=k.nan_to_num(0.0)), given)
 
 
-def derived_from_the_start_of_inputs(x: Inputs, given: Cotangents, _: dict[Any, Any]) -> Gradients[Any]:
+def derived_from_the_start_of_inputs(
+    x: Inputs, given: Cotangents, _: dict[Any, Any]
+) -> Gradients[Any]:
     """Takes v from the beginning of its memory, in the backward."""
     v = torch.empty(0, dtype=x.v.dtype).set_(x.v.untyped_storage())[: x.v.numel()].view(x.v.shape)
     return EAGER.gradients(replace(x, v=v.nan_to_num(0.0)), given)
@@ -334,7 +381,16 @@ class Optioned(Derived):
 
 @kernel(name="swallows", contract="chunk64-fp32", packing="cu_seqlens", dtypes=("fp32",))
 def swallows(
-    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, initial_state: Tensor, cu_seqlens: Tensor, **rest: Any
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    *,
+    scale: float,
+    initial_state: Tensor,
+    cu_seqlens: Tensor,
+    **rest: Any,
 ) -> Outputs:
     del rest
     return right(Inputs(q, k, v, g, beta, scale, initial_state, cu_seqlens))
@@ -361,9 +417,13 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
     "alternating-scale": lambda: port(remembers(lambda x: x.q.shape, "scale")),
     "alternating-state": lambda: port(remembers(lambda x: x.q.shape, "initial_state")),
     "alternating-packing": lambda: port(remembers(lambda x: x.q.shape, "cu_seqlens")),
-    "alternating-shape": lambda: port(lambda x, kept: right(replace(x, scale=kept.setdefault("tokens", x.T) / x.T * x.factor))),
+    "alternating-shape": lambda: port(
+        lambda x, kept: right(replace(x, scale=kept.setdefault("tokens", x.T) / x.T * x.factor))
+    ),
     "alternating-dtype": lambda: port(
-        lambda x, kept: right(replace(x, scale=x.factor * (1 + (kept.setdefault("q", x.q.dtype) != x.q.dtype))))
+        lambda x, kept: right(
+            replace(x, scale=x.factor * (1 + (kept.setdefault("q", x.q.dtype) != x.q.dtype)))
+        )
     ),
     "alternating-option": Optioned,
     "recorded-forward": lambda: port(other_when_recorded),
@@ -404,12 +464,18 @@ BROKEN: dict[str, Callable[[], Adapter]] = {
 
 
 class Several(Derived):
-    """Kernels that share a worker process: one for every rule that it breaks, and one that is wrong in the first call of its process."""
+    """Kernels that share a worker process: one for every rule that it breaks, and one that is wrong
+    in the first call of its process.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         first = port(lambda x, kept: (right(x)[0] * (1 + (counted(kept) == 1)), right(x)[1]))
-        self._made = {"right": RIGHT, "first-after-start": first, **{rule: make() for rule, make in BROKEN.items()}}
+        self._made = {
+            "right": RIGHT,
+            "first-after-start": first,
+            **{rule: make() for rule, make in BROKEN.items()},
+        }
 
     def variants(self) -> Mapping[str, Adapter]:
         return self._made

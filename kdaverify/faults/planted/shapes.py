@@ -1,4 +1,6 @@
-"""Faults that need several properties of a problem at once: a row of a covering array has them, no other test of its profile."""
+"""Faults that need several properties of a problem at once: a row of a covering array has them, no
+other test of its profile.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ MANY: Final = 100
 
 @dataclass(frozen=True)
 class Shape:
-    """What a fault may depend on: the lengths of the sequences, widths, value heads a key head, a given state, forward or backward."""
+    """What a fault may depend on: the lengths of the sequences, widths, value heads a key head, a
+    given state, forward or backward.
+    """
 
     lengths: tuple[int, ...]
     K: int
@@ -69,11 +73,19 @@ class Shaped(Eager):
 
     def forward(self, inputs: Inputs) -> Output:
         found = super().forward(inputs)
-        return self._fault.output(inputs, found) if self._fault.shows(Shape.of(inputs, backward=False)) else found
+        return (
+            self._fault.output(inputs, found)
+            if self._fault.shows(Shape.of(inputs, backward=False))
+            else found
+        )
 
     def gradients(self, inputs: Inputs, cotangents: Cotangents) -> Gradients[Any]:
         found = super().gradients(inputs, cotangents)
-        return self._fault.gradients(found) if self._fault.shows(Shape.of(inputs, backward=True)) else found
+        return (
+            self._fault.gradients(found)
+            if self._fault.shows(Shape.of(inputs, backward=True))
+            else found
+        )
 
 
 RIGHT: Final = Shaped(ShapeFault("smoke", lambda _: False))
@@ -115,21 +127,36 @@ def _halved(name: str) -> Callable[[Gradients[Tensor]], Gradients[Tensor]]:
 
 
 FAULTS: Final = {
-    "a thousand tokens, backward": ShapeFault("smoke", lambda x: x.backward and x.long, gradients=_halved("dk")),
+    "a thousand tokens, backward": ShapeFault(
+        "smoke", lambda x: x.backward and x.long, gradients=_halved("dk")
+    ),
     "a thousand tokens, three heads a group": ShapeFault(
-        "smoke", lambda x: x.long and x.group == 3, output=_first_values_again, gradients=_halved("dq")
+        "smoke",
+        lambda x: x.long and x.group == 3,
+        output=_first_values_again,
+        gradients=_halved("dq"),
     ),
     "a hundred sequences, one of several chunks": ShapeFault(
-        "smoke", lambda x: len(x.lengths) >= MANY and max(x.lengths) > TILE, output=_later_tiles_lost, gradients=_halved("dv")
+        "smoke",
+        lambda x: len(x.lengths) >= MANY and max(x.lengths) > TILE,
+        output=_later_tiles_lost,
+        gradients=_halved("dv"),
     ),
     "a hundred sequences, K over a tile": ShapeFault(
-        "smoke", lambda x: len(x.lengths) >= MANY and x.K > TILE, output=_later_tiles_lost, gradients=_second_tile_halved("dk")
+        "smoke",
+        lambda x: len(x.lengths) >= MANY and x.K > TILE,
+        output=_later_tiles_lost,
+        gradients=_second_tile_halved("dk"),
     ),
     "a thousand tokens, three heads a group, a given state": ShapeFault(
-        "acceptance", lambda x: not x.backward and x.long and x.group == 3 and x.state, output=_first_state_again
+        "acceptance",
+        lambda x: not x.backward and x.long and x.group == 3 and x.state,
+        output=_first_state_again,
     ),
     "a hundred sequences, two heads a group, backward": ShapeFault(
-        "acceptance", lambda x: x.backward and len(x.lengths) >= MANY and x.group == 2, gradients=_halved("dv")
+        "acceptance",
+        lambda x: x.backward and len(x.lengths) >= MANY and x.group == 2,
+        gradients=_halved("dv"),
     ),
     "several sequences, one of a thousand tokens, backward": ShapeFault(
         "acceptance", lambda x: x.backward and x.long and x.several, gradients=_halved("dg")

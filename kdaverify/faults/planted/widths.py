@@ -1,4 +1,6 @@
-"""Kernels that keep every rule about memory at K = 8, V = 4, and read or leave out what lies in the tails of other widths."""
+"""Kernels that keep every rule about memory at K = 8, V = 4, and read or leave out what lies in the
+tails of other widths.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ TILE: Final = 64
 
 
 def _read(x: Tensor, width: int) -> Tensor:
-    """Rows of `width` elements read from where the rows of x begin, what lies past x's own columns times 0."""
+    """Rows of `width` elements read from where the rows of x begin, what lies past x's own columns
+    times 0.
+    """
     room = x.untyped_storage().nbytes() // x.itemsize - x.storage_offset()
     last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
     if width == x.shape[-1] or last + width - x.shape[-1] >= room:
@@ -49,12 +53,17 @@ def last_column_added_to_unwritten(x: Inputs, _: dict[Any, Any]) -> Outputs:
     """Adds the last column of an odd width to 0 times what its memory held before."""
     o, final = right(x)
     whole = x.V // 2 * 2
-    return torch.cat((o[..., :whole], o[..., whole:] + 0 * held_before(o)[..., whole:]), dim=-1), final
+    return (
+        torch.cat((o[..., :whole], o[..., whole:] + 0 * held_before(o)[..., whole:]), dim=-1),
+        final,
+    )
 
 
 FAULTS: Final[dict[str, Callable[[], Adapter]]] = {
     "k is read in pairs": lambda: port(pairs_of_keys),
     "v is read in tiles of 64": lambda: port(tiles_of_values),
     "q of odd widths is read in fours": lambda: port(pairs_of_queries),
-    "the last column of an odd width is added to unwritten memory": lambda: port(last_column_added_to_unwritten),
+    "the last column of an odd width is added to unwritten memory": lambda: port(
+        last_column_added_to_unwritten
+    ),
 }

@@ -24,9 +24,12 @@ from oracles.pointwise.gated_norm import EXACT, SIGNATURE, GatedNorm, GatedNormC
 
 NORMED: Final = "normed"
 SIZES: Final[Mapping[str, dict[str, Any]]] = {
-    "tails": {"B": 2, "T": 17, "H": 3, "V": 33}, "tiny": {"B": 2, "T": 3, "H": 1, "V": 8}, "one": {"T": 1, "V": 8},
-    "real": {"B": 2, "T": 512, "H": 8, "V": 128}, "long": {"B": 1, "T": 1025, "H": 2, "V": 128},
-}  # fmt: skip
+    "tails": {"B": 2, "T": 17, "H": 3, "V": 33},
+    "tiny": {"B": 2, "T": 3, "H": 1, "V": 8},
+    "one": {"T": 1, "V": 8},
+    "real": {"B": 2, "T": 512, "H": 8, "V": 128},
+    "long": {"B": 1, "T": 1025, "H": 2, "V": 128},
+}
 SECONDS: Final = 1e-7
 
 
@@ -45,9 +48,14 @@ class GatedNormOperator(BoundedOperator):
     sizes = {"B": (1,), "T": (1, 2, 4, 16), "H": (1,), "V": WIDTHS}  # noqa: RUF012
 
     def contracts(self, io: Format) -> Mapping[str, StorageContract]:
-        """One rounding, of y; or the normalised row, and its product with the weight, in x's type as well."""
+        """One rounding, of y; or the normalised row, and its product with the weight, in x's type
+        as well.
+        """
         stored = {"gated-rms-norm": {}, "gated-rms-norm-stored": {NORMED: io}}
-        return {name: StorageContract(f"{name}-{io.name}", io, FORMATS["fp32"], tensors) for name, tensors in stored.items()}
+        return {
+            name: StorageContract(f"{name}-{io.name}", io, FORMATS["fp32"], tensors)
+            for name, tensors in stored.items()
+        }
 
     def returns(self, names: frozenset[str], *, final_state: bool) -> tuple[str, ...]:
         del names, final_state
@@ -56,17 +64,33 @@ class GatedNormOperator(BoundedOperator):
     def arguments(self, call: GatedNormCall, takes: FunctionTakes) -> dict[str, Any]:
         del takes
         x, gate = (_flat(tensor, call.rank) for tensor in (call.x, call.gate))
-        return {"x": x, "gate": gate, "weight": call.weight, "eps": call.eps, "activation": call.activation}
+        return {
+            "x": x,
+            "gate": gate,
+            "weight": call.weight,
+            "eps": call.eps,
+            "activation": call.activation,
+        }
 
-    def canonical(self, name: str, value: Tensor, call: GatedNormCall, takes: FunctionTakes) -> Tensor:
+    def canonical(
+        self, name: str, value: Tensor, call: GatedNormCall, takes: FunctionTakes
+    ) -> Tensor:
         del takes
         flat = _flat(call.x, call.rank).shape
         return value.view_as(call.x) if name == "y" and value.shape == flat else value
 
     def refuses(self, problem: GatedNormProblem, takes: FunctionTakes) -> str | None:
         inside = self.fit(problem, takes)
-        changed = [name for name in type(problem).model_fields if getattr(inside, name) != getattr(problem, name)]
-        return None if not changed else f"it does not take {changed[0]}={getattr(problem, changed[0])!r}"
+        changed = [
+            name
+            for name in type(problem).model_fields
+            if getattr(inside, name) != getattr(problem, name)
+        ]
+        return (
+            None
+            if not changed
+            else f"it does not take {changed[0]}={getattr(problem, changed[0])!r}"
+        )
 
     def fit(self, problem: GatedNormProblem, takes: FunctionTakes) -> GatedNormProblem:
         fixed = {name: takes.fixed(name, getattr(problem, name)) for name in self.keywords}
@@ -76,13 +100,21 @@ class GatedNormOperator(BoundedOperator):
         return GatedNormProblem(dtype=dtype, B=2, T=16, H=2, V=64, value="small")  # pyright: ignore[reportArgumentType]
 
     def counted(
-        self, call: GatedNormCall, cotangents: Mapping[str, Tensor] | None, contract: StorageContract | None, io: Format
+        self,
+        call: GatedNormCall,
+        cotangents: Mapping[str, Tensor] | None,
+        contract: StorageContract | None,
+        io: Format,
     ) -> Counted:
         if contract is None:
             counted = GatedNorm(call, EXACT)
         else:
             stored = contract.tensors.get(NORMED)
-            precision = NormPrecision(precision_of(contract.accumulate), precision_of(io), None if stored is None else precision_of(stored))
+            precision = NormPrecision(
+                precision_of(contract.accumulate),
+                precision_of(io),
+                None if stored is None else precision_of(stored),
+            )
             counted = GatedNorm(call, precision)
         return counted.forward() if cotangents is None else counted.backward(cotangents)
 
@@ -106,24 +138,45 @@ class GatedNormOperator(BoundedOperator):
     def cost(self, problem: GatedNormProblem) -> float:
         return SECONDS * problem.B * problem.T * problem.H * problem.V
 
-    def smaller(self, problem: GatedNormProblem, detail: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
+    def smaller(
+        self, problem: GatedNormProblem, detail: Mapping[str, Any]
+    ) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
         yield from super().smaller(problem, detail)
         plain = {"rank": 4, "value": "normal"}
-        yield from (({name: value}, detail) for name, value in plain.items() if getattr(problem, name) != value)
+        yield from (
+            ({name: value}, detail)
+            for name, value in plain.items()
+            if getattr(problem, name) != value
+        )
 
     def traits(self, problem: GatedNormProblem) -> Mapping[str, bool]:
-        return {**super().traits(problem), "V is no multiple of 16": problem.V % 16 > 0, "several batch entries": problem.B > 1}
+        return {
+            **super().traits(problem),
+            "V is no multiple of 16": problem.V % 16 > 0,
+            "several batch entries": problem.B > 1,
+        }
 
     def place(self, output: str, index: tuple[int, ...], call: GatedNormCall) -> ElementPlace:
         """Row and column, and what made the element."""
         del output
         if len(index) == 1:
-            return ElementPlace(index, f"column {index[0]}", f"a sum over {call.x[..., 0].numel()} rows")
+            return ElementPlace(
+                index, f"column {index[0]}", f"a sum over {call.x[..., 0].numel()} rows"
+            )
         b, t, h, column = index
-        x, z, w = (float(tensor) for tensor in (call.x[index], call.gate[index], call.weight[column]))
+        x, z, w = (
+            float(tensor) for tensor in (call.x[index], call.gate[index], call.weight[column])
+        )
         root = float((call.x[b, t, h].double().square().mean() + call.eps).sqrt())
-        words = f"batch entry {b}, token {t} of {call.x.shape[1]}, head {h}, column {column} of {call.x.shape[3]}"
-        return ElementPlace(index, words, f"x {x:.4g} over the root {root:.4g}, weight {w:.4g}, gate {z:.4g}, eps {call.eps:g}")
+        words = (
+            f"batch entry {b}, token {t} of {call.x.shape[1]}, head {h}, column {column} of"
+            f" {call.x.shape[3]}"
+        )
+        return ElementPlace(
+            index,
+            words,
+            f"x {x:.4g} over the root {root:.4g}, weight {w:.4g}, gate {z:.4g}, eps {call.eps:g}",
+        )
 
 
 def _flat(tensor: Tensor, rank: int) -> Tensor:

@@ -20,10 +20,17 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
     "sigmoid": {"B": 2, "T": 9, "H": 2, "V": 64, "activation": "sigmoid"},
     "sigmoid-deep": {"T": 12, "V": 60, "activation": "sigmoid", "value": "deep"},
     "other-eps": {"T": 9, "V": 32, "eps": 1e-5, "value": "small"},
-    **{f"{value}-values": {"B": 2, "T": 11, "H": 2, "V": 40, "value": value} for value in REGIMES if value != "normal"},
+    **{
+        f"{value}-values": {"B": 2, "T": 11, "H": 2, "V": 40, "value": value}
+        for value in REGIMES
+        if value != "normal"
+    },
 }
 """By name: widths around tiles, ranks, both activations, both usual eps, every regime."""
-LONGER: Final[dict[str, dict[str, Any]]] = {"many-rows": {"T": 4099, "V": 64}, "very-wide": {"T": 5, "V": 4097}}
+LONGER: Final[dict[str, dict[str, Any]]] = {
+    "many-rows": {"T": 4099, "V": 64},
+    "very-wide": {"T": 5, "V": 4097},
+}
 
 
 def named_problems(dtype: str, profile: str) -> dict[str, GatedNormProblem]:
@@ -34,9 +41,15 @@ def named_problems(dtype: str, profile: str) -> dict[str, GatedNormProblem]:
 def random_problems(dtype: str) -> st.SearchStrategy[GatedNormProblem]:
     """Rows of any width and rank, which shrink to one small row."""
     fields: dict[str, st.SearchStrategy[Any]] = {
-        "dtype": st.just(dtype), "seed": st.integers(0, 2**31 - 1), "B": st.integers(1, 2), "T": st.integers(1, 40),
-        "H": st.integers(1, 3), "V": st.sampled_from((1, 2, 3, 16, 31, 32, 33, 60, 64, 65, 128, 200)),
-        "rank": st.sampled_from((4, 3, 2)), "eps": st.sampled_from((1e-6, 1e-5)),
-        "activation": st.sampled_from(("silu", "sigmoid")), "value": st.sampled_from([*REGIMES]),
-    }  # fmt: skip
+        "dtype": st.just(dtype),
+        "seed": st.integers(0, 2**31 - 1),
+        "B": st.integers(1, 2),
+        "T": st.integers(1, 40),
+        "H": st.integers(1, 3),
+        "V": st.sampled_from((1, 2, 3, 16, 31, 32, 33, 60, 64, 65, 128, 200)),
+        "rank": st.sampled_from((4, 3, 2)),
+        "eps": st.sampled_from((1e-6, 1e-5)),
+        "activation": st.sampled_from(("silu", "sigmoid")),
+        "value": st.sampled_from([*REGIMES]),
+    }
     return st.fixed_dictionaries(fields).map(GatedNormProblem.model_validate)

@@ -1,4 +1,6 @@
-"""Problems of the gated RMSNorm, and the regimes of their values, each for a fault that it exposes."""
+"""Problems of the gated RMSNorm, and the regimes of their values, each for a fault that it
+exposes.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from kdaverify.problems.portable import Stream
 from oracles.pointwise.gated_norm import GatedNormCall
 
 DEEP: Final = (-1e4, -110.0, -95.0, -88.0, -30.0, -16.0, -5.5, -1.2784645, 0.0, 20.0, 95.0, 1e4)
-"""Gates where exp(-z) or sigmoid(z) leaves fp32, where 1 - s rounds away, at the minimum of SiLU, and on the positive side."""
+"""Gates where exp(-z) or sigmoid(z) leaves fp32, where 1 - s rounds away, at the minimum of SiLU,
+and on the positive side."""
 Pair = tuple[Tensor, Tensor]
 
 
@@ -102,4 +105,6 @@ class GatedNormProblem(Canonical):
         x, gate = REGIMES[self.value][1](drawn("x", *shape), drawn("gate", *shape))
         cast: dict[str, Any] = {"dtype": TORCH[self.dtype]}
         weight = 1 + drawn("weight", self.V) / 2
-        return GatedNormCall(x.to(**cast), gate.to(**cast), weight.to(**cast), self.eps, self.activation, self.rank)
+        return GatedNormCall(
+            x.to(**cast), gate.to(**cast), weight.to(**cast), self.eps, self.activation, self.rank
+        )

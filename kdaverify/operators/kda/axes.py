@@ -1,4 +1,6 @@
-"""What the tests of a suite go over for an implementation: formats, regimes, panel problems, laws, stages, each with its part of the id."""
+"""What the tests of a suite go over for an implementation: formats, regimes, panel problems, laws,
+stages, each with its part of the id.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def _named_backward(adapter: Adapter, profile: str) -> Choices:
     from kdaverify.problems.cost import gradients_are_quick
 
     def quick(problem: Problem) -> bool:
-        balls = adapter.backward_contract(problem.dtype).operands.precision > FLOAT64_ORACLE_PRECISION
+        balls = (
+            adapter.backward_contract(problem.dtype).operands.precision > FLOAT64_ORACLE_PRECISION
+        )
         return gradients_are_quick(problem, accelerated=adapter.device != "cpu", balls=balls)
 
     found = _named(adapter, profile)
@@ -61,18 +65,27 @@ def _probed(adapter: Adapter, profile: str) -> Choices:
     from kdaverify.problems.probes import probes
 
     return [
-        (f"{dtype}-{probe.name}", probe.of(fitted(adapter, probe.problem))) for dtype in adapter.dtypes for probe in probes(dtype, profile)
+        (f"{dtype}-{probe.name}", probe.of(fitted(adapter, probe.problem)))
+        for dtype in adapter.dtypes
+        for probe in probes(dtype, profile)
     ]
 
 
 def _lawful(adapter: Adapter, profile: str) -> Choices:
     from kdaverify.checks.laws.registry import LAWS
 
-    return [(f"{dtype}-{law}", (law, dtype)) for dtype in lawful_dtypes(adapter, profile) for law in LAWS if _can_hold(adapter, law, dtype)]
+    return [
+        (f"{dtype}-{law}", (law, dtype))
+        for dtype in lawful_dtypes(adapter, profile)
+        for law in LAWS
+        if _can_hold(adapter, law, dtype)
+    ]
 
 
 def _can_hold(adapter: Adapter, law: str, dtype: str) -> bool:
-    """Whether the domain has problems of the kind that the law needs: others cannot be generated."""
+    """Whether the domain has problems of the kind that the law needs: others cannot be
+    generated.
+    """
     from kdaverify.checks.laws.registry import LAWS
     from kdaverify.problems import panel
 
@@ -80,7 +93,10 @@ def _can_hold(adapter: Adapter, law: str, dtype: str) -> bool:
     if chosen.draws.get("packed") and not domain.packed:
         return False
     tried = (domain.fit(entry.problem) for entry in panel(dtype, "smoke"))
-    return any(chosen.asked(problem) is None and not any(map(domain.refuses, chosen.becomes(problem))) for problem in tried)
+    return any(
+        chosen.asked(problem) is None and not any(map(domain.refuses, chosen.becomes(problem)))
+        for problem in tried
+    )
 
 
 def _activated(adapter: Adapter, profile: str) -> Choices:
@@ -104,18 +120,25 @@ def _gate(adapter: Adapter, profile: str) -> Choices:
     from kdaverify.problems.regimes import GATES
 
     del profile
-    # Regimes without weight are named by probes alone; a kernel whose channels share a gate cannot be given all of them.
-    return _same(name for name, regime in GATES.items() if regime.weight and adapter.domain.has(name))
+    # Regimes without weight are named by probes alone; a kernel whose channels share a gate cannot
+    # be given all of them.
+    return _same(
+        name for name, regime in GATES.items() if regime.weight and adapter.domain.has(name)
+    )
 
 
 def lawful_dtypes(adapter: Adapter, profile: str) -> tuple[str, ...]:
-    """The formats that laws are tested in: in smoke the usual ones, where the implementation takes one of them."""
+    """The formats that laws are tested in: in smoke the usual ones, where the implementation takes
+    one of them.
+    """
     usual = tuple(dtype for dtype in adapter.dtypes if dtype in _USUAL)
     return usual if usual and profile == "smoke" else adapter.dtypes
 
 
 def drifting(adapter: Adapter, profile: str) -> Choices:
-    """The questions of drift that a profile has for the implementation: how the tokens are fed, and the problem."""
+    """The questions of drift that a profile has for the implementation: how the tokens are fed, and
+    the problem.
+    """
     from kdaverify.adapters.fitting import fitted
     from kdaverify.problems.drift_probes import drift_cases
 
@@ -127,10 +150,15 @@ def drifting(adapter: Adapter, profile: str) -> Choices:
 
 
 def takes_real_sizes(adapter: Adapter, dtype: str) -> bool:
-    """Kernels on an accelerator, where the float64 oracle is sharp enough: balls of these sizes would take hours."""
+    """Kernels on an accelerator, where the float64 oracle is sharp enough: balls of these sizes
+    would take hours.
+    """
     from kdaverify.budgets.standard import FLOAT64_ORACLE_PRECISION
 
-    return adapter.device != "cpu" and adapter.contract(dtype).operands.precision <= FLOAT64_ORACLE_PRECISION
+    return (
+        adapter.device != "cpu"
+        and adapter.contract(dtype).operands.precision <= FLOAT64_ORACLE_PRECISION
+    )
 
 
 AXES: Final[Mapping[str, Callable[[Adapter, str], Choices]]] = {
@@ -150,4 +178,5 @@ AXES: Final[Mapping[str, Callable[[Adapter, str], Choices]]] = {
     "row": _rows,
     "called": called,
 }
-"""By the fixture's name, in the order of a test's id: what it goes over for an implementation under a profile."""
+"""By the fixture's name, in the order of a test's id: what it goes over for an implementation under
+a profile."""

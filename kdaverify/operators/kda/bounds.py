@@ -1,4 +1,6 @@
-"""Which problems a profile generates for an implementation: how expensive, at which widths, inside which domain."""
+"""Which problems a profile generates for an implementation: how expensive, at which widths, inside
+which domain.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ if TYPE_CHECKING:
 REAL_SIZES: Final = 8.0
 """How many times the cost of a random problem may grow for kernels on an accelerator."""
 INTERPRETED: Final = 1 / 3
-"""And what is left of it for interpreted ones, whose tokens cost a thousand times what compiled ones do: still two chunks."""
+"""And what is left of it for interpreted ones, whose tokens cost a thousand times what compiled
+ones do: still two chunks."""
 
 
 def bounds_of(adapter: Adapter, chosen: Mapping[str, Any], profile: str) -> Bounds:
@@ -26,8 +29,11 @@ def bounds_of(adapter: Adapter, chosen: Mapping[str, Any], profile: str) -> Boun
     from kdaverify.problems.profiles import cost_of
 
     cost = cost_of(profile)
-    dtype = next((chosen[axis] for axis in ("dtype", "staged", "staged_backward") if axis in chosen), None)
-    # On an accelerator a token of full width costs little, and a case of a single chunk shows little.
+    dtype = next(
+        (chosen[axis] for axis in ("dtype", "staged", "staged_backward") if axis in chosen), None
+    )
+    # On an accelerator a token of full width costs little, and a case of a single chunk shows
+    # little.
     if dtype in adapter.dtypes and takes_real_sizes(adapter, dtype):
         cost *= REAL_SIZES
     if adapter.environment()["mode"] == "interpreted":

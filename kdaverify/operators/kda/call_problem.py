@@ -1,4 +1,6 @@
-"""The problems that rules of calls are tested on: packs and batches from one token to a thousand, tail widths, grouped heads."""
+"""The problems that rules of calls are tested on: packs and batches from one token to a thousand,
+tail widths, grouped heads.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,19 @@ from kdaverify.checks.calls.rule import REAL, CallRule
 from kdaverify.problems import Problem
 
 _PLAIN: Final[dict[str, Any]] = {
-    "B": 1, "gate": "mild", "key": "random", "beta": "uniform", "state": "random", "value": "normal",
-}  # fmt: skip
-_PACKS: Final = {"tails": (66, 0, 9, 2), "tiny": (5, 0, 2), "one": (1,), **dict.fromkeys(REAL, (513, 0, 446, 65, 1))}
+    "B": 1,
+    "gate": "mild",
+    "key": "random",
+    "beta": "uniform",
+    "state": "random",
+    "value": "normal",
+}
+_PACKS: Final = {
+    "tails": (66, 0, 9, 2),
+    "tiny": (5, 0, 2),
+    "one": (1,),
+    **dict.fromkeys(REAL, (513, 0, 446, 65, 1)),
+}
 _HEADS: Final = {
     "tails": {"H": 1, "HV": 2},
     "tiny": {"H": 2, "HV": 4},
@@ -23,19 +35,31 @@ _HEADS: Final = {
 }
 _SPARE: Final = 3
 _BATCHES: Final[dict[str, dict[str, Any]]] = {
-    "tails": {"B": 2, "T": 70}, "tiny": {"B": 2, "T": 6}, "one": {"B": 2, "T": 1}, **{size: {"B": 1, "T": 1025} for size in REAL},
-}  # fmt: skip
+    "tails": {"B": 2, "T": 70},
+    "tiny": {"B": 2, "T": 6},
+    "one": {"B": 2, "T": 1},
+    **{size: {"B": 1, "T": 1025} for size in REAL},
+}
 _REAL_WIDTH: Final = 64
 PLAIN_WIDTH: Final = (8, 4)
 _MEMORY_WIDTHS: Final = (PLAIN_WIDTH, (5, 3), (100, 65), (128, 128))
-"""(K, V) of rules about memory: powers of two; odd; a tail behind full tiles, one element past a power of two; those of real models.
+"""(K, V) of rules about memory: powers of two; odd; a tail behind full tiles, one element past a
+power of two; those of real models.
 
-A kernel that masks tails by 16 bytes reads nothing it must not at (8, 4), the only widths that were tried for a long time."""
+A kernel that masks tails by 16 bytes reads nothing it must not at (8, 4), the only widths that were
+tried for a long time."""
 # From the most that an interface can take to the least.
-_NARROWER: Final[tuple[dict[str, Any], ...]] = ({}, {"state": "absent"}, {"H": 2, "HV": 2}, {"H": 2, "HV": 2, "state": "absent"})
+_NARROWER: Final[tuple[dict[str, Any], ...]] = (
+    {},
+    {"state": "absent"},
+    {"H": 2, "HV": 2},
+    {"H": 2, "HV": 2, "state": "absent"},
+)
 
 
-def call_problem(adapter: Adapter, rule: CallRule, dtype: str, *, seed: int, turn: int = 0) -> Problem:
+def call_problem(
+    adapter: Adapter, rule: CallRule, dtype: str, *, seed: int, turn: int = 0
+) -> Problem:
     """The problem that shows most of those the implementation takes.
 
     Args:
@@ -46,18 +70,33 @@ def call_problem(adapter: Adapter, rule: CallRule, dtype: str, *, seed: int, tur
     # Without packs the longest sequence of the pack would be all that is left of a real size.
     packed = rule.packed and (adapter.domain.packed or rule.size not in REAL)
     shapes = [pack, batch] if packed else [batch, pack]
-    plain = {**_PLAIN, **_HEADS[rule.size], **_widths(rule, adapter, turn), "dtype": dtype, "seed": seed}
+    plain = {
+        **_PLAIN,
+        **_HEADS[rule.size],
+        **_widths(rule, adapter, turn),
+        "dtype": dtype,
+        "seed": seed,
+    }
     # A kernel without grouped heads takes the many heads of a real size as they are.
     narrowers = [narrower for narrower in _NARROWER if rule.size != "real" or "H" not in narrower]
-    wanted = [Problem.model_validate({**plain, **shape, **narrower}) for shape, narrower in product(shapes, narrowers)]
+    wanted = [
+        Problem.model_validate({**plain, **shape, **narrower})
+        for shape, narrower in product(shapes, narrowers)
+    ]
     asked = [fitted(adapter, problem, backward=rule.backward) for problem in wanted]
     return next((problem for problem in asked if adapter.supports(problem) is None), asked[0])
 
 
 def _widths(rule: CallRule, adapter: Adapter, turn: int) -> dict[str, int]:
     if rule.size in REAL:
-        nearest = min(adapter.widths, key=lambda width: (width < _REAL_WIDTH, abs(width - _REAL_WIDTH)), default=_REAL_WIDTH)
+        nearest = min(
+            adapter.widths,
+            key=lambda width: (width < _REAL_WIDTH, abs(width - _REAL_WIDTH)),
+            default=_REAL_WIDTH,
+        )
         return dict.fromkeys(("K", "V"), nearest)
-    known = [(width, width) for width in adapter.widths] or (_MEMORY_WIDTHS if rule.memory else [PLAIN_WIDTH])
+    known = [(width, width) for width in adapter.widths] or (
+        _MEMORY_WIDTHS if rule.memory else [PLAIN_WIDTH]
+    )
     K, V = known[turn % len(known) if rule.memory else 0]
     return {"K": K, "V": V}

@@ -15,15 +15,19 @@ if TYPE_CHECKING:
 
 _FORWARD: Final = {"smoke": (0.3, 1.0), "acceptance": (0.3, 1.0), "nightly": (1.2, 8.0)}
 _BACKWARD: Final = {"smoke": (0.05, 0.3), "acceptance": (0.1, 0.45), "nightly": (0.3, 3.0)}
-"""The largest cost of a row, in seconds, for formats judged in balls and in float64: what leaves every pair possible in smoke (1,057 tokens
-of one head of 128 x 16 forward, of 16 x 16 backward), and in acceptance every triple but those of widths, heads and lengths that are all
-large: with twice as much for 16-bit formats there are 0.2 % more triples, and acceptance of eager takes 1.2 times as long."""
+"""The largest cost of a row, in seconds, for formats judged in balls and in float64: what leaves
+every pair possible in smoke (1,057 tokens of one head of 128 x 16 forward, of 16 x 16 backward),
+and in acceptance every triple but those of widths, heads and lengths that are all
+large: with twice as much for 16-bit formats there are 0.2 % more triples, and acceptance of eager
+takes 1.2 times as long."""
 INTERPRETED: Final = 4
 """Of interpreted kernels one row in so many is judged: a thousand tokens take minutes there."""
 
 
 def rows(adapter: Adapter, profile: str) -> tuple[CombinationRow, ...]:
-    """The rows that a profile judges: a covering array of pairs in smoke, of triples from acceptance on, inside the declared domain."""
+    """The rows that a profile judges: a covering array of pairs in smoke, of triples from
+    acceptance on, inside the declared domain.
+    """
     made = _array(adapter, profile)
     return made[::INTERPRETED] if adapter.environment()["mode"] == "interpreted" else made
 
@@ -38,12 +42,21 @@ def covered(adapter: Adapter, profile: str, verdicts: Sequence[Verdict]) -> tupl
     from kdaverify.problems import Problem
     from kdaverify.problems.combinations import STRENGTH, CombinationRow, coverage
 
-    asked = {(one.problem, one.detail["direction"]) for one in verdicts if one.property == "combined" and one.status.judged}
+    asked = {
+        (one.problem, one.detail["direction"])
+        for one in verdicts
+        if one.property == "combined" and one.status.judged
+    }
     judged = [
-        CombinationRow(problem, direction) for asked_of, direction in asked if isinstance(problem := problem_from_json(asked_of), Problem)
+        CombinationRow(problem, direction)
+        for asked_of, direction in asked
+        if isinstance(problem := problem_from_json(asked_of), Problem)
     ]
     possible = _array(adapter, profile)
-    return tuple(Covered(strength, *coverage(judged, possible, strength)) for strength in range(2, STRENGTH[profile] + 1))
+    return tuple(
+        Covered(strength, *coverage(judged, possible, strength))
+        for strength in range(2, STRENGTH[profile] + 1)
+    )
 
 
 @lru_cache(maxsize=8)
@@ -63,7 +76,14 @@ def space(adapter: Adapter, profile: str) -> Space:
         return limits[dtype in ("bf16", "fp16")]
 
     dense, packed = (_directions(adapter, lengths) for lengths in (None, (1,)))
-    return Space(adapter.domain, adapter.dtypes, dense, packed, dearest, lambda problem: bool(cuts_within(problem, adapter.domain)))
+    return Space(
+        adapter.domain,
+        adapter.dtypes,
+        dense,
+        packed,
+        dearest,
+        lambda problem: bool(cuts_within(problem, adapter.domain)),
+    )
 
 
 def _directions(adapter: Adapter, lengths: tuple[int, ...] | None) -> tuple[Direction, ...]:

@@ -1,4 +1,6 @@
-"""Which suites do not apply to an implementation, and why: a failure in what it does not declare is no evidence against it."""
+"""Which suites do not apply to an implementation, and why: a failure in what it does not declare is
+no evidence against it.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,15 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=8)
 def not_applicable(adapter: Adapter, profile: str) -> dict[str, str]:
-    """The properties that an implementation declares it does not have, and why: no case of them is generated."""
+    """The properties that an implementation declares it does not have, and why: no case of them is
+    generated.
+    """
     outputs = exposed(adapter, profile)
-    backward = {} if adapter.differentiable else dict.fromkeys(named(lambda found: found.backward), NO_BACKWARD)
+    backward = (
+        {}
+        if adapter.differentiable
+        else dict.fromkeys(named(lambda found: found.backward), NO_BACKWARD)
+    )
     return {**_undeclared(adapter, outputs), **backward}
 
 
@@ -26,8 +34,21 @@ def exposed(adapter: Adapter, profile: str) -> tuple[str, ...]:
     from kdaverify.adapters.fitting import fitted
     from kdaverify.problems import panel
 
-    asked = [fitted(adapter, entry.problem) for dtype in adapter.dtypes for entry in panel(dtype, profile)]
-    return tuple(sorted({output for problem in asked if adapter.supports(problem) is None for output in adapter.exposes(problem)}))
+    asked = [
+        fitted(adapter, entry.problem)
+        for dtype in adapter.dtypes
+        for entry in panel(dtype, profile)
+    ]
+    return tuple(
+        sorted(
+            {
+                output
+                for problem in asked
+                if adapter.supports(problem) is None
+                for output in adapter.exposes(problem)
+            }
+        )
+    )
 
 
 def _undeclared(adapter: Adapter, outputs: tuple[str, ...]) -> dict[str, str]:
@@ -39,7 +60,9 @@ def _undeclared(adapter: Adapter, outputs: tuple[str, ...]) -> dict[str, str]:
         "packing": _no_packs(adapter),
         "options": "" if adapter.variants() else "it declares no options",
         "stages": "" if staged(adapter) else "it exposes no stage",
-        "backward_stages": "" if staged(adapter, backward=True) else "it exposes no stage of the backward",
+        "backward_stages": (
+            "" if staged(adapter, backward=True) else "it exposes no stage of the backward"
+        ),
         "activations": "" if activated(adapter) else "it exposes no activation, beta or l2norm",
         "gradcheck": "" if "fp64" in adapter.dtypes else "it takes no fp64",
         "resume": _no_resume(adapter, outputs),
@@ -67,14 +90,25 @@ def _no_resume(adapter: Adapter, outputs: tuple[str, ...]) -> str:
 
 
 def _no_tiny_problem(adapter: Adapter) -> str:
-    """Why no problem is small enough that every output element can be differentiated by itself; "" if one is."""
+    """Why no problem is small enough that every output element can be differentiated by itself; ""
+    if one is.
+    """
     from kdaverify.checks.jacobian import most_rows, rows
     from kdaverify.problems import Problem
 
     if {*adapter.dtypes} <= {"fp64"}:
         return "it takes fp64 alone"
-    named = {"dtype": adapter.dtypes[-1], "gate": "mild", "key": "random", "beta": "uniform", "state": "absent", "value": "normal"}
-    tiny = Problem.model_validate({**dict.fromkeys(("B", "T", "H", "HV", "K", "V"), 1), **named, "seed": 0})
+    named = {
+        "dtype": adapter.dtypes[-1],
+        "gate": "mild",
+        "key": "random",
+        "beta": "uniform",
+        "state": "absent",
+        "value": "normal",
+    }
+    tiny = Problem.model_validate(
+        {**dict.fromkeys(("B", "T", "H", "HV", "K", "V"), 1), **named, "seed": 0}
+    )
     least = rows(adapter.domain.fit(tiny))
     return f"its smallest problem has {least} output elements" if least > most_rows(adapter) else ""
 
@@ -99,10 +133,19 @@ def _all_refused(adapter: Adapter) -> str | None:
 
 
 def outside(adapter: Adapter) -> tuple[str, ...]:
-    """What no case is generated for: problems outside the domain, and rules of calls about what nobody can see."""
+    """What no case is generated for: problems outside the domain, and rules of calls about what
+    nobody can see.
+    """
     taken = adapter.domain.leaves_out()
     problems = (f"{what} (outside the declared domain)" for what in taken)
     backward = () if adapter.backward_domain is None else adapter.backward_domain.leaves_out()
-    gradients = (f"gradients of {what} (outside the declared domain of the backward)" for what in backward if what not in taken)
-    hidden = (f"rules of calls about {channel} of the kernel ({why})" for channel, why in adapter.barriers.items())
+    gradients = (
+        f"gradients of {what} (outside the declared domain of the backward)"
+        for what in backward
+        if what not in taken
+    )
+    hidden = (
+        f"rules of calls about {channel} of the kernel ({why})"
+        for channel, why in adapter.barriers.items()
+    )
     return (*problems, *gradients, *hidden)

@@ -13,7 +13,12 @@ from kdaverify.budgets.backward import emulate_gradients
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.ensemble import emulate
 from kdaverify.budgets.formats import Format
-from kdaverify.budgets.standard import FLOAT64_ORACLE_PRECISION, Reference, gradient_standard, standard
+from kdaverify.budgets.standard import (
+    FLOAT64_ORACLE_PRECISION,
+    Reference,
+    gradient_standard,
+    standard,
+)
 from kdaverify.checks.calls.rule import CallRule
 from kdaverify.checks.conventions import conventions, preflight
 from kdaverify.checks.digits import Recurrence
@@ -41,7 +46,8 @@ from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 from oracles.tensors import OUTPUTS, SIGNATURE
 
-# Writes of a token to its state, in all: above this, launching kernels on an accelerator costs less than it saves.
+# Writes of a token to its state, in all: above this, launching kernels on an accelerator costs less
+# than it saves.
 LARGE: Final = 2**26
 MOST_WRITES: Final = 2**30
 
@@ -93,28 +99,53 @@ class KdaOperator(CallOperator):
     def outside(self, adapter: Adapter) -> tuple[str, ...]:
         return outside(adapter)
 
-    def covered(self, adapter: Adapter, profile: str, verdicts: Sequence[Verdict]) -> tuple[Covered, ...]:
+    def covered(
+        self, adapter: Adapter, profile: str, verdicts: Sequence[Verdict]
+    ) -> tuple[Covered, ...]:
         return covered(adapter, profile, verdicts)
 
     def whole(self, exposed: tuple[str, ...]) -> str:
         return of_exposed(exposed)
 
-    def call_problem(self, adapter: Adapter, rule: CallRule, dtype: str, *, seed: int, turn: int) -> Problem:
+    def call_problem(
+        self, adapter: Adapter, rule: CallRule, dtype: str, *, seed: int, turn: int
+    ) -> Problem:
         return call_problem(adapter, rule, dtype, seed=seed, turn=turn)
 
-    def loss(self, problem: Problem, exposed: tuple[str, ...], of: str, exponent: int) -> Cotangents | str:
+    def loss(
+        self, problem: Problem, exposed: tuple[str, ...], of: str, exponent: int
+    ) -> Cotangents | str:
         if problem.B * problem.T * problem.HV * problem.K * problem.V > MOST_WRITES:
-            return f"gradients are judged up to B T HV K V = {MOST_WRITES}: reference kernels keep every chunk for their backward"
+            return (
+                f"gradients are judged up to B T HV K V = {MOST_WRITES}: reference kernels keep"
+                " every chunk for their backward"
+            )
         if of not in (*exposed, self.whole(exposed)):
             return "it exposes no final state that a loss could depend on"
         return cotangents(problem, of, exponent)
 
-    def reference(self, call: Inputs, contract: Contract, io: Format, *, cuts: tuple[int, ...] = ()) -> Reference:
-        return standard(call, contract, io, lambda: emulate(call, contract, io, cuts=cuts, single=True), cuts=cuts)
+    def reference(
+        self, call: Inputs, contract: Contract, io: Format, *, cuts: tuple[int, ...] = ()
+    ) -> Reference:
+        return standard(
+            call,
+            contract,
+            io,
+            lambda: emulate(call, contract, io, cuts=cuts, single=True),
+            cuts=cuts,
+        )
 
-    def gradient_reference(self, call: Inputs, cotangents: Cotangents, contract: Contract, io: Format) -> Reference:
+    def gradient_reference(
+        self, call: Inputs, cotangents: Cotangents, contract: Contract, io: Format
+    ) -> Reference:
         loss = cotangents.on(call.q.device)
-        return gradient_standard(call, loss, contract, io, lambda: emulate_gradients(call, loss, contract, io, single=True))
+        return gradient_standard(
+            call,
+            loss,
+            contract,
+            io,
+            lambda: emulate_gradients(call, loss, contract, io, single=True),
+        )
 
     def is_large(self, call: Inputs, contract: Contract) -> bool:
         writes = call.B * call.T * call.HV * call.K * call.V
@@ -147,7 +178,9 @@ class KdaOperator(CallOperator):
     def cost(self, problem: Problem) -> float:
         return cost(problem)
 
-    def smaller(self, problem: Problem, detail: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
+    def smaller(
+        self, problem: Problem, detail: Mapping[str, Any]
+    ) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
         return smaller(problem, detail)
 
     def traits(self, problem: Problem) -> Mapping[str, bool]:

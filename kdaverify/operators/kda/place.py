@@ -1,4 +1,6 @@
-"""Elements of outputs, gradients and stage tensors in the words of KDA: sequence, token, head, channel, and the inputs there."""
+"""Elements of outputs, gradients and stage tensors in the words of KDA: sequence, token, head,
+channel, and the inputs there.
+"""
 
 from __future__ import annotations
 
@@ -13,39 +15,57 @@ def place(output: str, index: tuple[int, ...], inputs: Inputs) -> ElementPlace:
     """The element at `index` of an output, of a gradient, or of a stage tensor."""
     if output in OF_CHUNKS:
         batch, m, head, channel, column = index
-        where = f"batch entry {batch}, chunk {m}, value head {head}, key channel {channel}, column {column}"
+        where = (
+            f"batch entry {batch}, chunk {m}, value head {head}, key channel {channel}, column"
+            f" {column}"
+        )
         return ElementPlace(index, where, OF_CHUNKS[output])
     if SIGNATURE.is_state(output):
         return _of_state(index, inputs)
     # Stage tensors are those of value heads, whatever they are made from.
-    return _of_token(index, inputs, by_key_head=output in GRADIENTS and "H" in SIGNATURE[output].axes)
+    return _of_token(
+        index, inputs, by_key_head=output in GRADIENTS and "H" in SIGNATURE[output].axes
+    )
 
 
 def _of_token(index: tuple[int, ...], inputs: Inputs, *, by_key_head: bool) -> ElementPlace:
     b, t, drawn_head, *column = index
     n, first = _sequence(b * inputs.T + t, inputs)
-    element = f"{'key' if by_key_head else 'value'} head {drawn_head}" + "".join(f", column {c}" for c in column)
+    element = f"{'key' if by_key_head else 'value'} head {drawn_head}" + "".join(
+        f", column {c}" for c in column
+    )
     if n is None:
         return ElementPlace(index, f"padding row {t}, {element}", "a token past the last offset")
     where = f"sequence {n}, token {b * inputs.T + t - first} of {inputs.lengths[n]}, {element}"
     group = inputs.HV // inputs.H
-    head, key_head = (drawn_head * group, drawn_head) if by_key_head else (drawn_head, drawn_head // group)
+    head, key_head = (
+        (drawn_head * group, drawn_head) if by_key_head else (drawn_head, drawn_head // group)
+    )
     g = inputs.decays[b, t, head]
     norms = (float(x[b, t, key_head].double().norm()) for x in (inputs.q, inputs.k))
-    made_by = "|q| {:.3g}, |k| {:.3g}, beta {:.3g}, g in [{:.3g}, {:.3g}]".format(*norms, inputs.beta[b, t, head], g.min(), g.max())
+    made_by = "|q| {:.3g}, |k| {:.3g}, beta {:.3g}, g in [{:.3g}, {:.3g}]".format(
+        *norms, inputs.beta[b, t, head], g.min(), g.max()
+    )
     return ElementPlace(index, where, made_by)
 
 
 def _of_state(index: tuple[int, ...], inputs: Inputs) -> ElementPlace:
     n, head, channel, column = index
     length = inputs.lengths[n]
-    where = f"sequence {n} of {length} tokens, value head {head}, key channel {channel}, column {column}"
+    where = (
+        f"sequence {n} of {length} tokens, value head {head}, key channel {channel}, column"
+        f" {column}"
+    )
     start = "absent" if inputs.initial_state is None else f"{float(inputs.state[index]):.3g}"
     if not length:
         return ElementPlace(index, where, f"S_0 {start}, no token")
     first = inputs.starts[n]
     g = inputs.decays.flatten(0, 1)[first : first + length, head, channel].double()
-    return ElementPlace(index, where, f"S_0 {start}, gates of the channel sum to {float(g.sum()):.4g}, last {float(g[-1]):.3g}")
+    return ElementPlace(
+        index,
+        where,
+        f"S_0 {start}, gates of the channel sum to {float(g.sum()):.4g}, last {float(g[-1]):.3g}",
+    )
 
 
 def _sequence(row: int, inputs: Inputs) -> tuple[int | None, int]:

@@ -26,8 +26,12 @@ FAMILIAR: Final = {
 Change = dict[str, Any]
 
 
-def smaller(problem: Problem, detail: Mapping[str, Any]) -> Iterator[tuple[Change, Mapping[str, Any]]]:
-    """Batch, heads, widths and scale first, then sequences and tokens, then regimes; each change with the detail that belongs to it."""
+def smaller(
+    problem: Problem, detail: Mapping[str, Any]
+) -> Iterator[tuple[Change, Mapping[str, Any]]]:
+    """Batch, heads, widths and scale first, then sequences and tokens, then regimes; each change
+    with the detail that belongs to it.
+    """
     changes = chain(_leaps(problem, detail), _heads_and_widths(problem))
     yield from ((change, detail) for change in changes)
     if problem.lengths is not None:
@@ -35,15 +39,28 @@ def smaller(problem: Problem, detail: Mapping[str, Any]) -> Iterator[tuple[Chang
     else:
         for tokens in below(problem.T, LENGTHS):
             yield from _cut(problem, detail, tokens)
-    regimes = ({axis: name} for axis in REGIMES for name in FAMILIAR[axis] if getattr(problem, axis) not in FAMILIAR[axis])
+    regimes = (
+        {axis: name}
+        for axis in REGIMES
+        for name in FAMILIAR[axis]
+        if getattr(problem, axis) not in FAMILIAR[axis]
+    )
     yield from ((change, detail) for change in regimes)
 
 
 def _leaps(problem: Problem, detail: Mapping[str, Any]) -> Iterator[Change]:
-    """Few tokens, heads and channels at once: leaps first, then what rarely matters, so that every later try is inexpensive."""
+    """Few tokens, heads and channels at once: leaps first, then what rarely matters, so that every
+    later try is inexpensive.
+    """
     if problem.packed or "cut" in detail:
         return
-    small = {"B": 1, "H": 1, "HV": 2 if problem.HV > problem.H else 1, "K": min(problem.K, NARROW), "V": min(problem.V, NARROW)}
+    small = {
+        "B": 1,
+        "H": 1,
+        "HV": 2 if problem.HV > problem.H else 1,
+        "K": min(problem.K, NARROW),
+        "V": min(problem.V, NARROW),
+    }
     yield from ({**small, "T": tokens} for tokens in below(problem.T, LEAPS))
 
 
@@ -52,7 +69,9 @@ def _heads_and_widths(problem: Problem) -> Iterator[Change]:
         yield {"B": 1}
     yield from ({"H": 1, "HV": 1}, {"H": 1, "HV": 2}, {"H": 1}, {"HV": problem.H})
     yield from ({"K": size, "V": size} for size in below(min(problem.K, problem.V), WIDTHS))
-    yield from ({axis: size} for size in WIDTHS for axis in ("K", "V") if size < getattr(problem, axis))
+    yield from (
+        {axis: size} for size in WIDTHS for axis in ("K", "V") if size < getattr(problem, axis)
+    )
     if problem.scale is not None:
         yield {"scale": None}
 
@@ -60,16 +79,29 @@ def _heads_and_widths(problem: Problem) -> Iterator[Change]:
 def _packs(problem: Problem) -> list[Change]:
     """Without one sequence, without padding, or with one sequence shorter."""
     lengths, padding = problem.lengths or (), problem.T - sum(problem.lengths or ())
-    fewer = [lengths[:n] + lengths[n + 1 :] for n in range(len(lengths))] if len(lengths) > 1 else []
-    halves = [lengths[: len(lengths) // 2], lengths[len(lengths) // 2 :]] if len(lengths) > 3 else []  # more than are dropped one by one
+    fewer = (
+        [lengths[:n] + lengths[n + 1 :] for n in range(len(lengths))] if len(lengths) > 1 else []
+    )
+    # more than are dropped one by one
+    halves = (
+        [lengths[: len(lengths) // 2], lengths[len(lengths) // 2 :]] if len(lengths) > 3 else []
+    )
     shorter = [
-        (*lengths[:n], tokens, *lengths[n + 1 :]) for n, length in enumerate(lengths) for tokens in below(length, LENGTHS)
-    ]  # fmt: skip
-    packs = [{"lengths": pack, "T": sum(pack) + padding} for pack in (*halves, *fewer, *shorter) if sum(pack) + padding]
+        (*lengths[:n], tokens, *lengths[n + 1 :])
+        for n, length in enumerate(lengths)
+        for tokens in below(length, LENGTHS)
+    ]
+    packs = [
+        {"lengths": pack, "T": sum(pack) + padding}
+        for pack in (*halves, *fewer, *shorter)
+        if sum(pack) + padding
+    ]
     return [*([{"T": sum(lengths)}] if padding and sum(lengths) else []), *packs]
 
 
-def _cut(problem: Problem, detail: Mapping[str, Any], tokens: int) -> Iterator[tuple[Change, Mapping[str, Any]]]:
+def _cut(
+    problem: Problem, detail: Mapping[str, Any], tokens: int
+) -> Iterator[tuple[Change, Mapping[str, Any]]]:
     """Fewer tokens; of a run that is cut, fewer before it or behind."""
     cut = detail.get("cut")
     if cut is None:

@@ -1,4 +1,6 @@
-"""What can be said of a problem in one phrase, for the line that separates failing cases from passing ones."""
+"""What can be said of a problem in one phrase, for the line that separates failing cases from
+passing ones.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,13 @@ from kdaverify.problems import Problem
 from kdaverify.problems.regimes import REGIMES
 
 BLOCKS: Final = (16, 32, 64, 128)
-"""Rows that tiles and chunks have: where a length or a width is no multiple, a kernel has a tail."""
+"""Rows that tiles and chunks have: where a length or a width is no multiple, a kernel has a
+tail."""
 LENGTHS: Final = (1, 16, 32, 64, 128, 1024)
 WIDTHS: Final = (1, 16, 32, 64, 128)
 CHUNK: Final = 64
-"""Tokens over which kernels sum gates before they take an exponential: the chunk of most of them."""
+"""Tokens over which kernels sum gates before they take an exponential: the chunk of most of
+them."""
 OVERFLOW: Final = 88.0
 """Nats: exp of more is infinite in fp32, and exp of less than the negative is subnormal."""
 BOUNDED: Final = 5.0
@@ -21,11 +25,22 @@ BOUNDED: Final = 5.0
 
 
 def traits(problem: Problem) -> dict[str, bool]:
-    """Whether each of these sentences is true of a problem; T is a sequence's length, of a pack that of its longest one.
+    """Whether each of these sentences is true of a problem; T is a sequence's length, of a pack
+    that of its longest one.
 
-    Sentences are those that a kernel's code can depend on: sizes against blocks, what is packed, shared or absent, and which values.
+    Sentences are those that a kernel's code can depend on: sizes against blocks, what is packed,
+    shared or absent, and which values.
     """
-    return dict((*_lengths(problem), *_sequences(problem), *_widths(problem), *_heads(problem), *_gates(problem), *_values(problem)))
+    return dict(
+        (
+            *_lengths(problem),
+            *_sequences(problem),
+            *_widths(problem),
+            *_heads(problem),
+            *_gates(problem),
+            *_values(problem),
+        )
+    )
 
 
 def _lengths(p: Problem) -> Iterator[tuple[str, bool]]:
@@ -61,9 +76,16 @@ def _heads(p: Problem) -> Iterator[tuple[str, bool]]:
 
 
 def _gates(p: Problem) -> Iterator[tuple[str, bool]]:
-    """Of single tokens, and of chunks from the start of each sequence on: what decides is how strong gates are, not their regime."""
+    """Of single tokens, and of chunks from the start of each sequence on: what decides is how
+    strong gates are, not their regime.
+    """
     gates = p.decays().double()
-    chunks = [part.sum(0) for b, first, length in p.spans if length for part in gates[b, first : first + length].split(CHUNK)]
+    chunks = [
+        part.sum(0)
+        for b, first, length in p.spans
+        if length
+        for part in gates[b, first : first + length].split(CHUNK)
+    ]
     deepest = min((float(summed.min()) for summed in chunks if summed.numel()), default=0.0)
     yield f"a gate below -{BOUNDED:g}", bool((gates < -BOUNDED).any())
     yield f"gates that sum below -{OVERFLOW:g} in {CHUNK} tokens", deepest < -OVERFLOW

@@ -1,4 +1,6 @@
-"""The operations beside the kernel that an implementation lets one call by themselves: gate activations, beta, l2norm."""
+"""The operations beside the kernel that an implementation lets one call by themselves: gate
+activations, beta, l2norm.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,14 @@ class ActivationError(ValueError):
 
 @dataclass(frozen=True)
 class ActivationArguments:
-    """What an operation is called with; indexing gives a tensor by name, None for a dt_bias that is absent.
+    """What an operation is called with; indexing gives a tensor by name, None for a dt_bias that is
+    absent.
 
     Args:
-        tensors: z [B, T, HV, K], A_log [HV] and dt_bias [HV, K] of gates; logits [B, T, HV] of beta; x [B, T, H, K] of l2norm.
-        setting: the lower bound of gate_bounded (negative), the factor of beta_sigmoid (1 or 2), the eps of l2norm (inside the root).
+        tensors: z [B, T, HV, K], A_log [HV] and dt_bias [HV, K] of gates; logits [B, T, HV] of
+            beta; x [B, T, H, K] of l2norm.
+        setting: the lower bound of gate_bounded (negative), the factor of beta_sigmoid (1 or 2),
+            the eps of l2norm (inside the root).
         cotangent: of the result, for the backward; fp32, of l2norm in the type of x.
     """
 
@@ -40,20 +45,27 @@ class ActivationArguments:
     def mapped(self, change: Callable[[Tensor], Tensor]) -> ActivationArguments:
         """The same call with every tensor changed."""
         tensors = {name: change(tensor) for name, tensor in self.tensors.items()}
-        return replace(self, tensors=tensors, cotangent=None if self.cotangent is None else change(self.cotangent))
+        return replace(
+            self,
+            tensors=tensors,
+            cotangent=None if self.cotangent is None else change(self.cotangent),
+        )
 
 
 @dataclass(frozen=True)
 class ActivationCall:
     """One operation of an implementation, computed in fp32 and rounded once, into what it returns.
 
-    Math: 6; results g and beta are fp32, y has the type of x; every gradient has the type of the tensor it belongs to.
+    Math: 6; results g and beta are fp32, y has the type of x; every gradient has the type of the
+    tensor it belongs to.
 
     Args:
         forward: gives g, beta or y.
-        backward: gives dz, dA_log [HV] and, beside a dt_bias, ddt_bias [HV, K]; or dlogits; or dx. None: there is none.
-        beside_one: "kept": softplus keeps what is small beside 1 (log1p), and so does the slope s (1 - s) of a sigmoid s.
-            "rounded": log(1 + exp(x)) and 1 - s, where it is rounded away. That has to be declared: see `budgets.activations`.
+        backward: gives dz, dA_log [HV] and, beside a dt_bias, ddt_bias [HV, K]; or dlogits; or dx.
+            None: there is none.
+        beside_one: "kept": softplus keeps what is small beside 1 (log1p), and so does the slope s
+            (1 - s) of a sigmoid s. "rounded": log(1 + exp(x)) and 1 - s, where it is rounded away.
+            That has to be declared: see `budgets.activations`.
         parameters: the types of A_log and dt_bias it takes.
     """
 
@@ -63,15 +75,27 @@ class ActivationCall:
     parameters: tuple[str, ...] = ("fp32", "bf16")
 
 
-def differentiated(op: str, forward: Callable[[ActivationArguments], Tensor]) -> Callable[[ActivationArguments], dict[str, Tensor]]:
+def differentiated(
+    op: str, forward: Callable[[ActivationArguments], Tensor]
+) -> Callable[[ActivationArguments], dict[str, Tensor]]:
     """The backward that torch's autograd makes of `forward`."""
 
     def backward(x: ActivationArguments) -> dict[str, Tensor]:
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in x.tensors.items()}
         with torch.enable_grad():
             result = forward(replace(x, tensors=leaves))
-        found = dict(zip(leaves, torch.autograd.grad(result, tuple(leaves.values()), x.cotangent), strict=True))
-        return {gradient: found[source] for gradient, source in OPERATIONS[op].gradients.items() if source in found}
+        found = dict(
+            zip(
+                leaves,
+                torch.autograd.grad(result, tuple(leaves.values()), x.cotangent),
+                strict=True,
+            )
+        )
+        return {
+            gradient: found[source]
+            for gradient, source in OPERATIONS[op].gradients.items()
+            if source in found
+        }
 
     return backward
 
@@ -113,11 +137,19 @@ def _l2norm_backward(x: ActivationArguments) -> dict[str, Tensor]:
 
 
 def torch_activations() -> dict[str, ActivationCall]:
-    """The four operations in torch: fp32 inside. Torch's softplus keeps what is small beside 1, its sigmoid's derivative does not."""
+    """The four operations in torch: fp32 inside. Torch's softplus keeps what is small beside 1, its
+    sigmoid's derivative does not.
+    """
     return {
-        "gate_softplus": ActivationCall(_softplus_gate, differentiated("gate_softplus", _softplus_gate)),
-        "gate_bounded": ActivationCall(_bounded_gate, differentiated("gate_bounded", _bounded_gate), beside_one="rounded"),
-        "beta_sigmoid": ActivationCall(_beta, differentiated("beta_sigmoid", _beta), beside_one="rounded"),
+        "gate_softplus": ActivationCall(
+            _softplus_gate, differentiated("gate_softplus", _softplus_gate)
+        ),
+        "gate_bounded": ActivationCall(
+            _bounded_gate, differentiated("gate_bounded", _bounded_gate), beside_one="rounded"
+        ),
+        "beta_sigmoid": ActivationCall(
+            _beta, differentiated("beta_sigmoid", _beta), beside_one="rounded"
+        ),
         "l2norm": ActivationCall(_l2norm, _l2norm_backward),
     }
 
@@ -130,7 +162,13 @@ def checked(activations: Mapping[str, ActivationCall]) -> Mapping[str, Activatio
     """
     for name, call in activations.items():
         if name not in OPERATIONS:
-            raise ActivationError(f"activations: wanted some of {', '.join(OPERATIONS)}, got {name!r}")
-        if not isinstance(call, ActivationCall):  # pyright: ignore[reportUnnecessaryIsInstance] # users write it
-            raise ActivationError(f"activations: {name}: wanted kdaverify.ActivationCall(forward, backward), got {type(call).__name__}")
+            raise ActivationError(
+                f"activations: wanted some of {', '.join(OPERATIONS)}, got {name!r}"
+            )
+        # users write it
+        if not isinstance(call, ActivationCall):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ActivationError(
+                f"activations: {name}: wanted kdaverify.ActivationCall(forward, backward), got"
+                f" {type(call).__name__}"
+            )
     return activations

@@ -1,4 +1,6 @@
-"""Problems of pointwise operations: random ones, which shrink to one value of one head, and a fixed panel."""
+"""Problems of pointwise operations: random ones, which shrink to one value of one head, and a fixed
+panel.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,14 @@ def activation_problems(draw: st.DrawFn, op: Op, dtype: str) -> ActivationProble
         op: a key of `oracles.pointwise.operations.OPERATIONS`.
         dtype: fp32, bf16 or fp16.
     """
-    sizes = {"T": draw(st.sampled_from(_TOKENS)), "HV": draw(st.sampled_from(_HEADS)), "B": draw(st.sampled_from((1, 2)))}
+    sizes = {
+        "T": draw(st.sampled_from(_TOKENS)),
+        "HV": draw(st.sampled_from(_HEADS)),
+        "B": draw(st.sampled_from((1, 2))),
+    }
     rows = sizes["T"] * sizes["HV"] * sizes["B"]
-    # The widest that fits below the random one: were the list cut instead, shrinking T would change what K means.
+    # The widest that fits below the random one: were the list cut instead, shrinking T would change
+    # what K means.
     widest = min(1 if op == "beta_sigmoid" else MOST // rows, draw(st.sampled_from(_WIDTHS)))
     K = max(width for width in _WIDTHS if width <= widest)
     drawn: dict[str, Any] = {
@@ -65,4 +72,6 @@ def activation_panel(name: str, op: Op, dtype: str) -> ActivationProblem:
     """The problem called `name`, of NAMES, for an operation in a format."""
     beside = {"rates", "bias", "parameters"} if op not in GATES else set[str]()
     chosen = {axis: draw for axis, draw in _PANEL[name].items() if axis not in beside}
-    return ActivationProblem(op=op, dtype=dtype, K=1 if op == "beta_sigmoid" else 20, **_SIZES, **chosen)  # pyright: ignore[reportArgumentType]
+    return ActivationProblem(
+        op=op, dtype=dtype, K=1 if op == "beta_sigmoid" else 20, **_SIZES, **chosen
+    )  # pyright: ignore[reportArgumentType]

@@ -1,4 +1,6 @@
-"""Activations: the operations beside the kernel, each there and back, element by element against the errors of fp32 arithmetic."""
+"""Activations: the operations beside the kernel, each there and back, element by element against
+the errors of fp32 arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +32,16 @@ Wanted = Mapping[str, tuple[torch.Size, Format]]
 
 
 def activated(adapter: Adapter) -> tuple[tuple[str, str], ...]:
-    """(operation, format) of everything that it exposes and that can be judged: float64 is the oracle's own format."""
-    return tuple((op, dtype) for dtype in adapter.dtypes if dtype != "fp64" for op in OPERATIONS if op in adapter.activations(dtype))
+    """(operation, format) of everything that it exposes and that can be judged: float64 is the
+    oracle's own format.
+    """
+    return tuple(
+        (op, dtype)
+        for dtype in adapter.dtypes
+        if dtype != "fp64"
+        for op in OPERATIONS
+        if op in adapter.activations(dtype)
+    )
 
 
 def activations(adapter: Adapter, problem: ActivationProblem) -> list[Outcome]:
@@ -40,7 +50,10 @@ def activations(adapter: Adapter, problem: ActivationProblem) -> list[Outcome]:
     if call is None:
         return skipped(f"it does not expose {problem.op}")
     if problem.op in GATES and problem.parameters not in call.parameters:
-        return skipped(f"{problem.op} takes parameters in {', '.join(call.parameters)}, not in {problem.parameters}")
+        return skipped(
+            f"{problem.op} takes parameters in {', '.join(call.parameters)}, not in"
+            f" {problem.parameters}"
+        )
     bench = _ActivationRun(problem, call)
     return [*bench.forward(), *bench.backward()]
 
@@ -56,46 +69,88 @@ class _ActivationRun:
         operation, x = OPERATIONS[self.problem.op], self._arguments(backward=False)
         first = x.tensors[operation.takes[0]]
         fmt = format_of(first.dtype) if self.problem.op == "l2norm" else FORMATS["fp32"]
-        return self._judged(x, {operation.result: (first.shape, fmt)}, lambda own: {operation.result: self.call.forward(own)})
+        return self._judged(
+            x,
+            {operation.result: (first.shape, fmt)},
+            lambda own: {operation.result: self.call.forward(own)},
+        )
 
     def backward(self) -> list[Outcome]:
         if self.call.backward is None:
-            return [Outcome("gradients", Status.SKIP, f"{FORWARD_ONLY}{self.problem.op} has no backward")]
+            return [
+                Outcome(
+                    "gradients", Status.SKIP, f"{FORWARD_ONLY}{self.problem.op} has no backward"
+                )
+            ]
         x = self._arguments(backward=True)
-        sources = {name: x[source] for name, source in OPERATIONS[self.problem.op].gradients.items()}
-        wanted = {name: (tensor.shape, format_of(tensor.dtype)) for name, tensor in sources.items() if tensor is not None}
+        sources = {
+            name: x[source] for name, source in OPERATIONS[self.problem.op].gradients.items()
+        }
+        wanted = {
+            name: (tensor.shape, format_of(tensor.dtype))
+            for name, tensor in sources.items()
+            if tensor is not None
+        }
         return self._judged(x, wanted, self.call.backward)
 
     def _arguments(self, *, backward: bool) -> ActivationArguments:
         question = self.problem.question()
-        return ActivationArguments(question.tensors, question.setting, question.cotangent if backward else None)
+        return ActivationArguments(
+            question.tensors, question.setting, question.cotangent if backward else None
+        )
 
-    def _judged(self, x: ActivationArguments, wanted: Wanted, run: Callable[[ActivationArguments], Named]) -> list[Outcome]:
+    def _judged(
+        self, x: ActivationArguments, wanted: Wanted, run: Callable[[ActivationArguments], Named]
+    ) -> list[Outcome]:
         try:
             found = _called(self.problem.op, x, wanted, run)
         except CallError as fault:
             return [Outcome(fault.output, fault.status, fault.message)]
-        formats, rounded = {name: fmt for name, (_, fmt) in wanted.items()}, self.call.beside_one == "rounded"
-        allowed = allowances(self.problem.op, x.tensors, x.setting, cotangent=x.cotangent, rounded=rounded, formats=formats)
+        formats, rounded = (
+            {name: fmt for name, (_, fmt) in wanted.items()},
+            self.call.beside_one == "rounded",
+        )
+        allowed = allowances(
+            self.problem.op,
+            x.tensors,
+            x.setting,
+            cotangent=x.cotangent,
+            rounded=rounded,
+            formats=formats,
+        )
         return [self._outcome(name, tensor, allowed[name], x) for name, tensor in found.items()]
 
-    def _outcome(self, name: str, found: Tensor, allowed: ResultTolerance, x: ActivationArguments) -> Outcome:
+    def _outcome(
+        self, name: str, found: Tensor, allowed: ResultTolerance, x: ActivationArguments
+    ) -> Outcome:
         unasked = int(torch.isinf(allowed.bound).sum())
-        beyond = f"{unasked} of {found.numel()} elements not judged: a factor or a product of the formula is no fp32 number"
+        beyond = (
+            f"{unasked} of {found.numel()} elements not judged: a factor or a product of the"
+            " formula is no fp32 number"
+        )
         if unasked == found.numel():
             return Outcome(name, Status.SKIP, f"{self.problem.op}: {name}: {beyond}")
         comparison = compare_elements(name, found, allowed, x)
         told = [f"{self.problem.op}: {comparison}"]
         if name == "g" and comparison.status is Status.PASS:
             told.append(two_measures(found, allowed))
-        return Outcome(name, comparison.status, "\n  ".join([*told, *([beyond] if unasked else [])]), comparison, METHOD)
+        return Outcome(
+            name,
+            comparison.status,
+            "\n  ".join([*told, *([beyond] if unasked else [])]),
+            comparison,
+            METHOD,
+        )
 
 
-def _called(op: str, x: ActivationArguments, wanted: Wanted, run: Callable[[ActivationArguments], Any]) -> dict[str, Tensor]:
+def _called(
+    op: str, x: ActivationArguments, wanted: Wanted, run: Callable[[ActivationArguments], Any]
+) -> dict[str, Tensor]:
     """What the function returns, on copies of its own.
 
     Raises:
-        CallError: it raised, edited what it was given, or gave no tensor of the wanted shape and type.
+        CallError: it raised, edited what it was given, or gave no tensor of the wanted shape and
+            type.
         AdapterError: the call never came to the kernel.
     """
     own = x.mapped(torch.clone)
@@ -107,13 +162,18 @@ def _called(op: str, x: ActivationArguments, wanted: Wanted, run: Callable[[Acti
         fault = fault_of(error)
         raise CallError(Status(fault.kind), "call", f"{op}: {fault.message}") from error
     if not isinstance(returned, Mapping):
-        told = f"{op}: wanted the gradients by name ({', '.join(wanted)}), got {type(returned).__name__}"
+        told = (
+            f"{op}: wanted the gradients by name ({', '.join(wanted)}), got"
+            f" {type(returned).__name__}"
+        )
         raise CallError(Status.TYPE, "gradients", told)
     for name, (shape, fmt) in wanted.items():
         check_kind(name, returned.get(name), tuple(shape), fmt.dtype)
     for name, tensor in {**x.tensors, "cotangent": x.cotangent}.items():
         after = own.cotangent if name == "cotangent" else own[name]
         if tensor is not None and after is not None and not same(tensor, after):
-            raise CallError(Status.MUTATED_INPUT, "call", f"{op}: changed its input {name} in place")
+            raise CallError(
+                Status.MUTATED_INPUT, "call", f"{op}: changed its input {name} in place"
+            )
     home = next(iter(x.tensors.values())).device
     return {name: returned[name].to(home) for name in wanted}

@@ -32,23 +32,44 @@ class PointwiseCase:
     problem: ActivationProblem
 
     def answer(self, adapter: Adapter, /) -> KernelErrors:
-        return answered(adapter, self.problem.id, lambda: watched(lambda: self._ask(adapter), "call"))
+        return answered(
+            adapter, self.problem.id, lambda: watched(lambda: self._ask(adapter), "call")
+        )
 
     def yardstick(self) -> Yardstick:
         x, rounded = self._arguments, self._call(self.judged).beside_one == "rounded"
         operation = OPERATIONS[self.problem.op]
-        types = {operation.result: FORMATS["fp32"] if self.problem.op != "l2norm" else FORMATS[self.problem.dtype]}
-        back = {name: format_of(x.tensors[source].dtype) for name, source in operation.gradients.items() if source in x.tensors}
+        types = {
+            operation.result: (
+                FORMATS["fp32"] if self.problem.op != "l2norm" else FORMATS[self.problem.dtype]
+            )
+        }
+        back = {
+            name: format_of(x.tensors[source].dtype)
+            for name, source in operation.gradients.items()
+            if source in x.tensors
+        }
         found = dict[str, Scale]()
         for formats, cotangent in ((types, None), (back, x.cotangent)):
-            told = allowances(self.problem.op, x.tensors, x.setting, cotangent=cotangent, rounded=rounded, formats=formats)
+            told = allowances(
+                self.problem.op,
+                x.tensors,
+                x.setting,
+                cotangent=cotangent,
+                rounded=rounded,
+                formats=formats,
+            )
             for name, allowed in told.items():
                 found[name] = Scale(allowed.exact, 1.0, 1.0, allowed.bound.clamp(min=LEAST))
         return found
 
     def _ask(self, adapter: Adapter) -> dict[str, Tensor]:
         call, x = self._call(adapter), self._arguments
-        found = {OPERATIONS[self.problem.op].result: call.forward(ActivationArguments(x.tensors, x.setting).mapped(torch.clone))}
+        found = {
+            OPERATIONS[self.problem.op].result: call.forward(
+                ActivationArguments(x.tensors, x.setting).mapped(torch.clone)
+            )
+        }
         return found if call.backward is None else {**found, **call.backward(x.mapped(torch.clone))}
 
     def _call(self, adapter: Adapter) -> ActivationCall:

@@ -1,4 +1,6 @@
-"""The inputs of the operations beside the kernel: values that overflow, vanish or saturate, parameters that differ in every head."""
+"""The inputs of the operations beside the kernel: values that overflow, vanish or saturate,
+parameters that differ in every head.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,11 @@ Values = Callable[[Stream, Shape, str], Array]
 Parameters = Callable[[Stream, Shape], Array]
 
 WIDEST: Final = 1e4
-# Where implementations change their way, or fp32 its behaviour: thresholds of softplus, where 1 + exp(x) or 1 - s rounds to 1, and
-# where exp(x) or exp(-x) leaves the normal numbers or all numbers.
+# Where implementations change their way, or fp32 its behaviour: thresholds of softplus, where 1 +
+# exp(x) or 1 - s rounds to 1, and where exp(x) or exp(-x) leaves the normal numbers or all numbers.
 EDGES: Final = (20.0, 0.0, 2.0, -17.0, 17.0, -88.0, 88.0, -104.0, 104.0)
-# Norms of rows whose squares vanish, stand beside eps, or fill fp32: 2^58 squared and summed over 128 channels does.
+# Norms of rows whose squares vanish, stand beside eps, or fill fp32: 2^58 squared and summed over
+# 128 channels does.
 NORMS: Final = (1.0, 1.0, 0.0, 2.0**-10, 2.0**-100, 2.0**58)
 # The same inside fp16, whose squares overflow past 2^8 where they are formed in fp16.
 FP16_NORMS: Final = (1.0, 1.0, 0.0, 2.0**-10, 2.0**-20, 2.0**12)
@@ -29,7 +32,10 @@ def _signed(stream: Stream, size: Array) -> Array:
 
 def _powers(stream: Stream, shape: Shape, lowest: int, highest: int) -> Array:
     """2^k m, k uniform in [lowest, highest), m uniform in [1, 2), either sign."""
-    mantissa, exponent = 1 + stream.uniform(*shape), stream.integers(highest - lowest, *shape) + lowest
+    mantissa, exponent = (
+        1 + stream.uniform(*shape),
+        stream.integers(highest - lowest, *shape) + lowest,
+    )
     return _signed(stream, np.ldexp(mantissa, exponent))
 
 
@@ -59,16 +65,27 @@ def _zero(_stream: Stream, shape: Shape, _: str) -> Array:
 
 def _mixed(stream: Stream, shape: Shape, dtype: str) -> Array:
     """Every element of its own kind: neighbours must not disturb each other."""
-    kinds = np.stack([draw(stream, shape, dtype) for draw in (_normal, _uniform, _spaced, _edges, _tiny, _zero)])
+    kinds = np.stack(
+        [draw(stream, shape, dtype) for draw in (_normal, _uniform, _spaced, _edges, _tiny, _zero)]
+    )
     return np.take_along_axis(kinds, stream.integers(len(kinds), *shape)[None], axis=0)[0]
 
 
 def _rows(stream: Stream, shape: Shape, dtype: str) -> Array:
     """Every row of a norm of its own, a quarter of them with one element alone."""
-    norms = np.asarray(FP16_NORMS if dtype == "fp16" else NORMS)[stream.integers(len(NORMS), *shape[:-1])]
+    norms = np.asarray(FP16_NORMS if dtype == "fp16" else NORMS)[
+        stream.integers(len(NORMS), *shape[:-1])
+    ]
     directions = unit(stream.normal(*shape))
-    alone = _signed(stream, (np.arange(shape[-1]) == stream.integers(shape[-1], *shape[:-1])[..., None]).astype(np.float64))
-    return norms[..., None] * np.where(stream.integers(4, *shape[:-1])[..., None] == 0, alone, directions)
+    alone = _signed(
+        stream,
+        (np.arange(shape[-1]) == stream.integers(shape[-1], *shape[:-1])[..., None]).astype(
+            np.float64
+        ),
+    )
+    return norms[..., None] * np.where(
+        stream.integers(4, *shape[:-1])[..., None] == 0, alone, directions
+    )
 
 
 VALUES: Final[dict[str, Values]] = {

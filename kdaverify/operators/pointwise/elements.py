@@ -18,8 +18,11 @@ AXES = {"dA_log": ("head",), "ddt_bias": ("head", "channel")}
 ALL = ("batch entry", "token", "head", "channel")
 
 
-def compare_elements(name: str, found: Tensor, allowed: ResultTolerance, x: ActivationArguments) -> Comparison:
-    """Every element within its own bound; where the bound reaches past the largest number of the format, so may it.
+def compare_elements(
+    name: str, found: Tensor, allowed: ResultTolerance, x: ActivationArguments
+) -> Comparison:
+    """Every element within its own bound; where the bound reaches past the largest number of the
+    format, so may it.
 
     Args:
         name: of the result.
@@ -34,13 +37,19 @@ def compare_elements(name: str, found: Tensor, allowed: ResultTolerance, x: Acti
     ratios = torch.where(error == 0, 0.0, error / allowed.bound)
     lost = ~torch.isfinite(error)
     at = first_true(lost) if bool(lost.any()) else int(ratios.argmax())
-    statistic, value, budget = "element", float(error.flatten()[at]), float(allowed.bound.flatten()[at])
+    statistic, value, budget = (
+        "element",
+        float(error.flatten()[at]),
+        float(allowed.bound.flatten()[at]),
+    )
     ratio = float(ratios.flatten()[at])
     if bool(lost.any()):
         statistic, value, budget, ratio = "finite", float(lost.sum()), 0.0, math.inf
     elif math.isinf(ratio):
         statistic, value = "zero", float(ratios.isinf().sum())
-    status = Status.NONFINITE if statistic == "finite" else Status.PASS if ratio <= 1 else Status.FAIL
+    status = (
+        Status.NONFINITE if statistic == "finite" else Status.PASS if ratio <= 1 else Status.FAIL
+    )
     return Comparison(
         output=name,
         status=status,
@@ -53,7 +62,9 @@ def compare_elements(name: str, found: Tensor, allowed: ResultTolerance, x: Acti
         worst=_place(name, at, exact.shape, x),
         found=float(actual.flatten()[at]),
         exact=float(exact.flatten()[at]),
-        vacuous=negative_controls(exact, torch.zeros_like(asked), lambda wrong: bool((wrong.abs() <= allowed.bound).all())),
+        vacuous=negative_controls(
+            exact, torch.zeros_like(asked), lambda wrong: bool((wrong.abs() <= allowed.bound).all())
+        ),
     )
 
 
@@ -65,8 +76,9 @@ def two_measures(g: Tensor, allowed: ResultTolerance) -> str:
     relative = (error / exact.abs().clamp(min=allowed.format.min_normal)).max()
     decay = torch.where(asked, (g.double().exp() - exact.exp()).abs(), 0.0).max()
     return (
-        f"g is off by {float(relative):.3g} of itself at most, the decay exp(g) by {float(decay):.3g}; "
-        f"{float((error / allowed.kept).max()):.3g} times the tolerance of a kernel that keeps what is small beside 1"
+        f"g is off by {float(relative):.3g} of itself at most, the decay exp(g) by"
+        f" {float(decay):.3g}; {float((error / allowed.kept).max()):.3g} times the tolerance of a"
+        " kernel that keeps what is small beside 1"
     )
 
 
@@ -74,13 +86,25 @@ def _place(name: str, at: int, shape: torch.Size, x: ActivationArguments) -> Ele
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), shape))
     where = ", ".join(f"{axis} {i}" for axis, i in zip(AXES.get(name, ALL), index, strict=False))
     tensors = x.tensors if x.cotangent is None else {**x.tensors, "cotangent": x.cotangent}
-    return ElementPlace(index, where, ", ".join(f"{source} {_source(tensor, index, name)}" for source, tensor in tensors.items()))
+    return ElementPlace(
+        index,
+        where,
+        ", ".join(f"{source} {_source(tensor, index, name)}" for source, tensor in tensors.items()),
+    )
 
 
 def _source(tensor: Tensor, index: tuple[int, ...], name: str) -> str:
-    """The element of an input that belongs to an element of a result; the range of those that a sum runs over."""
+    """The element of an input that belongs to an element of a result; the range of those that a sum
+    runs over.
+    """
     head = index if name in AXES else index[2:]
     parameter = tensor.ndim < 3
-    own = tensor[head[: tensor.ndim]] if parameter else tensor[:, :, *head] if name in AXES else tensor[index]
+    own = (
+        tensor[head[: tensor.ndim]]
+        if parameter
+        else tensor[:, :, *head]
+        if name in AXES
+        else tensor[index]
+    )
     low, high = float(own.min()), float(own.max())
     return f"{low:.9g}" if low == high else f"in [{low:.3g}, {high:.3g}]"

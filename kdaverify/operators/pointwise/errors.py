@@ -1,4 +1,5 @@
-"""How far fp32 arithmetic may be off in the operations beside the kernel, element by element, before the last rounding.
+"""How far fp32 arithmetic may be off in the operations beside the kernel, element by element,
+before the last rounding.
 
 The argument is that of `kdaverify.operators.pointwise.tolerance`; formulas are those of math.md 6.
 """
@@ -20,7 +21,8 @@ from oracles.stages import Named
 U: Final = FORMATS["fp32"].unit
 UNIT: Final = 2.0**-22
 LOST: Final = FORMATS["fp32"].min_normal
-# Of a softplus that rounds 1 + exp(x), and takes the logarithm by a unit whose error near 1 is absolute. Source: PTX ISA, lg2.approx.
+# Of a softplus that rounds 1 + exp(x), and takes the logarithm by a unit whose error near 1 is
+# absolute. Source: PTX ISA, lg2.approx.
 LOG_OF_SUM: Final = U + UNIT * math.log(2)
 DEVIATIONS: Final = 4.0
 # From here on softplus is its argument, to fp32.
@@ -53,7 +55,12 @@ class Error:
         terms, n = (self.exact * by).abs(), math.prod(by.shape[axis] for axis in axes)
         roundings = min(n, DEVIATIONS * math.sqrt(n)) * U * terms.sum(axes)
         kept = (by.abs() * self.kept + 2 * U * terms + lost).sum(axes) + roundings
-        return Error(exact, kept, (by.abs() * self.rounded).sum(axes), ((1 + by.abs()) * self.reach).sum(axes))
+        return Error(
+            exact,
+            kept,
+            (by.abs() * self.rounded).sum(axes),
+            ((1 + by.abs()) * self.reach).sum(axes),
+        )
 
 
 @dataclass(frozen=True)
@@ -70,27 +77,45 @@ class _Gate:
         x = z + tensors["dt_bias"] if "dt_bias" in tensors else z
         return cls(x, A_log.exp().expand_as(x), UNIT + 2 * U * A_log.abs())
 
-    def backward(self, dz: Error, by_rate: Error, by: Tensor, w: Tensor, gradients: Named) -> dict[str, Error]:
+    def backward(
+        self, dz: Error, by_rate: Error, by: Tensor, w: Tensor, gradients: Named
+    ) -> dict[str, Error]:
         """dz, and the sums: dA_log of `by_rate` times `by`, ddt_bias of dz."""
         lost = LOST * (1 + self.rate) * (w > 0)
         dA_log = by_rate.summed((0, 1, 3), gradients["dA_log"], by=by, lost=lost)
-        ddt_bias = dz.summed((0, 1), gradients["ddt_bias"], by=torch.ones_like(w), lost=torch.zeros_like(w))
+        ddt_bias = dz.summed(
+            (0, 1), gradients["ddt_bias"], by=torch.ones_like(w), lost=torch.zeros_like(w)
+        )
         return {"dz": dz, "dA_log": dA_log, "ddt_bias": ddt_bias}
 
 
 def _softplus(tensors: Named, _: float, g: Tensor) -> Error:
     gate = _Gate.of(tensors)
     by_exp = torch.sigmoid(gate.x) * (UNIT + 3 * U * gate.x.abs())
-    kept = gate.rate * by_exp + g.abs() * (UNIT + 2 * U + gate.off + 2 * U) + LOST * (1 + gate.rate + g.abs() / gate.rate)
+    kept = (
+        gate.rate * by_exp
+        + g.abs() * (UNIT + 2 * U + gate.off + 2 * U)
+        + LOST * (1 + gate.rate + g.abs() / gate.rate)
+    )
     return Error(g, kept, LOG_OF_SUM * gate.rate, gate.rate)
 
 
-def _softplus_backward(tensors: Named, setting: float, dg: Tensor, gradients: Named) -> dict[str, Error]:
+def _softplus_backward(
+    tensors: Named, setting: float, dg: Tensor, gradients: Named
+) -> dict[str, Error]:
     gate, w, exact = _Gate.of(tensors), dg.double().abs(), gradients["dz"]
     by_exp = torch.sigmoid(-gate.x) * (UNIT + 3 * U * gate.x.abs())
-    kept = exact.abs() * (by_exp + 2 * UNIT + gate.off + 6 * U) + LOST * (1 + gate.rate) * (1 + w) * (w > 0)
-    # Where softplus is not yet its argument, its slope may be exp(x) / (1 + exp(x)), the factors multiplied in any order.
-    dz = Error(exact, kept, torch.zeros_like(kept), gate.rate * w.clamp(min=1) * gate.x.clamp(0, THRESHOLD).exp())
+    kept = exact.abs() * (by_exp + 2 * UNIT + gate.off + 6 * U) + LOST * (1 + gate.rate) * (
+        1 + w
+    ) * (w > 0)
+    # Where softplus is not yet its argument, its slope may be exp(x) / (1 + exp(x)), the factors
+    # multiplied in any order.
+    dz = Error(
+        exact,
+        kept,
+        torch.zeros_like(kept),
+        gate.rate * w.clamp(min=1) * gate.x.clamp(0, THRESHOLD).exp(),
+    )
     g = _softplus(tensors, setting, OPERATIONS["gate_softplus"].forward(tensors, setting))
     g = replace(g, reach=torch.maximum(g.reach, g.exact.abs()))
     return gate.backward(dz, g, dg.double(), w, gradients)
@@ -98,7 +123,9 @@ def _softplus_backward(tensors: Named, setting: float, dg: Tensor, gradients: Na
 
 @dataclass(frozen=True)
 class _Sigmoid:
-    """s = sigmoid(y) and its slope s (1 - s), with the errors that a relative error `off` of y and its own arithmetic make."""
+    """s = sigmoid(y) and its slope s (1 - s), with the errors that a relative error `off` of y and
+    its own arithmetic make.
+    """
 
     y: Tensor
     off: Tensor | float
@@ -131,11 +158,17 @@ def _bounded(tensors: Named, lower_bound: float, g: Tensor) -> Error:
     return Error(g, kept, torch.zeros_like(kept), gate.rate)
 
 
-def _bounded_backward(tensors: Named, lower_bound: float, dg: Tensor, gradients: Named) -> dict[str, Error]:
+def _bounded_backward(
+    tensors: Named, lower_bound: float, dg: Tensor, gradients: Named
+) -> dict[str, Error]:
     gate, w, exact = _Gate.of(tensors), dg.double().abs(), gradients["dz"]
     s = _Sigmoid(gate.rate * gate.x, gate.off + 3 * U)
     factor = -lower_bound * gate.rate * w
-    kept = factor * s.slope + exact.abs() * (gate.off + 4 * U) + LOST * (1 - lower_bound) * (1 + gate.rate) * (1 + w) * (w > 0)
+    kept = (
+        factor * s.slope
+        + exact.abs() * (gate.off + 4 * U)
+        + LOST * (1 - lower_bound) * (1 + gate.rate) * (1 + w) * (w > 0)
+    )
     dz = Error(exact, kept, factor * s.rounded, (1 - lower_bound) * gate.rate * w.clamp(min=1))
     return gate.backward(dz, dz, gate.x, w, gradients)
 
@@ -145,7 +178,9 @@ def _beta(tensors: Named, factor: float, beta: Tensor) -> Error:
     return Error(beta, kept, torch.zeros_like(kept), beta)
 
 
-def _beta_backward(tensors: Named, factor: float, dbeta: Tensor, gradients: Named) -> dict[str, Error]:
+def _beta_backward(
+    tensors: Named, factor: float, dbeta: Tensor, gradients: Named
+) -> dict[str, Error]:
     s, w, exact = _Sigmoid(tensors["logits"], 0.0), dbeta.double().abs(), gradients["dlogits"]
     kept = factor * w * s.slope + exact.abs() * 4 * U + LOST * (1 + factor) * (1 + w) * (w > 0)
     return {"dlogits": Error(exact, kept, factor * w * s.rounded, factor * w)}
@@ -153,7 +188,9 @@ def _beta_backward(tensors: Named, factor: float, dbeta: Tensor, gradients: Name
 
 @dataclass(frozen=True)
 class _Norm:
-    """r = 1 / sqrt(sum x^2 + eps) of every row [.., 1], its relative error, and the sum of squares."""
+    """r = 1 / sqrt(sum x^2 + eps) of every row [.., 1], its relative error, and the sum of
+    squares.
+    """
 
     r: Tensor
     off: Tensor
@@ -176,11 +213,19 @@ def _l2norm(tensors: Named, eps: float, y: Tensor) -> Error:
 
 def _l2norm_backward(tensors: Named, eps: float, dy: Tensor, gradients: Named) -> dict[str, Error]:
     """y may be the one that the forward returned, rounded into its format."""
-    norm, w, exact, io = _Norm.of(tensors["x"], eps), dy.double().abs(), gradients["dx"], format_of(dy.dtype)
+    norm, w, exact, io = (
+        _Norm.of(tensors["x"], eps),
+        dy.double().abs(),
+        gradients["dx"],
+        format_of(dy.dtype),
+    )
     y_signed = tensors["x"] * norm.r
     y = y_signed.abs()
     off = y * (norm.off + 2 * U + io.unit) + io.unit * io.min_normal
-    inner, moduli = (y_signed * dy.double()).sum(-1, keepdim=True).abs(), (y * w).sum(-1, keepdim=True)
+    inner, moduli = (
+        (y_signed * dy.double()).sum(-1, keepdim=True).abs(),
+        (y * w).sum(-1, keepdim=True),
+    )
     inner_off = (w * off).sum(-1, keepdim=True) + norm.depth * U * moduli
     terms = norm.r * (w + y * inner)
     live = LOST * (1 + norm.r) * (1 + w) * (w.amax(-1, keepdim=True) > 0)
@@ -202,4 +247,5 @@ BACKWARD: Final[Mapping[str, Callable[[Named, float, Tensor, Named], dict[str, E
     "beta_sigmoid": _beta_backward,
     "l2norm": _l2norm_backward,
 }
-"""(tensors in float64, setting, cotangent in its own type, exact gradients) -> the tolerance of each."""
+"""(tensors in float64, setting, cotangent in its own type, exact gradients) -> the tolerance of
+each."""

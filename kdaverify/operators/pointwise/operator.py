@@ -14,7 +14,12 @@ from kdaverify.operators.sizes import WIDTHS, below
 from oracles.pointwise.operations import OPERATIONS
 from oracles.signature import CallSignature, Role, TensorRole
 
-AXES: Final = {"A_log": ("HV",), "dt_bias": ("HV", "K"), "logits": ("B", "T", "HV"), "beta": ("B", "T", "HV")}
+AXES: Final = {
+    "A_log": ("HV",),
+    "dt_bias": ("HV", "K"),
+    "logits": ("B", "T", "HV"),
+    "beta": ("B", "T", "HV"),
+}
 USUAL: Final = ("B", "T", "HV", "K")
 
 
@@ -37,17 +42,32 @@ class PointwiseOperator(Operator):
         self.name = name
         self.signature = CallSignature(
             inputs=tuple(
-                TensorRole(tensor, Role.PARAMETER if tensor in ("A_log", "dt_bias") else Role.TOKEN, AXES.get(tensor, USUAL),
-                           gradients[tensor], optional=tensor == "dt_bias")
+                TensorRole(
+                    tensor,
+                    Role.PARAMETER if tensor in ("A_log", "dt_bias") else Role.TOKEN,
+                    AXES.get(tensor, USUAL),
+                    gradients[tensor],
+                    optional=tensor == "dt_bias",
+                )
                 for tensor in operation.takes
             ),
-            outputs=(TensorRole(operation.result, Role.TOKEN, AXES.get(operation.result, USUAL), "cotangent"),),
-        )  # fmt: skip
+            outputs=(
+                TensorRole(
+                    operation.result, Role.TOKEN, AXES.get(operation.result, USUAL), "cotangent"
+                ),
+            ),
+        )
 
     def refusal(self, adapter: Adapter, problem: ActivationProblem) -> str | None:
-        return None if self.name in adapter.activations(problem.dtype) else f"it does not expose {self.name}"
+        return (
+            None
+            if self.name in adapter.activations(problem.dtype)
+            else f"it does not expose {self.name}"
+        )
 
-    def smaller(self, problem: ActivationProblem, detail: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
+    def smaller(
+        self, problem: ActivationProblem, detail: Mapping[str, Any]
+    ) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
         for axis in USUAL:
             yield from (({axis: size}, detail) for size in below(getattr(problem, axis), WIDTHS))
 

@@ -1,4 +1,6 @@
-"""A question about an operation beside the kernel: a gate activation, the sigmoid of beta, or l2norm."""
+"""A question about an operation beside the kernel: a gate activation, the sigmoid of beta, or
+l2norm.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,14 @@ from oracles.stages import Named
 
 Op = Literal["gate_softplus", "gate_bounded", "beta_sigmoid", "l2norm"]
 GATES: Final[tuple[Op, ...]] = ("gate_softplus", "gate_bounded")
-SETTINGS: Final[dict[Op, float]] = {"gate_softplus": 0.0, "gate_bounded": -5.0, "beta_sigmoid": 1.0, "l2norm": L2NORM_EPS}
-"""The setting of each operation where a problem states none: no setting, the lower bound, the factor, eps."""
+SETTINGS: Final[dict[Op, float]] = {
+    "gate_softplus": 0.0,
+    "gate_bounded": -5.0,
+    "beta_sigmoid": 1.0,
+    "l2norm": L2NORM_EPS,
+}
+"""The setting of each operation where a problem states none: no setting, the lower bound, the
+factor, eps."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +53,12 @@ class ActivationProblem(Canonical):
 
     Args:
         op: a key of `oracles.pointwise.operations.OPERATIONS`.
-        B, T, HV, K: batch entries, tokens, heads and channels; of beta K = 1, of l2norm HV counts the heads of q or k.
+        B, T, HV, K: batch entries, tokens, heads and channels; of beta K = 1, of l2norm HV counts
+            the heads of q or k.
         dtype: type of z, the logits or x.
         parameters: type of A_log and dt_bias.
-        values, rates, bias, cotangent: names of samples (`activation_draws`); those an operation does not take are left alone.
+        values, rates, bias, cotangent: names of samples (`activation_draws`); those an operation
+            does not take are left alone.
         setting: lower bound, factor of beta or eps; None: the usual one.
         seed: of every random number.
     Raises:
@@ -73,14 +83,22 @@ class ActivationProblem(Canonical):
 
     @model_validator(mode="after")
     def _check(self) -> ActivationProblem:
-        tables = {"values": ROWS if self.op == "l2norm" else VALUES, "rates": RATES, "bias": BIASES, "cotangent": COTANGENTS}
+        tables = {
+            "values": ROWS if self.op == "l2norm" else VALUES,
+            "rates": RATES,
+            "bias": BIASES,
+            "cotangent": COTANGENTS,
+        }
         complaints = [
-            f"{axis}: no distribution named {getattr(self, axis)!r}; known ones are {', '.join(table)}"
+            f"{axis}: no distribution named {getattr(self, axis)!r}; known ones are"
+            f" {', '.join(table)}"
             for axis, table in tables.items()
             if getattr(self, axis) not in table
         ]
         if self.op == "gate_bounded" and self.asked >= 0:
-            complaints.append(f"setting: wanted a negative lower bound, got {self.asked}; -5 is usual")
+            complaints.append(
+                f"setting: wanted a negative lower bound, got {self.asked}; -5 is usual"
+            )
         if self.op in ("beta_sigmoid", "l2norm") and self.asked <= 0:
             complaints.append(f"setting: wanted a positive number, got {self.asked}")
         if self.op == "beta_sigmoid" and self.K != 1:
@@ -96,7 +114,11 @@ class ActivationProblem(Canonical):
 
     @property
     def regime(self) -> str:
-        return f"{self.values}-values-{self.rates}-rates" if self.op in GATES else f"{self.values}-values"
+        return (
+            f"{self.values}-values-{self.rates}-rates"
+            if self.op in GATES
+            else f"{self.values}-values"
+        )
 
     @property
     def stem(self) -> str:
@@ -104,7 +126,11 @@ class ActivationProblem(Canonical):
 
     def question(self) -> ActivationTensors:
         """The tensors, bit-identical on every machine."""
-        shape = (self.B, self.T, self.HV) if self.op == "beta_sigmoid" else (self.B, self.T, self.HV, self.K)
+        shape = (
+            (self.B, self.T, self.HV)
+            if self.op == "beta_sigmoid"
+            else (self.B, self.T, self.HV, self.K)
+        )
         drawn = ROWS[self.values] if self.op == "l2norm" else VALUES[self.values]
         first = OPERATIONS[self.op].takes[0]
         tensors = {first: rounded(drawn(self._stream(first), shape, self.dtype), TORCH[self.dtype])}

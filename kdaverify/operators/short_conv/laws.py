@@ -18,7 +18,11 @@ POWER: Final = 2.0**5
 
 
 def _linear(problem: Any) -> str | None:
-    return None if problem.activation == "none" and not problem.bias else "it needs a call without activation and bias"
+    return (
+        None
+        if problem.activation == "none" and not problem.bias
+        else "it needs a call without activation and bias"
+    )
 
 
 def _stateful(problem: Any) -> str | None:
@@ -42,7 +46,11 @@ def _impulse(adapter: Adapter, problem: Any) -> list[Outcome]:
 
 def _scaled(adapter: Adapter, problem: Any) -> list[Outcome]:
     call = problem.inputs()
-    larger = replace(call, x=POWER * call.x, initial_state=None if call.initial_state is None else POWER * call.initial_state)
+    larger = replace(
+        call,
+        x=POWER * call.x,
+        initial_state=None if call.initial_state is None else POWER * call.initial_state,
+    )
     plain, found = run(adapter, problem, call), run(adapter, problem, larger)
     return exactly(larger, {"y": found["y"]}, {"y": POWER * plain["y"].double()})
 
@@ -51,7 +59,9 @@ def _part(call: ShortConvCall, first: int, end: int, state: Tensor | None) -> Sh
     return replace(call, x=call.x[:, first:end].contiguous(), initial_state=state)
 
 
-def _cut(adapter: Adapter, problem: Any, call: ShortConvCall, cuts: list[int], *, step: bool = False) -> Tensors:
+def _cut(
+    adapter: Adapter, problem: Any, call: ShortConvCall, cuts: list[int], *, step: bool = False
+) -> Tensors:
     """The call in parts, each from the state that the one before returned."""
     state, parts = call.initial_state, list[Tensor]()
     for first, end in zip((0, *cuts), (*cuts, problem.T), strict=True):
@@ -69,10 +79,25 @@ def _returned(adapter: Adapter, problem: Any) -> str | None:
 def _split(adapter: Adapter, problem: Any) -> list[Outcome]:
     if reason := _returned(adapter, problem):
         return skipped(reason)
-    call, cuts = problem.inputs(), sorted({1, problem.W - 2, problem.W - 1, problem.T // 2} & {*range(1, problem.T)})
+    call, cuts = (
+        problem.inputs(),
+        sorted({1, problem.W - 2, problem.W - 1, problem.T // 2} & {*range(1, problem.T)}),
+    )
     whole = _unread(run(adapter, problem, call))
-    found = [same(adapter, call, _unread(_cut(adapter, problem, call, [cut])), whole, f"cut at token {cut}") for cut in cuts]
-    return next((one for one in found if any(outcome.status.rejects for outcome in one)), found[-1] if found else skipped("too short"))
+    found = [
+        same(
+            adapter,
+            call,
+            _unread(_cut(adapter, problem, call, [cut])),
+            whole,
+            f"cut at token {cut}",
+        )
+        for cut in cuts
+    ]
+    return next(
+        (one for one in found if any(outcome.status.rejects for outcome in one)),
+        found[-1] if found else skipped("too short"),
+    )
 
 
 def _decoded(adapter: Adapter, problem: Any) -> list[Outcome]:
@@ -81,20 +106,32 @@ def _decoded(adapter: Adapter, problem: Any) -> list[Outcome]:
     problem = problem.replace(T=min(problem.T, MOST_STEPS))
     call = problem.inputs()
     stepped = _cut(adapter, problem, call, [*range(1, problem.T)], step=True)
-    return same(adapter, call, _unread(stepped), _unread(run(adapter, problem, call)), "token by token")
+    return same(
+        adapter, call, _unread(stepped), _unread(run(adapter, problem, call)), "token by token"
+    )
 
 
 def _unread(found: Tensors) -> Tensors:
     """Column 0 of a state means nothing."""
-    return {name: y.index_fill(-1, torch.tensor([0]), 0.0) if name == "final_state" else y for name, y in found.items()}
+    return {
+        name: y.index_fill(-1, torch.tensor([0]), 0.0) if name == "final_state" else y
+        for name, y in found.items()
+    }
 
 
 def _singles(adapter: Adapter, problem: Any) -> list[Outcome]:
     call, parts = problem.inputs(), list[Tensors]()
     for n, (first, length) in enumerate(call.spans):
         if length:
-            state = None if call.initial_state is None else call.initial_state[n : n + 1].contiguous()
-            alone = replace(call, x=call.x[:, first : first + length].contiguous(), initial_state=state, cu_seqlens=None)
+            state = (
+                None if call.initial_state is None else call.initial_state[n : n + 1].contiguous()
+            )
+            alone = replace(
+                call,
+                x=call.x[:, first : first + length].contiguous(),
+                initial_state=state,
+                cu_seqlens=None,
+            )
             parts.append(run(adapter, problem, alone))
     whole = run(adapter, problem, call)
     y = torch.cat([*(part["y"] for part in parts), whole["y"][:, sum(call.lengths) :]], 1)
@@ -105,7 +142,13 @@ def _absent(adapter: Adapter, problem: Any) -> list[Outcome]:
     call = problem.inputs()
     fresh = replace(call, initial_state=None)
     zeros = replace(call, initial_state=torch.zeros_like(call.state))
-    return same(adapter, fresh, _unread(run(adapter, problem, zeros)), _unread(run(adapter, problem, fresh)), "from a state of zeros")
+    return same(
+        adapter,
+        fresh,
+        _unread(run(adapter, problem, zeros)),
+        _unread(run(adapter, problem, fresh)),
+        "from a state of zeros",
+    )
 
 
 def _poisoned(adapter: Adapter, problem: Any) -> list[Outcome]:
@@ -113,9 +156,18 @@ def _poisoned(adapter: Adapter, problem: Any) -> list[Outcome]:
     call = problem.inputs()
     x, used = call.x.clone(), sum(call.lengths) if problem.packed else problem.T
     x[:, used:] = torch.nan
-    state = None if call.initial_state is None else call.initial_state.index_fill(-1, torch.tensor([0]), torch.nan)
-    found, plain = (_unread(run(adapter, problem, one)) for one in (replace(call, x=x, initial_state=state), call))
-    return same(adapter, call, found, plain, "with NaN in column 0 of the state and past the last offset")
+    state = (
+        None
+        if call.initial_state is None
+        else call.initial_state.index_fill(-1, torch.tensor([0]), torch.nan)
+    )
+    found, plain = (
+        _unread(run(adapter, problem, one))
+        for one in (replace(call, x=x, initial_state=state), call)
+    )
+    return same(
+        adapter, call, found, plain, "with NaN in column 0 of the state and past the last offset"
+    )
 
 
 def _channels(adapter: Adapter, problem: Any) -> list[Outcome]:
@@ -125,10 +177,24 @@ def _channels(adapter: Adapter, problem: Any) -> list[Outcome]:
     def flipped(tensor: Tensor | None, axis: int) -> Tensor | None:
         return None if tensor is None else tensor.index_select(axis, order)
 
-    turned = {"x": flipped(call.x, 2), "weight": flipped(call.weight, 0), "bias": flipped(call.bias, 0)}
-    found = run(adapter, problem, replace(call, **turned, initial_state=flipped(call.initial_state, 1)))  # pyright: ignore[reportArgumentType]
-    back = {"y": found["y"].flip(2)} | ({"final_state": found["final_state"].flip(1)} if "final_state" in found else {})
-    return same(adapter, call, _unread(back), _unread(run(adapter, problem, call)), "with the channels in reversed order")
+    turned = {
+        "x": flipped(call.x, 2),
+        "weight": flipped(call.weight, 0),
+        "bias": flipped(call.bias, 0),
+    }
+    found = run(
+        adapter, problem, replace(call, **turned, initial_state=flipped(call.initial_state, 1))
+    )  # pyright: ignore[reportArgumentType]
+    back = {"y": found["y"].flip(2)} | (
+        {"final_state": found["final_state"].flip(1)} if "final_state" in found else {}
+    )
+    return same(
+        adapter,
+        call,
+        _unread(back),
+        _unread(run(adapter, problem, call)),
+        "with the channels in reversed order",
+    )
 
 
 def _later(adapter: Adapter, problem: Any) -> list[Outcome]:
@@ -143,25 +209,81 @@ def _later(adapter: Adapter, problem: Any) -> list[Outcome]:
 LAWS: Final = {
     law.name: law
     for law in (
-        relation("impulse", "of one token of ones y is the weight read backwards, exactly, and 0 elsewhere",
-                 "taps in another order, a window cut at the wrong end (C5)", _impulse, asked=_linear, activation="none", bias=False),
-        relation("powers-of-two", "without activation and bias, x and state times 2^5 give y times 2^5, exactly",
-                 "clamps, thresholds, sums in a narrow format", _scaled, asked=_linear, activation="none", bias=False, value="normal"),
-        relation("split", "cut anywhere, with the state passed on, a call gives what it gives whole",
-                 "states of outputs, of T < W - 1 tokens, of other columns (C6, C9, C14)", _split,
-                 asked=_stateful, state="random", lengths=None),
-        relation("decode", "token by token a call gives what it gives whole", "the decode entry point, slots of states (C6, C10)",
-                 _decoded, asked=_stateful, state="random", lengths=None),
-        relation("singles", "sequences of a pack give what each gives alone", "offsets, stale history of a neighbour (C4, C15, C23)",
-                 _singles, asked=_packed),
-        relation("absent-state", "no state is a state of zeros", "slots that are read whatever has_initial_state says (C15)",
-                 _absent, asked=lambda problem: None if problem.stateful else "it takes no state", state="random"),
-        relation("unread", "NaN in column 0 of the state and past the last offset changes nothing",
-                 "columns and rows read that nobody owns (C10)", _poisoned,
-                 asked=lambda problem: None if problem.stateful or problem.packed else "it takes neither states nor packs"),
-        relation("channels", "channels are independent and in any order", "addresses across channels, tails of D", _channels),
-        relation("later-tokens", "tokens replaced change nothing before them", "windows that reach ahead (C5)", _later,
-                 asked=lambda problem: "it needs a batch" if problem.packed else None, lengths=None),
+        relation(
+            "impulse",
+            "of one token of ones y is the weight read backwards, exactly, and 0 elsewhere",
+            "taps in another order, a window cut at the wrong end (C5)",
+            _impulse,
+            asked=_linear,
+            activation="none",
+            bias=False,
+        ),
+        relation(
+            "powers-of-two",
+            "without activation and bias, x and state times 2^5 give y times 2^5, exactly",
+            "clamps, thresholds, sums in a narrow format",
+            _scaled,
+            asked=_linear,
+            activation="none",
+            bias=False,
+            value="normal",
+        ),
+        relation(
+            "split",
+            "cut anywhere, with the state passed on, a call gives what it gives whole",
+            "states of outputs, of T < W - 1 tokens, of other columns (C6, C9, C14)",
+            _split,
+            asked=_stateful,
+            state="random",
+            lengths=None,
+        ),
+        relation(
+            "decode",
+            "token by token a call gives what it gives whole",
+            "the decode entry point, slots of states (C6, C10)",
+            _decoded,
+            asked=_stateful,
+            state="random",
+            lengths=None,
+        ),
+        relation(
+            "singles",
+            "sequences of a pack give what each gives alone",
+            "offsets, stale history of a neighbour (C4, C15, C23)",
+            _singles,
+            asked=_packed,
+        ),
+        relation(
+            "absent-state",
+            "no state is a state of zeros",
+            "slots that are read whatever has_initial_state says (C15)",
+            _absent,
+            asked=lambda problem: None if problem.stateful else "it takes no state",
+            state="random",
+        ),
+        relation(
+            "unread",
+            "NaN in column 0 of the state and past the last offset changes nothing",
+            "columns and rows read that nobody owns (C10)",
+            _poisoned,
+            asked=lambda problem: (
+                None if problem.stateful or problem.packed else "it takes neither states nor packs"
+            ),
+        ),
+        relation(
+            "channels",
+            "channels are independent and in any order",
+            "addresses across channels, tails of D",
+            _channels,
+        ),
+        relation(
+            "later-tokens",
+            "tokens replaced change nothing before them",
+            "windows that reach ahead (C5)",
+            _later,
+            asked=lambda problem: "it needs a batch" if problem.packed else None,
+            lengths=None,
+        ),
     )
-}  # fmt: skip
+}
 """By name, those to the bit first."""

@@ -29,10 +29,12 @@ Z: Final = "z"
 Z_BACKWARD: Final = "z of the backward"
 DZ: Final = "dz"
 SIZES: Final[Mapping[str, dict[str, Any]]] = {
-    "tails": {"lengths": (66, 0, 9, 2), "T": 80, "D": 33}, "tiny": {"lengths": (5, 0, 2), "T": 10, "D": 8},
-    "one": {"lengths": (1,), "T": 1, "D": 8}, "real": {"lengths": (513, 0, 446, 65, 1), "T": 1028, "D": 512},
+    "tails": {"lengths": (66, 0, 9, 2), "T": 80, "D": 33},
+    "tiny": {"lengths": (5, 0, 2), "T": 10, "D": 8},
+    "one": {"lengths": (1,), "T": 1, "D": 8},
+    "real": {"lengths": (513, 0, 446, 65, 1), "T": 1028, "D": 512},
     "long": {"lengths": (513, 0, 446, 65, 1), "T": 1028, "D": 64},
-}  # fmt: skip
+}
 SECONDS: Final = 1e-7
 """A tap of a token of a channel, in float64, there and back."""
 
@@ -44,43 +46,78 @@ class ShortConvOperator(BoundedOperator):
     name, signature, call, problem = "short_conv", SIGNATURE, ShortConvCall, ShortConvProblem
     positional = ("x", "weight", "bias")
     keywords = ("initial_state", "cu_seqlens", "activation")
-    words = {"conv_state": ("W", "W-1"), "packing": ("none", "cu_seqlens"), "activation": ("silu", "none")}  # noqa: RUF012 # a Final mapping
+    # a Final mapping
+    words = {
+        "conv_state": ("W", "W-1"),
+        "packing": ("none", "cu_seqlens"),
+        "activation": ("silu", "none"),
+    }
     options = {"activation": ("silu", "none")}  # noqa: RUF012
     width = "W"
     telling = ("value", "activation")
     sizes = {"B": (1,), "D": WIDTHS, "W": (2, 3)}  # noqa: RUF012
 
     def contracts(self, io: Format) -> Mapping[str, StorageContract]:
-        """In fp32, z stored in x's type in the backward alone, as FLA recomputes it; nowhere; or in both passes, as torch's modules do."""
+        """In fp32, z stored in x's type in the backward alone, as FLA recomputes it; nowhere; or in
+        both passes, as torch's modules do.
+        """
         stored: dict[str, dict[str, Format]] = {
             "short-conv": {Z_BACKWARD: io},
             "short-conv-strict": {},
             "short-conv-stored": dict.fromkeys((Z, Z_BACKWARD, DZ), io),
         }
-        return {name: StorageContract(f"{name}-{io.name}", io, FORMATS["fp32"], tensors) for name, tensors in stored.items()}
+        return {
+            name: StorageContract(f"{name}-{io.name}", io, FORMATS["fp32"], tensors)
+            for name, tensors in stored.items()
+        }
 
     def returns(self, names: frozenset[str], *, final_state: bool) -> tuple[str, ...]:
-        return SIGNATURE.returned if final_state and "initial_state" in names else SIGNATURE.returned[:1]
+        return (
+            SIGNATURE.returned
+            if final_state and "initial_state" in names
+            else SIGNATURE.returned[:1]
+        )
 
     def arguments(self, call: ShortConvCall, takes: FunctionTakes) -> dict[str, Any]:
         state = call.initial_state
         if state is not None and takes.words["conv_state"] == "W-1":
             state = state[..., 1:].contiguous()
         activation = None if call.activation == "none" else call.activation
-        return {**{name: getattr(call, name) for name in SIGNATURE.names()}, "initial_state": state, "activation": activation}
+        return {
+            **{name: getattr(call, name) for name in SIGNATURE.names()},
+            "initial_state": state,
+            "activation": activation,
+        }
 
-    def canonical(self, name: str, value: Tensor, call: ShortConvCall, takes: FunctionTakes) -> Tensor:
+    def canonical(
+        self, name: str, value: Tensor, call: ShortConvCall, takes: FunctionTakes
+    ) -> Tensor:
         """Rows past the last offset mean nothing; a state of W - 1 columns gets a column 0."""
         if name in ("y", "x") and call.cu_seqlens is not None and value.shape == call.x.shape:
-            return value.masked_fill(torch.arange(value.shape[1], device=value.device)[:, None] >= sum(call.lengths), 0.0)
-        if name == "final_state" and takes.words["conv_state"] == "W-1" and value.ndim and value.shape[-1] == call.W - 1:
+            return value.masked_fill(
+                torch.arange(value.shape[1], device=value.device)[:, None] >= sum(call.lengths), 0.0
+            )
+        if (
+            name == "final_state"
+            and takes.words["conv_state"] == "W-1"
+            and value.ndim
+            and value.shape[-1] == call.W - 1
+        ):
             return torch.nn.functional.pad(value, (1, 0))
         return value
 
     def refuses(self, problem: ShortConvProblem, takes: FunctionTakes) -> str | None:
         inside = self.fit(problem, takes)
-        changed = [name for name in type(problem).model_fields if getattr(inside, name) != getattr(problem, name)]
-        return None if not changed else f"it does not take {changed[0]}={getattr(problem, changed[0])!r}"
+        changed = [
+            name
+            for name in type(problem).model_fields
+            if getattr(inside, name) != getattr(problem, name)
+        ]
+        return (
+            None
+            if not changed
+            else f"it does not take {changed[0]}={getattr(problem, changed[0])!r}"
+        )
 
     def fit(self, problem: ShortConvProblem, takes: FunctionTakes) -> ShortConvProblem:
         return problem.replace(
@@ -102,14 +139,21 @@ class ShortConvOperator(BoundedOperator):
         return "; a state of W - 1 columns is declared by conv_state='W-1'" if states else ""
 
     def counted(
-        self, call: ShortConvCall, cotangents: Mapping[str, Tensor] | None, contract: StorageContract | None, io: Format
+        self,
+        call: ShortConvCall,
+        cotangents: Mapping[str, Tensor] | None,
+        contract: StorageContract | None,
+        io: Format,
     ) -> Counted:
         if contract is None:
             counted = ShortConv(call, EXACT)
         else:
             stored = [contract.tensors.get(name) for name in (Z, Z_BACKWARD, DZ)]
             on_the_way = [None if fmt is None else precision_of(fmt) for fmt in stored]
-            counted = ShortConv(call, ConvPrecision(precision_of(contract.accumulate), precision_of(io), *on_the_way))
+            counted = ShortConv(
+                call,
+                ConvPrecision(precision_of(contract.accumulate), precision_of(io), *on_the_way),
+            )
         return counted.forward() if cotangents is None else counted.backward(cotangents)
 
     def groups(self, call: ShortConvCall) -> int:
@@ -131,7 +175,13 @@ class ShortConvOperator(BoundedOperator):
         return random_problems(dtype)
 
     def sized(self, rule: CallRule, dtype: str, *, seed: int) -> ShortConvProblem:
-        fields: dict[str, Any] = {"dtype": dtype, "seed": seed, "state": "random", "bias": True, **SIZES[rule.size]}
+        fields: dict[str, Any] = {
+            "dtype": dtype,
+            "seed": seed,
+            "state": "random",
+            "bias": True,
+            **SIZES[rule.size],
+        }
         if not rule.packed:
             fields |= {"lengths": None, "B": 2, "T": max(fields["lengths"])}
         return ShortConvProblem(**fields)
@@ -139,17 +189,29 @@ class ShortConvOperator(BoundedOperator):
     def cost(self, problem: ShortConvProblem) -> float:
         return SECONDS * problem.B * problem.T * problem.D * problem.W
 
-    def smaller(self, problem: ShortConvProblem, detail: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
+    def smaller(
+        self, problem: ShortConvProblem, detail: Mapping[str, Any]
+    ) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
         if problem.lengths is not None:
             rest = [problem.lengths[:n] + problem.lengths[n + 1 :] for n in range(problem.N)]
             yield {"lengths": None, "T": max(problem.lengths)}, detail
-            yield from (({"lengths": lengths, "T": sum(lengths)}, detail) for lengths in rest if sum(lengths))
+            yield from (
+                ({"lengths": lengths, "T": sum(lengths)}, detail)
+                for lengths in rest
+                if sum(lengths)
+            )
         else:
             yield from (
-                ({"T": tokens}, detail) for tokens in dict.fromkeys((1, 2, 3, 4, problem.T // 2, problem.T - 1)) if 0 < tokens < problem.T
+                ({"T": tokens}, detail)
+                for tokens in dict.fromkeys((1, 2, 3, 4, problem.T // 2, problem.T - 1))
+                if 0 < tokens < problem.T
             )
         plain = {"bias": False, "state": "absent", "value": "normal"}
-        yield from (({name: value}, detail) for name, value in plain.items() if getattr(problem, name) != value)
+        yield from (
+            ({name: value}, detail)
+            for name, value in plain.items()
+            if getattr(problem, name) != value
+        )
         yield from super().smaller(problem, detail)
 
     def traits(self, problem: ShortConvProblem) -> Mapping[str, bool]:
@@ -170,16 +232,29 @@ class ShortConvOperator(BoundedOperator):
         if axes[0] == "N":
             n, channel, column = index
             about = f"{call.lengths[n]} tokens"
-            return ElementPlace(index, f"sequence {n}, channel {channel}, column {column} of {call.W}", about)
+            return ElementPlace(
+                index, f"sequence {n}, channel {channel}, column {column} of {call.W}", about
+            )
         if axes[0] != "B":
-            words = ", ".join(f"{word} {at}" for word, at in zip(("channel", "tap"), index, strict=False))
+            words = ", ".join(
+                f"{word} {at}" for word, at in zip(("channel", "tap"), index, strict=False)
+            )
             return ElementPlace(index, words, f"a sum over {sum(call.lengths)} tokens")
         row, channel = index[0] * call.x.shape[1] + index[1], index[2]
-        n = next((n for n, (first, length) in enumerate(call.spans) if first <= row < first + length), None)
+        n = next(
+            (n for n, (first, length) in enumerate(call.spans) if first <= row < first + length),
+            None,
+        )
         if n is None:
-            return ElementPlace(index, f"row {index[1]}, past the last offset, channel {channel}", "nobody's")
+            return ElementPlace(
+                index, f"row {index[1]}, past the last offset, channel {channel}", "nobody's"
+            )
         first, length = call.spans[n]
-        return ElementPlace(index, f"sequence {n}, token {row - first} of {length}, channel {channel}", _made_by(call, row, channel))
+        return ElementPlace(
+            index,
+            f"sequence {n}, token {row - first} of {length}, channel {channel}",
+            _made_by(call, row, channel),
+        )
 
 
 def _made_by(call: ShortConvCall, row: int, channel: int) -> str:

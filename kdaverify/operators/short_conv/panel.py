@@ -1,4 +1,6 @@
-"""The fixed problems of the short convolution, each named for what it exposes, and the random ones."""
+"""The fixed problems of the short convolution, each named for what it exposes, and the random
+ones.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,18 @@ PANEL: Final[dict[str, dict[str, Any]]] = {
     "fresh-starts": {"lengths": STARTS, "T": sum(STARTS) + 5, "D": 4},
     "short-sequences": {"lengths": (1, 0, 2, 3, 4, 0, 5, 1), "T": 19, "D": 9, **STATEFUL},
     "short-fresh": {"lengths": (1, 0, 2, 3, 1, 0), "T": 7, "D": 9, "activation": "none"},
-    **{f"{value}-values": {"B": 2, "T": 21, "D": 18, "value": value, "state": "random"} for value in REGIMES if value != "normal"},
-    "deep-without-activation": {"T": 12, "D": 9, "value": "cancelling", "activation": "none", "state": "random"},
+    **{
+        f"{value}-values": {"B": 2, "T": 21, "D": 18, "value": value, "state": "random"}
+        for value in REGIMES
+        if value != "normal"
+    },
+    "deep-without-activation": {
+        "T": 12,
+        "D": 9,
+        "value": "cancelling",
+        "activation": "none",
+        "state": "random",
+    },
 }
 """By name. Sequences shorter than W - 1 shift old columns of the state in; empty ones keep it."""
 LONGER: Final[dict[str, dict[str, Any]]] = {
@@ -61,4 +73,8 @@ def random_problems(draw: st.DrawFn, dtype: str) -> ShortConvProblem:
         lengths = tuple(draw(st.lists(st.integers(0, 40), min_size=1, max_size=8)))
         lengths = lengths if sum(lengths) else (*lengths, 1)
         return ShortConvProblem(lengths=lengths, T=sum(lengths) + draw(st.integers(0, 3)), **fields)
-    return ShortConvProblem(B=draw(st.integers(1, 3)), T=draw(st.one_of(st.integers(1, 9), st.integers(1, 140))), **fields)
+    return ShortConvProblem(
+        B=draw(st.integers(1, 3)),
+        T=draw(st.one_of(st.integers(1, 9), st.integers(1, 140))),
+        **fields,
+    )

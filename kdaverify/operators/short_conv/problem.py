@@ -1,4 +1,6 @@
-"""Problems of the short convolution, and the regimes of their values, each for a fault that it exposes."""
+"""Problems of the short convolution, and the regimes of their values, each for a fault that it
+exposes.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,13 @@ from oracles.pointwise.short_conv import ShortConvCall
 
 Size = Field(ge=1)
 UNREAD: Final = 1024.0
-"""How much larger column 0 of a state is than all others: a kernel that reads it is wrong by that."""
+"""How much larger column 0 of a state is than all others: a kernel that reads it is wrong by
+that."""
 FLAT: Final = -1.2784645
 """Where the slope of SiLU is 0."""
 DEEP: Final = (-110.0, -95.0, -88.0, -60.0, -30.0, -16.0, -5.5, 20.0, 95.0)
-"""Pre-activations where exp(-z) or sigmoid(z) leaves fp32, where 1 - s rounds away, and on the positive side."""
+"""Pre-activations where exp(-z) or sigmoid(z) leaves fp32, where 1 - s rounds away, and on the
+positive side."""
 Drawn = tuple[Tensor, Tensor, Tensor]
 """Values in float64: of x and states [rows, D], of the weight [D, W] and of the bias [D]."""
 
@@ -57,8 +61,14 @@ def _sparse(x: Tensor, w: Tensor, b: Tensor) -> Drawn:
 
 REGIMES: Final[Mapping[str, tuple[str, Callable[[Tensor, Tensor, Tensor], Drawn]]]] = {
     "normal": ("ordinary values", _normal),
-    "flat": ("z near -1.278, where the slope of SiLU is 0", _around(torch.tensor([FLAT], dtype=torch.float64))),
-    "deep": ("z from -110 to 95: sigmoid underflows, exp(-z) overflows, y must go to -0", _around(torch.tensor(DEEP, dtype=torch.float64))),
+    "flat": (
+        "z near -1.278, where the slope of SiLU is 0",
+        _around(torch.tensor([FLAT], dtype=torch.float64)),
+    ),
+    "deep": (
+        "z from -110 to 95: sigmoid underflows, exp(-z) overflows, y must go to -0",
+        _around(torch.tensor(DEEP, dtype=torch.float64)),
+    ),
     "cancelling": ("taps cancel: |sum w x| far below sum |w x|", _cancelling),
     "large": ("inputs of 2^8: sums keep no digits below", _scaled(8)),
     "tiny": ("inputs of 2^-8", _scaled(-8)),
@@ -71,7 +81,8 @@ class ShortConvProblem(Canonical):
 
     Args:
         B, T, D, W: batch entries, rows, channels, taps; B = 1 with lengths.
-        lengths: of the sequences of a pack; rows past their sum are nobody's. None: every batch entry is one.
+        lengths: of the sequences of a pack; rows past their sum are nobody's. None: every batch
+            entry is one.
         bias: whether there is one; state: random or absent.
         activation: silu or none.
         value: a key of REGIMES.
@@ -92,8 +103,13 @@ class ShortConvProblem(Canonical):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.lengths is not None and (self.B != 1 or min(self.lengths, default=0) < 0 or not 0 < sum(self.lengths) <= self.T):
-            raise ValueError(f"lengths: wanted B = 1 and lengths >= 0 of sum 1 to T = {self.T}, got {self.lengths} with B = {self.B}")
+        if self.lengths is not None and (
+            self.B != 1 or min(self.lengths, default=0) < 0 or not 0 < sum(self.lengths) <= self.T
+        ):
+            raise ValueError(
+                f"lengths: wanted B = 1 and lengths >= 0 of sum 1 to T = {self.T}, got"
+                f" {self.lengths} with B = {self.B}"
+            )
         return self
 
     @property
@@ -120,7 +136,9 @@ class ShortConvProblem(Canonical):
     @property
     def stem(self) -> str:
         pack = "" if self.lengths is None else f"N{self.N}"
-        beside = "".join(f"-{name}" for name, there in (("bias", self.bias), ("state", self.stateful)) if there)
+        beside = "".join(
+            f"-{name}" for name, there in (("bias", self.bias), ("state", self.stateful)) if there
+        )
         return f"short_conv-{self.dtype}-B{self.B}T{self.T}D{self.D}W{self.W}{pack}{beside}-{self.value}-{self.activation}"
 
     def inputs(self) -> ShortConvCall:
@@ -129,13 +147,23 @@ class ShortConvProblem(Canonical):
 
         rows = drawn("x", self.B * self.T, self.D)
         columns = drawn("state", self.N * self.W, self.D)
-        together, weight, bias = REGIMES[self.value][1](torch.cat((rows, columns)), drawn("weight", self.D, self.W), drawn("bias", self.D))
+        together, weight, bias = REGIMES[self.value][1](
+            torch.cat((rows, columns)), drawn("weight", self.D, self.W), drawn("bias", self.D)
+        )
         x, state = together.split((len(rows), len(columns)))
         state = state.view(self.N, self.W, self.D).mT.contiguous()
         state[..., 0] = UNREAD * (1 + columns.view(self.N, self.W, self.D)[:, 0].abs())
-        offsets = None if self.lengths is None else torch.tensor([0, *self.lengths]).cumsum(0).to(torch.int32)
+        offsets = (
+            None
+            if self.lengths is None
+            else torch.tensor([0, *self.lengths]).cumsum(0).to(torch.int32)
+        )
         cast: dict[str, Any] = {"dtype": TORCH[self.dtype]}
         return ShortConvCall(
-            x.view(self.B, self.T, self.D).to(**cast), weight.to(**cast), bias.to(**cast) if self.bias else None,
-            state.to(**cast) if self.stateful else None, offsets, self.activation,
-        )  # fmt: skip
+            x.view(self.B, self.T, self.D).to(**cast),
+            weight.to(**cast),
+            bias.to(**cast) if self.bias else None,
+            state.to(**cast) if self.stateful else None,
+            offsets,
+            self.activation,
+        )

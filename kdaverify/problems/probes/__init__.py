@@ -1,4 +1,6 @@
-"""Exactness probes: tiny or long and inexpensive inputs on which a single rounding decision is visible, one kind a file."""
+"""Exactness probes: tiny or long and inexpensive inputs on which a single rounding decision is
+visible, one kind a file.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,11 @@ def probes(dtype: str, profile: str) -> tuple[Probe, ...]:
     """
     check_profile(profile)
     rank = [*PROFILES].index
-    asked = [probe for probe in PROBES.values() if rank(probe.profile) <= rank(profile) and dtype in probe.dtypes]
+    asked = [
+        probe
+        for probe in PROBES.values()
+        if rank(probe.profile) <= rank(profile) and dtype in probe.dtypes
+    ]
     return tuple(probe.of(probe.problem.replace(dtype=dtype)) for probe in asked)
 
 

@@ -26,7 +26,8 @@ class Probe:
         measures: how errors are measured beside the usual statistics; names of `budgets.measures`.
         dtypes: types it is tested in: those whose roundings the fault can be distinguished from.
         cut: the token at which the run is cut and resumed from its saved state; None for one run.
-        exponent: of the power of two that v and S_0 are scaled by in a second run, which must give the same bits; 0 for one run.
+        exponent: of the power of two that v and S_0 are scaled by in a second run, which must give
+            the same bits; 0 for one run.
         profile: the smallest profile that tests it.
     """
 
@@ -46,7 +47,9 @@ class Probe:
 
 
 def posed(*, lengths: tuple[int, ...] | None = None, **fields: Any) -> Problem:
-    """A narrow problem of one head, exact in every format by default: one-hot keys, beta 1, no decay, dyadic values."""
+    """A narrow problem of one head, exact in every format by default: one-hot keys, beta 1, no
+    decay, dyadic values.
+    """
     plain: dict[str, Any] = {
         "B": 1, "H": 1, "HV": 1, "K": ROWS, "V": COLUMNS, "dtype": "bf16", "seed": 0,
         "gate": "zero", "key": "one-hot", "beta": "one", "state": "absent", "value": "dyadic",

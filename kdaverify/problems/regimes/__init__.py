@@ -12,7 +12,13 @@ from kdaverify.problems.regimes.regime import Draw, Regime
 from kdaverify.problems.regimes.state import STATES
 from kdaverify.problems.regimes.value import VALUES
 
-REGIMES: Mapping[str, Mapping[str, Regime[Any]]] = {"gate": GATES, "key": KEYS, "beta": BETAS, "state": STATES, "value": VALUES}
+REGIMES: Mapping[str, Mapping[str, Regime[Any]]] = {
+    "gate": GATES,
+    "key": KEYS,
+    "beta": BETAS,
+    "state": STATES,
+    "value": VALUES,
+}
 """Every regime by axis and name, simplest first."""
 
 __all__ = ["BETAS", "GATES", "KEYS", "REGIMES", "STATES", "VALUES", "Draw", "Regime"]

@@ -50,7 +50,8 @@ def _sparse(d: Draw) -> Array:
 
 
 def _one_write(d: Draw) -> Array:
-    # At the last token of a chunk, where the decay to the chunk's end is exactly 1 and rounds to nothing else.
+    # At the last token of a chunk, where the decay to the chunk's end is exactly 1 and rounds to
+    # nothing else.
     beta = np.zeros((d.problem.B, d.problem.T, d.problem.HV))
     for b, start, length in d.problem.spans:
         token = start + min(WRITTEN_AT, max(length - 1, 0))
@@ -59,13 +60,48 @@ def _one_write(d: Draw) -> Array:
 
 
 BETAS = table(
-    Regime("one", "overwriting updates: the full triangular system (SO1, SO6, B2, B3)", _constant(1.0)),
-    Regime("zero", "pure decay: writes that should not happen, decay on the wrong axis (H2, P8, S10)", _constant(0.0)),
+    Regime(
+        "one", "overwriting updates: the full triangular system (SO1, SO6, B2, B3)", _constant(1.0)
+    ),
+    Regime(
+        "zero",
+        "pure decay: writes that should not happen, decay on the wrong axis (H2, P8, S10)",
+        _constant(0.0),
+    ),
     Regime("near-one", "beta rounded on its way to the update (GA10, GA12)", _near_one),
-    Regime("uniform", "beta misread: per head, per sequence, logit for value (GA13, H25, H15)", _uniform, weight=4),
-    Regime("mixed", "tokens that write beside tokens that do not; masked rows (H25, P8, B33)", _mixed, weight=2),
-    Regime("sparse", "one write, then only decay: bias of decay or state rounding grows with T (H11, H12, S12, C2)", _sparse),
-    Regime("faint", "every write below half a spacing of a 16-bit state, which then stands still (H12, S12)", _constant(2.0**-8), weight=0),
-    Regime("two", "negative eigenvalues: reflections, no damping of rounding (SO1, H15)", _constant(2.0)),
-    Regime("one-write", "one write that no operand's rounding blurs, then only decay (H11, H12, S12, C2)", _one_write, weight=0),
+    Regime(
+        "uniform",
+        "beta misread: per head, per sequence, logit for value (GA13, H25, H15)",
+        _uniform,
+        weight=4,
+    ),
+    Regime(
+        "mixed",
+        "tokens that write beside tokens that do not; masked rows (H25, P8, B33)",
+        _mixed,
+        weight=2,
+    ),
+    Regime(
+        "sparse",
+        "one write, then only decay: bias of decay or state rounding grows with T (H11, H12,"
+        " S12, C2)",
+        _sparse,
+    ),
+    Regime(
+        "faint",
+        "every write below half a spacing of a 16-bit state, which then stands still (H12, S12)",
+        _constant(2.0**-8),
+        weight=0,
+    ),
+    Regime(
+        "two",
+        "negative eigenvalues: reflections, no damping of rounding (SO1, H15)",
+        _constant(2.0),
+    ),
+    Regime(
+        "one-write",
+        "one write that no operand's rounding blurs, then only decay (H11, H12, S12, C2)",
+        _one_write,
+        weight=0,
+    ),
 )

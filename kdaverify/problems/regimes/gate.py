@@ -26,7 +26,8 @@ def _constant(value: float) -> Callable[[Draw], Array]:
 
 
 def _log_sigmoid(d: Draw) -> Array:
-    # (1 + (x/2) / sqrt(1 + (x/2)^2)) / 2 follows sigmoid(x) closely over the draw's range and needs no exponential.
+    # (1 + (x/2) / sqrt(1 + (x/2)^2)) / 2 follows sigmoid(x) closely over the draw's range and needs
+    # no exponential.
     half = 0.5 * d.normal("logit", d.problem.HV, d.problem.K)
     return log(0.5 * (1.0 + half / np.sqrt(1.0 + half * half)))
 
@@ -38,7 +39,8 @@ def _half_zero(d: Draw) -> Array:
 
 
 def _log_uniform(d: Draw) -> Array:
-    # 2^e (1 + f), e an integer and f uniform: a piecewise linear 2^U(-20, 6.6) that is exact to form.
+    # 2^e (1 + f), e an integer and f uniform: a piecewise linear 2^U(-20, 6.6) that is exact to
+    # form.
     low, high = _OCTAVES
     p = d.problem
     octave = low + d.integers("octave", high - low + 1, p.HV, p.K)
@@ -48,7 +50,8 @@ def _log_uniform(d: Draw) -> Array:
 
 
 def _spread(d: Draw) -> Array:
-    # Channel rates from 0 to -3 a token: over 64 tokens the outer channels part by 192 nats (fp32 exp holds 88).
+    # Channel rates from 0 to -3 a token: over 64 tokens the outer channels part by 192 nats (fp32
+    # exp holds 88).
     K = d.problem.K
     ramp = np.arange(K) / max(K - 1, 1)
     return -3.0 * ramp * (0.75 + 0.5 * d.uniform("jitter", d.problem.HV, 1))
@@ -75,7 +78,9 @@ def _one_token(value: float, others: float = SLOW) -> Callable[[Draw], Array]:
 
 
 def _jittered(nats: float) -> Callable[[Draw], Array]:
-    """Between half and one and a half times `nats` a token: the same gate again would repeat one rounding error, small or large."""
+    """Between half and one and a half times `nats` a token: the same gate again would repeat one
+    rounding error, small or large.
+    """
 
     def draw(d: Draw) -> Array:
         return -nats * (0.5 + d.uniform("jitter", d.problem.HV, d.problem.K))
@@ -118,10 +123,12 @@ def _deep_resets(d: Draw) -> Array:
 
 
 CHANNELWISE = ("spread",)
-"""Regimes that are about channels apart from each other: where channels share a gate there is no such problem."""
+"""Regimes that are about channels apart from each other: where channels share a gate there is no
+such problem."""
 
 EXTREME = ("bound-100", "one-token-hard-reset", "spread", "mixed")
-"""Regimes that a model never shows and a kernel must survive: deep decay, resets, and channels far apart."""
+"""Regimes that a model never shows and a kernel must survive: deep decay, resets, and channels far
+apart."""
 
 _MIXTURE = (0.0, SLOW, None, -5.0, -20.0, -100.0, HUGE, -np.inf)
 
@@ -137,27 +144,121 @@ def _mixed(d: Draw) -> Array:
 
 
 GATES = table(
-    Regime("zero", "decay differences of exactly 0 dropped or mis-masked (GA15, B30); the plain delta rule", _constant(0.0)),
-    Regime("slow", "carry faults that decay would hide: lost carry, 16-bit hand-over (H2, H11, H12, S12, C2)", _constant(SLOW)),
-    Regime("memory", "decays that few bits distinguish from 1: every error adds up (H11, H12, S12, C2)", _jittered(FAINT), weight=0),
-    Regime("mild", "wrong last-row gate whose cost is small per token (H6, H7, H8)", _constant(-0.05)),
-    Regime("log-sigmoid", "general gate algebra: log for linear, base 2 for e, decay twice (GA2, GA3, H1)", _log_sigmoid, weight=2),
-    Regime("half-zero", "guards on the sign of one step's decay, mixed with real decay (GA15, GA16)", _half_zero),
-    Regime("bound-5", "gate saturated at its lower bound: single anchors, cancelling diagonals (GA5, B4, B8)", _constant(-5.0)),
-    Regime("bound-20", "exp(-G) formed from the chunk start, clamped exponents (GA4, GA18, CS2, A2)", _constant(-20.0)),
-    Regime("bound-100", "overflow inside one 16-row block, masks by multiplication (GA18, GA20, A2, A12)", _constant(-100.0)),
-    Regime("huge", "exponents beyond every format: 0 * inf and inf - inf (GA20, GA21, B16)", _constant(HUGE)),
-    Regime("log-uniform", "decay of every magnitude: log(alpha + eps), 16-bit cumulative gates (GA2, H29, B18)", _log_uniform),
-    Regime("spread", "one offset for all channels of a token: channels over 88 nats apart vanish (GA17, GA5)", _spread),
-    Regime("strong-then-weak", "an anchor taken where decay is strong, used where it is weak (GA18, CS5, B8, B11)", _strong_then_weak),
-    Regime("one-token-reset", "one step of -1e4: differences after the reset lose all digits (GA18, A9, H8)", _one_token(HUGE)),
-    Regime("one-token-hard-reset", "one step of -inf: inf - inf after the reset (GA22, X3)", _one_token(-np.inf)),
+    Regime(
+        "zero",
+        "decay differences of exactly 0 dropped or mis-masked (GA15, B30); the plain delta rule",
+        _constant(0.0),
+    ),
+    Regime(
+        "slow",
+        "carry faults that decay would hide: lost carry, 16-bit hand-over (H2, H11, H12, S12, C2)",
+        _constant(SLOW),
+    ),
+    Regime(
+        "memory",
+        "decays that few bits distinguish from 1: every error adds up (H11, H12, S12, C2)",
+        _jittered(FAINT),
+        weight=0,
+    ),
+    Regime(
+        "mild", "wrong last-row gate whose cost is small per token (H6, H7, H8)", _constant(-0.05)
+    ),
+    Regime(
+        "log-sigmoid",
+        "general gate algebra: log for linear, base 2 for e, decay twice (GA2, GA3, H1)",
+        _log_sigmoid,
+        weight=2,
+    ),
+    Regime(
+        "half-zero",
+        "guards on the sign of one step's decay, mixed with real decay (GA15, GA16)",
+        _half_zero,
+    ),
+    Regime(
+        "bound-5",
+        "gate saturated at its lower bound: single anchors, cancelling diagonals (GA5, B4, B8)",
+        _constant(-5.0),
+    ),
+    Regime(
+        "bound-20",
+        "exp(-G) formed from the chunk start, clamped exponents (GA4, GA18, CS2, A2)",
+        _constant(-20.0),
+    ),
+    Regime(
+        "bound-100",
+        "overflow inside one 16-row block, masks by multiplication (GA18, GA20, A2, A12)",
+        _constant(-100.0),
+    ),
+    Regime(
+        "huge",
+        "exponents beyond every format: 0 * inf and inf - inf (GA20, GA21, B16)",
+        _constant(HUGE),
+    ),
+    Regime(
+        "log-uniform",
+        "decay of every magnitude: log(alpha + eps), 16-bit cumulative gates (GA2, H29, B18)",
+        _log_uniform,
+    ),
+    Regime(
+        "spread",
+        "one offset for all channels of a token: channels over 88 nats apart vanish (GA17, GA5)",
+        _spread,
+    ),
+    Regime(
+        "strong-then-weak",
+        "an anchor taken where decay is strong, used where it is weak (GA18, CS5, B8, B11)",
+        _strong_then_weak,
+    ),
+    Regime(
+        "one-token-reset",
+        "one step of -1e4: differences after the reset lose all digits (GA18, A9, H8)",
+        _one_token(HUGE),
+    ),
+    Regime(
+        "one-token-hard-reset",
+        "one step of -inf: inf - inf after the reset (GA22, X3)",
+        _one_token(-np.inf),
+    ),
     Regime("hard-reset", "-inf at scattered tokens and channels (GA22, X3)", _hard_reset),
-    Regime("deep-resets", "-1e5 and -1e6 among ordinary gates: fp32 sums are spaced by 0.06 there (GA18, A9, H8)", _deep_resets),
-    Regime("mixed", "strong channels beside weak ones: no fault can hide (GA15, GA17, GA18, GA22, H2)", _mixed, weight=4),
-    Regime("deep", "32 nats over a chunk, in even steps: exponents clamped at -20 (GA17, GA18)", _jittered(0.5), weight=0),
-    Regime("last", "the gate of the last token alone, which a short chunk may lose (H6, H7, H8)", _last, weight=0),
-    Regime("strong-step", "one step of -1000, then weak ones: factors anchored before it (GA4, GA18, CS5)", _strong_step, weight=0),
-    Regime("huge-alone", "one step of -1e4 and no other decay: traces of what it erased (GA17, GA18)", _one_token(HUGE, 0.0), weight=0),
-    Regime("reset-alone", "one step of -inf and no other decay: exact before and after (GA22, X3)", _one_token(-np.inf, 0.0), weight=0),
+    Regime(
+        "deep-resets",
+        "-1e5 and -1e6 among ordinary gates: fp32 sums are spaced by 0.06 there (GA18, A9, H8)",
+        _deep_resets,
+    ),
+    Regime(
+        "mixed",
+        "strong channels beside weak ones: no fault can hide (GA15, GA17, GA18, GA22, H2)",
+        _mixed,
+        weight=4,
+    ),
+    Regime(
+        "deep",
+        "32 nats over a chunk, in even steps: exponents clamped at -20 (GA17, GA18)",
+        _jittered(0.5),
+        weight=0,
+    ),
+    Regime(
+        "last",
+        "the gate of the last token alone, which a short chunk may lose (H6, H7, H8)",
+        _last,
+        weight=0,
+    ),
+    Regime(
+        "strong-step",
+        "one step of -1000, then weak ones: factors anchored before it (GA4, GA18, CS5)",
+        _strong_step,
+        weight=0,
+    ),
+    Regime(
+        "huge-alone",
+        "one step of -1e4 and no other decay: traces of what it erased (GA17, GA18)",
+        _one_token(HUGE, 0.0),
+        weight=0,
+    ),
+    Regime(
+        "reset-alone",
+        "one step of -inf and no other decay: exact before and after (GA22, X3)",
+        _one_token(-np.inf, 0.0),
+        weight=0,
+    ),
 )

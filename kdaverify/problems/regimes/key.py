@@ -17,7 +17,8 @@ _ZERO_ONE_IN = 4
 
 
 def _norm(d: Draw) -> float:
-    # beta |k|^2 <= 2 must survive rounding to 16 bits (math.md 2, contraction); only beta = 2 leaves no room for it.
+    # beta |k|^2 <= 2 must survive rounding to 16 bits (math.md 2, contraction); only beta = 2
+    # leaves no room for it.
     return 1.0 - 2.0**-7 if d.problem.beta == "two" else 1.0
 
 
@@ -40,14 +41,19 @@ def _coherent(rho: float) -> Callable[[Draw], QueriesKeys]:
 
     def draw(d: Draw) -> QueriesKeys:
         common = math.sqrt(rho) * _direction(d)
-        q, k = (common + math.sqrt(1.0 - rho) * unit(d.normal(name, d.problem.H, d.problem.K)) for name in ("q", "k"))
+        q, k = (
+            common + math.sqrt(1.0 - rho) * unit(d.normal(name, d.problem.H, d.problem.K))
+            for name in ("q", "k")
+        )
         return _unit_or(common, q), _norm(d) * _unit_or(common, k)
 
     return draw
 
 
 def _unit_or(common: Array, x: Array) -> Array:
-    """Unit vectors along x; where parts of one channel cancel exactly, along what they have in common."""
+    """Unit vectors along x; where parts of one channel cancel exactly, along what they have in
+    common.
+    """
     return unit(np.where((x == 0).all(-1, keepdims=True), common, x))
 
 
@@ -61,10 +67,14 @@ def _alternating(d: Draw) -> QueriesKeys:
 
 
 def _one_hot(d: Draw) -> QueriesKeys:
-    # Token t writes row t mod K and reads row t // 2 mod K: always one that was written before, up to K / 2 tokens ago.
+    # Token t writes row t mod K and reads row t // 2 mod K: always one that was written before, up
+    # to K / 2 tokens ago.
     p = d.problem
     token = np.arange(p.T)
-    q, k = (np.broadcast_to(np.eye(p.K)[row % p.K][None, :, None, :], (p.B, p.T, p.H, p.K)) for row in (token // 2, token))
+    q, k = (
+        np.broadcast_to(np.eye(p.K)[row % p.K][None, :, None, :], (p.B, p.T, p.H, p.K))
+        for row in (token // 2, token)
+    )
     return q, k
 
 
@@ -98,17 +108,60 @@ def _tiny(d: Draw) -> QueriesKeys:
 
 
 KEYS = table(
-    Regime("random", "general key algebra; hides every bad triangular inverse (GA2, H1, SO6, P3)", _random, weight=2),
-    Regime("one-hot", "which key row is written and read: axis and head offsets, exact arithmetic (O1, O4, S8, H16)", _one_hot),
-    Regime("identical", "the worst triangular system of the domain: truncated or doubling inverses (SO1, SO6)", _identical),
-    Regime("alternating", "the inverse's off-diagonal terms with both signs, cancelling sums (SO1, SO5)", _alternating),
-    Regime("coherent-0.3", "doubling inverses that lose digits on mild coherence (SO1)", _coherent(0.3)),
+    Regime(
+        "random",
+        "general key algebra; hides every bad triangular inverse (GA2, H1, SO6, P3)",
+        _random,
+        weight=2,
+    ),
+    Regime(
+        "one-hot",
+        "which key row is written and read: axis and head offsets, exact arithmetic (O1, O4, S8,"
+        " H16)",
+        _one_hot,
+    ),
+    Regime(
+        "identical",
+        "the worst triangular system of the domain: truncated or doubling inverses (SO1, SO6)",
+        _identical,
+    ),
+    Regime(
+        "alternating",
+        "the inverse's off-diagonal terms with both signs, cancelling sums (SO1, SO5)",
+        _alternating,
+    ),
+    Regime(
+        "coherent-0.3", "doubling inverses that lose digits on mild coherence (SO1)", _coherent(0.3)
+    ),
     Regime("coherent-0.6", "16-row doubling inverses (SO1)", _coherent(0.6)),
-    Regime("coherent-0.9", "doubling inverses in any low precision (SO1, SO8)", _coherent(0.9), weight=2),
-    Regime("coherent-0.99", "nearly singular updates: residuals v - S k that cancel (SO1, GA10)", _coherent(0.99)),
-    Regime("zero-rows", "norms and gradients at the zero vector, padding taken for data (B33, P1, P8)", _zero_rows),
+    Regime(
+        "coherent-0.9",
+        "doubling inverses in any low precision (SO1, SO8)",
+        _coherent(0.9),
+        weight=2,
+    ),
+    Regime(
+        "coherent-0.99",
+        "nearly singular updates: residuals v - S k that cancel (SO1, GA10)",
+        _coherent(0.99),
+    ),
+    Regime(
+        "zero-rows",
+        "norms and gradients at the zero vector, padding taken for data (B33, P1, P8)",
+        _zero_rows,
+    ),
     Regime("tiny", "epsilons too large beside small norms (P1, P2, B34)", _tiny),
     Regime("coherent-0.5", "doubling inverses in 16 bits (SO1, SO8)", _coherent(0.5), weight=0),
-    Regime("flat", "identical keys of exact norm: integers in the triangular system (SO1, SO6, A3)", _flat, weight=0),
-    Regime("pair", "two rows of a state read at once, a large and a small one (GA10, H12)", _pair, weight=0),
+    Regime(
+        "flat",
+        "identical keys of exact norm: integers in the triangular system (SO1, SO6, A3)",
+        _flat,
+        weight=0,
+    ),
+    Regime(
+        "pair",
+        "two rows of a state read at once, a large and a small one (GA10, H12)",
+        _pair,
+        weight=0,
+    ),
 )

@@ -32,7 +32,8 @@ def _large(d: Draw) -> Array | None:
 
 
 def _asymmetric(d: Draw) -> Array | None:
-    # A ramp over all entries, up to 4: any two differ, so no transposition, shift or swap of heads can hide.
+    # A ramp over all entries, up to 4: any two differ, so no transposition, shift or swap of heads
+    # can hide.
     p = d.problem
     count = p.N * p.HV * p.K * p.V
     ramp = np.arange(1, count + 1, dtype=np.float64)
@@ -49,7 +50,9 @@ def _nine_bits(d: Draw) -> Array | None:
 def _dyadic(d: Draw) -> Array | None:
     p = d.problem
     shape = (p.N, p.HV, p.K, p.V)
-    return np.ldexp(1.0 - 2.0 * d.stream("sign").integers(2, *shape), d.stream("octave").integers(6, *shape))
+    return np.ldexp(
+        1.0 - 2.0 * d.stream("sign").integers(2, *shape), d.stream("octave").integers(6, *shape)
+    )
 
 
 def _two_rows(d: Draw) -> Array | None:
@@ -67,10 +70,34 @@ def _everywhere(d: Draw, matrix: Array) -> Array:
 STATES = table(
     Regime("absent", "a missing state read as garbage or as another slot's (S3, S11, V6)", _absent),
     Regime("zero", "absent and zero states treated differently (S11, V6)", _zero),
-    Regime("random", "carry into the first chunk, states of empty sequences (H2, S10, V4, V6, V7)", _random, weight=2),
-    Regime("large", "state rounded or overflowing on its way through 16 bits (O6, S12, S14, H12)", _large),
-    Regime("asymmetric", "transposed, shifted or swapped states (O1, S8, H16, SO5, H4)", _asymmetric, weight=2),
-    Regime("nine-bits", "states that need one bit more than bf16 has (H11, H12, S12)", _nine_bits, weight=0),
-    Regime("dyadic", "states that leave no rounding when they are replaced (V4, V6, V7, H10)", _dyadic, weight=0),
+    Regime(
+        "random",
+        "carry into the first chunk, states of empty sequences (H2, S10, V4, V6, V7)",
+        _random,
+        weight=2,
+    ),
+    Regime(
+        "large",
+        "state rounded or overflowing on its way through 16 bits (O6, S12, S14, H12)",
+        _large,
+    ),
+    Regime(
+        "asymmetric",
+        "transposed, shifted or swapped states (O1, S8, H16, SO5, H4)",
+        _asymmetric,
+        weight=2,
+    ),
+    Regime(
+        "nine-bits",
+        "states that need one bit more than bf16 has (H11, H12, S12)",
+        _nine_bits,
+        weight=0,
+    ),
+    Regime(
+        "dyadic",
+        "states that leave no rounding when they are replaced (V4, V6, V7, H10)",
+        _dyadic,
+        weight=0,
+    ),
     Regime("two-rows", "a large row beside a small one (GA10, H12)", _two_rows, weight=0),
 )

@@ -38,7 +38,9 @@ class OutputChange:
 
     @property
     def moved(self) -> bool:
-        return bool(self.broken or self.mended or (self.times is not None and abs(self.times - 1) > NOTED))
+        return bool(
+            self.broken or self.mended or (self.times is not None and abs(self.times - 1) > NOTED)
+        )
 
 
 @dataclass(frozen=True)
@@ -65,18 +67,27 @@ class RunComparison:
 
 
 def comparison(rows: Rows, before: Rows, other: str) -> RunComparison:
-    """What changed since another run; runs of one implementation each are held together whatever they are called."""
+    """What changed since another run; runs of one implementation each are held together whatever
+    they are called.
+    """
     alone = len(rows.implementations) == len(before.implementations) == 1
     keys = ["same"] if alone else ["same", "who"]
     now, then = (
         side.counted.filter("judged")
-        .with_columns(pl.col("implementation").cast(pl.String).alias("who"), pl.col("dtype", "output").cast(pl.String))
+        .with_columns(
+            pl.col("implementation").cast(pl.String).alias("who"),
+            pl.col("dtype", "output").cast(pl.String),
+        )
         .unique(["same", "who"], keep="last", maintain_order=True)
         for side in (rows, before)
     )
-    earlier = then.select(*keys, pl.col("ratio").alias("earlier"), pl.col("rejects").alias("rejected"))
+    earlier = then.select(
+        *keys, pl.col("ratio").alias("earlier"), pl.col("rejects").alias("rejected")
+    )
     both = now.join(earlier, on=keys, how="inner")
-    broken = both.filter(pl.col("rejects") & ~pl.col("rejected")).sort("ratio", "row", descending=[True, False], nulls_last=True)
+    broken = both.filter(pl.col("rejects") & ~pl.col("rejected")).sort(
+        "ratio", "row", descending=[True, False], nulls_last=True
+    )
     changes = _changes(both)
     moved = tuple(change for change in changes if change.moved)
     return RunComparison(
@@ -103,6 +114,13 @@ def _changes(both: pl.DataFrame) -> tuple[OutputChange, ...]:
         pl.col("ratio").filter(pl.col("ratio").is_finite()).max().alias("now"),
     )
     ranked = found.sort(
-        "broken", "mended", "times", "who", "dtype", "output", descending=[True, True, True, False, False, False], nulls_last=True
+        "broken",
+        "mended",
+        "times",
+        "who",
+        "dtype",
+        "output",
+        descending=[True, True, True, False, False, False],
+        nulls_last=True,
     )
     return tuple(OutputChange(*row) for row in ranked.iter_rows())

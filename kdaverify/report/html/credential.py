@@ -1,4 +1,6 @@
-"""What the harness itself is worth: how many planted faults it catches, and how many conforming kernels it rejects."""
+"""What the harness itself is worth: how many planted faults it catches, and how many conforming
+kernels it rejects.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,13 @@ class Credential(BaseModel):
     def under(self, profile: str) -> ProfileCredential | None:
         """The same for one profile; None where the matrix was not measured under it."""
         runs = [run for run in self.legal if run.profile == profile]
-        caught = self.killed if profile == self.profile else self.killed_under_smoke if profile == SMOKE else None
+        caught = (
+            self.killed
+            if profile == self.profile
+            else self.killed_under_smoke
+            if profile == SMOKE
+            else None
+        )
         if caught is None or not profile:
             return None
         alarms = sum(len(run.false_alarms) for run in runs)
@@ -114,7 +122,10 @@ def credential() -> Credential | None:
         CredentialError: it is malformed.
     """
     package = Path(kdaverify.__file__).parent
-    path = next((path for path in (package / NAME, package.parent / "reports" / NAME) if path.is_file()), None)
+    path = next(
+        (path for path in (package / NAME, package.parent / "reports" / NAME) if path.is_file()),
+        None,
+    )
     if path is None:
         return None
     try:
@@ -122,4 +133,6 @@ def credential() -> Credential | None:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(step) for step in first["loc"])
-        raise CredentialError(f"{path}: {where}: {first['msg']}; `kdaverify kill-matrix` writes it") from None
+        raise CredentialError(
+            f"{path}: {where}: {first['msg']}; `kdaverify kill-matrix` writes it"
+        ) from None

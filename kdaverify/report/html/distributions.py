@@ -18,7 +18,9 @@ LEAST, MOST = -8, 4
 
 @dataclass(frozen=True)
 class Bar:
-    """Outputs whose ratio is above `low` and at most `high`; the first and the last bar take everything beyond."""
+    """Outputs whose ratio is above `low` and at most `high`; the first and the last bar take
+    everything beyond.
+    """
 
     low: float
     high: float
@@ -48,8 +50,14 @@ class Distribution:
 def distributions(rows: Rows) -> list[Distribution]:
     """Panels by implementation, then format."""
     compared = rows.counted.filter(pl.col("ratio").is_not_null() & pl.col("ratio").is_not_nan())
-    bins = ((pl.col("ratio").log(2) * PER_OCTAVE).ceil() - 1).clip(LEAST * PER_OCTAVE, MOST * PER_OCTAVE - 1).cast(pl.Int64)
-    counts = compared.with_columns(bins.alias("bin")).group_by("implementation", "dtype", "bin").len()
+    bins = (
+        ((pl.col("ratio").log(2) * PER_OCTAVE).ceil() - 1)
+        .clip(LEAST * PER_OCTAVE, MOST * PER_OCTAVE - 1)
+        .cast(pl.Int64)
+    )
+    counts = (
+        compared.with_columns(bins.alias("bin")).group_by("implementation", "dtype", "bin").len()
+    )
     by_panel: dict[tuple[str, str], dict[int, int]] = {}
     for name, dtype, place, count in counts.iter_rows():
         by_panel.setdefault((name, dtype), {})[place] = count
@@ -59,15 +67,31 @@ def distributions(rows: Rows) -> list[Distribution]:
         pl.col("ratio").median().alias("half"),
         pl.col("ratio").quantile(0.99).alias("most"),
     )
-    panels = [Distribution(**row, bars=_bars(by_panel[row["implementation"], row["dtype"]])) for row in totals.iter_rows(named=True)]
+    panels = [
+        Distribution(**row, bars=_bars(by_panel[row["implementation"], row["dtype"]]))
+        for row in totals.iter_rows(named=True)
+    ]
     order = {name: place for place, name in enumerate(rows.implementations)}
-    return sorted(panels, key=lambda panel: (order[panel.implementation], (*AXIS, panel.dtype).index(panel.dtype), panel.dtype))
+    return sorted(
+        panels,
+        key=lambda panel: (
+            order[panel.implementation],
+            (*AXIS, panel.dtype).index(panel.dtype),
+            panel.dtype,
+        ),
+    )
 
 
 def _bars(counts: dict[int, int]) -> tuple[Bar, ...]:
     tallest = max(counts.values())
     places = range(LEAST * PER_OCTAVE, MOST * PER_OCTAVE)
     return tuple(
-        Bar(2 ** (place / PER_OCTAVE), 2 ** ((place + 1) / PER_OCTAVE), (n := counts.get(place, 0)), math.sqrt(n / tallest), place >= 0)
+        Bar(
+            2 ** (place / PER_OCTAVE),
+            2 ** ((place + 1) / PER_OCTAVE),
+            (n := counts.get(place, 0)),
+            math.sqrt(n / tallest),
+            place >= 0,
+        )
         for place in places
     )

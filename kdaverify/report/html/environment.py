@@ -41,10 +41,18 @@ class Environment:
 def environments(rows: Rows) -> list[Environment]:
     """Of every implementation."""
     told = rows.full.group_by("implementation", "versions").len().collect(engine="streaming")
-    spent = dict(rows.full.group_by("implementation").agg(pl.col("duration_s").sum()).collect(engine="streaming").iter_rows())
+    spent = dict(
+        rows.full.group_by("implementation")
+        .agg(pl.col("duration_s").sum())
+        .collect(engine="streaming")
+        .iter_rows()
+    )
     return [
         _environment(
-            rows.counted.filter(pl.col("implementation") == name), name, told.filter(pl.col("implementation") == name), spent[name]
+            rows.counted.filter(pl.col("implementation") == name),
+            name,
+            told.filter(pl.col("implementation") == name),
+            spent[name],
         )
         for name in rows.implementations
     ]
@@ -61,7 +69,9 @@ def _environment(own: pl.DataFrame, name: str, told: pl.DataFrame, seconds: floa
                 versions.setdefault(package, set()).add(version)
     ranked = sorted(kernels.items(), key=lambda item: (-item[1], item[0]))
     ran = own.filter("judged").select(
-        pl.format("{} on {}", pl.col("mode").cast(pl.String), pl.col("device").cast(pl.String)).unique().sort()
+        pl.format("{} on {}", pl.col("mode").cast(pl.String), pl.col("device").cast(pl.String))
+        .unique()
+        .sort()
     )
     return Environment(
         implementation=name,

@@ -16,12 +16,19 @@ RELEASE: Final = ("acceptance", "nightly")
 """Profiles that are meant to decide on a release."""
 PURPOSES: Final = {
     "smoke": "a quick check while a kernel is written: every suite, with few and small cases",
-    "acceptance": "the check before a release: every suite, sizes of real models, and more random cases",
-    "nightly": "the longest check: every suite, sizes of real models, and hundreds of random cases a test",
-    CAMPAIGN: "random cases alone, as many as were requested; the fixed cases of the suites were not run",
+    "acceptance": (
+        "the check before a release: every suite, sizes of real models, and more random cases"
+    ),
+    "nightly": (
+        "the longest check: every suite, sizes of real models, and hundreds of random cases a test"
+    ),
+    CAMPAIGN: (
+        "random cases alone, as many as were requested; the fixed cases of the suites were not run"
+    ),
 }
 APPROVES: Final = (
-    "A release is decided by the profile acceptance: kdaverify verify --profile acceptance, then kdaverify gate on its record."
+    "A release is decided by the profile acceptance: kdaverify verify --profile acceptance, then"
+    " kdaverify gate on its record."
 )
 SESSION: Final = BY_PROFILE["smoke"]
 
@@ -58,10 +65,14 @@ class RunFacts:
     @property
     def purposes(self) -> tuple[str, ...]:
         """What each profile is for."""
-        return tuple(f"{profile}: {PURPOSES[profile]}" for profile in self.profiles if profile in PURPOSES)
+        return tuple(
+            f"{profile}: {PURPOSES[profile]}" for profile in self.profiles if profile in PURPOSES
+        )
 
 
-def run_facts(accounts: Sequence[Account], implementation: str, own: pl.DataFrame, rules: str = SESSION) -> RunFacts:
+def run_facts(
+    accounts: Sequence[Account], implementation: str, own: pl.DataFrame, rules: str = SESSION
+) -> RunFacts:
     """The facts of one implementation.
 
     Args:

@@ -77,25 +77,41 @@ class EvidenceLimit:
 
 
 def evidence_limits(rows: Rows) -> list[EvidenceLimit]:
-    """What was skipped, not answered or not certified, and passes that negative controls would get too; the most frequent first."""
+    """What was skipped, not answered or not certified, and passes that negative controls would get
+    too; the most frequent first.
+    """
     status = pl.col("status").cast(pl.String)
     vacuous = (status == Status.PASS.value) & pl.col("proves").not_()
-    why = pl.when(vacuous).then(pl.lit(INCONCLUSIVE)).when(status.is_in([*LIMITS])).then(status.replace(LIMITS)).alias("why")
+    why = (
+        pl.when(vacuous)
+        .then(pl.lit(INCONCLUSIVE))
+        .when(status.is_in([*LIMITS]))
+        .then(status.replace(LIMITS))
+        .alias("why")
+    )
     grouped = (
         rows.counted.with_columns(why)
         .filter(pl.col("why").is_not_null())
         .group_by("implementation", "why")
-        .agg(pl.len(), pl.col("property", "dtype").cast(pl.String).unique().sort(), pl.col("row").first())
+        .agg(
+            pl.len(),
+            pl.col("property", "dtype").cast(pl.String).unique().sort(),
+            pl.col("row").first(),
+        )
         .sort("len", "row", descending=[True, False])
     )
     examples = rows.shown(grouped["row"].to_list())
     return [
         EvidenceLimit(
-            str(own["implementation"]), own["why"], own["len"], _named(own["property"]), _named(own["dtype"]),
+            str(own["implementation"]),
+            own["why"],
+            own["len"],
+            _named(own["property"]),
+            _named(own["dtype"]),
             "" if own["why"] == INCONCLUSIVE else row["message"].partition("\n")[0],
         )
         for own, row in zip(grouped.iter_rows(named=True), examples, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 def kinds(rows: Rows) -> Kinds:
@@ -115,7 +131,10 @@ def kinds(rows: Rows) -> Kinds:
     )
     top = grouped.head(MOST_KINDS)
     examples = rows.shown(top["row"].to_list())
-    shown = tuple(_kind(figures, row) for figures, row in zip(top.iter_rows(named=True), examples, strict=True))
+    shown = tuple(
+        _kind(figures, row)
+        for figures, row in zip(top.iter_rows(named=True), examples, strict=True)
+    )
     return Kinds(shown, grouped.height - top.height, wrong.height)
 
 
@@ -123,11 +142,17 @@ def worst(rows: Rows) -> list[Mapping[str, Any]]:
     """The worst failures of every implementation, then the passes nearest to their limit."""
     own = pl.col("implementation")
     share = max(1, MOST_WORST // max(1, len(rows.implementations)))
-    by_ratio = rows.counted.filter("judged").sort("ratio", "row", descending=[True, False], nulls_last=True)
+    by_ratio = rows.counted.filter("judged").sort(
+        "ratio", "row", descending=[True, False], nulls_last=True
+    )
     place = pl.int_range(pl.len())
-    varied = by_ratio.filter("rejects").filter(place.over("implementation", "property", "output", "status") < ALIKE)
+    varied = by_ratio.filter("rejects").filter(
+        place.over("implementation", "property", "output", "status") < ALIKE
+    )
     wrong = varied.filter(place.over(own) < share)
-    near = by_ratio.filter(pl.col("rejects").not_() & pl.col("ratio").is_not_null()).filter(place.over(own) < NEAREST)
+    near = by_ratio.filter(pl.col("rejects").not_() & pl.col("ratio").is_not_null()).filter(
+        place.over(own) < NEAREST
+    )
     return [*rows.shown([*wrong["row"], *near["row"]])]
 
 

@@ -54,14 +54,28 @@ def glance(rows: Rows) -> Glance:
         pl.col("rejects").sum().alias("failed"),
         pl.col("judged").not_().sum().alias("skipped"),
         pl.col("ratio").max().alias("worst"),
-        pl.when("rejects").then(pl.lit("F")).otherwise(pl.col("grade").cast(pl.String)).max().fill_null("").alias("grade"),
+        pl.when("rejects")
+        .then(pl.lit("F"))
+        .otherwise(pl.col("grade").cast(pl.String))
+        .max()
+        .fill_null("")
+        .alias("grade"),
     )
-    cells = {(row.pop("implementation"), row.pop("op"), row.pop("dtype")): Cell(**row) for row in found.to_dicts()}
+    cells = {
+        (row.pop("implementation"), row.pop("op"), row.pop("dtype")): Cell(**row)
+        for row in found.to_dicts()
+    }
     seen = {dtype for _, _, dtype in cells}
     dtypes = (*(dtype for dtype in AXIS if dtype in seen), *sorted(seen.difference(AXIS)))
     ops = {name: _ops({op for own, op, _ in cells if own == name}) for name in rows.implementations}
     pairs = [(name, len(own) if op == own[0] else 0, op) for name, own in ops.items() for op in own]
-    return Glance(dtypes, tuple(GlanceRow(*pair, tuple(cells.get((pair[0], pair[2], dtype)) for dtype in dtypes)) for pair in pairs))
+    return Glance(
+        dtypes,
+        tuple(
+            GlanceRow(*pair, tuple(cells.get((pair[0], pair[2], dtype)) for dtype in dtypes))
+            for pair in pairs
+        ),
+    )
 
 
 def _ops(ops: set[str]) -> list[str]:

@@ -24,7 +24,8 @@ COHERENCE: Final = (
     "identical",
     "alternating",
 )
-"""Key regimes from orthogonal to parallel; the others, which test other properties of keys, come after them."""
+"""Key regimes from orthogonal to parallel; the others, which test other properties of keys, come
+after them."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,9 @@ class Spot:
 
 @dataclass(frozen=True)
 class Heat:
-    """Rows are gates in the order of the regimes, columns keys from orthogonal to parallel; None where nothing was tested."""
+    """Rows are gates in the order of the regimes, columns keys from orthogonal to parallel; None
+    where nothing was tested.
+    """
 
     implementation: str
     keys: tuple[str, ...]
@@ -56,22 +59,41 @@ class Heat:
 def heats(rows: Rows) -> list[Heat]:
     """A map for every implementation."""
     asked = rows.counted.filter(pl.col("judged") & pl.col("key").is_not_null())
-    figures = (pl.col("ratio").max().alias("worst"), pl.len().alias("judged"), pl.col("rejects").sum().alias("failed"))
+    figures = (
+        pl.col("ratio").max().alias("worst"),
+        pl.len().alias("judged"),
+        pl.col("rejects").sum().alias("failed"),
+    )
     found = asked.group_by("implementation", "regime", "key").agg(figures)
     spots = {(name, gate, key): _spot(*told) for name, gate, key, *told in found.iter_rows()}
-    gates, keys = (_known({place[axis] for place in spots}, order) for axis, order in ((1, (*GATES,)), (2, (*COHERENCE, *KEYS))))
+    gates, keys = (
+        _known({place[axis] for place in spots}, order)
+        for axis, order in ((1, (*GATES,)), (2, (*COHERENCE, *KEYS)))
+    )
     return [
-        Heat(name, keys, gates, tuple(tuple(spots.get((name, gate, key)) for key in keys) for gate in gates))
+        Heat(
+            name,
+            keys,
+            gates,
+            tuple(tuple(spots.get((name, gate, key)) for key in keys) for gate in gates),
+        )
         for name in rows.implementations
         if any(own == name for own, _, _ in spots)
     ]
 
 
 def _known(seen: set[str], order: tuple[str, ...]) -> tuple[str, ...]:
-    return (*(name for name in dict.fromkeys(order) if name in seen), *sorted(seen.difference(order)))
+    return (
+        *(name for name in dict.fromkeys(order) if name in seen),
+        *sorted(seen.difference(order)),
+    )
 
 
 def _spot(worst: float | None, judged: int, failed: int) -> Spot:
     ratio = 0.0 if worst is None or math.isnan(worst) else worst
-    shade = len(SHADES) if failed else next((place for place, end in enumerate(SHADES) if ratio <= end), len(SHADES) - 1)
+    shade = (
+        len(SHADES)
+        if failed
+        else next((place for place, end in enumerate(SHADES) if ratio <= end), len(SHADES) - 1)
+    )
     return Spot(worst, judged, failed, shade)

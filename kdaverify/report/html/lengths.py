@@ -19,7 +19,8 @@ class LengthBin:
     """All outputs with at least `T` and less than 2 `T` tokens.
 
     Args:
-        half, most, worst: ratios that half and nine of ten of what passes stay below, and its largest.
+        half, most, worst: ratios that half and nine of ten of what passes stay below, and its
+            largest.
         x, y_half, y_most, y_worst: places in the picture, 0 to 1; y from the tolerance downwards.
     """
 
@@ -49,14 +50,23 @@ class Lengths:
 def lengths(rows: Rows) -> list[Lengths]:
     """One picture for every implementation, with one axis for all."""
     compared = rows.counted.filter(pl.col("judged") & pl.col("T").is_not_null() & (pl.col("T") > 0))
-    octaves = compared.with_columns(pl.col("T").cast(pl.Float64).log(2).floor().cast(pl.Int64).alias("octave"))
+    octaves = compared.with_columns(
+        pl.col("T").cast(pl.Float64).log(2).floor().cast(pl.Int64).alias("octave")
+    )
     last = octaves["octave"].max()
     widest = last if isinstance(last, int) and last > 0 else 1
     passed = pl.col("ratio").filter(pl.col("rejects").not_() & pl.col("ratio").is_finite())
-    found = octaves.group_by("implementation", "octave").agg(
-        pl.len().alias("judged"), pl.col("rejects").sum().alias("failed"),
-        passed.median().alias("half"), passed.quantile(0.9).alias("most"), passed.max().alias("worst"),
-    ).sort("octave")  # fmt: skip
+    found = (
+        octaves.group_by("implementation", "octave")
+        .agg(
+            pl.len().alias("judged"),
+            pl.col("rejects").sum().alias("failed"),
+            passed.median().alias("half"),
+            passed.quantile(0.9).alias("most"),
+            passed.max().alias("worst"),
+        )
+        .sort("octave")
+    )
     points: dict[str, list[LengthBin]] = {}
     for row in found.iter_rows(named=True):
         points.setdefault(row["implementation"], []).append(_point(row, widest))
@@ -66,7 +76,14 @@ def lengths(rows: Rows) -> list[Lengths]:
 def _point(row: dict[str, Any], widest: int) -> LengthBin:
     ratios = {name: row[name] or 0.0 for name in ("half", "most", "worst")}
     depths = {f"y_{name}": _depth(ratio) for name, ratio in ratios.items()}
-    return LengthBin(T=2 ** row["octave"], judged=row["judged"], failed=row["failed"], x=row["octave"] / widest, **ratios, **depths)
+    return LengthBin(
+        T=2 ** row["octave"],
+        judged=row["judged"],
+        failed=row["failed"],
+        x=row["octave"] / widest,
+        **ratios,
+        **depths,
+    )
 
 
 def _depth(ratio: float) -> float:

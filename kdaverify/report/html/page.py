@@ -36,7 +36,10 @@ from kdaverify.verdicts.decision import Ruling
 from kdaverify.verdicts.waivers import Held
 
 TEMPLATES: Final = "templates"
-POLICY: Final = "default-src 'none'; style-src '{style}'; script-src '{script}'; img-src data:; base-uri 'none'; form-action 'none'"
+POLICY: Final = (
+    "default-src 'none'; style-src '{style}'; script-src '{script}'; img-src data:; base-uri"
+    " 'none'; form-action 'none'"
+)
 """What a browser may load and run: the style and the script of this file, and nothing else."""
 
 
@@ -64,12 +67,19 @@ class Page:
         """The decision in a line."""
         if len(self.ruled) > words.MOST_TITLED:
             accepted = [one for one in self.ruled if one.ruling is Ruling.ACCEPT]
-            how = "pass a check that is no release approval" if any(one.is_provisional for one in accepted) else "accepted"
+            how = (
+                "pass a check that is no release approval"
+                if any(one.is_provisional for one in accepted)
+                else "accepted"
+            )
             return f"{len(accepted)} of {len(self.ruled)} implementations {how}"
         by_verdict: dict[str, list[str]] = {}
         for one in self.ruled:
             by_verdict.setdefault(one.verdict, []).append(one.implementation)
-        return "; ".join(f"{' and '.join(names)} {verdict}" for verdict, names in by_verdict.items()) or "nothing was judged"
+        return (
+            "; ".join(f"{' and '.join(names)} {verdict}" for verdict, names in by_verdict.items())
+            or "nothing was judged"
+        )
 
     @cached_property
     def glance(self) -> Glance:
@@ -122,7 +132,9 @@ class Page:
 
     @property
     def credentials(self) -> list[ProfileCredential]:
-        """What the harness was measured to be worth under each profile that ran here, as far as it was."""
+        """What the harness was measured to be worth under each profile that ran here, as far as it
+        was.
+        """
         profiles = dict.fromkeys(profile for one in self.ruled for profile in one.facts.profiles)
         found = [self.credential.under(profile) for profile in profiles] if self.credential else []
         return [one for one in found if one is not None]

@@ -1,4 +1,6 @@
-"""The rows of a record as columns: what is counted is in memory, what is only shown is fetched for the rows that are shown."""
+"""The rows of a record as columns: what is counted is in memory, what is only shown is fetched for
+the rows that are shown.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,20 @@ from kdaverify.verdicts.record import Table
 from kdaverify.verdicts.verdict import Verdict
 
 COUNTED: Final = (
-    *("implementation", "property", "op", "dtype", "regime", "output", "status", "grade", "stage", "diagnosis", "contract", "device"),
+    *(
+        "implementation",
+        "property",
+        "op",
+        "dtype",
+        "regime",
+        "output",
+        "status",
+        "grade",
+        "stage",
+        "diagnosis",
+        "contract",
+        "device",
+    ),
     *("mode", "oracle"),
 )
 REJECTS: Final = tuple(status.value for status in Status if status.rejects)
@@ -36,9 +51,11 @@ class Rows:
 
     @cached_property
     def counted(self) -> pl.DataFrame:
-        """The short columns, and with them `key` (regime of the problem), `rejects`, `judged`, `proves`, `asked`, `same`, `row`.
+        """The short columns, and with them `key` (regime of the problem), `rejects`, `judged`,
+        `proves`, `asked`, `same`, `row`.
 
-        `asked` identifies cases (`Verdict.asked`), `same` their outputs; `row` is the place in `full`.
+        `asked` identifies cases (`Verdict.asked`), `same` their outputs; `row` is the place in
+        `full`.
         """
         status, asked = pl.col("status"), ("property", "dtype", "case", "detail")
         frame = self.full.with_row_index("row").select(
@@ -55,15 +72,23 @@ class Rows:
 
     @cached_property
     def implementations(self) -> tuple[str, ...]:
-        return tuple(self.counted["implementation"].cast(pl.String).unique(maintain_order=True).to_list())
+        return tuple(
+            self.counted["implementation"].cast(pl.String).unique(maintain_order=True).to_list()
+        )
 
     def of(self, implementation: str) -> pl.DataFrame:
         """What is counted of one implementation."""
         return self.counted.filter(pl.col("implementation") == implementation)
 
     def shown(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        """These rows in full, in the given order; the re-test of a borderline failure is a sentence."""
-        frame = self.full.with_row_index("row").filter(pl.col("row").is_in(list(rows))).collect(engine="streaming")
+        """These rows in full, in the given order; the re-test of a borderline failure is a
+        sentence.
+        """
+        frame = (
+            self.full.with_row_index("row")
+            .filter(pl.col("row").is_in(list(rows)))
+            .collect(engine="streaming")
+        )
         found = {row["row"]: {**row, "recheck": _told(row["recheck"])} for row in frame.to_dicts()}
         return [found[row] for row in rows]
 

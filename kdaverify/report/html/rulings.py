@@ -57,7 +57,11 @@ class Ruled:
     @property
     def verdict(self) -> str:
         """The decision in a word or a few."""
-        return f"passes {self.facts.profile} (not a release approval)" if self.is_provisional else RULINGS[self.ruling]
+        return (
+            f"passes {self.facts.profile} (not a release approval)"
+            if self.is_provisional
+            else RULINGS[self.ruling]
+        )
 
     @property
     def style(self) -> str:
@@ -95,7 +99,12 @@ def ruled(
     for one in decisions:
         forgiven = pl.int_range(pl.len()).is_in([*waived.get(one.implementation, ())])
         own = rows.of(one.implementation).with_columns(forgiven.alias("waived"))
-        facts = run_facts(accounts.get(one.implementation, ()), one.implementation, own, rules.get(one.implementation, SESSION))
+        facts = run_facts(
+            accounts.get(one.implementation, ()),
+            one.implementation,
+            own,
+            rules.get(one.implementation, SESSION),
+        )
         found.append(_ruled(one, rows, own, facts))
     return found
 
@@ -103,7 +112,10 @@ def ruled(
 def _ruled(one: Decided, rows: Rows, own: pl.DataFrame, facts: RunFacts) -> Ruled:
     common = common_factors_in(rows, one.implementation) if one.ruling is Ruling.REJECT else ()
     not_tested, coverage = (tuple(_without(one.reasons, start)) for start in (NOT_TESTED, COVERAGE))
-    reported = (*one.limits, *(reason for reason in one.reasons if reason.startswith((NOT_TESTED, COVERAGE))))
+    reported = (
+        *one.limits,
+        *(reason for reason in one.reasons if reason.startswith((NOT_TESTED, COVERAGE))),
+    )
     return Ruled(
         one.implementation,
         one.ruling,
@@ -125,7 +137,9 @@ def _without(reasons: Iterable[str], start: str) -> Iterable[str]:
 def _judged(own: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, int]:
     """What was judged, what of it is wrong and not waived, and how much is waived."""
     judged = own.filter("judged")
-    failed = judged.filter(pl.col("rejects") & (pl.col("status") != Status.ORACLE_UNCERTIFIED.value))
+    failed = judged.filter(
+        pl.col("rejects") & (pl.col("status") != Status.ORACLE_UNCERTIFIED.value)
+    )
     return judged, failed.filter(pl.col("waived").not_()), failed.filter("waived").height
 
 
@@ -135,23 +149,39 @@ def _manager(one: Decided, own: pl.DataFrame, facts: RunFacts) -> str:
         return f"It {one.reasons[0]}."
     judged, wrong, waived = _judged(own)
     what, beyond = counted(judged.height, "output"), " beyond what is waived" if waived else ""
-    known = f" {counted(waived, 'other wrong output')} {_are(waived)} waived." if waived and wrong.height else ""
+    known = (
+        f" {counted(waived, 'other wrong output')} {_are(waived)} waived."
+        if waived and wrong.height
+        else ""
+    )
     if one.ruling is Ruling.ACCEPT:
         return _accepted(judged, what, waived, facts)
     if one.ruling is Ruling.REJECT and wrong.height:
-        return f"Do not ship it: {wrong.height:,} of {what} {_are(wrong.height)} wrong: {_kinds(wrong)}.{known}"
+        return (
+            f"Do not ship it: {wrong.height:,} of {what} {_are(wrong.height)} wrong:"
+            f" {_kinds(wrong)}.{known}"
+        )
     if one.ruling is Ruling.REJECT:
         return f"No output is wrong{beyond}, and yet it is rejected: {one.reasons[0]}."
     if one.ruling is Ruling.ERROR:
         return f"The harness itself failed, so nothing can be concluded: {one.reasons[0]}."
-    return f"Nothing wrong was found{beyond}, but the evidence is too little to accept it: {one.reasons[0]}."
+    return (
+        f"Nothing wrong was found{beyond}, but the evidence is too little to accept it:"
+        f" {one.reasons[0]}."
+    )
 
 
 def _accepted(judged: pl.DataFrame, what: str, waived: int, facts: RunFacts) -> str:
     if waived:
-        found = f"{waived:,} of {what} {_are(waived)} wrong and waived; every other is as accurate as the kernel declares."
+        found = (
+            f"{waived:,} of {what} {_are(waived)} wrong and waived; every other is as accurate as"
+            " the kernel declares."
+        )
     else:
-        found = f"Every one of {what} in {_cases(judged)} is as accurate as the arithmetic that the kernel declares allows."
+        found = (
+            f"Every one of {what} in {_cases(judged)} is as accurate as the arithmetic that the"
+            " kernel declares allows."
+        )
     return found if facts.is_release else f"{found} This is not a release approval. {APPROVES}"
 
 
@@ -162,10 +192,25 @@ def _engineer(one: Decided, own: pl.DataFrame) -> tuple[str, ...]:
     judged, wrong, _ = _judged(own)
     if not judged.height:
         return ()
-    covers = f"Judged: {counted(judged.height, 'output')} in {_cases(judged)} of {counted(judged['property'].n_unique(), 'suite')}"
-    failed = judged.filter(pl.col("rejects") & (pl.col("status") != Status.ORACLE_UNCERTIFIED.value))
+    covers = (
+        f"Judged: {counted(judged.height, 'output')} in {_cases(judged)} of"
+        f" {counted(judged['property'].n_unique(), 'suite')}"
+    )
+    failed = judged.filter(
+        pl.col("rejects") & (pl.col("status") != Status.ORACLE_UNCERTIFIED.value)
+    )
     where = _where(wrong if wrong.height else failed)
-    return tuple(filter(None, (where, _closest(judged), _accuracy(judged), f"{covers}; formats {_names(judged, 'dtype')}.")))
+    return tuple(
+        filter(
+            None,
+            (
+                where,
+                _closest(judged),
+                _accuracy(judged),
+                f"{covers}; formats {_names(judged, 'dtype')}.",
+            ),
+        )
+    )
 
 
 def _cases(judged: pl.DataFrame) -> str:
@@ -180,15 +225,24 @@ def _kinds(wrong: pl.DataFrame) -> str:
     counts = wrong["status"].cast(pl.String).value_counts(sort=True)
     if counts.height == 1 < wrong.height:
         return f"all {STATUSES[Status(counts[0, 0])]}"
-    return "; ".join(f"{times:,} {STATUSES[Status(status)]}" for status, times in counts.head(MOST_NAMED).iter_rows())
+    return "; ".join(
+        f"{times:,} {STATUSES[Status(status)]}"
+        for status, times in counts.head(MOST_NAMED).iter_rows()
+    )
 
 
 def _closest(own: pl.DataFrame) -> str:
     """How near to its tolerance comes what passes; what is over it and passes was run again."""
     ratios = own.filter(pl.col("rejects").not_())["ratio"]
     worst, again = ratios.filter(ratios <= 1).max(), int((ratios > 1).sum())
-    passed = f"; {counted(again, 'output')} above it passed on re-test at fresh seeds" if again else ""
-    return f"What passes has errors of up to {100 * worst:.4g} % of its tolerance{passed}." if isinstance(worst, float) else ""
+    passed = (
+        f"; {counted(again, 'output')} above it passed on re-test at fresh seeds" if again else ""
+    )
+    return (
+        f"What passes has errors of up to {100 * worst:.4g} % of its tolerance{passed}."
+        if isinstance(worst, float)
+        else ""
+    )
 
 
 def _accuracy(own: pl.DataFrame) -> str:
@@ -196,8 +250,14 @@ def _accuracy(own: pl.DataFrame) -> str:
     fewer = own.filter(pl.col("rejects").not_() & pl.col("digits_fewer").is_not_null())
     if not fewer.height:
         return ""
-    head = f"{counted(fewer.height, 'passing output')} {_have(fewer.height)} {REMARKABLE} than a token recurrence"
-    return f"{head}, as the contract allows: up to {fewer['digits_fewer'].max():.1f}, with gates {_most(fewer['regime'])}."
+    head = (
+        f"{counted(fewer.height, 'passing output')} {_have(fewer.height)} {REMARKABLE} than a token"
+        " recurrence"
+    )
+    return (
+        f"{head}, as the contract allows: up to {fewer['digits_fewer'].max():.1f}, with gates"
+        f" {_most(fewer['regime'])}."
+    )
 
 
 def _have(number: int) -> str:
@@ -206,8 +266,14 @@ def _have(number: int) -> str:
 
 def _where(wrong: pl.DataFrame) -> str:
     """Suites, outputs, diagnoses and gates that gather most of what is wrong."""
-    parts = (("Suites", _most(wrong["property"])), ("Outputs", _most(wrong["output"])), ("Gates", _most(wrong["regime"])))
-    told = [f"{label}: {most}" for label, most in (("Diagnosis", _diagnoses(wrong)), *parts) if most]
+    parts = (
+        ("Suites", _most(wrong["property"])),
+        ("Outputs", _most(wrong["output"])),
+        ("Gates", _most(wrong["regime"])),
+    )
+    told = [
+        f"{label}: {most}" for label, most in (("Diagnosis", _diagnoses(wrong)), *parts) if most
+    ]
     return f"{'. '.join(told)}." if told else ""
 
 
@@ -215,14 +281,22 @@ def _diagnoses(wrong: pl.DataFrame) -> str:
     """What fits; else that nothing does."""
     told = wrong["diagnosis"].cast(pl.String)
     fitting, diagnosed = told.filter(told.str.starts_with(FITS)), int((told != "").sum())
-    return _most(fitting) or (f"no known bug matches ({counted(diagnosed, 'case')})" if diagnosed else "")
+    return _most(fitting) or (
+        f"no known bug matches ({counted(diagnosed, 'case')})" if diagnosed else ""
+    )
 
 
 def _most(names: pl.Series) -> str:
     told = names.cast(pl.String)
     counts = told.filter(told != "").value_counts(sort=True)
-    named = ", ".join(f"{headline(name)} ({times:,})" for name, times in counts.head(MOST_NAMED).iter_rows())
-    return f"{named} and {counted(counts.height - MOST_NAMED, 'other')}" if counts.height > MOST_NAMED else named
+    named = ", ".join(
+        f"{headline(name)} ({times:,})" for name, times in counts.head(MOST_NAMED).iter_rows()
+    )
+    return (
+        f"{named} and {counted(counts.height - MOST_NAMED, 'other')}"
+        if counts.height > MOST_NAMED
+        else named
+    )
 
 
 def _names(frame: pl.DataFrame, column: str) -> str:

@@ -1,4 +1,6 @@
-"""The view by stage: what the stages judged by themselves came to, and which stage failures name first."""
+"""The view by stage: what the stages judged by themselves came to, and which stage failures name
+first.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def stages(rows: Rows) -> list[Stage]:
     blamed = _blamed(rows)
     found = (
         own.with_columns(split.struct[0].alias("name"), split.struct[1].alias("tensor"))
-        .group_by("implementation", pl.col("property").alias("direction"), "name", maintain_order=True)
+        .group_by(
+            "implementation", pl.col("property").alias("direction"), "name", maintain_order=True
+        )
         .agg(
             pl.col("tensor").drop_nulls().unique(maintain_order=True).alias("tensors"),
             pl.col("judged").sum(),
@@ -55,15 +59,28 @@ def stages(rows: Rows) -> list[Stage]:
     )
     listed: list[Stage] = []
     for row in found.iter_rows(named=True):
-        direction, tensors = DIRECTIONS[OF_STAGES.index(row.pop("direction"))], tuple(row.pop("tensors"))
+        direction, tensors = (
+            DIRECTIONS[OF_STAGES.index(row.pop("direction"))],
+            tuple(row.pop("tensors")),
+        )
         times = blamed.pop((row["implementation"], row["name"]), 0)
         listed.append(Stage(**row, direction=direction, tensors=tensors, blamed=times))
     # Fused stages are named with their tensor, "intra (R)": no row of theirs.
-    listed += [Stage(who, DIRECTIONS[2], name, (), 0, 0, 0, None, times) for (who, name), times in sorted(blamed.items())]
+    listed += [
+        Stage(who, DIRECTIONS[2], name, (), 0, 0, 0, None, times)
+        for (who, name), times in sorted(blamed.items())
+    ]
     order = {name: place for place, name in enumerate(rows.implementations)}
-    return sorted(listed, key=lambda stage: (order[stage.implementation], DIRECTIONS.index(stage.direction)))
+    return sorted(
+        listed, key=lambda stage: (order[stage.implementation], DIRECTIONS.index(stage.direction))
+    )
 
 
 def _blamed(rows: Rows) -> dict[tuple[str, str], int]:
-    named = rows.counted.filter(pl.col("rejects") & ~pl.col("stage").cast(pl.String).is_in(["", *NoStage]))
-    return {(who, stage): times for who, stage, times in named.group_by("implementation", "stage").len().iter_rows()}
+    named = rows.counted.filter(
+        pl.col("rejects") & ~pl.col("stage").cast(pl.String).is_in(["", *NoStage])
+    )
+    return {
+        (who, stage): times
+        for who, stage, times in named.group_by("implementation", "stage").len().iter_rows()
+    }

@@ -22,7 +22,8 @@ class Standards:
     """Of one implementation.
 
     Args:
-        asked, rejected: outputs that published rules were applied to, and those of them that we reject.
+        asked, rejected: outputs that published rules were applied to, and those of them that we
+            reject.
         benchmark: whose errors the rules compared with, mostly.
         tallies: one for every rule.
     """
@@ -40,18 +41,48 @@ class Standards:
 
 def standards(rows: Rows) -> list[Standards]:
     """Of every implementation that published rules were applied to."""
-    asked = rows.full.filter(pl.col("published") != "{}").with_columns(pl.col("status").is_in(REJECTS).alias("rejects"))
-    figures = (pl.len().alias("asked"), pl.col("rejects").sum().alias("rejected"), pl.col("benchmark").mode().sort().first())
-    totals = {row["implementation"]: row for row in asked.group_by("implementation").agg(figures).collect(engine="streaming").to_dicts()}
-    said = pl.col("published").str.replace_all(FIGURES, "").str.replace_all(",}", "}", literal=True).alias("said")
-    sets = asked.select("implementation", "rejects", said).group_by("implementation", "rejects", "said").len()
+    asked = rows.full.filter(pl.col("published") != "{}").with_columns(
+        pl.col("status").is_in(REJECTS).alias("rejects")
+    )
+    figures = (
+        pl.len().alias("asked"),
+        pl.col("rejects").sum().alias("rejected"),
+        pl.col("benchmark").mode().sort().first(),
+    )
+    totals = {
+        row["implementation"]: row
+        for row in (
+            asked.group_by("implementation").agg(figures).collect(engine="streaming").to_dicts()
+        )
+    }
+    said = (
+        pl.col("published")
+        .str.replace_all(FIGURES, "")
+        .str.replace_all(",}", "}", literal=True)
+        .alias("said")
+    )
+    sets = (
+        asked.select("implementation", "rejects", said)
+        .group_by("implementation", "rejects", "said")
+        .len()
+    )
     counts: dict[str, Counter[tuple[str, str, bool]]] = {name: Counter() for name in totals}
     for who, rejects, opinions, times in sets.collect(engine="streaming").iter_rows():
         found: dict[str, Any] = json.loads(opinions)
-        counts[who].update({(rule, opinion["says"], rejects): times for rule, opinion in found.items()})
-    return [Standards(**totals[name], tallies=_tallies(counts[name])) for name in rows.implementations if name in totals]
+        counts[who].update(
+            {(rule, opinion["says"], rejects): times for rule, opinion in found.items()}
+        )
+    return [
+        Standards(**totals[name], tallies=_tallies(counts[name]))
+        for name in rows.implementations
+        if name in totals
+    ]
 
 
 def _tallies(counts: Counter[tuple[str, str, bool]]) -> tuple[PublishedRuleCounts, ...]:
     seen = {rule for rule, _, _ in counts}
-    return tuple(tallied(counts, (*(rule for rule in RULES if rule in seen), *sorted(seen.difference(RULES)))))
+    return tuple(
+        tallied(
+            counts, (*(rule for rule in RULES if rule in seen), *sorted(seen.difference(RULES)))
+        )
+    )

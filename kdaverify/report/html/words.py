@@ -9,7 +9,12 @@ from kdaverify.report.evidence import MEANING
 from kdaverify.report.html.facts import PURPOSES
 from kdaverify.verdicts.decision import Ruling
 
-RULINGS: Final = {Ruling.ACCEPT: "accepted", Ruling.REJECT: "rejected", Ruling.ERROR: "not judged", Ruling.INSUFFICIENT: "undecided"}
+RULINGS: Final = {
+    Ruling.ACCEPT: "accepted",
+    Ruling.REJECT: "rejected",
+    Ruling.ERROR: "not judged",
+    Ruling.INSUFFICIENT: "undecided",
+}
 SIGNS: Final = {"accept": "✓", "provisional": "✓", "reject": "✗", "error": "!", "insufficient": "?"}
 """By the style of a decision."""
 STATUSES: Final = {

@@ -1,4 +1,6 @@
-"""Rules: what must be shown beside what an implementation declares, and what must not be exceeded."""
+"""Rules: what must be shown beside what an implementation declares, and what must not be
+exceeded.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,14 @@ _FOLDER: Final = Path(__file__).parent
 SHIPPED: Final = ("session", "campaign", "acceptance", "nightly")
 """The strictest last."""
 CAMPAIGN: Final = "campaign"
-"""What the account of a campaign gives for its profile: it runs the random tests, and nothing else."""
-BY_PROFILE: Final = {"smoke": "session", CAMPAIGN: "campaign", "acceptance": "acceptance", "nightly": "nightly"}
+"""What the account of a campaign gives for its profile: it runs the random tests, and nothing
+else."""
+BY_PROFILE: Final = {
+    "smoke": "session",
+    CAMPAIGN: "campaign",
+    "acceptance": "acceptance",
+    "nightly": "nightly",
+}
 """The rules of a record whose reader names none; of a profile there is not, acceptance."""
 
 Count = Annotated[int, Field(ge=1, strict=True)]
@@ -40,7 +48,8 @@ class AtLeast(BaseModel):
         total: in all.
         op, dtype, regime, property: of each.
         output: of each output in each format.
-        pairs, triples: the smallest share of the combinations of two, and of three, properties that must have been judged.
+        pairs, triples: the smallest share of the combinations of two, and of three, properties that
+            must have been judged.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -59,8 +68,9 @@ class Limit(BaseModel):
     """A statistic over verdicts that must not be exceeded.
 
     Args:
-        statistic: of ratios, value / tolerance: "worst", "q99" (99 % quantile) or "median"; of verdicts, the share that is "skipped",
-            `vacuous` or `acquitted` (borderline failures that passed at fresh seeds).
+        statistic: of ratios, value / tolerance: "worst", "q99" (99 % quantile) or "median"; of
+            verdicts, the share that is "skipped", `vacuous` or `acquitted` (borderline failures
+            that passed at fresh seeds).
         most: the largest it may be.
         property, op, dtype, regime, output: globs; which verdicts count.
     """
@@ -85,7 +95,8 @@ class Rules(BaseModel):
         require: what needs passes.
         at_least: how many.
         limits: what must not be exceeded.
-        mixed_versions: whether verdicts on more than one version of something are no evidence, or only reported.
+        mixed_versions: whether verdicts on more than one version of something are no evidence, or
+            only reported.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -107,5 +118,7 @@ def rules_named(name: str) -> Rules:
     if name in SHIPPED:
         return read_toml(_FOLDER / f"{name}.toml", Rules, "rules")
     if not name.endswith(".toml"):
-        raise FileError(f"rules: wanted {', '.join(SHIPPED)} or a file ending in .toml, got {name!r}")
+        raise FileError(
+            f"rules: wanted {', '.join(SHIPPED)} or a file ending in .toml, got {name!r}"
+        )
     return read_toml(Path(name), Rules, "rules")

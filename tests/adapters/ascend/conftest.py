@@ -40,7 +40,10 @@ def plant() -> Iterator[Plant]:
 
     def build(revision: str, *, options: dict[str, str] | None = None, **changes: Any) -> Adapter:
         standin = importlib.import_module(f"{STANDINS}.{revision}")
-        return host(standin.operators(replace(standin.BEHAVIOUR, **changes)), **_KNOWN.get(revision, {}) | (options or {}))
+        return host(
+            standin.operators(replace(standin.BEHAVIOUR, **changes)),
+            **_KNOWN.get(revision, {}) | (options or {}),
+        )
 
     def host(operators: dict[str, Any], **options: str) -> Adapter:
         name = f"kdaverify_planted_{next(_NUMBERS)}"

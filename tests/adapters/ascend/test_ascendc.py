@@ -1,4 +1,6 @@
-"""The AscendC adapter over stand-ins: every revision is driven as its contract says, and says what ran."""
+"""The AscendC adapter over stand-ins: every revision is driven as its contract says, and says what
+ran.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ CALLS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize(("revision", "layout", "call"), list(product(LATER, LAYOUTS, CALLS)))
-def test_later_revisions_get_the_very_call_and_return_it(ask: Ask, revision: str, layout: str, call: str) -> None:
+def test_later_revisions_get_the_very_call_and_return_it(
+    ask: Ask, revision: str, layout: str, call: str
+) -> None:
     width = REVISIONS[revision]
     problem = ask(**{"H": 2, "HV": 2, "K": width, "V": width, "dtype": "bf16", **CALLS[call]})
     for state in ("kv", "vk"):
@@ -40,11 +44,16 @@ def test_later_revisions_get_the_very_call_and_return_it(ask: Ask, revision: str
         assert adapter.supports(problem) is None
         output, plain = adapter.forward(x), EAGER.forward(problem.inputs())
         assert torch.equal(output.o, plain.o) and torch.equal(output.final_state, plain.final_state)
-        assert f"revision {NAMES[revision]} (" in adapter.proof() and "two-token self-test fits, aclnnChunkKdaFwd (" in adapter.proof()
+        assert (
+            f"revision {NAMES[revision]} (" in adapter.proof()
+            and "two-token self-test fits, aclnnChunkKdaFwd (" in adapter.proof()
+        )
 
 
 @pytest.mark.parametrize(("layout", "call"), list(product(LAYOUTS, CALLS)))
-def test_the_early_revision_gets_gates_summed_over_the_chunk(ask: Ask, layout: str, call: str) -> None:
+def test_the_early_revision_gets_gates_summed_over_the_chunk(
+    ask: Ask, layout: str, call: str
+) -> None:
     heads = {"H": 1, "HV": 2} if layout == "TND" else {"H": 2, "HV": 2}
     problem = ask(**{**heads, "K": 16, "V": 32, "dtype": "bf16", "T": 70, **CALLS[call]})
     adapter = right("early", layout=layout)
@@ -69,14 +78,18 @@ def test_fp16_goes_with_betas_in_fp32_and_chunks_of_128(ask: Ask, revision: str)
 def test_the_declared_conventions_of_every_stand_in_fit(revision: str) -> None:
     for layout in LAYOUTS:
         outcome = conventions(right(revision, layout=layout))
-        assert outcome.status is (Status.SKIP if (revision, layout) == ("early", "TND") else Status.PASS), outcome.message
+        assert outcome.status is (
+            Status.SKIP if (revision, layout) == ("early", "TND") else Status.PASS
+        ), outcome.message
 
 
 def test_variants_are_every_layout_and_state_order_that_the_revision_has(ask: Ask) -> None:
     assert set(right("early").variants()) == {"BNSD-kv", "TND-kv", "NTD-kv"}
     problem, adapter = ask(K=16, V=16, dtype="bf16"), right("mid", layout="NTD", state="vk")
     variants, own = adapter.variants(), adapter.forward(problem.inputs())
-    assert set(variants) == {f"{layout}-{state}" for layout, state in product(LAYOUTS, ("kv", "vk"))} - {"NTD-vk"}
+    assert set(variants) == {
+        f"{layout}-{state}" for layout, state in product(LAYOUTS, ("kv", "vk"))
+    } - {"NTD-vk"}
     for variant in variants.values():
         output = variant.forward(problem.inputs())
         assert torch.equal(output.o, own.o) and torch.equal(output.final_state, own.final_state)
@@ -90,28 +103,53 @@ LIMITS: list[tuple[str, dict[str, str], dict[str, Any], str]] = [
     ("mid", {}, {"H": 129, "HV": 129, "T": 1}, "at most 128 value heads, wanted 129"),
     ("mid", {}, {"K": 24}, "multiples of 16 from 16 to 256, wanted K = 24"),
     ("mid", {}, {"V": 272}, "multiples of 16 from 16 to 256"),
-    ("mid", {"widths": "square"}, {}, "in revision mid or v26.9.1, wanted K = 16, V = 16; if it is known to be mid, say widths=any"),
-    ("v26_9_1", {}, {"K": 64, "V": 128}, "K = V = 64 or K = V = 128 in revision mid or v26.9.1, wanted K = 64, V = 128"),
+    (
+        "mid",
+        {"widths": "square"},
+        {},
+        (
+            "in revision mid or v26.9.1, wanted K = 16, V = 16; if it is known to be mid, say"
+            " widths=any"
+        ),
+    ),
+    (
+        "v26_9_1",
+        {},
+        {"K": 64, "V": 128},
+        "K = V = 64 or K = V = 128 in revision mid or v26.9.1, wanted K = 64, V = 128",
+    ),
     ("main", {}, {"K": 32, "V": 32}, "K = V = 64 or K = V = 128 in revision September main"),
-    ("early", {"layout": "TND"}, {"H": 2, "HV": 2}, "TND takes one key head in revision early, wanted 2; use layout=NTD"),
+    (
+        "early",
+        {"layout": "TND"},
+        {"H": 2, "HV": 2},
+        "TND takes one key head in revision early, wanted 2; use layout=NTD",
+    ),
     ("early", {"state": "vk"}, {}, "states are [K, V] only in revision early"),
     ("early", {}, {"gate": "hard-reset"}, "no hard resets"),
 ]
 
 
 @pytest.mark.parametrize(("revision", "options", "changes", "said"), LIMITS)
-def test_limits_of_a_revision_are_reasons(ask: Ask, revision: str, options: dict[str, str], changes: dict[str, Any], said: str) -> None:
+def test_limits_of_a_revision_are_reasons(
+    ask: Ask, revision: str, options: dict[str, str], changes: dict[str, Any], said: str
+) -> None:
     plain = {"B": 1, "H": 1, "HV": 1, "K": 16, "V": 16, "dtype": "bf16", **changes}
     assert said in str(right(revision, **options).supports(ask(**plain)))
 
 
 def test_nothing_is_run_to_say_what_is_supported(ask: Ask, plant: Any) -> None:
-    def chunk_kda_fwd(q: Any, k: Any, v: Any, g: Any, beta: Any, *, state_v_first: bool = False) -> None:
+    def chunk_kda_fwd(
+        q: Any, k: Any, v: Any, g: Any, beta: Any, *, state_v_first: bool = False
+    ) -> None:
         raise SystemExit
 
     adapter, problem = plant.host({"chunk_kda_fwd": chunk_kda_fwd}), ask(K=64, V=64, dtype="bf16")
     assert adapter.supports(problem) is None and adapter.supports(problem.replace(K=32)) is not None
-    assert adapter.received(problem.inputs()) is not None and adapter.exposes(problem) == ("o", "final_state")
+    assert adapter.received(problem.inputs()) is not None and adapter.exposes(problem) == (
+        "o",
+        "final_state",
+    )
     assert len(adapter.variants()) == 7 and adapter.redeclared(adapter.conventions) is not None
     assert (adapter.widths, right("mid").widths) == ((64, 128), (16, 32, 64, 128))
 
@@ -120,17 +158,30 @@ def test_what_is_missing_is_said_with_what_brings_it(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("ASCEND_HOME_PATH", raising=False)
     monkeypatch.delenv("ASCEND_TOOLKIT_HOME", raising=False)
     said = str(ASCENDC.missing())
-    for part in ("torch_npu (pip install torch-npu", "fla_npu (build and install the wheel of flashserve", "CANN (install the toolkit"):
+    for part in (
+        "torch_npu (pip install torch-npu",
+        "fla_npu (build and install the wheel of flashserve",
+        "CANN (install the toolkit",
+    ):
         assert part in said
-    assert "no_such_module (put it on PYTHONPATH)" in str(ASCENDC.configured({"module": "no_such_module.ops", "device": "cpu"}).missing())
+    assert "no_such_module (put it on PYTHONPATH)" in str(
+        ASCENDC.configured({"module": "no_such_module.ops", "device": "cpu"}).missing()
+    )
     assert right("mid").missing() is None
     assert right("mid").environment()["device"] == "cpu"
 
 
 def test_options_that_do_not_exist_name_those_that_do() -> None:
-    with pytest.raises(AdapterError, match="no option 'layouts'; its options are layout, state, chunk_size, widths, module, device"):
+    with pytest.raises(
+        AdapterError,
+        match=(
+            "no option 'layouts'; its options are layout, state, chunk_size, widths, module, device"
+        ),
+    ):
         ASCENDC.configured({"layouts": "BSND"})
-    with pytest.raises(AdapterError, match="option layout: wanted one of BSND, BNSD, TND, NTD, got 'bsnd'"):
+    with pytest.raises(
+        AdapterError, match="option layout: wanted one of BSND, BNSD, TND, NTD, got 'bsnd'"
+    ):
         ASCENDC.configured({"layout": "bsnd"})
 
 
@@ -138,14 +189,18 @@ def _unknown(q: Any, k: Any, v: Any, w: Any) -> None:
     """An operator of no revision."""
 
 
-def test_a_module_without_the_operator_or_of_no_known_revision_is_refused(ask: Ask, plant: Any) -> None:
+def test_a_module_without_the_operator_or_of_no_known_revision_is_refused(
+    ask: Ask, plant: Any
+) -> None:
     x = ask(dtype="bf16", K=16, V=16)
     nothing, unknown = plant.host({}), plant.host({"chunk_kda_fwd": _unknown})
     for adapter in (nothing, unknown):
         assert adapter.supports(x) is None
     with pytest.raises(AdapterError, match="has no chunk_kda_fwd; name the module"):
         nothing.forward(x.inputs())
-    with pytest.raises(WrongKernelError, match=r"wanted the signature of a known revision .* got \(q, k, v, w\)"):
+    with pytest.raises(
+        WrongKernelError, match=r"wanted the signature of a known revision .* got \(q, k, v, w\)"
+    ):
         unknown.forward(x.inputs())
     with pytest.raises(AdapterError, match="could not be imported: ModuleNotFoundError"):
         ASCENDC.configured({"module": "no_such_module", "device": "cpu"}).forward(x.inputs())
@@ -156,12 +211,16 @@ def test_an_operator_of_torch_shows_its_signature_too(ask: Ask, plant: Any) -> N
 
     library = torch.library.Library("kdaverify_standin", "DEF")
     library.define(
-        "chunk_kda_fwd(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, float scale, int chunk_size, *, str layout, "
-        "Tensor? initial_state, bool output_final_state, int[]? cu_seqlens, int[]? chunk_indices, bool state_v_first) -> (Tensor, Tensor)"
+        "chunk_kda_fwd(Tensor q, Tensor k, Tensor v, Tensor g, Tensor beta, float scale, int"
+        " chunk_size, *, str layout, Tensor? initial_state, bool output_final_state, int[]?"
+        " cu_seqlens, int[]? chunk_indices, bool state_v_first) -> (Tensor, Tensor)"
     )
 
     def run(*tensors: Any, cu_seqlens: Any, chunk_indices: Any, **said: Any) -> Any:
-        host = {"cu_seqlens": None if cu_seqlens is None else tuple(cu_seqlens), "chunk_indices": chunk_indices}
+        host = {
+            "cu_seqlens": None if cu_seqlens is None else tuple(cu_seqlens),
+            "chunk_indices": chunk_indices,
+        }
         return mid.chunk_operator(mid.BEHAVIOUR)(*tensors, **host, **said)[:2]
 
     library.impl("chunk_kda_fwd", run, "CompositeExplicitAutograd")
@@ -173,8 +232,13 @@ def test_an_operator_of_torch_shows_its_signature_too(ask: Ask, plant: Any) -> N
 
 
 @pytest.mark.parametrize("edited", ["q", "k", "v", "g", "beta"])
-@pytest.mark.parametrize(("revision", "layout", "dtype"), [("mid", "BSND", "bf16"), ("mid", "NTD", "fp16"), ("early", "BNSD", "fp16")])
-def test_an_edit_in_place_is_the_callers(ask: Ask, plant: Plant, *, revision: str, layout: str, dtype: str, edited: str) -> None:
+@pytest.mark.parametrize(
+    ("revision", "layout", "dtype"),
+    [("mid", "BSND", "bf16"), ("mid", "NTD", "fp16"), ("early", "BNSD", "fp16")],
+)
+def test_an_edit_in_place_is_the_callers(
+    ask: Ask, plant: Plant, *, revision: str, layout: str, dtype: str, edited: str
+) -> None:
     problem = ask(K=16, V=16, dtype=dtype)
     x, before = problem.inputs(), problem.inputs()
     plant(revision, options={"layout": layout}, edits=edited).forward(x)

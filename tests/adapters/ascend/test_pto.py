@@ -1,4 +1,6 @@
-"""The PTO adapter over a shared object compiled here: right where the conventions are, and each wrong one is named."""
+"""The PTO adapter over a shared object compiled here: right where the conventions are, and each
+wrong one is named.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,15 @@ from kdaverify.checks.status import Status
 from tests.adapters.standins import Ask, distance
 
 SOURCE = Path(__file__).parent / "mega_kernel.c"
-PLAIN: dict[str, Any] = {"B": 1, "H": 1, "HV": 2, "K": 128, "V": 128, "dtype": "fp16", "state": "absent"}
+PLAIN: dict[str, Any] = {
+    "B": 1,
+    "H": 1,
+    "HV": 2,
+    "K": 128,
+    "V": 128,
+    "dtype": "fp16",
+    "state": "absent",
+}
 CALLS: dict[str, dict[str, Any]] = {
     "one chunk": {"T": 5},
     "a tail": {"T": 130},
@@ -42,7 +52,9 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compile:
     folder = tmp_path_factory.mktemp("pto")
     probe = folder / "half.c"
     probe.write_text("_Float16 x;\n")
-    if subprocess.run([compiler, "-c", "-o", str(folder / "half.o"), str(probe)], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        [compiler, "-c", "-o", str(folder / "half.o"), str(probe)], capture_output=True, check=False
+    ).returncode:
         pytest.skip(f"{compiler} has no _Float16: install gcc >= 12 or clang >= 15")
 
     @functools.cache
@@ -67,7 +79,9 @@ def test_a_right_library_is_right(ask: Ask, compiled: Compile, call: str) -> Non
     assert adapter.proof().endswith("block_dim 3, two-token self-test fits")
 
 
-def test_its_answers_pass_the_suites_and_its_conventions_the_probe(ask: Ask, compiled: Compile) -> None:
+def test_its_answers_pass_the_suites_and_its_conventions_the_probe(
+    ask: Ask, compiled: Compile
+) -> None:
     adapter = compiled()
     assert adapter.contract("fp16").name == "chunk128-fp16"
     assert conventions(adapter).status is Status.PASS
@@ -93,7 +107,9 @@ def test_gates_are_those_of_fp16_and_queries_come_multiplied(ask: Ask, compiled:
         ("O_HEAD_MAJOR", "o written head by head"),
     ],
 )
-def test_what_no_declaration_expresses_is_named_by_the_self_test(ask: Ask, compiled: Compile, fault: str, said: str) -> None:
+def test_what_no_declaration_expresses_is_named_by_the_self_test(
+    ask: Ask, compiled: Compile, fault: str, said: str
+) -> None:
     with pytest.raises(WrongKernelError) as caught:
         compiled(fault).forward(ask(**PLAIN, T=5).inputs())
     assert said in str(caught.value)
@@ -107,15 +123,22 @@ def test_what_no_declaration_expresses_is_named_by_the_self_test(ask: Ask, compi
         ("BETA_LOGIT", "declared beta='value', but behaves as beta='logit'"),
     ],
 )
-def test_a_wrong_declaration_is_a_convention_error(compiled: Compile, fault: str, said: str) -> None:
+def test_a_wrong_declaration_is_a_convention_error(
+    compiled: Compile, fault: str, said: str
+) -> None:
     outcome = conventions(compiled(fault))
     assert (outcome.status, said in outcome.message) == (Status.CONVENTION, True), outcome.message
 
 
-def test_the_snapshot_of_the_last_chunk_is_judged_as_the_final_state(ask: Ask, compiled: Compile) -> None:
+def test_the_snapshot_of_the_last_chunk_is_judged_as_the_final_state(
+    ask: Ask, compiled: Compile
+) -> None:
     problem = ask(**PLAIN, T=130)
     leaving = compiled("SNAPSHOT_LEAVING", final_state="snapshot")
-    assert leaving.exposes(problem) == ("o", "final_state") and leaving.contract("fp16").name == "chunk128-fp16-fp16carry"
+    assert (
+        leaving.exposes(problem) == ("o", "final_state")
+        and leaving.contract("fp16").name == "chunk128-fp16-fp16carry"
+    )
     assert max(distance(leaving, problem).values()) < 4e-4
     pack = ask(**PLAIN, T=133, lengths=(0, 130, 0, 3))
     assert max(distance(leaving, pack).values()) < 4e-4
@@ -126,12 +149,16 @@ def test_the_snapshot_of_the_last_chunk_is_judged_as_the_final_state(ask: Ask, c
 
 
 def test_a_write_past_a_buffer_is_an_error(ask: Ask, compiled: Compile) -> None:
-    with pytest.raises(OutOfBoundsError, match=r"o: the kernel changed 2 of the 512 bytes after its \[2, 3, 128\]"):
+    with pytest.raises(
+        OutOfBoundsError, match=r"o: the kernel changed 2 of the 512 bytes after its \[2, 3, 128\]"
+    ):
         compiled("WRITES_PAST_O").forward(ask(**PLAIN, T=5).inputs())
 
 
 @pytest.mark.parametrize("heads", [(1, 2), (2, 2)])
-def test_an_edited_input_is_the_callers(ask: Ask, compiled: Compile, heads: tuple[int, int]) -> None:
+def test_an_edited_input_is_the_callers(
+    ask: Ask, compiled: Compile, heads: tuple[int, int]
+) -> None:
     problem = ask(**{**PLAIN, "H": heads[0], "HV": heads[1]}, T=5)
     with pytest.raises(CallError, match="k: the kernel changed 1 of") as caught:
         execute(compiled("EDITS_KEYS"), problem.inputs(), ("o",))
@@ -151,7 +178,9 @@ def test_limits_of_the_interface_are_reasons(ask: Ask, changes: dict[str, Any], 
 
 
 def test_a_library_that_is_not_there_or_is_none_is_said(tmp_path: Path, ask: Ask) -> None:
-    assert "no library: name a shared object with megagdn-pto's call_kernel" in str(ASCEND_PTO.missing())
+    assert "no library: name a shared object with megagdn-pto's call_kernel" in str(
+        ASCEND_PTO.missing()
+    )
     assert "no file" in str(ASCEND_PTO.configured({"library": str(tmp_path / "no.so")}).missing())
     text = tmp_path / "text.so"
     text.write_text("no library")
@@ -159,5 +188,7 @@ def test_a_library_that_is_not_there_or_is_none_is_said(tmp_path: Path, ask: Ask
     assert adapter.missing() is None
     with pytest.raises(AdapterError, match="cannot be loaded"):
         adapter.forward(ask(**PLAIN, T=5).inputs())
-    with pytest.raises(AdapterError, match="block_dim: wanted a whole number of at least 1, got '0'"):
+    with pytest.raises(
+        AdapterError, match="block_dim: wanted a whole number of at least 1, got '0'"
+    ):
         ASCEND_PTO.configured({"block_dim": "0"})

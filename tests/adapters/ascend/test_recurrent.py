@@ -1,4 +1,6 @@
-"""Decode steps: recurrent_kda on a private pool where it takes the call, chunk_kda_fwd where it does not, and which one is said."""
+"""Decode steps: recurrent_kda on a private pool where it takes the call, chunk_kda_fwd where it
+does not, and which one is said.
+"""
 
 from __future__ import annotations
 
@@ -28,26 +30,46 @@ def test_a_step_runs_on_a_pool_of_its_own(ask: Ask, revision: str, changes: dict
         output = adapter.step(given)
         assert torch.equal(output.o, plain.o) and torch.equal(output.final_state, plain.final_state)
         assert torch.equal(given.state, x.state)
-        assert "recurrent_kda" in adapter.proof() and f"states {state}, two-token self-test fits" in adapter.proof()
+        assert (
+            "recurrent_kda" in adapter.proof()
+            and f"states {state}, two-token self-test fits" in adapter.proof()
+        )
 
 
 @pytest.mark.parametrize(
     ("revision", "changes", "said"),
     [
-        ("mid", {"dtype": "fp16"}, "(for a step: recurrent_kda takes bf16 only, got torch.float16)"),
-        ("mid", {"K": 64, "V": 64}, "(for a step: recurrent_kda takes K = 128 and V = 128 or 256, got K = 64, V = 64)"),
-        ("mid", {"T": 9}, "(for a step: recurrent_kda is called for dense steps of at most 8 tokens"),
+        (
+            "mid",
+            {"dtype": "fp16"},
+            "(for a step: recurrent_kda takes bf16 only, got torch.float16)",
+        ),
+        (
+            "mid",
+            {"K": 64, "V": 64},
+            "(for a step: recurrent_kda takes K = 128 and V = 128 or 256, got K = 64, V = 64)",
+        ),
+        (
+            "mid",
+            {"T": 9},
+            "(for a step: recurrent_kda is called for dense steps of at most 8 tokens",
+        ),
         ("early", {}, "(for a step: no recurrent_kda there)"),
     ],
 )
-def test_what_it_does_not_take_steps_through_the_chunk_operator(ask: Ask, revision: str, changes: dict[str, Any], said: str) -> None:
+def test_what_it_does_not_take_steps_through_the_chunk_operator(
+    ask: Ask, revision: str, changes: dict[str, Any], said: str
+) -> None:
     adapter = right(revision)
     adapter.step(ask(**{**STEP, **changes}).inputs())
     assert "chunk_kda_fwd" in adapter.proof() and said in adapter.proof()
 
 
 def test_a_write_into_another_slot_is_an_error(ask: Ask, plant: Plant) -> None:
-    with pytest.raises(StatePoolError, match=r"only the slots of the call written, but slots \[2\] of 3 changed too"):
+    with pytest.raises(
+        StatePoolError,
+        match=r"only the slots of the call written, but slots \[2\] of 3 changed too",
+    ):
         plant("mid", pool="next").step(ask(**STEP).inputs())
 
 
@@ -62,7 +84,9 @@ def test_a_write_into_another_slot_is_an_error(ask: Ask, plant: Plant) -> None:
         ({"key_heads": "interleaved"}, "value head j reading key head j mod H"),
     ],
 )
-def test_a_wrong_convention_of_the_step_is_named(ask: Ask, plant: Plant, changes: dict[str, Any], said: str) -> None:
+def test_a_wrong_convention_of_the_step_is_named(
+    ask: Ask, plant: Plant, changes: dict[str, Any], said: str
+) -> None:
     for state in ("kv", "vk"):
         with pytest.raises(WrongKernelError, match=said):
             plant("main", options={"state": state}, **changes).step(ask(**STEP).inputs())

@@ -1,4 +1,6 @@
-"""The hidden switch: panel cases lie on either side of it, and each of its conditions alone moves a call."""
+"""The hidden switch: panel cases lie on either side of it, and each of its conditions alone moves a
+call.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,24 @@ def test_the_panel_asks_on_either_side_of_the_switch() -> None:
     routes: list[str] = []
     for name in ("real-heads-below-a-route", "real-heads-on-a-route"):
         p = asked[name]
-        routes.append(route(MAIN, Work(dtype=TORCH[p.dtype], HV=p.HV, K=p.K, V=p.V, lengths=(p.T,), chunk_size=64)))
+        routes.append(
+            route(
+                MAIN,
+                Work(dtype=TORCH[p.dtype], HV=p.HV, K=p.K, V=p.V, lengths=(p.T,), chunk_size=64),
+            )
+        )
     assert routes == [FUSED, THREE_KERNELS]
 
 
 @pytest.mark.parametrize(
-    "changes", [{"dtype": torch.float16}, {"K": 64, "V": 64}, {"HV": 31}, {"chunk_size": 128}, {"lengths": (4096, 0, 4096)}]
+    "changes",
+    [
+        {"dtype": torch.float16},
+        {"K": 64, "V": 64},
+        {"HV": 31},
+        {"chunk_size": 128},
+        {"lengths": (4096, 0, 4096)},
+    ],
 )
 def test_each_condition_alone_keeps_a_call_on_the_fused_kernel(changes: dict[str, Any]) -> None:
     assert route(MAIN, LARGE) == route(MAIN, replace(LARGE, lengths=(4096, 4096))) == THREE_KERNELS

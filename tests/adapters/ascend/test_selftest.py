@@ -1,4 +1,6 @@
-"""The self-test's question: every reading gives another answer to it, however its tensors are rounded."""
+"""The self-test's question: every reading gives another answer to it, however its tensors are
+rounded.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,15 @@ import pytest
 import torch
 
 from kdaverify.adapters.ascend import selftest
-from kdaverify.adapters.ascend.gates import CUMULATED_LOG2, CUMULATED_NATURAL, FORMS, LOG2, NATURAL, GateForm, through
+from kdaverify.adapters.ascend.gates import (
+    CUMULATED_LOG2,
+    CUMULATED_NATURAL,
+    FORMS,
+    LOG2,
+    NATURAL,
+    GateForm,
+    through,
+)
 from oracles.inputs import Inputs
 from oracles.recurrence import recurrence
 from oracles.tensors import TOKENS
@@ -25,12 +35,27 @@ READINGS = {
 @pytest.mark.parametrize("width", [16, 64, 128])
 def test_every_reading_answers_differently(handed: str, width: int) -> None:
     asked = selftest.question(H=2, HV=4, width=width, dtype=torch.bfloat16, state=True)
-    others = [*selftest.scales(), *selftest.values(), *selftest.heads(), *selftest.states(), selftest.both_states(), selftest.logits()]
-    layouts = [selftest.laid_out_otherwise(name, declared_head_major=name != "v") for name in TOKENS]
+    others = [
+        *selftest.scales(),
+        *selftest.values(),
+        *selftest.heads(),
+        *selftest.states(),
+        selftest.both_states(),
+        selftest.logits(),
+    ]
+    layouts = [
+        selftest.laid_out_otherwise(name, declared_head_major=name != "v") for name in TOKENS
+    ]
     written = [selftest.Reading("o head-major", o=selftest.head_major)]
-    answers = {reading.said: _answer(reading, asked) for reading in [selftest.Reading(""), *READINGS[handed], *others, *layouts, *written]}
+    answers = {
+        reading.said: _answer(reading, asked)
+        for reading in [selftest.Reading(""), *READINGS[handed], *others, *layouts, *written]
+    }
     for (one, a), (other, b) in combinations(answers.items(), 2):
-        assert float(max((x - y).norm() / y.norm() for x, y in zip(a, b, strict=True))) > FAR, (one, other)
+        assert float(max((x - y).norm() / y.norm() for x, y in zip(a, b, strict=True))) > FAR, (
+            one,
+            other,
+        )
 
 
 def _answer(reading: selftest.Reading, asked: Inputs) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,7 +69,8 @@ def test_a_gate_form_reads_what_it_handed(ask: Ask, form: GateForm) -> None:
         x = problem.inputs()
         got = through(form, x, 64)
         torch.testing.assert_close(got.g, x.g.double(), rtol=2e-4, atol=2e-5)
-        assert torch.equal(form.hand(got, 64).float(), form.hand(x, 64))  # what was received is handed over unchanged
+        # what was received is handed over unchanged
+        assert torch.equal(form.hand(got, 64).float(), form.hand(x, 64))
 
 
 def test_sums_start_anew_in_every_chunk_and_sequence(ask: Ask) -> None:

@@ -1,4 +1,6 @@
-"""Every wrong convention, planted alone, is named: by the conventions probe, or by the self-test before anything is scored."""
+"""Every wrong convention, planted alone, is named: by the conventions probe, or by the self-test
+before anything is scored.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ from tests.adapters.ascend.test_ascendc import LATER, REVISIONS
 from tests.adapters.standins import Ask
 
 PROBED: list[tuple[str, dict[str, Any], str]] = [
-    ("BSND", {"start": "other", "final": "other"}, "declared state='kv', but behaves as state='vk'"),
+    (
+        "BSND",
+        {"start": "other", "final": "other"},
+        "declared state='kv', but behaves as state='vk'",
+    ),
     ("NTD", {"start": "other", "final": "other"}, "declared state='kv', but behaves as state='vk'"),
     ("BSND", {"beta": "logit"}, "declared beta='value', but behaves as beta='logit'"),
     ("BNSD", {"layout": "BSND"}, "declared layout='bhtd', but behaves as layout='bthd'"),
@@ -33,15 +39,30 @@ TOLD: list[tuple[str, dict[str, Any], str]] = [
     ("BSND", {"beta": "doubled"}, "beta doubled"),
     ("BNSD", {"normalizes": True}, "q and k normalised inside"),
     ("BSND", {"key_heads": "interleaved"}, "value head j reading key head j mod H"),
-    ("BSND", {"gate": "summed natural"}, "gates read as natural log, summed from the start of the chunk"),
+    (
+        "BSND",
+        {"gate": "summed natural"},
+        "gates read as natural log, summed from the start of the chunk",
+    ),
 ]
 TOLD_LATER: list[tuple[str, dict[str, Any], str]] = [
-    ("BSND", {"gate": "summed log2"}, "gates read as log2, summed from the start of the chunk (handed over in natural log, one token's)"),
+    (
+        "BSND",
+        {"gate": "summed log2"},
+        (
+            "gates read as log2, summed from the start of the chunk (handed over in natural log,"
+            " one token's)"
+        ),
+    ),
     ("BNSD", {"o_as_inputs": True}, "o head-major, as the inputs (declared: sequence-major)"),
     ("NTD", {"o_as_inputs": True}, "o head-major, as the inputs (declared: sequence-major)"),
 ]
 TOLD_EARLY: list[tuple[str, dict[str, Any], str]] = [
-    ("BSND", {"gate": "natural"}, "gates read as natural log, one token's (handed over in log2, summed"),
+    (
+        "BSND",
+        {"gate": "natural"},
+        "gates read as natural log, one token's (handed over in log2, summed",
+    ),
     ("BNSD", {"gate": "log2"}, "gates read as log2, one token's"),
     ("BNSD", {"o_as_inputs": False}, "o sequence-major (declared: as the inputs)"),
     ("NTD", {"o_as_inputs": False}, "o sequence-major (declared: as the inputs)"),
@@ -50,9 +71,12 @@ TOLD_EARLY: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(
     ("revision", "layout", "changes", "said"),
-    [(name, *case) for name in REVISIONS for case in PROBED] + [(name, *case) for name in LATER for case in PROBED_LATER],
+    [(name, *case) for name in REVISIONS for case in PROBED]
+    + [(name, *case) for name in LATER for case in PROBED_LATER],
 )
-def test_a_wrong_declaration_is_a_convention_error(plant: Plant, revision: str, layout: str, changes: dict[str, Any], said: str) -> None:
+def test_a_wrong_declaration_is_a_convention_error(
+    plant: Plant, revision: str, layout: str, changes: dict[str, Any], said: str
+) -> None:
     outcome = conventions(plant(revision, options={"layout": layout}, **changes))
     assert (outcome.status, said in outcome.message) == (Status.CONVENTION, True), outcome.message
 
@@ -72,7 +96,10 @@ def test_what_no_declaration_expresses_is_named_by_the_self_test(
     with pytest.raises(CallError) as caught:
         execute(adapter, problem.inputs(), ("o", "final_state"))
     assert caught.value.status is Status.WRONG_KERNEL
-    assert "the two-token self-test contradicts what is declared, but fits a kernel with" in caught.value.message
+    assert (
+        "the two-token self-test contradicts what is declared, but fits a kernel with"
+        in caught.value.message
+    )
     assert said in caught.value.message
     assert said in conventions(adapter).message
 

@@ -42,10 +42,14 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = folder / "bin/python"
     (packages,) = folder.glob("lib/python*/site-packages")
     for name in NEEDED:
-        (place,) = [Path(entry) / name for entry in sys.path if (Path(entry) / name).is_dir()][:1] or [None]
+        (place,) = [Path(entry) / name for entry in sys.path if (Path(entry) / name).is_dir()][
+            :1
+        ] or [None]
         if place is not None:
             (packages / name).symlink_to(place)
-    asked = subprocess.run([python, "-c", "import numpy, safetensors, ml_dtypes"], capture_output=True, check=False)
+    asked = subprocess.run(
+        [python, "-c", "import numpy, safetensors, ml_dtypes"], capture_output=True, check=False
+    )
     if asked.returncode:
         pytest.skip(f"the second venv does not find its packages: {asked.stderr.decode()[-200:]}")
     return python
@@ -57,8 +61,16 @@ def named(python: Path, tmp_path: Path) -> Iterator[Named]:
     made: list[Adapter] = []
 
     def call(function: str, **changes: str) -> Adapter:
-        options = {"python": str(python), "kernel": f"{KERNELS}:{function}", "framework": "numpy", "packing": "cu_seqlens"}
-        words = ",".join(f"{name}={value}" for name, value in {**options, "dtypes": "fp32+bf16", **changes}.items())
+        options = {
+            "python": str(python),
+            "kernel": f"{KERNELS}:{function}",
+            "framework": "numpy",
+            "packing": "cu_seqlens",
+        }
+        words = ",".join(
+            f"{name}={value}"
+            for name, value in {**options, "dtypes": "fp32+bf16", **changes}.items()
+        )
         made.append(find(f"elsewhere:{words}"))
         return made[-1]
 
@@ -79,7 +91,9 @@ def judged(adapter: Adapter, *problems: object) -> list[Verdict]:
 
 def test_nothing_of_ours_is_there(python: Path) -> None:
     for module in ("torch", "kdaverify", "pytest"):
-        tried = subprocess.run([python, "-c", f"import {module}"], cwd=python.parent, capture_output=True, check=False)
+        tried = subprocess.run(
+            [python, "-c", f"import {module}"], cwd=python.parent, capture_output=True, check=False
+        )
         assert b"ModuleNotFoundError" in tried.stderr
 
 
@@ -87,7 +101,11 @@ def test_a_right_kernel_passes_in_all_formats_and_packed(named: Named, ask: Ask)
     adapter = named("kda")
     assert adapter.missing() is None
     small = {"B": 1, "T": 7, "H": 1, "HV": 2, "K": 4, "V": 3}
-    problems = [ask(**small), ask(**small, dtype="bf16"), ask(**{**small, "T": sum(PACK) + 1}, lengths=PACK, state="random")]
+    problems = [
+        ask(**small),
+        ask(**small, dtype="bf16"),
+        ask(**{**small, "T": sum(PACK) + 1}, lengths=PACK, state="random"),
+    ]
     verdicts = judged(adapter, *problems)
     assert [verdict.status for verdict in verdicts] == [Status.PASS] * 6
     assert {(verdict.mode, verdict.device) for verdict in verdicts} == {("elsewhere", "cpu")}
@@ -98,7 +116,9 @@ def test_a_right_kernel_passes_in_all_formats_and_packed(named: Named, ask: Ask)
 
 def test_every_convention_gets_there_and_back(named: Named, ask: Ask) -> None:
     problem = ask(B=2, T=5, H=1, HV=2, K=4, V=3)
-    assert {verdict.status for verdict in judged(named("turned", layout="bhtd", state="vk"), problem)} == {Status.PASS}
+    assert {
+        verdict.status for verdict in judged(named("turned", layout="bhtd", state="vk"), problem)
+    } == {Status.PASS}
     assert judged(named("turned"), problem)[0].status is not Status.PASS
 
 
@@ -120,20 +140,32 @@ def test_what_a_kernel_prints_is_no_answer(named: Named, ask: Ask) -> None:
         ("hangs", Status.HANG, "within 3 s (option limit); its process was ended"),
     ],
 )
-def test_what_a_kernel_does_to_its_process_ends_one_case(named: Named, ask: Ask, function: str, status: Status, said: str) -> None:
+def test_what_a_kernel_does_to_its_process_ends_one_case(
+    named: Named, ask: Ask, function: str, status: Status, said: str
+) -> None:
     adapter = named(function, limit="3")
     good, bad = ask(B=1, T=5, H=1, HV=1, K=4, V=3), ask(B=1, T=7, H=1, HV=1, K=4, V=3)
     verdicts = judged(adapter, good, bad, good)
-    assert [verdict.status for verdict in verdicts] == [Status.PASS, Status.PASS, status, Status.PASS, Status.PASS]
+    assert [verdict.status for verdict in verdicts] == [
+        Status.PASS,
+        Status.PASS,
+        status,
+        Status.PASS,
+        Status.PASS,
+    ]
     assert said in verdicts[2].message
 
 
-def test_a_kernel_that_cannot_be_imported_is_said_at_once_and_is_not_the_kernel_s_verdict(named: Named, ask: Ask, tmp_path: Path) -> None:
+def test_a_kernel_that_cannot_be_imported_is_said_at_once_and_is_not_the_kernel_s_verdict(
+    named: Named, ask: Ask, tmp_path: Path
+) -> None:
     port = tmp_path / "port.py"
     port.write_text("import nonesuch\n")
     adapter = named("kda", kernel=f"{port}:kda")
     for _ in range(2):
-        with pytest.raises(AdapterError, match=r"did not get ready within 300 s: .*No module named 'nonesuch'"):
+        with pytest.raises(
+            AdapterError, match=r"did not get ready within 300 s: .*No module named 'nonesuch'"
+        ):
             adapter.forward(ask(T=3).inputs())
 
 
@@ -179,7 +211,9 @@ def test_no_process_outlives_the_one_that_asks(python: Path, ask: Ask, end: sign
     problem = ask(B=1, T=7, H=1, HV=1, K=4, V=3).to_json()
     command = [sys.executable, "-c", LONELY, spec, problem]
     surroundings = {**os.environ, "PYTHONPATH": str(ROOT)}
-    asking = subprocess.Popen(interruptible(command), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=surroundings)
+    asking = subprocess.Popen(
+        interruptible(command), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=surroundings
+    )
     assert asking.stdout is not None
     process = int(asking.stdout.readline())
     time.sleep(0.3)

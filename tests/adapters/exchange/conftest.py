@@ -24,10 +24,25 @@ from tests.adapters.standins import PACK, Ask
 
 Question = tuple[str, Any, dict[str, Any]]
 Export = Callable[..., Path]
-WORDS = {"name": "port", "contract": "recurrent-fp32", "packing": "cu_seqlens", "dtypes": "fp32+bf16"}
+WORDS = {
+    "name": "port",
+    "contract": "recurrent-fp32",
+    "packing": "cu_seqlens",
+    "dtypes": "fp32+bf16",
+}
 
 
-def right(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: Any = None, initial_state: Any = None, cu_seqlens: Any = None) -> Any:
+def right(
+    q: Any,
+    k: Any,
+    v: Any,
+    g: Any,
+    beta: Any,
+    *,
+    scale: Any = None,
+    initial_state: Any = None,
+    cu_seqlens: Any = None,
+) -> Any:
     """The definition, in float64 inside."""
     o, final_state = recurrence(Inputs(q, k, v, g, beta, scale, initial_state, cu_seqlens))
     return o.to(q.dtype), final_state.float()
@@ -37,8 +52,16 @@ def right(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: Any = None, initi
 def questions(ask: Ask) -> list[Question]:
     return [
         ("forward", ask(B=1, T=7, H=1, HV=2, K=4, V=3), {}),
-        ("resume", ask(B=1, T=9, H=1, HV=1, K=4, V=3, dtype="bf16"), {"cut": 4, "way": "chunk-step"}),
-        ("packing", ask(B=1, T=sum(PACK) + 2, lengths=PACK, H=1, HV=1, K=4, V=3, state="random"), {"arrangement": "alone"}),
+        (
+            "resume",
+            ask(B=1, T=9, H=1, HV=1, K=4, V=3, dtype="bf16"),
+            {"cut": 4, "way": "chunk-step"},
+        ),
+        (
+            "packing",
+            ask(B=1, T=sum(PACK) + 2, lengths=PACK, H=1, HV=1, K=4, V=3, state="random"),
+            {"arrangement": "alone"},
+        ),
     ]
 
 
@@ -49,7 +72,9 @@ def export(tmp_path: Path, questions: list[Question]) -> Export:
     def call(name: str = "cases", **changes: str) -> Path:
         folder = tmp_path / name
         declaration = declared({**WORDS, **changes})
-        draft = Manifest(profile="smoke", seed=0, declaration=declaration, keywords=declaration.keywords)
+        draft = Manifest(
+            profile="smoke", seed=0, declaration=declaration, keywords=declaration.keywords
+        )
         prepare(folder, draft)
         recorder = Recorder(folder, draft)
         judged(recorder, questions)
@@ -69,7 +94,14 @@ def answered(folder: Path, function: Callable[..., Any] = right) -> Path:
     functions = {"forward": function, "step": function}
     for case in manifest["cases"]:
         for call in case["calls"]:
-            runner.answer(call, manifest["keywords"], functions, "torch", {"function": "port:right", "torch": "9.9"}, folder)
+            runner.answer(
+                call,
+                manifest["keywords"],
+                functions,
+                "torch",
+                {"function": "port:right", "torch": "9.9"},
+                folder,
+            )
     return folder
 
 

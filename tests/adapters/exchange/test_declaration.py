@@ -18,12 +18,24 @@ from tests.adapters.standins import Ask
 def test_what_is_not_declared_takes_the_strictest_reading() -> None:
     assert declared({"name": "port"}) == Declaration(name="port")
     adapter = adapter_of(declared({"name": "port"}), dict)
-    assert (adapter.dtypes, adapter.contract("fp32").name, adapter.conventions.packing) == (("fp32",), "recurrent-fp32", "none")
+    assert (adapter.dtypes, adapter.contract("fp32").name, adapter.conventions.packing) == (
+        ("fp32",),
+        "recurrent-fp32",
+        "none",
+    )
 
 
 def test_formats_and_contracts_come_in_lists() -> None:
-    adapter = adapter_of(declared({"name": "x", "dtypes": "bf16+fp32", "contract": "fp32=chunk64-fp32+bf16=chunk64-bf16"}), dict)
-    assert [adapter.contract(dtype).name for dtype in adapter.dtypes] == ["chunk64-bf16", "chunk64-fp32"]
+    adapter = adapter_of(
+        declared(
+            {"name": "x", "dtypes": "bf16+fp32", "contract": "fp32=chunk64-fp32+bf16=chunk64-bf16"}
+        ),
+        dict,
+    )
+    assert [adapter.contract(dtype).name for dtype in adapter.dtypes] == [
+        "chunk64-bf16",
+        "chunk64-fp32",
+    ]
 
 
 def test_the_function_gets_what_the_declaration_says() -> None:
@@ -37,7 +49,9 @@ def test_declared_limits_are_reasons_to_skip_and_widths_are_drawn(ask: Ask, tmp_
     adapter = adapter_of(declaration, dict)
     assert adapter.supports(ask(K=64, V=128)) is None
     assert "no K = 8: it takes widths of 64, 128 alone" in str(adapter.supports(ask()))
-    assert "no 3 value heads a key head (HV = 3, H = 1): it takes 1 alone" in str(adapter.supports(ask(K=64, V=64, H=1)))
+    assert "no 3 value heads a key head (HV = 3, H = 1): it takes 1 alone" in str(
+        adapter.supports(ask(K=64, V=64, H=1))
+    )
     draft = Manifest(profile="smoke", seed=0, declaration=declaration, keywords=())
     assert Recorder(tmp_path, draft).domain.widths == (64, 128)
 
@@ -72,12 +86,27 @@ def test_a_name_without_its_options_says_which_it_needs(spec: str) -> None:
     ("spec", "complaint"),
     [
         ("offline:play=x", "wanted export=DIR or score=DIR"),
-        ("offline:score=nowhere", r"nowhere/manifest.json: no such file; `kdaverify export nowhere` makes"),
+        (
+            "offline:score=nowhere",
+            r"nowhere/manifest.json: no such file; `kdaverify export nowhere` makes",
+        ),
         ("elsewhere:kernel=a:b", "elsewhere: no python given; it needs to know where"),
-        ("elsewhere:python=p,kernel=a", "kernel: wanted module:function or path/file.py:function, got 'a'"),
-        ("elsewhere:python=p,kernel=a:b,framework=mlx", "framework: wanted one of torch, jax, numpy, got 'mlx'"),
-        ("elsewhere:python=p,kernel=a:b,limit=soon", "limit: wanted a positive number of seconds, got 'soon'"),
-        ("elsewhere:python=p,kernel=a:b,color=red", f"no option color; it has python, .*{WORDS[-1]}"),
+        (
+            "elsewhere:python=p,kernel=a",
+            "kernel: wanted module:function or path/file.py:function, got 'a'",
+        ),
+        (
+            "elsewhere:python=p,kernel=a:b,framework=mlx",
+            "framework: wanted one of torch, jax, numpy, got 'mlx'",
+        ),
+        (
+            "elsewhere:python=p,kernel=a:b,limit=soon",
+            "limit: wanted a positive number of seconds, got 'soon'",
+        ),
+        (
+            "elsewhere:python=p,kernel=a:b,color=red",
+            f"no option color; it has python, .*{WORDS[-1]}",
+        ),
     ],
 )
 def test_a_wrong_option_is_named(spec: str, complaint: str) -> None:

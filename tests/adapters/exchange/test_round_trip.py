@@ -15,11 +15,25 @@ from kdaverify.adapters.declaration import declared
 from kdaverify.adapters.exchange.declared import adapter_of
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.verdict import Verdict
-from tests.adapters.exchange.conftest import WORDS, Export, Question, answered, judged, right, scored
+from tests.adapters.exchange.conftest import (
+    WORDS,
+    Export,
+    Question,
+    answered,
+    judged,
+    right,
+    scored,
+)
 from tests.rows import ROOT
 
 KERNELS = ROOT / "tests/adapters/numpy_kda.py"
-APART: dict[str, Any] = {"duration_s": 0.0, "versions": {}, "mode": "", "replay": "", "implementation": ""}
+APART: dict[str, Any] = {
+    "duration_s": 0.0,
+    "versions": {},
+    "mode": "",
+    "replay": "",
+    "implementation": "",
+}
 
 
 def alike(verdicts: list[Verdict]) -> list[Verdict]:
@@ -31,34 +45,50 @@ def in_process(words: dict[str, str]) -> Adapter:
     return adapter_of(declaration, lambda arguments: right(**arguments))
 
 
-def test_a_right_kernel_gets_the_verdicts_it_gets_in_this_process(export: Export, questions: list[Question]) -> None:
+def test_a_right_kernel_gets_the_verdicts_it_gets_in_this_process(
+    export: Export, questions: list[Question]
+) -> None:
     verdicts = scored(answered(export()), questions)
     assert {verdict.status for verdict in verdicts} == {Status.PASS}
     assert alike(verdicts) == alike(judged(in_process({}), questions))
     assert {verdict.mode for verdict in verdicts} == {"offline"}
     assert {verdict.versions["torch"] for verdict in verdicts} == {"9.9"}
-    assert "port:right, outputs/00001-0.safetensors" in {verdict.versions["kernel"] for verdict in verdicts}
+    assert "port:right, outputs/00001-0.safetensors" in {
+        verdict.versions["kernel"] for verdict in verdicts
+    }
 
 
 @pytest.mark.parametrize(
-    "words", [{"layout": "bhtd", "state": "vk"}, {"layout": "thd", "gate": "log2"}, {"gate": "decay", "beta": "logit", "scale": "folded"}]
+    "words",
+    [
+        {"layout": "bhtd", "state": "vk"},
+        {"layout": "thd", "gate": "log2"},
+        {"gate": "decay", "beta": "logit", "scale": "folded"},
+    ],
 )
-def test_a_wrong_kernel_gets_the_same_figures_in_any_conventions(export: Export, questions: list[Question], words: dict[str, str]) -> None:
+def test_a_wrong_kernel_gets_the_same_figures_in_any_conventions(
+    export: Export, questions: list[Question], words: dict[str, str]
+) -> None:
     def off(q: Any, k: Any, v: Any, g: Any, beta: Any, **named: Any) -> Any:
         return right(q, k, v, -g.abs(), beta.abs().clamp(max=1), **named)
 
     def call(arguments: dict[str, Any]) -> Any:
         return off(**arguments)
 
-    # Read in any conventions but the canonical ones this kernel is wrong, and so is every figure, in the same way.
+    # Read in any conventions but the canonical ones this kernel is wrong, and so is every figure,
+    # in the same way.
     words = {**words, "packing": "cu_seqlens"} if words.get("layout") == "thd" else words
     there = scored(answered(export(**words), off), questions)
     here = judged(adapter_of(declared({**WORDS, **words}), call), questions)
-    assert [(v.status, v.value, v.ratio) for v in there] == [(v.status, v.value, v.ratio) for v in here]
+    assert [(v.status, v.value, v.ratio) for v in there] == [
+        (v.status, v.value, v.ratio) for v in here
+    ]
     assert any(verdict.status.rejects for verdict in there)
 
 
-def test_nothing_is_judged_while_calls_are_written_down(export: Export, questions: list[Question], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_judged_while_calls_are_written_down(
+    export: Export, questions: list[Question], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(*_: object) -> None:
         pytest.fail("the standard was made")
 
@@ -73,7 +103,13 @@ def test_a_resumed_call_names_the_call_whose_state_it_takes(export: Export) -> N
     files = [call["file"] for call in cases[1]["calls"]]
     assert sources[1] == [None, *files[:-1]]
     assert set(sources[0] + sources[2]) == {None}
-    assert [call["entry"] for call in cases[1]["calls"]] == ["forward", "step", "step", "step", "forward"]
+    assert [call["entry"] for call in cases[1]["calls"]] == [
+        "forward",
+        "step",
+        "step",
+        "step",
+        "forward",
+    ]
 
 
 def test_the_manifest_says_what_is_wanted(export: Export) -> None:
@@ -94,7 +130,13 @@ def test_a_case_asked_twice_is_written_once(export: Export, questions: list[Ques
 
 
 def run(folder: Path, function: str) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, str(folder / "run.py"), f"{KERNELS}:{function}", "--framework", "numpy"]
+    command = [
+        sys.executable,
+        str(folder / "run.py"),
+        f"{KERNELS}:{function}",
+        "--framework",
+        "numpy",
+    ]
     return subprocess.run(command, cwd=folder.parent, capture_output=True, timeout=120, check=False)
 
 
@@ -102,15 +144,27 @@ def test_the_runner_has_at_most_forty_lines(export: Export) -> None:
     assert len((export() / "run.py").read_text().splitlines()) <= 40
 
 
-def test_the_runner_keeps_going_says_what_failed_and_goes_on_where_it_stopped(export: Export, questions: list[Question]) -> None:
+def test_the_runner_keeps_going_says_what_failed_and_goes_on_where_it_stopped(
+    export: Export, questions: list[Question]
+) -> None:
     folder = export()
     done = run(folder, "breaks")
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith(b"\r9 of 9 calls\n1 failed; outputs/*.error says why\n")
-    assert "ValueError: seven is too many (numpy_kda.py:47 in breaks)" in (folder / "outputs/00001-0.safetensors.error").read_text()
-    failing = [verdict for verdict in scored(folder, questions) if verdict.status is not Status.PASS]
-    assert [(verdict.case, verdict.status) for verdict in failing] == [(questions[0][1].id, Status.ERROR)]
-    assert "outputs/00001-0.safetensors: the kernel raised ValueError: seven is too many (numpy_kda.py:47 in breaks)" in failing[0].message
+    assert (
+        "ValueError: seven is too many (numpy_kda.py:47 in breaks)"
+        in (folder / "outputs/00001-0.safetensors.error").read_text()
+    )
+    failing = [
+        verdict for verdict in scored(folder, questions) if verdict.status is not Status.PASS
+    ]
+    assert [(verdict.case, verdict.status) for verdict in failing] == [
+        (questions[0][1].id, Status.ERROR)
+    ]
+    assert (
+        "outputs/00001-0.safetensors: the kernel raised ValueError: seven is too many"
+        " (numpy_kda.py:47 in breaks)" in failing[0].message
+    )
     written = {path: path.stat().st_mtime_ns for path in folder.glob("outputs/*.safetensors")}
     assert run(folder, "kda").stdout.startswith(b"\r1 of 1 calls\n0 failed")
     assert all(path.stat().st_mtime_ns == time for path, time in written.items())
@@ -119,11 +173,18 @@ def test_the_runner_keeps_going_says_what_failed_and_goes_on_where_it_stopped(ex
     assert verdicts[0].versions["kernel"].startswith(f"{KERNELS}:kda, ")
 
 
-def test_a_call_that_ends_the_runner_comes_last_the_next_time(export: Export, questions: list[Question]) -> None:
+def test_a_call_that_ends_the_runner_comes_last_the_next_time(
+    export: Export, questions: list[Question]
+) -> None:
     folder = export()
     assert run(folder, "exits").returncode == 9
     assert run(folder, "exits").returncode == 9
     assert len(list(folder.glob("outputs/*.safetensors"))) == 8
-    crashed = next(verdict for verdict in scored(folder, questions) if verdict.status is not Status.PASS)
+    crashed = next(
+        verdict for verdict in scored(folder, questions) if verdict.status is not Status.PASS
+    )
     assert (crashed.status, crashed.case) == (Status.CRASH, questions[0][1].id)
-    assert "outputs/00001-0.safetensors: the kernel's process ended during this call" in crashed.message
+    assert (
+        "outputs/00001-0.safetensors: the kernel's process ended during this call"
+        in crashed.message
+    )

@@ -1,4 +1,6 @@
-"""FLA's functions beside the kernel, mainline and Ascend, interpreted in worker processes; and ports under their names."""
+"""FLA's functions beside the kernel, mainline and Ascend, interpreted in worker processes; and
+ports under their names.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def test_every_function_is_legal_there_and_back(house: House, name: str, op: Any
     for panel, dtype in zip(NAMES, ("fp32", "bf16", "fp16", "bf16"), strict=True):
         found = activations(house(name), activation_panel(panel, op, dtype))
         assert {outcome.status for outcome in found} == {Status.PASS} and len(found) >= 2
-    assert "bwd_kernel" in house(name).proof() and ("ascend" in house(name).proof()) == (name == "triton_npu")
+    assert "bwd_kernel" in house(name).proof() and ("ascend" in house(name).proof()) == (
+        name == "triton_npu"
+    )
 
 
 def test_the_recurrences_activate_inside() -> None:
@@ -37,7 +41,13 @@ def gate(g: Tensor, A_log: Tensor, dt_bias: Tensor | None) -> Tensor:
     return -A_log.float().exp()[:, None] * softplus(x)
 
 
-def kda_gate_fwd(g: Tensor, A_log: Tensor, dt_bias: Any, lower_bound: Any = None, output_dtype: Any = torch.float32) -> Tensor:
+def kda_gate_fwd(
+    g: Tensor,
+    A_log: Tensor,
+    dt_bias: Any,
+    lower_bound: Any = None,
+    output_dtype: Any = torch.float32,
+) -> Tensor:
     assert lower_bound is None
     return gate(g, A_log, dt_bias).to(output_dtype)
 
@@ -48,7 +58,9 @@ def l2norm_fwd(x: Tensor, eps: float = 1e-6) -> tuple[Tensor, Tensor]:
 
 
 def l2norm_bwd(y: Tensor, rstd: Tensor, dy: Tensor, eps: float = 1e-6) -> Tensor:
-    return (rstd[..., None] * (dy.float() - y.float() * (y.float() * dy.float()).sum(-1, keepdim=True))).to(y.dtype)
+    return (
+        rstd[..., None] * (dy.float() - y.float() * (y.float() * dy.float()).sum(-1, keepdim=True))
+    ).to(y.dtype)
 
 
 @pytest.fixture
@@ -61,11 +73,20 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_port_of_some_of_them_is_judged_on_those_it_holds(port: ModuleType) -> None:
     adapter = find("fla_port:module=gates_alone,dtypes=bf16")
-    assert [op for op, _ in activated(adapter)] == ["gate_softplus", "gate_bounded", "l2norm"] and not adapter.stages("bf16")
+    assert [op for op, _ in activated(adapter)] == [
+        "gate_softplus",
+        "gate_bounded",
+        "l2norm",
+    ] and not adapter.stages("bf16")
     found = activations(adapter, activation_panel("usual", "gate_softplus", "bf16"))
-    assert [(outcome.output, outcome.status) for outcome in found] == [("g", Status.PASS), ("gradients", Status.SKIP)]
-    assert {o.status for o in activations(adapter, activation_panel("mixed", "l2norm", "bf16"))} == {Status.PASS}
-    (failed, _) = activations(adapter, activation_panel("usual", "gate_bounded", "bf16"))
+    assert [(outcome.output, outcome.status) for outcome in found] == [
+        ("g", Status.PASS),
+        ("gradients", Status.SKIP),
+    ]
+    assert {
+        o.status for o in activations(adapter, activation_panel("mixed", "l2norm", "bf16"))
+    } == {Status.PASS}
+    failed, _ = activations(adapter, activation_panel("usual", "gate_bounded", "bf16"))
     assert failed.status is Status.ERROR
 
 

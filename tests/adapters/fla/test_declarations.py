@@ -1,4 +1,6 @@
-"""What the FLA adapters say of themselves: options, limits, contracts, and the kernels that count as theirs."""
+"""What the FLA adapters say of themselves: options, limits, contracts, and the kernels that count
+as theirs.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ OWN = {"cuda": f"{MAINLINE}chunk_intra.kernel", "npu": f"{ASCEND}chunk_intra.ker
 
 @pytest.mark.parametrize("backend", ["cuda", "npu"])
 def test_kernels_of_the_own_home_are_proof(backend: Backend) -> None:
-    assert proof(Ran(OWN[backend], "fla.ops.utils.cumsum.kernel"), backend, "chunk").startswith("kda.")
+    assert proof(Ran(OWN[backend], "fla.ops.utils.cumsum.kernel"), backend, "chunk").startswith(
+        "kda."
+    )
 
 
 @pytest.mark.parametrize("backend", ["cuda", "npu"])
@@ -77,19 +81,35 @@ def test_contracts_follow_the_format_and_where_it_runs() -> None:
     rounded = {dtype: f"beta_k:{dtype};beta_k_wy:{dtype};{KEPT}" for dtype in ("bf16", "fp16")}
     interpreted = Fla("fla", "cuda", "chunk")
     vars(interpreted)["_native"] = False
-    assert [interpreted.contract(dtype).name for dtype in ("fp32", "bf16")] == ["chunk64-fp32", f"chunk64-bf16-fp32solve[{rounded['bf16']}"]
+    assert [interpreted.contract(dtype).name for dtype in ("fp32", "bf16")] == [
+        "chunk64-fp32",
+        f"chunk64-bf16-fp32solve[{rounded['bf16']}",
+    ]
     native = Fla("fla", "cuda", "chunk")
     vars(native)["_native"] = True
-    assert [native.contract(dtype).name for dtype in ("fp32", "fp16")] == ["chunk64-tf32", f"chunk64-fp16-tf32solve[{rounded['fp16']}"]
+    assert [native.contract(dtype).name for dtype in ("fp32", "fp16")] == [
+        "chunk64-tf32",
+        f"chunk64-fp16-tf32solve[{rounded['fp16']}",
+    ]
     assert find("fla-recurrent").contract("bf16").name == "recurrent-fp32"
-    assert find("triton_npu:safe_gate=yes").contract("bf16").name == f"chunk64-bf16-anchored-fp32solve[beta_k_wy:bf16;{KEPT}"
+    assert (
+        find("triton_npu:safe_gate=yes").contract("bf16").name
+        == f"chunk64-bf16-anchored-fp32solve[beta_k_wy:bf16;{KEPT}"
+    )
     # Made in the kernel, beta is fp32, and so is its product with k.
-    assert find("fla:beta=sigmoid").contract("bf16").name == f"chunk64-bf16-fp32solve[beta_k:fp32;beta_k_wy:fp32;{KEPT}"
+    assert (
+        find("fla:beta=sigmoid").contract("bf16").name
+        == f"chunk64-bf16-fp32solve[beta_k:fp32;beta_k_wy:fp32;{KEPT}"
+    )
 
 
 def test_limits_are_reasons(ask: Ask) -> None:
     assert "K <= 256" in str(find("fla").supports(ask(K=300)))
-    assert "safe_gate promises" in str(find("fla:safe_gate=yes").supports(ask(dtype="bf16", gate="bound-20")))
+    assert "safe_gate promises" in str(
+        find("fla:safe_gate=yes").supports(ask(dtype="bf16", gate="bound-20"))
+    )
     assert "a sigmoid" in str(find("fla:beta=sigmoid").supports(ask(beta="two")))
     assert "no tolerance of its own" in str(find("fla:gate=softplus").supports(ask(dtype="fp32")))
-    assert "softplus activation cannot express" in str(find("fla:gate=softplus").supports(ask(dtype="bf16", gate="zero")))
+    assert "softplus activation cannot express" in str(
+        find("fla:gate=softplus").supports(ask(dtype="bf16", gate="zero"))
+    )

@@ -1,4 +1,6 @@
-"""The kernels that FLA ships are right where they should be, under every option, and the verdict names them and says interpreted."""
+"""The kernels that FLA ships are right where they should be, under every option, and the verdict
+names them and says interpreted.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,15 @@ def statuses(adapter: Adapter, ask: Ask, **changes: object) -> set[Status]:
 
 
 @pytest.mark.parametrize("name", CHUNKS)
-@pytest.mark.parametrize("changes", [{"T": 70}, {"B": 1, "H": 1, "HV": 2, "lengths": (0, 5, 66, 0), "T": 71}], ids=["tail", "pack, groups"])
+@pytest.mark.parametrize(
+    "changes",
+    [{"T": 70}, {"B": 1, "H": 1, "HV": 2, "lengths": (0, 5, 66, 0), "T": 71}],
+    ids=["tail", "pack, groups"],
+)
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
-def test_ordinary_problems_pass_in_every_format(house: House, ask: Ask, name: str, dtype: str, changes: dict[str, object]) -> None:
+def test_ordinary_problems_pass_in_every_format(
+    house: House, ask: Ask, name: str, dtype: str, changes: dict[str, object]
+) -> None:
     adapter = house(name)
     assert statuses(adapter, ask, dtype=dtype, **changes) == {Status.PASS}
     assert HOMES[name] in adapter.proof()
@@ -59,7 +67,9 @@ def test_every_option_gives_what_the_plain_call_gives(house: House, ask: Ask, va
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("variant", RECURRENT_VARIANTS)
-def test_what_a_recurrence_activates_and_normalises_itself_passes(house: House, ask: Ask, variant: str, dtype: str) -> None:
+def test_what_a_recurrence_activates_and_normalises_itself_passes(
+    house: House, ask: Ask, variant: str, dtype: str
+) -> None:
     other = variant_of(house("fla-recurrent"), variant)
     if (variant, dtype) == ("bounded-gate-in-kernel", "fp32"):
         assert "no tolerance of its own" in str(other.supports(ask(dtype=dtype, gate="mild")))
@@ -68,7 +78,9 @@ def test_what_a_recurrence_activates_and_normalises_itself_passes(house: House, 
 
 
 @pytest.mark.parametrize("name", ["UNBIASED", "UNDOUBLED", "UNNORMALISED", "UNBOUNDED", "LOGITS"])
-def test_what_a_recurrence_forgets_to_do_itself_is_rejected(house: House, ask: Ask, name: str) -> None:
+def test_what_a_recurrence_forgets_to_do_itself_is_rejected(
+    house: House, ask: Ask, name: str
+) -> None:
     house("fla-recurrent")
     forgetful = Isolated(globals()[name], f"{__name__}:{name}", limits=Limits())
     try:
@@ -91,7 +103,9 @@ def test_a_state_declared_the_wrong_way_round_is_rejected(house: House, ask: Ask
         backwards.end()
 
 
-def test_a_dispatch_that_fell_back_is_the_wrong_kernel(house: House, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dispatch_that_fell_back_is_the_wrong_kernel(
+    house: House, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     house("triton_npu")
     monkeypatch.setenv("FLA_DISABLE_BACKEND_DISPATCH", "1")  # what a user's shell may hold
     fallen = Isolated(Fla("triton_npu", "npu", "chunk"), "triton_npu", limits=Limits())
@@ -103,7 +117,9 @@ def test_a_dispatch_that_fell_back_is_the_wrong_kernel(house: House, ask: Ask, m
 
 
 def test_widths_that_are_no_powers_of_two_are_taken(house: House, ask: Ask) -> None:
-    assert statuses(house("triton_npu"), ask, B=1, H=1, HV=1, K=24, V=20, dtype="fp16") == {Status.PASS}
+    assert statuses(house("triton_npu"), ask, B=1, H=1, HV=1, K=24, V=20, dtype="fp16") == {
+        Status.PASS
+    }
 
 
 class _Backwards(Fla):

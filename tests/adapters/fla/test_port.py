@@ -1,4 +1,6 @@
-"""A port of FLA's stage functions plugs in by the name of its module, and what does not fit is said plainly."""
+"""A port of FLA's stage functions plugs in by the name of its module, and what does not fit is said
+plainly.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ PACK = {"B": 1, "H": 1, "HV": 2, "lengths": (0, 5, 66, 0, 70), "T": 145}
 
 def arguments(problem: Problem, adapter: FlaPort) -> StageArguments:
     contract = adapter.contract(problem.dtype)
-    return StageArguments(problem.inputs(), {}, contract.chunk_size, formats_of(contract, FORMATS[problem.dtype]))
+    return StageArguments(
+        problem.inputs(), {}, contract.chunk_size, formats_of(contract, FORMATS[problem.dtype])
+    )
 
 
 def port(spec: str = f"fla_port:module={MODULE}") -> FlaPort:
@@ -41,10 +45,14 @@ def port(spec: str = f"fla_port:module={MODULE}") -> FlaPort:
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("changes", [{"T": 70}, PACK], ids=["dense", "pack"])
-def test_a_port_named_by_its_module_is_judged_end_to_end(ask: Ask, dtype: str, changes: dict[str, Any]) -> None:
+def test_a_port_named_by_its_module_is_judged_end_to_end(
+    ask: Ask, dtype: str, changes: dict[str, Any]
+) -> None:
     found = forward(port(), ask(dtype=dtype, **changes))
     assert {outcome.status for outcome in found} == {Status.PASS}
-    assert port().proof() == "nothing yet" and "cumsum, intra, wy, state, output" in ", ".join(port().stages(dtype))
+    assert port().proof() == "nothing yet" and "cumsum, intra, wy, state, output" in ", ".join(
+        port().stages(dtype)
+    )
 
 
 BACKWARD = "tests.adapters.fla.torch_port_backward"
@@ -52,15 +60,26 @@ BACKWARD = "tests.adapters.fla.torch_port_backward"
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 @pytest.mark.parametrize("feed", FEEDS)
-def test_the_backward_of_a_port_is_judged_function_by_function(ask: Ask, dtype: str, feed: Feed) -> None:
-    found = backward_stages(port(f"fla_port:module={BACKWARD}"), ask(dtype=dtype, gate="slow", **PACK), feed=feed)
+def test_the_backward_of_a_port_is_judged_function_by_function(
+    ask: Ask, dtype: str, feed: Feed
+) -> None:
+    found = backward_stages(
+        port(f"fla_port:module={BACKWARD}"), ask(dtype=dtype, gate="slow", **PACK), feed=feed
+    )
     assert {outcome.status for outcome in found} == {Status.PASS}
     assert {outcome.output.partition(".")[0] for outcome in found} == {*BACKWARD_FUNCTIONS}
 
 
-def test_a_fault_in_a_fused_function_of_a_port_is_named_with_its_tensor(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_in_a_fused_function_of_a_port_is_named_with_its_tensor(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wrong = ModuleType("wrong_port")
-    vars(wrong).update({known.name: getattr(torch_port_backward, known.name) for known in BACKWARD_FUNCTIONS.values()})
+    vars(wrong).update(
+        {
+            known.name: getattr(torch_port_backward, known.name)
+            for known in BACKWARD_FUNCTIONS.values()
+        }
+    )
 
     @functools.wraps(torch_port_backward.chunk_kda_bwd_wy_dqkg_fused)
     def without_the_end(*args: Any, **given: Any) -> Any:
@@ -70,10 +89,15 @@ def test_a_fault_in_a_fused_function_of_a_port_is_named_with_its_tensor(ask: Ask
 
     wrong.chunk_kda_bwd_wy_dqkg_fused = without_the_end  # pyright: ignore[reportAttributeAccessIssue]
     monkeypatch.setitem(sys.modules, "wrong_port", wrong)
-    assert first_wrong(port("fla_port:module=wrong_port"), ask(dtype="bf16", T=70), backward=True) == "wy_dqkg (dG_wy)"
+    assert (
+        first_wrong(port("fla_port:module=wrong_port"), ask(dtype="bf16", T=70), backward=True)
+        == "wy_dqkg (dG_wy)"
+    )
 
 
-def test_a_cumsum_without_a_way_back_is_of_the_forward_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cumsum_without_a_way_back_is_of_the_forward_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def summed(g: Any, chunk_size: int, scale: Any = None) -> None: ...
 
     alone = ModuleType("alone")
@@ -95,14 +119,20 @@ def test_a_port_in_natural_logarithms_says_so(ask: Ask, monkeypatch: pytest.Monk
     natural.chunk_local_cumsum = summed  # pyright: ignore[reportAttributeAccessIssue]
     monkeypatch.setitem(sys.modules, "natural_port", natural)
     problem = ask(T=70)
-    named = port("fla_port:module=natural_port,gate=log").stages("fp32")["cumsum"].call(arguments(problem, port()))
+    named = (
+        port("fla_port:module=natural_port,gate=log")
+        .stages("fp32")["cumsum"]
+        .call(arguments(problem, port()))
+    )
     assert torch.allclose(named["G"][:, :64], problem.inputs().g[:, :64].cumsum(1), atol=1e-4)
 
 
 def test_gates_go_there_and_back_in_base_2(ask: Ask) -> None:
     adapter, problem = port(), ask(T=70)
     G = adapter.stages("fp32")["cumsum"].call(arguments(problem, adapter))["G"]
-    assert torch.allclose(G[:, :64].float(), problem.inputs().g[:, :64].cumsum(1), rtol=1e-6, atol=1e-5)
+    assert torch.allclose(
+        G[:, :64].float(), problem.inputs().g[:, :64].cumsum(1), rtol=1e-6, atol=1e-5
+    )
     received = adapter.stages("fp32")["state"].received("G", G.float())
     assert 0 < float((received - G.float()).abs().max()) < 1e-5
 
@@ -119,8 +149,12 @@ def test_parameters_that_do_not_fit_are_named(ask: Ask) -> None:
     def demanding(g: Any, chunk_size: int, workspace: Any) -> None: ...
     def unpacked(g: Any, chunk_size: int) -> None: ...
 
-    assert "chunk_local_cumsum: has no parameter g; FLA's are g, scale" in complaint(renamed, ask(T=3))
-    assert "chunk_local_cumsum: wants workspace, which FLA's has not" in complaint(demanding, ask(T=3))
+    assert "chunk_local_cumsum: has no parameter g; FLA's are g, scale" in complaint(
+        renamed, ask(T=3)
+    )
+    assert "chunk_local_cumsum: wants workspace, which FLA's has not" in complaint(
+        demanding, ask(T=3)
+    )
     assert "has no parameter cu_seqlens" in complaint(unpacked, ask(**PACK))
 
 
@@ -133,7 +167,9 @@ def test_too_few_results_are_told(ask: Ask) -> None:
         return k, w
 
     short = stage_call("state", lambda: two)
-    with pytest.raises(AdapterError, match="wanted h, v_new, final_state in this order, got 2 values"):
+    with pytest.raises(
+        AdapterError, match="wanted h, v_new, final_state in this order, got 2 values"
+    ):
         short.call(x)
 
 
@@ -154,11 +190,15 @@ def test_a_port_that_cannot_be_named_says_why(spec: str, told: str) -> None:
         find(spec)
 
 
-def test_an_incomplete_port_has_stages_and_no_forward(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_incomplete_port_has_stages_and_no_forward(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     alone = ModuleType("alone")
     alone.chunk_gla_fwd_o_gk = torch_port.chunk_gla_fwd_o_gk  # pyright: ignore[reportAttributeAccessIssue]
     monkeypatch.setitem(sys.modules, "alone", alone)
     adapter = port("fla_port:module=alone")
     assert list(adapter.stages("bf16")) == ["output"]
-    with pytest.raises(AdapterError, match="stage output: takes v_new, G, Aqk, h, which no stage before it gives"):
+    with pytest.raises(
+        AdapterError, match="stage output: takes v_new, G, Aqk, h, which no stage before it gives"
+    ):
         adapter.forward(ask(T=3).inputs())

@@ -1,4 +1,6 @@
-"""The stage functions of FLA and of its Ascend kernels, interpreted in worker processes, are legal."""
+"""The stage functions of FLA and of its Ascend kernels, interpreted in worker processes, are
+legal.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +22,35 @@ SOME = {"gate": "slow", "key": "coherent-0.9"}
 
 
 def is_legal(outcome: Outcome) -> bool:
-    """Within budget, or a near miss, which a session asks again: the interpreter's sums, and the family's, are this processor's."""
+    """Within budget, or a near miss, which a session asks again: the interpreter's sums, and the
+    family's, are this processor's.
+    """
     found = outcome.comparison
-    return outcome.status is Status.PASS or (found is not None and is_near(found.status, found.statistic, found.ratio))
+    return outcome.status is Status.PASS or (
+        found is not None and is_near(found.status, found.statistic, found.ratio)
+    )
 
 
-@pytest.mark.parametrize(("name", "dtype"), [*((name, "bf16") for name in CHUNKS), ("triton_npu", "fp32")])
-def test_every_stage_function_is_legal_on_exact_inputs_and_on_its_own(house: House, ask: Ask, name: str, dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "dtype"), [*((name, "bf16") for name in CHUNKS), ("triton_npu", "fp32")]
+)
+def test_every_stage_function_is_legal_on_exact_inputs_and_on_its_own(
+    house: House, ask: Ask, name: str, dtype: str
+) -> None:
     for feed in FEEDS:
         found = stages(house(name), ask(dtype=dtype, **PACK, **SOME), feed=feed)
         assert all(is_legal(outcome) for outcome in found)
-        assert list(dict.fromkeys(outcome.output.partition(".")[0] for outcome in found)) == list(FUNCTIONS)
+        assert list(dict.fromkeys(outcome.output.partition(".")[0] for outcome in found)) == list(
+            FUNCTIONS
+        )
 
 
-@pytest.mark.parametrize(("name", "dtype"), [*((name, "bf16") for name in CHUNKS), ("triton_npu", "fp32")])
-def test_every_stage_function_of_the_backward_is_legal_too(house: House, ask: Ask, name: str, dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "dtype"), [*((name, "bf16") for name in CHUNKS), ("triton_npu", "fp32")]
+)
+def test_every_stage_function_of_the_backward_is_legal_too(
+    house: House, ask: Ask, name: str, dtype: str
+) -> None:
     for feed in FEEDS:
         found = backward_stages(house(name), ask(dtype=dtype, **PACK, **SOME), feed=feed)
         assert all(is_legal(outcome) for outcome in found)
@@ -48,6 +64,10 @@ def test_anchored_diagonal_blocks_are_legal_too(house: House, ask: Ask) -> None:
     assert first_wrong(safe, ask(dtype="bf16", **PACK), backward=True) is None
 
 
-def test_hard_resets_are_not_asked_of_functions_that_take_cumulative_gates(house: House, ask: Ask) -> None:
+def test_hard_resets_are_not_asked_of_functions_that_take_cumulative_gates(
+    house: House, ask: Ask
+) -> None:
     for asked in (stages, backward_stages):
-        assert {outcome.status for outcome in asked(house("fla"), ask(dtype="bf16", gate="hard-reset"))} == {Status.SKIP}
+        assert {
+            outcome.status for outcome in asked(house("fla"), ask(dtype="bf16", gate="hard-reset"))
+        } == {Status.SKIP}

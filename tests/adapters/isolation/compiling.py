@@ -1,4 +1,6 @@
-"""A kernel that a stand-in for a compiler builds at its first call: for a while, for ever, or with the wait in the kernel itself."""
+"""A kernel that a stand-in for a compiler builds at its first call: for a while, for ever, or with
+the wait in the kernel itself.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,9 @@ Isolate = Callable[..., Isolated]
 
 @pytest.fixture(scope="module")
 def isolate() -> Iterator[Isolate]:
-    """Isolates the planted kernels under limits of their own; their process ends with the module's tests."""
+    """Isolates the planted kernels under limits of their own; their process ends with the module's
+    tests.
+    """
     made: list[Isolated] = []
 
     def start(seconds: float = 60.0, gib: float = 1.0, adapter: Adapter = PLANTED) -> Isolated:
@@ -42,7 +44,19 @@ def planted(isolate: Isolate) -> Isolated:
 @pytest.fixture(scope="session")
 def problem() -> Problem:
     return Problem(
-        B=1, T=9, H=1, HV=2, K=4, V=6, dtype="fp32", gate="mild", key="random", beta="uniform", state="random", value="normal", seed=1
+        B=1,
+        T=9,
+        H=1,
+        HV=2,
+        K=4,
+        V=6,
+        dtype="fp32",
+        gate="mild",
+        key="random",
+        beta="uniform",
+        state="random",
+        value="normal",
+        seed=1,
     )
 
 
@@ -52,7 +66,11 @@ def isolated(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Isolate
     made: list[Isolated] = []
 
     def get(name: str) -> Isolated:
-        made.append(Isolated(getattr(request.module, name), f"{request.module.__name__}:{name}", limits=Limits()))
+        made.append(
+            Isolated(
+                getattr(request.module, name), f"{request.module.__name__}:{name}", limits=Limits()
+            )
+        )
         return made[-1]
 
     yield get

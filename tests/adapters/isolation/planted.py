@@ -1,4 +1,6 @@
-"""Kernels that take their process with them, and kernels that answer strangely; all of them variants of one adapter."""
+"""Kernels that take their process with them, and kernels that answer strangely; all of them
+variants of one adapter.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from tests.checks.test_execute import BAD, port
 LIBC: Final = ctypes.CDLL(None)
 
 
-def right(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: Any, initial_state: Any, cu_seqlens: Any) -> Any:
+def right(
+    q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: Any, initial_state: Any, cu_seqlens: Any
+) -> Any:
     o, final = recurrence(Inputs(q, k, v, g, beta, scale, initial_state, cu_seqlens))
     return o.to(q.dtype), final.to(g.dtype)
 
@@ -34,11 +38,28 @@ def right(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: Any, initial_stat
 def first(act: Callable[[], object]) -> Adapter:
     """The right kernel, once it has survived `act`."""
 
-    def call(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: Any, initial_state: Any, cu_seqlens: Any) -> Any:
+    def call(
+        q: Any,
+        k: Any,
+        v: Any,
+        g: Any,
+        beta: Any,
+        *,
+        scale: Any,
+        initial_state: Any,
+        cu_seqlens: Any,
+    ) -> Any:
         act()
-        return right(q, k, v, g, beta, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens)
+        return right(
+            q, k, v, g, beta, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens
+        )
 
-    declare = kv.kernel(name="planted", contract="recurrent-fp32", dtypes=("fp32", "bf16", "fp16"), packing="cu_seqlens")
+    declare = kv.kernel(
+        name="planted",
+        contract="recurrent-fp32",
+        dtypes=("fp32", "bf16", "fp16"),
+        packing="cu_seqlens",
+    )
     return declare(call)
 
 
@@ -81,14 +102,17 @@ def print_and_exit() -> None:
 
 
 def hoard() -> None:
-    """In steps so small that none is refused before the watcher sees what they come to, if the system refuses none."""
+    """In steps so small that none is refused before the watcher sees what they come to, if the
+    system refuses none.
+    """
     hoarded: list[bytearray] = []
     while True:
         hoarded.append(bytearray(1 << 22))
 
 
 def hang_up() -> None:
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the connection has the number that it had in the harness, be it 3 or 300
+    # the connection has the number that it had in the harness, be it 3 or 300
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     time.sleep(60)
 
 
@@ -135,9 +159,13 @@ FAULTS: Final[Mapping[str, Callable[[], object]]] = {
 }
 
 
-def strided(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: Any, initial_state: Any, cu_seqlens: Any) -> Any:
+def strided(
+    q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: Any, initial_state: Any, cu_seqlens: Any
+) -> Any:
     """Returns what is right with gaps and turned around."""
-    o, final = right(q, k, v, g, beta, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens)
+    o, final = right(
+        q, k, v, g, beta, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens
+    )
     gaps = torch.stack((o, o), dim=-1)[..., 0]
     return gaps, final.mT.contiguous().mT
 
@@ -163,7 +191,10 @@ class Canonical(Adapter):
 
 def seen(inputs: Inputs) -> Output:
     """How the inputs lie in memory, and how many threads torch has."""
-    return Output(torch.tensor([inputs.q.stride(), inputs.v.stride(), inputs.state.stride()]), torch.tensor(torch.get_num_threads()))
+    return Output(
+        torch.tensor([inputs.q.stride(), inputs.v.stride(), inputs.state.stride()]),
+        torch.tensor(torch.get_num_threads()),
+    )
 
 
 def refuse(inputs: Inputs) -> Output:
@@ -196,7 +227,12 @@ class Planted(Adapter):
         return {
             **{name: first(act) for name, act in FAULTS.items()},
             **{name: port(change) for name, (change, _, _) in BAD.items()},
-            "strided": kv.kernel(name="planted", contract="recurrent-fp32", dtypes=("fp32", "bf16", "fp16"), packing="cu_seqlens")(strided),
+            "strided": kv.kernel(
+                name="planted",
+                contract="recurrent-fp32",
+                dtypes=("fp32", "bf16", "fp16"),
+                packing="cu_seqlens",
+            )(strided),
             "echo": Canonical(lambda x: Output(x.v.clone(), x.state.clone())),
             "half a view": Canonical(lambda x: Output(x.v[:, :, 1:], x.state.clone())),
             "bits of a view": Canonical(lambda x: Output(x.v.view(torch.int32), x.state.clone())),
@@ -221,7 +257,9 @@ class Elsewhere(Canonical):
     """A variant with an environment of its own."""
 
     def __init__(self) -> None:
-        super().__init__(lambda x: Output(x.v.clone() * float(os.environ.get("PLANTED", "nan")), x.state.clone()))
+        super().__init__(
+            lambda x: Output(x.v.clone() * float(os.environ.get("PLANTED", "nan")), x.state.clone())
+        )
 
     def surroundings(self) -> Mapping[str, str]:
         return {"PLANTED": "2"}

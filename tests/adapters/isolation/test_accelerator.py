@@ -1,4 +1,6 @@
-"""On a real GPU: what poisons, fills or occupies the device ends one case, and the next one runs on it."""
+"""On a real GPU: what poisons, fills or occupies the device ends one case, and the next one runs on
+it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA
 
 
 def busy() -> None:
-    torch.cuda._sleep(1 << 40)  # pyright: ignore[reportPrivateUsage] # the one kernel at hand that takes its time
+    # the one kernel at hand that takes its time
+    torch.cuda._sleep(1 << 40)  # pyright: ignore[reportPrivateUsage]
     torch.cuda.synchronize()
 
 
@@ -73,12 +76,19 @@ ON_DEVICE: Final = OnDevice()
 
 
 def test_a_lost_device_ends_one_case(problem: Problem) -> None:
-    isolated = Isolated(ON_DEVICE, "tests.adapters.isolation.test_accelerator:ON_DEVICE", limits=Limits(seconds=30.0))
+    isolated = Isolated(
+        ON_DEVICE,
+        "tests.adapters.isolation.test_accelerator:ON_DEVICE",
+        limits=Limits(seconds=30.0),
+    )
     healthy = check("forward", ON_DEVICE, problem, {})
     assert {outcome.status for outcome in healthy} == {Status.PASS}
     for name, (_, status, message) in FAULTS.items():
         assert check("forward", isolated, problem, {}) == healthy
         (outcome,) = check("forward", isolated.variants()[name], problem, {})
-        assert (outcome.status, bool(re.search(message, outcome.message, re.DOTALL))) == (status, True), outcome
+        assert (outcome.status, bool(re.search(message, outcome.message, re.DOTALL))) == (
+            status,
+            True,
+        ), outcome
     assert check("forward", isolated, problem, {}) == healthy
     isolated.end()

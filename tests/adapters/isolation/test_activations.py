@@ -1,4 +1,6 @@
-"""Operations beside a kernel in a worker process: what they give, what they edit and how they die are what they would be here."""
+"""Operations beside a kernel in a worker process: what they give, what they edit and how they die
+are what they would be here.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def test_an_operation_gives_there_what_it_gives_here(isolated: Any) -> None:
     for op in OPERATIONS:
         asked = activation_panel("mixed", op, "bf16")  # pyright: ignore[reportArgumentType]
         here, there = (activations(which, asked) for which in (RIGHT, adapter))
-        assert [(outcome.output, outcome.message) for outcome in here] == [(outcome.output, outcome.message) for outcome in there]
+        assert [(outcome.output, outcome.message) for outcome in here] == [
+            (outcome.output, outcome.message) for outcome in there
+        ]
 
 
 def test_what_goes_wrong_there_is_told_here(isolated: Any) -> None:
@@ -54,4 +58,6 @@ def test_what_goes_wrong_there_is_told_here(isolated: Any) -> None:
     }
     for op, told in wanted.items():
         found = activations(adapter, activation_panel("usual", op, "fp32"))  # pyright: ignore[reportArgumentType]
-        assert [(outcome.output, outcome.status) for outcome in found if outcome.status.rejects] == ([told] if told else [])
+        assert [
+            (outcome.output, outcome.status) for outcome in found if outcome.status.rejects
+        ] == ([told] if told else [])

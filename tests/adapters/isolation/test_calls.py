@@ -1,4 +1,6 @@
-"""Rules of calls hold for a kernel in a worker process as for one in ours, those about its own memory and objects among them."""
+"""Rules of calls hold for a kernel in a worker process as for one in ours, those about its own
+memory and objects among them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ from kdaverify.limits import Limits
 from oracles.inputs import Inputs
 
 SEVERAL = Several()
-INSIDE = [rule for rule in BROKEN if RULES[rule].needs_its_process and rule != "view-wide" and RULES[rule].size not in REAL]
+INSIDE = [
+    rule
+    for rule in BROKEN
+    if RULES[rule].needs_its_process and rule != "view-wide" and RULES[rule].size not in REAL
+]
 """Rules that need more than copies of tensors there and back: tried in the worker process."""
 OUTSIDE = ("repeated", "padding", "first-after-start")
 
@@ -32,12 +38,18 @@ def several() -> Iterator[Isolated]:
 
 
 def outcomes(rule: str, adapter: Adapter) -> list[Outcome]:
-    one = next(one for one in questions(adapter, "acceptance") if one.rule.name == rule and one.problem.dtype == "fp32")
+    one = next(
+        one
+        for one in questions(adapter, "acceptance")
+        if one.rule.name == rule and one.problem.dtype == "fp32"
+    )
     return check("calls", adapter, one.problem, one.detail)
 
 
 def test_most_rules_need_the_kernel_s_own_process() -> None:
-    assert {"kept", "edited-values", "view-sliced", "unknown-keyword", "unwritten-backward"} <= {*INSIDE}
+    assert {"kept", "edited-values", "view-sliced", "unknown-keyword", "unwritten-backward"} <= {
+        *INSIDE
+    }
 
 
 @pytest.mark.parametrize("rule", [*INSIDE, *OUTSIDE])
@@ -57,7 +69,9 @@ def test_addresses_far_apart_are_refused_by_a_process_with_a_limit(several: Isol
     assert found.status is Status.SKIP and "may not reserve the addresses" in found.message
 
 
-def test_a_process_that_dies_in_a_rule_is_a_crash_of_the_kernel(isolated: Callable[[str], Isolated]) -> None:
+def test_a_process_that_dies_in_a_rule_is_a_crash_of_the_kernel(
+    isolated: Callable[[str], Isolated],
+) -> None:
     found = outcomes("kept", isolated("DYING"))
     assert {outcome.status for outcome in found} == {Status.CRASH}, found
 

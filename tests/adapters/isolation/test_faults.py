@@ -23,16 +23,43 @@ from tests.adapters.isolation.planted import PLANTED
 SECONDS: Final = 1.0
 HERE: Final = r"\(planted.py:\d+\)"
 VERDICTS: Final = {
-    "segfault": (Status.CRASH, rf"died of SIGSEGV in string_at .*, called by segfault {HERE}, called by call {HERE}$"),
+    "segfault": (
+        Status.CRASH,
+        rf"died of SIGSEGV in string_at .*, called by segfault {HERE}, called by call {HERE}$",
+    ),
     "sys.exit": (Status.CRASH, r"ended its process: SystemExit: 3 \(planted.py:\d+ in <lambda>\)$"),
-    "os._exit": (Status.CRASH, r"exit code 4 .*\nit last printed:\n  printed by native code\n  out of tiles$"),
-    "loop": (Status.HANG, rf"^no answer within 1 s .*; its interpreter runs: .*; in loop {HERE}, called by call {HERE}$"),
-    "loop in native code": (Status.HANG, rf"holds the interpreter lock; in loop_in_native_code {HERE}"),
+    "os._exit": (
+        Status.CRASH,
+        r"exit code 4 .*\nit last printed:\n  printed by native code\n  out of tiles$",
+    ),
+    "loop": (
+        Status.HANG,
+        (
+            rf"^no answer within 1 s .*; its interpreter runs: .*; in loop {HERE}, called by call"
+            rf" {HERE}$"
+        ),
+    ),
+    "loop in native code": (
+        Status.HANG,
+        rf"holds the interpreter lock; in loop_in_native_code {HERE}",
+    ),
     "numpy memory": (Status.OOM, r"raised MemoryError: Unable to allocate 8.00 GiB"),
-    "torch memory": (Status.OOM, r"raised RuntimeError: .*can't allocate memory: you tried to allocate 4294967296 bytes"),
-    "bad_alloc": (Status.OOM, r"could not get memory \(its limit is 1 GiB, --memory-limit\) and died of SIGABRT"),
+    "torch memory": (
+        Status.OOM,
+        r"raised RuntimeError: .*can't allocate memory: you tried to allocate 4294967296 bytes",
+    ),
+    "bad_alloc": (
+        Status.OOM,
+        r"could not get memory \(its limit is 1 GiB, --memory-limit\) and died of SIGABRT",
+    ),
     "abort in a thread": (Status.CRASH, rf"died of SIGABRT in abort {HERE}, called by run"),
-    "poisoned": (Status.CRASH, r"left its device unusable: RuntimeError: CUDA error: an illegal memory access .*\(planted.py"),
+    "poisoned": (
+        Status.CRASH,
+        (
+            r"left its device unusable: RuntimeError: CUDA error: an illegal memory access"
+            r" .*\(planted.py"
+        ),
+    ),
 }
 
 
@@ -40,7 +67,9 @@ def judged(adapter: Adapter, problem: Problem) -> list[Outcome]:
     return check("forward", adapter, problem, {})
 
 
-def test_ten_in_a_row_each_get_their_verdict_and_the_cases_between_keep_theirs(isolate: Isolate, problem: Problem) -> None:
+def test_ten_in_a_row_each_get_their_verdict_and_the_cases_between_keep_theirs(
+    isolate: Isolate, problem: Problem
+) -> None:
     isolated, slowest = isolate(seconds=SECONDS), 0.0
     variants, healthy = isolated.variants(), judged(PLANTED, problem)
     for name, (status, message) in VERDICTS.items():
@@ -67,16 +96,23 @@ def test_a_call_that_compiles_has_several_times_its_limit(
     problem: Problem, monkeypatch: pytest.MonkeyPatch, variant: str, status: Status, message: str
 ) -> None:
     monkeypatch.setattr(supervisor, "COMPILING", 4)
-    isolated = Isolated(COMPILED, "tests.adapters.isolation.compiling:COMPILED", limits=Limits(seconds=SECONDS))
+    isolated = Isolated(
+        COMPILED, "tests.adapters.isolation.compiling:COMPILED", limits=Limits(seconds=SECONDS)
+    )
     outcome = judged(isolated.variants()[variant], problem)[0]
     isolated.end()
     assert outcome.status is status and re.search(message, outcome.message), outcome.message
 
 
-def test_a_kernel_that_hangs_up_has_crashed(planted: Isolated, problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_hangs_up_has_crashed(
+    planted: Isolated, problem: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(postmortem, "GRACE", 0.2)
     (outcome,) = judged(planted.variants()["hangs up"], problem)
-    assert (outcome.status, outcome.message) == (Status.CRASH, "the kernel closed the connection of its process")
+    assert (outcome.status, outcome.message) == (
+        Status.CRASH,
+        "the kernel closed the connection of its process",
+    )
 
 
 def test_a_stopped_process_hangs_and_is_called_stopped(isolate: Isolate, problem: Problem) -> None:
@@ -85,7 +121,9 @@ def test_a_stopped_process_hangs_and_is_called_stopped(isolate: Isolate, problem
     assert "its process is stopped" in outcome.message
 
 
-def test_a_kernel_that_only_raises_keeps_its_process_and_its_message(planted: Isolated, problem: Problem) -> None:
+def test_a_kernel_that_only_raises_keeps_its_process_and_its_message(
+    planted: Isolated, problem: Problem
+) -> None:
     judged(planted, problem)
     before = planted.process()
     for name in ("raises", "wrong kernel"):
@@ -101,15 +139,25 @@ def test_memory_taken_bit_by_bit_is_seen_where_the_system_refuses_none(
     monkeypatch.setattr(type(PLANTED), "device", "cuda")  # there only the watcher guards memory
     (outcome,) = judged(isolate(gib=0.2).variants()["hoard"], problem)
     assert outcome.status is Status.OOM
-    assert re.search(r"took 0\.\d+ GiB of memory, its limit is 0.2 GiB \(--memory-limit\); in hoard", outcome.message), outcome.message
+    assert re.search(
+        r"took 0\.\d+ GiB of memory, its limit is 0.2 GiB \(--memory-limit\); in hoard",
+        outcome.message,
+    ), outcome.message
 
 
-def test_a_process_that_dies_after_its_answer_blames_the_call_before(planted: Isolated, problem: Problem) -> None:
-    assert {outcome.status for outcome in judged(planted.variants()["abort after the answer"], problem)} == {Status.PASS}
+def test_a_process_that_dies_after_its_answer_blames_the_call_before(
+    planted: Isolated, problem: Problem
+) -> None:
+    assert {
+        outcome.status for outcome in judged(planted.variants()["abort after the answer"], problem)
+    } == {Status.PASS}
     time.sleep(0.5)
     (outcome,) = judged(planted, problem)
     assert outcome.status is Status.CRASH
-    assert re.search("died of SIGABRT in abort .*after its last answer, so the call before this one is to blame", outcome.message)
+    assert re.search(
+        "died of SIGABRT in abort .*after its last answer, so the call before this one is to blame",
+        outcome.message,
+    )
 
 
 def test_a_crash_ends_the_conventions_probe_at_once(planted: Isolated) -> None:

@@ -57,7 +57,12 @@ def test_processes_files_and_memory_are_given_back(problem: Problem) -> None:
     isolated = Isolated(PLANTED, SPEC, limits=Limits())
     isolated.forward(problem.inputs())
     pids.append(isolated.process())
-    with pytest.raises(CallFailure, match="the kernel's process was killed from outside, as the system does when memory runs out"):
+    with pytest.raises(
+        CallFailure,
+        match=(
+            "the kernel's process was killed from outside, as the system does when memory runs out"
+        ),
+    ):
         isolated.variants()["killed"].forward(problem.inputs())
     pids.append(isolated.process())
     isolated.forward(problem.inputs())
@@ -81,10 +86,16 @@ def test_a_forgotten_adapter_ends_its_process(problem: Problem) -> None:
     assert not alive(pid)
 
 
-@pytest.mark.parametrize(("entry", "how"), [("none", None), ("loop in native code", signal.SIGKILL)])
-def test_no_process_outlives_its_parent(problem: Problem, entry: str, how: signal.Signals | None) -> None:
+@pytest.mark.parametrize(
+    ("entry", "how"), [("none", None), ("loop in native code", signal.SIGKILL)]
+)
+def test_no_process_outlives_its_parent(
+    problem: Problem, entry: str, how: signal.Signals | None
+) -> None:
     words = [sys.executable, "-c", ABANDONING, problem.to_json(), entry]
-    with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as parent:
+    with subprocess.Popen(
+        words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         if how is not None:
@@ -120,18 +131,28 @@ def test_a_talkative_kernel_disturbs_nothing(planted: Isolated, problem: Problem
         assert loud.forward(problem.inputs()).o.shape == problem.inputs().v.shape
 
 
-def test_an_adapter_that_its_process_cannot_find_is_refused_in_words(tmp_path: Path, problem: Problem) -> None:
+def test_an_adapter_that_its_process_cannot_find_is_refused_in_words(
+    tmp_path: Path, problem: Problem
+) -> None:
     isolated = Isolated(PLANTED, str(tmp_path / "absent.py"), limits=Limits())
     with pytest.raises(AdapterError, match=r"absent.py: no such file"):
         isolated.forward(problem.inputs())
     assert isolated.process() is None
 
 
-def test_a_verdict_is_told_even_where_the_process_cannot_say_what_it_runs_with(planted: Isolated) -> None:
-    assert planted.variants()["unspeakable"].environment()["mode"].startswith("unknown: the kernel ended its process with exit code 5")
+def test_a_verdict_is_told_even_where_the_process_cannot_say_what_it_runs_with(
+    planted: Isolated,
+) -> None:
+    assert (
+        planted.variants()["unspeakable"]
+        .environment()["mode"]
+        .startswith("unknown: the kernel ended its process with exit code 5")
+    )
 
 
-def test_where_a_kernel_runs_is_the_adapter_s_choice_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_a_kernel_runs_is_the_adapter_s_choice_unless_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("PLANTED", raising=False)
     elsewhere = PLANTED.variants()["elsewhere"]
     assert housed(elsewhere, SPEC, limits=Limits()) is elsewhere

@@ -1,4 +1,6 @@
-"""Stages of a kernel in a worker process: what it gives, what it edits and how it dies are what they would be here."""
+"""Stages of a kernel in a worker process: what it gives, what it edits and how it dies are what
+they would be here.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,16 @@ def test_a_stage_gives_there_what_it_gives_here(isolated: Any) -> None:
     adapter = isolated("RIGHT")
     for feed in FEEDS:
         here, there = (stages(which, PROBLEM, feed=feed) for which in (RIGHT, adapter))
-        assert [(outcome.output, outcome.message) for outcome in here] == [(outcome.output, outcome.message) for outcome in there]
+        assert [(outcome.output, outcome.message) for outcome in here] == [
+            (outcome.output, outcome.message) for outcome in there
+        ]
 
 
 def test_an_edited_input_and_a_dead_process_are_told_of_their_stage(isolated: Any) -> None:
     rejected = [outcome for outcome in stages(isolated("EDITS"), PROBLEM) if outcome.status.rejects]
-    assert [(outcome.output, outcome.status) for outcome in rejected] == [("state", Status.MUTATED_INPUT)]
+    assert [(outcome.output, outcome.status) for outcome in rejected] == [
+        ("state", Status.MUTATED_INPUT)
+    ]
     dead = isolated("DIES")
     rejected = [outcome for outcome in stages(dead, PROBLEM) if outcome.status.rejects]
     assert [(outcome.output, outcome.status) for outcome in rejected] == [("wy", Status.CRASH)]

@@ -1,6 +1,7 @@
 """flash-linear-attention in an interpreting process, against the float64 recurrence; prints JSON.
 
-Arguments: the backend, the formats, and "plain" to leave the interpreter's own bookkeeping in place.
+Arguments: the backend, the formats, and "plain" to leave the interpreter's own bookkeeping in
+place.
 """
 
 from __future__ import annotations
@@ -25,14 +26,20 @@ PACKED = (0, 0, 9, 9, 10, 24, 24)
 
 
 def call(dtype: torch.dtype, *, packed: bool = False) -> Inputs:
-    """A small call with more value than key heads and K != V, packed with empty sequences if asked."""
+    """A small call with more value than key heads and K != V, packed with empty sequences if
+    asked.
+    """
     torch.manual_seed(0)
     T, H, HV, K, V = 24, 1, 2, 16, 12
-    q, k = (torch.nn.functional.normalize(torch.randn(1, T, H, K), dim=-1).to(dtype) for _ in range(2))
+    q, k = (
+        torch.nn.functional.normalize(torch.randn(1, T, H, K), dim=-1).to(dtype) for _ in range(2)
+    )
     v, beta = torch.randn(1, T, HV, V).to(dtype), torch.rand(1, T, HV).to(dtype)
     g = torch.nn.functional.logsigmoid(torch.randn(1, T, HV, K)).clamp(min=-5)
     offsets = torch.tensor(PACKED) if packed else None
-    return Inputs(q, k, v, g, beta, None, torch.randn(len(PACKED) - 1 if packed else 1, HV, K, V), offsets)
+    return Inputs(
+        q, k, v, g, beta, None, torch.randn(len(PACKED) - 1 if packed else 1, HV, K, V), offsets
+    )
 
 
 def error(got: Tensor, wanted: Tensor) -> float:
@@ -41,13 +48,25 @@ def error(got: Tensor, wanted: Tensor) -> float:
 
 
 def forward(x: Inputs, function: Any, **options: Any) -> tuple[Tensor, Tensor]:
-    return function(x.q, x.k, x.v, x.g, x.beta, initial_state=x.initial_state, output_final_state=True, cu_seqlens=x.cu_seqlens, **options)
+    return function(
+        x.q,
+        x.k,
+        x.v,
+        x.g,
+        x.beta,
+        initial_state=x.initial_state,
+        output_final_state=True,
+        cu_seqlens=x.cu_seqlens,
+        **options,
+    )
 
 
 def backward(x: Inputs, function: Any) -> tuple[Tensor, ...]:
     """Gradients of q, k, v, g, beta and the initial state along fixed directions."""
     assert x.initial_state is not None
-    leaves = [tensor.detach().requires_grad_() for tensor in (x.q, x.k, x.v, x.g, x.beta, x.initial_state)]
+    leaves = [
+        tensor.detach().requires_grad_() for tensor in (x.q, x.k, x.v, x.g, x.beta, x.initial_state)
+    ]
     q, k, v, g, beta, state = leaves
     outputs = function(Inputs(q, k, v, g, beta, None, state))
     torch.manual_seed(1)
@@ -73,12 +92,24 @@ class Runs:
             interpreter.forget()
             for packed in (False, True):
                 x = call(dtype, packed=packed)
-                self._compare(f"{case}{' packed' * packed}", ("o", "state"), forward(x, function, **options), recurrence(x))
+                self._compare(
+                    f"{case}{' packed' * packed}",
+                    ("o", "state"),
+                    forward(x, function, **options),
+                    recurrence(x),
+                )
             self.kernels[case] = interpreter.kernels_run()
         got = backward(call(dtype), functools.partial(forward, function=chunk_kda))
-        self._compare("gradient", ("q", "k", "v", "g", "beta", "state"), got, backward(call(dtype), recurrence))
+        self._compare(
+            "gradient",
+            ("q", "k", "v", "g", "beta", "state"),
+            got,
+            backward(call(dtype), recurrence),
+        )
 
-    def _compare(self, case: str, names: tuple[str, ...], got: tuple[Tensor, ...], wanted: tuple[Tensor, ...]) -> None:
+    def _compare(
+        self, case: str, names: tuple[str, ...], got: tuple[Tensor, ...], wanted: tuple[Tensor, ...]
+    ) -> None:
         for name, one, other in zip(names, got, wanted, strict=True):
             self.errors[f"{case} {name}"] = error(one, other)
             self._digest.update(one.contiguous().view(torch.uint8).numpy().tobytes())

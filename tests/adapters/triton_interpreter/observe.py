@@ -1,4 +1,5 @@
-"""What an interpreting process sees, printed as JSON: processes of their own, since Triton is switched on once.
+"""What an interpreting process sees, printed as JSON: processes of their own, since Triton is
+switched on once.
 
 Arguments: the observations to make in this process.
 """
@@ -35,7 +36,9 @@ def gaps() -> Seen:
     for precision in ("ieee", "tf32", "bf16x3"):
         seen[precision] = _square(toys, precision)
     interpreter.tf32 = True
-    seen["rounded"] = {precision: _square(toys, precision) for precision in ("ieee", "tf32", "tf32x3")}
+    seen["rounded"] = {
+        precision: _square(toys, precision) for precision in ("ieee", "tf32", "tf32x3")
+    }
     value, target = torch.ones(1, dtype=torch.bfloat16), torch.zeros(1, dtype=torch.bfloat16)
     try:
         _launch(toys.added, value, target)
@@ -91,14 +94,27 @@ def _proof(interpreter: TritonInterpreter) -> str | None:
 
 
 def bookkeeping() -> Seen:
-    """Pairs of operands for which the shortcut and Triton's own type check differ: as is, under a fault, and out of how many."""
+    """Pairs of operands for which the shortcut and Triton's own type check differ: as is, under a
+    fault, and out of how many.
+    """
     activate()
     from kdaverify.adapters.triton_interpreter import memo, operators
 
     pairs = _operands()
-    seen: Seen = {"tried": len(pairs), "differing": _differing(pairs), "operators differing": _operators_differing(pairs)}
-    with mock.patch.object(memo, "held", return_value=True), mock.patch.object(operators, "held", return_value=True):
-        return {**seen, "under a fault": _differing(pairs), "operators under a fault": _operators_differing(pairs)}
+    seen: Seen = {
+        "tried": len(pairs),
+        "differing": _differing(pairs),
+        "operators differing": _operators_differing(pairs),
+    }
+    with (
+        mock.patch.object(memo, "held", return_value=True),
+        mock.patch.object(operators, "held", return_value=True),
+    ):
+        return {
+            **seen,
+            "under a fault": _differing(pairs),
+            "operators under a fault": _operators_differing(pairs),
+        }
 
 
 def _operands() -> list[tuple[Any, Any, tuple[bool, ...]]]:
@@ -106,13 +122,34 @@ def _operands() -> list[tuple[Any, Any, tuple[bool, ...]]]:
     from triton.runtime import interpreter as module
 
     semantic = module.interpreter_semantic
-    formats = (tl.int1, tl.int32, tl.uint32, tl.int64, tl.float16, tl.bfloat16, tl.float32, tl.float64)
+    formats = (
+        tl.int1,
+        tl.int32,
+        tl.uint32,
+        tl.int64,
+        tl.float16,
+        tl.bfloat16,
+        tl.float32,
+        tl.float64,
+    )
     scalars = [semantic.scalar_constant(1, dtype) for dtype in formats]
     to_fp32 = tl.pointer_type(tl.float32)
-    pointer = semantic.tensor(module.TensorHandle(np.array([4096], dtype=np.uint64), to_fp32), to_fp32)
-    tensors = [*scalars, pointer, *(semantic.splat(value, [4]) for value in scalars), semantic.splat(scalars[1], [2, 4])]
+    pointer = semantic.tensor(
+        module.TensorHandle(np.array([4096], dtype=np.uint64), to_fp32), to_fp32
+    )
+    tensors = [
+        *scalars,
+        pointer,
+        *(semantic.splat(value, [4]) for value in scalars),
+        semantic.splat(scalars[1], [2, 4]),
+    ]
     numbers = (0, 1, -1, 2**31, 2**40, 0.5, 1e300, float("inf"), True)
-    return [(a, b, flags) for a in tensors for b in (*tensors, *numbers) for flags in ((), (True, True), (False, False, True, True))]
+    return [
+        (a, b, flags)
+        for a in tensors
+        for b in (*tensors, *numbers)
+        for flags in ((), (True, True), (False, False, True, True))
+    ]
 
 
 def _differing(pairs: list[tuple[Any, Any, tuple[bool, ...]]]) -> list[str]:
@@ -121,7 +158,11 @@ def _differing(pairs: list[tuple[Any, Any, tuple[bool, ...]]]) -> list[str]:
 
     own = TritonSemantic(module.interpreter_builder).binary_op_type_checking_impl
     short = module.interpreter_semantic.binary_op_type_checking_impl
-    differing = [(a, b, flags) for a, b, flags in pairs if _outcome(short, a, b, *flags) != _outcome(own, a, b, *flags)]
+    differing = [
+        (a, b, flags)
+        for a, b, flags in pairs
+        if _outcome(short, a, b, *flags) != _outcome(own, a, b, *flags)
+    ]
     return [f"{a.type} {getattr(b, 'type', b)} {flags}" for a, b, flags in differing]
 
 
@@ -134,8 +175,19 @@ def _operators_differing(pairs: list[tuple[Any, Any, tuple[bool, ...]]]) -> list
 
     def plain(a: Any, b: Any, name: str) -> tuple[Any]:
         arithmetic = {"add": own.add, "sub": own.sub, "mul": own.mul}
-        order = {"lt": own.less_than, "le": own.less_equal, "gt": own.greater_than, "ge": own.greater_equal}
-        return (arithmetic[name](a, b, sanitize_overflow=True) if name in arithmetic else order[name](a, own.to_tensor(b)),)
+        order = {
+            "lt": own.less_than,
+            "le": own.less_equal,
+            "gt": own.greater_than,
+            "ge": own.greater_equal,
+        }
+        return (
+            (
+                arithmetic[name](a, b, sanitize_overflow=True)
+                if name in arithmetic
+                else order[name](a, own.to_tensor(b))
+            ),
+        )
 
     def short(a: Any, b: Any, name: str) -> tuple[Any]:
         return (getattr(type(a), f"__{name}__")(a, b),)
@@ -143,13 +195,20 @@ def _operators_differing(pairs: list[tuple[Any, Any, tuple[bool, ...]]]) -> list
     names = ("add", "sub", "mul", "lt", "le", "gt", "ge")
     tried = [(a, b, name) for a, b, flags in pairs if not flags for name in names]
     return [
-        f"{a.type} {name} {getattr(b, 'type', b)}" for a, b, name in tried if _outcome(short, a, b, name) != _outcome(plain, a, b, name)
+        f"{a.type} {name} {getattr(b, 'type', b)}"
+        for a, b, name in tried
+        if _outcome(short, a, b, name) != _outcome(plain, a, b, name)
     ]
 
 
 def _outcome(check: Callable[..., Any], *operands: Any) -> str:
     try:
-        return str([(str(x.type), x.handle.data.tolist(), str(x.handle.data.dtype)) for x in check(*operands)])
+        return str(
+            [
+                (str(x.type), x.handle.data.tolist(), str(x.handle.data.dtype))
+                for x in check(*operands)
+            ]
+        )
     except Exception as refusal:  # noqa: BLE001 # both must refuse alike
         return repr(refusal)
 
@@ -157,7 +216,11 @@ def _outcome(check: Callable[..., Any], *operands: Any) -> str:
 def refusals() -> Seen:
     """What a process that serves npu says to other wishes."""
     interpreter = activate(backend="npu", autotune=2)
-    wishes: dict[str, dict[str, Any]] = {"cuda": {"backend": "cuda"}, "tpu": {"backend": "tpu"}, "tf32": {"backend": "npu", "tf32": True}}
+    wishes: dict[str, dict[str, Any]] = {
+        "cuda": {"backend": "cuda"},
+        "tpu": {"backend": "tpu"},
+        "tf32": {"backend": "npu", "tf32": True},
+    }
     seen: Seen = {"same": activate(backend="npu") is interpreter, "autotune": interpreter.autotune}
     for name, wish in wishes.items():
         try:

@@ -32,10 +32,15 @@ def test_an_absent_triton_is_said_with_the_command(monkeypatch: pytest.MonkeyPat
 
 def test_a_fork_under_the_name_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(util, "find_spec", Mock())
-    monkeypatch.setattr(metadata, "version", Mock(side_effect=metadata.PackageNotFoundError("triton")))
+    monkeypatch.setattr(
+        metadata, "version", Mock(side_effect=metadata.PackageNotFoundError("triton"))
+    )
     assert "fork" in str(missing())
 
 
 def test_asking_imports_no_triton() -> None:
-    code = "import sys; from kdaverify.adapters.triton_interpreter import missing; missing(); sys.exit('triton' in sys.modules)"
+    code = (
+        "import sys; from kdaverify.adapters.triton_interpreter import missing; missing();"
+        " sys.exit('triton' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -1,4 +1,6 @@
-"""The vendor's kernels, interpreted: accuracy, dispatch, and bits that do not depend on how fast they were had."""
+"""The vendor's kernels, interpreted: accuracy, dispatch, and bits that do not depend on how fast
+they were had.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,16 @@ def npu() -> dict[str, Any]:
 
 
 def of_kda(run: dict[str, Any]) -> list[str]:
-    return [name for kernels in run["kernels"].values() for name in kernels if name.startswith(MAINLINE)]
+    return [
+        name for kernels in run["kernels"].values() for name in kernels if name.startswith(MAINLINE)
+    ]
 
 
 @pytest.mark.parametrize("format_name", BOUNDS)
 @pytest.mark.parametrize("backend", ["cuda", "npu"])
-def test_results_and_gradients_are_those_of_the_recurrence(request: pytest.FixtureRequest, backend: str, format_name: str) -> None:
+def test_results_and_gradients_are_those_of_the_recurrence(
+    request: pytest.FixtureRequest, backend: str, format_name: str
+) -> None:
     errors = request.getfixturevalue(backend)[format_name]["errors"]
     assert len(errors) == 18
     assert max(errors.values()) < BOUNDS[format_name]
@@ -39,7 +45,10 @@ def test_results_and_gradients_are_those_of_the_recurrence(request: pytest.Fixtu
 
 def test_rounded_operands_fail_the_bound(cuda: dict[str, Any]) -> None:
     errors = cuda["tf32"]["errors"]
-    assert min(errors[name] for name in errors if name.startswith(("chunk", "gradient"))) > BOUNDS["fp32"]
+    assert (
+        min(errors[name] for name in errors if name.startswith(("chunk", "gradient")))
+        > BOUNDS["fp32"]
+    )
 
 
 def test_ascend_kernels_and_no_others_of_kda_run_for_npu(npu: dict[str, Any]) -> None:
@@ -55,7 +64,9 @@ def test_a_dispatch_that_fell_back_is_seen() -> None:
 
 
 def test_cuda_kernels_run_for_cuda(cuda: dict[str, Any]) -> None:
-    assert of_kda(cuda["fp32"]) and not any(name.startswith(ASCEND) for name in of_kda(cuda["fp32"]))
+    assert of_kda(cuda["fp32"]) and not any(
+        name.startswith(ASCEND) for name in of_kda(cuda["fp32"])
+    )
 
 
 def test_faster_bookkeeping_changes_no_bit(cuda: dict[str, Any]) -> None:

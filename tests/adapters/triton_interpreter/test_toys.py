@@ -15,7 +15,13 @@ pytestmark = interpreting
 TUNED = "tests.adapters.triton_interpreter.toys.tuned"
 THIRD = float(np.float32(1 / 3))
 FAULTS = (
-    *("truncating cast", "ties away from zero", "flushed subnormals", "sums of bits", "order of bits"),
+    *(
+        "truncating cast",
+        "ties away from zero",
+        "flushed subnormals",
+        "sums of bits",
+        "order of bits",
+    ),
     *("a constant of 0", "sum rounded once", "largest of bits"),
 )
 
@@ -25,7 +31,9 @@ def seen() -> dict[str, Any]:
     return printed("observe", "gaps", "tuning", "faults", "bookkeeping")
 
 
-@pytest.mark.parametrize(("loop", "total"), [("python_loop", 45), ("language_loop", 18), ("stepped", 18)])
+@pytest.mark.parametrize(
+    ("loop", "total"), [("python_loop", 45), ("language_loop", 18), ("stepped", 18)]
+)
 def test_loop_indices_are_tensors(seen: dict[str, Any], loop: str, total: int) -> None:
     assert seen["gaps"][loop] == total
 
@@ -35,7 +43,9 @@ def test_gather_bound_before_the_first_launch_works(seen: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize("precision", ["ieee", "tf32", "bf16x3"])
-def test_every_input_precision_is_taken_and_computed_in_fp32(seen: dict[str, Any], precision: str) -> None:
+def test_every_input_precision_is_taken_and_computed_in_fp32(
+    seen: dict[str, Any], precision: str
+) -> None:
     assert seen["gaps"][precision] == THIRD
 
 
@@ -56,7 +66,11 @@ def test_every_configuration_can_be_forced(seen: dict[str, Any]) -> None:
 
 def test_configurations_and_choices_are_remembered(seen: dict[str, Any]) -> None:
     offered = seen["tuning"]["offered"][TUNED]
-    assert [configuration.split(",")[0] for configuration in offered] == ["BLOCK: 16", "BLOCK: 32", "BLOCK: 64"]
+    assert [configuration.split(",")[0] for configuration in offered] == [
+        "BLOCK: 16",
+        "BLOCK: 32",
+        "BLOCK: 64",
+    ]
     assert seen["tuning"]["ran"]["1"][1] == offered[1]
 
 

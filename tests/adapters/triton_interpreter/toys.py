@@ -1,4 +1,6 @@
-"""Small kernels that need one gap of the interpreter closed each. Imported by processes that interpret, after activation."""
+"""Small kernels that need one gap of the interpreter closed each. Imported by processes that
+interpret, after activation.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ def python_loop(out: Any, n: Any) -> None:
     """Counts with an index that has methods, up to a bound that is a tensor."""
     total = tl.zeros((1,), tl.int64)
     for i in range(n):
-        total += i.to(tl.int64)  # pyright: ignore[reportAttributeAccessIssue] # an int only where nothing is patched
+        # an int only where nothing is patched
+        total += i.to(tl.int64)  # pyright: ignore[reportAttributeAccessIssue]
     tl.store(out + tl.arange(0, 1), total)
 
 

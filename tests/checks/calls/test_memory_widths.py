@@ -1,4 +1,6 @@
-"""Rules about memory over several widths, and in the backward: kernels that keep every rule at K = 8, V = 4."""
+"""Rules about memory over several widths, and in the backward: kernels that keep every rule at K =
+8, V = 4.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,20 @@ MEMORY = [rule.name for rule in RULES.values() if rule.memory]
 
 def rejecting(adapter: Adapter, *, changes: dict[str, Any] | None = None) -> set[str]:
     """The rules about memory that reject a kernel in fp32, over all seeds of acceptance."""
-    asked = [one for one in questions(adapter, "acceptance") if one.rule.memory and one.problem.dtype == "fp32"]
+    asked = [
+        one
+        for one in questions(adapter, "acceptance")
+        if one.rule.memory and one.problem.dtype == "fp32"
+    ]
     return {
         one.rule.name
         for one in asked
-        if any(outcome.status.rejects for outcome in check("calls", adapter, one.problem.replace(**(changes or {})), one.detail))
+        if any(
+            outcome.status.rejects
+            for outcome in check(
+                "calls", adapter, one.problem.replace(**(changes or {})), one.detail
+            )
+        )
     }
 
 
@@ -46,7 +57,9 @@ def test_right_kernels_keep_every_rule_about_memory(adapter: Adapter) -> None:
 
 def test_smoke_and_acceptance_test_every_class_of_width() -> None:
     for profile in ("smoke", "acceptance"):
-        found = {(one.problem.K, one.problem.V) for one in questions(EAGER, profile) if one.rule.memory}
+        found = {
+            (one.problem.K, one.problem.V) for one in questions(EAGER, profile) if one.rule.memory
+        }
         assert found == {(8, 4), (5, 3), (100, 65), (128, 128)}
 
 
@@ -77,5 +90,7 @@ def test_a_backward_that_edits_an_input_is_found() -> None:
         "B": 1, "T": 5, "H": 1, "HV": 1, "K": 4, "V": 4, "dtype": "fp32", "seed": 0,
         "gate": "mild", "key": "random", "beta": "uniform", "state": "random", "value": "normal",
     })  # fmt: skip
-    assert "MUTATED_INPUT" in {str(outcome.status) for outcome in gradients(Editing(), problem, of="both")}
+    assert "MUTATED_INPUT" in {
+        str(outcome.status) for outcome in gradients(Editing(), problem, of="both")
+    }
     assert {str(outcome.status) for outcome in gradients(EAGER, problem, of="both")} == {"PASS"}

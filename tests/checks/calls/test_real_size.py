@@ -1,4 +1,6 @@
-"""Races that only a real size or many calls show are detected, and the verdict states which rate the calls exclude."""
+"""Races that only a real size or many calls show are detected, and the verdict states which rate
+the calls exclude.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def one_thread() -> None:
 
 
 def result_of(rule: str, adapter: Adapter) -> list[Outcome]:
-    one = next(one for one in asked_of(adapter) if one.rule.name == rule and one.problem.dtype == DTYPE)
+    one = next(
+        one for one in asked_of(adapter) if one.rule.name == rule and one.problem.dtype == DTYPE
+    )
     return check("calls", adapter, one.problem, one.detail)
 
 
@@ -47,7 +51,11 @@ def rejected(outcomes: list[Outcome]) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("rule", "race"), [*(("repeated-real", race) for race in FORWARD), *(("repeated-real-backward", race) for race in BACKWARD)]
+    ("rule", "race"),
+    [
+        *(("repeated-real", race) for race in FORWARD),
+        *(("repeated-real-backward", race) for race in BACKWARD),
+    ],
 )
 def test_a_race_of_real_sizes_is_detected_there_alone(rule: str, race: str) -> None:
     planted: Callable[[], Adapter] = {**FORWARD, **BACKWARD}[race]
@@ -64,11 +72,18 @@ def test_a_long_path_that_breaks_a_rule_about_memory_is_not_found_in_short_calls
 @pytest.mark.parametrize("rule", OF_LONG_CALLS)
 def test_right_kernels_keep_every_rule_about_memory_in_long_calls(rule: str) -> None:
     for adapter in (RIGHT, EAGER, OTHERWISE):
-        assert {outcome.status for outcome in result_of(of_long_calls(RULES[rule]).name, adapter)} == {Status.PASS}, adapter.name
+        assert {
+            outcome.status for outcome in result_of(of_long_calls(RULES[rule]).name, adapter)
+        } == {Status.PASS}, adapter.name
 
 
-@pytest.mark.parametrize(("rule", "adapter"), [("repeated-real", RIGHT), ("repeated-real", EAGER), ("repeated-real-backward", Derived())])
-def test_a_right_kernel_passes_with_the_rate_that_its_calls_exclude(rule: str, adapter: Adapter) -> None:
+@pytest.mark.parametrize(
+    ("rule", "adapter"),
+    [("repeated-real", RIGHT), ("repeated-real", EAGER), ("repeated-real-backward", Derived())],
+)
+def test_a_right_kernel_passes_with_the_rate_that_its_calls_exclude(
+    rule: str, adapter: Adapter
+) -> None:
     found = result_of(rule, adapter)
     assert {outcome.status for outcome in found} == {Status.PASS}
     assert all(outcome.message.endswith(f"in all of 10 calls: {excluded(10)}") for outcome in found)
@@ -79,7 +94,9 @@ def test_a_race_rarer_than_the_stated_rate_may_pass() -> None:
 
 
 def test_the_rate_leaves_one_chance_in_twenty_that_no_call_differs() -> None:
-    assert [(1 - detectable_share(n)) ** n for n in (1, 8, 20, 149, 1000)] == pytest.approx([0.05] * 5)
+    assert [(1 - detectable_share(n)) ** n for n in (1, 8, 20, 149, 1000)] == pytest.approx(
+        [0.05] * 5
+    )
     assert detectable_share(149) < 1 / 50 < detectable_share(148)
     assert detectable_share(59) < 1 / 20 < detectable_share(58)
     assert excluded(20) == "a race that changes 0.14 of the calls is detected with probability 95%"
@@ -117,9 +134,15 @@ class Interpreted(Derived):
 
 
 @pytest.mark.parametrize(
-    ("adapter", "reason"), [(Interpreted(), "interpreter"), (port(lambda x, _: right(x), deterministic=False), "deterministic=False")]
+    ("adapter", "reason"),
+    [
+        (Interpreted(), "interpreter"),
+        (port(lambda x, _: right(x), deterministic=False), "deterministic=False"),
+    ],
 )
-def test_what_cannot_be_compared_at_this_size_is_skipped_with_the_reason(adapter: Adapter, reason: str) -> None:
+def test_what_cannot_be_compared_at_this_size_is_skipped_with_the_reason(
+    adapter: Adapter, reason: str
+) -> None:
     found = result_of("repeated-real", adapter)
     assert {outcome.status for outcome in found} == {Status.SKIP}
     assert all(reason in outcome.message for outcome in found)

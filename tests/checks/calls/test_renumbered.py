@@ -1,4 +1,6 @@
-"""Segment ids in any order, and padding anywhere, change nothing; kernels that take ids for more than names are found."""
+"""Segment ids in any order, and padding anywhere, change nothing; kernels that take ids for more
+than names are found.
+"""
 
 from __future__ import annotations
 
@@ -25,19 +27,29 @@ def one_thread() -> None:
 
 
 def problem_of(adapter: Adapter) -> Problem:
-    return next(one.problem for one in questions(adapter, "acceptance") if one.rule.name == "renumbered")
+    return next(
+        one.problem for one in questions(adapter, "acceptance") if one.rule.name == "renumbered"
+    )
 
 
 def result_of(adapter: Adapter, rule: str) -> list[Outcome]:
     return check("calls", adapter, problem_of(adapter), {"rule": rule})
 
 
-@pytest.mark.parametrize(("rule", "fault"), [(rule, fault) for rule, faults in BROKEN_BY_IDS.items() for fault in faults])
-def test_a_kernel_that_takes_ids_for_more_than_names_is_found_by_one_rule_alone(rule: str, fault: str) -> None:
+@pytest.mark.parametrize(
+    ("rule", "fault"), [(rule, fault) for rule, faults in BROKEN_BY_IDS.items() for fault in faults]
+)
+def test_a_kernel_that_takes_ids_for_more_than_names_is_found_by_one_rule_alone(
+    rule: str, fault: str
+) -> None:
     adapter = BROKEN_BY_IDS[rule][fault]()
     plain = check("forward", adapter, problem_of(adapter), {})
     assert not any(outcome.status.rejects for outcome in plain)
-    found = {name for name in BROKEN_BY_IDS if any(outcome.status.rejects for outcome in result_of(adapter, name))}
+    found = {
+        name
+        for name in BROKEN_BY_IDS
+        if any(outcome.status.rejects for outcome in result_of(adapter, name))
+    }
     assert rule in found and (rule == "renumbered" or found == {rule})
 
 

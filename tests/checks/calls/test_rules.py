@@ -14,7 +14,8 @@ from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.faults.planted.rulebreakers import BROKEN, RIGHT, port, wrong_at_times
 
-# Tested elsewhere: with a kernel in a process of its own, on a GPU, and with kernels that take segment ids.
+# Tested elsewhere: with a kernel in a process of its own, on a GPU, and with kernels that take
+# segment ids.
 ELSEWHERE = {"first-after-start", "other-stream", "renumbered", "padding-by-ids"}
 
 
@@ -24,7 +25,11 @@ def one_thread() -> None:
 
 
 def question(rule: str, adapter: Any) -> CallRuleTest:
-    found = [asked for asked in questions(adapter, "acceptance") if asked.rule.name == rule and asked.problem.dtype == "fp32"]
+    found = [
+        asked
+        for asked in questions(adapter, "acceptance")
+        if asked.rule.name == rule and asked.problem.dtype == "fp32"
+    ]
     return found[0]
 
 
@@ -45,20 +50,29 @@ def test_a_broken_rule_is_found(rule: str) -> None:
 @pytest.mark.parametrize("rule", BROKEN)
 def test_a_right_kernel_keeps_every_rule(rule: str) -> None:
     told = {(outcome.status, outcome.message) for outcome in asked(rule, RIGHT)}
-    assert {status for status, _ in told} == {Status.SKIP if rule in ("tuned", "alternating-option") else Status.PASS}, told
+    assert {status for status, _ in told} == {
+        Status.SKIP if rule in ("tuned", "alternating-option") else Status.PASS
+    }, told
 
 
-@pytest.mark.parametrize("rule", [rule for rule in BROKEN if RULES[rule].backward and RULES[rule].size != "real"])
+@pytest.mark.parametrize(
+    "rule", [rule for rule in BROKEN if RULES[rule].backward and RULES[rule].size != "real"]
+)
 def test_the_embedded_backward_keeps_every_rule(rule: str) -> None:
     assert {outcome.status for outcome in asked(rule, EAGER)} == {Status.PASS}
 
 
 def test_a_kernel_that_declares_other_bits_is_judged_call_by_call() -> None:
-    assert {outcome.status for outcome in asked("repeated", port(wrong_at_times, deterministic=False))} == {Status.PASS}
+    assert {
+        outcome.status for outcome in asked("repeated", port(wrong_at_times, deterministic=False))
+    } == {Status.PASS}
 
 
 def test_smoke_asks_costly_rules_in_one_format_and_the_others_in_all() -> None:
-    found = {rule: [one.problem.dtype for one in questions(EAGER, "smoke") if one.rule.name == rule] for rule in RULES}
+    found = {
+        rule: [one.problem.dtype for one in questions(EAGER, "smoke") if one.rule.name == rule]
+        for rule in RULES
+    }
     assert found["kept"] == list(EAGER.dtypes)
     assert len(found["view-sliced"]) == 1
     assert found["tuned"] == []
@@ -75,5 +89,9 @@ def test_an_unknown_rule_is_the_caller_s_mistake() -> None:
 
 
 def test_a_rule_about_the_size_of_a_launch_is_tested_with_one_seed() -> None:
-    found = [asked.problem.seed for asked in questions(EAGER, "acceptance") if asked.rule.name == "crowd" and asked.problem.dtype == "bf16"]
+    found = [
+        asked.problem.seed
+        for asked in questions(EAGER, "acceptance")
+        if asked.rule.name == "crowd" and asked.problem.dtype == "bf16"
+    ]
     assert found == [0]

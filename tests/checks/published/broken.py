@@ -1,4 +1,6 @@
-"""Kernels that every harness should reject, and legal ones that none should: each gives o and S_T of a call under chunk64-bf16."""
+"""Kernels that every harness should reject, and legal ones that none should: each gives o and S_T
+of a call under chunk64-bf16.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def backwards(a: Tensor, b: Tensor) -> Tensor:
     """A dot product summed in 16 partial sums, last first: legal, and in no budget."""
     parts = min(a.shape[-1], 16)
     total = torch.zeros((), dtype=a.dtype)
-    for left, right in reversed(list(zip(a.tensor_split(parts, dim=-1), b.tensor_split(parts, dim=-2), strict=True))):
+    for left, right in reversed(
+        list(zip(a.tensor_split(parts, dim=-1), b.tensor_split(parts, dim=-2), strict=True))
+    ):
         total = total + left @ right
     return total
 
@@ -36,7 +40,9 @@ def staged(**patched: Stage) -> Kernel:
 
 
 def doubling(fmt: str) -> Stage:
-    """The inverse as a product of powers, all in one format: right on keys that hardly overlap, nonsense on coherent ones."""
+    """The inverse as a product of powers, all in one format: right on keys that hardly overlap,
+    nonsense on coherent ones.
+    """
     low = FORMATS[fmt].round
 
     def solve(c: Chunk) -> None:
@@ -52,7 +58,11 @@ def doubling(fmt: str) -> Stage:
 
 def _last_gate_dropped(c: Chunk) -> None:
     STAGES.cumsum(c)
-    c.G = torch.cat((c.G[..., :-1, :], c.G[..., -2:-1, :]), dim=-2) if c.G.shape[-2] > 1 else torch.zeros_like(c.G)
+    c.G = (
+        torch.cat((c.G[..., :-1, :], c.G[..., -2:-1, :]), dim=-2)
+        if c.G.shape[-2] > 1
+        else torch.zeros_like(c.G)
+    )
 
 
 def _history_cut(c: Chunk) -> None:

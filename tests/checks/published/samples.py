@@ -13,21 +13,49 @@ from kdaverify.checks.published.rule import RuleResult
 from kdaverify.checks.published.sample import Sample
 
 
-def sample(actual: Sequence[float], exact: Sequence[float], benchmark: Sequence[float] | None = None, **fields: Any) -> Sample:
+def sample(
+    actual: Sequence[float],
+    exact: Sequence[float],
+    benchmark: Sequence[float] | None = None,
+    **fields: Any,
+) -> Sample:
     """An o in bf16, unless told otherwise."""
 
     def tensor(values: Sequence[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float64)
 
-    given: dict[str, Any] = {"output": "o", "dtype": "bf16", "stored": "bf16", "packed": False, **fields}
-    return Sample(actual=tensor(actual), exact=tensor(exact), benchmark=None if benchmark is None else tensor(benchmark), **given)
+    given: dict[str, Any] = {
+        "output": "o",
+        "dtype": "bf16",
+        "stored": "bf16",
+        "packed": False,
+        **fields,
+    }
+    return Sample(
+        actual=tensor(actual),
+        exact=tensor(exact),
+        benchmark=None if benchmark is None else tensor(benchmark),
+        **given,
+    )
 
 
-def ask(rule: str, actual: Sequence[float], exact: Sequence[float], benchmark: Sequence[float] | None = None, **fields: Any) -> RuleResult:
+def ask(
+    rule: str,
+    actual: Sequence[float],
+    exact: Sequence[float],
+    benchmark: Sequence[float] | None = None,
+    **fields: Any,
+) -> RuleResult:
     """What a rule says of such an output."""
     return RULES[rule].says(sample(actual, exact, benchmark, **fields))
 
 
-def says(rule: str, actual: Sequence[float], exact: Sequence[float], benchmark: Sequence[float] | None = None, **fields: Any) -> str:
+def says(
+    rule: str,
+    actual: Sequence[float],
+    exact: Sequence[float],
+    benchmark: Sequence[float] | None = None,
+    **fields: Any,
+) -> str:
     """Its verdict alone."""
     return ask(rule, actual, exact, benchmark, **fields).says.value

@@ -1,4 +1,6 @@
-"""The double benchmark of Ascend's test kit: floors, error balance, and its own way with what is not finite."""
+"""The double benchmark of Ascend's test kit: floors, error balance, and its own way with what is
+not finite.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ FLOOR, BALANCE = 2.0**-8, 2.0**-7
 
 
 @pytest.mark.parametrize(("relative", "verdict"), [(9.9, "pass"), (10.1, "fail")])
-def test_errors_below_the_floor_of_the_benchmark_do_not_count(relative: float, verdict: str) -> None:
+def test_errors_below_the_floor_of_the_benchmark_do_not_count(
+    relative: float, verdict: str
+) -> None:
     found = ask("ascend-atk", [1.0 + relative * FLOOR, *ONES[1:]], ONES, ONES)
     assert (found.says, found.statistic) == (verdict, "largest relative error ratio")
 
@@ -27,8 +31,13 @@ def test_errors_of_one_sign_are_out_of_balance_even_where_the_benchmark_is_as_wr
     assert found.value == pytest.approx(0.02)
 
 
-@pytest.mark.parametrize(("exact", "off", "verdict"), [(0.0, BALANCE, "pass"), (0.0, 1.01 * BALANCE, "fail"), (4.0, 3.9 * BALANCE, "pass")])
-def test_the_balance_is_absolute_below_1_and_relative_above(exact: float, off: float, verdict: str) -> None:
+@pytest.mark.parametrize(
+    ("exact", "off", "verdict"),
+    [(0.0, BALANCE, "pass"), (0.0, 1.01 * BALANCE, "fail"), (4.0, 3.9 * BALANCE, "pass")],
+)
+def test_the_balance_is_absolute_below_1_and_relative_above(
+    exact: float, off: float, verdict: str
+) -> None:
     found = ask("ascend-atk", [exact + off] * MANY, [exact] * MANY, [exact - off] * MANY)
     assert found.says == verdict
 

@@ -24,7 +24,9 @@ def test_attention_gym_adds_a_rounding_of_the_largest_output() -> None:
     assert says("attention-gym", [1.0 + 2.0**-4, 2.0], [1.0, 2.0], [1.0 + 2.0**-6, 2.0]) == "pass"
 
 
-@pytest.mark.parametrize(("fmt", "error"), [("bf16", 1.6e-2), ("fp16", 1e-3), ("fp32", 1.13e-5), ("fp64", 1.9e-7)])
+@pytest.mark.parametrize(
+    ("fmt", "error"), [("bf16", 1.6e-2), ("fp16", 1e-3), ("fp32", 1.13e-5), ("fp64", 1.9e-7)]
+)
 def test_torch_testing_takes_the_tolerance_of_the_output_itself(fmt: str, error: float) -> None:
     assert says("torch-testing", [1.0 + error], [1.0], stored=fmt) == "pass"
     assert says("torch-testing", [1.0 + 1.1 * error], [1.0], stored=fmt) == "fail"
@@ -45,8 +47,13 @@ def test_kernelbench_takes_the_tolerance_of_the_problem() -> None:
     assert says("kernelbench-hard", [1.09], [1.0], dtype="fp16") == "fail"
 
 
-@pytest.mark.parametrize(("exact", "actual", "verdict"), [(100.0, 100.9, "pass"), (1e-3, 1e-2, "pass"), (1.0, 1.011, "fail")])
-def test_flashinfer_bench_wants_both_errors_large(exact: float, actual: float, verdict: str) -> None:
+@pytest.mark.parametrize(
+    ("exact", "actual", "verdict"),
+    [(100.0, 100.9, "pass"), (1e-3, 1e-2, "pass"), (1.0, 1.011, "fail")],
+)
+def test_flashinfer_bench_wants_both_errors_large(
+    exact: float, actual: float, verdict: str
+) -> None:
     assert says("flashinfer-bench", [actual, 1.0], [exact, 1.0]) == verdict
 
 
@@ -59,7 +66,11 @@ def test_a_correlation_sees_no_scale() -> None:
 def test_a_correlation_with_zeros_fails_and_one_with_any_other_constant_passes() -> None:
     assert says("tt-metal-pcc", [0.0] * 10, LINE) == "fail"
     assert says("tt-metal-pcc", [0.0] * 10, [0.0] * 10) == "pass"
-    assert says("tt-metal-pcc", [2.0] * 10, [3.0] * 10) == says("tt-metal-pcc", [2.0] * 10, LINE) == "pass"
+    assert (
+        says("tt-metal-pcc", [2.0] * 10, [3.0] * 10)
+        == says("tt-metal-pcc", [2.0] * 10, LINE)
+        == "pass"
+    )
 
 
 def test_a_correlation_takes_what_is_not_finite_for_zero() -> None:
@@ -68,7 +79,16 @@ def test_a_correlation_takes_what_is_not_finite_for_zero() -> None:
 
 
 @pytest.mark.parametrize(
-    "rule", ["flash-attention", "attention-gym", "torch-testing", "kernelbench", "kernelbench-hard", "backendbench", "flashinfer-bench"]
+    "rule",
+    [
+        "flash-attention",
+        "attention-gym",
+        "torch-testing",
+        "kernelbench",
+        "kernelbench-hard",
+        "backendbench",
+        "flashinfer-bench",
+    ],
 )
 @pytest.mark.parametrize("lost", [math.nan, math.inf])
 def test_what_is_not_finite_fails(rule: str, lost: float) -> None:

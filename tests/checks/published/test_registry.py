@@ -1,4 +1,6 @@
-"""Every rule: named once, documented, deaf where it does not apply, and never wrong about an exact output."""
+"""Every rule: named once, documented, deaf where it does not apply, and never wrong about an exact
+output.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,24 @@ def test_a_rule_that_compares_errors_says_nothing_without_a_benchmark(rule: str)
 def test_an_output_without_elements_is_passed_or_not_judged() -> None:
     found = findings(sample([], [], []))
     assert {name for name, finding in found.items() if finding.says == "pass"} == {
-        "ascend-atk", "torch-testing", "kernelbench", "kernelbench-hard", "backendbench", "flashinfer-bench", "tt-metal-pcc",
-    }  # fmt: skip
+        "ascend-atk",
+        "torch-testing",
+        "kernelbench",
+        "kernelbench-hard",
+        "backendbench",
+        "flashinfer-bench",
+        "tt-metal-pcc",
+    }
     assert all(finding.says != "fail" for finding in found.values())
 
 
 def test_gradients_are_not_asked_of_rules_for_the_forward_pass() -> None:
     found = findings(sample(EXACT, EXACT, EXACT, output="dq"))
-    assert {name for name, finding in found.items() if finding.says == "n/a"} == {"kernelbench", "kernelbench-hard", "flashinfer-bench"}
+    assert {name for name, finding in found.items() if finding.says == "n/a"} == {
+        "kernelbench",
+        "kernelbench-hard",
+        "flashinfer-bench",
+    }
 
 
 def test_float64_has_no_limit_where_none_is_published() -> None:
@@ -49,7 +61,11 @@ def test_float64_has_no_limit_where_none_is_published() -> None:
 
 
 def test_the_reference_lists_every_rule_with_its_source() -> None:
-    listed = [line for line in (ROOT / "docs/reference.md").read_text().splitlines() if line.startswith("| `")]
+    listed = [
+        line
+        for line in (ROOT / "docs/reference.md").read_text().splitlines()
+        if line.startswith("| `")
+    ]
     for rule in RULES.values():
         asks = rule.asks.replace("|", "\\|")
         assert f"| `{rule.name}` | {asks} | {rule.source} |" in listed, rule.name

@@ -1,6 +1,8 @@
-"""Gated DeltaNet and DeltaNet as a user would port them, in plain torch with the public decorator, right and wrong.
+"""Gated DeltaNet and DeltaNet as a user would port them, in plain torch with the public decorator,
+right and wrong.
 
-A fault is a subclass that overrides one step. EXPECTED in test_planted_faults.py names the property that must reject each of them.
+A fault is a subclass that overrides one step. EXPECTED in test_planted_faults.py names the property
+that must reject each of them.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ def spans(v: Tensor, offsets: Tensor | None) -> Iterator[tuple[int, int, int]]:
 class Port:
     """What both forms share: sequences, heads, conversions. Subclasses run one sequence."""
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, **options: Any) -> Outputs:
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, **options: Any
+    ) -> Outputs:
         wide = [x.float() for x in (q, k, v, self.gate(g), beta)]
         groups = v.shape[2] // q.shape[2]
         wide[0], wide[1] = self.grouped(wide[0], groups), self.grouped(wide[1], groups)
@@ -38,7 +42,11 @@ class Port:
         for n, (row, first, end) in enumerate(spans(v, options.get("cu_seqlens"))):
             one = [x[row, first:end].transpose(0, 1) for x in wide]
             start = options.get("initial_state")
-            before = one[2].new_zeros(v.shape[2], q.shape[3], v.shape[3]) if start is None else start[n].float()
+            before = (
+                one[2].new_zeros(v.shape[2], q.shape[3], v.shape[3])
+                if start is None
+                else start[n].float()
+            )
             o, final = self.sequence(*one, scale=options["scale"], state=before)
             placed.append(o.transpose(0, 1))
             finals.append(final.clone())
@@ -55,7 +63,17 @@ class Port:
     def grouped(self, x: Tensor, groups: int) -> Tensor:
         return x.repeat_interleave(groups, 2)
 
-    def sequence(self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, state: Tensor) -> Outputs:
+    def sequence(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        scale: float,
+        state: Tensor,
+    ) -> Outputs:
         """[HV, T, ...] each."""
         raise NotImplementedError
 
@@ -63,7 +81,17 @@ class Port:
 class Token(Port):
     """The definition, in fp32."""
 
-    def sequence(self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, state: Tensor) -> Outputs:
+    def sequence(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        scale: float,
+        state: Tensor,
+    ) -> Outputs:
         out = [torch.zeros_like(v[:, :0])]
         for t in range(v.shape[1]):
             state = self.step(state, k[:, t], v[:, t], g[:, t, None, None], beta[:, t, None])
@@ -79,7 +107,9 @@ class Token(Port):
 
 
 class Chunked(Port):
-    """Chunks of 64 with exponentials of differences; what is stored between stages is in the inputs' format."""
+    """Chunks of 64 with exponentials of differences; what is stored between stages is in the
+    inputs' format.
+    """
 
     def __init__(self, storage: torch.dtype = torch.float32) -> None:
         self.storage = storage
@@ -87,14 +117,36 @@ class Chunked(Port):
     def store(self, x: Tensor) -> Tensor:
         return x.to(self.storage).float()
 
-    def sequence(self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, state: Tensor) -> Outputs:
+    def sequence(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        scale: float,
+        state: Tensor,
+    ) -> Outputs:
         out = [torch.zeros_like(v[:, :0])]
         for first in range(0, v.shape[1], CHUNK):
-            o, state = self.chunk(*(x[:, first : first + CHUNK] for x in (q, k, v, g, beta)), scale=scale, state=state)
+            o, state = self.chunk(
+                *(x[:, first : first + CHUNK] for x in (q, k, v, g, beta)), scale=scale, state=state
+            )
             out.append(o)
         return torch.cat(out, 1), state
 
-    def chunk(self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, state: Tensor) -> Outputs:
+    def chunk(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        scale: float,
+        state: Tensor,
+    ) -> Outputs:
         hard = g.isneginf()
         resets, G = hard.long().cumsum(-1), g.masked_fill(hard, 0.0).cumsum(-1)
         between = self.between(G, resets)
@@ -121,7 +173,10 @@ class Chunked(Port):
         return state * from_start[:, -1, None, None]
 
     def to_end(self, new: Tensor, G: Tensor, resets: Tensor) -> Tensor:
-        return new * torch.where(resets == resets[..., -1:], G[..., -1:] - G, -torch.inf).exp()[..., None]
+        return (
+            new
+            * torch.where(resets == resets[..., -1:], G[..., -1:] - G, -torch.inf).exp()[..., None]
+        )
 
 
 def port(run: Port, name: str, **declared: Any) -> Any:
@@ -130,14 +185,37 @@ def port(run: Port, name: str, **declared: Any) -> Any:
     if options["gates"] == "none":
 
         @kv.kernel(**options)
-        def delta(q: Any, k: Any, v: Any, beta: Any, *, scale: Any, initial_state: Any, cu_seqlens: Any) -> Outputs:
-            return run(q, k, v, torch.zeros_like(beta), beta, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens)
+        def delta(
+            q: Any, k: Any, v: Any, beta: Any, *, scale: Any, initial_state: Any, cu_seqlens: Any
+        ) -> Outputs:
+            return run(
+                q,
+                k,
+                v,
+                torch.zeros_like(beta),
+                beta,
+                scale=scale,
+                initial_state=initial_state,
+                cu_seqlens=cu_seqlens,
+            )
 
         return delta
 
     @kv.kernel(**options)
-    def gated(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: Any, initial_state: Any, cu_seqlens: Any) -> Outputs:
-        return run(q, k, v, g, beta, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens)
+    def gated(
+        q: Any,
+        k: Any,
+        v: Any,
+        g: Any,
+        beta: Any,
+        *,
+        scale: Any,
+        initial_state: Any,
+        cu_seqlens: Any,
+    ) -> Outputs:
+        return run(
+            q, k, v, g, beta, scale=scale, initial_state=initial_state, cu_seqlens=cu_seqlens
+        )
 
     return gated
 
@@ -148,7 +226,9 @@ def _fp32(run: type[Port], **declared: Any) -> Any:
 
 
 class AlphaTiled(Token):
-    """Alpha instead of its logarithm, tiled heads, the state transposed: conventions of other engines."""
+    """Alpha instead of its logarithm, tiled heads, the state transposed: conventions of other
+    engines.
+    """
 
     def decay(self, g: Tensor, state: Tensor) -> Tensor:
         return g.expand(-1, state.shape[1], 1)
@@ -156,9 +236,13 @@ class AlphaTiled(Token):
     def grouped(self, x: Tensor, groups: int) -> Tensor:
         return x.repeat(1, 1, groups, 1)
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, **options: Any) -> Outputs:
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, **options: Any
+    ) -> Outputs:
         start = options.pop("initial_state")
-        o, final = super().__call__(q, k, v, g, beta, initial_state=None if start is None else start.mT, **options)
+        o, final = super().__call__(
+            q, k, v, g, beta, initial_state=None if start is None else start.mT, **options
+        )
         return o, final.mT
 
 
@@ -166,7 +250,9 @@ TILED = {"gate": "decay", "heads": "tiled", "state": "vk"}
 right_token = _fp32(Token)
 right_chunk = _fp32(Chunked)
 right_bf16 = port(Chunked(torch.bfloat16), "right_bf16", contract="chunk64-bf16", dtypes=("bf16",))
-right_scalar = port(Chunked(torch.bfloat16), "right_scalar", contract="chunk64-bf16[decay:scalar]", dtypes=("bf16",))
+right_scalar = port(
+    Chunked(torch.bfloat16), "right_scalar", contract="chunk64-bf16[decay:scalar]", dtypes=("bf16",)
+)
 right_tiled = port(AlphaTiled(), "right_tiled", contract="recurrent-fp32", **TILED)
 right_delta = port(Token(), "right_delta", contract="recurrent-fp32", gates="none")
 right_delta_chunk = port(Chunked(), "right_delta_chunk", contract="chunk64-fp32", gates="none")
@@ -200,16 +286,40 @@ class FactoredDecay(Chunked):
 class GatesOfTheChunkBefore(Chunked):
     """D9: a chunk decays what it writes by the gates of the chunk before."""
 
-    def sequence(self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, state: Tensor) -> Outputs:
+    def sequence(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        scale: float,
+        state: Tensor,
+    ) -> Outputs:
         whole = g.shape[1] // CHUNK * CHUNK
-        late = torch.cat((g[:, :CHUNK], g[:, : whole - CHUNK], g[:, whole:]), 1) if whole > CHUNK else g
+        late = (
+            torch.cat((g[:, :CHUNK], g[:, : whole - CHUNK], g[:, whole:]), 1)
+            if whole > CHUNK
+            else g
+        )
         return super().sequence(q, k, v, late, beta, scale=scale, state=state)
 
 
 class GatesAhead(Token):
     """D11: gates and write strengths one token away from their keys and values."""
 
-    def sequence(self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, state: Tensor) -> Outputs:
+    def sequence(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        scale: float,
+        state: Tensor,
+    ) -> Outputs:
         return super().sequence(q, k, v, g.roll(1, 1), beta.roll(1, 1), scale=scale, state=state)
 
 
@@ -262,7 +372,17 @@ class DecayInBf16(Token):
 class NoScale(Token):
     """D36: the scale is missing."""
 
-    def sequence(self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, state: Tensor) -> Outputs:
+    def sequence(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        scale: float,
+        state: Tensor,
+    ) -> Outputs:
         return super().sequence(q, k, v, g, beta, scale=1.0, state=state)
 
 
@@ -291,7 +411,9 @@ class LastDecayMissing(Chunked):
     """The state is carried over a chunk without the gate of its last token."""
 
     def carried(self, state: Tensor, from_start: Tensor) -> Tensor:
-        before = from_start[:, -2] if from_start.shape[-1] > 1 else torch.ones_like(from_start[:, 0])
+        before = (
+            from_start[:, -2] if from_start.shape[-1] > 1 else torch.ones_like(from_start[:, 0])
+        )
         return state * before[:, None, None]
 
 
@@ -307,7 +429,17 @@ class GateGradientOfOneChannel(Token):
 class KeyPartOfDbetaMissing(Chunked):
     """D16: without a gate, dbeta lacks what passes through w."""
 
-    def chunk(self, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, scale: float, state: Tensor) -> Outputs:
+    def chunk(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        g: Tensor,
+        beta: Tensor,
+        *,
+        scale: float,
+        state: Tensor,
+    ) -> Outputs:
         A = (beta[..., None] * (k @ k.mT)).tril(-1)
         R = self.inverse(A)
         w, u = R @ (beta.detach()[..., None] * k), R @ (beta[..., None] * v)

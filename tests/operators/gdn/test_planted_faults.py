@@ -1,4 +1,6 @@
-"""Gated DeltaNet and DeltaNet: right ports pass the fixed problems of smoke, where each fault is rejected for the tensor it spoils."""
+"""Gated DeltaNet and DeltaNet: right ports pass the fixed problems of smoke, where each fault is
+rejected for the tensor it spoils.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,15 @@ from kdaverify.checks.status import Status
 from kdaverify.operators.kda.axes import AXES
 from tests.operators.gdn import kernels
 
-RIGHT = ("right_token", "right_chunk", "right_bf16", "right_scalar", "right_tiled", "right_delta", "right_delta_chunk")
+RIGHT = (
+    "right_token",
+    "right_chunk",
+    "right_bf16",
+    "right_scalar",
+    "right_tiled",
+    "right_delta",
+    "right_delta_chunk",
+)
 OUTPUTS, KEYS = {"o", "final_state"}, {"dk", "dbeta", "dg"}
 # fault -> the property that rejects it, and the tensors that it may name first
 EXPECTED: dict[str, tuple[str, set[str]]] = {
@@ -32,7 +42,10 @@ EXPECTED: dict[str, tuple[str, set[str]]] = {
     "decay_after_the_write": ("panel", OUTPUTS),
     "last_decay_missing": ("panel", OUTPUTS),
     "no_gradient_of_the_states_decay": ("gradients", {"dg"}),
-    "state_gradient_not_decayed": ("gradients", {"dq", "dk", "dv", "dg", "dbeta", "d_initial_state"}),
+    "state_gradient_not_decayed": (
+        "gradients",
+        {"dq", "dk", "dv", "dg", "dbeta", "d_initial_state"},
+    ),
     "no_gradient_through_the_inverse": ("gradients", KEYS),
     "group_sum_missing": ("gradients", {"dq", "dk"}),
     "gate_gradient_of_one_channel": ("gradients", {"dg"}),
@@ -59,19 +72,30 @@ def test_a_right_port_passes(name: str, tested: str) -> None:
     assert conventions(kernel).status is Status.PASS
     found = [outcome for outcomes in asked(kernel, tested) for outcome in outcomes]
     assert [str(outcome) for outcome in found if outcome.status is not Status.PASS] == []
-    assert ("dg" in {outcome.output for outcome in found}) == (tested == "gradients" and "delta" not in name)
+    assert ("dg" in {outcome.output for outcome in found}) == (
+        tested == "gradients" and "delta" not in name
+    )
 
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_fault_is_rejected_for_the_tensor_that_it_spoils(name: str) -> None:
     tested, tensors = EXPECTED[name]
-    rejected = ([x for x in outcomes if x.status.rejects] for outcomes in asked(getattr(kernels, name), tested))
+    rejected = (
+        [x for x in outcomes if x.status.rejects]
+        for outcomes in asked(getattr(kernels, name), tested)
+    )
     first = next(filter(None, rejected), [])
     assert first and {outcome.output for outcome in first} & tensors
 
 
 def test_a_contract_of_one_gate_is_refused_where_every_channel_has_its_own() -> None:
-    with pytest.raises(AdapterError, match="contract: decay 'scalar' is of kernels whose channels share a gate, but gates='channel'"):
+    with pytest.raises(
+        AdapterError,
+        match=(
+            "contract: decay 'scalar' is of kernels whose channels share a gate, but"
+            " gates='channel'"
+        ),
+    ):
         kernels.port(kernels.Chunked(), "port", gates="channel", contract="gdn64")
 
 

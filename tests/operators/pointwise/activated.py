@@ -11,7 +11,11 @@ from torch import Tensor
 from kdaverify.adapters.eager import Eager
 from kdaverify.budgets.accelerator import exp_approximate
 from kdaverify.budgets.formats import truncate_fp32
-from kdaverify.operators.pointwise.call import ActivationArguments, ActivationCall, torch_activations
+from kdaverify.operators.pointwise.call import (
+    ActivationArguments,
+    ActivationCall,
+    torch_activations,
+)
 
 Grads = Mapping[str, Tensor]
 Change = Callable[[ActivationArguments, dict[str, Tensor]], Grads]
@@ -69,14 +73,18 @@ def softplus_unit(x: Tensor) -> Tensor:
 
 
 def in_blocks(terms: Tensor) -> Tensor:
-    """[B, T, ...] summed over B and T: one token after the other in blocks of 32, then one block after the other."""
+    """[B, T, ...] summed over B and T: one token after the other in blocks of 32, then one block
+    after the other.
+    """
     rows = terms.flatten(0, 1)
     blocks = [part.cumsum(0)[-1] for part in rows.split(32)]
     return torch.stack(blocks).cumsum(0)[-1]
 
 
 def naive_gate(*, bounded: bool) -> ActivationCall:
-    """As accelerators do it: exponentials of base 2, 1 + exp(x), s (1 - s), subnormals flushed, sums in blocks."""
+    """As accelerators do it: exponentials of base 2, 1 + exp(x), s (1 - s), subnormals flushed,
+    sums in blocks.
+    """
 
     def there(x: ActivationArguments) -> Tensor:
         z, _ = biased(x)
@@ -91,7 +99,11 @@ def naive_gate(*, bounded: bool) -> ActivationCall:
         dz = flushed(dg * (x.setting * (s * (1 - s))) * rate if bounded else -rate * (dg * s))
         dA = in_blocks(flushed(dz * z if bounded else dg * there(x))).cumsum(-1)[..., -1]
         found = {"dz": dz.to(x.tensors["z"].dtype), "dA_log": dA.to(x.tensors["A_log"].dtype)}
-        return found if x["dt_bias"] is None else {**found, "ddt_bias": in_blocks(dz).to(x.tensors["dt_bias"].dtype)}
+        return (
+            found
+            if x["dt_bias"] is None
+            else {**found, "ddt_bias": in_blocks(dz).to(x.tensors["dt_bias"].dtype)}
+        )
 
     return ActivationCall(there, back, beside_one="rounded")
 
@@ -124,7 +136,9 @@ ACCELERATOR = Activated(
     "accelerator",
     gate_softplus=naive_gate(bounded=False),
     gate_bounded=naive_gate(bounded=True),
-    beta_sigmoid=ActivationCall(beta_on_accelerators, beta_back_on_accelerators, beside_one="rounded"),
+    beta_sigmoid=ActivationCall(
+        beta_on_accelerators, beta_back_on_accelerators, beside_one="rounded"
+    ),
     l2norm=ActivationCall(lambda x: norm_on_accelerators(x)[0], l2norm_back_on_accelerators),
 )
 
@@ -144,8 +158,15 @@ def slope_by_exponents(x: ActivationArguments) -> Grads:
     assert x.cotangent is not None
     z, rate = biased(x)
     dz = x.setting * by_exponents(rate * z) * rate * x.cotangent
-    found = {"dz": dz.to(x.tensors["z"].dtype), "dA_log": (dz * z).sum((0, 1, 3)).to(x.tensors["A_log"].dtype)}
-    return found if x["dt_bias"] is None else {**found, "ddt_bias": dz.sum((0, 1)).to(x.tensors["dt_bias"].dtype)}
+    found = {
+        "dz": dz.to(x.tensors["z"].dtype),
+        "dA_log": (dz * z).sum((0, 1, 3)).to(x.tensors["A_log"].dtype),
+    }
+    return (
+        found
+        if x["dt_bias"] is None
+        else {**found, "ddt_bias": dz.sum((0, 1)).to(x.tensors["dt_bias"].dtype)}
+    )
 
 
 def beta_by_exponents(x: ActivationArguments) -> Grads:
@@ -157,6 +178,10 @@ def beta_by_exponents(x: ActivationArguments) -> Grads:
 KEEPER = Activated(
     "keeps what is small beside 1",
     gate_softplus=replace(torch_activations()["gate_softplus"], forward=softplus_by_parts),
-    gate_bounded=replace(torch_activations()["gate_bounded"], backward=slope_by_exponents, beside_one="kept"),
-    beta_sigmoid=replace(torch_activations()["beta_sigmoid"], backward=beta_by_exponents, beside_one="kept"),
+    gate_bounded=replace(
+        torch_activations()["gate_bounded"], backward=slope_by_exponents, beside_one="kept"
+    ),
+    beta_sigmoid=replace(
+        torch_activations()["beta_sigmoid"], backward=beta_by_exponents, beside_one="kept"
+    ),
 )

@@ -9,7 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from kdaverify.operators.pointwise.call import ActivationArguments, differentiated, torch_activations
+from kdaverify.operators.pointwise.call import (
+    ActivationArguments,
+    differentiated,
+    torch_activations,
+)
 from tests.operators.pointwise.activated import Activated, Grads, biased, changed
 
 
@@ -52,7 +56,9 @@ def wrong_head(x: ActivationArguments) -> Tensor:
 def slope_overflows(x: ActivationArguments, right: dict[str, Tensor]) -> Grads:
     z, rate = biased(x)
     assert x.cotangent is not None
-    return right | {"dz": (-rate * torch.exp(z) / (1 + torch.exp(z)) * x.cotangent).to(right["dz"].dtype)}
+    return right | {
+        "dz": (-rate * torch.exp(z) / (1 + torch.exp(z)) * x.cotangent).to(right["dz"].dtype)
+    }
 
 
 def terms_in_bf16(x: ActivationArguments, right: dict[str, Tensor]) -> Grads:
@@ -109,7 +115,9 @@ def norm(x: ActivationArguments) -> tuple[Tensor, Tensor]:
 
 def eps_outside_the_root(x: ActivationArguments) -> Tensor:
     wide = x.tensors["x"].float()
-    return (wide / (wide.square().sum(-1, keepdim=True).sqrt() + x.setting)).to(x.tensors["x"].dtype)
+    return (wide / (wide.square().sum(-1, keepdim=True).sqrt() + x.setting)).to(
+        x.tensors["x"].dtype
+    )
 
 
 def without_eps(x: ActivationArguments) -> Tensor:

@@ -1,4 +1,6 @@
-"""The operations beside the kernel: every planted fault is caught in the result that has it, every legal way passes."""
+"""The operations beside the kernel: every planted fault is caught in the result that has it, every
+legal way passes.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,11 @@ from kdaverify.adapters.eager import EAGER
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
-from kdaverify.operators.pointwise.call import ActivationArguments, ActivationCall, torch_activations
+from kdaverify.operators.pointwise.call import (
+    ActivationArguments,
+    ActivationCall,
+    torch_activations,
+)
 from kdaverify.operators.pointwise.cases import NAMES, activation_panel, activation_problems
 from kdaverify.operators.pointwise.check import activated, activations
 from kdaverify.operators.pointwise.problem import ActivationProblem, Op
@@ -35,7 +41,12 @@ def problem(op: Op = "gate_softplus", **changes: Any) -> ActivationProblem:
 
 
 def panel_of(adapter: Any, op: Any) -> list[Outcome]:
-    return [found for dtype in DTYPES for name in NAMES for found in activations(adapter, activation_panel(name, op, dtype))]
+    return [
+        found
+        for dtype in DTYPES
+        for name in NAMES
+        for found in activations(adapter, activation_panel(name, op, dtype))
+    ]
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -61,20 +72,35 @@ def test_legal_ways_pass_what_is_drawn(op: Op, dtype: str) -> None:
     @given(asked=activation_problems(op, dtype))
     def judge(asked: ActivationProblem) -> None:
         for legal in LEGAL:
-            alarms.extend(f"{legal.name} {asked.to_json()}: {o.message}" for o in activations(legal, asked) if o.status.rejects)
+            alarms.extend(
+                f"{legal.name} {asked.to_json()}: {o.message}"
+                for o in activations(legal, asked)
+                if o.status.rejects
+            )
 
     judge()
     assert not alarms
 
 
 def only(adapter: Any, asked: ActivationProblem) -> list[tuple[str, Status]]:
-    return [(found.output, found.status) for found in activations(adapter, asked) if found.status is not Status.PASS]
+    return [
+        (found.output, found.status)
+        for found in activations(adapter, asked)
+        if found.status is not Status.PASS
+    ]
 
 
 def test_every_result_and_gradient_is_judged() -> None:
-    found = {op: [outcome.output for outcome in activations(EAGER, problem(op))] for op in OPERATIONS}  # pyright: ignore[reportArgumentType]
+    found = {
+        op: [outcome.output for outcome in activations(EAGER, problem(op))] for op in OPERATIONS
+    }  # pyright: ignore[reportArgumentType]
     gate = ["g", "dz", "dA_log", "ddt_bias"]
-    assert found == {"gate_softplus": gate, "gate_bounded": gate, "beta_sigmoid": ["beta", "dlogits"], "l2norm": ["y", "dx"]}
+    assert found == {
+        "gate_softplus": gate,
+        "gate_bounded": gate,
+        "beta_sigmoid": ["beta", "dlogits"],
+        "l2norm": ["y", "dx"],
+    }
     assert [outcome.output for outcome in activations(EAGER, problem(bias="absent"))] == gate[:3]
 
 
@@ -84,18 +110,24 @@ def test_eager_exposes_all_in_every_format_but_the_oracle_s_own() -> None:
 
 
 def broken(**changes: Any) -> Activated:
-    return Activated("broken", gate_softplus=replace(torch_activations()["gate_softplus"], **changes))
+    return Activated(
+        "broken", gate_softplus=replace(torch_activations()["gate_softplus"], **changes)
+    )
 
 
 def test_a_kernel_without_backward_says_so_and_its_forward_is_judged() -> None:
     found = activations(broken(backward=None), problem())
-    assert [(outcome.output, outcome.status) for outcome in found] == [("g", Status.PASS), ("gradients", Status.SKIP)]
+    assert [(outcome.output, outcome.status) for outcome in found] == [
+        ("g", Status.PASS),
+        ("gradients", Status.SKIP),
+    ]
     assert found[1].message == "forward only: gate_softplus has no backward"
 
 
 def test_what_is_not_exposed_or_not_taken_is_skipped() -> None:
-    assert activations(broken(parameters=("fp32",)), problem(parameters="bf16"))[0].message == (
-        "gate_softplus takes parameters in fp32, not in bf16"
+    assert (
+        activations(broken(parameters=("fp32",)), problem(parameters="bf16"))[0].message
+        == "gate_softplus takes parameters in fp32, not in bf16"
     )
     without = Activated("without")
     without.activations = lambda dtype: {}  # pyright: ignore[reportAttributeAccessIssue]
@@ -128,17 +160,25 @@ def editing(x: ActivationArguments) -> Any:
         (giving(lambda z: z * float("nan")), "g", Status.NONFINITE),
     ],
 )
-def test_whatever_an_operation_does_wrong_becomes_a_status(forward: Any, output: str, status: Status) -> None:
+def test_whatever_an_operation_does_wrong_becomes_a_status(
+    forward: Any, output: str, status: Status
+) -> None:
     assert only(broken(forward=forward), problem()) == [(output, status)]
 
 
 def test_gradients_without_names_are_refused() -> None:
-    assert only(broken(backward=giving(lambda z: (z, z))), problem()) == [("gradients", Status.TYPE)]
+    assert only(broken(backward=giving(lambda z: (z, z))), problem()) == [
+        ("gradients", Status.TYPE)
+    ]
 
 
 def test_what_is_beyond_fp32_is_no_pass_and_what_is_beside_it_is_judged() -> None:
     asked = problem(rates="extreme", HV=3, seed=4, bias="absent")
-    assert float(asked.question().tensors["A_log"].max()) > 89 > float(asked.question().tensors["A_log"].min())
+    assert (
+        float(asked.question().tensors["A_log"].max())
+        > 89
+        > float(asked.question().tensors["A_log"].min())
+    )
     found = activations(EAGER, asked)
     assert {outcome.status for outcome in found} == {Status.PASS}
     assert all("elements not judged: a factor or a product" in outcome.message for outcome in found)
@@ -157,7 +197,11 @@ def test_a_gradient_of_no_loss_is_exactly_zero() -> None:
     def leaks(x: ActivationArguments, right: dict[str, Tensor]) -> dict[str, Tensor]:
         return right | {"dz": right["dz"] + 1e-30}
 
-    found = [outcome for outcome in activations(changed("gate_softplus", leaks), problem(cotangent="zero")) if outcome.status.rejects]
+    found = [
+        outcome
+        for outcome in activations(changed("gate_softplus", leaks), problem(cotangent="zero"))
+        if outcome.status.rejects
+    ]
     assert [outcome.output for outcome in found] == ["dz"]
     assert "elements differ from an exact 0" in found[0].message
 
@@ -173,28 +217,43 @@ def test_what_no_number_of_the_format_holds_may_be_infinite_of_the_right_sign_al
 
 
 def test_a_sum_that_cancels_past_the_format_may_be_infinite_of_either_sign() -> None:
-    """Rows of 1e-5 under an eps of 1e-12, normalised into fp16's subnormals: what their projection misses overflows."""
+    """Rows of 1e-5 under an eps of 1e-12, normalised into fp16's subnormals: what their projection
+    misses overflows.
+    """
     asked = '{"B":2,"HV":2,"K":20,"T":130,"cotangent":"large","dtype":"fp16","op":"l2norm","seed":16963,"setting":1e-12,"values":"tiny"}'
     assert not only(ACCELERATOR, ActivationProblem.from_json(asked))
 
 
 def test_both_measures_of_a_gate_are_told() -> None:
-    (found, *_) = activations(ACCELERATOR, problem(values="edges", T=64))
+    found, *_ = activations(ACCELERATOR, problem(values="edges", T=64))
     assert found.status is Status.PASS
     assert "g is off by 1 of itself at most, the decay exp(g) by" in found.message
     assert "times the tolerance of a kernel that keeps what is small beside 1" in found.message
 
 
 def test_a_wrong_element_is_told_with_what_made_it() -> None:
-    (wrong,) = (found for found in activations(FAULTS["slope overflows"][0], problem(values="mixed")) if found.status.rejects)
+    (wrong,) = (
+        found
+        for found in activations(FAULTS["slope overflows"][0], problem(values="mixed"))
+        if found.status.rejects
+    )
     assert wrong.comparison is not None and wrong.comparison.worst is not None
-    assert wrong.comparison.worst.where.startswith("batch entry 0, token ") and "A_log" in wrong.comparison.worst.made_by
-    (wrong,) = (found for found in activations(FAULTS["terms in bf16"][0], problem()) if found.status.rejects)
+    assert (
+        wrong.comparison.worst.where.startswith("batch entry 0, token ")
+        and "A_log" in wrong.comparison.worst.made_by
+    )
+    (wrong,) = (
+        found
+        for found in activations(FAULTS["terms in bf16"][0], problem())
+        if found.status.rejects
+    )
     assert "worst at head" in wrong.message and "z in [" in wrong.message
 
 
 def test_a_property_is_asked_of_its_own_problems_alone() -> None:
-    with pytest.raises(ProblemError, match="property forward is not tested on gate_softplus, which has activations"):
+    with pytest.raises(
+        ProblemError, match="property forward is not tested on gate_softplus, which has activations"
+    ):
         check("forward", EAGER, problem(), {})
     assert all(found.status is Status.PASS for found in check("activations", EAGER, problem(), {}))
 

@@ -26,7 +26,9 @@ def row(*values: float) -> Tensor:
 
 
 def compared(found: Tensor, exact: Tensor, bound: Tensor) -> Comparison:
-    return compare_elements("y", found, ResultTolerance(exact, bound, FP16, bound), ActivationArguments({"x": exact}))
+    return compare_elements(
+        "y", found, ResultTolerance(exact, bound, FP16, bound), ActivationArguments({"x": exact})
+    )
 
 
 def test_the_worst_fraction_of_a_bound_is_told_with_its_place() -> None:
@@ -44,7 +46,12 @@ def test_what_is_not_judged_may_be_anything() -> None:
 
 def test_no_number_where_one_is_asked_is_told_before_all_else() -> None:
     found = compared(row(9.0, math.nan), row(5.0, 1.0), row(0.5, 0.5))
-    assert (found.status, found.statistic, found.value, found.ratio) == (Status.NONFINITE, "finite", 1.0, math.inf)
+    assert (found.status, found.statistic, found.value, found.ratio) == (
+        Status.NONFINITE,
+        "finite",
+        1.0,
+        math.inf,
+    )
 
 
 def test_an_exact_zero_that_is_lost_is_a_failure_of_its_own_kind() -> None:
@@ -59,7 +66,9 @@ def test_a_bound_past_the_largest_number_lets_it_be_passed_on_that_side_alone(si
         assert compared(sign * row(right), exact, bound).status is Status.PASS
     assert compared(sign * row(-math.inf), exact, bound).status is Status.NONFINITE
     assert compared(sign * row(HIGHEST - 4096), exact, bound).status is Status.FAIL
-    assert compared(sign * row(math.inf), sign * row(HIGHEST - 4096), bound).status is Status.NONFINITE
+    assert (
+        compared(sign * row(math.inf), sign * row(HIGHEST - 4096), bound).status is Status.NONFINITE
+    )
 
 
 def test_a_bound_as_wide_as_the_result_proves_nothing() -> None:
@@ -72,5 +81,10 @@ def test_both_measures_of_a_gate_leave_out_what_is_not_judged() -> None:
     allowed = ResultTolerance(exact, row(1.0, 1.0, FREE), FORMATS["fp32"], row(0.25, 1.0, 1.0))
     told = two_measures(row(-1.5, -2.0, math.nan), allowed)
     decay = math.exp(-1.0) - math.exp(-1.5)
-    assert told.startswith(f"g is off by 0.5 of itself at most, the decay exp(g) by {decay:.3g}; 2 times the tolerance of a kernel")
-    assert two_measures(row(-math.inf, -2.0, 7.0), allowed).startswith("g is off by 0 of itself at most, the decay exp(g) by 0; 0 times")
+    assert told.startswith(
+        f"g is off by 0.5 of itself at most, the decay exp(g) by {decay:.3g}; 2 times the tolerance"
+        " of a kernel"
+    )
+    assert two_measures(row(-math.inf, -2.0, 7.0), allowed).startswith(
+        "g is off by 0 of itself at most, the decay exp(g) by 0; 0 times"
+    )

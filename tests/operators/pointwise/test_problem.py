@@ -1,4 +1,6 @@
-"""Problems of the operations beside the kernel: the same tensors from the same JSON, and a refusal that names what is wrong."""
+"""Problems of the operations beside the kernel: the same tensors from the same JSON, and a refusal
+that names what is wrong.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,15 @@ from kdaverify.operators.pointwise.problem import SETTINGS, ActivationProblem
 from kdaverify.problems import ProblemError, panel, settings_for
 from oracles.pointwise.operations import OPERATIONS
 
-GATE: dict[str, Any] = {"op": "gate_bounded", "T": 40, "HV": 3, "K": 5, "dtype": "bf16", "bias": "normal", "parameters": "bf16"}
+GATE: dict[str, Any] = {
+    "op": "gate_bounded",
+    "T": 40,
+    "HV": 3,
+    "K": 5,
+    "dtype": "bf16",
+    "bias": "normal",
+    "parameters": "bf16",
+}
 
 
 def made(**fields: Any) -> ActivationProblem:
@@ -26,7 +36,12 @@ def made(**fields: Any) -> ActivationProblem:
 def same(a: ActivationProblem, b: ActivationProblem) -> bool:
     x, y = a.question(), b.question()
     tensors = all(torch.equal(x.tensors[name], y.tensors[name]) for name in x.tensors)
-    return x.tensors.keys() == y.tensors.keys() and tensors and torch.equal(x.cotangent, y.cotangent) and x.setting == y.setting
+    return (
+        x.tensors.keys() == y.tensors.keys()
+        and tensors
+        and torch.equal(x.cotangent, y.cotangent)
+        and x.setting == y.setting
+    )
 
 
 @pytest.mark.parametrize("op", OPERATIONS)
@@ -65,14 +80,22 @@ def test_values_are_finite_in_every_format_and_as_wide_as_they_say(values: str) 
 @pytest.mark.parametrize("values", ROWS)
 def test_rows_of_every_norm_have_squares_that_fp32_holds(values: str) -> None:
     for dtype in ("fp32", "bf16", "fp16"):
-        x = made(op="l2norm", B=2, T=200, HV=3, K=128, dtype=dtype, values=values).question().tensors["x"]
+        x = (
+            made(op="l2norm", B=2, T=200, HV=3, K=128, dtype=dtype, values=values)
+            .question()
+            .tensors["x"]
+        )
         assert bool(torch.isfinite(x.float().square().sum(-1)).all())
 
 
 def test_mixed_rows_are_zero_tiny_huge_and_alone() -> None:
     x = made(op="l2norm", T=300, HV=2, K=16, dtype="fp32", values="mixed").question().tensors["x"]
     norms, nonzero = x.double().norm(dim=-1), (x != 0).sum(-1)
-    assert bool((norms == 0).any()) and bool(((norms > 0) & (norms < 1e-20)).any()) and bool((norms > 2**57).any())
+    assert (
+        bool((norms == 0).any())
+        and bool(((norms > 0) & (norms < 1e-20)).any())
+        and bool((norms > 2**57).any())
+    )
     assert bool((nonzero == 1).any()) and bool((nonzero == 16).any())
 
 
@@ -106,5 +129,16 @@ def test_drawn_problems_are_small_and_shrink_to_one_value(op: Any) -> None:
         assert asked.B * asked.T * asked.HV * asked.K <= MOST and asked.dtype == "bf16"
 
     small()
-    least = find(activation_problems(op, "bf16"), lambda _: True, settings=settings(database=None, derandomize=True))
-    assert (least.B, least.T, least.HV, least.K, least.values, least.seed) == (1, 1, 1, 1, "normal", 0)
+    least = find(
+        activation_problems(op, "bf16"),
+        lambda _: True,
+        settings=settings(database=None, derandomize=True),
+    )
+    assert (least.B, least.T, least.HV, least.K, least.values, least.seed) == (
+        1,
+        1,
+        1,
+        1,
+        "normal",
+        0,
+    )

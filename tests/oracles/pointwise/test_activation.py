@@ -1,4 +1,6 @@
-"""Gate activations, beta and l2norm, forward and backward, against mpmath: finite everywhere, and right to a stated number of units."""
+"""Gate activations, beta and l2norm, forward and backward, against mpmath: finite everywhere, and
+right to a stated number of units.
+"""
 
 from __future__ import annotations
 
@@ -21,30 +23,64 @@ UNIT = 2.0**-53
 # Below this, float64 keeps fewer than 53 bits of something on the way.
 SMALLEST = 1e-290
 RATES = (-100.0, -30.0, -2.0, 0.0, 1.5, 4.0, 7.0, 30.0, 100.0)
-WIDE = (0.0, 1e-300, 1e-20, 1e-8, 1e-3, 0.1, 0.7, 1.0, 3.0, 17.0, 36.0, 37.5, 88.0, 104.0, 300.0, 700.0, 745.0, 760.0, 999.0, 1e4)
+WIDE = (
+    0.0,
+    1e-300,
+    1e-20,
+    1e-8,
+    1e-3,
+    0.1,
+    0.7,
+    1.0,
+    3.0,
+    17.0,
+    36.0,
+    37.5,
+    88.0,
+    104.0,
+    300.0,
+    700.0,
+    745.0,
+    760.0,
+    999.0,
+    1e4,
+)
 
 
 def grid(dtype: torch.dtype, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """z [1, T, HV, K], A_log [HV], dt_bias [HV, K]: both signs of WIDE, biases that cancel z, that vanish beside it, and random ones."""
+    """z [1, T, HV, K], A_log [HV], dt_bias [HV, K]: both signs of WIDE, biases that cancel z, that
+    vanish beside it, and random ones.
+    """
     rng = torch.Generator().manual_seed(seed)
     values = torch.tensor([*WIDE, *(-x for x in WIDE)], dtype=torch.float64)
     z = torch.cat((values, torch.randn(24, generator=rng, dtype=torch.float64) * 20)).to(dtype)
     A_log = torch.tensor(RATES, dtype=dtype)
-    bias = torch.stack([torch.zeros(3), torch.tensor([1e-9, -3.3, 17.1]), *torch.randn(len(RATES) - 2, 3, generator=rng)]).to(dtype)
+    bias = torch.stack(
+        [
+            torch.zeros(3),
+            torch.tensor([1e-9, -3.3, 17.1]),
+            *torch.randn(len(RATES) - 2, 3, generator=rng),
+        ]
+    ).to(dtype)
     return z[None, :, None, None].expand(1, -1, len(RATES), 3).contiguous(), A_log, bias
 
 
 def exact(function: Callable[..., Any], *tensors: Tensor) -> list[Any]:
     """`function` of every element, in 60 digits."""
     with mp.workdps(60):
-        columns = [[mp.mpf(x) for x in t.double().flatten().tolist()] for t in torch.broadcast_tensors(*tensors)]
+        columns = [
+            [mp.mpf(x) for x in t.double().flatten().tolist()]
+            for t in torch.broadcast_tensors(*tensors)
+        ]
         return [function(*row) for row in zip(*columns, strict=True)]
 
 
 def worst(found: Tensor, wanted: Sequence[Any], scale: Sequence[Any] | None = None) -> float:
     """The largest error in units of 2^-53 of the exact value, or of `scale`."""
     with mp.workdps(60):
-        pairs = zip(found.flatten().tolist(), wanted, wanted if scale is None else scale, strict=True)
+        pairs = zip(
+            found.flatten().tolist(), wanted, wanted if scale is None else scale, strict=True
+        )
         return max(float(abs(x - y) / (max(abs(s), mp.mpf(SMALLEST)) * UNIT)) for x, y, s in pairs)
 
 
@@ -94,7 +130,9 @@ GATES: dict[str, tuple[Any, Any, Callable[..., Any], Callable[..., Any], Callabl
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("gate", GATES)
-def test_gates_and_their_gradients_are_right_to_units_of_the_last_place(gate: str, dtype: torch.dtype) -> None:
+def test_gates_and_their_gradients_are_right_to_units_of_the_last_place(
+    gate: str, dtype: torch.dtype
+) -> None:
     forward, vjp, value, slope, _ = GATES[gate]
     z, A_log, bias = grid(dtype)
     rate = A_log[:, None]
@@ -108,7 +146,11 @@ def test_gates_and_their_gradients_are_right_to_units_of_the_last_place(gate: st
     assert worst(found.dz, dz) <= UNITS
     with mp.workdps(60):
         x = exact(plus, z.expand_as(g), bias.expand_as(g))
-        pairs = zip(exact(value, z, rate, bias), numbers(dg), strict=True) if gate == "softplus" else zip(dz, x, strict=True)
+        pairs = (
+            zip(exact(value, z, rate, bias), numbers(dg), strict=True)
+            if gate == "softplus"
+            else zip(dz, x, strict=True)
+        )
         by_rate = [a * b for a, b in pairs]
     for sums, terms, axes in ((found.dA_log, by_rate, (0, 1, 3)), (found.ddt_bias, dz, (0, 1))):
         check_sums(sums, terms, g.shape, axes)
@@ -137,7 +179,10 @@ def check_sums(found: Tensor, terms: list[Any], shape: torch.Size, axes: tuple[i
 def test_gate_gradients_are_the_derivatives(gate: str) -> None:
     forward, vjp, _, _, plainly = GATES[gate]
     rng = torch.Generator().manual_seed(2)
-    z, A_log, bias = (torch.randn(shape, generator=rng, dtype=torch.float64).requires_grad_() for shape in ((2, 5, 3, 4), (3,), (3, 4)))
+    z, A_log, bias = (
+        torch.randn(shape, generator=rng, dtype=torch.float64).requires_grad_()
+        for shape in ((2, 5, 3, 4), (3,), (3, 4))
+    )
     dg = torch.randn(z.shape, generator=rng, dtype=torch.float64)
     wanted = torch.autograd.grad(plainly(z, A_log, bias), (z, A_log, bias), dg)
     found = vjp(z.detach(), A_log.detach(), bias.detach(), dg)
@@ -148,7 +193,9 @@ def test_gate_gradients_are_the_derivatives(gate: str) -> None:
 
 
 def test_the_usual_ways_are_not_right_where_ours_are() -> None:
-    """The faults the grid is there for: softplus by log(1 + exp x), and s (1 - s) exp(A_log) factor by factor."""
+    """The faults the grid is there for: softplus by log(1 + exp x), and s (1 - s) exp(A_log) factor
+    by factor.
+    """
     z, A_log, bias = grid(torch.float64)
     naive = -A_log.exp()[:, None] * torch.log(1 + torch.exp(z + bias))
     assert not bool(torch.isfinite(naive).all())
@@ -159,13 +206,20 @@ def test_the_usual_ways_are_not_right_where_ours_are() -> None:
 
 
 @pytest.mark.parametrize("doubled", [False, True])
-def test_beta_and_its_gradient_are_right_to_units_of_the_last_place(doubled: bool) -> None:  # noqa: FBT001
+def test_beta_and_its_gradient_are_right_to_units_of_the_last_place(
+    doubled: bool,
+) -> None:
     b = torch.tensor([*WIDE, *(-x for x in WIDE)], dtype=torch.float64)
     factor = 2 if doubled else 1
     with mp.workdps(60):
         values, slopes = ([factor * x for x in exact(of, b)] for of in (sigmoid, sigmoid_slope))
         assert worst(beta_gate(b, doubled=doubled), values) <= UNITS
-        assert worst(beta_gate_vjp(b, torch.full_like(b, 3.0), doubled=doubled), [3 * x for x in slopes]) <= UNITS
+        assert (
+            worst(
+                beta_gate_vjp(b, torch.full_like(b, 3.0), doubled=doubled), [3 * x for x in slopes]
+            )
+            <= UNITS
+        )
     assert bool((beta_gate(b.bfloat16(), doubled=doubled) <= factor).all())
 
 
@@ -183,7 +237,10 @@ ROWS = {
 def test_l2norm_and_its_gradient_are_right_to_units_of_the_last_place(rows: str) -> None:
     x = ROWS[rows]
     K = x.shape[-1]
-    for dy in (torch.randn(x.shape, generator=torch.Generator().manual_seed(4), dtype=torch.float64), l2norm(x)):
+    for dy in (
+        torch.randn(x.shape, generator=torch.Generator().manual_seed(4), dtype=torch.float64),
+        l2norm(x),
+    ):
         y, dx = l2norm(x), l2norm_vjp(x, dy)
         for i in range(len(x)):
             with mp.workdps(700):
@@ -200,6 +257,9 @@ def test_l2norm_and_its_gradient_are_right_to_units_of_the_last_place(rows: str)
 
 def test_a_positive_lower_bound_is_refused() -> None:
     z, A_log, bias = grid(torch.float32)
-    for refused in (lambda: lower(z, A_log, bias, lower_bound=5.0), lambda: lower_vjp(z, A_log, bias, z, lower_bound=0.0)):
+    for refused in (
+        lambda: lower(z, A_log, bias, lower_bound=5.0),
+        lambda: lower_vjp(z, A_log, bias, z, lower_bound=0.0),
+    ):
         with pytest.raises(ValueError, match="wanted a negative log decay"):
             refused()

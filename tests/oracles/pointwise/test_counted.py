@@ -1,4 +1,6 @@
-"""Short convolution and gated norm against their definitions in 120 digits: values, and gradients by central differences of a loss."""
+"""Short convolution and gated norm against their definitions in 120 digits: values, and gradients
+by central differences of a loss.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,11 @@ def conv(call: ShortConvCall, given: Numbers) -> Numbers:
     W, y, states = call.W, [[[mpf(0)] * D for _ in range(T)] for _ in range(B)], list[Any]()
     for n, (first, length) in enumerate(call.spans):
         b, start = divmod(first, T) if call.cu_seqlens is None else (0, first)
-        old = given["initial_state"][n] if "initial_state" in given else [[mpf(0)] * W for _ in range(D)]
+        old = (
+            given["initial_state"][n]
+            if "initial_state" in given
+            else [[mpf(0)] * W for _ in range(D)]
+        )
         new = list[Any]()
         for d in range(D):
             stream = [*old[d], *(given["x"][b][start + t][d] for t in range(length))]
@@ -67,20 +73,34 @@ def norm(call: GatedNormCall, given: Numbers) -> Numbers:
 
     def row(x: list[Any], z: list[Any]) -> list[Any]:
         root = mpmath.sqrt(sum(a * a for a in x) / V + eps)
-        return [a / root * w * activated(call.activation, g) for a, w, g in zip(x, given["weight"], z, strict=True)]
+        return [
+            a / root * w * activated(call.activation, g)
+            for a, w, g in zip(x, given["weight"], z, strict=True)
+        ]
 
     rows = [
-        [[row(x, z) for x, z in zip(*h, strict=True)] for h in zip(*t, strict=True)] for t in zip(given["x"], given["gate"], strict=True)
+        [[row(x, z) for x, z in zip(*h, strict=True)] for h in zip(*t, strict=True)]
+        for t in zip(given["x"], given["gate"], strict=True)
     ]
     return {"y": rows}
 
 
 def loss_of(outputs: Numbers, cotangents: Mapping[str, Any]) -> Any:
     named = {"dy": "y", "d_final_state": "final_state"}
-    return sum(a * b for name, dy in cotangents.items() for a, b in zip(flat(outputs[named[name]]), flat(dy), strict=True))
+    return sum(
+        a * b
+        for name, dy in cotangents.items()
+        for a, b in zip(flat(outputs[named[name]]), flat(dy), strict=True)
+    )
 
 
-def differences(define: Callable[[Any, Numbers], Numbers], call: Any, given: Numbers, dy: Mapping[str, Any], source: str) -> list[Any]:
+def differences(
+    define: Callable[[Any, Numbers], Numbers],
+    call: Any,
+    given: Numbers,
+    dy: Mapping[str, Any],
+    source: str,
+) -> list[Any]:
     """The central difference of the loss by every element of one input."""
 
     def moved(values: Any, at: list[int], by: Any) -> Any:
@@ -92,23 +112,45 @@ def differences(define: Callable[[Any, Numbers], Numbers], call: Any, given: Num
     def loss(at: int, by: Any) -> Any:
         return loss_of(define(call, {**given, source: moved(given[source], [at], by)}), dy)
 
-    return [(loss(at, STEP) - loss(at, -STEP)) / (2 * STEP) for at in range(len(flat(given[source])))]
+    return [
+        (loss(at, STEP) - loss(at, -STEP)) / (2 * STEP) for at in range(len(flat(given[source])))
+    ]
 
 
-def agree(call: Any, counted: Any, define: Callable[[Any, Numbers], Numbers], cotangents: Mapping[str, Tensor]) -> None:
-    """Every value, and every derivative, within the oracle's radius; radii are far below the digits of any format judged."""
+def agree(
+    call: Any,
+    counted: Any,
+    define: Callable[[Any, Numbers], Numbers],
+    cotangents: Mapping[str, Tensor],
+) -> None:
+    """Every value, and every derivative, within the oracle's radius; radii are far below the digits
+    of any format judged.
+    """
     with mp.workdps(DIGITS):
-        given = {name: digits(tensor) for name, tensor in call.tensors().items() if tensor.is_floating_point()}
+        given = {
+            name: digits(tensor)
+            for name, tensor in call.tensors().items()
+            if tensor.is_floating_point()
+        }
         dy = {name: digits(tensor) for name, tensor in cotangents.items()}
         exact = {name: flat(values) for name, values in define(call, given).items()}
         gradients = {
-            name: differences(define, call, given, dy, source) for name, source in call.signature.gradients.items() if source in given
+            name: differences(define, call, given, dy, source)
+            for name, source in call.signature.gradients.items()
+            if source in given
         }
         for name, (value, error) in {**counted.forward(), **counted.backward(cotangents)}.items():
             wanted = exact[name] if name in exact else gradients[name]
-            for found, radius, true in zip(value.flatten().tolist(), error.bound.flatten().tolist(), wanted, strict=True):
+            for found, radius, true in zip(
+                value.flatten().tolist(), error.bound.flatten().tolist(), wanted, strict=True
+            ):
                 # The differences keep 70 digits.
-                assert abs(mpf(found) - true) <= radius + mpf(10) ** -60, (name, found, radius, mpmath.nstr(true, 20))
+                assert abs(mpf(found) - true) <= radius + mpf(10) ** -60, (
+                    name,
+                    found,
+                    radius,
+                    mpmath.nstr(true, 20),
+                )
             size = value.abs().max()
             assert float(error.bound.max()) <= 2.0**-38 * max(1.0, float(size)), name
 

@@ -10,8 +10,17 @@ from typing import Any
 
 import pytest
 
-CHROMIUM, DRIVER = (next(filter(None, map(shutil.which, names)), None) for names in (("chromium", "chromium-browser"), ("chromedriver",)))
-ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--hide-scrollbars", "--disable-gpu")
+CHROMIUM, DRIVER = (
+    next(filter(None, map(shutil.which, names)), None)
+    for names in (("chromium", "chromium-browser"), ("chromedriver",))
+)
+ARGUMENTS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-dev-shm-usage",
+    "--hide-scrollbars",
+    "--disable-gpu",
+)
 
 
 class Browser:
@@ -20,7 +29,9 @@ class Browser:
     def __init__(self, driver: Any) -> None:
         self.driver = driver
 
-    def open(self, page: Path, *, width: int = 1280, theme: str = "light", medium: str = "") -> None:
+    def open(
+        self, page: Path, *, width: int = 1280, theme: str = "light", medium: str = ""
+    ) -> None:
         self.settings(width=width, theme=theme, medium=medium)
         self.complaints()
         self.requests()
@@ -30,7 +41,8 @@ class Browser:
         metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         self.driver.execute_cdp_cmd(
-            "Emulation.setEmulatedMedia", {"media": medium, "features": [{"name": "prefers-color-scheme", "value": theme}]}
+            "Emulation.setEmulatedMedia",
+            {"media": medium, "features": [{"name": "prefers-color-scheme", "value": theme}]},
         )
 
     def all(self, selector: str) -> list[Any]:
@@ -52,14 +64,22 @@ class Browser:
 
     def requests(self) -> list[str]:
         """Addresses that were asked for since the last call."""
-        events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
-        return [event["params"]["request"]["url"] for event in events if event["method"] == "Network.requestWillBeSent"]
+        events = [
+            json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")
+        ]
+        return [
+            event["params"]["request"]["url"]
+            for event in events
+            if event["method"] == "Network.requestWillBeSent"
+        ]
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """Headless Chromium."""
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: pip install 'kdaverify[dev]'")
+    webdriver = pytest.importorskip(
+        "selenium.webdriver", reason="selenium is not installed: pip install 'kdaverify[dev]'"
+    )
     if CHROMIUM is None or DRIVER is None:
         pytest.skip("no Chromium: apt-get install chromium chromium-driver")
     options = webdriver.ChromeOptions()

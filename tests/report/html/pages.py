@@ -27,11 +27,18 @@ SUITES = ("forward", "resume")
 RULES = {"fla": RuleOutcome.PASS, "ascend-L0": RuleOutcome.FAIL}
 
 
-def verdict(status: Status = Status.PASS, *, T: int = 8, key: str = "random", **fields: Any) -> Verdict:
+def verdict(
+    status: Status = Status.PASS, *, T: int = 8, key: str = "random", **fields: Any
+) -> Verdict:
     """A row whose problem has a length and a key regime."""
     gate = fields.get("regime", "mild")
-    problem = json.dumps({"B": 1, "T": T, "gate": gate, "key": key, "op": "kda"}, separators=(",", ":"))
-    said = {rule: Opinion(says=says, statistic='a "statistic", with }', value=0.5, limit=1.0) for rule, says in RULES.items()}
+    problem = json.dumps(
+        {"B": 1, "T": T, "gate": gate, "key": key, "op": "kda"}, separators=(",", ":")
+    )
+    said = {
+        rule: Opinion(says=says, statistic='a "statistic", with }', value=0.5, limit=1.0)
+        for rule, says in RULES.items()
+    }
     given: dict[str, Any] = {
         "problem": problem,
         "T": T,
@@ -41,12 +48,22 @@ def verdict(status: Status = Status.PASS, *, T: int = 8, key: str = "random", **
         "message": "o: rms 0.5",
         "published": said,
     }
-    about = {"device": "cpu", "mode": "interpreted", "contract": "chunk64-bf16", "versions": {"torch": "2.13", "kernel": "a kernel"}}
+    about = {
+        "device": "cpu",
+        "mode": "interpreted",
+        "contract": "chunk64-bf16",
+        "versions": {"torch": "2.13", "kernel": "a kernel"},
+    }
     return row(status, **{**given, **about, **fields})
 
 
 def wrong(**fields: Any) -> Verdict:
-    given: dict[str, Any] = {"ratio": 7.0, "grade": "F", "message": "o: rms error 7\n  worst at token 3", "stage": "solve"}
+    given: dict[str, Any] = {
+        "ratio": 7.0,
+        "grade": "F",
+        "message": "o: rms error 7\n  worst at token 3",
+        "stage": "solve",
+    }
     return verdict(Status.FAIL, **{**given, **fields})
 
 
@@ -55,13 +72,31 @@ def a_run(name: str = "port") -> list[Verdict]:
     own: dict[str, Any] = {"implementation": name}
     found = [
         verdict(T=2**n, dtype=dtype, property=suite, ratio=2.0**-n, regime=gate, key=key, **own)
-        for n, (gate, key) in enumerate([("mild", "random"), ("zero", "coherent-0.9"), ("slow", "identical"), ("mixed", "one-hot")])
+        for n, (gate, key) in enumerate(
+            [
+                ("mild", "random"),
+                ("zero", "coherent-0.9"),
+                ("slow", "identical"),
+                ("mixed", "one-hot"),
+            ]
+        )
         for dtype in ("fp32", "bf16", "fp16")
         for suite in SUITES
     ]
-    found += [wrong(T=4, dtype="bf16", regime="hard-reset", output=output, **own) for output in ("o", "final_state")]
-    found += [verdict(property="stages", output=output, ratio=0.9, **own) for output in ("solve.R", "solve.R (I + Akk) = I", "state.h")]
-    return [*found, verdict(Status.SKIP, case="kda-skipped", message="not supported", ratio=None, grade=None, **own)]
+    found += [
+        wrong(T=4, dtype="bf16", regime="hard-reset", output=output, **own)
+        for output in ("o", "final_state")
+    ]
+    found += [
+        verdict(property="stages", output=output, ratio=0.9, **own)
+        for output in ("solve.R", "solve.R (I + Akk) = I", "state.h")
+    ]
+    return [
+        *found,
+        verdict(
+            Status.SKIP, case="kda-skipped", message="not supported", ratio=None, grade=None, **own
+        ),
+    ]
 
 
 HOSTILE = "<script>document.title='struck'</script><img src=x onerror=\"document.title='struck'\">"
@@ -89,15 +124,33 @@ def a_hostile_run() -> list[Verdict]:
         "case": f"{HOSTILE}",
         "replay": f"kdaverify {HOSTILE}",
     }
-    about |= {"versions": {HOSTILE: HOSTILE, "kernel": HOSTILE}, "published": {HOSTILE: Opinion(says=RuleOutcome.PASS, statistic=HOSTILE)}}
+    about |= {
+        "versions": {HOSTILE: HOSTILE, "kernel": HOSTILE},
+        "published": {HOSTILE: Opinion(says=RuleOutcome.PASS, statistic=HOSTILE)},
+    }
     problem = json.dumps({"T": 4, "key": "</title><script>document.title='struck'</script>"})
-    stage: dict[str, Any] = {**about, "property": "stages", "output": f"solve{HOSTILE}.R{HOSTILE}", "problem": problem}
-    return [wrong(**about), wrong(**{**about, "problem": problem}), verdict(**about), verdict(**stage), wrong(**stage)]
+    stage: dict[str, Any] = {
+        **about,
+        "property": "stages",
+        "output": f"solve{HOSTILE}.R{HOSTILE}",
+        "problem": problem,
+    }
+    return [
+        wrong(**about),
+        wrong(**{**about, "problem": problem}),
+        verdict(**about),
+        verdict(**stage),
+        wrong(**stage),
+    ]
 
 
 def account_of(verdicts: Sequence[Verdict], **about: Any) -> Account:
-    """What the session of these verdicts says: of whole calls it wanted every output in every format that they have."""
-    whole = [verdict for verdict in verdicts if verdict.property == "forward" and verdict.status.judged]
+    """What the session of these verdicts says: of whole calls it wanted every output in every
+    format that they have.
+    """
+    whole = [
+        verdict for verdict in verdicts if verdict.property == "forward" and verdict.status.judged
+    ]
     expected = [
         Expected(
             name,
@@ -111,7 +164,9 @@ def account_of(verdicts: Sequence[Verdict], **about: Any) -> Account:
     return Account(**given)
 
 
-def gated(verdicts: Sequence[Verdict], waivers: tuple[Waiver, ...] = (), **about: Any) -> list[Gated]:
+def gated(
+    verdicts: Sequence[Verdict], waivers: tuple[Waiver, ...] = (), **about: Any
+) -> list[Gated]:
     """The gate's decisions on a closed record of these verdicts, under the rules of a session.
 
     Args:

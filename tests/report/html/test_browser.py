@@ -1,4 +1,6 @@
-"""The page in a real browser: by mouse and keyboard, narrow and wide, dark and light, on paper, and in hostile hands."""
+"""The page in a real browser: by mouse and keyboard, narrow and wide, dark and light, on paper, and
+in hostile hands.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +21,20 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = [
         *a_run(),
         *a_run("other"),
-        *(verdict(T=2**n, implementation="calm", property=s) for n in range(9) for s in ("forward", "resume")),
+        *(
+            verdict(T=2**n, implementation="calm", property=s)
+            for n in range(9)
+            for s in ("forward", "resume")
+        ),
     ]
     return written(page_of(runs, before=a_run()), tmp_path_factory.mktemp("page") / "run.html")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-def test_it_opens_without_network_complaint_or_overflow(browser: Browser, page: Path, theme: str, width: int) -> None:
+def test_it_opens_without_network_complaint_or_overflow(
+    browser: Browser, page: Path, theme: str, width: int
+) -> None:
     browser.open(page, width=width, theme=theme)
     assert browser.complaints() == []
     assert {address.partition(":")[0] for address in browser.requests()} <= {"file", "data"}
@@ -36,7 +44,9 @@ def test_it_opens_without_network_complaint_or_overflow(browser: Browser, page: 
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_nothing_scrolls_inside_the_page_and_the_charts_use_its_width(browser: Browser, page: Path, width: int) -> None:
+def test_nothing_scrolls_inside_the_page_and_the_charts_use_its_width(
+    browser: Browser, page: Path, width: int
+) -> None:
     browser.open(page, width=width)
     browser.run("for (const part of document.querySelectorAll('details')) part.open = true")
     inner = """return [...document.body.querySelectorAll('*:not(select):not(option):not(input)')].filter((part) => {
@@ -46,7 +56,8 @@ def test_nothing_scrolls_inside_the_page_and_the_charts_use_its_width(browser: B
     }).map((part) => part.outerHTML.slice(0, 80))"""
     assert browser.run(inner) == []
     assert browser.run("return document.documentElement.scrollWidth") <= width
-    wide = "const inside = (e) => e.getBoundingClientRect(); return arguments[0].map((name) => Math.max(...[...document.querySelectorAll(name)].map((e) => inside(e).right)) / inside(document.querySelector('main')).right)"  # noqa: E501 # one expression
+    # one expression
+    wide = "const inside = (e) => e.getBoundingClientRect(); return arguments[0].map((name) => Math.max(...[...document.querySelectorAll(name)].map((e) => inside(e).right)) / inside(document.querySelector('main')).right)"  # noqa: E501
     assert min(browser.run(wide, [".bars", ".run", ".heat"])) > 0.96
 
 
@@ -55,7 +66,9 @@ def test_dark_is_dark_and_light_is_light(browser: Browser, page: Path) -> None:
     paper = "return getComputedStyle(document.body).backgroundColor"
     dark = browser.run(paper)
     browser.settings(theme="light")
-    darkness, lightness = (sum(map(int, re.findall(r"\d+", colour))) for colour in (dark, browser.run(paper)))
+    darkness, lightness = (
+        sum(map(int, re.findall(r"\d+", colour))) for colour in (dark, browser.run(paper))
+    )
     assert darkness < 150
     assert lightness > 600
 
@@ -89,7 +102,10 @@ def test_columns_sort_both_ways_and_say_so(browser: Browser, page: Path) -> None
         browser.press("\ue007")
         found = [
             float(text)
-            for text in browser.run("return [...document.querySelectorAll('#cases [data-number]')].map((c) => c.dataset.number)")
+            for text in browser.run(
+                "return [...document.querySelectorAll('#cases [data-number]')].map((c) =>"
+                " c.dataset.number)"
+            )
         ]
         assert found == sorted(found, reverse=direction == "descending")
         assert browser.one("#cases th[aria-sort]").get_attribute("aria-sort") == direction
@@ -110,7 +126,9 @@ def test_it_works_by_keyboard(browser: Browser, page: Path) -> None:
         here = browser.driver.switch_to.active_element
         seen.add(here.tag_name)
         assert browser.run("return getComputedStyle(arguments[0]).outlineStyle", here) != "none"
-        if here.tag_name == "summary" and "kind" in (browser.run("return arguments[0].parentElement.className", here) or ""):
+        if here.tag_name == "summary" and "kind" in (
+            browser.run("return arguments[0].parentElement.className", here) or ""
+        ):
             browser.press("\ue007")
             break
     assert seen >= {"summary", "a"}
@@ -119,12 +137,18 @@ def test_it_works_by_keyboard(browser: Browser, page: Path) -> None:
 
 def test_a_line_is_copied(browser: Browser, page: Path) -> None:
     browser.open(page)
-    browser.driver.execute_cdp_cmd("Browser.grantPermissions", {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]})
+    browser.driver.execute_cdp_cmd(
+        "Browser.grantPermissions",
+        {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]},
+    )
     browser.one(".kind summary").click()
     browser.one(".kind[open] .copy").click()
     browser.run("return new Promise((done) => setTimeout(done, 150))")
     assert browser.one(".kind[open] .copy").text == "copied"
-    assert browser.run("return navigator.clipboard.readText()") == browser.one(".kind[open] .paste code").text
+    assert (
+        browser.run("return navigator.clipboard.readText()")
+        == browser.one(".kind[open] .paste code").text
+    )
 
 
 def test_on_paper_nothing_is_hidden_that_was_folded(browser: Browser, page: Path) -> None:
@@ -138,12 +162,19 @@ def test_on_paper_nothing_is_hidden_that_was_folded(browser: Browser, page: Path
     assert browser.one("#cases").is_displayed()
     browser.run("window.dispatchEvent(new Event('afterprint'))")
     assert len(browser.all(".kind[open]")) == 0
-    paper = base64.b64decode(browser.driver.execute_cdp_cmd("Page.printToPDF", {"paperWidth": 8.3, "paperHeight": 11.7})["data"])
+    paper = base64.b64decode(
+        browser.driver.execute_cdp_cmd("Page.printToPDF", {"paperWidth": 8.3, "paperHeight": 11.7})[
+            "data"
+        ]
+    )
     assert paper.startswith(b"%PDF")
 
 
 def test_no_hostile_text_runs(browser: Browser, tmp_path: Path) -> None:
-    page = written(page_of(a_hostile_run(), before=a_hostile_run(), sources=(HOSTILE,)), tmp_path / "hostile.html")
+    page = written(
+        page_of(a_hostile_run(), before=a_hostile_run(), sources=(HOSTILE,)),
+        tmp_path / "hostile.html",
+    )
     browser.open(page)
     for part in browser.all("details > summary"):
         browser.run("arguments[0].parentElement.open = true", part)
@@ -151,7 +182,13 @@ def test_no_hostile_text_runs(browser: Browser, tmp_path: Path) -> None:
     assert "struck" not in browser.driver.title.partition("rejected")[2]
     assert browser.driver.title.endswith("· kdaverify")
     assert HOSTILE in browser.one("h1").text
-    assert browser.run("return document.querySelectorAll('main img, main script, [onmouseover], [onerror]').length") == 0
+    assert (
+        browser.run(
+            "return document.querySelectorAll('main img, main script, [onmouseover],"
+            " [onerror]').length"
+        )
+        == 0
+    )
     assert {address.partition(":")[0] for address in browser.requests()} <= {"file", "data"}
 
 
@@ -161,7 +198,9 @@ def test_what_escaped_escaping_would_be_stopped_by_the_policy_and_seen_without_i
 ) -> None:
     page = written(page_of(a_run(), sources=("PLACE",)), tmp_path / "planted.html")
     text = page.read_text().replace("PLACE", HOSTILE)
-    page.write_text(text if policy else re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text))
+    page.write_text(
+        text if policy else re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", text)
+    )
     browser.open(page)
     assert (browser.driver.title == "struck") is runs
     assert browser.complaints() != [] or runs

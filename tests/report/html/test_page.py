@@ -1,4 +1,6 @@
-"""The page says the decision first, holds every section, loads nothing, and escapes whatever it is given."""
+"""The page says the decision first, holds every section, loads nothing, and escapes whatever it is
+given.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,13 @@ import pytest
 from kdaverify.checks.near_miss import Recheck, RetestFinding
 from kdaverify.checks.status import Status
 from kdaverify.report.evidence import REMARKABLE
-from kdaverify.report.html.credential import NAME, ConformingRun, Credential, CredentialError, CredentialFault
+from kdaverify.report.html.credential import (
+    NAME,
+    ConformingRun,
+    Credential,
+    CredentialError,
+    CredentialFault,
+)
 from kdaverify.report.html.failures import INCONCLUSIVE, LIMITS
 from kdaverify.report.html.markdown import code, plain
 from kdaverify.report.html.page import Page, render
@@ -25,10 +33,43 @@ from kdaverify.verdicts.decision import Decision, Ruling
 from kdaverify.verdicts.seal import Covered, Expected
 from kdaverify.verdicts.verdict import Verdict
 from kdaverify.verdicts.waivers import Waiver
-from tests.report.html.pages import HOSTILE, LINK, NOW, RULES, a_hostile_run, a_run, page_of, verdict, wrong
+from tests.report.html.pages import (
+    HOSTILE,
+    LINK,
+    NOW,
+    RULES,
+    a_hostile_run,
+    a_run,
+    page_of,
+    verdict,
+    wrong,
+)
 
-LOADING = {"src", "srcset", "action", "formaction", "data", "poster", "background", "ping", "xlink:href"}
-FOREIGN = {"img", "iframe", "object", "embed", "base", "audio", "video", "source", "use", "image", "foreignobject", "frame"}
+LOADING = {
+    "src",
+    "srcset",
+    "action",
+    "formaction",
+    "data",
+    "poster",
+    "background",
+    "ping",
+    "xlink:href",
+}
+FOREIGN = {
+    "img",
+    "iframe",
+    "object",
+    "embed",
+    "base",
+    "audio",
+    "video",
+    "source",
+    "use",
+    "image",
+    "foreignobject",
+    "frame",
+}
 
 
 class Elements(HTMLParser):
@@ -47,8 +88,19 @@ CAUGHT, SURVIVOR = (
     CredentialFault(id="H1", stage="state", killed=True),
     CredentialFault(id="H2", stage="state", killed=False, title="a lost carry", why="not yet"),
 )
-KNOWN = Waiver(id="forward/bf16/hard-reset/*", impl="port", statistic="rms", cap=9.0, reason="known", owner="me", expires=NOW.date())
-RUNS = tuple(ConformingRun(profile=profile, runs=runs) for profile, runs in (("smoke", 200), ("smoke", 100), ("acceptance", 1200)))
+KNOWN = Waiver(
+    id="forward/bf16/hard-reset/*",
+    impl="port",
+    statistic="rms",
+    cap=9.0,
+    reason="known",
+    owner="me",
+    expires=NOW.date(),
+)
+RUNS = tuple(
+    ConformingRun(profile=profile, runs=runs)
+    for profile, runs in (("smoke", 200), ("smoke", 100), ("acceptance", 1200))
+)
 MATRIX = Credential(
     profile="acceptance",
     total=120,
@@ -67,27 +119,53 @@ def html(page: Page) -> str:
 
 
 def test_the_decision_comes_first_in_words() -> None:
-    text = html(page_of([*a_run(), *(verdict(implementation="other", property=suite) for suite in ("forward", "resume"))]))
+    text = html(
+        page_of(
+            [
+                *a_run(),
+                *(
+                    verdict(implementation="other", property=suite)
+                    for suite in ("forward", "resume")
+                ),
+            ]
+        )
+    )
     assert "<h1>port rejected; other passes smoke (not a release approval)</h1>" in text
     assert "2 of 29 outputs are wrong: all with an error over the tolerance." in text
     assert "Gates: hard-reset (2)." in text
-    assert text.index("port rejected") < text.index('id="glance"') < text.index('id="failures"') < text.index('id="worst"')
+    assert (
+        text.index("port rejected")
+        < text.index('id="glance"')
+        < text.index('id="failures"')
+        < text.index('id="worst"')
+    )
 
 
 def test_the_decision_tells_which_known_faults_fit_and_else_that_none_does() -> None:
-    poor = [wrong(case=f"kda-{i}", diagnosis=f"no known bug matches; only in rows {i}") for i in range(2)]
+    poor = [
+        wrong(case=f"kda-{i}", diagnosis=f"no known bug matches; only in rows {i}")
+        for i in range(2)
+    ]
     assert "Diagnosis: no known bug matches (2 cases). Suites:" in html(page_of([verdict(), *poor]))
-    known = wrong(diagnosis="matches known bug H1: key decay applied twice (residual 0 %; no other candidate)")
-    assert "Diagnosis: matches known bug H1: key decay applied twice (residual 0 %; no other candidate) (1). Suites:" in html(
-        page_of([*poor, known])
+    known = wrong(
+        diagnosis="matches known bug H1: key decay applied twice (residual 0 %; no other candidate)"
+    )
+    assert (
+        "Diagnosis: matches known bug H1: key decay applied twice (residual 0 %; no other"
+        " candidate) (1). Suites:" in html(page_of([*poor, known]))
     )
 
 
 def test_how_near_to_its_budget_comes_what_passes_leaves_out_what_was_run_again() -> None:
     again = verdict(case="kda-9", ratio=1.25, recheck=Recheck(RetestFinding.ACQUITTED, seeds=200))
     text = html(page_of([verdict(ratio=0.75), verdict(property="resume", ratio=0.5), again]))
-    assert "What passes has errors of up to 75 % of its tolerance; 1 output above it passed on re-test at fresh seeds." in text
-    assert "What passes has errors of up to 75 % of its tolerance." in html(page_of([verdict(ratio=0.75)]))
+    assert (
+        "What passes has errors of up to 75 % of its tolerance; 1 output above it passed on re-test"
+        " at fresh seeds." in text
+    )
+    assert "What passes has errors of up to 75 % of its tolerance." in html(
+        page_of([verdict(ratio=0.75)])
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,8 +175,14 @@ def test_how_near_to_its_budget_comes_what_passes_leaves_out_what_was_run_again(
         ([verdict()], "port undecided"),
         ([verdict(), verdict(Status.SKIP, property="resume")], "port undecided"),
         ([verdict(), verdict(property="resume", vacuous=("zeros",))], "port undecided"),
-        ([verdict(), verdict(property="resume", dtype="bf16"), verdict(Status.UNANSWERED)], "port undecided"),
-        ([verdict(Status.ORACLE_UNCERTIFIED), verdict(), verdict(property="resume")], "port undecided"),
+        (
+            [verdict(), verdict(property="resume", dtype="bf16"), verdict(Status.UNANSWERED)],
+            "port undecided",
+        ),
+        (
+            [verdict(Status.ORACLE_UNCERTIFIED), verdict(), verdict(property="resume")],
+            "port undecided",
+        ),
         ([verdict(), verdict(property="resume"), wrong()], "port rejected"),
         ([], "nothing was judged"),
     ],
@@ -121,14 +205,34 @@ def test_a_decision_on_what_never_ran_is_told() -> None:
             [],
             {},
             "port passes smoke (not a release approval)",
-            ["2 of 32 outputs are wrong and waived; every other", '<td data-label="Holds">yes</td>'],
+            [
+                "2 of 32 outputs are wrong and waived; every other",
+                '<td data-label="Holds">yes</td>',
+            ],
         ),
-        ([wrong(dtype="fp16")], {}, "port rejected", ["1 of 33 outputs is wrong: 1 with", "2 other wrong outputs are waived."]),
-        ([], {"cap": 2.0}, "port rejected", ["2 of 32 outputs are wrong", "no: is exceeded: 7x tolerance, cap 2"]),
-        ([], {"impl": "other"}, "port rejected", ["me) of other, which is not in the record", "no: of other, which is not in"]),
+        (
+            [wrong(dtype="fp16")],
+            {},
+            "port rejected",
+            ["1 of 33 outputs is wrong: 1 with", "2 other wrong outputs are waived."],
+        ),
+        (
+            [],
+            {"cap": 2.0},
+            "port rejected",
+            ["2 of 32 outputs are wrong", "no: is exceeded: 7x tolerance, cap 2"],
+        ),
+        (
+            [],
+            {"impl": "other"},
+            "port rejected",
+            ["me) of other, which is not in the record", "no: of other, which is not in"],
+        ),
     ],
 )
-def test_a_waiver_is_shown_with_what_it_does(also: list[Verdict], change: dict[str, object], title: str, said: list[str]) -> None:
+def test_a_waiver_is_shown_with_what_it_does(
+    also: list[Verdict], change: dict[str, object], title: str, said: list[str]
+) -> None:
     states = [verdict(dtype=dtype, output="final_state") for dtype in ("fp32", "bf16", "fp16")]
     failing = [*(one.model_copy(update={"statistic": "rms"}) for one in a_run()), *states, *also]
     text = html(page_of(failing, waivers=(KNOWN.model_copy(update=change),)))
@@ -140,7 +244,10 @@ def test_a_waiver_is_shown_with_what_it_does(also: list[Verdict], change: dict[s
 def test_a_waiver_that_forgives_nothing_rejects_what_is_right() -> None:
     right = [verdict for verdict in a_run() if not verdict.status.rejects]
     text = html(page_of(right, waivers=(KNOWN,)))
-    assert "No output is wrong, and yet it is rejected: waiver of rms of forward/bf16/hard-reset/* (me) matches no failure" in text
+    assert (
+        "No output is wrong, and yet it is rejected: waiver of rms of forward/bf16/hard-reset/*"
+        " (me) matches no failure" in text
+    )
 
 
 def test_a_rise_over_the_whole_run_rejects_though_every_case_passes() -> None:
@@ -153,39 +260,74 @@ def test_a_rise_over_the_whole_run_rejects_though_every_case_passes() -> None:
 def test_passes_with_few_digits_are_told_beside_the_decision() -> None:
     few = [verdict(T=n, digits_fewer=3.0 + n / 100, regime="slow") for n in range(1, 4)]
     text = html(page_of([*few, verdict(property="resume")]))
-    assert f"3 passing outputs have {REMARKABLE} than a token recurrence, as the contract allows" in text
+    assert (
+        f"3 passing outputs have {REMARKABLE} than a token recurrence, as the contract allows"
+        in text
+    )
     assert "up to 3.0, with gates slow (3)." in text
     assert "port passes smoke" in text
 
 
 RIGHT = [verdict(), verdict(property="resume")]
 CODE = CodeIdentity(
-    digest="ab" * 32, files={"port.py": "cd" * 32}, folder=".", version="port 1.2", commit="v1-dirty", uncommitted=("port.py",)
+    digest="ab" * 32,
+    files={"port.py": "cd" * 32},
+    folder=".",
+    version="port 1.2",
+    commit="v1-dirty",
+    uncommitted=("port.py",),
 )
 
 
 def test_smoke_cannot_be_read_as_a_release_approval_and_acceptance_can() -> None:
-    smoke, accepted = (html(page_of(RIGHT, about={"profile": profile})) for profile in ("smoke", "acceptance"))
-    assert '<article class="decision provisional">' in smoke and '<article class="decision accept">' not in smoke
+    smoke, accepted = (
+        html(page_of(RIGHT, about={"profile": profile})) for profile in ("smoke", "acceptance")
+    )
+    assert (
+        '<article class="decision provisional">' in smoke
+        and '<article class="decision accept">' not in smoke
+    )
     assert "This is not a release approval. A release is decided by the profile acceptance" in smoke
-    assert "smoke: a quick check while a kernel is written" in smoke and "port accepted" not in smoke
+    assert (
+        "smoke: a quick check while a kernel is written" in smoke and "port accepted" not in smoke
+    )
     assert "<h1>port accepted</h1>" in accepted and '<article class="decision accept">' in accepted
     assert "release approval" not in accepted.partition('id="reading"')[0]
 
 
 def test_smoke_in_the_summary_of_a_pull_request_is_no_approval_either() -> None:
-    assert "port passes smoke \\(not a release approval\\)" in render(page_of(RIGHT), "summary.md", now=NOW)
+    assert "port passes smoke \\(not a release approval\\)" in render(
+        page_of(RIGHT), "summary.md", now=NOW
+    )
 
 
 def test_the_headline_names_profile_seed_contract_rules_coverage_and_code() -> None:
     expected = Expected(
-        "port", ("fp32",), ("o",), ("forward", "resume"), {"packing": "it packs nothing"}, ("long runs",), (Covered(2, 9, 10),)
+        "port",
+        ("fp32",),
+        ("o",),
+        ("forward", "resume"),
+        {"packing": "it packs nothing"},
+        ("long runs",),
+        (Covered(2, 9, 10),),
     )
-    text = html(page_of(RIGHT, about={"seed": 17, "judged": {"port": CODE}, "expected": (expected,)}))
+    text = html(
+        page_of(RIGHT, about={"seed": 17, "judged": {"port": CODE}, "expected": (expected,)})
+    )
     box = text[text.index('<dl class="facts">') : text.index("</dl>")]
-    for said in ("smoke: a quick check", "<dd>17</dd>", "chunk64-bf16", "session: what the run itself tests", "9 of 10 pairs", str(CODE)):
+    for said in (
+        "smoke: a quick check",
+        "<dd>17</dd>",
+        "chunk64-bf16",
+        "session: what the run itself tests",
+        "9 of 10 pairs",
+        str(CODE),
+    ):
         assert said in box, said
-    assert "sha256 abababababab, version port 1.2, git v1-dirty (modified), not committed: port.py" in box
+    assert (
+        "sha256 abababababab, version port 1.2, git v1-dirty (modified), not committed: port.py"
+        in box
+    )
     untested = "<b>Not tested:</b> packing (it packs nothing); long runs."
     assert untested in text and "<details" not in text[: text.index(untested)]
     assert "<dt>Code</dt><dd>not recorded</dd>" in html(page_of(RIGHT))
@@ -195,29 +337,49 @@ def test_the_headline_names_profile_seed_contract_rules_coverage_and_code() -> N
 
 def test_what_the_failing_cases_have_in_common_is_said_under_the_decision() -> None:
     about = {"B": 1, "H": 1, "HV": 1, "K": 8, "V": 8, "dtype": "fp32", "seed": 1}
-    regimes = {"beta": "uniform", "gate": "mild", "key": "random", "state": "absent", "value": "normal"}
+    regimes = {
+        "beta": "uniform",
+        "gate": "mild",
+        "key": "random",
+        "state": "absent",
+        "value": "normal",
+    }
     problems = {T: json.dumps({**about, **regimes, "T": T}) for T in range(1, 129)}
     make = {True: wrong, False: verdict}
-    text = html(page_of([make[T > 64](T=T, problem=problem, case=f"kda-{T}") for T, problem in problems.items()]))
+    text = html(
+        page_of(
+            [make[T > 64](T=T, problem=problem, case=f"kda-{T}") for T, problem in problems.items()]
+        )
+    )
     said = "Fails only where T &gt; 64: 64 of 64 cases, 0 of 64 elsewhere (in o)"
     assert said in text[: text.index('id="glance"')]
     assert "in common" not in html(page_of(RIGHT))
 
 
 def test_failures_and_limits_of_the_evidence_are_separate_lists() -> None:
-    unproven = verdict(Status.ORACLE_UNCERTIFIED, case="kda-9", message="no oracle is accurate enough")
+    unproven = verdict(
+        Status.ORACLE_UNCERTIFIED, case="kda-9", message="no oracle is accurate enough"
+    )
     text = html(page_of([*a_run(), unproven, verdict(case="kda-7", vacuous=("zeros",))]))
-    failures, limits = (text[text.index(f'<section id="{name}"') :].partition("</section>")[0] for name in ("failures", "limits"))
+    failures, limits = (
+        text[text.index(f'<section id="{name}"') :].partition("</section>")[0]
+        for name in ("failures", "limits")
+    )
     assert "2 failures of 1 kind" in failures and "certified" not in failures
     for why in (*LIMITS.values(), INCONCLUSIVE):
         assert (why in limits) is (why != LIMITS["UNANSWERED"]), why
     box = text[: text.index('id="glance"')]
     assert "1 failing group, the largest first" in box and "of the evidence</summary>" in box
-    assert box.index("forward bf16 FAIL: 2 verdicts") < box.index("of the evidence</summary>") < box.index("1 case without a certified")
+    assert (
+        box.index("forward bf16 FAIL: 2 verdicts")
+        < box.index("of the evidence</summary>")
+        < box.index("1 case without a certified")
+    )
 
 
 @pytest.mark.parametrize(
-    ("profile", "said"), [("smoke", "117 of 120"), ("acceptance", "118 of 120"), ("nightly", "was not measured under")]
+    ("profile", "said"),
+    [("smoke", "117 of 120"), ("acceptance", "118 of 120"), ("nightly", "was not measured under")],
 )
 def test_the_credential_is_that_of_the_profile_that_ran(profile: str, said: str) -> None:
     page = page_of(RIGHT, about={"profile": profile})
@@ -230,7 +392,19 @@ def test_every_section_is_there_and_in_the_list_of_sections() -> None:
     page = page_of(a_run(), before=a_run(), waivers=(KNOWN,))
     page.__dict__["credential"] = MATRIX
     text = html(page)
-    named = ["comparison", "glance", "failures", "limits", "worst", "distributions", "heat", "lengths", "stages", "standards", "waivers"]
+    named = [
+        "comparison",
+        "glance",
+        "failures",
+        "limits",
+        "worst",
+        "distributions",
+        "heat",
+        "lengths",
+        "stages",
+        "standards",
+        "waivers",
+    ]
     for section in (*named, "environment", "credential", "reading"):
         assert f'<section id="{section}"' in text
         assert f'href="#{section}"' in text
@@ -253,13 +427,21 @@ def test_every_section_is_there_and_in_the_list_of_sections() -> None:
 def test_nothing_is_loaded_and_no_script_but_ours_may_run(run: Callable[[], list[Verdict]]) -> None:
     text = html(page_of(run(), before=run()))
     elements = Elements(text).found
-    [policy] = [about["content"] for tag, about in elements if tag == "meta" and about.get("http-equiv")]
-    assert policy is not None and policy.startswith("default-src 'none'; style-src 'sha256-") and "unsafe" not in policy
+    [policy] = [
+        about["content"] for tag, about in elements if tag == "meta" and about.get("http-equiv")
+    ]
+    assert (
+        policy is not None
+        and policy.startswith("default-src 'none'; style-src 'sha256-")
+        and "unsafe" not in policy
+    )
     assert not {tag for tag, _ in elements} & FOREIGN
     assert [tag for tag, _ in elements].count("script") == 1
     assert {about.get("href") for tag, about in elements if tag == "link"} == {"data:,"}
     assert all((about["href"] or "").startswith("#") for tag, about in elements if tag == "a")
-    assert not [name for _, about in elements for name in about if name.startswith("on") or name == "style"]
+    assert not [
+        name for _, about in elements for name in about if name.startswith("on") or name == "style"
+    ]
     assert not {name for _, about in elements for name in about} & LOADING
 
 
@@ -272,7 +454,12 @@ def test_hostile_text_is_shown_as_what_it_is() -> None:
 
 
 def test_an_unescaped_page_would_be_noticed() -> None:
-    tags = [tag for tag, _ in Elements(html(page_of(a_hostile_run())).replace("&lt;", "<").replace("&gt;", ">")).found]
+    tags = [
+        tag
+        for tag, _ in Elements(
+            html(page_of(a_hostile_run())).replace("&lt;", "<").replace("&gt;", ">")
+        ).found
+    ]
     assert tags.count("img") > 0
 
 
@@ -280,19 +467,32 @@ def test_the_summary_cannot_link_mention_or_format() -> None:
     text = render(page_of(a_hostile_run(), before=a_hostile_run()), "summary.md", now=NOW)
     assert HOSTILE not in re.sub(r"(`+) .*? \1|`[^`]*`", "", text)
     assert f"]({LINK})" not in text
-    assert plain("[x](javascript:y) | <b> `c`\n# head") == r"\[x\]\(javascript:y\) \| \<b\> \`c\` \# head"
-    assert plain("@me #1 http://a www.b").split("\u200b") == [r"\@", r"me \#", "1 http:", "//a www", ".b"]
+    assert (
+        plain("[x](javascript:y) | <b> `c`\n# head")
+        == r"\[x\]\(javascript:y\) \| \<b\> \`c\` \# head"
+    )
+    assert plain("@me #1 http://a www.b").split("\u200b") == [
+        r"\@",
+        r"me \#",
+        "1 http:",
+        "//a www",
+        ".b",
+    ]
     assert code("a ` b `` c") == "``` a ` b `` c ```"
 
 
 def test_the_summary_has_the_decision_the_table_and_the_replay_lines() -> None:
-    text = render(page_of(a_run(), before=[v for v in a_run() if not v.status.rejects]), "summary.md", now=NOW)
+    text = render(
+        page_of(a_run(), before=[v for v in a_run() if not v.status.rejects]), "summary.md", now=NOW
+    )
     assert text.startswith("## kdaverify: port rejected\n")
     assert "| port | kda | ✓ A 1 | ✗ 2 of 10 wrong | ✓ A 1 |" in text
     assert "`kdaverify replay --impl port.py" in text
 
 
-def test_without_a_kill_matrix_the_page_says_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_kill_matrix_the_page_says_nothing_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import kdaverify
 
     assert 'href="#credential"' in html(page_of(a_run()))
@@ -300,18 +500,29 @@ def test_without_a_kill_matrix_the_page_says_nothing_of_it(tmp_path: Path, monke
     assert 'href="#credential"' not in html(page_of(a_run()))
 
 
-def test_a_malformed_kill_matrix_is_an_error_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_malformed_kill_matrix_is_an_error_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import kdaverify
 
     (tmp_path / NAME).write_text('{"total": -1, "killed": 0, "legal_runs": 0, "false_alarms": 0}')
     monkeypatch.setattr(kdaverify, "__file__", str(tmp_path / "__init__.py"))
-    with pytest.raises(CredentialError, match=r"kill_matrix\.json: total: .*greater than or equal to 0"):
+    with pytest.raises(
+        CredentialError, match=r"kill_matrix\.json: total: .*greater than or equal to 0"
+    ):
         html(page_of(a_run()))
 
 
 def test_a_long_run_shows_aggregates_and_some_of_its_worst_rows() -> None:
     failing = [
-        wrong(T=n, case=f"kda-{n}", property=f"suite-{n % 70}", ratio=float(n), implementation=f"port{n % 7}") for n in range(1, 3000)
+        wrong(
+            T=n,
+            case=f"kda-{n}",
+            property=f"suite-{n % 70}",
+            ratio=float(n),
+            implementation=f"port{n % 7}",
+        )
+        for n in range(1, 3000)
     ]
     text = html(page_of(failing))
     assert 100 <= len(re.findall('data-label="Status"', text)) <= 250
@@ -320,4 +531,6 @@ def test_a_long_run_shows_aggregates_and_some_of_its_worst_rows() -> None:
 
 
 def test_a_record_that_was_cut_off_is_said_on_the_page() -> None:
-    assert "row 3 was cut off" in html(page_of(a_run(), troubles=("run.jsonl: row 3 was cut off after 7 bytes",)))
+    assert "row 3 was cut off" in html(
+        page_of(a_run(), troubles=("run.jsonl: row 3 was cut off after 7 bytes",))
+    )

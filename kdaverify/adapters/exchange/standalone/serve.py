@@ -1,6 +1,8 @@
-"""Answers calls one by one for the process that started this one, with the functions of run.py and serve_vjp.py beside it.
+"""Answers calls one by one for the process that started this one, with the functions of run.py and
+serve_vjp.py beside it.
 
-In comes a line of JSON for every call, out goes a line when it is answered; tensors lie in files. Needs what run.py needs.
+In comes a line of JSON for every call, out goes a line when it is answered; tensors lie in files.
+Needs what run.py needs.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ from typing import Any
 PR_SET_PDEATHSIG = 1
 
 
-def main(folder: Path, kernel: str, others: dict[str, str], framework: str, keywords: list[str]) -> None:
+def main(
+    folder: Path, kernel: str, others: dict[str, str], framework: str, keywords: list[str]
+) -> None:
     """Serves until the other end is gone.
 
     Args:
@@ -32,8 +36,16 @@ def main(folder: Path, kernel: str, others: dict[str, str], framework: str, keyw
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     run, vjp = importlib.import_module("run"), importlib.import_module("serve_vjp")
     functions = {"forward": run.find(kernel), "step": run.find(others["step"] or kernel)}
-    functions["vjp"] = vjp.vjp_of(functions["forward"], run.find(others["backward"]) if others["backward"] else None, framework)
-    about = {"function": kernel, "python": platform.python_version(), framework: importlib.import_module(framework).__version__}
+    functions["vjp"] = vjp.vjp_of(
+        functions["forward"],
+        run.find(others["backward"]) if others["backward"] else None,
+        framework,
+    )
+    about = {
+        "function": kernel,
+        "python": platform.python_version(),
+        framework: importlib.import_module(framework).__version__,
+    }
     replies.write(json.dumps(about) + "\n")
     calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=listen, args=(calls,), daemon=True).start()
@@ -46,7 +58,9 @@ def main(folder: Path, kernel: str, others: dict[str, str], framework: str, keyw
 
 
 def listen(calls: Any) -> None:
-    """Takes calls in, and ends the process once the other end is gone, whatever the kernel is doing."""
+    """Takes calls in, and ends the process once the other end is gone, whatever the kernel is
+    doing.
+    """
     for line in sys.stdin:
         calls.put(json.loads(line))
     os._exit(0)
@@ -54,4 +68,10 @@ def listen(calls: Any) -> None:
 
 if __name__ == "__main__":
     place, of_kernel, of_step, of_backward, chosen, taken = sys.argv[1:]
-    main(Path(place), of_kernel, {"step": of_step, "backward": of_backward}, chosen, json.loads(taken))
+    main(
+        Path(place),
+        of_kernel,
+        {"step": of_step, "backward": of_backward},
+        chosen,
+        json.loads(taken),
+    )

@@ -1,4 +1,6 @@
-"""The VJP of a kernel where it runs, for serve.py: by its framework, or by a backward of its own. Needs that framework only."""
+"""The VJP of a kernel where it runs, for serve.py: by its framework, or by a backward of its own.
+Needs that framework only.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,15 @@ TOKENS = ("q", "k", "v", "g", "beta")
 OUTPUTS = ("o", "final_state")
 
 
-def vjp_of(function: Callable[..., Any], backward: Callable[..., Any] | None, framework: str) -> Callable[..., dict[str, Any]]:
-    """A function of the kernel's arguments, do and d_final_state that returns the gradients by name.
+def vjp_of(
+    function: Callable[..., Any], backward: Callable[..., Any] | None, framework: str
+) -> Callable[..., dict[str, Any]]:
+    """A function of the kernel's arguments, do and d_final_state that returns the gradients by
+    name.
 
     Args:
-        backward: (do, d_final_state, q, k, v, g, beta, *, keywords) -> (dq, dk, dv, dg, dbeta[, d_initial_state]); None: the
-            framework differentiates `function`.
+        backward: (do, d_final_state, q, k, v, g, beta, *, keywords) -> (dq, dk, dv, dg, dbeta[,
+            d_initial_state]); None: the framework differentiates `function`.
     """
     by_framework = {"torch": _by_torch, "jax": _by_jax}
 
@@ -31,12 +36,23 @@ def vjp_of(function: Callable[..., Any], backward: Callable[..., Any] | None, fr
         if backward is not None:
             return _by_hand(leaves, backward(do, d_final_state, *tokens, **named))
         if framework not in by_framework:
-            raise NotImplementedError(f"framework {framework} has no derivatives, and no backward is named")
+            raise NotImplementedError(
+                f"framework {framework} has no derivatives, and no backward is named"
+            )
 
         def outputs(**x: Any) -> dict[str, Any]:
-            returned = function(*(x[name] for name in given), **{name: x.get(name, value) for name, value in named.items()})
-            pair = returned if isinstance(returned, (tuple, list)) and len(returned) == 2 else (returned, None)
-            return {name: y for name, y in zip(OUTPUTS, pair) if y is not None and name in cotangents}
+            returned = function(
+                *(x[name] for name in given),
+                **{name: x.get(name, value) for name, value in named.items()},
+            )
+            pair = (
+                returned
+                if isinstance(returned, (tuple, list)) and len(returned) == 2
+                else (returned, None)
+            )
+            return {
+                name: y for name, y in zip(OUTPUTS, pair) if y is not None and name in cotangents
+            }
 
         cotangents = {name: dy for name, dy in zip(OUTPUTS, (do, d_final_state)) if dy is not None}
         found = by_framework[framework](outputs, leaves, cotangents)
@@ -46,7 +62,9 @@ def vjp_of(function: Callable[..., Any], backward: Callable[..., Any] | None, fr
 
 
 def wide_types(framework: str, file: Path) -> AbstractContextManager[Any]:
-    """JAX's 64-bit types during a call whose file holds float64, which it would turn into float32 without a word."""
+    """JAX's 64-bit types during a call whose file holds float64, which it would turn into float32
+    without a word.
+    """
     if framework != "jax":
         return nullcontext()
     content = file.read_bytes()
@@ -55,7 +73,9 @@ def wide_types(framework: str, file: Path) -> AbstractContextManager[Any]:
         return nullcontext()
     # Older releases of JAX have it in jax.experimental alone.
     jax = importlib.import_module("jax")
-    return (jax if hasattr(jax, "enable_x64") else importlib.import_module("jax.experimental")).enable_x64()
+    return (
+        jax if hasattr(jax, "enable_x64") else importlib.import_module("jax.experimental")
+    ).enable_x64()
 
 
 def _gradient_of(name: str) -> str:
@@ -65,12 +85,18 @@ def _gradient_of(name: str) -> str:
 def _by_hand(leaves: dict[str, Any], returned: Any) -> dict[str, Any]:
     names = [_gradient_of(name) for name in leaves]
     if not isinstance(returned, (tuple, list)) or len(returned) != len(names):
-        got = f"{len(returned)} values" if isinstance(returned, (tuple, list)) else type(returned).__name__
+        got = (
+            f"{len(returned)} values"
+            if isinstance(returned, (tuple, list))
+            else type(returned).__name__
+        )
         raise TypeError(f"backward: wanted ({', '.join(names)}), got {got}")
     return dict(zip(names, returned))
 
 
-def _by_torch(outputs: Callable[..., dict[str, Any]], leaves: dict[str, Any], cotangents: dict[str, Any]) -> dict[str, Any]:
+def _by_torch(
+    outputs: Callable[..., dict[str, Any]], leaves: dict[str, Any], cotangents: dict[str, Any]
+) -> dict[str, Any]:
     torch = importlib.import_module("torch")
     leaves = {name: leaf.detach().requires_grad_() for name, leaf in leaves.items()}
     with torch.enable_grad():
@@ -78,11 +104,19 @@ def _by_torch(outputs: Callable[..., dict[str, Any]], leaves: dict[str, Any], co
     if not attached:
         raise NotImplementedError("no output carries a gradient graph of torch")
     given = [cotangents[name].to(y.device) for name, y in attached.items()]
-    found = torch.autograd.grad(list(attached.values()), list(leaves.values()), given, allow_unused=True, materialize_grads=True)
+    found = torch.autograd.grad(
+        list(attached.values()),
+        list(leaves.values()),
+        given,
+        allow_unused=True,
+        materialize_grads=True,
+    )
     return dict(zip(leaves, found))
 
 
-def _by_jax(outputs: Callable[..., dict[str, Any]], leaves: dict[str, Any], cotangents: dict[str, Any]) -> dict[str, Any]:
+def _by_jax(
+    outputs: Callable[..., dict[str, Any]], leaves: dict[str, Any], cotangents: dict[str, Any]
+) -> dict[str, Any]:
     def of_leaves(x: dict[str, Any]) -> dict[str, Any]:
         return outputs(**x)
 

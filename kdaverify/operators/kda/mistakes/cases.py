@@ -1,4 +1,6 @@
-"""Cases that separate mistakes: small, of odd widths and several heads, with and without a chunk boundary."""
+"""Cases that separate mistakes: small, of odd widths and several heads, with and without a chunk
+boundary.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def cases(question: PropertyCase, judged: Adapter) -> Iterator[ObservedCase]:
     backward = PROPERTIES[question.property].backward
     for T in (SHORT, TILES, chunk + SHORT, chunk):
         small = problem.replace(**SIZES, T=T)
-        found = _evidence(question, judged, operator_of(problem).fitted(judged, small, backward=backward), chunk)
+        found = _evidence(
+            question, judged, operator_of(problem).fitted(judged, small, backward=backward), chunk
+        )
         if found is not None:
             yield found
     found = _evidence(question, judged, problem, chunk)
@@ -48,25 +52,37 @@ def cases(question: PropertyCase, judged: Adapter) -> Iterator[ObservedCase]:
         yield found
 
 
-def _evidence(question: PropertyCase, judged: Adapter, problem: Problem, chunk: int) -> ObservedCase | None:
+def _evidence(
+    question: PropertyCase, judged: Adapter, problem: Problem, chunk: int
+) -> ObservedCase | None:
     if (
-        problem.T * problem.HV * problem.V + problem.N * problem.HV * problem.K * problem.V > LARGEST
+        problem.T * problem.HV * problem.V + problem.N * problem.HV * problem.K * problem.V
+        > LARGEST
         or judged.supports(problem) is not None
     ):
         return None
     try:
-        compared = FaultComparison(PropertyCase(question.property, problem, question.detail), judged)
+        compared = FaultComparison(
+            PropertyCase(question.property, problem, question.detail), judged
+        )
     except (ContractOverflow, UncertifiedError, ValueError):
         return None
     if compared.kernel.failed is not None or not compared.repeats:
         return None
     exposed = judged.exposes(problem)
     given = (
-        cotangents(problem, question.detail.get("of", of_exposed(exposed)), question.detail.get("exponent", 0))
+        cotangents(
+            problem,
+            question.detail.get("of", of_exposed(exposed)),
+            question.detail.get("exponent", 0),
+        )
         if PROPERTIES[question.property].backward
         else None
     )
-    # A shorter chunk than the kernel's, where no sequence fills it: what lies past its end costs as much as a token.
+    # A shorter chunk than the kernel's, where no sequence fills it: what lies past its end costs as
+    # much as a token.
     longest = max((length for _, _, length in problem.spans), default=0)
     rows = min(chunk, longest + 1)
-    return ObservedCase(ObservedPass(judged.received(problem.inputs()), rows, given), compared.kernel, compared.yard)
+    return ObservedCase(
+        ObservedPass(judged.received(problem.inputs()), rows, given), compared.kernel, compared.yard
+    )

@@ -1,4 +1,6 @@
-"""What a tensor can be off by: factors of the quantities of its place, and what stands beside it in each axis."""
+"""What a tensor can be off by: factors of the quantities of its place, and what stands beside it in
+each axis.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,11 @@ class Change:
 
 AS_IT_IS: Final = Change("", lambda x, _: x)
 _KEYS: Final[dict[str, tuple[str, str, Callable[[Quantities], Tensor]]]] = {
-    "g": ("exp(-g) of its token: one decay is missing", "exp(g) of its token: it is decayed once too often", lambda q: q.g),
+    "g": (
+        "exp(-g) of its token: one decay is missing",
+        "exp(g) of its token: it is decayed once too often",
+        lambda q: q.g,
+    ),
     "next": ("exp(-g) of the next token", "exp(g) of the next token", lambda q: q.next),
     "previous": ("exp(-g) of the token before", "exp(g) of the token before", lambda q: q.previous),
     "last": (
@@ -88,15 +94,22 @@ _CONSTANTS: Final[tuple[tuple[str, float], ...]] = (
 
 def changes(kind: Kind) -> Iterator[Change]:
     """Every change that a tensor of a kind can have, the simplest first."""
-    yield from (Change(words, lambda x, _, factor=factor: x * factor) for words, factor in _CONSTANTS)
+    yield from (
+        Change(words, lambda x, _, factor=factor: x * factor) for words, factor in _CONSTANTS
+    )
     yield Change("off by the scale: it is scaled once too often", lambda x, q: x * q.scale)
     yield Change("off by 1/scale: the scale is missing", lambda x, q: x / q.scale)
     yield Change("rounded to bf16", lambda x, _: FORMATS["bf16"].round(x))
     yield Change("rounded to fp16", lambda x, _: FORMATS["fp16"].round(x))
     yield from _BY_KIND[kind]()
     if kind not in (Kind.MATRIX, Kind.STATE):
-        yield Change("that of the first value head of its key head alone", lambda x, q: _heads(x, q, 0))
-        yield Change("that of the last value head of its key head alone", lambda x, q: _heads(x, q, q.group - 1))
+        yield Change(
+            "that of the first value head of its key head alone", lambda x, q: _heads(x, q, 0)
+        )
+        yield Change(
+            "that of the last value head of its key head alone",
+            lambda x, q: _heads(x, q, q.group - 1),
+        )
     if kind is not Kind.STATE:
         yield Change("that of the token before", lambda x, _: _later(x, kind))
         yield Change("that of the next token", lambda x, _: _earlier(x, kind))
@@ -136,23 +149,38 @@ def _values() -> Iterator[Change]:
 def _matrices() -> Iterator[Change]:
     yield Change("without its diagonal", lambda x, _: x.tril(-1))
     yield Change("its diagonal alone", lambda x, _: x.diagonal(dim1=-2, dim2=-1).diag_embed())
-    yield Change("twice on its diagonal", lambda x, _: x + x.diagonal(dim1=-2, dim2=-1).diag_embed())
+    yield Change(
+        "twice on its diagonal", lambda x, _: x + x.diagonal(dim1=-2, dim2=-1).diag_embed()
+    )
     yield Change("transposed", lambda x, _: x.transpose(-1, -2))
     yield from _strengths(lambda beta: beta[..., None])
     for change in _strengths(lambda beta: beta[..., None, :]):
         yield Change(f"{change.words} (that of the earlier token of a pair)", change.apply)
-    yield Change("inverted in sign below its diagonal", lambda x, _: 2 * x.diagonal(dim1=-2, dim2=-1).diag_embed() - x)
+    yield Change(
+        "inverted in sign below its diagonal",
+        lambda x, _: 2 * x.diagonal(dim1=-2, dim2=-1).diag_embed() - x,
+    )
 
 
 def _states() -> Iterator[Change]:
     for name in ("last", "total"):
         missing, twice, exponent = _KEYS[name]
-        yield Change(f"off by {missing}", lambda x, q, e=exponent: x * (-e(q)).exp().transpose(-1, -2))
+        yield Change(
+            f"off by {missing}", lambda x, q, e=exponent: x * (-e(q)).exp().transpose(-1, -2)
+        )
         yield Change(f"off by {twice}", lambda x, q, e=exponent: x * e(q).exp().transpose(-1, -2))
-    yield Change("transposed", lambda x, _: x.transpose(-1, -2) if x.shape[-1] == x.shape[-2] else x)
+    yield Change(
+        "transposed", lambda x, _: x.transpose(-1, -2) if x.shape[-1] == x.shape[-2] else x
+    )
     yield Change("decayed along its columns instead of its rows", _by_columns)
-    yield Change("off by exp(G_last (1/ln 2 - 1)): it decays in base 2", lambda x, q: x * _power(q, 1 / math.log(2) - 1))
-    yield Change("off by exp(G_last (ln 2 - 1)): gates of base 2 are taken for natural ones", lambda x, q: x * _power(q, math.log(2) - 1))
+    yield Change(
+        "off by exp(G_last (1/ln 2 - 1)): it decays in base 2",
+        lambda x, q: x * _power(q, 1 / math.log(2) - 1),
+    )
+    yield Change(
+        "off by exp(G_last (ln 2 - 1)): gates of base 2 are taken for natural ones",
+        lambda x, q: x * _power(q, math.log(2) - 1),
+    )
 
 
 def _by_columns(x: Tensor, q: Quantities) -> Tensor:
@@ -172,9 +200,15 @@ def _scalars() -> Iterator[Change]:
 
 def _strengths(of: Callable[[Tensor], Tensor]) -> Iterator[Change]:
     yield Change("off by beta: beta is applied once too often", lambda x, q: x * of(q.beta))
-    yield Change("off by 1/beta: beta is missing", lambda x, q: torch.where(of(q.beta) == 0, x, x / of(q.beta)))
+    yield Change(
+        "off by 1/beta: beta is missing",
+        lambda x, q: torch.where(of(q.beta) == 0, x, x / of(q.beta)),
+    )
     yield Change("off by 1 - beta", lambda x, q: x * (1 - of(q.beta)))
-    yield Change("off by 1/beta - 1: 1 - beta is taken for beta", lambda x, q: torch.where(of(q.beta) == 0, x, x / of(q.beta) - x))
+    yield Change(
+        "off by 1/beta - 1: 1 - beta is taken for beta",
+        lambda x, q: torch.where(of(q.beta) == 0, x, x / of(q.beta) - x),
+    )
 
 
 def _edges(cleared: Callable[[Tensor, Tensor], Tensor]) -> Iterator[Change]:
@@ -206,13 +240,17 @@ def _axis(kind: Kind) -> int:
 def _later(x: Tensor, kind: Kind) -> Tensor:
     axis = _axis(kind)
     rows = x.shape[axis]
-    return torch.cat((torch.zeros_like(x.narrow(axis, 0, 1)), x.narrow(axis, 0, rows - 1)), dim=axis)
+    return torch.cat(
+        (torch.zeros_like(x.narrow(axis, 0, 1)), x.narrow(axis, 0, rows - 1)), dim=axis
+    )
 
 
 def _earlier(x: Tensor, kind: Kind) -> Tensor:
     axis = _axis(kind)
     rows = x.shape[axis]
-    return torch.cat((x.narrow(axis, 1, rows - 1), torch.zeros_like(x.narrow(axis, 0, 1))), dim=axis)
+    return torch.cat(
+        (x.narrow(axis, 1, rows - 1), torch.zeros_like(x.narrow(axis, 0, 1))), dim=axis
+    )
 
 
 _BY_KIND: Final = {

@@ -32,7 +32,9 @@ class Mistake:
     where: str = ""
 
     def __str__(self) -> str:
-        words = f"{self.place.words} is {self.change.words}" if self.change.words else self.place.words
+        words = (
+            f"{self.place.words} is {self.change.words}" if self.change.words else self.place.words
+        )
         return f"{words}, {self.where}" if self.where else words
 
 
@@ -55,22 +57,37 @@ class ObservedPass:
 
 @torch.no_grad()
 def outcomes(of: ObservedPass, place: Place, changes: Sequence[Change]) -> Mapping[str, Tensor]:
-    """The outputs of a pass, in float64, with each of the changes at a place: [changes, ...] by name."""
+    """The outputs of a pass, in float64, with each of the changes at a place: [changes, ...] by
+    name.
+    """
     many, built = len(changes), RIGHT
     for mistake in of.base:
         built = mistake.place.build(_edit([mistake.change] * many, of.call), built)
     built = place.build(_edit(changes, of.call), built)
     call = _repeated(of.call, many)
     if of.cotangents is None:
-        found = dict(zip(OUTPUTS, chunk(call, chunk_size=of.chunk_size, stages=built.forward), strict=True))
+        found = dict(
+            zip(OUTPUTS, chunk(call, chunk_size=of.chunk_size, stages=built.forward), strict=True)
+        )
         return {name: _apart(name, tensor, many) for name, tensor in found.items()}
-    given = {name: None if x is None else _along_heads(name, x, many) for name, x in vars(of.cotangents).items()}
-    found = chunk_backward(call, Cotangents(**given), chunk_size=of.chunk_size, stages=built.forward, backward=built.backward).named()
+    given = {
+        name: None if x is None else _along_heads(name, x, many)
+        for name, x in vars(of.cotangents).items()
+    }
+    found = chunk_backward(
+        call,
+        Cotangents(**given),
+        chunk_size=of.chunk_size,
+        stages=built.forward,
+        backward=built.backward,
+    ).named()
     return {name: _apart(name, tensor, many) for name, tensor in found.items()}
 
 
 def _edit(changes: Sequence[Change], call: Inputs) -> Edit:
-    """All changes at once, each on a copy of the heads of its own; to be called once for each chunk."""
+    """All changes at once, each on a copy of the heads of its own; to be called once for each
+    chunk.
+    """
     walked = count()
 
     def edit(x: Tensor, c: Chunk) -> Tensor:
@@ -94,7 +111,9 @@ def _along_heads(name: str, x: Tensor, many: int) -> Tensor:
 
 
 def _heads(name: str) -> int | None:
-    return next((axis for axis, letter in enumerate(SIGNATURE[name].axes) if letter in ("H", "HV")), None)
+    return next(
+        (axis for axis, letter in enumerate(SIGNATURE[name].axes) if letter in ("H", "HV")), None
+    )
 
 
 def _apart(name: str, x: Tensor, many: int) -> Tensor:

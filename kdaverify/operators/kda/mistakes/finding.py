@@ -1,4 +1,6 @@
-"""The cause of an error, in a sentence: a mistake, two together, or the tensor that must be wrong."""
+"""The cause of an error, in a sentence: a mistake, two together, or the tensor that must be
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ CALL: Final = "call"
 COLUMNS: Final = 11
 """Value columns that a tensor is looked for in."""
 NEARLY: Final = 1.25
-"""Tensors with so many times the fewest unknowns are no worse: spaces with many more hold those with few."""
+"""Tensors with so many times the fewest unknowns are no worse: spaces with many more hold those
+with few."""
 FEWEST_EXCLUDED: Final = 2
 """Stages that must be excluded for the others to be listed."""
 SIDE_BY_SIDE: Final = 2
@@ -37,7 +40,8 @@ class Finding:
 
     Args:
         explanation: mistakes that account for everything; None where none is singled out.
-        possible: else the tensors, one of which can be changed so that everything is accounted for, the fewest unknowns first.
+        possible: else the tensors, one of which can be changed so that everything is accounted for,
+            the fewest unknowns first.
         within: stages whose tensors enter all that is wrong, and nothing else.
         excluded: those that write what enters right outputs, too.
         right: the outputs that are right in all heads.
@@ -54,13 +58,20 @@ class Finding:
         """Those that are named, in the order in which they are."""
         if self.explanation is not None:
             return self.explanation.stages
-        return tuple(dict.fromkeys(stage for origin in self.possible for stage in origin.place.stages)) or self.within
+        return (
+            tuple(dict.fromkeys(stage for origin in self.possible for stage in origin.place.stages))
+            or self.within
+        )
 
     def __str__(self) -> str:
         """One clause; empty where nothing is singled out."""
         if self.explanation is not None:
             return _explained(self.explanation)
-        evidence = f" by {' and '.join(self.right)}, which {'are' if len(self.right) > 1 else 'is'} right" if self.right else ""
+        evidence = (
+            f" by {' and '.join(self.right)}, which {'are' if len(self.right) > 1 else 'is'} right"
+            if self.right
+            else ""
+        )
         excluded = f"; excluded{evidence}: {_stages(self.excluded)}" if self.excluded else ""
         if self.possible:
             return f"{_consistent(self.possible)}{excluded}"
@@ -101,7 +112,14 @@ def finding(question: PropertyCase, judged: Adapter, *, until: float) -> Finding
 
 def _small(found: Sequence[ObservedCase]) -> ObservedCase | None:
     """The first wrong case of one sequence and one chunk."""
-    return next((case for case in found if case.wrong and case.of.call.N == 1 and case.of.chunk_size > case.of.call.T), None)
+    return next(
+        (
+            case
+            for case in found
+            if case.wrong and case.of.call.N == 1 and case.of.chunk_size > case.of.call.T
+        ),
+        None,
+    )
 
 
 def _located(found: Sequence[ObservedCase], until: float) -> Finding:
@@ -113,17 +131,31 @@ def _located(found: Sequence[ObservedCase], until: float) -> Finding:
     within, excluded = entered.stages()
     first = dict[str, Origin]()
     tried = origins(case, entered, until=until) if case.finite else ()
-    for origin in sorted((origin for origin in tried if origin.telling), key=lambda origin: origin.unknowns):
+    for origin in sorted(
+        (origin for origin in tried if origin.telling), key=lambda origin: origin.unknowns
+    ):
         first.setdefault(origin.place.words, origin)
-    fewest = [origin for origin in first.values() if origin.unknowns <= NEARLY * min(x.unknowns for x in first.values())]
+    fewest = [
+        origin
+        for origin in first.values()
+        if origin.unknowns <= NEARLY * min(x.unknowns for x in first.values())
+    ]
     singled_out = len(fewest) <= SIDE_BY_SIDE and time.monotonic() < until
-    right = tuple(name for name, wrong in zip(case.kernel.outputs, entered.wrong.any(0).tolist(), strict=True) if not wrong)
+    right = tuple(
+        name
+        for name, wrong in zip(case.kernel.outputs, entered.wrong.any(0).tolist(), strict=True)
+        if not wrong
+    )
     return Finding(None, tuple(fewest) if singled_out else (), within, excluded, right)
 
 
 def _explained(found: Explanation) -> str:
     names = [_named(mistakes) for mistakes in (found.mistakes, *found.others)]
-    nearest = f", the next leaves {_percent(found.next)}" if math.isfinite(found.next) and len(found.mistakes) == 1 else ""
+    nearest = (
+        f", the next leaves {_percent(found.next)}"
+        if math.isfinite(found.next) and len(found.mistakes) == 1
+        else ""
+    )
     return f"{'; or '.join(names)} (leaves {_percent(found.residual)} of the error{nearest})"
 
 
@@ -131,13 +163,22 @@ def _named(mistakes: Sequence[Mistake]) -> str:
     """One mistake, the same one in two tensors, or two."""
     first, *others = mistakes
     if all((x.change.words, x.where) == (first.change.words, first.where) for x in others):
-        return str(replace(first, place=replace(first.place, words=" and ".join(x.place.words for x in mistakes))))
+        return str(
+            replace(
+                first,
+                place=replace(first.place, words=" and ".join(x.place.words for x in mistakes)),
+            )
+        )
     return f"two mistakes together: {'; and '.join(map(str, mistakes))}"
 
 
 def _consistent(possible: Sequence[Origin]) -> str:
-    names = " or of ".join(f"{origin.place.words} ({_how(origin)}{_stage(origin.place.stages)})" for origin in possible)
-    counts = f"{possible[0].unknowns} unknowns account for {possible[0].equations} outputs of a head"
+    names = " or of ".join(
+        f"{origin.place.words} ({_how(origin)}{_stage(origin.place.stages)})" for origin in possible
+    )
+    counts = (
+        f"{possible[0].unknowns} unknowns account for {possible[0].equations} outputs of a head"
+    )
     return f"consistent with an error of {names} alone: {counts}"
 
 

@@ -1,7 +1,9 @@
-"""Which tensor a kernel without stages has wrong: the one that can be changed so that all outputs come out as the kernel's together.
+"""Which tensor a kernel without stages has wrong: the one that can be changed so that all outputs
+come out as the kernel's together.
 
-Changes of one tensor move the outputs within a space of few dimensions. An error outside of that space cannot come from the tensor,
-whatever is wrong with it; one inside of a space of far fewer dimensions than there are outputs is no accident.
+Changes of one tensor move the outputs within a space of few dimensions. An error outside of that
+space cannot come from the tensor, whatever is wrong with it; one inside of a space of far fewer
+dimensions than there are outputs is no accident.
 """
 
 from __future__ import annotations
@@ -57,7 +59,8 @@ class Origin:
 
 
 def origins(case: ObservedCase, entered: Reach, *, until: float = math.inf) -> Iterator[Origin]:
-    """Every tensor that enters all that is wrong, and how much of the error a change of it alone accounts for.
+    """Every tensor that enters all that is wrong, and how much of the error a change of it alone
+    accounts for.
 
     Args:
         case: of one sequence and one chunk, finite.
@@ -70,7 +73,8 @@ def origins(case: ObservedCase, entered: Reach, *, until: float = math.inf) -> I
         whole = _origin(case, place, every) if every.unknowns <= MOST else None
         if whole is not None:
             yield whole
-        # A factor of a row is a change of its elements: what no change of them accounts for, no factor does.
+        # A factor of a row is a change of its elements: what no change of them accounts for, no
+        # factor does.
         if whole is None or whole.possible:
             yield from (_origin(case, place, space) for space in factors)
 
@@ -79,15 +83,30 @@ def _origin(case: ObservedCase, place: Place, space: ErrorSpace) -> Origin:
     call = case.of.call
     group = group_of(case)
     unknowns = [(one, head) for head in range(group) for one in range(space.unknowns)]
-    weights = by_group({name: torch.full_like(told.exact, 1 / told.rms) for name, told in case.yard.items()}, group)
-    wanted, delta, rank, noise = by_group(case.kernel.outputs, group), call.v.new_zeros(call.HV, space.unknowns).double(), 0, float("inf")
+    weights = by_group(
+        {name: torch.full_like(told.exact, 1 / told.rms) for name, told in case.yard.items()}, group
+    )
+    wanted, delta, rank, noise = (
+        by_group(case.kernel.outputs, group),
+        call.v.new_zeros(call.HV, space.unknowns).double(),
+        0,
+        float("inf"),
+    )
     for _ in range(ROUNDS):
-        tried = [space.moved(delta, None, 0, group), *(space.moved(delta, one, head, group) for one, head in unknowns)]
+        tried = [
+            space.moved(delta, None, 0, group),
+            *(space.moved(delta, one, head, group) for one, head in unknowns),
+        ]
         found = outcomes(case.of, place, tried)
-        before, noise = noise, likenesses(case.kernel, {name: x[:1] for name, x in found.items()}, case.yard)[0].noise
+        before, noise = (
+            noise,
+            likenesses(case.kernel, {name: x[:1] for name, x in found.items()}, case.yard)[0].noise,
+        )
         if noise > before / 2:
             break
-        moved = torch.stack([by_group({name: x[i] for name, x in found.items()}, group) for i in range(len(tried))])
+        moved = torch.stack(
+            [by_group({name: x[i] for name, x in found.items()}, group) for i in range(len(tried))]
+        )
         slope = ((moved[1:] - moved[0]) / STEP * weights).movedim(0, -1)
         if (noise <= 1.0 and rank) or not bool(slope.isfinite().all()):
             break
@@ -100,7 +119,11 @@ def _origin(case: ObservedCase, place: Place, space: ErrorSpace) -> Origin:
 def _equations(case: ObservedCase, group: int) -> int:
     """Outputs that are right are evidence against other tensors, not for this one."""
     yard = case.yard
-    wrong = {name: x for name, x in case.kernel.outputs.items() if bool(((x - yard[name].exact).abs() > APART * yard[name].largest).any())}
+    wrong = {
+        name: x
+        for name, x in case.kernel.outputs.items()
+        if bool(((x - yard[name].exact).abs() > APART * yard[name].largest).any())
+    }
     return by_group(wrong, group).shape[-1]
 
 
@@ -109,7 +132,14 @@ def narrowed(case: ObservedCase, columns: int) -> ObservedCase:
     call = case.of.call
     if columns >= call.V or case.of.cotangents is not None:
         return case
-    cut = replace(call, v=call.v[..., :columns], initial_state=None if call.initial_state is None else call.initial_state[..., :columns])
+    cut = replace(
+        call,
+        v=call.v[..., :columns],
+        initial_state=None if call.initial_state is None else call.initial_state[..., :columns],
+    )
     kernel = KernelErrors({name: x[..., :columns] for name, x in case.kernel.outputs.items()})
-    yard = {name: Scale(told.exact[..., :columns], told.rms, told.largest) for name, told in case.yard.items()}
+    yard = {
+        name: Scale(told.exact[..., :columns], told.rms, told.largest)
+        for name, told in case.yard.items()
+    }
     return ObservedCase(replace(case.of, call=cut), kernel, yard)

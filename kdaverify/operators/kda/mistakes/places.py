@@ -1,4 +1,6 @@
-"""Where a kernel can be wrong: the tensors that its stages write, those that one of them reads, and the terms of its sums."""
+"""Where a kernel can be wrong: the tensors that its stages write, those that one of them reads, and
+the terms of its sums.
+"""
 
 from __future__ import annotations
 
@@ -45,11 +47,13 @@ class Place:
     Args:
         words: what it is, in words.
         kind: what its axes are.
-        stages: those that it may be in: of a tensor that one stage alone reads also the one that reads it.
+        stages: those that it may be in: of a tensor that one stage alone reads also the one that
+            reads it.
         build: (edit, pipeline) -> the pipeline in which the edit is applied there.
         name: of the tensor.
         own_space: whether it can be wrong in ways in which no place before it can.
-        as_it_is: whether the mistake is one by itself: what is edited is the difference that it makes.
+        as_it_is: whether the mistake is one by itself: what is edited is the difference that it
+            makes.
     """
 
     words: str
@@ -101,11 +105,17 @@ def _written(stage: str, name: str) -> Place:
 
         return pipeline.with_forward(stage, wrong)
 
-    return Place(_WORDS.get(name, name), stages_of(stage, name, SIGNATURES), KINDS[name], build, name)
+    return Place(
+        _WORDS.get(name, name), stages_of(stage, name, SIGNATURES), KINDS[name], build, name
+    )
 
 
 def stages_of(writer: str, name: str, signatures: Mapping[str, Signature]) -> tuple[str, ...]:
-    readers = [stage for stage, signature in signatures.items() if name in signature.reads and stage != writer]
+    readers = [
+        stage
+        for stage, signature in signatures.items()
+        if name in signature.reads and stage != writer
+    ]
     return (writer, *readers) if len(readers) == 1 else (writer,)
 
 
@@ -235,7 +245,10 @@ def _score_columns(edit: Edit, pipeline: Passes) -> Passes:
 
 def _scored(c: Chunk, rows: Edit | None, columns: Edit | None) -> None:
     """The right stage with other operands of the decayed products."""
-    k, (left_q, left_k) = c.tokens.k, (x if rows is None else rows(x, c) for x in (c.tokens.q, c.tokens.k))
+    k, (left_q, left_k) = (
+        c.tokens.k,
+        (x if rows is None else rows(x, c) for x in (c.tokens.q, c.tokens.k)),
+    )
     right = k if columns is None else columns(k, c)
     qk, kk = decayed_products(c, torch.stack((left_q, left_k), dim=-1), right).unbind(-1)
     c.Aqk, c.Akk = c.scale * qk, (c.tokens.beta[..., None] * kk).tril(-1)
@@ -266,12 +279,39 @@ FORWARD_PLACES: Final = (
     _written("wy", "w"),
     _written("wy", "u"),
     _written("state", "v_new"),
-    Place("the state before the chunk, as its products read it,", ("state",), Kind.STATE, _state_read, "h"),
-    Place("v_new (the corrected values)", ("state",), Kind.VALUES, _corrected, "v_new", own_space=False),
+    Place(
+        "the state before the chunk, as its products read it,",
+        ("state",),
+        Kind.STATE,
+        _state_read,
+        "h",
+    ),
+    Place(
+        "v_new (the corrected values)",
+        ("state",),
+        Kind.VALUES,
+        _corrected,
+        "v_new",
+        own_space=False,
+    ),
     _written("scores", "Akk"),
     _written("solve", "R"),
-    Place("the state after the chunk is that before it: it is not updated", ("state",), Kind.STATE, _not_updated, "S", **_AS_IT_IS),
-    Place("o reads the state after its chunk, not that before it", ("output",), Kind.STATE, _read_after, "h", **_AS_IT_IS),
+    Place(
+        "the state after the chunk is that before it: it is not updated",
+        ("state",),
+        Kind.STATE,
+        _not_updated,
+        "S",
+        **_AS_IT_IS,
+    ),
+    Place(
+        "o reads the state after its chunk, not that before it",
+        ("output",),
+        Kind.STATE,
+        _read_after,
+        "h",
+        **_AS_IT_IS,
+    ),
     Place("the initial state", ("call",), Kind.STATE, _given_state, "initial_state"),
     *(_given(name) for name in TOKENS),
     *(_read("scores", name) for name in ("q", "k", "beta", "G")),

@@ -1,11 +1,21 @@
-"""Where the backward of a kernel can be wrong: the tensors that its stages write, and those of the forward as one of them reads them."""
+"""Where the backward of a kernel can be wrong: the tensors that its stages write, and those of the
+forward as one of them reads them.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
 from kdaverify.operators.kda.mistakes.changes import Kind
-from kdaverify.operators.kda.mistakes.places import HELD, KINDS, Edit, Passes, Place, seen_with, stages_of
+from kdaverify.operators.kda.mistakes.places import (
+    HELD,
+    KINDS,
+    Edit,
+    Passes,
+    Place,
+    seen_with,
+    stages_of,
+)
 from oracles.backward_stages import BACKWARD_SIGNATURES
 from oracles.chunk_backward import BackwardStage, ChunkGradients
 
@@ -46,7 +56,13 @@ def _written_back(stage: str, name: str) -> Place:
 
         return pipeline.with_backward(stage, wrong)
 
-    return Place(_BACKWARD_WORDS.get(name, name), stages_of(stage, name, BACKWARD_SIGNATURES), KINDS[name], build, name)
+    return Place(
+        _BACKWARD_WORDS.get(name, name),
+        stages_of(stage, name, BACKWARD_SIGNATURES),
+        KINDS[name],
+        build,
+        name,
+    )
 
 
 def _read_back(stage: str, name: str) -> Place:
@@ -63,7 +79,13 @@ def _read_back(stage: str, name: str) -> Place:
 
         return pipeline.with_backward(stage, wrong)
 
-    return Place(f"{name} as the backward of {_BACKWARD_STAGES[stage]} reads it", (stage,), KINDS[name], build, name)
+    return Place(
+        f"{name} as the backward of {_BACKWARD_STAGES[stage]} reads it",
+        (stage,),
+        KINDS[name],
+        build,
+        name,
+    )
 
 
 def _given_back(edit: Edit, pipeline: Passes) -> Passes:
@@ -78,7 +100,13 @@ def _given_back(edit: Edit, pipeline: Passes) -> Passes:
     return pipeline.with_backward("state_bwd", wrong)
 
 
-_FINAL: Final = (("intra_bwd", "dq_head"), ("intra_bwd", "dk_head"), ("wy_bwd", "dv"), ("cumsum_bwd", "dg"), ("intra_bwd", "dbeta"))
+_FINAL: Final = (
+    ("intra_bwd", "dq_head"),
+    ("intra_bwd", "dk_head"),
+    ("wy_bwd", "dv"),
+    ("cumsum_bwd", "dg"),
+    ("intra_bwd", "dbeta"),
+)
 _BACKWARD_WRITES: Final = (
     *_FINAL,
     *(
@@ -90,7 +118,13 @@ _BACKWARD_WRITES: Final = (
 )
 BACKWARD_PLACES: Final = (
     *(_written_back(stage, name) for stage, name in _BACKWARD_WRITES),
-    Place("what dS_0 keeps of the gradient of the state after it", ("state_bwd",), Kind.STATE, _given_back, "dS"),
+    Place(
+        "what dS_0 keeps of the gradient of the state after it",
+        ("state_bwd",),
+        Kind.STATE,
+        _given_back,
+        "dS",
+    ),
     *(
         _read_back(stage, name)
         for stage, signature in BACKWARD_SIGNATURES.items()

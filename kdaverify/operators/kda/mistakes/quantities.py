@@ -1,4 +1,6 @@
-"""The quantities of a place: decays, write strengths and constants that an error may be a power or a multiple of."""
+"""The quantities of a place: decays, write strengths and constants that an error may be a power or
+a multiple of.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from oracles.chunk import Chunk
 
 @dataclass(frozen=True)
 class Quantities:
-    """What surrounds a tensor of one chunk, [n, HV, C, ...] as in `oracles.chunk`; hard resets count as gates of 0.
+    """What surrounds a tensor of one chunk, [n, HV, C, ...] as in `oracles.chunk`; hard resets
+    count as gates of 0.
 
     Args:
         g: [n, HV, C, K] log decays.

@@ -1,7 +1,8 @@
 """Which stages can have made some outputs wrong and left others right.
 
-A stage is ruled out where whatever it has wrong would show in an output that is right. Of infinities and NaN, which forget what made
-them, no more can be said. An error that cancels in an output would rule out too much; with a wrong tensor that happens by chance alone.
+A stage is ruled out where whatever it has wrong would show in an output that is right. Of
+infinities and NaN, which forget what made them, no more can be said. An error that cancels in an
+output would rule out too much; with a wrong tensor that happens by chance alone.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class Reach:
 
     Args:
         wrong: [groups of heads, outputs], where the kernel is wrong.
-        made: by tensor, the wrong outputs that those of its elements enter that cannot show in a right one; None: too many elements.
+        made: by tensor, the wrong outputs that those of its elements enter that cannot show in a
+            right one; None: too many elements.
     """
 
     wrong: Tensor
@@ -47,44 +49,70 @@ class Reach:
         return made is None or torch.equal(made, self.wrong)
 
     def stages(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Stages that can have made it with all that they write together, and those that cannot, in the order of the pipeline.
+        """Stages that can have made it with all that they write together, and those that cannot, in
+        the order of the pipeline.
 
         "call" are the inputs.
         """
         within, every = list[str](), ("call", *SIGNATURES, *BACKWARD_SIGNATURES)
-        own = {stage: [made for place, made in self.made.items() if stage in place.stages] for stage in every}
+        own = {
+            stage: [made for place, made in self.made.items() if stage in place.stages]
+            for stage in every
+        }
         for stage in (stage for stage, made in own.items() if made):
             found = [made for made in own[stage] if made is not None]
-            if len(found) < len(own[stage]) or bool((torch.stack(found).any(0) == self.wrong).all()):
+            if len(found) < len(own[stage]) or bool(
+                (torch.stack(found).any(0) == self.wrong).all()
+            ):
                 within.append(stage)
-        return tuple(within), tuple(stage for stage, made in own.items() if made and stage not in within)
+        return tuple(within), tuple(
+            stage for stage, made in own.items() if made and stage not in within
+        )
 
 
 def reach(case: ObservedCase) -> Reach:
     """The tensors of the pass, each moved element by element.
 
-    Math: an error of an element that shows in a wrong output by e times its tolerance shows in a right one by e r, with r the ratio of
-    what the element's derivatives are there, in tolerances. Where e r is above APART for the largest e that there is, it is not the
-    element.
+    Math: an error of an element that shows in a wrong output by e times its tolerance shows in a
+    right one by e r, with r the ratio of what the element's derivatives are there, in tolerances.
+    Where e r is above APART for the largest e that there is, it is not the element.
     """
     places = FORWARD_PLACES if case.of.cotangents is None else BACKWARD_PLACES
     group = group_of(case)
-    errors = {name: _largest(name, (x - case.yard[name].exact) / case.yard[name].largest, group) for name, x in case.kernel.outputs.items()}
+    errors = {
+        name: _largest(name, (x - case.yard[name].exact) / case.yard[name].largest, group)
+        for name, x in case.kernel.outputs.items()
+    }
     size = torch.stack([*errors.values()], dim=-1).nan_to_num(torch.inf, torch.inf)
-    return Reach(size > APART, {place: _made(case, place, size) for place in places if place.own_space})
+    return Reach(
+        size > APART, {place: _made(case, place, size) for place in places if place.own_space}
+    )
 
 
 def _made(case: ObservedCase, place: Place, size: Tensor) -> Tensor | None:
     *_, every = spaces(place, case.of.call, case.of.chunk_size)
     if every.unknowns > MOST:
         return None
-    still, wrong, group = torch.zeros(case.of.call.HV, every.unknowns, dtype=torch.float64), size > APART, group_of(case)
-    found = outcomes(case.of, place, [every.moved(still, one, 0, 1) for one in (None, *range(every.unknowns))])
+    still, wrong, group = (
+        torch.zeros(case.of.call.HV, every.unknowns, dtype=torch.float64),
+        size > APART,
+        group_of(case),
+    )
+    found = outcomes(
+        case.of, place, [every.moved(still, one, 0, 1) for one in (None, *range(every.unknowns))]
+    )
     moved = {name: (x[1:] - x[:1]) / STEP / case.yard[name].largest for name, x in found.items()}
-    by_element = [torch.stack([_largest(name, x[i], group) for name, x in moved.items()], dim=-1) for i in range(every.unknowns)]
+    by_element = [
+        torch.stack([_largest(name, x[i], group) for name, x in moved.items()], dim=-1)
+        for i in range(every.unknowns)
+    ]
     shows = torch.stack(by_element)  # [elements, groups, outputs]
     shows = torch.where(shows > TOUCHED * shows.amax(), shows, 0.0)
-    e = (size / shows.where(wrong, 0.0)).where(wrong & (shows > 0), torch.inf).amin(-1, keepdim=True)
+    e = (
+        (size / shows.where(wrong, 0.0))
+        .where(wrong & (shows > 0), torch.inf)
+        .amin(-1, keepdim=True)
+    )
     hidden = ((e * shows).nan_to_num(torch.inf) <= APART) | wrong | (shows == 0)
     return ((shows > 0) & wrong & hidden.all(-1, keepdim=True)).any(0)
 

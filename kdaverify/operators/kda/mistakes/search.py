@@ -20,7 +20,8 @@ from kdaverify.operators.kda.mistakes.places import FORWARD_PLACES
 from kdaverify.operators.kda.mistakes.places_backward import BACKWARD_PLACES
 
 RIVAL: Final = 2.0
-"""A mistake within so many times of what conforming kernels differ by is not ruled out; one within 1 accounts for the error."""
+"""A mistake within so many times of what conforming kernels differ by is not ruled out; one within
+1 accounts for the error."""
 
 
 @dataclass(frozen=True)
@@ -65,31 +66,56 @@ class ObservedCase:
         """Elements that no conforming kernel has."""
         return wrong_elements(self.kernel, self.yard)
 
-    def beside(self, mistakes: Iterable[Mistake], *, base: tuple[Mistake, ...] = (), until: float = math.inf) -> list[Scored]:
-        """Each mistake, made in addition to those of `base`, and how near it comes; those that `until` leaves time for."""
+    def beside(
+        self,
+        mistakes: Iterable[Mistake],
+        *,
+        base: tuple[Mistake, ...] = (),
+        until: float = math.inf,
+    ) -> list[Scored]:
+        """Each mistake, made in addition to those of `base`, and how near it comes; those that
+        `until` leaves time for.
+        """
         of, found = replace(self.of, base=base), list[Scored]()
         for place, group in groupby(mistakes, key=lambda mistake: mistake.place):
             if time.monotonic() > until:
                 break
             own = list(group)
-            likes = likenesses(self.kernel, outcomes(of, place, [mistake.change for mistake in own]), self.yard)
+            likes = likenesses(
+                self.kernel, outcomes(of, place, [mistake.change for mistake in own]), self.yard
+            )
             found += map(Scored, own, likes)
-        # Where nothing is wrong there is no error to account for: what counts is that the mistake does not show.
-        return found if self.wrong else [Scored(x.mistake, replace(x.like, residual=0.0)) for x in found]
+        # Where nothing is wrong there is no error to account for: what counts is that the mistake
+        # does not show.
+        return (
+            found
+            if self.wrong
+            else [Scored(x.mistake, replace(x.like, residual=0.0)) for x in found]
+        )
 
 
 def all_mistakes(*, backward: bool) -> Sequence[Mistake]:
     """Those of one pass, place by place, the simplest first."""
     places = BACKWARD_PLACES if backward else FORWARD_PLACES
-    return [Mistake(place, change) for place in places for change in ([AS_IT_IS] if place.as_it_is else changes(place.kind))]
+    return [
+        Mistake(place, change)
+        for place in places
+        for change in ([AS_IT_IS] if place.as_it_is else changes(place.kind))
+    ]
 
 
-def sieved(cases: Sequence[ObservedCase], mistakes: Sequence[Mistake], *, base: tuple[Mistake, ...] = ()) -> list[Scored]:
+def sieved(
+    cases: Sequence[ObservedCase], mistakes: Sequence[Mistake], *, base: tuple[Mistake, ...] = ()
+) -> list[Scored]:
     """The mistakes that no case rules out."""
     left = [Scored(mistake, Likeness(0.0, 0.0, 0.0)) for mistake in mistakes]
     for case in cases:
         here = case.beside([x.mistake for x in left], base=base)
-        left = [Scored(now.mistake, _worse(x.like, now.like)) for x, now in zip(left, here, strict=True) if now.possible]
+        left = [
+            Scored(now.mistake, _worse(x.like, now.like))
+            for x, now in zip(left, here, strict=True)
+            if now.possible
+        ]
     return left
 
 

@@ -1,4 +1,6 @@
-"""In how many ways a tensor can be wrong: by one factor, by a factor for every row or column, or in every element."""
+"""In how many ways a tensor can be wrong: by one factor, by a factor for every row or column, or in
+every element.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from kdaverify.operators.kda.mistakes.quantities import Quantities
 from oracles.inputs import Inputs
 
 STEP: Final = 2.0**-18
-"""Of the differences that derivatives are made of: outputs are linear in most tensors, smooth in all."""
+"""Of the differences that derivatives are made of: outputs are linear in most tensors, smooth in
+all."""
 STRICT: Final = ("Akk", "R", "dAkk")
 """Matrices whose diagonal no kernel stores."""
 
@@ -39,7 +42,9 @@ class ErrorSpace:
         return len(self.basis)
 
     def moved(self, delta: Tensor, one: int | None, head: int, group: int) -> Change:
-        """The tensor moved by delta [heads, unknowns], and in one unknown more by a step, in one head of every group."""
+        """The tensor moved by delta [heads, unknowns], and in one unknown more by a step, in one
+        head of every group.
+        """
 
         def apply(x: Tensor, _: Quantities) -> Tensor:
             by = torch.einsum("hu,u...->h...", delta, self.basis)
@@ -51,9 +56,13 @@ class ErrorSpace:
 
 
 _AXES: Final = {
-    Kind.KEYS: ("token", "channel"), Kind.GATES: ("token", "channel"), Kind.VALUES: ("token", "column"),
-    Kind.MATRIX: ("later token", "earlier token"), Kind.STATE: ("row", "column"), Kind.SCALAR: ("token",),
-}  # fmt: skip
+    Kind.KEYS: ("token", "channel"),
+    Kind.GATES: ("token", "channel"),
+    Kind.VALUES: ("token", "column"),
+    Kind.MATRIX: ("later token", "earlier token"),
+    Kind.STATE: ("row", "column"),
+    Kind.SCALAR: ("token",),
+}
 
 
 def spaces(place: Place, call: Inputs, rows: int) -> Iterator[ErrorSpace]:
@@ -64,9 +73,13 @@ def spaces(place: Place, call: Inputs, rows: int) -> Iterator[ErrorSpace]:
     """
     kind, inside = place.kind, torch.arange(rows) < call.T
     shape = {
-        Kind.KEYS: (rows, call.K), Kind.GATES: (rows, call.K), Kind.VALUES: (rows, call.V), Kind.MATRIX: (rows, rows),
-        Kind.STATE: (call.K, call.V), Kind.SCALAR: (rows,),
-    }[kind]  # fmt: skip
+        Kind.KEYS: (rows, call.K),
+        Kind.GATES: (rows, call.K),
+        Kind.VALUES: (rows, call.V),
+        Kind.MATRIX: (rows, rows),
+        Kind.STATE: (call.K, call.V),
+        Kind.SCALAR: (rows,),
+    }[kind]
     free = torch.ones(shape, dtype=torch.bool)
     if kind is not Kind.STATE:
         free &= inside.view(-1, *[1] * (len(shape) - 1))
@@ -75,9 +88,13 @@ def spaces(place: Place, call: Inputs, rows: int) -> Iterator[ErrorSpace]:
     yield ErrorSpace("one factor", free[None].double(), factors=True)
     for axis, noun in enumerate(_AXES[kind]):
         if len(shape) > 1:
-            lines = torch.eye(shape[axis], dtype=torch.bool).view(-1, *(shape[axis] if i == axis else 1 for i in range(len(shape))))
+            lines = torch.eye(shape[axis], dtype=torch.bool).view(
+                -1, *(shape[axis] if i == axis else 1 for i in range(len(shape)))
+            )
             basis = (lines & free).double()
-            yield ErrorSpace(f"a factor for every {noun}", basis[basis.flatten(1).any(1)], factors=True)
+            yield ErrorSpace(
+                f"a factor for every {noun}", basis[basis.flatten(1).any(1)], factors=True
+            )
     every = torch.zeros(int(free.sum()), *shape, dtype=torch.float64)
     every[(torch.arange(len(every)), *free.nonzero(as_tuple=True))] = 1.0
     yield ErrorSpace("", every, factors=False)

@@ -1,4 +1,6 @@
-"""The early revision: gates summed over the chunk in log2, o in the layout of the inputs, empty tensors for what is absent."""
+"""The early revision: gates summed over the chunk in log2, o in the layout of the inputs, empty
+tensors for what is absent.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,23 @@ def operators(does: Behaviour) -> dict[str, Callable[..., Any]]:
         transpose_state_layout: bool = False,
     ) -> Any:
         if safe_gate or transpose_state_layout or (layout == "TND" and q.shape[1] > 1):
-            raise RuntimeError("safe_gate, transpose_state_layout, or TND with H > 1 is not supported")
-        said = {"layout": layout, "initial_state": initial_state, "cu_seqlens": cu_seqlens, "chunk_indices": chunk_indices}
-        o, final_state, *_ = chunk(does, (q, k, v, gk, beta), scale=scale, chunk_size=chunk_size, **said, state_v_first=False)
+            raise RuntimeError(
+                "safe_gate, transpose_state_layout, or TND with H > 1 is not supported"
+            )
+        said = {
+            "layout": layout,
+            "initial_state": initial_state,
+            "cu_seqlens": cu_seqlens,
+            "chunk_indices": chunk_indices,
+        }
+        o, final_state, *_ = chunk(
+            does,
+            (q, k, v, gk, beta),
+            scale=scale,
+            chunk_size=chunk_size,
+            **said,
+            state_v_first=False,
+        )
         empty = q.new_empty(0)
         return o, final_state if output_final_state else empty, gk.float(), *(empty,) * 9
 

@@ -42,8 +42,20 @@ def operators(does: Behaviour) -> dict[str, Callable[..., Any]]:
         allow_neg_eigval: bool = False,
         use_exp2: bool = True,
     ) -> Any:
-        said = {"layout": layout, "initial_state": initial_state, "cu_seqlens": cu_seqlens, "chunk_indices": chunk_indices}
-        results = chunk(does, (q, k, v, g, beta), scale=scale, chunk_size=chunk_size, **said, state_v_first=state_v_first)
+        said = {
+            "layout": layout,
+            "initial_state": initial_state,
+            "cu_seqlens": cu_seqlens,
+            "chunk_indices": chunk_indices,
+        }
+        results = chunk(
+            does,
+            (q, k, v, g, beta),
+            scale=scale,
+            chunk_size=chunk_size,
+            **said,
+            state_v_first=state_v_first,
+        )
         return results[0], results[1] if output_final_state else None, *results[2:]
 
     return {"chunk_kda_fwd": chunk_kda_fwd, "recurrent_kda": recurrent_operator(does)}

@@ -1,4 +1,6 @@
-"""The middle revision: natural gates, o sequence-major; its public functions hide their signatures, as the package's wrappers do."""
+"""The middle revision: natural gates, o sequence-major; its public functions hide their signatures,
+as the package's wrappers do.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,20 @@ def chunk_operator(does: Behaviour) -> Callable[..., Any]:
         return_intermediate_states: bool = False,
         state_v_first: bool = False,
     ) -> Any:
-        said = {"layout": layout, "initial_state": initial_state, "cu_seqlens": cu_seqlens, "chunk_indices": chunk_indices}
-        results = chunk(does, (q, k, v, g, beta), scale=scale, chunk_size=chunk_size, **said, state_v_first=state_v_first)
+        said = {
+            "layout": layout,
+            "initial_state": initial_state,
+            "cu_seqlens": cu_seqlens,
+            "chunk_indices": chunk_indices,
+        }
+        results = chunk(
+            does,
+            (q, k, v, g, beta),
+            scale=scale,
+            chunk_size=chunk_size,
+            **said,
+            state_v_first=state_v_first,
+        )
         return results[0], results[1] if output_final_state else None, *results[2:]
 
     return npu_chunk_kda_fwd
@@ -73,8 +87,16 @@ def recurrent_operator(does: Behaviour) -> Callable[..., Any]:
         lower_bound: Any = None,
         state_v_first: bool = False,
     ) -> Any:
-        said = {"cu_seqlens": cu_seqlens, "ssm_state_indices": ssm_state_indices, "scale": scale, "state_v_first": state_v_first}
-        said |= {"output_final_state": output_final_state, "inplace_final_state": inplace_final_state}
+        said = {
+            "cu_seqlens": cu_seqlens,
+            "ssm_state_indices": ssm_state_indices,
+            "scale": scale,
+            "state_v_first": state_v_first,
+        }
+        said |= {
+            "output_final_state": output_final_state,
+            "inplace_final_state": inplace_final_state,
+        }
         return recurrent(does, (q, k, v, g, beta), initial_state, **said)
 
     return npu_recurrent_kda
@@ -99,8 +121,16 @@ def operators(does: Behaviour) -> dict[str, Any]:
     """The names of the module, behaving as asked."""
     chunk_kda_fwd, recurrent_kda = chunk_operator(does), recurrent_operator(does)
     behind = SimpleNamespace(npu_chunk_kda_fwd=chunk_kda_fwd, npu_recurrent_kda=recurrent_kda)
-    return {"chunk_kda_fwd": hidden(chunk_kda_fwd), "recurrent_kda": hidden(recurrent_kda), "_aclnn_ctypes": behind}
+    return {
+        "chunk_kda_fwd": hidden(chunk_kda_fwd),
+        "recurrent_kda": hidden(recurrent_kda),
+        "_aclnn_ctypes": behind,
+    }
 
 
 _OPERATORS = operators(BEHAVIOUR)
-chunk_kda_fwd, recurrent_kda, _aclnn_ctypes = _OPERATORS["chunk_kda_fwd"], _OPERATORS["recurrent_kda"], _OPERATORS["_aclnn_ctypes"]
+chunk_kda_fwd, recurrent_kda, _aclnn_ctypes = (
+    _OPERATORS["chunk_kda_fwd"],
+    _OPERATORS["recurrent_kda"],
+    _OPERATORS["_aclnn_ctypes"],
+)
