@@ -309,7 +309,8 @@ def _span(ratios: list[float], low: float, high: float) -> str:
     if not ratios:
         return ""
     inside = sum(low <= ratio <= high for ratio in ratios)
-    return f"{min(ratios):.2f}-{max(ratios):.2f}{'' if inside == len(ratios) else f' ({inside}/{len(ratios)})'}"
+    share = "" if inside == len(ratios) else f" ({inside}/{len(ratios)})"
+    return f"{min(ratios):.2f}-{max(ratios):.2f}{share}"
 
 
 if __name__ == "__main__":

@@ -154,10 +154,8 @@ def main(
         groups[f"{row.contract}, {row.dtype}, {row.output}"].append(row)
     for row in found:
         accumulates = contract_from_name(row.contract).accumulate.name
-        groups[
-            f"{'16 bits' if contract_from_name(row.contract).operands.precision <= 11 else accumulates},"
-            f" gate {row.gate}"
-        ].append(row)
+        narrow = contract_from_name(row.contract).operands.precision <= 11
+        groups[f"{'16 bits' if narrow else accumulates}, gate {row.gate}"].append(row)
     for title, group in groups.items():
         show(title, group)
     for row in found:

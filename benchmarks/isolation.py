@@ -59,7 +59,8 @@ def main() -> None:
         own, apart = _medians(here, there, inputs)
         there.end()
         print(
-            f"{name:<10}{own:>10.2f}{apart:>10.2f}{apart - own:>10.2f}{apart / own:>8.2f}{first:>12.0f}"
+            f"{name:<10}{own:>10.2f}{apart:>10.2f}{apart - own:>10.2f}{apart / own:>8.2f}"
+            f"{first:>12.0f}"
         )
         if name == "trivial":
             print(

@@ -166,8 +166,8 @@ def decayed_products(c: Chunk, rows_of: Tensor, columns_of: Tensor) -> Tensor:
         band = [c.dot(decayed, rows_of[..., rows, :, :]), beyond]
         if first:
             anchor, before = slice(first, first + 1), slice(0, first)
-            # [K, s, number]
-            left = (rows_of[..., rows, :, :] * c.decay(rows, anchor)[..., None]).transpose(-3, -2)
+            scaled = rows_of[..., rows, :, :] * c.decay(rows, anchor)[..., None]
+            left = scaled.transpose(-3, -2)  # of shape [K, s, number]
             right = columns_of[..., before, :] * c.decay(anchor, before)
             band.insert(
                 0, c.dot(right, left.flatten(-2)).unflatten(-1, left.shape[-2:]).transpose(-3, -2)

@@ -181,8 +181,8 @@ def _pairs(
     """
     c, q, k = b.c, b.c.tokens.q, b.c.tokens.k
     kb = c.tokens.beta[..., None] * k
-    # [2, C, K]
-    apart, both = torch.stack((q, kb), dim=-3), torch.stack((q, b.store("beta_k", kb)), dim=-3)
+    apart = torch.stack((q, kb), dim=-3)  # of shape [2, C, K]
+    both = torch.stack((q, b.store("beta_k", kb)), dim=-3)
     dA = torch.stack((dAqk, b.dAkk), dim=-3)  # [2, C, C]
     C, size = k.shape[-2], c.arithmetic.sub_block
     later: list[Tensor] = []  # [2, s, K] of every sub-block

@@ -158,11 +158,8 @@ class TensorCall:
     def numbers(self) -> dict[str, Any]:
         """The fields that are no tensors."""
         names = self.signature.names()
-        return {
-            field.name: getattr(self, field.name)
-            for field in fields(self)
-            if field.name not in names
-        }  # pyright: ignore[reportArgumentType]
+        own = fields(self)  # pyright: ignore[reportArgumentType] # a dataclass each
+        return {field.name: getattr(self, field.name) for field in own if field.name not in names}
 
     @classmethod
     def restored(cls, tensors: Mapping[str, Any], numbers: Mapping[str, Any]) -> Self:

@@ -33,7 +33,8 @@ from kdaverify.verdicts.verdict import Verdict
 
 def tell(judge, status=Status.PASS, output="o", **fields):
     name = judge.adapter.name
-    judge.report(Verdict(implementation=name, property=judge.property_name, status=status, output=output, replay="again", **fields))
+    found = dict(implementation=name, property=judge.property_name, status=status, output=output)
+    judge.report(Verdict(**found, replay="again", **fields))
     if status.rejects:
         raise Rejected(f"{status}: {output} is off")
 """

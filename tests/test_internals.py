@@ -78,10 +78,8 @@ def test_a_test_says_how_it_was_written() -> None:
     assert internals.has_settings(own) and not internals.has_settings(plain), (
         "hypothesis: where settings are noted has moved"
     )
-    assert (
-        internals.body_of(plain) is plain.hypothesis.inner_test
-        and internals.body_of(marked) is marked
-    )  # type: ignore[attr-defined]
+    body = plain.hypothesis.inner_test  # pyright: ignore[reportFunctionMemberAccess]
+    assert internals.body_of(plain) is body and internals.body_of(marked) is marked
     assert internals.marked_parameters(marked) == {"size": [1, 2]}, (
         "pytest: marks are kept otherwise"
     )

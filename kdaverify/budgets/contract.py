@@ -284,7 +284,8 @@ def spelled(contract: Contract) -> str:
     carry = "" if contract.carry == contract.accumulate else f"-{contract.carry.name}carry"
     softplus = "-softplus" if contract.softplus else ""
     rest = ";".join(f"{key}:{value}" for key, value in _rest(contract).items())
-    return f"{form}-{contract.operands.name}{factors}{anchored}{solve}{carry}{softplus}{f'[{rest}]' if rest else ''}"
+    others = f"[{rest}]" if rest else ""
+    return f"{form}-{contract.operands.name}{factors}{anchored}{solve}{carry}{softplus}{others}"
 
 
 def _rest(contract: Contract) -> dict[str, str]:

@@ -164,9 +164,12 @@ def _ask(run: CampaignRun, engine: Engine, console: Console, diagnosis: float) -
             )
 
 
-# as typer gives it
 def orders_of(
-    impls: tuple[str, ...], profile: str, seed: int, isolate: bool | None, limits: Limits
+    impls: tuple[str, ...],
+    profile: str,
+    seed: int,
+    isolate: bool | None,  # noqa: FBT001 # as typer gives it
+    limits: Limits,
 ) -> Orders:
     """The arguments of every worker.
 

@@ -136,9 +136,14 @@ def nightly(
 
 def _date(given: str | None) -> str:
     try:
-        return f"{datetime.now(UTC) if given is None else datetime.strptime(given, '%Y-%m-%d').replace(tzinfo=UTC):%Y-%m-%d}"
+        date = (
+            datetime.now(UTC)
+            if given is None
+            else datetime.strptime(given, "%Y-%m-%d").replace(tzinfo=UTC)
+        )
     except ValueError:
         raise Complaint(f"--date: wanted a date such as 2026-01-31, got {given!r}") from None
+    return f"{date:%Y-%m-%d}"
 
 
 def _fixed(specs: Mapping[str, str], profile: str, history: History) -> list[Fixed]:

@@ -50,9 +50,5 @@ def problem(
             f"--example: there is none for {op}; the field `problem` of any row of a record"
             " holds one"
         )
-    # to be piped
-    print(
-        json.dumps(
-            operator.schema() if found is None or schema else json.loads(found.to_json()), indent=2
-        )
-    )
+    shown = operator.schema() if found is None or schema else json.loads(found.to_json())
+    print(json.dumps(shown, indent=2))  # noqa: T201 # to be piped

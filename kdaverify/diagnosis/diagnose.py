@@ -24,7 +24,10 @@ from oracles.certified import UncertifiedError
 
 LARGEST: Final = 0.5
 """Largest `cost` of a case that every suspect is run on."""
-NOTHING: Final = "run again, nothing fails: there is nothing to diagnose, or its results differ from call to call"
+NOTHING: Final = (
+    "run again, nothing fails: there is nothing to diagnose, or its results differ from call to"
+    " call"
+)
 UNEVEN: Final = (
     "the same call gives other results when it is repeated: no fault that always strikes can be"
     " compared with it"

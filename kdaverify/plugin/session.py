@@ -305,11 +305,9 @@ def _last_page(terminalreporter: pytest.TerminalReporter, config: pytest.Config)
     from kdaverify.report.terminal import show
 
     page = StringIO()
-    # the width has no other name
-    width, colour = (
-        terminalreporter._tw.fullwidth,
-        terminalreporter._tw.hasmarkup,
-    )  # pyright: ignore[reportPrivateUsage]
+    # the width has no public name
+    writer = terminalreporter._tw  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
+    width, colour = writer.fullwidth, writer.hasmarkup
     console = Console(file=page, width=width, force_terminal=colour, no_color=not colour)
     show(
         console,

@@ -94,7 +94,8 @@ class Problem(Canonical):
     def stem(self) -> str:
         pack = f"-pack{self.N}" if self.packed else ""
         gates = "" if self.gates == "channel" else f"-{self.gates}"
-        return f"{self.op}{gates}-{self.dtype}-B{self.B}T{self.T}{pack}-H{self.H}HV{self.HV}-K{self.K}V{self.V}-{self.gate}"
+        sizes = f"B{self.B}T{self.T}{pack}-H{self.H}HV{self.HV}-K{self.K}V{self.V}"
+        return f"{self.op}{gates}-{self.dtype}-{sizes}-{self.gate}"
 
     @property
     def regime(self) -> str:

@@ -127,9 +127,9 @@ def _problems(draw: st.DrawFn, choices: _Choices) -> Problem:
     scale = draw(st.sampled_from(_SCALES))
     # Bytes, not an integer: shrinking would trade a smaller size for a larger seed for ever.
     seed = int.from_bytes(draw(st.binary(min_size=_SEED_BYTES, max_size=_SEED_BYTES)), "big")
-    return choices.domain.fit(
-        Problem(dtype=dtype, **layout, **widths, **regimes, scale=scale, seed=seed)
-    )  # pyright: ignore[reportArgumentType]
+    fields = {**layout, **widths, **regimes}
+    problem = Problem(dtype=dtype, **fields, scale=scale, seed=seed)  # pyright: ignore[reportArgumentType]
+    return choices.domain.fit(problem)
 
 
 @st.composite

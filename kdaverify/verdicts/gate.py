@@ -216,8 +216,10 @@ def unfinished(tables: Sequence[Table]) -> list[str]:
     left = sum(table.open_rows for table in tables)
     half = (
         [
-            f"half-run: {left} verdicts are of sessions that never closed their record, or of"
-            " version 1, which could not"
+            (
+                f"half-run: {left} verdicts are of sessions that never closed their record, or of"
+                " version 1, which could not"
+            )
         ]
         if left
         else []

@@ -82,9 +82,8 @@ def test_an_input_returned_as_output_is_the_callers_tensor(
 ) -> None:
     x = ask(K=12, V=12).inputs()
     assert x.initial_state is not None
-    output = kernel(**declared)(
-        returning(lambda named: (named["v"], named["initial_state"]))
-    ).forward(x)  # pyright: ignore[reportArgumentType]
+    function = returning(lambda named: (named["v"], named["initial_state"]))
+    output = kernel(**declared)(function).forward(x)  # pyright: ignore[reportArgumentType]
     assert output.o.untyped_storage().data_ptr() == x.v.untyped_storage().data_ptr()
     assert (
         output.final_state.untyped_storage().data_ptr()

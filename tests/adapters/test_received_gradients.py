@@ -75,9 +75,8 @@ def scaled(named: str, source: str) -> KernelAdapter:
     def without(q: Any, k: Any, v: Any, g: Any, beta: Any, *, initial_state: Any) -> Any:
         return call(q, k, v, g, beta, initial_state=initial_state)
 
-    return kernel(name="wrong", contract="recurrent-fp32", **declared)(
-        without if named == "folded" else with_scale
-    )  # pyright: ignore[reportArgumentType]
+    function = without if named == "folded" else with_scale
+    return kernel(name="wrong", contract="recurrent-fp32", **declared)(function)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("named", CONVENTIONS)

@@ -208,7 +208,8 @@ def test_finding_and_listing_import_no_vendor_framework() -> None:
     code = """
 import sys, kdaverify.adapters as a
 a.shipped(); [a.find(name) for name in a.registry.SHIPPED]
-print([v for v in ("transformers", "jax", "onnx", "onnxruntime", "deltanet_tpu", "ml_dtypes") if v in sys.modules])
+vendors = "transformers", "jax", "onnx", "onnxruntime", "deltanet_tpu", "ml_dtypes"
+print([v for v in vendors if v in sys.modules])
 """
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True

@@ -154,7 +154,7 @@ def test_a_scale_or_beta_that_is_wrong_by_more_is_rejected(scale: float, beta: f
     assert worst(DECLARED, x, kernel(x, scale=scale, beta=beta)) > 1
 
 
-def test_an_inverse_by_doubling_in_fp16_is_rejected_on_coherent_keys_and_accepted_on_random_ones() -> (
+def test_an_inverse_by_doubling_in_fp16_is_rejected_on_coherent_keys_and_accepted_on_random() -> (
     None
 ):
     coherent, random = read_as_bf16(COHERENT), read_as_bf16(RANDOM)

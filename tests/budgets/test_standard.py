@@ -168,9 +168,7 @@ def test_underflow_in_a_backward_pass_counts_once_for_every_term_and_is_enlarged
     }
 
 
-def test_a_suffix_sum_that_cancels_may_lose_roundoffs_of_its_terms_where_the_ensemble_happens_to_be_exact() -> (
-    None
-):
+def test_a_suffix_sum_that_cancels_may_be_off_by_roundoffs_where_the_ensemble_is_exact() -> None:
     truth = gradients_held(PACK).truth
     exact = Gradients(**{name: enclosure.high for name, enclosure in truth.named().items()})
     found = gradients_held(PACK, GradientEmulation({"exact": exact}, [exact, exact])).budgets["dg"]

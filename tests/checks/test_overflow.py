@@ -98,7 +98,7 @@ def test_a_call_in_which_every_output_overflows_concludes_nothing() -> None:
     assert found.status is Status.SKIP and found.output == "call"
 
 
-def test_one_reference_kernel_that_overflows_excuses_an_output_where_none_is_finite_throughout() -> (
+def test_one_reference_kernel_that_overflows_passes_an_output_where_none_is_finite_throughout() -> (
     None
 ):
     fits, beyond = torch.ones(2), torch.tensor([1.0, torch.inf])

@@ -106,9 +106,7 @@ def test_legal_stages_pass(gate: str, dtype: str) -> None:
         }[feed]
 
 
-def test_equations_between_the_kernel_s_own_tensors_are_told_of_the_stage_that_wrote_the_result() -> (
-    None
-):
+def test_equations_between_the_kernel_s_tensors_are_reported_of_the_stage_that_wrote_it() -> None:
     found = [
         outcome
         for outcome in stages(find("eager"), problem(), feed="own")

@@ -27,11 +27,14 @@ from kdaverify.problems import problems
 from kdaverify.problems.problem import Problem
 
 SMALL = Problem(
-    B=1, T=20, H=1, HV=1, K=8, V=8, dtype="bf16", gate="mild", key="random", beta="uniform", state="random", value="normal", seed=0
+    B=1, T=20, H=1, HV=1, K=8, V=8, dtype="bf16", gate="mild", key="random", beta="uniform",
+    state="random", value="normal", seed=0,
 )
 
 @given(data=st.data())
-def test_forward(judge, dtype, data): judge(data.draw(problems(dtype=dtype, packed=False, max_cost=0.02)))
+def test_forward(judge, dtype, data):
+    judge(data.draw(problems(dtype=dtype, packed=False, max_cost=0.02)))
+
 @pytest.mark.parametrize("seed", range(8))
 def test_forward_of_the_same(judge, seed): judge(SMALL.replace(seed=seed))
 """

@@ -52,7 +52,8 @@ def port(q, k, v, g, beta, *, scale, initial_state, cu_seqlens):
     if scale == 0.5:
         raise ValueError("a half")
     state = None if initial_state is None else initial_state.mT.contiguous()
-    out = EAGER.forward(Inputs(q, k, v, g, beta, scale=scale, initial_state=state, cu_seqlens=cu_seqlens))
+    call = Inputs(q, k, v, g, beta, scale=scale, initial_state=state, cu_seqlens=cu_seqlens)
+    out = EAGER.forward(call)
     return out.o * (1 if v.shape[2] == q.shape[2] else 1.02), out.final_state.mT
 """
 # The command line with the suites of this folder, in one process.

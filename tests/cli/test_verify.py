@@ -23,7 +23,8 @@ pytestmark = pytest.mark.whole_run
 
 JUDGING = """
 @pytest.mark.parametrize("output", ["o", "final_state"])
-def test_forward(judge, dtype, output): tell(judge, output=output, dtype=dtype, case="kda-0", problem="{}", regime="mild")
+def test_forward(judge, dtype, output):
+    tell(judge, output=output, dtype=dtype, case="kda-0", problem="{}", regime="mild")
 """
 BODIES = {
     0: "",

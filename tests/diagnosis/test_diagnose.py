@@ -26,7 +26,7 @@ from kdaverify.diagnosis.suspects import Suspect, suspects
 from kdaverify.faults.adapter import Faulty
 from kdaverify.faults.catalogue import FAULTS
 from kdaverify.faults.fault import Fault, Setting
-from kdaverify.faults.kernel import Patch
+from kdaverify.faults.kernel import Patch, PatchedPipeline
 from kdaverify.operators.pointwise.problem import ActivationProblem
 from kdaverify.problems import Problem, cotangents
 from kdaverify.verdicts.judge import Judge, Rejected
@@ -153,9 +153,11 @@ def _zero_tail(o: Tensor) -> Tensor:
 
 
 def test_nan_everywhere_names_no_fault() -> None:
-    nan = Faulty(
-        RIGHT, patch=Patch(forward=lambda kernel, x: tuple(y * math.nan for y in kernel(x)))
-    )  # pyright: ignore[reportArgumentType]
+    def forward(kernel: PatchedPipeline, x: Inputs) -> tuple[Tensor, Tensor]:
+        o, final_state = kernel(x)
+        return o * math.nan, final_state * math.nan
+
+    nan = Faulty(RIGHT, patch=Patch(forward=forward))
     found = diagnose(nan, asked(), seconds=SOON)
     assert not found.fits
     assert not (found.named or found.signatures)

@@ -51,8 +51,7 @@ class Parts:
     def replaced(self, **parts: Any) -> Parts:
         return Parts(**{**vars(self), **parts})
 
-    # a call
-    def __call__(
+    def __call__(  # noqa: PLR0917 # a call
         self,
         x: Tensor,
         weight: Tensor,

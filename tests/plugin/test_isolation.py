@@ -30,7 +30,10 @@ Rows = Callable[..., list[Verdict]]
 # Judges in earnest, one cheap problem a test.
 JUDGING: Final = """
 from kdaverify.problems import Problem
-FIELDS = dict(B=1, T=9, H=1, HV=1, K=4, V=6, gate="mild", key="random", beta="uniform", state="absent", value="normal", seed=1)
+FIELDS = dict(
+    B=1, T=9, H=1, HV=1, K=4, V=6, gate="mild", key="random", beta="uniform", state="absent",
+    value="normal", seed=1,
+)
 def test_forward(judge, dtype): judge(Problem(dtype=dtype, **FIELDS))
 def test_conventions(judge): judge(Problem(dtype="fp32", **FIELDS))
 """

@@ -22,7 +22,10 @@ Rows = Callable[..., list[Verdict]]
 
 JUDGING: Final = """
 from kdaverify.problems import Problem
-FIELDS = dict(B=1, H=1, HV=1, K=4, V=6, gate="mild", key="random", beta="uniform", state="absent", value="normal", dtype="fp32", seed=1)
+FIELDS = dict(
+    B=1, H=1, HV=1, K=4, V=6, gate="mild", key="random", beta="uniform", state="absent",
+    value="normal", dtype="fp32", seed=1,
+)
 @pytest.mark.parametrize("T", [64, 65, 9])
 def test_forward(judge, T): judge(Problem(T=T, **FIELDS))
 """

@@ -147,7 +147,7 @@ def test_the_table_names_the_first_stage_that_a_failure_names_and_else_says_why_
     ]
 
 
-def test_a_failure_says_where_it_goes_wrong_first_and_failures_of_other_stages_are_other_kinds() -> (
+def test_a_failure_has_where_it_goes_wrong_first_and_failures_of_other_stages_are_other_kinds() -> (
     None
 ):
     told = "on exact inputs; R: rms error 3"

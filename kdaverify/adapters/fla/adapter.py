@@ -60,9 +60,12 @@ class Fla(FlaRecurrence):
 
     dtypes = ("fp32", "bf16", "fp16")
 
-    # frozen
     def __init__(
-        self, name: str, backend: Backend, form: Form, options: FlaOptions = FlaOptions()
+        self,
+        name: str,
+        backend: Backend,
+        form: Form,
+        options: FlaOptions = FlaOptions(),  # noqa: B008 # frozen
     ) -> None:
         self.name = f"{name}:{options.said()}" if options.said() else name
         super().__init__(backend, form)

@@ -51,8 +51,8 @@ def native(backend: Backend) -> bool:
         return torch.cuda.is_available()
     if util.find_spec("torch_npu") is None:
         return False
-    # pyright: ignore[reportMissingImports, reportUnusedImport] # registers torch.npu
-    import torch_npu  # noqa: F401
+    # registers torch.npu
+    import torch_npu  # noqa: F401 # pyright: ignore[reportMissingImports, reportUnusedImport]
 
     # there once torch_npu is imported
     return bool(torch.npu.is_available())  # pyright: ignore[reportAttributeAccessIssue]

@@ -68,8 +68,8 @@ def _name_npu() -> None:
     """
     os.environ.setdefault(CAPACITY, str(UNIFIED_BUFFER_BITS))
     backend_registration.rename_privateuse1_backend("npu")
-    # pyright: ignore[reportPrivateUsage]
-    torch._register_device_module("npu", Npu("torch.npu"))  # noqa: SLF001
+    register = torch._register_device_module  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    register("npu", Npu("torch.npu"))
 
 
 class Npu(ModuleType):

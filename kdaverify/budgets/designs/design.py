@@ -86,9 +86,8 @@ class Design:
         operands are those of its matrix core.
         """
         narrow = operands.name in ("bf16", "fp16")
-        plain = contract_from_name(
-            f"chunk64-{operands.name}{f'-{operands.name}factors' if self.factored and narrow else ''}"
-        )
+        factors = f"-{operands.name}factors" if self.factored and narrow else ""
+        plain = contract_from_name(f"chunk64-{operands.name}{factors}")
         stored = {**self.formats(operands, plain.accumulate), **(formats or {})}
         own = replace(
             plain,

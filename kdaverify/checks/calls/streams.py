@@ -22,8 +22,9 @@ def _on_a_stream(case: CallRuleCase) -> list[Outcome]:
     stream = torch.cuda.Stream()
 
     def late(x: TensorCall) -> TensorCall:
-        # it has no other name
-        torch.cuda._sleep(CYCLES)  # pyright: ignore[reportPrivateUsage, reportUnknownMemberType]
+        # the function that keeps a stream busy has no public name
+        sleep = torch.cuda._sleep  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
+        sleep(CYCLES)
         return x.copied()
 
     torch.cuda.synchronize()

@@ -72,6 +72,5 @@ def activation_panel(name: str, op: Op, dtype: str) -> ActivationProblem:
     """The problem called `name`, of NAMES, for an operation in a format."""
     beside = {"rates", "bias", "parameters"} if op not in GATES else set[str]()
     chosen = {axis: draw for axis, draw in _PANEL[name].items() if axis not in beside}
-    return ActivationProblem(
-        op=op, dtype=dtype, K=1 if op == "beta_sigmoid" else 20, **_SIZES, **chosen
-    )  # pyright: ignore[reportArgumentType]
+    K = 1 if op == "beta_sigmoid" else 20
+    return ActivationProblem(op=op, dtype=dtype, K=K, **_SIZES, **chosen)  # pyright: ignore[reportArgumentType]

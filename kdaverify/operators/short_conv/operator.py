@@ -46,8 +46,7 @@ class ShortConvOperator(BoundedOperator):
     name, signature, call, problem = "short_conv", SIGNATURE, ShortConvCall, ShortConvProblem
     positional = ("x", "weight", "bias")
     keywords = ("initial_state", "cu_seqlens", "activation")
-    # a Final mapping
-    words = {
+    words = {  # noqa: RUF012 # a Final mapping
         "conv_state": ("W", "W-1"),
         "packing": ("none", "cu_seqlens"),
         "activation": ("silu", "none"),

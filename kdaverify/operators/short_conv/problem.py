@@ -139,7 +139,8 @@ class ShortConvProblem(Canonical):
         beside = "".join(
             f"-{name}" for name, there in (("bias", self.bias), ("state", self.stateful)) if there
         )
-        return f"short_conv-{self.dtype}-B{self.B}T{self.T}D{self.D}W{self.W}{pack}{beside}-{self.value}-{self.activation}"
+        sizes = f"B{self.B}T{self.T}D{self.D}W{self.W}"
+        return f"short_conv-{self.dtype}-{sizes}{pack}{beside}-{self.value}-{self.activation}"
 
     def inputs(self) -> ShortConvCall:
         def drawn(name: str, *shape: int) -> Tensor:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -92,8 +92,9 @@ def only(adapter: Any, asked: ActivationProblem) -> list[tuple[str, Status]]:
 
 def test_every_result_and_gradient_is_judged() -> None:
     found = {
-        op: [outcome.output for outcome in activations(EAGER, problem(op))] for op in OPERATIONS
-    }  # pyright: ignore[reportArgumentType]
+        op: [outcome.output for outcome in activations(EAGER, problem(cast("Op", op)))]
+        for op in OPERATIONS
+    }
     gate = ["g", "dz", "dA_log", "ddt_bias"]
     assert found == {
         "gate_softplus": gate,
@@ -220,8 +221,11 @@ def test_a_sum_that_cancels_past_the_format_may_be_infinite_of_either_sign() -> 
     """Rows of 1e-5 under an eps of 1e-12, normalised into fp16's subnormals: what their projection
     misses overflows.
     """
-    asked = '{"B":2,"HV":2,"K":20,"T":130,"cotangent":"large","dtype":"fp16","op":"l2norm","seed":16963,"setting":1e-12,"values":"tiny"}'
-    assert not only(ACCELERATOR, ActivationProblem.from_json(asked))
+    problem = (
+        '{"B":2,"HV":2,"K":20,"T":130,"cotangent":"large","dtype":"fp16","op":"l2norm",'
+        '"seed":16963,"setting":1e-12,"values":"tiny"}'
+    )
+    assert not only(ACCELERATOR, ActivationProblem.from_json(problem))
 
 
 def test_both_measures_of_a_gate_are_told() -> None:

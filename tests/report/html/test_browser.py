@@ -49,10 +49,14 @@ def test_nothing_scrolls_inside_the_page_and_the_charts_use_its_width(
 ) -> None:
     browser.open(page, width=width)
     browser.run("for (const part of document.querySelectorAll('details')) part.open = true")
-    inner = """return [...document.body.querySelectorAll('*:not(select):not(option):not(input)')].filter((part) => {
+    inner = """
+    const parts = document.body.querySelectorAll('*:not(select):not(option):not(input)');
+    return [...parts].filter((part) => {
       const {overflowX, overflowY, position} = getComputedStyle(part);
       const scrolls = [overflowX, overflowY].some((way) => way === 'auto' || way === 'scroll');
-      return scrolls && position !== 'absolute' && (part.scrollWidth > part.clientWidth || part.scrollHeight > part.clientHeight);
+      const {scrollWidth, clientWidth, scrollHeight, clientHeight} = part;
+      const overflows = scrollWidth > clientWidth || scrollHeight > clientHeight;
+      return scrolls && position !== 'absolute' && overflows;
     }).map((part) => part.outerHTML.slice(0, 80))"""
     assert browser.run(inner) == []
     assert browser.run("return document.documentElement.scrollWidth") <= width
