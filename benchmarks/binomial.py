@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 
 def interval(hits: int, trials: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Two-sided limits of a probability of which `trials` showed `hits`. Source: Clopper and
-    Pearson, 1934.
+    """Two-sided limits of a probability of which `trials` showed `hits`.
+    Source: Clopper and Pearson, 1934.
     """
     if not trials:
         return 0.0, 1.0

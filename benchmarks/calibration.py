@@ -131,8 +131,8 @@ def main(
         list[Path] | None, typer.Option(help="figures to sum up instead, repeatable")
     ] = None,
 ) -> None:
-    """Prints one table for every implementation, dtype and length, and a line of each at the
-    end.
+    """Prints one table for every implementation, dtype and length,
+    and a line of each at the end.
     """
     rows = [Row(**row) for path in read or [] for row in json.loads(path.read_text())]
     likely = tuple(member or LIKELY)

@@ -1,5 +1,5 @@
-"""How much faster two workers of a campaign are than one, on the same cases with nothing kept, for
-both engines.
+"""How much faster two workers of a campaign are than one,
+on the same cases with nothing kept, for both engines.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ def one_chunk(C: int = 64, K: int = 128, V: int = 128) -> Inputs:
 
 
 def mpmath_chunk(inputs: Inputs) -> tuple[Matrix, Matrix]:
-    """o [C, V] and S_T [K, V] of one chunk of one head. Math: section 3, with w and u by
-    substitution.
+    """o [C, V] and S_T [K, V] of one chunk of one head.
+    Math: section 3, with w and u by substitution.
     """
     q, k, v, g = (numbers(x[0, :, 0]) for x in (inputs.q, inputs.k, inputs.v, inputs.g))
     beta, scale = [mp.mpf(x) for x in inputs.beta[0, :, 0].tolist()], mp.mpf(inputs.factor)
@@ -115,8 +115,8 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def largest_gap(answer: CertifiedOutputs, o: Matrix, final: Matrix) -> Any:
-    """Distance of mpmath from the balls' midpoints, relative to the largest value, over both
-    outputs.
+    """Distance of mpmath from the balls' midpoints,
+    relative to the largest value, over both outputs.
     """
     gaps: Vector = []
     for enclosure, exact in ((answer.o, o), (answer.final_state, final)):

@@ -237,8 +237,8 @@ def judge_runs(tally: Tally) -> Tally:
 
 
 def _rises(run: list[Verdict]) -> dict[str, float]:
-    """What a run's errors are multiplied by; runs whose legal kernels were lucky are compared with
-    none.
+    """What a run's errors are multiplied by;
+    runs whose legal kernels were lucky are compared with none.
     """
     rises = {f"{LEGAL}, a whole run": 1.0, "rms at 1.1 times its own over a run": 1.1}
     for group in paired(run):

@@ -62,8 +62,8 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Otherwise(PatchedPipeline):
-    """The pipeline in an arithmetic of its own: no intermediate in 16 bits, and sums made
-    backwards.
+    """The pipeline in an arithmetic of its own:
+    no intermediate in 16 bits, and sums made backwards.
     """
 
     @property
@@ -141,8 +141,8 @@ def planted(fault: Fault, dtypes: tuple[str, ...]) -> Row:
 
 
 def legal(name: str, problem: Problem) -> Row:
-    """Who is named for a legal kernel: as it is asked, and if what it answers were taken for
-    wrong.
+    """Who is named for a legal kernel: as it is asked,
+    and if what it answers were taken for wrong.
     """
     adapter = Planted(FAULTS["H1"], patch=RIGHT) if name == "backwards" else find(name)
     question = PropertyCase("forward", problem)
@@ -183,8 +183,8 @@ def _replaced(stages: Stages) -> set[str]:
 
 
 def pairs(count: int) -> list[tuple[str, str]]:
-    """Faults of class A and B that each fail one plain forward, two at a time, in an order drawn
-    once.
+    """Faults of class A and B that each fail one plain forward,
+    two at a time, in an order drawn once.
     """
     question = PropertyCase("forward", Problem.model_validate({**PLAIN, "seed": SEED}))
     alone = [

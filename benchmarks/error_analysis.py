@@ -72,8 +72,8 @@ def eligible() -> list[str]:
 
 
 def draw(which: str) -> list[str]:
-    """The bugs of a draw; the test draw has none of the others, on which the rules were written and
-    mended.
+    """The bugs of a draw; the test draw has none of the others,
+    on which the rules were written and mended.
     """
     looked_at = [*LOOKED_AT]
     for seed in (DEVELOPMENT, SECOND):
@@ -154,8 +154,8 @@ def kind_of(found: Finding) -> str:
 
 
 def compared(name: str) -> Row:
-    """What the comparison with known bugs and simple mistakes names of a bug that is left out of
-    them.
+    """What the comparison with known bugs and simple mistakes names
+    of a bug that is left out of them.
     """
     fault = FAULTS[name]
     for question in questions(fault, ("fp32", "bf16", "fp16")):

@@ -93,8 +93,8 @@ def exact(answer: GradientAnswer) -> Gradients[Tensor]:
 
 
 def judge(problem: Problem, number: int, worst: Worst) -> tuple[bool, float]:
-    """Notes the differences; whether the enclosures of the slope overlap, and how wide they are
-    relative to it.
+    """Notes the differences; whether the enclosures of the slope overlap,
+    and how wide they are relative to it.
     """
     inputs = problem.inputs()
     given, direction = weights(inputs, number), anywhere(inputs, number)

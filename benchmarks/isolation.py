@@ -1,5 +1,5 @@
-"""What a worker process costs: the same call there and in this process, and what replacing the
-process takes.
+"""What a worker process costs: the same call there and in this process,
+and what replacing the process takes.
 """
 
 from __future__ import annotations

@@ -132,8 +132,8 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Judged:
-    """What the tests made of a mutant: killed, survived or incompetent (it does not even import),
-    and its change.
+    """What the tests made of a mutant: killed,
+    survived or incompetent (it does not even import), and its change.
     """
 
     mutant: Mutant

@@ -1,5 +1,5 @@
-"""Small faults, planted in the error of a legal kernel: what a harness must see to be worth its
-time.
+"""Small faults, planted in the error of a legal kernel:
+what a harness must see to be worth its time.
 """
 
 from __future__ import annotations

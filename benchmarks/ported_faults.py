@@ -1,5 +1,5 @@
-"""Faults of the catalogue as a user's port: one plain function, no stages exposed, a declaration of
-its own.
+"""Faults of the catalogue as a user's port: one plain function,
+no stages exposed, a declaration of its own.
 """
 
 from __future__ import annotations

@@ -49,8 +49,8 @@ def asked(probe: Probe, preset: str, dtype: str, kernel: Kernel) -> list[Outcome
 
 
 def worst(found: list[Outcome]) -> tuple[float, str]:
-    """The largest figure, and what it is of; inf where something was so wrong that there is
-    none.
+    """The largest figure, and what it is of;
+    inf where something was so wrong that there is none.
     """
     return max(_figure(outcome) for outcome in found)
 

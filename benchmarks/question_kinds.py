@@ -99,8 +99,8 @@ def row(given: tuple[str, int]) -> Row:
 
 
 def may_be_of(question: str, ask: PropertyTest) -> bool:
-    """Whether a question can be of the kind, before its verdicts are known: then it is judged
-    whatever the share.
+    """Whether a question can be of the kind, before its verdicts are known:
+    then it is judged whatever the share.
     """
     detail = json.loads(ask.detail)
     by_kind = {

@@ -162,8 +162,8 @@ def _watched(command: list[str], folder: str, started: float) -> tuple[Row | Non
 
 
 def _path(process: int) -> float:
-    """CPU seconds of a process and of its slowest child, and so on: what passes on the clock of an
-    idle machine.
+    """CPU seconds of a process and of its slowest child, and so on:
+    what passes on the clock of an idle machine.
     """
     own = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     children = Path(f"/proc/{process}/task/{process}/children").read_text().split()

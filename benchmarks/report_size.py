@@ -1,5 +1,5 @@
-"""Seconds, memory and size of the page of a long record: python -m benchmarks.report_size RECORD
-[--rows 1000000].
+"""Seconds, memory and size of the page of a long record:
+python -m benchmarks.report_size RECORD [--rows 1000000].
 """
 
 from __future__ import annotations

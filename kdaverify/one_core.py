@@ -15,8 +15,8 @@ KEPT_FREE: Final = 1 << 30
 
 
 def use_one_core() -> None:
-    """One thread, so that sums are made in one order on any machine; and no page of memory
-    requested twice.
+    """One thread, so that sums are made in one order on any machine;
+    and no page of memory requested twice.
     """
     import torch
 

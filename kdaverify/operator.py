@@ -59,8 +59,8 @@ class Baseline(Protocol):
     """A simpler algorithm for the call that was judged."""
 
     def digits_fewer(self, compared: Comparison, exact: Enclosure) -> float | None:
-        """Correct digits that an output has fewer than the baseline's; None for an unremarkable
-        number.
+        """Correct digits that an output has fewer than the baseline's;
+        None for an unremarkable number.
         """
         ...
 
@@ -97,8 +97,8 @@ class Operator(abc.ABC):
         """Why an implementation cannot be tested on a problem; None if it can."""
 
     def fitted(self, adapter: Adapter, problem: Any, *, backward: bool) -> Any:
-        """The nearest problem that the implementation takes; the problem itself where nothing is
-        declared.
+        """The nearest problem that the implementation takes;
+        the problem itself where nothing is declared.
         """
         del adapter, backward
         return problem
@@ -195,8 +195,8 @@ class CallOperator(Operator):
         """Random problems in a format, which shrink to the simplest."""
 
     def axes(self) -> Mapping[str, Axis]:
-        """What tests go over, by the name of the fixture that gets it, in the order of a test's
-        id.
+        """What tests go over, by the name of the fixture that gets it,
+        in the order of a test's id.
         """
         # an axis beside three others
         dtypes: Axis = lambda adapter, _: [(dtype, dtype) for dtype in adapter.dtypes]  # noqa: E731
@@ -205,15 +205,15 @@ class CallOperator(Operator):
         )
 
     def lawful(self, adapter: Adapter, profile: str) -> Choices:
-        """The laws that an implementation is tested on, each with a format; none where the operator
-        has none.
+        """The laws that an implementation is tested on, each with a format;
+        none where the operator has none.
         """
         del adapter, profile
         return []
 
     def bounds(self, adapter: Adapter, chosen: Mapping[str, Any], profile: str) -> Any:
-        """Which random problems a profile makes for an implementation, given the other axes of a
-        test.
+        """Which random problems a profile makes for an implementation,
+        given the other axes of a test.
         """
         del adapter, chosen, profile
 
@@ -224,8 +224,8 @@ class CallOperator(Operator):
         del adapter
 
     def preflight(self, adapter: Adapter) -> list[Outcome]:
-        """What is wrong with every call, before anything is scored; nothing is looked for by
-        default.
+        """What is wrong with every call, before anything is scored;
+        nothing is looked for by default.
         """
         del adapter
         return []
@@ -235,8 +235,8 @@ class CallOperator(Operator):
         return MappingProxyType({})
 
     def not_applicable(self, adapter: Adapter, profile: str) -> dict[str, str]:
-        """The properties that an implementation declares it does not have, and why: no case of them
-        is generated.
+        """The properties that an implementation declares it does not have, and why:
+        no case of them is generated.
         """
         del profile
         lacking = (
@@ -318,8 +318,8 @@ class CallOperator(Operator):
         """The same for the gradients of a loss."""
 
     def is_large(self, call: Any, contract: Any) -> bool:
-        """Whether exact values and tolerances are made faster on an accelerator, and float64 is
-        accurate enough there.
+        """Whether exact values and tolerances are made faster on an accelerator,
+        and float64 is accurate enough there.
         """
         del call, contract
         return False
@@ -333,8 +333,8 @@ class CallOperator(Operator):
         return dict(values)
 
     def cotangents(self, values: Mapping[str, Any]) -> Any:
-        """What the backward of an adapter is given, made of the cotangents by name, None where one
-        is absent.
+        """What the backward of an adapter is given, made of the cotangents by name,
+        None where one is absent.
         """
         return dict(values)
 
@@ -368,8 +368,8 @@ OPERATORS: Final[dict[str, str | Operator]] = {
 
 
 def register(operator: Operator) -> None:
-    """Makes an operator known that comes along with an implementation of it, in the file or package
-    that `--impl` names.
+    """Makes an operator known that comes along with an implementation of it,
+    in the file or package that `--impl` names.
     """
     OPERATORS[operator.name] = operator
 

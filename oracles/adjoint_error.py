@@ -24,8 +24,8 @@ from oracles.scan import Tensors, Tokens, there_and_back
 
 @dataclass(frozen=True)
 class ForwardTokenError:
-    """One token on the way there, and bounds [n, HV] of the errors of S~ and S in the Frobenius
-    norm.
+    """One token on the way there, and bounds [n, HV] of the errors
+    of S~ and S in the Frobenius norm.
     """
 
     token: Token

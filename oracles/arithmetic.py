@@ -1,5 +1,5 @@
-"""What a pipeline computes with: one hook for every named tensor, one for every dot product, one
-for every exponential.
+"""What a pipeline computes with: one hook for every named tensor,
+one for every dot product, one for every exponential.
 """
 
 from __future__ import annotations

@@ -155,8 +155,8 @@ def cached(
 
 @lru_cache(maxsize=8)
 def cache_in(folder: Path) -> AnswerCache:
-    """The cache of a folder, one for the process: it remembers how much it has written since it
-    measured the folder.
+    """The cache of a folder, one for the process:
+    it remembers how much it has written since it measured the folder.
     """
     return AnswerCache(folder)
 
@@ -220,8 +220,8 @@ def digest_of_sources(package: Path, release: str) -> str:
 
 
 def _syntax(source: bytes) -> bytes:
-    """The syntax tree of a file without its docstrings; the file itself where it is none of this
-    Python's.
+    """The syntax tree of a file without its docstrings;
+    the file itself where it is none of this Python's.
     """
     try:
         tree = ast.parse(source)

@@ -88,8 +88,8 @@ def dA(b: ChunkGradients) -> None:
 
 
 def state_bwd(b: ChunkGradients) -> None:
-    """Math: VJP of 3.5, and of 3.6 in h. Writes dh, completes dv_new, takes dS to the state before
-    the chunk.
+    """Math: VJP of 3.5, and of 3.6 in h. Writes dh, completes dv_new,
+    takes dS to the state before the chunk.
     """
     c = b.c
     b.dh = b.store("dh", b.dS)

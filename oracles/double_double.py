@@ -23,8 +23,8 @@ def two_sum(a: Tensor, b: Tensor) -> Pair:
 
 
 def two_product(a: Tensor, b: Tensor) -> Pair:
-    """a b, exactly, where neither overflows past 2^996 nor the product falls below 2^-969. Source:
-    Dekker, 1971.
+    """a b, exactly, where neither overflows past 2^996 nor the product falls below 2^-969.
+    Source: Dekker, 1971.
     """
     product = a * b
     (a_high, a_low), (b_high, b_low) = _split(a), _split(b)

@@ -1,5 +1,5 @@
-"""What enters a backward pass and what comes out of it: cotangents of the outputs, gradients of the
-inputs.
+"""What enters a backward pass and what comes out of it:
+cotangents of the outputs, gradients of the inputs.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class Cotangents:
 
 
 def combined(given: Sequence[Cotangents], factors: Sequence[float]) -> Cotangents:
-    """The sum of cotangents times their factors, in their own types; all have the same ones
-    absent.
+    """The sum of cotangents times their factors, in their own types;
+    all have the same ones absent.
     """
 
     def total(tensors: list[Tensor | None]) -> Tensor | None:

@@ -128,8 +128,8 @@ class Inputs(TensorCall):
 
     @property
     def decays(self) -> Tensor:
-        """The log decay of every key channel [B, T, HV, K]: its own, that of its head, or 0 where
-        there is none.
+        """The log decay of every key channel [B, T, HV, K]:
+        its own, that of its head, or 0 where there is none.
         """
         return (
             self.g.expand(*self.g.shape[:3], self.K)

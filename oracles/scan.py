@@ -1,5 +1,5 @@
-"""Walking sequences in blocks of tokens, forwards or backwards: dense batches and packs alike,
-longest sequences first.
+"""Walking sequences in blocks of tokens, forwards or backwards:
+dense batches and packs alike, longest sequences first.
 """
 
 from __future__ import annotations
@@ -172,8 +172,8 @@ def _spans(inputs: Inputs, order: list[int], size: int) -> Iterator[tuple[Tensor
 
 
 def _blocks(valid: Tensor, size: int, *, reverse: bool) -> list[tuple[slice, int]]:
-    """The blocks of a span in the order they are walked, each with the number of sequences that
-    reach it.
+    """The blocks of a span in the order they are walked,
+    each with the number of sequences that reach it.
     """
     reached = [live for live in valid[:, ::size].sum(0).tolist() if live]
     blocks = [(slice(n * size, (n + 1) * size), live) for n, live in enumerate(reached)]

@@ -140,8 +140,8 @@ class TensorCall:
         return self.mapped(lambda tensor: tensor.to(device))
 
     def holds(self, name: str) -> bool:
-        """Whether an input is there and has numbers: gates of no channel at all are an input that
-        is not.
+        """Whether an input is there and has numbers:
+        gates of no channel at all are an input that is not.
         """
         tensor = getattr(self, name)
         return tensor is not None and tensor.shape[-1:] != (0,)

@@ -1,5 +1,5 @@
-"""What a long run has reached at some lengths: its last outputs and its state there. Nothing
-between is kept.
+"""What a long run has reached at some lengths:
+its last outputs and its state there. Nothing between is kept.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Commands that heed Ctrl-C wherever the tests run: a background job of a shell ignores it, and so
-do its children.
+"""Commands that heed Ctrl-C wherever the tests run:
+a background job of a shell ignores it, and so do its children.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Verdicts and kernels that the tests of records, decisions, the plugin and the command line
-share.
+"""Verdicts and kernels that the tests of records, decisions,
+the plugin and the command line share.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Implementations under test: the base class, the decorator, the conventions, and how to find
-one.
+"""Implementations under test: the base class, the decorator,
+the conventions, and how to find one.
 """
 
 from __future__ import annotations

@@ -103,15 +103,15 @@ class Adapter(abc.ABC):
         """The arithmetic it declares for problems in `dtype`."""
 
     def backward_contract(self, dtype: str) -> Contract:
-        """That of its backward, forward run included, where it computes otherwise there; the same
-        by default.
+        """That of its backward, forward run included, where it computes otherwise there;
+        the same by default.
         """
         return self.contract(dtype)
 
     @abc.abstractmethod
     def forward(self, inputs: Any) -> Any:
-        """Runs the kernel on a canonical call, wherever its tensors lie; what it returns lies there
-        too.
+        """Runs the kernel on a canonical call, wherever its tensors lie;
+        what it returns lies there too.
         """
 
     @abc.abstractmethod
@@ -142,8 +142,8 @@ class Adapter(abc.ABC):
         return None
 
     def supports(self, problem: Any) -> str | None:
-        """Why its interface cannot take `problem`; None if it can. A wrong result is no such
-        reason.
+        """Why its interface cannot take `problem`; None if it can.
+        A wrong result is no such reason.
         """
         return self.domain.refuses(problem)
 
@@ -190,8 +190,8 @@ class Adapter(abc.ABC):
         return {}
 
     def activations(self, dtype: str) -> Mapping[str, ActivationCall]:
-        """The pointwise operations that can be called by themselves in `dtype`, by name; none by
-        default.
+        """The pointwise operations that can be called by themselves in `dtype`, by name;
+        none by default.
         """
         del dtype
         return {}
@@ -235,8 +235,8 @@ class Adapter(abc.ABC):
         return
 
     def environment(self) -> dict[str, str]:
-        """Versions of everything that decides the result, the device, and the mode ("native" or
-        "interpreted").
+        """Versions of everything that decides the result, the device,
+        and the mode ("native" or "interpreted").
         """
         return {
             **versions("torch"),
@@ -247,15 +247,15 @@ class Adapter(abc.ABC):
 
 
 def values_of(returned: Any) -> Mapping[str, Any]:
-    """Outputs, gradients or cotangents by name: of the dataclass or the mapping that an operator
-    has for them.
+    """Outputs, gradients or cotangents by name:
+    of the dataclass or the mapping that an operator has for them.
     """
     return returned if isinstance(returned, Mapping) else vars(returned)
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Installed versions by distribution name; torch answers for itself, its version names the
-    build.
+    """Installed versions by distribution name;
+    torch answers for itself, its version names the build.
     """
     return {
         package: torch.__version__ if package == "torch" else metadata.version(package)
@@ -264,8 +264,8 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def absent(modules: tuple[str, ...], install: str) -> str | None:
-    """A sentence naming the modules that are not installed and the command that brings them, or
-    None; imports nothing.
+    """A sentence naming the modules that are not installed and the command that brings them,
+    or None; imports nothing.
     """
     lacking = [module for module in modules if util.find_spec(module) is None]
     return f"{', '.join(lacking)} not installed: {install}" if lacking else None

@@ -136,21 +136,21 @@ class Conventions:
         )
 
     def take(self, name: str, tensor: Tensor, inputs: Inputs) -> Tensor:
-        """The inverse of `hand`; also for the output "o" (laid out as v) and "final_state" (as
-        initial_state).
+        """The inverse of `hand`; also for the output "o" (laid out as v)
+        and "final_state" (as initial_state).
         """
         codec, tensor = self._values(name), self.in_canonical_axes(name, tensor, inputs)
         return _round(codec.back(tensor.double()), tensor.dtype) if codec.converts else tensor
 
     def in_canonical_axes(self, name: str, tensor: Tensor, inputs: Inputs) -> Tensor:
-        """A tensor of the kernel, or the gradient of one, in the axes of `Inputs`; its values are
-        the kernel's.
+        """A tensor of the kernel, or the gradient of one, in the axes of `Inputs`;
+        its values are the kernel's.
         """
         return self._axes(name, inputs).back(tensor)
 
     def received(self, inputs: Inputs) -> Inputs:
-        """The call as the kernel effectively gets it: gates and betas carry the rounding of their
-        conversion, in float64.
+        """The call as the kernel effectively gets it:
+        gates and betas carry the rounding of their conversion, in float64.
         """
         rounded = {
             name: self._rounded(name, getattr(inputs, name))
@@ -252,8 +252,8 @@ def _ids_of_sequences(inputs: Inputs) -> Tensor:
 
 
 def _regrouped(x: Tensor, at: int, groups: tuple[int, int]) -> Tensor:
-    """The heads of an axis, numbered group by group, numbered by their place in the groups
-    instead.
+    """The heads of an axis, numbered group by group,
+    numbered by their place in the groups instead.
     """
     return x.unflatten(at, groups).transpose(at, at + 1).flatten(at, at + 1)
 

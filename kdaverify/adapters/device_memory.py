@@ -28,8 +28,8 @@ SHARE: Final = 0.5
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """Bytes of the accelerator that this process uses: there are, are free, and are kept by this
-    process's allocator.
+    """Bytes of the accelerator that this process uses: there are, are free,
+    and are kept by this process's allocator.
     """
 
     total: int

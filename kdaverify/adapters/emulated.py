@@ -1,5 +1,5 @@
-"""Designs that exist on paper, emulated: what they would compute if every core did as the design
-says.
+"""Designs that exist on paper, emulated:
+what they would compute if every core did as the design says.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from oracles.inputs import Inputs
 
 
 class Emulated(Adapter):
-    """A design in torch: mailboxes in its formats, sums and exponentials in fp32 (fp64 for
-    fp64).
+    """A design in torch: mailboxes in its formats,
+    sums and exponentials in fp32 (fp64 for fp64).
     """
 
     dtypes = ("fp64", "fp32", "bf16", "fp16")

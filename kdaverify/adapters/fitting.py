@@ -1,5 +1,5 @@
-"""The nearest problem that an adapter takes: inside its declared domain, and past whatever else its
-`supports` refuses.
+"""The nearest problem that an adapter takes: inside its declared domain,
+and past whatever else its `supports` refuses.
 """
 
 from __future__ import annotations

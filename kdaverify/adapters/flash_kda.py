@@ -125,8 +125,8 @@ class FlashKda(Adapter):
         return replace(output, final_state=output.final_state.to(torch.bfloat16))
 
     def _handed(self, inputs: Inputs) -> dict[str, Any]:
-        """The arguments; an absent state goes in as zeros, so that every call is made the same
-        way.
+        """The arguments; an absent state goes in as zeros,
+        so that every call is made the same way.
         """
         x = self.conventions.arguments(replace(inputs, initial_state=inputs.state.float()))
         x |= {"q": stretched(inputs.q), "k": stretched(inputs.k), "g": self._gate.raw(inputs)}

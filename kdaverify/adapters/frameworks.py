@@ -1,5 +1,5 @@
-"""The framework of a decorated function: how a function of its arrays becomes one of torch
-tensors.
+"""The framework of a decorated function:
+how a function of its arrays becomes one of torch tensors.
 """
 
 from __future__ import annotations

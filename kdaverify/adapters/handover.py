@@ -29,8 +29,8 @@ def fold_scale(inputs: Inputs) -> Inputs:
 
 
 def clear_padding(o: Tensor, inputs: Inputs) -> Tensor:
-    """o with zeros in the rows past the last offset of a pack, for interfaces that give them no
-    meaning.
+    """o with zeros in the rows past the last offset of a pack,
+    for interfaces that give them no meaning.
     """
     if inputs.cu_seqlens is None:
         return o
@@ -108,8 +108,8 @@ class Handover:
         )
 
     def _unless_aliased(self, name: str, value: Any) -> Any:
-        """The output, or the caller's tensor where it lies in the memory of the kernel's copy of
-        that.
+        """The output, or the caller's tensor where it lies
+        in the memory of the kernel's copy of that.
         """
         if not isinstance(value, Tensor) or not self._fits(name, value):
             return value
@@ -127,8 +127,8 @@ class Handover:
         return self.canonical(name, value)
 
     def _fits(self, name: str, value: Tensor) -> bool:
-        """Whether `value` can be brought to the canonical axes; a wrong shape is for the judge to
-        name.
+        """Whether `value` can be brought to the canonical axes;
+        a wrong shape is for the judge to name.
         """
         if name == "o" and self.conventions.layout == "thd":
             return value.ndim == 3 and value.shape[0] == self.inputs.B * self.inputs.T

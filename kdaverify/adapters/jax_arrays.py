@@ -1,5 +1,5 @@
-"""Tensors between torch and JAX, copied both ways: dlpack would alias memory and turn float64 into
-float32 silently.
+"""Tensors between torch and JAX, copied both ways:
+dlpack would alias memory and turn float64 into float32 silently.
 """
 
 from __future__ import annotations

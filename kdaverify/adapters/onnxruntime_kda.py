@@ -121,8 +121,8 @@ def _array(tensor: Tensor) -> Any:
 
 
 class _Session:
-    """One configuration's session, opened at its first run, which also observes the kernels its
-    graph consists of.
+    """One configuration's session, opened at its first run,
+    which also observes the kernels its graph consists of.
     """
 
     def __init__(self, configuration: _Configuration) -> None:
@@ -154,8 +154,8 @@ class _Session:
 
 
 def kernels(profile: list[dict[str, Any]]) -> str:
-    """The kernels in a profile, in words; WrongKernelError unless the operator itself is among
-    them.
+    """The kernels in a profile, in words;
+    WrongKernelError unless the operator itself is among them.
     """
     ran = [
         event["args"]

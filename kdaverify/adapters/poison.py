@@ -1,5 +1,5 @@
-"""NaN in whatever torch allocates and does not write: what a kernel reads before it is written then
-shows.
+"""NaN in whatever torch allocates and does not write:
+what a kernel reads before it is written then shows.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _poisoned: ContextVar[bool] = ContextVar("poisoned", default=False)
 
 
 def allocations_are_poisoned() -> bool:
-    """Whether calls made now are made with NaN in fresh memory; a worker process has to be sent
-    this.
+    """Whether calls made now are made with NaN in fresh memory;
+    a worker process has to be sent this.
     """
     return _poisoned.get()
 

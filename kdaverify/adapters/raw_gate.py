@@ -37,8 +37,8 @@ class RawGate:
     lower_bound: float = -5.0
 
     def parameters(self, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        """A_log [HV] and dt_bias [HV, K], fp32, multiples of 1/64: exact in every format that may
-        hold them.
+        """A_log [HV] and dt_bias [HV, K], fp32, multiples of 1/64:
+        exact in every format that may hold them.
         """
         heads = torch.arange(inputs.HV, device=inputs.g.device)
         channels = torch.arange(inputs.K, device=inputs.g.device)
@@ -61,8 +61,8 @@ class RawGate:
         return (z + torch.log(-torch.expm1(-z)) - dt_bias).to(self.dtype)
 
     def received(self, inputs: Inputs) -> Inputs:
-        """The call as the kernel effectively gets it: g in float64, exactly what the rounded x
-        stands for.
+        """The call as the kernel effectively gets it: g in float64,
+        exactly what the rounded x stands for.
         """
         A_log, dt_bias = (parameter.double() for parameter in self.parameters(inputs))
         amplitude, x = A_log.exp()[:, None], self.raw(inputs).double() + dt_bias

@@ -66,8 +66,8 @@ _OPTIONS = re.compile(r"(?P<name>[\w-]+):(?P<options>\w+=.*)")
 
 
 class CannotImportError(AdapterError):
-    """An implementation is there, and imports what this machine lacks, or has in another
-    version.
+    """An implementation is there, and imports what this machine lacks,
+    or has in another version.
     """
 
 
@@ -171,8 +171,8 @@ def _options(text: str, spec: str) -> dict[str, str]:
 
 
 def shipped() -> tuple[Listing, ...]:
-    """Every implementation known by name, those that cannot run here with the reason; no vendor
-    framework is imported.
+    """Every implementation known by name, those that cannot run here with the reason;
+    no vendor framework is imported.
     """
     with foreign_warnings():
         return _shipped()

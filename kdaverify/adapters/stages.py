@@ -41,8 +41,8 @@ class StageArguments:
     formats: Callable[[str], Format]
 
     def __getitem__(self, name: str) -> Tensor | None:
-        """A tensor of the call or of an earlier stage; None for an initial state or offsets that
-        are absent.
+        """A tensor of the call or of an earlier stage;
+        None for an initial state or offsets that are absent.
         """
         return self.tensors[name] if name in self.tensors else getattr(self.inputs, name)
 

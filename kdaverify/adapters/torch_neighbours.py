@@ -1,5 +1,5 @@
-"""The neighbours of the recurrence in functions of torch: a grouped conv1d with SiLU, and rms_norm
-times an activation.
+"""The neighbours of the recurrence in functions of torch:
+a grouped conv1d with SiLU, and rms_norm times an activation.
 """
 
 from __future__ import annotations

@@ -1,3 +1,3 @@
-"""Tolerances: contracts, the ensemble of conforming kernels under each, and the tolerance their
-errors make.
+"""Tolerances: contracts, the ensemble of conforming kernels under each,
+and the tolerance their errors make.
 """

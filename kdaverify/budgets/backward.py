@@ -1,5 +1,5 @@
-"""The reference ensemble's backward: the conforming kernels of a contract, there and back, and the
-stochastic-rounding samples.
+"""The reference ensemble's backward: the conforming kernels of a contract,
+there and back, and the stochastic-rounding samples.
 """
 
 from __future__ import annotations
@@ -186,8 +186,8 @@ def _drawn(
 def run_backward(
     contract: Contract, inputs: Inputs, cotangents: Cotangents, way: Way
 ) -> Gradients[Tensor]:
-    """Gradients by the contract's form: the adjoint of the recurrence, or the backward stages of
-    the chunk form.
+    """Gradients by the contract's form: the adjoint of the recurrence,
+    or the backward stages of the chunk form.
     """
     if contract.form == "recurrent":
         return adjoint(inputs, cotangents, dtype=way.dtype, arithmetic=way.arithmetic)

@@ -1,5 +1,5 @@
-"""The reference ensemble's backward stage by stage: what kernels do there otherwise than the
-oracle, and conform.
+"""The reference ensemble's backward stage by stage:
+what kernels do there otherwise than the oracle, and conform.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def scaled_first(b: ChunkGradients) -> None:
 
 
 def last_row_in_both(b: ChunkGradients) -> None:
-    """Math: VJP of 3.4, the last row taken from its own gate and given back with the chunk's
-    end.
+    """Math: VJP of 3.4, the last row taken from its own gate
+    and given back with the chunk's end.
     """
     BACKWARD.dqkwg(b)
     last = (b.c.tokens.k * b.dk).masked_fill(~b.last, 0.0)
@@ -99,8 +99,8 @@ def own_pairs_in_both(b: ChunkGradients) -> None:
 
 
 def beta_first(operands: Format) -> BackwardStage:
-    """Math: VJP of 3.3 and 3.4, with beta k and beta v the operands of the products with dw and
-    dv_new.
+    """Math: VJP of 3.3 and 3.4, with beta k and beta v the operands
+    of the products with dw and dv_new.
     """
 
     def wy_bwd(b: ChunkGradients) -> None:

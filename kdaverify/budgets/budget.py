@@ -1,5 +1,5 @@
-"""The error a kernel may have: the worst of the conforming kernels of its contract, statistic by
-statistic.
+"""The error a kernel may have: the worst of the conforming kernels of its contract,
+statistic by statistic.
 """
 
 from __future__ import annotations
@@ -207,8 +207,8 @@ def budget(
     floor: Tensor | float = 0.0,
     sharp: bool = True,
 ) -> Budget:
-    """The tolerance of one output from the ensemble's own outputs on the same problem: `allow` of
-    `ensemble_errors`.
+    """The tolerance of one output from the ensemble's own outputs on the same problem:
+    `allow` of `ensemble_errors`.
     """
     errors = ensemble_errors(truth, rounded, drawn, io=io, lost=lost, terms=terms)
     return allow(

@@ -63,8 +63,8 @@ class Ceilings:
 
     @cached_property
     def declared(self) -> dict[str, Tensor]:
-        """Bounds of every element of o and S_T, by name, for kernels in chunks of the declared
-        size.
+        """Bounds of every element of o and S_T, by name,
+        for kernels in chunks of the declared size.
         """
         return self._bounds(chunk_sizes(self.contract)[:1], Roundings(self.contract, self.io))
 
@@ -78,8 +78,8 @@ class Ceilings:
         }
 
     def sources(self, output: str, at: int) -> dict[str, float]:
-        """What every source of errors alone allows of one element, in chunks of the declared
-        size.
+        """What every source of errors alone allows of one element,
+        in chunks of the declared size.
         """
         sizes = chunk_sizes(self.contract)[:1]
         return {
@@ -163,8 +163,8 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class Element:
-    """One element of an output: its place in the flattened tensor, its error, its ceiling, and
-    their ratio.
+    """One element of an output: its place in the flattened tensor,
+    its error, its ceiling, and their ratio.
     """
 
     at: int

@@ -259,8 +259,8 @@ class ChunkErrors:
         )
 
     def _growth(self) -> Tensor:
-        """2-norm of the chunk's transition at most: max(1, |1 - beta |k|^2|) max alpha, token by
-        token.
+        """2-norm of the chunk's transition at most:
+        max(1, |1 - beta |k|^2|) max alpha, token by token.
         """
         reflection = (1 - self.c.tokens.beta * self.k.square().sum(-1)).abs().clamp(min=1.0)
         return (reflection * self.c.tokens.g.exp().amax(-1)).prod(-1)

@@ -116,8 +116,8 @@ class Roundings:
 
     @property
     def queries(self) -> float:
-        """u of q times the scale where that is stored, of a rounded scale and its product too, 0
-        where neither is.
+        """u of q times the scale where that is stored,
+        of a rounded scale and its product too, 0 where neither is.
         """
         if self.contract.scale == "rounded":
             return self._unit(self.contract.operands) + 2 * self._storing(
@@ -127,8 +127,8 @@ class Roundings:
 
     @property
     def written(self) -> float:
-        """The relative error of beta where the kernel makes it from a logit, 0 where it does
-        not.
+        """The relative error of beta where the kernel makes it from a logit,
+        0 where it does not.
         """
         return self.counts("wy") * SIGMOID * self.unit if self.contract.beta == "logit" else 0.0
 
@@ -138,8 +138,8 @@ class Roundings:
         return self.contract.accumulate.min_normal
 
     def _operand(self, *, scores: bool) -> float:
-        """The rounding of an operand on its way into a product; those of scores and solve are
-        stored nowhere before.
+        """The rounding of an operand on its way into a product;
+        those of scores and solve are stored nowhere before.
         """
         fmt = (self.contract.solve or self.contract.operands) if scores else self.contract.operands
         if fmt.name == "tf32" or self.contract.operand_rounding == "truncate":

@@ -192,8 +192,8 @@ class Contract:
         return any(name in DIFFERENCE for name, _ in self.tensors)
 
     def unfactored(self) -> Contract:
-        """The same with exponentials of differences: what is left to a kernel where factors
-        overflow.
+        """The same with exponentials of differences:
+        what is left to a kernel where factors overflow.
         """
         tensors = tuple((name, fmt) for name, fmt in self.tensors if name not in DIFFERENCE)
         return replace(self, factors=None, tensors=tensors)
@@ -219,15 +219,15 @@ class Contract:
 
     @property
     def wide(self) -> Format:
-        """Format of gates, and of what is returned beside the tensors in the format of the
-        inputs.
+        """Format of gates, and of what is returned beside the tensors
+        in the format of the inputs.
         """
         return default_accumulator(self.operands)
 
     @property
     def work(self) -> torch.dtype:
-        """The torch type in which the emulation runs: sums in fewer bits are rounded there as they
-        grow.
+        """The torch type in which the emulation runs:
+        sums in fewer bits are rounded there as they grow.
         """
         return torch.float64 if self.accumulate.name == "fp64" else torch.float32
 

@@ -66,8 +66,8 @@ def as_computed(inputs: Inputs, contract: Contract, io: Format, exp: Exp) -> Inp
 
 
 def _sigmoid(x: Tensor, exp: Exp, keep: Rounding) -> Tensor:
-    """1 / (1 + exp(-x)), by exponentials of numbers at most 0, which neither overflow nor leave an
-    exponential unit's range.
+    """1 / (1 + exp(-x)), by exponentials of numbers at most 0,
+    which neither overflow nor leave an exponential unit's range.
     """
     small = keep(exp(-x.abs()))
     return keep(torch.where(x < 0, small, 1.0) / keep(1 + small))

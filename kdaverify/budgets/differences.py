@@ -74,8 +74,8 @@ def along(gradients: dict[str, Tensor], pair: Pair, contract: Contract) -> float
 
 
 def moved(pair: Pair, source: str, contract: Contract) -> Tensor:
-    """up - down of one input as the kernel receives it, float64; 0 where it stays at an infinite
-    value.
+    """up - down of one input as the kernel receives it, float64;
+    0 where it stays at an infinite value.
     """
     up, down = (as_handed(contract, source, getattr(end, source)) for end in (pair.up, pair.down))
     return (up - down).nan_to_num(nan=0.0)

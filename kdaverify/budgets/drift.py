@@ -1,5 +1,5 @@
-"""How the error of conforming kernels grows with the length of a run: what a kernel's own growth is
-held against.
+"""How the error of conforming kernels grows with the length of a run:
+what a kernel's own growth is held against.
 """
 
 from __future__ import annotations

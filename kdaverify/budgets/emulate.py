@@ -158,8 +158,8 @@ def substitute_rows(c: Chunk) -> None:
 
 
 def substitute_columns(c: Chunk) -> None:
-    """Math: 3.3 row by row, every sum made term by term in the working type: all rows at once,
-    which is quicker.
+    """Math: 3.3 row by row, every sum made term by term in the working type:
+    all rows at once, which is quicker.
     """
     c.R = c.store("R", by_columns(c.Akk, c.dot))
 
@@ -175,8 +175,8 @@ def merge_blocks(c: Chunk, own: Inverse = by_library) -> None:
 
 
 def residual_wy(c: Chunk) -> None:
-    """Math: 3.4 of the residual form: R is applied after the state is subtracted, so w and u stay
-    unsolved.
+    """Math: 3.4 of the residual form: R is applied after the state is subtracted,
+    so w and u stay unsolved.
     """
     solved, c.R = c.R, identity(c.R)
     STAGES.wy(c)
@@ -192,8 +192,8 @@ def residual_state(c: Chunk) -> None:
 
 
 def scaled_wy(c: Chunk) -> None:
-    """Math: 3.4 with the scale inside qg: stored after it, a small qg has fewer bits in a format
-    with subnormals.
+    """Math: 3.4 with the scale inside qg: stored after it,
+    a small qg has fewer bits in a format with subnormals.
     """
     STAGES.wy(c)
     c.qg = c.store("qg", c.scale * c.tokens.q * c.decay(slice(None)))
@@ -226,8 +226,8 @@ def _running_cumsum(c: Chunk, add: Callable[[Tensor, Tensor], Tensor]) -> None:
 
 
 def running_cumsum_bwd(b: ChunkGradients) -> None:
-    """Math: VJP of 3.1 with every partial sum rounded to the working type (torch sums in a wider
-    one).
+    """Math: VJP of 3.1 with every partial sum rounded
+    to the working type (torch sums in a wider one).
     """
     BACKWARD.cumsum_bwd(b)
     rows = list(accumulate(reversed(b.dG.unbind(-2))))

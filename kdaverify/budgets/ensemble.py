@@ -1,5 +1,5 @@
-"""The reference ensemble of a contract: the conforming kernels whose worst error is the
-tolerance.
+"""The reference ensemble of a contract:
+the conforming kernels whose worst error is the tolerance.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ MERGING = replace(STAGES, solve=merge_blocks)
 
 
 class ContractOverflow(Exception):
-    """No conforming kernel of the contract keeps this problem finite: nothing can be concluded from
-    it.
+    """No conforming kernel of the contract keeps this problem finite:
+    nothing can be concluded from it.
     """
 
 
@@ -185,8 +185,8 @@ def _in_order(plain: Emulator) -> Emulator:
 
 
 def _truncating(plain: Emulator) -> tuple[Emulator, ...]:
-    """The unit whose fp32 sums are cut off, many terms at once: none where sums are declared to be
-    made otherwise.
+    """The unit whose fp32 sums are cut off, many terms at once:
+    none where sums are declared to be made otherwise.
     """
     contract = plain.contract
     if contract.order != "free" or contract.accumulate.name != "fp32":

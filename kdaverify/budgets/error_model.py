@@ -74,8 +74,8 @@ class ErrorModel:
         return float(excess.square().mean().sqrt())
 
     def bias(self, error: Tensor) -> float:
-        """By which fraction of itself the output is too large, every element weighted with its
-        precision.
+        """By which fraction of itself the output is too large,
+        every element weighted with its precision.
         """
         share, _ = self._weighted
         known = self._known
@@ -91,8 +91,8 @@ class ErrorModel:
 
     @property
     def most_normalised(self) -> float:
-        """What of it a conforming kernel has: 1, and what chance adds over so many independent
-        elements.
+        """What of it a conforming kernel has:
+        1, and what chance adds over so many independent elements.
         """
         n = self.independent
         return 1 + DEVIATIONS / math.sqrt(2 * n) if n >= FEW else math.inf
@@ -117,8 +117,8 @@ class ElementBound:
     bound: Tensor
 
     def used(self, error: Tensor, truth: Enclosure, fmt: Format) -> Element:
-        """As of `ErrorBound`: what the oracle's radius may explain does not count, and one rounding
-        always passes.
+        """As of `ErrorBound`: what the oracle's radius may explain does not count,
+        and one rounding always passes.
         """
         excess = (error.abs() - truth.radius).clamp(min=0.0)
         return worst_element(

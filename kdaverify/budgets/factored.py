@@ -48,8 +48,8 @@ def factored_output(c: Chunk) -> None:
 
 
 def column_scores(c: Chunk) -> None:
-    """Math: 3.2 with beta on the columns, in k exp(-G): beta_j instead of beta_i, undone by a v_new
-    that lacks it.
+    """Math: 3.2 with beta on the columns, in k exp(-G):
+    beta_j instead of beta_i, undone by a v_new that lacks it.
     """
     if c.resets is not None:
         STAGES.scores(c)
@@ -62,8 +62,8 @@ def column_scores(c: Chunk) -> None:
 
 
 def column_wy(c: Chunk) -> None:
-    """Math: 3.4 of v_new / beta: w = R k exp(G), u = R v; kg is made of the stored columns, so it
-    is rounded twice.
+    """Math: 3.4 of v_new / beta: w = R k exp(G), u = R v;
+    kg is made of the stored columns, so it is rounded twice.
     """
     if c.resets is not None:
         factored_wy(c)
@@ -82,8 +82,8 @@ def column_output(c: Chunk) -> None:
 
 
 def difference_scores(c: Chunk) -> None:
-    """Math: 3.2 of keys without beta, which multiplies the rows of their products; the scale is in
-    qg.
+    """Math: 3.2 of keys without beta, which multiplies the rows of their products;
+    the scale is in qg.
     """
     if c.resets is not None:
         STAGES.scores(c)

@@ -1,5 +1,5 @@
-"""Which outputs a reference ensemble keeps finite: all of some reference kernels, or single ones of
-every reference kernel.
+"""Which outputs a reference ensemble keeps finite: all of some reference kernels,
+or single ones of every reference kernel.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ R = TypeVar("R")
 
 
 class OutputRuns(NamedTuple):
-    """One output of the reference kernels that round to nearest, and of the stochastic-rounding
-    samples.
+    """One output of the reference kernels that round to nearest,
+    and of the stochastic-rounding samples.
     """
 
     rounded: list[Tensor]

@@ -48,8 +48,8 @@ def _approximate(contract: Contract) -> Exp:
 
 
 def in_base_2(member: Emulator) -> Emulator:
-    """The same kernel with a base-2 exponential unit, and gates stored for it, where that is
-    open.
+    """The same kernel with a base-2 exponential unit,
+    and gates stored for it, where that is open.
     """
     if not _is_open(member):
         return member

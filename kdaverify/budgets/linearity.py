@@ -1,5 +1,5 @@
-"""What roundings may make of linearity: of a backward in its cotangents, of the outputs in values
-and initial state.
+"""What roundings may make of linearity: of a backward in its cotangents,
+of the outputs in values and initial state.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ METHOD: Final = "linear in exact arithmetic"
 
 
 def defect(found: Sequence[Mapping[str, Tensor]], factors: Sequence[float]) -> dict[str, Tensor]:
-    """What gradients of cotangents that add up to 0 with these factors add up to, by name, in
-    float64.
+    """What gradients of cotangents that add up to 0 with these factors add up to,
+    by name, in float64.
     """
     return {
         name: (
@@ -155,8 +155,8 @@ def output_linearity_standard(
 def _missed(
     joined: Inputs, exact: Gradients[Tensor], terms: Terms, contract: Contract, io: Format
 ) -> Gradients[Tensor]:
-    """The error that an element of each gradient may have however small the errors of the reference
-    ensemble are.
+    """The error that an element of each gradient may have however small the errors
+    of the reference ensemble are.
     """
     missed = {name: contract.returned(name, io).unit * x.abs() for name, x in exact.named().items()}
     ahead = received_terms(largest_ahead(joined, terms.dg, contract.chunk_size), joined, contract)

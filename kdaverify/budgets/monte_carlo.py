@@ -269,8 +269,8 @@ class MonteCarloArithmetic:
         )
 
     def _matrix_stages(self, rounding: StochasticRounding) -> Stages:
-        """The scores' operands are made for one product and stored nowhere: matrix units round them
-        all the same.
+        """The scores' operands are made for one product and stored nowhere:
+        matrix units round them all the same.
         """
         solve = self.contract.solve
         if self.contract.difference_first:
@@ -369,8 +369,8 @@ def _reduced(y_0: Tensor, y_s: Tensor) -> Tensor:
 
 
 def _hangs_on_few(draws: list[Tensor]) -> bool:
-    """Whether an output is to be sampled again: by how much its samples' distances from their mean
-    differ.
+    """Whether an output is to be sampled again:
+    by how much its samples' distances from their mean differ.
     """
     if FEW_ELEMENTS < draws[0].numel() < MANY_ELEMENTS:
         return False

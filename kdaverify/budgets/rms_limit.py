@@ -1,5 +1,5 @@
-"""How far the rms of an error may lie above that of the conforming kernels, where it averages over
-many roundings.
+"""How far the rms of an error may lie above that of the conforming kernels,
+where it averages over many roundings.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def sharp_rms(rounded: Sequence[float], drawn: Sequence[float], floor: float) ->
 
 
 def were_lucky(rounded: Sequence[float], drawn: Sequence[float]) -> bool:
-    """Whether the kernels that round to nearest were, all of them, so that no other need be as
-    good.
+    """Whether the kernels that round to nearest were, all of them,
+    so that no other need be as good.
     """
     return fmean(drawn) > LUCKY * max(rounded)

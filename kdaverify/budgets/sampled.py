@@ -72,8 +72,8 @@ class ExactValues:
 
 
 def reference_kernels(contract: StorageContract) -> dict[str, Arithmetic]:
-    """Kernels that round to nearest, one for each way to sum that leaves every contract open; the
-    plainest first.
+    """Kernels that round to nearest, one for each way to sum that leaves every contract open;
+    the plainest first.
     """
 
     def summed(dot: Callable[[Tensor, Tensor], Tensor]) -> Arithmetic:

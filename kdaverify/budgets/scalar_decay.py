@@ -111,8 +111,8 @@ def dv_local(b: ChunkGradients) -> None:
 
 
 def state_bwd(b: ChunkGradients) -> None:
-    """Math: VJP of 3.5, and of 3.6 in h. Writes dh, completes dv_new, takes dS to the state before
-    the chunk.
+    """Math: VJP of 3.5, and of 3.6 in h. Writes dh, completes dv_new,
+    takes dS to the state before the chunk.
     """
     c = b.c
     b.dh = b.store("dh", b.dS)
@@ -180,8 +180,8 @@ def nothing_left(b: ChunkGradients) -> None:
 
 
 def cumsum_bwd(b: ChunkGradients) -> None:
-    """Math: VJP of 3.1. Writes dg [C, 1]; a hard reset is in no sum, so its gradient is exactly
-    0.
+    """Math: VJP of 3.1. Writes dg [C, 1];
+    a hard reset is in no sum, so its gradient is exactly 0.
     """
     dg = b.dG.flip(-2).cumsum(-2).flip(-2)
     b.dg = b.store("dg", dg.masked_fill(b.c.tokens.g[..., :1].isneginf(), 0.0))

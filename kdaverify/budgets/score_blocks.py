@@ -97,8 +97,8 @@ def _shifted_first(G: Tensor) -> Tensor:
 
 
 def _factors_at(anchor: Anchor) -> Within:
-    """The factors of D of math.md 3.2 for a block of rows against itself, where neither
-    overflows.
+    """The factors of D of math.md 3.2 for a block of rows against itself,
+    where neither overflows.
     """
 
     def factors(c: Chunk, rows: slice) -> tuple[Tensor, Tensor] | None:
@@ -120,8 +120,8 @@ VECTOR = Blocks(vector_diagonal_scores)
 
 
 def blocks_of(contract: Contract) -> tuple[Blocks, ...]:
-    """The ways of math.md 3.2 that a contract with a solve apart, or with anchored diagonal blocks,
-    leaves open.
+    """The ways of math.md 3.2 that a contract with a solve apart,
+    or with anchored diagonal blocks, leaves open.
     """
     if not contract.anchored:
         return (VECTOR,)

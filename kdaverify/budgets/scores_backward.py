@@ -1,5 +1,5 @@
-"""The backward of the scores, and of the solve, as kernels take it whose scores come from matrix
-units by blocks.
+"""The backward of the scores, and of the solve,
+as kernels take it whose scores come from matrix units by blocks.
 """
 
 from __future__ import annotations

@@ -78,8 +78,8 @@ def by_neumann(A: Tensor, dot: Dot) -> Tensor:
 
 
 def by_newton(A: Tensor, dot: Dot) -> Tensor:
-    """By Newton's iteration from I - A: R <- R (2 I - (I + A) R), exact after as many steps as
-    doublings.
+    """By Newton's iteration from I - A: R <- R (2 I - (I + A) R),
+    exact after as many steps as doublings.
     """
     guess, whole = identity(A) - A, identity(A) + A
     for _ in range(_doublings(A)):

@@ -88,8 +88,8 @@ class StageQuestion:
         return self.covers[0] in BACKWARD_SIGNATURES
 
     def run(self, **how: object) -> dict[str, Tensor]:
-        """Everything that the stages write, float64, 0 where it is not defined; `how` is passed on
-        to the oracle.
+        """Everything that the stages write, float64, 0 where it is not defined;
+        `how` is passed on to the oracle.
         """
         size = self.contract.chunk_size
         run: Callable[..., dict[str, Tensor]] = run_backward_stages if self.backward else run_stages
@@ -170,8 +170,8 @@ def stage_standard(question: StageQuestion, formats: Callable[[str], Format]) ->
 
 
 def _of_a_sum(made: Budget, unit: float) -> Budget:
-    """The floor of sums for relative errors too: where the ensemble is exact, half of them may
-    still underflow once.
+    """The floor of sums for relative errors too: where the ensemble is exact,
+    half of them may still underflow once.
     """
     found = made.allowed
     return replace(

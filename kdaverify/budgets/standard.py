@@ -148,8 +148,8 @@ def standard(
 
 
 def _refuse_hours(inputs: Inputs, extra: int) -> None:
-    """Raises UncertifiedError for gradients that ball arithmetic would take more than LONGEST
-    for.
+    """Raises UncertifiedError for gradients
+    that ball arithmetic would take more than LONGEST for.
     """
     bits = adjoint_bits(inputs, extra)
     needed = adjoint_seconds(
@@ -385,8 +385,8 @@ def _is_sharp(truth: Enclosure, allowed: Budget) -> bool:
 
 
 def _zero_by_structure(truth: CertifiedOutputs, inputs: Inputs) -> CertifiedOutputs:
-    """Balls prove zeros that are differences of equal terms as well; a chunk form finds those by
-    rounded sums.
+    """Balls prove zeros that are differences of equal terms as well;
+    a chunk form finds those by rounded sums.
     """
     if not bool(truth.o.zero.any()) and not bool(truth.final_state.zero.any()):
         return truth

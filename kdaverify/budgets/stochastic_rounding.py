@@ -128,8 +128,8 @@ class StochasticRounding:
 
 
 def _step(share: Tensor, tensor: Tensor, fmt: Format) -> Tensor:
-    """`share` of every element, of the smallest normal number at least, and of no more than there
-    is.
+    """`share` of every element, of the smallest normal number at least,
+    and of no more than there is.
     """
     # What is subnormal in the working type too is not worth it: a CPU multiplies subnormal numbers
     # thirty times as slowly, and zeros, which are many, would take shares of the smallest normal
@@ -147,8 +147,8 @@ def _of_the_last(rows: Tensor, new: Tensor) -> Tensor:
 
 
 def _partial_sums(total: Tensor, squares: Tensor, n: int | Tensor) -> Tensor:
-    """Root of the squares of the partial sums of n terms, from their sum and from that of their
-    squares.
+    """Root of the squares of the partial sums of n terms,
+    from their sum and from that of their squares.
     """
     return (total.square() * (n / 3) + squares * (n / 2)).sqrt()
 

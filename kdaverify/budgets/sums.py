@@ -105,8 +105,8 @@ def _in_parts(
 
 
 def tree(fmt: Format) -> Callable[[Tensor], Tensor]:
-    """Sums over the last axis that never leave `fmt`: products rounded, then pairs, pairs of pairs,
-    each sum rounded.
+    """Sums over the last axis that never leave `fmt`: products rounded,
+    then pairs, pairs of pairs, each sum rounded.
     """
 
     def total(products: Tensor) -> Tensor:

@@ -1,5 +1,5 @@
-"""What a campaign or a night leaves in its record beside the verdicts, so that the gate decides on
-the record alone.
+"""What a campaign or a night leaves in its record beside the verdicts,
+so that the gate decides on the record alone.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Tasks to workers and answers back, whichever engine carries them; what a lost worker was doing is
-done again.
+"""Tasks to workers and answers back, whichever engine carries them;
+what a lost worker was doing is done again.
 """
 
 from __future__ import annotations

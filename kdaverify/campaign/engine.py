@@ -15,8 +15,8 @@ class WorkerLostError(RuntimeError):
 
 
 class EngineError(RuntimeError):
-    """An engine that cannot be had, or keeps no worker; the message says what is wanted and what to
-    do.
+    """An engine that cannot be had, or keeps no worker;
+    the message says what is wanted and what to do.
     """
 
 
@@ -37,8 +37,8 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def wait(self, pending: Sequence[Hashable]) -> Sequence[Hashable]:
-        """Waits until one of the answers is there or its worker gone; gives all of which that
-        holds.
+        """Waits until one of the answers is there or its worker gone;
+        gives all of which that holds.
         """
 
     @abc.abstractmethod

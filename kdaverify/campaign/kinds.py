@@ -1,5 +1,5 @@
-"""Failures of one kind together: those that go wrong in the same stage, in the same way, look like
-the same fault.
+"""Failures of one kind together: those that go wrong in the same stage,
+in the same way, look like the same fault.
 """
 
 from __future__ import annotations

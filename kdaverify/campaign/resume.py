@@ -1,5 +1,5 @@
-"""A record that a campaign goes on with: what is complete in it stays, the case that was being
-written does not.
+"""A record that a campaign goes on with: what is complete in it stays,
+the case that was being written does not.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Tasks, from wherever they come, judged by an engine into a record that survives whatever ends
-it.
+"""Tasks, from wherever they come, judged by an engine into a record
+that survives whatever ends it.
 """
 
 from __future__ import annotations

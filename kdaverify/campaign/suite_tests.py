@@ -29,8 +29,8 @@ GIVEN: Final = ("judge", "bounds", "data")
 
 
 class UnknownTestError(RuntimeError):
-    """A suite holds a test that cannot be tested outside pytest; the message names it and what it
-    takes.
+    """A suite holds a test that cannot be tested outside pytest;
+    the message names it and what it takes.
     """
 
 
@@ -112,8 +112,8 @@ class SuiteTest:
         return tuple(notebook.asked)
 
     def strategy(self) -> st.SearchStrategy[tuple[PropertyTest, ...]]:
-        """The cases of the test, generated as in the suite, so that they shrink as the suite's own
-        failures do.
+        """The cases of the test, generated as in the suite,
+        so that they shrink as the suite's own failures do.
         """
 
         @st.composite

@@ -116,8 +116,8 @@ def first_broken(relations: Iterable[list[Outcome]]) -> list[Outcome]:
 
 
 def subnormals(storage: Format) -> str | None:
-    """Why a power of two may cost bits of any kernel that stores in this format; None where it may
-    not.
+    """Why a power of two may cost bits of any kernel that stores in this format;
+    None where it may not.
     """
     if storage.min_normal <= UNREACHED:
         return None

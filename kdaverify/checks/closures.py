@@ -114,8 +114,8 @@ def _excess(
 
 
 def _operands(contract: Contract, closure: Closure) -> float:
-    """Unit roundoff of operands that a product narrows; those stored in its format are taken as
-    they are.
+    """Unit roundoff of operands that a product narrows;
+    those stored in its format are taken as they are.
     """
     if "R" in closure.tensors:
         return (contract.solve or contract.operands).unit

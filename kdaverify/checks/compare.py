@@ -177,8 +177,8 @@ def compare(output: str, actual: Tensor, standard: HasTolerances, inputs: Tensor
 
 
 def relative_error(error: Tensor, exact: Tensor) -> float:
-    """The rms of an error over that of the exact values; 0 where there is nothing to compare
-    with.
+    """The rms of an error over that of the exact values;
+    0 where there is nothing to compare with.
     """
     largest = exact.abs().max() if exact.numel() else exact.new_zeros(())
     if not bool(torch.isfinite(largest)) or not bool(largest > 0):

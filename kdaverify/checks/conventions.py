@@ -174,8 +174,8 @@ def _explained(adapter: Adapter, problem: Problem, complaint: str | CallError) -
 
 
 def _unanswered(adapter: Adapter) -> Outcome | None:
-    """What is wrong with the call of an ordinary problem, whatever its numbers; None where it is
-    answered.
+    """What is wrong with the call of an ordinary problem, whatever its numbers;
+    None where it is answered.
     """
     problem = fitted(adapter, ORDINARY.replace(dtype=adapter.dtypes[0]))
     fault = _complaint(adapter, problem) if adapter.supports(problem) is None else None
@@ -222,8 +222,8 @@ def _transposed(adapter: Adapter) -> Outcome | None:
 
 
 def _without_scale(adapter: Adapter, problem: Problem) -> Outcome | None:
-    """Says so where o is the exact one without the factor that the kernel was given, and nothing
-    else is wrong.
+    """Says so where o is the exact one without the factor that the kernel was given,
+    and nothing else is wrong.
     """
     inputs = problem.inputs()
     try:

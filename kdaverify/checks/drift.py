@@ -1,5 +1,5 @@
-"""Drift: how far a kernel gets from the truth as its runs get longer, in one run, resumed, or token
-by token.
+"""Drift: how far a kernel gets from the truth as its runs get longer,
+in one run, resumed, or token by token.
 """
 
 from __future__ import annotations

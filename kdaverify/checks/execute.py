@@ -1,5 +1,5 @@
-"""Running a kernel under watch: whatever it does wrong becomes a status, never a traceback of
-ours.
+"""Running a kernel under watch: whatever it does wrong becomes a status,
+never a traceback of ours.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class CallError(Exception):
 
 @dataclass(frozen=True)
 class KernelRun:
-    """The checked outputs of one call: tensors of the wanted shape and dtype, and how long it
-    took.
+    """The checked outputs of one call:
+    tensors of the wanted shape and dtype, and how long it took.
     """
 
     outputs: dict[str, Tensor]

@@ -1,5 +1,5 @@
-"""Gradcheck: the derivatives of a float64 kernel against differences of its own outputs, as
-torch.autograd has it.
+"""Gradcheck: the derivatives of a float64 kernel against differences
+of its own outputs, as torch.autograd has it.
 """
 
 from __future__ import annotations
@@ -149,8 +149,8 @@ def _second(adapter: Adapter, problem: Problem, inputs: Inputs, names: list[str]
 
 
 def _own(adapter: Adapter, inputs: Inputs, names: list[str], exposed: tuple[str, ...]) -> Function:
-    """The kernel's forward with the kernel's own backward, whatever that is, as a function of
-    torch.
+    """The kernel's forward with the kernel's own backward,
+    whatever that is, as a function of torch.
     """
 
     class GradcheckFunction(torch.autograd.Function):

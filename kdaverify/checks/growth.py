@@ -62,8 +62,8 @@ class Growth:
 
     @property
     def band(self) -> tuple[Tensor, Tensor]:
-        """[lengths] the least and the largest error of conforming kernels, geometric means of the
-        samples.
+        """[lengths] the least and the largest error of conforming kernels,
+        geometric means of the samples.
         """
         floored = torch.stack([self._floored(curve) for curve in self.legal])
         return _centre(floored.amin(0)), _centre(floored.amax(0))
@@ -75,8 +75,8 @@ class Growth:
 
     @property
     def slope(self) -> float:
-        """The power of the length that the error grows with, beside the conforming kernel whose
-        error grows fastest.
+        """The power of the length that the error grows with,
+        beside the conforming kernel whose error grows fastest.
         """
         return float(self._slopes.mean())
 
@@ -98,8 +98,8 @@ class Growth:
 
     @property
     def bias(self) -> float:
-        """|mean| / rms of the error at the largest length: 1 where all elements are off by one
-        factor.
+        """|mean| / rms of the error at the largest length:
+        1 where all elements are off by one factor.
         """
         return float(_shared(self.kernel)[0].abs())
 

@@ -1,5 +1,5 @@
-"""Jacobian: every derivative of every output element of a tiny problem, one row at a time, against
-the exact one.
+"""Jacobian: every derivative of every output element of a tiny problem,
+one row at a time, against the exact one.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Where a failing case goes wrong first: its stages again, one by one, on exact inputs and then on
-the kernel's own.
+"""Where a failing case goes wrong first: its stages again, one by one,
+on exact inputs and then on the kernel's own.
 """
 
 from __future__ import annotations

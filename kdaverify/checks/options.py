@@ -27,8 +27,8 @@ def variant_of(adapter: Adapter, name: str) -> Adapter:
 
 
 def asked_of(adapter: Adapter, detail: Mapping[str, Any]) -> Adapter:
-    """The implementation that a property tests: the variant that its detail names, else the adapter
-    itself.
+    """The implementation that a property tests:
+    the variant that its detail names, else the adapter itself.
     """
     return variant_of(adapter, detail["variant"]) if "variant" in detail else adapter
 

@@ -191,8 +191,8 @@ def held_at_fastest(call: TensorCall, contract: Any, hold: Callable[[Any], Refer
 
 
 def _benches(call: TensorCall, contract: Any) -> tuple[torch.device, ...]:
-    """Where a case can be judged: large ones on an accelerator, if there is one; balls live on the
-    CPU.
+    """Where a case can be judged: large ones on an accelerator,
+    if there is one; balls live on the CPU.
     """
     on_accelerator = torch.cuda.is_available() and call_operator(call.op).is_large(call, contract)
     return (torch.device("cuda"), torch.device("cpu")) if on_accelerator else (torch.device("cpu"),)

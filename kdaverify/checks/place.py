@@ -30,8 +30,8 @@ class ElementPlace:
 
 
 def place(output: str, flat: int, shape: torch.Size, call: TensorCall) -> ElementPlace:
-    """The element of `output`, of a gradient, or of a stage tensor, at position `flat` of its
-    flattened tensor.
+    """The element of `output`, of a gradient, or of a stage tensor,
+    at position `flat` of its flattened tensor.
     """
     index = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), shape))
     return call_operator(call.op).place(output, index, call)

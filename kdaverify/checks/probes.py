@@ -1,5 +1,5 @@
-"""Probes: inputs on which a single rounding is visible, by the usual statistics and by measures of
-their own.
+"""Probes: inputs on which a single rounding is visible,
+by the usual statistics and by measures of their own.
 """
 
 from __future__ import annotations

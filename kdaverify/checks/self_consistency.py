@@ -1,5 +1,5 @@
-"""Self-consistency: a kernel's backward is the derivative of its own forward, whatever that forward
-is.
+"""Self-consistency: a kernel's backward is the derivative of its own forward,
+whatever that forward is.
 """
 
 from __future__ import annotations

@@ -95,8 +95,8 @@ class Step:
 
 
 def staged(adapter: Adapter, *, backward: bool = False) -> tuple[str, ...]:
-    """The formats in which it exposes stages of the forward, or of the backward, that can be
-    judged.
+    """The formats in which it exposes stages of the forward,
+    or of the backward, that can be judged.
     """
     return tuple(
         dtype

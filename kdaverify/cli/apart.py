@@ -1,5 +1,5 @@
-"""The session of a command in a process of its own: a kernel that ends it is run again,
-isolated.
+"""The session of a command in a process of its own:
+a kernel that ends it is run again, isolated.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def judge_apart(request: Request) -> int:
 
 
 def _concluded(code: int, crash: Crash | None, request: Request) -> int:
-    """The exit code of a session that ended by itself; a complaint about one that its kernel ended,
-    with whatever code.
+    """The exit code of a session that ended by itself;
+    a complaint about one that its kernel ended, with whatever code.
     """
     if code in range(4) and crash is None:
         return code

@@ -1,5 +1,5 @@
-"""`kdaverify campaign`: many random cases, on every core or device of this machine or of a
-cluster.
+"""`kdaverify campaign`: many random cases,
+on every core or device of this machine or of a cluster.
 """
 
 from __future__ import annotations

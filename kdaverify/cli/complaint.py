@@ -16,8 +16,8 @@ class Complaint(Exception):
 
 
 def guarded(work: Callable[[], int]) -> int:
-    """The exit code of `work`, or HARNESS where it raises: Python's own exit code for that is 1,
-    which means reject.
+    """The exit code of `work`, or HARNESS where it raises:
+    Python's own exit code for that is 1, which means reject.
     """
     try:
         return work()

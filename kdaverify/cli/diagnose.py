@@ -1,5 +1,5 @@
-"""`kdaverify diagnose`: a failing case of a record made small, and what is wrong with the
-kernel.
+"""`kdaverify diagnose`: a failing case of a record made small,
+and what is wrong with the kernel.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""`kdaverify drift`: error against length as a chart, with the errors of conforming kernels beside
-it.
+"""`kdaverify drift`: error against length as a chart,
+with the errors of conforming kernels beside it.
 """
 
 from __future__ import annotations
@@ -193,8 +193,8 @@ def _question(
 
 
 def _measured(asked: DriftMeasurement, console: Console) -> tuple[Growth, ...]:
-    """The growth of every output over the sequences that were measured before the end, or
-    Ctrl-C.
+    """The growth of every output over the sequences
+    that were measured before the end, or Ctrl-C.
     """
     from kdaverify.budgets.ensemble import ContractOverflow
     from kdaverify.checks.drift import Unmeasurable

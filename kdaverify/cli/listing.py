@@ -80,8 +80,8 @@ def _named(rows: list[dict[str, Any]], what: What, name: str) -> list[dict[str, 
 
 
 def _show_lines(console: Console, what: What, rows: list[dict[str, Any]]) -> None:
-    """A line an item, cut where the terminal ends. Names of packages hold brackets, so nothing is
-    taken for markup.
+    """A line an item, cut where the terminal ends.
+    Names of packages hold brackets, so nothing is taken for markup.
     """
     width = max(len(str(row["name"])) for row in rows)
     for row in rows:

@@ -153,8 +153,8 @@ def _search(
 
 
 def _told(study: Study, console: Console, known: list[Study]) -> bool:
-    """Runs a study with a bar and prints what it found, also where it was interrupted, which gives
-    False.
+    """Runs a study with a bar and prints what it found,
+    also where it was interrupted, which gives False.
     """
     from kdaverify.report.mailboxes import answer, front_table, show, singles_table
 
@@ -185,8 +185,8 @@ def _followed(study: Study) -> bool:
 
 
 def _held_out(bench: DesignTest, last: Study) -> list[str]:
-    """What the design, and the best of the last study, come to on problems that the search has not
-    seen.
+    """What the design, and the best of the last study,
+    come to on problems that the search has not seen.
     """
     from dataclasses import replace
 

@@ -1,5 +1,5 @@
-"""`kdaverify nightly`: the same cases every night, fresh ones by the date, and what changed since
-the nights before.
+"""`kdaverify nightly`: the same cases every night, fresh ones by the date,
+and what changed since the nights before.
 """
 
 from __future__ import annotations

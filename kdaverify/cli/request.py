@@ -47,8 +47,8 @@ class Request(BaseModel):
     maxfail: int = 0
 
     def pytest_arguments(self, suites: Path, settings: Path) -> list[str]:
-        """The same session, whatever folder it is started from and whatever pytest configuration
-        that folder has.
+        """The same session, whatever folder it is started
+        from and whatever pytest configuration that folder has.
         """
         seed = [] if self.seed is None else [f"--kda-seed={self.seed}"]
         return [

@@ -183,8 +183,8 @@ def _traits(problem: str) -> Mapping[str, bool]:
 
 
 def _best(sentences: Mapping[str, int], failing: int, counted: int) -> tuple[str, int] | None:
-    """The sentence that separates best; of a pair where it separates better by far than any single
-    one.
+    """The sentence that separates best;
+    of a pair where it separates better by far than any single one.
     """
     single = max(_scored(sentences.items(), failing, counted), default=None)
     common = [

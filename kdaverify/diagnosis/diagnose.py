@@ -82,8 +82,8 @@ def diagnose(
 
 
 def _explained(adapter: Adapter, question: PropertyCase, found: Diagnosis, *, until: float) -> str:
-    """Of a kernel that differs from call to call nothing; nor where memory that was never written
-    accounts for everything.
+    """Of a kernel that differs from call to call nothing;
+    nor where memory that was never written accounts for everything.
     """
     if found.silent == UNEVEN or found.unwritten or not adapter.open_ended:
         return ""

@@ -74,14 +74,14 @@ class FaultComparison:
 
     @property
     def unwritten(self) -> tuple[str, ...]:
-        """The wrong outputs, where all that is wrong with them comes from memory that was never
-        written.
+        """The wrong outputs, where all that is wrong with them comes
+        from memory that was never written.
         """
         return unwritten(self.kernel, lambda: self.bench.answer(self.judged), self.yard)
 
     def match(self, suspect: Suspect) -> Match:
-        """How near one suspect comes; the noise limit of a near one includes its own change under
-        another arithmetic.
+        """How near one suspect comes; the noise limit
+        of a near one includes its own change under another arithmetic.
         """
         answer = self._answer(suspect)
         found = fit(self.kernel, answer, self.yard)

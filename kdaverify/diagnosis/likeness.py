@@ -1,5 +1,5 @@
-"""How near many candidates come to one wrong answer, in units of what conforming kernels differ
-by.
+"""How near many candidates come to one wrong answer,
+in units of what conforming kernels differ by.
 """
 
 from __future__ import annotations

@@ -78,8 +78,8 @@ def minimise(
 
 
 def _finite(adapter: Adapter, question: PropertyCase) -> bool:
-    """Whether the kernel answers with finite numbers: to see that, no truth is needed, which takes
-    longest.
+    """Whether the kernel answers with finite numbers:
+    to see that, no truth is needed, which takes longest.
     """
     answer = bench(question, adapter).answer(adapter)
     return answer.failed is None and all(

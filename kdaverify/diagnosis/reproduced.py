@@ -81,8 +81,8 @@ def row_of(verdict: Verdict) -> Row:
 
 
 def _turn(rows: Sequence[Verdict]) -> tuple[bool, int]:
-    """Gradients last: to test that they are a derivative takes ten times as long as a plain
-    forward.
+    """Gradients last: to test that they are a derivative takes ten times
+    as long as a plain forward.
     """
     return is_of_gradients(rows[0].property, rows[0].detail), -len(rows)
 
@@ -96,8 +96,8 @@ def _explained(plain: _PlainCalls, rows: Sequence[Verdict]) -> dict[Row, str]:
 
 
 def _kinds(verdicts: Iterable[Verdict]) -> Mapping[FailureKind, list[Verdict]]:
-    """Failures by kind, those aside that are plain forwards, stages, or differences between
-    calls.
+    """Failures by kind, those aside that are plain forwards,
+    stages, or differences between calls.
     """
     found = dict[FailureKind, list[Verdict]]()
     for row in verdicts:
@@ -192,8 +192,8 @@ class _PlainCalls:
         return self._run[name, text]
 
     def _has_plain_outputs(self, row: Verdict) -> bool:
-        """Whether the calls of a case have the outputs of one plain forward, as far as two
-        conforming kernels would.
+        """Whether the calls of a case have the outputs of one plain forward,
+        as far as two conforming kernels would.
         """
         problem = problem_from_json(row.problem)
         cases = PropertyCase(row.property, problem, row.detail), PropertyCase(FORWARD, problem)
@@ -207,16 +207,16 @@ class _PlainCalls:
 
 
 def _is_wrong(row: Verdict, outcomes: Mapping[str, Status], status: Status) -> bool:
-    """Whether a plain call fails in the same way: in this output, or in any where it has no such
-    one.
+    """Whether a plain call fails in the same way:
+    in this output, or in any where it has no such one.
     """
     found = outcomes.get(row.output)
     return status in outcomes.values() if found is None else found is status
 
 
 def _leading(plain: KernelErrors, own: KernelErrors) -> KernelErrors:
-    """The part of the plain outputs that the calls of a case have: the first tokens, and not every
-    output.
+    """The part of the plain outputs that the calls of a case have:
+    the first tokens, and not every output.
     """
     kept = {name: tensor for name, tensor in plain.outputs.items() if name in own.outputs}
     parts = {

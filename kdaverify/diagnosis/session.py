@@ -47,8 +47,8 @@ def explained(
 
 
 def _localised(shown: Sequence[Verdict], adapter: Adapter, until: float) -> list[Verdict]:
-    """Those that are shown with their first wrong stage, which the suites find of the first of a
-    kind alone.
+    """Those that are shown with their first wrong stage,
+    which the suites find of the first of a kind alone.
     """
     found = list[Verdict]()
     for _, rows in groupby(shown, key=lambda row: row.asked()):
@@ -65,8 +65,8 @@ def _stage(row: Verdict) -> dict[str, str]:
 
 
 def _shown(verdicts: Sequence[Verdict], same: Mapping[Row, str]) -> dict[Row, str]:
-    """Of these, those whose plain call is among the failures itself: in a session of one suite it
-    was not tested.
+    """Of these, those whose plain call is among the failures itself:
+    in a session of one suite it was not tested.
     """
     plain = {
         plain_call(row.property, row.detail)

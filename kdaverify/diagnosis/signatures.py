@@ -1,5 +1,5 @@
-"""Simple mistakes that need no catalogue: each a right kernel called, or answering, in one wrong
-way.
+"""Simple mistakes that need no catalogue:
+each a right kernel called, or answering, in one wrong way.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Who is compared with a kernel: every fault that always strikes, in the arithmetic that the kernel
-declares.
+"""Who is compared with a kernel: every fault that always strikes,
+in the arithmetic that the kernel declares.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Where a wrong output is wrong, in words: which tokens, heads, sequences, columns, and whether
-they are zeros.
+"""Where a wrong output is wrong, in words: which tokens, heads,
+sequences, columns, and whether they are zeros.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Outputs that are wrong because memory was never written: shown by a call in which all fresh
-memory is NaN.
+"""Outputs that are wrong because memory was never written:
+shown by a call in which all fresh memory is NaN.
 """
 
 from __future__ import annotations

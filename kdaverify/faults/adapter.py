@@ -28,8 +28,8 @@ from oracles.stages import Named, run_stages
 
 
 class Faulty(Adapter):
-    """The embedded kernel with one fault in it; it declares what the embedded kernel declares by
-    default.
+    """The embedded kernel with one fault in it;
+    it declares what the embedded kernel declares by default.
     """
 
     def __init__(
@@ -144,8 +144,8 @@ class Faulty(Adapter):
 
 
 def unpatched(fault: Fault) -> Faulty:
-    """The adapter of a fault with its patch off: the embedded kernel, but for the name; it has the
-    fault's options.
+    """The adapter of a fault with its patch off: the embedded kernel,
+    but for the name; it has the fault's options.
     """
     options = fault.patch(Setting(1.0, torch.Generator())).variants
     return Faulty(

@@ -298,8 +298,8 @@ def _placed(
 
 @dataclass(frozen=True)
 class _Span:
-    """One sequence, or a chunk of one: [T, HV, ...], the gates as they are declared, beta as a
-    value.
+    """One sequence, or a chunk of one: [T, HV, ...],
+    the gates as they are declared, beta as a value.
     """
 
     q: Tensor

@@ -1,5 +1,5 @@
-"""Chunks that form their decays as faulty kernels do: the stages that read them are the right
-ones.
+"""Chunks that form their decays as faulty kernels do:
+the stages that read them are the right ones.
 """
 
 from __future__ import annotations
@@ -154,8 +154,8 @@ class WithoutZeroDifferences(DecayDifferences):
 
 
 class AnchoredOneRowLate(Chunk):
-    """Pairs of different blocks relative to the row after the one that both factors can be relative
-    to.
+    """Pairs of different blocks relative to the row after the one
+    that both factors can be relative to.
     """
 
     def decay(self, later: slice, earlier: slice | None = None) -> Tensor:

@@ -1,5 +1,5 @@
-"""A re-created real bug: what it is, on which inputs it shows, and the patch of the right pipeline
-that makes it.
+"""A re-created real bug: what it is, on which inputs it shows,
+and the patch of the right pipeline that makes it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Ways to write a patch down: wrong stages, a wrong call, a wrong rounding, always, on some calls,
-or at random.
+"""Ways to write a patch down: wrong stages, a wrong call, a wrong rounding,
+always, on some calls, or at random.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Faults of states that come in and go out: initial and final states, pools of them, continued
-runs.
+"""Faults of states that come in and go out:
+initial and final states, pools of them, continued runs.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Why a fault survives: equivalent, below what conforming kernels differ by, or a gap with what it
-would take.
+"""Why a fault survives: equivalent, below what conforming kernels differ by,
+or a gap with what it would take.
 """
 
 from __future__ import annotations

@@ -1,3 +1,3 @@
-"""The kill matrix: which of the known faults the suites find, held against conforming kernels on
-the same inputs.
+"""The kill matrix: which of the known faults the suites find,
+held against conforming kernels on the same inputs.
 """

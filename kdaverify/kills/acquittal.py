@@ -1,5 +1,5 @@
-"""Whether conforming kernels pass the question that a fault was rejected on: only then is the
-rejection a kill.
+"""Whether conforming kernels pass the question that a fault was rejected on:
+only then is the rejection a kill.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""One session of the suites that ends as soon as something is proven: a pytest plugin, and the call
-that runs it.
+"""One session of the suites that ends as soon as something is proven:
+a pytest plugin, and the call that runs it.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from kdaverify.kills.matrix import Found, KillMatrix
 
 
 def show(console: Console, found: KillMatrix) -> None:
-    """By stage and class, by property, the thresholds of graded faults, the survivors, and the
-    conforming kernels.
+    """By stage and class, by property, the thresholds of graded faults,
+    the survivors, and the conforming kernels.
     """
     console.print(_by_stage(found))
     console.print(_by_property(found))

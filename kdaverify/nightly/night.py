@@ -1,5 +1,5 @@
-"""One night of one implementation: what is tested, and what it comes to beside the nights
-before.
+"""One night of one implementation: what is tested,
+and what it comes to beside the nights before.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Operators whose roundings can be counted: every element has a proven bound, and no kernel is
-emulated.
+"""Operators whose roundings can be counted:
+every element has a proven bound, and no kernel is emulated.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ class FunctionTakes:
         )
 
     def fixed(self, name: str, wanted: Any) -> Any:
-        """What a keyword is: what is wanted, or what is declared where the function does not take
-        it.
+        """What a keyword is: what is wanted, or what is declared
+        where the function does not take it.
         """
         return wanted if name in self.names else self.words[name]
 
@@ -151,7 +151,7 @@ class FunctionOperator(CallOperator):
         return ""
 
     def otherwise(self, adapter: Adapter, problem: Any, found: Mapping[str, Tensor]) -> str | None:
-        """Which declared option does not fit what came, and which one would; None where nothing
-        else fits better.
+        """Which declared option does not fit what came, and which one would;
+        None where nothing else fits better.
         """
         del adapter, problem, found

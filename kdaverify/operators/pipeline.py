@@ -38,8 +38,8 @@ class PipelineOperator(CallOperator):
 
     @abc.abstractmethod
     def forward(self, call: Any, arithmetic: Arithmetic) -> dict[str, Tensor]:
-        """The outputs by name; what a kernel stores goes through `arithmetic.store`, products of
-        matrices through `arithmetic.dot`.
+        """The outputs by name; what a kernel stores goes through `arithmetic.store`,
+        products of matrices through `arithmetic.dot`.
         """
 
     @abc.abstractmethod

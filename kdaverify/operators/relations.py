@@ -1,5 +1,5 @@
-"""Laws of operators that functions implement: two calls, and what the results of one are of those
-of the other.
+"""Laws of operators that functions implement:
+two calls, and what the results of one are of those of the other.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What a session leaves in its record beside the verdicts, so that the record alone decides as the
-session did.
+"""What a session leaves in its record beside the verdicts,
+so that the record alone decides as the session did.
 """
 
 from __future__ import annotations

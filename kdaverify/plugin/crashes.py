@@ -183,8 +183,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def present(config: pytest.Config, subject: Subject) -> Subject:
-    """The implementation as it runs by now: isolated, once a process has ended during one of its
-    tests.
+    """The implementation as it runs by now:
+    isolated, once a process has ended during one of its tests.
     """
     files = crash_files(config)
     if files is None or subject.adapter.isolated or not files.crashes(subject.spec):
@@ -208,8 +208,8 @@ def unrepeated(item: pytest.Item, subject: Subject, verdicts: list[Verdict]) -> 
 
 
 def end_crash_files(config: pytest.Config) -> None:
-    """Ends the worker processes that crashes have started, and removes the folder if it is of this
-    session.
+    """Ends the worker processes that crashes have started,
+    and removes the folder if it is of this session.
     """
     for subject in config.stash.get(_ISOLATED, {}).values():
         subject.adapter.end()

@@ -1,5 +1,5 @@
-"""One test: the implementation and the judge it is given, and the verdicts that leave with its
-report.
+"""One test: the implementation and the judge it is given,
+and the verdicts that leave with its report.
 """
 
 from __future__ import annotations
@@ -158,8 +158,8 @@ def _account_for_crash(item: pytest.Item, subject: Subject) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[Any]:
-    """Hangs the verdicts on the report that closes the judging, which pytest-xdist carries to the
-    controller.
+    """Hangs the verdicts on the report that closes the judging,
+    which pytest-xdist carries to the controller.
     """
     report: pytest.TestReport = yield
     subject = subject_of(item)
@@ -244,8 +244,8 @@ def _say_it_once(item: pytest.Item, subject: Subject) -> None:
 
 
 def _refuse(item: pytest.Item, subject: Subject, reason: str) -> None:
-    """Skips an item of an implementation that cannot run here; where it was required, the session
-    ends accordingly.
+    """Skips an item of an implementation that cannot run here;
+    where it was required, the session ends accordingly.
     """
     said = (
         f"{subject.adapter.name} is required, but {reason}"

@@ -1,5 +1,5 @@
-"""The whole session, seen from the process that reports it: verdicts arrive, are recorded, and
-become decisions.
+"""The whole session, seen from the process that reports it:
+verdicts arrive, are recorded, and become decisions.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ class Session:
 
 
 def diagnose(session: Session, judged: Iterable[Subject], *, seconds: float) -> None:
-    """Finds, of every implementation that is rejected, which failures are the same, and names what
-    is wrong.
+    """Finds, of every implementation that is rejected,
+    which failures are the same, and names what is wrong.
     """
     for subject in judged:
         own = [row for row in session.ordered() if row.implementation == subject.adapter.name]
@@ -241,8 +241,8 @@ def _stopped_as_wanted(session: pytest.Session, found: Session) -> bool:
 
 
 def _diagnose(config: pytest.Config, found: Session) -> None:
-    """Diagnoses each implementation; a kernel that ends this process is isolated in the next
-    try.
+    """Diagnoses each implementation;
+    a kernel that ends this process is isolated in the next try.
     """
     for subject in (present(config, subject) for subject in subjects(config)):
         files = None if subject.adapter.isolated else crash_files(config)
@@ -255,8 +255,8 @@ def _diagnose(config: pytest.Config, found: Session) -> None:
 
 
 def _edited(judged: Mapping[str, CodeIdentity]) -> list[Trouble]:
-    """Files that changed while they were judged: nobody knows then which verdict is of which
-    code.
+    """Files that changed while they were judged:
+    nobody knows then which verdict is of which code.
     """
     told = {name: ", ".join(one.changed_since()) for name, one in judged.items()}
     return [

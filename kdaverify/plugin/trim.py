@@ -11,8 +11,8 @@ from kdaverify.verdicts.verdict import Verdict
 
 
 def trim(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
-    """Every verdict up to the first failing case, that case, and the last failing one; not the
-    shrinking attempts between.
+    """Every verdict up to the first failing case, that case, and the last failing one;
+    not the shrinking attempts between.
     """
     calls = [tuple(group) for _, group in groupby(verdicts, key=lambda verdict: verdict.asked())]
     failing = [
@@ -32,8 +32,8 @@ def trim(verdicts: Sequence[Verdict]) -> tuple[Verdict, ...]:
 
 
 def _once(call: Sequence[Verdict]) -> tuple[Verdict, ...]:
-    """One verdict an output, for a case that ran again to confirm it; one that rejects, if any
-    did.
+    """One verdict an output, for a case that ran again to confirm it;
+    one that rejects, if any did.
     """
     kept: dict[str, Verdict] = {}
     for verdict in call:

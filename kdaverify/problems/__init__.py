@@ -1,5 +1,5 @@
-"""What a kernel is tested on: problems, the regimes they are generated from, the fixed panel,
-strategies and settings.
+"""What a kernel is tested on: problems, the regimes they are generated from,
+the fixed panel, strategies and settings.
 """
 
 from __future__ import annotations

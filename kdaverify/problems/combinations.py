@@ -188,8 +188,8 @@ class Space:
 
 
 def _seconds(p: Problem) -> float:
-    """The `cost` of a problem whose sequences take whole chunks, as they do in the reference
-    kernels.
+    """The `cost` of a problem whose sequences take whole chunks,
+    as they do in the reference kernels.
     """
     chunks = sum(-(-length // _CHUNK) for _, _, length in p.spans)
     return seconds(tokens=max(p.B * p.T, chunks * _CHUNK if p.packed else 0), HV=p.HV, K=p.K, V=p.V)

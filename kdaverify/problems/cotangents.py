@@ -1,5 +1,5 @@
-"""What a backward pass is given: the gradients of a loss with respect to the outputs, generated
-from the problem.
+"""What a backward pass is given: the gradients of a loss with respect to the outputs,
+generated from the problem.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Covering arrays: few rows in which every possible combination of two, or three, levels of
-different axes occurs.
+"""Covering arrays: few rows in which every possible combination of two,
+or three, levels of different axes occurs.
 """
 
 from __future__ import annotations

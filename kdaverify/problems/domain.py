@@ -30,8 +30,8 @@ _GATES_OF: Final[dict[Gates, str]] = {
 
 
 class DomainError(ValueError):
-    """A domain that holds no problem; the message names the option, what was wanted and what
-    came.
+    """A domain that holds no problem; the message names the option,
+    what was wanted and what came.
     """
 
 

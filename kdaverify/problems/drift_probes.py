@@ -1,5 +1,5 @@
-"""Problems whose error accumulates over a run: the same memory, or the same kind of writes, at
-every length.
+"""Problems whose error accumulates over a run: the same memory,
+or the same kind of writes, at every length.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A small problem of KDA to start from, and the schema of problems with the names of all
-regimes.
+"""A small problem of KDA to start from,
+and the schema of problems with the names of all regimes.
 """
 
 from __future__ import annotations

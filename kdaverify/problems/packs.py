@@ -1,5 +1,5 @@
-"""Sequence lengths where kernels break: around rows of 16, 32 and 64, single tokens, empty
-sequences, many sequences.
+"""Sequence lengths where kernels break: around rows of 16, 32 and 64,
+single tokens, empty sequences, many sequences.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Lines below the table of a decision: grades, the run as a whole, borderline failures, verdicts
-that are inconclusive.
+"""Lines below the table of a decision: grades, the run as a whole,
+borderline failures, verdicts that are inconclusive.
 """
 
 from __future__ import annotations

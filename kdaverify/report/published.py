@@ -1,5 +1,5 @@
-"""What other published standards would have said: of a session in counts beside ours, of one output
-in full.
+"""What other published standards would have said:
+of a session in counts beside ours, of one output in full.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The failures of a run as an engineer reads them: each kind once, and by number what a plain call
-explains.
+"""The failures of a run as an engineer reads them: each kind once,
+and by number what a plain call explains.
 """
 
 from __future__ import annotations

@@ -155,8 +155,8 @@ def _table(decision: Decision) -> Table:
 
 
 def _ran(verdicts: Sequence[Verdict]) -> list[Text]:
-    """Where the kernels ran, and which: what is interpreted says nothing of the device it is meant
-    for.
+    """Where the kernels ran, and which:
+    what is interpreted says nothing of the device it is meant for.
     """
     seen: dict[tuple[str, str], Counter[str]] = {}
     for verdict in verdicts:
@@ -255,8 +255,8 @@ def _show_to_paste(console: Console, line: str) -> None:
 
 
 def _extent(group: ReportedKind) -> list[str]:
-    """Where else the kind fails: in suites that make the same call, in outputs of the same
-    calls.
+    """Where else the kind fails: in suites that make the same call,
+    in outputs of the same calls.
     """
     suites = ", ".join(f"{name} {times}" for name, times in group.elsewhere.items())
     outputs = ", ".join(f"{name} ({times})" for name, times in group.beside.items())
@@ -267,8 +267,8 @@ def _extent(group: ReportedKind) -> list[str]:
 
 
 def shortened(reasons: Sequence[str], most: int = MOST_REASONS) -> list[str]:
-    """The heaviest reasons, how many more there are, and all that says what was not tested and what
-    was.
+    """The heaviest reasons, how many more there are,
+    and all that says what was not tested and what was.
     """
     said = [reason for reason in reasons if reason.startswith(ALWAYS_SAID)]
     others = [reason for reason in reasons if reason not in said]
@@ -277,8 +277,8 @@ def shortened(reasons: Sequence[str], most: int = MOST_REASONS) -> list[str]:
 
 
 def _show_stop(console: Console, decision: Decision, stop: Verdict) -> None:
-    """One message: whatever is wrong with every call is said once, and nothing of what could not be
-    scored.
+    """One message: whatever is wrong with every call is said once,
+    and nothing of what could not be scored.
     """
     console.print(
         told(f"{decision.implementation}: {decision.ruling.upper()}", COLOURS[decision.ruling])

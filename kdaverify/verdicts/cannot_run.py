@@ -1,5 +1,5 @@
-"""Kernels that raised in every case for one reason: they cannot run here, which is no evidence of
-what they compute.
+"""Kernels that raised in every case for one reason: they cannot run here,
+which is no evidence of what they compute.
 """
 
 from __future__ import annotations

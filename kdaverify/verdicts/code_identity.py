@@ -1,5 +1,5 @@
-"""The code that was judged: which local modules, by content, in which version, and what git says of
-them.
+"""The code that was judged: which local modules, by content,
+in which version, and what git says of them.
 """
 
 from __future__ import annotations

@@ -93,8 +93,8 @@ class Decision:
 
     @cached_property
     def stop(self) -> Verdict | None:
-        """What kept every suite from being scored: a wrong declaration, or a call that is never
-        answered.
+        """What kept every suite from being scored:
+        a wrong declaration, or a call that is never answered.
         """
         found = next(
             (verdict for verdict in self.failures if verdict.property == CONVENTIONS), None
@@ -130,8 +130,8 @@ class Decision:
 
     @property
     def less_accurate(self) -> tuple[Verdict, ...]:
-        """Passes with many digits fewer than a token recurrence (`checks.digits`), the worst
-        first.
+        """Passes with many digits fewer than a token recurrence (`checks.digits`),
+        the worst first.
         """
         found = [
             verdict

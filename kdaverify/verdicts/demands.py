@@ -42,8 +42,8 @@ def lacking(
 def _too_few(
     rules: Rules, proofs: list[tuple[VerdictKind, int]], expected: Expected
 ) -> Iterator[str]:
-    """What has fewer passes than wanted; of what is declared and has none the decision speaks
-    anyway.
+    """What has fewer passes than wanted;
+    of what is declared and has none the decision speaks anyway.
     """
     require, least = rules.require, rules.at_least
     axes = (

@@ -1,5 +1,5 @@
-"""Figures of a row that are read off its words: the sizes of its problem, the precision of its
-oracle.
+"""Figures of a row that are read off its words:
+the sizes of its problem, the precision of its oracle.
 """
 
 from __future__ import annotations

@@ -57,8 +57,8 @@ class Paired:
 
 
 class PairedSample(NamedTuple):
-    """What of a verdict counts in a run: of which output it is, and its rms error over that of
-    every conforming kernel.
+    """What of a verdict counts in a run: of which output it is,
+    and its rms error over that of every conforming kernel.
     """
 
     property: str

@@ -25,8 +25,8 @@ def only_near(case: Sequence[Verdict]) -> bool:
 
 
 def certain(verdicts: Sequence[Verdict]) -> bool:
-    """Whether one fails by more than sampling variation: no borderline failure, or one that fresh
-    seeds confirmed.
+    """Whether one fails by more than sampling variation:
+    no borderline failure, or one that fresh seeds confirmed.
     """
     return any(
         verdict.status.rejects and not _is_near(verdict) and not verdict.left_open()
@@ -92,8 +92,8 @@ def _is_near(verdict: Verdict) -> bool:
 
 
 def _with(verdict: Verdict, found: Recheck | None) -> Verdict:
-    """The first figure stays; what is concluded, the grade and the message follow the fresh
-    seeds.
+    """The first figure stays; what is concluded,
+    the grade and the message follow the fresh seeds.
     """
     if found is None or not verdict.status.rejects:
         return verdict

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 
 class RecordError(ValueError):
-    """A record that cannot be read or written; the message names the file, the line and what to
-    do.
+    """A record that cannot be read or written;
+    the message names the file, the line and what to do.
     """

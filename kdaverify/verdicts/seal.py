@@ -1,5 +1,5 @@
-"""What closes a record: how many rows there are, what they hash to, and what the session says
-beside them.
+"""What closes a record: how many rows there are, what they hash to,
+and what the session says beside them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""TOML files that people write: read against a model, refused with the key that is wrong and what
-was wanted.
+"""TOML files that people write: read against a model,
+refused with the key that is wrong and what was wanted.
 """
 
 from __future__ import annotations

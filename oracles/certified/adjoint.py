@@ -1,5 +1,5 @@
-"""The adjoint of the token recurrence in ball arithmetic: every element of every gradient with its
-radius.
+"""The adjoint of the token recurrence in ball arithmetic:
+every element of every gradient with its radius.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ CEILING_BITS = 4096
 
 
 class UncertifiedError(RuntimeError):
-    """No precision up to the ceiling gave a radius that the caller accepts; the message says the
-    radius reached.
+    """No precision up to the ceiling gave a radius that the caller accepts;
+    the message says the radius reached.
     """
 
 
@@ -119,8 +119,8 @@ def certify_gradients(
 
 
 def adjoint_bits(inputs: Inputs, extra: int = 0) -> int:
-    """The precision at which the adjoint is first tried: 80 + 0.5 T bits, T the longest
-    sequence.
+    """The precision at which the adjoint is first tried:
+    80 + 0.5 T bits, T the longest sequence.
     """
     return _first_bits(inputs, ADJOINT_BITS_PER_TOKEN, extra)
 

@@ -148,8 +148,8 @@ def scores(tokens: Head, decay: Decay) -> tuple[Rows, arb_mat]:
 
 
 def solve(A: Rows) -> Rows:
-    """(I + A)^-1 for A strictly lower. Math: 3.3, by halves: the lower left block is -R22 A21
-    R11.
+    """(I + A)^-1 for A strictly lower. Math: 3.3, by halves:
+    the lower left block is -R22 A21 R11.
     """
     size = len(A)
     if size <= SUBSTITUTION_ROWS:

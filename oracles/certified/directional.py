@@ -79,8 +79,8 @@ def directional(
 
 
 def slope(gradients: Gradients[Enclosure], direction: Gradients[Tensor], *, bits: int) -> Enclosure:
-    """The slope along the same direction that enclosed gradients give: their inner product with
-    it.
+    """The slope along the same direction that enclosed gradients give:
+    their inner product with it.
     """
     total = ZERO
     with precision(bits):
@@ -108,8 +108,8 @@ def _scalar(ball: arb) -> Enclosure:
 
 @dataclass(frozen=True)
 class HeadInputs:
-    """What one head reads, or the direction it is moved along: its tokens and its initial state
-    [K][V].
+    """What one head reads, or the direction it is moved along:
+    its tokens and its initial state [K][V].
     """
 
     tokens: Head
@@ -149,8 +149,8 @@ def _shift(rows: Rows, along: Rows, step: arb) -> Rows:
 
 
 def _widened(point: HeadInputs, along: HeadInputs) -> HeadInputs:
-    """Bounds of the moduli on the disc: |x| + r |d|, and a gate whose exp bounds the decay, g + r
-    |d|.
+    """Bounds of the moduli on the disc: |x| + r |d|,
+    and a gate whose exp bounds the decay, g + r |d|.
     """
     modulus = _bounds(point, point.tokens.g)
     return _moved(

@@ -74,8 +74,8 @@ Results = dict[str, tuple[Tensor, RoundingError]]
 
 
 class GatedNorm:
-    """One call in float64, with the errors that a kernel makes which computes with the given
-    precision.
+    """One call in float64, with the errors that a kernel makes
+    which computes with the given precision.
     """
 
     def __init__(self, call: GatedNormCall, precision: NormPrecision = EXACT) -> None:

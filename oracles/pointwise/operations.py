@@ -1,5 +1,5 @@
-"""The operations beside the kernel by name: what each takes, what it gives back, and both
-exactly.
+"""The operations beside the kernel by name: what each takes,
+what it gives back, and both exactly.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ class Precision:
 
     @property
     def vanishing(self) -> float:
-        """What a result may lose below the normal numbers: units flush those of fp32's range to 0,
-        and keep fp16's.
+        """What a result may lose below the normal numbers:
+        units flush those of fp32's range to 0, and keep fp16's.
         """
         return self.smallest if self.smallest < FLUSHED else self.unit * self.smallest
 
@@ -171,8 +171,8 @@ class Activation:
         ) + RoundingError.rounding(value, 1, precision)
 
     def slope_error(self, precision: Precision) -> RoundingError:
-        """Of the slope s (1 + z (1 - s)) or s (1 - s), for an exact z; 1 - s may round away what is
-        small beside 1.
+        """Of the slope s (1 + z (1 - s)) or s (1 - s), for an exact z;
+        1 - s may round away what is small beside 1.
         """
         s, rest, u = self.sigmoid, torch.sigmoid(-self.z), precision.unit
         if self.name == "none":
@@ -207,8 +207,8 @@ class Activation:
         )
 
     def _curvature(self, distance: Tensor) -> Tensor:
-        """The largest second derivative within a distance of z, a bound: exp(-|z|) (2 + |z|), and
-        1/2 near 0.
+        """The largest second derivative within a distance of z, a bound:
+        exp(-|z|) (2 + |z|), and 1/2 near 0.
         """
         if self.name == "none":
             return torch.zeros_like(self.z)
@@ -217,8 +217,8 @@ class Activation:
         return (factor * torch.exp(-away)).nan_to_num(nan=0.0).clamp(max=0.5)
 
     def _relative(self, precision: Precision) -> Tensor:
-        """Of s: an exponential of base 2 is off by 2 u |z| beside its own 2 ulp, and counts by 1 -
-        s.
+        """Of s: an exponential of base 2 is off by 2 u |z| beside its own 2 ulp,
+        and counts by 1 - s.
         """
         u = precision.unit
         exponent = 2 * u * self.z.abs().clamp(max=-2 * math.log(precision.smallest))

@@ -115,8 +115,8 @@ class Taps:
         return torch.where(inside[:, None], ahead, state[self.sequence, :, column])
 
     def given(self, e: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """The transpose: [B T, D] and [N, D, W], each the sum of what its elements were factors
-        of.
+        """The transpose: [B T, D] and [N, D, W],
+        each the sum of what its elements were factors of.
         """
         x, W = self.call.x, self.call.W
         dx, dstate = (
@@ -177,8 +177,8 @@ Results = dict[str, tuple[Tensor, RoundingError]]
 
 
 class ShortConv:
-    """One call in float64, with the errors that a kernel makes which computes with the given
-    precision.
+    """One call in float64, with the errors that a kernel makes
+    which computes with the given precision.
     """
 
     def __init__(self, call: ShortConvCall, precision: ConvPrecision = EXACT) -> None:

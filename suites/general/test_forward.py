@@ -1,5 +1,5 @@
-"""Forward: every output within the tolerance of the declared contract, on random problems of the
-operator.
+"""Forward: every output within the tolerance of the declared contract,
+on random problems of the operator.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Gradients of every differentiated input within the tolerance of the declared contract, for a loss
-on all outputs.
+"""Gradients of every differentiated input within the tolerance of the declared contract,
+for a loss on all outputs.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The fixed panel of an operator: named problems that trigger known faults, the same in every
-run.
+"""The fixed panel of an operator: named problems that trigger known faults,
+the same in every run.
 """
 
 from __future__ import annotations

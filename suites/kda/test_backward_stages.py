@@ -1,5 +1,5 @@
-"""Backward stages: every stage of the backward that is exposed by itself, on exact inputs and on
-its own.
+"""Backward stages: every stage of the backward that is exposed by itself,
+on exact inputs and on its own.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Drift: over long runs the error grows no faster than that of conforming kernels, however the
-tokens are fed.
+"""Drift: over long runs the error grows no faster than that of conforming kernels,
+however the tokens are fed.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Extreme gates: hard resets, deep decay and spread channels inside packs, on coherent keys, with a
-state to lose.
+"""Extreme gates: hard resets, deep decay and spread channels inside packs,
+on coherent keys, with a state to lose.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Forward: o and S_T within the tolerance of the declared contract, on random problems, gate regime
-by gate regime.
+"""Forward: o and S_T within the tolerance of the declared contract,
+on random problems, gate regime by gate regime.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Gradcheck: first and second derivatives of a float64 kernel against differences of its own
-outputs.
+"""Gradcheck: first and second derivatives
+of a float64 kernel against differences of its own outputs.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Jacobian: all derivatives of all output elements of tiny problems, within the tolerance of the
-declared contract.
+"""Jacobian: all derivatives of all output elements of tiny problems,
+within the tolerance of the declared contract.
 """
 
 from __future__ import annotations

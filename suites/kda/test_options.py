@@ -1,5 +1,5 @@
-"""Options: in-kernel gates, normalisation, other chunk sizes and state orders give what the plain
-call gives.
+"""Options: in-kernel gates, normalisation,
+other chunk sizes and state orders give what the plain call gives.
 """
 
 from __future__ import annotations

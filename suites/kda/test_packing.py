@@ -1,5 +1,5 @@
-"""Packing: a sequence gives the same results packed, alone, and in a pack of another order (math.md
-7, law 3).
+"""Packing: a sequence gives the same results packed, alone,
+and in a pack of another order (math.md 7, law 3).
 """
 
 from __future__ import annotations

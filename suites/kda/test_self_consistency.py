@@ -1,5 +1,5 @@
-"""Self-consistency: the backward of a low-precision kernel is the derivative of its own forward,
-along random directions.
+"""Self-consistency: the backward of a low-precision kernel is the derivative
+of its own forward, along random directions.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Initial and final state: absent, zero, large and asymmetric states enter, decay and leave as they
-should.
+"""Initial and final state: absent, zero, large and asymmetric states enter,
+decay and leave as they should.
 """
 
 from __future__ import annotations

@@ -91,8 +91,8 @@ def _offsets(ids: Tensor | None) -> Tensor | None:
 
 
 def distance(adapter: Adapter, problem: Problem) -> dict[str, float]:
-    """Relative error of each exposed output against the float64 recurrence of what the adapter says
-    it received.
+    """Relative error of each exposed output against the float64 recurrence
+    of what the adapter says it received.
     """
     inputs = problem.inputs()
     output = adapter.forward(inputs)

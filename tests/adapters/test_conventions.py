@@ -1,5 +1,5 @@
-"""Conventions: there and back is exact, every choice is converted rightly, and a wrong declaration
-cannot pass.
+"""Conventions: there and back is exact, every choice is converted rightly,
+and a wrong declaration cannot pass.
 """
 
 from __future__ import annotations

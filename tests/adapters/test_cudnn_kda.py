@@ -1,5 +1,5 @@
-"""The cuDNN adapter against stand-ins with the library's signature: its conventions, its pinned
-plan, its limits.
+"""The cuDNN adapter against stand-ins with the library's signature:
+its conventions, its pinned plan, its limits.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The shipped implementations with one gate a head, or none: controls pass, in every format, there
-and back.
+"""The shipped implementations with one gate a head, or none:
+controls pass, in every format, there and back.
 """
 
 from __future__ import annotations

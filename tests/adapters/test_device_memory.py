@@ -90,8 +90,8 @@ def test_an_accelerator_that_tells_no_figures_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Silent:
-        """As torch.mps: it can empty its cache, and says neither whether it was used nor what it
-        holds.
+        """As torch.mps: it can empty its cache,
+        and says neither whether it was used nor what it holds.
         """
 
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("mps"))

@@ -1,5 +1,5 @@
-"""The decorator: what is declared is used, what is not takes the strictest reading, and what is
-wrong is said.
+"""The decorator: what is declared is used, what is not takes the strictest reading,
+and what is wrong is said.
 """
 
 from __future__ import annotations

@@ -112,8 +112,8 @@ def test_betas_and_decays_at_the_ends_of_their_range_have_finite_gradients(dtype
 
 
 def test_nan_where_a_decay_is_zero_is_rejected() -> None:
-    """0 / 0 of a kernel that takes the logarithm of a decay: no exact value is known there, but NaN
-    is none.
+    """0 / 0 of a kernel that takes the logarithm of a decay:
+    no exact value is known there, but NaN is none.
     """
 
     def call(q: Any, k: Any, v: Any, g: Any, beta: Any, *, scale: float, initial_state: Any) -> Any:

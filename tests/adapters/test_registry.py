@@ -1,5 +1,5 @@
-"""Finding an implementation: by name, file, module or entry point; every way of missing it says
-what to do.
+"""Finding an implementation: by name, file, module or entry point;
+every way of missing it says what to do.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Every shipped implementation that is installed is right on a benign problem, and proves which
-kernel ran.
+"""Every shipped implementation that is installed is right on a benign problem,
+and proves which kernel ran.
 """
 
 from __future__ import annotations

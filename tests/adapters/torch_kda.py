@@ -1,5 +1,5 @@
-"""A token loop in torch that conforms to recurrent-fp32, and some without a right backward; needs
-torch alone.
+"""A token loop in torch that conforms to recurrent-fp32,
+and some without a right backward; needs torch alone.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ def before(_G: Tensor, start: Tensor) -> Tensor:
 
 
 def halfway(_G: Tensor, start: Tensor) -> Tensor:
-    """About half of what gates of at least -5 sum to in a block; exp(30) exp(-30) is 1 - 2^-24 in
-    fp32.
+    """About half of what gates of at least -5 sum to in a block;
+    exp(30) exp(-30) is 1 - 2^-24 in fp32.
     """
     return start - 35.0
 

@@ -1,5 +1,5 @@
-"""The family's backward: each member agrees with the definition, and errs as the contract lets
-it.
+"""The family's backward: each member agrees with the definition,
+and errs as the contract lets it.
 """
 
 from __future__ import annotations

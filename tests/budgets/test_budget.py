@@ -162,8 +162,8 @@ def test_the_margin_is_wide_for_a_single_rounding_and_narrow_for_many() -> None:
 
 
 def rows_over_budget(legal: int) -> int:
-    """How many of so many legal runs have a row over budget, where every row hangs on a single
-    rounding.
+    """How many of so many legal runs have a row over budget,
+    where every row hangs on a single rounding.
     """
     rng = torch.Generator().manual_seed(0)
     exact = torch.ones(8000, 8, dtype=torch.float64)

@@ -126,8 +126,8 @@ def plain() -> tuple[Inputs, Reference, torch.Tensor]:
 def test_an_element_above_it_fails_though_every_statistic_passes(
     plain: tuple[Inputs, Reference, torch.Tensor],
 ) -> None:
-    """The ceiling knows nothing of the family: it holds where a family errs a thousand times too
-    much.
+    """The ceiling knows nothing of the family:
+    it holds where a family errs a thousand times too much.
     """
     inputs, held, o = plain
     own, exact = held.budgets["o"], held.exact("o").high

@@ -1,5 +1,5 @@
-"""Every field of a contract moves or narrows its family: what is declared is what the emulated
-kernels do.
+"""Every field of a contract moves or narrows its family:
+what is declared is what the emulated kernels do.
 """
 
 from __future__ import annotations

@@ -86,8 +86,8 @@ def doubled(A: Tensor) -> Tensor:
 def kernel(
     x: Inputs, inverse: Inverse = substituted, *, scale: float = 1.0, beta: float = 1.0
 ) -> Outputs:
-    """The call in chunks of 16, its state carried in fp32; `scale` and `beta` are what a fault
-    multiplies them by.
+    """The call in chunks of 16, its state carried in fp32;
+    `scale` and `beta` are what a fault multiplies them by.
     """
     q, k, v, g, b = (
         t[0].float().transpose(0, 1) for t in (x.q, x.k, x.v, x.g, x.beta[..., None] * beta)
@@ -163,8 +163,8 @@ def test_an_inverse_by_doubling_in_fp16_is_rejected_on_coherent_keys_and_accepte
 
 
 def test_the_contract_predicts_the_error_of_the_kernel() -> None:
-    """The rms error of the declared arithmetic is that of the kernel, not only an upper limit of
-    it.
+    """The rms error of the declared arithmetic is that of the kernel,
+    not only an upper limit of it.
     """
     x = read_as_bf16(RANDOM)
     (own,) = (
@@ -210,8 +210,8 @@ def test_where_factors_overflow_the_samples_take_differences() -> None:
 
 
 def test_a_state_in_more_bits_than_declared_is_no_bias() -> None:
-    """Equal gates round alike in every channel: what the carried state's own roundings would undo
-    stays in o.
+    """Equal gates round alike in every channel:
+    what the carried state's own roundings would undo stays in o.
     """
     x = read_as_bf16(
         RANDOM.replace(

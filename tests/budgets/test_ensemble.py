@@ -1,5 +1,5 @@
-"""The family knows the kernels a contract allows: each agrees with the definition, and errs as the
-contract lets it.
+"""The family knows the kernels a contract allows:
+each agrees with the definition, and errs as the contract lets it.
 """
 
 from __future__ import annotations

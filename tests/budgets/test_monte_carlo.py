@@ -1,5 +1,5 @@
-"""What the draws stand for: legal kernels whose roundings a problem of special numbers hides from
-the emulated ones.
+"""What the draws stand for: legal kernels whose roundings a problem
+of special numbers hides from the emulated ones.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ WHOLE = Problem(
 
 
 def base_2(c: Chunk) -> None:
-    """As GPU kernels do it: sums of gates times 1 / ln 2, which fp32 does not hold, stored in
-    fp32.
+    """As GPU kernels do it: sums of gates times 1 / ln 2,
+    which fp32 does not hold, stored in fp32.
     """
     STAGES.cumsum(c)
     c.G = ((c.G * RCP_LN2).float().double() * 0.6931471805599453).to(c.G.dtype)

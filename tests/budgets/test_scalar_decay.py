@@ -127,8 +127,8 @@ def test_every_reference_kernel_and_sample_is_as_precise_as_its_format(
 
 
 def summed_as_the_kernel_does(fmt: Format, size: int = 32) -> object:
-    """h * dh of a tile of 32 x 32 added in its own format, the upper half onto the lower; tiles in
-    fp32.
+    """h * dh of a tile of 32 x 32 added in its own format,
+    the upper half onto the lower; tiles in fp32.
     """
 
     def total(products: Tensor) -> Tensor:

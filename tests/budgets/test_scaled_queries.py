@@ -1,5 +1,5 @@
-"""A kernel that stores q with the scale in it is legal where its contract says so, there and
-back.
+"""A kernel that stores q with the scale in it is legal
+where its contract says so, there and back.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The backward of the scores as kernels take it: equal in exact arithmetic, apart where each rounds
-otherwise.
+"""The backward of the scores as kernels take it:
+equal in exact arithmetic, apart where each rounds otherwise.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""An exact 0 is demanded where every term of every sum is 0, and nowhere else, whichever oracle
-proves it.
+"""An exact 0 is demanded where every term of every sum is 0,
+and nowhere else, whichever oracle proves it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What a lost worker was doing is done again, with its kernel apart at last, and given up only with
-a word.
+"""What a lost worker was doing is done again, with its kernel apart at last,
+and given up only with a word.
 """
 
 from __future__ import annotations

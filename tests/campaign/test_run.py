@@ -1,5 +1,5 @@
-"""A campaign's record says the same whatever ended it on the way, and however many workers wrote
-it.
+"""A campaign's record says the same whatever ended it on the way,
+and however many workers wrote it.
 """
 
 from __future__ import annotations

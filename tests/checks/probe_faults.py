@@ -1,5 +1,5 @@
-"""Kernels that make one wrong decision each, under any contract, and the probes that must show
-it.
+"""Kernels that make one wrong decision each, under any contract,
+and the probes that must show it.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def legal(
     also: Callable[[str, Tensor], Tensor] = keep,
     **changed: Any,
 ) -> Outputs:
-    """The plain kernel of a contract; `also` rounds what it stored once more, `changed` are fields
-    of an Emulator.
+    """The plain kernel of a contract; `also` rounds what it stored once more,
+    `changed` are fields of an Emulator.
     """
     emulator = Emulator("planted", contract, io, **changed)
 

@@ -72,8 +72,8 @@ def truncated_neumann(c: Chunk) -> None:
 
 
 def exp_of_minus_cumsum(c: Chunk) -> None:
-    """Math: 3.2 as (q exp G)(k exp -G)^T over the whole chunk, the upper triangle not masked before
-    exp.
+    """Math: 3.2 as (q exp G)(k exp -G)^T over the whole chunk,
+    the upper triangle not masked before exp.
     """
     STAGES.scores(c)
     back = (c.tokens.k * (-c.G).exp()).transpose(-1, -2)
@@ -115,8 +115,8 @@ def h_transposed(x: StageArguments, written: dict[str, Tensor]) -> Named:
 
 
 def v_new_gated(x: StageArguments, written: dict[str, Tensor]) -> Named:
-    """v_new scaled by the decay to the chunk's end before it is stored, as a scalar-gated kernel
-    may do inside.
+    """v_new scaled by the decay to the chunk's end before it is stored,
+    as a scalar-gated kernel may do inside.
     """
     G = x.tensors["G"]
     scaled = (

@@ -27,8 +27,8 @@ from tests.oracles.test_backward_stages import FAULTS, exp_of_the_unmasked_upper
 
 
 class StagedBackward(Staged):
-    """Eager's stages, the backward's by a table with a fault in it, or with what one of them
-    returns changed.
+    """Eager's stages, the backward's by a table with a fault in it,
+    or with what one of them returns changed.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""A wrongly declared convention is reported as such, with the one that fits; a kernel that is wrong
-otherwise is not.
+"""A wrongly declared convention is reported as such, with the one that fits;
+a kernel that is wrong otherwise is not.
 """
 
 from __future__ import annotations

@@ -109,8 +109,8 @@ def test_nan_for_a_loss_of_zero_is_rejected_as_not_finite() -> None:
 
 
 class Drifting(Staged):
-    """Gradients that differ in their last bit at every call, as with sums in the order of
-    arrival.
+    """Gradients that differ in their last bit at every call,
+    as with sums in the order of arrival.
     """
 
     calls = 0

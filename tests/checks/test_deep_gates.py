@@ -1,5 +1,5 @@
-"""Finite gates far below -1e4 show what neither -1e4 nor -inf does; kernels that treat them rightly
-pass.
+"""Finite gates far below -1e4 show what neither -1e4 nor -inf does;
+kernels that treat them rightly pass.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Kernels without a backward are not tested on gradients, and no problem is built to find that
-out.
+"""Kernels without a backward are not tested on gradients,
+and no problem is built to find that out.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A failing case is told of the first stage outside its budget; where none can be named, it says
-why.
+"""A failing case is told of the first stage outside its budget;
+where none can be named, it says why.
 """
 
 from __future__ import annotations

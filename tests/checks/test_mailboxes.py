@@ -1,5 +1,5 @@
-"""The mailbox study: what is too narrow is found, what is combined is measured, what is known
-survives an interruption.
+"""The mailbox study: what is too narrow is found, what is combined is measured,
+what is known survives an interruption.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""An output whose exact values fit is judged though others of the same call overflow in every
-reference kernel.
+"""An output whose exact values fit is judged though others
+of the same call overflow in every reference kernel.
 """
 
 from __future__ import annotations

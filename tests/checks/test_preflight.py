@@ -55,8 +55,8 @@ def as_jax(x: Inputs) -> Any:
 
 
 def changed(**fields: Callable[[Inputs], Any]) -> Callable[[Inputs], Results]:
-    """The right kernel on a call with some inputs changed, as a port does that means something else
-    by them.
+    """The right kernel on a call with some inputs changed,
+    as a port does that means something else by them.
     """
     return lambda x: right(
         Inputs(**{**vars(x), **{name: change(x) for name, change in fields.items()}})
@@ -135,8 +135,8 @@ def test_one_message_names_the_cause_and_the_mend(name: str) -> None:
 
 
 def golden(message: str) -> str:
-    """A message without what depends on the machine: line numbers, and what torch says where there
-    is no GPU.
+    """A message without what depends on the machine: line numbers,
+    and what torch says where there is no GPU.
     """
     numbered = re.sub(r"(\.py):\d+", r"\1:LINE", message)
     return re.sub(r"raised \w+: .*(?=; its tensors lie)", "raised ...", numbered) + "\n"

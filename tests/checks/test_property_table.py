@@ -25,8 +25,8 @@ ELSEWHERE = {"forward", "gradients", "packing", "resume", "state"}
 
 
 def lists(source: str) -> Iterator[set[str]]:
-    """The property names in each literal of the source that holds two or more that are no words of
-    anything else.
+    """The property names in each literal of the source that holds two or more
+    that are no words of anything else.
     """
     for node in ast.walk(ast.parse(source)):
         elements = (

@@ -1,5 +1,5 @@
-"""A run that cannot be resumed is the kernel's fault, told as such; a right one resumes at every
-kind of cut.
+"""A run that cannot be resumed is the kernel's fault, told as such;
+a right one resumes at every kind of cut.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Substitution of any kind is legal in its format on the hardest keys; ways through powers of A are
-not.
+"""Substitution of any kind is legal in its format on the hardest keys;
+ways through powers of A are not.
 """
 
 from __future__ import annotations

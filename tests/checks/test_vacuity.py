@@ -97,8 +97,8 @@ def test_nothing_is_proven_of_no_elements() -> None:
 
 
 def test_the_rms_decides_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once for what the kernel returned: no impostor of an ordinary case costs more than its
-    rms.
+    """Once for what the kernel returned:
+    no impostor of an ordinary case costs more than its rms.
     """
     measured: list[Tensor] = []
     real = Budget.measure

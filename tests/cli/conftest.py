@@ -17,8 +17,8 @@ from tests.rows import PORT
 def cli(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
-    """Runs `kdaverify WORDS...` in a folder with port.py; gives exit code, output and
-    complaints.
+    """Runs `kdaverify WORDS...` in a folder with port.py;
+    gives exit code, output and complaints.
     """
     (tmp_path / "port.py").write_text(PORT)
     monkeypatch.chdir(tmp_path)

@@ -1,5 +1,5 @@
-"""`kdaverify campaign` and `kdaverify nightly`: what they ask, keep and say, with workers in this
-process.
+"""`kdaverify campaign` and `kdaverify nightly`: what they ask,
+keep and say, with workers in this process.
 """
 
 from __future__ import annotations

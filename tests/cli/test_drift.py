@@ -1,5 +1,5 @@
-"""`kdaverify drift` measures, draws, writes, refuses in a sentence, and keeps what it has when
-interrupted.
+"""`kdaverify drift` measures, draws, writes, refuses in a sentence,
+and keeps what it has when interrupted.
 """
 
 from __future__ import annotations

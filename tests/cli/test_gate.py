@@ -1,5 +1,5 @@
-"""`kdaverify gate`, `ledger` and `merge` from the command line: exit codes, hostile names, files
-for other programs.
+"""`kdaverify gate`, `ledger` and `merge` from the command line:
+exit codes, hostile names, files for other programs.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""`kdaverify kill-matrix` writes the matrix, goes on where it was stopped, and refuses in a
-sentence.
+"""`kdaverify kill-matrix` writes the matrix, goes on where it was stopped,
+and refuses in a sentence.
 """
 
 from __future__ import annotations

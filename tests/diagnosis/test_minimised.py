@@ -1,5 +1,5 @@
-"""The smallest case that fails comes with a line that replays it, or with the reason why there is
-none.
+"""The smallest case that fails comes with a line that replays it,
+or with the reason why there is none.
 """
 
 from __future__ import annotations

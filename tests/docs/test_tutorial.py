@@ -1,5 +1,5 @@
-"""The tutorial does what it says: its files are written, its commands run, and they print what it
-shows.
+"""The tutorial does what it says: its files are written,
+its commands run, and they print what it shows.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ def run(inputs: Inputs, dtype: str, stages: Stages = STAGES) -> Outputs:
 def port(
     name: str, dtype: str, kernel: Callable[[Inputs], Outputs], *, differentiable: bool = False
 ) -> Any:
-    """`kernel` behind the decorator, declared as what it pretends to be; faults of the forward have
-    no backward.
+    """`kernel` behind the decorator, declared as what it pretends to be;
+    faults of the forward have no backward.
     """
 
     @kv.kernel(

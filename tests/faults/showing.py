@@ -75,8 +75,8 @@ def _gradients(found: Mapping[str, Tensor], x: Inputs) -> Tensors:
 
 
 def differs(found: Mapping[str, Tensor], runs: list[Tensors], names: tuple[str, ...]) -> bool:
-    """Whether one of the named outputs is further from the first of `runs` than the others
-    allow.
+    """Whether one of the named outputs is further from the first
+    of `runs` than the others allow.
     """
     return any(
         _far(found[name].detach(), runs[0][name].detach(), [run[name].detach() for run in runs[1:]])
@@ -97,8 +97,8 @@ def _far(found: Tensor, right: Tensor, others: list[Tensor]) -> bool:
 
 
 def shows(adapter: Faulty, trigger: Trigger) -> bool:
-    """Whether a call of the trigger changes an output that the fault names, or fails where it says
-    so.
+    """Whether a call of the trigger changes an output that the fault names,
+    or fails where it says so.
     """
     if trigger.how == "activation":
         return _activation_differs(adapter, trigger)

@@ -1,5 +1,5 @@
-"""A rejection is a kill only where every legal kernel passes the same question, and where it is
-beyond doubt.
+"""A rejection is a kill only where every legal kernel passes the same question,
+and where it is beyond doubt.
 """
 
 from __future__ import annotations

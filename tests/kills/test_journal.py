@@ -1,5 +1,5 @@
-"""The journal keeps what is finished through any end, and takes over no row that other source
-made.
+"""The journal keeps what is finished through any end,
+and takes over no row that other source made.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Short convolutions in torch: conforming ones in several conventions, and one with each planted
-fault.
+"""Short convolutions in torch: conforming ones in several conventions,
+and one with each planted fault.
 """
 
 # pyright: basic
@@ -117,8 +117,8 @@ def narrow_sums(stream: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
 
 
 def truncated(stream: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
-    """The low digits of the weight are dropped: below every element's bound, and all of one
-    sign.
+    """The low digits of the weight are dropped:
+    below every element's bound, and all of one sign.
     """
     cut = (
         (w.view(torch.int32) & -4).view(torch.float32)
@@ -143,8 +143,8 @@ def unmasked_tail(z: Tensor, name: str | None) -> Tensor:
 
 
 def tiles(cu: Tensor | None, B: int, T: int) -> list[tuple[int, int, int]]:
-    """Offsets of the last tile are not looked at: its tokens belong to the sequence that is there
-    first.
+    """Offsets of the last tile are not looked at:
+    its tokens belong to the sequence that is there first.
     """
     found = sequences(cu, B, T)
     if cu is None:

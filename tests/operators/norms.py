@@ -1,5 +1,5 @@
-"""Gated RMSNorms in torch: conforming ones in several conventions, and one with each planted
-fault.
+"""Gated RMSNorms in torch: conforming ones in several conventions,
+and one with each planted fault.
 """
 
 # pyright: basic
@@ -138,8 +138,8 @@ def faulty(name: str) -> Any:
 def three_roundings(
     x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, activation: str
 ) -> Tensor:
-    """As the modules of model files: the normalised row, and its product with the weight, in x's
-    type.
+    """As the modules of model files: the normalised row,
+    and its product with the weight, in x's type.
     """
     wide = x.float()  # once: autograd adds the gradients of every cast in x's type
     normed = (wide * root(wide, eps)).to(x.dtype)

@@ -86,8 +86,8 @@ def test_the_radius_is_narrow(call: Call, cotangents: Weigh) -> None:
 def test_the_bound_holds_for_an_adjoint_in_float32(
     gate: str, call: Call, cotangents: Weigh
 ) -> None:
-    """Rounds every step to float32: the bound, scaled to that unit, must hold what then really goes
-    wrong.
+    """Rounds every step to float32: the bound, scaled to that unit,
+    must hold what then really goes wrong.
     """
     inputs = call(T=75, HV=2, gate=gate)
     weights = cotangents(inputs)

@@ -1,5 +1,5 @@
-"""Backward stages run one at a time, on tensors laid out as kernels store them, are the chunk
-backward.
+"""Backward stages run one at a time, on tensors laid out as kernels store them,
+are the chunk backward.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def before(inputs: Inputs, weights: Cotangents) -> dict[str, Tensor]:
 
 
 def alike(found: Tensor, wanted: Tensor) -> bool:
-    """Up to the order in which a library sums, which is another for another layout on some
-    processors.
+    """Up to the order in which a library sums,
+    which is another for another layout on some processors.
     """
     return float((found - wanted).abs().max()) <= 1e-12 * float(wanted.abs().max())
 

@@ -1,5 +1,5 @@
-"""Balls hold the truth, say honestly how wide they are, and a wrong digit or a wrong stage falls
-outside them.
+"""Balls hold the truth, say honestly how wide they are,
+and a wrong digit or a wrong stage falls outside them.
 """
 
 from __future__ import annotations

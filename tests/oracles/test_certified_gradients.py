@@ -1,5 +1,5 @@
-"""Balls hold the gradients: two independent certified ways, mpmath and float64 agree, and a wrong
-digit falls outside.
+"""Balls hold the gradients: two independent certified ways,
+mpmath and float64 agree, and a wrong digit falls outside.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Every convention of a value, there and back, and its gradient: with NaN padding, infinities and
-empty tensors.
+"""Every convention of a value, there and back, and its gradient:
+with NaN padding, infinities and empty tensors.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The float64 token recurrence and chunk form agree, whatever the chunk size, packing, head ratio
-or gate.
+"""The float64 token recurrence and chunk form agree,
+whatever the chunk size, packing, head ratio or gate.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def test_chunk_form_equals_the_recurrence(shape: str, gate: str, chunk_size: int
 @pytest.mark.parametrize("gate", GATES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_running_error_bound_holds_against_a_wider_recurrence(shape: str, gate: str) -> None:
-    """Rounds every step to float32: the bound, scaled to that unit, must hold what then really goes
-    wrong.
+    """Rounds every step to float32: the bound, scaled to that unit,
+    must hold what then really goes wrong.
     """
     inputs = draw(shape, gate)
     answer = enclosed(inputs)

@@ -1,5 +1,5 @@
-"""Bad inputs are refused at the door, each with a message that names the tensor, what was wanted
-and what came.
+"""Bad inputs are refused at the door, each with a message that names the tensor,
+what was wanted and what came.
 """
 
 from __future__ import annotations

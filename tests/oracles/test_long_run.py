@@ -1,5 +1,5 @@
-"""Long runs: pauses and cuts change nothing that they should not, and the truth of a long run lies
-within its radius.
+"""Long runs: pauses and cuts change nothing that they should not,
+and the truth of a long run lies within its radius.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A session judges every output by others' standards too, against an emulated kernel or the one
-that --benchmark names.
+"""A session judges every output by others' standards too,
+against an emulated kernel or the one that --benchmark names.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What Hypothesis draws depends on --kda-seed and the test alone: not on order, worker,
-implementation or environment.
+"""What Hypothesis draws depends on --kda-seed and the test alone:
+not on order, worker, implementation or environment.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Tests run in the order of evidence, those of no kernel where they are, on one process or
-several.
+"""Tests run in the order of evidence, those of no kernel where they are,
+on one process or several.
 """
 
 from __future__ import annotations

@@ -80,8 +80,8 @@ def test_one_that_exposes_no_activation_is_excused_from_them_aloud() -> None:
 
 
 class NarrowBackward(Eager):
-    """The embedded kernel whose backward takes neither grouped heads nor another scale, and raises
-    for them.
+    """The embedded kernel whose backward takes neither grouped heads nor another scale,
+    and raises for them.
     """
 
     backward_domain = Domain(head_ratios=(1,), scales=False)

@@ -1,5 +1,5 @@
-"""Which tests there are: one for every implementation, format, regime and panel problem that a
-suite asks for.
+"""Which tests there are: one for every implementation, format,
+regime and panel problem that a suite asks for.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What surrounds a kernel is no property of it: warnings, and errors that do not depend on the
-problem.
+"""What surrounds a kernel is no property of it:
+warnings, and errors that do not depend on the problem.
 """
 
 from __future__ import annotations

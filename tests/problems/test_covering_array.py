@@ -1,5 +1,5 @@
-"""Every possible combination of two, or three, levels occurs in a row, in few rows, the same ones
-every time.
+"""Every possible combination of two, or three, levels occurs in a row,
+in few rows, the same ones every time.
 """
 
 from __future__ import annotations

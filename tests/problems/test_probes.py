@@ -1,5 +1,5 @@
-"""Probes are named, say what they expose, keep to what formats hold, and are asked in every
-profile.
+"""Probes are named, say what they expose, keep to what formats hold,
+and are asked in every profile.
 """
 
 from __future__ import annotations

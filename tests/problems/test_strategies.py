@@ -1,5 +1,5 @@
-"""Strategies draw valid problems of every kind, within their cost, and shrink to the simplest one
-that fails.
+"""Strategies draw valid problems of every kind, within their cost,
+and shrink to the simplest one that fails.
 """
 
 from __future__ import annotations

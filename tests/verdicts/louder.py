@@ -1,5 +1,5 @@
-"""A kernel whose state is a little too far off, at one seed or at all of them: what near misses are
-tested with.
+"""A kernel whose state is a little too far off, at one seed or at all of them:
+what near misses are tested with.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ PROBLEM: Final = Problem(
 
 
 class Louder(Adapter):
-    """`eager-recurrent` with the error of S_T enlarged, at one seed of the problem or at all of
-    them.
+    """`eager-recurrent` with the error of S_T enlarged,
+    at one seed of the problem or at all of them.
     """
 
     name, dtypes = "louder", ("bf16",)

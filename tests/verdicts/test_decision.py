@@ -1,5 +1,5 @@
-"""The decision table: what counts as evidence, what outweighs what, and the exit codes people
-script against.
+"""The decision table: what counts as evidence, what outweighs what,
+and the exit codes people script against.
 """
 
 from __future__ import annotations

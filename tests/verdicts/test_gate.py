@@ -1,5 +1,5 @@
-"""The gate's table: which records are accepted, which are not, and why; no evidence lost is ever an
-acceptance.
+"""The gate's table: which records are accepted, which are not, and why;
+no evidence lost is ever an acceptance.
 """
 
 from __future__ import annotations
@@ -286,8 +286,8 @@ def test_rules_ask_for_more_than_was_declared(
 def test_a_rule_wants_a_share_of_all_combinations_judged(
     tmp_path: Path, rule: str, code: int, reason: str
 ) -> None:
-    """Of two sessions the one that judged more of them counts: both may have judged the same
-    ones.
+    """Of two sessions the one that judged more of them counts:
+    both may have judged the same ones.
     """
     path = tmp_path / "rules.toml"
     path.write_text(f"about = 'ours'\n[at_least]\n{rule}\n")
@@ -319,8 +319,8 @@ def test_a_rule_wants_a_share_of_all_combinations_judged(
 def test_a_share_of_all_verdicts_is_limited(
     tmp_path: Path, statistic: str, changes: dict[str, Any], most: float, code: int
 ) -> None:
-    """One of 26 verdicts; a failure is vacuous and rechecked as well, but no share of what
-    passed.
+    """One of 26 verdicts; a failure is vacuous and rechecked as well,
+    but no share of what passed.
     """
     wrong = BROKEN.model_copy(
         update={"vacuous": ("zeros",), "recheck": Recheck(RetestFinding.CONFIRMED)}
@@ -369,8 +369,8 @@ def test_the_profile_that_ran_chooses_the_rules_and_smoke_is_no_acceptance(tmp_p
 
 
 def enough(verdicts: list[Verdict]) -> bool:
-    """Whether every declared pair and suite has a pass and nothing rejects: said again, without the
-    gate's own code.
+    """Whether every declared pair and suite has a pass and nothing rejects:
+    said again, without the gate's own code.
     """
     passed = [verdict for verdict in verdicts if verdict.status is Status.PASS]
     pairs = {(verdict.dtype, verdict.output) for verdict in passed}

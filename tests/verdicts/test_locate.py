@@ -1,5 +1,5 @@
-"""Verdicts that reject get the first wrong stage, once a case; nothing is asked where nothing can
-be known.
+"""Verdicts that reject get the first wrong stage, once a case;
+nothing is asked where nothing can be known.
 """
 
 from __future__ import annotations

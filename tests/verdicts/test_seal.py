@@ -1,5 +1,5 @@
-"""A closed record shows that it is whole, and no change of it goes unnoticed; its schema is
-published.
+"""A closed record shows that it is whole, and no change of it goes unnoticed;
+its schema is published.
 """
 
 from __future__ import annotations

@@ -1,3 +1,3 @@
-"""Kernels for Ascend NPUs: flashserve's AscendC operators, and shared objects compiled from PTO
-sources.
+"""Kernels for Ascend NPUs: flashserve's AscendC operators,
+and shared objects compiled from PTO sources.
 """

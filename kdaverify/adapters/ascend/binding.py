@@ -50,8 +50,8 @@ class Binding:
 
     @functools.cached_property
     def revision(self) -> Revision:
-        """The revision by its signature and, where two share one, by a width that only one of them
-        takes.
+        """The revision by its signature and, where two share one,
+        by a width that only one of them takes.
         """
         if self.signed is EITHER:
             return MID if self._takes(TILE) else V26_9_1

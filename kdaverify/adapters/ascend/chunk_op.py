@@ -87,8 +87,8 @@ class ChunkCall:
         return returned[0], returned[1]
 
     def _changes(self, call: Inputs) -> dict[str, _Change]:
-        """What the conventions do not express: gates in the revision's form, and a beta that is
-        fp32 beside fp16.
+        """What the conventions do not express: gates in the revision's form,
+        and a beta that is fp32 beside fp16.
         """
         changes: dict[str, _Change] = {}
         if self.revision.gate is not NATURAL:
@@ -137,8 +137,8 @@ class _Change:
 
 
 class _Given:
-    """A tensor changed once more before it is given: an edit of it must show in the one it was made
-    from.
+    """A tensor changed once more before it is given:
+    an edit of it must show in the one it was made from.
     """
 
     def __init__(self, handed: Tensor, change: _Change) -> None:

@@ -28,8 +28,8 @@ class GateForm:
     unit: float
 
     def hand(self, inputs: Inputs, chunk_size: int) -> Tensor:
-        """The gates of a call in this form: computed in float64, rounded once to the gates'
-        dtype.
+        """The gates of a call in this form: computed in float64,
+        rounded once to the gates' dtype.
         """
         # On the host: float64 is slow or absent on an NPU.
         g = inputs.g.detach().cpu().double()
@@ -37,8 +37,8 @@ class GateForm:
         return (given / self.unit).to(inputs.g.dtype).to(inputs.g.device)
 
     def read(self, given: Tensor, inputs: Inputs, chunk_size: int) -> Tensor:
-        """The log decays [B, T, HV, K] that tensor `given` means to a kernel that takes this form,
-        in float64.
+        """The log decays [B, T, HV, K] that tensor `given` means
+        to a kernel that takes this form, in float64.
         """
         meant = given.detach().cpu().double() * self.unit
         return (_differences(meant, inputs, chunk_size) if self.cumulated else meant).to(

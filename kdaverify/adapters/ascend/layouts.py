@@ -32,8 +32,8 @@ class Layout:
         return packed(inputs) if self.rank3 else inputs
 
     def strip(self, tensor: Tensor) -> Tensor:
-        """The tensor of a converted call without the batch axis that this layout has not, in the
-        same memory.
+        """The tensor of a converted call without the batch axis that this layout has not,
+        in the same memory.
         """
         return tensor.squeeze(0) if self.rank3 else tensor
 
@@ -61,8 +61,8 @@ def packed(inputs: Inputs) -> Inputs:
 
 
 def chunk_indices(inputs: Inputs, chunk_size: int) -> tuple[int, ...]:
-    """Flat (sequence, local chunk) pairs of a pack, sequence-major: the only order that the
-    operators accept.
+    """Flat (sequence, local chunk) pairs of a pack, sequence-major:
+    the only order that the operators accept.
     """
     counts = [-(-length // chunk_size) for length in inputs.lengths]
     return tuple(

@@ -1,5 +1,5 @@
-"""Kernels written in PTO-ISA: a shared object with megagdn-pto's entry point, supplied by the
-user.
+"""Kernels written in PTO-ISA: a shared object with megagdn-pto's entry point,
+supplied by the user.
 """
 
 from __future__ import annotations

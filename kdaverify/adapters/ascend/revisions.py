@@ -1,5 +1,5 @@
-"""One name, several contracts: what the revisions of `chunk_kda_fwd` agree on and where they
-differ.
+"""One name, several contracts: what the revisions
+of `chunk_kda_fwd` agree on and where they differ.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A two-token call whose answer shows how a kernel reads its tensors: a misread gate is finite, and
-wrong.
+"""A two-token call whose answer shows how a kernel reads its tensors:
+a misread gate is finite, and wrong.
 """
 
 from __future__ import annotations

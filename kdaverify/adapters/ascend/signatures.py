@@ -28,8 +28,8 @@ class Entry:
 
 
 def entry(module: Any, name: str) -> Entry | None:
-    """The public function `name` of a module with the parameters it really has; None where there is
-    no such function.
+    """The public function `name` of a module with the parameters it really has;
+    None where there is no such function.
     """
     call = getattr(module, name, None)
     if call is None:
@@ -46,8 +46,8 @@ def entry(module: Any, name: str) -> Entry | None:
 
 
 def parameters(function: Any) -> tuple[str, ...]:
-    """Names of the parameters of a Python function or of an operator of torch.ops; none for what
-    shows no signature.
+    """Names of the parameters of a Python function or of an operator of torch.ops;
+    none for what shows no signature.
     """
     overload = getattr(function, "default", function)
     schema = getattr(overload, "_schema", None)

@@ -1,5 +1,5 @@
-"""An adapter of a declared kernel that is called somewhere else: a declaration, and whatever
-carries its calls.
+"""An adapter of a declared kernel that is called somewhere else:
+a declaration, and whatever carries its calls.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The functions of flash-linear-attention beside the kernel by name and parameter, and any port
-that keeps them.
+"""The functions of flash-linear-attention beside the kernel by name and parameter,
+and any port that keeps them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The adapters of flash-linear-attention: chunk_kda and fused_recurrent_kda, their CUDA and their
-Ascend kernels.
+"""The adapters of flash-linear-attention: chunk_kda and fused_recurrent_kda,
+their CUDA and their Ascend kernels.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The adapters of flash-linear-attention's other delta rules: one gate a head (Gated DeltaNet), and
-none (DeltaNet).
+"""The adapters of flash-linear-attention's other delta rules:
+one gate a head (Gated DeltaNet), and none (DeltaNet).
 """
 
 from __future__ import annotations

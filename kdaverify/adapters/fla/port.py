@@ -1,5 +1,5 @@
-"""Ports of flash-linear-attention's stage functions that other people write, by the module that
-holds them.
+"""Ports of flash-linear-attention's stage functions that other people write,
+by the module that holds them.
 """
 
 from __future__ import annotations

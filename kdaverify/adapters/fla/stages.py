@@ -1,5 +1,5 @@
-"""Calling flash-linear-attention's stage functions, and those of any port that keeps their names
-and parameters.
+"""Calling flash-linear-attention's stage functions,
+and those of any port that keeps their names and parameters.
 """
 
 from __future__ import annotations
@@ -211,8 +211,8 @@ def port_stages(module: str, *, base_2: bool = True, alone: bool = True) -> dict
 
 
 def _held(module: ModuleType, known: StageFunction) -> Function | None:
-    """The function of a port; None where the module has none, or one of that name that does
-    something else.
+    """The function of a port; None where the module has none,
+    or one of that name that does something else.
     """
     function = getattr(module, known.name, None)
     if not callable(function) or not all(

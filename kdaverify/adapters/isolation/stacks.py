@@ -55,8 +55,8 @@ def innermost(fd: int, *, thread: Literal["dying", "called"]) -> str:
 
 
 def is_compiling(fd: int) -> bool:
-    """Whether the thread that called the kernel was in a compiler or a tuner when its stacks were
-    last written.
+    """Whether the thread that called the kernel was in a compiler or a tuner
+    when its stacks were last written.
     """
     return any(_COMPILERS.search(frame.path) for frame in _frames(fd, "called"))
 

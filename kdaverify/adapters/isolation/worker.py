@@ -1,5 +1,5 @@
-"""The worker process: finds the adapter, runs it on what lies in shared memory, says what came of
-it.
+"""The worker process: finds the adapter, runs it on what lies in shared memory,
+says what came of it.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from kdaverify.adapters.triton_interpreter.settings import Launches, Settings, q
 
 
 def install(settings: Settings, launches: Launches) -> None:
-    """Makes every autotuner run the configuration that `settings` names, after the kernel's own
-    pruning.
+    """Makes every autotuner run the configuration that `settings` names,
+    after the kernel's own pruning.
     """
     from triton.runtime import autotuner
 

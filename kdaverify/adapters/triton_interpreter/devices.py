@@ -63,8 +63,8 @@ def install(backend: str) -> None:
 
 
 def _name_npu() -> None:
-    """Gives torch a device type npu the way torch's own extension point wants it; no tensor ever
-    lives there.
+    """Gives torch a device type npu the way torch's own extension point wants it;
+    no tensor ever lives there.
     """
     os.environ.setdefault(CAPACITY, str(UNIFIED_BUFFER_BITS))
     backend_registration.rename_privateuse1_backend("npu")

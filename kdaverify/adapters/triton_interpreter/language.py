@@ -43,8 +43,8 @@ def _tanh(module: Any, tl: Any) -> Any:
 
 
 def _direct(semantic: Any) -> Any:
-    """The interpreter's way to bind a builtin to its semantic, without a copy of the arguments per
-    call.
+    """The interpreter's way to bind a builtin to its semantic,
+    without a copy of the arguments per call.
     """
 
     def bind(owner: Any, name: str, member: Any, builder: Any, scope: Any) -> None:

@@ -1,5 +1,5 @@
-"""Every launch of an interpreted kernel: written down, and free of numpy's warnings about what
-floats do.
+"""Every launch of an interpreted kernel: written down,
+and free of numpy's warnings about what floats do.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from kdaverify.adapters.triton_interpreter.settings import Launches, qualified
 
 
 def install(module: Any, launches: Launches) -> None:
-    """Wraps what a launch of a kernel comes down to. Device functions that kernels call are no
-    launches.
+    """Wraps what a launch of a kernel comes down to.
+    Device functions that kernels call are no launches.
     """
     original = module.InterpretedFunction.run
 

@@ -119,8 +119,8 @@ def _by_name(numpy_dtype: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _fitting(pointer: type) -> Callable[[Any, Any], bool]:
-    """Whether an array's elements are no wider than the format it is said to hold; called for every
-    handle.
+    """Whether an array's elements are no wider than the format it is said to hold;
+    called for every handle.
     """
     widths: dict[str, int] = {}
 
@@ -203,8 +203,8 @@ def _operands(semantic: Any, tensor: type) -> Callable[..., Any]:
 
 
 def held(number: Any, name: str) -> bool:
-    """Whether a Python number beside a tensor of format `name` becomes a constant of that format
-    without further ado.
+    """Whether a Python number beside a tensor of format `name` becomes a constant
+    of that format without further ado.
     """
     kind = type(number)
     return (kind is int and 0 <= number < 2**31 and name in COMMON) or (

@@ -1,5 +1,5 @@
-"""Tiny kernels whose results are known bit for bit. Importing this imports Triton: only `self_test`
-does.
+"""Tiny kernels whose results are known bit for bit.
+Importing this imports Triton: only `self_test` does.
 """
 
 from __future__ import annotations

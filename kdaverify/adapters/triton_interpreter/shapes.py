@@ -10,8 +10,8 @@ from typing import Any
 
 
 def install(tl: Any, backend: str) -> None:
-    """Lets kernels for Ascend have blocks of any extent; kernels for CUDA keep the limit that their
-    compiler has.
+    """Lets kernels for Ascend have blocks of any extent;
+    kernels for CUDA keep the limit that their compiler has.
     """
     if backend != "npu":
         return

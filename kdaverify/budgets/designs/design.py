@@ -115,8 +115,8 @@ class Design:
         return max(mailbox.transfer for mailbox in self.mailboxes)
 
     def bytes_moved(self, formats: Formats) -> int:
-        """Bytes that the mailboxes of the forward move for a chunk of one head, or of one block of
-        its columns.
+        """Bytes that the mailboxes of the forward move for a chunk of one head,
+        or of one block of its columns.
         """
         return sum(mailbox.bytes_in(formats[mailbox.name]) for mailbox in self.mailboxes)
 

@@ -18,8 +18,8 @@ EVERY, LAST = slice(None), slice(-1, None)
 
 
 def gated_state(c: Chunk) -> None:
-    """Math: 3.5; what the state adds is stored before it is added, o is made of the v_new that no
-    gate has scaled.
+    """Math: 3.5; what the state adds is stored before it is added,
+    o is made of the v_new that no gate has scaled.
     """
     residual, _, _ = _written(c)
     c.v_new = c.store("v_new", residual)

@@ -59,8 +59,8 @@ class CallRuleCase:
         return self.adapter.exposes(self.problem)
 
     def reaches(self, channel: Channel) -> None:
-        """Raises Unreachable where something stands between a caller and this memory of the
-        kernel.
+        """Raises Unreachable where something stands between a caller
+        and this memory of the kernel.
         """
         if channel in self.adapter.barriers:
             raise Unreachable(self.adapter.barriers[channel])

@@ -1,5 +1,5 @@
-"""What a count of equal calls excludes: the rarest race that it detects with a given
-probability.
+"""What a count of equal calls excludes:
+the rarest race that it detects with a given probability.
 """
 
 from __future__ import annotations

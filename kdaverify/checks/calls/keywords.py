@@ -1,5 +1,5 @@
-"""A keyword that a function does not have is refused: a misspelt one would be left out in
-silence.
+"""A keyword that a function does not have is refused:
+a misspelt one would be left out in silence.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ def shortened(detail: dict[str, Any]) -> dict[str, Any]:
 
 
 def questions(adapter: Adapter, profile: str) -> Iterator[CallRuleTest]:
-    """Those of a profile, by rule and format; none of what takes no format, as an implementation
-    without its options.
+    """Those of a profile, by rule and format; none of what takes no format,
+    as an implementation without its options.
     """
     if not adapter.dtypes:
         return
@@ -71,8 +71,8 @@ def questions(adapter: Adapter, profile: str) -> Iterator[CallRuleTest]:
 
 
 def _has(adapter: Adapter, rule: CallRule, profile: str) -> bool:
-    """Whether a rule is tested: no case is generated for what the adapter declares not to have, or
-    not to show.
+    """Whether a rule is tested: no case is generated for what the adapter declares not to have,
+    or not to show.
     """
     if PROFILES.index(rule.profile) > PROFILES.index(profile):  # pyright: ignore[reportArgumentType]
         return False

@@ -1,5 +1,5 @@
-"""The ids of a pack's sequences are names: which numbers they are, and where nobody's tokens lie,
-changes no bit.
+"""The ids of a pack's sequences are names: which numbers they are,
+and where nobody's tokens lie, changes no bit.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def _renumbered(case: CallRuleCase) -> list[Outcome]:
 
 
 def _nobodys(case: CallRuleCase) -> list[Outcome]:
-    """Makes one sequence after another padding: what is nobody's has no results, and the others
-    keep theirs.
+    """Makes one sequence after another padding:
+    what is nobody's has no results, and the others keep theirs.
     """
     _takes_ids(case)
     x = case.inputs

@@ -1,5 +1,5 @@
-"""A view holds the values of its elements, wherever they lie, and nothing else of its memory
-counts.
+"""A view holds the values of its elements, wherever they lie,
+and nothing else of its memory counts.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Tokens that neither write nor decay, appended: the same outputs before them and the same final
-state.
+"""Tokens that neither write nor decay, appended:
+the same outputs before them and the same final state.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ APPENDED: Final = 17
 
 
 def appended_tokens(adapter: Adapter, problem: Problem) -> list[Outcome]:
-    """Math: section 2 with beta = 0 and g = 0; queries, keys and values are those of the first
-    tokens again.
+    """Math: section 2 with beta = 0 and g = 0;
+    queries, keys and values are those of the first tokens again.
     """
     own = problem.inputs()
     longer = _appended(own)

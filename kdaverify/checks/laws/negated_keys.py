@@ -13,8 +13,8 @@ from kdaverify.problems import Problem
 
 
 def negated_keys(adapter: Adapter, problem: Problem) -> list[Outcome]:
-    """Math: law 7, with -S_0 where there is one: k k^T keeps its sign, k v^T and q change
-    theirs.
+    """Math: law 7, with -S_0 where there is one:
+    k k^T keeps its sign, k v^T and q change theirs.
     """
     own = problem.inputs()
     state = None if own.initial_state is None else -own.initial_state

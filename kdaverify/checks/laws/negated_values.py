@@ -13,8 +13,8 @@ from kdaverify.problems import Problem
 
 
 def negated_values(adapter: Adapter, problem: Problem) -> list[Outcome]:
-    """Math: law 6 with -1, which passes through every rounding: numbers are a sign and a
-    magnitude.
+    """Math: law 6 with -1, which passes through every rounding:
+    numbers are a sign and a magnitude.
     """
     own = problem.inputs()
     state = None if own.initial_state is None else -own.initial_state

@@ -1,5 +1,5 @@
-"""Queries, keys and initial state turned in the space of key channels: the same o, and the final
-state turned likewise.
+"""Queries, keys and initial state turned in the space of key channels:
+the same o, and the final state turned likewise.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def rotated_channels(adapter: Adapter, problem: Problem) -> list[Outcome]:
 
 
 def turned(x: Tensor) -> Tensor:
-    """The last axis in groups of four, each turned, rounded to the type of x; what is left over
-    stays.
+    """The last axis in groups of four, each turned, rounded to the type of x;
+    what is left over stays.
     """
     whole = x.shape[-1] // PLANES * PLANES
     groups = x[..., :whole].double().unflatten(-1, (-1, PLANES)) @ TURN

@@ -1,5 +1,5 @@
-"""Decays by powers of two, moved from the gates into the values: o and S_T times the powers of two
-that are left.
+"""Decays by powers of two, moved from the gates into the values:
+o and S_T times the powers of two that are left.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def shifted_gates(adapter: Adapter, problem: Problem) -> list[Outcome]:
 
 
 def _halvings(problem: Problem) -> Tensor:
-    """N_t [B, T, HV] of every token: each sequence of each head has HALVINGS of them, at tokens of
-    its own.
+    """N_t [B, T, HV] of every token: each sequence of each head has HALVINGS of them,
+    at tokens of its own.
     """
     total = torch.zeros(problem.B, problem.T, problem.HV, dtype=torch.int32)
     for n, (b, first, length) in enumerate(problem.spans):

@@ -172,8 +172,8 @@ class Study:
     def _grow(
         self, branch: Branch, tried: set[frozenset[Move]], grown: list[Branch]
     ) -> Iterator[str]:
-        """Tries the moves of a branch, those expected to cost least first, until BEAM of them stay
-        within the limit.
+        """Tries the moves of a branch, those expected to cost least first,
+        until BEAM of them stay within the limit.
         """
         parent, moves = branch
         left = [

@@ -1,5 +1,5 @@
-"""The double benchmark of Ascend's test kit: ratios to the benchmark with a floor, and the balance
-of the errors.
+"""The double benchmark of Ascend's test kit:
+ratios to the benchmark with a floor, and the balance of the errors.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""attention-gym: twice the largest error of a reference run and a rounding of the largest
-output.
+"""attention-gym: twice the largest error of a reference run
+and a rounding of the largest output.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ FACTOR: Final = 2.0
 
 
 def banded(sample: Sample) -> RuleResult:
-    """Math: max |a - g| <= 2 (max |b - g| + eps max |g|), eps twice the unit roundoff of the
-    problem's format; finite.
+    """Math: max |a - g| <= 2 (max |b - g| + eps max |g|),
+    eps twice the unit roundoff of the problem's format; finite.
     """
     if not sample.errors.finite:
         return refused("not finite")

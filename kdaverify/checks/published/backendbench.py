@@ -1,5 +1,5 @@
-"""BackendBench: torch.testing.assert_close at 1e-2 in every format, relative to the kernel's own
-output.
+"""BackendBench: torch.testing.assert_close at 1e-2 in every format,
+relative to the kernel's own output.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""flash-linear-attention: the error ratio of a whole tensor, as its tests require it locally and in
-CI.
+"""flash-linear-attention: the error ratio of a whole tensor,
+as its tests require it locally and in CI.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""FlashAttention: at most twice the largest error of a PyTorch implementation of the same
-precision.
+"""FlashAttention: at most twice the largest error
+of a PyTorch implementation of the same precision.
 """
 
 from __future__ import annotations

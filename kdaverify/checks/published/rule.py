@@ -59,8 +59,8 @@ def at_least(statistic: str, value: float, limit: float) -> Criterion:
 
 
 def all_of(*criteria: Criterion) -> RuleResult:
-    """Passes where every criterion is met; reports the one with the largest excess, or the nearest
-    to its limit.
+    """Passes where every criterion is met;
+    reports the one with the largest excess, or the nearest to its limit.
     """
     told = max(criteria, key=lambda criterion: (not criterion.met, criterion.excess))
     return RuleResult(

@@ -1,5 +1,5 @@
-"""The planted faults by id, each with its right twin and the kind of question that alone shows
-it.
+"""The planted faults by id, each with its right twin
+and the kind of question that alone shows it.
 """
 
 from __future__ import annotations

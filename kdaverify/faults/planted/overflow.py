@@ -1,5 +1,5 @@
-"""Wrong gradients in calls of which another gradient overflows: a harness that skips such a call
-never sees them.
+"""Wrong gradients in calls of which another gradient overflows:
+a harness that skips such a call never sees them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class OverflowFault:
 
 
 class Overflowing(Eager):
-    """An embedded kernel in fp16, with a change to the gradients of calls in which one of them
-    overflows.
+    """An embedded kernel in fp16, with a change to the gradients
+    of calls in which one of them overflows.
     """
 
     def __init__(self, kernel: Eager, change: Change) -> None:

@@ -1,5 +1,5 @@
-"""Kinds of questions, distinguished by the verdicts that answer them: what is missed without each
-kind.
+"""Kinds of questions, distinguished by the verdicts that answer them:
+what is missed without each kind.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Planted races that need a real size: over a thousand tokens, eight heads, keys of 64 channels, or
-many calls.
+"""Planted races that need a real size: over a thousand tokens,
+eight heads, keys of 64 channels, or many calls.
 """
 
 from __future__ import annotations

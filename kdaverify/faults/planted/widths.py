@@ -19,8 +19,8 @@ TILE: Final = 64
 
 
 def _read(x: Tensor, width: int) -> Tensor:
-    """Rows of `width` elements read from where the rows of x begin, what lies past x's own columns
-    times 0.
+    """Rows of `width` elements read from where the rows of x begin,
+    what lies past x's own columns times 0.
     """
     room = x.untyped_storage().nbytes() // x.itemsize - x.storage_offset()
     last = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))

@@ -1,5 +1,5 @@
-"""Which problems a profile generates for an implementation: how expensive, at which widths, inside
-which domain.
+"""Which problems a profile generates for an implementation:
+how expensive, at which widths, inside which domain.
 """
 
 from __future__ import annotations

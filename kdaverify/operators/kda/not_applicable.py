@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=8)
 def not_applicable(adapter: Adapter, profile: str) -> dict[str, str]:
-    """The properties that an implementation declares it does not have, and why: no case of them is
-    generated.
+    """The properties that an implementation declares it does not have, and why:
+    no case of them is generated.
     """
     outputs = exposed(adapter, profile)
     backward = (
@@ -90,8 +90,8 @@ def _no_resume(adapter: Adapter, outputs: tuple[str, ...]) -> str:
 
 
 def _no_tiny_problem(adapter: Adapter) -> str:
-    """Why no problem is small enough that every output element can be differentiated by itself; ""
-    if one is.
+    """Why no problem is small enough that every output element can be differentiated by itself;
+    "" if one is.
     """
     from kdaverify.checks.jacobian import most_rows, rows
     from kdaverify.problems import Problem
@@ -133,8 +133,8 @@ def _all_refused(adapter: Adapter) -> str | None:
 
 
 def outside(adapter: Adapter) -> tuple[str, ...]:
-    """What no case is generated for: problems outside the domain, and rules of calls about what
-    nobody can see.
+    """What no case is generated for: problems outside the domain,
+    and rules of calls about what nobody can see.
     """
     taken = adapter.domain.leaves_out()
     problems = (f"{what} (outside the declared domain)" for what in taken)

@@ -1,5 +1,5 @@
-"""What can be said of a problem in one phrase, for the line that separates failing cases from
-passing ones.
+"""What can be said of a problem in one phrase,
+for the line that separates failing cases from passing ones.
 """
 
 from __future__ import annotations

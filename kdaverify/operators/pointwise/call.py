@@ -1,5 +1,5 @@
-"""The operations beside the kernel that an implementation lets one call by themselves: gate
-activations, beta, l2norm.
+"""The operations beside the kernel that an implementation lets one call by themselves:
+gate activations, beta, l2norm.
 """
 
 from __future__ import annotations

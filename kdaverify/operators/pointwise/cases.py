@@ -1,5 +1,5 @@
-"""Problems of pointwise operations: random ones, which shrink to one value of one head, and a fixed
-panel.
+"""Problems of pointwise operations: random ones,
+which shrink to one value of one head, and a fixed panel.
 """
 
 from __future__ import annotations

@@ -32,8 +32,8 @@ Wanted = Mapping[str, tuple[torch.Size, Format]]
 
 
 def activated(adapter: Adapter) -> tuple[tuple[str, str], ...]:
-    """(operation, format) of everything that it exposes and that can be judged: float64 is the
-    oracle's own format.
+    """(operation, format) of everything that it exposes and that can be judged:
+    float64 is the oracle's own format.
     """
     return tuple(
         (op, dtype)

@@ -94,8 +94,8 @@ def _place(name: str, at: int, shape: torch.Size, x: ActivationArguments) -> Ele
 
 
 def _source(tensor: Tensor, index: tuple[int, ...], name: str) -> str:
-    """The element of an input that belongs to an element of a result; the range of those that a sum
-    runs over.
+    """The element of an input that belongs to an element of a result;
+    the range of those that a sum runs over.
     """
     head = index if name in AXES else index[2:]
     parameter = tensor.ndim < 3

@@ -188,8 +188,8 @@ def _beta_backward(
 
 @dataclass(frozen=True)
 class _Norm:
-    """r = 1 / sqrt(sum x^2 + eps) of every row [.., 1], its relative error, and the sum of
-    squares.
+    """r = 1 / sqrt(sum x^2 + eps) of every row [.., 1],
+    its relative error, and the sum of squares.
     """
 
     r: Tensor

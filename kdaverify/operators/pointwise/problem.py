@@ -1,5 +1,5 @@
-"""A question about an operation beside the kernel: a gate activation, the sigmoid of beta, or
-l2norm.
+"""A question about an operation beside the kernel:
+a gate activation, the sigmoid of beta, or l2norm.
 """
 
 from __future__ import annotations

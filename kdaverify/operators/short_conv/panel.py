@@ -1,5 +1,5 @@
-"""The fixed problems of the short convolution, each named for what it exposes, and the random
-ones.
+"""The fixed problems of the short convolution,
+each named for what it exposes, and the random ones.
 """
 
 from __future__ import annotations

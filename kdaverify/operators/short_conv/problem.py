@@ -1,5 +1,5 @@
-"""Problems of the short convolution, and the regimes of their values, each for a fault that it
-exposes.
+"""Problems of the short convolution, and the regimes of their values,
+each for a fault that it exposes.
 """
 
 from __future__ import annotations

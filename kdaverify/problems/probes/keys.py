@@ -1,5 +1,5 @@
-"""Probes of the triangular system: coherent keys, where powers of it grow, and blocks of it, which
-may be lost.
+"""Probes of the triangular system: coherent keys, where powers of it grow,
+and blocks of it, which may be lost.
 """
 
 from __future__ import annotations

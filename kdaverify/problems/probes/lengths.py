@@ -1,5 +1,5 @@
-"""Probes of lengths: what a kernel does with one token, with none, and with one more than its
-chunks hold.
+"""Probes of lengths: what a kernel does with one token, with none,
+and with one more than its chunks hold.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Probes of what is carried: a memory, kept for a long time or handed over, shows every lost
-bit.
+"""Probes of what is carried: a memory, kept for a long time or handed over,
+shows every lost bit.
 """
 
 from __future__ import annotations

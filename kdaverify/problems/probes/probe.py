@@ -47,8 +47,8 @@ class Probe:
 
 
 def posed(*, lengths: tuple[int, ...] | None = None, **fields: Any) -> Problem:
-    """A narrow problem of one head, exact in every format by default: one-hot keys, beta 1, no
-    decay, dyadic values.
+    """A narrow problem of one head, exact in every format by default:
+    one-hot keys, beta 1, no decay, dyadic values.
     """
     plain: dict[str, Any] = {
         "B": 1, "H": 1, "HV": 1, "K": ROWS, "V": COLUMNS, "dtype": "bf16", "seed": 0,

@@ -30,8 +30,8 @@ as there is room for."""
 
 
 def common_factors_in(rows: Rows, implementation: str) -> tuple[str, ...]:
-    """Sentences that separate failing from passing cases; () where nothing fails, or nothing
-    separates them.
+    """Sentences that separate failing from passing cases;
+    () where nothing fails, or nothing separates them.
     """
     own = rows.counted.filter((pl.col("implementation") == implementation) & pl.col("judged"))
     own = own.filter(pl.col("property").is_in(named(lambda found: found.paired)))
@@ -51,8 +51,8 @@ def common_factors_in(rows: Rows, implementation: str) -> tuple[str, ...]:
 
 
 def _verdict(row: dict[str, str]) -> Verdict:
-    """The fields of a verdict that a row holds, unvalidated: the record was checked when it was
-    read.
+    """The fields of a verdict that a row holds, unvalidated:
+    the record was checked when it was read.
     """
     given = {**row, "status": Status(row["status"]), "detail": json.loads(row["detail"])}
     return Verdict.model_construct(**given)  # pyright: ignore[reportArgumentType]

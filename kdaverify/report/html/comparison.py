@@ -67,8 +67,8 @@ class RunComparison:
 
 
 def comparison(rows: Rows, before: Rows, other: str) -> RunComparison:
-    """What changed since another run; runs of one implementation each are held together whatever
-    they are called.
+    """What changed since another run; runs
+    of one implementation each are held together whatever they are called.
     """
     alone = len(rows.implementations) == len(before.implementations) == 1
     keys = ["same"] if alone else ["same", "who"]

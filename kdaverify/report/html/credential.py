@@ -1,5 +1,5 @@
-"""What the harness itself is worth: how many planted faults it catches, and how many conforming
-kernels it rejects.
+"""What the harness itself is worth: how many planted faults it catches,
+and how many conforming kernels it rejects.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ LEAST, MOST = -8, 4
 
 @dataclass(frozen=True)
 class Bar:
-    """Outputs whose ratio is above `low` and at most `high`; the first and the last bar take
-    everything beyond.
+    """Outputs whose ratio is above `low` and at most `high`;
+    the first and the last bar take everything beyond.
     """
 
     low: float

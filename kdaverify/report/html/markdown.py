@@ -15,8 +15,8 @@ MOST: Final = 300
 
 
 def plain(value: Any) -> str:
-    """The text on one line, its marks escaped, so that nothing in it links, embeds, mentions or
-    formats.
+    """The text on one line, its marks escaped, so that nothing in it links,
+    embeds, mentions or formats.
     """
     text = " ".join(str(visible(value)).split())
     short = text if len(text) <= MOST else f"{text[:MOST]} ..."

@@ -132,8 +132,8 @@ class Page:
 
     @property
     def credentials(self) -> list[ProfileCredential]:
-        """What the harness was measured to be worth under each profile that ran here, as far as it
-        was.
+        """What the harness was measured to be worth under each profile that ran here,
+        as far as it was.
         """
         profiles = dict.fromkeys(profile for one in self.ruled for profile in one.facts.profiles)
         found = [self.credential.under(profile) for profile in profiles] if self.credential else []

@@ -81,8 +81,8 @@ class Rows:
         return self.counted.filter(pl.col("implementation") == implementation)
 
     def shown(self, rows: Sequence[int]) -> list[dict[str, Any]]:
-        """These rows in full, in the given order; the re-test of a borderline failure is a
-        sentence.
+        """These rows in full, in the given order;
+        the re-test of a borderline failure is a sentence.
         """
         frame = (
             self.full.with_row_index("row")

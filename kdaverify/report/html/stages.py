@@ -1,5 +1,5 @@
-"""The view by stage: what the stages judged by themselves came to, and which stage failures name
-first.
+"""The view by stage: what the stages judged by themselves came to,
+and which stage failures name first.
 """
 
 from __future__ import annotations

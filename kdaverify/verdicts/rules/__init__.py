@@ -1,5 +1,5 @@
-"""Rules: what must be shown beside what an implementation declares, and what must not be
-exceeded.
+"""Rules: what must be shown beside what an implementation declares,
+and what must not be exceeded.
 """
 
 from __future__ import annotations

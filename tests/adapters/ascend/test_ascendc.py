@@ -1,5 +1,5 @@
-"""The AscendC adapter over stand-ins: every revision is driven as its contract says, and says what
-ran.
+"""The AscendC adapter over stand-ins:
+every revision is driven as its contract says, and says what ran.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The hidden switch: panel cases lie on either side of it, and each of its conditions alone moves a
-call.
+"""The hidden switch: panel cases lie on either side of it,
+and each of its conditions alone moves a call.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The self-test's question: every reading gives another answer to it, however its tensors are
-rounded.
+"""The self-test's question: every reading gives another answer to it,
+however its tensors are rounded.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A kernel in another interpreter is differentiated there, by its framework or by a backward of its
-own.
+"""A kernel in another interpreter is differentiated there,
+by its framework or by a backward of its own.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ Named = Callable[..., Adapter]
 
 @pytest.fixture
 def named() -> Iterator[Named]:
-    """Makes adapters for functions of the files here, in another process of this interpreter; ends
-    the processes.
+    """Makes adapters for functions of the files here, in another process of this interpreter;
+    ends the processes.
     """
     made: list[Adapter] = []
 

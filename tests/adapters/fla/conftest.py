@@ -18,8 +18,8 @@ House = Callable[[str], Adapter]
 
 @pytest.fixture(scope="package")
 def house() -> Iterator[House]:
-    """Finds an implementation and houses it, each in one process for all the tests of this
-    folder.
+    """Finds an implementation and houses it,
+    each in one process for all the tests of this folder.
     """
     made: dict[str, Adapter] = {}
 

@@ -1,5 +1,5 @@
-"""What the FLA adapters say of themselves: options, limits, contracts, and the kernels that count
-as theirs.
+"""What the FLA adapters say of themselves: options, limits,
+contracts, and the kernels that count as theirs.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A port of FLA's stage functions plugs in by the name of its module, and what does not fit is said
-plainly.
+"""A port of FLA's stage functions plugs in by the name of its module,
+and what does not fit is said plainly.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The stage functions of FLA and of its Ascend kernels, interpreted in worker processes, are
-legal.
+"""The stage functions of FLA and of its Ascend kernels,
+interpreted in worker processes, are legal.
 """
 
 from __future__ import annotations

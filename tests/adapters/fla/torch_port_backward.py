@@ -1,5 +1,5 @@
-"""A port of FLA's backward to plain torch, beside the forward's: those that it calls, and those
-that stand apart.
+"""A port of FLA's backward to plain torch, beside the forward's:
+those that it calls, and those that stand apart.
 """
 
 from __future__ import annotations

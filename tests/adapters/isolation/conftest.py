@@ -20,8 +20,8 @@ Isolate = Callable[..., Isolated]
 
 @pytest.fixture(scope="module")
 def isolate() -> Iterator[Isolate]:
-    """Isolates the planted kernels under limits of their own; their process ends with the module's
-    tests.
+    """Isolates the planted kernels under limits of their own;
+    their process ends with the module's tests.
     """
     made: list[Isolated] = []
 

@@ -102,8 +102,8 @@ def print_and_exit() -> None:
 
 
 def hoard() -> None:
-    """In steps so small that none is refused before the watcher sees what they come to, if the
-    system refuses none.
+    """In steps so small that none is refused before the watcher sees what they come to,
+    if the system refuses none.
     """
     hoarded: list[bytearray] = []
     while True:

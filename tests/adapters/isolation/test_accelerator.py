@@ -1,5 +1,5 @@
-"""On a real GPU: what poisons, fills or occupies the device ends one case, and the next one runs on
-it.
+"""On a real GPU: what poisons, fills or occupies the device ends one case,
+and the next one runs on it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A kernel in a worker process looks to the harness as it looks in its own: inputs, outputs, edits,
-views, errors.
+"""A kernel in a worker process looks to the harness as it looks in its own:
+inputs, outputs, edits, views, errors.
 """
 
 from __future__ import annotations

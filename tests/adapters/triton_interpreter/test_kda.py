@@ -1,5 +1,5 @@
-"""The vendor's kernels, interpreted: accuracy, dispatch, and bits that do not depend on how fast
-they were had.
+"""The vendor's kernels, interpreted: accuracy, dispatch,
+and bits that do not depend on how fast they were had.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from kdaverify.adapters.triton_interpreter.reductions import halving, running
 
 
 def test_a_tree_adds_halves_and_rounds_every_time() -> None:
-    """In fp16, 2048 + 1 = 2048: in order the ones are lost one by one, in a tree they meet
-    first.
+    """In fp16, 2048 + 1 = 2048: in order the ones are lost one by one,
+    in a tree they meet first.
     """
     values = np.array([2048, 1, 1, 1, 1, 1, 1, 1], dtype=np.float16)
     # (2048 + 1) + 1 loses both: [2048, 1+1, 1+1, 1+1], then [2048 + 2, 4]

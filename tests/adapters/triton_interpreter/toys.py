@@ -1,5 +1,5 @@
-"""Small kernels that need one gap of the interpreter closed each. Imported by processes that
-interpret, after activation.
+"""Small kernels that need one gap of the interpreter closed each.
+Imported by processes that interpret, after activation.
 """
 
 from __future__ import annotations

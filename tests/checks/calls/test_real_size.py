@@ -1,5 +1,5 @@
-"""Races that only a real size or many calls show are detected, and the verdict states which rate
-the calls exclude.
+"""Races that only a real size or many calls show are detected,
+and the verdict states which rate the calls exclude.
 """
 
 from __future__ import annotations

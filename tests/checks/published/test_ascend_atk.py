@@ -1,5 +1,5 @@
-"""The double benchmark of Ascend's test kit: floors, error balance, and its own way with what is
-not finite.
+"""The double benchmark of Ascend's test kit: floors, error balance,
+and its own way with what is not finite.
 """
 
 from __future__ import annotations

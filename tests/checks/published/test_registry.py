@@ -1,5 +1,5 @@
-"""Every rule: named once, documented, deaf where it does not apply, and never wrong about an exact
-output.
+"""Every rule: named once, documented, deaf where it does not apply,
+and never wrong about an exact output.
 """
 
 from __future__ import annotations

@@ -107,8 +107,8 @@ class Token(Port):
 
 
 class Chunked(Port):
-    """Chunks of 64 with exponentials of differences; what is stored between stages is in the
-    inputs' format.
+    """Chunks of 64 with exponentials of differences;
+    what is stored between stages is in the inputs' format.
     """
 
     def __init__(self, storage: torch.dtype = torch.float32) -> None:
@@ -226,8 +226,8 @@ def _fp32(run: type[Port], **declared: Any) -> Any:
 
 
 class AlphaTiled(Token):
-    """Alpha instead of its logarithm, tiled heads, the state transposed: conventions of other
-    engines.
+    """Alpha instead of its logarithm, tiled heads, the state transposed:
+    conventions of other engines.
     """
 
     def decay(self, g: Tensor, state: Tensor) -> Tensor:

@@ -73,8 +73,8 @@ def softplus_unit(x: Tensor) -> Tensor:
 
 
 def in_blocks(terms: Tensor) -> Tensor:
-    """[B, T, ...] summed over B and T: one token after the other in blocks of 32, then one block
-    after the other.
+    """[B, T, ...] summed over B and T: one token after the other in blocks of 32,
+    then one block after the other.
     """
     rows = terms.flatten(0, 1)
     blocks = [part.cumsum(0)[-1] for part in rows.split(32)]
@@ -82,8 +82,8 @@ def in_blocks(terms: Tensor) -> Tensor:
 
 
 def naive_gate(*, bounded: bool) -> ActivationCall:
-    """As accelerators do it: exponentials of base 2, 1 + exp(x), s (1 - s), subnormals flushed,
-    sums in blocks.
+    """As accelerators do it: exponentials of base 2, 1 + exp(x),
+    s (1 - s), subnormals flushed, sums in blocks.
     """
 
     def there(x: ActivationArguments) -> Tensor:

@@ -193,8 +193,8 @@ def test_gate_gradients_are_the_derivatives(gate: str) -> None:
 
 
 def test_the_usual_ways_are_not_right_where_ours_are() -> None:
-    """The faults the grid is there for: softplus by log(1 + exp x), and s (1 - s) exp(A_log) factor
-    by factor.
+    """The faults the grid is there for: softplus by log(1 + exp x),
+    and s (1 - s) exp(A_log) factor by factor.
     """
     z, A_log, bias = grid(torch.float64)
     naive = -A_log.exp()[:, None] * torch.log(1 + torch.exp(z + bias))

@@ -1,5 +1,5 @@
-"""The page in a real browser: by mouse and keyboard, narrow and wide, dark and light, on paper, and
-in hostile hands.
+"""The page in a real browser: by mouse and keyboard, narrow and wide,
+dark and light, on paper, and in hostile hands.
 """
 
 from __future__ import annotations

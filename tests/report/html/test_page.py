@@ -1,5 +1,5 @@
-"""The page says the decision first, holds every section, loads nothing, and escapes whatever it is
-given.
+"""The page says the decision first, holds every section,
+loads nothing, and escapes whatever it is given.
 """
 
 from __future__ import annotations

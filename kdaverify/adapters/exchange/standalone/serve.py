@@ -58,8 +58,8 @@ def main(
 
 
 def listen(calls: Any) -> None:
-    """Takes calls in, and ends the process once the other end is gone, whatever the kernel is
-    doing.
+    """Takes calls in, and ends the process once the other end is gone,
+    whatever the kernel is doing.
     """
     for line in sys.stdin:
         calls.put(json.loads(line))

@@ -62,8 +62,8 @@ def vjp_of(
 
 
 def wide_types(framework: str, file: Path) -> AbstractContextManager[Any]:
-    """JAX's 64-bit types during a call whose file holds float64, which it would turn into float32
-    without a word.
+    """JAX's 64-bit types during a call whose file holds float64,
+    which it would turn into float32 without a word.
     """
     if framework != "jax":
         return nullcontext()

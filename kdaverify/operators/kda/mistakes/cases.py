@@ -1,5 +1,5 @@
-"""Cases that separate mistakes: small, of odd widths and several heads, with and without a chunk
-boundary.
+"""Cases that separate mistakes: small, of odd widths and several heads,
+with and without a chunk boundary.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What a tensor can be off by: factors of the quantities of its place, and what stands beside it in
-each axis.
+"""What a tensor can be off by: factors of the quantities of its place,
+and what stands beside it in each axis.
 """
 
 from __future__ import annotations

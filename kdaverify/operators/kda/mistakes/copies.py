@@ -57,8 +57,8 @@ class ObservedPass:
 
 @torch.no_grad()
 def outcomes(of: ObservedPass, place: Place, changes: Sequence[Change]) -> Mapping[str, Tensor]:
-    """The outputs of a pass, in float64, with each of the changes at a place: [changes, ...] by
-    name.
+    """The outputs of a pass, in float64, with each of the changes at a place:
+    [changes, ...] by name.
     """
     many, built = len(changes), RIGHT
     for mistake in of.base:
@@ -85,8 +85,8 @@ def outcomes(of: ObservedPass, place: Place, changes: Sequence[Change]) -> Mappi
 
 
 def _edit(changes: Sequence[Change], call: Inputs) -> Edit:
-    """All changes at once, each on a copy of the heads of its own; to be called once for each
-    chunk.
+    """All changes at once, each on a copy of the heads of its own;
+    to be called once for each chunk.
     """
     walked = count()
 

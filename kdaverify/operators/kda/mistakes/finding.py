@@ -1,5 +1,5 @@
-"""The cause of an error, in a sentence: a mistake, two together, or the tensor that must be
-wrong.
+"""The cause of an error, in a sentence: a mistake, two together,
+or the tensor that must be wrong.
 """
 
 from __future__ import annotations

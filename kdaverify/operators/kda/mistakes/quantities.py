@@ -1,5 +1,5 @@
-"""The quantities of a place: decays, write strengths and constants that an error may be a power or
-a multiple of.
+"""The quantities of a place: decays, write strengths and constants
+that an error may be a power or a multiple of.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""In how many ways a tensor can be wrong: by one factor, by a factor for every row or column, or in
-every element.
+"""In how many ways a tensor can be wrong: by one factor,
+by a factor for every row or column, or in every element.
 """
 
 from __future__ import annotations

@@ -94,8 +94,8 @@ class Behaviour:
 def chunk(
     does: Behaviour, tokens: Sequence[Tensor], *, scale: float, chunk_size: int, **said: Any
 ) -> Any:
-    """The twelve results of chunk_kda_fwd for q, k, v, gates and beta; only the first two are
-    computed.
+    """The twelve results of chunk_kda_fwd for q, k, v, gates and beta;
+    only the first two are computed.
     """
     q, k, v, g, beta = tokens
     layout = does.layout or said["layout"]
