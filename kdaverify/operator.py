@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kdaverify.checks.calls.rule import CallRule
     from kdaverify.checks.compare import Comparison
     from kdaverify.checks.laws.law import Law
+    from kdaverify.checks.location import Step
     from kdaverify.checks.outcome import Outcome
     from kdaverify.checks.place import ElementPlace
     from kdaverify.diagnosis.question import DiagnosisCase, PropertyCase
@@ -154,6 +155,16 @@ class Operator(abc.ABC):
     def schema(self) -> dict[str, Any]:
         """The JSON schema of its problems."""
         return self.problem.model_json_schema()
+
+    def stage_steps(self, adapter: Adapter, problem: Any, *, both_passes: bool) -> Iterator[Step]:
+        """Every stage that an implementation exposes, judged by itself, in order; none where its
+        calls are not `staged`.
+
+        Args:
+            both_passes: whether the stages of the backward follow.
+        """
+        del adapter, problem, both_passes
+        return iter(())
 
     def diagnosed(self, case: PropertyCase, judged: Adapter) -> DiagnosisCase:
         """A case with its tensors, for the diagnosis of a failure of `judged`, where there are

@@ -78,6 +78,10 @@ class CallSignature:
         """The entry of an input or an output, also by the name of its gradient or cotangent."""
         return self._entries[name]
 
+    def __contains__(self, name: object) -> bool:
+        """Whether it is an input, an output, or a gradient of one."""
+        return name in self._entries
+
     def is_state(self, name: str) -> bool:
         """Whether an input, an output, or a gradient of one has an entry for every sequence."""
         return name in self._entries and self._entries[name].role is Role.STATE

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Final, Literal
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from kdaverify.budgets.stages import StageQuestion, stage_standard
 from kdaverify.checks.closures import CLOSURES, closures
 from kdaverify.checks.compare import compare
 from kdaverify.checks.execute import CallError
+from kdaverify.checks.location import FEEDS, Feed, Softened, Step
 from kdaverify.checks.outcome import Outcome, skipped
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem, cotangents
@@ -31,17 +32,14 @@ from oracles.inputs import Inputs
 from oracles.stages import SIGNATURES, Named, defined, run_stages
 from oracles.tensors import FLOATING
 
-Feed = Literal["exact", "own"]
-FEEDS: Final[tuple[Feed, ...]] = ("exact", "own")
-"""What a stage is given: the exact tensors of earlier stages, rounded as the contract stores them;
-or what the kernel's own stages gave."""
-
 ORDER: Final = tuple(
     name
     for signature in {**SIGNATURES, **BACKWARD_SIGNATURES}.values()
     for name in signature.writes
 )
 METHOD: Final = "float64 stages"
+_RESETS: Final = "a hard reset has no finite cumulative gate to hand over"
+_SOFTENED: Final = Softened(_RESETS, f"tested with gates of {HUGE:g} for hard resets")
 
 
 def stages(adapter: Adapter, problem: Problem, *, feed: Feed = "exact") -> list[Outcome]:
@@ -66,32 +64,6 @@ def backward_stages(adapter: Adapter, problem: Problem, *, feed: Feed = "exact")
     return list(_judged(adapter, problem, feed, backward=True)) or skipped(
         "no stage of the backward is exposed"
     )
-
-
-@dataclass(frozen=True)
-class Step:
-    """One tensor of one stage, or one equation between its tensors, as it was judged.
-
-    Args:
-        feed: what the stage was given.
-        name: as `stage_name` has it; "" for what concerns the problem as a whole.
-        outcome: what came of it.
-        softened: whether it was tested with gates of HUGE for hard resets.
-    """
-
-    feed: Feed
-    name: str
-    outcome: Outcome
-    softened: bool = False
-
-    @property
-    def stage(self) -> str:
-        return self.outcome.output.partition(".")[0]
-
-    @property
-    def judged(self) -> str:
-        """The tensor or the equation; "" for what concerns the whole stage."""
-        return self.outcome.output.partition(".")[2]
 
 
 def staged(adapter: Adapter, *, backward: bool = False) -> tuple[str, ...]:
@@ -119,7 +91,8 @@ def walk(adapter: Adapter, problem: Problem, *, backward: bool = False) -> Itera
     )
     for feed in FEEDS[:1] if softened else FEEDS:
         for outcome in _judged(adapter, problem, feed, backward=backward, softened=softened):
-            yield Step(feed, stage_name(adapter, problem.dtype, outcome.output), outcome, softened)
+            name = stage_name(adapter, problem.dtype, outcome.output)
+            yield Step(feed, name, outcome, _SOFTENED if softened else None)
 
 
 def walk_back(adapter: Adapter, problem: Problem) -> Iterator[Step]:
@@ -175,7 +148,7 @@ class _StageRun:
                 Outcome(
                     name,
                     Status.SKIP,
-                    f"stage {name}: a hard reset has no finite cumulative gate to hand over",
+                    f"stage {name}: {_RESETS}",
                 )
             ]
         seen = {tensor: call.received(tensor, value).double() for tensor, value in given.items()}

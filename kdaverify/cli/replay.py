@@ -267,7 +267,8 @@ def _show(console: Console, verdict: Verdict, *, standards: bool) -> None:
 
 def _show_stages(console: Console, verdicts: list[Verdict], adapter: Adapter) -> None:
     """Of a case that fails, every stage by itself, and where it goes wrong first."""
-    from kdaverify.checks.localise import conclude, steps
+    from kdaverify.checks.localise import steps
+    from kdaverify.checks.location import conclude
     from kdaverify.operator import problem_from_json
     from kdaverify.report.stages import stage_table
     from kdaverify.verdicts.locate import at, localises

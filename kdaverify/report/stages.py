@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from rich.table import Table
 from rich.text import Text
 
-from kdaverify.checks.stages import FEEDS, Feed, Step
+from kdaverify.checks.location import FEEDS, Feed, Step
 from kdaverify.checks.status import Status
 
 COLOURS = {Status.PASS: "green", Status.SKIP: "yellow"}

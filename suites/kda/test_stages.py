@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kdaverify.checks.stages import FEEDS
+from kdaverify.checks.location import FEEDS
 from kdaverify.problems import Bounds, problems
 from kdaverify.verdicts.judge import Judge
 

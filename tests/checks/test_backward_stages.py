@@ -15,7 +15,8 @@ from torch import Tensor
 from kdaverify.adapters import find
 from kdaverify.adapters.stages import StageArguments, StageCall, torch_backward_stages
 from kdaverify.budgets.formats import FORMATS
-from kdaverify.checks.stages import FEEDS, Feed, backward_stages, first_wrong
+from kdaverify.checks.location import FEEDS, Feed
+from kdaverify.checks.stages import backward_stages, first_wrong
 from kdaverify.checks.status import Status
 from oracles.backward_stages import BACKWARD_SIGNATURES, run_backward_stages
 from oracles.chunk_backward import BACKWARD, BackwardStages

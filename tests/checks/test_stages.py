@@ -12,7 +12,8 @@ from torch import Tensor
 
 from kdaverify.adapters import find
 from kdaverify.adapters.stages import StageArguments, StageCall
-from kdaverify.checks.stages import FEEDS, Feed, first_wrong, stages
+from kdaverify.checks.location import FEEDS, Feed
+from kdaverify.checks.stages import first_wrong, stages
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from kdaverify.problems.regimes.gate import EXTREME

@@ -15,7 +15,7 @@ from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.operator import BOTH, OPERATORS, operator_named, problem_from_json
 from kdaverify.verdicts.record import read
-from tests.operators.toy import FAULTS, TOY, ToyKernel, ToyProblem
+from tests.operators.toy import FAULTS, TOY, ToyProblem, kernel_with
 from tests.operators.toy import kernel as right
 
 pytestmark = pytest.mark.whole_run
@@ -103,12 +103,12 @@ def test_a_hundred_calls_of_a_right_kernel_pass_there_and_back() -> None:
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_wrong_forward_and_right_where_it_does_nothing(fault: str) -> None:
-    (found,) = check("forward", ToyKernel(fault), LARGE, {})
+    (found,) = check("forward", kernel_with(fault), LARGE, {})
     assert found.status is Status.FAIL and found.comparison is not None
     assert str(found.comparison.worst).startswith("M ") and "alpha 0.5" in str(
         found.comparison.worst
     )
-    assert {outcome.status for outcome in gradients(ToyKernel(fault), LARGE, of=BOTH)} == {
+    assert {outcome.status for outcome in gradients(kernel_with(fault), LARGE, of=BOTH)} == {
         Status.PASS
     }
 

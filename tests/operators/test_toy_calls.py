@@ -11,23 +11,25 @@ import pytest
 import torch
 from torch import Tensor
 
+from kdaverify.adapters.base import Adapter
 from kdaverify.checks.calls import RULES, questions
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
-from tests.operators.toy import ToyCall, ToyKernel
+from kdaverify.operators.pipeline_kernel import PipelineKernel
+from tests.operators.toy import TOY, ToyCall
 from tests.operators.toy import kernel as right
 
 Forward = Callable[[ToyCall], dict[str, Tensor]]
 
 
-class Patched(ToyKernel):
+class Patched(PipelineKernel):
     """The right kernel, its forward run by a patch that keeps a dict between calls."""
 
     def __init__(
         self, patch: Callable[[ToyCall, Forward, dict[Any, Any]], dict[str, Tensor]]
     ) -> None:
-        super().__init__()
+        super().__init__(TOY, "toy", ("fp32", "bf16"))
         self._patch, self._kept = patch, dict[Any, Any]()
 
     def forward(self, inputs: ToyCall) -> dict[str, Tensor]:
@@ -65,7 +67,7 @@ FAULTS: Final[Mapping[str, tuple[Any, set[str]]]] = {
 }
 
 
-def outcomes(adapter: ToyKernel, profile: str = "smoke") -> Mapping[str, list[Outcome]]:
+def outcomes(adapter: Adapter, profile: str = "smoke") -> Mapping[str, list[Outcome]]:
     found = dict[str, list[Outcome]]()
     for asked in questions(adapter, profile):
         found.setdefault(asked.rule.name, []).extend(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, final
 
@@ -10,15 +10,14 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kdaverify.adapters.base import NOTHING_YET, Adapter
-from kdaverify.budgets.formats import FORMATS, Format
-from kdaverify.budgets.sampled import StorageContract
+from kdaverify.adapters.base import Adapter
 from kdaverify.canonical import Canonical
 from kdaverify.operator import Choices, register
 from kdaverify.operators.pipeline import PipelineOperator
+from kdaverify.operators.pipeline_kernel import Change, PipelineKernel
 from kdaverify.problems.axes import TORCH
 from kdaverify.problems.portable import Stream
-from oracles.arithmetic import NATIVE, Arithmetic
+from oracles.arithmetic import Arithmetic
 from oracles.signature import CallSignature, Role, TensorCall, TensorRole
 
 SIGNATURE: Final = CallSignature(
@@ -115,42 +114,17 @@ def finished(x: ToyCall, product: Tensor) -> Tensor:
 
 TOY: Final = ToyOperator()
 register(TOY)
-FAULTS: Final[Mapping[str, Callable[[ToyCall], Tensor]]] = {
-    "last-column": lambda x: x.a[:, :-1] @ x.b[:-1],
-    "narrow-sums": lambda x: (x.a.bfloat16() @ x.b.bfloat16()).to(x.a),
-    "first-tile": lambda x: (x.a @ x.b)[torch.arange(len(x.a)) % 16],
+FAULTS: Final[Mapping[str, Change]] = {
+    "last-column": lambda x, product: product - x.a[:, -1:] @ x.b[-1:],
+    "narrow-sums": lambda x, _: (x.a.bfloat16() @ x.b.bfloat16()).float(),
+    "first-tile": lambda x, product: product[torch.arange(len(product)) % 16],
 }
 
 
-class ToyKernel(Adapter):
-    """The operator in torch, its product replaced by that of a fault."""
-
-    op, dtypes = "toy", ("fp32", "bf16")
-
-    def __init__(self, fault: str = "") -> None:
-        self.name, self._fault, self._ran = f"toy-{fault}" if fault else "toy", fault, NOTHING_YET
-
-    def contract(self, dtype: str) -> Any:
-        narrow: dict[str, Format] = dict.fromkeys(("y", "da", "db", "dbias"), FORMATS[dtype])
-        return StorageContract(f"toy-{dtype}", FORMATS[dtype], FORMATS["fp32"], narrow)
-
-    def supports(self, problem: ToyProblem) -> str | None:
-        return None
-
-    def received(self, inputs: ToyCall) -> ToyCall:
-        return inputs
-
-    def forward(self, inputs: ToyCall) -> dict[str, Tensor]:
-        self._ran, x = self.name, inputs.mapped(Tensor.float)
-        y = finished(x, FAULTS[self._fault](x)) if self._fault else TOY.forward(x, NATIVE)["y"]
-        return {"y": y.to(inputs.a)}
-
-    def gradients(self, inputs: ToyCall, cotangents: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        found = TOY.backward(inputs.mapped(Tensor.float), {"dy": cotangents["dy"].float()}, NATIVE)
-        return {name: gradient.to(inputs.a) for name, gradient in found.items()}
-
-    def proof(self) -> str:
-        return self._ran
+def kernel_with(fault: str = "") -> PipelineKernel:
+    """The right kernel, or one whose products are wrong."""
+    name, changes = (f"toy-{fault}", {"product": FAULTS[fault]}) if fault else ("toy", {})
+    return PipelineKernel(TOY, name, ("fp32", "bf16"), changes)
 
 
-kernel, last_column, narrow_sums, first_tile = (ToyKernel(fault) for fault in ("", *FAULTS))
+kernel, last_column, narrow_sums, first_tile = map(kernel_with, ("", *FAULTS))

@@ -24,6 +24,7 @@ from kdaverify.checks.conventions import conventions, preflight
 from kdaverify.checks.digits import Recurrence
 from kdaverify.checks.laws.law import Law
 from kdaverify.checks.laws.registry import LAWS
+from kdaverify.checks.location import Step
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.place import ElementPlace
 from kdaverify.diagnosis.call import DiagnosedCall
@@ -191,6 +192,15 @@ class KdaOperator(CallOperator):
 
     def schema(self) -> dict[str, Any]:
         return schema()
+
+    def stage_steps(
+        self, adapter: Adapter, problem: Problem, *, both_passes: bool
+    ) -> Iterator[Step]:
+        from kdaverify.checks.stages import walk, walk_back
+
+        yield from walk(adapter, problem)
+        if both_passes:
+            yield from walk_back(adapter, problem)
 
     def diagnosed(self, case: PropertyCase, judged: Adapter) -> DiagnosisCase:
         return DiagnosedCall(case, judged, case.problem)

@@ -20,7 +20,8 @@ from kdaverify.adapters.fla.stages import stage_call
 from kdaverify.adapters.stages import StageArguments, chain, formats_of
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.checks.forward import forward
-from kdaverify.checks.stages import FEEDS, Feed, backward_stages, first_wrong
+from kdaverify.checks.location import FEEDS, Feed
+from kdaverify.checks.stages import backward_stages, first_wrong
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from tests.adapters.fla import torch_port, torch_port_backward

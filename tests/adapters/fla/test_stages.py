@@ -10,9 +10,10 @@ import pytest
 
 from kdaverify.adapters.fla.adapter import LACKING
 from kdaverify.adapters.fla.functions import BACKWARD_FUNCTIONS, FUNCTIONS
+from kdaverify.checks.location import FEEDS
 from kdaverify.checks.near_miss import is_near
 from kdaverify.checks.outcome import Outcome
-from kdaverify.checks.stages import FEEDS, backward_stages, first_wrong, stages
+from kdaverify.checks.stages import backward_stages, first_wrong, stages
 from kdaverify.checks.status import Status
 from tests.adapters.fla.conftest import CHUNKS, House
 from tests.adapters.standins import Ask

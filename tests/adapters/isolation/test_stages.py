@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from kdaverify.checks.stages import FEEDS, first_wrong, stages
+from kdaverify.checks.location import FEEDS
+from kdaverify.checks.stages import first_wrong, stages
 from kdaverify.checks.status import Status
 from kdaverify.problems import Problem
 from tests.checks import staged
