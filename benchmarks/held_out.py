@@ -94,6 +94,7 @@ def hunted(job: Job) -> Found:
 
     from kdaverify.faults.adapter import Faulty
     from kdaverify.faults.catalogue import FAULTS
+    from kdaverify.faults.legal import LEGAL
     from kdaverify.kills.acquittal import Jury
     from kdaverify.kills.hunt import hunt
 
@@ -104,7 +105,7 @@ def hunted(job: Job) -> Found:
     port.name = MODULE
     sys.modules[MODULE] = ModuleType(MODULE)
     vars(sys.modules[MODULE])["kernel"] = port
-    met = hunt(f"{MODULE}:kernel", "smoke", Jury(fault).objection, until=float("inf"))
+    met = hunt(f"{MODULE}:kernel", "smoke", Jury(fault, LEGAL).objection, until=float("inf"))
     return Found(
         job.fault,
         job.stage,

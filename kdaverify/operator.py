@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from kdaverify.checks.outcome import Outcome
     from kdaverify.checks.place import ElementPlace
     from kdaverify.diagnosis.question import DiagnosisCase, PropertyCase
+    from kdaverify.kills.known_faults import FaultCatalogue
     from kdaverify.verdicts.seal import Covered
     from kdaverify.verdicts.verdict import Verdict
     from oracles.enclosure import Enclosure
@@ -354,6 +355,10 @@ class CallOperator(Operator):
         """An element of an output, of a gradient or of a stage's tensor in the words of the
         operator, and the inputs that made it.
         """
+
+    def fault_catalogue(self) -> FaultCatalogue:
+        """The faults that its suites are measured on, where there are any."""
+        raise NotImplementedError(f"{self.name} has no known faults")
 
     def baseline(self, call: Any, contract: Any, io: Format) -> Baseline | None:
         """A simpler algorithm beside a call, to report outputs that have far fewer digits than its;

@@ -27,8 +27,8 @@ from kdaverify.cli.complaint import Complaint
 from kdaverify.verdicts.decision import Ruling
 
 if TYPE_CHECKING:
-    from kdaverify.faults.fault import Fault
     from kdaverify.kills.journal import Journal
+    from kdaverify.kills.known_faults import KnownFault
     from kdaverify.kills.matrix import KillMatrix
     from kdaverify.kills.plan import Plan
     from kdaverify.kills.rows import FaultRow, LegalRow
@@ -58,6 +58,10 @@ def kill_matrix(
             "--legal/--no-legal", help="whether conforming kernels run through the whole suites too"
         ),
     ] = True,
+    impl: Annotated[
+        str,
+        typer.Option(help="an implementation of the operator whose bugs are run; default: KDA's"),
+    ] = "",
     resume: Annotated[
         bool,
         typer.Option(
@@ -100,13 +104,13 @@ def kill_matrix(
     from kdaverify.kills.page import show
     from kdaverify.kills.plan import Plan
 
-    asked = _asked(faults, profile)
+    asked = _asked(faults, profile, impl)
     try:
         journal = Journal(out.with_suffix(".journal.jsonl"), resume=resume)
     except JournalError as error:
         raise Complaint(str(error)) from None
     console = Console()
-    plan = Plan(tuple(asked), profile, legal=legal)
+    plan = Plan(tuple(asked), profile, legal=legal, impl=impl)
     complete = _run(plan, workers, time.time() + 60 * minutes, journal, console)
     found = matrix(plan, journal.rows)
     show(console, found)
@@ -126,12 +130,16 @@ def _code(found: KillMatrix, *, complete: bool) -> int:
     return Ruling.ACCEPT.exit_code if complete else Ruling.INSUFFICIENT.exit_code
 
 
-def _asked(pattern: str, profile: str) -> list[Fault]:
+def _asked(pattern: str, profile: str, impl: str) -> list[KnownFault]:
+    from kdaverify.adapters.base import AdapterError
     from kdaverify.kills.plan import chosen
 
     if profile not in PROFILES:
         raise Complaint(f"--profile: wanted {' or '.join(PROFILES)}, got {profile!r}")
-    found = chosen(pattern)
+    try:
+        found = chosen(pattern, impl)
+    except (AdapterError, NotImplementedError) as error:
+        raise Complaint(f"--impl: {error}") from None
     if not found:
         raise Complaint(
             f"--faults: no fault matches {pattern!r}; `kdaverify list faults` names them"

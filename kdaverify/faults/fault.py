@@ -6,12 +6,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import torch
 
 from kdaverify.faults.kernel import Patch
 from kdaverify.problems import DTYPES
+
+if TYPE_CHECKING:
+    from kdaverify.adapters.base import Adapter
 
 Kind = Literal["A", "B", "C", "D", "E", "F"]
 KINDS: Final[dict[str, str]] = {
@@ -80,3 +83,13 @@ class Fault:
     def strengths(self) -> tuple[float, ...]:
         """The strengths it is tested at."""
         return STRENGTHS if self.graded else STRENGTHS[:1]
+
+    def spec(self, strength: float = 1.0) -> str:
+        """The faulty implementation, as `--impl` names it."""
+        return f"fault:{self.id}" if strength == 1 else f"fault:{self.id}@{strength:g}"
+
+    def twin(self) -> Adapter:
+        """The embedded kernel without the patch; it has the fault's options."""
+        from kdaverify.faults.adapter import unpatched
+
+        return unpatched(self)

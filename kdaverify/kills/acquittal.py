@@ -11,9 +11,7 @@ from kdaverify.adapters.registry import find
 from kdaverify.checks.near_miss import RetestFinding
 from kdaverify.checks.options import asked_of
 from kdaverify.checks.status import Status
-from kdaverify.faults.adapter import unpatched
-from kdaverify.faults.fault import Fault
-from kdaverify.faults.legal import LEGAL
+from kdaverify.kills.known_faults import KnownFault
 from kdaverify.operator import problem_from_json
 from kdaverify.verdicts.judge import FatalRejection, Judge, Rejected
 from kdaverify.verdicts.verdict import Verdict
@@ -53,12 +51,12 @@ class Jury:
     """The conforming kernels, and what of a fault's rejections they let stand.
 
     Args:
-        fault: whose patch is taken off for the kernel that differs from it in nothing else.
+        fault: its twin, the kernel that differs from it in nothing else, must pass too.
         specs: of the others, as `--impl` names them.
     """
 
-    def __init__(self, fault: Fault, specs: Sequence[str] = LEGAL) -> None:
-        self.fault, self.twin = fault, unpatched(fault)
+    def __init__(self, fault: KnownFault, specs: Sequence[str]) -> None:
+        self.fault, self.twin = fault, fault.twin()
         self.others = [find(spec) for spec in specs]
 
     def objection(self, verdict: Verdict) -> str:

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from kdaverify.adapters.registry import find
-from kdaverify.faults.catalogue import FAULTS
-from kdaverify.faults.fault import Fault
 from kdaverify.kills.acquittal import Jury, answers
 from kdaverify.kills.hunt import Hunt, hunt
+from kdaverify.kills.known_faults import KnownFault, catalogue_by
 from kdaverify.kills.rows import EVERY, Attempt, FaultRow, LegalRow, kill_of
 from kdaverify.verdicts.verdict import Verdict
 
@@ -26,16 +25,18 @@ class Ladder:
     """The strengths of one fault under one profile.
 
     Args:
+        conforming: kernels that a rejection of the fault is held against, as `--impl` names them.
         until: when to give up, by time.time().
     """
 
-    fault: Fault
+    fault: KnownFault
+    conforming: tuple[str, ...]
     profile: str
     until: float
 
     @cached_property
     def jury(self) -> Jury:
-        return Jury(self.fault)
+        return Jury(self.fault, self.conforming)
 
     def step(self, strength: float, known: Verdict | None) -> tuple[Attempt, Verdict | None]:
         """The suites at one strength; what killed the fault at the strength before is tested first.
@@ -43,7 +44,7 @@ class Ladder:
         Raises:
             Unfinished: the time was up.
         """
-        started, spec = time.process_time(), _spec(self.fault, strength)
+        started, spec = time.process_time(), self.fault.spec(strength)
         killer, met = self._again(spec, known), Hunt(None, 0.0)
         if killer is None:
             met = hunt(spec, self.profile, self.jury.objection, self.until)
@@ -73,27 +74,26 @@ class Ladder:
         )
 
 
-def descend(name: str, profile: str, until: float, *, weaker: bool) -> FaultRow:
+def descend(name: str, profile: str, until: float, *, weaker: bool, impl: str = "") -> FaultRow:
     """A fault at full strength and, as long as it dies, at its weaker ones.
 
     Args:
         name: its id.
         until: when to give up, by time.time().
         weaker: whether weaker ones are tested at all.
+        impl: an implementation of the operator whose fault it is; "" for KDA.
     Raises:
         Unfinished: it was not known by then.
     """
-    ladder, found, killer = Ladder(FAULTS[name], profile, until), list[Attempt](), None
+    known = catalogue_by(impl)
+    ladder = Ladder(known.faults[name], known.conforming, profile, until)
+    found, killer = list[Attempt](), None
     for strength in ladder.fault.strengths if weaker else ladder.fault.strengths[:1]:
         attempt, killer = ladder.step(strength, killer)
         found.append(attempt)
         if killer is None:
             break
     return FaultRow(id=name, profile=profile, attempts=tuple(found))
-
-
-def _spec(fault: Fault, strength: float) -> str:
-    return f"fault:{fault.id}" if strength == 1 else f"fault:{fault.id}@{strength:g}"
 
 
 def whole(name: str, profile: str, until: float, suite: str = EVERY) -> LegalRow:

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kdaverify.faults.fault import Fault
-from kdaverify.faults.survivors import SURVIVORS
+from kdaverify.kills.known_faults import KnownFault, catalogue_by
 from kdaverify.kills.plan import SMOKE, Plan
 from kdaverify.kills.rows import Attempt, FaultRow, Kill, LegalRow
 
@@ -19,10 +18,12 @@ class Found:
 
     Args:
         rows: under smoke and, where it survived that, under the profile.
+        reason: why it survives, where it does and that is known.
     """
 
-    fault: Fault
+    fault: KnownFault
     rows: tuple[FaultRow, ...]
+    reason: str = ""
 
     @property
     def attempts(self) -> tuple[Attempt, ...]:
@@ -68,7 +69,7 @@ class Found:
                 for attempt in self.attempts
                 if attempt.strength < 1 and attempt.kill is None
             ],
-            "why": "" if self.killer else SURVIVORS.get(self.fault.id, ""),
+            "why": "" if self.killer else self.reason,
             "dismissed": [why for attempt in self.attempts for why in attempt.dismissed],
             "trouble": [what for attempt in self.attempts for what in attempt.trouble],
         }
@@ -122,9 +123,14 @@ class KillMatrix:
 
 def matrix(plan: Plan, rows: Iterable[FaultRow | LegalRow]) -> KillMatrix:
     """The rows put together; faults without a complete run are left out."""
-    done = list(rows)
+    done, survivors = list(rows), catalogue_by(plan.impl).survivors
+    faults = [row for row in done if isinstance(row, FaultRow)]
     found = [
-        Found(fault, tuple(row for row in done if isinstance(row, FaultRow) and row.id == fault.id))
+        Found(
+            fault,
+            tuple(row for row in faults if row.id == fault.id),
+            survivors.get(fault.id, ""),
+        )
         for fault in plan.faults
     ]
     whole = tuple(

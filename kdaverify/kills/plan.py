@@ -6,25 +6,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from kdaverify.faults.catalogue import FAULTS
-from kdaverify.faults.fault import Fault
-from kdaverify.faults.legal import LEGAL
+from kdaverify.kills.known_faults import KnownFault, catalogue_by, suites_by
 from kdaverify.kills.pool import Job
 from kdaverify.kills.rows import EVERY, FaultRow, LegalRow
-from kdaverify.plugin.suite_files import shipped
 
 SMOKE = "smoke"
 
 
-def chosen(pattern: str) -> list[Fault]:
+def chosen(pattern: str, impl: str = "") -> list[KnownFault]:
     """The faults whose id matches.
 
     Args:
         pattern: globs with commas between, such as H*,DESIGN-?.
+        impl: an implementation of the operator whose faults are meant; "" for KDA.
     """
     return [
         fault
-        for fault in FAULTS.values()
+        for fault in catalogue_by(impl).faults.values()
         if any(fnmatchcase(fault.id, glob) for glob in pattern.split(","))
     ]
 
@@ -36,15 +34,22 @@ class Plan:
     Args:
         profile: of faults that survive smoke.
         legal: whether conforming kernels run through the whole suites.
+        impl: an implementation of the operator whose faults they are; "" for KDA.
     """
 
-    faults: tuple[Fault, ...]
+    faults: tuple[KnownFault, ...]
     profile: str
     legal: bool
+    impl: str = ""
 
     @property
     def profiles(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((SMOKE, self.profile)))
+
+    @property
+    def conforming(self) -> tuple[str, ...]:
+        """The kernels whose rejection is a false alarm."""
+        return catalogue_by(self.impl).conforming
 
     def jobs(self, done: Iterable[FaultRow | LegalRow]) -> list[Job]:
         """What is left, longest first: conforming kernels, a suite at a time, survivors under the
@@ -52,13 +57,15 @@ class Plan:
         """
         rows, ids = list(done), {fault.id for fault in self.faults}
         runs = (
-            [(name, profile) for profile in reversed(self.profiles) for name in LEGAL]
+            [(name, of) for of in reversed(self.profiles) for name in self.conforming]
             if self.legal
             else []
         )
-        legal = [Job(*run, legal=True, suite=suite) for suite in sorted(shipped()) for run in runs]
+        legal = [
+            Job(*run, legal=True, suite=suite) for suite in suites_by(self.impl) for run in runs
+        ]
         then = [job for row in rows if row.id in ids for job in self.follow(row)]
-        first = [Job(fault.id, SMOKE, weaker=True) for fault in self.faults]
+        first = [Job(fault.id, SMOKE, weaker=True, impl=self.impl) for fault in self.faults]
         known = {
             (row.id, row.profile, row.suite if isinstance(row, LegalRow) else EVERY) for row in rows
         }
@@ -72,4 +79,4 @@ class Plan:
         """What a row makes necessary: a fault that survives smoke runs under the last profile."""
         if isinstance(row, LegalRow) or row.profile == self.profile or row.killed:
             return []
-        return [Job(row.id, self.profile)]
+        return [Job(row.id, self.profile, impl=self.impl)]

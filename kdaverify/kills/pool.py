@@ -23,6 +23,7 @@ class Job:
         legal: whether `name` is a conforming kernel as `--impl` names it, or a fault's id.
         weaker: whether a fault is tested at its weaker strengths too.
         suite: the suite that a conforming kernel runs, by property.
+        impl: an implementation of the operator that a fault is one of; "" for KDA.
     """
 
     name: str
@@ -30,13 +31,14 @@ class Job:
     legal: bool = False
     weaker: bool = False
     suite: str = EVERY
+    impl: str = ""
 
     def run(self, until: float) -> FaultRow | LegalRow | None:
         """None where the time was up."""
         try:
             if self.legal:
                 return whole(self.name, self.profile, until, self.suite)
-            return descend(self.name, self.profile, until, weaker=self.weaker)
+            return descend(self.name, self.profile, until, weaker=self.weaker, impl=self.impl)
         except Unfinished:
             return None
 

@@ -22,7 +22,7 @@ from kdaverify.checks.compare import compare
 from kdaverify.checks.location import Step
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.place import ElementPlace
-from kdaverify.operator import BOTH, CallOperator
+from kdaverify.operator import BOTH, CallOperator, Choices
 from kdaverify.operators.cotangents import normal_cotangents
 from kdaverify.operators.sizes import WIDTHS, below
 from oracles.arithmetic import NATIVE, Arithmetic
@@ -137,13 +137,19 @@ class PipelineOperator(CallOperator):
 
         return self._reference(run, x, contract, contract.storage)
 
+    def lawful(self, adapter: Adapter, profile: str) -> Choices:
+        del profile
+        pairs = [(dtype, name) for dtype in adapter.dtypes for name in self.laws()]
+        return [(f"{dtype}-{name}", (name, dtype)) for dtype, name in pairs]
+
     def stage_steps(self, adapter: Adapter, problem: Any, *, both_passes: bool) -> Iterator[Step]:
         if not isinstance(adapter, StagedKernel):
             return
         call = adapter.received(problem.inputs())
+        contract: Any = adapter.contract(problem.dtype)
         losses = [None, self.loss(problem, adapter.exposes(problem), BOTH, 0)]
         for loss in losses if both_passes else losses[:1]:
-            yield from self._steps(adapter, PassInputs(call, loss), adapter.contract(problem.dtype))
+            yield from self._steps(adapter, PassInputs(call, loss), contract)
 
     def _steps(
         self, adapter: StagedKernel, x: PassInputs, contract: StorageContract

@@ -12,7 +12,7 @@ from torch import Tensor
 from kdaverify.adapters.base import NOTHING_YET, Adapter
 from kdaverify.budgets.formats import FORMATS, format_of
 from kdaverify.budgets.sampled import StorageContract
-from kdaverify.operators.pipeline import Named, PassInputs, PipelineOperator
+from kdaverify.operators.pipeline import PassInputs, PipelineOperator
 from oracles.arithmetic import NATIVE, Arithmetic
 from oracles.signature import TensorCall
 
@@ -53,10 +53,10 @@ class PipelineKernel(Adapter):
     def received(self, inputs: TensorCall) -> TensorCall:
         return inputs
 
-    def forward(self, inputs: TensorCall) -> dict[str, Tensor]:
+    def forward(self, inputs: Any) -> dict[str, Tensor]:
         return self._run(PassInputs(inputs))
 
-    def gradients(self, inputs: TensorCall, cotangents: Named) -> dict[str, Tensor]:
+    def gradients(self, inputs: Any, cotangents: Any) -> dict[str, Tensor]:
         return self._run(PassInputs(inputs, cotangents))
 
     def stage(self, name: str, x: PassInputs) -> Tensor:

@@ -10,6 +10,7 @@ from kdaverify.adapters import find
 from kdaverify.checks.near_miss import Recheck, RetestFinding
 from kdaverify.checks.status import Status
 from kdaverify.faults.catalogue import FAULTS
+from kdaverify.faults.legal import LEGAL
 from kdaverify.kills.acquittal import Jury, answers
 from kdaverify.problems import Problem
 from kdaverify.verdicts.verdict import Verdict
@@ -34,7 +35,7 @@ def killer() -> Verdict:
 
 
 def test_a_rejection_stands_where_legal_kernels_pass(killer: Verdict) -> None:
-    assert Jury(FAULTS["H1"]).objection(killer) == ""
+    assert Jury(FAULTS["H1"], LEGAL).objection(killer) == ""
 
 
 def test_it_falls_where_a_legal_kernel_is_rejected_too(killer: Verdict) -> None:
@@ -43,7 +44,7 @@ def test_it_falls_where_a_legal_kernel_is_rejected_too(killer: Verdict) -> None:
 
 def test_a_near_miss_that_nothing_confirms_is_no_kill(killer: Verdict) -> None:
     unclear = killer.model_copy(update={"recheck": Recheck(RetestFinding.UNDECIDED)})
-    assert "no fresh seed confirms" in Jury(FAULTS["H1"]).objection(unclear)
+    assert "no fresh seed confirms" in Jury(FAULTS["H1"], LEGAL).objection(unclear)
 
 
 @pytest.mark.parametrize(("fault", "stands"), [("H1", False), ("L8", True)])
@@ -53,4 +54,4 @@ def test_a_call_that_breaks_counts_where_the_fault_is_one_that_breaks_calls(
     broken = QUESTION.model_copy(
         update={"status": Status.ERROR, "output": "call", "message": "RuntimeError: no"}
     )
-    assert (Jury(FAULTS[fault]).objection(broken) == "") is stands
+    assert (Jury(FAULTS[fault], LEGAL).objection(broken) == "") is stands

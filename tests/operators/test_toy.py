@@ -1,9 +1,10 @@
-"""A toy operator goes through the same door as KDA: suites, tolerances, worker process, record,
-gate, page, campaign, smaller cases.
+"""A toy operator goes through the same door as KDA: suites, tolerances, laws, stages,
+worker process, record, gate, page, campaign, smaller cases, kill matrix.
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from kdaverify.checks.gradients import gradients
+from kdaverify.checks.localise import localise
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.operator import BOTH, OPERATORS, operator_named, problem_from_json
+from kdaverify.operators.pipeline_kernel import PipelineKernel
 from kdaverify.verdicts.record import read
 from tests.operators.toy import FAULTS, TOY, ToyProblem, kernel_with
 from tests.operators.toy import kernel as right
@@ -44,7 +47,7 @@ def session(folder: Path, *arguments: str, code: int) -> str:
 def kdaverify(*arguments: str) -> int:
     command = [sys.executable, "-m", "kdaverify", *arguments]
     return subprocess.run(
-        command, cwd=ROOT, capture_output=True, timeout=120, check=False, stdin=subprocess.DEVNULL
+        command, cwd=ROOT, capture_output=True, timeout=300, check=False, stdin=subprocess.DEVNULL
     ).returncode
 
 
@@ -117,6 +120,42 @@ def test_a_problem_is_read_back_as_one_of_its_operator() -> None:
     assert operator_named("toy") is OPERATORS["toy"] is TOY
     assert problem_from_json(LARGE.to_json()) == LARGE
     assert problem_from_json(LARGE.to_json()).inputs().signature is TOY.signature
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_failure_is_localised_in_the_stage_that_holds_the_fault(fault: str) -> None:
+    found = localise(kernel_with(fault), LARGE, "forward", {})
+    assert found.stage == "product" and found.told.startswith("on exact inputs; product: ")
+
+
+def test_every_stage_of_the_right_kernel_is_within_its_tolerance_forward_and_backward() -> None:
+    steps = list(TOY.stage_steps(right, LARGE, both_passes=True))
+    assert [step.name for step in steps] == ["product", "y", "scaled", "da", "db", "dbias"]
+    assert {step.outcome.status for step in steps} == {Status.PASS}
+
+
+def test_a_stage_of_the_backward_that_is_wrong_is_found_and_no_other() -> None:
+    changes = {"db": lambda _, db: 1.02 * db}  # pyright: ignore[reportUnknownLambdaType]
+    wrong = PipelineKernel(TOY, "wrong", ("bf16",), changes)
+    found = TOY.stage_steps(wrong, LARGE.replace(dtype="bf16"), both_passes=True)
+    assert [step.name for step in found if step.outcome.status.rejects] == ["db"]
+
+
+def test_the_law_holds_of_the_right_kernel_and_not_of_one_that_adds_a_constant() -> None:
+    (found,) = check("laws", right, LARGE, {"law": "doubled"})
+    assert found.status is Status.PASS
+    shifted = PipelineKernel(TOY, "shifted", ("fp32",), {"y": lambda _, y: y + 1})
+    (found,) = check("laws", shifted, LARGE, {"law": "doubled"})
+    assert found.status is Status.FAIL
+
+
+def test_the_kill_matrix_kills_three_faults_of_three_with_no_false_alarm(tmp_path: Path) -> None:
+    out = tmp_path / "matrix.json"
+    options = ["--impl", "tests.operators.toy:kernel", "--workers", "2", "--out", str(out)]
+    assert kdaverify("kill-matrix", *options) == 0
+    found = json.loads(out.read_text())
+    assert (found["killed"], found["total"], found["false_alarms"]) == (3, 3, 0)
+    assert {fault["id"] for fault in found["faults"]} == {*FAULTS} and found["legal_runs"] > 40
 
 
 def test_it_takes_at_most_150_lines() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, Literal, final
 
 import torch
@@ -12,9 +12,13 @@ from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
 from kdaverify.canonical import Canonical
+from kdaverify.checks.laws.law import Law
+from kdaverify.checks.outcome import Outcome
+from kdaverify.kills.known_faults import FaultCatalogue, PlantedFault
 from kdaverify.operator import Choices, register
 from kdaverify.operators.pipeline import PipelineOperator
 from kdaverify.operators.pipeline_kernel import Change, PipelineKernel
+from kdaverify.operators.relations import exactly, relation, run
 from kdaverify.problems.axes import TORCH
 from kdaverify.problems.portable import Stream
 from oracles.arithmetic import Arithmetic
@@ -28,6 +32,7 @@ SIGNATURE: Final = CallSignature(
     ),
     outputs=(TensorRole("y", Role.TOKEN, ("M", "N"), "dy"),),
 )
+HERE: Final = "tests.operators.toy"
 SHAPES: Final = {"one": (1, 1, 1), "tails": (17, 33, 5), "wide": (8, 128, 64)}
 
 
@@ -100,12 +105,25 @@ class ToyOperator(PipelineOperator):
         ]
 
     def random(self, adapter: Adapter, dtype: str, bounds: Any) -> st.SearchStrategy[ToyProblem]:
-        fields = {axis: st.integers(1, 40) for axis in "MKN"} | {
-            "dtype": st.just(dtype),
-            "seed": st.integers(0, 99),
-            "bias": st.booleans(),
-        }
-        return st.fixed_dictionaries(fields).map(ToyProblem.model_validate)
+        sizes, seeds = dict.fromkeys("MKN", st.integers(1, 40)), st.integers(0, 99)
+        others = {"dtype": st.just(dtype), "seed": seeds, "bias": st.booleans()}
+        return st.fixed_dictionaries(sizes | others).map(ToyProblem.model_validate)
+
+    def laws(self) -> Mapping[str, Law]:
+        return {"doubled": relation("doubled", "y(2 a, 2 bias) = 2 y", "H1", _doubled)}
+
+    def fault_catalogue(self) -> FaultCatalogue:
+        right = f"{HERE}:kernel"
+        specs = {fault: f"{HERE}:{fault.replace('-', '_')}" for fault in FAULTS}
+        found = {name: PlantedFault(name, name, at, right, ("y",)) for name, at in specs.items()}
+        return FaultCatalogue(found, (right,), {})
+
+
+def _doubled(adapter: Adapter, problem: ToyProblem) -> list[Outcome]:
+    x = problem.inputs()
+    larger = replace(x, a=2 * x.a, bias=None if x.bias is None else 2 * x.bias)
+    wanted = {"y": 2 * run(adapter, problem, x)["y"]}
+    return exactly(larger, run(adapter, problem, larger), wanted)
 
 
 def finished(x: ToyCall, product: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from hypothesis.strategies import SearchStrategy
 
@@ -46,6 +46,9 @@ from kdaverify.verdicts.verdict import Verdict
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 from oracles.tensors import OUTPUTS, SIGNATURE
+
+if TYPE_CHECKING:
+    from kdaverify.kills.known_faults import FaultCatalogue
 
 # Writes of a token to its state, in all: above this, launching kernels on an accelerator costs less
 # than it saves.
@@ -163,6 +166,14 @@ class KdaOperator(CallOperator):
 
     def place(self, output: str, index: tuple[int, ...], call: Inputs) -> ElementPlace:
         return place(output, index, call)
+
+    def fault_catalogue(self) -> FaultCatalogue:
+        from kdaverify.faults.catalogue import FAULTS
+        from kdaverify.faults.legal import LEGAL
+        from kdaverify.faults.survivors import SURVIVORS
+        from kdaverify.kills.known_faults import FaultCatalogue
+
+        return FaultCatalogue(FAULTS, LEGAL, SURVIVORS)
 
     def baseline(self, call: Inputs, contract: Contract, io: Format) -> Recurrence:
         return Recurrence(call, contract, io)

@@ -1,0 +1,106 @@
+"""The faults of an operator that its suites are measured on, and the kernels held against them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.registry import find
+from kdaverify.checks.property_table import PROPERTIES
+from kdaverify.operator import DEFAULT, CallOperator, call_operator
+from kdaverify.plugin.suite_files import shipped
+
+
+class KnownFault(Protocol):
+    """A fault as the kill matrix runs and lists it; `Fault` and `PlantedFault` are such."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def reference(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def trigger(self) -> str: ...
+    @property
+    def outputs(self) -> tuple[str, ...]: ...
+    @property
+    def stage(self) -> str: ...
+    @property
+    def graded(self) -> bool: ...
+    @property
+    def strengths(self) -> tuple[float, ...]: ...
+
+    def spec(self, strength: float = 1.0) -> str:
+        """The faulty implementation, as `--impl` names it."""
+        ...
+
+    def twin(self) -> Adapter:
+        """The implementation without the fault, the same in everything else."""
+        ...
+
+
+@dataclass(frozen=True)
+class PlantedFault:
+    """A fault in an implementation that comes along with its operator.
+
+    Args:
+        id, title, reference, trigger, outputs, stage: as of `Fault`.
+        kernel: the faulty implementation, as `--impl` names it.
+        right: the same without the fault.
+        kind: A to F, see `faults.fault.KINDS`.
+    """
+
+    id: str
+    title: str
+    kernel: str
+    right: str
+    outputs: tuple[str, ...]
+    stage: str = ""
+    kind: str = "A"
+    reference: str = "planted"
+    trigger: str = "every input"
+    graded: bool = False
+    strengths: tuple[float, ...] = (1.0,)
+
+    def spec(self, strength: float = 1.0) -> str:
+        del strength
+        return self.kernel
+
+    def twin(self) -> Adapter:
+        return find(self.right)
+
+
+@dataclass(frozen=True)
+class FaultCatalogue:
+    """What the kill matrix of an operator is made of.
+
+    Args:
+        faults: by id.
+        conforming: kernels that conform by construction, as `--impl` names them.
+        survivors: why a fault survives, by id.
+    """
+
+    faults: Mapping[str, KnownFault]
+    conforming: tuple[str, ...]
+    survivors: Mapping[str, str]
+
+
+def operator_by(impl: str) -> CallOperator:
+    """The operator that an implementation implements; KDA for ""."""
+    return find(impl).operator if impl else call_operator(DEFAULT)
+
+
+def catalogue_by(impl: str) -> FaultCatalogue:
+    """The faults of that operator."""
+    return operator_by(impl).fault_catalogue()
+
+
+def suites_by(impl: str) -> list[str]:
+    """The suites that test it, by property."""
+    group = operator_by(impl).group
+    return sorted(name for name in shipped() if group in PROPERTIES[name].groups)
