@@ -31,6 +31,7 @@ MOST_LINES: Final = 15
 """Of a reproduction: what fits into an issue and is read there."""
 _TITLE, _ROW = re.compile(r"# (.+)"), re.compile(r"\| *(.+?) *\| *(.*?) *\|$")
 _CODE: Final = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_PRINTS: Final = re.compile(r"^```text\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _NAME: Final = re.compile(r"`([^`]+)`")
 
 
@@ -48,12 +49,14 @@ class Finding:
         fields: the text of each of FIELDS.
         reproduction: a program that needs no kdaverify and prints the wrong value beside the exact
             one.
+        prints: what it printed; "" where it was not run in this form.
     """
 
     name: str
     title: str
     fields: Mapping[str, str]
     reproduction: str
+    prints: str = ""
 
     @property
     def severity(self) -> str:
@@ -85,14 +88,15 @@ def read_finding(path: Path) -> Finding:
         FindingError: a field or the reproduction is missing, or is not in its form.
     """
     text = path.read_text(encoding="utf-8")
-    title, code = _TITLE.match(text), _CODE.search(text)
+    title, code, prints = _TITLE.match(text), _CODE.search(text), _PRINTS.search(text)
     rows = (_ROW.match(line) for line in text.splitlines())
     fields = {row[1]: row[2] for row in rows if row and row[1] in FIELDS}
     if title is None:
         raise FindingError(f"{path}: wanted a title, # TITLE, in the first line")
     if absent := [name for name in FIELDS if not fields.get(name)]:
         raise FindingError(f"{path}: wanted a row | {absent[0]} | ... |, got none; add it")
-    found = Finding(path.stem, title[1], fields, "" if code is None else code[1])
+    program, printed = ("" if part is None else part[1] for part in (code, prints))
+    found = Finding(path.stem, title[1], fields, program, printed)
     if found.severity not in SEVERITIES:
         wanted = ", ".join(SEVERITIES)
         raise FindingError(f"{path}: severity: wanted {wanted}, got {found.severity!r}")
