@@ -17,7 +17,7 @@ pytestmark = pytest.mark.whole_run
 FOLDER = Path(__file__).parents[2] / "reports" / "findings"
 SECONDS = 240
 CLOSE = 0.5
-"""Rounding errors are a little larger or smaller with another order of sums on another processor."""
+"""Relative: another processor sums in another order, and rounds otherwise."""
 NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[-+]\d+)?")
 IMPORTS = re.compile(r"^(?:from|import) ([a-zA-Z_]\w*)", re.MULTILINE)
 VERSION = re.compile(r"([a-z][a-z-]+) (\d+\.\d+\.\d+)")
