@@ -80,7 +80,7 @@ def survey(plan: SurveyPlan, told: Callable[[int, SurveyStep], None]) -> None:
     """Judges what has no finished record yet, each in a process of its own.
 
     A run that was ended, by whatever, leaves finished records and at most one unfinished: the next
-    run with the same folder judges the unfinished one anew and takes the others as they are.
+    run with the same folder judges the unfinished one again and takes the others as they are.
 
     Args:
         told: receives the number of each step, from 1, and the step when it is done.
