@@ -32,6 +32,7 @@ from kdaverify.cli.problem import problem
 from kdaverify.cli.replay import replay
 from kdaverify.cli.report import report
 from kdaverify.cli.score import score
+from kdaverify.cli.survey import survey
 from kdaverify.cli.verify import verify
 
 app = typer.Typer(
@@ -74,6 +75,7 @@ app.command(rich_help_panel=JUDGE)(diagnose)
 app.command(rich_help_panel=JUDGE)(drift)
 app.command(rich_help_panel=JUDGE)(campaign)
 app.command(rich_help_panel=JUDGE)(nightly)
+app.command(rich_help_panel=JUDGE)(survey)
 app.command(rich_help_panel=JUDGE)(export)
 app.command(rich_help_panel=JUDGE)(score)
 app.command(rich_help_panel=DECIDE)(gate)

@@ -1,21 +1,14 @@
-"""The page: everything it shows, and its rendering into one file that needs no network."""
+"""The page of records: everything that it shows."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
-from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-import jinja2
-from markupsafe import Markup
-
-import kdaverify
 from kdaverify.checks.status import Status
 from kdaverify.report.html import words
 from kdaverify.report.html.comparison import RunComparison, comparison
@@ -26,21 +19,13 @@ from kdaverify.report.html.failures import EvidenceLimit, Kinds, evidence_limits
 from kdaverify.report.html.glance import Glance, glance
 from kdaverify.report.html.heat import SHADES, Heat, heats
 from kdaverify.report.html.lengths import Lengths, lengths
-from kdaverify.report.html.markdown import code, plain
+from kdaverify.report.html.rendering import rendered
 from kdaverify.report.html.rows import Rows
 from kdaverify.report.html.rulings import Ruled
 from kdaverify.report.html.stages import Stage, stages
 from kdaverify.report.html.standards import Standards, standards
-from kdaverify.report.html.visible import visible
 from kdaverify.verdicts.decision import Ruling
 from kdaverify.verdicts.waivers import Held
-
-TEMPLATES: Final = "templates"
-POLICY: Final = (
-    "default-src 'none'; style-src '{style}'; script-src '{script}'; img-src data:; base-uri"
-    " 'none'; form-action 'none'"
-)
-"""What a browser may load and run: the style and the script of this file, and nothing else."""
 
 
 @dataclass(frozen=True)
@@ -157,53 +142,6 @@ def write_html(page: Page, path: Path, *, now: datetime | None = None) -> None:
 
 def render(page: Page, template: str, *, now: datetime | None = None) -> str:
     """The page by one of the templates; those that end in .html escape all that they are given."""
-    style, script = (_asset(name) for name in ("style.css", "script.js"))
-    return _environment().get_template(template).render(
-        page=page,
-        created=now or datetime.now(UTC),
-        version=kdaverify.__version__,
-        words=words,
-        Ruling=Ruling,
-        Status=Status,
-        shades=SHADES,
-        style=Markup(style),  # noqa: S704 # our own file
-        script=Markup(script),  # noqa: S704 # likewise
-        policy=POLICY.format(style=_digest(style), script=_digest(script)),
-    )  # fmt: skip
-
-
-def _distinct(rows: Sequence[Mapping[str, Any]], column: str) -> list[str]:
-    """The texts of a column, each once, for a filter."""
-    return sorted({row[column] for row in rows if row[column]})
-
-
-FILTERS: Final[dict[str, Any]] = {
-    "figure": words.figure,
-    "counted": words.counted,
-    "headline": words.headline,
-    "distinct": _distinct,
-    "plain": plain,
-    "code": code,
-}
-
-
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_asset),
-        autoescape=jinja2.select_autoescape(("html",), default=False),
-        undefined=jinja2.StrictUndefined,
-        finalize=visible,
-        trim_blocks=True,
-        lstrip_blocks=True,
+    return rendered(
+        template, now=now, page=page, words=words, Ruling=Ruling, Status=Status, shades=SHADES
     )
-    environment.filters.update(FILTERS)
-    return environment
-
-
-def _asset(name: str) -> str:
-    return files("kdaverify.report.html").joinpath(TEMPLATES, name).read_text(encoding="utf-8")
-
-
-def _digest(text: str) -> str:
-    """What a content security policy allows a script by."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

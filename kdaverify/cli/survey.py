@@ -1,0 +1,144 @@
+"""`kdaverify survey`: every implementation that runs here, one page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from kdaverify.cli.complaint import Complaint
+from kdaverify.cli.report import MISSING
+from kdaverify.verdicts.record import RecordError
+
+if TYPE_CHECKING:
+    from kdaverify.survey.session import SurveyPlan, SurveyStep
+
+SECONDS = 1200.0
+"""An interpreted implementation takes minutes."""
+
+
+def survey(
+    out: Annotated[Path, typer.Option(help="folder of the page, its data and the records")] = Path(
+        "state"
+    ),
+    impl: Annotated[
+        list[str] | None,
+        typer.Option("--impl", help="judge only these; repeatable. Default: all that run here"),
+    ] = None,
+    records: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help=(
+                "sealed records of other machines, or folders of them, shown beside those of this"
+                " one; repeatable"
+            )
+        ),
+    ] = None,
+    findings: Annotated[
+        Path | None,
+        typer.Option(help="folder of findings, linked from the rejections that they are about"),
+    ] = None,
+    profile: Annotated[
+        str,
+        typer.Option(help="how much is tested: smoke (quick), acceptance (a release) or nightly"),
+    ] = "smoke",
+    kda_seed: Annotated[
+        int, typer.Option("--kda-seed", min=0, help="seed of the random problems")
+    ] = 0,
+    workers: Annotated[
+        str, typer.Option(help="processes of each session; auto takes every core")
+    ] = "auto",
+    seconds: Annotated[
+        float, typer.Option(min=1, help="after which the session of one implementation is ended")
+    ] = SECONDS,
+    pages_only: Annotated[
+        bool, typer.Option("--pages-only", help="judge nothing: write the page of what was judged")
+    ] = False,
+) -> int:
+    """Judge every implementation that runs here, and write one page of their state.
+
+    The same command continues a survey that was cut off: finished records are taken as they are.
+
+    Examples:
+    kdaverify survey --out reports/state --findings reports/findings
+    kdaverify survey --out state --impl pallas --impl onnxruntime --records gpu/fla.parquet
+
+    Exit codes: 0 written, whatever was decided; 2 harness or usage error.
+    """
+    try:
+        from kdaverify.survey.finding import FindingError, read_findings
+        from kdaverify.survey.pages import write_state
+        from kdaverify.survey.state import state_of
+    except ImportError:
+        raise Complaint(f"survey: {MISSING}") from None
+    from kdaverify.adapters.registry import shipped
+    from kdaverify.survey.session import RECORDS, SurveyPlan, runnable
+    from kdaverify.survey.session import survey as judge
+
+    console = Console()
+    here, not_run = runnable(shipped(), _known(impl))
+    plan = SurveyPlan(here, profile, kda_seed, out, seconds, workers)
+    elsewhere = _files(records or [])
+    try:
+        known = () if findings is None else read_findings(findings)
+        if not pages_only:
+            judge(plan, _reporter(console, plan))
+        own = sorted((out / RECORDS).glob("*.jsonl"))
+        with console.status("reading the records"):
+            state = state_of([*own, *elsewhere], known, not_run)
+        write_state(state, known, out)
+    except (RecordError, FindingError, OSError) as error:
+        raise Complaint(f"survey: {error}") from None
+    accepted = sum(one.is_accepted for one in state.implementations)
+    console.print(
+        Text(f"{accepted} of {len(state.implementations)} accepted; page: {out / 'state.html'}"),
+        soft_wrap=True,
+    )
+    for name in state.unexplained():
+        console.print(Text(f"{name}: rejected, and no finding is about it yet"), soft_wrap=True)
+    return 0
+
+
+def _known(names: list[str] | None) -> tuple[str, ...]:
+    """The implementations that were named.
+
+    Raises:
+        Complaint: one of them is none that is shipped.
+    """
+    from kdaverify.adapters.registry import shipped
+
+    known = {one.name for one in shipped()}
+    for name in names or ():
+        if name not in known:
+            raise Complaint(
+                f"--impl: wanted a name of `kdaverify list impls`, got {name!r}; an implementation"
+                " of your own is judged by `kdaverify verify`"
+            )
+    return tuple(dict.fromkeys(names or ()))
+
+
+def _files(given: list[Path]) -> list[Path]:
+    """Records, those of folders included."""
+    return [
+        path
+        for one in given
+        for path in (
+            sorted((*one.glob("*.jsonl"), *one.glob("*.parquet"))) if one.is_dir() else [one]
+        )
+    ]
+
+
+def _reporter(console: Console, plan: SurveyPlan) -> Callable[[int, SurveyStep], None]:
+    total = len(plan.implementations)
+
+    def told(number: int, step: SurveyStep) -> None:
+        took = f", {step.seconds:.0f} s" if step.seconds else ""
+        console.print(
+            Text(f"{number:>3} of {total}  {step.name}: {step.outcome}{took}"), soft_wrap=True
+        )
+
+    return told

@@ -1,0 +1,75 @@
+"""Pages as single files that need no network: the templates, what they may load, their filters."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.resources import files
+from typing import Any, Final
+
+import jinja2
+from markupsafe import Markup
+
+import kdaverify
+from kdaverify.report.html import words
+from kdaverify.report.html.markdown import code, plain
+from kdaverify.report.html.visible import visible
+
+TEMPLATES: Final = "templates"
+POLICY: Final = (
+    "default-src 'none'; style-src '{style}'; script-src '{script}'; img-src data:; base-uri"
+    " 'none'; form-action 'none'"
+)
+"""What a browser may load and run: the style and the script of this file, and nothing else."""
+
+
+def rendered(template: str, *, now: datetime | None = None, **values: Any) -> str:
+    """A template with the style and the script of all pages, and the values that it names."""
+    style, script = (_asset(name) for name in ("style.css", "script.js"))
+    return _environment().get_template(template).render(
+        **values,
+        created=now or datetime.now(UTC),
+        version=kdaverify.__version__,
+        style=Markup(style),  # noqa: S704 # our own file
+        script=Markup(script),  # noqa: S704 # likewise
+        policy=POLICY.format(style=_digest(style), script=_digest(script)),
+    )  # fmt: skip
+
+
+def _distinct(rows: Sequence[Mapping[str, Any]], column: str) -> list[str]:
+    """The texts of a column, each once, for a filter."""
+    return sorted({row[column] for row in rows if row[column]})
+
+
+FILTERS: Final[dict[str, Any]] = {
+    "figure": words.figure,
+    "counted": words.counted,
+    "headline": words.headline,
+    "distinct": _distinct,
+    "plain": plain,
+    "code": code,
+}
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_asset),
+        autoescape=jinja2.select_autoescape(("html",), default=False),
+        undefined=jinja2.StrictUndefined,
+        finalize=visible,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(FILTERS)
+    return environment
+
+
+def _asset(name: str) -> str:
+    return files("kdaverify.report.html").joinpath(TEMPLATES, name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    """What a content security policy allows a script by."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

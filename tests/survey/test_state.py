@@ -1,0 +1,80 @@
+"""What a survey reads off sealed records: decisions, formats, findings, releases."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from kdaverify.checks.status import Status
+from kdaverify.survey.finding import FIELDS, Finding
+from kdaverify.survey.pages import SIGNS, table, write_state
+from kdaverify.survey.state import KernelState, state_of
+from kdaverify.verdicts.decision import Ruling
+from kdaverify.verdicts.record import RecordWriter
+from kdaverify.verdicts.seal import Account, Expected
+from kdaverify.verdicts.verdict import Verdict
+from tests.report.html.pages import verdict
+
+ABOUT = {"implementation": "`port`", "severity": "high: it is wrong"}
+WRONG = Finding("port_wrong", "It is wrong", dict.fromkeys(FIELDS, "text") | ABOUT, "print(1)\n")
+
+
+def record(path: Path, *verdicts: Verdict, op: str = "kda") -> Path:
+    name = verdicts[0].implementation
+    expected = Expected(name, ("fp32",), ("o",), ("forward",), op=op)
+    account = Account(harness="0.1.0", profile="smoke", seed=3, expected=(expected,))
+    with RecordWriter(path) as writer:
+        writer.settle(verdicts, account)
+    return path
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> KernelState:
+    right, port = {"implementation": "right"}, {"implementation": "port"}
+    newer = {"versions": {"torch": "3.0"}}
+    records = [
+        record(tmp_path / "right.jsonl", verdict(**right, ratio=0.25), verdict(T=9, **right)),
+        record(tmp_path / "port.jsonl", verdict(**port), verdict(Status.FAIL, ratio=7.0, **port)),
+        record(tmp_path / "newer.jsonl", verdict(**port, **newer), op="attention"),
+    ]
+    return state_of(records, [WRONG], {"absent": "not installed", "right": "has a record"})
+
+
+def test_a_decision_stands_beside_formats_worst_case_and_finding(state: KernelState) -> None:
+    right, rejected = (
+        next(one for one in state.of("kda") if one.implementation == name)
+        for name in ("right", "port")
+    )
+    assert right.is_accepted
+    assert right.worst is not None
+    assert (right.worst.dtype, right.worst.worst, right.cases) == ("fp32", 0.5, 2)
+    assert rejected.is_rejected
+    assert rejected.findings == ("port_wrong",)
+    assert rejected.formats[0].failing == 1
+    assert (right.profile, right.seed, right.ran) == ("smoke", 3, "interpreted on cpu")
+    assert state.not_run == {"absent": "not installed"}
+    assert state.operators == ("kda", "attention")
+
+
+def test_two_releases_are_two_lines_and_an_unexplained_rejection_is_named(
+    state: KernelState, tmp_path: Path
+) -> None:
+    assert [one.versions["torch"] for one in state.releases()["port"]] == ["3.0", "2.13"]
+    assert state.unexplained() == ()
+    bare = state_of([tmp_path / "port.jsonl"], [], {})
+    assert bare.unexplained() == ("port",)
+
+
+def test_the_files_are_whole_and_the_data_fit_their_schema(
+    state: KernelState, tmp_path: Path
+) -> None:
+    write_state(state, (WRONG,), tmp_path / "out")
+    data = json.loads((tmp_path / "out" / "state.json").read_text())
+    jsonschema.validate(data, json.loads((tmp_path / "out" / "state.schema.json").read_text()))
+    assert KernelState.model_validate(data) == state
+    assert "| `right` | interpreted on cpu | ✓ accept | 0.5x tolerance (fp32) |" in table(state)
+    assert "[port_wrong](../findings/port_wrong.md)" in table(state)
+    assert {*SIGNS} == {ruling.value for ruling in Ruling}
