@@ -80,6 +80,11 @@ def same(failures: Sequence[Verdict]) -> list[str]:
     return said
 
 
+def contrasts_of(failures: Sequence[Verdict]) -> list[str]:
+    """What failures depend on, found by changing one thing at a time; each sentence once."""
+    return [*dict.fromkeys(row.contrast for row in failures if row.contrast)]
+
+
 def left_open(failures: Sequence[Verdict]) -> str:
     """One sentence on the borderline failures that were not run again; "" where there are none."""
     suites = Counter(row.property for row in failures if row.left_open())

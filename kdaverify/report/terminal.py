@@ -21,7 +21,13 @@ from kdaverify.checks.status import Status
 from kdaverify.report.evidence import evidence
 from kdaverify.report.plain import plain, told
 from kdaverify.report.published import standards_line, standards_table
-from kdaverify.report.reported_kinds import ReportedKind, left_open, reported_kinds, same
+from kdaverify.report.reported_kinds import (
+    ReportedKind,
+    contrasts_of,
+    left_open,
+    reported_kinds,
+    same,
+)
 from kdaverify.verdicts.code_identity import CodeIdentity
 from kdaverify.verdicts.decision import (
     COVERAGE,
@@ -108,6 +114,8 @@ def _show_common_factors(console: Console, decision: Decision) -> None:
 
     for number, found in enumerate(common_factors(decision.verdicts)):
         console.print(told(f"{'apart from these it fails' if number else 'fails'} {found}", "bold"))
+    for said in contrasts_of(decision.failures):
+        console.print(told(f"changing one thing at a time: {said}", "bold"))
 
 
 def _show_failures(console: Console, failures: Sequence[Verdict]) -> None:

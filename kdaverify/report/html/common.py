@@ -37,6 +37,7 @@ def common_factors_in(rows: Rows, implementation: str) -> tuple[str, ...]:
     own = own.filter(pl.col("property").is_in(named(lambda found: found.paired)))
     if not own["rejects"].any():
         return ()
+    contrasts = _contrasts(rows, own.filter("rejects")["row"])
     kept = own.sort("rejects", "row", descending=[True, False])["row"].head(MOST_ROWS)
     frame = (
         rows.full.with_row_index("row")
@@ -44,10 +45,19 @@ def common_factors_in(rows: Rows, implementation: str) -> tuple[str, ...]:
         .select(NEEDED)
         .collect(engine="streaming")
     )
-    return tuple(
-        str(found)
-        for found in common_factors([_verdict(row) for row in frame.iter_rows(named=True)])
+    found = common_factors([_verdict(row) for row in frame.iter_rows(named=True)])
+    return (*map(str, found), *contrasts)
+
+
+def _contrasts(rows: Rows, failing: pl.Series) -> tuple[str, ...]:
+    """What was found by changing one thing at a time; a record of an older version has none."""
+    said = (
+        rows.full.with_row_index("row")
+        .filter(pl.col("row").is_in(failing.to_list()) & (pl.col("contrast") != ""))
+        .select("contrast")
+        .collect(engine="streaming")["contrast"]
     )
+    return tuple(f"changing one thing at a time: {one}" for one in said.unique(maintain_order=True))
 
 
 def _verdict(row: dict[str, str]) -> Verdict:
