@@ -50,7 +50,7 @@ LIVE: Final = re.compile(r"^ *\d+ s  port: ")
 AXES: Final[dict[str, tuple[str, str]]] = {
     "packing": (
         r"pack|offset|padded token|empty sequence|several sequences|beside others",
-        r"pack",
+        r"pack|past the last offset",
     ),
     "length": (r"chunk|tail|length|multiple of|\d tokens|tokens or more|sequence of", r"\bT\b"),
     "gates": (r"gate|decay|nats", r"gate"),
@@ -275,9 +275,8 @@ def _figures(rejected: list[Row], accepting: float) -> list[str]:
             f" {len(of_axis)} ports that declare one;"
         ),
         (
-            f"- these lines name {sum(map(len, said)) / max(1, len(said)):.1f} of {len(AXES)} axes a"
-            f" port, {sum(len(a & b) for a, b in zip(said, right, strict=True))} of"
-            f" {sum(map(len, said))} of them declared;"
+            f"- these lines name {sum(map(len, said))} axes, of {len(AXES)} for each port,"
+            f" {sum(len(a & b) for a, b in zip(said, right, strict=True))} of them declared;"
         ),
         f"- the bug is named by one of the first {NAMED} kinds in {bugs} of {len(rejected)}.",
     ]
