@@ -65,6 +65,14 @@ class Subgroup:
         )
 
 
+def in_words(found: Iterable[Subgroup]) -> list[str]:
+    """What is said of them, the first first."""
+    return [
+        f"{'apart from these it fails' if number else 'fails'} {one}"
+        for number, one in enumerate(found)
+    ]
+
+
 @dataclass(frozen=True)
 class _JudgedCase:
     problem: str

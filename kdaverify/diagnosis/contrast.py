@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.property_table import PROPERTIES, plain_call
-from kdaverify.checks.status import Status
 from kdaverify.diagnosis.common_factor import negated
 from kdaverify.diagnosis.question import PropertyCase, bench
 from kdaverify.operator import ContrastAxis, operator_of
@@ -37,6 +37,9 @@ REPEATS: Final = 24
 MOST_AXES: Final = 3
 """Axes that are reported, in the operator's order: structure before values."""
 MOST_LEVELS: Final = 4
+MOST_LENGTHS: Final = 6
+CLEAR: Final = 2.0
+"""Times the tolerance, at least: of less, the other seeds of a changed case decide."""
 
 
 @dataclass(frozen=True)
@@ -196,26 +199,27 @@ class _Trial:
         """None where the kernel does not take it, or nothing was decided."""
         if self.varies:
             return differs(case, self.adapter)
-        found = _statuses(case, self.adapter)
-        own = [found[name] for name in self.outputs if name in found]
+        found = _outcomes(case, self.adapter)
+        own = [found[name].status for name in self.outputs if name in found]
         if not own or not all(status.judged for status in own):
             return None
         return any(status.rejects for status in own)
 
 
 def _trial(case: PropertyCase, adapter: Adapter) -> _Trial | None:
-    failing = tuple(name for name, status in _statuses(case, adapter).items() if status.rejects)
+    found = {name: one for name, one in _outcomes(case, adapter).items() if one.status.rejects}
     if differs(case, adapter):
-        return _Trial(adapter, failing or ("outputs",), varies=True)
-    return _Trial(adapter, failing, varies=False) if failing else None
+        return _Trial(adapter, tuple(found) or ("outputs",), varies=True)
+    clear = tuple(name for name, one in found.items() if one.ratio is None or one.ratio >= CLEAR)
+    return _Trial(adapter, clear, varies=False) if clear else None
 
 
-def _statuses(case: PropertyCase, adapter: Adapter) -> dict[str, Status]:
+def _outcomes(case: PropertyCase, adapter: Adapter) -> dict[str, Outcome]:
     try:
         found = check(case.property, adapter, case.problem, case.detail)
     except ValueError:  # the property is not tested on such a problem
         return {}
-    return {outcome.output: outcome.status for outcome in found}
+    return {outcome.output: outcome for outcome in found}
 
 
 def differs(case: PropertyCase, adapter: Adapter) -> bool:
@@ -261,7 +265,8 @@ def _level(change: Mapping[str, Any]) -> str:
     if lengths:
         padding = change["T"] - sum(lengths)
         behind = f" and {padding} past the last offset" if padding else ""
-        return f"a pack of {', '.join(map(str, lengths))}{behind}"
+        more = ", ..." if len(lengths) > MOST_LENGTHS else ""
+        return f"a pack of {', '.join(map(str, lengths[:MOST_LENGTHS]))}{more}{behind}"
     return ", ".join(f"{name} = {value}" for name, value in change.items() if name != "lengths")
 
 

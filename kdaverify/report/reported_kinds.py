@@ -4,9 +4,11 @@ explains.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Final
 
 from kdaverify.checks.near_miss import NEAR
@@ -43,6 +45,18 @@ class ReportedKind:
     def stage(self) -> str | None:
         """Of the first that was localised."""
         return next((row.stage for row in self.rows if row.stage is not None), None)
+
+    @property
+    def shown(self) -> Verdict:
+        """The one that stands for them: with a diagnosis and a stage if one has, then the least to
+        look at.
+        """
+        return min(self.rows, key=lambda row: (not row.diagnosis, row.stage is None, _size(row)))
+
+    @property
+    def times(self) -> int:
+        """Failures, those of other outputs of the same calls with them."""
+        return len(self.rows) + sum(self.beside.values())
 
     @property
     def diagnosed(self) -> bool:
@@ -119,6 +133,12 @@ def called(row: Verdict) -> str:
 
 def _kind(row: Verdict) -> tuple[str, str, str]:
     return called(row), row.output, row.status
+
+
+def _size(row: Verdict) -> int:
+    """How much there is to look at in a problem."""
+    sizes = json.loads(row.problem) if row.problem else {}
+    return prod(sizes.get(axis, 1) for axis in ("B", "T", "HV", "K", "V"))
 
 
 def _place(row: Verdict) -> int:

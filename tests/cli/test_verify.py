@@ -45,6 +45,7 @@ FAILURE_KEYS = {
     "ratio",
     "stage",
     "diagnosis",
+    "contrast",
     "same_as",
     "replay",
 }
