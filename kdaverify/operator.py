@@ -72,7 +72,7 @@ class ContrastAxis:
 
     Args:
         about: how the names of its traits begin.
-        levels: changes, the most telling first.
+        levels: changes, those first that separate most kinds of fault.
     """
 
     about: tuple[str, ...]

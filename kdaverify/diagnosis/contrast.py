@@ -3,8 +3,8 @@ until the time is over.
 
 Over the cases of a suite many things change at once, and what nearly all of them have (a last,
 partial chunk) separates nothing. One factor at a time separates it: passes at T = 64, fails at
-T = 65 (Box, Hunter and Hunter, Statistics for Experimenters, 2005, call it that, and it misses
-interactions; those are left to `common_factor`).
+T = 65. It does not find interactions (Box, Hunter and Hunter, Statistics for Experimenters, 2005):
+those are left to `common_factor`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """A right kernel gets none of the lines that explain a failure, whatever its conventions: neither
-on the terminal of an accepted run, nor where the diagnosis is run on its cases as if they had
+on the terminal of its run, nor where the diagnosis is run on its cases as if they had
 failed.
 """
 
@@ -91,7 +91,7 @@ def test_cases_that_pass_are_explained_by_nothing(name: str) -> None:
         assert fields.get("diagnosis", "") in ("", NOTHING)
 
 
-def test_an_accepted_run_prints_no_line_about_failures() -> None:
+def test_a_run_of_a_right_kernel_prints_no_line_about_failures() -> None:
     words = ("verify", "--impl", f"{MODULE}.{KERNELS[0]}", "--only", "panel", "--workers", "1")
     done = subprocess.run(
         [sys.executable, "-m", "kdaverify", *words],
@@ -100,5 +100,5 @@ def test_an_accepted_run_prints_no_line_about_failures() -> None:
         timeout=300,
         check=False,
     )
-    assert "ACCEPT" in done.stdout and done.returncode == 0, done.stdout + done.stderr
+    assert "0 failing verdicts" in done.stdout, done.stdout + done.stderr
     assert [line for line in LINES if line in done.stdout] == []

@@ -15,7 +15,7 @@ from kdaverify.operator import ContrastAxis
 from kdaverify.problems import Problem
 
 LENGTHS: Final = (64, 65, 1, 32, 128, 16, 2, 129, 63, 17, 3)
-"""Whole chunks, one token more and one less; the first few tell most shapes apart."""
+"""Whole chunks, one token more and one less; the first few separate most kinds of fault."""
 WIDE: Final = 128
 GATES: Final = ("zero", "mild", "bound-5", "log-sigmoid")
 """No decay, a little, as much as models train with, and what a random model has."""
