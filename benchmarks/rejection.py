@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from random import Random
@@ -32,8 +32,9 @@ from benchmarks.ported_faults import DTYPE, patch_of, together
 from kdaverify.diagnosis.common_factor import common_factors
 from kdaverify.faults.catalogue import FAULTS
 from kdaverify.limits import DIAGNOSIS_SECONDS
-from kdaverify.report.reported_kinds import reported_kinds
+from kdaverify.report.reported_kinds import contrasts_of, reported_kinds
 from kdaverify.verdicts.record import read
+from kdaverify.verdicts.verdict import Verdict
 from tests.faults.triggers import TRIGGERS
 
 ROOT: Final = Path(__file__).parent.parent
@@ -49,7 +50,7 @@ LIVE: Final = re.compile(r"^ *\d+ s  port: ")
 AXES: Final[dict[str, tuple[str, str]]] = {
     "packing": (
         r"pack|offset|padded token|empty sequence|several sequences|beside others",
-        r"pack",
+        r"pack|past the last offset",
     ),
     "length": (r"chunk|tail|length|multiple of|\d tokens|tokens or more|sequence of", r"\bT\b"),
     "gates": (r"gate|decay|nats", r"gate"),
@@ -176,7 +177,7 @@ def _told(record: Path, names: tuple[str, ...]) -> Row:
     """What the run says of the cause."""
     verdicts = read(record).verdicts
     failures = [row for row in verdicts if row.status.rejects]
-    lines = [found.said for found in common_factors(verdicts)] if failures else []
+    lines = _lines(verdicts, failures)
     shown = [row for kind in reported_kinds(failures)[:NAMED] for row in kind.rows]
     said = " ".join(row.diagnosis for row in shown if row.diagnosis)
     return {
@@ -193,6 +194,18 @@ def _told(record: Path, names: tuple[str, ...]) -> Row:
             if any((row.stage or "").startswith(FAULTS[name].stage) for row in shown)
         ],
     }
+
+
+def _lines(verdicts: Sequence[Verdict], failures: Sequence[Verdict]) -> list[str]:
+    """The lines above all failures: the common factors of the cases, what was found by changing one
+    thing at a time, and of a run that ends before the suites its one message.
+    """
+    stopped = [row.message for row in failures if row.property == "conventions"]
+    return (
+        [found.said for found in common_factors(verdicts)] + contrasts_of(failures) + stopped
+        if failures
+        else []
+    )
 
 
 def declared(name: str) -> list[str]:
@@ -242,6 +255,8 @@ def _figures(rejected: list[Row], accepting: float) -> list[str]:
         [row for row in rejected if any(row["axes"].values())],
     )
     bugs = sum(bool(row["bugs"]) for row in rejected)
+    said = [{axis for axis in AXES if named(axis, row["lines"])} for row in rejected]
+    right = [{axis for axes in row["axes"].values() for axis in axes} for row in rejected]
     return [
         (
             f"- rejecting takes {median(cpu) / accepting:.2f} times accepting (median),"
@@ -258,6 +273,10 @@ def _figures(rejected: list[Row], accepting: float) -> list[str]:
         (
             f"- a declared axis of each fault is named in {sum(map(_axis, of_axis))} of"
             f" {len(of_axis)} ports that declare one;"
+        ),
+        (
+            f"- these lines name {sum(map(len, said))} axes, of {len(AXES)} for each port,"
+            f" {sum(len(a & b) for a, b in zip(said, right, strict=True))} of them declared;"
         ),
         f"- the bug is named by one of the first {NAMED} kinds in {bugs} of {len(rejected)}.",
     ]

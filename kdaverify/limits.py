@@ -38,5 +38,5 @@ ISOLATE: Final = (
 NO_ISOLATE: Final = (
     "run kernels in the process of the tests; a crash is then a harness error, exit code 2"
 )
-DIAGNOSIS_SECONDS: Final = 10.0
+DIAGNOSIS_SECONDS: Final = 16.0
 """For each implementation that is rejected, to name what is wrong with it."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import abc
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
@@ -65,6 +66,19 @@ class Baseline(Protocol):
         None for an unremarkable number.
         """
         ...
+
+
+@dataclass(frozen=True)
+class ContrastAxis:
+    """What can be changed of a problem by itself.
+
+    Args:
+        about: how the names of its traits begin.
+        levels: changes, those first that separate most kinds of fault.
+    """
+
+    about: tuple[str, ...]
+    levels: tuple[Mapping[str, Any], ...]
 
 
 class Operator(abc.ABC):
@@ -148,6 +162,13 @@ class Operator(abc.ABC):
                 for block in BLOCKS
             },
         }
+
+    def contrasts(self, problem: Any, detail: Mapping[str, Any]) -> Sequence[ContrastAxis]:
+        """Changes of a problem in one thing each: which of them pass shows what a failure depends
+        on.
+        """
+        del problem, detail
+        return ()
 
     def example(self) -> Canonical | None:
         """A small problem to start from; None where there is none."""

@@ -65,6 +65,14 @@ class Subgroup:
         )
 
 
+def in_words(found: Iterable[Subgroup]) -> list[str]:
+    """What is said of them, the first first."""
+    return [
+        f"{'apart from these it fails' if number else 'fails'} {one}"
+        for number, one in enumerate(found)
+    ]
+
+
 @dataclass(frozen=True)
 class _JudgedCase:
     problem: str
@@ -156,17 +164,20 @@ def _sentences(cases: Sequence[_JudgedCase]) -> dict[str, int]:
     masks = {name: _mask(flags) for name, flags in columns.items()}
     for name, mask in (
         *masks.items(),
-        *((_negated(name), every & ~mask) for name, mask in masks.items()),
+        *((negated(name), every & ~mask) for name, mask in masks.items()),
     ):
         sentences.setdefault(mask, name)
     return {name: mask for mask, name in sentences.items() if 0 < mask < every}
 
 
-def _negated(name: str) -> str:
+def negated(name: str) -> str:
+    """The sentence that is true where this one is not."""
     for sign, other in (
         (" > ", " <= "),
+        (" >= ", " < "),
         (" != 0", " == 0"),
         (" != ", " == "),
+        (" == ", " != "),
         (" = ", " other than "),
     ):
         if sign in name:

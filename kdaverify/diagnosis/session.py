@@ -10,8 +10,9 @@ from typing import Final
 from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.isolation.fault import told
 from kdaverify.canonical import ProblemError
-from kdaverify.checks.property_table import plain_call
+from kdaverify.checks.property_table import PROPERTIES, plain_call
 from kdaverify.checks.status import Status
+from kdaverify.diagnosis.contrast import experiments
 from kdaverify.diagnosis.diagnose import diagnose
 from kdaverify.diagnosis.minimised import NO_TIME, minimised_line
 from kdaverify.diagnosis.question import PropertyCase
@@ -21,8 +22,10 @@ from kdaverify.verdicts.locate import located
 from kdaverify.verdicts.verdict import Verdict
 
 Asked = tuple[str, str, str, str]
+CONTRASTS: Final = 3 / 8
+"""Of the time: for cases that differ from a failing one in one thing, some forty of 0.1 s."""
 SHARE: Final = 1 / 2
-"""Of the time: to find which failures are the same. What is collapsed needs no diagnosis."""
+"""Of the rest: to find which failures are the same. What is collapsed needs no diagnosis."""
 
 
 def explained(
@@ -34,16 +37,44 @@ def explained(
         verdicts: of `adapter`.
         seconds: in all.
     """
-    started = time.monotonic()
-    same = _shown(verdicts, _reproduced(verdicts, adapter, seconds * SHARE))
+    until = time.monotonic() + seconds * (1 - CONTRASTS)
+    same = _shown(verdicts, _reproduced(verdicts, adapter, seconds * (1 - CONTRASTS) * SHARE))
     left = [verdict for verdict in verdicts if row_of(verdict) not in same]
-    told = findings(left, adapter, seconds=seconds - (time.monotonic() - started))
+    told, smallest = _findings(left, adapter, seconds=until - time.monotonic())
     shown = [verdict for verdict in left if verdict.asked() in told]
     named = {
         row_of(row): {**told[row.asked()], **_stage(row)}
-        for row in _localised(shown, adapter, started + seconds)
+        for row in _localised(shown, adapter, until)
     }
+    for row, said in _contrasts(left, smallest, adapter, seconds * CONTRASTS).items():
+        named[row] = {**named.get(row, {}), "contrast": said}
     return named | {row: {"same_as": call} for row, call in same.items()}
+
+
+def _contrasts(
+    verdicts: Sequence[Verdict],
+    smallest: Mapping[Asked, PropertyCase],
+    adapter: Adapter,
+    seconds: float,
+) -> dict[Row, str]:
+    """What failures depend on, by the row whose case, or a smaller one, it was found from; first of
+    those that were made smaller.
+    """
+    rows = [row for row in verdicts if row.status.localised and row.problem and not row.left_open()]
+    if not adapter.open_ended or any(row.status.takes_process for row in verdicts):
+        return {}
+    rows.sort(key=lambda row: (row.asked() not in smallest, _place(row), _size(row)))
+    cases = dict[str, tuple[PropertyCase, Row]]()
+    for row in rows:
+        case = smallest.get(row.asked()) or question_of(row)
+        cases.setdefault(
+            f"{case.property} {case.problem.to_json()} {case.detail}", (case, row_of(row))
+        )
+    try:
+        found = experiments([case for case, _ in cases.values()], adapter, seconds=seconds)
+    except Exception:  # noqa: BLE001 # the verdicts must not be lost
+        return {}
+    return {row: str(one) for one in found for case, row in cases.values() if case is one.case}
 
 
 def _localised(shown: Sequence[Verdict], adapter: Adapter, until: float) -> list[Verdict]:
@@ -100,26 +131,35 @@ def findings(
     """The fields of a verdict that name what is wrong, and the smallest case that fails, by what
     was tested.
 
-    Math: every kind of call gets an equal share of the time that is left; what is begun is ended. A
-    kernel that took its process once is
-    not run again: every smaller case could cost a time limit.
-
     Args:
         verdicts: of `adapter`.
         seconds: in all.
     """
+    return _findings(verdicts, adapter, seconds=seconds)[0]
+
+
+def _findings(
+    verdicts: Sequence[Verdict], adapter: Adapter, *, seconds: float
+) -> tuple[dict[Asked, dict[str, str]], dict[Asked, PropertyCase]]:
+    """The same, and the smallest cases themselves.
+
+    Math: every kind of call gets an equal share of the time that is left; what is begun is ended. A
+    kernel that took its process once is
+    not run again: every smaller case could cost a time limit.
+    """
     if any(verdict.status.takes_process for verdict in verdicts):
-        return {}
+        return {}, {}
     cases = [min(own, key=_size) for own in _by_call(verdicts).values()]
     until, found = time.monotonic() + seconds, dict[Asked, dict[str, str]]()
+    smallest = dict[Asked, PropertyCase]()
     for number, verdict in enumerate(cases):
-        left = until - time.monotonic()
-        found[verdict.asked()] = (
-            _found(verdict, adapter, left / (len(cases) - number))
-            if left > 0
-            else {"minimised": NO_TIME}
-        )
-    return {asked: {"diagnosis": "", **told} for asked, told in found.items()}
+        asked, left = verdict.asked(), until - time.monotonic()
+        if left <= 0:
+            found[asked] = {"minimised": NO_TIME}
+            continue
+        found[asked], small = _found(verdict, adapter, left / (len(cases) - number))
+        smallest |= {} if small is None else {asked: small}
+    return {asked: {"diagnosis": "", **told} for asked, told in found.items()}, smallest
 
 
 def question_of(verdict: Verdict) -> PropertyCase:
@@ -131,13 +171,16 @@ def question_of(verdict: Verdict) -> PropertyCase:
     return PropertyCase(verdict.property, problem_from_json(verdict.problem), verdict.detail)
 
 
-def _found(verdict: Verdict, adapter: Adapter, seconds: float) -> dict[str, str]:
+def _found(
+    verdict: Verdict, adapter: Adapter, seconds: float
+) -> tuple[dict[str, str], PropertyCase | None]:
     try:
         question = question_of(verdict)
         found = diagnose(adapter, question, seconds=seconds)
-        return {"diagnosis": str(found), "minimised": minimised_line(verdict, found.smallest)}
+        smallest = found.smallest
+        return {"diagnosis": str(found), "minimised": minimised_line(verdict, smallest)}, smallest
     except Exception as error:  # noqa: BLE001 # the verdicts must not be lost
-        return {"diagnosis": f"not diagnosed: {told(error)}"}
+        return {"diagnosis": f"not diagnosed: {told(error)}"}, None
 
 
 def _by_call(verdicts: Sequence[Verdict]) -> dict[tuple[str, Status], list[Verdict]]:
@@ -150,6 +193,11 @@ def _by_call(verdicts: Sequence[Verdict]) -> dict[tuple[str, Status], list[Verdi
             call = plain_call(verdict.property, verdict.detail) or verdict.property
             found.setdefault((call, verdict.status), []).append(verdict)
     return found
+
+
+def _place(verdict: Verdict) -> int:
+    """In the order of evidence, of the plain call where it is one."""
+    return [*PROPERTIES].index(plain_call(verdict.property, verdict.detail) or verdict.property)
 
 
 def _size(verdict: Verdict) -> float:

@@ -4,9 +4,11 @@ and by number what a plain call explains.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Final
 
 from kdaverify.checks.near_miss import NEAR
@@ -45,6 +47,18 @@ class ReportedKind:
         return next((row.stage for row in self.rows if row.stage is not None), None)
 
     @property
+    def shown(self) -> Verdict:
+        """The one that stands for them: with a diagnosis and a stage if one has, then the least to
+        look at.
+        """
+        return min(self.rows, key=lambda row: (not row.diagnosis, row.stage is None, _size(row)))
+
+    @property
+    def times(self) -> int:
+        """Failures, those of other outputs of the same calls with them."""
+        return len(self.rows) + sum(self.beside.values())
+
+    @property
     def diagnosed(self) -> bool:
         """Whether a known bug explains it."""
         return any(row.diagnosis.startswith(FITS) for row in self.rows)
@@ -78,6 +92,11 @@ def same(failures: Sequence[Verdict]) -> list[str]:
             head = "1 further failure is" if number == 1 else f"{number} further failures are"
             said.append(f"{head} the same: {words} on those problems too ({_listed(suites)})")
     return said
+
+
+def contrasts_of(failures: Sequence[Verdict]) -> list[str]:
+    """What failures depend on, found by changing one thing at a time; each sentence once."""
+    return [*dict.fromkeys(row.contrast for row in failures if row.contrast)]
 
 
 def left_open(failures: Sequence[Verdict]) -> str:
@@ -114,6 +133,12 @@ def called(row: Verdict) -> str:
 
 def _kind(row: Verdict) -> tuple[str, str, str]:
     return called(row), row.output, row.status
+
+
+def _size(row: Verdict) -> int:
+    """How much there is to look at in a problem."""
+    sizes = json.loads(row.problem) if row.problem else {}
+    return prod(sizes.get(axis, 1) for axis in ("B", "T", "HV", "K", "V"))
 
 
 def _place(row: Verdict) -> int:

@@ -8,6 +8,7 @@ from math import isfinite
 from typing import Any
 
 from kdaverify.report.published import tallies
+from kdaverify.report.reported_kinds import contrasts_of
 from kdaverify.verdicts.code_identity import CodeIdentity
 from kdaverify.verdicts.decision import Decision, Ruling
 from kdaverify.verdicts.seal import Account
@@ -42,6 +43,7 @@ def summary(
                 "acquitted": decision.acquitted,
                 "less_accurate": [_less_accurate(verdict) for verdict in decision.less_accurate],
                 "common_factors": common_factors_of(decision),
+                "contrasts": contrasts_of(decision.failures),
                 "failures": [_failure(verdict) for verdict in decision.failures],
                 "published": [asdict(tally) for tally in tallies(decision.verdicts)],
             }
@@ -87,6 +89,7 @@ def _failure(verdict: Verdict) -> dict[str, Any]:
         "ratio": verdict.ratio if verdict.ratio is not None and isfinite(verdict.ratio) else None,
         "stage": verdict.stage,
         "diagnosis": verdict.diagnosis,
+        "contrast": verdict.contrast,
         "same_as": verdict.same_as,
         "replay": verdict.replay,
     }

@@ -4,11 +4,9 @@ how badly, how to see it again.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
-from math import prod
 from pathlib import Path
 from types import MappingProxyType
 
@@ -21,7 +19,13 @@ from kdaverify.checks.status import Status
 from kdaverify.report.evidence import evidence
 from kdaverify.report.plain import plain, told
 from kdaverify.report.published import standards_line, standards_table
-from kdaverify.report.reported_kinds import ReportedKind, left_open, reported_kinds, same
+from kdaverify.report.reported_kinds import (
+    ReportedKind,
+    contrasts_of,
+    left_open,
+    reported_kinds,
+    same,
+)
 from kdaverify.verdicts.code_identity import CodeIdentity
 from kdaverify.verdicts.decision import (
     COVERAGE,
@@ -104,10 +108,13 @@ def _show_common_factors(console: Console, decision: Decision) -> None:
     if decision.ruling is not Ruling.REJECT:
         return
     # The command line starts without torch.
-    from kdaverify.diagnosis.common_factor import common_factors
+    from kdaverify.diagnosis.common_factor import common_factors, in_words
 
-    for number, found in enumerate(common_factors(decision.verdicts)):
-        console.print(told(f"{'apart from these it fails' if number else 'fails'} {found}", "bold"))
+    contrasts = (
+        f"changing one thing at a time: {said}" for said in contrasts_of(decision.failures)
+    )
+    for said in (*in_words(common_factors(decision.verdicts)), *contrasts):
+        console.print(told(said, "bold"))
 
 
 def _show_failures(console: Console, failures: Sequence[Verdict]) -> None:
@@ -215,18 +222,9 @@ def _kind_and_stage(group: ReportedKind) -> str:
     )
 
 
-def _size(verdict: Verdict) -> int:
-    """How much there is to look at in a problem."""
-    sizes = json.loads(verdict.problem) if verdict.problem else {}
-    return prod(sizes.get(axis, 1) for axis in ("B", "T", "HV", "K", "V"))
-
-
 def _show_failure(console: Console, group: ReportedKind) -> None:
     """The smallest of a kind: what is wrong, where, how badly, how to replay it."""
-    shown = min(
-        group.rows,
-        key=lambda verdict: (not verdict.diagnosis, verdict.stage is None, _size(verdict)),
-    )
+    shown = group.shown
     dtypes = ", ".join(sorted({verdict.dtype for verdict in group.rows}))
     times = "once" if len(group.rows) == 1 else f"{len(group.rows)} times"
     console.print(told(f"{shown.implementation}: {_kind(group)} in {dtypes}, {times}", "bold red"))

@@ -12,7 +12,7 @@ from kdaverify.checks.near_miss import SETTLED, Recheck
 from kdaverify.checks.status import Status
 from kdaverify.verdicts.opinion import Opinion
 
-SCHEMA = 4
+SCHEMA = 5
 """Version of the row; a reader takes every older one and refuses a newer one."""
 
 
@@ -43,6 +43,8 @@ class Verdict(BaseModel):
             distinguished from, or that none fits.
         minimised: of the same case, how to replay the smallest one that fails in the same way, or
             why there is none.
+        contrast: of the same case or a smaller one, what its failure depends on, found by changing
+            one thing at a time; "" of all others.
         same_as: the plain call ("forward", "gradients") that fails in the same way on the same
             problems, where that was found: this failure adds nothing to that one.
         vacuous: of zeros, the negated and a shuffled output, those that would pass too: the verdict
@@ -96,6 +98,7 @@ class Verdict(BaseModel):
     located: str = ""
     diagnosis: str = ""
     minimised: str = ""
+    contrast: str = ""
     same_as: str = ""
     vacuous: tuple[str, ...] = ()
     peers: tuple[float, ...] = ()

@@ -11,13 +11,19 @@ import pytest
 import kdaverify
 from kdaverify.adapters.registry import find
 from kdaverify.checks.calls.questions import questions
+from kdaverify.checks.properties import check
+from kdaverify.checks.status import Status
 from kdaverify.cli import listing
 from kdaverify.cli.request import Request
 from kdaverify.cli.run import _misuse  # pyright: ignore[reportPrivateUsage]
+from kdaverify.operator import OPERATORS, CallOperator, operator_named, problem_from_json
 from kdaverify.problems import REGIMES, Problem
+from tests.operators.toy import TOY
 
 WIDTH: Final = 120
 Cli = Callable[..., tuple[int, str, str]]
+JUDGES: Final = {"short_conv": "torch-short-conv", "gated_rms_norm": "torch-gated-norm"}
+"""An implementation that ships, of operators that eager does not have."""
 
 
 @pytest.mark.parametrize(
@@ -121,11 +127,27 @@ def test_the_example_is_a_problem_that_the_schema_describes(cli: Cli) -> None:
         assert fields[axis]["enum"] == [*regimes]
 
 
-def test_other_operators_have_a_schema_too_and_say_where_to_find_an_example(cli: Cli) -> None:
+@pytest.mark.parametrize("op", [op for op in OPERATORS if op != TOY.name])
+def test_every_operator_has_an_example_that_can_be_judged(cli: Cli, op: str) -> None:
+    code, example, _ = cli("problem", "--example", "--op", op)
+    made = problem_from_json(example)
+    assert code == 0 and made.op == op
+    whole = isinstance(operator_named(op), CallOperator)
+    found = check("forward" if whole else "activations", find(JUDGES.get(op, "eager")), made, {})
+    assert {outcome.status for outcome in found} == {Status.PASS}
+
+
+def test_an_operator_that_came_with_a_port_says_where_to_find_an_example(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(OPERATORS, TOY.name, TOY)
+    assert f"there is none for {TOY.name}" in cli("problem", "--example", "--op", TOY.name)[2]
+
+
+def test_other_operators_have_a_schema_too(cli: Cli) -> None:
     assert (
         "rates" in json.loads(cli("problem", "--schema", "--op", "gate_softplus")[1])["properties"]
     )
-    assert "there is none for l2norm" in cli("problem", "--example", "--op", "l2norm")[2]
     assert cli("problem", "--schema", "--op", "nothing")[2].startswith(
         "kdaverify: --op: wanted one of kda, "
     )

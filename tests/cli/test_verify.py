@@ -46,6 +46,7 @@ FAILURE_KEYS = {
     "ratio",
     "stage",
     "diagnosis",
+    "contrast",
     "same_as",
     "replay",
 }

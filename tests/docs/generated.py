@@ -15,11 +15,13 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Final
 
 import typer.main
 
 import kdaverify
+from kdaverify.adapters.registry import SHIPPED
 from kdaverify.budgets.measures import RULERS
 from kdaverify.budgets.presets import presets
 from kdaverify.checks.calls import RULES as CALL_RULES
@@ -33,7 +35,9 @@ from kdaverify.verdicts.decision import Ruling
 from tests.docs.blocks import ROOT
 
 REFERENCE: Final = ROOT / "docs" / "reference.md"
+IMPLEMENTATIONS: Final = ROOT / "docs" / "implementations.md"
 COMMANDS: Final = ROOT / "docs" / "commands.md"
+WIDTH: Final = 100
 _BLOCK: Final = re.compile(r"(<!-- generated: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 _MEANS: Final = {
     Ruling.ACCEPT: (
@@ -124,7 +128,18 @@ def _decorator() -> str:
     return _table(("option", "meaning"), rows)
 
 
+def _adapters() -> str:
+    """By what the module of each says of itself: an import needs a package that may be missing."""
+    return _table(("name", "adapter"), ((_code(name), _about(at)) for name, at in SHIPPED.items()))
+
+
+def _about(at: str) -> str:
+    path = ROOT / f"{at.partition(':')[0].replace('.', '/')}.py"
+    return (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n\n")[0]
+
+
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
+    "adapters": _adapters,
     "exit-codes": _exit_codes,
     "properties": _properties,
     "decorator": _decorator,
@@ -175,7 +190,9 @@ def _commands(command: Any, name: str) -> Iterator[str]:
             ),
             "",
         )
-        yield f"\n## {name}\n\n{_cell(about)}\n" + (f"\n    {example}\n" if example else "")
+        yield f"\n## {name}\n\n{fill(_cell(about), WIDTH)}\n" + (
+            f"\n    {example}\n" if example else ""
+        )
         rows = [*map(_option, command.params)]
         if rows:
             yield "\n" + _table(("option", "default", "meaning"), rows)
@@ -196,7 +213,8 @@ def _option(option: Any) -> tuple[str, str, str]:
 
 def pages() -> dict[Path, str]:
     """Every generated page as it should be."""
-    return {REFERENCE: reference(REFERENCE.read_text()), COMMANDS: commands()}
+    marked = {page: reference(page.read_text()) for page in (REFERENCE, IMPLEMENTATIONS)}
+    return {**marked, COMMANDS: commands()}
 
 
 def main() -> None:

@@ -149,6 +149,9 @@ class GatedNormOperator(BoundedOperator):
             if getattr(problem, name) != value
         )
 
+    def example(self) -> GatedNormProblem:
+        return GatedNormProblem(T=7, H=2, V=33, dtype="bf16")
+
     def traits(self, problem: GatedNormProblem) -> Mapping[str, bool]:
         return {
             **super().traits(problem),

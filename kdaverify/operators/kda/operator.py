@@ -29,10 +29,11 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.place import ElementPlace
 from kdaverify.diagnosis.call import DiagnosedCall
 from kdaverify.diagnosis.question import DiagnosisCase, PropertyCase
-from kdaverify.operator import Axis, CallOperator, Choices
+from kdaverify.operator import Axis, CallOperator, Choices, ContrastAxis
 from kdaverify.operators.kda.axes import AXES
 from kdaverify.operators.kda.bounds import bounds_of
 from kdaverify.operators.kda.call_problem import call_problem
+from kdaverify.operators.kda.contrasts import contrasts
 from kdaverify.operators.kda.coverage import covered
 from kdaverify.operators.kda.not_applicable import exposed, not_applicable, outside
 from kdaverify.operators.kda.place import place
@@ -197,6 +198,9 @@ class KdaOperator(CallOperator):
 
     def traits(self, problem: Problem) -> Mapping[str, bool]:
         return traits(problem)
+
+    def contrasts(self, problem: Problem, detail: Mapping[str, Any]) -> list[ContrastAxis]:
+        return contrasts(problem, detail)
 
     def example(self) -> Problem:
         return EXAMPLE

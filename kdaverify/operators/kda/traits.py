@@ -47,8 +47,10 @@ def _lengths(p: Problem) -> Iterator[tuple[str, bool]]:
     lengths = [length for _, _, length in p.spans]
     for size in LENGTHS:
         yield f"T > {size}", max(lengths, default=0) > size
+    yield f"T >= {CHUNK}", max(lengths, default=0) >= CHUNK
     for block in BLOCKS:
         yield f"T % {block} != 0", any(length % block for length in lengths)
+    yield f"T % {CHUNK} == 1", any(length % CHUNK == 1 for length in lengths)
 
 
 def _sequences(p: Problem) -> Iterator[tuple[str, bool]]:

@@ -71,6 +71,12 @@ class PointwiseOperator(Operator):
         for axis in USUAL:
             yield from (({axis: size}, detail) for size in below(getattr(problem, axis), WIDTHS))
 
+    def example(self) -> ActivationProblem:
+        fields = {"op": self.name, "T": 7, "HV": 2, "K": 8, "dtype": "bf16", "values": "normal"}
+        return ActivationProblem.model_validate(
+            {**fields, **({"K": 1} if self.name == "beta_sigmoid" else {})}
+        )
+
     def diagnosed(self, case: PropertyCase, judged: Adapter) -> DiagnosisCase:
         return PointwiseCase(judged, case.problem)
 

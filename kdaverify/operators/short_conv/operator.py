@@ -213,6 +213,9 @@ class ShortConvOperator(BoundedOperator):
         )
         yield from super().smaller(problem, detail)
 
+    def example(self) -> ShortConvProblem:
+        return ShortConvProblem(T=70, D=33, dtype="bf16", bias=True, state="random")
+
     def traits(self, problem: ShortConvProblem) -> Mapping[str, bool]:
         return {
             **super().traits(problem),

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import Final
 
 import polars as pl
 
 from kdaverify.checks.property_table import named
-from kdaverify.checks.status import Status
-from kdaverify.diagnosis.common_factor import common_factors
+from kdaverify.diagnosis.common_factor import common_factors, in_words
 from kdaverify.report.html.rows import Rows
-from kdaverify.verdicts.verdict import Verdict
+from kdaverify.report.reported_kinds import contrasts_of
 
-NEEDED: Final = (
-    "implementation",
-    "property",
-    "op",
-    "dtype",
-    "case",
-    "detail",
-    "output",
-    "status",
-    "problem",
-)
 MOST_ROWS: Final = 100_000
 """Each takes about 50 microseconds; of more, every failure counts and as many of the first passes
 as there is room for."""
@@ -34,25 +21,14 @@ def common_factors_in(rows: Rows, implementation: str) -> tuple[str, ...]:
     () where nothing fails, or nothing separates them.
     """
     own = rows.counted.filter((pl.col("implementation") == implementation) & pl.col("judged"))
-    own = own.filter(pl.col("property").is_in(named(lambda found: found.paired)))
-    if not own["rejects"].any():
+    failing = own.filter("rejects")["row"]
+    if failing.is_empty():
         return ()
-    kept = own.sort("rejects", "row", descending=[True, False])["row"].head(MOST_ROWS)
-    frame = (
-        rows.full.with_row_index("row")
-        .filter(pl.col("row").is_in(kept.to_list()))
-        .select(NEEDED)
-        .collect(engine="streaming")
+    contrasts = contrasts_of([*rows.verdicts(failing.head(MOST_ROWS).to_list()).values()])
+    paired = own.filter(pl.col("property").is_in(named(lambda found: found.paired)))
+    kept = paired.sort("rejects", "row", descending=[True, False])["row"].head(MOST_ROWS)
+    found = common_factors(rows.verdicts(kept.to_list()).values())
+    return (
+        *in_words(found),
+        *(f"changing one thing at a time: {said}" for said in contrasts),
     )
-    return tuple(
-        str(found)
-        for found in common_factors([_verdict(row) for row in frame.iter_rows(named=True)])
-    )
-
-
-def _verdict(row: dict[str, str]) -> Verdict:
-    """The fields of a verdict that a row holds, unvalidated:
-    the record was checked when it was read.
-    """
-    given = {**row, "status": Status(row["status"]), "detail": json.loads(row["detail"])}
-    return Verdict.model_construct(**given)  # pyright: ignore[reportArgumentType]

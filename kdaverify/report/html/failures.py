@@ -11,8 +11,11 @@ import polars as pl
 from kdaverify.checks.location import NoStage
 from kdaverify.checks.status import Status
 from kdaverify.report.html.rows import Rows
+from kdaverify.report.reported_kinds import ReportedKind, left_open, reported_kinds, same
 
 MOST_KINDS: Final = 40
+MOST_READ: Final = 100_000
+"""Failures that are grouped; the others are counted alone."""
 MOST_WORST: Final = 150
 ALIKE: Final = 3
 """Failures shown that agree in implementation, suite, output and status."""
@@ -26,18 +29,16 @@ LIMITS: Final = {
     Status.ORACLE_UNCERTIFIED.value: "no reference value could be certified",
 }
 
-KIND: Final = ("implementation", "property", "status", "blamed")
-
 
 @dataclass(frozen=True)
 class FailureGroup:
-    """Failures that agree in all but the problem.
+    """One kind of failure, as the terminal has it.
 
     Args:
         times: how many.
         outputs, dtypes, regimes: which outputs, in which formats and under which gates.
         blamed: the stage that they name as the first wrong one; "" where they name none.
-        row: in full the diagnosed one with the fewest tokens; of all where none was diagnosed.
+        row: the one that stands for them, in full.
     """
 
     times: int
@@ -50,11 +51,14 @@ class FailureGroup:
 
 @dataclass(frozen=True)
 class Kinds:
-    """The most frequent kinds, how many more there are, and the failures in them all."""
+    """The first kinds, how many more there are, the failures in all, and what is said of those that
+    are the same as others.
+    """
 
     shown: tuple[FailureGroup, ...]
     hidden: int
     failures: int
+    same: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -115,27 +119,21 @@ def evidence_limits(rows: Rows) -> list[EvidenceLimit]:
 
 
 def kinds(rows: Rows) -> Kinds:
-    """Kinds of failure, the most frequent first."""
-    stage = pl.col("stage").cast(pl.String)
-    named = pl.when(stage.is_in([*NoStage])).then(pl.lit("")).otherwise(stage)
+    """Kinds of failure, those of each implementation in the order of the terminal."""
     fails = pl.col("rejects") & (pl.col("status") != Status.ORACLE_UNCERTIFIED.value)
-    wrong = rows.counted.filter(fails).with_columns(pl.col("T").fill_null(0), blamed=named)
-    grouped = (
-        wrong.group_by(KIND)
-        .agg(
-            pl.len(),
-            pl.col("output", "dtype", "regime").cast(pl.String).unique().sort(),
-            pl.col("row").sort_by(pl.col("diagnosis").cast(pl.String) == "", "T", "row").first(),
-        )
-        .sort("len", "row", descending=[True, False])
-    )
-    top = grouped.head(MOST_KINDS)
-    examples = rows.shown(top["row"].to_list())
-    shown = tuple(
-        _kind(figures, row)
-        for figures, row in zip(top.iter_rows(named=True), examples, strict=True)
-    )
-    return Kinds(shown, grouped.height - top.height, wrong.height)
+    wrong = rows.counted.filter(fails)
+    verdicts = rows.verdicts(wrong["row"].head(MOST_READ).to_list())
+    numbers = {id(verdict): row for row, verdict in verdicts.items()}
+    found, said = list[ReportedKind](), list[str]()
+    for name in rows.implementations:
+        own = [verdict for verdict in verdicts.values() if verdict.implementation == name]
+        found += reported_kinds(own)
+        about = filter(None, (*same(own), left_open(own)))
+        said += [f"{name}: {one}" if len(rows.implementations) > 1 else one for one in about]
+    top = found[:MOST_KINDS]
+    examples = rows.shown([numbers[id(kind.shown)] for kind in top])
+    shown = tuple(_group(kind, row) for kind, row in zip(top, examples, strict=True))
+    return Kinds(shown, len(found) - len(top), wrong.height, tuple(said))
 
 
 def worst(rows: Rows) -> list[Mapping[str, Any]]:
@@ -156,9 +154,13 @@ def worst(rows: Rows) -> list[Mapping[str, Any]]:
     return [*rows.shown([*wrong["row"], *near["row"]])]
 
 
-def _kind(figures: dict[str, Any], row: Mapping[str, Any]) -> FailureGroup:
-    outputs, dtypes, regimes = (_named(figures[column]) for column in ("output", "dtype", "regime"))
-    return FailureGroup(figures["len"], outputs, dtypes, regimes, figures["blamed"], row)
+def _group(kind: ReportedKind, row: Mapping[str, Any]) -> FailureGroup:
+    formats, gates = ({getattr(one, name) for one in kind.rows} for name in ("dtype", "regime"))
+    outputs = _named([kind.rows[0].output, *kind.beside])
+    stage = "" if kind.stage is None or kind.stage in {*NoStage} else kind.stage
+    return FailureGroup(
+        kind.times, outputs, _named(sorted(formats)), _named(sorted(gates)), stage, row
+    )
 
 
 def _named(names: list[str]) -> tuple[str, ...]:

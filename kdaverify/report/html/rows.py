@@ -4,6 +4,7 @@ the rows that are shown.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,6 +35,10 @@ COUNTED: Final = (
         "device",
     ),
     *("mode", "oracle"),
+)
+GROUPED: Final = (
+    *("implementation", "property", "op", "dtype", "regime", "case", "detail", "output"),
+    *("status", "problem", "stage", "diagnosis", "contrast", "same_as", "recheck"),
 )
 REJECTS: Final = tuple(status.value for status in Status if status.rejects)
 UNJUDGED: Final = tuple(status.value for status in Status if not status.judged)
@@ -91,6 +96,29 @@ class Rows:
         )
         found = {row["row"]: {**row, "recheck": _told(row["recheck"])} for row in frame.to_dicts()}
         return [found[row] for row in rows]
+
+    def verdicts(self, rows: Sequence[int]) -> dict[int, Verdict]:
+        """What groups of verdicts are made by, of these rows, unvalidated: the record was checked
+        when it was read.
+        """
+        frame = (
+            self.full.with_row_index("row")
+            .filter(pl.col("row").is_in(list(rows)))
+            .select("row", *GROUPED)
+            .collect(engine="streaming")
+        )
+        return {row.pop("row"): _verdict(row) for row in frame.iter_rows(named=True)}
+
+
+def _verdict(row: dict[str, Any]) -> Verdict:
+    recheck = row["recheck"] and TypeAdapter(Recheck).validate_json(row["recheck"])
+    given = {
+        **row,
+        "status": Status(row["status"]),
+        "detail": json.loads(row["detail"]),
+        "recheck": recheck,
+    }
+    return Verdict.model_construct(**given)
 
 
 def rows_of(verdicts: Iterable[Verdict]) -> Rows:

@@ -20,6 +20,7 @@ from kdaverify.report.html.rows import Rows, rows_of
 from kdaverify.report.html.stages import stages
 from kdaverify.report.html.standards import standards
 from kdaverify.report.published import tallies
+from kdaverify.report.reported_kinds import reported_kinds, same
 from tests.report.html.pages import a_run, verdict, wrong
 
 ROWS = rows_of(a_run())
@@ -67,7 +68,7 @@ def test_failures_of_one_kind_are_one_and_the_shortest_case_stands_for_them() ->
     [kind] = kinds(rows).shown
     assert (kind.times, kind.outputs, kind.dtypes, kind.blamed, kind.row["T"]) == (
         12,
-        ("dq", "o"),
+        ("o", "dq"),
         ("bf16", "fp32"),
         "solve",
         3,
@@ -77,9 +78,22 @@ def test_failures_of_one_kind_are_one_and_the_shortest_case_stands_for_them() ->
 
 def test_a_kind_opens_on_a_case_that_was_diagnosed() -> None:
     rows = rows_of([wrong(T=T) for T in (3, 9, 64)])
-    said = pl.when(pl.col("T") > 3).then(pl.lit("like H1"))
+    said = pl.when(pl.col("T") > 3).then(pl.lit("like H1")).otherwise(pl.lit(""))
     [kind] = kinds(Rows(rows.full.with_columns(diagnosis=said))).shown
     assert (kind.times, kind.row["T"], kind.row["diagnosis"]) == (3, 9, "like H1")
+
+
+def test_the_page_has_the_kinds_of_the_terminal_and_what_is_collapsed_under_them() -> None:
+    failures = [
+        *(wrong(property=suite, T=T) for suite in ("resume", "panel", "forward") for T in (3, 9)),
+        *(wrong(property="laws", T=T, same_as="forward") for T in (3, 9)),
+        verdict(Status.NONFINITE, ratio=None),
+    ]
+    found, wanted = kinds(rows_of(failures)), reported_kinds(failures)
+    assert [(kind.times, kind.row["property"]) for kind in found.shown] == [
+        (kind.times, kind.shown.property) for kind in wanted
+    ]
+    assert found.failures == len(failures) and found.same == tuple(same(failures))
 
 
 def test_the_worst_come_first_few_alike_then_the_nearest_passes() -> None:

@@ -1,0 +1,57 @@
+"""Changing one thing at a time of a failing case finds the axis of a fault, and of a fault that
+strikes at random the axis along which equal calls differ.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from benchmarks.ported_faults import port
+from kdaverify.diagnosis.contrast import experiments
+from kdaverify.diagnosis.question import PropertyCase
+from kdaverify.problems import Problem
+
+PLAIN: Final = Problem.model_validate({
+    "B": 1, "T": 66, "H": 1, "HV": 2, "K": 4, "V": 8, "dtype": "bf16", "seed": 0,
+    "gate": "mild", "key": "random", "beta": "uniform", "state": "random", "value": "normal",
+})  # fmt: skip
+PACK: Final = {"lengths": (17, 5), "T": 31}
+LONG: Final = 600.0
+"""Seconds: all levels are run, however slow the machine is."""
+FOUND: Final = (
+    ("H7", {}, "only where T % 64 != 0 (fails at T = 66, 65, 1, 32, ..., passes at T = 64, 128)"),
+    ("V9", PACK, "only where a pack with tokens past the last offset"),
+    ("O1", {"V": 4}, "only where K == V (fails at K = 4, V = 4, passes at "),
+    ("S11", {"state": "absent"}, "only where state = absent"),
+    ("H23", {}, "only where HV > 1"),
+)
+"""A fault, a case of it, and what has to be found."""
+
+
+@pytest.mark.parametrize(("fault", "fields", "said"), FOUND, ids=[fault for fault, *_ in FOUND])
+def test_the_axis_of_a_fault_is_found(fault: str, fields: dict[str, object], said: str) -> None:
+    case = PropertyCase("forward", PLAIN.replace(**fields))
+    (found,) = experiments([case], port(fault), seconds=LONG)
+    assert said in str(found) and not found.varies
+
+
+def test_of_a_race_it_is_found_where_equal_calls_differ() -> None:
+    case = PropertyCase("forward", PLAIN.replace(gate="spread"))
+    (found,) = experiments([case], port("H24"), seconds=LONG)
+    assert (
+        found.varies
+        and "of equal calls differ" in str(found)
+        and "agree at gate = zero" in str(found)
+    )
+
+
+def test_a_case_that_passes_gets_no_sentence() -> None:
+    assert experiments([PropertyCase("forward", PLAIN)], port(), seconds=LONG) == []
+
+
+def test_a_second_fault_is_looked_for_where_the_first_does_not_explain_a_failure() -> None:
+    cases = [PropertyCase("forward", PLAIN), PropertyCase("forward", PLAIN.replace(T=64, V=4))]
+    found = [str(one) for one in experiments(cases, port("H7", "O1"), seconds=LONG)]
+    assert len(found) == 2 and "T % 64 != 0" in found[0] and "K == V" in found[1]
