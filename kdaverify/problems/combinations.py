@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal
 
-from kdaverify.problems.compiled_shapes import pool
+from kdaverify.problems.compiled_shapes import CONSTANTS, pool
 from kdaverify.problems.cost import seconds
 from kdaverify.problems.covering_array import Combination, combined, covering_array
 from kdaverify.problems.domain import Domain
@@ -100,6 +100,15 @@ class CombinationRow:
             **{axis: level(self.problem) for axis, level in AXES.items()},
             "direction": self.direction,
         }
+
+    @property
+    def kernel(self) -> tuple[str, ...]:
+        """What a compiler makes a kernel for, where it makes one for every width and format."""
+        levels = self.levels
+        return (
+            *(kind(levels[axis]) for axis, kind in CONSTANTS.items()),
+            str(self.direction.startswith("gradients")),
+        )
 
     def combinations(self, strength: int) -> frozenset[Combination]:
         """Those of `strength` levels that occur in it."""
