@@ -65,6 +65,8 @@ class Adapter(abc.ABC):
         domain: the problems it takes: whatever is generated or altered stays inside.
         backward_domain: the problems that its backward takes, where these are fewer; None: those of
             `domain`.
+        compiled: whether its kernel is compiled for every format, width and number of heads: random
+            problems and combinations share few of them then.
         isolated: whether it runs in a worker process by default: kernels that can take their
             process with them do.
         answers: False where calls are only written down, and nothing can be judged.
@@ -85,6 +87,7 @@ class Adapter(abc.ABC):
     widths: tuple[int, ...] = ()
     domain: Domain = EVERYTHING
     backward_domain: Domain | None = None
+    compiled: bool = False
     isolated: bool = False
     answers: bool = True
     differentiable: bool = True

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.device_memory import patiently
+from kdaverify.adapters.isolation.fault import fault_of
 from kdaverify.budgets.ensemble import ContractOverflow
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.standard import Reference
@@ -184,10 +186,18 @@ def held_at_fastest(call: TensorCall, contract: Any, hold: Callable[[Any], Refer
     """
     *faster, last = _benches(call, contract)
     for bench in faster:
-        with suppress(torch.OutOfMemoryError):
-            return hold(call.on(bench))
+        try:
+            return patiently(partial(hold, call.on(bench)), _is_shortage)
+        # cuBLAS and the allocator have an exception each
+        except Exception as error:
+            if not _is_shortage(error):
+                raise
         torch.accelerator.empty_cache()
     return hold(call.on(last))
+
+
+def _is_shortage(error: Exception) -> bool:
+    return fault_of(error).kind == "OOM"
 
 
 def _benches(call: TensorCall, contract: Any) -> tuple[torch.device, ...]:

@@ -8,6 +8,8 @@ array came before it.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import pytest
@@ -26,7 +28,10 @@ def in_order_of_evidence(items: list[pytest.Item]) -> list[pytest.Item]:
     """The tests in the order in which they are run, of equal ones that in which they were
     collected; tests of no kernel stay.
     """
-    judging = iter(sorted((item for item in items if judges(item)), key=_place))
+    turns = _turns(items)
+    judging = iter(
+        sorted((item for item in items if judges(item)), key=lambda item: _place(item, turns))
+    )
     return [next(judging) if judges(item) else item for item in items]
 
 
@@ -35,9 +40,23 @@ def judges(item: pytest.Item) -> bool:
     return "kernel" in (parameters_of(item) or {})
 
 
-def _place(item: pytest.Item) -> tuple[int, float]:
+def _place(item: pytest.Item, turns: Mapping[str, int]) -> tuple[int, int, float]:
     name = property_of(item.path)
-    return _PLACES.get(name, len(_PLACES)), _cost(item, name)
+    return _PLACES.get(name, len(_PLACES)), turns.get(item.nodeid, 0), _cost(item, name)
+
+
+def _turns(items: Iterable[pytest.Item]) -> dict[str, int]:
+    """Of rows that share a compiled kernel, which one each is: the second waits until every other
+    kernel is compiled, so that no two processes need the same one at the same time.
+    """
+    found, seen = dict[str, int](), Counter[tuple[object, ...]]()
+    for item in items:
+        chosen = parameters_of(item) or {}
+        row, subject = chosen.get("row"), chosen.get("kernel")
+        if row is not None and subject is not None and subject.adapter.compiled:
+            kernel = (subject.spec, *row.kernel)
+            found[item.nodeid], seen[kernel] = seen[kernel], seen[kernel] + 1
+    return found
 
 
 def _cost(item: pytest.Item, name: str) -> float:

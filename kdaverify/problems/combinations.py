@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal
 
+from kdaverify.problems.compiled_shapes import CONSTANTS, pool
 from kdaverify.problems.cost import seconds
 from kdaverify.problems.covering_array import Combination, combined, covering_array
 from kdaverify.problems.domain import Domain
@@ -99,6 +101,15 @@ class CombinationRow:
             "direction": self.direction,
         }
 
+    @property
+    def kernel(self) -> tuple[str, ...]:
+        """What a compiler makes a kernel for, where it makes one for every width and format."""
+        levels = self.levels
+        return (
+            *(kind(levels[axis]) for axis, kind in CONSTANTS.items()),
+            str(self.direction.startswith("gradients")),
+        )
+
     def combinations(self, strength: int) -> frozenset[Combination]:
         """Those of `strength` levels that occur in it."""
         return frozenset(combined(self.levels, strength))
@@ -114,6 +125,8 @@ class Space:
         dense, packed: what can be computed of a dense problem, and of a pack.
         dearest: the largest `cost` of a problem, by format and direction.
         resumable: whether a dense problem can be cut in two.
+        compiled: whether the kernel is compiled for every format, width and number of heads: rows
+            share few of them then.
     """
 
     domain: Domain
@@ -122,6 +135,7 @@ class Space:
     packed: tuple[Direction, ...]
     dearest: Callable[[str, Direction], float]
     resumable: Callable[[Problem], bool]
+    compiled: bool = False
 
     def rows(self, strength: int) -> list[CombinationRow]:
         """A covering array: every combination of `strength` levels that some problem of the space
@@ -135,7 +149,10 @@ class Space:
 
         axes = {axis: list(levels) for axis, levels in options.items()}
         bound = _BOUND if self.domain.packed_states else (*_BOUND, "state")
-        made = covering_array(axes, strength, bound=bound, growing=_GROWING, possible=possible)
+        cover = partial(
+            covering_array, axes, strength, bound=bound, growing=_GROWING, possible=possible
+        )
+        made = cover(begun=cover(pool=pool(axes, strength)) if self.compiled else ())
         return [self._row(options, levels, seed=number) for number, levels in enumerate(made)]
 
     def _options(self) -> dict[str, dict[str, dict[str, Any]]]:

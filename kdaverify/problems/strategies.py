@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from hypothesis import strategies as st
 
 from kdaverify.problems.axes import DTYPES
+from kdaverify.problems.compiled_shapes import Shape, shapes
 from kdaverify.problems.cost import DRAWN_LIMIT, seconds
 from kdaverify.problems.domain import EVERYTHING, Domain
 from kdaverify.problems.packs import DRAWN_LENGTHS
@@ -39,6 +40,7 @@ class _Choices:
     max_cost: float | None
     widths: tuple[int, ...]
     domain: Domain
+    compiled: bool
 
 
 class Bounds(TypedDict):
@@ -47,6 +49,7 @@ class Bounds(TypedDict):
     max_cost: float
     widths: tuple[int, ...]
     domain: Domain
+    compiled: NotRequired[bool]
 
 
 def problems(
@@ -61,6 +64,7 @@ def problems(
     max_cost: float | None = None,
     widths: tuple[int, ...] = (),
     domain: Domain = EVERYTHING,
+    compiled: bool = False,
 ) -> st.SearchStrategy[Problem]:
     """Problems of every kind, or of the kinds named.
 
@@ -72,6 +76,7 @@ def problems(
         widths: what K and V are picked from, smallest first; () means those of the domain, or every
             kind of width.
         domain: what is sampled is moved into it.
+        compiled: whether heads and widths are those of few compiled kernels.
     Raises:
         ValueError: an unknown name, or a cost that no problem can meet.
     """
@@ -94,6 +99,7 @@ def problems(
             max_cost,
             widths or domain.widths or _WIDTHS,
             domain,
+            compiled,
         )
     )
 
@@ -122,7 +128,12 @@ def _problems(draw: st.DrawFn, choices: _Choices) -> Problem:
     dtype = draw(st.sampled_from(choices.names["dtype"]))
     limit = DRAWN_LIMIT[dtype] if choices.max_cost is None else choices.max_cost
     layout = draw(_layouts(packed=choices.packed, limit=limit, narrowest=choices.widths[0]))
-    widths = draw(_drawn_widths(choices.widths, tokens=layout["B"] * layout["T"], limit=limit))
+    tokens = layout["B"] * layout["T"]
+    widths = draw(
+        _compiled_widths(choices.widths, tokens=tokens, limit=limit)
+        if choices.compiled
+        else _drawn_widths(choices.widths, tokens=tokens, limit=limit)
+    )
     regimes = {axis: draw(st.sampled_from(choices.names[axis])) for axis in REGIMES}
     scale = draw(st.sampled_from(_SCALES))
     # Bytes, not an integer: shrinking would trade a smaller size for a larger seed for ever.
@@ -184,6 +195,18 @@ def _drawn_widths(
     K = _largest(widths, draw(st.sampled_from(widths)), lambda K: fits(HV, K))
     V = _largest(widths, draw(st.sampled_from(widths)), lambda V: fits(HV, K, V))
     return {"H": H, "HV": HV, "K": K, "V": V}
+
+
+def _compiled_widths(
+    widths: tuple[int, ...], *, tokens: int, limit: float
+) -> st.SearchStrategy[dict[str, int]]:
+    first, *others = shapes(widths)
+    fitting = [
+        shape
+        for shape in others
+        if seconds(tokens=tokens, HV=shape.HV, K=shape.K, V=shape.V) <= limit
+    ]
+    return st.sampled_from([first, *fitting]).map(Shape._asdict)
 
 
 def _largest(options: tuple[int, ...], drawn: int, fits: Callable[[int], bool]) -> int:

@@ -64,6 +64,22 @@ def test_axes_that_only_cost_are_given_their_least_until_they_are_chosen() -> No
     assert pairs_and_triples(rows, 2) == pairs_and_triples(whole, 2)
 
 
+def test_rows_of_a_pool_have_its_levels_and_rows_that_are_there_are_kept_and_completed() -> None:
+    pool: list[Row] = [{"a": "0", "c": "1"}, {"a": "1", "c": "2"}]
+    few = covering_array(AXES, 2, pool=pool)
+    assert {(row["a"], row["c"]) for row in few} == {("0", "1"), ("1", "2")}
+    possible = [
+        row
+        for levels in product(*AXES.values())
+        for row in [dict(zip(AXES, levels, strict=True))]
+        if any(some.items() <= row.items() for some in pool)
+    ]
+    assert pairs_and_triples(few, 2) == pairs_and_triples(possible, 2)
+    whole = covering_array(AXES, 2, begun=few)
+    assert whole[: len(few)] == few
+    assert pairs_and_triples(whole, 2) == pairs_and_triples(covering_array(AXES, 2), 2)
+
+
 def test_rows_depend_on_the_seed_alone() -> None:
     assert (
         covering_array(AXES, 2, seed=1)

@@ -52,6 +52,11 @@ class FlaRecurrence(Adapter):
 
     @property
     # likewise
+    def compiled(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._native
+
+    @property
+    # likewise
     def widths(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         # Native kernels are compiled for every width, seconds each: the panel tests odd ones,
         # random problems those of models.

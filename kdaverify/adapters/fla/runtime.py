@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, Protocol
 import torch
 
 from kdaverify.adapters.base import WrongKernelError, absent
+from kdaverify.adapters.fla.compile_once import compile_once
 from kdaverify.adapters.fla.options import FlaOptions
 
 Backend = Literal["cuda", "npu"]
@@ -144,6 +145,7 @@ class Spy:
             from kdaverify.adapters.triton_interpreter import autotuner, settings
 
             autotuner.install(settings.Settings(autotune), settings.Launches())
+        compile_once()
         launch, ran = JITFunction.run, self._ran
 
         def run(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -14,7 +14,7 @@ from kdaverify.adapters.base import WrongKernelError
 Kind = Literal["ERROR", "WRONG_KERNEL", "CRASH", "HANG", "OOM", "UNANSWERED"]
 _MEMORY: Final = re.compile(
     r"out of memory|out_of_memory|can't allocate memory|cannot allocate"
-    r" memory|std::bad_alloc|resource_exhausted",
+    r" memory|std::bad_alloc|resource_exhausted|_alloc_failed",
     re.IGNORECASE,
 )
 _TORCH: Final = f"{Path(torch.__file__).parent}/"

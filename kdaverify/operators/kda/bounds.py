@@ -38,4 +38,9 @@ def bounds_of(adapter: Adapter, chosen: Mapping[str, Any], profile: str) -> Boun
         cost *= REAL_SIZES
     if adapter.environment()["mode"] == "interpreted":
         cost *= INTERPRETED
-    return {"max_cost": cost, "widths": adapter.widths, "domain": adapter.domain}
+    return {
+        "max_cost": cost,
+        "widths": adapter.widths,
+        "domain": adapter.domain,
+        "compiled": adapter.compiled,
+    }

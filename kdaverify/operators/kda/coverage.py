@@ -83,6 +83,7 @@ def space(adapter: Adapter, profile: str) -> Space:
         packed,
         dearest,
         lambda problem: bool(cuts_within(problem, adapter.domain)),
+        adapter.compiled,
     )
 
 
