@@ -6,11 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import torch
 
-from kdaverify.faults.kernel import Patch
 from kdaverify.problems import DTYPES
 
 Kind = Literal["A", "B", "C", "D", "E", "F"]
@@ -41,7 +40,8 @@ class Setting:
     random: torch.Generator
 
 
-Make = Callable[[Setting], Patch]
+Make = Callable[[Setting], Any]
+"""Makes a `Patch` of a delta rule, or what the right kernel of another operator is made of."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Fault:
         reference: repository and issue, pull request or commit.
         kind: A to F, see KINDS.
         trigger: on which inputs it shows.
-        outputs: what it must change there: o, final_state, gradients, stage tensors, results of
+        outputs: what it must change there: outputs, gradients, stage tensors, results of
             activations; "call" where the call fails.
         patch: makes the patch; called once for each implementation, so what it keeps between calls
             is kept in a closure.
@@ -63,6 +63,7 @@ class Fault:
         dtypes: of the problems it can be tested on; a rounding that a wider or narrower format does
             not have is left out.
         graded: whether it has a strength.
+        operator: whose right kernel it is a patch of; a key of `faults.hosts.HOSTS`.
     """
 
     id: str
@@ -75,6 +76,7 @@ class Fault:
     stage: str
     dtypes: tuple[str, ...] = DTYPES
     graded: bool = False
+    operator: str = "kda"
 
     @property
     def strengths(self) -> tuple[float, ...]:

@@ -11,9 +11,8 @@ from kdaverify.adapters.registry import find
 from kdaverify.checks.near_miss import RetestFinding
 from kdaverify.checks.options import asked_of
 from kdaverify.checks.status import Status
-from kdaverify.faults.adapter import unpatched
 from kdaverify.faults.fault import Fault
-from kdaverify.faults.legal import LEGAL
+from kdaverify.faults.hosts import host_of
 from kdaverify.operator import problem_from_json
 from kdaverify.verdicts.judge import FatalRejection, Judge, Rejected
 from kdaverify.verdicts.verdict import Verdict
@@ -54,12 +53,13 @@ class Jury:
 
     Args:
         fault: whose patch is taken off for the kernel that differs from it in nothing else.
-        specs: of the others, as `--impl` names them.
+        specs: of the others, as `--impl` names them; None: those of the fault's operator.
     """
 
-    def __init__(self, fault: Fault, specs: Sequence[str] = LEGAL) -> None:
-        self.fault, self.twin = fault, unpatched(fault)
-        self.others = [find(spec) for spec in specs]
+    def __init__(self, fault: Fault, specs: Sequence[str] | None = None) -> None:
+        host = host_of(fault)
+        self.fault, self.twin = fault, host.right(fault)
+        self.others = [find(spec) for spec in (host.legal if specs is None else specs)]
 
     def objection(self, verdict: Verdict) -> str:
         """Why a rejection of the fault is no kill; "" if it is one."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from kdaverify.faults.catalogue import FAULTS
 from kdaverify.faults.fault import Fault
-from kdaverify.faults.legal import LEGAL
+from kdaverify.faults.hosts import host_of
 from kdaverify.kills.pool import Job
 from kdaverify.kills.rows import EVERY, FaultRow, LegalRow
 from kdaverify.plugin.suite_files import shipped
@@ -51,12 +51,7 @@ class Plan:
         last profile, every fault under smoke.
         """
         rows, ids = list(done), {fault.id for fault in self.faults}
-        runs = (
-            [(name, profile) for profile in reversed(self.profiles) for name in LEGAL]
-            if self.legal
-            else []
-        )
-        legal = [Job(*run, legal=True, suite=suite) for suite in sorted(shipped()) for run in runs]
+        legal = [*self._legal()] if self.legal else []
         then = [job for row in rows if row.id in ids for job in self.follow(row)]
         first = [Job(fault.id, SMOKE, weaker=True) for fault in self.faults]
         known = {
@@ -67,6 +62,19 @@ class Plan:
             for job in (*legal, *then, *first)
             if (job.name, job.profile, job.suite) not in known
         ]
+
+    def _legal(self) -> Iterator[Job]:
+        """Every suite of every conforming kernel of the operators that there are faults of."""
+        hosts = dict.fromkeys(host_of(fault) for fault in self.faults)
+        suites = {host: sorted(shipped(host.op)) for host in hosts}
+        for suite in sorted({suite for of in suites.values() for suite in of}):
+            for profile in reversed(self.profiles):
+                yield from (
+                    Job(name, profile, legal=True, suite=suite)
+                    for host in hosts
+                    if suite in suites[host]
+                    for name in host.legal
+                )
 
     def follow(self, row: FaultRow | LegalRow) -> list[Job]:
         """What a row makes necessary: a fault that survives smoke runs under the last profile."""
