@@ -317,6 +317,16 @@ class CallOperator(Operator):
     ) -> Reference:
         """The same for the gradients of a loss."""
 
+    def undefined(self, call: Any) -> Mapping[str, Any]:
+        """Masks of the elements without an exact value, by output or gradient; none by default."""
+        del call
+        return {}
+
+    def diagnosed(self, case: PropertyCase, judged: Adapter) -> DiagnosisCase:
+        from kdaverify.diagnosis.call import DiagnosedCall
+
+        return DiagnosedCall(case, judged, case.problem)
+
     def is_large(self, call: Any, contract: Any) -> bool:
         """Whether exact values and tolerances are made faster on an accelerator, and float64 is
         accurate enough there.

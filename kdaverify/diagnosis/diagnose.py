@@ -16,7 +16,7 @@ from kdaverify.diagnosis.fault_comparison import FaultComparison, Match
 from kdaverify.diagnosis.minimise import Failure, failure, minimise
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.separate import separate
-from kdaverify.diagnosis.suspects import declared, suspects
+from kdaverify.diagnosis.suspects import chunk_size, declared, suspects
 from kdaverify.diagnosis.traces import traces
 from kdaverify.limits import DIAGNOSIS_SECONDS
 from kdaverify.operator import operator_of
@@ -141,7 +141,7 @@ def _named(
     least: float,
 ) -> Diagnosis:
     size, matches, fits = (
-        declared(lineup.question, adapter).chunk_size,
+        chunk_size(declared(lineup.question, adapter)),
         list[Match](),
         list[Match](),
     )

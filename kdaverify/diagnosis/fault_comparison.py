@@ -9,7 +9,7 @@ from typing import Final
 from kdaverify.adapters.base import Adapter
 from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.question import DiagnosisCase, PropertyCase, bench
-from kdaverify.diagnosis.suspects import Suspect, declared, right
+from kdaverify.diagnosis.suspects import Suspect, declared
 from kdaverify.diagnosis.tolerances import APART, Fit, Yardstick, comparable, fit
 from kdaverify.diagnosis.unwritten import unwritten
 
@@ -91,8 +91,7 @@ class FaultComparison:
         return Match(
             suspect,
             found,
-            shows=near
-            and fit(answer, self._answer(right(suspect.chunk_size)), self.yard).noise > 1,
+            shows=near and fit(answer, self._right(suspect), self.yard).noise > 1,
         )
 
     def matches(self, suspects: Iterable[Suspect]) -> list[Match]:
@@ -101,6 +100,9 @@ class FaultComparison:
             (self.match(suspect) for suspect in suspects),
             key=lambda match: (match.fit.distance, match.fit.noise),
         )
+
+    def _right(self, suspect: Suspect) -> KernelErrors:
+        return self.bench.answer(suspect.right(declared(self.question, self.judged)))
 
     def _answer(self, suspect: Suspect, *, twin: bool = False) -> KernelErrors:
         return self.bench.answer(suspect.adapter(declared(self.question, self.judged), twin=twin))

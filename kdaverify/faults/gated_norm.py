@@ -99,13 +99,16 @@ def of_one_rank(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tenso
     return OneRank.apply(x * root(x, eps), w) * act(z, name)
 
 
-def adapted(norm: Norm, name: str, dtypes: tuple[str, ...] = EVERY) -> Any:
-    """The implementation of a norm in fp32."""
+def adapted(
+    norm: Norm, name: str, dtypes: tuple[str, ...] = EVERY, wide: torch.dtype = torch.float32
+) -> Any:
+    """The implementation of a norm, computed in `wide`."""
 
     def gated_rms_norm(
         x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, activation: str
     ) -> Tensor:
-        return norm(x.float(), gate.float(), weight.float(), eps, activation).to(x.dtype)
+        rows, gates, weights = (tensor.to(wide) for tensor in (x, gate, weight))
+        return norm(rows, gates, weights, eps, activation).to(x.dtype)
 
     return kernel(op="gated_rms_norm", name=name, dtypes=dtypes)(gated_rms_norm)
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, Final
@@ -40,6 +40,7 @@ class Parts:
         take: (x [T, D] with its history in front, weight, bias) -> z.
         act: (z, activation) -> y.
         final: (history [D, W - 1], x [T, D], W, y) -> [D, W].
+        wide: the type of sums.
     """
 
     cut: Callable[[Tensor | None, int, int], list[tuple[int, int, int]]]
@@ -47,19 +48,20 @@ class Parts:
     take: Callable[[Tensor, Tensor, Tensor | None], Tensor]
     act: Callable[[Tensor, str | None], Tensor]
     final: Callable[[Tensor, Tensor, int, Tensor], Tensor]
+    wide: torch.dtype = torch.float32
 
     def replaced(self, **parts: Any) -> Parts:
-        return Parts(**{**vars(self), **parts})
+        return replace(self, **parts)
 
     def __call__(self, x: Tensor, weight: Tensor, bias: Tensor | None, *options: Any) -> Result:
         """y and the states; options are the state, the offsets and the activation."""
         state, cu, act = options
         (B, T, _), W = x.shape, weight.shape[1]
-        wide, w, b = x.float(), weight.float(), None if bias is None else bias.float()
+        wide, w, b = (None if y is None else y.to(self.wide) for y in (x, weight, bias))
         rows, states = [list[Tensor]() for _ in range(B)], list[Tensor]()
         for n, (entry, first, end) in enumerate(self.cut(cu, B, T)):
             before = self.history(None if state is None else state[n], W, x[entry])
-            stream = torch.cat((before.mT.float(), wide[entry, first:end]))
+            stream = torch.cat((before.mT.to(self.wide), wide[entry, first:end]))
             y = self.act(self.take(stream, w, b), act)
             rows[entry].append(y)
             states.append(self.final(before, x[entry, first:end], W, y.to(x.dtype)))

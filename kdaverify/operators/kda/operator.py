@@ -26,8 +26,7 @@ from kdaverify.checks.laws.law import Law
 from kdaverify.checks.laws.registry import LAWS
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.place import ElementPlace
-from kdaverify.diagnosis.call import DiagnosedCall
-from kdaverify.diagnosis.question import DiagnosisCase, PropertyCase
+from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.operator import Axis, CallOperator, Choices
 from kdaverify.operators.kda.axes import AXES
 from kdaverify.operators.kda.bounds import bounds_of
@@ -191,9 +190,6 @@ class KdaOperator(CallOperator):
 
     def schema(self) -> dict[str, Any]:
         return schema()
-
-    def diagnosed(self, case: PropertyCase, judged: Adapter) -> DiagnosisCase:
-        return DiagnosedCall(case, judged, case.problem)
 
     def explain_error(self, case: PropertyCase, judged: Adapter, *, until: float) -> str:
         from kdaverify.operators.kda.mistakes.finding import finding
