@@ -83,10 +83,10 @@ class FaultComparison:
         """How near one suspect comes; the noise limit of a near one includes its own change under
         another arithmetic.
         """
-        answer = self._answer(suspect)
+        answer = self.answer(suspect)
         found = fit(self.kernel, answer, self.yard)
         if found.distance <= SHARE and 1 < found.noise < float("inf"):
-            found = fit(self.kernel, answer, self.yard, twin=self._answer(suspect, twin=True))
+            found = fit(self.kernel, answer, self.yard, twin=self.answer(suspect, twin=True))
         near = found.distance <= SHARE
         return Match(
             suspect,
@@ -104,5 +104,6 @@ class FaultComparison:
     def _right(self, suspect: Suspect) -> KernelErrors:
         return self.bench.answer(suspect.right(declared(self.question, self.judged)))
 
-    def _answer(self, suspect: Suspect, *, twin: bool = False) -> KernelErrors:
+    def answer(self, suspect: Suspect, *, twin: bool = False) -> KernelErrors:
+        """What a suspect answers; its twin is another conforming kernel with the mistake."""
         return self.bench.answer(suspect.adapter(declared(self.question, self.judged), twin=twin))
