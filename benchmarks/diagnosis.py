@@ -34,6 +34,7 @@ from rich.progress import track
 
 from benchmarks.false_alarms import backwards, drawn
 from kdaverify.adapters import find
+from kdaverify.adapters.base import Adapter
 from kdaverify.adapters.eager import arithmetic_of
 from kdaverify.budgets.ensemble import ContractOverflow
 from kdaverify.diagnosis.diagnose import diagnose
@@ -41,9 +42,11 @@ from kdaverify.diagnosis.fault_comparison import FaultComparison
 from kdaverify.diagnosis.minimise import failure
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.suspects import suspects
+from kdaverify.faults import gated_norm, short_conv
 from kdaverify.faults.adapter import Faulty
 from kdaverify.faults.catalogue import FAULTS
 from kdaverify.faults.fault import Fault, Setting
+from kdaverify.faults.hosts import host_of
 from kdaverify.faults.kernel import Patch, PatchedPipeline
 from kdaverify.operators.pointwise.problem import ActivationProblem
 from kdaverify.problems import Problem
@@ -51,6 +54,7 @@ from oracles.arithmetic import Arithmetic
 from oracles.certified import UncertifiedError
 from oracles.chunk import STAGES, Stages
 from oracles.inputs import Inputs
+from tests.faults.other_triggers import case_of
 from tests.faults.triggers import PLAIN, TRIGGERS
 
 SEED = 7
@@ -83,8 +87,24 @@ class Planted(Faulty):
         return Otherwise(kernel.contract, kernel.patch)
 
 
+def kernel_with(fault: Fault) -> Adapter:
+    """A fault in a kernel of another arithmetic than that of the candidates: functions of single
+    roundings compute in fp64.
+    """
+    if host_of(fault).gates is not None:
+        return Planted(fault)
+    patch = fault.patch(Setting(1.0, torch.Generator()))
+    if fault.operator == "short_conv":
+        wide = replace(patch, wide=torch.float64)
+        return short_conv.adapted(wide, f"fault:{fault.id}", fault.dtypes)
+    return gated_norm.adapted(patch, f"fault:{fault.id}", fault.dtypes, wide=torch.float64)
+
+
 def questions(fault: Fault, dtypes: Iterable[str]) -> Iterator[PropertyCase]:
     """The inputs on which it shows, in every format it is asked in."""
+    if fault.operator != "kda":
+        yield from (case_of(fault, name, SEED) for name in dtypes if name in fault.dtypes)
+        return
     trigger = TRIGGERS[fault.id]
     for dtype in (name for name in dtypes if name in fault.dtypes and trigger.how != "own"):
         if trigger.how == "activation":
@@ -111,7 +131,7 @@ def questions(fault: Fault, dtypes: Iterable[str]) -> Iterator[PropertyCase]:
 def planted(fault: Fault, dtypes: tuple[str, ...]) -> Row:
     """What is said of one fault, on the first question that it fails."""
     for question in questions(fault, dtypes):
-        adapter = Planted(fault)
+        adapter = kernel_with(fault)
         if failure(adapter, question) is None:
             continue
         started = time.monotonic()
@@ -131,13 +151,14 @@ def planted(fault: Fault, dtypes: tuple[str, ...]) -> Row:
         seconds = round(time.monotonic() - started, 1)
         return {
             "kind": fault.kind,
+            "operator": fault.operator,
             "dtype": question.problem.dtype,
             "told": told,
             "named": named,
             "said": str(found),
             "seconds": seconds,
         }
-    return {"kind": fault.kind, "told": "not rejected"}
+    return {"kind": fault.kind, "operator": fault.operator, "told": "not rejected"}
 
 
 def legal(name: str, problem: Problem) -> Row:
@@ -190,7 +211,8 @@ def pairs(count: int) -> list[tuple[str, str]]:
     alone = [
         f.id
         for f in FAULTS.values()
-        if f.kind in "AB"
+        if f.operator == "kda"
+        and f.kind in "AB"
         and "fp32" in f.dtypes
         and TRIGGERS[f.id].how == "call"
         and _finite(f, question)
@@ -270,6 +292,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True, help="what is done, by name")
     parser.add_argument("--kinds", default="AB", help="classes of faults (default AB)")
     parser.add_argument(
+        "--operators",
+        default="kda",
+        help="whose faults, with commas between: kda, gdn, delta, short_conv, gated_rms_norm",
+    )
+    parser.add_argument(
         "--dtypes",
         default="bf16,fp32,fp16",
         help="formats, in the order they are tried (default bf16,fp32,fp16)",
@@ -295,7 +322,9 @@ def main() -> None:
         chosen = [
             fault
             for fault in FAULTS.values()
-            if fault.kind in given.kinds and TRIGGERS[fault.id].how != "own"
+            if fault.kind in given.kinds
+            and fault.operator in given.operators.split(",")
+            and not (fault.id in TRIGGERS and TRIGGERS[fault.id].how == "own")
         ]
         jobs = {fault.id: lambda fault=fault: planted(fault, dtypes) for fault in chosen}
     elif given.what == "legal":

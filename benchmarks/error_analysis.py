@@ -67,7 +67,9 @@ def eligible() -> list[str]:
     return [
         fault.id
         for fault in FAULTS.values()
-        if fault.kind in "ABCE" and TRIGGERS[fault.id].how in ("call", "gradients")
+        if fault.operator == "kda"
+        and fault.kind in "ABCE"
+        and TRIGGERS[fault.id].how in ("call", "gradients")
     ]
 
 

@@ -350,6 +350,16 @@ class CallOperator(Operator):
     ) -> Reference:
         """The same for the gradients of a loss."""
 
+    def undefined(self, call: Any) -> Mapping[str, Any]:
+        """Masks of the elements without an exact value, by output or gradient; none by default."""
+        del call
+        return {}
+
+    def diagnosed(self, case: PropertyCase, judged: Adapter) -> DiagnosisCase:
+        from kdaverify.diagnosis.call import DiagnosedCall
+
+        return DiagnosedCall(case, judged, case.problem)
+
     def is_large(self, call: Any, contract: Any) -> bool:
         """Whether exact values and tolerances are made faster on an accelerator,
         and float64 is accurate enough there.
@@ -378,8 +388,10 @@ class CallOperator(Operator):
         """
 
     def fault_catalogue(self) -> FaultCatalogue:
-        """The faults that its suites are measured on, where there are any."""
-        raise NotImplementedError(f"{self.name} has no known faults")
+        """The faults that its suites are measured on; those of the catalogue by default."""
+        from kdaverify.kills.known_faults import shipped_catalogue
+
+        return shipped_catalogue(self.name)
 
     def baseline(self, call: Any, contract: Any, io: Format) -> Baseline | None:
         """A simpler algorithm beside a call, to report outputs that have far fewer digits than its;

@@ -8,13 +8,16 @@ from typing import Final
 from torch import Tensor
 
 from kdaverify.adapters.base import NOTHING_YET, Adapter, Output
+from kdaverify.adapters.conventions import Conventions
 from kdaverify.adapters.stages import StageCall, torch_backward_stages, torch_stages
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.declared import declared_contracts
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.pipeline import run_form
+from kdaverify.budgets.scalar_decay import FORWARD as OF_ONE_GATE
 from kdaverify.operators.pointwise.call import ActivationCall, torch_activations
-from kdaverify.problems import DTYPES, TORCH
+from kdaverify.problems import DTYPES, TORCH, Domain
+from kdaverify.problems.axes import Gates
 from oracles.arithmetic import Arithmetic
 from oracles.chunk import STAGES, Stages
 from oracles.inputs import Inputs
@@ -31,12 +34,18 @@ def arithmetic_of(contract: Contract) -> Arithmetic:
     return Arithmetic(store=store, sub_block=contract.sub_block)
 
 
+def stages_of(contract: Contract) -> Stages:
+    """The right stages of a kernel's chunks."""
+    return OF_ONE_GATE if contract.decay == "scalar" else STAGES
+
+
 def run_eager(
-    contract: Contract, inputs: Inputs, *, arithmetic: Arithmetic, stages: Stages = STAGES
+    contract: Contract, inputs: Inputs, *, arithmetic: Arithmetic, stages: Stages | None = None
 ) -> tuple[Tensor, Tensor]:
-    """o and S_T in the types a kernel returns them in."""
+    """o and S_T in the types a kernel returns them in; without `stages`, by the right ones."""
+    table = stages_of(contract) if stages is None else stages
     o, final_state = run_form(
-        contract, inputs, dtype=contract.work, arithmetic=arithmetic, stages=stages
+        contract, inputs, dtype=contract.work, arithmetic=arithmetic, stages=table
     )
     # A pack without tokens passes the initial state through: a copy, never the caller's tensor.
     return o.to(inputs.q.dtype), final_state.to(contract.carry.dtype, copy=True)
@@ -47,8 +56,9 @@ class Eager(Adapter):
     exponentials in fp32 (fp64 for fp64).
     """
 
-    def __init__(self, name: str, presets: Mapping[str, str]) -> None:
+    def __init__(self, name: str, presets: Mapping[str, str], gates: Gates = "channel") -> None:
         self.name = name
+        self.conventions, self.domain = Conventions(gates=gates), Domain(gates=gates)
         self.dtypes = tuple(presets)
         self._contracts = declared_contracts(presets, self.dtypes)
         self._ran = NOTHING_YET
@@ -71,7 +81,7 @@ class Eager(Adapter):
 
     def stages(self, dtype: str) -> Mapping[str, StageCall]:
         contract = self._contracts[dtype]
-        if contract.form == "recurrent":
+        if contract.form == "recurrent" or contract.decay == "scalar":
             return {}
         return {
             **torch_stages(contract, FORMATS[dtype]),

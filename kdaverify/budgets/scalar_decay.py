@@ -10,6 +10,7 @@ Source: fla-core 0.6.0, fla/ops/gated_delta_rule and fla/ops/common (chunk_delta
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -26,9 +27,11 @@ from oracles.chunk_backward import EVERY, LAST, BackwardStages, ChunkGradients
 
 def shared(c: Chunk) -> Chunk:
     """The chunk with the sums of its one gate alone: [C, 1] in place of [C, K]."""
-    one = Chunk(c.tokens, c.S, c.scale, c.arithmetic)
-    one.G = c.G[..., :1]
-    one.resets, one.rest = (None if x is None else x[..., :1] for x in (c.resets, c.rest))
+    one = copy.copy(c)
+    # G is there
+    one.G, one.resets, one.rest = (
+        None if x is None else x[..., :1] for x in (c.G, c.resets, c.rest)
+    )  # pyright: ignore[reportAttributeAccessIssue]
     return one
 
 

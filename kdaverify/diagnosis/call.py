@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from torch import Tensor
 
@@ -21,9 +21,6 @@ from kdaverify.checks.resume import resumed
 from kdaverify.diagnosis.answer import KernelErrors, answered
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.tolerances import Yardstick, scale
-from kdaverify.problems import Problem, cotangents
-from kdaverify.problems.cotangents import of_exposed
-from oracles.gradients import Cotangents
 from oracles.inputs import Inputs
 
 
@@ -38,20 +35,26 @@ class DiagnosedCall:
 
     question: PropertyCase
     judged: Adapter
-    problem: Problem
+    problem: Any
 
     def answer(self, adapter: Adapter, /) -> KernelErrors:
         # A kernel converts what it is given by itself; others are given what it made of that.
         own = self.problem.inputs()
         inputs = own if adapter is self.judged else self.judged.received(own)
-        return answered(adapter, self.problem.id, lambda: self._ask(adapter, inputs))
+        masks = self.judged.operator.undefined(inputs)
+        return answered(
+            adapter, self.problem.id, lambda: defined(self._ask(adapter, inputs), masks)
+        )
 
     def yardstick(self) -> Yardstick:
         held, io = (
             self._standard(self.judged.received(self.problem.inputs())),
             FORMATS[self.problem.dtype],
         )
-        exact = {name: held.exact(name).high.cpu() for name in held.budgets}
+        exact = defined(
+            {name: held.exact(name).high.cpu() for name in held.budgets},
+            {name: budget.undefined for name, budget in held.budgets.items()},
+        )
         least = io.unit * max(
             (float(tensor.abs().max()) for tensor in exact.values() if tensor.numel()), default=0.0
         )
@@ -85,11 +88,20 @@ class DiagnosedCall:
         return asked.operator.reference(inputs, contract, io, cuts=cuts)
 
     @property
-    def _cotangents(self) -> Cotangents:
-        detail, exposed = self.question.detail, self.judged.exposes(self.problem)
-        return cotangents(
-            self.problem, detail.get("of", of_exposed(exposed)), detail.get("exponent", 0)
-        )
+    def _cotangents(self) -> Any:
+        detail, operator = self.question.detail, self.judged.operator
+        exposed = self.judged.exposes(self.problem)
+        of = detail.get("of", operator.whole(exposed))
+        return operator.loss(self.problem, exposed, of, detail.get("exponent", 0))
+
+
+def defined(values: Mapping[str, Tensor], masks: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
+    """Outputs with 0 in the elements that have no exact value."""
+    given = {name: masks.get(name) for name in values}
+    return {
+        name: value if mask is None else value.masked_fill(mask.to(value.device), 0.0)
+        for (name, value), mask in zip(values.items(), given.values(), strict=True)
+    }
 
 
 Way = Callable[[DiagnosedCall, Adapter, Inputs], dict[str, Tensor]]

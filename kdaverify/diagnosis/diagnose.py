@@ -14,9 +14,10 @@ from kdaverify.budgets.ensemble import ContractOverflow
 from kdaverify.diagnosis.diagnosis import Diagnosis
 from kdaverify.diagnosis.fault_comparison import FaultComparison, Match
 from kdaverify.diagnosis.minimise import Failure, failure, minimise
+from kdaverify.diagnosis.nonfinite import by_places
 from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.diagnosis.separate import separate
-from kdaverify.diagnosis.suspects import declared, suspects
+from kdaverify.diagnosis.suspects import chunk_size, declared, suspects
 from kdaverify.diagnosis.traces import traces
 from kdaverify.limits import DIAGNOSIS_SECONDS
 from kdaverify.operator import operator_of
@@ -122,7 +123,28 @@ def _compared(
         )
         if found.fits or silent == UNEVEN or time.monotonic() > until:
             break
+    if found.silent == NOT_FINITE:
+        return _placed(adapter, found, question, until=max(until, time.monotonic() + least))
     return found
+
+
+def _placed(
+    adapter: Adapter, found: Diagnosis, question: PropertyCase, *, until: float
+) -> Diagnosis:
+    """Where too little is finite to be compared: who is not finite in the same places on other
+    inputs too.
+    """
+    matches = by_places(adapter, question, until=until)
+    if not matches:
+        return found
+    size = chunk_size(declared(question, adapter))
+    return replace(
+        found,
+        silent="",
+        named=tuple(match for match in matches if match.suspect.known),
+        signatures=tuple(match for match in matches if not match.suspect.known),
+        chunk_size=size,
+    )
 
 
 def _silent(lineup: FaultComparison) -> str:
@@ -144,7 +166,7 @@ def _named(
     least: float,
 ) -> Diagnosis:
     size, matches, fits = (
-        declared(lineup.question, adapter).chunk_size,
+        chunk_size(declared(lineup.question, adapter)),
         list[Match](),
         list[Match](),
     )

@@ -9,7 +9,7 @@ from typing import Final
 from kdaverify.adapters.base import Adapter
 from kdaverify.diagnosis.answer import KernelErrors
 from kdaverify.diagnosis.question import DiagnosisCase, PropertyCase, bench
-from kdaverify.diagnosis.suspects import Suspect, declared, right
+from kdaverify.diagnosis.suspects import Suspect, declared
 from kdaverify.diagnosis.tolerances import APART, Fit, Yardstick, comparable, fit
 from kdaverify.diagnosis.unwritten import unwritten
 
@@ -83,16 +83,15 @@ class FaultComparison:
         """How near one suspect comes; the noise limit
         of a near one includes its own change under another arithmetic.
         """
-        answer = self._answer(suspect)
+        answer = self.answer(suspect)
         found = fit(self.kernel, answer, self.yard)
         if found.distance <= SHARE and 1 < found.noise < float("inf"):
-            found = fit(self.kernel, answer, self.yard, twin=self._answer(suspect, twin=True))
+            found = fit(self.kernel, answer, self.yard, twin=self.answer(suspect, twin=True))
         near = found.distance <= SHARE
         return Match(
             suspect,
             found,
-            shows=near
-            and fit(answer, self._answer(right(suspect.chunk_size)), self.yard).noise > 1,
+            shows=near and fit(answer, self._right(suspect), self.yard).noise > 1,
         )
 
     def matches(self, suspects: Iterable[Suspect]) -> list[Match]:
@@ -102,5 +101,9 @@ class FaultComparison:
             key=lambda match: (match.fit.distance, match.fit.noise),
         )
 
-    def _answer(self, suspect: Suspect, *, twin: bool = False) -> KernelErrors:
+    def _right(self, suspect: Suspect) -> KernelErrors:
+        return self.bench.answer(suspect.right(declared(self.question, self.judged)))
+
+    def answer(self, suspect: Suspect, *, twin: bool = False) -> KernelErrors:
+        """What a suspect answers; its twin is another conforming kernel with the mistake."""
         return self.bench.answer(suspect.adapter(declared(self.question, self.judged), twin=twin))

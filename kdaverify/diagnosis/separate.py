@@ -47,6 +47,7 @@ _REGIMES: Final[tuple[dict[str, str], ...]] = (
         "value": "normal",
     },
     {"gate": "log-sigmoid", "key": "one-hot", "beta": "one", "state": "random", "value": "normal"},
+    {"gate": "half-zero", "key": "random", "beta": "uniform", "state": "random", "value": "normal"},
 )
 
 
@@ -60,7 +61,7 @@ def separate(
         until: of the monotonic clock.
     """
     left = tuple(fits)
-    for other in _others(first):
+    for other in varied(first):
         if len(left) < 2 or time.monotonic() > until:  # nothing to tell apart
             break
         left = _told_apart(judged, other, left) or left
@@ -92,7 +93,7 @@ def _differ(a: KernelErrors, b: KernelErrors) -> bool:
     )
 
 
-def _others(first: PropertyCase) -> Iterator[PropertyCase]:
+def varied(first: PropertyCase) -> Iterator[PropertyCase]:
     """Questions of the same kind, and where the property has no way of its own, packs and dense
     runs of the forward.
     """

@@ -1,24 +1,27 @@
-"""A fault as an implementation under test: `--impl fault:H1`, `--impl fault:H1@0.25`."""
+"""A fault of a delta rule as an implementation under test: `--impl fault:H1`, `--impl
+fault:H1@0.25`.
+"""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from kdaverify.adapters.base import NOTHING_YET, Adapter, Output
-from kdaverify.adapters.eager import EAGER
+from kdaverify.adapters.eager import EAGER, Eager
 from kdaverify.adapters.stages import StageCall, torch_backward_stages, torch_stages
 from kdaverify.budgets.contract import Contract
 from kdaverify.budgets.formats import FORMATS, format_of
 from kdaverify.faults.fault import Fault, Setting
 from kdaverify.faults.kernel import Outputs, Patch, PatchedPipeline
 from kdaverify.operators.pointwise.call import ActivationCall, torch_activations
-from kdaverify.problems import Problem
+from kdaverify.problems import DTYPES, Problem
 from oracles.arithmetic import Arithmetic
 from oracles.backward_stages import run_backward_stages
 from oracles.chunk_backward import BACKWARD
@@ -26,11 +29,14 @@ from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 from oracles.stages import Named, run_stages
 
+GDN: Final = Eager("eager-gdn", dict.fromkeys(DTYPES[1:], "gdn64"), "head")
+DELTA: Final = Eager("eager-delta", dict.fromkeys(DTYPES[1:], "gdn64"), "none")
+EMBEDDED: Final[Mapping[str, Eager]] = MappingProxyType({"kda": EAGER, "gdn": GDN, "delta": DELTA})
+"""The right kernels, by the operator that a fault is of."""
+
 
 class Faulty(Adapter):
-    """The embedded kernel with one fault in it;
-    it declares what the embedded kernel declares by default.
-    """
+    """An embedded kernel with one fault in it; it declares what that kernel declares by default."""
 
     def __init__(
         self,
@@ -38,7 +44,7 @@ class Faulty(Adapter):
         strength: float = 1.0,
         *,
         patch: Patch | None = None,
-        contract: Callable[[str], Contract] = EAGER.contract,
+        contract: Callable[[str], Contract] | None = None,
     ) -> None:
         self.name = f"fault:{fault.id}" if strength == 1.0 else f"fault:{fault.id}@{strength:g}"
         self.dtypes = fault.dtypes
@@ -46,7 +52,9 @@ class Faulty(Adapter):
         self._random = torch.Generator()
         self.begin("")
         self._patch = patch or fault.patch(Setting(strength, self._random))
-        self._contract = contract
+        self._right = EMBEDDED[fault.operator]
+        self.conventions, self.domain = self._right.conventions, self._right.domain
+        self._contract = contract or self._right.contract
         self._ran = NOTHING_YET
 
     def begin(self, case: str) -> None:
@@ -83,6 +91,8 @@ class Faulty(Adapter):
 
     def stages(self, dtype: str) -> Mapping[str, StageCall]:
         contract, io = self.contract(dtype), FORMATS[dtype]
+        if not self._right.stages(dtype):
+            return {}
         kernel = PatchedPipeline(contract, self._patch)
         return {
             **torch_stages(contract, io, partial(self._run_stages, kernel)),
@@ -124,7 +134,7 @@ class Faulty(Adapter):
             inputs,
             given,
             arithmetic=kernel.changed(arithmetic),
-            stages=self._patch.stages(inputs),
+            stages=kernel.stages(inputs),
             **how,
         )
 

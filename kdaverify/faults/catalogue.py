@@ -14,20 +14,25 @@ from kdaverify.faults import (
     cumsum,
     decode,
     entry,
+    gated_calls,
+    gated_norm,
     gates,
     layout,
     normalisation,
     output,
     packing,
     resume,
+    scalar_decay,
+    scalar_decay_backward,
     scores,
+    short_conv,
     solve,
     state,
     state_races,
     wy,
 )
-from kdaverify.faults.adapter import Faulty
 from kdaverify.faults.fault import Fault
+from kdaverify.faults.hosts import host_of
 from kdaverify.faults.planted.catalogue import PLANTED
 
 MODULES: Final = (
@@ -47,8 +52,13 @@ MODULES: Final = (
     resume,
     layout,
     entry,
+    scalar_decay,
+    scalar_decay_backward,
+    gated_calls,
+    short_conv,
+    gated_norm,
 )
-"""One for each stage, in the order of the pipeline."""
+"""One for each stage, in the order of the pipeline; then those of the other operators."""
 
 FAULTS: Final = MappingProxyType({fault.id: fault for stage in MODULES for fault in stage.FAULTS})
 """The catalogue."""
@@ -77,6 +87,18 @@ NOT_RECREATED: Final = (
         "decode leaves keys unnormalised that the chunk normalises: a call here brings keys as the"
         " recurrence reads them, and the embedded kernel normalises none",
     ),
+    Gap(
+        "GDN-D28",
+        "fla-org/fla#844",
+        "offsets beside several batch entries are taken, and those of the first entry are used for"
+        " all: no call of a pack has more than one entry here, so no kernel is given any",
+    ),
+    Gap(
+        "NORM-N3",
+        "fla-org/fla#1071",
+        "the gradient of the weight of the linear layer that follows: a norm has no such weight,"
+        " everything that it returns itself is right",
+    ),
 )
 
 
@@ -98,7 +120,8 @@ def faulty(spec: str) -> Adapter:
         close = difflib.get_close_matches(name, [*FAULTS, *PLANTED], n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         raise AdapterError(f"no fault named {name!r}; {hint}`kdaverify list faults` names them")
-    return Faulty(FAULTS[name], _strength(FAULTS[name], given) if at else 1.0)
+    fault = FAULTS[name]
+    return host_of(fault).faulty(fault, _strength(fault, given) if at else 1.0)
 
 
 def _strength(fault: Fault, given: str) -> float:

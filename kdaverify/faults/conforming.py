@@ -52,6 +52,8 @@ def conforming(
     scale: str = "argument",
     padding: str = "zero",
     dtype: str = "fp32",
+    gates: str = "channel",
+    heads: str = "interleaved",
     declared: dict[str, Any] | None = None,
     takes: Callable[..., bool] | None = None,
 ) -> KernelAdapter:
@@ -59,6 +61,7 @@ def conforming(
 
     Args:
         form: "token" (recurrent-fp32) or "chunk" (chunk64-fp32).
+        gates, heads: as `Conventions` has them.
         declared: what the adapter declares beside the truth, or in its place.
         takes: (q, k, v, g, beta, keywords) -> whether the kernel takes such a call; it raises where
             not.
@@ -66,7 +69,8 @@ def conforming(
     arithmetic = _token if form == "token" else _chunk
 
     def run(tokens: tuple[Tensor, ...], options: dict[str, Any]) -> tuple[Tensor, Tensor]:
-        q, k, v, g, b = (_token_major(x, layout) for x in tokens)
+        q, k, v, *gate_and_write = (_token_major(x, layout) for x in tokens)
+        b, g = gate_and_write[-1], _to_channels(gate_and_write[:-1], gates, q, v)
         if takes is not None and not takes(q, k, v, g, b, options):
             raise ValueError("a call outside the declared domain")
         wide = torch.float64 if q.dtype == torch.float64 else torch.float32
@@ -79,7 +83,10 @@ def conforming(
         groups = v.shape[2] // q.shape[2]
         for n, (row, first, end) in enumerate(spans):
             x = [y[row, first:end].to(wide) for y in (q, k, v, g)]
-            x[0], x[1] = (y.repeat_interleave(groups, 1) for y in x[:2])
+            x[0], x[1] = (
+                y.repeat(1, groups, 1) if heads == "tiled" else y.repeat_interleave(groups, 1)
+                for y in x[:2]
+            )
             before = (
                 start[n]
                 if start is not None
@@ -96,7 +103,7 @@ def conforming(
         states = torch.stack(final)
         return o, (states.mT if state == "vk" else states)
 
-    function = _with_signature(run, packing, scale)
+    function = _with_signature(run, packing, scale, gates)
     options: dict[str, Any] = {
         "layout": layout,
         "state": state,
@@ -108,6 +115,7 @@ def conforming(
     options |= {"padding": padding, "dtypes": (dtype,), "contract": _contract(form, dtype)} | (
         declared or {}
     )
+    options |= {"gates": gates, "heads": heads}
     title = JOINT.join((form, layout, state, gate, beta, packing, scale, padding, dtype))
     return kernel(name=title, **options)(function)
 
@@ -242,8 +250,19 @@ def _contract(form: str, dtype: str) -> str:
     return f"recurrent-{wide}" if form == "token" else f"chunk{CHUNK}-{wide}"
 
 
-def _with_signature(run: Callable[..., Any], packing: str, scale: str) -> Callable[..., Any]:
-    """`run` with the keywords that a kernel of these conventions has."""
+def _to_channels(given: list[Tensor], gates: str, q: Tensor, v: Tensor) -> Tensor:
+    """[B, T, HV, K] of whatever gates there are; none is a log gate of 0."""
+    shape = (*v.shape[:3], q.shape[3])
+    if gates == "channel":
+        return given[0]
+    return given[0][..., None].expand(shape) if gates == "head" else v.new_zeros(shape)
+
+
+def _with_signature(
+    run: Callable[..., Any], packing: str, scale: str, gates: str
+) -> Callable[..., Any]:
+    """`run` with the parameters that a kernel of these conventions has."""
+    tokens = "q, k, v, beta" if gates == "none" else "q, k, v, g, beta"
     names = [
         "initial_state",
         *(["scale"] if scale == "argument" else []),
@@ -251,7 +270,7 @@ def _with_signature(run: Callable[..., Any], packing: str, scale: str) -> Callab
     ]
     passed = ", ".join(f"{name!r}: {name}" for name in names)
     body = (
-        f"def call(q, k, v, g, beta, *, {', '.join(names)}):\n    return run((q, k, v, g, beta),"
+        f"def call({tokens}, *, {', '.join(names)}):\n    return run(({tokens}),"
         f" {{**ABSENT, {passed}}})"
     )
     scope: dict[str, Any] = {

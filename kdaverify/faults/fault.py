@@ -6,11 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 
-from kdaverify.faults.kernel import Patch
 from kdaverify.problems import DTYPES
 
 if TYPE_CHECKING:
@@ -44,7 +43,8 @@ class Setting:
     random: torch.Generator
 
 
-Make = Callable[[Setting], Patch]
+Make = Callable[[Setting], Any]
+"""Makes a `Patch` of a delta rule, or what the right kernel of another operator is made of."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Fault:
         reference: repository and issue, pull request or commit.
         kind: A to F, see KINDS.
         trigger: on which inputs it shows.
-        outputs: what it must change there: o, final_state, gradients, stage tensors, results of
+        outputs: what it must change there: outputs, gradients, stage tensors, results of
             activations; "call" where the call fails.
         patch: makes the patch; called once for each implementation, so what it keeps between calls
             is kept in a closure.
@@ -66,6 +66,7 @@ class Fault:
         dtypes: of the problems it can be tested on; a rounding that a wider or narrower format does
             not have is left out.
         graded: whether it has a strength.
+        operator: whose right kernel it is a patch of; a key of `faults.hosts.HOSTS`.
     """
 
     id: str
@@ -78,6 +79,7 @@ class Fault:
     stage: str
     dtypes: tuple[str, ...] = DTYPES
     graded: bool = False
+    operator: str = "kda"
 
     @property
     def strengths(self) -> tuple[float, ...]:
@@ -88,8 +90,15 @@ class Fault:
         """The faulty implementation, as `--impl` names it."""
         return f"fault:{self.id}" if strength == 1 else f"fault:{self.id}@{strength:g}"
 
-    def twin(self) -> Adapter:
-        """The embedded kernel without the patch; it has the fault's options."""
-        from kdaverify.faults.adapter import unpatched
+    @property
+    def conforming(self) -> tuple[str, ...]:
+        """The conforming kernels that a rejection of it is held against, as `--impl` names them."""
+        from kdaverify.faults.hosts import host_of
 
-        return unpatched(self)
+        return host_of(self).legal
+
+    def twin(self) -> Adapter:
+        """The right kernel without the patch; it has the fault's options."""
+        from kdaverify.faults.hosts import host_of
+
+        return host_of(self).right(self)

@@ -38,7 +38,7 @@ def _unguarded(_: float) -> Mapping[str, ActivationCall]:
     }
 
 
-def _left_out(strength: float) -> Mapping[str, ActivationCall]:
+def left_out(strength: float) -> Mapping[str, ActivationCall]:
     def skipped(op: str) -> ActivationCall:
         def forward(x: ActivationArguments) -> Tensor:
             raw = x.tensors["logits"].float() if op == "beta_sigmoid" else _raw(x)
@@ -79,7 +79,7 @@ FAULTS: Final = (
         "A",
         "any logits",
         ("g", "beta"),
-        activated(_left_out),
+        activated(left_out),
         graded=True,
     ),
     _gate(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from kdaverify.adapters.eager import arithmetic_of, run_eager
+from kdaverify.adapters.eager import arithmetic_of, run_eager, stages_of
 from kdaverify.budgets.contract import Contract
 from kdaverify.operators.pointwise.call import ActivationCall
 from oracles.arithmetic import Arithmetic, keep
@@ -21,7 +21,8 @@ Outputs = tuple[Tensor, Tensor]
 Derive = Callable[[Inputs, Cotangents], Gradients[Tensor]]
 
 
-def _right_stages(_: Inputs) -> Stages:
+def right_stages(_: Inputs) -> Stages:
+    """Of KDA; kernels whose channels share a gate have others: see `PatchedPipeline.stages`."""
     return STAGES
 
 
@@ -34,7 +35,7 @@ class Patch:
     """What is replaced; by default nothing.
 
     Args:
-        stages: of a call, the stages of the forward.
+        stages: of a call, the stages of the forward; by default those of the contract.
         backward: of a call, the stages of the backward; None: autograd of the forward as it is
             patched.
         stored: (name, tensor) -> tensor, after the contract's rounding.
@@ -48,7 +49,7 @@ class Patch:
         exposes: the outputs returned.
     """
 
-    stages: Callable[[Inputs], Stages] = _right_stages
+    stages: Callable[[Inputs], Stages] = right_stages
     backward: Callable[[Inputs], BackwardStages] | None = None
     stored: Callable[[str, Tensor], Tensor] = keep
     forward: Callable[[PatchedPipeline, Inputs], Outputs] = _plain
@@ -69,8 +70,13 @@ class PatchedPipeline:
 
     def __call__(self, inputs: Inputs, **stages: Stage) -> Outputs:
         """o and S_T; stages named here replace those of the patch."""
-        table = replace(self.patch.stages(inputs), **stages)
+        table = replace(self.stages(inputs), **stages)
         return run_eager(self._sized, inputs, stages=table, arithmetic=self.arithmetic)
+
+    def stages(self, inputs: Inputs) -> Stages:
+        """Of the forward of a call."""
+        own = self.patch.stages
+        return stages_of(self.contract) if own is right_stages else own(inputs)
 
     @property
     def arithmetic(self) -> Arithmetic:
@@ -97,7 +103,7 @@ class PatchedPipeline:
             chunk_size=self._sized.chunk_size,
             dtype=self.contract.work,
             arithmetic=self.arithmetic,
-            stages=patch.stages(inputs),
+            stages=self.stages(inputs),
             backward=patch.backward(inputs),
         )
         return _as_received(found, inputs)

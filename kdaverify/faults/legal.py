@@ -11,6 +11,9 @@ from torch import Tensor
 from kdaverify.adapters.base import Output
 from kdaverify.adapters.eager import Eager, arithmetic_of, run_eager
 from kdaverify.budgets.formats import format_of
+from kdaverify.faults import gated_norm, short_conv
+from kdaverify.faults.adapter import EMBEDDED as EMBEDDED_KERNELS
+from kdaverify.faults.conforming import conforming
 from kdaverify.problems import DTYPES
 from oracles.inputs import Inputs
 
@@ -27,6 +30,18 @@ OTHERWISE: Final = tuple(
 format one."""
 LEGAL: Final = (*EMBEDDED, *OTHERWISE)
 """The conforming kernels that faults are held against, as `--impl` names them."""
+_OWN: Final = "kdaverify.faults.legal:"
+GDN: Final = tuple(
+    f"{_OWN}{name}" for name in ("gdn_eager", "gdn_backwards", "gdn_token", "gdn_chunk_tiled")
+)
+DELTA: Final = tuple(f"{_OWN}{name}" for name in ("delta_eager", "delta_token"))
+CONV: Final = tuple(
+    f"{_OWN}{name}" for name in ("conv_in_order", "conv_backwards", "conv_w_minus_1")
+)
+NORM: Final = tuple(
+    f"{_OWN}{name}" for name in ("norm_in_order", "norm_by_division", "norm_stored")
+)
+"""The same for the other operators."""
 
 
 def backwards(a: Tensor, b: Tensor) -> Tensor:
@@ -53,3 +68,25 @@ class Backwards(Eager):
 
 
 backwards_eager: Final = Backwards("eager-backwards", dict.fromkeys(DTYPES, "eager"))
+gdn_eager, delta_eager = EMBEDDED_KERNELS["gdn"], EMBEDDED_KERNELS["delta"]
+gdn_backwards: Final = Backwards("gdn-backwards", dict.fromkeys(DTYPES[1:], "gdn64"), "head")
+gdn_token: Final = conforming("token", packing="cu_seqlens", gates="head")
+gdn_chunk_tiled: Final = conforming(
+    "chunk",
+    layout="bhtd",
+    state="vk",
+    gate="decay",
+    packing="cu_seqlens",
+    gates="head",
+    heads="tiled",
+    dtype="bf16",
+)
+delta_token: Final = conforming("token", packing="cu_seqlens", gates="none")
+conv_in_order = short_conv.adapted(short_conv.RIGHT, "in order")
+conv_backwards = short_conv.adapted(
+    short_conv.RIGHT.replaced(take=short_conv.summed_backwards), "backwards"
+)
+conv_w_minus_1 = short_conv.w_minus_one
+norm_in_order = gated_norm.adapted(gated_norm.right, "in order")
+norm_by_division = gated_norm.adapted(gated_norm.by_division, "by division")
+norm_stored = gated_norm.three_roundings

@@ -24,7 +24,7 @@ _RIGHT: Final = torch_activations()["l2norm"]
 _BACKWARD_EPS = 1e-12
 
 
-def _normalised_by(
+def normalised_by(
     norm: Callable[[Tensor, float], Tensor], strength: float
 ) -> Mapping[str, ActivationCall]:
     def forward(x: ActivationArguments) -> Tensor:
@@ -64,7 +64,7 @@ FAULTS: Final = (
         "A",
         "rows of norm 1e-2 and less",
         ("y",),
-        activated(partial(_normalised_by, _eps_beside_the_mean)),
+        activated(partial(normalised_by, _eps_beside_the_mean)),
         graded=True,
     ),
     _l2norm(
@@ -74,7 +74,7 @@ FAULTS: Final = (
         "A",
         "rows of norm 1e-2 and less",
         ("y",),
-        activated(partial(_normalised_by, _eps_outside_the_root)),
+        activated(partial(normalised_by, _eps_outside_the_root)),
         graded=True,
     ),
     _l2norm(

@@ -55,15 +55,15 @@ def part_of(right: Tensor, wrong: Tensor, strength: float) -> Tensor:
     return wrong if strength == 1.0 else right + strength * (wrong - right)
 
 
-def staged(*, when: Condition = always, **wrong: Stage) -> Make:
+def staged(*, when: Condition = always, right: Stages = STAGES, **wrong: Stage) -> Make:
     """Stages of the forward replaced by name, on the calls that `when` holds for."""
 
     def make(setting: Setting) -> Patch:
         table = replace(
-            STAGES,
+            right,
             **{name: _weakened(name, stage, setting.strength) for name, stage in wrong.items()},
         )
-        return Patch(stages=lambda x: table if when(x) else STAGES)
+        return Patch(stages=lambda x: table if when(x) else right)
 
     return make
 
@@ -84,18 +84,20 @@ def at_random(chance: float, *, when: Condition = always, **wrong: RandomStage) 
     return make
 
 
-def backwards(*, when: Condition = always, **wrong: BackwardStage) -> Make:
+def backwards(
+    *, when: Condition = always, right: BackwardStages = BACKWARD, **wrong: BackwardStage
+) -> Make:
     """Stages of the backward replaced by name; the gradients are then those of the stages."""
 
     def make(setting: Setting) -> Patch:
         table = replace(
-            BACKWARD,
+            right,
             **{
                 name: _weakened_backward(name, stage, setting.strength)
                 for name, stage in wrong.items()
             },
         )
-        return Patch(backward=lambda x: table if when(x) else BACKWARD)
+        return Patch(backward=lambda x: table if when(x) else right)
 
     return make
 
@@ -152,13 +154,15 @@ def struck(
     return make
 
 
-def derived(wrong: Derivation, *, when: Condition = always) -> Make:
+def derived(
+    wrong: Derivation, *, when: Condition = always, right: BackwardStages = BACKWARD
+) -> Make:
     """The backward's call replaced."""
 
     def derivation(derive: Derive, x: Inputs, cotangents: Cotangents) -> Gradients[Tensor]:
         return wrong(derive, x, cotangents) if when(x) else derive(x, cotangents)
 
-    return lambda _: Patch(backward=lambda _: BACKWARD, gradients=derivation)
+    return lambda _: Patch(backward=lambda _: right, gradients=derivation)
 
 
 def rounded(fmt: str, *names: str) -> Make:

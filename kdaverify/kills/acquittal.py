@@ -52,12 +52,12 @@ class Jury:
 
     Args:
         fault: its twin, the kernel that differs from it in nothing else, must pass too.
-        specs: of the others, as `--impl` names them.
+        specs: of the others, as `--impl` names them; None: those that the fault names.
     """
 
-    def __init__(self, fault: KnownFault, specs: Sequence[str]) -> None:
+    def __init__(self, fault: KnownFault, specs: Sequence[str] | None = None) -> None:
         self.fault, self.twin = fault, fault.twin()
-        self.others = [find(spec) for spec in specs]
+        self.others = [find(spec) for spec in (fault.conforming if specs is None else specs)]
 
     def objection(self, verdict: Verdict) -> str:
         """Why a rejection of the fault is no kill; "" if it is one."""

@@ -34,6 +34,10 @@ class KnownFault(Protocol):
     def graded(self) -> bool: ...
     @property
     def strengths(self) -> tuple[float, ...]: ...
+    @property
+    def conforming(self) -> tuple[str, ...]:
+        """The conforming kernels that a rejection of it is held against, as `--impl` names them."""
+        ...
 
     def spec(self, strength: float = 1.0) -> str:
         """The faulty implementation, as `--impl` names it."""
@@ -52,6 +56,7 @@ class PlantedFault:
         id, title, reference, trigger, outputs, stage: as of `Fault`.
         kernel: the faulty implementation, as `--impl` names it.
         right: the same without the fault.
+        conforming: other kernels that conform by construction, as `--impl` names them.
         kind: A to F, see `faults.fault.KINDS`.
     """
 
@@ -60,6 +65,7 @@ class PlantedFault:
     kernel: str
     right: str
     outputs: tuple[str, ...]
+    conforming: tuple[str, ...] = ()
     stage: str = ""
     kind: str = "A"
     reference: str = "planted"
@@ -81,12 +87,10 @@ class FaultCatalogue:
 
     Args:
         faults: by id.
-        conforming: kernels that conform by construction, as `--impl` names them.
         survivors: why a fault survives, by id.
     """
 
     faults: Mapping[str, KnownFault]
-    conforming: tuple[str, ...]
     survivors: Mapping[str, str]
 
 
@@ -96,8 +100,22 @@ def operator_by(impl: str) -> CallOperator:
 
 
 def catalogue_by(impl: str) -> FaultCatalogue:
-    """The faults of that operator."""
-    return operator_by(impl).fault_catalogue()
+    """The faults of that operator; every shipped one for ""."""
+    return operator_by(impl).fault_catalogue() if impl else shipped_catalogue()
+
+
+def shipped_catalogue(op: str = "") -> FaultCatalogue:
+    """The faults of the catalogue.
+
+    Args:
+        op: whose; "" for those of every operator.
+    """
+    from kdaverify.faults.catalogue import FAULTS
+    from kdaverify.faults.hosts import host_of
+    from kdaverify.faults.survivors import SURVIVORS
+
+    chosen = {fault.id: fault for fault in FAULTS.values() if op in ("", host_of(fault).op)}
+    return FaultCatalogue(chosen, SURVIVORS)
 
 
 def suites_by(impl: str) -> list[str]:

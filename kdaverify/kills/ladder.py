@@ -25,18 +25,16 @@ class Ladder:
     """The strengths of one fault under one profile.
 
     Args:
-        conforming: kernels that a rejection of the fault is held against, as `--impl` names them.
         until: when to give up, by time.time().
     """
 
     fault: KnownFault
-    conforming: tuple[str, ...]
     profile: str
     until: float
 
     @cached_property
     def jury(self) -> Jury:
-        return Jury(self.fault, self.conforming)
+        return Jury(self.fault)
 
     def step(self, strength: float, known: Verdict | None) -> tuple[Attempt, Verdict | None]:
         """The suites at one strength; what killed the fault at the strength before is tested first.
@@ -81,12 +79,11 @@ def descend(name: str, profile: str, until: float, *, weaker: bool, impl: str = 
         name: its id.
         until: when to give up, by time.time().
         weaker: whether weaker ones are tested at all.
-        impl: an implementation of the operator whose fault it is; "" for KDA.
+        impl: an implementation of the operator whose fault it is; "" for shipped ones.
     Raises:
         Unfinished: it was not known by then.
     """
-    known = catalogue_by(impl)
-    ladder = Ladder(known.faults[name], known.conforming, profile, until)
+    ladder = Ladder(catalogue_by(impl).faults[name], profile, until)
     found, killer = list[Attempt](), None
     for strength in ladder.fault.strengths if weaker else ladder.fault.strengths[:1]:
         attempt, killer = ladder.step(strength, killer)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 
 from kdaverify.kills.known_faults import KnownFault, catalogue_by, suites_by
 from kdaverify.kills.pool import Job
@@ -18,7 +19,7 @@ def chosen(pattern: str, impl: str = "") -> list[KnownFault]:
 
     Args:
         pattern: globs with commas between, such as H*,DESIGN-?.
-        impl: an implementation of the operator whose faults are meant; "" for KDA.
+        impl: an implementation of the operator whose faults are meant; "" for every operator.
     """
     return [
         fault
@@ -34,7 +35,7 @@ class Plan:
     Args:
         profile: of faults that survive smoke.
         legal: whether conforming kernels run through the whole suites.
-        impl: an implementation of the operator whose faults they are; "" for KDA.
+        impl: an implementation of the operator whose faults they are; "" for shipped ones.
     """
 
     faults: tuple[KnownFault, ...]
@@ -49,21 +50,14 @@ class Plan:
     @property
     def conforming(self) -> tuple[str, ...]:
         """The kernels whose rejection is a false alarm."""
-        return catalogue_by(self.impl).conforming
+        return tuple(dict.fromkeys(name for fault in self.faults for name in fault.conforming))
 
     def jobs(self, done: Iterable[FaultRow | LegalRow]) -> list[Job]:
         """What is left, longest first: conforming kernels, a suite at a time, survivors under the
         last profile, every fault under smoke.
         """
         rows, ids = list(done), {fault.id for fault in self.faults}
-        runs = (
-            [(name, of) for of in reversed(self.profiles) for name in self.conforming]
-            if self.legal
-            else []
-        )
-        legal = [
-            Job(*run, legal=True, suite=suite) for suite in suites_by(self.impl) for run in runs
-        ]
+        legal = [*self._legal()] if self.legal else []
         then = [job for row in rows if row.id in ids for job in self.follow(row)]
         first = [Job(fault.id, SMOKE, weaker=True, impl=self.impl) for fault in self.faults]
         known = {
@@ -74,6 +68,21 @@ class Plan:
             for job in (*legal, *then, *first)
             if (job.name, job.profile, job.suite) not in known
         ]
+
+    def _legal(self) -> Iterator[Job]:
+        """Every suite of every conforming kernel that the faults are held against."""
+        for suite in sorted({suite for found in self._suites.values() for suite in found}):
+            for profile in reversed(self.profiles):
+                yield from (
+                    Job(name, profile, legal=True, suite=suite)
+                    for name, found in self._suites.items()
+                    if suite in found
+                )
+
+    @cached_property
+    def _suites(self) -> dict[str, list[str]]:
+        """The suites of every conforming kernel."""
+        return {name: suites_by(name) for name in self.conforming}
 
     def follow(self, row: FaultRow | LegalRow) -> list[Job]:
         """What a row makes necessary: a fault that survives smoke runs under the last profile."""

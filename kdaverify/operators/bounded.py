@@ -58,11 +58,6 @@ class BoundedOperator(FunctionOperator):
     def groups(self, call: Any) -> int:
         """Of elements whose roundings are not independent within one: see `ErrorModel`."""
 
-    def undefined(self, call: Any) -> Mapping[str, Tensor]:
-        """Elements without an exact value, by output or gradient."""
-        del call
-        return {}
-
     @abc.abstractmethod
     def laws(self) -> Mapping[str, Law]:
         """Exact relations between calls, by name."""

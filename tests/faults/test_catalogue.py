@@ -26,7 +26,9 @@ from tests.faults.triggers import PLAIN, TRIGGERS
 from tests.rows import ROOT
 
 SURVEY = json.loads(Path(__file__).with_name("survey.json").read_text())
-RUNNABLE = tuple(FAULTS.values())
+EVERY_FAULT = tuple(FAULTS.values())
+RUNNABLE = tuple(fault for fault in EVERY_FAULT if fault.operator == "kda")
+"""Of KDA; test_other_operators.py has the others."""
 TRIGGERED = tuple(fault for fault in RUNNABLE if TRIGGERS[fault.id].how != "own")
 GRADED = tuple(
     fault for fault in TRIGGERED if fault.graded and TRIGGERS[fault.id].how in ("call", "step")
@@ -45,14 +47,14 @@ def test_every_entry_of_the_survey_is_re_created_or_says_why_not() -> None:
 
 
 def test_references_and_classes_are_those_of_the_survey() -> None:
-    for fault in RUNNABLE:
+    for fault in EVERY_FAULT:
         reference, kind = SURVEY[fault.id]
         assert (fault.reference, fault.kind) == (reference, kind), fault.id
 
 
 def test_every_fault_has_a_trigger_and_a_class() -> None:
-    assert set(TRIGGERS) == set(FAULTS)
-    assert all(fault.kind in KINDS and fault.outputs and fault.trigger for fault in RUNNABLE)
+    assert set(TRIGGERS) == {fault.id for fault in RUNNABLE}
+    assert all(fault.kind in KINDS and fault.outputs and fault.trigger for fault in EVERY_FAULT)
 
 
 def test_the_reference_page_holds_the_catalogue() -> None:
@@ -60,7 +62,7 @@ def test_the_reference_page_holds_the_catalogue() -> None:
     rows = [
         f"| {fault.id} | {fault.stage} | {fault.kind} | {fault.title} | {fault.trigger} |"
         f" {', '.join(fault.outputs)} | {fault.reference} |"
-        for fault in RUNNABLE
+        for fault in EVERY_FAULT
     ]
     gaps = [f"| {gap.id} | {gap.why} | {gap.reference} |" for gap in NOT_RECREATED]
     listed = [

@@ -34,6 +34,10 @@ SAMPLE = (
     "P9",
     "B15",
     "L8",
+    "GDN-D3",
+    "DN-D16",
+    "CONV-C9",
+    "NORM-N11",
 )
 LIMIT = 1800.0
 

@@ -6,91 +6,32 @@ and one with each planted fault.
 # Faults are lambdas in the place of typed parts, and functions of autograd, which has no types.
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 import kdaverify as kv
+from kdaverify.faults import gated_norm
+from kdaverify.faults.fault import Setting
+from kdaverify.faults.gated_norm import (
+    EVERY,
+    Norm,
+    act,
+    adapted,
+    by_division,
+    right,
+    root,
+    three_roundings,
+)
 
-EVERY: Final = ("fp32", "bf16", "fp16")
-Norm = Callable[[Tensor, Tensor, Tensor, float, str], Tensor]
-
-
-def act(z: Tensor, name: str) -> Tensor:
-    return z * torch.sigmoid(z) if name == "silu" else torch.sigmoid(z)
-
-
-def root(x: Tensor, eps: float) -> Tensor:
-    return torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
-
-
-def right(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
-    return x * root(x, eps) * w * act(z, name)
-
-
-def by_division(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
-    return act(z, name) * (w * (x / torch.sqrt((x * x).sum(-1, keepdim=True) / x.shape[-1] + eps)))
-
-
-class Crossed(torch.autograd.Function):
-    """The gradient of the gate is that of x."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        del ctx
-        return x.clone(), z.clone()
-
-    @staticmethod
-    def backward(ctx: Any, dx: Tensor, dz: Tensor) -> tuple[Tensor, Tensor]:
-        del ctx, dz
-        return dx, dx
-
-
-class Renormed(torch.autograd.Function):
-    """The backward takes the normalised rows for the rows."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
-        n = x * root(x, eps)
-        ctx.save_for_backward(n)
-        ctx.eps = eps
-        return n
-
-    @staticmethod
-    def backward(ctx: Any, p: Tensor) -> tuple[Tensor, None]:
-        (n,) = ctx.saved_tensors
-        r = root(n, ctx.eps)
-        again = n * r
-        return r * (p - again * (p * again).mean(-1, keepdim=True)), None
-
-
-def crossed(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
-    x, z = Crossed.apply(x, z)
-    return right(x, z, w, eps, name)
-
-
-def in_groups(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
-    half = max(1, x.shape[-1] // 2)
-    parts = [part * root(part, eps) for part in x.split(half, -1)]
-    return torch.cat(parts, -1) * w * act(z, name)
-
+PLAIN: Final = Setting(1.0, torch.Generator())
 
 FAULTS: Final[Mapping[str, Norm]] = {
-    "N1 SiLU for sigmoid": lambda x, z, w, eps, _: right(x, z, w, eps, "silu"),
-    "N2 sigmoid for SiLU": lambda x, z, w, eps, _: right(x, z, w, eps, "sigmoid"),
-    "N4 gradient of x for the gate": crossed,
-    "N6 groups of half the width": in_groups,
-    "N8 no weight": lambda x, z, w, eps, name: right(x, z, torch.ones_like(w) + 0 * w, eps, name),
-    "N11 normalised again in the backward": lambda x, z, w, eps, name: (
-        Renormed.apply(x, eps) * w * act(z, name)
-    ),
-    "N13 x / max(|x|, eps)": lambda x, z, w, eps, name: (
+    **{fault.id: fault.patch(PLAIN) for fault in gated_norm.FAULTS},
+    "x / max(|x|, eps)": lambda x, z, w, eps, name: (
         x / x.square().mean(-1, keepdim=True).sqrt().clamp(min=eps) * w * act(z, name)
-    ),
-    "N14 weight kept in bf16": lambda x, z, w, eps, name: right(
-        x, z, w.bfloat16().float(), eps, name
     ),
     "eps outside the root": lambda x, z, w, eps, name: (
         x / (x.square().mean(-1, keepdim=True).sqrt() + eps) * w * act(z, name)
@@ -118,32 +59,11 @@ FAULTS: Final[Mapping[str, Norm]] = {
         right(x, z, w, eps, name) / torch.sigmoid(z) * z.exp() / (1 + z.exp())
     ),
 }
-"""N1 to N14 as in the list of public defects; what has no number is a classic."""
-
-
-def adapted(norm: Norm, name: str) -> Any:
-    def gated_rms_norm(
-        x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, activation: str
-    ) -> Tensor:
-        return norm(x.float(), gate.float(), weight.float(), eps, activation).to(x.dtype)
-
-    return kv.kernel(op="gated_rms_norm", name=name, dtypes=EVERY)(gated_rms_norm)
+"""Those of the catalogue by id; what has no number is a classic."""
 
 
 def faulty(name: str) -> Any:
     return adapted(FAULTS[name], name)
-
-
-@kv.kernel(op="gated_rms_norm", dtypes=EVERY, contract="gated-rms-norm-stored")
-def three_roundings(
-    x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, activation: str
-) -> Tensor:
-    """As the modules of model files: the normalised row,
-    and its product with the weight, in x's type.
-    """
-    wide = x.float()  # once: autograd adds the gradients of every cast in x's type
-    normed = (wide * root(wide, eps)).to(x.dtype)
-    return (weight * normed * act(gate.float(), activation)).to(x.dtype)
 
 
 @kv.kernel(op="gated_rms_norm", dtypes=EVERY, activation="sigmoid", eps=1e-5)

@@ -115,8 +115,8 @@ class ToyOperator(PipelineOperator):
     def fault_catalogue(self) -> FaultCatalogue:
         right = f"{HERE}:kernel"
         specs = {fault: f"{HERE}:{fault.replace('-', '_')}" for fault in FAULTS}
-        found = {name: PlantedFault(name, name, at, right, ("y",)) for name, at in specs.items()}
-        return FaultCatalogue(found, (right,), {})
+        made = (PlantedFault(name, name, at, right, ("y",), (right,)) for name, at in specs.items())
+        return FaultCatalogue({fault.id: fault for fault in made}, {})
 
 
 def _doubled(adapter: Adapter, problem: ToyProblem) -> list[Outcome]:

@@ -44,6 +44,7 @@ class GatedNormOperator(BoundedOperator):
     numbers = {"eps": 1e-6}  # noqa: RUF012
     options = {"activation": ("silu", "sigmoid"), "eps": (1e-6, 1e-5)}  # noqa: RUF012
     width = "V"
+    has_known_bugs = True
     telling = ("value", "activation")
     sizes = {"B": (1,), "T": (1, 2, 4, 16), "H": (1,), "V": WIDTHS}  # noqa: RUF012
 

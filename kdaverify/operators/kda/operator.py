@@ -27,8 +27,7 @@ from kdaverify.checks.laws.registry import LAWS
 from kdaverify.checks.location import Step
 from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.place import ElementPlace
-from kdaverify.diagnosis.call import DiagnosedCall
-from kdaverify.diagnosis.question import DiagnosisCase, PropertyCase
+from kdaverify.diagnosis.question import PropertyCase
 from kdaverify.operator import Axis, CallOperator, Choices, ContrastAxis
 from kdaverify.operators.kda.axes import AXES
 from kdaverify.operators.kda.bounds import bounds_of
@@ -49,7 +48,6 @@ from oracles.inputs import Inputs
 from oracles.tensors import OUTPUTS, SIGNATURE
 
 if TYPE_CHECKING:
-    from kdaverify.kills.known_faults import FaultCatalogue
 
 # Writes of a token to its state, in all: above this, launching kernels on an accelerator costs less
 # than it saves. Beside 17 other processes on 16 cores, 2^23 took 5.5 s on the CPU and 2^28 took 7.5
@@ -169,14 +167,6 @@ class KdaOperator(CallOperator):
     def place(self, output: str, index: tuple[int, ...], call: Inputs) -> ElementPlace:
         return place(output, index, call)
 
-    def fault_catalogue(self) -> FaultCatalogue:
-        from kdaverify.faults.catalogue import FAULTS
-        from kdaverify.faults.legal import LEGAL
-        from kdaverify.faults.survivors import SURVIVORS
-        from kdaverify.kills.known_faults import FaultCatalogue
-
-        return FaultCatalogue(FAULTS, LEGAL, SURVIVORS)
-
     def baseline(self, call: Inputs, contract: Contract, io: Format) -> Recurrence:
         return Recurrence(call, contract, io)
 
@@ -217,9 +207,6 @@ class KdaOperator(CallOperator):
         yield from walk(adapter, problem)
         if both_passes:
             yield from walk_back(adapter, problem)
-
-    def diagnosed(self, case: PropertyCase, judged: Adapter) -> DiagnosisCase:
-        return DiagnosedCall(case, judged, case.problem)
 
     def explain_error(self, case: PropertyCase, judged: Adapter, *, until: float) -> str:
         from kdaverify.operators.kda.mistakes.finding import finding

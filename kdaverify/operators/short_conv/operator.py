@@ -53,6 +53,7 @@ class ShortConvOperator(BoundedOperator):
     }
     options = {"activation": ("silu", "none")}  # noqa: RUF012
     width = "W"
+    has_known_bugs = True
     telling = ("value", "activation")
     sizes = {"B": (1,), "D": WIDTHS, "W": (2, 3)}  # noqa: RUF012
 

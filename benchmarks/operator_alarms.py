@@ -1,0 +1,119 @@
+"""How often a conforming kernel of an operator is rejected on random problems.
+
+    python -m benchmarks.operator_alarms gdn --runs 2000 --seed 3 --workers 16 --json FILE
+
+Operators are those of the catalogue of faults: kda, gdn, delta, short_conv, gated_rms_norm. A run
+is one conforming kernel on one random problem of its operator, forward and gradients, judged as in
+a session: what is over its tolerance by little is tested again at fresh seeds. The kernels take
+turns, in every format that each takes. The result depends on the seed and not on the number of
+processes. `--part 3/16` makes every sixteenth run from the third on: several machines may share
+them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import time
+from collections import Counter
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from hypothesis import given, seed, settings
+from rich.progress import track
+
+from kdaverify.adapters import find
+from kdaverify.adapters.base import Adapter
+from kdaverify.faults.hosts import HOSTS
+from kdaverify.operator import problem_from_json
+from kdaverify.problems.profiles import settings_for
+from kdaverify.verdicts.judge import FatalRejection, Judge, Rejected
+from kdaverify.verdicts.verdict import Verdict
+
+TESTED: Final[dict[str, dict[str, Any]]] = {"forward": {}, "gradients": {"of": "both"}}
+Run = tuple[str, str]
+"""A kernel as `--impl` names it, and a problem as JSON."""
+
+
+@cache
+def kernel(spec: str) -> Adapter:
+    return find(spec)
+
+
+def drawn(spec: str, dtype: str, count: int, number: int) -> list[str]:
+    """`count` random problems of a kernel in a format, as the suites make them."""
+    adapter, found = kernel(spec), list[str]()
+    bounds = adapter.operator.bounds(adapter, {"dtype": dtype}, "smoke")
+
+    @seed(number)
+    @settings(settings_for("smoke"), max_examples=count)
+    @given(adapter.operator.random(adapter, dtype, bounds))
+    def take(problem: Any) -> None:
+        found.append(problem.to_json())
+
+    take()
+    return found
+
+
+def runs(operator: str, count: int, number: int) -> list[Run]:
+    """At least so many, the same number of every kernel in each of its formats."""
+    turns = [(spec, dtype) for spec in HOSTS[operator].legal for dtype in kernel(spec).dtypes]
+    share = -(-count // len(turns))
+    return [(spec, text) for spec, dtype in turns for text in drawn(spec, dtype, share, number)]
+
+
+def judged(run: Run) -> list[Verdict]:
+    """The verdicts of one run."""
+    torch.set_num_threads(1)
+    spec, text = run
+    adapter, told = kernel(spec), list[Verdict]()
+    for name, detail in TESTED.items():
+        judge = Judge(adapter, told.append, name, spec=spec, published=False)
+        with contextlib.suppress(Rejected, FatalRejection):
+            judge(problem_from_json(text), **detail)
+    return told
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("operator", choices=[*HOSTS])
+    parser.add_argument("--runs", type=int, default=2000, help="at least so many (default 2000)")
+    parser.add_argument("--seed", type=int, default=3, help="of the problems (default 3)")
+    parser.add_argument("--workers", type=int, default=2, help="processes (default 2)")
+    parser.add_argument("--part", default="0/1", help="K/N: every N-th from the K-th on, from 0")
+    parser.add_argument("--minutes", type=float, default=1e9, help="stop then (default: never)")
+    parser.add_argument("--json", type=Path, help="write the summary here")
+    given_ = parser.parse_args()
+    first, step = map(int, given_.part.split("/"))
+    asked = runs(given_.operator, given_.runs, given_.seed)[first::step]
+    until, statuses, alarms, done = time.time() + 60 * given_.minutes, Counter[str](), [], 0
+    with get_context("spawn").Pool(given_.workers) as pool:
+        for told in track(pool.imap(judged, asked, chunksize=1), total=len(asked)):
+            done += 1
+            statuses.update(str(verdict.status) for verdict in told)
+            alarms += [f"{v.headline()}; {v.replay}" for v in told if v.status.rejects]
+            if time.time() > until:
+                pool.terminate()
+                break
+    summary = {
+        "operator": given_.operator,
+        "seed": given_.seed,
+        "runs": done,
+        "wanted": len(asked),
+        "outputs": dict(statuses),
+        "false_alarms": alarms,
+    }
+    print(json.dumps(summary, indent=1))
+    if given_.json:
+        given_.json.write_text(json.dumps(summary, indent=1) + "\n")
+    return bool(alarms)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,209 @@
+"""Gated RMSNorms in torch: the right one, and one with each fault."""
+
+# pyright: basic
+# Faults are lambdas in the place of typed functions, and functions of autograd, which has no types.
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters import kernel
+from kdaverify.faults.fault import Fault
+
+EVERY: Final = ("fp32", "bf16", "fp16")
+Norm = Callable[[Tensor, Tensor, Tensor, float, str], Tensor]
+
+
+def act(z: Tensor, name: str) -> Tensor:
+    return z * torch.sigmoid(z) if name == "silu" else torch.sigmoid(z)
+
+
+def root(x: Tensor, eps: float) -> Tensor:
+    return torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+
+
+def right(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
+    return x * root(x, eps) * w * act(z, name)
+
+
+def by_division(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
+    return act(z, name) * (w * (x / torch.sqrt((x * x).sum(-1, keepdim=True) / x.shape[-1] + eps)))
+
+
+class Crossed(torch.autograd.Function):
+    """The gradient of the gate is that of x."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        del ctx
+        return x.clone(), z.clone()
+
+    @staticmethod
+    def backward(ctx: Any, dx: Tensor, dz: Tensor) -> tuple[Tensor, Tensor]:
+        del ctx, dz
+        return dx, dx
+
+
+class Renormed(torch.autograd.Function):
+    """The backward takes the normalised rows for the rows."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, eps: float) -> Tensor:
+        n = x * root(x, eps)
+        ctx.save_for_backward(n)
+        ctx.eps = eps
+        return n
+
+    @staticmethod
+    def backward(ctx: Any, p: Tensor) -> tuple[Tensor, None]:
+        (n,) = ctx.saved_tensors
+        r = root(n, ctx.eps)
+        again = n * r
+        return r * (p - again * (p * again).mean(-1, keepdim=True)), None
+
+
+def crossed(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
+    x, z = Crossed.apply(x, z)
+    return right(x, z, w, eps, name)
+
+
+def in_groups(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
+    half = max(1, x.shape[-1] // 2)
+    parts = [part * root(part, eps) for part in x.split(half, -1)]
+    return torch.cat(parts, -1) * w * act(z, name)
+
+
+def renormed(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
+    return Renormed.apply(x, eps) * w * act(z, name)
+
+
+class OneRank(torch.autograd.Function):
+    """The weight's gradient is the share of one of two ranks: of the even rows."""
+
+    @staticmethod
+    def forward(ctx: Any, n: Tensor, w: Tensor) -> Tensor:
+        ctx.save_for_backward(n, w)
+        return n * w
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
+        n, w = ctx.saved_tensors
+        return dy * w, (dy * n).flatten(0, -2)[::2].sum(0)
+
+
+def of_one_rank(x: Tensor, z: Tensor, w: Tensor, eps: float, name: str) -> Tensor:
+    return OneRank.apply(x * root(x, eps), w) * act(z, name)
+
+
+def adapted(
+    norm: Norm, name: str, dtypes: tuple[str, ...] = EVERY, wide: torch.dtype = torch.float32
+) -> Any:
+    """The implementation of a norm, computed in `wide`."""
+
+    def gated_rms_norm(
+        x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, activation: str
+    ) -> Tensor:
+        rows, gates, weights = (tensor.to(wide) for tensor in (x, gate, weight))
+        return norm(rows, gates, weights, eps, activation).to(x.dtype)
+
+    return kernel(op="gated_rms_norm", name=name, dtypes=dtypes)(gated_rms_norm)
+
+
+@kernel(op="gated_rms_norm", dtypes=EVERY, contract="gated-rms-norm-stored")
+def three_roundings(
+    x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, activation: str
+) -> Tensor:
+    """As the modules of model files: the normalised row, and its product with the weight, in x's
+    type.
+    """
+    wide = x.float()  # once: autograd adds the gradients of every cast in x's type
+    normed = (wide * root(wide, eps)).to(x.dtype)
+    return (weight * normed * act(gate.float(), activation)).to(x.dtype)
+
+
+def planted(norm: Norm | None, fault: Fault) -> Any:
+    """The implementation with a fault; without one, the right one that it is held against."""
+    name = f"fault:{fault.id}"
+    return adapted(norm or right, name, fault.dtypes)
+
+
+_norm = partial(Fault, operator="gated_rms_norm", stage="gated_rms_norm", dtypes=EVERY)
+FAULTS: Final = (
+    _norm(
+        "NORM-N1",
+        "SiLU for the sigmoid gate",
+        "vllm-project/vllm#40245",
+        "A",
+        "a sigmoid gate",
+        ("y",),
+        lambda _: lambda x, z, w, eps, _: right(x, z, w, eps, "silu"),
+    ),
+    _norm(
+        "NORM-N2",
+        "a sigmoid for the SiLU gate",
+        "Avarok-Cybersecurity/atlas#753, #754",
+        "A",
+        "a SiLU gate",
+        ("y",),
+        lambda _: lambda x, z, w, eps, _: right(x, z, w, eps, "sigmoid"),
+    ),
+    _norm(
+        "NORM-N4",
+        "the gradient of x is returned for that of the gate",
+        "fla-org/fla#155",
+        "A",
+        "any",
+        ("dgate",),
+        lambda _: crossed,
+    ),
+    _norm(
+        "NORM-N6",
+        "groups of half the width",
+        "state-spaces/mamba#908, #916, #951",
+        "A",
+        "any",
+        ("y",),
+        lambda _: in_groups,
+    ),
+    _norm(
+        "NORM-N8",
+        "the weight is not passed",
+        "1bit-MONSTER/1bit-MONSTER#1154",
+        "A",
+        "a weight other than 1",
+        ("y",),
+        lambda _: lambda x, z, w, eps, name: right(x, z, torch.ones_like(w) + 0 * w, eps, name),
+    ),
+    _norm(
+        "NORM-N11",
+        "the backward takes normalised rows for the rows",
+        "state-spaces/mamba#885, #919",
+        "A",
+        "any",
+        ("dx",),
+        lambda _: renormed,
+    ),
+    _norm(
+        "NORM-N14",
+        "the weight is kept in 16 bits",
+        "NVIDIA/Megatron-LM#3634; NVIDIA-NeMo/Automodel#2484",
+        "C",
+        "a weight of fp32",
+        ("y",),
+        lambda _: lambda x, z, w, eps, name: right(x, z, w.bfloat16().float(), eps, name),
+        dtypes=("fp32", "fp16"),
+    ),
+    _norm(
+        "NORM-L7",
+        "the weight's gradient is not summed over two ranks",
+        "NVIDIA/Megatron-LM#7452",
+        "A",
+        "more than one row",
+        ("dweight",),
+        lambda _: of_one_rank,
+    ),
+)

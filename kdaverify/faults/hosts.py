@@ -1,0 +1,67 @@
+"""What faults are patches of: a right kernel for each operator, and the conforming kernels that
+faults of it are compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.faults import gated_norm, short_conv
+from kdaverify.faults.adapter import Faulty, unpatched
+from kdaverify.faults.fault import Fault, Setting
+from kdaverify.faults.legal import CONV, DELTA, GDN, LEGAL, NORM
+
+
+@dataclass(frozen=True)
+class Host:
+    """The right kernel of one operator.
+
+    Args:
+        op: the operator of its adapters.
+        gates: of the problems that it takes, of a delta rule; None for other operators.
+        legal: conforming kernels, as `--impl` names them.
+        faulty: (fault, strength) -> the kernel with the fault.
+        right: the same kernel without it, under another name.
+    """
+
+    op: str
+    gates: str | None
+    legal: tuple[str, ...]
+    faulty: Callable[[Fault, float], Adapter]
+    right: Callable[[Fault], Adapter]
+
+
+def _delta(gates: str, legal: tuple[str, ...]) -> Host:
+    return Host("kda", gates, legal, Faulty, unpatched)
+
+
+def _function(op: str, adapted: Callable[[Any, Fault], Adapter], legal: tuple[str, ...]) -> Host:
+    """The host of an operator that functions implement: a fault's patch is the wrong function."""
+
+    def faulty(fault: Fault, strength: float) -> Adapter:
+        return adapted(fault.patch(Setting(strength, torch.Generator())), fault)
+
+    return Host(op, None, legal, faulty, lambda fault: adapted(None, fault))
+
+
+HOSTS: Final[Mapping[str, Host]] = MappingProxyType(
+    {
+        "kda": _delta("channel", LEGAL),
+        "gdn": _delta("head", GDN),
+        "delta": _delta("none", DELTA),
+        "short_conv": _function("short_conv", short_conv.planted, CONV),
+        "gated_rms_norm": _function("gated_rms_norm", gated_norm.planted, NORM),
+    }
+)
+"""By the operator that a fault names."""
+
+
+def host_of(fault: Fault) -> Host:
+    """The right kernel that a fault is a patch of."""
+    return HOSTS[fault.operator]

@@ -1,0 +1,127 @@
+"""Cases on which the faults of the operators beside KDA show, chosen from what their entries
+say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from kdaverify.diagnosis.question import PropertyCase
+from kdaverify.faults.fault import Fault
+from kdaverify.operator import operator_named
+from tests.faults.triggers import PLAIN
+
+BASES: Final[Mapping[str, dict[str, Any]]] = {
+    "gdn": {**PLAIN, "gates": "head"},
+    "delta": {**PLAIN, "gates": "none", "gate": "zero"},
+    "short_conv": {"B": 2, "T": 37, "D": 24, "state": "random", "bias": True},
+    "gated_rms_norm": {"B": 2, "T": 9, "H": 2, "V": 24},
+}
+_PACK: Final[dict[str, Any]] = {"lengths": (70, 5, 65), "T": 149}
+_CONV_PACK: Final[dict[str, Any]] = {"B": 1, "lengths": (19, 2, 11, 5), "T": 37}
+_STRONG: Final[dict[str, Any]] = {"gate": "bound-5"}
+Case = tuple[str, dict[str, Any], dict[str, Any]]
+
+
+def _forward(**fields: Any) -> Case:
+    return "forward", fields, {}
+
+
+def _gradients(**fields: Any) -> Case:
+    return "gradients", fields, {"of": "both"}
+
+
+def _decode(**fields: Any) -> Case:
+    return "resume", {"T": 70, **fields}, {"cut": 66, "way": "chunk-step"}
+
+
+def _activation(op: str, **fields: Any) -> Case:
+    return "activations", {"op": op, "T": 40, "HV": 2, "K": 8, **fields}, {}
+
+
+TRIGGERS: Final[Mapping[str, Case]] = {
+    "GDN-D1": _forward(gate="zero"),
+    "GDN-D2": _forward(),
+    "GDN-D3": _forward(T=200, gate="slow"),
+    "GDN-D5": _forward(**_STRONG),
+    "GDN-D9": _forward(),
+    "GDN-D25": _forward(K=32),
+    "GDN-D32": _forward(),
+    "GDN-D34": _forward(gate="slow"),
+    "DN-D16": _gradients(),
+    "GDN-D17": _gradients(),
+    "GDN-D18": _gradients(K=64, **_PACK),
+    # Of the gradients of one output the smallest are compared by themselves.
+    "GDN-D19": (
+        "jacobian",
+        {
+            "lengths": (4,),
+            "T": 4,
+            "K": 1,
+            "V": 1,
+            "seed": 20293,
+            "gate": "mixed",
+            "key": "one-hot",
+            "value": "powers-of-two",
+        },
+        {},
+    ),
+    "GDN-D20": _gradients(),
+    "GDN-D22": _gradients(),
+    "GDN-D30": _gradients(),
+    "GDN-D39": _gradients(),
+    "GDN-D40": _gradients(),
+    "GDN-D41": _gradients(T=90, **_STRONG),
+    "GDN-D11": _forward(),
+    "GDN-D14": _decode(),
+    "GDN-D27": _decode(K=8, V=8),
+    "GDN-D29": _activation("beta_sigmoid", K=1, values="normal"),
+    "DN-D33": _decode(),
+    "GDN-D36": _forward(),
+    "GDN-D38": _forward(),
+    "GDN-L1": _forward(lengths=(70,), T=90),
+    "GDN-L2": _forward(**_PACK),
+    "GDN-L3": _forward(**_PACK),
+    "GDN-L4": _forward(**_PACK),
+    "GDN-L6": _forward(**_PACK),
+    "GDN-L8": _forward(),
+    "GDN-L9": _forward(),
+    "GDN-L10": _forward(**_PACK),
+    "GDN-L11": _activation("l2norm", values="zero"),
+    "GDN-N13": _activation("l2norm", values="mixed"),
+    "GDN-L12": _forward(),
+    "CONV-C1": _gradients(**_CONV_PACK),
+    "CONV-C3": _forward(T=70),
+    "CONV-C4": _forward(B=1, lengths=(19, 2, 13, 7), T=41),
+    "CONV-C5": _forward(),
+    "CONV-C6": _forward(),
+    "CONV-C9": _forward(T=2),
+    "CONV-C10": _forward(),
+    "CONV-C11": _forward(),
+    "CONV-C14": _forward(),
+    "CONV-C15": _forward(state="absent"),
+    "CONV-C17": _forward(activation="none"),
+    "CONV-C20": _forward(value="deep"),
+    "CONV-C21": _forward(),
+    "CONV-C23": _forward(**_CONV_PACK),
+    "CONV-L13": _forward(**_CONV_PACK),
+    "NORM-N1": _forward(activation="sigmoid"),
+    "NORM-N2": _forward(),
+    "NORM-N4": _gradients(),
+    "NORM-N6": _forward(),
+    "NORM-N8": _forward(),
+    "NORM-N11": _gradients(),
+    "NORM-N14": _forward(),
+    "NORM-L7": _gradients(),
+}
+"""By id: property, fields of the problem beside those of BASES, detail."""
+
+
+def case_of(fault: Fault, dtype: str, seed: int = 0) -> PropertyCase:
+    """The case of a fault in a format."""
+    name, fields, detail = TRIGGERS[fault.id]
+    op = fields.get("op") or ("kda" if fault.operator in ("gdn", "delta") else fault.operator)
+    base = {} if name == "activations" else BASES[fault.operator]
+    values = {**base, "seed": seed, **fields, "dtype": dtype}
+    return PropertyCase(name, operator_named(op).problem.model_validate(values), detail)
