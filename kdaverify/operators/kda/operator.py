@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import Any, Final, final
 
 from hypothesis.strategies import SearchStrategy
 
@@ -46,8 +46,6 @@ from kdaverify.verdicts.verdict import Verdict
 from oracles.gradients import Cotangents, Gradients
 from oracles.inputs import Inputs
 from oracles.tensors import OUTPUTS, SIGNATURE
-
-if TYPE_CHECKING:
 
 # Writes of a token to its state, in all: above this, launching kernels on an accelerator costs less
 # than it saves. Beside 17 other processes on 16 cores, 2^23 took 5.5 s on the CPU and 2^28 took 7.5
