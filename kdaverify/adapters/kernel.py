@@ -254,6 +254,7 @@ class OwnCalls:
     environment: Callable[[], Mapping[str, str]] = dict
     activations: Mapping[str, ActivationCall] = field(default_factory=dict[str, ActivationCall])
     stages: Mapping[str, StageCall] = field(default_factory=dict[str, StageCall])
+    missing: Callable[[], str | None] = lambda: None
 
 
 def adapted(
@@ -363,7 +364,7 @@ class KernelAdapter(Adapter):
         self._ran = NOTHING_YET
 
     def missing(self) -> str | None:
-        return self._framework.missing() or lacks_device(self.device)
+        return self._framework.missing() or self._own.missing() or lacks_device(self.device)
 
     def contract(self, dtype: str) -> Contract:
         if dtype not in self._contracts:

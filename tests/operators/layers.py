@@ -247,7 +247,8 @@ def faulty(fault: str, **options: Any) -> Any:
 
 
 RIGHT_ONES: Final[Mapping[str, Any]] = {
-    "delta": faulty("", dtypes=("fp32", "bf16")),
+    "delta": faulty(""),
+    "delta in bf16": faulty("", dtypes=("bf16",), longest=33),
     "attention": adapted(
         attention,
         "attention layer",
@@ -256,5 +257,5 @@ RIGHT_ONES: Final[Mapping[str, Any]] = {
         reorder=lambda cache, order: {name: rows[order] for name, rows in cache.items()},
     ),
     "plain": adapted(plain, "plain layer"),
-    "without float64": faulty("", reference="plain"),
+    "without float64": faulty("", reference="plain", longest=33),
 }

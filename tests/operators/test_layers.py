@@ -18,7 +18,7 @@ from kdaverify.operators.layer.operator import LAYER
 from kdaverify.operators.layer.problem import LayerProblem
 from tests.operators.layers import FAULTS, RIGHT_ONES, D, adapted, faulty, plain, refusing
 
-RANDOM = [LayerProblem(B=1 + seed % 4, T=1 + 7 * seed % 67, seed=seed) for seed in range(5)]
+RANDOM = [LayerProblem(B=1 + seed % 4, T=1 + 7 * seed % 67, seed=seed) for seed in range(3)]
 
 
 def outcomes(adapter: Any, law: str, problem: LayerProblem) -> list[Outcome]:

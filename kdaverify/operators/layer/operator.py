@@ -26,9 +26,9 @@ from kdaverify.operators.sizes import below
 
 NO_ORACLE: Final = "a layer has no oracle: it is judged by laws"
 PANEL: Final[dict[str, dict[str, int]]] = {
-    "short": {"B": 2, "T": 7},
+    "short": {"B": 3, "T": 7},
     "one-row": {"B": 1, "T": 33},
-    "past-a-chunk": {"B": 3, "T": 70},
+    "past-a-chunk": {"B": 2, "T": 70},
 }
 LONGER: Final[dict[str, dict[str, int]]] = {
     "one-token": {"B": 2, "T": 1},
