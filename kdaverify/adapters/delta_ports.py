@@ -5,8 +5,8 @@ and opengdn, natively on a CPU.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -17,19 +17,28 @@ from kdaverify.adapters.declaration import Declaration
 from kdaverify.adapters.kernel import KernelAdapter, OwnCalls, adapted
 
 Pair = tuple[Tensor, Tensor]
-EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
-    "mlx": ("mlx", "mlx_lm"),
-    "executorch": ("executorch", "ruamel.yaml"),
-    "bitsandbytes": ("bitsandbytes.gdn_cpu",),
-    "opengdn": ("opengdn",),
-}
-"""The modules that an extra of pyproject.toml brings."""
-DISTRIBUTIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "mlx": ("mlx", "mlx-lm"),
-    "executorch": ("executorch",),
-    "bitsandbytes": ("bitsandbytes-cpu-fork",),
-    "opengdn": ("opengdn",),
-}
+
+
+@dataclass(frozen=True)
+class PortPackage:
+    """Args: modules: that must be there; distributions: whose versions are recorded; install: how
+    they come.
+    """
+
+    modules: tuple[str, ...]
+    distributions: tuple[str, ...]
+    install: str
+
+
+MLX: Final = PortPackage(("mlx", "mlx_lm"), ("mlx", "mlx-lm"), "'kdaverify[mlx]'")
+# Its requirements are a machine-learning workbench of a gigabyte; the operator needs these alone.
+EXECUTORCH: Final = PortPackage(
+    ("executorch", "ruamel"), ("executorch",), "--no-deps executorch ruamel.yaml tabulate"
+)
+BITSANDBYTES: Final = PortPackage(
+    ("bitsandbytes",), ("bitsandbytes-cpu-fork",), "'kdaverify[bitsandbytes]'"
+)
+OPEN_GDN: Final = PortPackage(("opengdn",), ("opengdn",), "'kdaverify[opengdn]'")
 
 
 def _mlx(
@@ -71,28 +80,20 @@ def _bitsandbytes(
     return function(q, k, v, beta, g, scale, initial_state, output_final_state=True)
 
 
-def _opengdn(
-    place: str,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    g: Tensor,
-    beta: Tensor,
-    *,
-    initial_state: Tensor | None,
-) -> Pair:
+def _opengdn(place: str) -> Callable[..., Pair]:
     module, _, name = place.partition(":")
-    return getattr(importlib.import_module(module), name)(q, k, v, g, beta, initial_state)
 
+    def opengdn(
+        q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, *, initial_state: Tensor | None
+    ) -> Pair:
+        return getattr(importlib.import_module(module), name)(q, k, v, g, beta, initial_state)
 
-def _missing(extra: str) -> str | None:
-    """Only the top of each: finding a submodule would import the package."""
-    tops = tuple(module.partition(".")[0] for module in EXTRAS[extra])
-    return absent(tops, f"pip install 'kdaverify[{extra}]'")
+    opengdn.__qualname__ = name
+    return opengdn
 
 
 def _port(
-    name: str, extra: str, function: Callable[..., Any], gates: str = "head", **words: Any
+    name: str, package: PortPackage, function: Callable[..., Any], gates: str = "head", **words: Any
 ) -> KernelAdapter:
     fields: dict[str, Any] = {
         "name": name,
@@ -103,19 +104,20 @@ def _port(
         **words,
     }
     own = OwnCalls(
-        missing=partial(_missing, extra), environment=lambda: versions(*DISTRIBUTIONS[extra])
+        missing=lambda: absent(package.modules, f"pip install {package.install}"),
+        environment=lambda: versions(*package.distributions),
     )
     return adapted(Declaration(**fields), function, own)
 
 
-MLX_GDN: Final = _port("mlx-gdn", "mlx", _mlx, state="vk", gradients=False)
-MLX_KDA: Final = _port("mlx-kda", "mlx", _mlx, "channel", state="vk", gradients=False)
+MLX_GDN: Final = _port("mlx-gdn", MLX, _mlx, state="vk", gradients=False)
+MLX_KDA: Final = _port("mlx-kda", MLX, _mlx, "channel", state="vk", gradients=False)
 EXECUTORCH_GDN: Final = _port(
-    "executorch-gdn", "executorch", _executorch, layout="bhtd", gradients=False, head_ratios=(1,)
+    "executorch-gdn", EXECUTORCH, _executorch, layout="bhtd", gradients=False, head_ratios=(1,)
 )
 EXECUTORCH_KDA: Final = _port(
     "executorch-kda",
-    "executorch",
+    EXECUTORCH,
     _executorch,
     "channel",
     layout="bhtd",
@@ -124,7 +126,7 @@ EXECUTORCH_KDA: Final = _port(
 )
 BITSANDBYTES_GDN: Final = _port(
     "bitsandbytes-gdn",
-    "bitsandbytes",
+    BITSANDBYTES,
     _bitsandbytes,
     gate="log",
     scale="argument",
@@ -132,15 +134,15 @@ BITSANDBYTES_GDN: Final = _port(
 )
 OPENGDN: Final = _port(
     "opengdn",
-    "opengdn",
-    partial(_opengdn, "opengdn.reference:gated_delta"),
+    OPEN_GDN,
+    _opengdn("opengdn.reference:gated_delta"),
     state="vk",
     head_ratios=(1,),
 )
 OPENGDN_CHUNK: Final = _port(
     "opengdn-chunk",
-    "opengdn",
-    partial(_opengdn, "opengdn.chunkwise:gated_delta_chunkwise"),
+    OPEN_GDN,
+    _opengdn("opengdn.chunkwise:gated_delta_chunkwise"),
     state="vk",
     head_ratios=(1,),
     contract="chunk64-fp32",

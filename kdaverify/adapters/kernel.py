@@ -132,7 +132,10 @@ def kernel(
             final_state) or y; conv_state="W" or "W-1", packing="none" or "cu_seqlens", activation
             where the signature does not name it.
             gated_rms_norm: (x, gate, weight, *, eps, activation) -> y; eps, activation where the
-            signature does not name them. Of the options above they have name, contract, dtypes,
+            signature does not name them.
+            layer: (hidden, *, cache, attention_mask, cu_seqlens, use_cache) -> (out, cache), or
+            out; widths=D, reference, reset, reorder, longest: see the reference, whole layers.
+            Of the options above they have name, contract, dtypes,
             widths (of W, or V), device, isolate, deterministic, gradients, final_state, step,
             supports, proof, environment and framework.
         own: options of the operator.
