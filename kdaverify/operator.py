@@ -412,6 +412,7 @@ OPERATORS: Final[dict[str, str | Operator]] = {
     "l2norm": "kdaverify.operators.pointwise.operator:L2NORM",
     "short_conv": "kdaverify.operators.short_conv.operator:SHORT_CONV",
     "gated_rms_norm": "kdaverify.operators.gated_norm.operator:GATED_RMS_NORM",
+    "layer": "kdaverify.operators.layer.operator:LAYER",
 }
 """Where each operator is, by name; imported when it is first needed."""
 

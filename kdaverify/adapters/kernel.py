@@ -132,7 +132,10 @@ def kernel(
             final_state) or y; conv_state="W" or "W-1", packing="none" or "cu_seqlens", activation
             where the signature does not name it.
             gated_rms_norm: (x, gate, weight, *, eps, activation) -> y; eps, activation where the
-            signature does not name them. Of the options above they have name, contract, dtypes,
+            signature does not name them.
+            layer: (hidden, *, cache, attention_mask, cu_seqlens, use_cache) -> (out, cache), or
+            out; widths=D, reference, reset, reorder, longest: see the reference, whole layers.
+            Of the options above they have name, contract, dtypes,
             widths (of W, or V), device, isolate, deterministic, gradients, final_state, step,
             supports, proof, environment and framework.
         own: options of the operator.
@@ -254,6 +257,7 @@ class OwnCalls:
     environment: Callable[[], Mapping[str, str]] = dict
     activations: Mapping[str, ActivationCall] = field(default_factory=dict[str, ActivationCall])
     stages: Mapping[str, StageCall] = field(default_factory=dict[str, StageCall])
+    missing: Callable[[], str | None] = lambda: None
 
 
 def adapted(
@@ -363,7 +367,7 @@ class KernelAdapter(Adapter):
         self._ran = NOTHING_YET
 
     def missing(self) -> str | None:
-        return self._framework.missing() or lacks_device(self.device)
+        return self._framework.missing() or self._own.missing() or lacks_device(self.device)
 
     def contract(self, dtype: str) -> Contract:
         if dtype not in self._contracts:

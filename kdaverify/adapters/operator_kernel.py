@@ -104,8 +104,10 @@ def operator_kernel(
 
 def _words(title: str, operator: FunctionOperator, given: Mapping[str, Any]) -> dict[str, Any]:
     """The operator's own options, those not given with their defaults."""
-    defaults: dict[str, Any] = {name: values[0] for name, values in operator.words.items()} | dict(
-        operator.numbers
+    defaults: dict[str, Any] = (
+        {name: values[0] for name, values in operator.words.items()}
+        | dict(operator.numbers)
+        | dict.fromkeys(operator.functions)
     )
     if unknown := [name for name in given if name not in defaults]:
         known = ", ".join((*defaults, *SHARED))
@@ -115,6 +117,10 @@ def _words(title: str, operator: FunctionOperator, given: Mapping[str, Any]) -> 
         )
     for name, value in given.items():
         allowed = operator.words.get(name)
+        if name in operator.functions:
+            if not callable(value):
+                raise AdapterError(f"kernel {title!r}: {name}: wanted a function, got {value!r}")
+            continue
         if allowed is not None and value not in allowed:
             raise AdapterError(
                 f"kernel {title!r}: {name}: wanted one of {', '.join(allowed)}, got {value!r}"
@@ -191,6 +197,8 @@ class FunctionAdapter(Adapter):
             tuple(declared.widths),
             operator.returns(names, final_state=declared.final_state),
         )
+        if wrong := operator.wrong(self.takes):
+            raise AdapterError(f"kernel {name!r}: {wrong}")
         self._operator, self._framework, self._ran = operator, framework_of(function), NOTHING_YET
         self.barriers = self._framework.barriers
         if misplaced := [dtype for dtype in self.dtypes if dtype not in operator.formats]:
@@ -204,7 +212,8 @@ class FunctionAdapter(Adapter):
                 f"kernel {name!r}: packing={missing!r}, but the signature does not name {missing};"
                 " add it, or leave it out"
             )
-        self._contracts = {dtype: self._contract_of(dtype) for dtype in self.dtypes}
+        formats = (*self.dtypes, *operator.beside(words))
+        self._contracts = {dtype: self._contract_of(dtype) for dtype in formats}
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         """The decorated function itself."""
@@ -326,14 +335,7 @@ class FunctionAdapter(Adapter):
             raise
 
     def _called(self, function: Function, call: Any, unknown: Mapping[str, Any]) -> dict[str, Any]:
-        arguments = self._operator.arguments(call, self.takes)
-        positional = [
-            arguments[name] for name in self._operator.positional if name in self.takes.names
-        ]
-        keywords = {
-            name: arguments[name] for name in self._operator.keywords if name in self.takes.names
-        }
-        returned = function(*positional, **keywords, **unknown)
+        returned = self._operator.invoked(function, call, self.takes, unknown)
         self._ran = place_of(function)
         parts: tuple[Any, ...] = (
             tuple(returned) if isinstance(returned, tuple | list) else (returned,)

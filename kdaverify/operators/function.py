@@ -12,6 +12,7 @@ from typing import Any, ClassVar, final
 from torch import Tensor
 
 from kdaverify.adapters.base import Adapter
+from kdaverify.adapters.entry_point import Function
 from kdaverify.budgets.formats import Format
 from kdaverify.budgets.sampled import StorageContract
 from kdaverify.checks.execute import CallError, execute
@@ -60,6 +61,7 @@ class FunctionOperator(CallOperator):
         keywords: passed by name where the signature names them.
         words: options of the declaration: the values of each, the default first; () where any
             number is one, after its default in `numbers`.
+        functions: options of the declaration that are functions, None by default.
         formats: that can be judged; float64 is the oracle's own.
         width: the field of a problem that `widths` is about.
     """
@@ -68,6 +70,7 @@ class FunctionOperator(CallOperator):
     keywords: ClassVar[tuple[str, ...]]
     words: ClassVar[Mapping[str, tuple[str, ...]]]
     numbers: ClassVar[Mapping[str, float]] = {}
+    functions: ClassVar[tuple[str, ...]] = ()
     formats: ClassVar[tuple[str, ...]] = ("fp32", "bf16", "fp16")
     width: ClassVar[str]
 
@@ -86,6 +89,32 @@ class FunctionOperator(CallOperator):
     @abc.abstractmethod
     def arguments(self, call: Any, takes: FunctionTakes) -> dict[str, Any]:
         """What the function gets, by parameter."""
+
+    def invoked(
+        self, function: Function, call: Any, takes: FunctionTakes, unknown: Mapping[str, Any]
+    ) -> Any:
+        """What the function returns for a call.
+
+        Args:
+            unknown: keywords more than it can know.
+        """
+        arguments = self.arguments(call, takes)
+        positional = [arguments[name] for name in self.positional if name in takes.names]
+        keywords = {name: arguments[name] for name in self.keywords if name in takes.names}
+        return function(*positional, **keywords, **unknown)
+
+    def beside(self, words: Mapping[str, Any]) -> tuple[str, ...]:
+        """Formats that a function is called in and not judged in.
+
+        Args:
+            words: the declared options, by name.
+        """
+        del words
+        return ()
+
+    def wrong(self, takes: FunctionTakes) -> str | None:
+        """What is wrong with a declaration as a whole; None if nothing is."""
+        del takes
 
     def canonical(self, name: str, value: Tensor, call: Any, takes: FunctionTakes) -> Tensor:
         """An output of the function in the operator's axes; part of the graph."""

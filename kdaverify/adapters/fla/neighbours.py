@@ -23,7 +23,7 @@ NAMES: Final = {"silu": "swish", "sigmoid": "sigmoid"}
 _RAN: Final[list[str]] = [NOTHING_YET]
 
 
-def _watched(dtype: torch.dtype, call: Callable[[], Any]) -> Any:
+def watched(dtype: torch.dtype, call: Callable[[], Any]) -> Any:
     """What a call returns; which kernels it launched is remembered."""
     kernels = runtime("cuda", FlaOptions(), dtype)
     kernels.forget()
@@ -57,7 +57,7 @@ def _short_conv(
             cu_seqlens=cu_seqlens,
         )
 
-    return _watched(x.dtype, call)
+    return watched(x.dtype, call)
 
 
 def _step(
@@ -79,7 +79,7 @@ def _step(
             x, cache, None, weight, bias, activation
         )
 
-    return _watched(x.dtype, call)
+    return watched(x.dtype, call)
 
 
 def _gated_norm(x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, activation: str) -> Tensor:
@@ -87,11 +87,21 @@ def _gated_norm(x: Tensor, gate: Tensor, weight: Tensor, *, eps: float, activati
         function = importlib.import_module(NORM).rms_norm_gated
         return function(x, gate, weight, None, NAMES[activation], eps=eps)
 
-    return _watched(x.dtype, call)
+    return watched(x.dtype, call)
+
+
+def last_run() -> str:
+    """The kernels that the last call launched."""
+    return _RAN[0]
+
+
+def mode() -> str:
+    """Where kernels run on this machine."""
+    return "native" if native("cuda") else "interpreted"
 
 
 def _environment() -> dict[str, str]:
-    return {**versions("fla-core", "triton"), "mode": "native" if native("cuda") else "interpreted"}
+    return {**versions("fla-core", "triton"), "mode": mode()}
 
 
 def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -> FunctionAdapter:
@@ -101,7 +111,7 @@ def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -
         "dtypes": ("fp32", "bf16", "fp16"),
         "device": "cuda" if torch.cuda.is_available() else "cpu",
         "isolate": True,
-        "proof": lambda: _RAN[0],
+        "proof": last_run,
         "environment": _environment,
         "missing": lambda: missing("cuda", "pip install 'kdaverify[fla]'"),
     }

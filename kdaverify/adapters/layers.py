@@ -1,0 +1,55 @@
+"""Modules of other packages as layers: a copy of a module for each format, of the same weights."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from kdaverify.adapters.frameworks import FRAMEWORKS
+from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
+
+WIDTH: Final = 64
+SEED: Final = 24
+SLOWEST, FASTEST = 0.02, 0.5
+"""Decays a step of exp(-A softplus(.)): freshly made modules forget within a token or two, and what
+a cache holds would not show."""
+
+
+@functools.cache
+def module_in(make: Callable[[], nn.Module], dtype: torch.dtype) -> nn.Module:
+    """The module in a format; its weights are numbers of bfloat16, so that every format has the
+    same.
+    """
+    if dtype is not torch.float32:
+        return copy.deepcopy(module_in(make, torch.float32)).to(dtype)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(SEED)
+        found = make().eval()
+        for name, weight in found.named_parameters():
+            drawn = _drawn(name.rpartition(".")[2], weight)
+            weight.copy_(drawn.bfloat16())
+    return found
+
+
+def _drawn(name: str, weight: Tensor) -> Tensor:
+    """Weights under which every part of a layer shows in its output."""
+    if name == "A_log":
+        return torch.linspace(math.log(SLOWEST), math.log(FASTEST), weight.numel()).view_as(weight)
+    if name == "dt_bias":
+        return torch.zeros_like(weight)
+    if weight.ndim == 1:
+        return 1 + torch.randn_like(weight) / 4
+    fan = weight[0].numel()
+    return torch.randn_like(weight) / math.sqrt(fan)
+
+
+def layer(function: Callable[..., Any], name: str, **options: Any) -> FunctionAdapter:
+    """The adapter of a layer of WIDTH."""
+    given = {"name": name, "widths": (WIDTH,), **options}
+    return operator_kernel("layer", function, given, FRAMEWORKS["torch"])

@@ -1,0 +1,58 @@
+"""A call of a whole layer: its tensors, and the schedule by which the layer gets them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal
+
+from torch import Tensor
+
+from oracles.signature import CallSignature, Role, TensorCall, TensorRole
+
+SIGNATURE: Final = CallSignature(
+    inputs=(
+        TensorRole("hidden", Role.TOKEN, ("B", "T", "D"), "dhidden"),
+        TensorRole("attention_mask", Role.TOKEN, ("B", "T"), optional=True),
+        TensorRole("cu_seqlens", Role.OFFSETS, ("M",), optional=True),
+    ),
+    outputs=(TensorRole("out", Role.TOKEN, ("B", "T", "D"), "dout"),),
+)
+Before = Literal["", "sequence", "reset"]
+
+
+@dataclass(frozen=True)
+class LayerCall(TensorCall):
+    """One result of a layer, obtained in one call or in several that share a cache.
+
+    Args:
+        hidden: [B, T, D].
+        attention_mask: [B, T] of 0 and 1, 0 at padding; each part gets its own columns.
+        cu_seqlens: offsets [N + 1] of a pack, B = 1.
+        cached: whether a cache is wanted.
+        cuts: tokens at which the sequence is cut; each part continues from the cache of the one
+            before.
+        before: what the layer was called on before: nothing, another sequence with a cache of its
+            own, or another sequence whose cache was then reset and is used again.
+        order: of the rows of the batch from the first cut on; () leaves them in place.
+        branched: whether another continuation, from a copy of the cache, runs first.
+        severed: the negative control: parts get no cache, or a cache is not reset, not
+            reordered.
+    """
+
+    op: ClassVar = "layer"
+    signature: ClassVar = SIGNATURE
+
+    hidden: Tensor
+    attention_mask: Tensor | None = None
+    cu_seqlens: Tensor | None = None
+    cached: bool = False
+    cuts: tuple[int, ...] = ()
+    before: Before = ""
+    order: tuple[int, ...] = ()
+    branched: bool = False
+    severed: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the schedule is of cuts alone."""
+        return not (self.before or self.order)

@@ -1,0 +1,123 @@
+"""Runs the schedule of a call on a layer: prefill, continuations, caches that are reset, copied and
+reordered.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from kdaverify.operators.layer.call import LayerCall
+
+REFUSED = "the layer refuses"
+"""Begins the message of a call that the layer declines."""
+
+
+class RefusedError(RuntimeError):
+    """A layer declined an option of a call, which it may."""
+
+
+@final
+@dataclass(frozen=True)
+class ScheduledLayer:
+    """A layer, and how its caches are handled.
+
+    Args:
+        function: (hidden, *, cache, attention_mask, cu_seqlens, use_cache) -> (out, cache), or out
+            where no cache is wanted; of the keywords it gets `names`.
+        names: of its parameters.
+        reset: empties a cache for a new sequence, in place or by returning another.
+        reorder: permutes the rows of a cache, likewise.
+    """
+
+    function: Callable[..., Any]
+    names: frozenset[str]
+    reset: Callable[[Any], Any] | None = None
+    reorder: Callable[[Any, Tensor], Any] | None = None
+
+    def run(self, call: LayerCall) -> Tensor:
+        """The out of every token of a call, in the rows of its hidden."""
+        # A layer chooses its form by whether autograd records: inference has none.
+        with torch.set_grad_enabled(call.hidden.requires_grad):
+            return self._parts(call) if call.cached else self._called(call, None)[0]
+
+    def _parts(self, call: LayerCall) -> Tensor:
+        cache, found = self._prepared(call), list[Tensor]()
+        order = torch.tensor(call.order or [*range(len(call.hidden))])
+        for turn, part in enumerate(_parts_of(call)):
+            if turn == 1 and call.order:
+                cache = cache if call.severed else self._changed(self.reorder, cache, order)
+            if turn == 1 and call.branched:
+                self._called(_other(part), copy.deepcopy(cache))
+            rows = _ordered(part, order) if turn else part
+            out, cache = self._called(rows, None if call.severed and call.is_plain else cache)
+            found.append(out[order.argsort()] if turn else out)
+        return torch.cat(found, 1)
+
+    def _prepared(self, call: LayerCall) -> Any:
+        """The cache that a call begins with."""
+        if not call.before:
+            return None
+        _, used = self._called(_other(call), None)
+        if call.before == "sequence":
+            return used if call.severed else None
+        return used if call.severed else self._changed(self.reset, used)
+
+    def _called(self, call: LayerCall, cache: Any) -> tuple[Tensor, Any]:
+        keywords: dict[str, Any] = {
+            "cache": cache,
+            "attention_mask": call.attention_mask,
+            "cu_seqlens": call.cu_seqlens,
+            "use_cache": call.cached,
+        }
+        given = {name: value for name, value in keywords.items() if name in self.names}
+        try:
+            returned = self.function(call.hidden, **given)
+        except NotImplementedError as error:
+            raise RefusedError(f"{REFUSED}: {error}") from error
+        out, after = returned if isinstance(returned, tuple) else (returned, None)
+        if call.cached and after is None:
+            raise ValueError(
+                "wanted (out, cache), got no cache; return the cache that the next part continues"
+                " from, or leave cache out of the signature"
+            )
+        return out, after
+
+    def _changed(self, change: Callable[..., Any] | None, cache: Any, *arguments: Any) -> Any:
+        """A cache after an operation that works in place, or returns another."""
+        assert change is not None
+        after = change(cache, *arguments)
+        return cache if after is None else after
+
+
+def _columns(call: LayerCall, first: int, end: int) -> LayerCall:
+    mask = call.attention_mask
+    return LayerCall(
+        call.hidden[:, first:end].contiguous(),
+        None if mask is None else mask[:, first:end].contiguous(),
+        call.cu_seqlens,
+        cached=call.cached,
+    )
+
+
+def _parts_of(call: LayerCall) -> Iterator[LayerCall]:
+    for first, end in zip((0, *call.cuts), (*call.cuts, call.hidden.shape[1]), strict=True):
+        yield _columns(call, first, end)
+
+
+def _ordered(call: LayerCall, order: Tensor) -> LayerCall:
+    mask = call.attention_mask
+    return LayerCall(
+        call.hidden[order], None if mask is None else mask[order], call.cu_seqlens, call.cached
+    )
+
+
+def _other(call: LayerCall) -> LayerCall:
+    """Another sequence of the same shape: the tokens backwards, negated and larger."""
+    mask = call.attention_mask
+    return LayerCall(-2 * call.hidden.flip(1), mask, call.cu_seqlens, call.cached)
