@@ -1,0 +1,1 @@
+"""Softmax attention: exact forms, and the pipeline of kernels."""
