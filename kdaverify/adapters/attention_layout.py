@@ -54,3 +54,8 @@ def one_width(problem: Any) -> str | None:
         if problem.d_k != problem.d_v
         else None
     )
+
+
+def some_keys(problem: Any) -> str | None:
+    """Of kernels that cannot be called without keys."""
+    return "at least one key: its interface takes no call without" if problem.s_k == 0 else None

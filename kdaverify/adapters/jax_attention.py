@@ -9,6 +9,15 @@ import importlib
 from collections.abc import Callable
 from typing import Any, Final
 
+from kdaverify.adapters.attention_layout import (
+    FLOATS,
+    Refusal,
+    contracts,
+    one_width,
+    refusing,
+    some_keys,
+)
+from kdaverify.adapters.base import absent
 from kdaverify.adapters.frameworks import FRAMEWORKS
 from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
 
@@ -39,7 +48,9 @@ def _flash(q: Any, k: Any, v: Any, *, softmax_scale: float, causal: bool) -> Any
     )
 
     def attend(*heads: Any) -> Any:
-        return kernel.flash_attention(*heads, segment_ids=ids, causal=causal, sm_scale=softmax_scale)
+        return kernel.flash_attention(
+            *heads, segment_ids=ids, causal=causal, sm_scale=softmax_scale
+        )
 
     return _interpreted_both_ways(attend)(*given)[:, :, :T].swapaxes(1, 2)
 
@@ -183,3 +194,81 @@ def _real(batch: int, length: int, padded: int) -> Any:
     import jax.numpy as jnp
 
     return jnp.broadcast_to(jnp.arange(padded) < length, (batch, padded)).astype(jnp.int32)
+
+
+def _equal_lengths(problem: Any) -> str | None:
+    """Of the GPU kernel, whose segment ids are those of q and k at once."""
+    return None if problem.s_q == problem.s_k else "s_q = s_k: one row of segment ids is for both"
+
+
+def _one_query(problem: Any) -> str | None:
+    return None if problem.s_q == 1 else "one query token: it is a decode kernel"
+
+
+def _whole_splits(problem: Any) -> str | None:
+    return (
+        f"s_k a multiple of {SPLITS}: the kernel refuses others" if problem.s_k % SPLITS else None
+    )
+
+
+def _no_empty_request(problem: Any) -> str | None:
+    return "requests of at least one token" if 0 in problem.lengths else None
+
+
+def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -> FunctionAdapter:
+    shared: dict[str, Any] = {
+        "name": name,
+        "dtypes": FLOATS,
+        "missing": lambda: absent(("jax", "ml_dtypes"), "pip install 'kdaverify[pallas]'"),
+    }
+    return operator_kernel(op, function, {**shared, **options}, FRAMEWORKS["jax"])
+
+
+_SQUARE: Final[Refusal] = refusing(one_width, _equal_lengths, some_keys)
+NN: Final = _adapter(
+    "attention",
+    _nn,
+    "jax-nn-attention",
+    contract=contracts("math-{}", "lse:{}"),
+    causal_alignment="top_left",
+    supports=one_width,
+)
+"""Its LSE has the format of q."""
+PALLAS_FLASH: Final = _adapter(
+    "attention",
+    _flash,
+    "pallas-flash",
+    contract=contracts("online128-{}"),
+    causal_alignment="top_left",
+    supports=refusing(one_width, some_keys),
+)
+PALLAS_SPLASH: Final = _adapter(
+    "attention",
+    _splash,
+    "pallas-splash",
+    contract=contracts("online128-{}", "scale:q;q_scaled:{}"),
+    supports=some_keys,
+)
+PALLAS_MHA: Final = _adapter(
+    "attention",
+    _mha,
+    "pallas-mha",
+    contract=contracts("online64-{}"),
+    causal_alignment="top_left",
+    supports=_SQUARE,
+)
+PALLAS_DECODE: Final = _adapter(
+    "attention",
+    _decode,
+    "pallas-decode",
+    contract=contracts(f"online{SPLIT_BLOCK}-{{}}", f"partial_o:{{}};splits:{SPLITS}"),
+    gradients=False,
+    supports=refusing(one_width, _one_query, some_keys, _whole_splits),
+)
+PALLAS_PAGED: Final = _adapter(
+    "mla_decode",
+    _paged,
+    "pallas-paged",
+    contract=contracts("online64-{}", "scale:q;q_scaled:{}"),
+    supports=refusing(one_width, _one_query, _no_empty_request),
+)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.attention_layout import FLOATS, contracts
+from kdaverify.adapters.attention_layout import FLOATS, contracts, some_keys
 from kdaverify.adapters.base import absent, versions
 from kdaverify.adapters.frameworks import FRAMEWORKS
 from kdaverify.adapters.operator_kernel import operator_kernel
@@ -56,6 +56,7 @@ ATTENTION: Final = operator_kernel(
         "name": "mlx-attention",
         "dtypes": FLOATS,
         "gradients": False,
+        "supports": some_keys,
         "contract": contracts("math-{}", "S:{}"),
         "environment": _environment,
         "missing": lambda: absent(("mlx",), "pip install 'mlx[cpu]'"),

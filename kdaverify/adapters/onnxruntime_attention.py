@@ -12,7 +12,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.attention_layout import contracts
+from kdaverify.adapters.attention_layout import contracts, some_keys
 from kdaverify.adapters.base import NOTHING_YET, absent, versions
 from kdaverify.adapters.frameworks import FRAMEWORKS
 from kdaverify.adapters.onnxruntime_kda import PROVIDER, SESSIONS, kernels
@@ -83,16 +83,14 @@ def _model(attributes: _Attributes) -> bytes:
         OPERATOR, [*"qkv"], ["o"], scale=attributes.scale, is_causal=int(attributes.causal)
     )
     graph = helper.make_graph(
-        [node], "attention", [value(name, element, None) for name in "qkv"], [value("o", element, None)]
+        [node],
+        "attention",
+        [value(name, element, None) for name in "qkv"],
+        [value("o", element, None)],
     )
     opsets = [helper.make_opsetid("", OPSET)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
     return model.SerializeToString()
-
-
-def _some_keys(problem: Any) -> str | None:
-    del problem
-    return None
 
 
 ATTENTION: Final = operator_kernel(
@@ -103,6 +101,7 @@ ATTENTION: Final = operator_kernel(
         "dtypes": DTYPES,
         "gradients": False,
         "causal_alignment": "top_left",
+        "supports": some_keys,
         "contract": contracts("math-{}", "S:{}", DTYPES),
         "proof": lambda: _RAN[0],
         "environment": lambda: versions("onnxruntime", "onnx"),

@@ -14,8 +14,14 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from kdaverify.adapters.attention_layout import by_heads, same_widths, some_keys
-from kdaverify.adapters.base import absent
+from kdaverify.adapters.attention_layout import (
+    FLOATS,
+    by_heads,
+    contracts,
+    one_width,
+    refusing,
+    some_keys,
+)
 from kdaverify.adapters.frameworks import FRAMEWORKS
 from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
 
@@ -68,9 +74,7 @@ def _flex(
     return o.transpose(1, 2), lse
 
 
-def _ring_merge(
-    o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor
-) -> tuple[Tensor, Tensor]:
+def _ring_merge(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
     """What context_parallel does with the parts of a sequence, in fp32."""
     merger = importlib.import_module(RING)._SDPAMerger(True, seq_dim=2)  # noqa: FBT003, SLF001
     for o, lse in ((o_a, lse_a), (o_b, lse_b)):
@@ -80,5 +84,48 @@ def _ring_merge(
 
 
 def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -> FunctionAdapter:
-    shared: dict[str, Any] = {"name": name, "dtypes": ("fp32", "bf16", "fp16")}
+    shared: dict[str, Any] = {"name": name, "dtypes": FLOATS}
     return operator_kernel(op, function, {**shared, **options}, FRAMEWORKS["torch"])
+
+
+SDPA_FLASH: Final = _adapter(
+    "attention",
+    _flash,
+    "torch-sdpa-flash",
+    contract=contracts("online64-{}"),
+    causal_alignment="top_left",
+    # scaled_dot_product_attention takes its math path for no keys; the kernel ends the process.
+    supports=refusing(one_width, some_keys),
+)
+SDPA_MATH: Final = _adapter(
+    "attention",
+    _sdpa(SDPBackend.MATH),
+    "torch-sdpa-math",
+    contract=contracts("math-fp32"),
+    causal_alignment="top_left",
+)
+"""It computes in fp32 to its one rounding."""
+FLEX: Final = _adapter(
+    "attention", _flex, "torch-flex", contract=contracts("math-{}"), gradients=False
+)
+"""Its backward is CUDA's alone."""
+SDPA_EFFICIENT: Final = _adapter(
+    "attention",
+    _sdpa(SDPBackend.EFFICIENT_ATTENTION),
+    "torch-sdpa-efficient",
+    device="cuda",
+    contract=contracts("online64-{}"),
+    causal_alignment="top_left",
+    supports=some_keys,
+)
+SDPA_CUDNN: Final = _adapter(
+    "attention",
+    _sdpa(SDPBackend.CUDNN_ATTENTION),
+    "torch-sdpa-cudnn",
+    dtypes=("bf16", "fp16"),
+    device="cuda",
+    contract=contracts("online64-{}", dtypes=("bf16", "fp16")),
+    causal_alignment="top_left",
+    supports=some_keys,
+)
+RING_MERGE: Final = _adapter("merge_state", _ring_merge, "torch-ring-merge", gradients=False)

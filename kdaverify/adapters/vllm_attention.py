@@ -10,7 +10,7 @@ import functools
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from importlib import util
+from importlib import metadata, util
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
@@ -18,7 +18,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.base import NOTHING_YET, WrongKernelError, absent
+from kdaverify.adapters.attention_layout import FLOATS, contracts
+from kdaverify.adapters.base import NOTHING_YET, WrongKernelError, absent, versions
 from kdaverify.adapters.frameworks import FRAMEWORKS
 from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
 
@@ -150,29 +151,69 @@ def _decode(
 
 
 def _merge(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
-    """Tokens of all requests in one row of the package's layout."""
-    B, T, H, _ = o_a.shape
-    states = [
-        packed
-        for o, lse in ((o_a, lse_a), (o_b, lse_b))
-        for packed in (o.flatten(0, 1), lse.transpose(0, 1).flatten(1))
-    ]
-    o, lse = torch.empty_like(states[0]), torch.empty_like(states[1])
-
-    def call(module: ModuleType) -> None:
-        module.merge_attn_states(o, *states, output_lse=lse)
-
-    _watched(MERGE, o.dtype, call)
-    return o.view(o_a.shape), lse.view(H, B, T).transpose(0, 1)
+    return _packed(_triton_merge, o_a, lse_a, o_b, lse_b)
 
 
 def _plain_merge(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
-    B, T, H, _ = o_a.shape
-    states = [
-        packed
-        for o, lse in ((o_a, lse_a), (o_b, lse_b))
-        for packed in (o.flatten(0, 1), lse.transpose(0, 1).flatten(1))
-    ]
-    o, lse = torch.empty_like(states[0]), torch.empty_like(states[1])
-    _module(PLAIN)._merge_attn_states_torch(o, *states, output_lse=lse)
-    return o.view(o_a.shape), lse.view(H, B, T).transpose(0, 1)
+    """The function of torch that takes over on a CPU."""
+    return _packed(_module(PLAIN)._merge_attn_states_torch, o_a, lse_a, o_b, lse_b)  # noqa: SLF001
+
+
+def _triton_merge(o: Tensor, *states: Tensor, output_lse: Tensor) -> None:
+    _watched(MERGE, o.dtype, lambda module: module.merge_attn_states(o, *states, output_lse))
+
+
+def _packed(merge: Callable[..., None], *states: Tensor) -> tuple[Tensor, Tensor]:
+    """Calls a merge of states [tokens, H, d_v] and [H, tokens] with those of several requests."""
+    B, T, H, _ = states[0].shape
+    rows = [x.flatten(0, 1) if x.ndim == states[0].ndim else _tokens(x) for x in states]
+    o, lse = torch.empty_like(rows[0]), torch.empty_like(rows[1])
+    merge(o, *rows, output_lse=lse)
+    return o.view(states[0].shape), lse.view(H, B, T).transpose(0, 1)
+
+
+def _tokens(lse: Tensor) -> Tensor:
+    """[B, H, tokens] as [H, B tokens]."""
+    return lse.transpose(0, 1).flatten(1)
+
+
+def _one_query(problem: Any) -> str | None:
+    return None if problem.s_q == 1 else "one query token: the kernel has no more a request"
+
+
+def _environment() -> dict[str, str]:
+    mode = "native" if torch.cuda.is_available() else "interpreted"
+    return {**versions("triton"), "vllm": _version(), "mode": mode}
+
+
+def _version() -> str:
+    try:
+        return metadata.version("vllm")
+    except metadata.PackageNotFoundError:
+        return "a source tree"
+
+
+def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -> FunctionAdapter:
+    """Isolated, as its kernels can take their process with them."""
+    shared: dict[str, Any] = {
+        "name": name,
+        "dtypes": FLOATS,
+        "device": "cuda" if torch.cuda.is_available() else "cpu",
+        "isolate": True,
+        "gradients": False,
+        "proof": lambda: _RAN[0],
+        "environment": _environment,
+        "missing": _missing,
+    }
+    return operator_kernel(op, function, {**shared, **options}, FRAMEWORKS["torch"])
+
+
+DECODE_KERNEL: Final = _adapter(
+    "mla_decode",
+    _decode,
+    "vllm-triton-decode",
+    contract=contracts("online32-{}", f"splits:{SPLITS}"),
+    supports=_one_query,
+)
+MERGE_KERNEL: Final = _adapter("merge_state", _merge, "vllm-triton-merge")
+PLAIN_MERGE: Final = _adapter("merge_state", _plain_merge, "vllm-torch-merge")
