@@ -101,15 +101,18 @@ class Softmax:
     precision: SoftmaxPrecision = field(default=EXACT)
 
     @cached_property
-    def _q(self) -> Tensor:
+    def q(self) -> Tensor:
+        """[H, s_q, d_k] In float64."""
         return self.segment.q.double()
 
     @cached_property
-    def _k(self) -> Tensor:
+    def k(self) -> Tensor:
+        """[H, s_k, d_k] In float64, an entry for every query head."""
         return self.segment.of_heads(self.segment.k.double())
 
     @cached_property
-    def _v(self) -> Tensor:
+    def v(self) -> Tensor:
+        """[H, s_k, d_v] The same of values."""
         return self.segment.of_heads(self.segment.v.double())
 
     @property
@@ -117,11 +120,12 @@ class Softmax:
         return ~self.segment.visible
 
     @property
-    def _u(self) -> float:
+    def unit(self) -> float:
+        """Unit roundoff of sums and functions."""
         return self.precision.accumulate.unit
 
     @property
-    def _n(self) -> int:
+    def roundings(self) -> int:
         """Roundings of a sum over keys: one a key, and those of rescaling."""
         return self.segment.visible.shape[1] + 2 * self._blocks
 
@@ -132,7 +136,7 @@ class Softmax:
     @cached_property
     def scores(self) -> Known:
         """[H, s_q, s_k] S, and its error."""
-        product, error = _dot(self._q, self._k.mT, self.precision.accumulate, SCALING)
+        product, error = _dot(self.q, self.k.mT, self.precision.accumulate, SCALING)
         c = torch.tensor(self.segment.scale, dtype=torch.float64)
         return product * c, error.times(c)
 
@@ -144,10 +148,10 @@ class Softmax:
         return top.nan_to_num(neginf=0.0)
 
     @cached_property
-    def _exponents(self) -> RoundingError:
+    def exponents(self) -> RoundingError:
         """The error of S - m as the exponential sees it, its own included, absolute."""
         s, error = self.scores
-        u, depth = self._u, (s - self._largest).abs()
+        u, depth = self.unit, (s - self._largest).abs()
         moved = u * (2 * depth + (0 if self.precision is EXACT else 2) * s.abs())
         units = FUNCTION_UNITS * u * (1 + self._blocks)
         found = RoundingError(
@@ -172,35 +176,35 @@ class Softmax:
     @cached_property
     def _relative(self) -> Tensor:
         """[H, s_q, s_k] The largest relative error of an unrounded weight exp(S - m)."""
-        return torch.expm1(self._exponents.bound)
+        return torch.expm1(self.exponents.bound)
 
     @cached_property
     def _total_error(self) -> Tensor:
         """[H, s_q, 1] The largest relative error of the sum of weights."""
         shares = (self.weights * self._relative).sum(-1, keepdim=True)
-        return shares + self.precision.accumulate.gamma(self._n + 1) * (1 + shares)
+        return shares + self.precision.accumulate.gamma(self.roundings + 1) * (1 + shares)
 
     @cached_property
     def lse(self) -> Known:
         """[H, s_q] LSE, -inf without keys, and its error."""
         _, total = self._sums
         logged = total.log()
-        value, u = (self._largest + logged).squeeze(-1), self._u
+        value, u = (self._largest + logged).squeeze(-1), self.unit
         t = self._total_error.squeeze(-1)
         rounded = u * (FUNCTION_UNITS * (1 + logged.squeeze(-1).abs()) + 4 * value.abs())
         bound = torch.where(t < 1, -torch.log1p(-t.clamp(max=0.5)) * (1 + t), torch.inf)
         bound = torch.where(t < 0.5, bound, torch.inf) + rounded
         p = self.weights
-        variance = (p.square() * self._exponents.variance).sum(-1)
-        variance = variance + (u**2 / 3) * (self._n + 1 + 3 * value.square())
-        lean = (p * self._exponents.lean).sum(-1) + u * FUNCTION_UNITS * (
+        variance = (p.square() * self.exponents.variance).sum(-1)
+        variance = variance + (u**2 / 3) * (self.roundings + 1 + 3 * value.square())
+        lean = (p * self.exponents.lean).sum(-1) + u * FUNCTION_UNITS * (
             1 + logged.squeeze(-1).abs()
         )
         empty = self.segment.empty
         return value, RoundingError(*(x.masked_fill(empty, 0.0) for x in (bound, variance, lean)))
 
     @cached_property
-    def _operand(self) -> tuple[float, Tensor]:
+    def operand(self) -> tuple[float, Tensor]:
         """The unit roundoff of P as an operand, and what a weight may lose below its format."""
         own = self.precision.weights or self.precision.accumulate
         unit = 0.0 if self.precision.weights is None else own.unit
@@ -210,22 +214,22 @@ class Softmax:
     @cached_property
     def unstored(self) -> Known:
         """[H, s_q, d_v] o before it is rounded into its format."""
-        p, v, u = self.weights, self._v, self._u
+        p, v, u = self.weights, self.v, self.unit
         o = p @ v
-        unit, vanishing = self._operand
-        gamma = self.precision.accumulate.gamma(self._n + 3)
+        unit, vanishing = self.operand
+        gamma = self.precision.accumulate.gamma(self.roundings + 3)
         off = p * ((1 + self._relative) * (1 + unit) * (1 + gamma) - 1) + vanishing
         t = self._total_error
         bound = torch.where(t < 0.5, (off @ v.abs() + o.abs() * t) / (1 - t), torch.inf)
         bound = bound + 2 * u * o.abs()
         squares = p.square()
-        moved = squares * self._exponents.variance
+        moved = squares * self.exponents.variance
         spread = moved @ v.square() - 2 * o * (moved @ v) + o.square() * moved.sum(-1, keepdim=True)
         terms = squares @ v.square()
         sums = u**2 / 3 * (terms + partial_sums(terms, o, max(p.shape[-1], 1)) + 3 * o.square())
-        sums = sums + u**2 / 3 * self._n * o.square()
+        sums = sums + u**2 / 3 * self.roundings * o.square()
         variance = spread.clamp(min=0) + unit**2 / 3 * terms + sums
-        lean = (p * self._exponents.lean) @ v.abs() + vanishing @ v.abs()
+        lean = (p * self.exponents.lean) @ v.abs() + vanishing @ v.abs()
         return o, RoundingError(bound, variance, torch.minimum(lean, bound))
 
     @cached_property
@@ -264,8 +268,8 @@ class Backward:
     def _relative(self) -> Tensor:
         """The largest relative error of a weight."""
         soft = self.softmax
-        again = 2 * soft._u * soft.lse[0].abs().nan_to_num(posinf=0.0)[..., None]
-        return torch.expm1(soft._exponents.bound + self._shared.bound + again)
+        again = 2 * soft.unit * soft.lse[0].abs().nan_to_num(posinf=0.0)[..., None]
+        return torch.expm1(soft.exponents.bound + self._shared.bound + again)
 
     @cached_property
     def _delta(self) -> Known:
@@ -284,22 +288,22 @@ class Backward:
     @cached_property
     def _products(self) -> Known:
         """[H, s_q, s_k] d_o v^T."""
-        return _dot(self._dy, self.softmax._v.mT, self.softmax.precision.accumulate, 0)
+        return _dot(self._dy, self.softmax.v.mT, self.softmax.precision.accumulate, 0)
 
     @cached_property
     def _scores(self) -> tuple[Tensor, Tensor, Tensor]:
         """[H, s_q, s_k] dS, its bound, and the variance of what differs from key to key."""
         soft, (dp, dp_error), (delta, delta_error) = self.softmax, self._products, self._delta
-        p, u = soft.weights, soft._u
+        p, u = soft.weights, soft.unit
         dl = torch.zeros_like(delta) if self.d_lse is None else self.d_lse.double()[..., None]
         inner = dp - delta + dl
         size = dp.abs() + delta.abs() + dl.abs()
         off = dp_error.bound + delta_error.bound + 3 * u * size
         ds = p * inner
-        unit, vanishing = soft._operand
+        unit, vanishing = soft.operand
         bound = ds.abs() * self._relative + p * (1 + self._relative) * off
         bound = bound + (unit + 2 * u) * (ds.abs() + bound) + vanishing * (inner.abs() + off)
-        variance = ds.square() * (soft._exponents.variance + (unit**2 + 2 * u**2) / 3)
+        variance = ds.square() * (soft.exponents.variance + (unit**2 + 2 * u**2) / 3)
         variance = variance + p.square() * (dp_error.variance + u**2 * size.square())
         return ds, bound, variance
 
@@ -317,18 +321,18 @@ class Backward:
 
     def _dq(self) -> Known:
         soft, (ds, bound, variance) = self.softmax, self._scores
-        k, c, accumulate = soft._k, soft.segment.scale, soft.precision.accumulate
+        k, c, accumulate = soft.k, soft.segment.scale, soft.precision.accumulate
         value, sizes = ds @ k, ds.abs() @ k.abs()
         off = bound @ k.abs()
-        most = off + accumulate.gamma(soft._n + 2) * (sizes + off)
+        most = off + accumulate.gamma(soft.roundings + 2) * (sizes + off)
         mean = soft.weights @ k
         squares = variance @ k.square() + self._delta[1].variance * mean.square()
         squares = squares + self._shared.variance * value.square()
         terms = ds.square() @ k.square()
-        squares = squares + soft._u**2 / 3 * (
+        squares = squares + soft.unit**2 / 3 * (
             partial_sums(terms, value, max(ds.shape[-1], 1)) + terms + 2 * value.square()
         )
-        lean = self._delta[1].lean * mean.abs() + (soft._exponents.lean * ds.abs()) @ k.abs()
+        lean = self._delta[1].lean * mean.abs() + (soft.exponents.lean * ds.abs()) @ k.abs()
         error = RoundingError(abs(c) * most, c * c * squares, abs(c) * lean)
         return c * value, _capped(error)
 
@@ -336,18 +340,18 @@ class Backward:
         soft, (ds, bound, variance) = self.softmax, self._scores
         shared = soft.weights.square() * self._delta[1].variance
         shared = shared + ds.square() * self._shared.variance
-        leaning = soft.weights * self._delta[1].lean + soft._exponents.lean * ds.abs()
+        leaning = soft.weights * self._delta[1].lean + soft.exponents.lean * ds.abs()
         c = torch.tensor(soft.segment.scale, dtype=torch.float64)
-        value, error = self._over_rows((ds, bound, variance + shared, leaning), soft._q)
+        value, error = self._over_rows((ds, bound, variance + shared, leaning), soft.q)
         return c * value, error.times(c)
 
     def _dv(self) -> Known:
         soft = self.softmax
-        unit, vanishing = soft._operand
+        unit, vanishing = soft.operand
         p = soft.weights
         bound = p * ((1 + self._relative) * (1 + unit) - 1) + vanishing
-        variance = p.square() * (soft._exponents.variance + self._shared.variance + unit**2 / 3)
-        leaning = p * (soft._exponents.lean + self._shared.lean) + vanishing
+        variance = p.square() * (soft.exponents.variance + self._shared.variance + unit**2 / 3)
+        leaning = p * (soft.exponents.lean + self._shared.lean) + vanishing
         return self._over_rows((p, bound, variance, leaning), self._dy)
 
     def _over_rows(self, a: tuple[Tensor, Tensor, Tensor, Tensor], x: Tensor) -> Known:
