@@ -1,4 +1,4 @@
-"""A real bug of an attention kernel: where it was reported, on which calls it shows, and its patch."""
+"""A real bug of an attention kernel: where it was reported, on which calls it shows, its patch."""
 
 from __future__ import annotations
 

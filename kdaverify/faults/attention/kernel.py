@@ -1,5 +1,5 @@
-"""A conforming attention kernel in torch with every part replaceable: paged decode, dense and packed
-attention forward and backward, and the merge of two states.
+"""A conforming attention kernel in torch with every part replaceable: paged decode, attention
+forward and backward, the merge of two states.
 
 Its functions have the signatures of the operators `mla_decode`, `attention` and `merge_state`.
 """
@@ -81,7 +81,7 @@ def bottom_right(request: Request) -> Tensor:
 
 
 def gathered(paged: Paged, request: int) -> Tensor:
-    """[s_k, h_kv, d_k] the tokens of a request, token j in slot j % page of page table[j // page]."""
+    """[s_k, h_kv, d_k] the tokens of a request: j in slot j % page of page table[j // page]."""
     page, length = paged.cache.shape[1], paged.lengths[request]
     token = torch.arange(length)
     return paged.cache[paged.table[request, token // page].long(), token % page]
@@ -215,7 +215,7 @@ class AttentionKernel:
         return _Differentiable.apply(q, k, v, run)  # pyright: ignore[reportReturnType]
 
     def merge_state(self, o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> Outputs:
-        """Two states as one: o [..., d_v], lse laid out as o's rows, or with heads before tokens."""
+        """Two states as one: o [T, H, d_v], lse [H, T], or as o's rows."""
         given = {"o_a": o_a, "lse_a": lse_a, "o_b": o_b, "lse_b": lse_b}
         return merged(**given) if self.patch.merge is None else self.patch.merge(merged, given)
 
@@ -326,7 +326,9 @@ class _Differentiable(torch.autograd.Function):
             loss_lse = None if dlse is None else dlse[b, :, rows]
             found = run.kernel.backward(request, stored, (loss_o, loss_lse))
             for whole, at, part in zip((dq, dk, dv), (rows, keys, keys), found, strict=True):
-                whole[b, at] = part.transpose(0, 1).to(whole.dtype)
+                # a patch may have left out the oldest keys: those have no gradient
+                there = whole[b, at]
+                there[len(there) - part.shape[1] :] = part.transpose(0, 1).to(whole.dtype)
         found = (dq, dk, dv)
         return (*((x[0] for x in found) if ctx.flat else found), None)
 
