@@ -9,6 +9,8 @@ Source: FlashMLA, csrc/sm90/decode/dense/splitkv_mla.cuh.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -16,13 +18,25 @@ from oracles.attention.design import Span
 from oracles.attention.pipeline import Partial, Pipeline, Rows, Running
 
 
-def seesaw(run: Pipeline, rows: Rows, span: Span) -> Partial:
+def both(a0: Tensor, a1: Tensor) -> tuple[Tensor, Tensor]:
+    """What the two halves of the accumulator are multiplied by, before and between the products:
+    left twice, right once.
+    """
+    return a0, a0 * a1
+
+
+Factors = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def seesaw(run: Pipeline, rows: Rows, span: Span, *, factors: Factors = both) -> Partial:
     """The partial of a split, two blocks a round."""
     blocks, state = [*run.design.blocks(span)], rows.state()
     for at in range(0, len(blocks), 2):
         pair = blocks[at : at + 2]
-        step = two_blocks if len(pair) == 2 else one
-        state = step(run, rows, state, pair)
+        if len(pair) == 2:
+            state = two_blocks(run, rows, state, pair, factors)
+        else:
+            state = one(run, rows, state, pair)
     return run.stages.finish(run, state)
 
 
@@ -45,7 +59,9 @@ def halves(v: Tensor) -> tuple[Tensor, Tensor]:
     return left, right
 
 
-def two_blocks(run: Pipeline, rows: Rows, state: Running, pair: list[Span]) -> Running:
+def two_blocks(
+    run: Pipeline, rows: Rows, state: Running, pair: list[Span], factors: Factors
+) -> Running:
     """One round."""
     (S0, seen0), (S1, seen1) = (masked_scores(run, rows, block) for block in pair)
     (L0, R0), (L1, R1) = (halves(rows.v[:, slice(*block)]) for block in pair)
@@ -58,9 +74,10 @@ def two_blocks(run: Pipeline, rows: Rows, state: Running, pair: list[Span]) -> R
     stored0, stored1 = run.store("P", P0), run.store("P", P1)
     again = run.store("P", P0 * a1[..., None])
     left, right = halves(state.acc)
-    left = a0[..., None] * left + stages.product(run, stored0, L0, seen0)
+    first, whole = factors(a0, a1)
+    left = first[..., None] * left + stages.product(run, stored0, L0, seen0)
     left = a1[..., None] * left + stages.product(run, stored1, L1, seen1)
-    right = (a0 * a1)[..., None] * right + stages.product(run, stored1, R1, seen1)
+    right = whole[..., None] * right + stages.product(run, stored1, R1, seen1)
     right = right + stages.product(run, again, R0, seen0)
     l0 = a0 * state.l + stages.row_sum(run, P0, stored0)
     l = a1 * l0 + stages.row_sum(run, P1, stored1)  # noqa: E741
