@@ -31,7 +31,7 @@ def contracts(
     return {
         dtype: attention_contract(
             pattern.format(dtype)
-            + ("" if dtype == "fp32" or not narrow else f"[{narrow.format(dtype)}]"),
+            + ("" if dtype == "fp32" or not narrow else f"[{narrow.replace('{}', dtype)}]"),
             FORMATS[dtype],
         )
         for dtype in dtypes
@@ -58,4 +58,8 @@ def one_width(problem: Any) -> str | None:
 
 def some_keys(problem: Any) -> str | None:
     """Of kernels that cannot be called without keys."""
-    return "at least one key: its interface takes no call without" if problem.s_k == 0 else None
+    return (
+        "at least one key: its interface takes no call without"
+        if any(s_k == 0 for _, s_k in problem.pairs)
+        else None
+    )

@@ -4,7 +4,6 @@ their device is not there.
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Callable
 from typing import Any, Final
@@ -134,7 +133,7 @@ def _decode(q: Any, k: Any, v: Any, *, softmax_scale: float) -> tuple[Any, Any]:
     import jax.numpy as jnp
 
     kernel = importlib.import_module(OPS + "gpu.decode_attention")
-    o, (l, m) = kernel.gqa(
+    o, (total, top) = kernel.gqa(
         q[:, 0],
         k,
         v,
@@ -144,7 +143,7 @@ def _decode(q: Any, k: Any, v: Any, *, softmax_scale: float) -> tuple[Any, Any]:
         interpret=jax.default_backend() != "gpu",
         return_residuals=True,
     )
-    return o[:, None], (m + jnp.log(l))[..., None]
+    return o[:, None], (top + jnp.log(total))[..., None]
 
 
 def _paged(
@@ -156,21 +155,23 @@ def _paged(
     d_v: int,
     softmax_scale: float,
 ) -> Any:
-    """The TPU kernel over pages. It has no scale: q comes multiplied by it."""
+    """The TPU kernel over pages. It has no scale, and one width: q comes multiplied by the scale,
+    the values are whole rows of the cache, cut afterwards, and entries of no page name one.
+    """
     from jax.experimental.pallas import tpu
 
     kernel = importlib.import_module(OPS + "tpu.paged_attention")
-    pages = cache.transpose(2, 0, 1, 3)
+    pages, table = cache.transpose(2, 0, 1, 3), block_table.clip(0, len(cache) - 1)
     with tpu.force_tpu_interpret_mode():
         o = kernel.paged_attention(
             (q * q.dtype.type(softmax_scale))[:, 0],
             pages,
-            pages[..., :d_v],
+            pages,
             cache_seqlens,
-            block_table,
+            table,
             pages_per_compute_block=1,
         )
-    return o[:, None]
+    return o[:, None, :, :d_v]
 
 
 def _whole_heads(q: Any, *keys: Any) -> tuple[Any, ...]:
@@ -198,21 +199,19 @@ def _real(batch: int, length: int, padded: int) -> Any:
 
 def _equal_lengths(problem: Any) -> str | None:
     """Of the GPU kernel, whose segment ids are those of q and k at once."""
-    return None if problem.s_q == problem.s_k else "s_q = s_k: one row of segment ids is for both"
+    same = all(s_q == s_k for s_q, s_k in problem.pairs)
+    return None if same else "s_q = s_k: one row of segment ids is for both"
 
 
 def _one_query(problem: Any) -> str | None:
-    return None if problem.s_q == 1 else "one query token: it is a decode kernel"
+    one = all(s_q == 1 for s_q, _ in problem.pairs)
+    return None if one else "one query token: it is a decode kernel"
 
 
 def _whole_splits(problem: Any) -> str | None:
     return (
         f"s_k a multiple of {SPLITS}: the kernel refuses others" if problem.s_k % SPLITS else None
     )
-
-
-def _no_empty_request(problem: Any) -> str | None:
-    return "requests of at least one token" if 0 in problem.lengths else None
 
 
 def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -> FunctionAdapter:
@@ -270,5 +269,5 @@ PALLAS_PAGED: Final = _adapter(
     _paged,
     "pallas-paged",
     contract=contracts("online64-{}", "scale:q;q_scaled:{}"),
-    supports=refusing(one_width, _one_query, _no_empty_request),
+    supports=refusing(_one_query, some_keys),
 )

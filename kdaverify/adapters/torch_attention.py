@@ -76,11 +76,11 @@ def _flex(
 
 def _ring_merge(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
     """What context_parallel does with the parts of a sequence, in fp32."""
-    merger = importlib.import_module(RING)._SDPAMerger(True, seq_dim=2)  # noqa: FBT003, SLF001
+    merger = importlib.import_module(RING)._SDPAMerger(True, seq_dim=1)  # noqa: FBT003, SLF001
     for o, lse in ((o_a, lse_a), (o_b, lse_b)):
-        merger.step(o.transpose(1, 2).contiguous(), lse, False)  # noqa: FBT003
+        merger.step(o.transpose(0, 1), lse, False)  # noqa: FBT003
     o, lse = merger.results()
-    return o.transpose(1, 2), lse
+    return o.transpose(0, 1), lse
 
 
 def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -> FunctionAdapter:

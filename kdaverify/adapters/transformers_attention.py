@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import importlib
 from types import SimpleNamespace
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.attention_layout import FLOATS, by_heads, contracts
+from kdaverify.adapters.attention_layout import by_heads, contracts
 from kdaverify.adapters.base import absent, versions
 from kdaverify.adapters.frameworks import FRAMEWORKS
-from kdaverify.adapters.operator_kernel import operator_kernel
+from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
 
 DEEPSEEK: Final = "transformers.models.deepseek_v3.modeling_deepseek_v3"
 
@@ -33,16 +33,23 @@ def _border(q: Tensor, s_k: int) -> Tensor:
     return torch.zeros(s_q, s_k, dtype=q.dtype).masked_fill(hidden, torch.finfo(q.dtype).min)
 
 
-EAGER: Final = operator_kernel(
-    "attention",
-    _eager,
-    {
-        "name": "transformers-eager-attention",
-        "dtypes": FLOATS,
-        "contract": contracts("math-{}", "S:{}"),
+def _adapter(name: str, **options: Any) -> FunctionAdapter:
+    shared: dict[str, Any] = {
+        "name": name,
         "environment": lambda: versions("transformers"),
         "missing": lambda: absent(("transformers",), "pip install 'kdaverify[transformers]'"),
-    },
-    FRAMEWORKS["torch"],
+    }
+    return operator_kernel("attention", _eager, {**shared, **options}, FRAMEWORKS["torch"])
+
+
+EAGER: Final = _adapter("transformers-eager-attention", dtypes=("fp32",), contract="math-fp32")
+HALF: Final = ("bf16", "fp16")
+EAGER_HALF: Final = _adapter(
+    "transformers-eager-attention-half",
+    dtypes=HALF,
+    contract=contracts("math-{}", "product:{};S:{}", HALF),
+    gradients=False,
 )
-"""It stores scores and normalised weights in the format of q."""
+"""Products, scaled scores and normalised weights are stored in 16 bits. So is dP, and dk of every
+query head: no contract has names for these, and its backward is not tested.
+"""

@@ -70,7 +70,7 @@ def packed(segment: Segment, dtype: torch.dtype) -> Rows:
 
 def scores(run: Pipeline, q: Tensor, k: Tensor) -> Tensor:
     """S = q K^T, times the scale where the design applies it here."""
-    S = run.arithmetic.dot(q, k.mT)
+    S = run.store("product", run.arithmetic.dot(q, k.mT))
     return run.store("S", S * run.score_scale if run.score_scale != 1 else S)
 
 
