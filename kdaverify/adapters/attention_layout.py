@@ -47,15 +47,6 @@ def refusing(*refusals: Refusal) -> Refusal:
     return supports
 
 
-def one_width(problem: Any) -> str | None:
-    """Of kernels whose K and V have one width."""
-    return (
-        f"d_k = d_v: its kernel has one width, the problem {problem.d_k} and {problem.d_v}"
-        if problem.d_k != problem.d_v
-        else None
-    )
-
-
 def some_keys(problem: Any) -> str | None:
     """Of kernels that cannot be called without keys."""
     return (

@@ -10,9 +10,7 @@ from typing import Any, Final
 
 from kdaverify.adapters.attention_layout import (
     FLOATS,
-    Refusal,
     contracts,
-    one_width,
     refusing,
     some_keys,
 )
@@ -223,14 +221,13 @@ def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -
     return operator_kernel(op, function, {**shared, **options}, FRAMEWORKS["jax"])
 
 
-_SQUARE: Final[Refusal] = refusing(one_width, _equal_lengths, some_keys)
 NN: Final = _adapter(
     "attention",
     _nn,
     "jax-nn-attention",
     contract=contracts("math-{}", "lse:{}"),
     causal_alignment="top_left",
-    supports=one_width,
+    value_width="same",
 )
 """Its LSE has the format of q."""
 PALLAS_FLASH: Final = _adapter(
@@ -238,14 +235,18 @@ PALLAS_FLASH: Final = _adapter(
     _flash,
     "pallas-flash",
     contract=contracts("online128-{}"),
+    lse="none",
     causal_alignment="top_left",
-    supports=refusing(one_width, some_keys),
+    value_width="same",
+    supports=some_keys,
 )
 PALLAS_SPLASH: Final = _adapter(
     "attention",
     _splash,
     "pallas-splash",
     contract=contracts("online128-{}", "scale:q;q_scaled:{}"),
+    lse="none",
+    empty_out="unspecified",
     supports=some_keys,
 )
 PALLAS_MHA: Final = _adapter(
@@ -253,8 +254,10 @@ PALLAS_MHA: Final = _adapter(
     _mha,
     "pallas-mha",
     contract=contracts("online64-{}"),
+    lse="none",
     causal_alignment="top_left",
-    supports=_SQUARE,
+    value_width="same",
+    supports=refusing(_equal_lengths, some_keys),
 )
 PALLAS_DECODE: Final = _adapter(
     "attention",
@@ -262,12 +265,14 @@ PALLAS_DECODE: Final = _adapter(
     "pallas-decode",
     contract=contracts(f"online{SPLIT_BLOCK}-{{}}", f"partial_o:{{}};splits:{SPLITS}"),
     gradients=False,
-    supports=refusing(one_width, _one_query, some_keys, _whole_splits),
+    value_width="same",
+    supports=refusing(_one_query, some_keys, _whole_splits),
 )
 PALLAS_PAGED: Final = _adapter(
     "mla_decode",
     _paged,
     "pallas-paged",
     contract=contracts("online64-{}", "scale:q;q_scaled:{}"),
+    lse="none",
     supports=refusing(_one_query, some_keys),
 )

@@ -56,6 +56,8 @@ ATTENTION: Final = operator_kernel(
         "name": "mlx-attention",
         "dtypes": FLOATS,
         "gradients": False,
+        "lse": "none",
+        "empty_out": "unspecified",
         "supports": some_keys,
         "contract": contracts("math-{}", "S:{}"),
         "environment": _environment,

@@ -100,6 +100,7 @@ ATTENTION: Final = operator_kernel(
         "name": "onnxruntime-attention",
         "dtypes": DTYPES,
         "gradients": False,
+        "lse": "none",
         "causal_alignment": "top_left",
         "supports": some_keys,
         "contract": contracts("math-{}", "S:{}", DTYPES),

@@ -18,8 +18,6 @@ from kdaverify.adapters.attention_layout import (
     FLOATS,
     by_heads,
     contracts,
-    one_width,
-    refusing,
     some_keys,
 )
 from kdaverify.adapters.frameworks import FRAMEWORKS
@@ -94,14 +92,16 @@ SDPA_FLASH: Final = _adapter(
     "torch-sdpa-flash",
     contract=contracts("online64-{}"),
     causal_alignment="top_left",
+    value_width="same",
     # scaled_dot_product_attention takes its math path for no keys; the kernel ends the process.
-    supports=refusing(one_width, some_keys),
+    supports=some_keys,
 )
 SDPA_MATH: Final = _adapter(
     "attention",
     _sdpa(SDPBackend.MATH),
     "torch-sdpa-math",
     contract=contracts("math-fp32"),
+    lse="none",
     causal_alignment="top_left",
 )
 """It computes in fp32 to its one rounding."""
@@ -114,6 +114,7 @@ SDPA_EFFICIENT: Final = _adapter(
     _sdpa(SDPBackend.EFFICIENT_ATTENTION),
     "torch-sdpa-efficient",
     device="cuda",
+    lse="none",
     contract=contracts("online64-{}"),
     causal_alignment="top_left",
     supports=some_keys,
@@ -124,6 +125,7 @@ SDPA_CUDNN: Final = _adapter(
     "torch-sdpa-cudnn",
     dtypes=("bf16", "fp16"),
     device="cuda",
+    lse="none",
     contract=contracts("online64-{}", dtypes=("bf16", "fp16")),
     causal_alignment="top_left",
     supports=some_keys,

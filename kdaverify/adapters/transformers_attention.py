@@ -36,6 +36,8 @@ def _border(q: Tensor, s_k: int) -> Tensor:
 def _adapter(name: str, **options: Any) -> FunctionAdapter:
     shared: dict[str, Any] = {
         "name": name,
+        "lse": "none",
+        "empty_out": "unspecified",
         "environment": lambda: versions("transformers"),
         "missing": lambda: absent(("transformers",), "pip install 'kdaverify[transformers]'"),
     }
