@@ -183,13 +183,14 @@ class FunctionAdapter(Adapter):
             declared.device,
             bool(declared.isolate),
         )
-        self.deterministic, self.differentiable = declared.deterministic, declared.gradients
+        self.deterministic = declared.deterministic
+        self.differentiable = declared.gradients and operator.has_backward
         names = _parameters(name, function, operator)
         self.takes = FunctionTakes(
             names,
             words,
             tuple(declared.widths),
-            operator.returns(names, final_state=declared.final_state),
+            operator.returns(names, words, final_state=declared.final_state),
         )
         self._operator, self._framework, self._ran = operator, framework_of(function), NOTHING_YET
         self.barriers = self._framework.barriers
@@ -244,6 +245,10 @@ class FunctionAdapter(Adapter):
     def exposes(self, problem: Any) -> tuple[str, ...]:
         del problem
         return self.takes.returns
+
+    def differentiates(self, problem: Any) -> tuple[str, ...]:
+        del problem
+        return self._operator.differentiated(self.takes)
 
     def received(self, inputs: Any) -> Any:
         return inputs
