@@ -95,7 +95,9 @@ class AttentionContract(StorageContract):
             found["splits"] = replace(plain, splits=parts, cut="blocks", merge="at once")
             found["most splits"] = replace(plain, splits=self.splits, merge="in order")
         if self.lazy:
-            found["lazy"] = replace(plain, rescale="lazy", lazy=self.lazy)
+            found["lazy"] = lazy = replace(plain, rescale="lazy", lazy=self.lazy)
+            # where the first key wins, only this direction stores a largest P above 1
+            found["lazy, from the last block"] = replace(lazy, direction="backward", block=32)
         return found
 
 

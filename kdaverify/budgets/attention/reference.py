@@ -7,18 +7,19 @@ returns it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from kdaverify.budgets.attention.contract import AttentionContract
 from kdaverify.budgets.attention.ensemble import ReferenceKernel, rounded_kernels, sampled_kernels
-from kdaverify.budgets.attention.terms import gradient_terms, score_terms
+from kdaverify.budgets.attention.terms import ForwardTerms, forward_terms, gradient_terms
 from kdaverify.budgets.attention.tolerances import (
     OutputTerms,
     attention_tolerances,
     lse_terms,
+    output_terms,
     sum_terms,
 )
 from kdaverify.budgets.finite import OutputRuns
@@ -66,12 +67,9 @@ def attention_reference(
         [layout([one.forward(segment) for segment in segments]) for one in group]
         for group in kernels
     )
-    sizes = layout([(torch.zeros_like(s.q[..., :1]), score_terms(s)) for s in segments])
-    terms = dict[str, OutputTerms]()
-    if "lse" in exact:
-        undefined = torch.isinf(rounded[0]["lse"])
-        found = lse_terms(exact["lse"].high.masked_fill(undefined, 0.0), sizes["lse"], contract)
-        terms["lse"] = OutputTerms(found.size, found.floor, undefined if undefined.any() else None)
+    terms = _output_terms(exact, [forward_terms(s) for s in segments], layout, contract)
+    if "lse" in exact and bool((empty := torch.isinf(rounded[0]["lse"])).any()):
+        terms["lse"] = replace(terms["lse"], undefined=empty)
     runs = _runs(exact, rounded, drawn)
     return Reference(ExactValues(exact, method), attention_tolerances(exact, runs, terms, contract))
 
@@ -100,6 +98,22 @@ def attention_gradient_reference(
     terms = {name: sum_terms(sizes[name], contract) for name in exact}
     runs = _runs(exact, rounded, drawn)
     return Reference(ExactValues(exact, method), attention_tolerances(exact, runs, terms, contract))
+
+
+def _output_terms(
+    exact: Mapping[str, Enclosure],
+    found: Sequence[ForwardTerms],
+    layout: Layout,
+    contract: AttentionContract,
+) -> dict[str, OutputTerms]:
+    """Of o and lse, laid out as they are."""
+    scores = layout([(one.values, one.scores) for one in found])
+    weights = layout([(one.values, one.weights) for one in found])
+    terms = {"o": output_terms(scores["o"], contract)}
+    if "lse" not in exact:
+        return terms
+    lse = exact["lse"].high.nan_to_num(neginf=0.0)
+    return terms | {"lse": lse_terms(lse, scores["lse"], weights["lse"], contract)}
 
 
 def _runs(

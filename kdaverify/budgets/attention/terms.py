@@ -4,6 +4,8 @@ of dS behind the gradients.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -21,14 +23,39 @@ def probabilities(segment: Segment) -> Tensor:
     return P / torch.where(total == 0, 1.0, total)
 
 
-def score_terms(segment: Segment) -> Tensor:
-    """[H, s_q] sum_j P_ij |c| sum_d |q_id K_jd|: what rounding in the scores of the keys that count
-    is relative to.
+@dataclass(frozen=True)
+class ForwardTerms:
+    """What the errors of o and lse of a segment are relative to.
+
+    Args:
+        values: [H, s_q, d_v] sum_j P_ij |V_j|.
+        scores: [H, s_q] sum_j P_ij |c| sum_d |q_id K_jd|.
+        weights: [H, s_q] root of sum_j P_ij^2: what independent roundings of P make of their sum.
     """
+
+    values: Tensor
+    scores: Tensor
+    weights: Tensor
+
+
+def forward_terms(segment: Segment) -> ForwardTerms:
+    """Of one segment."""
+    P, v = probabilities(segment), segment.v.double()
+    rows = segment.q.shape[:2]
+    values = P @ v.masked_fill(~torch.isfinite(v), 0.0).abs()
+    return ForwardTerms(
+        values.view(*rows, -1),
+        _score_terms(segment, P),
+        P.square().sum(-1).sqrt().view(rows),
+    )
+
+
+def _score_terms(segment: Segment, P: Tensor) -> Tensor:
+    """[H, s_q] What rounding in the scores of the keys that count is relative to."""
     rows = packed(segment, torch.float64)
     seen = rows.k.masked_fill(~torch.isfinite(rows.k), 0.0)
     sizes = rows.q.abs() @ seen.abs().mT * abs(rows.scale)
-    return (probabilities(segment) * sizes).sum(-1).view(segment.q.shape[:2])
+    return (P * sizes).sum(-1).view(segment.q.shape[:2])
 
 
 def gradient_terms(
