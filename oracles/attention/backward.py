@@ -112,7 +112,7 @@ class Backward:
         given = Given(
             o,
             lse,
-            do.to(dtype).reshape(*flat, -1),
+            do.to(dtype).reshape(*flat, do.shape[-1]),
             torch.zeros_like(lse) if dlse is None else dlse.to(dtype).reshape(flat),
         )
         found = self.rows(rows, given)

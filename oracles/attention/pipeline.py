@@ -306,12 +306,12 @@ class Pipeline:
             dtype: of every tensor between q, k, v and the outputs.
         """
         run = replace(self, scale=float(segment.scale))
-        H, s_q = segment.q.shape[:2]
+        (H, s_q), d_v = segment.q.shape[:2], segment.v.shape[-1]
         rows = run.prepared(packed(segment, dtype))
         if not rows.k.shape[1]:
             empty = run.stages.finish(run, rows.state())
-            return empty.o.view(H, s_q, -1), empty.lse.view(H, s_q)
+            return empty.o.view(H, s_q, d_v), empty.lse.view(H, s_q)
         parts = run.parts(rows)
         whole = parts[0] if run.design.splits == 1 else run.stages.combine(run, parts)
         o, lse = run.store("o", whole.o), run.store("lse", whole.lse)
-        return o.view(H, s_q, -1), lse.view(H, s_q)
+        return o.view(H, s_q, d_v), lse.view(H, s_q)

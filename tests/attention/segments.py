@@ -20,7 +20,7 @@ def segment(
         return torch.randn(*shape, generator=rng, dtype=torch.float64)
 
     visible = torch.arange(s_k) <= torch.arange(s_q)[:, None] + s_k - s_q
-    visible[0] &= not empty
+    visible[:1] &= not empty
     q, k, v = std * normal(H, s_q, d_k), normal(h_kv, s_k, d_k), normal(h_kv, s_k, d_v)
     return Segment(q.to(dtype), k.to(dtype), v.to(dtype), d_k**-0.5, visible)
 

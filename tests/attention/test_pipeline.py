@@ -102,3 +102,12 @@ def test_rows_without_keys_give_no_gradient() -> None:
     o, lse = textbook(given)
     found = Backward()(given, (o, lse), (torch.ones_like(o), torch.ones_like(lse)), torch.float64)
     assert all(bool(x.isfinite().all()) for x in found) and not found[0][:, 0].any()
+
+
+@pytest.mark.parametrize(("s_q", "s_k"), [(0, 5), (0, 0), (2, 0)])
+def test_segments_without_queries_or_keys_have_outputs_of_their_shape(s_q: int, s_k: int) -> None:
+    given = segment(s_q=s_q, s_k=s_k, empty=False)
+    o, lse = Pipeline()(given, torch.float64)
+    found = Backward()(given, (o, lse), (torch.ones_like(o), None), torch.float64)
+    assert o.shape == (4, s_q, 16) and lse.shape == (4, s_q)
+    assert [x.shape for x in found] == [given.q.shape, given.k.shape, given.v.shape]

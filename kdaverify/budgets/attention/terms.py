@@ -44,7 +44,7 @@ def forward_terms(segment: Segment) -> ForwardTerms:
     rows = segment.q.shape[:2]
     values = P @ v.masked_fill(~torch.isfinite(v), 0.0).abs()
     return ForwardTerms(
-        values.view(*rows, -1),
+        values.view(*rows, v.shape[-1]),
         _score_terms(segment, P),
         P.square().sum(-1).sqrt().view(rows),
     )
@@ -68,7 +68,7 @@ def gradient_terms(
     """
     rows, P = packed(segment, torch.float64), probabilities(segment)
     shape = rows.q.shape[:2]
-    dO = do.double().reshape(*shape, -1)
+    dO = do.double().reshape(*shape, do.shape[-1])
     dP = dO @ rows.v.mT
     delta = (P * dP).sum(-1)
     dL = torch.zeros_like(delta) if dlse is None else dlse.double().reshape(shape)
