@@ -126,15 +126,17 @@ def _mha(q: Any, k: Any, v: Any, *, softmax_scale: float, causal: bool) -> Any:
 
 
 def _decode(q: Any, k: Any, v: Any, *, softmax_scale: float) -> tuple[Any, Any]:
-    """The GPU kernel for one query token, keys cut into splits."""
+    """The GPU kernel for one query token, keys cut into splits; their number is a length of it."""
     import jax
     import jax.numpy as jnp
 
     kernel = importlib.import_module(OPS + "gpu.decode_attention")
+    spare = -k.shape[1] % (SPLITS * SPLIT_BLOCK)
+    padded = (jnp.pad(x, ((0, 0), (0, spare), (0, 0), (0, 0))) for x in (k, v))
     o, (total, top) = kernel.gqa(
         q[:, 0],
-        k,
-        v,
+        *padded,
+        kv_seq_len=jnp.full(len(q), k.shape[1]),
         sm_scale=softmax_scale,
         block_k=SPLIT_BLOCK,
         k_splits=SPLITS,
@@ -206,12 +208,6 @@ def _one_query(problem: Any) -> str | None:
     return None if one else "one query token: it is a decode kernel"
 
 
-def _whole_splits(problem: Any) -> str | None:
-    return (
-        f"s_k a multiple of {SPLITS}: the kernel refuses others" if problem.s_k % SPLITS else None
-    )
-
-
 def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -> FunctionAdapter:
     shared: dict[str, Any] = {
         "name": name,
@@ -266,7 +262,7 @@ PALLAS_DECODE: Final = _adapter(
     contract=contracts(f"online{SPLIT_BLOCK}-{{}}", f"partial_o:{{}};splits:{SPLITS}"),
     gradients=False,
     value_width="same",
-    supports=refusing(_one_query, some_keys, _whole_splits),
+    supports=refusing(_one_query, some_keys),
 )
 PALLAS_PAGED: Final = _adapter(
     "mla_decode",
