@@ -413,6 +413,9 @@ OPERATORS: Final[dict[str, str | Operator]] = {
     "short_conv": "kdaverify.operators.short_conv.operator:SHORT_CONV",
     "gated_rms_norm": "kdaverify.operators.gated_norm.operator:GATED_RMS_NORM",
     "layer": "kdaverify.operators.layer.operator:LAYER",
+    "attention": "kdaverify.operators.attention.dense:ATTENTION",
+    "mla_decode": "kdaverify.operators.attention.decode:MLA_DECODE",
+    "merge_state": "kdaverify.operators.attention.merge:MERGE_STATE",
 }
 """Where each operator is, by name; imported when it is first needed."""
 

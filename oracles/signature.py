@@ -24,6 +24,10 @@ class Role(Enum):
     """The same for all tokens and sequences."""
     OFFSETS = auto()
     """Where sequences begin in a pack, integers [N + 1]."""
+    LENGTHS = auto()
+    """How many tokens of each sequence there are, integers [N]."""
+    CACHE = auto()
+    """Memory that requests share and index tensors point into; much of it may belong to none."""
     INDEX = auto()
     """Integers that name something, [N] or [T]; no result depends on which numbers they are."""
 

@@ -155,6 +155,10 @@ class Adapter(abc.ABC):
         del problem
         return self.operator.signature.returned
 
+    def differentiates(self, problem: Any) -> tuple[str, ...]:
+        """Of these outputs, those whose cotangents its backward follows; all of them by default."""
+        return self.exposes(problem)
+
     def received(self, inputs: Any) -> Any:
         """The call the kernel effectively gets: what its conversions round is rounded here too."""
         return self.conventions.received(inputs)

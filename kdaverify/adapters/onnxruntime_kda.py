@@ -153,9 +153,9 @@ class _Session:
         return outputs
 
 
-def kernels(profile: list[dict[str, Any]]) -> str:
-    """The kernels in a profile, in words;
-    WrongKernelError unless the operator itself is among them.
+def kernels(profile: list[dict[str, Any]], operator: str = OPERATOR) -> str:
+    """The kernels in a profile, in words; WrongKernelError unless the operator itself is among
+    them.
     """
     ran = [
         event["args"]
@@ -163,9 +163,9 @@ def kernels(profile: list[dict[str, Any]]) -> str:
         if event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
     ]
     names = [f"{args['op_name']} on {args['provider']}" for args in ran]
-    if f"{OPERATOR} on {PROVIDER}" not in names:
+    if f"{operator} on {PROVIDER}" not in names:
         raise WrongKernelError(
-            f"onnxruntime ran {', '.join(names)}; wanted {OPERATOR} on {PROVIDER}"
+            f"onnxruntime ran {', '.join(names)}; wanted {operator} on {PROVIDER}"
         )
     casts = sum(args["op_name"] == "Cast" for args in ran)
     others = sorted(

@@ -189,13 +189,14 @@ class FunctionAdapter(Adapter):
             declared.device,
             bool(declared.isolate),
         )
-        self.deterministic, self.differentiable = declared.deterministic, declared.gradients
+        self.deterministic = declared.deterministic
+        self.differentiable = declared.gradients and operator.has_backward
         names = _parameters(name, function, operator)
         self.takes = FunctionTakes(
             names,
             words,
             tuple(declared.widths),
-            operator.returns(names, final_state=declared.final_state),
+            operator.returns(names, words, final_state=declared.final_state),
         )
         if wrong := operator.wrong(self.takes):
             raise AdapterError(f"kernel {name!r}: {wrong}")
@@ -253,6 +254,10 @@ class FunctionAdapter(Adapter):
     def exposes(self, problem: Any) -> tuple[str, ...]:
         del problem
         return self.takes.returns
+
+    def differentiates(self, problem: Any) -> tuple[str, ...]:
+        del problem
+        return self._operator.differentiated(self.takes)
 
     def received(self, inputs: Any) -> Any:
         return inputs

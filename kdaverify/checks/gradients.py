@@ -24,7 +24,7 @@ def gradients(adapter: Adapter, problem: Any, *, of: str, exponent: int = 0) -> 
         of: the outputs that the loss depends on: both, o or final_state.
         exponent: of the power of two that scales the loss.
     """
-    given = adapter.operator.loss(problem, adapter.exposes(problem), of, exponent)
+    given = adapter.operator.loss(problem, adapter.differentiates(problem), of, exponent)
     if isinstance(given, str):
         return skipped(given)
     inputs = problem.inputs()

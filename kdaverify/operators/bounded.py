@@ -109,7 +109,8 @@ class BoundedOperator(FunctionOperator):
     ) -> Reference:
         exact, kernel = self.counted(call, given, None, io), self.counted(call, given, contract, io)
         traits = ResultTraits(dict.fromkeys(exact, self.groups(call)), self.undefined(call))
-        return bounded_reference(exact, kernel, dict.fromkeys(exact, io), traits)
+        formats = {name: self.output_format(name, contract, io) for name in exact}
+        return bounded_reference(exact, kernel, formats, traits)
 
     def output_format(self, output: str, contract: StorageContract, io: Format) -> Format:
         del output, contract

@@ -64,6 +64,7 @@ class FunctionOperator(CallOperator):
         functions: options of the declaration that are functions, None by default.
         formats: that can be judged; float64 is the oracle's own.
         width: the field of a problem that `widths` is about.
+        has_backward: False where no function of it is differentiated.
     """
 
     positional: ClassVar[tuple[str, ...]]
@@ -73,18 +74,26 @@ class FunctionOperator(CallOperator):
     functions: ClassVar[tuple[str, ...]] = ()
     formats: ClassVar[tuple[str, ...]] = ("fp32", "bf16", "fp16")
     width: ClassVar[str]
+    has_backward: ClassVar[bool] = True
 
     @abc.abstractmethod
     def contracts(self, io: Format) -> Mapping[str, StorageContract]:
         """The contracts of a format by name, the default first."""
 
     @abc.abstractmethod
-    def returns(self, names: frozenset[str], *, final_state: bool) -> tuple[str, ...]:
+    def returns(
+        self, names: frozenset[str], words: Mapping[str, Any], *, final_state: bool
+    ) -> tuple[str, ...]:
         """The outputs of a function of such parameters.
 
         Args:
+            words: the declared options.
             final_state: whether the declaration has one.
         """
+
+    def differentiated(self, takes: FunctionTakes) -> tuple[str, ...]:
+        """The outputs whose cotangents a backward follows; all that are returned by default."""
+        return takes.returns
 
     @abc.abstractmethod
     def arguments(self, call: Any, takes: FunctionTakes) -> dict[str, Any]:

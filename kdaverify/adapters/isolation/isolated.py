@@ -118,6 +118,9 @@ class Isolated(Adapter):
     def exposes(self, problem: Any) -> tuple[str, ...]:
         return self._local.exposes(problem)
 
+    def differentiates(self, problem: Any) -> tuple[str, ...]:
+        return self._local.differentiates(problem)
+
     def received(self, inputs: Any) -> Any:
         return self._local.received(inputs)
 

@@ -49,7 +49,8 @@ class CallRuleCase:
     def cotangents(self) -> Any:
         """Of a loss on everything that the kernel returns."""
         operator = self.adapter.operator
-        given = operator.loss(self.problem, self.exposed, operator.whole(self.exposed), 0)
+        followed = self.adapter.differentiates(self.problem)
+        given = operator.loss(self.problem, followed, operator.whole(followed), 0)
         if isinstance(given, str):
             raise Unreachable(given)
         return given

@@ -58,7 +58,10 @@ class GatedNormOperator(BoundedOperator):
             for name, tensors in stored.items()
         }
 
-    def returns(self, names: frozenset[str], *, final_state: bool) -> tuple[str, ...]:
+    def returns(
+        self, names: frozenset[str], words: Mapping[str, Any], *, final_state: bool
+    ) -> tuple[str, ...]:
+        del words
         del names, final_state
         return SIGNATURE.returned
 

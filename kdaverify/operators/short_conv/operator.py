@@ -71,7 +71,10 @@ class ShortConvOperator(BoundedOperator):
             for name, tensors in stored.items()
         }
 
-    def returns(self, names: frozenset[str], *, final_state: bool) -> tuple[str, ...]:
+    def returns(
+        self, names: frozenset[str], words: Mapping[str, Any], *, final_state: bool
+    ) -> tuple[str, ...]:
+        del words
         return (
             SIGNATURE.returned
             if final_state and "initial_state" in names

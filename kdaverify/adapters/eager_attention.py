@@ -1,0 +1,94 @@
+"""Reference implementations of attention in a few lines of torch, in fp32 to the one rounding of
+the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.frameworks import FRAMEWORKS
+from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
+
+
+def softmax_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, causal: bool
+) -> tuple[Tensor, Tensor]:
+    """o [s_q, H, d_v] and lse [H, s_q] of one request; q [s_q, H, d_k], k and v [s_k, h_kv, d]."""
+    group, (s_q, s_k) = q.shape[1] // k.shape[1], (q.shape[0], k.shape[0])
+    heads = [x.float().transpose(0, 1) for x in (q, k, v)]
+    k_, v_ = (x.repeat_interleave(group, 0) for x in heads[1:])
+    scores = heads[0] @ k_.mT * softmax_scale
+    if causal:
+        hidden = torch.ones(s_q, s_k, dtype=torch.bool).triu(s_k - s_q + 1)
+        scores = scores.masked_fill(hidden, -torch.inf)
+    # A row that sees no key has a maximum of -inf, and no key at all none.
+    top = scores.amax(-1, keepdim=True) if s_k else scores.new_full((*scores.shape[:2], 1), 0.0)
+    top = top.detach().masked_fill(torch.isneginf(top), 0.0)
+    weights = (scores - top).exp()
+    total = weights.sum(-1, keepdim=True)
+    o = weights @ v_ / total.masked_fill(total == 0, 1.0)
+    return o.transpose(0, 1).to(q.dtype), (top + total.log()).squeeze(-1)
+
+
+def _attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    cu_seqlens_q: Tensor | None,
+    cu_seqlens_k: Tensor | None,
+    softmax_scale: float,
+    causal: bool,
+) -> tuple[Tensor, Tensor]:
+    options: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": causal}
+    if cu_seqlens_q is None or cu_seqlens_k is None:
+        parts = [softmax_attention(*one, **options) for one in zip(q, k, v, strict=True)]
+        o, lse = zip(*parts, strict=True)
+        return torch.stack(o), torch.stack(lse)
+    spans = zip(pairwise(cu_seqlens_q.tolist()), pairwise(cu_seqlens_k.tolist()), strict=True)
+    parts = [softmax_attention(q[a:b], k[c:d], v[c:d], **options) for (a, b), (c, d) in spans]
+    o, lse = zip(*parts, strict=True)
+    spare = len(q) - sum(map(len, o))
+    behind = q.new_zeros(spare, q.shape[1], v.shape[2])
+    return torch.cat((*o, behind)), torch.cat((*lse, q.new_zeros(q.shape[1], spare).float()), 1)
+
+
+def _mla_decode(
+    q: Tensor,
+    cache: Tensor,
+    block_table: Tensor,
+    cache_seqlens: Tensor,
+    *,
+    d_v: int,
+    softmax_scale: float,
+    causal: bool,
+) -> tuple[Tensor, Tensor]:
+    page, parts = cache.shape[1], list[tuple[Tensor, Tensor]]()
+    for one, table, length in zip(q, block_table, cache_seqlens.tolist(), strict=True):
+        k = cache[table[: -(-length // page)].long()].flatten(0, 1)[:length]
+        options: dict[str, Any] = {"softmax_scale": softmax_scale, "causal": causal}
+        parts.append(softmax_attention(one, k, k[..., :d_v], **options))
+    o, lse = zip(*parts, strict=True)
+    return torch.stack(o), torch.stack(lse)
+
+
+def _merge(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    lse = torch.logaddexp(lse_a, lse_b)
+    known = lse.masked_fill(torch.isneginf(lse), 0.0)
+    weights = [(x - known).exp().mT[..., None] for x in (lse_a, lse_b)]
+    return (weights[0] * o_a.float() + weights[1] * o_b.float()).to(o_a.dtype), lse
+
+
+def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -> FunctionAdapter:
+    declared = {"name": name, "dtypes": ("fp32", "bf16", "fp16"), "contract": "math-fp32"}
+    return operator_kernel(op, function, {**declared, **options}, FRAMEWORKS["torch"])
+
+
+ATTENTION: Final = _adapter("attention", _attention, "eager-attention", lse_gradient="given")
+MLA_DECODE: Final = _adapter("mla_decode", _mla_decode, "eager-mla-decode")
+MERGE: Final = _adapter("merge_state", _merge, "eager-merge")

@@ -1,0 +1,133 @@
+"""Softmax attention in torch: the paths of scaled_dot_product_attention, flex_attention, and the
+merge of ring attention.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from kdaverify.adapters.attention_layout import (
+    FLOATS,
+    by_heads,
+    contracts,
+    some_keys,
+)
+from kdaverify.adapters.frameworks import FRAMEWORKS
+from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
+
+RING: Final = "torch.distributed.tensor.experimental._context_parallel._attention"
+
+
+def _flash(
+    q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, causal: bool
+) -> tuple[Tensor, Tensor]:
+    """The CPU kernel behind scaled_dot_product_attention, which returns its LSE here."""
+    kernel: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001
+    o, lse = kernel(*by_heads(q, k, v), 0.0, causal, scale=softmax_scale)
+    return o.transpose(1, 2), lse
+
+
+def _sdpa(*backends: SDPBackend) -> Callable[..., Tensor]:
+    def sdpa(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, causal: bool) -> Tensor:
+        grouped = q.shape[2] != k.shape[2]
+        with sdpa_kernel([*backends]):
+            o = functional.scaled_dot_product_attention(
+                *by_heads(q, k, v), is_causal=causal, scale=softmax_scale, enable_gqa=grouped
+            )
+        return o.transpose(1, 2)
+
+    sdpa.__qualname__ = f"scaled_dot_product_attention of {backends[0].name}"
+    return sdpa
+
+
+def _flex(
+    q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, causal: bool
+) -> tuple[Tensor, Tensor]:
+    """In eager mode; the causal border is a score_mod of the caller."""
+    attend = importlib.import_module("torch.nn.attention.flex_attention").flex_attention
+    offset = k.shape[1] - q.shape[1]
+
+    def border(score: Tensor, _b: Tensor, _h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return torch.where(j <= i + offset, score, -torch.inf)
+
+    with warnings.catch_warnings():
+        # Uncompiled is what is tested here.
+        warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        o, lse = attend(
+            *by_heads(q, k, v),
+            score_mod=border if causal else None,
+            scale=softmax_scale,
+            enable_gqa=q.shape[2] != k.shape[2],
+            return_lse=True,
+        )
+    return o.transpose(1, 2), lse
+
+
+def _ring_merge(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    """What context_parallel does with the parts of a sequence, in fp32."""
+    merger = importlib.import_module(RING)._SDPAMerger(True, seq_dim=1)  # noqa: FBT003, SLF001
+    for o, lse in ((o_a, lse_a), (o_b, lse_b)):
+        merger.step(o.transpose(0, 1), lse, False)  # noqa: FBT003
+    o, lse = merger.results()
+    return o.transpose(0, 1), lse
+
+
+def _adapter(op: str, function: Callable[..., Any], name: str, **options: Any) -> FunctionAdapter:
+    shared: dict[str, Any] = {"name": name, "dtypes": FLOATS}
+    return operator_kernel(op, function, {**shared, **options}, FRAMEWORKS["torch"])
+
+
+SDPA_FLASH: Final = _adapter(
+    "attention",
+    _flash,
+    "torch-sdpa-flash",
+    contract=contracts("online64-{}"),
+    causal_alignment="top_left",
+    value_width="same",
+    # scaled_dot_product_attention takes its math path for no keys; the kernel ends the process.
+    supports=some_keys,
+)
+SDPA_MATH: Final = _adapter(
+    "attention",
+    _sdpa(SDPBackend.MATH),
+    "torch-sdpa-math",
+    contract=contracts("math-fp32"),
+    lse="none",
+    causal_alignment="top_left",
+)
+"""It computes in fp32 to its one rounding."""
+FLEX: Final = _adapter(
+    "attention", _flex, "torch-flex", contract=contracts("math-{}"), gradients=False
+)
+"""Its backward is CUDA's alone."""
+SDPA_EFFICIENT: Final = _adapter(
+    "attention",
+    _sdpa(SDPBackend.EFFICIENT_ATTENTION),
+    "torch-sdpa-efficient",
+    device="cuda",
+    lse="none",
+    contract=contracts("online64-{}"),
+    causal_alignment="top_left",
+    supports=some_keys,
+)
+SDPA_CUDNN: Final = _adapter(
+    "attention",
+    _sdpa(SDPBackend.CUDNN_ATTENTION),
+    "torch-sdpa-cudnn",
+    dtypes=("bf16", "fp16"),
+    device="cuda",
+    lse="none",
+    contract=contracts("online64-{}", dtypes=("bf16", "fp16")),
+    causal_alignment="top_left",
+    supports=some_keys,
+)
+RING_MERGE: Final = _adapter("merge_state", _ring_merge, "torch-ring-merge", gradients=False)

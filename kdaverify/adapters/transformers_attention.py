@@ -1,0 +1,57 @@
+"""Hugging Face transformers: the eager attention of DeepSeek-V3's layer, which Kimi Linear's MLA
+layers share.
+"""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.attention_layout import by_heads, contracts
+from kdaverify.adapters.base import absent, versions
+from kdaverify.adapters.frameworks import FRAMEWORKS
+from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
+
+DEEPSEEK: Final = "transformers.models.deepseek_v3.modeling_deepseek_v3"
+
+
+def _eager(q: Tensor, k: Tensor, v: Tensor, *, softmax_scale: float, causal: bool) -> Tensor:
+    """With the additive mask that the model makes: the smallest number of the format."""
+    layer = SimpleNamespace(num_key_value_groups=q.shape[2] // k.shape[2], training=False)
+    attend = importlib.import_module(DEEPSEEK).eager_attention_forward
+    mask = _border(q, k.shape[1]) if causal else None
+    return attend(layer, *by_heads(q, k, v), mask, scaling=softmax_scale)[0]
+
+
+def _border(q: Tensor, s_k: int) -> Tensor:
+    s_q = q.shape[1]
+    hidden = torch.ones(s_q, s_k, dtype=torch.bool).triu(s_k - s_q + 1)
+    return torch.zeros(s_q, s_k, dtype=q.dtype).masked_fill(hidden, torch.finfo(q.dtype).min)
+
+
+def _adapter(name: str, **options: Any) -> FunctionAdapter:
+    shared: dict[str, Any] = {
+        "name": name,
+        "lse": "none",
+        "empty_out": "unspecified",
+        "environment": lambda: versions("transformers"),
+        "missing": lambda: absent(("transformers",), "pip install 'kdaverify[transformers]'"),
+    }
+    return operator_kernel("attention", _eager, {**shared, **options}, FRAMEWORKS["torch"])
+
+
+EAGER: Final = _adapter("transformers-eager-attention", dtypes=("fp32",), contract="math-fp32")
+HALF: Final = ("bf16", "fp16")
+EAGER_HALF: Final = _adapter(
+    "transformers-eager-attention-half",
+    dtypes=HALF,
+    contract=contracts("math-{}", "product:{};S:{}", HALF),
+    gradients=False,
+)
+"""Products, scaled scores and normalised weights are stored in 16 bits. So is dP, and dk of every
+query head: no contract has names for these, and its backward is not tested.
+"""

@@ -1,0 +1,1 @@
+"""Softmax attention: problems, laws, words, and how a function of it is called."""

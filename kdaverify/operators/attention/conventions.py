@@ -1,0 +1,80 @@
+"""What a function of attention declares, and the way from it to the canonical conventions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+WORDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "lse": ("e", "2", "none"),
+    "empty_lse": ("-inf", "+inf"),
+    "empty_out": ("0", "unspecified"),
+}
+"""Of every operator here; the default first. lse="none": the function returns o alone."""
+MASKED: Final[Mapping[str, tuple[str, ...]]] = {
+    **WORDS,
+    "causal_alignment": ("bottom_right", "top_left"),
+    "causal": ("no", "yes"),
+    "key_heads": ("any", "all", "one"),
+}
+"""Of those with a mask; causal where the signature does not name it; key_heads: as many as there
+are query heads, or one."""
+OPPOSITE: Final = {"-inf": "+inf", "+inf": "-inf"}
+
+
+def outputs(words: Mapping[str, Any]) -> tuple[str, ...]:
+    return ("o",) if words["lse"] == "none" else ("o", "lse")
+
+
+def canonical_lse(lse: Tensor, empty: Tensor, words: Mapping[str, Any]) -> Tensor:
+    """LSE to base e; in rows without keys 0 where the function returned what it declares, else
+    anything but 0, so that every output has a finite exact value.
+
+    Args:
+        empty: rows without keys, in the shape of lse.
+    """
+    natural = lse * math.log(2) if words["lse"] == "2" else lse
+    right = empty & (lse == float(words["empty_lse"]))
+    found = torch.where(right, 0.0, natural)
+    return torch.where(empty & ~right & (lse == 0), torch.nan, found)
+
+
+def declared_lse(lse: Tensor, words: Mapping[str, Any]) -> Tensor:
+    """Canonical LSE, -inf without keys, as the function takes it."""
+    based = lse / math.log(2) if words["lse"] == "2" else lse
+    return torch.where(torch.isneginf(lse), float(words["empty_lse"]), based)
+
+
+def canonical_o(o: Tensor, empty: Tensor, words: Mapping[str, Any]) -> Tensor:
+    """o, 0 in rows without keys where they are declared unspecified.
+
+    Args:
+        empty: [..., 1] of o.
+    """
+    return o.masked_fill(empty, 0.0) if words["empty_out"] == "unspecified" else o
+
+
+def misdeclared_lse(
+    found: Tensor, exact: Tensor, empty: Tensor, words: Mapping[str, Any], alike: Any
+) -> str | None:
+    """Which other base or value of rows without keys fits a canonical LSE that does not fit.
+
+    Args:
+        alike: whether two tensors are the same but for roundings.
+    """
+    full = ~empty
+    lonely, declared = found[empty], words["empty_lse"]
+    if alike(found[full], exact[full]):
+        if bool((lonely == float(OPPOSITE[declared])).all()):
+            said = f"empty_lse={declared!r}, but rows without keys have {OPPOSITE[declared]}"
+            return f"declared {said}; declare empty_lse={OPPOSITE[declared]!r}"
+        shown = float(lonely[lonely != 0][0]) if bool((lonely != 0).any()) else 0.0
+        return f"rows without keys: wanted o = 0 and lse = {declared}, as declared, got {shown:.6g}"
+    other, factor = ("2", math.log(2)) if words["lse"] == "e" else ("e", 1 / math.log(2))
+    if alike(found[full] * factor, exact[full]):
+        return f"declared lse={words['lse']!r}, but LSE is to base {other}; declare lse={other!r}"
+    return None

@@ -1,0 +1,103 @@
+"""Decode over a paged cache as the machinery sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, final
+
+from hypothesis import strategies as st
+
+from kdaverify.checks.calls.rule import CallRule
+from kdaverify.checks.laws.law import Law
+from kdaverify.operators.attention.laws import DECODE_LAWS
+from kdaverify.operators.attention.panel import decode_problems, random_decode
+from kdaverify.operators.attention.problem import MlaDecodeProblem
+from kdaverify.operators.attention.softmax import SoftmaxOperator
+from kdaverify.operators.function import FunctionTakes
+from oracles.attention.calls import MLA_DECODE as SIGNATURE
+from oracles.attention.calls import MlaDecodeCall
+
+SIZES: Final[Mapping[str, dict[str, Any]]] = {
+    "tails": {"k_lengths": (66, 0, 9, 2), "H": 6, "d_k": 24, "d_v": 17},
+    "tiny": {"k_lengths": (5, 0, 2), "H": 4, "d_k": 16, "d_v": 8},
+    "one": {"k_lengths": (1,), "H": 4, "d_k": 16, "d_v": 8},
+    "real": {"k_lengths": (513, 0, 446, 65, 1), "H": 16, "d_k": 96, "d_v": 64},
+    "long": {"k_lengths": (1030, 0, 65, 1), "H": 2, "d_k": 40, "d_v": 32},
+}
+
+
+@final
+class MlaDecodeOperator(SoftmaxOperator):
+    """Math: `oracles.attention.segment`, keys and values of `MlaDecodeCall`."""
+
+    name, signature, call, problem = "mla_decode", SIGNATURE, MlaDecodeCall, MlaDecodeProblem
+    positional = ("q", "cache", "block_table", "cache_seqlens")
+    keywords = ("d_v", "softmax_scale", "causal")
+    numbers = {**SoftmaxOperator.numbers, "page": 0.0}  # noqa: RUF012
+    has_backward = False
+    plain: Mapping[str, Any] = {"table": "identity", "causal": True}
+    sizes = {"d_v": (1, 2, 4, 8, 16), "page": (1, 4, 16)}  # noqa: RUF012
+
+    def arguments(self, call: MlaDecodeCall, takes: FunctionTakes) -> dict[str, Any]:
+        del takes
+        return {name: getattr(call, name) for name in (*self.positional, *self.keywords)}
+
+    def fit(self, problem: MlaDecodeProblem, takes: FunctionTakes) -> MlaDecodeProblem:
+        fields = self.fixed(problem, takes)
+        if fields["d_v"] >= fields["d_k"]:
+            fields["d_k"] = fields["d_v"] + max(fields["d_v"] // 8, 1)
+        fields["page"] = int(takes.words["page"]) or problem.page
+        causal = fields.get("causal", problem.causal)
+        if causal and takes.words["causal_alignment"] == "top_left":
+            fields["causal"] = False
+        return problem.replace(**fields)
+
+    def probe(self, dtype: str) -> MlaDecodeProblem:
+        """More queries than keys in one request, and none in another."""
+        return MlaDecodeProblem(
+            dtype=dtype,  # pyright: ignore[reportArgumentType]
+            k_lengths=(2, 70, 0, 19),
+            s_q=3,
+            H=6,
+            d_k=24,
+            d_v=16,
+            scale="model",
+        )
+
+    def laws(self) -> Mapping[str, Law]:
+        return DECODE_LAWS
+
+    def named_problems(self, dtype: str, profile: str) -> Mapping[str, MlaDecodeProblem]:
+        return decode_problems(dtype, profile)
+
+    def random_problems(self, dtype: str) -> st.SearchStrategy[MlaDecodeProblem]:
+        return random_decode(dtype)
+
+    def sized(self, rule: CallRule, dtype: str, *, seed: int) -> MlaDecodeProblem:
+        return MlaDecodeProblem(dtype=dtype, seed=seed, s_q=2, **SIZES[rule.size])  # pyright: ignore[reportArgumentType]
+
+    def traits(self, problem: MlaDecodeProblem) -> Mapping[str, bool]:
+        return {
+            **super().traits(problem),
+            "pages in another order than tokens": problem.table != "identity",
+            "requests share pages": problem.table == "shared" and problem.B > 1,
+            "a page is not full": any(s_k % problem.page for s_k in problem.k_lengths),
+            "more than one page": max(problem.k_lengths) > problem.page,
+        }
+
+    def fewer(self, problem: MlaDecodeProblem) -> Iterator[dict[str, Any]]:
+        lengths = problem.k_lengths
+        if len(lengths) > 1:
+            yield from ({"k_lengths": (length,)} for length in dict.fromkeys(lengths))
+            yield from ({"k_lengths": lengths[:n] + lengths[n + 1 :]} for n in range(len(lengths)))
+        for n, length in enumerate(lengths):
+            tried = dict.fromkeys((0, 1, 2, length // 2, length - 1))
+            yield from (
+                {"k_lengths": (*lengths[:n], fewer, *lengths[n + 1 :])}
+                for fewer in tried
+                if 0 <= fewer < length
+            )
+        yield from ({"s_q": fewer} for fewer in (1, 2) if fewer < problem.s_q)
+
+
+MLA_DECODE: Final = MlaDecodeOperator()

@@ -1,0 +1,173 @@
+"""Attention over dense keys as the machinery sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, final
+
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kdaverify.checks.calls.rule import CallRule
+from kdaverify.checks.laws.law import Law
+from kdaverify.operators.attention.laws import DENSE_LAWS
+from kdaverify.operators.attention.panel import dense_problems, random_dense
+from kdaverify.operators.attention.problem import AttentionProblem
+from kdaverify.operators.attention.softmax import SoftmaxOperator
+from kdaverify.operators.function import FunctionTakes
+from oracles.attention.calls import ATTENTION as SIGNATURE
+from oracles.attention.calls import AttentionCall
+
+SIZES: Final[Mapping[str, dict[str, Any]]] = {
+    "tails": {"s_q": 33, "s_k": 70, "H": 6, "h_kv": 2, "d_k": 24, "d_v": 17},
+    "tiny": {"s_q": 3, "s_k": 5, "H": 4, "h_kv": 2, "d_k": 16, "d_v": 8},
+    "one": {"s_q": 1, "s_k": 1, "H": 4, "h_kv": 2, "d_k": 16, "d_v": 8},
+    "real": {"s_q": 130, "s_k": 515, "H": 8, "h_kv": 2, "d_k": 64, "d_v": 32},
+    "long": {"s_q": 40, "s_k": 1030, "H": 2, "h_kv": 1, "d_k": 32, "d_v": 16},
+}
+
+
+@final
+class AttentionOperator(SoftmaxOperator):
+    """Math: `oracles.attention.segment`."""
+
+    name, signature, call, problem = "attention", SIGNATURE, AttentionCall, AttentionProblem
+    positional = ("q", "k", "v")
+    keywords = ("cu_seqlens_q", "cu_seqlens_k", "softmax_scale", "causal")
+    words: Mapping[str, tuple[str, ...]] = {
+        **SoftmaxOperator.words,
+        "lse_gradient": ("none", "given"),
+        "layout": ("batched", "packed"),
+        "value_width": ("any", "same"),
+    }
+    plain: Mapping[str, Any] = {"value": "normal", "causal": False}
+    sizes = {"B": (1,), "d_k": (2, 4, 8, 16, 32), "d_v": (1, 2, 4, 8, 16)}  # noqa: RUF012
+
+    def differentiated(self, takes: FunctionTakes) -> tuple[str, ...]:
+        """o, and lse where the backward is declared to follow its cotangent."""
+        return takes.returns if takes.words["lse_gradient"] == "given" else ("o",)
+
+    def arguments(self, call: AttentionCall, takes: FunctionTakes) -> dict[str, Any]:
+        del takes
+        rows = [x[0] if call.packed else x for x in (call.q, call.k, call.v)]
+        return {
+            **dict(zip(self.positional, rows, strict=True)),
+            **{name: getattr(call, name) for name in self.keywords},
+        }
+
+    def canonical(
+        self, name: str, value: Tensor, call: AttentionCall, takes: FunctionTakes
+    ) -> Tensor:
+        if call.packed and name in ("o", "lse"):
+            value = value[None]
+        if call.packed and name in ("k", "v"):
+            keys = sum(at.s_k for at in call.requests)
+            return value.index_fill(1, _from(keys, value), 0.0)
+        return super().canonical(name, value, call, takes)
+
+    def fit(self, problem: AttentionProblem, takes: FunctionTakes) -> AttentionProblem:
+        fields = self.fixed(problem, takes)
+        if takes.words["value_width"] == "same":
+            fields["d_k"] = fields["d_v"] = max(fields["d_v"], 2)
+        inside = problem.replace(**fields)
+        if inside.causal and takes.words["causal_alignment"] == "top_left":
+            inside = _square(inside)
+        takes_packs = {"cu_seqlens_q", "cu_seqlens_k"} <= takes.names
+        if inside.packed and not takes_packs:
+            return _unpacked(inside)
+        if not inside.packed and takes_packs and takes.words["layout"] == "packed":
+            return _packed(inside)
+        return inside
+
+    def probe(self, dtype: str) -> AttentionProblem:
+        """More queries than keys: causal rows without keys, and rows on either side of a border."""
+        return AttentionProblem(
+            dtype=dtype,  # pyright: ignore[reportArgumentType]
+            B=2,
+            s_q=5,
+            s_k=3,
+            H=6,
+            h_kv=2,
+            d_k=24,
+            d_v=16,
+            causal=True,
+            scale="model",
+        )
+
+    def pack(self, dtype: str) -> AttentionProblem:
+        return self.probe(dtype).replace(
+            B=1, q_lengths=(3, 0, 5), k_lengths=(7, 2, 3), s_q=9, s_k=13
+        )
+
+    def laws(self) -> Mapping[str, Law]:
+        return DENSE_LAWS
+
+    def named_problems(self, dtype: str, profile: str) -> Mapping[str, AttentionProblem]:
+        return dense_problems(dtype, profile)
+
+    def random_problems(self, dtype: str) -> st.SearchStrategy[AttentionProblem]:
+        return random_dense(dtype)
+
+    def call_problem(
+        self, adapter: Any, rule: CallRule, dtype: str, *, seed: int, turn: int
+    ) -> Any:
+        """Rules about sequences read one list of offsets, and here there are two."""
+        if rule.sequences and rule.packed:
+            return None
+        return super().call_problem(adapter, rule, dtype, seed=seed, turn=turn)
+
+    def sized(self, rule: CallRule, dtype: str, *, seed: int) -> AttentionProblem:
+        return AttentionProblem(dtype=dtype, seed=seed, B=2, causal=True, **SIZES[rule.size])  # pyright: ignore[reportArgumentType]
+
+    def fewer(self, problem: AttentionProblem) -> Iterator[dict[str, Any]]:
+        if problem.q_lengths is not None:
+            longest = max(problem.pairs, key=lambda pair: pair[0] * pair[1])
+            s_q, s_k = (max(size, 1) for size in longest)
+            yield {"q_lengths": None, "k_lengths": None, "s_q": s_q, "s_k": s_k}
+            for n in range(len(problem.pairs)):
+                rest = [pair for m, pair in enumerate(problem.pairs) if m != n]
+                if rest:
+                    yield _lengths(rest, 0)
+            return
+        for name in ("s_q", "s_k"):
+            size = getattr(problem, name)
+            tried = dict.fromkeys((1, 2, 3, size // 2, size - 1))
+            yield from ({name: fewer} for fewer in tried if 0 < fewer < size)
+
+
+def _from(first: int, value: Tensor) -> Tensor:
+    """Indices of rows from one on."""
+    return (value.new_ones(value.shape[1]).cumsum(0) > first).nonzero().flatten()
+
+
+def _lengths(pairs: list[tuple[int, int]], spare: int) -> dict[str, Any]:
+    """Fields of a pack of requests."""
+    q, k = (tuple(pair[n] for pair in pairs) for n in range(2))
+    return {
+        "B": 1,
+        "q_lengths": q,
+        "k_lengths": k,
+        "s_q": max(sum(q) + spare, 1),
+        "s_k": max(sum(k) + spare, 1),
+    }
+
+
+def _packed(problem: AttentionProblem) -> AttentionProblem:
+    return problem.replace(**_lengths([*problem.pairs], 0))
+
+
+def _square(problem: AttentionProblem) -> AttentionProblem:
+    """As many keys as queries, where both causal borders are the same."""
+    if problem.q_lengths is None:
+        return problem.replace(s_k=problem.s_q)
+    return problem.replace(**_lengths([(s_q, s_q) for s_q, _ in problem.pairs], 0))
+
+
+def _unpacked(problem: AttentionProblem) -> AttentionProblem:
+    """A batch of requests as long as the longest."""
+    s_q, s_k = (max(1, *(pair[n] for pair in problem.pairs)) for n in range(2))
+    none = {"q_lengths": None, "k_lengths": None}
+    return problem.replace(**none, B=min(len(problem.pairs), 2), s_q=s_q, s_k=s_k)
+
+
+ATTENTION: Final = AttentionOperator()

@@ -1,0 +1,110 @@
+"""The merge of two states as the machinery sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, final
+
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kdaverify.budgets.formats import FORMATS
+from kdaverify.checks.calls.rule import CallRule
+from kdaverify.checks.laws.law import Law
+from kdaverify.checks.place import ElementPlace
+from kdaverify.operators.attention.conventions import (
+    WORDS,
+    canonical_lse,
+    canonical_o,
+    declared_lse,
+    misdeclared_lse,
+)
+from kdaverify.operators.attention.laws import MERGE_LAWS
+from kdaverify.operators.attention.panel import merge_problems, random_merges
+from kdaverify.operators.attention.problem import MergeProblem
+from kdaverify.operators.attention.softmax import TolerancesOperator, alike
+from kdaverify.operators.function import FunctionTakes
+from oracles.attention.calls import MERGE_STATE as SIGNATURE
+from oracles.attention.calls import MergeCall
+
+SIZES: Final[Mapping[str, dict[str, Any]]] = {
+    "tails": {"T": 33, "H": 3, "d_v": 17},
+    "tiny": {"T": 5, "H": 2, "d_v": 8},
+    "one": {"T": 1, "H": 2, "d_v": 8},
+    "real": {"T": 1028, "H": 16, "d_v": 64},
+    "long": {"T": 1028, "H": 2, "d_v": 32},
+}
+
+
+@final
+class MergeOperator(TolerancesOperator):
+    """Math: `oracles.attention.split.merge`."""
+
+    name, signature, call, problem = "merge_state", SIGNATURE, MergeCall, MergeProblem
+    positional = ("o_a", "lse_a", "o_b", "lse_b")
+    keywords = ()
+    words = WORDS
+    has_backward = False
+    telling = ("parts",)
+    sizes = {"T": (1, 2, 3), "H": (1, 2), "d_v": (1, 2, 4, 8, 16)}  # noqa: RUF012
+
+    def arguments(self, call: MergeCall, takes: FunctionTakes) -> dict[str, Any]:
+        lse = [declared_lse(x, takes.words).contiguous() for x in (call.lse_a, call.lse_b)]
+        return {"o_a": call.o_a, "lse_a": lse[0], "o_b": call.o_b, "lse_b": lse[1]}
+
+    def canonical(self, name: str, value: Tensor, call: MergeCall, takes: FunctionTakes) -> Tensor:
+        empty = call.empty.to(value.device)
+        if name == "lse" and value.shape == empty.shape:
+            return canonical_lse(value, empty, takes.words)
+        if name == "o" and value.shape == call.o_a.shape:
+            return canonical_o(value, empty.mT[..., None], takes.words)
+        return value
+
+    def fit(self, problem: MergeProblem, takes: FunctionTakes) -> MergeProblem:
+        return problem.replace(d_v=takes.width(problem.d_v))
+
+    def probe(self, dtype: str) -> MergeProblem:
+        return MergeProblem(dtype=dtype, T=9, H=2, d_v=16, parts="empty")  # pyright: ignore[reportArgumentType]
+
+    def laws(self) -> Mapping[str, Law]:
+        return MERGE_LAWS
+
+    def named_problems(self, dtype: str, profile: str) -> Mapping[str, MergeProblem]:
+        return merge_problems(dtype, profile)
+
+    def random_problems(self, dtype: str) -> st.SearchStrategy[MergeProblem]:
+        return random_merges(dtype)
+
+    def sized(self, rule: CallRule, dtype: str, *, seed: int) -> MergeProblem:
+        return MergeProblem(dtype=dtype, seed=seed, parts="empty", **SIZES[rule.size])  # pyright: ignore[reportArgumentType]
+
+    def smaller(
+        self, problem: MergeProblem, detail: Mapping[str, Any]
+    ) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
+        if problem.parts != "normal":
+            yield {"parts": "normal"}, detail
+        yield from super().smaller(problem, detail)
+
+    def traits(self, problem: MergeProblem) -> Mapping[str, bool]:
+        return {
+            **super().traits(problem),
+            "a part without keys": problem.parts in ("one-empty", "empty"),
+            "rows without keys": problem.parts == "empty",
+            "T differs from H": problem.T != problem.H,
+        }
+
+    def otherwise(self, adapter: Any, problem: Any, found: Mapping[str, Tensor]) -> str | None:
+        call = problem.inputs()
+        exact = {n: x for n, (x, _) in self.counted(call, None, None, FORMATS["fp32"]).items()}
+        if "lse" not in found or alike(found["lse"], exact["lse"]):
+            return None
+        return misdeclared_lse(found["lse"], exact["lse"], call.empty, adapter.takes.words, alike)
+
+    def place(self, output: str, index: tuple[int, ...], call: MergeCall) -> ElementPlace:
+        head, row = index[:2] if output.startswith("lse") else (index[1], index[0])
+        column = "" if output.startswith("lse") else f", column {index[2]}"
+        parts = ", ".join(f"{float(x[head, row]):.6g}" for x in (call.lse_a, call.lse_b))
+        return ElementPlace(index, f"row {row}, head {head}{column}", f"LSE of the parts {parts}")
+
+
+MERGE_STATE: Final = MergeOperator()

@@ -1,0 +1,198 @@
+"""The fixed problems of attention, each named for what it exposes, and the random ones.
+
+Heads, queries and requests differ in number everywhere: swapped axes never fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, get_args
+
+from hypothesis import strategies as st
+
+from kdaverify.operators.attention.problem import (
+    AttentionProblem,
+    MergeProblem,
+    MlaDecodeProblem,
+    Parts,
+)
+from kdaverify.operators.attention.regimes import REGIMES, VALUES
+
+Fields = Mapping[str, dict[str, Any]]
+WIDE: Final[dict[str, Any]] = {"H": 5, "d_k": 24, "d_v": 16}
+REGIME_SIZES: Final[dict[str, Any]] = {"B": 2, "s_q": 3, "s_k": 131, "H": 4, "h_kv": 2}
+DENSE: Final[Fields] = {
+    "one-key": {"B": 2, "s_q": 3, "s_k": 1, **WIDE},
+    "two-keys": {"B": 2, "s_q": 1, "s_k": 2, **WIDE},
+    "tile-less-one": {"s_q": 3, "s_k": 63, "causal": True, **WIDE},
+    "tile": {"B": 3, "s_q": 64, "s_k": 64, "causal": True, "H": 2},
+    "tile-plus-one": {"B": 2, "s_q": 65, "s_k": 65, "causal": True, "H": 3},
+    "two-tiles": {"s_q": 4, "s_k": 127, "H": 9, "h_kv": 3, "d_k": 40, "d_v": 24},
+    "two-tiles-plus-one": {"s_q": 2, "s_k": 129, "H": 6, "h_kv": 3, "scale": "model"},
+    "more-queries": {"B": 2, "s_q": 37, "s_k": 20, "causal": True, "H": 3},
+    "more-queries-all-keys": {"B": 2, "s_q": 21, "s_k": 3, **WIDE},
+    "fewer-queries": {"B": 2, "s_q": 17, "s_k": 100, "causal": True, "H": 6, "h_kv": 2},
+    "small-scale": {"B": 2, "s_q": 5, "s_k": 70, "scale": "small", **WIDE},
+    "as-wide-values": {"B": 2, "s_q": 9, "s_k": 33, "H": 3, "d_k": 16, "d_v": 16},
+    "wider-values": {"B": 2, "s_q": 3, "s_k": 33, "H": 5, "d_k": 16, "d_v": 40},
+    "model-width": {"s_q": 2, "s_k": 66, "H": 3, "d_k": 192, "d_v": 128, "scale": "model"},
+    "pack": {
+        "q_lengths": (3, 0, 17, 1, 5),
+        "k_lengths": (20, 4, 17, 65, 0),
+        "s_q": 26,
+        "s_k": 106,
+        "H": 4,
+        "h_kv": 2,
+        "causal": True,
+    },
+    "pack-with-rows-of-nobody": {
+        "q_lengths": (2, 9),
+        "k_lengths": (70, 3),
+        "s_q": 14,
+        "s_k": 80,
+        "H": 6,
+        "causal": True,
+        "scale": "model",
+    },
+    "pack-all-keys": {
+        "q_lengths": (1, 4, 2),
+        "k_lengths": (64, 0, 129),
+        "s_q": 7,
+        "s_k": 193,
+        "H": 5,
+    },
+    **{f"{name}-logits": {**REGIME_SIZES, "logits": name} for name in REGIMES if name != "normal"},
+    **{
+        f"{name}-causal": {**REGIME_SIZES, "s_q": 67, "logits": name, "causal": True}
+        for name in ("rising", "last", "high", "sharp")
+    },
+    **{f"{name}-values": {**REGIME_SIZES, "value": name} for name in VALUES if name != "normal"},
+}
+LATENT: Final[dict[str, Any]] = {"H": 6, "d_k": 24, "d_v": 16}
+MIXED: Final = (5, 0, 131, 64)
+DECODE: Final[Fields] = {
+    "one-token": {"k_lengths": (1, 1), "s_q": 1, **LATENT},
+    "two-tokens": {"k_lengths": (2, 1, 3), "s_q": 2, **LATENT},
+    "page-edges": {"k_lengths": (15, 16, 17, 31, 33), "s_q": 1, **LATENT},
+    "tile-edges": {"k_lengths": (63, 64, 65, 1), "s_q": 2, "page": 64, **LATENT},
+    "two-tile-edges": {"k_lengths": (127, 128, 129), "s_q": 1, "page": 32, **LATENT},
+    "mixed-with-empty": {"k_lengths": MIXED, "s_q": 3, **LATENT},
+    "all-empty": {"k_lengths": (0, 0, 0), "s_q": 2, **LATENT},
+    "all-keys": {"k_lengths": MIXED, "s_q": 3, "causal": False, **LATENT},
+    "more-queries": {"k_lengths": (2, 40, 3), "s_q": 4, **LATENT},
+    "two-key-heads": {"k_lengths": (70, 19), "s_q": 3, "H": 6, "h_kv": 2, "d_k": 24, "d_v": 16},
+    "three-key-heads": {"k_lengths": (21, 3), "s_q": 1, "H": 9, "h_kv": 3, "d_k": 24, "d_v": 8},
+    "identity-table": {"k_lengths": (40, 70), "s_q": 3, "table": "identity", **LATENT},
+    "reversed-table": {"k_lengths": (40, 70), "s_q": 1, "table": "reversed", **LATENT},
+    "shared-pages": {"k_lengths": (70, 40, 70, 9), "s_q": 2, "table": "shared", **LATENT},
+    "page-of-one": {"k_lengths": (17, 0, 5), "s_q": 2, "page": 1, **LATENT},
+    "page-of-128": {"k_lengths": (130, 7), "s_q": 3, "page": 128, **LATENT},
+    "model-scale": {"k_lengths": (70, 19), "s_q": 3, "scale": "model", **LATENT},
+    "small-scale": {"k_lengths": (70, 19), "s_q": 1, "scale": "small", **LATENT},
+    "many-heads": {"k_lengths": (65, 3), "s_q": 3, "H": 65, "d_k": 24, "d_v": 16},
+    "model-width": {"k_lengths": (66, 2), "s_q": 1, "H": 3, "d_k": 576, "d_v": 512},
+    **{
+        f"{name}-logits": {"k_lengths": (131, 20, 64), "s_q": 2, "logits": name, **LATENT}
+        for name in REGIMES
+        if name != "normal"
+    },
+}
+MERGES: Final[Fields] = {
+    name: {"T": 7, "H": 3, "d_v": 24, "parts": name} for name in get_args(Parts)
+} | {
+    "one-row": {"T": 1, "H": 2, "d_v": 8, "parts": "normal"},
+    "model-width": {"T": 3, "H": 5, "d_v": 512, "parts": "one-empty"},
+    "many-rows": {"T": 130, "H": 2, "d_v": 17, "parts": "empty"},
+}
+LONGER_DENSE: Final[Fields] = {
+    "long": {"s_q": 2, "s_k": 4097, "H": 3, "d_k": 32, "d_v": 16},
+    "prefill": {"s_q": 257, "s_k": 511, "H": 4, "h_kv": 2, "causal": True, "d_k": 64},
+}
+LONGER_DECODE: Final[Fields] = {
+    "long": {"k_lengths": (4097, 0, 255), "s_q": 2, "page": 64, **LATENT},
+    "long-model-width": {"k_lengths": (1030, 70), "s_q": 3, "H": 16, "d_k": 576, "d_v": 512},
+}
+"""In acceptance and nightly too."""
+
+
+def _problems(kind: Any, dtype: str, profile: str, smoke: Fields, more: Fields) -> dict[str, Any]:
+    chosen = smoke if profile == "smoke" else {**smoke, **more}
+    return {name: kind(dtype=dtype, **fields) for name, fields in chosen.items()}
+
+
+def dense_problems(dtype: str, profile: str) -> dict[str, AttentionProblem]:
+    return _problems(AttentionProblem, dtype, profile, DENSE, LONGER_DENSE)
+
+
+def decode_problems(dtype: str, profile: str) -> dict[str, MlaDecodeProblem]:
+    return _problems(MlaDecodeProblem, dtype, profile, DECODE, LONGER_DECODE)
+
+
+def merge_problems(dtype: str, profile: str) -> dict[str, MergeProblem]:
+    return _problems(MergeProblem, dtype, profile, MERGES, {})
+
+
+HEADS: Final = ((1, 1), (4, 2), (3, 1), (6, 3), (5, 1), (9, 3), (8, 8))
+WIDTHS: Final = ((8, 4), (16, 8), (24, 16), (40, 24), (72, 64))
+LENGTHS: Final = st.one_of(st.integers(0, 9), st.sampled_from((15, 16, 17, 63, 64, 65, 127, 129)))
+
+
+def _fields(draw: st.DrawFn, dtype: str) -> dict[str, Any]:
+    """What random problems of both kinds have in common."""
+    (H, h_kv), (d_k, d_v) = draw(st.sampled_from(HEADS)), draw(st.sampled_from(WIDTHS))
+    return {
+        "dtype": dtype,
+        "seed": draw(st.integers(0, 2**31 - 1)),
+        "H": H,
+        "h_kv": h_kv,
+        "d_k": d_k,
+        "d_v": d_v,
+        "scale": draw(st.sampled_from(("default", "model", "small"))),
+        "logits": draw(st.sampled_from([*REGIMES])),
+    }
+
+
+@st.composite
+def random_dense(draw: st.DrawFn, dtype: str) -> AttentionProblem:
+    """Batches and packs, which shrink to one query and one key."""
+    fields = _fields(draw, dtype) | {
+        "causal": draw(st.booleans()),
+        "value": draw(st.sampled_from([*VALUES])),
+    }
+    if draw(st.booleans()):
+        pairs = draw(st.lists(st.tuples(st.integers(0, 20), LENGTHS), min_size=1, max_size=5))
+        q, k = (tuple(pair[n] for pair in pairs) for n in range(2))
+        spare = draw(st.integers(0, 3))
+        sizes = {"s_q": max(sum(q) + spare, 1), "s_k": max(sum(k) + spare, 1)}
+        return AttentionProblem(q_lengths=q, k_lengths=k, **sizes, **fields)
+    return AttentionProblem(
+        B=draw(st.integers(1, 3)),
+        s_q=draw(st.one_of(st.integers(1, 5), st.integers(1, 70))),
+        s_k=max(draw(LENGTHS), 1),
+        **fields,
+    )
+
+
+@st.composite
+def random_decode(draw: st.DrawFn, dtype: str) -> MlaDecodeProblem:
+    """Batches of any lengths, which shrink to one cached token."""
+    return MlaDecodeProblem(
+        k_lengths=tuple(draw(st.lists(LENGTHS, min_size=1, max_size=5))),
+        s_q=draw(st.integers(1, 4)),
+        page=draw(st.sampled_from((16, 1, 32, 64))),
+        table=draw(st.sampled_from(("identity", "reversed", "random", "shared"))),
+        causal=draw(st.booleans()),
+        **_fields(draw, dtype),
+    )
+
+
+@st.composite
+def random_merges(draw: st.DrawFn, dtype: str) -> MergeProblem:
+    return MergeProblem(
+        dtype=dtype,  # pyright: ignore[reportArgumentType]
+        seed=draw(st.integers(0, 2**31 - 1)),
+        T=draw(st.one_of(st.integers(1, 9), st.integers(1, 70))),
+        H=draw(st.sampled_from((1, 2, 3, 8))),
+        d_v=draw(st.sampled_from((4, 8, 16, 24, 65))),
+        parts=draw(st.sampled_from(get_args(Parts))),
+    )

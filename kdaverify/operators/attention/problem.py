@@ -1,0 +1,328 @@
+"""Problems of attention, of decode over a paged cache, and of the merge of two states."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from kdaverify.canonical import Canonical
+from kdaverify.operators.attention.regimes import VALUES, Logits, Values, shaped
+from kdaverify.problems.axes import TORCH
+from kdaverify.problems.portable import Stream
+from oracles.attention.calls import AttentionCall, MergeCall, MlaDecodeCall
+
+Dtype = Literal["fp32", "bf16", "fp16"]
+Scale = Literal["default", "model", "small"]
+SCALES: Final = {"default": 1.0, "model": 3.0**0.5, "small": 2.0**-6}
+"""Multiples of d_k^-1/2: a model's own scale (192^-1/2 of 576 columns), and a small one."""
+GARBAGE: Final = 2147480000
+"""What table entries past the last page hold."""
+
+
+class SoftmaxProblem(Canonical):
+    """What problems with queries and keys have in common.
+
+    Args:
+        H, h_kv: heads of queries and of keys; d_k, d_v: widths.
+        scale: a key of SCALES; causal: bottom-right aligned.
+        logits: a key of REGIMES.
+    """
+
+    dtype: Dtype = "fp32"
+    seed: int = 1
+    H: int = Field(default=4, ge=1)
+    h_kv: int = Field(default=1, ge=1)
+    d_k: int = Field(default=16, ge=2)
+    d_v: int = Field(default=8, ge=1)
+    scale: Scale = "default"
+    causal: bool = False
+    logits: Logits = "normal"
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Self:
+        if self.H % self.h_kv:
+            raise ValueError(f"H: wanted a multiple of h_kv = {self.h_kv}, got {self.H}")
+        return self
+
+    @property
+    def softmax_scale(self) -> float:
+        return SCALES[self.scale] * self.d_k**-0.5
+
+    @property
+    def heads(self) -> str:
+        return f"H{self.H}" + (f"_{self.h_kv}" if self.h_kv > 1 else "")
+
+    def normal(self, name: str, *shape: int) -> Tensor:
+        """Normal numbers of a tensor, in float64."""
+        return torch.from_numpy(Stream(self.seed, self.op, name).normal(*shape))
+
+    def queries_and_keys(self, name: str, s_q: int, s_k: int) -> tuple[Tensor, Tensor]:
+        """[s_q, H, d_k] and [s_k, h_kv, d_k] of one request."""
+        q = self.normal(f"q {name}", s_q, self.H, self.d_k)
+        k = self.normal(f"k {name}", s_k, self.h_kv, self.d_k)
+        return shaped(self.logits, q, k, self.softmax_scale)
+
+
+class AttentionProblem(SoftmaxProblem):
+    """One problem of dense attention.
+
+    Args:
+        B, s_q, s_k: batch entries, rows of queries and of keys; B = 1 with lengths.
+        q_lengths, k_lengths: of the requests of a pack, both or neither; rows past their sums are
+            nobody's.
+        value: a key of VALUES.
+    """
+
+    op: Literal["attention"] = "attention"
+    B: int = Field(default=1, ge=1)
+    s_q: int = Field(default=1, ge=1)
+    s_k: int = Field(default=1, ge=1)
+    q_lengths: tuple[int, ...] | None = None
+    k_lengths: tuple[int, ...] | None = None
+    value: Values = "normal"
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if (self.q_lengths is None) != (self.k_lengths is None):
+            raise ValueError("q_lengths, k_lengths: wanted both or neither")
+        if self.q_lengths is None or self.k_lengths is None:
+            return self
+        fine = self.B == 1 and len(self.q_lengths) == len(self.k_lengths) > 0
+        pairs = ((self.q_lengths, self.s_q), (self.k_lengths, self.s_k))
+        if not fine or any(min(found) < 0 or sum(found) > most for found, most in pairs):
+            raise ValueError(
+                f"q_lengths, k_lengths: wanted B = 1, as many of both, sums within s_q = {self.s_q}"
+                f" and s_k = {self.s_k}, got {self.q_lengths}, {self.k_lengths}, B = {self.B}"
+            )
+        return self
+
+    @property
+    def packed(self) -> bool:
+        return self.q_lengths is not None
+
+    @property
+    def lengths(self) -> tuple[int, ...] | None:
+        return self.q_lengths
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """(s_q, s_k) of every request."""
+        if self.q_lengths is None or self.k_lengths is None:
+            return ((self.s_q, self.s_k),) * self.B
+        return tuple(zip(self.q_lengths, self.k_lengths, strict=True))
+
+    @property
+    def regime(self) -> str:
+        return f"{self.logits}, {self.value}, {'causal' if self.causal else 'all keys'}"
+
+    @property
+    def stem(self) -> str:
+        requests = f"N{len(self.pairs)}" if self.packed else f"B{self.B}"
+        sizes = f"{requests}q{self.s_q}k{self.s_k}{self.heads}d{self.d_k}_{self.d_v}"
+        causal = "-causal" if self.causal else ""
+        return f"attention-{self.dtype}-{sizes}-{self.logits}-{self.value}{causal}"
+
+    def inputs(self) -> AttentionCall:
+        parts = [self.queries_and_keys(f"{n}", s_q, s_k) for n, (s_q, s_k) in enumerate(self.pairs)]
+        values = [
+            VALUES[self.value][1](self.normal(f"v {n}", s_k, self.h_kv, self.d_v))
+            for n, (_, s_k) in enumerate(self.pairs)
+        ]
+        tensors = [
+            self._rows(name, rows, found)
+            for name, rows, found in (
+                ("q", self.s_q, [q for q, _ in parts]),
+                ("k", self.s_k, [k for _, k in parts]),
+                ("v", self.s_k, values),
+            )
+        ]
+        offsets = [None if x is None else _offsets(x) for x in (self.q_lengths, self.k_lengths)]
+        return AttentionCall(*tensors, *offsets, self.softmax_scale, self.causal)
+
+    def _rows(self, name: str, rows: int, parts: list[Tensor]) -> Tensor:
+        """Requests one after another in a pack, with rows of nobody behind, or one an entry."""
+        if not self.packed:
+            return torch.stack(parts).to(TORCH[self.dtype])
+        spare = rows - sum(map(len, parts))
+        behind = self.normal(f"{name} of nobody", spare, *parts[0].shape[1:])
+        return torch.cat((*parts, behind))[None].to(TORCH[self.dtype])
+
+
+def _offsets(lengths: tuple[int, ...]) -> Tensor:
+    return torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+
+
+class MlaDecodeProblem(SoftmaxProblem):
+    """One problem of decode over a paged cache; slots and pages that no token lies in hold NaN.
+
+    Args:
+        k_lengths: cached tokens of every request; s_q: queries of each.
+        page: tokens of a page.
+        table: identity, reversed, random, or shared (requests share their leading full pages).
+    """
+
+    op: Literal["mla_decode"] = "mla_decode"
+    k_lengths: tuple[int, ...] = (1,)
+    s_q: int = Field(default=1, ge=1)
+    page: int = Field(default=16, ge=1)
+    table: Literal["identity", "reversed", "random", "shared"] = "random"
+    causal: bool = True
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if not self.k_lengths or min(self.k_lengths) < 0:
+            raise ValueError(f"k_lengths: wanted some, all >= 0, got {self.k_lengths}")
+        if self.d_v >= self.d_k:
+            raise ValueError(f"d_v: wanted fewer than d_k = {self.d_k}, got {self.d_v}")
+        return self
+
+    @property
+    def packed(self) -> bool:
+        return False
+
+    @property
+    def lengths(self) -> tuple[int, ...] | None:
+        return None
+
+    @property
+    def B(self) -> int:
+        return len(self.k_lengths)
+
+    @property
+    def pairs(self) -> tuple[tuple[int, int], ...]:
+        """(s_q, s_k) of every request."""
+        return tuple((self.s_q, s_k) for s_k in self.k_lengths)
+
+    @property
+    def regime(self) -> str:
+        return f"{self.logits}, {self.table} table, {'causal' if self.causal else 'all keys'}"
+
+    @property
+    def stem(self) -> str:
+        sizes = f"B{self.B}q{self.s_q}k{max(self.k_lengths)}{self.heads}d{self.d_k}_{self.d_v}"
+        causal = "-causal" if self.causal else ""
+        return f"mla_decode-{self.dtype}-{sizes}p{self.page}-{self.logits}-{self.table}{causal}"
+
+    def inputs(self) -> MlaDecodeCall:
+        parts = [
+            self.queries_and_keys(f"{n}", self.s_q, s_k) for n, s_k in enumerate(self.k_lengths)
+        ]
+        rows, cast = [k for _, k in parts], TORCH[self.dtype]
+        table, count = self._table()
+        if self.table == "shared":
+            rows = [self._with_prefix(rows, n) for n in range(self.B)]
+        cache = torch.full((count, self.page, self.h_kv, self.d_k), torch.nan, dtype=torch.float64)
+        for n, k in enumerate(rows):
+            for j, part in enumerate(k.split(self.page) if len(k) else ()):
+                cache[table[n][j], : len(part)] = part
+        width = max(map(len, table)) + 1
+        padded = [[*pages, *[GARBAGE] * (width - len(pages))] for pages in table]
+        lengths = torch.tensor(self.k_lengths, dtype=torch.int32)
+        return MlaDecodeCall(
+            torch.stack([q for q, _ in parts]).to(cast),
+            cache.to(cast),
+            torch.tensor(padded, dtype=torch.int32),
+            lengths,
+            self.d_v,
+            self.softmax_scale,
+            self.causal,
+        )
+
+    def _shared_pages(self, request: int) -> int:
+        """Full pages that a request has in common with the first one."""
+        if self.table != "shared" or not request:
+            return 0
+        return min(self.k_lengths[0], self.k_lengths[request]) // self.page
+
+    def _with_prefix(self, rows: list[Tensor], request: int) -> Tensor:
+        common = self._shared_pages(request) * self.page
+        return torch.cat((rows[0][:common], rows[request][common:]))
+
+    def _table(self) -> tuple[list[list[int]], int]:
+        """The physical pages of every request, and how many pages there are: some are free."""
+        own = [-(-s_k // self.page) - self._shared_pages(n) for n, s_k in enumerate(self.k_lengths)]
+        count = sum(own) + 3
+        order = [*range(count)]
+        if self.table == "reversed":
+            order.reverse()
+        elif self.table in ("random", "shared"):
+            draws = Stream(self.seed, self.op, "table").uniform(count)
+            order.sort(key=lambda at: draws[at])
+        free, found = iter(order), list[list[int]]()
+        for n, pages in enumerate(own):
+            prefix = found[0][: self._shared_pages(n)] if n else []
+            found.append([*prefix, *(next(free) for _ in range(pages))])
+        return found, count
+
+
+Parts = Literal["normal", "equal", "far", "high", "low", "one-empty", "empty"]
+
+
+class MergeProblem(Canonical):
+    """One problem of a merge.
+
+    Args:
+        T, H, d_v: rows, heads, columns.
+        parts: how the LSE of both relate: far is 80 apart, one-empty -inf in one part of every
+            third row, empty in both of every third row too.
+    """
+
+    op: Literal["merge_state"] = "merge_state"
+    dtype: Dtype = "fp32"
+    seed: int = 1
+    T: int = Field(default=3, ge=1)
+    H: int = Field(default=2, ge=1)
+    d_v: int = Field(default=8, ge=1)
+    parts: Parts = "normal"
+
+    @property
+    def packed(self) -> bool:
+        return False
+
+    @property
+    def lengths(self) -> tuple[int, ...] | None:
+        return None
+
+    @property
+    def B(self) -> int:
+        return 1
+
+    @property
+    def regime(self) -> str:
+        return self.parts
+
+    @property
+    def stem(self) -> str:
+        return f"merge_state-{self.dtype}-T{self.T}H{self.H}d{self.d_v}-{self.parts}"
+
+    def inputs(self) -> MergeCall:
+        def drawn(name: str, *shape: int) -> Tensor:
+            return torch.from_numpy(Stream(self.seed, self.op, name).normal(*shape))
+
+        o: list[Any] = [drawn(f"o {part}", self.T, self.H, self.d_v) for part in "ab"]
+        lse = [3 * drawn(f"lse {part}", self.H, self.T) for part in "ab"]
+        lse[0], lse[1] = _related(self.parts, lse[0], lse[1])
+        o = [
+            x.masked_fill(torch.isneginf(y).mT[..., None], 0.0).to(TORCH[self.dtype])
+            for x, y in zip(o, lse, strict=True)
+        ]
+        return MergeCall(o[0], lse[0].float(), o[1], lse[1].float())
+
+
+def _related(parts: str, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    row = torch.arange(a.shape[1]) % 3
+    signs = torch.where(row > 0, 1.0, -1.0)
+    shift = {"high": 1000.0, "low": -1000.0}.get(parts, 0.0)
+    if parts == "equal":
+        return a, a.clone()
+    if parts == "far":
+        return a, a + 80 * signs
+    if parts in ("one-empty", "empty"):
+        a = a.masked_fill(row == 1, -torch.inf)
+        b = b.masked_fill(row == 2, -torch.inf)
+    if parts == "empty":
+        a, b = (x.masked_fill(row == 0, -torch.inf) for x in (a, b))
+    return a + shift, b + shift

@@ -1,0 +1,261 @@
+"""What the operators with queries and keys have in common."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Final
+
+from torch import Tensor
+
+from kdaverify.budgets.bounded import Counted
+from kdaverify.budgets.formats import FORMATS, Format
+from kdaverify.budgets.sampled import StorageContract
+from kdaverify.budgets.standard import Reference
+from kdaverify.budgets.statistics import rms
+from kdaverify.checks.place import ElementPlace
+from kdaverify.operators.attention import tolerance
+from kdaverify.operators.attention.conventions import (
+    MASKED,
+    canonical_lse,
+    canonical_o,
+    misdeclared_lse,
+    outputs,
+)
+from kdaverify.operators.bounded import ALIKE, BoundedOperator
+from kdaverify.operators.function import FunctionTakes
+from oracles.attention.calls import own_rows
+from oracles.attention.exact import Softmax
+
+SECONDS: Final = 3e-8
+"""A product of a query and a key in one column, in float64, with its errors."""
+ORDINARY: Final = {"scale": "default", "logits": "normal"}
+
+
+class TolerancesOperator(BoundedOperator):
+    """An operator whose exact values and tolerances come from `tolerance.tolerances`."""
+
+    formats = ("fp32", "bf16", "fp16")
+    width = "d_v"
+
+    def contracts(self, io: Format) -> Mapping[str, StorageContract]:
+        return tolerance.contracts(io)
+
+    def returns(
+        self, names: frozenset[str], words: Mapping[str, Any], *, final_state: bool
+    ) -> tuple[str, ...]:
+        del names, final_state
+        return outputs(words)
+
+    def _reference(
+        self, call: Any, given: Mapping[str, Tensor] | None, contract: Any, io: Format
+    ) -> Reference:
+        return tolerance.tolerances(call, contract, io, given)
+
+    def counted(
+        self,
+        call: Any,
+        cotangents: Mapping[str, Tensor] | None,
+        contract: StorageContract | None,
+        io: Format,
+    ) -> Counted:
+        return tolerance.counted(call, cotangents, contract, io)
+
+    def groups(self, call: Any) -> int:
+        return tolerance.rows(call)
+
+    def output_format(self, output: str, contract: StorageContract, io: Format) -> Format:
+        """LSE is fp32 in every format."""
+        del contract
+        return FORMATS["fp32"] if output == "lse" else io
+
+    def refuses(self, problem: Any, takes: FunctionTakes) -> str | None:
+        inside = self.fit(problem, takes)
+        changed = [
+            name
+            for name in type(problem).model_fields
+            if getattr(inside, name) != getattr(problem, name)
+        ]
+        if not changed:
+            return None
+        return f"it does not take {changed[0]}={getattr(problem, changed[0])!r}"
+
+
+class SoftmaxOperator(TolerancesOperator):
+    """Attention over requests, each with queries and keys."""
+
+    words = MASKED
+    # 0: whatever a problem has
+    numbers = {"d_k": 0.0}  # noqa: RUF012
+    telling = ("logits", "scale")
+    plain: ClassVar[Mapping[str, Any]]
+    """Fields of the simplest problems, and their values."""
+
+    def canonical(self, name: str, value: Tensor, call: Any, takes: FunctionTakes) -> Tensor:
+        words, device = takes.words, value.device
+        empty = call.empty.to(device)
+        B, s_q, H, _ = call.q.shape
+        if name == "lse" and value.shape == (B, H, s_q):
+            hidden = call.nobody.to(device)[:, None]
+            found = canonical_lse(value, empty[:, None].expand(B, H, s_q), words)
+            return found.masked_fill(hidden, 0.0)
+        if name == "o" and value.shape == (B, s_q, H, call.d_v):
+            return own_rows(call, canonical_o(value, empty[..., None, None], words))
+        return own_rows(call, value) if name == "q" else value
+
+    def fixed(self, problem: Any, takes: FunctionTakes) -> dict[str, Any]:
+        """Fields that a function without the keyword fixes."""
+        fields: dict[str, Any] = {}
+        if "softmax_scale" not in takes.names:
+            fields["scale"] = "default"
+        if "causal" not in takes.names:
+            fields["causal"] = takes.words["causal"] == "yes"
+        heads = takes.words["key_heads"]
+        if heads != "any":
+            fields["h_kv"] = problem.H if heads == "all" else 1
+        fields["d_v"] = takes.width(problem.d_v)
+        fields["d_k"] = int(takes.words["d_k"]) or problem.d_k
+        return fields
+
+    def cost(self, problem: Any) -> float:
+        pairs = sum(s_q * max(s_k, 1) for s_q, s_k in problem.pairs)
+        return SECONDS * pairs * problem.H * (problem.d_k + problem.d_v)
+
+    def smaller(
+        self, problem: Any, detail: Mapping[str, Any]
+    ) -> Iterator[tuple[dict[str, Any], Mapping[str, Any]]]:
+        yield from ((change, detail) for change in self.fewer(problem))
+        yield from (
+            ({name: value}, detail)
+            for name, value in (ORDINARY | dict(self.plain)).items()
+            if getattr(problem, name) != value
+        )
+        if problem.h_kv < problem.H or problem.h_kv > 1:
+            yield {"H": 1, "h_kv": 1}, detail
+            if problem.h_kv > 1:
+                yield {"h_kv": 1}, detail
+        yield from super().smaller(problem, detail)
+
+    @abc.abstractmethod
+    def fewer(self, problem: Any) -> Iterator[dict[str, Any]]:
+        """Changes to fewer requests, queries and keys."""
+
+    def traits(self, problem: Any) -> Mapping[str, bool]:
+        lengths = [s_k for _, s_k in problem.pairs]
+        longer = [s_q > s_k for s_q, s_k in problem.pairs]
+        return {
+            **super().traits(problem),
+            "several requests": len(lengths) > 1,
+            "requests of different lengths": len({*lengths}) > 1,
+            "a request without keys": 0 in lengths,
+            "more queries than keys": any(longer),
+            "rows without keys": 0 in lengths or (problem.causal and any(longer)),
+            "several queries a request": max(s_q for s_q, _ in problem.pairs) > 1,
+            "several query heads a key head": problem.h_kv < problem.H,
+            "several key heads": problem.h_kv > 1,
+            "keys no multiple of 64": any(s_k % 64 for s_k in lengths),
+            "more than 64 keys": max(lengths) > 64,
+            "H is no multiple of 16": problem.H % 16 > 0,
+            "d_k differs from d_v": problem.d_k != problem.d_v,
+        }
+
+    def otherwise(self, adapter: Any, problem: Any, found: Mapping[str, Tensor]) -> str | None:
+        """Compares o and LSE by themselves with the other conventions."""
+        call = problem.inputs()
+        exact = {n: x for n, (x, _) in self.counted(call, None, None, FORMATS["fp32"]).items()}
+        if all(alike(y, exact[name]) for name, y in found.items()):
+            return None
+        words = adapter.takes.words
+        if said := self._other_border(problem, found, words):
+            return said
+        if "lse" in found and alike(found["o"], exact["o"]):
+            empty = call.empty[:, None].expand_as(exact["lse"])
+            said = misdeclared_lse(found["lse"], exact["lse"], empty, words, alike)
+        return said or self._other_scale(problem, found["o"])
+
+    def _other_border(
+        self, problem: Any, found: Mapping[str, Tensor], words: Mapping[str, Any]
+    ) -> str | None:
+        """Whether o is that of another causal border."""
+        if not problem.causal:
+            return None
+        call = problem.inputs()
+        for name, shifted in (("top_left", True), ("not causal", False)):
+            parts = [
+                Softmax(_bordered(segment, top_left=shifted)).o[0] for segment in call.segments()
+            ]
+            if alike(found["o"], call.joined("o", parts)):
+                declared = f"causal_alignment={words['causal_alignment']!r}"
+                if not shifted:
+                    return "it is given causal=True, but attends to keys behind the border"
+                return (
+                    f"declared {declared}, but behaves as causal_alignment={name!r}; correct the"
+                    " declaration"
+                )
+        return None
+
+    def _other_scale(self, problem: Any, o: Tensor) -> str | None:
+        """Whether o is that of another scale."""
+        others = [scale for scale in ("default", "model", "small") if scale != problem.scale]
+        for scale in others:
+            call = problem.inputs()
+            changed = problem.replace(scale=scale).softmax_scale
+            parts = [
+                Softmax(type(x)(x.q, x.k, x.v, changed, x.visible)).o[0] for x in call.segments()
+            ]
+            if alike(o, call.joined("o", parts)):
+                return (
+                    f"softmax_scale is {problem.softmax_scale:.4g}, but it behaves as"
+                    f" {changed:.4g}; pass the scale that is given"
+                )
+        return None
+
+    def place(self, output: str, index: tuple[int, ...], call: Any) -> ElementPlace:
+        """Request, query, head and column, and what the row sees."""
+        if output in ("k", "v", "dk", "dv"):
+            b, row, head, column = index
+            where = self._where(call, b, row, keys=True)
+            return ElementPlace(index, f"{where}, key head {head}, column {column}", "a sum")
+        b, row, head = (index[0], index[2], index[1]) if output in ("lse", "dlse") else index[:3]
+        words = f"{self._where(call, b, row)}, head {head}"
+        if output not in ("lse", "dlse"):
+            words += f", column {index[3]}"
+        return ElementPlace(index, words, _row(call, b, row, head))
+
+    def _where(self, call: Any, b: int, row: int, *, keys: bool = False) -> str:
+        noun, start = ("key", "first_key") if keys else ("query", "first")
+        for n, at in enumerate(call.requests):
+            first, length = getattr(at, start), at.s_k if keys else at.s_q
+            if at.entry == b and first <= row < first + length:
+                return f"request {n}, {noun} {row - first}"
+        return f"row {row}, past the last offset"
+
+
+def alike(found: Tensor, exact: Tensor) -> bool:
+    """Whether two tensors are the same but for roundings."""
+    return rms(found.double() - exact) <= ALIKE * rms(exact) if exact.numel() else True
+
+
+def _bordered(segment: Any, *, top_left: bool) -> Any:
+    """The segment under the other causal border, or none."""
+    visible = segment.visible.new_ones(segment.visible.shape)
+    return type(segment)(
+        segment.q, segment.k, segment.v, segment.scale, visible.tril() if top_left else visible
+    )
+
+
+def _row(call: Any, b: int, row: int, head: int) -> str:
+    """What a row of weights looks like."""
+    for at, segment in zip(call.requests, call.segments(), strict=True):
+        if at.entry == b and at.first <= row < at.first + at.s_q:
+            softmax, i = Softmax(segment), row - at.first
+            seen = int(segment.visible[i].sum())
+            if not seen:
+                return f"sees none of {at.s_k} keys"
+            p = softmax.weights[head, i]
+            top = int(p.argmax())
+            return (
+                f"sees {seen} of {at.s_k} keys, LSE {float(softmax.lse[0][head, i]):.6g}, largest"
+                f" weight {float(p[top]):.3g} at key {top}"
+            )
+    return "nobody's"

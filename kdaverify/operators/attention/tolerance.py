@@ -1,0 +1,144 @@
+"""Exact values and tolerances of attention: those of merges are proven bounds, counted rounding by
+rounding; those of attention come from reference kernels, run on the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.budgets.attention.calls import (
+    attention_contracts,
+    call_gradient_reference,
+    call_reference,
+)
+from kdaverify.budgets.attention.contract import AttentionContract
+from kdaverify.budgets.bounded import Counted, ResultTraits, bounded_reference, precision_of
+from kdaverify.budgets.formats import FORMATS, Format
+from kdaverify.budgets.sampled import StorageContract
+from kdaverify.budgets.standard import Reference
+from oracles.attention.calls import AttentionCall, MergeCall, MlaDecodeCall
+from oracles.attention.exact import EXACT, Known, Softmax, SoftmaxPrecision, enclosed
+from oracles.attention.split import merge, merge_errors
+from oracles.pointwise.rounding import FLOAT64, RoundingError
+
+WEIGHTS: Final = "P"
+RequestsCall = AttentionCall | MlaDecodeCall
+Join = Callable[[Sequence[Tensor]], Tensor]
+
+
+def tolerances(
+    call: RequestsCall | MergeCall,
+    contract: StorageContract,
+    io: Format,
+    cotangents: Mapping[str, Tensor] | None = None,
+) -> Reference:
+    """The exact outputs of a call, or gradients of a loss, and the largest error of a conforming
+    kernel.
+
+    Args:
+        cotangents: of the outputs, by name; None for outputs.
+    """
+    exact = counted(call, cotangents, None, io)
+    if isinstance(contract, AttentionContract) and not isinstance(call, MergeCall):
+        known = {name: enclosed(one) for name, one in exact.items()}
+        if cotangents is None:
+            return call_reference(call, known, contract)
+        assert isinstance(call, AttentionCall)
+        return call_gradient_reference(call, cotangents, known, contract)
+    kernel = counted(call, cotangents, contract, io)
+    formats = {name: FORMATS["fp32"] if name == "lse" else io for name in exact}
+    traits = ResultTraits(dict.fromkeys(exact, rows(call)))
+    return bounded_reference(exact, kernel, formats, traits)
+
+
+def rows(call: RequestsCall | MergeCall) -> int:
+    """Rows of a result: a row has one LSE for all of its columns."""
+    like = call.o_a if isinstance(call, MergeCall) else call.q
+    return like[..., 0].numel()
+
+
+def contracts(io: Format) -> Mapping[str, StorageContract]:
+    """Those of attention; a merge has their sums, and rounds its result."""
+    return attention_contracts(io)
+
+
+def counted(
+    call: RequestsCall | MergeCall,
+    cotangents: Mapping[str, Tensor] | None,
+    contract: StorageContract | None,
+    io: Format,
+) -> Counted:
+    """Values and errors of a kernel under the contract, or of the oracle where there is none; LSE
+    is 0 in rows without keys, where adapters check the declared value.
+    """
+    if isinstance(call, MergeCall):
+        return _merged(call, contract, io)
+    precision = EXACT if contract is None else _precision(contract, io)
+    parts = [Softmax(segment, precision) for segment in call.segments()]
+    if cotangents is None:
+        found = {"o": [part.o for part in parts], "lse": [_finite(part.lse) for part in parts]}
+        return {name: _joined(call, name, known) for name, known in found.items()}
+    return _differentiated(call, parts, cotangents, None if contract is None else io)
+
+
+def _precision(contract: StorageContract, io: Format) -> SoftmaxPrecision:
+    weights = contract.tensors.get(WEIGHTS)
+    narrow = None if weights in (None, contract.accumulate) else precision_of(weights)
+    return SoftmaxPrecision(precision_of(contract.accumulate), narrow, precision_of(io))
+
+
+def _finite(known: Known) -> Known:
+    value, error = known
+    return value.masked_fill(torch.isneginf(value), 0.0), error
+
+
+def _joined(call: RequestsCall, name: str, parts: Sequence[Known]) -> Known:
+    return _together(parts, lambda found: call.joined(name, found))
+
+
+def _together(parts: Sequence[Known], join: Join) -> Known:
+    errors = [error for _, error in parts]
+    fields = ([getattr(error, name) for error in errors] for name in ("bound", "variance", "lean"))
+    return join([value for value, _ in parts]), RoundingError(*map(join, fields))
+
+
+def _differentiated(
+    call: RequestsCall,
+    parts: Sequence[Softmax],
+    cotangents: Mapping[str, Tensor],
+    io: Format | None,
+) -> Counted:
+    assert isinstance(call, AttentionCall)
+    zeros = torch.zeros(*call.q.shape[:3], call.d_v, dtype=torch.float64, device=call.q.device)
+    d_o = call.of_requests("do", cotangents.get("do", zeros))
+    given = cotangents.get("dlse")
+    d_lse = [None] * len(parts) if given is None else call.of_requests("dlse", given)
+    found = [part.backward(a, b) for part, a, b in zip(parts, d_o, d_lse, strict=True)]
+    dq, dk, dv = ([part[n] for part in found] for n in range(3))
+    joined = {
+        "dq": _joined(call, "q", dq),
+        "dk": _together(dk, call.joined_keys),
+        "dv": _together(dv, call.joined_keys),
+    }
+    if io is None:
+        return joined
+    stored = precision_of(io)
+    return {name: (x, error.returned(x, stored)) for name, (x, error) in joined.items()}
+
+
+def _merged(call: MergeCall, contract: StorageContract | None, io: Format) -> Counted:
+    # The function takes LSE as [H, T] and o as [T, H, d_v].
+    states = (call.o_a, call.lse_a.mT), (call.o_b, call.lse_b.mT)
+    o, lse = merge(*states[0], *states[1])
+    precision = FLOAT64 if contract is None else precision_of(contract.accumulate)
+    o_error, lse_error = merge_errors(*states, precision)
+    if contract is not None:
+        o_error = o_error.returned(o, precision_of(io))
+    lse_error = RoundingError(
+        *(x.mT for x in (lse_error.bound, lse_error.variance, lse_error.lean))
+    )
+    return {"o": (o, o_error), "lse": _finite((lse.mT, lse_error))}

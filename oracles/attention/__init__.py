@@ -1,0 +1,1 @@
+"""Softmax attention in exact arithmetic: segments, calls, float64 with proven radius, splits."""

@@ -1,0 +1,268 @@
+"""The calls of softmax attention: dense and packed, decode over a paged cache, merge of states.
+
+Every output and gradient is in canonical conventions: LSE natural, [B, H, s_q], and -inf where a
+row sees no key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, ClassVar, Final
+
+import torch
+from torch import Tensor
+
+from oracles.attention.segment import Segment, seen
+from oracles.signature import CallSignature, Role, TensorCall, TensorRole
+
+
+def _axes(letters: str) -> tuple[str, ...]:
+    return tuple(letters.split())
+
+
+_RESULTS: Final = (
+    TensorRole("o", Role.TOKEN, _axes("B s_q H d_v"), "do"),
+    TensorRole("lse", Role.TOKEN, _axes("B H s_q"), "dlse"),
+)
+ATTENTION: Final = CallSignature(
+    inputs=(
+        TensorRole("q", Role.TOKEN, _axes("B s_q H d_k"), "dq"),
+        TensorRole("k", Role.TOKEN, _axes("B s_k h_kv d_k"), "dk"),
+        TensorRole("v", Role.TOKEN, _axes("B s_k h_kv d_v"), "dv"),
+        TensorRole("cu_seqlens_q", Role.OFFSETS, _axes("N+1"), optional=True),
+        TensorRole("cu_seqlens_k", Role.OFFSETS, _axes("N+1"), optional=True),
+    ),
+    outputs=_RESULTS,
+)
+MLA_DECODE: Final = CallSignature(
+    inputs=(
+        TensorRole("q", Role.TOKEN, _axes("B s_q H d_k")),
+        TensorRole("cache", Role.CACHE, _axes("pages page h_kv d_k")),
+        TensorRole("block_table", Role.INDEX, _axes("B max_pages")),
+        TensorRole("cache_seqlens", Role.LENGTHS, _axes("B")),
+    ),
+    outputs=_RESULTS,
+)
+MERGE_STATE: Final = CallSignature(
+    inputs=(
+        TensorRole("o_a", Role.TOKEN, _axes("T H d_v")),
+        TensorRole("lse_a", Role.TOKEN, _axes("H T")),
+        TensorRole("o_b", Role.TOKEN, _axes("T H d_v")),
+        TensorRole("lse_b", Role.TOKEN, _axes("H T")),
+    ),
+    outputs=(
+        TensorRole("o", Role.TOKEN, _axes("T H d_v")),
+        TensorRole("lse", Role.TOKEN, _axes("H T")),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """Where a request lies: rows of queries in a batch entry, and its keys."""
+
+    entry: int
+    first: int
+    s_q: int
+    first_key: int
+    s_k: int
+
+    @property
+    def rows(self) -> slice:
+        return slice(self.first, self.first + self.s_q)
+
+    @property
+    def keys(self) -> slice:
+        return slice(self.first_key, self.first_key + self.s_k)
+
+
+class RequestsCall(TensorCall):
+    """A call that is a list of requests."""
+
+    q: Tensor
+    softmax_scale: float
+    causal: bool
+
+    @property
+    def requests(self) -> tuple[Request, ...]:
+        raise NotImplementedError
+
+    @property
+    def d_v(self) -> int:
+        raise NotImplementedError
+
+    def segments(self) -> list[Segment]:
+        """One for every request, in order."""
+        raise NotImplementedError
+
+    def _segment(self, at: Request, k: Tensor, v: Tensor) -> Segment:
+        """Of one request; k, v: [s_k, h_kv, d]."""
+        visible = seen(at.s_q, at.s_k, masked=self.causal, device=self.q.device)
+        q, k, v = (x.transpose(0, 1) for x in (self.q[at.entry, at.rows], k, v))
+        return Segment(q, k, v, self.softmax_scale, visible)
+
+    def joined(self, name: str, parts: Iterable[Tensor]) -> Tensor:
+        """An output of the call, or dq, of one part [H, s_q, ...] a request; 0 elsewhere."""
+        B, s_q, H, _ = self.q.shape
+        found = [*parts]
+        like = found[0] if found else self.q.new_zeros(H, 0, self.d_v, dtype=torch.float64)
+        whole = like.new_zeros(B, H, s_q, *like.shape[2:])
+        for at, part in zip(self.requests, found, strict=True):
+            whole[at.entry, :, at.rows] = part
+        return whole if name == "lse" else whole.transpose(1, 2)
+
+    def of_requests(self, name: str, whole: Tensor) -> list[Tensor]:
+        """The transpose: what every request has of an output or a cotangent, [H, s_q, ...]."""
+        x = whole if name in ("lse", "dlse") else whole.transpose(1, 2)
+        return [x[at.entry, :, at.rows] for at in self.requests]
+
+    @cached_property
+    def nobody(self) -> Tensor:
+        """[B, s_q] Rows that belong to no request."""
+        found = torch.ones(self.q.shape[:2], dtype=torch.bool, device=self.q.device)
+        for at in self.requests:
+            found[at.entry, at.rows] = False
+        return found
+
+    @cached_property
+    def empty(self) -> Tensor:
+        """[B, s_q] Rows of requests that see no key."""
+        found = torch.zeros(self.q.shape[:2], dtype=torch.bool, device=self.q.device)
+        for at in self.requests:
+            lonely = at.s_q if at.s_k == 0 else max(at.s_q - at.s_k, 0) if self.causal else 0
+            found[at.entry, at.first : at.first + lonely] = True
+        return found
+
+
+@dataclass(frozen=True)
+class AttentionCall(RequestsCall):
+    """Attention over dense keys.
+
+    Args:
+        q: [B, s_q, H, d_k]; k: [B, s_k, h_kv, d_k]; v: [B, s_k, h_kv, d_v].
+        cu_seqlens_q, cu_seqlens_k: [N + 1] offsets of a pack, where B = 1, or None.
+        softmax_scale: c.
+        causal: bottom-right aligned.
+    """
+
+    op: ClassVar = "attention"
+    signature: ClassVar = ATTENTION
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    cu_seqlens_q: Tensor | None = None
+    cu_seqlens_k: Tensor | None = None
+    softmax_scale: float = 1.0
+    causal: bool = False
+
+    @property
+    def d_v(self) -> int:
+        return self.v.shape[3]
+
+    @property
+    def packed(self) -> bool:
+        return self.cu_seqlens_q is not None
+
+    @cached_property
+    def requests(self) -> tuple[Request, ...]:
+        if self.cu_seqlens_q is None or self.cu_seqlens_k is None:
+            B, s_q, s_k = *self.q.shape[:2], self.k.shape[1]
+            return tuple(Request(b, 0, s_q, 0, s_k) for b in range(B))
+        spans = zip(
+            pairwise(self.cu_seqlens_q.tolist()), pairwise(self.cu_seqlens_k.tolist()), strict=True
+        )
+        return tuple(Request(0, a, b - a, c, d - c) for (a, b), (c, d) in spans)
+
+    def segments(self) -> list[Segment]:
+        return [
+            self._segment(at, self.k[at.entry, at.keys], self.v[at.entry, at.keys])
+            for at in self.requests
+        ]
+
+    def joined_keys(self, parts: Sequence[Tensor]) -> Tensor:
+        """dk or dv of one part [h_kv, s_k, d] a request; 0 in rows of no request."""
+        B, s_k, h_kv, _ = self.k.shape
+        width = parts[0].shape[-1] if parts else self.d_v
+        whole = self.k.new_zeros(B, h_kv, s_k, width, dtype=torch.float64)
+        for at, part in zip(self.requests, parts, strict=True):
+            whole[at.entry, :, at.keys] = part
+        return whole.transpose(1, 2)
+
+
+@dataclass(frozen=True)
+class MlaDecodeCall(RequestsCall):
+    """A few queries a request over a paged cache whose first d_v columns are the values.
+
+    Args:
+        q: [B, s_q, H, d_k]; cache: [pages, page, h_kv, d_k].
+        block_table: [B, max_pages] int32, the physical page of every logical one; entries that no
+            token lies in may be anything.
+        cache_seqlens: [B] int32, cached tokens; slots past them may hold anything.
+        d_v: columns of a row that are its value.
+        softmax_scale: c.
+        causal: bottom-right aligned.
+    """
+
+    op: ClassVar = "mla_decode"
+    signature: ClassVar = MLA_DECODE
+
+    q: Tensor
+    cache: Tensor
+    block_table: Tensor
+    cache_seqlens: Tensor
+    d_v: int = 1  # pyright: ignore[reportIncompatibleMethodOverride]
+    softmax_scale: float = 1.0
+    causal: bool = True
+
+    @cached_property
+    def requests(self) -> tuple[Request, ...]:
+        s_q = self.q.shape[1]
+        return tuple(Request(b, 0, s_q, 0, n) for b, n in enumerate(self.cache_seqlens.tolist()))
+
+    def gathered(self, request: int) -> Tensor:
+        """[s_k, h_kv, d_k] The rows of a request in the order of its tokens, bit for bit."""
+        page, s_k = self.cache.shape[1], self.requests[request].s_k
+        used = self.block_table[request, : -(-s_k // page)].long()
+        return self.cache[used].flatten(0, 1)[:s_k]
+
+    def segments(self) -> list[Segment]:
+        rows = [self.gathered(n) for n in range(len(self.requests))]
+        return [
+            self._segment(at, k, k[..., : self.d_v])
+            for at, k in zip(self.requests, rows, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class MergeCall(TensorCall):
+    """Two states of attention over disjoint keys, to be one over both.
+
+    Args:
+        o_a, o_b: [T, H, d_v]; lse_a, lse_b: [H, T], -inf for a part without keys.
+    """
+
+    op: ClassVar = "merge_state"
+    signature: ClassVar = MERGE_STATE
+
+    o_a: Tensor
+    lse_a: Tensor
+    o_b: Tensor
+    lse_b: Tensor
+
+    @property
+    def empty(self) -> Tensor:
+        """[H, T] Rows where both parts are empty."""
+        return torch.isneginf(self.lse_a) & torch.isneginf(self.lse_b)
+
+
+Call = AttentionCall | MlaDecodeCall
+
+
+def own_rows(call: Any, value: Tensor) -> Tensor:
+    """[B, s_q, ...] with rows of no request set to 0."""
+    nobody = call.nobody.to(value.device)
+    return value.masked_fill(nobody.view(*nobody.shape, *[1] * (value.ndim - 2)), 0.0)

@@ -1,0 +1,143 @@
+"""Split-KV: partial results over parts of the keys, their merge, and the schedule of splits."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from oracles.attention.exact import attend
+from oracles.attention.segment import Segment
+from oracles.pointwise.rounding import (
+    FUNCTION_UNITS,
+    Precision,
+    RoundingError,
+)
+
+State = tuple[Tensor, Tensor]
+"""o [..., d_v] and lse [...]; (0, -inf) of no key is the identity of the merge."""
+OVERHEAD: Final = 5
+"""Blocks that beginning a request costs in the schedule."""
+KEYS: Final = 64
+"""Keys of a block, and rows of queries of a tile, in the schedule."""
+
+
+def merge(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> State:
+    """One state over the keys of both, in float64.
+
+    Math: L = ln(exp(lse_a) + exp(lse_b)), O = sum exp(lse_s - L) o_s; a part of weight 0 adds
+    nothing, whatever it holds.
+    """
+    parts = ((o_a.double(), lse_a.double()), (o_b.double(), lse_b.double()))
+    total = torch.logaddexp(parts[0][1], parts[1][1])
+    weights = [_weight(lse, total)[..., None] for _, lse in parts]
+    terms = [torch.where(w > 0, w * o, 0.0) for w, (o, _) in zip(weights, parts, strict=True)]
+    return terms[0] + terms[1], total
+
+
+def _weight(lse: Tensor, total: Tensor) -> Tensor:
+    return torch.where(torch.isneginf(lse), 0.0, (lse - total).exp())
+
+
+def merge_errors(
+    state_a: State, state_b: State, precision: Precision
+) -> tuple[RoundingError, RoundingError]:
+    """Errors of o and lse of whoever merges with a precision, before anything is stored.
+
+    Math: a weight exp(lse_s - L) is off by the error of L, of the difference and of the
+    exponential; natural or base 2.
+    """
+    (o, lse), u = merge(*state_a, *state_b), precision.unit
+    known = lse.nan_to_num(neginf=0.0)
+    near = torch.maximum(*(x[1].double().nan_to_num(neginf=0.0).abs() for x in (state_a, state_b)))
+    log_bound = u * (2 * FUNCTION_UNITS + 4 * torch.maximum(known.abs(), near))
+    log_error = RoundingError(log_bound, log_bound.square() / 12, u * FUNCTION_UNITS + 0 * known)
+    size, gap = torch.zeros_like(o), torch.zeros_like(known)
+    for part, own in (state_a, state_b):
+        w = _weight(own.double(), lse)
+        size = size + torch.where(w > 0, w, 0.0)[..., None] * part.double().abs().nan_to_num()
+        # Differences beyond the range of exp have weight 0.
+        gap = torch.maximum(gap, (own.double() - lse).abs().nan_to_num(posinf=0.0).clamp(max=750))
+    relative = log_bound + u * (gap + 2 * FUNCTION_UNITS + 4)
+    bound = torch.expm1(relative)[..., None] * size + precision.vanishing * (size > 0)
+    error = RoundingError(bound, bound.square() / 12, bound / 2)
+    return error, RoundingError(
+        *(x.masked_fill(torch.isneginf(lse), 0.0) for x in vars(log_error).values())
+    )
+
+
+def partial_states(segment: Segment, parts: Iterable[Tensor]) -> Iterator[State]:
+    """The state over each part of the keys, by indices or masks, in float64."""
+    for keys in parts:
+        found = attend(segment.over(keys))
+        yield found.o.high, found.lse.high
+
+
+def combined(states: Iterable[State]) -> State:
+    """All states merged, in order."""
+    return reduce(lambda a, b: merge(*a, *b), states)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Consecutive blocks of a request that one part of the schedule works on.
+
+    Args:
+        request: its number; first, last: blocks, last excluded; whole: whether it is not split.
+    """
+
+    request: int
+    first: int
+    last: int
+    whole: bool = True
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Who works on which blocks.
+
+    Args:
+        parts: what each of the parts works on, in order.
+        num_splits: [requests + 1] exclusive sums of the splits of every request.
+    """
+
+    parts: tuple[tuple[Cut, ...], ...]
+    num_splits: tuple[int, ...]
+
+
+def schedule(lengths: Sequence[int], *, sms: int, s_q: int, H: int, h_kv: int) -> Schedule:
+    """The greedy schedule of a Hopper MLA decode, as integers.
+
+    Math: blocks_i = ceil(max(s_k_i, 1) / 64), parts = max(sms / h_kv / ceil(s_q H / h_kv / 64), 1),
+    payload = ceil(sum (blocks_i + 5) / parts) + 5; requests are walked in order, a part is filled
+    up to its payload, 5 a request being overhead, and a request is cut where a part is full.
+    Source: mla.md 1.4.
+    """
+    blocks = [-(-max(n, 1) // KEYS) for n in lengths]
+    count = max(sms // h_kv // -(-(s_q * H // h_kv) // KEYS), 1)
+    payload = -(-sum(n + OVERHEAD for n in blocks) // count) + OVERHEAD
+    parts, request, first = list[tuple[Cut, ...]](), 0, 0
+    for _ in range(count):
+        cuts, left = list[Cut](), payload
+        while request < len(blocks):
+            remaining = blocks[request] - first
+            if left >= remaining + OVERHEAD:
+                cuts.append(Cut(request, first, blocks[request]))
+                left, request, first = left - remaining - OVERHEAD, request + 1, 0
+            else:
+                if left > OVERHEAD:
+                    taken = left - OVERHEAD
+                    cuts.append(Cut(request, first, first + taken))
+                    first += taken
+                break
+        parts.append(tuple(cuts))
+    counts = [sum(cut.request == n for part in parts for cut in part) for n in range(len(blocks))]
+    named = tuple(
+        tuple(replace(cut, whole=counts[cut.request] == 1) for cut in part) for part in parts
+    )
+    return Schedule(named, tuple(itertools.accumulate(counts, initial=0)))
