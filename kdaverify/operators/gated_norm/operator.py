@@ -61,8 +61,7 @@ class GatedNormOperator(BoundedOperator):
     def returns(
         self, names: frozenset[str], words: Mapping[str, Any], *, final_state: bool
     ) -> tuple[str, ...]:
-        del words
-        del names, final_state
+        del names, words, final_state
         return SIGNATURE.returned
 
     def arguments(self, call: GatedNormCall, takes: FunctionTakes) -> dict[str, Any]:

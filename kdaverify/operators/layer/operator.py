@@ -56,8 +56,10 @@ class LayerOperator(FunctionOperator):
     def contracts(self, io: Format) -> Mapping[str, StorageContract]:
         return {"layer": StorageContract(f"layer-{io.name}", io, FORMATS["fp32"])}
 
-    def returns(self, names: frozenset[str], *, final_state: bool) -> tuple[str, ...]:
-        del names, final_state
+    def returns(
+        self, names: frozenset[str], words: Mapping[str, Any], *, final_state: bool
+    ) -> tuple[str, ...]:
+        del names, words, final_state
         return SIGNATURE.returned
 
     def beside(self, words: Mapping[str, Any]) -> tuple[str, ...]:
