@@ -102,7 +102,11 @@ def test_rows_that_share_a_compiled_kernel_come_in_turns(monkeypatch: pytest.Mon
         for number, row in enumerate(made)
     }
     items: list[Any] = [SimpleNamespace(nodeid=name) for name in given]
-    monkeypatch.setattr(evidence_order, "parameters_of", lambda item: given[item.nodeid])
-    turns = evidence_order._turns(items)  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
+
+    def chosen(item: Any) -> dict[str, Any]:
+        return given[item.nodeid]
+
+    monkeypatch.setattr(evidence_order, "parameters_of", chosen)
+    turns = evidence_order._turns(items)  # pyright: ignore[reportPrivateUsage]
     first = [row.kernel for name, row in zip(given, made, strict=True) if turns[name] == 0]
     assert len(first) == len({*first}) == len({row.kernel for row in made}) < len(made)
