@@ -25,7 +25,7 @@ CONSTANTS: Final[Mapping[str, Callable[[str], str]]] = {
 """The axes of a covering array that a compiled kernel depends on, and what it takes of a level."""
 
 
-class Shape(NamedTuple):
+class HeadsAndWidths(NamedTuple):
     """Heads and widths of a random problem."""
 
     H: int
@@ -39,7 +39,7 @@ _HEADS: Final = ((1, 1), (2, 4), (3, 3), (2, 6), (1, 2), (2, 2), (3, 6), (1, 3))
 _FEW: Final = 2
 
 
-def shapes(widths: Sequence[int]) -> list[Shape]:
+def shapes(widths: Sequence[int]) -> list[HeadsAndWidths]:
     """The heads and widths of random problems: every pair of two widths; of more, each once as K
     and once as V.
 
@@ -51,7 +51,9 @@ def shapes(widths: Sequence[int]) -> list[Shape]:
         if len(widths) <= _FEW
         else list(zip(widths, reversed(widths), strict=True))
     )
-    return [Shape(*heads, *pair) for heads, pair in zip(cycle(_HEADS), pairs, strict=False)]
+    return [
+        HeadsAndWidths(*heads, *pair) for heads, pair in zip(cycle(_HEADS), pairs, strict=False)
+    ]
 
 
 def pool(axes: Mapping[str, Sequence[str]], strength: int) -> list[Row]:

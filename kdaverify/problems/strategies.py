@@ -11,7 +11,7 @@ from typing import Any, NotRequired, TypedDict
 from hypothesis import strategies as st
 
 from kdaverify.problems.axes import DTYPES
-from kdaverify.problems.compiled_shapes import Shape, shapes
+from kdaverify.problems.compiled_shapes import HeadsAndWidths, shapes
 from kdaverify.problems.cost import DRAWN_LIMIT, seconds
 from kdaverify.problems.domain import EVERYTHING, Domain
 from kdaverify.problems.packs import DRAWN_LENGTHS
@@ -206,7 +206,7 @@ def _compiled_widths(
         for shape in others
         if seconds(tokens=tokens, HV=shape.HV, K=shape.K, V=shape.V) <= limit
     ]
-    return st.sampled_from([first, *fitting]).map(Shape._asdict)
+    return st.sampled_from([first, *fitting]).map(HeadsAndWidths._asdict)
 
 
 def _largest(options: tuple[int, ...], drawn: int, fits: Callable[[int], bool]) -> int:

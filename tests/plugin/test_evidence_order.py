@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -82,3 +84,29 @@ def test_several_processes_take_the_tests_in_order_and_stop_at_the_first_failure
     )
     found = {verdict.property for verdict in read(record).verdicts}
     assert found <= {"conventions", "forward", "probes", "gradients"}
+
+
+def test_rows_that_share_a_compiled_kernel_come_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    from kdaverify.adapters.registry import find
+    from kdaverify.operators.kda.coverage import space
+    from kdaverify.plugin import evidence_order
+
+    made = replace(space(find("eager"), "smoke"), compiled=True).rows(2)
+    given = {
+        str(number): {
+            "row": row,
+            "kernel": SimpleNamespace(spec="x", adapter=SimpleNamespace(compiled=True)),
+        }
+        for number, row in enumerate(made)
+    }
+    items: list[Any] = [SimpleNamespace(nodeid=name) for name in given]
+
+    def chosen(item: Any) -> dict[str, Any]:
+        return given[item.nodeid]
+
+    monkeypatch.setattr(evidence_order, "parameters_of", chosen)
+    turns = evidence_order._turns(items)  # pyright: ignore[reportPrivateUsage]
+    first = [row.kernel for name, row in zip(given, made, strict=True) if turns[name] == 0]
+    assert len(first) == len({*first}) == len({row.kernel for row in made}) < len(made)

@@ -48,9 +48,8 @@ from oracles.inputs import Inputs
 from oracles.tensors import OUTPUTS, SIGNATURE
 
 # Writes of a token to its state, in all: above this, launching kernels on an accelerator costs less
-# than it saves. Beside 17 other processes on 16 cores, 2^23 took 5.5 s on the CPU and 2^28 took 7.5
-# s on an H100.
-LARGE: Final = 2**23
+# than it saves.
+LARGE: Final = 2**26
 MOST_WRITES: Final = 2**30
 
 
