@@ -293,7 +293,7 @@ FAULTS: Final = (
     ),
     _conv(
         "CONV-C9",
-        "a call shorter than W - 1 loses the older state",
+        "a call shorter than W - 1 drops the older state",
         "vllm-project/vllm-ascend#8561 (review)",
         "B",
         "fewer than W - 1 tokens",
