@@ -28,10 +28,8 @@ from oracles.chunk_backward import EVERY, LAST, BackwardStages, ChunkGradients
 def shared(c: Chunk) -> Chunk:
     """The chunk with the sums of its one gate alone: [C, 1] in place of [C, K]."""
     one = copy.copy(c)
-    # G is there
-    one.G, one.resets, one.rest = (
-        None if x is None else x[..., :1] for x in (c.G, c.resets, c.rest)
-    )  # pyright: ignore[reportAttributeAccessIssue]
+    one.G = c.G[..., :1]
+    one.resets, one.rest = (None if x is None else x[..., :1] for x in (c.resets, c.rest))
     return one
 
 

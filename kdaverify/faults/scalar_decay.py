@@ -12,19 +12,20 @@ from torch import Tensor
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.scalar_decay import FORWARD, to_each, to_end
 from kdaverify.faults.decays import FromTheStart, WithoutZeroDifferences
-from kdaverify.faults.fault import Fault
+from kdaverify.faults.fault import Fault, Make
 from kdaverify.faults.patches import per_call, staged
 from kdaverify.faults.views import seen_as, straight, transposed, with_tokens
-from oracles.chunk import Chunk, Stage, Stages
+from oracles.chunk import Chunk, Stages
 from oracles.inputs import Inputs
 
 _gdn = partial(Fault, operator="gdn", dtypes=("fp32", "bf16", "fp16"))
 _HEAD = 32
 
 
-def _paired(kind: type[Chunk]) -> dict[str, Stage]:
+def _pairs_as(kind: type[Chunk]) -> Make:
     """The stages that read decays between two tokens, on a chunk that forms them as `kind` does."""
-    return {"scores": seen_as(kind, FORWARD.scores), "output": seen_as(kind, FORWARD.output)}
+    scores, output = seen_as(kind, FORWARD.scores), seen_as(kind, FORWARD.output)
+    return staged(right=FORWARD, scores=scores, output=output)
 
 
 def _masked_by_head_size(c: Chunk) -> None:
@@ -104,7 +105,7 @@ FAULTS: Final = (
         "A",
         "gates of exactly 0",
         ("o", "final_state"),
-        staged(right=FORWARD, **_paired(WithoutZeroDifferences)),
+        _pairs_as(WithoutZeroDifferences),
         "scores",
     ),
     _gdn(
@@ -134,7 +135,7 @@ FAULTS: Final = (
         "A",
         "gates that sum to more than 88 nats in a chunk",
         ("o", "final_state"),
-        staged(right=FORWARD, **_paired(FromTheStart)),
+        _pairs_as(FromTheStart),
         "scores",
     ),
     _gdn(

@@ -57,7 +57,8 @@ class Parts:
         """y and the states; options are the state, the offsets and the activation."""
         state, cu, act = options
         (B, T, _), W = x.shape, weight.shape[1]
-        wide, w, b = (None if y is None else y.to(self.wide) for y in (x, weight, bias))
+        wide, w = x.to(self.wide), weight.to(self.wide)
+        b = None if bias is None else bias.to(self.wide)
         rows, states = [list[Tensor]() for _ in range(B)], list[Tensor]()
         for n, (entry, first, end) in enumerate(self.cut(cu, B, T)):
             before = self.history(None if state is None else state[n], W, x[entry])
@@ -292,7 +293,7 @@ FAULTS: Final = (
     ),
     _conv(
         "CONV-C9",
-        "a call shorter than W - 1 loses the older state",
+        "a call shorter than W - 1 drops the older state",
         "vllm-project/vllm-ascend#8561 (review)",
         "B",
         "fewer than W - 1 tokens",

@@ -49,6 +49,11 @@ ASKED = Problem(
 NARROW = ASKED.replace(T=70, K=8, V=6)
 
 
+CHUNK = 64
+LARGEST_SUM = 16.0
+"""Power of two above every partial sum of h * dh on the problem of ASKED."""
+
+
 def off(found: Tensor, exact: Tensor) -> float:
     return float((found.double() - exact).norm() / exact.norm())
 
@@ -101,29 +106,45 @@ def test_what_has_no_meaning_is_refused() -> None:
         contract_from_name("chunk64-bf16[decay:scalar;qg:fp32]")
 
 
-@pytest.mark.parametrize(("dtype", "roundings"), [("bf16", 4), ("fp32", 32)])
+def precision(dtype: str, depth: float) -> float:
+    """Roundings of the format that a reference kernel may be off by, as rms.
+
+    In 16 bits sums are exact beside what is stored: one rounding of o, and those of its factors. In
+    fp32 the sums themselves round: sqrt(64) for the 64 terms of a chunk, and a decay is the
+    exponential of a difference of sums of gates, so its error grows with their depth. Measured at
+    depths 0.06, 3, 26 and 55: 6.0, 4.6, 7.0 and 13.2.
+    """
+    return 2.0 if dtype != "fp32" else CHUNK**0.5 + depth / 8
+
+
+@pytest.mark.parametrize("gate", ["slow", "mild", "log-sigmoid"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_every_reference_kernel_and_sample_is_as_precise_as_its_format(
-    dtype: str, roundings: int
+    dtype: str, gate: str
 ) -> None:
     asked, contract, io = (
-        NARROW.replace(dtype=dtype),
+        NARROW.replace(dtype=dtype, gate=gate),
         declared_contract("gdn64", dtype),
         FORMATS[dtype],
     )
     x, loss = asked.inputs(), cotangents(asked, "both")
     made, back = emulate(x, contract, io), emulate_gradients(x, loss, contract, io)
-    exact = recurrence(x)
-    assert all(
-        off(y, z) < roundings * io.unit
-        for run in (*made.rounded.values(), *made.drawn)
-        for y, z in zip(run, exact, strict=True)
-    )
+    exact, dg = recurrence(x), adjoint(x, loss).dg
+    depth = max(float(-part.cumsum(1).min()) for part in x.g.split(CHUNK, 1))
+    least = precision(dtype, depth) * io.unit
+    # A sample rounds every sum at random, a reference kernel to nearest: twice its error. dg is a
+    # difference of two sums over K that cancel, four times its size here.
+    for runs, backs, more in (
+        (made.rounded.values(), back.rounded.values(), 1),
+        (made.drawn, back.drawn, 2),
+    ):
+        assert all(
+            off(y, z) < more * least for run in runs for y, z in zip(run, exact, strict=True)
+        )
+        assert all(
+            run.dg.shape == x.g.shape and off(run.dg, dg) < 4 * more * least for run in backs
+        )
     assert {"library order", "residual form"} <= {*made.rounded}
-    dg = adjoint(x, loss).dg
-    assert all(
-        run.dg.shape == x.g.shape and off(run.dg, dg) < 4 * roundings * io.unit
-        for run in (*back.rounded.values(), *back.drawn)
-    )
 
 
 def summed_as_the_kernel_does(fmt: Format, size: int = 32) -> object:
@@ -153,8 +174,10 @@ def summed_as_the_kernel_does(fmt: Format, size: int = 32) -> object:
 def test_it_errs_as_flash_linear_attention_does(gate: str, dtype: str) -> None:
     """Within 5 % in rms: outputs and gradients of chunk_gated_delta_rule under the interpreter.
 
-    Errors of dg are those of one 16-bit sum of h * dh a chunk and head, six here: where one more
-    rounds up they differ by more.
+    The error of dg is that of one sum of h * dh in 16 bits for each chunk and head, six here. In
+    bf16 the kernel's h and dh are those of the emulation, and so is every rounding. In fp16 a few
+    of them are not, since fp32 sums in another order move 8 times as many over a boundary: a
+    partial sum may then round to its other neighbour, and dg is off by that one rounding.
     """
     fla = find("fla-gdn")
     if reason := fla.missing():
@@ -178,5 +201,8 @@ def test_it_errs_as_flash_linear_attention_does(gate: str, dtype: str) -> None:
     ratios = {
         name: off(kernel, z) / off(emulation, z) for name, (kernel, emulation, z) in pairs.items()
     }
-    assert 0.7 < ratios.pop("dg") < 1.4
+    if dtype == "fp16":
+        ratios.pop("dg")
+        one = 2 * io.unit * LARGEST_SUM
+        assert float((found["dg"].double() - expected["dg"].double()).abs().max()) < one
     assert all(0.95 < ratio < 1.05 for ratio in ratios.values()), ratios
