@@ -32,23 +32,26 @@ def relation(
     *,
     asked: Callable[[Any], str | None] = of_any,
     becomes: Callable[[Any], tuple[Any, ...]] = nothing_else,
+    section: str = "reference, short convolution and gated RMSNorm",
+    backward: bool = False,
     **draws: Any,
 ) -> Law:
     """A law of outputs.
 
     Args:
-        asked, becomes: as of `Law`.
+        asked, becomes, section, backward: as of `Law`.
         draws: fields of the problems that it is tested on.
     """
     return Law(
         name,
         statement,
-        "reference, short convolution and gated RMSNorm",
+        section,
         exists_for,
         _watched(check),
         asked=asked,
         becomes=becomes,
         draws=draws,
+        backward=backward,
     )
 
 

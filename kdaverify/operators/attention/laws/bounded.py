@@ -1,0 +1,99 @@
+"""Results of different calls that must agree: within the errors that conforming kernels can have in
+both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.budgets.formats import FORMATS
+from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.place import first_true, place
+from kdaverify.checks.status import Status
+from kdaverify.operators.attention.tolerance import counted
+from kdaverify.operators.relations import Tensors
+from oracles.attention.split import merge
+
+SLACK: Final = 1.0 + 1e-6
+"""Of the bounds, which are computed in float64 themselves."""
+
+
+def bounds(
+    adapter: Adapter, problem: Any, call: Any, given: Mapping[str, Tensor] | None = None
+) -> Tensors:
+    """The largest error of every element that a conforming kernel has, by output or gradient."""
+    contract = adapter.contract(problem.dtype)
+    found = counted(call, given, contract, FORMATS[problem.dtype])
+    return {name: error.bound for name, (_, error) in found.items()}
+
+
+def within(
+    call: Any,
+    found: Mapping[str, Tensor],
+    wanted: Mapping[str, Tensor],
+    allowed: Mapping[str, Tensor],
+    said: str,
+) -> list[Outcome]:
+    """Whether results differ by no more than both calls may err.
+
+    Args:
+        call: of a tensor's place.
+        allowed: the sum of both bounds, by name.
+    """
+    return [
+        _within((call, name), found[name], wanted[name], allowed[name], said) for name in wanted
+    ]
+
+
+def _within(
+    of: tuple[Any, str], found: Tensor, wanted: Tensor, allowed: Tensor, said: str
+) -> Outcome:
+    call, name = of
+    gap = (found.double() - wanted.double()).abs()
+    wrong = ~(gap <= SLACK * allowed)
+    if not bool(wrong.any()):
+        return Outcome(name, Status.PASS, f"{name}: agrees {said} within the bounds of both")
+    at = first_true(wrong)
+    got, other, most = (float(x.flatten()[at]) for x in (found, wanted, allowed))
+    message = (
+        f"{name}: {int(wrong.sum())} of {wrong.numel()} elements differ {said} by more than both"
+        f" calls may err\n  first at {place(name, at, found.shape, call)}\n  got {got:.9g}, wanted"
+        f" {other:.9g}, difference {abs(got - other):.3g}, bound {most:.3g}"
+    )
+    finite = bool(torch.isfinite(found).all())
+    return Outcome(name, Status.FAIL if finite else Status.NONFINITE, message)
+
+
+def summed(*parts: Mapping[str, Tensor]) -> Tensors:
+    """Bounds of several calls, added up by name."""
+    return {name: sum((part[name] for part in parts[1:]), parts[0][name]) for name in parts[0]}
+
+
+def merged(
+    empties: tuple[Tensor, Tensor], states: tuple[Tensors, Tensors], errors: tuple[Tensors, Tensors]
+) -> tuple[Tensors, Tensors]:
+    """Two states merged in float64, and what the errors of both make of it.
+
+    Math: |dO| <= max error of o + |o_a - o_b| (exp(e_a + e_b) - 1), |dL| <= max error of lse.
+
+    Args:
+        empties: rows without keys of each, [B, s_q].
+    """
+    lse = [
+        x["lse"].double().masked_fill(empty[:, None], -torch.inf)
+        for x, empty in zip(states, empties, strict=True)
+    ]
+    (a, b), (e_a, e_b) = states, errors
+    o, total = merge(a["o"], lse[0].transpose(1, 2), b["o"], lse[1].transpose(1, 2))
+    moved = torch.expm1(e_a["lse"] + e_b["lse"]).transpose(1, 2)[..., None]
+    gap = (a["o"].double() - b["o"].double()).abs()
+    known = total.transpose(1, 2).masked_fill(torch.isneginf(total.transpose(1, 2)), 0.0)
+    return {"o": o, "lse": known}, {
+        "o": torch.maximum(e_a["o"], e_b["o"]) + gap * moved,
+        "lse": torch.maximum(e_a["lse"], e_b["lse"]),
+    }

@@ -1,0 +1,214 @@
+"""Laws of decode over a paged cache."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.checks.laws.law import Law
+from kdaverify.checks.outcome import Outcome, skipped
+from kdaverify.operators.attention.laws.bounded import bounds, merged, summed, within
+from kdaverify.operators.relations import Tensors, exactly, relation, run, same
+from oracles.attention.calls import MlaDecodeCall
+
+SECTION: Final = "mla.md 5"
+POISON: Final = 1.0e4
+"""Finite, and larger than any row in use: a kernel that multiplies it by 0 hides it."""
+OTHER_GARBAGE: Final = -1
+
+
+def _bits(adapter: Adapter, problem: Any, call: Any, other: Any, said: str) -> list[Outcome]:
+    """The same numbers from both, or right ones where a kernel declares that it does not repeat."""
+    plain, found = run(adapter, problem, call), run(adapter, problem, other)
+    if adapter.deterministic:
+        return exactly(call, found, plain)
+    return same(adapter, call, found, plain, said)
+
+
+def _pages(adapter: Adapter, problem: Any) -> list[Outcome]:
+    call = problem.inputs()
+    count = len(call.cache)
+    order = torch.arange(count).flip(0).roll(1)
+    where = torch.empty_like(order)
+    where[order] = torch.arange(count)
+    inside = (call.block_table >= 0) & (call.block_table < count)
+    table = torch.where(
+        inside, where[call.block_table.clamp(0, count - 1).long()], call.block_table
+    )
+    other = replace(call, cache=call.cache[order].contiguous(), block_table=table.to(torch.int32))
+    return _bits(adapter, problem, call, other, "with pages elsewhere")
+
+
+def _poisoned(adapter: Adapter, problem: Any) -> list[Outcome]:
+    """Slots that no token lies in hold large numbers instead of NaN."""
+    call = problem.inputs()
+    other = replace(call, cache=call.cache.nan_to_num(nan=POISON))
+    return _bits(adapter, problem, call, other, "with other numbers in unused slots")
+
+
+def _longer_table(adapter: Adapter, problem: Any) -> list[Outcome]:
+    call = problem.inputs()
+    used = -(-call.cache_seqlens.long() // problem.page)
+    table = torch.nn.functional.pad(call.block_table, (0, 3), value=OTHER_GARBAGE)
+    unused = torch.arange(table.shape[1]) >= used[:, None]
+    other = replace(call, block_table=table.masked_fill(unused, OTHER_GARBAGE))
+    return _bits(adapter, problem, call, other, "with a longer table of other garbage")
+
+
+def _reversed(adapter: Adapter, problem: Any) -> list[Outcome]:
+    call = problem.inputs()
+    turned = {name: getattr(call, name).flip(0) for name in ("q", "block_table", "cache_seqlens")}
+    found = {name: x.flip(0) for name, x in run(adapter, problem, replace(call, **turned)).items()}
+    return same(adapter, call, found, run(adapter, problem, call), "with requests in reverse")
+
+
+def _part(call: MlaDecodeCall, which: slice) -> MlaDecodeCall:
+    names = ("q", "block_table", "cache_seqlens")
+    return replace(call, **{name: getattr(call, name)[which].contiguous() for name in names})
+
+
+def _alone(adapter: Adapter, problem: Any) -> list[Outcome]:
+    call = problem.inputs()
+    parts = [run(adapter, problem, _part(call, slice(b, b + 1))) for b in range(problem.B)]
+    found = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    return same(adapter, call, found, run(adapter, problem, call), "for every request alone")
+
+
+def _each_query(adapter: Adapter, problem: Any) -> list[Outcome]:
+    """Query i of s_q sees s_k - s_q + 1 + i keys, as it does alone with that length."""
+    call, s_q = problem.inputs(), problem.s_q
+    parts = list[Tensors]()
+    for i in range(s_q):
+        lengths = (call.cache_seqlens - s_q + 1 + i).clamp(min=0)
+        alone = replace(call, q=call.q[:, i : i + 1].contiguous(), cache_seqlens=lengths)
+        parts.append(run(adapter, problem, alone))
+    found = {
+        name: torch.cat([part[name] for part in parts], 2 if name == "lse" else 1)
+        for name in parts[0]
+    }
+    return same(adapter, call, found, run(adapter, problem, call), "for every query alone")
+
+
+def _heads(adapter: Adapter, problem: Any) -> list[Outcome]:
+    """Query heads in reverse within their key heads, and key heads in reverse."""
+    call = problem.inputs()
+    other = replace(call, q=call.q.flip(2), cache=call.cache.flip(2))
+    turned = run(adapter, problem, other)
+    found = {name: x.flip(1 if name == "lse" else 2) for name, x in turned.items()}
+    return same(adapter, call, found, run(adapter, problem, call), "with heads in reverse")
+
+
+def _parts(call: MlaDecodeCall, page: int) -> tuple[MlaDecodeCall, MlaDecodeCall]:
+    """The first half of every request's pages, and the rest."""
+    pages = -(-call.cache_seqlens // page) // 2
+    first = replace(call, cache_seqlens=torch.minimum(pages * page, call.cache_seqlens))
+    width = call.block_table.shape[1]
+    shifted = (torch.arange(width) + pages[:, None]).clamp(max=width - 1).long()
+    table = call.block_table.gather(1, shifted)
+    rest = replace(call, block_table=table, cache_seqlens=call.cache_seqlens - first.cache_seqlens)
+    return first, rest
+
+
+def _merged(adapter: Adapter, problem: Any) -> list[Outcome]:
+    if "lse" not in adapter.exposes(problem):
+        return skipped("it returns no LSE")
+    call = problem.inputs()
+    parts = _parts(call, problem.page)
+    a, b = (run(adapter, problem, part) for part in parts)
+    e_a, e_b = (bounds(adapter, problem, part) for part in parts)
+    found, errors = merged((parts[0].empty, parts[1].empty), (a, b), (e_a, e_b))
+    allowed = summed(errors, bounds(adapter, problem, call))
+    whole = run(adapter, problem, call)
+    return within(
+        call, whole, found, allowed, "with the merge of two calls over parts of the pages"
+    )
+
+
+def _shifted(adapter: Adapter, problem: Any) -> list[Outcome]:
+    """The last column, which is no value, moved by a constant: o stays, LSE moves by c q 4."""
+    call = problem.inputs()
+    caches = list[Tensor]()
+    for number in (0.0, 4.0):
+        cache = call.cache.clone()
+        cache[..., -1] = torch.where(cache[..., -1].isnan(), torch.nan, number)
+        caches.append(cache)
+    before, after = (replace(call, cache=cache) for cache in caches)
+    plain, found = run(adapter, problem, before), run(adapter, problem, after)
+    moved = 4 * call.softmax_scale * call.q[..., -1].double().transpose(1, 2)
+    moved = moved.masked_fill(call.empty[:, None], 0.0)
+    wanted = {name: x.double() + (moved if name == "lse" else 0) for name, x in plain.items()}
+    allowed = summed(*(bounds(adapter, problem, one) for one in (before, after)))
+    return within(after, found, wanted, allowed, "with a constant added to all keys")
+
+
+def _law(name: str, statement: str, exists_for: str, check: Any, **options: Any) -> Law:
+    return relation(name, statement, exists_for, check, section=SECTION, **options)
+
+
+_CHECKS: Final = (
+    _law(
+        "pages-elsewhere",
+        "pages moved, and the table with them, change no bit",
+        "pages read as if contiguous, offsets in a page (G1, G3, G9)",
+        _pages,
+    ),
+    _law(
+        "unused-slots",
+        "numbers in slots that no token lies in change no bit",
+        "masked keys times 0, scratch, neighbours (M6, C1)",
+        _poisoned,
+    ),
+    _law(
+        "longer-table",
+        "a longer table, and other garbage behind the last page, change no bit",
+        "tables padded for another batch (G7, W3)",
+        _longer_table,
+    ),
+    _law(
+        "requests-reversed",
+        "requests in another order have the same results",
+        "tables and lengths of another request (M10, G8)",
+        _reversed,
+    ),
+    _law(
+        "requests-alone",
+        "requests have the results that they have alone",
+        "schedules, scratch shared among requests (K1, C6)",
+        _alone,
+        becomes=lambda problem: tuple(problem.replace(k_lengths=(n,)) for n in problem.k_lengths),
+    ),
+    _law(
+        "queries-alone",
+        "queries of a causal call have the results that each has alone with its length",
+        "borders of several queries in one tile (M10, M11)",
+        _each_query,
+        asked=lambda problem: None if problem.causal else "it needs a mask",
+        becomes=lambda problem: (problem.replace(s_q=1),),
+        causal=True,
+    ),
+    _law(
+        "heads-reversed",
+        "heads in another order have the same results",
+        "maps of heads, padding of heads (G12, G13)",
+        _heads,
+    ),
+    _law(
+        "concatenation",
+        "attention over a cache is the merge of two calls over parts of its pages",
+        "LSE that is not that of o (C5, C6, C8, C9)",
+        _merged,
+        asked=lambda problem: "it needs every key visible" if problem.causal else None,
+        causal=False,
+    ),
+    _law(
+        "shifted-keys",
+        "a constant added to a column of all keys leaves o, and adds c q a to LSE",
+        "columns of K past those of V dropped, sentinels (S4, C12)",
+        _shifted,
+    ),
+)
+DECODE_LAWS: Final = {law.name: law for law in _CHECKS}
