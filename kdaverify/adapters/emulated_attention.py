@@ -18,7 +18,7 @@ from kdaverify.adapters.frameworks import FRAMEWORKS
 from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
 from kdaverify.faults.attention.kernel import AttentionKernel, AttentionPatch, patched
 from oracles.attention.design import OnlineDesign
-from oracles.attention.pipeline import Pipeline, power, weights
+from oracles.attention.pipeline import AttentionPipeline, power, weights
 from oracles.attention.seesaw import seesaw
 
 DESIGN: Final = OnlineDesign(block=64, seesaw=True)
@@ -26,7 +26,7 @@ SPLIT: Final = replace(DESIGN, splits=4, cut="blocks")
 CLAMP: Final = 88.0
 
 
-def _turned_round(run: Pipeline, old: Tensor, new: Tensor) -> Tensor:
+def _turned_round(run: AttentionPipeline, old: Tensor, new: Tensor) -> Tensor:
     """2^(m_new - m_old) instead of its inverse."""
     found = 1 / power(run, old, new)
     return torch.where((old == new) | ~torch.isfinite(found), torch.ones_like(found), found)
@@ -37,17 +37,17 @@ def _second_factor_alone(a0: Tensor, a1: Tensor) -> tuple[Tensor, Tensor]:
     return a0, a1
 
 
-def _normalised_by_the_block(run: Pipeline, S: Tensor, m: Tensor) -> Tensor:
+def _normalised_by_the_block(run: AttentionPipeline, S: Tensor, m: Tensor) -> Tensor:
     P = weights(run, S, m)
     total = P.sum(-1, keepdim=True)
     return P / torch.where(total == 0, torch.ones_like(total), total)
 
 
-def _from_negative_infinity(run: Pipeline, S: Tensor, m: Tensor) -> Tensor:
+def _from_negative_infinity(run: AttentionPipeline, S: Tensor, m: Tensor) -> Tensor:
     return torch.exp2((S - m[..., None]) * run.exponent_scale)
 
 
-def _clamped(run: Pipeline, S: Tensor, m: Tensor) -> Tensor:
+def _clamped(run: AttentionPipeline, S: Tensor, m: Tensor) -> Tensor:
     """Exponents are kept above -88: a masked key has a weight."""
     safe = torch.where(m == -torch.inf, torch.zeros_like(m), m)
     exponent = (S - safe[..., None]) * run.exponent_scale
