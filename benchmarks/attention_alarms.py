@@ -34,9 +34,9 @@ from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.sampled import reference_kernels
 from kdaverify.budgets.standard import Reference
 from oracles.arithmetic import Arithmetic
-from oracles.attention.backward import Backward
+from oracles.attention.backward import AttentionBackward
 from oracles.attention.design import OnlineDesign
-from oracles.attention.pipeline import Pipeline
+from oracles.attention.pipeline import AttentionPipeline
 from oracles.attention.segment import Segment
 from oracles.enclosure import Enclosure
 
@@ -150,12 +150,12 @@ class Judge:
 
     def __init__(self, given: Drawn, *, backward: bool) -> None:
         self.given, self.backward, self._made = given, backward, dict[str, Reference]()
-        o, lse = Pipeline()(given.segment, torch.float64)
+        o, lse = AttentionPipeline()(given.segment, torch.float64)
         rng = torch.Generator().manual_seed(1)
         self.do = torch.randn(o.shape, generator=rng).to(given.segment.q.dtype)
         exact = outputs([(o, lse)])
         if backward:
-            found = Backward()(given.segment, (o, lse), (self.do, None), torch.float64)
+            found = AttentionBackward()(given.segment, (o, lse), (self.do, None), torch.float64)
             exact = gradients([found])
         self.exact = enclosed(exact)
 

@@ -6,27 +6,27 @@ Source: mla.md 2.1; FlashMLA, csrc/sm90/decode/dense/splitkv_mla.cuh.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
-from kdaverify.adapters.kernel import kernel
+from kdaverify.adapters.frameworks import FRAMEWORKS
+from kdaverify.adapters.operator_kernel import FunctionAdapter, operator_kernel
 from kdaverify.faults.attention.kernel import AttentionKernel, AttentionPatch, patched
 from oracles.attention.design import OnlineDesign
-from oracles.attention.pipeline import Pipeline, power, weights
+from oracles.attention.pipeline import AttentionPipeline, power, weights
 from oracles.attention.seesaw import seesaw
 
-SEESAW: Final = OnlineDesign(block=64, seesaw=True)
-SPLIT: Final = replace(SEESAW, splits=4, cut="blocks")
+DESIGN: Final = OnlineDesign(block=64, seesaw=True)
+SPLIT: Final = replace(DESIGN, splits=4, cut="blocks")
 CLAMP: Final = 88.0
 
 
-def _turned_round(run: Pipeline, old: Tensor, new: Tensor) -> Tensor:
+def _turned_round(run: AttentionPipeline, old: Tensor, new: Tensor) -> Tensor:
     """2^(m_new - m_old) instead of its inverse."""
     found = 1 / power(run, old, new)
     return torch.where((old == new) | ~torch.isfinite(found), torch.ones_like(found), found)
@@ -37,17 +37,17 @@ def _second_factor_alone(a0: Tensor, a1: Tensor) -> tuple[Tensor, Tensor]:
     return a0, a1
 
 
-def _normalised_by_the_block(run: Pipeline, S: Tensor, m: Tensor) -> Tensor:
+def _normalised_by_the_block(run: AttentionPipeline, S: Tensor, m: Tensor) -> Tensor:
     P = weights(run, S, m)
     total = P.sum(-1, keepdim=True)
     return P / torch.where(total == 0, torch.ones_like(total), total)
 
 
-def _from_negative_infinity(run: Pipeline, S: Tensor, m: Tensor) -> Tensor:
+def _from_negative_infinity(run: AttentionPipeline, S: Tensor, m: Tensor) -> Tensor:
     return torch.exp2((S - m[..., None]) * run.exponent_scale)
 
 
-def _clamped(run: Pipeline, S: Tensor, m: Tensor) -> Tensor:
+def _clamped(run: AttentionPipeline, S: Tensor, m: Tensor) -> Tensor:
     """Exponents are kept above -88: a masked key has a weight."""
     safe = torch.where(m == -torch.inf, torch.zeros_like(m), m)
     exponent = (S - safe[..., None]) * run.exponent_scale
@@ -56,31 +56,27 @@ def _clamped(run: Pipeline, S: Tensor, m: Tensor) -> Tensor:
 
 def _made(*, factors: Callable[..., Any] | None = None, **stages: Any) -> AttentionPatch:
     split = seesaw if factors is None else partial(seesaw, factors=factors)
-    return patched(design=SEESAW, split=split, **stages)
+    return patched(design=DESIGN, split=split, **stages)
 
 
-PATCHES: Final[Mapping[str, AttentionPatch]] = MappingProxyType(
-    {
-        "flashmla_seesaw": _made(),
-        "flashmla_seesaw_splits": patched(design=SPLIT, split=seesaw),
-        "flashmla_turned_round": _made(rescale=_turned_round),
-        "flashmla_one_factor": _made(factors=_second_factor_alone),
-        "flashmla_normalised": _made(weights=_normalised_by_the_block),
-        "flashmla_unguarded": _made(weights=_from_negative_infinity),
-        "flashmla_clamped": _made(weights=_clamped),
-    }
-)
-"""The first two are the kernel, unsplit and split; the others are the walk-throughs."""
 DTYPES: Final = ("bf16", "fp16")
 
 
-def emulated(name: str) -> Any:
+def emulated(name: str, patch: AttentionPatch) -> FunctionAdapter:
     """The adapter of one of them."""
-    return kernel(
-        AttentionKernel(PATCHES[name]).mla_decode,
-        op="mla_decode",
-        name=f"emulated:{name}",
-        contract={dtype: f"seesaw-{dtype}" for dtype in DTYPES},
-        dtypes=DTYPES,
-        gradients=False,
-    )
+    options = {
+        "name": f"emulated:{name}",
+        "contract": {dtype: f"seesaw-{dtype}" for dtype in DTYPES},
+        "dtypes": DTYPES,
+    }
+    function = AttentionKernel(patch).mla_decode
+    return operator_kernel("mla_decode", function, options, FRAMEWORKS["torch"])
+
+
+SEESAW: Final = emulated("flashmla_seesaw", _made())
+SEESAW_SPLITS: Final = emulated("flashmla_seesaw_splits", patched(design=SPLIT, split=seesaw))
+TURNED_ROUND: Final = emulated("flashmla_turned_round", _made(rescale=_turned_round))
+ONE_FACTOR: Final = emulated("flashmla_one_factor", _made(factors=_second_factor_alone))
+NORMALISED: Final = emulated("flashmla_normalised", _made(weights=_normalised_by_the_block))
+UNGUARDED: Final = emulated("flashmla_unguarded", _made(weights=_from_negative_infinity))
+CLAMPED: Final = emulated("flashmla_clamped", _made(weights=_clamped))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from oracles.arithmetic import NATIVE, Arithmetic
 from oracles.attention.design import OnlineDesign
-from oracles.attention.pipeline import Rows, packed
+from oracles.attention.pipeline import PackedRows, packed
 from oracles.attention.segment import Segment
 
 
@@ -35,12 +35,12 @@ class Given:
     dlse: Tensor
 
 
-def delta(run: Backward, given: Given) -> Tensor:
+def delta(run: AttentionBackward, given: Given) -> Tensor:
     """<dO, O> of every row, in the accumulator's format."""
     return run.arithmetic.store("delta", (given.do * given.o).sum(-1))
 
 
-def recomputed(run: Backward, rows: Rows, given: Given) -> Tensor:
+def recomputed(run: AttentionBackward, rows: PackedRows, given: Given) -> Tensor:
     """P from the stored lse; 0 for masked keys and rows without keys."""
     S = run.arithmetic.store("S", run.arithmetic.dot(rows.q, rows.k.mT)) * rows.scale
     seen = rows.visible & (given.lse != -torch.inf)[..., None]
@@ -48,49 +48,49 @@ def recomputed(run: Backward, rows: Rows, given: Given) -> Tensor:
     return run.arithmetic.store("exponential", torch.exp(exponent))
 
 
-def d_scores(run: Backward, P: Tensor, dP: Tensor, delta: Tensor, dlse: Tensor) -> Tensor:
+def d_scores(run: AttentionBackward, P: Tensor, dP: Tensor, delta: Tensor, dlse: Tensor) -> Tensor:
     """dS, before it is stored."""
     del run
     return P * (dP - delta[..., None] + dlse[..., None])
 
 
-def dq(run: Backward, dS: Tensor, rows: Rows) -> Tensor:
+def dq(run: AttentionBackward, dS: Tensor, rows: PackedRows) -> Tensor:
     """c dS K of one block of keys."""
     return run.arithmetic.dot(dS, rows.k) * rows.scale
 
 
-def dk(run: Backward, dS: Tensor, rows: Rows) -> Tensor:
+def dk(run: AttentionBackward, dS: Tensor, rows: PackedRows) -> Tensor:
     """c dS^T q; the rows of all heads of a KV head are summed with it."""
     return run.arithmetic.dot(dS.mT, rows.q) * rows.scale
 
 
-def dv(run: Backward, P: Tensor, given: Given) -> Tensor:
+def dv(run: AttentionBackward, P: Tensor, given: Given) -> Tensor:
     """P^T dO."""
     return run.arithmetic.dot(run.arithmetic.store("P_backward", P).mT, given.do)
 
 
 @dataclass(frozen=True)
-class BackwardStages:
+class AttentionBackwardStages:
     """Every stage of the backward; a fault replaces one."""
 
-    delta: Callable[[Backward, Given], Tensor] = delta
-    weights: Callable[[Backward, Rows, Given], Tensor] = recomputed
-    d_scores: Callable[[Backward, Tensor, Tensor, Tensor, Tensor], Tensor] = d_scores
-    dq: Callable[[Backward, Tensor, Rows], Tensor] = dq
-    dk: Callable[[Backward, Tensor, Rows], Tensor] = dk
-    dv: Callable[[Backward, Tensor, Given], Tensor] = dv
+    delta: Callable[[AttentionBackward, Given], Tensor] = delta
+    weights: Callable[[AttentionBackward, PackedRows, Given], Tensor] = recomputed
+    d_scores: Callable[[AttentionBackward, Tensor, Tensor, Tensor, Tensor], Tensor] = d_scores
+    dq: Callable[[AttentionBackward, Tensor, PackedRows], Tensor] = dq
+    dk: Callable[[AttentionBackward, Tensor, PackedRows], Tensor] = dk
+    dv: Callable[[AttentionBackward, Tensor, Given], Tensor] = dv
 
 
-BACKWARD = BackwardStages()
+BACKWARD = AttentionBackwardStages()
 
 
 @dataclass(frozen=True)
-class Backward:
+class AttentionBackward:
     """The backward of a design under an arithmetic: its block, its direction."""
 
     design: OnlineDesign = OnlineDesign()  # noqa: RUF009 # frozen
     arithmetic: Arithmetic = NATIVE
-    stages: BackwardStages = BACKWARD
+    stages: AttentionBackwardStages = BACKWARD
 
     def __call__(
         self,
@@ -120,7 +120,7 @@ class Backward:
         q, k, v = (self.arithmetic.store(n, x) for n, x in zip(names, found, strict=True))
         return q.view(segment.q.shape), k, v
 
-    def rows(self, rows: Rows, given: Given) -> tuple[Tensor, Tensor, Tensor]:
+    def rows(self, rows: PackedRows, given: Given) -> tuple[Tensor, Tensor, Tensor]:
         """The same of packed rows, block by block."""
         dq, dk, dv = torch.zeros_like(rows.q), torch.zeros_like(rows.k), torch.zeros_like(rows.v)
         delta, stages = self.stages.delta(self, given), self.stages

@@ -41,7 +41,7 @@ class Running:
 
 
 @dataclass(frozen=True)
-class Rows:
+class PackedRows:
     """A segment with its heads packed: q [h_kv, R, d_k], k, v [h_kv, s_k, .], visible [R, s_k]."""
 
     q: Tensor
@@ -57,30 +57,30 @@ class Rows:
         return Running(torch.full_like(zero, -torch.inf), zero, acc)
 
 
-def packed(segment: Segment, dtype: torch.dtype) -> Rows:
+def packed(segment: Segment, dtype: torch.dtype) -> PackedRows:
     """The segment in the working type: row g s_q + i of a KV head is query i of its head g."""
     h_kv, group = len(segment.k), len(segment.q) // max(1, len(segment.k))
     q = segment.q.to(dtype).reshape(h_kv, group * segment.q.shape[1], segment.q.shape[2])
     visible = segment.visible.repeat(group, 1)
-    return Rows(q, segment.k.to(dtype), segment.v.to(dtype), visible, float(segment.scale))
+    return PackedRows(q, segment.k.to(dtype), segment.v.to(dtype), visible, float(segment.scale))
 
 
 # --- the stages ---------------------------------------------------------------------------------
 
 
-def scores(run: Pipeline, q: Tensor, k: Tensor) -> Tensor:
+def scores(run: AttentionPipeline, q: Tensor, k: Tensor) -> Tensor:
     """S = q K^T, times the scale where the design applies it here."""
     S = run.store("product", run.arithmetic.dot(q, k.mT))
     return run.store("S", S * run.score_scale if run.score_scale != 1 else S)
 
 
-def mask(run: Pipeline, S: Tensor, visible: Tensor) -> Tensor:
+def mask(run: AttentionPipeline, S: Tensor, visible: Tensor) -> Tensor:
     """Scores of keys that a row does not see are -inf."""
     del run
     return S.masked_fill(~visible, -torch.inf)
 
 
-def maximum(run: Pipeline, m: Tensor, S: Tensor) -> Tensor:
+def maximum(run: AttentionPipeline, m: Tensor, S: Tensor) -> Tensor:
     """The running maximum; a lazy kernel keeps the old one until it is exceeded by enough."""
     new = torch.maximum(m, S.amax(-1))
     if run.design.rescale != "lazy":
@@ -92,7 +92,7 @@ def maximum(run: Pipeline, m: Tensor, S: Tensor) -> Tensor:
 LN2 = 0.6931471805599453
 
 
-def power(run: Pipeline, S: Tensor, m: Tensor) -> Tensor:
+def power(run: AttentionPipeline, S: Tensor, m: Tensor) -> Tensor:
     """base^(scale (S - m)); 0 where S is -inf, whatever m is."""
     f, work = run.exponent_scale, S.dtype
     safe = torch.where(m == -torch.inf, torch.zeros_like(m), m)
@@ -108,22 +108,22 @@ def power(run: Pipeline, S: Tensor, m: Tensor) -> Tensor:
     )
 
 
-def weights(run: Pipeline, S: Tensor, m: Tensor) -> Tensor:
+def weights(run: AttentionPipeline, S: Tensor, m: Tensor) -> Tensor:
     """P = base^(scale (S - m)) [h_kv, R, n], before it is stored."""
     return power(run, S, m[..., None])
 
 
-def rescale(run: Pipeline, old: Tensor, new: Tensor) -> Tensor:
+def rescale(run: AttentionPipeline, old: Tensor, new: Tensor) -> Tensor:
     """The factor of what was summed relative to the old maximum; 1 where nothing was."""
     return torch.where(old == new, torch.ones_like(old), power(run, old, new))
 
 
-def row_sum(run: Pipeline, P: Tensor, stored: Tensor) -> Tensor:
+def row_sum(run: AttentionPipeline, P: Tensor, stored: Tensor) -> Tensor:
     """Of P as computed, or as stored."""
     return (P if run.design.row_sum == "unrounded" else stored).sum(-1)
 
 
-def product(run: Pipeline, P: Tensor, v: Tensor, visible: Tensor) -> Tensor:
+def product(run: AttentionPipeline, P: Tensor, v: Tensor, visible: Tensor) -> Tensor:
     """P V over the keys of a block; what a masked key holds does not matter, NaN included."""
     lost = ~torch.isfinite(v)
     if not bool(lost.any()):
@@ -133,7 +133,9 @@ def product(run: Pipeline, P: Tensor, v: Tensor, visible: Tensor) -> Tensor:
     return found.masked_fill(seen, torch.nan)
 
 
-def accumulate(run: Pipeline, state: Running, S: Tensor, v: Tensor, visible: Tensor) -> Running:
+def accumulate(
+    run: AttentionPipeline, state: Running, S: Tensor, v: Tensor, visible: Tensor
+) -> Running:
     """One block: the online softmax's update."""
     m, stages = run.stages.maximum(run, state.m, S), run.stages
     alpha = run.store("alpha", stages.rescale(run, state.m, m))
@@ -147,7 +149,7 @@ def accumulate(run: Pipeline, state: Running, S: Tensor, v: Tensor, visible: Ten
     return Running(m, run.store("l", l), run.store("accumulator", acc))
 
 
-def finish(run: Pipeline, state: Running) -> Partial:
+def finish(run: AttentionPipeline, state: Running) -> Partial:
     """O / l and m + ln l; the identity (0, -inf) of every merge where no key was seen."""
     none = state.l == 0
     l = torch.where(none, torch.ones_like(state.l), state.l)  # noqa: E741
@@ -157,7 +159,7 @@ def finish(run: Pipeline, state: Running) -> Partial:
     return Partial(state.acc / l[..., None], lse)
 
 
-def combine(run: Pipeline, parts: list[Partial]) -> Partial:
+def combine(run: AttentionPipeline, parts: list[Partial]) -> Partial:
     """L = ln sum exp(lse_s), O = sum exp(lse_s - L) o_s; -inf and 0 where every part is empty."""
     merges = {"at once": at_once, "in order": in_order, "tree": tree}
     if run.design.merge == "reversed":
@@ -165,7 +167,7 @@ def combine(run: Pipeline, parts: list[Partial]) -> Partial:
     return merges[run.design.merge](run, parts)
 
 
-def at_once(run: Pipeline, parts: list[Partial]) -> Partial:
+def at_once(run: AttentionPipeline, parts: list[Partial]) -> Partial:
     """All partials by one maximum."""
     lse, o = torch.stack([p.lse for p in parts]), torch.stack([p.o for p in parts])
     top = lse.amax(0)
@@ -179,7 +181,7 @@ def at_once(run: Pipeline, parts: list[Partial]) -> Partial:
     return Partial(run.store("accumulator", terms.sum(0)), L)
 
 
-def in_order(run: Pipeline, parts: list[Partial]) -> Partial:
+def in_order(run: AttentionPipeline, parts: list[Partial]) -> Partial:
     """One partial after another."""
     found = parts[0]
     for part in parts[1:]:
@@ -187,14 +189,14 @@ def in_order(run: Pipeline, parts: list[Partial]) -> Partial:
     return found
 
 
-def tree(run: Pipeline, parts: list[Partial]) -> Partial:
+def tree(run: AttentionPipeline, parts: list[Partial]) -> Partial:
     """Pairs, then pairs of pairs."""
     while len(parts) > 1:
         parts = [at_once(run, parts[i : i + 2]) for i in range(0, len(parts), 2)]
     return parts[0]
 
 
-def split(run: Pipeline, rows: Rows, span: Span) -> Partial:
+def split(run: AttentionPipeline, rows: PackedRows, span: Span) -> Partial:
     """The partial of some of the keys, block by block."""
     state, stages = rows.state(), run.stages
     if run.design.rescale == "once" or run.design.normalise_first:
@@ -206,7 +208,7 @@ def split(run: Pipeline, rows: Rows, span: Span) -> Partial:
     return stages.finish(run, state)
 
 
-def final_maximum(run: Pipeline, rows: Rows, span: Span, state: Running) -> Running:
+def final_maximum(run: AttentionPipeline, rows: PackedRows, span: Span, state: Running) -> Running:
     """A first pass, for kernels that have all scores before they need one exponential."""
     for first, end in run.design.blocks(span):
         S = run.stages.scores(run, rows.q, rows.k[:, first:end])
@@ -215,7 +217,7 @@ def final_maximum(run: Pipeline, rows: Rows, span: Span, state: Running) -> Runn
     return state
 
 
-def normalised(run: Pipeline, rows: Rows, span: Span) -> Partial:
+def normalised(run: AttentionPipeline, rows: PackedRows, span: Span) -> Partial:
     """Softmax first, stored, then its product with V: the unfused form."""
     first, end = span
     visible, stages = rows.visible[:, first:end], run.stages
@@ -235,24 +237,24 @@ def normalised(run: Pipeline, rows: Rows, span: Span) -> Partial:
 class AttentionStages:
     """Every stage, in the order of the pipeline; a fault replaces one."""
 
-    scores: Callable[[Pipeline, Tensor, Tensor], Tensor] = scores
-    mask: Callable[[Pipeline, Tensor, Tensor], Tensor] = mask
-    maximum: Callable[[Pipeline, Tensor, Tensor], Tensor] = maximum
-    weights: Callable[[Pipeline, Tensor, Tensor], Tensor] = weights
-    rescale: Callable[[Pipeline, Tensor, Tensor], Tensor] = rescale
-    row_sum: Callable[[Pipeline, Tensor, Tensor], Tensor] = row_sum
-    product: Callable[[Pipeline, Tensor, Tensor, Tensor], Tensor] = product
-    accumulate: Callable[[Pipeline, Running, Tensor, Tensor, Tensor], Running] = accumulate
-    finish: Callable[[Pipeline, Running], Partial] = finish
-    split: Callable[[Pipeline, Rows, Span], Partial] = split
-    combine: Callable[[Pipeline, list[Partial]], Partial] = combine
+    scores: Callable[[AttentionPipeline, Tensor, Tensor], Tensor] = scores
+    mask: Callable[[AttentionPipeline, Tensor, Tensor], Tensor] = mask
+    maximum: Callable[[AttentionPipeline, Tensor, Tensor], Tensor] = maximum
+    weights: Callable[[AttentionPipeline, Tensor, Tensor], Tensor] = weights
+    rescale: Callable[[AttentionPipeline, Tensor, Tensor], Tensor] = rescale
+    row_sum: Callable[[AttentionPipeline, Tensor, Tensor], Tensor] = row_sum
+    product: Callable[[AttentionPipeline, Tensor, Tensor, Tensor], Tensor] = product
+    accumulate: Callable[[AttentionPipeline, Running, Tensor, Tensor, Tensor], Running] = accumulate
+    finish: Callable[[AttentionPipeline, Running], Partial] = finish
+    split: Callable[[AttentionPipeline, PackedRows, Span], Partial] = split
+    combine: Callable[[AttentionPipeline, list[Partial]], Partial] = combine
 
 
 STAGES = AttentionStages()
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class AttentionPipeline:
     """A design under an arithmetic.
 
     Args:
@@ -283,13 +285,13 @@ class Pipeline:
     def _early(self) -> str:
         return self.design.scale if self.scale > 0 or self.design.scale == "q" else "scores"
 
-    def prepared(self, rows: Rows) -> Rows:
+    def prepared(self, rows: PackedRows) -> PackedRows:
         """q scaled, where the design does that first."""
         if self._early != "q":
             return rows
         return replace(rows, q=self.store("q_scaled", rows.q * self.scale))
 
-    def parts(self, rows: Rows) -> list[Partial]:
+    def parts(self, rows: PackedRows) -> list[Partial]:
         """The stored partials of every split."""
         form = normalised if self.design.normalise_first else self.stages.split
         found = [form(self, rows, span) for span in self.design.spans(rows.k.shape[1])]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from oracles.attention.design import Span
-from oracles.attention.pipeline import Partial, Pipeline, Rows, Running
+from oracles.attention.pipeline import AttentionPipeline, PackedRows, Partial, Running
 
 
 def both(a0: Tensor, a1: Tensor) -> tuple[Tensor, Tensor]:
@@ -28,7 +28,9 @@ def both(a0: Tensor, a1: Tensor) -> tuple[Tensor, Tensor]:
 Factors = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-def seesaw(run: Pipeline, rows: Rows, span: Span, *, factors: Factors = both) -> Partial:
+def seesaw(
+    run: AttentionPipeline, rows: PackedRows, span: Span, *, factors: Factors = both
+) -> Partial:
     """The partial of a split, two blocks a round."""
     blocks, state = [*run.design.blocks(span)], rows.state()
     for at in range(0, len(blocks), 2):
@@ -40,14 +42,14 @@ def seesaw(run: Pipeline, rows: Rows, span: Span, *, factors: Factors = both) ->
     return run.stages.finish(run, state)
 
 
-def masked_scores(run: Pipeline, rows: Rows, block: Span) -> tuple[Tensor, Tensor]:
+def masked_scores(run: AttentionPipeline, rows: PackedRows, block: Span) -> tuple[Tensor, Tensor]:
     """S of a block, and which of its keys each row sees."""
     visible = rows.visible[:, slice(*block)]
     S = run.stages.scores(run, rows.q, rows.k[:, slice(*block)])
     return run.stages.mask(run, S, visible), visible
 
 
-def one(run: Pipeline, rows: Rows, state: Running, pair: list[Span]) -> Running:
+def one(run: AttentionPipeline, rows: PackedRows, state: Running, pair: list[Span]) -> Running:
     """The last block of an odd number: both halves alike."""
     S, visible = masked_scores(run, rows, pair[0])
     return run.stages.accumulate(run, state, S, rows.v[:, slice(*pair[0])], visible)
@@ -60,7 +62,7 @@ def halves(v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def two_blocks(
-    run: Pipeline, rows: Rows, state: Running, pair: list[Span], factors: Factors
+    run: AttentionPipeline, rows: PackedRows, state: Running, pair: list[Span], factors: Factors
 ) -> Running:
     """One round."""
     (S0, seen0), (S1, seen1) = (masked_scores(run, rows, block) for block in pair)

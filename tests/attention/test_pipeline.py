@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from oracles.attention.backward import Backward
+from oracles.attention.backward import AttentionBackward
 from oracles.attention.design import OnlineDesign
-from oracles.attention.pipeline import STAGES, Pipeline
+from oracles.attention.pipeline import STAGES, AttentionPipeline
 from oracles.attention.seesaw import seesaw
 from oracles.attention.segment import Segment
 from tests.attention.segments import segment, textbook
@@ -36,7 +36,7 @@ PAIRS = [
 ]
 
 
-def _agrees(run: Pipeline, given: Segment) -> None:
+def _agrees(run: AttentionPipeline, given: Segment) -> None:
     found, exact = run(given, torch.float64), textbook(given)
     torch.testing.assert_close(found[0], exact[0], atol=1e-12, rtol=1e-12)
     torch.testing.assert_close(found[1], exact[1], atol=1e-12, rtol=1e-12)
@@ -46,36 +46,38 @@ def _agrees(run: Pipeline, given: Segment) -> None:
 def test_every_pair_of_freedoms_is_attention(s_k: int) -> None:
     given = segment(std=3.0, s_q=2, s_k=s_k)
     for fields in PAIRS:
-        _agrees(Pipeline(OnlineDesign(block=16, **({"splits": 3} | fields))), given)
+        _agrees(AttentionPipeline(OnlineDesign(block=16, **({"splits": 3} | fields))), given)
 
 
 @pytest.mark.parametrize("s_k", [16, 32, 70])
 @pytest.mark.parametrize("splits", [1, 3])
 def test_the_seesaw_is_attention(s_k: int, splits: int) -> None:
     design = OnlineDesign(block=16, seesaw=True, splits=splits, cut="blocks")
-    _agrees(Pipeline(design, stages=replace(STAGES, split=seesaw)), segment(std=3.0, s_k=s_k))
+    _agrees(
+        AttentionPipeline(design, stages=replace(STAGES, split=seesaw)), segment(std=3.0, s_k=s_k)
+    )
 
 
 def test_softmax_first_is_attention() -> None:
-    _agrees(Pipeline(OnlineDesign(normalise_first=True)), segment(std=3.0))
+    _agrees(AttentionPipeline(OnlineDesign(normalise_first=True)), segment(std=3.0))
 
 
 def test_no_keys_give_the_identity_of_merges() -> None:
-    o, lse = Pipeline()(segment(s_k=0, empty=False), torch.float64)
+    o, lse = AttentionPipeline()(segment(s_k=0, empty=False), torch.float64)
     assert not o.any() and bool((lse == -torch.inf).all())
 
 
 @pytest.mark.parametrize("scale", [0.0, -0.3])
 def test_a_scale_that_is_not_positive_is_attention(scale: float) -> None:
-    _agrees(Pipeline(OnlineDesign(block=16, splits=2)), replace(segment(), scale=scale))
+    _agrees(AttentionPipeline(OnlineDesign(block=16, splits=2)), replace(segment(), scale=scale))
 
 
 def test_a_masked_value_does_not_matter_and_a_seen_one_does() -> None:
     given = segment(empty=False)
     v = given.v.clone()
     v[:, -1] = torch.nan  # the last key, which the last query alone sees
-    found, _ = Pipeline()(replace(given, v=v), torch.float64)
-    right, _ = Pipeline()(given, torch.float64)
+    found, _ = AttentionPipeline()(replace(given, v=v), torch.float64)
+    right, _ = AttentionPipeline()(given, torch.float64)
     assert torch.equal(found[:, :-1], right[:, :-1]) and bool(found[:, -1].isnan().all())
 
 
@@ -90,7 +92,7 @@ def test_the_backward_is_the_derivative(direction: Any, *, with_lse: bool) -> No
     loss = (o * do).sum() + (lse * dlse).sum() * with_lse
     wanted = torch.autograd.grad(loss, (q, k, v))
     design = OnlineDesign(block=16, direction=direction)
-    found = Backward(design)(
+    found = AttentionBackward(design)(
         given, (o.detach(), lse.detach()), (do, dlse if with_lse else None), torch.float64
     )
     for mine, theirs in zip(found, wanted, strict=True):
@@ -100,14 +102,16 @@ def test_the_backward_is_the_derivative(direction: Any, *, with_lse: bool) -> No
 def test_rows_without_keys_give_no_gradient() -> None:
     given = segment(s_q=2)
     o, lse = textbook(given)
-    found = Backward()(given, (o, lse), (torch.ones_like(o), torch.ones_like(lse)), torch.float64)
+    found = AttentionBackward()(
+        given, (o, lse), (torch.ones_like(o), torch.ones_like(lse)), torch.float64
+    )
     assert all(bool(x.isfinite().all()) for x in found) and not found[0][:, 0].any()
 
 
 @pytest.mark.parametrize(("s_q", "s_k"), [(0, 5), (0, 0), (2, 0)])
 def test_segments_without_queries_or_keys_have_outputs_of_their_shape(s_q: int, s_k: int) -> None:
     given = segment(s_q=s_q, s_k=s_k, empty=False)
-    o, lse = Pipeline()(given, torch.float64)
-    found = Backward()(given, (o, lse), (torch.ones_like(o), None), torch.float64)
+    o, lse = AttentionPipeline()(given, torch.float64)
+    found = AttentionBackward()(given, (o, lse), (torch.ones_like(o), None), torch.float64)
     assert o.shape == (4, s_q, 16) and lse.shape == (4, s_q)
     assert [x.shape for x in found] == [given.q.shape, given.k.shape, given.v.shape]

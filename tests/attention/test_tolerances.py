@@ -19,7 +19,7 @@ from kdaverify.budgets.attention.reference import (
 from kdaverify.budgets.formats import FORMATS
 from kdaverify.budgets.sampled import reference_kernels
 from kdaverify.budgets.standard import Reference
-from oracles.attention.backward import Backward
+from oracles.attention.backward import AttentionBackward
 from oracles.attention.design import OnlineDesign
 from oracles.attention.segment import Segment
 from tests.attention.segments import enclosed, segment, textbook
@@ -110,7 +110,7 @@ def test_gradients_are_measured_against_the_products_of_ds(shift: float) -> None
     rng = torch.Generator().manual_seed(3)
     do = torch.randn(textbook(given)[0].shape, generator=rng).bfloat16()
     o, lse = textbook(given)
-    exact = _gradients([Backward()(given, (o, lse), (do, None), torch.float64)])
+    exact = _gradients([AttentionBackward()(given, (o, lse), (do, None), torch.float64)])
     enclosures = {name: enclosed(x) for name, x in exact.items()}
     contract = attention_contract("online64-bf16", FORMATS["bf16"])
     reference = attention_gradient_reference(

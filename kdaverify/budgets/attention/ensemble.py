@@ -14,9 +14,9 @@ from kdaverify.budgets.attention.arithmetic import sampled_arithmetic
 from kdaverify.budgets.attention.contract import AttentionContract
 from kdaverify.budgets.sampled import SAMPLES, reference_kernels
 from oracles.arithmetic import Arithmetic
-from oracles.attention.backward import Backward
+from oracles.attention.backward import AttentionBackward
 from oracles.attention.design import OnlineDesign
-from oracles.attention.pipeline import STAGES, AttentionStages, Pipeline
+from oracles.attention.pipeline import STAGES, AttentionPipeline, AttentionStages
 from oracles.attention.seesaw import seesaw
 from oracles.attention.segment import Segment
 
@@ -37,14 +37,14 @@ class ReferenceKernel:
     stages: AttentionStages = STAGES
 
     def forward(self, segment: Segment) -> Forward:
-        return Pipeline(self.design, self.arithmetic, self.stages)(segment, self.work)
+        return AttentionPipeline(self.design, self.arithmetic, self.stages)(segment, self.work)
 
     def backward(
         self, segment: Segment, found: Forward, do: Tensor, dlse: Tensor | None
     ) -> Gradients:
         """The gradients, from what its own forward stored."""
         design = replace(self.design, block=min(self.design.block, LARGEST_BLOCK))
-        return Backward(design, self.arithmetic)(segment, found, (do, dlse), self.work)
+        return AttentionBackward(design, self.arithmetic)(segment, found, (do, dlse), self.work)
 
 
 def kernel(design: OnlineDesign, arithmetic: Arithmetic, work: torch.dtype) -> ReferenceKernel:

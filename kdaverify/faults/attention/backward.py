@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from kdaverify.faults.attention.fault import AttentionFault
-from kdaverify.faults.attention.kernel import AttentionPatch, Request
-from oracles.attention.backward import BACKWARD, Backward, Given, d_scores, recomputed
-from oracles.attention.pipeline import Rows
+from kdaverify.faults.attention.kernel import AttentionPatch, KernelRequest
+from oracles.attention.backward import BACKWARD, AttentionBackward, Given, d_scores, recomputed
+from oracles.attention.pipeline import PackedRows
 
 TILE: Final = 16
 RARE: Final = 1e-2
@@ -25,7 +25,7 @@ def staged(**stages: Any) -> AttentionPatch:
     return AttentionPatch(backward=replace(BACKWARD, **stages))
 
 
-def _quotient(run: Backward, rows: Rows, given: Given) -> Tensor:
+def _quotient(run: AttentionBackward, rows: PackedRows, given: Given) -> Tensor:
     """exp(S) / exp(lse), which overflows above 88."""
     S = run.arithmetic.dot(rows.q, rows.k.mT) * rows.scale
     P = torch.exp(S) / torch.exp(given.lse)[..., None]
@@ -37,11 +37,11 @@ def _of_the_first_request() -> AttentionPatch:
     first = list[Tensor]()
     turn = [0]
 
-    def request(r: Request) -> Request:
+    def request(r: KernelRequest) -> KernelRequest:
         turn[0] = r.index
         return r
 
-    def weights(run: Backward, rows: Rows, given: Given) -> Tensor:
+    def weights(run: AttentionBackward, rows: PackedRows, given: Given) -> Tensor:
         if turn[0] == 0:
             first[:] = [given.lse]
         fits = bool(first) and first[0].shape == given.lse.shape
@@ -50,7 +50,9 @@ def _of_the_first_request() -> AttentionPatch:
     return replace(staged(weights=weights), backward_request=request)
 
 
-def _local_delta(run: Backward, P: Tensor, dP: Tensor, delta: Tensor, dlse: Tensor) -> Tensor:
+def _local_delta(
+    run: AttentionBackward, P: Tensor, dP: Tensor, delta: Tensor, dlse: Tensor
+) -> Tensor:
     """delta from the output of the block in hand instead of the merged one."""
     del delta
     total = P.sum(-1)
@@ -58,7 +60,9 @@ def _local_delta(run: Backward, P: Tensor, dP: Tensor, delta: Tensor, dlse: Tens
     return d_scores(run, P, dP, own, dlse)
 
 
-def _rows_past_the_end(request: Request, do: Tensor, found: Sequence[Tensor]) -> Sequence[Tensor]:
+def _rows_past_the_end(
+    request: KernelRequest, do: Tensor, found: Sequence[Tensor]
+) -> Sequence[Tensor]:
     """Padded rows of a tile have P = 1 and the last row's dO."""
     dq, dk, dv = found
     missing = -request.s_q % TILE
@@ -72,7 +76,7 @@ def _rows_past_the_end(request: Request, do: Tensor, found: Sequence[Tensor]) ->
 def _first_block_for_all() -> AttentionPatch:
     first = list[tuple[Tensor, Tensor]]()
 
-    def dq(run: Backward, dS: Tensor, rows: Rows) -> Tensor:
+    def dq(run: AttentionBackward, dS: Tensor, rows: PackedRows) -> Tensor:
         if dS.shape[-1] == 0:
             return torch.zeros_like(rows.q)
         if not first or first[0][1] is not rows.q:
@@ -88,7 +92,7 @@ def _stale_lse() -> AttentionPatch:
     """A tile now and then uses the lse of the rows before it."""
     rng = torch.Generator().manual_seed(2033)
 
-    def weights(run: Backward, rows: Rows, given: Given) -> Tensor:
+    def weights(run: AttentionBackward, rows: PackedRows, given: Given) -> Tensor:
         if float(torch.rand((), generator=rng)) < RARE:
             given = replace(given, lse=given.lse.roll(1, -1) - 1.0)
         return recomputed(run, rows, given)
@@ -96,18 +100,20 @@ def _stale_lse() -> AttentionPatch:
     return staged(weights=weights)
 
 
-def _not_a_number_of_empty_rows(run: Backward, rows: Rows, given: Given) -> Tensor:
+def _not_a_number_of_empty_rows(run: AttentionBackward, rows: PackedRows, given: Given) -> Tensor:
     """exp(-inf - -inf) of a row without keys."""
     P = recomputed(run, rows, given)
     return torch.where((given.lse == -torch.inf)[..., None], torch.nan, P)
 
 
-def _without_dlse(run: Backward, P: Tensor, dP: Tensor, delta: Tensor, dlse: Tensor) -> Tensor:
+def _without_dlse(
+    run: AttentionBackward, P: Tensor, dP: Tensor, delta: Tensor, dlse: Tensor
+) -> Tensor:
     return d_scores(run, P, dP, delta, torch.zeros_like(dlse))
 
 
 def _accumulator_too_small(
-    request: Request, do: Tensor, found: Sequence[Tensor]
+    request: KernelRequest, do: Tensor, found: Sequence[Tensor]
 ) -> Sequence[Tensor]:
     """The last rows of dq lie where dk begins."""
     del do
@@ -120,19 +126,21 @@ def _accumulator_too_small(
     return dq, dk, dv
 
 
-def _uninitialised_tail(request: Request, do: Tensor, found: Sequence[Tensor]) -> Sequence[Tensor]:
+def _uninitialised_tail(
+    request: KernelRequest, do: Tensor, found: Sequence[Tensor]
+) -> Sequence[Tensor]:
     """0 times what shared memory held in the columns past d_k."""
     del do
     dq, dk, dv = found
     return (torch.full_like(dq, torch.nan), dk, dv) if request.q.shape[-1] % 32 else found
 
 
-def _unmasked(run: Backward, rows: Rows, given: Given) -> Tensor:
+def _unmasked(run: AttentionBackward, rows: PackedRows, given: Given) -> Tensor:
     """Masked keys are not masked again: their P is exp(S - lse) of whatever was gathered."""
     return recomputed(run, replace(rows, visible=torch.ones_like(rows.visible)), given)
 
 
-def _unguarded_fold(run: Backward, rows: Rows, given: Given) -> Tensor:
+def _unguarded_fold(run: AttentionBackward, rows: PackedRows, given: Given) -> Tensor:
     """logaddexp(-inf, -inf) is NaN in the rows that see no key."""
     lse = torch.where(given.lse == -torch.inf, given.lse - given.lse, given.lse)
     return torch.where(lse.isnan()[..., None], torch.nan, recomputed(run, rows, given))

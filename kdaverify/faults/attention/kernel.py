@@ -16,9 +16,9 @@ from torch import Tensor
 from kdaverify.budgets.attention.contract import AttentionContract, attention_contract
 from kdaverify.budgets.formats import format_of
 from kdaverify.budgets.sampled import reference_kernels
-from oracles.attention.backward import BACKWARD, Backward, BackwardStages
+from oracles.attention.backward import BACKWARD, AttentionBackward, AttentionBackwardStages
 from oracles.attention.design import OnlineDesign
-from oracles.attention.pipeline import STAGES, AttentionStages, Partial, Pipeline, at_once
+from oracles.attention.pipeline import STAGES, AttentionPipeline, AttentionStages, Partial, at_once
 from oracles.attention.segment import Segment
 
 Outputs = tuple[Tensor, Tensor]
@@ -40,7 +40,7 @@ class Paged:
 
 
 @dataclass(frozen=True)
-class Request:
+class KernelRequest:
     """One request of a call, as the kernel's inner loop gets it.
 
     Args:
@@ -74,7 +74,7 @@ class Request:
         )
 
 
-def bottom_right(request: Request) -> Tensor:
+def bottom_right(request: KernelRequest) -> Tensor:
     """[s_q, s_k] which keys each query sees."""
     i, j = torch.arange(request.s_q)[:, None], torch.arange(request.s_k)
     return (j <= i + request.s_k - request.s_q) | (not request.causal)
@@ -87,11 +87,11 @@ def gathered(paged: Paged, request: int) -> Tensor:
     return paged.cache[paged.table[request, token // page].long(), token % page]
 
 
-def same(request: Request) -> Request:
+def same(request: KernelRequest) -> KernelRequest:
     return request
 
 
-def as_returned(_: Request, o: Tensor, lse: Tensor) -> Outputs:
+def as_returned(_: KernelRequest, o: Tensor, lse: Tensor) -> Outputs:
     return o, lse
 
 
@@ -112,14 +112,14 @@ class AttentionPatch:
 
     design: OnlineDesign = PLAIN
     stages: AttentionStages = STAGES
-    backward: BackwardStages = BACKWARD
+    backward: AttentionBackwardStages = BACKWARD
     gather: Callable[[Paged, int], Tensor] = gathered
-    visible: Callable[[Request], Tensor] = bottom_right
-    visible_backward: Callable[[Request], Tensor] | None = None
-    request: Callable[[Request], Request] = same
-    backward_request: Callable[[Request], Request] = same
-    returned: Callable[[Request, Tensor, Tensor], Outputs] = as_returned
-    gradients: Callable[[Request, Tensor, Sequence[Tensor]], Sequence[Tensor]] | None = None
+    visible: Callable[[KernelRequest], Tensor] = bottom_right
+    visible_backward: Callable[[KernelRequest], Tensor] | None = None
+    request: Callable[[KernelRequest], KernelRequest] = same
+    backward_request: Callable[[KernelRequest], KernelRequest] = same
+    returned: Callable[[KernelRequest, Tensor, Tensor], Outputs] = as_returned
+    gradients: Callable[[KernelRequest, Tensor, Sequence[Tensor]], Sequence[Tensor]] | None = None
     decode: Callable[[Callable[..., Any], dict[str, Any]], Any] | None = None
     attention: Callable[[Callable[..., Any], dict[str, Any]], Any] | None = None
     merge: Callable[[Callable[..., Any], dict[str, Any]], Any] | None = None
@@ -175,7 +175,9 @@ class AttentionKernel:
         found = list[Outputs]()
         for b in range(B):
             k = self.patch.gather(paged, b).transpose(0, 1)
-            request = Request(b, B, q[b].transpose(0, 1), k, k[..., :d_v], scale, bool(causal))
+            request = KernelRequest(
+                b, B, q[b].transpose(0, 1), k, k[..., :d_v], scale, bool(causal)
+            )
             found.append(self.forward(self.patch.request(request)))
         o, lse = zip(*found, strict=True)
         return torch.stack(o).transpose(1, 2).contiguous().to(q.dtype), torch.stack(lse).float()
@@ -222,18 +224,18 @@ class AttentionKernel:
     def contract(self, dtype: torch.dtype) -> AttentionContract:
         return attention_contract(f"online64-{format_of(dtype).name}")
 
-    def forward(self, request: Request) -> Outputs:
+    def forward(self, request: KernelRequest) -> Outputs:
         """o [H, s_q, d_v] and lse [H, s_q] of one request."""
         declared = self.contract(request.q.dtype)
         arithmetic = reference_kernels(declared)["library order"]
-        run = Pipeline(self.patch.design, arithmetic, self.patch.stages)
+        run = AttentionPipeline(self.patch.design, arithmetic, self.patch.stages)
         segment = Segment(
             request.q, request.k, request.v, request.scale, self.patch.visible(request)
         )
         return self.patch.returned(request, *run(segment, declared.accumulate.dtype))
 
     def backward(
-        self, request: Request, stored: Outputs, loss: tuple[Tensor, Tensor | None]
+        self, request: KernelRequest, stored: Outputs, loss: tuple[Tensor, Tensor | None]
     ) -> Sequence[Tensor]:
         """dq, dk, dv of one request."""
         declared, patch = self.contract(request.q.dtype), self.patch
@@ -241,7 +243,7 @@ class AttentionKernel:
         there = patch.backward_request(request)
         visible = (patch.visible_backward or patch.visible)(there)
         segment = Segment(there.q, there.k, there.v, there.scale, visible)
-        run = Backward(patch.design, arithmetic, patch.backward)
+        run = AttentionBackward(patch.design, arithmetic, patch.backward)
         found = run(segment, stored, loss, declared.accumulate.dtype)
         return found if patch.gradients is None else patch.gradients(there, loss[0], found)
 
@@ -253,7 +255,7 @@ def merged(o_a: Tensor, lse_a: Tensor, o_b: Tensor, lse_b: Tensor) -> Outputs:
         Partial(o.float(), (lse if by_row else lse.transpose(-1, -2)).float())
         for o, lse in ((o_a, lse_a), (o_b, lse_b))
     )
-    found = at_once(Pipeline(), [a, b])
+    found = at_once(AttentionPipeline(), [a, b])
     return found.o.to(o_a.dtype), (
         found.lse if by_row else found.lse.transpose(-1, -2)
     ).contiguous()
@@ -283,11 +285,13 @@ class _Run:
     causal: bool
     packed: bool
 
-    def requests(self, q: Tensor, k: Tensor, v: Tensor) -> list[Request]:
-        found = list[Request]()
+    def requests(self, q: Tensor, k: Tensor, v: Tensor) -> list[KernelRequest]:
+        found = list[KernelRequest]()
         for n, (rows, keys, b) in enumerate(self.spans):
             parts = (x[b, at].transpose(0, 1) for x, at in ((q, rows), (k, keys), (v, keys)))
-            request = Request(n, len(self.spans), *parts, self.scale, self.causal, self.packed)
+            request = KernelRequest(
+                n, len(self.spans), *parts, self.scale, self.causal, self.packed
+            )
             found.append(self.kernel.patch.request(request))
         return found
 

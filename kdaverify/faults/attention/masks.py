@@ -11,41 +11,41 @@ import torch
 from torch import Tensor
 
 from kdaverify.faults.attention.fault import AttentionFault
-from kdaverify.faults.attention.kernel import AttentionPatch, Request, bottom_right, patched
-from oracles.attention.pipeline import Pipeline
+from kdaverify.faults.attention.kernel import AttentionPatch, KernelRequest, bottom_right, patched
+from oracles.attention.pipeline import AttentionPipeline
 
 HONOURED: Final = 64
 """Keys up to which an emulated mask counts, instead of 512."""
 Call = Callable[..., Any]
 
 
-def top_left(request: Request) -> Tensor:
+def top_left(request: KernelRequest) -> Tensor:
     """Query i sees keys 0 to i, however many keys there are."""
     i, j = torch.arange(request.s_q)[:, None], torch.arange(request.s_k)
     return (j <= i) | (not request.causal)
 
 
-def always(request: Request) -> Tensor:
+def always(request: KernelRequest) -> Tensor:
     return bottom_right(replace(request, causal=True))
 
 
-def unmasked(request: Request) -> Tensor:
+def unmasked(request: KernelRequest) -> Tensor:
     return bottom_right(replace(request, causal=False))
 
 
-def _up_to_a_key(request: Request) -> Tensor:
+def _up_to_a_key(request: KernelRequest) -> Tensor:
     found = bottom_right(request)
     found[:, HONOURED:] = True
     return found
 
 
-def _multiplied(run: Pipeline, P: Tensor, v: Tensor, visible: Tensor) -> Tensor:
+def _multiplied(run: AttentionPipeline, P: Tensor, v: Tensor, visible: Tensor) -> Tensor:
     """0 times NaN is NaN."""
     del visible
     return run.arithmetic.dot(P, v)
 
 
-def _too_many_cleared(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+def _too_many_cleared(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     o = o.clone()
     o[:, : 2 * request.empty_rows] = 0
     return o, lse
@@ -65,7 +65,7 @@ def _tail_of_an_expanded_tensor(right: Call, given: dict[str, Any]) -> Any:
     return right(**{**given, "k": read(given["k"]), "v": read(given["v"])})
 
 
-def _rows_left_out(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+def _rows_left_out(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     """The first two rows of the upper heads are not stored."""
     if request.packed and request.q.shape[-1] == 192:
         o = o.clone()
@@ -94,7 +94,7 @@ def _one_table_row_a_token(right: Call, given: dict[str, Any]) -> Any:
     return o.reshape(B, s_q, H, -1), lse.reshape(B, s_q, H).transpose(1, 2).contiguous()
 
 
-def _second_row(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+def _second_row(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     """The second query's mask is that of the first block: its row sum is 0 on a long cache."""
     if request.s_q != 2 or request.s_k <= HONOURED:
         return o, lse

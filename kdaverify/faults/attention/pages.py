@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kdaverify.faults.attention.fault import AttentionFault
-from kdaverify.faults.attention.kernel import AttentionPatch, Paged, Request, gathered
+from kdaverify.faults.attention.kernel import AttentionPatch, KernelRequest, Paged, gathered
 
 SEEN: Final = 64
 """Tokens after which an emulated kernel drops pages, instead of 4096."""
@@ -97,7 +97,7 @@ def _pairs_in_physical_order(paged: Paged, request: int) -> Tensor:
     return paged.cache[pages].flatten(0, 1)[:length]
 
 
-def _second_chunk_at_the_start(request: Request) -> Request:
+def _second_chunk_at_the_start(request: KernelRequest) -> KernelRequest:
     """The newest s_q keys were written at the positions of their chunk."""
     if request.s_k <= request.s_q:
         return request
@@ -113,7 +113,7 @@ def _slot_zero_written(right: Call, given: dict[str, Any]) -> Any:
     return found
 
 
-def _heads_folded(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+def _heads_folded(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     """The upper heads are reduced with the weights of the first 16."""
     del request
     if len(o) <= 16:
@@ -121,7 +121,7 @@ def _heads_folded(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, Ten
     return o[torch.arange(len(o)) % 16], lse
 
 
-def _heads_padded(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+def _heads_padded(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     """Padded to 16 by repetition, and every r-th taken back."""
     del request
     H = len(o)

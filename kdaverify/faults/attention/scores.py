@@ -10,9 +10,15 @@ import torch
 from torch import Tensor
 
 from kdaverify.faults.attention.fault import AttentionFault
-from kdaverify.faults.attention.kernel import AttentionPatch, Paged, Request, gathered, patched
+from kdaverify.faults.attention.kernel import (
+    AttentionPatch,
+    KernelRequest,
+    Paged,
+    gathered,
+    patched,
+)
 from oracles.attention.design import OnlineDesign
-from oracles.attention.pipeline import Pipeline
+from oracles.attention.pipeline import AttentionPipeline
 
 SENTINEL: Final = -5e4
 """In units of the exponent of 2."""
@@ -33,22 +39,22 @@ def _inverted() -> AttentionPatch:
 def _sentinel() -> AttentionPatch:
     """Masked scores, and the first maximum, are a finite number."""
 
-    def mask(run: Pipeline, S: Tensor, visible: Tensor) -> Tensor:
+    def mask(run: AttentionPipeline, S: Tensor, visible: Tensor) -> Tensor:
         return S.masked_fill(~visible, SENTINEL / run.exponent_scale)
 
-    def maximum(run: Pipeline, m: Tensor, S: Tensor) -> Tensor:
+    def maximum(run: AttentionPipeline, m: Tensor, S: Tensor) -> Tensor:
         return torch.maximum(m.clamp(min=SENTINEL / run.exponent_scale), S.amax(-1))
 
     return patched(mask=mask, maximum=maximum)
 
 
-def _unguarded(run: Pipeline, S: Tensor, m: Tensor) -> Tensor:
+def _unguarded(run: AttentionPipeline, S: Tensor, m: Tensor) -> Tensor:
     """exp(-inf - -inf) is NaN."""
     return torch.exp2((S - m[..., None]) * run.exponent_scale)
 
 
 def _unguarded_from_negative_infinity(design: OnlineDesign) -> AttentionPatch:
-    def rescale(run: Pipeline, old: Tensor, new: Tensor) -> Tensor:
+    def rescale(run: AttentionPipeline, old: Tensor, new: Tensor) -> Tensor:
         first = old == -torch.inf
         found = torch.exp2((old - new) * run.exponent_scale)
         return torch.where(first & (new != -torch.inf), torch.zeros_like(found), found)
@@ -62,7 +68,7 @@ def _wrapped(paged: Paged, request: int) -> Tensor:
 
 
 def _plain_mean() -> AttentionPatch:
-    def returned(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+    def returned(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
         if request.causal or not request.s_k:
             return o, lse
         group = len(request.q) // len(request.k)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from kdaverify.faults.attention.fault import AttentionFault
-from kdaverify.faults.attention.kernel import PLAIN, AttentionPatch, Request, patched
-from oracles.attention.pipeline import Partial, Pipeline, Running, at_once, finish
+from kdaverify.faults.attention.kernel import PLAIN, AttentionPatch, KernelRequest, patched
+from oracles.attention.pipeline import AttentionPipeline, Partial, Running, at_once, finish
 
 SPLIT: Final = replace(PLAIN, splits=4, cut="blocks")
 """Whole blocks of 16 in four parts: fewer than 49 keys leave parts empty."""
@@ -23,7 +23,9 @@ LATE: Final = 256
 Call = Callable[..., Any]
 
 
-def _scratch_merged(run: Pipeline, parts: list[Partial], *, o: float, lse: float) -> Partial:
+def _scratch_merged(
+    run: AttentionPipeline, parts: list[Partial], *, o: float, lse: float
+) -> Partial:
     """Parts without a key hold whatever their memory held."""
     found = list[Partial]()
     for part in parts:
@@ -39,13 +41,15 @@ def _scratch_merged(run: Pipeline, parts: list[Partial], *, o: float, lse: float
     return at_once(run, found)
 
 
-def _heads_and_rows_swapped(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+def _heads_and_rows_swapped(
+    request: KernelRequest, o: Tensor, lse: Tensor
+) -> tuple[Tensor, Tensor]:
     """lse is laid out [s_q, H] and read as [H, s_q]."""
     del request
     return o, lse.transpose(0, 1).reshape(lse.shape)
 
 
-def _other_pitch(run: Pipeline, parts: list[Partial]) -> Partial:
+def _other_pitch(run: AttentionPipeline, parts: list[Partial]) -> Partial:
     """lse of partials is written at the pitch of the rows, and read at a multiple of 8."""
     lse = torch.stack([p.lse for p in parts])
     rows = lse.shape[-1]
@@ -65,11 +69,11 @@ def _rows_apart(right: Call, given: dict[str, Any]) -> Any:
     return wrong.view(o.shape), lse
 
 
-def _last_split(run: Pipeline, parts: list[Partial]) -> Partial:
+def _last_split(run: AttentionPipeline, parts: list[Partial]) -> Partial:
     return replace(at_once(run, parts), lse=parts[-1].lse)
 
 
-def _unsplit_left_out(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+def _unsplit_left_out(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     return o, torch.zeros_like(lse) if request.s_k <= ONE_TILE else lse
 
 
@@ -88,13 +92,13 @@ def _infinite_mass(right: Call, given: dict[str, Any]) -> Any:
     return o.to(given["o_a"].dtype), top + torch.log(x + y)
 
 
-def _marked_finite(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+def _marked_finite(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     del request
     none = lse == -torch.inf
     return o.masked_fill(none[..., None], 1.0), lse.masked_fill(none, -49993.0)
 
 
-def _left_as_allocated(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+def _left_as_allocated(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     if request.s_k:
         return o, lse
     return torch.full_like(o, 0.5), torch.zeros_like(lse)
@@ -104,11 +108,11 @@ def _other_scale_of_the_maximum() -> AttentionPatch:
     """The exported maximum is that of scores times d^-1/2."""
     width = list[int]()
 
-    def remember(request: Request) -> Request:
+    def remember(request: KernelRequest) -> KernelRequest:
         width[:] = [request.q.shape[-1]]
         return request
 
-    def export(run: Pipeline, state: Running) -> Partial:
+    def export(run: AttentionPipeline, state: Running) -> Partial:
         right = finish(run, state)
         off = state.m * (width[0] ** -0.5 - run.scale)
         return replace(right, lse=torch.where(right.lse == -torch.inf, right.lse, right.lse + off))
@@ -116,7 +120,7 @@ def _other_scale_of_the_maximum() -> AttentionPatch:
     return patched(design=SPLIT, request=remember, finish=export)
 
 
-def _centred_keys(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+def _centred_keys(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     """K less its mean: o is right, lse lacks c <q, mean>."""
     if not request.s_k:
         return o, lse
@@ -125,7 +129,7 @@ def _centred_keys(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, Ten
     return o, lse - request.scale * (request.q.to(lse.dtype) * mean[:, None]).sum(-1)
 
 
-def _padded_to_32(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+def _padded_to_32(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     """Rows padded to a multiple of 32 for every head, flattened and cut."""
     del request
     H, s_q = lse.shape
@@ -134,7 +138,7 @@ def _padded_to_32(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, Ten
     return o, padded.flatten()[: H * s_q].view(H, s_q)
 
 
-def _half_the_columns(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+def _half_the_columns(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     """Partials of long requests are stored at one stride and read at another."""
     if request.s_k < LATE:
         return o, lse

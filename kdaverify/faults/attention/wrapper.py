@@ -11,9 +11,16 @@ import torch
 from torch import Tensor
 
 from kdaverify.faults.attention.fault import AttentionFault
-from kdaverify.faults.attention.kernel import AttentionPatch, Request, patched
+from kdaverify.faults.attention.kernel import AttentionPatch, KernelRequest, patched
 from kdaverify.faults.attention.splits import SPLIT
-from oracles.attention.pipeline import Partial, Pipeline, Rows, Running, at_once, split
+from oracles.attention.pipeline import (
+    AttentionPipeline,
+    PackedRows,
+    Partial,
+    Running,
+    at_once,
+    split,
+)
 
 ROWS: Final = 4
 """Query tokens that an emulated grid has room for, instead of 65535."""
@@ -57,21 +64,21 @@ def _longest_for_all(right: Call, given: dict[str, Any]) -> Any:
     return right(**{**given, "cache_seqlens": longest, "block_table": inside})
 
 
-def _new_tokens_only(request: Request) -> Request:
+def _new_tokens_only(request: KernelRequest) -> KernelRequest:
     if request.s_k <= request.s_q or not request.causal:
         return request
     newest = slice(request.s_k - request.s_q, None)
     return replace(request, k=request.k[:, newest], v=request.v[:, newest])
 
 
-def _store_skipped(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+def _store_skipped(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     """Empty requests are skipped, and what was in their rows stays."""
     if request.s_k:
         return o, lse
     return torch.full_like(o, 0.25), torch.ones_like(lse)
 
 
-def _columns_swapped(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
+def _columns_swapped(request: KernelRequest, o: Tensor, lse: Tensor) -> tuple[Tensor, Tensor]:
     """Groups of 8 columns of every 16 swapped: every norm is right."""
     del request
     if o.shape[-1] % 16:
@@ -79,7 +86,7 @@ def _columns_swapped(request: Request, o: Tensor, lse: Tensor) -> tuple[Tensor, 
     return o.unflatten(-1, (-1, 2, 8)).flip(-2).flatten(-3), lse
 
 
-def _tail_of_the_width(request: Request) -> Request:
+def _tail_of_the_width(request: KernelRequest) -> KernelRequest:
     """The last d_k % 16 columns of q are dropped."""
     over = request.q.shape[-1] % 16
     if not over:
@@ -101,7 +108,7 @@ def _partials_of_the_last_call() -> AttentionPatch:
     """The combine now and then reads a partial before it is written."""
     rng, last = torch.Generator().manual_seed(1), list[Partial]()
 
-    def combine(run: Pipeline, parts: list[Partial]) -> Partial:
+    def combine(run: AttentionPipeline, parts: list[Partial]) -> Partial:
         read = parts
         stale = last[0] if last and last[0].o.shape == parts[0].o.shape else None
         if stale is not None and float(torch.rand((), generator=rng)) < RARE:
@@ -117,14 +124,14 @@ def _statistics_of_the_last_request() -> AttentionPatch:
     kept = list[Running]()
     index = [0]
 
-    def request(r: Request) -> Request:
+    def request(r: KernelRequest) -> KernelRequest:
         index[0] = r.index
         return r
 
-    def carried(run: Pipeline, rows: Rows, span: tuple[int, int]) -> Partial:
+    def carried(run: AttentionPipeline, rows: PackedRows, span: tuple[int, int]) -> Partial:
         fresh, end = rows.state(), list[Running]()
 
-        def finish(inner: Pipeline, state: Running) -> Partial:
+        def finish(inner: AttentionPipeline, state: Running) -> Partial:
             end[:] = [state]
             if index[0] and kept and kept[0].l.shape == fresh.l.shape:
                 l = state.l + kept[0].l  # noqa: E741 # the literature's letter

@@ -1,0 +1,131 @@
+"""Attention, paged decode and merges: every planted fault is found on the panel of smoke,
+conforming ports in other conventions pass, and wrong declarations are named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from kdaverify.adapters.base import Adapter
+from kdaverify.checks.outcome import Outcome
+from kdaverify.checks.properties import check
+from kdaverify.checks.status import Status
+from kdaverify.operator import problem_from_json
+from tests.operators.attention import ports
+from tests.operators.attention.ports import FAULTS, FOREIGN, MERGE_FAULTS, RIGHT, TOP_LEFT
+
+OPS = ("attention", "mla_decode")
+FAULTY = [
+    *(("attention", name) for name in FAULTS),
+    *(("mla_decode", name) for name in ports.DECODE_FAULTS),
+]
+FOREIGN_WORDS = {"lse": "2", "empty_lse": "+inf"}
+RANDOM_CASES = 25
+
+
+def smoke(adapter: Adapter) -> Iterator[Outcome]:
+    yield from adapter.operator.preflight(adapter)
+    for _, problem in adapter.operator.panel(adapter, "smoke"):
+        yield from check("forward", adapter, problem, {})
+
+
+def rejected(outcomes: Iterator[Outcome]) -> list[str]:
+    return [str(outcome.message) for outcome in outcomes if outcome.status.rejects]
+
+
+@pytest.mark.parametrize(("op", "name"), FAULTY)
+def test_every_fault_is_found(op: str, name: str) -> None:
+    port = ports.adapter(op, ports.DECODE_FAULTS[name])
+    assert any(outcome.status.rejects for outcome in smoke(port))
+
+
+@pytest.mark.parametrize("name", MERGE_FAULTS)
+def test_every_fault_of_a_merge_is_found(name: str) -> None:
+    assert any(outcome.status.rejects for outcome in smoke(ports.merged(MERGE_FAULTS[name])))
+
+
+CONFORMING = {
+    "attention": ports.adapter("attention", RIGHT),
+    "attention, other conventions": ports.adapter("attention", FOREIGN, **FOREIGN_WORDS),
+    "attention, top left": ports.adapter("attention", TOP_LEFT, causal_alignment="top_left"),
+    "decode": ports.adapter("mla_decode", RIGHT),
+    "decode, other conventions": ports.adapter("mla_decode", FOREIGN, **FOREIGN_WORDS),
+    "decode, top left": ports.adapter("mla_decode", TOP_LEFT, causal_alignment="top_left"),
+    "merge, other conventions": ports.merged(ports.merge),
+}
+
+
+@pytest.mark.parametrize("name", CONFORMING)
+def test_conforming_ports_pass_the_panel(name: str) -> None:
+    assert not rejected(smoke(CONFORMING[name]))
+
+
+@pytest.mark.parametrize("name", CONFORMING)
+def test_conforming_ports_pass_random_cases_and_every_law(name: str) -> None:
+    adapter = CONFORMING[name]
+    operator: Any = adapter.operator
+    chosen: list[tuple[str, str | None]] = [(dtype, None) for dtype in adapter.dtypes]
+    chosen += [(dtype, law) for _, (law, dtype) in operator.lawful(adapter, "smoke")]
+    for dtype, law in chosen:
+        _passes(adapter, dtype, law)
+
+
+def _passes(adapter: Adapter, dtype: str, law: str | None) -> None:
+    """Random problems of a format, or those of a law."""
+    laws: Any = adapter.operator.laws()
+    fields = None if law is None else laws[law].draws
+
+    @seed(11)
+    @settings(
+        max_examples=RANDOM_CASES if law is None else 3,
+        database=None,
+        deadline=None,
+        suppress_health_check=[*HealthCheck],
+        phases=[Phase.generate],
+    )
+    @given(problem=adapter.operator.random(adapter, dtype, fields))
+    def passes(problem: Any) -> None:
+        if law is None:
+            assert not rejected(iter(check("forward", adapter, problem, {})))
+        elif laws[law].asked(problem) is None:
+            assert not rejected(iter(check("laws", adapter, problem, {"law": law})))
+
+    passes()
+
+
+MISDECLARED = {
+    "lse='2'": (FOREIGN, {"empty_lse": "+inf"}),
+    "lse='e'": (RIGHT, {"lse": "2"}),
+    "empty_lse='+inf'": (FOREIGN, {"lse": "2"}),
+    "empty_lse='-inf'": (RIGHT, {"empty_lse": "+inf"}),
+    "causal_alignment='top_left'": (TOP_LEFT, {}),
+    "behaves as": (FAULTS["S1 default scale"], {}),
+    "behind the border": (FAULTS["M4 flag without effect"], {}),
+    "are swapped": (FAULTS["lse with H and s_q swapped"], {}),
+}
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("words", MISDECLARED)
+def test_a_wrong_declaration_is_named(op: str, words: str) -> None:
+    port, options = MISDECLARED[words]
+    adapter = ports.adapter(op, port, **options)
+    assert words in (adapter.operator.misfit(adapter) or "")
+
+
+def test_a_wrong_declaration_of_a_merge_is_named() -> None:
+    adapter = ports.merged(ports.merge, empty_lse="-inf")
+    assert Status.CONVENTION in {one.status for one in adapter.operator.preflight(adapter)}
+
+
+@pytest.mark.parametrize("name", ["attention", "decode", "merge, other conventions"])
+def test_problems_survive_json_and_steps_shrink_them(name: str) -> None:
+    adapter = CONFORMING[name]
+    for _, problem in adapter.operator.panel(adapter, "smoke"):
+        assert problem_from_json(problem.to_json()) == problem
+        for change, _ in adapter.operator.smaller(problem, {}):
+            assert problem.replace(**change) != problem
