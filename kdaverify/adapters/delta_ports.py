@@ -112,8 +112,15 @@ def _port(
 
 MLX_GDN: Final = _port("mlx-gdn", MLX, _mlx, state="vk", gradients=False)
 MLX_KDA: Final = _port("mlx-kda", MLX, _mlx, "channel", state="vk", gradients=False)
+# Its tests name the route of prompts past 32 tokens: chunks of 32.
 EXECUTORCH_GDN: Final = _port(
-    "executorch-gdn", EXECUTORCH, _executorch, layout="bhtd", gradients=False, head_ratios=(1,)
+    "executorch-gdn",
+    EXECUTORCH,
+    _executorch,
+    layout="bhtd",
+    gradients=False,
+    head_ratios=(1,),
+    contract="chunk32-fp32",
 )
 EXECUTORCH_KDA: Final = _port(
     "executorch-kda",
@@ -123,6 +130,7 @@ EXECUTORCH_KDA: Final = _port(
     layout="bhtd",
     gradients=False,
     head_ratios=(1,),
+    contract="chunk32-fp32",
 )
 BITSANDBYTES_GDN: Final = _port(
     "bitsandbytes-gdn",

@@ -13,7 +13,7 @@ from kdaverify.checks.outcome import Outcome
 from kdaverify.checks.properties import check
 from kdaverify.checks.status import Status
 from kdaverify.operators.layer.laws import LAWS
-from kdaverify.operators.layer.layout import Layout
+from kdaverify.operators.layer.layout import TokenLayout
 from kdaverify.operators.layer.operator import LAYER
 from kdaverify.operators.layer.problem import LayerProblem
 from tests.operators.layers import FAULTS, RIGHT_ONES, D, adapted, faulty, plain, refusing
@@ -113,7 +113,7 @@ def test_a_missing_cache_is_said() -> None:
 def test_tokens_come_back_from_every_layout() -> None:
     tokens = torch.randn(3, 5, D)
     mask = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1, 0, 1, 0, 1, 0, 0], [0, 0, 0, 0, 0, 0, 1]])
-    for layout in (Layout.beside_padding(mask, 5), Layout.packed((5, 2, 4), 5)):
+    for layout in (TokenLayout.beside_padding(mask, 5), TokenLayout.packed((5, 2, 4), 5)):
         there = layout.there(tokens)
         assert torch.equal(layout.back(there), tokens * layout.used[..., None])
         assert not layout.padding(there).any()

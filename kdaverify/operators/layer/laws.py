@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kdaverify.checks.laws.law import of_any
 from kdaverify.operators.layer.call import LayerCall
-from kdaverify.operators.layer.layout import Layout, offsets
+from kdaverify.operators.layer.layout import TokenLayout, offsets
 from kdaverify.operators.layer.problem import LayerProblem
 
 STEPS: Final = 6
@@ -33,7 +33,7 @@ class LayerCase:
     """
 
     call: LayerCall
-    layout: Layout
+    layout: TokenLayout
     said: str
     control: LayerCall | None = None
 
@@ -69,11 +69,11 @@ def _several_rows(problem: LayerProblem) -> str | None:
     return _several_tokens(problem) if problem.B > 1 else "it needs two sequences"
 
 
-def _in_place(problem: LayerProblem) -> tuple[LayerCall, Layout]:
-    return problem.inputs(), Layout.in_place(problem.B, problem.T)
+def _in_place(problem: LayerProblem) -> tuple[LayerCall, TokenLayout]:
+    return problem.inputs(), TokenLayout.in_place(problem.B, problem.T)
 
 
-def _scheduled(call: LayerCall, layout: Layout, said: str) -> LayerCase:
+def _scheduled(call: LayerCall, layout: TokenLayout, said: str) -> LayerCase:
     """A case whose control leaves out what its schedule does to the cache."""
     return LayerCase(call, layout, said, replace(call, severed=True))
 
@@ -121,18 +121,18 @@ def _halfway(problem: LayerProblem, before: str = "", *, branched: bool = False)
 
 
 def _fresh(problem: LayerProblem) -> Iterator[LayerCase]:
-    layout = Layout.in_place(problem.B, problem.T)
+    layout = TokenLayout.in_place(problem.B, problem.T)
     yield _scheduled(_halfway(problem, "sequence"), layout, "after another sequence")
 
 
 def _reset(problem: LayerProblem) -> Iterator[LayerCase]:
-    layout = Layout.in_place(problem.B, problem.T)
+    layout = TokenLayout.in_place(problem.B, problem.T)
     yield _scheduled(_halfway(problem, "reset"), layout, "with a cache that was used and reset")
 
 
 def _branched(problem: LayerProblem) -> Iterator[LayerCase]:
     layout, said = (
-        Layout.in_place(problem.B, problem.T),
+        TokenLayout.in_place(problem.B, problem.T),
         "after another continuation from a copy of the cache",
     )
     call = _halfway(problem, branched=True)
@@ -142,7 +142,7 @@ def _branched(problem: LayerProblem) -> Iterator[LayerCase]:
 
 def _reordered(problem: LayerProblem) -> Iterator[LayerCase]:
     call = replace(_halfway(problem), order=tuple(reversed(range(problem.B))))
-    layout = Layout.in_place(problem.B, problem.T)
+    layout = TokenLayout.in_place(problem.B, problem.T)
     yield _scheduled(call, layout, "with the rows reversed from the cut on")
 
 
@@ -165,7 +165,7 @@ def _right(problem: LayerProblem, padding: int = PADDING) -> Tensor:
 
 def _padded(problem: LayerProblem, mask: Tensor, said: str, **schedule: object) -> LayerCase:
     """Values that are not 0 in the padding: the mask has to remove them."""
-    layout = Layout.beside_padding(mask, problem.T)
+    layout = TokenLayout.beside_padding(mask, problem.T)
     padding = 3 * problem.normal("padding", *mask.shape)
     hidden = layout.there(problem.inputs().hidden, padding)
     call = replace(LayerCall(hidden, attention_mask=mask), **schedule)  # pyright: ignore[reportArgumentType]
@@ -214,7 +214,7 @@ def _right_continued(problem: LayerProblem) -> Iterator[LayerCase]:
 
 
 def _pack(problem: LayerProblem) -> LayerCase:
-    layout = Layout.packed(problem.lengths, problem.T)
+    layout = TokenLayout.packed(problem.lengths, problem.T)
     call = LayerCall(
         layout.there(problem.inputs().hidden),
         cu_seqlens=torch.tensor(offsets(problem.lengths), dtype=torch.int64),
@@ -230,7 +230,7 @@ def _later(problem: LayerProblem) -> Iterator[LayerCase]:
     call, until = problem.inputs(), (problem.T + 1) // 2
     hidden = call.hidden.clone()
     hidden[:, until:] = 1 - 3 * hidden[:, until:]
-    layout = Layout.in_place(problem.B, problem.T, until=until)
+    layout = TokenLayout.in_place(problem.B, problem.T, until=until)
     yield LayerCase(replace(call, hidden=hidden), layout, "before tokens that were replaced")
 
 

@@ -13,7 +13,7 @@ ABSENT: Final = -1
 
 
 @dataclass(frozen=True)
-class Layout:
+class TokenLayout:
     """Math: token t of sequence b is row at[b, t] of the flattened call, and absent where that is
     -1.
 

@@ -12,7 +12,7 @@ token is FACTOR times the largest error, rms over the width, that plain evaluati
 
 and at least FACTOR times the median of these errors over all tokens, and FACTOR times the unit
 roundoff of the output.
-No member of the ensemble uses a cache, a mask or offsets, so that no fault of theirs widens it.
+None of these calls uses a cache, a mask or offsets, so that no fault of theirs widens it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kdaverify.problems.portable import Stream
 FACTOR: Final = 8.0
 """The recurrent and the chunk form of one delta rule differ in their errors by up to 5 (measured:
 1.0e-7 and 4.8e-7 in fp32), and the rms of one token over a width of 64 scatters by 1.6 between
-draws. Faults of caches, masks and offsets are 1e3 and more times a tolerance in fp32, 20 and more
+seeds. Faults of caches, masks and offsets are 1e3 and more times a tolerance in fp32, 6 and more
 in bf16."""
 SAMPLES: Final = 3
 PREFIXES: Final = (1, 2, 5, 16, 33, 63, 64, 65)
